@@ -5,8 +5,37 @@
 #include "base/grid.h"
 #include "base/json.h"
 
+#include <math.h>
+
 static Bill times_(const Bill *step, double steps) {
     return (Bill){steps * step->days, steps * step->gpu_hours, steps * step->price, steps * step->mwh};
+}
+
+// Returns the expected seconds per second of training if a checkpoint of C seconds follows every tau seconds, a restart
+// takes R and failures of the job come at random, M seconds apart on average:
+//     M exp(R / M) (exp((tau + C) / M) - 1) / tau
+// J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS 22 (2006).
+static double slowdown_(const HardwareConfig *hardware, double mtbf, double tau) {
+    return mtbf * exp(hardware->restart_s / mtbf) * expm1((tau + hardware->checkpoint_s) / mtbf) / tau;
+}
+
+// Returns the interval with the least slowdown: J. W. Young, A first order approximation to the optimum checkpoint
+// interval, CACM 17 (1974), sqrt(2 C M), with the next terms of Daly's equation 37.
+static double best_interval_(const HardwareConfig *hardware, double mtbf) {
+    double c = hardware->checkpoint_s, ratio = sqrt(c / (2 * mtbf));
+    if (c >= 2 * mtbf) return mtbf;
+    return sqrt(2 * c * mtbf) * (1 + ratio / 3 + ratio * ratio / 9) - c;
+}
+
+static Goodput goodput_(const Config *config, double step_seconds, double days) {
+    const HardwareConfig *hardware = &config->hardware;
+    double nodes = ceil((double)config_world(config) / (double)hardware->gpus_per_node);
+    double mtbf = 3600 * hardware->mtbf_hours / nodes, own = step_seconds * (double)config->checkpoint.every;
+    if (hardware->mtbf_hours == 0 || step_seconds <= 0) return (Goodput){0};
+    double every = fmax(1, round(best_interval_(hardware, mtbf) / step_seconds));
+    double slowdown = slowdown_(hardware, mtbf, every * step_seconds);
+    if (!isfinite(slowdown)) return (Goodput){.mtbf = mtbf, .every = every};
+    return (Goodput){mtbf, every, 1 / slowdown, days * slowdown, own > 0 ? 1 / slowdown_(hardware, mtbf, own) : 0};
 }
 
 void budget_make(Budget *budget, const Config *config, double step_seconds, bool gpus) {
@@ -15,9 +44,11 @@ void budget_make(Budget *budget, const Config *config, double step_seconds, bool
     double gpu_hours = gpus ? hours * (double)config_world(config) : 0;
     *budget = (Budget){
         .step = {hours / 24, gpu_hours, gpu_hours * hardware->gpu_hour, gpu_hours * hardware->gpu_watts / 1e6}};
-    budget->tokens = config->train.tokens > 0 ? (double)config->train.tokens : tokens * (double)config->train.steps;
+    int64_t samples = config_samples(config, 0, config->train.steps);
+    budget->tokens = (double)(config->train.tokens > 0 ? config->train.tokens : samples * config->model.seq_len);
     budget->billion = times_(&budget->step, 1e9 / tokens);
     budget->whole = times_(&budget->step, budget->tokens / tokens);
+    budget->goodput = goodput_(config, step_seconds, budget->whole.days);
 }
 
 // ---------------------------------------------------------------- for people
@@ -47,6 +78,23 @@ static const char *bill_text_(const Bill *bill, char text[BILL_TEXT]) {
     return text;
 }
 
+// Writes how often the job fails, and the interval of checkpoints that is best then.
+static void print_goodput_(const Goodput *goodput, const Config *config, double step_seconds, FILE *file) {
+    char hours[AMOUNT_TEXT], days[AMOUNT_TEXT], own[64] = "";
+    if (goodput->mtbf == 0) return;
+    if (goodput->share == 0) {
+        grid_line(file, "failures", "one in %.3g hours: the training would never end", goodput->mtbf / 3600);
+        return;
+    }
+    if (goodput->own > 0)
+        snprintf(own, sizeof own, "; with %lld %.1f %%", (long long)config->checkpoint.every, 100 * goodput->own);
+    grid_line(file, "failures", "one in %s hours; checkpoint.every %.0f (%.3g minutes) is best: goodput %.1f %%%s",
+              amount_(goodput->mtbf / 3600, hours), goodput->every, goodput->every * step_seconds / 60,
+              100 * goodput->share, own);
+    grid_line(file, "", "expected %s days, with %.4g s a checkpoint and %.4g s a restart (Young 1974, Daly 2006)",
+              amount_(goodput->days, days), config->hardware.checkpoint_s, config->hardware.restart_s);
+}
+
 void budget_print(const Budget *budget, const Config *config, FILE *file) {
     const HardwareConfig *hardware = &config->hardware;
     char bill[BILL_TEXT], tokens[AMOUNT_TEXT], rates[96] = "";
@@ -59,6 +107,7 @@ void budget_print(const Budget *budget, const Config *config, FILE *file) {
     grid_line(file, "run", "%s tokens of %s: %s", grid_count((int64_t)budget->tokens, tokens),
               config->train.tokens > 0 ? "train.tokens" : "train.steps", bill_text_(&budget->whole, bill));
     grid_line(file, "", "a billion tokens: %s%s", bill_text_(&budget->billion, bill), rates);
+    print_goodput_(&budget->goodput, config, 86400 * budget->step.days, file);
 }
 
 // ---------------------------------------------------------------- JSON
@@ -89,5 +138,17 @@ void budget_write_json(const Budget *budget, FILE *file) {
     bill_write_(file, "step", &budget->step);
     bill_write_(file, "billion", &budget->billion);
     bill_write_(file, "whole", &budget->whole);
+    if (budget->goodput.mtbf > 0) {
+        const Goodput *goodput = &budget->goodput;
+        fputs(",\"goodput\":{", file);
+        budget_number_(file, "mtbf_hours", goodput->mtbf / 3600);
+        fprintf(file, ",\"every\":%.0f,", goodput->every);
+        budget_number_(file, "share", goodput->share);
+        fputc(',', file);
+        budget_number_(file, "days", goodput->days);
+        fputc(',', file);
+        budget_number_(file, "own", goodput->own);
+        fputc('}', file);
+    }
     fputc('}', file);
 }

@@ -12,9 +12,19 @@ typedef struct Bill {
     double mwh;   // drawn by the GPUs; 0: unknown
 } Bill;
 
+// How much of the time trains, if nodes fail and the run starts again from its newest checkpoint.
+typedef struct Goodput {
+    double mtbf;  // seconds between failures of the job; 0: unknown, like everything else here
+    double every; // steps between checkpoints with the shortest expected time (Young 1974, Daly 2006)
+    double share; // of the time without failures and checkpoints in the expected one
+    double days;  // expected, for the whole training
+    double own;   // share with the configuration's checkpoint.every; 0: it writes none
+} Goodput;
+
 typedef struct Budget {
     double tokens;             // of the whole training: train.tokens, or those of train.steps
     Bill step, billion, whole; // one step, 1e9 tokens, all of them
+    Goodput goodput;
 } Budget;
 
 // Fills `budget` for a step of `step_seconds`. gpus: false on CPUs, where days alone are known.
@@ -24,7 +34,7 @@ void budget_make(Budget *budget, const Config *config, double step_seconds, bool
 void budget_print(const Budget *budget, const Config *config, FILE *file);
 
 // Writes `"budget":{...}`: tokens, and of a step, a billion tokens and the whole {"days","gpu_hours","price","mwh"},
-// null for what is not known.
+// null for what is not known; with hardware.mtbf_hours also "goodput":{"mtbf_hours","every","share","days","own"}.
 void budget_write_json(const Budget *budget, FILE *file);
 
 #endif

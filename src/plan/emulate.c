@@ -15,17 +15,13 @@
 
 // ---------------------------------------------------------------- life
 
-static int create_comms_(Emulation *e, const PlanStage *plan, const Hardware *hardware, Error *err) {
+static void create_comms_(Emulation *e, const PlanStage *plan, const Hardware *hardware) {
     const StageShape *at = &plan->at;
     EmulatedPeers near = {0}, pair = {hardware->cost.pair, hardware->cost.latency, e->scratch};
     int t = at->shape.tensor_ranks, partner = bpipe_partner(at->stages, at->stage);
-    if (at->stages > 1 &&
-        (e->pipeline = comm_emulated_create("pipeline", at->stage, at->stages, e->be, &near, err)) == NULL)
-        return -1;
-    if (t > 1 && (e->tensor = comm_emulated_create("tensor", 0, t, e->be, &near, err)) == NULL) return -1;
-    if (partner == SCHEDULE_NO_PEER) return 0;
-    e->pair = comm_emulated_create("pair", at->stage < partner ? 0 : 1, 2, e->be, &pair, err);
-    return e->pair == NULL ? -1 : 0;
+    if (at->stages > 1) e->pipeline = comm_emulated_create("pipeline", at->stage, at->stages, e->be, &near);
+    if (t > 1) e->tensor = comm_emulated_create("tensor", 0, t, e->be, &near);
+    if (partner != SCHEDULE_NO_PEER) e->pair = comm_emulated_create("pair", at->stage > partner, 2, e->be, &pair);
 }
 
 static int create_scratch_(Emulation *e, const PlanStage *plan, bool moves, Error *err) {
@@ -62,12 +58,13 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
     e->config = config;
     e->be = be;
     if (be->count_own_time != NULL) be->count_own_time(be);
-    if (create_scratch_(e, plan, moves, err) != 0 || create_comms_(e, plan, hardware, err) != 0) return -1;
+    if (create_scratch_(e, plan, moves, err) != 0) return -1;
+    create_comms_(e, plan, hardware);
     if (stage_create(&e->stage, model, config, schedule, be, plan->at.stage, e->tensor, 0, err) != 0) return -1;
     // Emulated messages are in order even if all lanes are one group.
     Comm *lanes[2 * STAGE_MOST_CHUNKS];
     for (int i = 0; i < 2 * STAGE_MOST_CHUNKS; i++) lanes[i] = e->pipeline;
-    EngineGroups groups = {lanes, e->pair, NULL, NULL};
+    EngineGroups groups = {lanes, e->pair, NULL};
     SlotCounts slots = plan_slots(plan);
     e->engine = engine_create(&e->stage, schedule, &slots, &groups, NULL, err);
     if (e->engine == NULL) return -1;
@@ -96,7 +93,7 @@ static int ascending_(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double median_(double *values, int64_t count) {
+double emulation_median(double *values, int64_t count) {
     if (count == 0) return 0;
     qsort(values, (size_t)count, sizeof *values, ascending_);
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
@@ -110,7 +107,7 @@ static double median_time_(const StageSchedule *list, const EngineRun *run, Acti
     for (int64_t i = 0; i < run->count; i++)
         if (list->actions[i].kind == kind && list->actions[i].chunk == chunk)
             seconds[found++] = run->times[i].end - run->times[i].begin;
-    double median = median_(seconds, found);
+    double median = emulation_median(seconds, found);
     free(seconds);
     *count += found;
     return median;
@@ -176,7 +173,7 @@ void emulation_optimizer(Emulation *e, double *norm, double *adamw) {
     AdamwTensor *list = xcalloc((size_t)stage->tensors.count, sizeof *list);
     double *squares = xcalloc((size_t)stage->tensors.count, sizeof *squares), start;
     *norm = *adamw = 0;
-    for (int64_t i = 0; list != NULL && squares != NULL && i < stage->tensors.count; i++) {
+    for (int64_t i = 0; i < stage->tensors.count; i++) {
         TensorPiece piece = tensors_piece(&stage->tensors, i);
         if (stage->tensors.tensors[i].alias || piece.begin >= piece.end) continue;
         list[count++] =

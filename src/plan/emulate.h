@@ -24,8 +24,11 @@ typedef struct Emulation {
     Engine *engine;
     Comm *pipeline, *tensor, *pair;
     void *scratch;                          // one slot that evictions go to, not included in the reported peak
-    int64_t scratch_bytes, scratch_counted; // as asked for, and with what the device adds
+    int64_t scratch_bytes, scratch_counted; // requested bytes; bytes including the device's padding
 } Emulation;
+
+// Returns the median of the values and sorts them; 0 if there are none.
+double emulation_median(double *values, int64_t count);
 
 // Allocates stage `plan->at.stage` as `plan` has it; evictions are paced at hardware->cost.pair. moves: the stage's
 // list sends bundles to a partner or takes them. -1 with err; emulation_destroy in both cases.

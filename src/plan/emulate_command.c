@@ -70,7 +70,7 @@ static int prepare_(Subject *subject, Error *err) {
     return 0;
 }
 
-// Allocates the subject's stage.
+// Allocates the stage to be emulated.
 static int start_(Subject *subject, Error *err) {
     if (check_workspace_(subject, err) != 0) return -1;
     return emulation_create(&subject->emulation, &subject->config, subject->model, subject->schedule,

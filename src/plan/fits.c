@@ -72,7 +72,7 @@ static const char *plural_(int64_t count) {
     return count == 1 ? "" : "s";
 }
 
-// Writes the second line. A run that is small already can only be tried with less.
+// Writes the second line. If the run is already minimal, suggests smaller settings to try.
 static void what_to_run_(char *line, size_t size, const Config *config, const char *program, bool on_cpu) {
     char tiny[48];
     snprintf(tiny, sizeof tiny, "configs/%s_tiny.yaml", config_word("model.family", config->model.family));
@@ -114,8 +114,8 @@ static int check_rank_(const Plan *plan, const Config *config, const char *progr
     int fullest = plan_fullest(plan);
     bool given = config->hardware.memory_gib > 0.0;
     double allowed = given ? config->hardware.memory_gib : on_cpu ? 0.0 : (double)machine->gpu_bytes / GIB;
-    double needed = (double)memory_total(&plan->stage[fullest].memory) / GIB, reserve = config->hardware.reserve_gib;
-    if (allowed == 0.0 || needed + reserve <= allowed) return 0;
+    double needed = (double)memory_total(&plan->stage[fullest].memory), reserve = config->hardware.reserve_gib;
+    if (plan_lacks(needed, allowed * GIB, reserve) <= 0) return 0;
     char instead[1024], where[CONFIG_TEXT + 64];
     what_to_run_(instead, sizeof instead, config, program, on_cpu);
     config_where(config, given ? "hardware.memory_gib" : "hardware.device", where, sizeof where);
@@ -123,7 +123,7 @@ static int check_rank_(const Plan *plan, const Config *config, const char *progr
         err, EXIT_FAILED,
         "%s: stage %d needs %.2f GiB a rank and %.2f GiB in reserve (hardware.reserve_gib), more than %s %.2f "
         "GiB; a smaller schedule.micro_batch, schedule.bpipe or more stages need less\n%s",
-        where, fullest, needed, reserve, given ? "hardware.memory_gib," : "the GPU has,", allowed, instead);
+        where, fullest, needed / GIB, reserve, given ? "hardware.memory_gib," : "the GPU has,", allowed, instead);
 }
 
 static double host_gib_(const Plan *plan, const int64_t *ranks_of_stage, bool on_cpu) {
@@ -140,7 +140,7 @@ static int fits_check_host_(const Plan *plan, const Config *config, const char *
                             const int64_t *ranks_of_stage, bool on_cpu, Error *err) {
     double reserve = on_cpu ? config->hardware.reserve_gib : 0.0;
     double needed = host_gib_(plan, ranks_of_stage, on_cpu);
-    if (machine->free_bytes == 0 || needed + reserve <= (double)machine->free_bytes / GIB) return 0;
+    if (plan_lacks(needed * GIB, (double)machine->free_bytes, reserve) <= 0) return 0;
     char there[160], instead[1024];
     int64_t ranks = 0;
     for (int s = 0; s < plan->stages; s++) ranks += ranks_of_stage[s];

@@ -49,8 +49,8 @@ static void describe_cpu_(Hardware *hardware, const Config *config) {
         .flops = peak * (double)world / at_a_time,
         .efficiency = 0.90,
         .half = 8,
-        .flash_forward = 0.45,
-        .flash_backward = 0.45,
+        .flash_forward = {0.45, 8, 0},
+        .flash_backward = {0.45, 8, 0},
         .memory_rate = 8e9 * threads,
         .pair = cpu_rate_(config, "hardware.pair_gb_s", given->pair_gb_s),
         .tensor = cpu_rate_(config, "hardware.tensor_gb_s", given->tensor_gb_s),
@@ -227,13 +227,17 @@ static bool spans_nodes_(const Hardware *hardware, const Config *config) {
     return !hardware->cpu && config_world(config) > node && node % t != 0;
 }
 
-// Returns the time of one all-gather or reduce-scatter of one of `chunks` parts of the stream; an all-reduce is two. A
-// ring over several nodes leaves each of them once, so it runs at the rate of the node's network.
+// Returns half of the time of an all-gather and a reduce-scatter, or of an all-reduce, of one of `chunks` parts of the
+// stream. A ring over several nodes leaves each of them once, so it runs at the rate of the node's network.
 static double collective_(const Hardware *hardware, const Config *config, const Shape *s, int chunks) {
     const Cost *cost = &hardware->cost;
     double bytes = (double)(s->rows * s->hidden * s->element) / chunks;
-    bool slower = spans_nodes_(hardware, config) && cost->network < cost->tensor;
-    return cost_collective(cost, bytes, s->tensor_ranks, slower ? cost->network : cost->tensor);
+    int t = s->tensor_ranks;
+    if (spans_nodes_(hardware, config))
+        return cost_collective_between(cost, COST_ALL_REDUCE, bytes, t, fmin(cost->network, cost->tensor)) / 2;
+    if (!s->sequence) return cost_collective(cost, COST_ALL_REDUCE, bytes, t) / 2;
+    return (cost_collective(cost, COST_ALL_GATHER, bytes, t) + cost_collective(cost, COST_REDUCE_SCATTER, bytes, t)) /
+           2;
 }
 
 // Returns what a collective adds to a step if work of `beside` seconds runs meanwhile.
@@ -320,18 +324,42 @@ double hardware_optimizer_seconds(const Hardware *hardware, const Config *config
 
 // ---------------------------------------------------------------- what it rests on
 
+GpuBand hardware_band(const Hardware *hardware, bool measured) {
+    return measured || hardware->cost.flops == 0 ? (GpuBand){0} : hardware->cost.band;
+}
+
+void hardware_print_band(const Hardware *hardware, bool measured, double step, double mfu, FILE *file) {
+    GpuBand band = hardware_band(hardware, measured);
+    char share[64] = "";
+    bool seconds = step >= 1;
+    double low = band.low * step * (seconds ? 1 : 1e3), high = band.high * step * (seconds ? 1 : 1e3);
+    if (band.runs == 0) return;
+    if (mfu > 0) snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
+    grid_line(file, "published", "%.3g to %.3g %s%s: as much longer as four of five of %d published runs on %s took%s",
+              low, high, seconds ? "s" : "ms", share, band.runs, band.on,
+              hardware->cost.data_sheet ? "; this GPU is planned by its data sheet" : "");
+}
+
+void hardware_print_cpus(const Hardware *hardware, FILE *file) {
+    if (!hardware->cpu) return;
+    grid_line(file, "CPUs", "planned for this machine's (%s a rank); to plan for GPUs, name one with hardware.gpu",
+              hardware->device);
+}
+
 void hardware_print(const Hardware *hardware, FILE *file) {
     const Cost *cost = &hardware->cost;
     if (cost->flops == 0) {
         fprintf(file, "assumed   nothing: without hardware.peak_tflops there are no times\n");
         return;
     }
-    grid_line(file, "assumed",
-              "matrix products at %.0f%% of %.4g TFLOP/s, less where a side is not far above %.0f; flash attention at "
-              "%.0f%% and %.0f%%; everything else at %.4g GB/s of memory; softmax in one pass where it is fused, in "
-              "fp32 passes where not",
-              100 * cost->efficiency, cost->flops * 1e-12, cost->half, 100 * cost->flash_forward,
-              100 * cost->flash_backward, cost->memory_rate * 1e-9);
+    grid_line(
+        file, "assumed",
+        "matrix products at %.0f%% of %.4g TFLOP/s, less by 1 + %.0f / k, and %.3g us each; flash attention at up "
+        "to %.0f%% and %.0f%%; everything else at %.4g GB/s of memory; softmax in one pass where it is fused, in "
+        "fp32 passes where not%s",
+        100 * cost->efficiency, cost->flops * 1e-12, cost->half, 1e6 * cost->launch, 100 * cost->flash_forward.share,
+        100 * cost->flash_backward.share, cost->memory_rate * 1e-9,
+        cost->data_sheet ? "; by the data sheet: nothing was measured of this GPU" : "");
     if (hardware->action > 0 || hardware->step > 0)
         grid_line(file, "", "overhead: %.4g us for every forward or backward, %.4g ms for a step",
                   1e6 * hardware->action, 1e3 * hardware->step);

@@ -56,6 +56,15 @@ double hardware_optimizer_seconds(const Hardware *hardware, const Config *config
 // Returns a rank's node: a CPU run is one node; else gpus_per_node consecutive ranks are one.
 int hardware_node(const Hardware *hardware, const Config *config, int rank);
 
+// Prints, if CPUs were planned for, a line that says so and of which machine they are.
+void hardware_print_cpus(const Hardware *hardware, FILE *file);
+
+// Returns the band in which four of five published programs on such GPUs would lie, for a step that was planned from
+// the model of the hardware; runs is 0 on CPUs and if stages were measured.
+GpuBand hardware_band(const Hardware *hardware, bool measured);
+// Prints it, in seconds and as MFU.
+void hardware_print_band(const Hardware *hardware, bool measured, double step, double mfu, FILE *file);
+
 // Prints the assumptions of the model, one line each.
 void hardware_print(const Hardware *hardware, FILE *file);
 

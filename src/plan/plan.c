@@ -10,7 +10,9 @@
 #include "backend/checksum.h"
 #include "engine/p2p.h"
 #include "base/grid.h"
+#include "base/units.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,6 +71,8 @@ static int check_chunks_(const Config *config, const Schedule *schedule, Error *
         return config_error(config, "schedule.name", err, "%d chunks a stage are more than %d; use fewer",
                             schedule->chunks, STAGE_MOST_CHUNKS);
     if (virtual_stages <= layers || virtual_stages == config->parallel.layers_given) return 0;
+    // 1F1B, with which --plan compares a list of layers for several chunks, may have empty stages as that list has.
+    if (schedule->chunks == 1 && config->parallel.layers_given > schedule->stages) return 0;
     return config_error(config, "schedule.name", err,
                         "%d chunks on each of %d stages need a layer each, and the model has %lld; use fewer chunks",
                         schedule->chunks, schedule->stages, (long long)layers);
@@ -85,6 +89,29 @@ Schedule *plan_schedule(const Config *config, Error *err) {
         if (!keep) schedule = balanced;
     }
     if (schedule != NULL && (schedule_check(schedule, err) != 0 || check_chunks_(config, schedule, err) != 0)) {
+        schedule_free(schedule);
+        return NULL;
+    }
+    return schedule;
+}
+
+Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *err) {
+    Config other = *config;
+    other.train.global_batch = microbatches * config->schedule.micro_batch * config->parallel.data;
+    return plan_schedule(&other, err);
+}
+
+Schedule *plan_smaller_schedule(const Config *config, const Schedule *largest, int64_t batch, Error *err) {
+    Schedule *schedule =
+        plan_schedule_with(config, batch / (config->schedule.micro_batch * config->parallel.data), err);
+    for (int s = 0; schedule != NULL && s < schedule->stages; s++) {
+        const StageSchedule *has = &largest->stage[s], *needs = &schedule->stage[s];
+        if (needs->own_slots <= has->own_slots && needs->lent_slots <= has->lent_slots) continue;
+        config_error(config, "train.batch_ramp", err,
+                     "with %lld sequences stage %d needs %d own and %d lent slots, with %lld it has %d and %d; leave "
+                     "this batch out, or use schedule.bpipe off",
+                     (long long)batch, s, needs->own_slots, needs->lent_slots, (long long)config->train.global_batch,
+                     has->own_slots, has->lent_slots);
         schedule_free(schedule);
         return NULL;
     }
@@ -189,6 +216,10 @@ void plan_free(Plan *plan) {
     memset(plan, 0, sizeof *plan);
 }
 
+double plan_lacks(double bytes, double limit, double reserve_gib) {
+    return limit > 0 ? bytes + reserve_gib * GIB - limit : -INFINITY;
+}
+
 int plan_fullest(const Plan *plan) {
     int fullest = 0;
     for (int s = 1; s < plan->stages; s++)
@@ -211,9 +242,10 @@ static void print_run_(const Plan *plan, const Config *config, const Schedule *s
             (long long)config_world(config), config_world(config) == 1 ? "" : "s", (long long)parallel->pipeline,
             (long long)parallel->tensor, (long long)parallel->data,
             config_word("train.precision", config->train.precision));
-    fprintf(file, "step      %s tokens: %lld microbatch%s of %lld x %lld on each data rank\n",
+    fprintf(file, "step      %s tokens: %lld microbatch%s of %lld x %lld on each data rank%s\n",
             grid_count(config->train.global_batch * m->seq_len, tokens), (long long)microbatches,
-            microbatches == 1 ? "" : "es", (long long)config->schedule.micro_batch, (long long)m->seq_len);
+            microbatches == 1 ? "" : "es", (long long)config->schedule.micro_batch, (long long)m->seq_len,
+            config->train.ramp_count > 0 ? ", the most of batch_ramp" : "");
     fprintf(file, "schedule  %s%s, at most %d slot%s a stage, %lld eviction%s a step\n", schedule->name,
             schedule->split ? ", split backwards" : "", schedule->slots, schedule->slots == 1 ? "" : "s",
             (long long)evictions, evictions == 1 ? "" : "s");

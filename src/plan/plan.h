@@ -32,6 +32,13 @@ typedef struct Plan {
 // anything.
 Schedule *plan_schedule(const Config *config, Error *err);
 
+// Does the same with another number of microbatches, of the configuration's size.
+Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *err);
+
+// Makes and proves the schedule of a smaller batch of train.batch_ramp, which has to fit the slots of `largest`, the
+// schedule of the largest batch. NULL with err.
+Schedule *plan_smaller_schedule(const Config *config, const Schedule *largest, int64_t batch, Error *err);
+
 // Returns whether BPipe can relieve a stage of this schedule: through a partner only if stages are unevenly full,
 // through its own host memory always.
 bool plan_can_balance(const Config *config);
@@ -61,6 +68,10 @@ int64_t plan_host_bytes(const PlanStage *stage);
 
 // Returns the evictions of all stages in one step.
 int64_t plan_evictions(const Schedule *schedule);
+
+// Returns by how many bytes a limit is exceeded if `bytes` and the reserve are in use; negative: that many are free;
+// -INFINITY: no limit is known (0). All answers to the question whether something fits come from here.
+double plan_lacks(double bytes, double limit, double reserve_gib);
 
 // Prints the table at start-up: model, parameters, world, per stage layers, slots, bytes by category, and the most host
 // memory with its parts.

@@ -1,23 +1,20 @@
 // Gathers the answer of --plan: the plan, the plain schedule beside it, the verdict and the table of schedules.
 #include "plan_answer.h"
 #include "base/alloc.h"
-#include "base/units.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static int make_plain_(PlanAnswer *answer, const Model *model, Error *err) {
-    Config *plain = xmalloc(sizeof *plain);
-    *plain = answer->config;
-    plain->schedule.bpipe = BPIPE_OFF;
-    plain->schedule.name = schedule_kind_index("1f1b");
-    plain->schedule.chunks = 0;
-    plain->schedule.file[0] = '\0';
-    Schedule *schedule = planner_schedule(plain, err);
+    Config plain = answer->config;
+    plain.schedule.bpipe = BPIPE_OFF;
+    plain.schedule.name = schedule_kind_plain();
+    plain.schedule.chunks = 0;
+    plain.schedule.file[0] = '\0';
+    Schedule *schedule = planner_schedule(&plain, err);
     int status = schedule == NULL ? -1 : 0;
-    if (status == 0) plan_make(&answer->plan_1f1b, model, plain, schedule, answer->planner.be);
+    if (status == 0) plan_make(&answer->plan_1f1b, model, &plain, schedule, answer->planner.be);
     schedule_free(schedule);
-    free(plain);
     return status;
 }
 
@@ -53,24 +50,22 @@ void plan_answer_free(PlanAnswer *answer) {
     memset(answer, 0, sizeof *answer);
 }
 
-int plan_answer_forecast(const PlanAnswer *answer, Variant variant, Forecast *forecast, Error *err) {
+int plan_answer_forecast(const PlanAnswer *answer, int64_t micro_batch, PlanWay way, Forecast *forecast, Error *err) {
     const Verdict *verdict = &answer->verdict;
     const Forecast *known[] = {&verdict->plain, &verdict->bpipe, &verdict->best, &verdict->larger};
+    RunLayout layout = planner_layout(&answer->planner, micro_batch, way);
     for (int i = 0; i < 4; i++) {
-        const Variant *asked = &known[i]->variant;
-        if (asked->micro_batch != variant.micro_batch || asked->bpipe != variant.bpipe ||
-            asked->attention != variant.attention)
-            continue;
+        LayoutMask asked = LAYOUT_BIT(micro_batch) | LAYOUT_BIT(bpipe) | LAYOUT_BIT(attention);
+        if (!layout_same(&known[i]->layout, &layout, asked)) continue;
         *forecast = *known[i];
         return 0;
     }
-    return planner_forecast(&answer->planner, variant, forecast, err);
+    return planner_forecast(&answer->planner, &layout, true, forecast, err);
 }
 
 bool plan_answer_fits(const PlanAnswer *answer, int stage) {
-    const Hardware *hardware = &answer->planner.hardware;
-    double reserve = answer->config.hardware.reserve_gib * GIB;
-    if (hardware->memory_bytes > 0)
-        return (double)memory_total(&answer->plan.stage[stage].memory) + reserve <= (double)hardware->memory_bytes;
+    double limit = (double)answer->planner.hardware.memory_bytes;
+    double bytes = (double)memory_total(&answer->plan.stage[stage].memory);
+    if (limit > 0) return plan_lacks(bytes, limit, answer->config.hardware.reserve_gib) <= 0;
     return answer_forecast_(answer)->fits; // all ranks share the host
 }

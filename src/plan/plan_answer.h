@@ -20,8 +20,8 @@ typedef struct PlanAnswer {
 int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *model, const Log *log, Error *err);
 void plan_answer_free(PlanAnswer *answer);
 
-// Like planner_forecast, but reuses what the verdict has computed: a long schedule takes a while to simulate.
-int plan_answer_forecast(const PlanAnswer *answer, Variant variant, Forecast *forecast, Error *err);
+// Forecasts a micro-batch size, from the verdict's figures if it has them: a long schedule takes a while to simulate.
+int plan_answer_forecast(const PlanAnswer *answer, int64_t micro_batch, PlanWay way, Forecast *forecast, Error *err);
 
 // Returns whether stage s fits with the reserve, by the answer's plan.
 bool plan_answer_fits(const PlanAnswer *answer, int stage);

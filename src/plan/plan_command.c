@@ -8,18 +8,16 @@
 int plan_command(const Config *config, const Model *model, bool json, const char *trace, const Log *log, Error *err) {
     alloc_keep_freed();
     PlanAnswer *answer = xmalloc(sizeof *answer);
-    Config *decided = xmalloc(sizeof *decided);
-    *decided = *config;
+    Config decided = *config;
     memset(answer, 0, sizeof *answer);
     // If the schedule was left open, the plan is of the one that a run would take.
-    int status = verdict_resolve_name(decided, model, log, err);
-    if (status == 0) status = plan_answer_make(answer, decided, model, log, err);
+    int status = verdict_resolve_name(&decided, model, log, err);
+    if (status == 0) status = plan_answer_make(answer, &decided, model, log, err);
     if (status == 0 && trace != NULL) status = plan_trace(answer, trace, err);
     if (status == 0) status = json ? plan_write_json(answer, stdout) : plan_report(answer, stdout, err);
     if (status == 0 && fflush(stdout) != 0)
         status = error_set(err, EXIT_FAILED, "the plan could not be written to stdout");
     plan_answer_free(answer);
     free(answer);
-    free(decided);
     return status;
 }

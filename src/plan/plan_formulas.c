@@ -7,15 +7,16 @@
 #include <string.h>
 
 // Returns the row of 1F1B with whole backwards and no evictions, the formulas' reference; NULL: it cannot run here.
-static const ScheduleRow *plain_row_(const PlanAnswer *answer) {
+static const Forecast *plain_row_(const PlanAnswer *answer) {
     const ScheduleTable *table = &answer->schedules;
-    int kind = schedule_kind_index("1f1b");
+    RunLayout plain;
+    layout_of(&plain, &answer->config);
+    plain.name = schedule_kind_plain();
+    plain.split = SPLIT_OFF;
+    plain.bpipe = BPIPE_OFF;
     for (int i = 0; i < table->count; i++) {
-        const ScheduleRow *row = &table->rows[i];
-        bool plain = row->schedule.split_backward == SPLIT_OFF && row->schedule.bpipe == BPIPE_OFF &&
-                     row->schedule.recompute_of_stage[0] == answer->config.schedule.recompute_of_stage[0] &&
-                     row->attention.mode == answer->config.attention.mode;
-        if (row->schedule.name == kind && plain) return row;
+        LayoutMask same = LAYOUT_BIT(name) | LAYOUT_BIT(split) | LAYOUT_BIT(bpipe) | LAYOUT_BIT(recompute);
+        if (layout_same(&table->rows[i].layout, &plain, same | LAYOUT_BIT(attention))) return &table->rows[i];
     }
     return NULL;
 }
@@ -34,11 +35,11 @@ static int64_t stage_bytes_(const PlanStage *stage, double bundles) {
 }
 
 // Prints sequences in q slices: (p-1)/q of 1F1B's idle time, and 1 + (n-1)/q bundles on a stage where 1F1B has n.
-static void print_slices_(const PlanAnswer *answer, const ScheduleRow *row, FILE *file) {
+static void print_slices_(const PlanAnswer *answer, const Forecast *row, FILE *file) {
     enum { SLICES = 4 };
     char bytes[32];
     const Plan *plan = &answer->plan_1f1b;
-    const PlanTime *time = &row->forecast.time;
+    const PlanTime *time = &row->time;
     double step = time->step - idle_seconds_(answer, time) * (1 - 1.0 / SLICES);
     int64_t peak = 0;
     for (int s = 0; s < plan->stages; s++) {
@@ -54,10 +55,10 @@ static void print_slices_(const PlanAnswer *answer, const ScheduleRow *row, FILE
 
 // Prints DualPipe, with every layer on two stages, s and p-1-s: idle for (p/2 - 1) (F + B + B - 3W), which is 2 (p/2 -
 // 1) where F, I and W take 1 each.
-static void print_dualpipe_(const PlanAnswer *answer, const ScheduleRow *row, FILE *file) {
+static void print_dualpipe_(const PlanAnswer *answer, const Forecast *row, FILE *file) {
     char bytes[32];
     const Plan *plan = &answer->plan_1f1b;
-    const PlanTime *time = &row->forecast.time;
+    const PlanTime *time = &row->time;
     double p = (double)plan->stages, idle = (p / 2 - 1) * 2 / 3 * time->slowest;
     double step = time->step - idle_seconds_(answer, time) + idle;
     int64_t peak = 0;
@@ -74,9 +75,9 @@ static void print_dualpipe_(const PlanAnswer *answer, const ScheduleRow *row, FI
 }
 
 void plan_formulas_print(const PlanAnswer *answer, FILE *file) {
-    const ScheduleRow *row = plain_row_(answer);
+    const Forecast *row = plain_row_(answer);
     int64_t p = answer->config.parallel.pipeline;
-    if (row == NULL || !row->forecast.time.known || p < 2) return;
+    if (row == NULL || !row->time.known || p < 2) return;
     grid_line(file, "formulas", "not run here, not simulated, not among the schedules above:");
     print_slices_(answer, row, file);
     if (p % 2 == 0) print_dualpipe_(answer, row, file);

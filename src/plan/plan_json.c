@@ -38,16 +38,24 @@ static void json_write_memory_(const MemoryBytes *memory, FILE *file) {
     fputs("},", file);
 }
 
+// Writes the first and last layer of a chunk: null, null if it has no layer.
+static void json_write_layers_(const StageChunk *chunk, FILE *file) {
+    if (chunk->layers == 0)
+        fputs("\"first_layer\":null,\"last_layer\":null", file);
+    else
+        fprintf(file, "\"first_layer\":%lld,\"last_layer\":%lld", (long long)chunk->first_layer,
+                (long long)(chunk->first_layer + chunk->layers - 1));
+}
+
 static void json_write_stage_(const PlanAnswer *answer, int s, FILE *file) {
     const PlanStage *stage = &answer->plan.stage[s], *plain = &answer->plan_1f1b.stage[s];
     fputs(s == 0 ? "{" : ",{", file);
     integer_(file, "stage", s, true);
-    integer_(file, "first_layer", stage->at.first_layer, true);
-    integer_(file, "last_layer", stage->at.first_layer + stage->at.chunk[0].layers - 1, true);
+    json_write_layers_(&stage->at.chunk[0], file);
     for (int c = 0; c < stage->at.chunks; c++) {
-        const StageChunk *chunk = &stage->at.chunk[c];
-        fprintf(file, "%s{\"first_layer\":%lld,\"last_layer\":%lld}", c == 0 ? "\"chunks\":[" : ",",
-                (long long)chunk->first_layer, (long long)(chunk->first_layer + chunk->layers - 1));
+        fputs(c == 0 ? ",\"chunks\":[{" : ",{", file);
+        json_write_layers_(&stage->at.chunk[c], file);
+        fputc('}', file);
     }
     fputs("],", file);
     integer_(file, "parameters", stage->parameters, true);
@@ -73,16 +81,36 @@ static void write_verdict_(const Verdict *verdict, FILE *file) {
     fputc('}', file);
 }
 
+// Writes what a batch system needs: CPUs are one node's, GPUs as many to a node as hardware.gpus_per_node says.
+static void write_job_(const PlanAnswer *answer, FILE *file) {
+    const Config *config = &answer->config;
+    int64_t world = config_world(config), gpus = answer->planner.hardware.cpu ? 0 : config->hardware.gpus_per_node;
+    int64_t tasks = gpus == 0 || world < gpus ? world : gpus;
+    fputs("\"job\":{", file);
+    integer_(file, "nodes", (world + tasks - 1) / tasks, true);
+    integer_(file, "tasks_per_node", tasks, true);
+    integer_(file, "gpus_per_node", gpus == 0 ? 0 : tasks, true);
+    fputs("\"checkpoint_dir\":", file);
+    json_write_text(file, config->checkpoint.dir);
+    fputs("},", file);
+}
+
 int plan_write_json(const PlanAnswer *answer, FILE *file) {
     const PlanTime *time = &answer->time;
     fputc('{', file);
     json_write_model_(answer, file);
     integer_(file, "world", config_world(&answer->config), true);
     integer_(file, "microbatches", config_microbatches(&answer->config), true);
+    write_job_(answer, file);
     fputs("\"stages\":[", file);
     for (int s = 0; s < answer->plan.stages; s++) json_write_stage_(answer, s, file);
     fputs("],", file);
+    GpuBand band = hardware_band(&answer->planner.hardware, answer->planner.measured);
     json_number_(file, "step_ms", 1e3 * time->step, time->known);
+    fputc(',', file);
+    json_number_(file, "step_ms_low", 1e3 * band.low * time->step, time->known && band.runs > 0);
+    fputc(',', file);
+    json_number_(file, "step_ms_high", 1e3 * band.high * time->step, time->known && band.runs > 0);
     fputc(',', file);
     json_number_(file, "mfu", time->mfu, time->known && time->mfu > 0);
     fputc(',', file);
@@ -100,7 +128,7 @@ int plan_write_json(const PlanAnswer *answer, FILE *file) {
         fputs("\"budget\":null", file);
     }
     fputc(',', file);
-    schedule_table_write_json(&answer->schedules, file);
+    schedule_table_write_json(&answer->schedules, &answer->config, file);
     fputs("}\n", file);
     return ferror(file) ? -1 : 0;
 }

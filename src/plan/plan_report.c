@@ -85,14 +85,14 @@ static void time_cells_(Grid *grid, const PlanTime *time) {
 static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err) {
     const Planner *planner = &answer->planner;
     const Config *config = &answer->config;
-    int mode = config->attention.mode;
+    RunLayout layout = planner_layout(planner, b, PLAN_BPIPE), again = planner_layout(planner, b, PLAN_RECOMPUTE);
     GridUnit unit = unit_(answer);
     Forecast plain, bpipe, recompute;
-    if (plan_answer_forecast(answer, (Variant){b, false, mode}, &plain, err) != 0) return -1;
-    if (planner_fit(planner, (Variant){b, true, mode}, &bpipe, err) != 0) return -1;
-    if (planner_fit(planner, (Variant){b, true, ATTENTION_RECOMPUTE}, &recompute, err) != 0) return -1;
+    if (plan_answer_forecast(answer, b, PLAN_PLAIN, &plain, err) != 0) return -1;
+    if (planner_forecast(planner, &layout, false, &bpipe, err) != 0) return -1;
+    if (planner_forecast(planner, &again, false, &recompute, err) != 0) return -1;
     bool with = bpipe.possible && bpipe.fits && !plain.fits;
-    if (with && plan_answer_forecast(answer, (Variant){b, true, mode}, &bpipe, err) != 0) return -1;
+    if (with && plan_answer_forecast(answer, b, PLAN_BPIPE, &bpipe, err) != 0) return -1;
     int64_t best = answer->verdict.largest_plain, batch = config->train.global_batch / config->parallel.data;
     grid_cell(grid, "%lld", (long long)b);
     grid_cell(grid, "%lld", (long long)(batch / b));
@@ -149,8 +149,12 @@ static void print_time_(const PlanAnswer *answer, FILE *file) {
         return;
     }
     grid_line(file, "step", "%.1f ms predicted, %s: pipeline %.1f, gradient sums %.1f, norm and optimizer %.1f",
-              1e3 * time->step, answer->planner.measured ? "stages measured" : "stages by the model of the hardware",
+              1e3 * time->step,
+              answer->planner.measured                   ? "stages measured"
+              : answer->planner.hardware.cost.data_sheet ? "stages by the data sheet"
+                                                         : "stages by the model of the hardware",
               1e3 * time->pipeline, 1e3 * time->reduction, 1e3 * time->optimizer);
+    hardware_print_band(&answer->planner.hardware, answer->planner.measured, time->step, time->mfu, file);
     grid_line(file, "pipeline",
               "bubble %.1f%%, compute waits %.1f ms for transfers, tensor-parallel collectives %.1f ms on the slowest "
               "stage",
@@ -172,7 +176,7 @@ static void print_reserve_(const PlanAnswer *answer, FILE *file) {
     double plain, bpipe;
     const Verdict *verdict = &answer->verdict;
     if (!verdict->bpipe.possible || !verdict_reserves(verdict, &answer->planner, &plain, &bpipe)) return;
-    long long b = (long long)verdict->plain.variant.micro_batch;
+    long long b = (long long)verdict->plain.layout.micro_batch;
     double now = answer->config.hardware.reserve_gib;
     if (bpipe < 0)
         grid_line(file, "reserve", "micro-batch %lld fits with no reserve at all, not even with BPipe", b);
@@ -194,17 +198,12 @@ static void size_(FILE *file, const char *with, int64_t b, const char *end) {
 }
 
 // Writes "GIS, g=4, BPipe with 4 chunks, 23801.2 ms a step, MFU 41.2 %, 61.20 GiB".
-static void describe_row_(const ScheduleRow *row, char *text, size_t size) {
-    char name[SCHEDULE_ROW_TEXT], bytes[32], mfu[32] = "", chunks[48] = "";
-    const PlanTime *time = &row->forecast.time;
-    if (row->schedule.chunks > 1) snprintf(chunks, sizeof chunks, " with %lld chunks", (long long)row->schedule.chunks);
-    if (time->mfu > 0) snprintf(mfu, sizeof mfu, ", MFU %.1f %%", 100 * time->mfu);
-    snprintf(text, size, "%s%s, %.1f ms a step%s, %s", schedule_row_text(row, name), chunks, 1e3 * time->step, mfu,
-             grid_bytes(row->forecast.peak_bytes, bytes));
-}
-
-static bool report_row_evicts_(const ScheduleRow *row, const void *evicts) {
-    return (row->schedule.bpipe == BPIPE_ON) == *(const bool *)evicts;
+static void describe_row_(const Forecast *row, char *text, size_t size) {
+    char name[SCHEDULE_TEXT], bytes[32], mfu[32] = "", chunks[48] = "";
+    if (row->layout.chunks > 1) snprintf(chunks, sizeof chunks, " with %d chunks", row->layout.chunks);
+    if (row->time.mfu > 0) snprintf(mfu, sizeof mfu, ", MFU %.1f %%", 100 * row->time.mfu);
+    snprintf(text, size, "%s%s, %.1f ms a step%s, %s", schedule_text(&row->layout, name), chunks, 1e3 * row->time.step,
+             mfu, grid_bytes(row->peak_bytes, bytes));
 }
 
 // Prints which schedule is the quickest that fits at this micro-batch size, and what evicting adds to it.
@@ -212,8 +211,9 @@ static void report_print_best_(const PlanAnswer *answer, FILE *file) {
     const ScheduleTable *table = &answer->schedules;
     if (table->best < 0) return;
     char best[192], other[192];
-    bool evicts = table->rows[table->best].schedule.bpipe == BPIPE_ON, others = !evicts;
-    int rival = schedule_table_best(table, report_row_evicts_, &others);
+    bool evicts = layout_evicts(&table->rows[table->best].layout);
+    RunLayout other_way = {.bpipe = evicts ? BPIPE_OFF : BPIPE_ON};
+    int rival = schedule_table_best(table, &other_way, LAYOUT_BIT(bpipe));
     describe_row_(&table->rows[table->best], best, sizeof best);
     grid_line(file, "best", "at micro-batch %lld the quickest schedule that fits is %s.",
               (long long)answer->config.schedule.micro_batch, best);
@@ -223,7 +223,7 @@ static void report_print_best_(const PlanAnswer *answer, FILE *file) {
         grid_line(file, "evicting", "with evictions no schedule fits, or none has anything to evict.");
     } else {
         describe_row_(&table->rows[rival], other, sizeof other);
-        double gain = table->rows[rival].forecast.time.step / table->rows[table->best].forecast.time.step - 1;
+        double gain = table->rows[rival].time.step / table->rows[table->best].time.step - 1;
         const char *how = evicts ? "without evictions" : "with evictions to a partner or to the host";
         if (gain < 0)
             grid_line(file, "evicting", "%s the quickest is %s, which is quicker by less than 0.1 %%.", how, other);
@@ -257,6 +257,7 @@ static int print_verdict_(const PlanAnswer *answer, FILE *file, Error *err) {
 
 // Prints the answer first, then what it is based on.
 int plan_report(const PlanAnswer *answer, FILE *file, Error *err) {
+    hardware_print_cpus(&answer->planner.hardware, file);
     if (print_verdict_(answer, file, err) != 0) return -1;
     print_time_(answer, file);
     plan_print(&answer->plan, &answer->config, answer->schedule, file);

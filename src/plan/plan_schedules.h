@@ -5,16 +5,9 @@
 
 #include "planner.h"
 
-// One way to run the pipeline. The values of `schedule` and `attention` are numbers and words, never auto, so that a
-// configuration with them reproduces the row.
-typedef struct ScheduleRow {
-    ScheduleConfig schedule;
-    AttentionConfig attention;
-    Forecast forecast;
-} ScheduleRow;
-
+// A row is a layout with numbers and words, never auto, so that a configuration with it reproduces the row.
 typedef struct ScheduleTable {
-    ScheduleRow *rows;
+    Forecast *rows;
     int count, capacity;
     int best; // of all rows; -1: none fits, or nothing is known of the device
 } ScheduleTable;
@@ -29,17 +22,18 @@ bool schedule_table_too_long(const Config *config);
 int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threads, Error *err);
 void schedule_table_free(ScheduleTable *table);
 
-// Returns the row to run, by planner_prefers, of those that fit, have a time, and that `may` allows (NULL: all); -1:
-// none.
-typedef bool ScheduleRowMay(const ScheduleRow *row, const void *argument);
-int schedule_table_best(const ScheduleTable *table, ScheduleRowMay *may, const void *argument);
+// Returns the row to run, by planner_prefers, of those that fit, have a time, and have the values of `given` for the
+// keys of a mask (0: all rows); -1: none.
+int schedule_table_best(const ScheduleTable *table, const RunLayout *given, LayoutMask mask);
 
-// Writes the row's schedule as people do: "1F1B, split, BPipe". Returns `text`.
-enum { SCHEDULE_ROW_TEXT = 96 };
-char *schedule_row_text(const ScheduleRow *row, char text[SCHEDULE_ROW_TEXT]);
+// Writes a layout's schedule as people do: "1F1B, split, BPipe". Returns `text`.
+enum { SCHEDULE_TEXT = 96 };
+char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]);
+// Returns how a layout keeps bundles that do not stay on their stage: "", ", BPipe" or ", host".
+const char *schedule_evicts_text(const RunLayout *layout);
 
 // Print the table for people, within 120 columns, and write it as the "schedules" and "best" of --plan --json.
 void schedule_table_print(const ScheduleTable *table, const Planner *planner, FILE *file);
-void schedule_table_write_json(const ScheduleTable *table, FILE *file);
+void schedule_table_write_json(const ScheduleTable *table, const Config *config, FILE *file);
 
 #endif

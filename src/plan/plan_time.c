@@ -3,6 +3,7 @@
 // repeated.
 #include "plan_time.h"
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include "engine/p2p.h"
 #include "estimate.h"
@@ -129,12 +130,13 @@ static int stage_compute_(const Costing *costing, int s, const ComputeTimes *tim
 }
 
 // Returns the bytes/s of one rank among those that hold the same part of the model, if `parts` parts of its node are
-// exchanged at the same time: within a node like tensor ranks, else its share of the node's network. Ranks of one part
-// that share a node send out of it only once.
-static double data_rate_(const Costing *costing, int64_t parts) {
+// exchanged at the same time: within a node that of a collective of `bytes`, else its share of the node's network.
+// Ranks of one part that share a node send out of it only once.
+static double data_rate_(const Costing *costing, int64_t parts, CostCollective kind, double bytes) {
     const Hardware *hardware = costing->source->hardware;
     int64_t node = costing->config->hardware.gpus_per_node;
-    if (hardware->cpu || config_world(costing->config) <= node) return hardware->cost.tensor;
+    if (hardware->cpu || config_world(costing->config) <= node)
+        return cost_collective_rate(&hardware->cost, kind, bytes, (int)costing->config->parallel.data);
     double rate = hardware->cost.network / (double)(parts < node ? parts : node);
     return rate < hardware->cost.tensor ? rate : hardware->cost.tensor;
 }
@@ -146,14 +148,22 @@ static double reduction_seconds_(const DataSums *sums, int s) {
     return whole - hidden > left ? whole - hidden : left;
 }
 
+// Returns the pieces in which a stage sums its gradients: its layers, or an embedding or head alone.
+static int layers_of_(const Costing *costing, int s) {
+    int64_t layers = costing->plan->stage[s].at.layers;
+    return layers > 0 ? (int)layers : 1;
+}
+
 static double optimizer_seconds_(const Costing *costing, int s) {
     const StateBytes *states = &costing->plan->stage[s].states;
     int64_t owned = states->moments / 8;
     const Profile *profile = costing->source->profile;
     const Hardware *hardware = costing->source->hardware;
     double d = (double)costing->config->parallel.data, world = (double)config_world(costing->config);
-    int64_t parts = costing->config->parallel.pipeline * costing->config->parallel.tensor; // all at the same time
-    double gather = d == 1 ? 0 : (double)states->weights * (d - 1) / d / data_rate_(costing, parts);
+    // Every stage and tensor rank gathers at the same time.
+    int64_t parts = costing->config->parallel.pipeline * costing->config->parallel.tensor;
+    double weights = (double)states->weights, piece = weights / layers_of_(costing, s);
+    double gather = d == 1 ? 0 : weights * (d - 1) / d / data_rate_(costing, parts, COST_ALL_GATHER, piece);
     double update = profile != NULL ? (profile->norm_seconds + profile->optimizer_seconds) * (double)owned
                                     : hardware_optimizer_seconds(hardware, costing->config, owned);
     // All ranks update at the same time, even if they share cores.
@@ -252,13 +262,15 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
     int p = costing->plan->stages, *layers = costs->resources_ + 5 * p, *node = layers + p;
     const ParallelConfig *parallel = &costing->config->parallel;
     double *bytes = costs->times_ + 3 * p + 1, *hides = bytes + p, d = (double)parallel->data;
-    costs->sums = (DataSums){
-        bytes, hides, layers, node, data_rate_(costing, parallel->tensor), costing->source->hardware->cost.tensor};
+    double piece = (double)costing->plan->stage[0].states.gradients / layers_of_(costing, 0);
+    double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
+    costs->sums = (DataSums){bytes, hides, layers, node, rate, fmax(rate, costing->source->hardware->cost.tensor)};
+    if (config_world(costing->config) <= costing->config->hardware.gpus_per_node) costs->sums.most = rate;
     for (int s = 0; s < p; s++) {
         const PlanStage *stage = &costing->plan->stage[s];
         bytes[s] = (double)stage->states.gradients * (d - 1) / d;
         hides[s] = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
-        layers[s] = stage->at.layers > 0 ? (int)stage->at.layers : 1; // an embedding or head alone
+        layers[s] = layers_of_(costing, s);
         node[s] = node_of_stage_(costing, s);
         costs->stage[s].reduction = reduction_seconds_(&costs->sums, s);
     }
@@ -396,24 +408,14 @@ static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs
     return 0;
 }
 
-// Returns what `more` microbatches add, from two runs of a schedule that differ by `between` microbatches.
+// Returns the figure of `more` microbatches beyond `enough`, from two runs that differ by `between` microbatches.
 static double onward_(double fewer, double enough, double more, double between) {
     return enough + (enough - fewer) * more / between;
 }
 
-// Returns the schedule of the configuration with `microbatches` microbatches.
-static Schedule *shorter_(const Config *config, int64_t microbatches, Error *err) {
-    Config *few = xmalloc(sizeof *few);
-    *few = *config;
-    few->train.global_batch = microbatches * config->schedule.micro_batch * config->parallel.data;
-    Schedule *schedule = plan_schedule(few, err);
-    free(few);
-    return schedule;
-}
-
 // Simulates the phase of a schedule with `microbatches` microbatches.
 static int phase_of_(Phase *phase, const Config *config, int64_t microbatches, const PlanCosts *costs, Error *err) {
-    Schedule *schedule = shorter_(config, microbatches, err);
+    Schedule *schedule = plan_schedule_with(config, microbatches, err);
     int status = schedule == NULL ? -1 : phase_(phase, schedule, costs, err);
     schedule_free(schedule);
     return status;
@@ -426,7 +428,18 @@ static bool steady_(const Phase *before, const Phase *between, const Phase *now)
     return now->exposed == 0 && fabs(next - one) <= 5e-3 * next;
 }
 
-// Two simulations of one list with different numbers of microbatches, and what they say of more.
+// Two simulations of the same schedule with different microbatch counts, and the times they predict for larger counts.
+//
+//     seconds                                    . all microbatches: predicted
+//        |                                . '
+//        |                         _ -*   now: `enough` microbatches
+//        |                  _ -*   before: `fewer`
+//        |          fill '
+//        +--------------------|----|--------------|-- microbatches
+//
+// After the pipeline is full, every microbatch adds the same time: the slope between the two simulations. The line does
+// not begin at 0, because filling and draining take their time once. For p = 8, simulations with 24 and 40 microbatches
+// of 100 ms that take 3.1 s and 4.7 s predict 4.7 + 60 * (4.7 - 3.1) / 16 = 10.7 s for 100 microbatches.
 typedef struct Growth {
     Phase before, now;
     int64_t fewer, enough; // microbatches of the two
@@ -437,7 +450,7 @@ static double growth_expects_(const Growth *growth, int64_t microbatches) {
                    (double)(growth->enough - growth->fewer));
 }
 
-// Simulates more microbatches. settled: they take what the two before them said, to a thousandth.
+// Simulates more microbatches. settled: they take the predicted time, to a thousandth.
 static int growth_to_(Growth *growth, const Config *config, int64_t microbatches, const PlanCosts *costs, bool *settled,
                       Error *err) {
     double expected = growth_expects_(growth, microbatches);
@@ -449,28 +462,27 @@ static int growth_to_(Growth *growth, const Config *config, int64_t microbatches
     return 0;
 }
 
-static int64_t plan_time_least_(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 // Simulates twice as many microbatches until they settle: from a long list on, since the rounds of a short one may
 // agree by chance, and up to the whole one or a very long part of it.
 static int grow_until_settled_(Growth *growth, const Config *config, const PlanCosts *costs, Error *err) {
     enum { LONG = 1 << 13, MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards
     int64_t p = config->parallel.pipeline, lengthy = LONG / p;
-    int64_t most = plan_time_least_(config_microbatches(config), (growth->now.exposed > 0 ? MOST_WAITING : MOST) / p);
+    int64_t most = min_i64(config_microbatches(config), (growth->now.exposed > 0 ? MOST_WAITING : MOST) / p);
     bool settled = false;
     while (growth->enough < most && !(settled && growth->enough > lengthy)) {
         int64_t next = growth->enough < lengthy ? lengthy : 2 * growth->enough;
-        if (growth_to_(growth, config, plan_time_least_(next, most), costs, &settled, err) != 0) return -1;
+        if (growth_to_(growth, config, min_i64(next, most), costs, &settled, err) != 0) return -1;
     }
     return 0;
 }
 
-// If the schedule is steady, the next microbatches take as long as the last 2p. A rhythm may still end: where messages
-// are slow, stages live on what has been sent ahead until it is used up. So a run twice as long has to take what the
-// shorter ones say.
-// A phase whose first rounds say that it clearly takes longer than `worth` is given up: its makespan is INFINITY.
+// Finds the phase of all microbatches. It takes up to four simulations, of m - 2p, m - p, m and 2m microbatches, where
+// m is what `schedule` has: the first three show whether the rhythm is steady, and a steady schedule adds as much in
+// the next microbatches as in the last 2p. A rhythm may still end: if messages are slow, stages live on the messages
+// that were sent ahead until these are used up. So the fourth simulation has to take as long as the shorter ones
+// predict. A schedule without a steady rhythm, because stages evict in rounds of different lengths, is doubled until it
+// settles. If the first rounds predict clearly more than `worth` seconds, the phase is given up: its makespan is
+// INFINITY.
 static int whole_phase_(Phase *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
                         double worth, Error *err) {
     static const double CLEARLY = 1.1; // rounds differ by less
@@ -484,8 +496,7 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
         phase_of_(&between, config, growth.fewer + p, costs, err) != 0)
         return -1;
     bool steady = steady_(&growth.before, &between, phase), hopeless = growth_expects_(&growth, all) > CLEARLY * worth;
-    if (steady && !hopeless &&
-        growth_to_(&growth, config, plan_time_least_(all, 2 * growth.enough), costs, &steady, err) != 0)
+    if (steady && !hopeless && growth_to_(&growth, config, min_i64(all, 2 * growth.enough), costs, &steady, err) != 0)
         return -1;
     if (!steady && hopeless) {
         phase->makespan = INFINITY;

@@ -24,7 +24,7 @@ typedef struct StageTime {
     double tensor;
     double reduction; // of the stage's gradients over data ranks, per step, as far as the last backward does not hide
                       // it, if no other stage uses the network meanwhile
-    double optimizer; // norm, AdamW, gathering the weights, a step
+    double optimizer; // seconds per step: gradient norm, AdamW, weight gather
 } StageTime;
 
 // The sums of gradients over data ranks. Each stage sums a layer as soon as its last backward has made it.
@@ -70,8 +70,8 @@ typedef struct PlanTime {
 int plan_time(PlanTime *time, const Config *config, const Model *model, const Schedule *schedule, const Plan *plan,
               const TimeSource *source, double worth, Error *err);
 
-// Returns seconds of a step that the transfers of some stage take at least. A schedule shorter than the configuration's
-// microbatches is one with the same slots.
+// Returns seconds of a step that the transfers of some stage take at least. `schedule` may have fewer microbatches than
+// the configuration; it must have the same slots.
 double plan_transfer_seconds(const Config *config, const Schedule *schedule, const Plan *plan,
                              const TimeSource *source);
 

@@ -26,12 +26,14 @@ static void plan_trace_copy_(Times *times, const Schedule *schedule, const Timel
     }
 }
 
-static int plan_trace_write_(const PlanAnswer *answer, const Times *times, const char *path, Error *err) {
-    TraceWorld shown = {answer->schedule->stages, 1, NULL};
-    Trace *trace = trace_open(path, &shown, answer->schedule, err);
+int plan_trace_write(const Schedule *schedule, const Timeline *timeline, double step, const char *path, Error *err) {
+    TraceWorld shown = {schedule->stages, 1, NULL};
+    Trace *trace = trace_open(path, &shown, schedule, err);
     if (trace == NULL) return -1;
-    int status = trace_step(trace, "step", answer->schedule, (const ActionTime *const *)times->stage, 0.0,
-                            answer->time.step, err);
+    Times times = {0};
+    plan_trace_copy_(&times, schedule, timeline);
+    int status = trace_step(trace, "step", schedule, (const ActionTime *const *)times.stage, 0.0, step, err);
+    plan_trace_free_(&times);
     return trace_close(trace, status == 0 ? err : NULL) == 0 ? status : -1;
 }
 
@@ -46,12 +48,8 @@ int plan_trace(const PlanAnswer *answer, const char *path, Error *err) {
     PlanCosts costs;
     if (plan_costs_make(&costs, &answer->config, planner->model, answer->schedule, &answer->plan, &source, err) != 0)
         return -1;
-    Times times = {0};
     Timeline *timeline = simulate_run(answer->schedule, &costs.costs, err);
-    int status = timeline == NULL ? -1 : 0;
-    if (status == 0) plan_trace_copy_(&times, answer->schedule, timeline);
-    if (status == 0) status = plan_trace_write_(answer, &times, path, err);
-    plan_trace_free_(&times);
+    int status = timeline == NULL ? -1 : plan_trace_write(answer->schedule, timeline, answer->time.step, path, err);
     timeline_free(timeline);
     plan_costs_free(&costs);
     return status;

@@ -1,9 +1,25 @@
-// Finds the fewest ranks that would do, for a configuration in which nothing fits.
-#include "config/config_schema.h"
+// Finds the fewest ranks that would do: for each number of tensor ranks, by bisection over the number of stages.
+#include "plan_world.h"
+
 #include "base/alloc.h"
-#include "plan_report.h"
+#include "config/config_schema.h"
 
 #include <stdlib.h>
+
+int plan_fewest_stages(const int64_t *stages, int64_t count, int64_t t, int64_t d, WorldFits *fits, void *argument,
+                       SmallestWorld *best, Error *err) {
+    int64_t fails = -1, works = count;
+    while (works > 0 && best->ranks > 0 && stages[works - 1] > (best->ranks - 1) / (t * d)) works--;
+    while (works - fails > 1) {
+        int64_t middle = fails + (works - fails) / 2, p = stages[middle];
+        SmallestWorld at = {.ranks = p * t * d, .pipeline = p, .tensor = t, .data = d};
+        bool enough = false;
+        if (fits(argument, &at, &enough, err) != 0) return -1;
+        if (enough) *best = at;
+        *(enough ? &works : &fails) = middle;
+    }
+    return 0;
+}
 
 // Cuts the configuration into p stages and t tensor ranks, at micro-batch size 1; false if it cannot be.
 static bool smallest_cut_(const Config *from, int64_t p, int64_t t, Config *to) {
@@ -19,56 +35,40 @@ static bool smallest_cut_(const Config *from, int64_t p, int64_t t, Config *to) 
     return config_check(to, &ignored) == 0;
 }
 
-static int plan_world_try_(const Planner *planner, Config *config, int64_t p, int64_t t, SmallestWorld *found,
-                           Error *err) {
-    if (!smallest_cut_(planner->config, p, t, config)) return 0;
+static int world_fits_(void *argument, SmallestWorld *at, bool *fits, Error *err) {
+    const Planner *planner = argument;
+    int64_t batch = planner->config->train.global_batch;
+    Config config;
+    if (!smallest_cut_(planner->config, at->pipeline, at->tensor, &config)) return 0;
     Planner like = *planner;
-    like.config = config;
-    for (int bpipe = 0; bpipe < 2; bpipe++) {
-        Variant variant = {1, bpipe == 1, config->attention.mode};
+    like.config = &config;
+    for (int way = PLAN_PLAIN; way <= PLAN_BPIPE && !*fits; way++) {
+        RunLayout layout = planner_layout(&like, 1, (PlanWay)way);
         Forecast forecast;
         // Memory never shrinks with more microbatches: if p of them do not fit, skip building the full schedule.
-        config->train.global_batch = p;
-        if (planner_fit(&like, variant, &forecast, err) != 0) return -1;
-        config->train.global_batch = planner->config->train.global_batch;
+        config.train.global_batch = at->pipeline;
+        if (planner_forecast(&like, &layout, false, &forecast, err) != 0) return -1;
+        config.train.global_batch = batch;
         if (forecast.possible && !forecast.fits) continue;
-        if (planner_fit(&like, variant, &forecast, err) != 0) return -1;
-        if (!forecast.possible || !forecast.fits) continue;
-        *found = (SmallestWorld){p * t, p, t, bpipe == 1};
-        return 0;
+        if (planner_forecast(&like, &layout, false, &forecast, err) != 0) return -1;
+        *fits = forecast.possible && forecast.fits;
+        at->bpipe = way == PLAN_BPIPE;
     }
     return 0;
 }
 
-// More stages hold less each, so the fewest that fit are found by bisection between a number that does not fit and one
-// that does. Only worlds smaller than the best so far are tried.
-static int plan_world_fewest_stages_(const Planner *planner, Config *config, int64_t t, SmallestWorld *best,
-                                     Error *err) {
-    int64_t batch = planner->config->train.global_batch, layers = planner->config->model.layers;
-    int64_t most = layers < batch ? layers : batch;
-    if (most > CONFIG_MAX_STAGES) most = CONFIG_MAX_STAGES;
-    if (best->ranks > 0 && (best->ranks - 1) / t < most) most = (best->ranks - 1) / t;
-    int64_t fails = 0, fits = most + 1;
-    SmallestWorld found = {0};
-    while (fits - fails > 1) {
-        SmallestWorld at = {0};
-        int64_t p = fails + (fits - fails) / 2;
-        if (plan_world_try_(planner, config, p, t, &at, err) != 0) return -1;
-        if (at.ranks > 0) found = at;
-        *(at.ranks > 0 ? &fits : &fails) = p;
-    }
-    if (found.ranks > 0) *best = found;
-    return 0;
-}
-
+// Tensor ranks stay within a node; those that do not divide the model are refused as a configuration would be.
 int plan_smallest_world(const Planner *planner, SmallestWorld *world, Error *err) {
+    const Config *config = planner->config;
+    int64_t layers = config->model.layers, batch = config->train.global_batch, most = layers < batch ? layers : batch;
+    int64_t stages[CONFIG_MAX_STAGES], count = most < CONFIG_MAX_STAGES ? most : CONFIG_MAX_STAGES;
     *world = (SmallestWorld){0};
-    Config *config = xmalloc(sizeof *config);
-    int status = 0;
-    // Tensor ranks stay within a node; those that do not divide the model are refused as a configuration would be.
-    for (int64_t t = 1; status == 0 && t <= planner->config->hardware.gpus_per_node; t++)
-        if (smallest_cut_(planner->config, 1, t, config))
-            status = plan_world_fewest_stages_(planner, config, t, world, err);
-    free(config);
-    return status;
+    for (int64_t p = 1; p <= count; p++) stages[p - 1] = p;
+    for (int64_t t = 1; t <= config->hardware.gpus_per_node; t++) {
+        Config cut;
+        Planner asked = *planner;
+        if (!smallest_cut_(config, 1, t, &cut)) continue;
+        if (plan_fewest_stages(stages, count, t, 1, world_fits_, &asked, world, err) != 0) return -1;
+    }
+    return 0;
 }

@@ -8,7 +8,6 @@
 #include "backend/attention_scratch.h"
 #include "config/config_schema.h"
 #include "ranks/affinity.h"
-#include "schedule/build.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -85,16 +84,7 @@ void planner_free(Planner *planner) {
     memset(planner, 0, sizeof *planner);
 }
 
-// ---------------------------------------------------------------- variants
-
-void planner_config(const Planner *planner, Variant variant, Config *config) {
-    *config = *planner->config;
-    config->schedule.micro_batch = variant.micro_batch;
-    config->schedule.bpipe = variant.bpipe ? BPIPE_ON : BPIPE_OFF;
-    if (variant.attention != config->attention.mode) config_set_attention(config, variant.attention);
-    // `slots` is unused while BPipe is off and may be too small for it.
-    if (config->schedule.slots > 0 && config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
-}
+// ---------------------------------------------------------------- schedules
 
 // Returns how many of a configuration's microbatches suffice to time its schedule.
 static int64_t planner_microbatches_(const Config *config) {
@@ -106,26 +96,17 @@ static int64_t planner_microbatches_(const Config *config) {
     return small || config_schedule_kind(config)->keeps_all ? all : config_fewer_microbatches(config, enough);
 }
 
-static Schedule *schedule_of_(const Config *config, int64_t microbatches, Error *err) {
-    if (microbatches == config_microbatches(config)) return plan_schedule(config, err);
-    Config *few = xmalloc(sizeof *few);
-    *few = *config;
-    few->train.global_batch = microbatches * config->schedule.micro_batch * config->parallel.data;
-    Schedule *schedule = plan_schedule(few, err);
-    free(few);
-    return schedule;
-}
-
 Schedule *planner_schedule(const Config *config, Error *err) {
-    return schedule_of_(config, planner_microbatches_(config), err);
+    return plan_schedule_with(config, planner_microbatches_(config), err);
 }
 
 // Returns the counts of a schedule whose stages keep every bundle, without its lists.
-static ScheduleLoan count_all_(const Config *config, Error *err) {
+static ScheduleLoan count_all_(const Config *config) {
     int p = (int)config->parallel.pipeline, m = (int)config_microbatches(config);
-    Schedule *counts = schedule_new(config_schedule_kind(config)->name, p, m, err);
-    for (int s = 0; s < p && counts != NULL; s++) counts->stage[s].own_slots = m;
-    if (counts != NULL) counts->slots = m, counts->split = config->schedule.split_backward == SPLIT_ON;
+    Schedule *counts = schedule_new(config_schedule_kind(config)->name, p, m);
+    for (int s = 0; s < p; s++) counts->stage[s].own_slots = m;
+    counts->slots = m;
+    counts->split = config->schedule.split_backward == SPLIT_ON;
     return (ScheduleLoan){counts, counts};
 }
 
@@ -140,8 +121,8 @@ static int64_t byte_microbatches_(const Planner *planner, const Config *config) 
 
 ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error *err) {
     int64_t microbatches = byte_microbatches_(planner, config);
-    if (microbatches == 0) return count_all_(config, err);
-    return schedule_cache_borrow(planner->lists, config, microbatches, schedule_of_, err);
+    if (microbatches == 0) return count_all_(config);
+    return schedule_cache_borrow(planner->lists, config, microbatches, err);
 }
 
 // Returns whether the batch divides into enough microbatches of this size, and BPipe has something to evict and enough
@@ -155,7 +136,7 @@ static bool possible_(const Config *config) {
     return config->schedule.slots == 0 || config->schedule.slots >= config_min_slots(config);
 }
 
-// ---------------------------------------------------------------- limits
+// ---------------------------------------------------------------- forecasts
 
 static int64_t planner_host_bytes_(const Plan *plan, const Config *config) {
     int64_t bytes = 0, ranks = config_world(config) / plan->stages;
@@ -164,20 +145,7 @@ static int64_t planner_host_bytes_(const Plan *plan, const Config *config) {
     return bytes;
 }
 
-// Returns whether peak and reserve fit the memory of a rank; if only the host's is known, those of all ranks together.
-static bool fits_(const Planner *planner, const Plan *plan) {
-    const Hardware *hardware = &planner->hardware;
-    double reserve = planner->config->hardware.reserve_gib * GIB;
-    int64_t peak = memory_total(&plan->stage[plan_fullest(plan)].memory);
-    if (hardware->memory_bytes > 0) return (double)peak + reserve <= (double)hardware->memory_bytes;
-    if (hardware->host_bytes > 0)
-        return (double)planner_host_bytes_(plan, planner->config) + reserve <= (double)hardware->host_bytes;
-    return true;
-}
-
-// ---------------------------------------------------------------- forecasts
-
-// The lists of a configuration and its bytes.
+// A configuration's schedule and its bytes.
 typedef struct Lists {
     ScheduleLoan loan;
     Plan plan;
@@ -187,8 +155,8 @@ typedef struct Lists {
 static int lists_open_(Lists *lists, const Planner *planner, const Config *config, bool timed, Error *err) {
     int64_t enough = planner_microbatches_(config);
     *lists = (Lists){.timed = timed || enough == byte_microbatches_(planner, config)};
-    lists->loan = timed ? schedule_cache_borrow(planner->lists, config, enough, schedule_of_, err)
-                        : planner_borrow(planner, config, err);
+    lists->loan =
+        timed ? schedule_cache_borrow(planner->lists, config, enough, err) : planner_borrow(planner, config, err);
     if (lists->loan.schedule == NULL) return -1;
     plan_make_from(&lists->plan, &planner->table, planner->model, config, lists->loan.schedule, planner->be);
     return 0;
@@ -213,6 +181,18 @@ static bool moves_too_long_(const Planner *planner, const Config *config, const 
     return plan_transfer_seconds(config, lists->loan.schedule, &lists->plan, &source) > worth;
 }
 
+// Fills in whether the plan fits: the fullest rank, or if only the host's memory is known, all ranks together.
+static void take_fit_(const Planner *planner, const Plan *plan, Forecast *forecast) {
+    const Hardware *hardware = &planner->hardware;
+    forecast->fullest = plan_fullest(plan);
+    forecast->peak_bytes = memory_total(&plan->stage[forecast->fullest].memory);
+    double reserve = planner->config->hardware.reserve_gib,
+           together = (double)planner_host_bytes_(plan, planner->config);
+    forecast->lacks = plan_lacks((double)forecast->peak_bytes, (double)hardware->memory_bytes, reserve);
+    forecast->fits = hardware->memory_bytes > 0 ? forecast->lacks <= 0
+                                                : plan_lacks(together, (double)hardware->host_bytes, reserve) <= 0;
+}
+
 static void planner_take_lists_(const Planner *planner, const Config *config, const Lists *lists, Forecast *forecast) {
     const ScheduleConfig *asked = &config->schedule;
     const Schedule *schedule = lists->loan.schedule;
@@ -224,9 +204,7 @@ static void planner_take_lists_(const Planner *planner, const Config *config, co
         forecast->load_ahead =
             asked->load_ahead > 0 ? (int)asked->load_ahead : bpipe_load_ahead(schedule, (EvictTarget)asked->evict_to);
     if (!forecast->possible) return;
-    forecast->fullest = plan_fullest(plan);
-    forecast->peak_bytes = memory_total(&plan->stage[forecast->fullest].memory);
-    forecast->fits = fits_(planner, plan);
+    take_fit_(planner, plan, forecast);
     for (int s = 0; s < plan->stages; s++)
         if (plan->stage[s].slot_bytes > forecast->slot_bytes) forecast->slot_bytes = plan->stage[s].slot_bytes;
 }
@@ -237,8 +215,7 @@ static int planner_ask_(const Planner *planner, const Config *config, Timed time
                         Error *err) {
     Lists lists;
     memset(forecast, 0, sizeof *forecast);
-    forecast->variant =
-        (Variant){config->schedule.micro_batch, config->schedule.bpipe == BPIPE_ON, config->attention.mode};
+    layout_of(&forecast->layout, config);
     if (!possible_(config)) return 0;
     if (lists_open_(&lists, planner, config, timed == TIMED_ALWAYS, err) != 0) return -1;
     planner_take_lists_(planner, config, &lists, forecast);
@@ -266,14 +243,12 @@ bool planner_split_open(const Config *config) {
 static int forecast_both_(const Planner *planner, const Config *config, bool timed, Forecast both[2], Error *err) {
     Planner unmeasured = *planner;
     unmeasured.measured = false;
-    Config *decided = xmalloc(sizeof *decided);
-    *decided = *config;
+    Config decided = *config;
     int status = 0;
     for (int i = 0; i < 2 && status == 0; i++) {
-        decided->schedule.split_backward = i == 0 ? SPLIT_OFF : SPLIT_ON;
-        status = planner_ask_(&unmeasured, decided, timed ? TIMED_ALWAYS : TIMED_NEVER, INFINITY, &both[i], err);
+        decided.schedule.split_backward = i == 0 ? SPLIT_OFF : SPLIT_ON;
+        status = planner_ask_(&unmeasured, &decided, timed ? TIMED_ALWAYS : TIMED_NEVER, INFINITY, &both[i], err);
     }
-    free(decided);
     return status;
 }
 
@@ -314,11 +289,9 @@ int planner_forecast_config(const Planner *planner, const Config *config, bool t
     double gain = split_gain_(both);
     *forecast = both[gain > 0];
     if (timed && planner->measured) {
-        Config *decided = xmalloc(sizeof *decided);
-        *decided = *config;
-        decided->schedule.split_backward = gain > 0 ? SPLIT_ON : SPLIT_OFF;
-        int status = planner_ask_(planner, decided, TIMED_ALWAYS, INFINITY, forecast, err);
-        free(decided);
+        Config decided = *config;
+        decided.schedule.split_backward = gain > 0 ? SPLIT_ON : SPLIT_OFF;
+        int status = planner_ask_(planner, &decided, TIMED_ALWAYS, INFINITY, forecast, err);
         if (status != 0) return -1;
     }
     forecast->split_gain = gain;
@@ -330,87 +303,87 @@ int planner_forecast_fitting(const Planner *planner, const Config *config, doubl
     return planner_ask_(planner, config, TIMED_WHERE_IT_FITS, worth, forecast, err);
 }
 
-static int ask_(const Planner *planner, Variant variant, bool timed, Forecast *forecast, Error *err) {
-    Config *config = xmalloc(sizeof *config);
-    planner_config(planner, variant, config);
-    int status = planner_forecast_config(planner, config, timed, forecast, err);
-    forecast->variant = variant;
-    free(config);
-    return status;
+void planner_config(const Planner *planner, const RunLayout *layout, Config *config) {
+    *config = *planner->config;
+    layout_set(layout, config);
+    // `slots` is unused while BPipe is off and may be too small for it.
+    if (config->schedule.slots > 0 && config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
 }
 
-int planner_fit(const Planner *planner, Variant variant, Forecast *forecast, Error *err) {
-    return ask_(planner, variant, false, forecast, err);
+RunLayout planner_layout(const Planner *planner, int64_t micro_batch, PlanWay way) {
+    RunLayout layout;
+    layout_of(&layout, planner->config);
+    layout.micro_batch = (int32_t)micro_batch;
+    layout.bpipe = way == PLAN_PLAIN ? BPIPE_OFF : BPIPE_ON;
+    bool already = planner->config->attention.mode == ATTENTION_RECOMPUTE; // a list of several modes stays
+    if (way == PLAN_RECOMPUTE && !already) layout.attention = ATTENTION_RECOMPUTE;
+    return layout;
 }
 
-int planner_forecast(const Planner *planner, Variant variant, Forecast *forecast, Error *err) {
-    return ask_(planner, variant, true, forecast, err);
+int planner_forecast(const Planner *planner, const RunLayout *layout, bool timed, Forecast *forecast, Error *err) {
+    Config config;
+    planner_config(planner, layout, &config);
+    return planner_forecast_config(planner, &config, timed, forecast, err);
 }
 
-double planner_compared_step(double step, bool evicts) {
+double planner_compared(const Forecast *forecast) {
     static const double LEAST_GAIN = 0.999;
-    return evicts ? step / LEAST_GAIN : step;
+    return forecast->layout.bpipe == BPIPE_ON ? forecast->time.step / LEAST_GAIN : forecast->time.step;
 }
 
-bool planner_equally_quick(double one, double other) {
+bool planner_equally_fast(const Forecast *a, const Forecast *b) {
+    double one = planner_compared(a), other = planner_compared(b);
     return fabs(one - other) <= 1e-9 * other;
 }
 
-static int plainness_(const PlanRank *rank) {
-    int plain = rank->kind == schedule_kind_index("1f1b") ? 0 : rank->kind + 1;
-    return 2 * plain + rank->split;
+static int plainness_(const RunLayout *layout) {
+    int plain = schedule_kinds[layout->name].plain ? 0 : layout->name + 1;
+    return 2 * plain + (layout->split == SPLIT_ON);
 }
 
-bool planner_prefers(const PlanRank *a, const PlanRank *b) {
-    if (!planner_equally_quick(a->compared, b->compared)) return a->compared < b->compared;
-    if (a->recomputes != b->recomputes) return b->recomputes;
-    if (a->evicts != b->evicts) return b->evicts;
+bool planner_prefers(const Forecast *a, const Forecast *b) {
+    bool recomputes = a->layout.recompute != 0, evicts = a->layout.bpipe == BPIPE_ON;
+    if (!planner_equally_fast(a, b)) return planner_compared(a) < planner_compared(b);
+    if (recomputes != (b->layout.recompute != 0)) return !recomputes;
+    if (evicts != (b->layout.bpipe == BPIPE_ON)) return !evicts;
     if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;
-    return plainness_(a) < plainness_(b);
+    return plainness_(&a->layout) < plainness_(&b->layout);
 }
 
-// ---------------------------------------------------------------- the largest and the quickest micro-batch size
+// ---------------------------------------------------------------- the largest and the fastest micro-batch size
 
-// Lists the sizes that divide the batch of a data rank, ascending. A list from a file is for one number of
-// microbatches.
-static int64_t sizes_(const Planner *planner, int64_t *sizes, int64_t capacity) {
-    const Config *config = planner->config;
-    int64_t batch = config->train.global_batch / config->parallel.data, p = config->parallel.pipeline, count = 0;
-    bool one = config->schedule.file[0] != '\0';
-    for (int64_t b = 1; b <= batch / (p == 1 ? 1 : p) && count < capacity; b++) {
-        if (one && b != config->schedule.micro_batch) continue;
-        if (batch % b == 0 && plan_schedule_holds(p, batch / b)) sizes[count++] = b;
-    }
-    return count;
+// Lists the sizes that divide the batch of a data rank, ascending.
+static int sizes_(const Planner *planner, int64_t sizes[LAYOUT_CANDIDATES]) {
+    LayoutSpace space = {.base = planner->config, .world = config_world(planner->config)};
+    layout_of(&space.given, planner->config);
+    return layout_candidates(&space, LAYOUT_micro_batch, &space.given, sizes);
 }
 
-enum { MOST_SIZES = 512 };
-
-int planner_largest(const Planner *planner, bool bpipe, int attention, int64_t *micro_batch, Error *err) {
-    int64_t sizes[MOST_SIZES], fits = -1, fails = sizes_(planner, sizes, MOST_SIZES);
+int planner_largest(const Planner *planner, PlanWay way, int64_t *micro_batch, Error *err) {
+    int64_t sizes[LAYOUT_CANDIDATES];
+    int fits = -1, fails = sizes_(planner, sizes);
     *micro_batch = 0;
     // Bytes grow with the size, so the sizes that fit are a prefix of the list.
     while (fails - fits > 1) {
-        int64_t at = fits + (fails - fits) / 2;
+        int at = fits + (fails - fits) / 2;
+        RunLayout layout = planner_layout(planner, sizes[at], way);
         Forecast forecast;
-        if (planner_fit(planner, (Variant){sizes[at], bpipe, attention}, &forecast, err) != 0) return -1;
-        if (forecast.possible && forecast.fits)
-            fits = at;
-        else
-            fails = at;
+        if (planner_forecast(planner, &layout, false, &forecast, err) != 0) return -1;
+        *(forecast.possible && forecast.fits ? &fits : &fails) = at;
     }
     if (fits >= 0) *micro_batch = sizes[fits];
     return 0;
 }
 
-int planner_quickest(const Planner *planner, int64_t largest, Forecast *quickest, Error *err) {
-    int64_t sizes[MOST_SIZES], count = sizes_(planner, sizes, MOST_SIZES);
-    memset(quickest, 0, sizeof *quickest);
-    for (int64_t i = 0; i < count && sizes[i] <= largest; i++) {
+int planner_fastest(const Planner *planner, int64_t largest, Forecast *fastest, Error *err) {
+    int64_t sizes[LAYOUT_CANDIDATES];
+    int count = sizes_(planner, sizes);
+    memset(fastest, 0, sizeof *fastest);
+    for (int i = 0; i < count && sizes[i] <= largest; i++) {
+        RunLayout layout = planner_layout(planner, sizes[i], PLAN_PLAIN);
         Forecast at;
-        if (planner_forecast(planner, (Variant){sizes[i], false, planner->config->attention.mode}, &at, err) != 0)
-            return -1;
-        if (at.time.known && (!quickest->possible || at.time.step < quickest->time.step)) *quickest = at;
+        if (planner_forecast(planner, &layout, true, &at, err) != 0) return -1;
+        if (at.time.known && (!fastest->possible || at.time.step < fastest->time.step)) *fastest = at;
     }
     return 0;
 }

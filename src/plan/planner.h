@@ -4,6 +4,7 @@
 #ifndef PLANNER_H
 #define PLANNER_H
 
+#include "layout.h"
 #include "plan_time.h"
 #include "schedule_cache.h"
 
@@ -31,18 +32,13 @@ int planner_find_profile(Planner *planner, const Config *config, const Log *log,
 // allocate.
 Backend *planner_backend(const Config *config, Error *err);
 
-// What is varied.
-typedef struct Variant {
-    int64_t micro_batch;
-    bool bpipe;
-    int attention; // AttentionMode
-} Variant;
-
+// The plan's answer for one layout: bytes of the fullest rank, whether they fit, seconds of a step.
 typedef struct Forecast {
-    Variant variant;
-    bool possible;      // the batch divides that way and, with bpipe, something is evicted
-    int fullest;        // stage
-    int64_t peak_bytes; // its
+    RunLayout layout;   // with split_backward decided
+    bool possible;      // the batch divides that way and, with evictions, something is evicted
+    int fullest;        // stage whose ranks hold most
+    int64_t peak_bytes; // of such a rank
+    double lacks;       // bytes that such a rank lacks (plan_lacks)
     bool fits;          // with the reserve; true if no limit is known
     PlanTime time;      // known: false unless asked for
     int64_t slot_bytes; // the largest
@@ -54,22 +50,14 @@ typedef struct Forecast {
 // Returns the seconds by which a step is compared with others: 0.1 % more than it takes if it evicts. An eviction that
 // saves less is not taken, because that is within the error of the plan. Verdict, table of schedules, auto and search
 // all compare these.
-double planner_compared_step(double step, bool evicts);
+double planner_compared(const Forecast *forecast);
 
-// What decides between two configurations.
-typedef struct PlanRank {
-    double compared; // planner_compared_step
-    bool recomputes, evicts, split;
-    int64_t peak_bytes; // of the fullest rank
-    int kind;           // of schedule
-} PlanRank;
+// Returns whether a is preferred to b: the faster one; of equally fast ones (to 1e-9) the one that recomputes and moves
+// less, then the smaller one, then the plainer schedule: the plain row, or the one that comes first in schedule_kinds.
+bool planner_prefers(const Forecast *a, const Forecast *b);
+bool planner_equally_fast(const Forecast *a, const Forecast *b);
 
-// Returns whether a is preferred to b: the quicker one; of equally quick ones (to 1e-9) the one that recomputes and
-// moves less, then the smaller one, then the plainer schedule: 1F1B, or the one that comes first in schedule_kinds.
-bool planner_prefers(const PlanRank *a, const PlanRank *b);
-bool planner_equally_quick(double one, double other);
-
-// Forecasts bytes, and time if asked for, of a whole configuration. possible: false if it would be refused, or is to
+// Forecasts bytes, and time if asked for, of a complete configuration. possible: false if it would be refused, or is to
 // evict and has nothing to. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);
 
@@ -82,29 +70,32 @@ int planner_forecast_fitting(const Planner *planner, const Config *config, doubl
 // split, stages between which a gradient can leave earlier, and perhaps GPUs.
 bool planner_split_open(const Config *config);
 
-// Decides an open split_backward: on where GPUs are known by the keys of `hardware`, and a step then is quicker by more
+// Decides an open split_backward: on where GPUs are known by the keys of `hardware`, and a step then is faster by more
 // than 0.5 %; a profile and the GPU present have no say, so that every machine decides alike. gain:
-// Forecast.split_gain. planner_forecast_config does the same for every variant. -1 with err.
+// Forecast.split_gain. planner_forecast_config does the same for every layout. -1 with err.
 int planner_decide_split(const Planner *planner, Config *config, double *gain, Error *err);
 
-// Does the same for variants of the planner's configuration. Bytes alone: quick. -1 with err.
-int planner_fit(const Planner *planner, Variant variant, Forecast *forecast, Error *err);
-// Bytes and time.
-int planner_forecast(const Planner *planner, Variant variant, Forecast *forecast, Error *err);
+// Writes a layout into the planner's configuration. Slots that are too few for its evictions become auto.
+void planner_config(const Planner *planner, const RunLayout *layout, Config *config);
 
-// Writes the configuration of a variant into `config`.
-void planner_config(const Planner *planner, Variant variant, Config *config);
+// Does the same as planner_forecast_config for a layout in the planner's configuration. Bytes alone: fast. -1 with err.
+int planner_forecast(const Planner *planner, const RunLayout *layout, bool timed, Forecast *forecast, Error *err);
 
-// Returns the schedule (as short as plan_time accepts) of a variant that is possible.
+// Returns the layout of the planner's configuration with another micro-batch size, in one of the ways that a plan
+// compares: as it is without evictions, with them, and with them and recomputed attention.
+typedef enum PlanWay { PLAN_PLAIN, PLAN_BPIPE, PLAN_RECOMPUTE } PlanWay;
+RunLayout planner_layout(const Planner *planner, int64_t micro_batch, PlanWay way);
+
+// Returns the schedule (as short as plan_time accepts) of a configuration that is possible.
 Schedule *planner_schedule(const Config *config, Error *err);
 // Returns, from the planner's lists if it has any, a schedule that is as short as its slots allow, for counting bytes.
 // A schedule that keeps every bundle has counts alone.
 ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error *err);
 
 // Finds the largest micro-batch size that fits, 0 for none.
-int planner_largest(const Planner *planner, bool bpipe, int attention, int64_t *micro_batch, Error *err);
+int planner_largest(const Planner *planner, PlanWay way, int64_t *micro_batch, Error *err);
 
-// Finds the quickest step among micro-batch sizes up to `largest` without BPipe; possible: false if none has a time.
-int planner_quickest(const Planner *planner, int64_t largest, Forecast *quickest, Error *err);
+// Finds the fastest step among micro-batch sizes up to `largest` without BPipe; possible: false if none has a time.
+int planner_fastest(const Planner *planner, int64_t largest, Forecast *fastest, Error *err);
 
 #endif

@@ -38,16 +38,6 @@ typedef struct Result {
     double norm, optimizer; // seconds per element
 } Result;
 
-static double lower_median_(double *values, int count) {
-    for (int i = 1; i < count; i++)
-        for (int j = i; j > 0 && values[j] < values[j - 1]; j--) {
-            double kept = values[j];
-            values[j] = values[j - 1];
-            values[j - 1] = kept;
-        }
-    return values[(count - 1) / 2];
-}
-
 static int measure_time_(Emulation *emulation, const Case *at, Result *result, Error *err) {
     double forward[MOST_RUNS], backward[MOST_RUNS], input[MOST_RUNS], weight[MOST_RUNS], start = 0;
     EmulationTimes times;
@@ -60,10 +50,10 @@ static int measure_time_(Emulation *emulation, const Case *at, Result *result, E
         input[runs] = times.input;
         weight[runs] = times.weights;
     }
-    result->stage.forward = lower_median_(forward, runs);
-    result->stage.backward = lower_median_(backward, runs);
-    result->stage.input = lower_median_(input, runs);
-    result->stage.weight = lower_median_(weight, runs);
+    result->stage.forward = emulation_median(forward, runs);
+    result->stage.backward = emulation_median(backward, runs);
+    result->stage.input = emulation_median(input, runs);
+    result->stage.weight = emulation_median(weight, runs);
     MemoryBytes peak = emulation_peak(emulation);
     result->stage.peak_bytes = memory_total(&peak);
     emulation_optimizer(emulation, &result->norm, &result->optimizer);
@@ -153,15 +143,15 @@ typedef struct Session {
     const Log *log;
     Config *config;
     double norm, optimizer;
-    int64_t optimized; // cases that the two are sums of
+    int64_t optimized; // number of cases summed in `norm` and `optimizer`
 } Session;
 
 static bool workspace_for_(const Session *session, const Case *at) {
     const Hardware *hardware = &session->planner->hardware;
-    double reserve = at->config->hardware.reserve_gib * GIB;
     double bytes = (double)memory_total(&at->plan->stage[at->stage].memory);
-    if (hardware->memory_bytes > 0 && bytes + reserve > (double)hardware->memory_bytes) return false;
-    return hardware->host_bytes == 0 || bytes * at_a_time_(at) + reserve <= (double)hardware->host_bytes;
+    double reserve = at->config->hardware.reserve_gib;
+    return plan_lacks(bytes, (double)hardware->memory_bytes, reserve) <= 0 &&
+           plan_lacks(bytes * at_a_time_(at), (double)hardware->host_bytes, reserve) <= 0;
 }
 
 static void measure_keep_(Session *session, const Case *at, Result *result) {

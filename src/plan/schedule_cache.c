@@ -2,6 +2,8 @@
 #include "schedule_cache.h"
 
 #include "base/alloc.h"
+#include "layout.h"
+#include "plan.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -9,10 +11,12 @@
 
 enum { ENTRIES = 1 << 14, MOST_BYTES = 512 << 20 };
 
-// Everything a list depends on. Compared as bytes, so it has no gaps.
+// Everything that a list of actions depends on. Compared as bytes, so it has no gaps.
 typedef struct ListKey {
-    int64_t stages, microbatches, name, chunks, group, delay, split, bpipe, evict_to, slots, load_ahead;
+    RunLayout layout; // layout_list
+    int64_t microbatches;
 } ListKey;
+_Static_assert(sizeof(ListKey) == sizeof(RunLayout) + sizeof(int64_t), "a ListKey has no gaps");
 
 typedef struct Entry {
     ListKey key;
@@ -40,22 +44,6 @@ void schedule_cache_free(ScheduleCache *cache) {
     free(cache);
 }
 
-static ListKey key_of_(const Config *config, int64_t microbatches) {
-    const ScheduleConfig *s = &config->schedule;
-    bool evicts = s->bpipe != BPIPE_OFF;
-    return (ListKey){.stages = config->parallel.pipeline,
-                     .microbatches = microbatches,
-                     .name = s->name,
-                     .chunks = config_chunks(config),
-                     .group = s->group,
-                     .delay = s->delay,
-                     .split = s->split_backward == SPLIT_ON,
-                     .bpipe = s->bpipe,
-                     .evict_to = evicts ? s->evict_to : 0,
-                     .slots = evicts ? s->slots : 0,
-                     .load_ahead = evicts ? s->load_ahead : 0};
-}
-
 // Returns the entry of a key, or the free one where it belongs.
 static Entry *entry_of_(ScheduleCache *cache, const ListKey *key) {
     const unsigned char *bytes = (const unsigned char *)key;
@@ -73,9 +61,10 @@ static int64_t bytes_of_(const Schedule *schedule) {
     return bytes;
 }
 
-ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches, ScheduleMake *make,
-                                   Error *err) {
-    ListKey key = key_of_(config, microbatches);
+ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches, Error *err) {
+    RunLayout layout;
+    layout_of(&layout, config);
+    ListKey key = {layout_list(&layout), microbatches};
     ScheduleLoan loan = {0};
     if (cache != NULL) {
         pthread_mutex_lock(&cache->lock);
@@ -83,7 +72,7 @@ ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, i
         pthread_mutex_unlock(&cache->lock);
     }
     if (loan.schedule != NULL) return loan;
-    loan.schedule = loan.own = make(config, microbatches, err);
+    loan.schedule = loan.own = plan_schedule_with(config, microbatches, err);
     if (cache == NULL || loan.own == NULL) return loan;
     pthread_mutex_lock(&cache->lock);
     Entry *entry = entry_of_(cache, &key);

@@ -17,13 +17,9 @@ typedef struct ScheduleLoan {
     Schedule *own;
 } ScheduleLoan;
 
-// Makes the list of a configuration with so many microbatches. NULL with err.
-typedef Schedule *ScheduleMake(const Config *config, int64_t microbatches, Error *err);
-
-// Borrows the list of a configuration with so many microbatches. If the cache has none, `make` makes it; err is its.
-// cache may be NULL. Returned with schedule_cache_return.
-ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches, ScheduleMake *make,
-                                   Error *err);
+// Borrows the list of a configuration with so many microbatches (plan_schedule_with), which is made if the cache has
+// none; err is from making it. cache may be NULL. Returned with schedule_cache_return.
+ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches, Error *err);
 void schedule_cache_return(ScheduleLoan *loan);
 
 #endif

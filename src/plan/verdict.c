@@ -14,20 +14,20 @@
 // ---------------------------------------------------------------- the figures
 
 static int find_largest_(Verdict *verdict, const Planner *planner, Error *err) {
-    int mode = planner->config->attention.mode;
-    if (planner_largest(planner, false, mode, &verdict->largest_plain, err) != 0) return -1;
+    if (planner_largest(planner, PLAN_PLAIN, &verdict->largest_plain, err) != 0) return -1;
     if (!plan_can_balance(planner->config)) return 0;
-    if (planner_largest(planner, true, mode, &verdict->largest_bpipe, err) != 0) return -1;
-    return planner_largest(planner, true, ATTENTION_RECOMPUTE, &verdict->largest_recompute, err);
+    if (planner_largest(planner, PLAN_BPIPE, &verdict->largest_bpipe, err) != 0) return -1;
+    return planner_largest(planner, PLAN_RECOMPUTE, &verdict->largest_recompute, err);
 }
 
-static int forecast_(const Planner *planner, int64_t micro_batch, bool bpipe, Forecast *forecast, Error *err) {
-    return planner_forecast(planner, (Variant){micro_batch, bpipe, planner->config->attention.mode}, forecast, err);
+static int forecast_(const Planner *planner, int64_t micro_batch, PlanWay way, Forecast *forecast, Error *err) {
+    RunLayout layout = planner_layout(planner, micro_batch, way);
+    return planner_forecast(planner, &layout, true, forecast, err);
 }
 
 // Returns sequences per second on the slowest stage while it works.
 static double stage_speed_(const Forecast *forecast) {
-    return (double)forecast->variant.micro_batch / forecast->time.slowest;
+    return (double)forecast->layout.micro_batch / forecast->time.slowest;
 }
 
 static void find_gains_(Verdict *verdict, const Config *config) {
@@ -36,21 +36,22 @@ static void find_gains_(Verdict *verdict, const Config *config) {
     if (!verdict->gains) return;
     int64_t batch = config->train.global_batch / config->parallel.data;
     verdict->required_gain =
-        estimate_required_gain(batch, best->variant.micro_batch, here->variant.micro_batch, config->parallel.pipeline);
+        estimate_required_gain(batch, best->layout.micro_batch, here->layout.micro_batch, config->parallel.pipeline);
     verdict->stage_gain = stage_speed_(here) / stage_speed_(best) - 1;
 }
 
 static int find_forecasts_(Verdict *verdict, const Planner *planner, Error *err) {
     int64_t here = planner->config->schedule.micro_batch;
-    if (forecast_(planner, here, false, &verdict->plain, err) != 0 ||
-        forecast_(planner, here, true, &verdict->bpipe, err) != 0)
+    if (forecast_(planner, here, PLAN_PLAIN, &verdict->plain, err) != 0 ||
+        forecast_(planner, here, PLAN_BPIPE, &verdict->bpipe, err) != 0)
         return -1;
     if (verdict->largest_plain == here)
         verdict->best = verdict->plain;
-    else if (verdict->largest_plain > 0 && forecast_(planner, verdict->largest_plain, false, &verdict->best, err) != 0)
+    else if (verdict->largest_plain > 0 &&
+             forecast_(planner, verdict->largest_plain, PLAN_PLAIN, &verdict->best, err) != 0)
         return -1;
     if (verdict->largest_bpipe <= here || verdict->largest_bpipe <= verdict->largest_plain) return 0;
-    return forecast_(planner, verdict->largest_bpipe, true, &verdict->larger, err);
+    return forecast_(planner, verdict->largest_bpipe, PLAN_BPIPE, &verdict->larger, err);
 }
 
 // Returns the micro-batch size that only BPipe makes fit, if there is one.
@@ -58,19 +59,15 @@ static const Forecast *verdict_in_question_(const Verdict *verdict) {
     return verdict->plain.fits ? &verdict->larger : &verdict->bpipe;
 }
 
-static double compared_(const Forecast *forecast) {
-    return planner_compared_step(forecast->time.step, forecast->variant.bpipe);
+static bool faster_(const Forecast *one, const Forecast *other) {
+    return one->time.known && other->time.known && planner_compared(one) < planner_compared(other);
 }
 
-static bool quicker_(const Forecast *one, const Forecast *other) {
-    return one->time.known && other->time.known && compared_(one) < compared_(other);
-}
-
-static int find_quickest_(Verdict *verdict, const Planner *planner, Error *err) {
+static int find_fastest_(Verdict *verdict, const Planner *planner, Error *err) {
     const Forecast *with = verdict_in_question_(verdict);
-    if (!with->possible || !with->fits || !quicker_(with, &verdict->best)) return 0;
-    if (planner_quickest(planner, verdict->largest_plain, &verdict->quickest, err) != 0) return -1;
-    if (quicker_(with, &verdict->quickest)) verdict->quickest.possible = false;
+    if (!with->possible || !with->fits || !faster_(with, &verdict->best)) return 0;
+    if (planner_fastest(planner, verdict->largest_plain, &verdict->fastest, err) != 0) return -1;
+    if (faster_(with, &verdict->fastest)) verdict->fastest.possible = false;
     return 0;
 }
 
@@ -84,10 +81,6 @@ static void verdict_say_(Verdict *verdict, const char *format, ...) {
     va_start(args, format);
     vsnprintf(verdict->reason + used, sizeof verdict->reason - used, format, args);
     va_end(args);
-}
-
-static double verdict_gib_(int64_t bytes) {
-    return (double)bytes / GIB;
 }
 
 // Writes "stage 0 needs 74.10 GiB, 4.00 GiB are in reserve of 80.00 GiB".
@@ -112,42 +105,42 @@ static void say_gain_(Verdict *verdict, const Planner *planner, const Forecast *
     const Config *config = planner->config;
     int64_t batch = config->train.global_batch / config->parallel.data;
     double required =
-        estimate_required_gain(batch, from->variant.micro_batch, to->variant.micro_batch, config->parallel.pipeline);
+        estimate_required_gain(batch, from->layout.micro_batch, to->layout.micro_batch, config->parallel.pipeline);
     verdict_say_(verdict, "from micro-batch %lld to %lld a stage has to gain %.1f %% and %s %.1f %%; ",
-                 (long long)from->variant.micro_batch, (long long)to->variant.micro_batch, 100 * required,
+                 (long long)from->layout.micro_batch, (long long)to->layout.micro_batch, 100 * required,
                  planner->measured ? "gains, as measured," : "would gain, by the model,",
                  100 * (stage_speed_(to) / stage_speed_(from) - 1));
     verdict_say_(verdict, "predicted with BPipe ");
     say_mfu_(verdict, &to->time);
-    verdict_say_(verdict, ", without it at micro-batch %lld ", (long long)from->variant.micro_batch);
+    verdict_say_(verdict, ", without it at micro-batch %lld ", (long long)from->layout.micro_batch);
     say_mfu_(verdict, &from->time);
-    if (!verdict->quickest.possible) return;
+    if (!verdict->fastest.possible) return;
     verdict_say_(verdict, "; quickest without it is micro-batch %lld, ",
-                 (long long)verdict->quickest.variant.micro_batch);
-    say_mfu_(verdict, &verdict->quickest.time);
+                 (long long)verdict->fastest.layout.micro_batch);
+    say_mfu_(verdict, &verdict->fastest.time);
 }
 
 // Decides for a micro-batch size that fits without BPipe: would a larger one with it be better?
 static void decide_unneeded_(Verdict *verdict, const Planner *planner) {
     const Forecast *larger = &verdict->larger, *best = &verdict->best;
-    verdict_say_(verdict, "No: micro-batch %lld fits without BPipe (", (long long)verdict->plain.variant.micro_batch);
+    verdict_say_(verdict, "No: micro-batch %lld fits without BPipe (", (long long)verdict->plain.layout.micro_batch);
     say_need_(verdict, planner, &verdict->plain);
     verdict_say_(verdict, "), which would only add transfers");
-    if (verdict->largest_plain > verdict->plain.variant.micro_batch)
+    if (verdict->largest_plain > verdict->plain.layout.micro_batch)
         verdict_say_(verdict, "; without it up to micro-batch %lld fits", (long long)verdict->largest_plain);
     if (!larger->possible || !larger->time.known || !best->time.known) {
         verdict_say_(verdict, ".");
         return;
     }
-    verdict_say_(verdict, ". Only with it would micro-batch %lld fit: ", (long long)larger->variant.micro_batch);
+    verdict_say_(verdict, ". Only with it would micro-batch %lld fit: ", (long long)larger->layout.micro_batch);
     say_gain_(verdict, planner, best, larger);
-    bool pays = quicker_(larger, best) && !verdict->quickest.possible;
-    verdict_say_(verdict, pays ? ": that would pay." : ": that would not pay.");
+    bool pays = faster_(larger, best) && !verdict->fastest.possible;
+    verdict_say_(verdict, pays ? ": worth it." : ": not worth it.");
 }
 
 static void decide_impossible_(Verdict *verdict, const Planner *planner) {
     verdict_say_(verdict, "No: with %s micro-batch %lld does not fit even with BPipe (",
-                 plan_plain_name(planner->config), (long long)verdict->plain.variant.micro_batch);
+                 plan_plain_name(planner->config), (long long)verdict->plain.layout.micro_batch);
     say_need_(verdict, planner, &verdict->bpipe);
     verdict_say_(verdict, "). ");
     if (verdict->largest_plain == 0 && verdict->largest_bpipe == 0)
@@ -163,9 +156,9 @@ static void decide_impossible_(Verdict *verdict, const Planner *planner) {
 static void decide_needed_(Verdict *verdict, const Planner *planner) {
     const Forecast *with = &verdict->bpipe, *best = &verdict->best;
     bool none = !best->possible, unknown = !none && !(with->time.known && best->time.known);
-    verdict->use_bpipe = none || (quicker_(with, best) && !verdict->quickest.possible);
+    verdict->use_bpipe = none || (faster_(with, best) && !verdict->fastest.possible);
     verdict_say_(verdict, "%s: with %s micro-batch %lld fits only with BPipe (", verdict->use_bpipe ? "Yes" : "No",
-                 plan_plain_name(planner->config), (long long)with->variant.micro_batch);
+                 plan_plain_name(planner->config), (long long)with->layout.micro_batch);
     say_need_(verdict, planner, with);
     verdict_say_(verdict, "; without it ");
     say_need_(verdict, planner, &verdict->plain);
@@ -176,7 +169,7 @@ static void decide_needed_(Verdict *verdict, const Planner *planner) {
         verdict_say_(verdict,
                      "without it micro-batch %lld fits; give hardware.peak_tflops or a profile to learn "
                      "which is quicker.",
-                     (long long)best->variant.micro_batch);
+                     (long long)best->layout.micro_batch);
     else {
         say_gain_(verdict, planner, best, with);
         verdict_say_(verdict, ".");
@@ -210,7 +203,7 @@ static void decide_(Verdict *verdict, const Planner *planner) {
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
     memset(verdict, 0, sizeof *verdict);
     if (find_largest_(verdict, planner, err) != 0 || find_forecasts_(verdict, planner, err) != 0) return -1;
-    if (find_quickest_(verdict, planner, err) != 0) return -1;
+    if (find_fastest_(verdict, planner, err) != 0) return -1;
     find_gains_(verdict, planner->config);
     decide_(verdict, planner);
     return 0;
@@ -224,35 +217,6 @@ bool verdict_undecided(const Config *config) {
     return config->schedule.bpipe == BPIPE_AUTO || verdict_names_auto(config) || planner_split_open(config);
 }
 
-// Returns whether a row has the numbers and words of `schedule` that the configuration gives. Keys of evictions mean
-// nothing to a row without.
-static bool keeps_given_(const ScheduleRow *row, const Config *config) {
-    const ScheduleConfig *asked = &config->schedule, *is = &row->schedule;
-    int64_t p = config->parallel.pipeline, group = asked->group == SCHEDULE_GROUP_HALF ? (p + 1) / 2 : asked->group;
-    bool evicts = is->bpipe == BPIPE_ON;
-    if (asked->chunks > 0 && is->chunks != asked->chunks) return false;
-    if (group > 0 && is->group != group) return false;
-    if (asked->delay != SCHEDULE_DELAY_MOST && is->delay != asked->delay) return false;
-    bool recomputes =
-        is->recompute_given == asked->recompute_given && is->recompute_of_stage[0] == asked->recompute_of_stage[0];
-    if (config_given(config, "schedule.recompute_layers") && !recomputes) return false;
-    if (!evicts) return true;
-    if (config_given(config, "schedule.evict_to") && is->evict_to != asked->evict_to) return false;
-    if (asked->load_ahead > 0 && is->load_ahead != asked->load_ahead) return false;
-    return asked->slots == 0 || is->slots == asked->slots;
-}
-
-// Returns whether a row keeps to what the configuration does say: evictions off or on, backwards split or not, the
-// attention, and every key of `schedule` that is given.
-static bool may_take_(const ScheduleRow *row, const void *argument) {
-    const Config *config = argument;
-    bool evicts = row->schedule.bpipe == BPIPE_ON;
-    int split = config->schedule.split_backward;
-    bool wanted = config->schedule.bpipe == BPIPE_AUTO || evicts == (config->schedule.bpipe == BPIPE_ON);
-    if (split != SPLIT_AUTO && row->schedule.split_backward != split) return false;
-    return wanted && row->attention.mode == config->attention.mode && keeps_given_(row, config);
-}
-
 // Returns why no row of the table is taken, as a clause.
 static const char *why_none_(const ScheduleTable *table, const Config *config) {
     if (schedule_table_too_long(config)) return "so many stages and microbatches are not simulated with every schedule";
@@ -262,7 +226,7 @@ static const char *why_none_(const ScheduleTable *table, const Config *config) {
 
 // Takes 1F1B, the default, unless the configuration gives it chunks.
 static int fall_back_(Config *config, const char *why, const Log *log, Error *err) {
-    config->schedule.name = schedule_kind_index("1f1b");
+    config->schedule.name = schedule_kind_plain();
     if (!config_schedule_legal(config))
         return config_error(config, "schedule.chunks", err,
                             "schedule.name auto found no schedule with %lld chunks: %s; name a schedule or leave "
@@ -272,19 +236,20 @@ static int fall_back_(Config *config, const char *why, const Log *log, Error *er
     return 0;
 }
 
+// Takes the fastest row of the table that keeps to the keys that are given.
 static int resolve_name_(Config *config, const Planner *planner, const Log *log, Error *err) {
     ScheduleTable table;
-    char text[SCHEDULE_ROW_TEXT];
+    RunLayout given;
+    char text[SCHEDULE_TEXT];
+    layout_of(&given, config);
     int status = schedule_table_make(&table, planner, false, err);
-    int best = status == 0 ? schedule_table_best(&table, may_take_, config) : -1;
+    int best = status == 0 ? schedule_table_best(&table, &given, layout_decided(config, false)) : -1;
     if (best >= 0) {
-        const ScheduleRow *row = &table.rows[best];
-        config->schedule = row->schedule;
-        if (config->parallel.layers_given == 0)
-            config_spread_layers(config, config->parallel.pipeline * config_chunks(config));
+        const Forecast *row = &table.rows[best];
+        layout_set(&row->layout, config);
         log_status(log, "schedule.name auto is %s with %d chunk%s: %.1f ms a step, the quickest that fits",
-                   schedule_row_text(row, text), config_chunks(config), config_chunks(config) == 1 ? "" : "s",
-                   1e3 * row->forecast.time.step);
+                   schedule_text(&row->layout, text), config_chunks(config), config_chunks(config) == 1 ? "" : "s",
+                   1e3 * row->time.step);
     } else if (status == 0) {
         status = fall_back_(config, why_none_(&table, config), log, err);
     }
@@ -306,29 +271,24 @@ static int resolve_split_(Config *config, const Planner *planner, const Log *log
 }
 
 static int resolve_bpipe_(Config *config, const Planner *planner, const Log *log, Error *err) {
-    Verdict *verdict = xmalloc(sizeof *verdict);
-    int status = verdict_make(verdict, planner, err);
-    if (status == 0) {
-        config->schedule.bpipe = verdict->use_bpipe ? BPIPE_ON : BPIPE_OFF;
-        log_status(log, "schedule.bpipe auto is %s. %s", verdict->use_bpipe ? "on" : "off", verdict->reason);
-    }
-    free(verdict);
-    return status;
+    Verdict verdict;
+    if (verdict_make(&verdict, planner, err) != 0) return -1;
+    config->schedule.bpipe = verdict.use_bpipe ? BPIPE_ON : BPIPE_OFF;
+    log_status(log, "schedule.bpipe auto is %s. %s", verdict.use_bpipe ? "on" : "off", verdict.reason);
+    return 0;
 }
 
 static int resolve_(Config *config, const Model *model, bool name_alone, const Log *log, Error *err) {
     Planner planner;
-    Config *asked = xmalloc(sizeof *asked);
-    *asked = *config; // the planner reads the request while `config` takes the decisions
-    int status = planner_create(&planner, asked, model, log, err);
+    Config asked = *config; // the planner reads the request while `config` takes the decisions
+    int status = planner_create(&planner, &asked, model, log, err);
     if (status == 0 && verdict_names_auto(config)) status = resolve_name_(config, &planner, log, err);
-    *asked = *config;
+    asked = *config;
     if (status == 0 && !name_alone && config->schedule.bpipe == BPIPE_AUTO)
         status = resolve_bpipe_(config, &planner, log, err);
-    *asked = *config;
+    asked = *config;
     if (status == 0 && !name_alone && planner_split_open(config)) status = resolve_split_(config, &planner, log, err);
     planner_free(&planner);
-    free(asked);
     return status;
 }
 
@@ -344,10 +304,10 @@ int verdict_agree(Config *config, const Model *model, World *world, const Log *l
     if (!verdict_undecided(config)) return 0;
     if (world_rank(world) == 0) verdict_resolve(config, model, log, err);
     // Still undecided means that rank 0 has an error to report.
-    if (world_broadcast(world, 0, &config->schedule, sizeof config->schedule, err) != 0 ||
-        world_broadcast(world, 0, &config->attention, sizeof config->attention, err) != 0 ||
-        world_broadcast(world, 0, &config->parallel, sizeof config->parallel, err) != 0)
-        return -1;
+    RunLayout layout;
+    layout_of(&layout, config);
+    if (world_broadcast(world, 0, &layout, sizeof layout, err) != 0) return -1;
+    layout_set(&layout, config);
     if (!verdict_undecided(config)) return 0;
     err->everywhere = true;
     return error_set(err, EXIT_FAILED,
@@ -355,8 +315,8 @@ int verdict_agree(Config *config, const Model *model, World *world, const Log *l
 }
 
 bool verdict_reserves(const Verdict *verdict, const Planner *planner, double *plain, double *bpipe) {
-    int64_t all = planner->hardware.memory_bytes;
-    *plain = verdict_gib_(all - verdict->plain.peak_bytes);
-    *bpipe = verdict_gib_(all - verdict->bpipe.peak_bytes);
-    return all > 0;
+    double reserve = planner->config->hardware.reserve_gib;
+    *plain = reserve - verdict->plain.lacks / GIB;
+    *bpipe = reserve - verdict->bpipe.lacks / GIB;
+    return planner->hardware.memory_bytes > 0;
 }

@@ -12,15 +12,15 @@
 typedef struct Verdict {
     bool use_bpipe;
     char reason[1280];
-    int64_t largest_plain, largest_bpipe,
-        largest_recompute; // micro-batch sizes that fit with 1F1B, BPipe, BPipe and recomputed attention; 0: none
+    // The largest micro-batch that fits without BPipe, with BPipe, with BPipe and recomputed attention; 0: none.
+    int64_t largest_plain, largest_bpipe, largest_recompute;
     Forecast plain, bpipe; // this micro-batch size without and with BPipe
     Forecast best;         // the largest one that fits without it; possible: false if none does
     Forecast larger;       // the largest one with it, if that is larger; else possible: false
-    Forecast quickest;     // without it, if a smaller one than `best` is quicker than BPipe; else possible: false
+    Forecast fastest;      // without it, if a smaller one than `best` is faster than BPipe; else possible: false
     bool gains;            // the two below are known
     double required_gain;  // of MFU_stage over best's micro-batch size, for the pipeline to be no slower (estimate.h)
-    double stage_gain;     // what a stage does gain, by profile or model
+    double stage_gain;     // the gain of a stage, by profile or model
 } Verdict;
 
 // Makes the verdict. -1 with err.
@@ -30,10 +30,10 @@ int verdict_make(Verdict *verdict, const Planner *planner, Error *err);
 bool verdict_names_auto(const Config *config);
 bool verdict_undecided(const Config *config);
 
-// Decides all three. schedule.name auto becomes the quickest schedule that fits, with all its values, among those that
+// Decides all three. schedule.name auto becomes the fastest schedule that fits, with all its values, among those that
 // evict as schedule.bpipe says (auto: either), split backwards as schedule.split_backward says, and keep to the other
 // keys of `schedule` that are given; 1f1b if there is none. Then schedule.bpipe auto becomes what the verdict says, and
-// split_backward auto what planner_decide_split says. Tells `log` why. -1 with err.
+// split_backward auto what planner_decide_split says. Logs the reason. -1 with err.
 int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err);
 
 // Decides only the name.

@@ -24,21 +24,20 @@ static Schedule one_slot_(const Config *config) {
                       .stage = stages};
 }
 
-bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *config, double limit) {
+bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *config) {
     const Planner *planner = space->planner;
-    if ((double)cut->least_bytes <= limit) return false;
-    if (space_fixes(space, "schedule.recompute_layers")) return true;
-    Config *again = xmalloc(sizeof *again);
+    double limit = (double)planner->hardware.memory_bytes, reserve = config->hardware.reserve_gib;
+    if (plan_lacks((double)cut->least_bytes, limit, reserve) <= 0) return false;
+    if (space_fixes(space, LAYOUT_BIT(recompute))) return true;
+    Config again = *config;
     Plan plan = {0};
-    *again = *config;
-    again->schedule.recompute_given = 1;
-    again->schedule.recompute_of_stage[0] = config->model.layers;
-    Schedule lists = one_slot_(again);
-    plan_make_from(&plan, &planner->table, planner->model, again, &lists, planner->be);
-    bool never = (double)memory_total(&plan.stage[plan_fullest(&plan)].memory) > limit;
+    again.schedule.recompute_given = 1;
+    again.schedule.recompute_of_stage[0] = (int16_t)config->model.layers;
+    Schedule lists = one_slot_(&again);
+    plan_make_from(&plan, &planner->table, planner->model, &again, &lists, planner->be);
+    bool never = plan_lacks((double)memory_total(&plan.stage[plan_fullest(&plan)].memory), limit, reserve) > 0;
     plan_free(&plan);
     free(lists.stage);
-    free(again);
     return never;
 }
 
@@ -70,18 +69,18 @@ void cut_free(Cut *cut) {
 }
 
 // Returns how many W of stage s may come after its last I; one if each follows its I at once.
-static double late_weights_(const Cut *cut, const ScheduleChoice *choice, int s) {
-    const ScheduleKind *kind = &schedule_kinds[choice->kind];
+static double late_weights_(const Cut *cut, const RunLayout *layout, int s) {
+    const ScheduleKind *kind = &schedule_kinds[layout->name];
     if (!kind->splits || kind->grouped) return 1;
-    if (kind->delayed) return 1 + (s < choice->delay ? s : choice->delay);
+    if (kind->delayed) return 1 + (s < layout->delay ? s : layout->delay);
     return (double)(cut->microbatches * cut->chunks); // a schedule in a V may keep them all to the end
 }
 
-double cut_bound(const Cut *cut, const ScheduleChoice *choice) {
+double cut_bound(const Cut *cut, const RunLayout *layout) {
     const SimulateCosts *costs = &cut->costs.costs;
     double m = (double)cut->microbatches, most = 0, before = 0, back = 0,
            first_weight = cut->split ? costs->weight[0] : 0;
-    bool in_v = schedule_kinds[choice->kind].placement == PLACEMENT_V;
+    bool in_v = schedule_kinds[layout->name].placement == PLACEMENT_V;
     for (int s = 0; s < cut->stages; s++) {
         int own = s * cut->chunks; // chunk 0, which has the first forward of the stage and its last gradient
         double work = 0, weights = 0;
@@ -92,7 +91,7 @@ double cut_bound(const Cut *cut, const ScheduleChoice *choice) {
             if (in_v && costs->backward[own + c] < parts) parts = costs->backward[own + c];
             work += costs->forward[own + c] + parts;
         }
-        double late = cut->split ? late_weights_(cut, choice, s) : 0;
+        double late = cut->split ? late_weights_(cut, layout, s) : 0;
         double hidden = late == 1 ? costs->weight[own] : late * weights;
         if (hidden > m * weights) hidden = m * weights;
         double alone = before + m * work + cut->costs.stage[s].reduction;
@@ -111,16 +110,17 @@ static double fused_seconds_(const PartTime *part) {
     return part->forward + part->backward + part->tensor_forward + part->tensor_backward;
 }
 
-double shape_bound(const SearchSpace *space, const Candidate *shape) {
+double shape_bound(const SearchSpace *space, const RunLayout *shape) {
     enum { MOST_CHUNKS = 4 };
     ModelTimes times;
     if (space->planner->measured) return 0; // a profile knows no time of a layer alone
     space_times(space, shape, &times);
-    double layers = (double)space->base->model.layers, p = (double)shape->pipeline;
+    double layers = (double)space->keys.base->model.layers, p = (double)shape->pipeline;
     double all = layers * fused_seconds_(&times.layer) + fused_seconds_(&times.embedding) + fused_seconds_(&times.head);
-    double m = (double)(space->base->train.global_batch / shape->data / shape->micro_batch);
-    // On average over the ranks the first forward has come through half of the stages, through a chunk of each. A split
-    // by time may leave a chunk a layer less than an even one.
+    double m = (double)(space->keys.base->train.global_batch / shape->data / shape->micro_batch);
+    // Averaged over the ranks, the first forward has passed half of the stages, one chunk on each: of 4 stages it
+    // passes 0, 1, 2 and 3 before it reaches ranks 0 to 3, which is (p - 1) / 2 on average. A split by time may leave a
+    // chunk a layer less than an even one.
     double least = floor(layers / (p * MOST_CHUNKS)) - 1;
     double fill = least > 0 ? (p - 1) / 2 * least * (times.layer.forward + times.layer.tensor_forward) : 0;
     return m * all / p + fill;

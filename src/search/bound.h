@@ -3,7 +3,13 @@
 // On stage s all m microbatches take m (F+B+W); none starts before the first one's forward has passed the stages before
 // it, and after its last gradient has left, those stages still have work to do. For equal stages this is m (F+B+W) +
 // (p-1)(F+B+W)/v with whole backwards, and with split ones (p-1)(F+I)/v less what W hides. Sums over data ranks and the
-// optimizer are added as in the plan.
+// optimizer are added as in the plan. For p = 4 and the last stage:
+//
+//     stage 0  F F F F                      ...            B
+//     stage 1    F F F F                    ...          B
+//     stage 2      F F F F                  ...        B
+//     stage 3        [F B F B ... all m microbatches ]
+//              before        m (F+B+W)           back
 #ifndef BOUND_H
 #define BOUND_H
 
@@ -25,15 +31,14 @@ typedef struct Cut {
 int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *err);
 void cut_free(Cut *cut);
 
-// Returns whether a candidate of this cut needs more than `limit` bytes whatever it evicts and recomputes. config: as
-// above.
-bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *config, double limit);
+// Returns whether a candidate of this cut cannot fit, whatever it evicts and recomputes. config: as above.
+bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *config);
 
-// Returns seconds that every list of this choice takes at least. choice->chunks and split are those of the cut.
-double cut_bound(const Cut *cut, const ScheduleChoice *choice);
+// Returns seconds that every list of this layout takes at least. Its chunks and split are those of the cut.
+double cut_bound(const Cut *cut, const RunLayout *layout);
 
 // Returns the same for any schedule of a shape, from the times of its parts: no rank has less than its part of the
 // work.
-double shape_bound(const SearchSpace *space, const Candidate *shape);
+double shape_bound(const SearchSpace *space, const RunLayout *shape);
 
 #endif

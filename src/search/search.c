@@ -15,8 +15,8 @@
 #define BOUND_SLACK 0.995
 
 typedef struct Node {
-    Candidate candidate;
-    bool list; // with its schedule and layers; else a shape
+    RunLayout layout;
+    bool list; // true: schedule and layers are chosen; false: only the shape
     double bound;
     int64_t least_bytes;
     int64_t order;
@@ -30,21 +30,17 @@ typedef struct NodeList {
 // The results of one node. One thread writes them; they are read when its batch is done.
 typedef struct Outcome {
     NodeList lists; // of a shape
-    Fit *found;
-    int64_t founds;
-    Misfit *misfits;
-    int64_t misfit_count, evaluated;
+    CandidateList found, misfits;
+    int64_t evaluated;
     Error err;
     int status;
 } Outcome;
 
-// The best so far, which does not change while a batch is evaluated.
+// The best so far. It does not change while a batch is evaluated.
 typedef struct Standing {
-    double best, tenth; // compared steps; INFINITY
-    Fit *front;         // by step
-    int64_t front_count, front_capacity;
-    Fit *keys; // the quickest of each cut, micro-batch size and schedule
-    int64_t key_count, key_capacity;
+    double best, tenth;  // compared steps; INFINITY
+    CandidateList front; // by step
+    CandidateList keys;  // the fastest of each cut, micro-batch size and schedule
 } Standing;
 
 typedef struct Search {
@@ -53,7 +49,7 @@ typedef struct Search {
     SearchResult *result;
     Standing standing;
     NodeList heap;
-    int64_t orders, found_capacity, misfit_capacity;
+    int64_t orders;
 } Search;
 
 // ---------------------------------------------------------------- the heap
@@ -96,16 +92,28 @@ static Node heap_pop_(NodeList *heap) {
     }
 }
 
+void candidates_add(CandidateList *list, const Candidate *candidate) {
+    if (list->count == list->capacity) {
+        list->capacity = 2 * list->capacity + 64;
+        list->items = xrealloc(list->items, (size_t)list->capacity * sizeof *list->items);
+    }
+    list->items[list->count++] = *candidate;
+}
+
 // ---------------------------------------------------------------- what can be left out
 
-// The longest step that is of interest in a candidate of at least these bytes: one among the ten best, or on the front.
-// new_key: false for one that is no quicker than something found with the same cut and schedule.
+// Returns the longest step that is of interest in a candidate of at least these bytes: one among the ten best, or on
+// the front. new_key: false for one that is no faster than a candidate found with the same cut and schedule.
 static double worth_(const Search *search, int64_t bytes, bool new_key) {
     const Standing *standing = &search->standing;
     double most = SEARCH_SLOWER * standing->best;
     if (search->options->exhaustive) return INFINITY;
-    for (int64_t i = 0; i < standing->front_count && standing->front[i].compared < most; i++)
-        if (standing->front[i].peak_bytes <= bytes) most = standing->front[i].compared;
+    for (int64_t i = 0; i < standing->front.count; i++) {
+        const Candidate *at = &standing->front.items[i];
+        double compared = planner_compared(&at->forecast);
+        if (compared >= most) break;
+        if (at->forecast.peak_bytes <= bytes) most = compared;
+    }
     if (new_key && standing->tenth > most) most = standing->tenth;
     return most / BOUND_SLACK;
 }
@@ -116,141 +124,109 @@ static bool hopeless_(const Search *search, double bound, int64_t bytes) {
 
 // ---------------------------------------------------------------- what is best so far
 
-static bool same_key_(const Candidate *a, const Candidate *b) {
-    return a->tensor == b->tensor && a->pipeline == b->pipeline && a->data == b->data &&
-           a->micro_batch == b->micro_batch && a->schedule.kind == b->schedule.kind &&
-           a->schedule.chunks == b->schedule.chunks;
-}
-
-static PlanRank rank_of_(const Fit *found) {
-    const Candidate *candidate = &found->candidate;
-    return (PlanRank){.compared = found->compared,
-                      .recomputes = candidate->recompute,
-                      .evicts = candidate->evict != SEARCH_KEEP,
-                      .split = candidate->schedule.split,
-                      .peak_bytes = found->peak_bytes,
-                      .kind = candidate->schedule.kind};
-}
-
 // Returns whether a comes before b: by planner_prefers, then the one met first.
-static bool found_before_(const Fit *a, const Fit *b) {
-    PlanRank one = rank_of_(a), other = rank_of_(b);
-    if (planner_prefers(&one, &other)) return true;
-    return !planner_prefers(&other, &one) && a->order < b->order;
+static bool found_before_(const Candidate *a, const Candidate *b) {
+    if (planner_prefers(&a->forecast, &b->forecast)) return true;
+    return !planner_prefers(&b->forecast, &a->forecast) && a->order < b->order;
 }
 
 static int compare_found_(const void *a, const void *b) {
     return found_before_(a, b) ? -1 : found_before_(b, a);
 }
 
-static Fit *grow_found_(Fit *list, int64_t count, int64_t *capacity) {
-    if (count < *capacity) return list;
-    *capacity = 2 * *capacity + 64;
-    return xrealloc(list, (size_t)*capacity * sizeof *list);
+static void standing_take_front_(CandidateList *front, const Candidate *found) {
+    double compared = planner_compared(&found->forecast);
+    int64_t bytes = found->forecast.peak_bytes, kept = 0, at = 0;
+    for (int64_t i = 0; i < front->count; i++) {
+        const Forecast *other = &front->items[i].forecast;
+        if (planner_compared(other) <= compared && other->peak_bytes <= bytes) return;
+    }
+    for (int64_t i = 0; i < front->count; i++) {
+        const Forecast *other = &front->items[i].forecast;
+        if (planner_compared(other) < compared || other->peak_bytes < bytes) front->items[kept++] = front->items[i];
+    }
+    front->count = kept;
+    candidates_add(front, found);
+    while (at < kept && planner_compared(&front->items[at].forecast) < compared) at++;
+    memmove(&front->items[at + 1], &front->items[at], (size_t)(kept - at) * sizeof *front->items);
+    front->items[at] = *found;
 }
 
-static void standing_take_front_(Standing *standing, const Fit *found) {
-    int64_t kept = 0, at = 0;
-    for (int64_t i = 0; i < standing->front_count; i++) {
-        const Fit *other = &standing->front[i];
-        if (other->compared <= found->compared && other->peak_bytes <= found->peak_bytes) return;
-    }
-    standing->front = grow_found_(standing->front, standing->front_count + 1, &standing->front_capacity);
-    for (int64_t i = 0; i < standing->front_count; i++) {
-        const Fit *other = &standing->front[i];
-        if (other->compared < found->compared || other->peak_bytes < found->peak_bytes)
-            standing->front[kept++] = *other;
-    }
-    while (at < kept && standing->front[at].compared < found->compared) at++;
-    memmove(&standing->front[at + 1], &standing->front[at], (size_t)(kept - at) * sizeof *standing->front);
-    standing->front[at] = *found;
-    standing->front_count = kept + 1;
-}
-
-static void standing_take_key_(Standing *standing, const Fit *found) {
+static void standing_take_key_(Standing *standing, const Candidate *found) {
+    LayoutMask key = LAYOUT_BIT(tensor) | LAYOUT_BIT(pipeline) | LAYOUT_BIT(data) | LAYOUT_BIT(micro_batch) |
+                     LAYOUT_BIT(name) | LAYOUT_BIT(chunks);
+    CandidateList *keys = &standing->keys;
     int64_t at = 0;
-    while (at < standing->key_count && !same_key_(&standing->keys[at].candidate, &found->candidate)) at++;
-    if (at < standing->key_count && !found_before_(found, &standing->keys[at])) return;
-    if (at == standing->key_count) {
-        standing->keys = grow_found_(standing->keys, standing->key_count, &standing->key_capacity);
-        standing->key_count++;
-    }
-    // Keeps the order: the entry moves to its place among the quicker ones.
-    for (; at > 0 && found_before_(found, &standing->keys[at - 1]); at--) standing->keys[at] = standing->keys[at - 1];
-    standing->keys[at] = *found;
-    standing->best = standing->keys[0].compared;
-    if (standing->key_count >= SEARCH_BEST) standing->tenth = standing->keys[SEARCH_BEST - 1].compared;
+    while (at < keys->count && !layout_same(&keys->items[at].forecast.layout, &found->forecast.layout, key)) at++;
+    if (at < keys->count && !found_before_(found, &keys->items[at])) return;
+    if (at == keys->count) candidates_add(keys, found);
+    // Keeps the order: the entry moves to its place among the faster ones.
+    for (; at > 0 && found_before_(found, &keys->items[at - 1]); at--) keys->items[at] = keys->items[at - 1];
+    keys->items[at] = *found;
+    standing->best = planner_compared(&keys->items[0].forecast);
+    if (keys->count >= SEARCH_BEST) standing->tenth = planner_compared(&keys->items[SEARCH_BEST - 1].forecast);
 }
 
 // ---------------------------------------------------------------- lists of a shape
 
-// Returns the bytes that a rank may use, or INFINITY if no limit is known.
-static double limit_(const SearchSpace *space) {
-    const Hardware *hardware = &space->planner->hardware;
-    double reserve = space->base->hardware.reserve_gib * GIB;
-    return hardware->memory_bytes > 0 ? (double)hardware->memory_bytes - reserve : INFINITY;
+// Returns the bytes that the fullest rank of a misfit lacks.
+static double lacking_(const Search *search, int64_t bytes) {
+    const SearchSpace *space = search->space;
+    double limit = (double)space->planner->hardware.memory_bytes;
+    return plan_lacks((double)bytes, limit, space->keys.base->hardware.reserve_gib);
 }
 
 // A cut shared by several lists of a shape.
 typedef struct CutOf {
-    int chunks;
-    Placement placement;
-    bool split, balanced, never_fits;
+    RunLayout layout; // of the first of them
+    bool never_fits;
     Cut cut;
 } CutOf;
 
-static CutOf *cut_of_(const Search *search, const Candidate *list, CutOf *cuts, int *count, Outcome *outcome) {
-    const ScheduleKind *kind = &schedule_kinds[list->schedule.kind];
-    bool split = kind->splits || list->schedule.split;
+static CutOf *cut_of_(const Search *search, const RunLayout *list, CutOf *cuts, int *count, Outcome *outcome) {
+    LayoutMask same = LAYOUT_BIT(chunks) | LAYOUT_BIT(split) | LAYOUT_BIT(layers);
     for (int i = 0; i < *count; i++) {
-        CutOf *at = &cuts[i];
-        if (at->chunks == list->schedule.chunks && at->placement == kind->placement && at->split == split &&
-            at->balanced == list->balanced)
-            return at;
+        const RunLayout *of = &cuts[i].layout;
+        if (layout_same(of, list, same) && schedule_kinds[of->name].placement == schedule_kinds[list->name].placement)
+            return &cuts[i];
     }
     CutOf *at = &cuts[(*count)++];
-    *at = (CutOf){
-        .chunks = list->schedule.chunks, .placement = kind->placement, .split = split, .balanced = list->balanced};
-    Config *config = xmalloc(sizeof *config);
-    space_config(search->space, list, config);
-    outcome->status = cut_make(&at->cut, search->space, config, &outcome->err);
-    at->never_fits = outcome->status == 0 && !search->options->exhaustive &&
-                     cut_never_fits(&at->cut, search->space, config, limit_(search->space));
-    free(config);
+    *at = (CutOf){.layout = *list};
+    Config config;
+    space_config(search->space, list, &config);
+    outcome->status = cut_make(&at->cut, search->space, &config, &outcome->err);
+    at->never_fits =
+        outcome->status == 0 && !search->options->exhaustive && cut_never_fits(&at->cut, search->space, &config);
     return at;
 }
 
-static void outcome_add_misfit_(Outcome *outcome, const Misfit *misfit) {
-    outcome->misfits = xrealloc(outcome->misfits, (size_t)(outcome->misfit_count + 1) * sizeof *outcome->misfits);
-    outcome->misfits[outcome->misfit_count++] = *misfit;
+static void expand_list_(const Search *search, const RunLayout *list, CutOf *cuts, int *cut_count, Outcome *outcome) {
+    CutOf *at = cut_of_(search, list, cuts, cut_count, outcome);
+    if (outcome->status != 0) return;
+    Node node = {.layout = *list, .list = true, .bound = cut_bound(&at->cut, list), .least_bytes = at->cut.least_bytes};
+    if (hopeless_(search, node.bound, node.least_bytes)) return;
+    Candidate misfit = {
+        .forecast = {.layout = *list, .lacks = lacking_(search, node.least_bytes)}, .bound = node.bound, .all = true};
+    if (at->never_fits)
+        candidates_add(&outcome->misfits, &misfit);
+    else
+        nodes_add_(&outcome->lists, &node);
 }
 
 static void expand_(const Search *search, const Node *shape, Outcome *outcome) {
-    ScheduleChoice choices[SCHEDULE_CHOICES];
-    CutOf cuts[2 * SCHEDULE_CHOICES];
-    int cut_count = 0, count = space_schedules(search->space, &shape->candidate, choices);
-    double limit = limit_(search->space);
-    for (int i = 0; i < count; i++) {
-        for (int balanced = 0; balanced < 2 && outcome->status == 0; balanced++) {
-            Node node = {.candidate = shape->candidate, .list = true};
-            node.candidate.schedule = choices[i];
-            node.candidate.balanced = balanced == 1;
-            if (balanced == 1 && !space_balance_matters(search->space, &node.candidate)) continue;
-            CutOf *at = cut_of_(search, &node.candidate, cuts, &cut_count, outcome);
-            if (outcome->status != 0) break;
-            node.bound = cut_bound(&at->cut, &choices[i]);
-            node.least_bytes = at->cut.least_bytes;
-            if (hopeless_(search, node.bound, node.least_bytes)) continue;
-            if (at->never_fits)
-                outcome_add_misfit_(outcome, &(Misfit){.candidate = node.candidate,
-                                                       .bound = node.bound,
-                                                       .excess = (int64_t)((double)node.least_bytes - limit),
-                                                       .all = true});
-            else
-                nodes_add_(&outcome->lists, &node);
-        }
+    LayoutList choices = space_schedules(search->space, &shape->layout);
+    CutOf *cuts = xmalloc((size_t)(2 * choices.count) * sizeof *cuts);
+    int cut_count = 0;
+    for (int64_t i = 0; i < choices.count && outcome->status == 0; i++) {
+        RunLayout by_time = choices.layouts[i];
+        by_time.layers = LAYERS_BY_TIME;
+        expand_list_(search, &choices.layouts[i], cuts, &cut_count, outcome);
+        if (outcome->status == 0 && space_balance_matters(search->space, &by_time))
+            expand_list_(search, &by_time, cuts, &cut_count, outcome);
     }
     for (int i = 0; i < cut_count; i++) cut_free(&cuts[i].cut);
+    free(cuts);
+    free(choices.layouts);
 }
 
 // ---------------------------------------------------------------- a list, in all ways to keep its bundles
@@ -259,144 +235,120 @@ typedef struct Trial {
     const Search *search;
     const Node *list;
     Outcome *outcome;
-    Config *config;
-    bool front_alone; // what is tried is no quicker than something found with the same schedule
+    Config config;
+    bool front_alone; // evictions are no faster than a candidate found with the same schedule
 } Trial;
 
-static void trial_found_(Trial *trial, const Candidate *candidate, const Forecast *forecast) {
-    Outcome *outcome = trial->outcome;
-    outcome->found = xrealloc(outcome->found, (size_t)(outcome->founds + 1) * sizeof *outcome->found);
-    outcome->found[outcome->founds++] =
-        (Fit){.candidate = *candidate,
-              .step = forecast->time.step,
-              .compared = planner_compared_step(forecast->time.step, candidate->evict != SEARCH_KEEP),
-              .mfu = forecast->time.mfu,
-              .bubble = forecast->time.bubble,
-              .peak_bytes = forecast->peak_bytes,
-              .fullest = forecast->fullest};
-}
-
-static void trial_misfit_(Trial *trial, const Candidate *candidate, const Forecast *forecast) {
-    double excess = (double)forecast->peak_bytes - limit_(trial->search->space);
-    outcome_add_misfit_(trial->outcome, &(Misfit){.candidate = *candidate,
-                                                  .bound = trial->list->bound,
-                                                  .excess = excess > 0 ? (int64_t)excess : 0,
-                                                  .fullest = forecast->fullest});
-}
-
-// Counts the bytes of a candidate, whose configuration is trial->config, and, where it fits and is of interest,
-// simulates it. `bound` of its step and its least bytes may be better known than those of the list. Returns whether the
-// candidate is possible; `forecast` has what is known of it.
-static bool weigh_(Trial *trial, Candidate *candidate, double bound, int64_t least_bytes, Forecast *forecast) {
+// Counts the bytes of a layout, whose configuration is trial->config, and, if it fits and is of interest, simulates it.
+// `bound` of its step and its least bytes may be better known than those of the list. Returns whether the layout is
+// possible, with the plan's answer in `tried`; its slots and load_ahead are then numbers if it evicts.
+static bool weigh_(Trial *trial, const RunLayout *layout, double bound, int64_t least_bytes, Candidate *tried) {
     Outcome *outcome = trial->outcome;
     const Search *search = trial->search;
     const Planner *planner = search->space->planner;
-    memset(forecast, 0, sizeof *forecast);
+    Forecast *forecast = &tried->forecast;
+    *tried = (Candidate){.bound = trial->list->bound};
     outcome->evaluated++;
     if (hopeless_(search, bound, least_bytes)) return false;
-    outcome->status = planner_forecast_config(planner, trial->config, false, forecast, &outcome->err);
+    outcome->status = planner_forecast_config(planner, &trial->config, false, forecast, &outcome->err);
     if (outcome->status != 0 || !forecast->possible) return false;
     double worth = worth_(search, forecast->peak_bytes, !trial->front_alone);
     if (forecast->fits && bound <= worth)
-        outcome->status = planner_forecast_fitting(planner, trial->config, worth, forecast, &outcome->err);
+        outcome->status = planner_forecast_fitting(planner, &trial->config, worth, forecast, &outcome->err);
     if (outcome->status != 0) return false;
-    if (candidate->evict != SEARCH_KEEP) {
-        candidate->slots = forecast->slots;
-        candidate->load_ahead = forecast->load_ahead;
+    forecast->layout = *layout;
+    if (layout_evicts(layout)) {
+        forecast->layout.slots = forecast->slots;
+        forecast->layout.load_ahead = forecast->load_ahead;
     }
-    if (forecast->fits && forecast->time.known) trial_found_(trial, candidate, forecast);
-    if (!forecast->fits) trial_misfit_(trial, candidate, forecast);
+    if (!forecast->fits || forecast->time.known)
+        candidates_add(forecast->fits ? &outcome->found : &outcome->misfits, tried);
     return true;
 }
 
-static bool try_(Trial *trial, Candidate *candidate, double bound, Forecast *forecast) {
-    memset(forecast, 0, sizeof *forecast);
-    if (trial->outcome->status != 0 || !space_config(trial->search->space, candidate, trial->config)) return false;
-    return weigh_(trial, candidate, bound, trial->list->least_bytes, forecast);
+static bool try_(Trial *trial, const RunLayout *layout, double bound, Candidate *tried) {
+    *tried = (Candidate){0};
+    if (trial->outcome->status != 0 || !space_config(trial->search->space, layout, &trial->config)) return false;
+    return weigh_(trial, layout, bound, trial->list->least_bytes, tried);
 }
 
-static void try_recompute_(Trial *trial, const Candidate *candidate) {
+static void try_recompute_(Trial *trial, const RunLayout *layout) {
     const Search *search = trial->search;
     const SearchSpace *space = search->space;
-    Candidate recomputed = *candidate;
-    Forecast forecast;
+    RunLayout recomputed = *layout;
+    Candidate tried;
     Cut cut;
-    if (space->planner->hardware.memory_bytes == 0 || space_fixes(space, "schedule.recompute_layers")) return;
-    recomputed.recompute = true;
+    if (space->planner->hardware.memory_bytes == 0 || space_fixes(space, LAYOUT_BIT(recompute))) return;
+    recomputed.recompute = RECOMPUTE_TO_FIT;
     trial->outcome->evaluated++;
     // Checked before bytes are counted, since recomputing layers makes no step shorter.
     if (hopeless_(search, trial->list->bound, -1)) return;
-    if (!space_config(space, &recomputed, trial->config)) return;
-    trial->outcome->status = cut_make(&cut, space, trial->config, &trial->outcome->err);
-    double bound = trial->outcome->status == 0 ? cut_bound(&cut, &candidate->schedule) : 0;
+    if (!space_config(space, &recomputed, &trial->config)) return;
+    trial->outcome->status = cut_make(&cut, space, &trial->config, &trial->outcome->err);
+    double bound = trial->outcome->status == 0 ? cut_bound(&cut, layout) : 0;
     int64_t least = cut.least_bytes;
     cut_free(&cut);
     if (trial->outcome->status == 0 && !hopeless_(search, bound, least))
-        weigh_(trial, &recomputed, bound, least, &forecast);
+        weigh_(trial, &recomputed, bound, least, &tried);
 }
 
-// Tries evictions to one target: with the fewest slots, and where bundles have to move, with as many as fit.
+// Tries evictions to one target: with the fewest slots, and if bundles have to move, with as many slots as fit.
 static void try_target_(Trial *trial, int target, int placement, const Forecast *plain) {
     const SearchSpace *space = trial->search->space;
-    Candidate candidate = trial->list->candidate;
-    Forecast least, most;
-    candidate.evict = target;
-    candidate.placement = placement;
+    RunLayout layout = trial->list->layout;
+    Candidate least, most;
+    space_evict(space, &layout, target);
+    layout.placement = placement;
     // Evictions make no step shorter.
     double bound = plain->time.known ? plain->time.step / BOUND_SLACK : trial->list->bound;
-    if (!try_(trial, &candidate, bound, &least)) return;
-    if (!least.fits) {
-        candidate.slots = candidate.load_ahead = 0;
-        try_recompute_(trial, &candidate);
+    if (!try_(trial, &layout, bound, &least)) return;
+    if (!least.forecast.fits) {
+        try_recompute_(trial, &layout);
         return;
     }
-    if (plain->fits || space_fixes(space, "schedule.slots") || least.slot_bytes <= 0) return;
-    double spare = limit_(space) - (double)least.peak_bytes;
-    int64_t slots = least.slots + (isinf(spare) ? 0 : (int64_t)(spare / (double)least.slot_bytes));
+    int64_t slot_bytes = least.forecast.slot_bytes, slots = least.forecast.slots;
+    if (plain->fits || space_fixes(space, LAYOUT_BIT(slots)) || slot_bytes <= 0) return;
+    if (!isinf(least.forecast.lacks)) slots += (int64_t)(-least.forecast.lacks / (double)slot_bytes);
     if (slots >= plain->slots) slots = plain->slots - 1;
-    if (slots <= least.slots) return;
-    candidate.slots = slots;
-    candidate.load_ahead = 0;
-    try_(trial, &candidate, bound, &most);
+    if (slots <= least.forecast.slots) return;
+    layout.slots = (int32_t)slots;
+    try_(trial, &layout, bound, &most);
 }
 
-static bool may_evict_(const SearchSpace *space, const Candidate *list, int target) {
-    const ScheduleConfig *given = &space->base->schedule;
-    if (space_fixes(space, "schedule.bpipe") && given->bpipe == BPIPE_OFF) return false;
-    if (space_fixes(space, "schedule.evict_to") && given->evict_to != target) return false;
-    return target == EVICT_TO_HOST || (schedule_kinds[list->schedule.kind].pairs && list->pipeline > 1);
+static bool may_evict_(const SearchSpace *space, const RunLayout *list, int target) {
+    const RunLayout *given = &space->keys.given;
+    if (space_fixes(space, LAYOUT_BIT(bpipe)) && given->bpipe == BPIPE_OFF) return false;
+    if (space_fixes(space, LAYOUT_BIT(evict_to)) && given->evict_to != target) return false;
+    return target == EVICT_TO_HOST || (schedule_kinds[list->name].pairs && list->pipeline > 1);
 }
 
 static void try_list_(const Search *search, const Node *list, Outcome *outcome) {
     const SearchSpace *space = search->space;
-    const Config *base = space->base;
-    Trial trial = {search, list, outcome, xmalloc(sizeof *trial.config), false};
-    Candidate plain = list->candidate;
-    Forecast forecast = {0};
-    bool evicting = space_fixes(space, "schedule.bpipe") && base->schedule.bpipe == BPIPE_ON;
-    if (!evicting && try_(&trial, &plain, list->bound, &forecast) && !forecast.fits) try_recompute_(&trial, &plain);
-    if (evicting) forecast.slots = INT32_MAX;
-    trial.front_alone = forecast.fits;
-    bool open = space_places(space, &plain) && !space_places_both(space, &plain);
+    Trial trial = {.search = search, .list = list, .outcome = outcome};
+    const RunLayout *plain = &list->layout;
+    Candidate tried = {0};
+    bool evicting = space_fixes(space, LAYOUT_BIT(bpipe)) && space->keys.given.bpipe == BPIPE_ON;
+    if (!evicting && try_(&trial, plain, list->bound, &tried) && !tried.forecast.fits) try_recompute_(&trial, plain);
+    if (evicting) tried.forecast.slots = INT32_MAX;
+    trial.front_alone = tried.forecast.fits;
+    bool open = layout_places(&space->keys, plain) && !layout_places_both(&space->keys, plain);
     for (int placement = PLACEMENT_LINEAR; placement <= PLACEMENT_ADJACENT; placement++) {
-        if (placement != plain.placement && !open) continue;
-        if (may_evict_(space, &plain, EVICT_TO_PEER)) try_target_(&trial, EVICT_TO_PEER, placement, &forecast);
+        if (placement != plain->placement && !open) continue;
+        if (may_evict_(space, plain, EVICT_TO_PEER)) try_target_(&trial, EVICT_TO_PEER, placement, &tried.forecast);
     }
-    if (may_evict_(space, &plain, EVICT_TO_HOST)) try_target_(&trial, EVICT_TO_HOST, plain.placement, &forecast);
-    free(trial.config);
+    if (may_evict_(space, plain, EVICT_TO_HOST)) try_target_(&trial, EVICT_TO_HOST, plain->placement, &tried.forecast);
 }
 
-int search_open_misfit(const SearchSpace *space, const Misfit *misfit, Misfit **misfits, int64_t *count, Error *err) {
+int search_open_misfit(const SearchSpace *space, const Candidate *misfit, CandidateList *opened, Error *err) {
     SearchOptions options = {0};
     Search search = {.space = space, .options = &options, .standing = {.best = INFINITY, .tenth = INFINITY}};
-    Node list = {.candidate = misfit->candidate, .list = true, .bound = misfit->bound};
+    Node list = {.layout = misfit->forecast.layout, .list = true, .bound = misfit->bound};
     Outcome outcome = {0};
     try_list_(&search, &list, &outcome);
     if (outcome.status != 0) error_set(err, outcome.err.code, "%s", outcome.err.text);
-    for (int64_t i = 0; i < outcome.misfit_count; i++) outcome.misfits[i].order = misfit->order;
-    free(outcome.found);
-    *misfits = outcome.misfits;
-    *count = outcome.misfit_count;
+    for (int64_t i = 0; i < outcome.misfits.count; i++) outcome.misfits.items[i].order = misfit->order;
+    free(outcome.found.items);
+    *opened = outcome.misfits;
     return outcome.status;
 }
 
@@ -408,27 +360,22 @@ static void take_outcome_(Search *search, Outcome *outcome) {
         outcome->lists.nodes[i].order = search->orders++;
         heap_push_(&search->heap, &outcome->lists.nodes[i]);
     }
-    for (int64_t i = 0; i < outcome->founds; i++) {
-        Fit *found = &outcome->found[i];
+    for (int64_t i = 0; i < outcome->found.count; i++) {
+        Candidate *found = &outcome->found.items[i];
         found->order = search->orders++;
-        result->found = grow_found_(result->found, result->founds, &search->found_capacity);
-        result->found[result->founds++] = *found;
-        standing_take_front_(&search->standing, found);
+        candidates_add(&result->found, found);
+        standing_take_front_(&search->standing.front, found);
         standing_take_key_(&search->standing, found);
     }
-    for (int64_t i = 0; i < outcome->misfit_count; i++) {
-        if (result->misfit_count == search->misfit_capacity) {
-            search->misfit_capacity = 2 * search->misfit_capacity + 64;
-            result->misfits = xrealloc(result->misfits, (size_t)search->misfit_capacity * sizeof *result->misfits);
-        }
-        outcome->misfits[i].order = search->orders++;
-        result->misfits[result->misfit_count++] = outcome->misfits[i];
+    for (int64_t i = 0; i < outcome->misfits.count; i++) {
+        outcome->misfits.items[i].order = search->orders++;
+        candidates_add(&result->misfits, &outcome->misfits.items[i]);
     }
     result->evaluated += outcome->evaluated;
-    result->simulated += outcome->founds;
+    result->simulated += outcome->found.count;
     free(outcome->lists.nodes);
-    free(outcome->found);
-    free(outcome->misfits);
+    free(outcome->found.items);
+    free(outcome->misfits.items);
 }
 
 enum { BATCH = 16 };
@@ -467,43 +414,45 @@ static int search_batch_(Search *search, const Node *batch, int count, Error *er
 }
 
 static void push_shapes_(Search *search) {
-    Candidate *shapes;
-    int64_t count = search->result->shapes = space_shapes(search->space, &shapes);
-    for (int64_t i = 0; i < count; i++) {
-        Node node = {
-            .candidate = shapes[i], .bound = shape_bound(search->space, &shapes[i]), .order = search->orders++};
+    LayoutList shapes = space_shapes(search->space);
+    search->result->shapes = shapes.count;
+    for (int64_t i = 0; i < shapes.count; i++) {
+        const RunLayout *shape = &shapes.layouts[i];
+        Node node = {.layout = *shape, .bound = shape_bound(search->space, shape), .order = search->orders++};
         heap_push_(&search->heap, &node);
     }
-    free(shapes);
+    free(shapes.layouts);
 }
 
-static int index_of_(const SearchResult *result, const Fit *found) {
-    for (int64_t i = 0; i < result->founds; i++)
-        if (result->found[i].order == found->order) return (int)i;
+static int index_of_(const SearchResult *result, const Candidate *found) {
+    for (int64_t i = 0; i < result->found.count; i++)
+        if (result->found.items[i].order == found->order) return (int)i;
     return -1;
 }
 
 // Computes the front again from all that was found: of equals it keeps the plainer one, which may have been met later.
 static void take_front_(SearchResult *result) {
-    Fit *sorted = xmalloc((size_t)result->founds * sizeof *sorted);
-    if (result->founds > 0) memcpy(sorted, result->found, (size_t)result->founds * sizeof *sorted);
-    qsort(sorted, (size_t)result->founds, sizeof *sorted, compare_found_);
-    int64_t least = INT64_MAX;
-    result->front = xmalloc((size_t)result->founds * sizeof *result->front);
-    for (int64_t i = 0; i < result->founds && sorted[i].compared <= SEARCH_SLOWER * sorted[0].compared; i++) {
-        if (sorted[i].peak_bytes >= least) continue;
-        least = sorted[i].peak_bytes;
+    int64_t count = result->found.count, least = INT64_MAX;
+    if (count == 0) return;
+    Candidate *sorted = xmalloc((size_t)count * sizeof *sorted);
+    memcpy(sorted, result->found.items, (size_t)count * sizeof *sorted);
+    qsort(sorted, (size_t)count, sizeof *sorted, compare_found_);
+    double slowest = SEARCH_SLOWER * planner_compared(&sorted[0].forecast);
+    result->front = xmalloc((size_t)count * sizeof *result->front);
+    for (int64_t i = 0; i < count && planner_compared(&sorted[i].forecast) <= slowest; i++) {
+        if (sorted[i].forecast.peak_bytes >= least) continue;
+        least = sorted[i].forecast.peak_bytes;
         result->front[result->front_count++] = index_of_(result, &sorted[i]);
     }
-    if (result->founds > 0) result->best = index_of_(result, &sorted[0]);
-    for (int64_t i = 1; i < result->founds && planner_equally_quick(sorted[i].compared, sorted[0].compared); i++)
+    result->best = index_of_(result, &sorted[0]);
+    for (int64_t i = 1; i < count && planner_equally_fast(&sorted[i].forecast, &sorted[0].forecast); i++)
         result->ties++;
     free(sorted);
 }
 
-static void take_ten_(SearchResult *result, const Standing *standing) {
-    for (int64_t i = 0; i < standing->key_count && i < SEARCH_BEST; i++)
-        result->ten[result->ten_count++] = index_of_(result, &standing->keys[i]);
+static void take_ten_(SearchResult *result, const CandidateList *keys) {
+    for (int64_t i = 0; i < keys->count && i < SEARCH_BEST; i++)
+        result->ten[result->ten_count++] = index_of_(result, &keys->items[i]);
 }
 
 int search_run(SearchResult *result, const SearchSpace *space, const SearchOptions *options, Error *err) {
@@ -521,17 +470,17 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
         result->stopped = options->stop != NULL && *options->stop != 0;
     }
     take_front_(result);
-    take_ten_(result, &search.standing);
+    take_ten_(result, &search.standing.keys);
     free(search.heap.nodes);
-    free(search.standing.front);
-    free(search.standing.keys);
+    free(search.standing.front.items);
+    free(search.standing.keys.items);
     result->seconds = clock_seconds() - began;
     return status;
 }
 
 void search_free(SearchResult *result) {
-    free(result->found);
-    free(result->misfits);
+    free(result->found.items);
+    free(result->misfits.items);
     free(result->front);
     memset(result, 0, sizeof *result);
 }

@@ -10,41 +10,34 @@
 
 #include <signal.h>
 
-// A candidate that fits, with the plan's figures for it. slots and load_ahead are numbers if something is evicted.
-typedef struct Fit {
-    Candidate candidate;
-    double step, mfu, bubble; // seconds, fractions
-    double compared;          // planner_compared_step
-    int64_t peak_bytes;       // of the fullest rank
-    int fullest;              // its stage
-    int64_t order;            // in which candidates are met, for ties
-} Fit;
+// A candidate with the plan's answer. With evictions, slots and load_ahead are numbers.
+typedef struct Candidate {
+    Forecast forecast; // of the layout in it
+    double bound;      // of the step, if the candidate does not fit
+    int64_t order;     // in which candidates are met, for ties
+    bool all; // none of the candidates with this shape, schedule and layers fits, and each lacks at least this much
+} Candidate;
 
-// A candidate that does not fit.
-typedef struct Misfit {
-    Candidate candidate;
-    double bound;   // of its step
-    int64_t excess; // bytes that the fullest rank lacks
-    int fullest;
-    int64_t order;
-    bool all; // none of the candidates with this shape, schedule and layers fits, and each lacks at least `excess`
-} Misfit;
+typedef struct CandidateList {
+    Candidate *items;
+    int64_t count, capacity;
+} CandidateList;
+
+void candidates_add(CandidateList *list, const Candidate *candidate);
 
 enum { SEARCH_BEST = 10 };
 
 typedef struct SearchResult {
-    Fit *found; // all that fit and were simulated, in the order in which they were met
-    int64_t founds;
-    Misfit *misfits;
-    int64_t misfit_count;
-    int best;             // index into found, by compared; -1: nothing fits
-    int64_t ties;         // other candidates with the same step as the best
-    int ten[SEARCH_BEST]; // the quickest of each cut, micro-batch size and schedule, best first
+    CandidateList found;   // all that fit and were simulated, in the order in which they were met
+    CandidateList misfits; // all that do not fit
+    int best;              // index into found, by planner_prefers; -1: nothing fits
+    int64_t ties;          // other candidates with the same step as the best
+    int ten[SEARCH_BEST];  // the fastest of each cut, micro-batch size and schedule, best first
     int ten_count;
-    int *front; // indices: no other candidate is both quicker and smaller; by step, up to SEARCH_SLOWER times the best
+    int *front; // indices: no other candidate is both faster and smaller; by step, up to SEARCH_SLOWER times the best
     int front_count;
     int64_t evaluated; // configurations whose bytes were counted
-    int64_t simulated; // and whose step was simulated
+    int64_t simulated; // configurations whose step was simulated
     int64_t shapes;
     double seconds;
     bool stopped; // before it was complete
@@ -60,9 +53,9 @@ typedef struct SearchOptions {
     void *argument;
 } SearchOptions;
 
-// Replaces a misfit with `all` set by its candidates, those without recomputed layers: writes them into a list that the
-// caller frees. -1 with err.
-int search_open_misfit(const SearchSpace *space, const Misfit *misfit, Misfit **misfits, int64_t *count, Error *err);
+// Replaces a misfit with `all` set by its candidates: those that need no counting to know how much they recompute. The
+// caller frees opened->items. -1 with err.
+int search_open_misfit(const SearchSpace *space, const Candidate *misfit, CandidateList *opened, Error *err);
 
 // Searches. -1 with err; call search_free in either case.
 int search_run(SearchResult *result, const SearchSpace *space, const SearchOptions *options, Error *err);

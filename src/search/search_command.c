@@ -38,37 +38,38 @@ static int read_gpus_(const char *text, int64_t *gpus, Error *err) {
 // `product`: including the factors before it.
 static int contradicts_(const SearchSpace *space, const char *key, int64_t value, int64_t product, Error *err) {
     if (product != value)
-        return config_error(space->base, key, err,
-                            "%lld makes %lld ranks with what else -o fixes, and these do not divide the %lld ranks to "
+        return config_error(space->keys.base, key, err,
+                            "with the other keys that -o fixes, %lld needs %lld ranks, which do not divide the %lld to "
                             "search for; use another, or leave one out",
-                            (long long)value, (long long)product, (long long)space->world);
-    return config_error(space->base, key, err,
+                            (long long)value, (long long)product, (long long)space->keys.world);
+    return config_error(space->keys.base, key, err,
                         "%lld does not divide the %lld ranks to search for; use another, or leave "
                         "it out",
-                        (long long)value, (long long)space->world);
+                        (long long)value, (long long)space->keys.world);
 }
 
 // Checks that what -o fixes leaves something to search for.
 static int check_fixed_(const SearchSpace *space, Error *err) {
-    const ParallelConfig *parallel = &space->base->parallel;
+    const ParallelConfig *parallel = &space->keys.base->parallel;
     const struct {
         const char *key;
+        LayoutMask bit;
         int64_t value;
-    } parts[] = {{"parallel.tensor", parallel->tensor},
-                 {"parallel.pipeline", parallel->pipeline},
-                 {"parallel.data", parallel->data}};
+    } parts[] = {{"parallel.tensor", LAYOUT_BIT(tensor), parallel->tensor},
+                 {"parallel.pipeline", LAYOUT_BIT(pipeline), parallel->pipeline},
+                 {"parallel.data", LAYOUT_BIT(data), parallel->data}};
     int64_t product = 1, fixed = 0;
     for (int i = 0; i < 3; i++) {
-        if (!space_fixes(space, parts[i].key)) continue;
+        if (!space_fixes(space, parts[i].bit)) continue;
         product *= parts[i].value;
-        if (space->world % product != 0) return contradicts_(space, parts[i].key, parts[i].value, product, err);
+        if (space->keys.world % product != 0) return contradicts_(space, parts[i].key, parts[i].value, product, err);
         fixed++;
     }
-    if (fixed < 3 || product == space->world) return 0;
-    return config_error(space->base, "parallel.data", err,
+    if (fixed < 3 || product == space->keys.world) return 0;
+    return config_error(space->keys.base, "parallel.data", err,
                         "pipeline * tensor * data = %lld ranks, and %lld are searched for; "
                         "leave one of the three out",
-                        (long long)product, (long long)space->world);
+                        (long long)product, (long long)space->keys.world);
 }
 
 static int check_keys_(const Config *config, bool gpus, Error *err) {
@@ -129,8 +130,10 @@ static void progress_(void *argument, const SearchResult *result, double bound) 
     double now = clock_seconds();
     if (now - progress->said < 0.25) return;
     double step = 0;
-    for (int64_t i = 0; i < result->founds; i++)
-        if (step == 0 || result->found[i].step < step) step = result->found[i].step;
+    for (int64_t i = 0; i < result->found.count; i++) {
+        double own = result->found.items[i].forecast.time.step;
+        if (step == 0 || own < step) step = own;
+    }
     if (step > 0) snprintf(best, sizeof best, "%.1f ms", 1e3 * step);
     progress->said = now;
     progress->shown = true;
@@ -161,24 +164,23 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
     int64_t ranks = 0;
     if (gpus != NULL && read_gpus_(gpus, &ranks, err) != 0) return -1;
     if (check_keys_(config, gpus != NULL, err) != 0) return -1;
-    Config *base = xmalloc(sizeof *base), *world = xmalloc(sizeof *world);
     Planner planner;
     SearchResult result = {0};
-    *base = *config;
-    if (ranks > 0) base->hardware.device = DEVICE_CUDA;
+    Config base = *config;
+    if (ranks > 0) base.hardware.device = DEVICE_CUDA;
     // From its own configuration the planner reads what does not depend on the candidate, and the number of ranks.
-    *world = *base;
-    world->hardware.profile[0] = '\0';
-    if (ranks > 0) world->parallel.pipeline = world->parallel.tensor = 1, world->parallel.data = ranks;
-    SearchSpace space = {base, &planner, config_world(world)};
+    Config world = base;
+    world.hardware.profile[0] = '\0';
+    if (ranks > 0) world.parallel.pipeline = world.parallel.tensor = 1, world.parallel.data = ranks;
+    SearchSpace space = space_make(&base, &planner, config_world(&world));
     int code = check_fixed_(&space, err);
     if (code == 0) {
-        code = planner_create(&planner, world, model, log, err);
-        if (code == 0) code = take_profile_(&planner, base, log, err);
-        if (code == 0) name_rates_(&planner, base);
+        code = planner_create(&planner, &world, model, log, err);
+        if (code == 0) code = take_profile_(&planner, &base, log, err);
+        if (code == 0) name_rates_(&planner, &base);
         planner.lists = schedule_cache_create();
         if (code == 0 && planner.hardware.cost.flops == 0)
-            code = config_error(base, "hardware.gpu", err,
+            code = config_error(&base, "hardware.gpu", err,
                                 "nothing is known of the device to search for; use one of the words in --help-config, "
                                 "or give hardware.peak_tflops and hardware.memory_gib");
         if (code == 0) code = run_(&space, &result, log, err);
@@ -187,8 +189,6 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
         schedule_cache_free(planner.lists);
         planner_free(&planner);
     }
-    free(world);
-    free(base);
     return code;
 }
 

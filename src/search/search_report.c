@@ -10,21 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-void search_found_config(const SearchSpace *space, const Fit *found, Config *config) {
-    space_config(space, &found->candidate, config);
-    if (found->candidate.evict != SEARCH_KEEP) {
-        config->schedule.slots = found->candidate.slots;
-        config->schedule.load_ahead = found->candidate.load_ahead;
-    }
-}
-
 // Writes a schedule in words: "ZB-V", "interleaved, host".
-static char *schedule_text_(const Config *config, char text[SCHEDULE_ROW_TEXT]) {
-    ScheduleRow row = {.schedule = config->schedule, .attention = config->attention};
+static char *list_text_(const Config *config, char text[SCHEDULE_TEXT]) {
+    RunLayout layout;
+    layout_of(&layout, config);
     // Recomputed layers have a column of their own.
-    row.schedule.recompute_of_stage[0] = 0;
-    row.attention.mode = ATTENTION_FLASH;
-    return schedule_row_text(&row, text);
+    layout.recompute = 0;
+    layout.attention = ATTENTION_FLASH;
+    return schedule_text(&layout, text);
 }
 
 // Returns the number of the model's layers that are recomputed.
@@ -35,33 +28,33 @@ static int64_t recomputed_(const Config *config) {
 }
 
 // Writes what else distinguishes a configuration: "flash, seq, 3 again, by time".
-static char *rest_text_(const SearchSpace *space, const Config *config, char text[SCHEDULE_ROW_TEXT]) {
+static char *rest_text_(const SearchSpace *space, const Config *config, char text[SCHEDULE_TEXT]) {
     char again[48] = "";
-    const char *dealt = config->parallel.layers_given == 0      ? ""
-                        : space_fixes(space, "parallel.layers") ? ", by list"
-                                                                : ", by time";
+    const char *dealt = config->parallel.layers_given == 0       ? ""
+                        : space_fixes(space, LAYOUT_BIT(layers)) ? ", by list"
+                                                                 : ", by time";
     int64_t layers = recomputed_(config);
     if (layers > 0) snprintf(again, sizeof again, ", %lld again", (long long)layers);
-    snprintf(text, SCHEDULE_ROW_TEXT, "%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
+    snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
              config->parallel.sequence ? ", seq" : "", dealt, again,
              config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
     return text;
 }
 
-static char *time_text_(const Fit *found, char text[SCHEDULE_ROW_TEXT]) {
+static char *time_text_(const Forecast *found, char text[SCHEDULE_TEXT]) {
     char mfu[32] = "", bytes[32];
-    if (found->mfu > 0) snprintf(mfu, sizeof mfu, ", MFU %.1f %%", 100 * found->mfu);
-    snprintf(text, SCHEDULE_ROW_TEXT, "%.1f ms a step%s, %s on the ranks of stage %d", 1e3 * found->step, mfu,
+    if (found->time.mfu > 0) snprintf(mfu, sizeof mfu, ", MFU %.1f %%", 100 * found->time.mfu);
+    snprintf(text, SCHEDULE_TEXT, "%.1f ms a step%s, %s on the ranks of stage %d", 1e3 * found->time.step, mfu,
              grid_bytes(found->peak_bytes, bytes), found->fullest);
     return text;
 }
 
 // Writes a cut in words: "pipeline 8 x tensor 4 x data 1, micro-batch 1, ZB-V, chunks 2".
-static char *cut_text_(const Config *config, char text[2 * SCHEDULE_ROW_TEXT]) {
-    char schedule[SCHEDULE_ROW_TEXT];
-    snprintf(text, 2 * SCHEDULE_ROW_TEXT, "pipeline %lld x tensor %lld x data %lld, micro-batch %lld, %s, chunks %d",
+static char *cut_text_(const Config *config, char text[2 * SCHEDULE_TEXT]) {
+    char schedule[SCHEDULE_TEXT];
+    snprintf(text, 2 * SCHEDULE_TEXT, "pipeline %lld x tensor %lld x data %lld, micro-batch %lld, %s, chunks %d",
              (long long)config->parallel.pipeline, (long long)config->parallel.tensor, (long long)config->parallel.data,
-             (long long)config->schedule.micro_batch, schedule_text_(config, schedule), config_chunks(config));
+             (long long)config->schedule.micro_batch, list_text_(config, schedule), config_chunks(config));
     return text;
 }
 
@@ -81,22 +74,20 @@ static int64_t host_bytes_(const SearchSpace *space, const Config *config) {
     return most;
 }
 
-static void table_row_(Grid *grid, const SearchSpace *space, const Fit *found) {
-    Config *config = xmalloc(sizeof *config);
-    const Candidate *candidate = &found->candidate;
-    char schedule[SCHEDULE_ROW_TEXT], rest[SCHEDULE_ROW_TEXT];
-    search_found_config(space, found, config);
-    grid_cell(grid, "%lldx%lldx%lld", (long long)candidate->pipeline, (long long)candidate->tensor,
-              (long long)candidate->data);
-    grid_cell(grid, "%lld", (long long)candidate->micro_batch);
-    grid_cell(grid, "%s", schedule_text_(config, schedule));
-    grid_cell(grid, "%d", config_chunks(config));
-    grid_cell(grid, "%s", rest_text_(space, config, rest));
+static void table_row_(Grid *grid, const SearchSpace *space, const Forecast *found) {
+    Config config;
+    const RunLayout *at = &found->layout;
+    char schedule[SCHEDULE_TEXT], rest[SCHEDULE_TEXT];
+    space_config(space, at, &config);
+    grid_cell(grid, "%dx%dx%d", at->pipeline, at->tensor, at->data);
+    grid_cell(grid, "%d", at->micro_batch);
+    grid_cell(grid, "%s", list_text_(&config, schedule));
+    grid_cell(grid, "%d", config_chunks(&config));
+    grid_cell(grid, "%s", rest_text_(space, &config, rest));
     grid_cell(grid, "%.2f", (double)found->peak_bytes / GIB);
-    grid_cell(grid, "%.1f", (double)host_bytes_(space, config) / GIB);
-    grid_cell(grid, "%.1f", 1e3 * found->step);
-    grid_cell(grid, found->mfu > 0 ? "%.1f%%" : "-", 100 * found->mfu);
-    free(config);
+    grid_cell(grid, "%.1f", (double)host_bytes_(space, &config) / GIB);
+    grid_cell(grid, "%.1f", 1e3 * found->time.step);
+    grid_cell(grid, found->time.mfu > 0 ? "%.1f%%" : "-", 100 * found->time.mfu);
 }
 
 static void table_(const SearchSpace *space, const SearchResult *result, const int *rows, int count, FILE *file) {
@@ -104,7 +95,7 @@ static void table_(const SearchSpace *space, const SearchResult *result, const i
     const char *cells[] = {"p x t x d", "b",        "schedule", "chunks", "attention, layers",
                            "rank GiB",  "host GiB", "step ms",  "MFU"};
     for (int i = 0; i < 9; i++) grid_cell(&grid, "%s", cells[i]);
-    for (int i = 0; i < count; i++) table_row_(&grid, space, &result->found[rows[i]]);
+    for (int i = 0; i < count; i++) table_row_(&grid, space, &result->found.items[rows[i]].forecast);
     grid_print(&grid, file);
     grid_free(&grid);
 }
@@ -115,99 +106,96 @@ static void line_of_changes_(const Config *from, const Config *to, const char *l
     char *text;
     size_t length;
     FILE *changes = xmemstream(&text, &length);
-    int count = answer_changes(from, to, changes);
+    int count = layout_write_changes(from, to, changes);
     xmemstream_close(changes);
     grid_line(file, label, format, count == 0 ? "nothing: it is the configuration given" : text);
     free(text);
 }
 
-static void print_best_(const SearchSpace *space, const SearchResult *result, Config *config, FILE *file) {
-    const Fit *best = &result->found[result->best];
-    char cut[2 * SCHEDULE_ROW_TEXT], rest[SCHEDULE_ROW_TEXT], time[SCHEDULE_ROW_TEXT];
-    search_found_config(space, best, config);
-    grid_line(file, "best", "%s, %s: %s", cut_text_(config, cut), rest_text_(space, config, rest),
+static void print_best_(const SearchSpace *space, const SearchResult *result, FILE *file) {
+    const Forecast *best = &result->found.items[result->best].forecast;
+    char cut[2 * SCHEDULE_TEXT], rest[SCHEDULE_TEXT], time[SCHEDULE_TEXT];
+    Config config;
+    space_config(space, &best->layout, &config);
+    grid_line(file, "best", "%s, %s: %s", cut_text_(&config, cut), rest_text_(space, &config, rest),
               time_text_(best, time));
     if (result->ties > 0)
         grid_line(file, "as quick",
                   "%lld more candidate%s take%s the same step; of equals the search takes the one that "
                   "evicts and recomputes nothing, then the smallest, then the plainest schedule",
                   (long long)result->ties, result->ties == 1 ? "" : "s", result->ties == 1 ? "s" : "");
-    line_of_changes_(space->base, config, "set", "%s", file);
+    line_of_changes_(space->keys.base, &config, "set", "%s", file);
     if (space->planner->measured)
         grid_line(file, "profile",
                   "stages are timed by %s, so only the tensor ranks and attention that it has are searched",
-                  space->base->hardware.profile);
+                  space->keys.base->hardware.profile);
     Budget budget;
-    budget_make(&budget, config, best->step, !space->planner->hardware.cpu);
-    budget_print(&budget, config, file);
+    hardware_print_band(&space->planner->hardware, space->planner->measured, best->time.step, best->time.mfu, file);
+    budget_make(&budget, &config, best->time.step, !space->planner->hardware.cpu);
+    budget_print(&budget, &config, file);
 }
 
 // Prints the way from the given configuration to the best one, and the fewest changes that bring nine tenths of the
 // gain.
-static int print_gain_(const SearchSpace *space, const SearchResult *result, Config *config, FILE *file, Error *err) {
-    const Fit *best = &result->found[result->best];
-    Config *given = xmalloc(sizeof *given);
+static int print_gain_(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
+    double best = result->found.items[result->best].forecast.time.step;
+    Config given;
     Forecast forecast;
-    Fit cheapest;
+    Candidate cheapest;
     char bytes[32], label[] = "given";
-    int status = answer_given(space, given, &forecast, err);
+    if (answer_given(space, &given, &forecast, err) != 0) return -1;
     double step = forecast.time.known ? forecast.time.step : 0;
-    bool counts = status == 0 && forecast.possible && forecast.fits && step > 0;
-    if (status != 0) {
-        free(given);
-        return -1;
-    }
+    bool counts = forecast.possible && forecast.fits && step > 0;
     if (!forecast.possible)
-        grid_line(file, label, "the configuration given cannot run on %lld ranks", (long long)space->world);
+        grid_line(file, label, "the configuration given cannot run on %lld ranks", (long long)space->keys.world);
     else
         grid_line(file, label, "%.1f ms a step, %s%s", 1e3 * step, grid_bytes(forecast.peak_bytes, bytes),
                   forecast.fits ? "" : ": does not fit");
     // If the given configuration does not fit, nine tenths means a step within a tenth of the best.
-    double enough = counts ? step - 0.9 * (step - best->step) : 1.1 * best->step;
-    bool gains = !counts || step > 1.001 * best->step;
-    if (gains && answer_cheapest(space, result, given, enough, &cheapest)) {
-        char format[160];
-        search_found_config(space, &cheapest, config);
-        double part = counts ? 100 * (step - cheapest.step) / (step - best->step) : 0;
-        if (counts)
-            snprintf(format, sizeof format, "%.1f ms a step, %.0f %%%% of the gain, with %%s", 1e3 * cheapest.step,
-                     part);
-        else
-            snprintf(format, sizeof format, "%.1f ms a step with %%s", 1e3 * cheapest.step);
-        line_of_changes_(space->base, config, "cheapest", format, file);
-    }
-    free(given);
+    double enough = counts ? step - 0.9 * (step - best) : 1.1 * best;
+    bool gains = !counts || step > 1.001 * best;
+    if (!gains || !answer_cheapest(space, result, &given, enough, &cheapest)) return 0;
+    char format[160];
+    Config config;
+    double own = cheapest.forecast.time.step;
+    space_config(space, &cheapest.forecast.layout, &config);
+    if (counts)
+        snprintf(format, sizeof format, "%.1f ms a step, %.0f %%%% of the gain, with %%s", 1e3 * own,
+                 100 * (step - own) / (step - best));
+    else
+        snprintf(format, sizeof format, "%.1f ms a step with %%s", 1e3 * own);
+    line_of_changes_(space->keys.base, &config, "cheapest", format, file);
     return 0;
 }
 
 static int print_next_(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
-    Misfit misfit;
+    Candidate misfit;
     double step;
-    char excess[32], what[ANSWER_TEXT], cut[2 * SCHEDULE_ROW_TEXT];
+    char excess[32], reason[ANSWER_TEXT], cut[2 * SCHEDULE_TEXT];
+    Config config;
     if (!answer_next_better(space, result, &misfit, &step, err)) return err->code != 0 ? -1 : 0;
-    const Candidate *at = &misfit.candidate;
-    Config *config = xmalloc(sizeof *config);
-    space_config(space, at, config);
+    space_config(space, &misfit.forecast.layout, &config);
     grid_line(file, result->best >= 0 ? "next" : "nearest",
-              "%s: %.1f ms a step, and %s too much on the ranks of stage %d: %s", cut_text_(config, cut), 1e3 * step,
-              grid_bytes(misfit.excess, excess), misfit.fullest, answer_reason(space, &misfit, what));
-    free(config);
+              "%s: %.1f ms a step, and %s too much on the ranks of stage %d: %s", cut_text_(&config, cut), 1e3 * step,
+              grid_bytes(answer_lacks(&misfit), excess), misfit.forecast.fullest,
+              answer_reason(space, &misfit, reason));
     return 0;
 }
 
 static int print_nothing_(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
-    SearchWorld world;
+    SmallestWorld world;
+    long long ranks = (long long)space->keys.world;
     if (result->shapes == 0)
         grid_line(file, "best",
                   "none: %lld ranks cannot be cut so that tensor ranks divide the heads, stages the layers "
                   "and data ranks the batch, with what -o fixes",
-                  (long long)space->world);
-    else if (result->misfit_count == 0 && !result->stopped)
-        grid_line(file, "best", "none: no schedule for %lld ranks has what -o gives; leave out a key of schedule",
-                  (long long)space->world);
+                  ranks);
+    else if (result->misfits.count == 0 && !result->stopped)
+        grid_line(file, "best",
+                  "none: no schedule for %lld ranks satisfies the -o settings; leave out a key of schedule", ranks);
     else
-        grid_line(file, "best", "none: no configuration for %lld ranks fits", (long long)space->world);
-    if (result->shapes > 0 && result->misfit_count == 0) return 0;
+        grid_line(file, "best", "none: no configuration for %lld ranks fits", ranks);
+    if (result->shapes > 0 && result->misfits.count == 0) return 0;
     if (answer_smallest_world(space, &world, err) != 0) return -1;
     if (world.ranks > 0)
         grid_line(file, "world", "the smallest that would do: %lld ranks, pipeline %lld x tensor %lld x data %lld",
@@ -218,13 +206,13 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
 }
 
 int search_report(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
-    Config *config = xmalloc(sizeof *config);
     int status = 0;
+    hardware_print_cpus(&space->planner->hardware, file);
     if (result->best < 0) {
         status = print_nothing_(space, result, file, err);
     } else {
-        print_best_(space, result, config, file);
-        status = print_gain_(space, result, config, file, err);
+        print_best_(space, result, file);
+        status = print_gain_(space, result, file, err);
         if (status == 0) status = print_next_(space, result, file, err);
         fprintf(file, "front: the fullest rank's memory against the step, up to %.0f %% slower than the best\n",
                 100 * (SEARCH_SLOWER - 1));
@@ -241,6 +229,5 @@ int search_report(const SearchSpace *space, const SearchResult *result, FILE *fi
     grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cuts, %.2f s%s",
               grid_count(result->evaluated, evaluated), grid_count(result->simulated, simulated),
               (long long)result->shapes, result->seconds, result->stopped ? "; stopped before it was complete" : "");
-    free(config);
     return status;
 }

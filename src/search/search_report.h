@@ -4,10 +4,6 @@
 
 #include "answers.h"
 
-// Writes the complete configuration of a candidate: slots and load_ahead are numbers, no profile is read, and one that
-// was searched for GPUs says so.
-void search_found_config(const SearchSpace *space, const Fit *found, Config *config);
-
 // Prints the answer, then the tables. -1 with err.
 int search_report(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err);
 

@@ -15,65 +15,29 @@
 
 // ---------------------------------------------------------------- why
 
-// Returns a candidate's value for a key of the search as a number, or -1 if the search does not vary the key.
-static int64_t value_of_(const Candidate *c, const char *key) {
-    const struct {
-        const char *key;
-        int64_t value;
-    } values[] = {{"parallel.tensor", c->tensor},
-                  {"parallel.pipeline", c->pipeline},
-                  {"parallel.data", c->data},
-                  {"parallel.sequence", c->sequence},
-                  {"parallel.placement", c->placement},
-                  {"parallel.layers", c->balanced},
-                  {"schedule.micro_batch", c->micro_batch},
-                  {"schedule.name", c->schedule.kind},
-                  {"schedule.chunks", c->schedule.chunks},
-                  {"schedule.split_backward", c->schedule.split ? SPLIT_ON : SPLIT_OFF},
-                  {"schedule.bpipe", c->evict != SEARCH_KEEP},
-                  {"schedule.recompute_layers", c->recompute},
-                  {"attention.mode", c->attention}};
-    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
-        if (strcmp(values[i].key, key) == 0) return values[i].value;
-    return -1;
-}
-
-static void value_text_(const char *key, int64_t value, char *text, size_t size) {
-    const ConfigKey *row = config_find(key);
-    if (strcmp(key, "parallel.layers") == 0)
-        snprintf(text, size, "%s", value == 1 ? "by time" : "evenly");
-    else if (strcmp(key, "schedule.recompute_layers") == 0)
-        snprintf(text, size, "%s", value == 1 ? "some" : "0");
-    else if (row->type == KEY_BOOL)
-        snprintf(text, size, "%s", value == 1 ? "true" : "false");
-    else if (row->words != NULL && row->type != KEY_INT)
-        snprintf(text, size, "%s", row->words[value]);
-    else
-        snprintf(text, size, "%lld", (long long)value);
-}
-
-// Says why a key of the search has its value: what the quickest candidate with another value takes.
-static bool why_searched_(const SearchSpace *space, const SearchResult *result, const char *key, char *text,
+// Says why a key of the search has its value: what the fastest candidate with another value takes. Returns false for a
+// key that is not searched, or that means nothing without another one, such as schedule.group.
+static bool why_searched_(const SearchSpace *space, const SearchResult *result, const char *name, char *text,
                           size_t size) {
-    const Fit *best = &result->found[result->best], *other = NULL;
-    int64_t own = value_of_(&best->candidate, key);
-    char value[32];
-    if (own < 0) return false;
-    if (space_fixes(space, key)) {
+    const Forecast *best = &result->found.items[result->best].forecast, *other = NULL;
+    int key = layout_index(name);
+    char value[LAYOUT_TEXT];
+    if (key < 0 || layout_keys[key].belongs != NULL) return false;
+    if (space_fixes(space, (LayoutMask)1 << key)) {
         snprintf(text, size, "fixed with -o");
         return true;
     }
-    for (int64_t i = 0; i < result->founds; i++) {
-        const Fit *found = &result->found[i];
-        if (value_of_(&found->candidate, key) == own) continue;
-        if (other == NULL || found->step < other->step) other = found;
+    for (int64_t i = 0; i < result->found.count; i++) {
+        const Forecast *found = &result->found.items[i].forecast;
+        if (layout_get(&found->layout, key) == layout_get(&best->layout, key)) continue;
+        if (other == NULL || found->time.step < other->time.step) other = found;
     }
     if (other == NULL) {
         snprintf(text, size, "no other value fits and is as quick by its lower bound");
         return true;
     }
-    value_text_(key, value_of_(&other->candidate, key), value, sizeof value);
-    double longer = 100 * (other->step / best->step - 1);
+    layout_value_text(key, layout_get(&other->layout, key), value);
+    double longer = 100 * (other->time.step / best->time.step - 1);
     if (longer < 0.005)
         snprintf(text, size, "%s is as quick, with all else at its best", value);
     else
@@ -82,9 +46,9 @@ static bool why_searched_(const SearchSpace *space, const SearchResult *result, 
 }
 
 static void why_(const SearchSpace *space, const SearchResult *result, const ConfigKey *key, char *text, size_t size) {
-    const Candidate *best = &result->found[result->best].candidate;
+    const Candidate *best = &result->found.items[result->best];
     if (why_searched_(space, result, key->name, text, size)) return;
-    if (strcmp(key->name, "schedule.slots") == 0 && best->evict != SEARCH_KEEP)
+    if (strcmp(key->name, "schedule.slots") == 0 && layout_evicts(&best->forecast.layout))
         snprintf(text, size, "with these slots it fits");
     else if (strcmp(key->name, "hardware.profile") == 0)
         snprintf(text, size, "%s",
@@ -98,11 +62,11 @@ static void why_(const SearchSpace *space, const SearchResult *result, const Con
 // ---------------------------------------------------------------- YAML
 
 static void write_head_(const SearchSpace *space, const SearchResult *result, FILE *file) {
-    const Fit *best = &result->found[result->best];
+    const PlanTime *best = &result->found.items[result->best].forecast.time;
     fprintf(file, "# The quickest configuration for %lld ranks that --search found: %.1f ms a step",
-            (long long)space->world, 1e3 * best->step);
+            (long long)space->keys.world, 1e3 * best->step);
     if (best->mfu > 0) fprintf(file, ", MFU %.1f %%", 100 * best->mfu);
-    fprintf(file, " by the plan.\n# From %s\n", space->base->path);
+    fprintf(file, " by the plan.\n# From %s\n", space->keys.base->path);
     if (result->stopped) fputs("# The search was stopped before it was complete.\n", file);
 }
 
@@ -125,15 +89,21 @@ static void write_yaml_(const SearchSpace *space, const SearchResult *result, co
         const ConfigKey *key = &config_keys[i];
         size_t section = (size_t)(config_short_name(key) - key->name), length;
         char why[256], *line;
+        bool lacks = config_lacks(config, key);
         if (i == 0 || strncmp(config_keys[i - 1].name, key->name, section) != 0)
             fprintf(file, "\n%.*s:\n", (int)section - 1, key->name);
         FILE *stream = xmemstream(&line, &length);
         fprintf(stream, "  %s: ", config_short_name(key));
         config_write_value(config, key->name, stream);
         xmemstream_close(stream);
-        why_(space, result, key, why, sizeof why);
+        if (lacks)
+            snprintf(why, sizeof why, "%s: not given, and a run needs it", config_short_name(key));
+        else
+            why_(space, result, key, why, sizeof why);
         // The comment goes beside the value if both fit on one line, else above it.
-        if (length <= VALUES && VALUES + 3 + strlen(why) <= WIDTH)
+        if (lacks)
+            write_comment_(why, file);
+        else if (length <= VALUES && VALUES + 3 + strlen(why) <= WIDTH)
             fprintf(file, "%-*s # %s\n", VALUES, line, why);
         else
             write_comment_(why, file), fprintf(file, "%s\n", line);
@@ -166,51 +136,54 @@ static int write_whole_(const char *path, const char *text, size_t length, Error
 int search_write_config(const SearchSpace *space, const SearchResult *result, const char *path, Error *err) {
     char *text;
     size_t length;
-    Config *config = xmalloc(sizeof *config);
-    search_found_config(space, &result->found[result->best], config);
+    Config config;
+    space_config(space, &result->found.items[result->best].forecast.layout, &config);
     FILE *stream = xmemstream(&text, &length);
-    write_yaml_(space, result, config, stream);
+    write_yaml_(space, result, &config, stream);
     xmemstream_close(stream);
     int status = write_whole_(path, text, length, err);
     free(text);
-    free(config);
     return status;
 }
 
 // ---------------------------------------------------------------- JSON
 
-static void json_found_(const SearchSpace *space, const Fit *found, FILE *file) {
-    Config *config = xmalloc(sizeof *config);
-    search_found_config(space, found, config);
+static void json_found_(const SearchSpace *space, const Forecast *found, FILE *file) {
+    Config config;
+    space_config(space, &found->layout, &config);
     fputs("{\"config\":", file);
-    config_write_json(config, file);
+    config_write_json(&config, file);
     fputs(",\"step_ms\":", file);
-    json_write_number(file, 1e3 * found->step);
+    json_write_number(file, 1e3 * found->time.step);
+    GpuBand band = hardware_band(&space->planner->hardware, space->planner->measured);
+    for (int i = 0; band.runs > 0 && i < 2; i++) {
+        fputs(i == 0 ? ",\"step_ms_low\":" : ",\"step_ms_high\":", file);
+        json_write_number(file, 1e3 * (i == 0 ? band.low : band.high) * found->time.step);
+    }
     fputs(",\"mfu\":", file);
-    if (found->mfu > 0)
-        json_write_number(file, found->mfu);
+    if (found->time.mfu > 0)
+        json_write_number(file, found->time.mfu);
     else
         fputs("null", file);
     fprintf(file, ",\"peak_bytes\":%lld}", (long long)found->peak_bytes);
-    free(config);
 }
 
 int search_write_json(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
     fputs("{\"best\":", file);
     if (result->best >= 0)
-        json_found_(space, &result->found[result->best], file);
+        json_found_(space, &result->found.items[result->best].forecast, file);
     else
         fputs("null", file);
     fputs(",\"front\":[", file);
     for (int i = 0; i < result->front_count; i++) {
         if (i > 0) fputc(',', file);
-        json_found_(space, &result->found[result->front[i]], file);
+        json_found_(space, &result->found.items[result->front[i]].forecast, file);
     }
     fprintf(file, "],\"evaluated\":%lld,\"seconds\":", (long long)result->evaluated);
     json_write_number(file, result->seconds);
     if (result->stopped) fputs(",\"complete\":false", file);
     if (result->best < 0) {
-        SearchWorld world;
+        SmallestWorld world;
         if (answer_smallest_world(space, &world, err) != 0) return -1;
         fputs(",\"smallest_world\":", file);
         if (world.ranks > 0)

@@ -1,209 +1,128 @@
-// Enumerates shapes and schedules and turns candidates into configurations. All of it is arithmetic on keys, except for
+// Enumerates shapes and schedules and turns layouts into configurations. All of it is arithmetic on keys, except for
 // the recomputed layers: counting bytes finds how many a stage needs.
 #include "space.h"
 
 #include "base/alloc.h"
-#include "base/units.h"
-#include "config/config_schema.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-bool space_fixes(const SearchSpace *space, const char *name) {
-    const ConfigKey *key = config_find(name);
-    if (space->base->place[key - config_keys] != CONFIG_OVERRIDE) return false;
-    // Only integers have a word for "decide it yourself", kept as 0; lists are open if they have no entries.
-    const char *field = (const char *)space->base + key->offset;
-    if (key->type == KEY_LIST) return *(const int64_t *)((const char *)space->base + key->list->given) > 0;
-    if (key->type == KEY_INT && key->zero_word != NULL) return *(const int64_t *)(const void *)field != 0;
-    return strcmp(config_word(name, key->type == KEY_WORD ? *(const int *)(const void *)field : -1), "auto") != 0;
+SearchSpace space_make(const Config *base, const Planner *planner, int64_t world) {
+    SearchSpace space = {{.base = base, .fixed = layout_decided(base, true), .world = world}, planner};
+    layout_of(&space.keys.given, base);
+    return space;
 }
 
-bool space_allows(const SearchSpace *space, const char *key, int64_t given, int64_t value) {
-    return given == value || !space_fixes(space, key);
+bool space_fixes(const SearchSpace *space, LayoutMask keys) {
+    return (space->keys.fixed & keys) != 0;
 }
 
-// ---------------------------------------------------------------- shapes
+RunLayout space_start(const SearchSpace *space) {
+    RunLayout start = {.tensor = 1,
+                       .pipeline = 1,
+                       .data = 1,
+                       .micro_batch = 1,
+                       .attention = ATTENTION_FLASH,
+                       .name = schedule_kind_plain(),
+                       .chunks = 1,
+                       .split = SPLIT_OFF,
+                       .bpipe = BPIPE_OFF,
+                       .evict_to = space->keys.given.evict_to};
+    LayoutMask lists = LAYOUT_BIT(layers) | LAYOUT_BIT(recompute) | LAYOUT_BIT(attention);
+    for (int i = 0; i < LAYOUT_COUNT; i++)
+        if ((space->keys.fixed & lists) >> i & 1) layout_put(&start, i, layout_get(&space->keys.given, i));
+    return start;
+}
 
-typedef struct ShapeList {
-    Candidate *shapes;
-    int64_t count, capacity;
-} ShapeList;
+// ---------------------------------------------------------------- shapes and schedules
 
-// Returns whether the profile covers a shape. Measured times and times of the model are not compared with each other.
-static bool profiled_(const SearchSpace *space, const Candidate *shape) {
-    const Planner *planner = space->planner;
+typedef struct Listing {
+    const SearchSpace *space;
+    LayoutList list;
+    Config config; // in which a schedule is checked
+} Listing;
+
+static void listing_add_(Listing *listing, const RunLayout *layout) {
+    LayoutList *list = &listing->list;
+    if (list->count == list->capacity) {
+        list->capacity = 2 * list->capacity + 64;
+        list->layouts = xrealloc(list->layouts, (size_t)list->capacity * sizeof *list->layouts);
+    }
+    list->layouts[list->count++] = *layout;
+}
+
+// Adds a shape if the profile covers it. Measured times and times of the model are not compared with each other.
+static int add_shape_(void *argument, const RunLayout *shape) {
+    Listing *listing = argument;
+    const Planner *planner = listing->space->planner;
     char why[256];
-    if (!planner->measured) return true;
-    Config *config = xmalloc(sizeof *config);
-    *config = *space->base;
-    config->parallel.tensor = shape->tensor;
-    config->parallel.pipeline = shape->pipeline;
-    config->parallel.sequence = shape->sequence;
-    if (!space_fixes(space, "attention.mode")) config_set_attention(config, shape->attention);
-    bool measured = profile_differs(&planner->profile, config, planner->hardware.device, why, sizeof why) == NULL;
-    free(config);
-    return measured;
+    layout_set(shape, &listing->config);
+    if (!planner->measured ||
+        profile_differs(&planner->profile, &listing->config, planner->hardware.device, why, sizeof why) == NULL)
+        listing_add_(listing, shape);
+    return 0;
 }
 
-static void add_attentions_(const SearchSpace *space, ShapeList *list, Candidate shape) {
-    for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
-        if (!space_allows(space, "attention.mode", space->base->attention.mode, mode)) continue;
-        shape.attention = mode;
-        if (!profiled_(space, &shape)) continue;
-        if (list->count == list->capacity) {
-            list->capacity = 2 * list->capacity + 256;
-            list->shapes = xrealloc(list->shapes, (size_t)list->capacity * sizeof *list->shapes);
-        }
-        list->shapes[list->count++] = shape;
-    }
+LayoutList space_shapes(const SearchSpace *space) {
+    Listing listing = {.space = space, .config = *space->keys.base};
+    RunLayout start = space_start(space);
+    layout_walk(&space->keys, LAYOUT_tensor, LAYOUT_attention, &start, add_shape_, &listing);
+    return listing.list;
 }
 
-static void add_sequences_(const SearchSpace *space, ShapeList *list, Candidate shape) {
-    const Config *base = space->base;
-    for (int sequence = 0; sequence < 2; sequence++) {
-        shape.sequence = sequence == 1;
-        if (!space_allows(space, "parallel.sequence", base->parallel.sequence, shape.sequence)) continue;
-        // With one tensor rank there is nothing to split.
-        if (shape.sequence && shape.tensor == 1 && !space_fixes(space, "parallel.sequence")) continue;
-        if (shape.sequence && base->model.seq_len % shape.tensor != 0) continue;
-        add_attentions_(space, list, shape);
-    }
+// One stage has no bubble to fill, and a schedule of several chunks would only send messages to itself.
+static int add_schedule_(void *argument, const RunLayout *layout) {
+    Listing *listing = argument;
+    bool useless = layout->pipeline == 1 && (layout->chunks > 1 || layout->split == SPLIT_ON);
+    if (useless && !space_fixes(listing->space, LAYOUT_BIT(name))) return 0;
+    layout_set(layout, &listing->config);
+    if (config_schedule_legal(&listing->config)) listing_add_(listing, layout);
+    return 0;
 }
 
-static void add_micro_batches_(const SearchSpace *space, ShapeList *list, Candidate shape) {
-    const Config *base = space->base;
-    enum { MOST = 65536 }; // of schedule.micro_batch
-    int64_t batch = base->train.global_batch, p = shape.pipeline;
-    if (batch % shape.data != 0) return;
-    batch /= shape.data;
-    for (int64_t b = 1; b <= batch && b <= MOST; b++) {
-        if (batch % b != 0 || (p > 1 && batch / b < p) || !plan_schedule_holds(p, batch / b)) continue;
-        if (!space_allows(space, "schedule.micro_batch", base->schedule.micro_batch, b)) continue;
-        shape.micro_batch = b;
-        add_sequences_(space, list, shape);
-    }
+LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape) {
+    Listing listing = {.space = space, .config = *space->keys.base};
+    layout_walk(&space->keys, LAYOUT_name, LAYOUT_split, shape, add_schedule_, &listing);
+    return listing.list;
 }
 
-bool space_places(const SearchSpace *space, const Candidate *shape) {
-    return shape->pipeline * shape->tensor > space->base->hardware.gpus_per_node &&
-           !space_fixes(space, "parallel.placement");
-}
-
-bool space_places_both(const SearchSpace *space, const Candidate *shape) {
-    return space->base->model.tie_embeddings == TIE_TRUE && space_places(space, shape);
-}
-
-bool space_lists_allow(const SearchSpace *space, int64_t p) {
-    const Config *base = space->base;
-    int64_t recompute = base->schedule.recompute_given, modes = base->attention.modes_given;
-    if (space_fixes(space, "parallel.layers") && base->parallel.layers_given % p != 0) return false;
-    if (space_fixes(space, "schedule.recompute_layers") && recompute > 1 && recompute != p) return false;
-    return !space_fixes(space, "attention.mode") || modes <= 1 || modes == p;
-}
-
-static void add_pipelines_(const SearchSpace *space, ShapeList *list, Candidate shape) {
-    const ParallelConfig *given = &space->base->parallel;
-    int64_t left = space->world / shape.tensor;
-    for (int64_t p = 1; p <= left && p <= SEARCH_MOST_STAGES && p <= space->base->model.layers; p++) {
-        if (left % p != 0 || !space_allows(space, "parallel.pipeline", given->pipeline, p)) continue;
-        if (!space_allows(space, "parallel.data", given->data, left / p) || !space_lists_allow(space, p)) continue;
-        shape.pipeline = p;
-        shape.data = left / p;
-        shape.placement = space_places(space, &shape) ? PLACEMENT_LINEAR : (int)given->placement;
-        add_micro_batches_(space, list, shape);
-        if (!space_places_both(space, &shape)) continue;
-        shape.placement = PLACEMENT_ADJACENT;
-        add_micro_batches_(space, list, shape);
-    }
-}
-
-// Tensor ranks exchange data several times a layer, so they stay within a node.
-int64_t space_shapes(const SearchSpace *space, Candidate **shapes) {
-    const Config *base = space->base;
-    const ModelConfig *m = &base->model;
-    ShapeList list = {0};
-    for (int64_t t = 1; t <= space->world && t <= m->heads; t++) {
-        if (space->world % t != 0 || m->heads % t != 0 || m->kv_heads % t != 0 || m->ffn % t != 0) continue;
-        bool node = t <= base->hardware.gpus_per_node || space_fixes(space, "parallel.tensor");
-        if (!node || !space_allows(space, "parallel.tensor", base->parallel.tensor, t)) continue;
-        add_pipelines_(space, &list, (Candidate){.tensor = t, .evict = SEARCH_KEEP});
-    }
-    *shapes = list.shapes;
-    return list.count;
-}
-
-// ---------------------------------------------------------------- schedules
-
-// Takes a group or a delay from -o, and returns whether the rest agrees with -o.
-static bool choice_allowed_(const SearchSpace *space, int64_t p, ScheduleChoice *choice) {
-    const ScheduleConfig *given = &space->base->schedule;
-    const ScheduleKind *kind = &schedule_kinds[choice->kind];
-    if (!space_allows(space, "schedule.name", given->name, choice->kind)) return false;
-    if (!space_allows(space, "schedule.chunks", given->chunks, choice->chunks)) return false;
-    if (kind->delayed && given->delay != SCHEDULE_DELAY_MOST && space_fixes(space, "schedule.delay"))
-        choice->delay = (int)given->delay;
-    if (kind->grouped && space_fixes(space, "schedule.group")) {
-        int64_t group = given->group == SCHEDULE_GROUP_HALF ? (p + 1) / 2 : given->group;
-        if (choice->group != p) return false; // one of the two choices is enough
-        choice->group = (int)group;
-    }
-    return space_allows(space, "schedule.split_backward", given->split_backward, choice->split ? SPLIT_ON : SPLIT_OFF);
-}
-
-int space_schedules(const SearchSpace *space, const Candidate *shape, ScheduleChoice choices[SCHEDULE_CHOICES]) {
-    Config *config = xmalloc(sizeof *config);
-    Candidate plain = *shape;
-    plain.schedule = (ScheduleChoice){.kind = schedule_kind_index("1f1b"), .chunks = 1};
-    space_config(space, &plain, config);
-    int all = schedule_choices(config, choices), count = 0;
-    int64_t list = space_fixes(space, "parallel.layers") ? space->base->parallel.layers_given : 0;
-    for (int i = 0; i < all; i++) {
-        if (list > 0 && list != shape->pipeline * choices[i].chunks) continue;
-        // One stage has no bubble to fill, and a schedule of several chunks would only send messages to itself.
-        bool alone = shape->pipeline == 1 && (choices[i].chunks > 1 || choices[i].split);
-        if (alone && !space_fixes(space, "schedule.name")) continue;
-        if (!choice_allowed_(space, shape->pipeline, &choices[i])) continue;
-        schedule_choose(&choices[i], config);
-        if (config_schedule_legal(config)) choices[count++] = choices[i];
-    }
-    free(config);
-    return count;
+void space_evict(const SearchSpace *space, RunLayout *layout, int target) {
+    layout->bpipe = BPIPE_ON;
+    layout->evict_to = target;
+    layout->slots = space_fixes(space, LAYOUT_BIT(slots)) ? space->keys.given.slots : 0;
+    layout->load_ahead = space_fixes(space, LAYOUT_BIT(load_ahead)) ? space->keys.given.load_ahead : 0;
 }
 
 // ---------------------------------------------------------------- layers
 
-void space_times(const SearchSpace *space, const Candidate *shape, ModelTimes *times) {
-    Config *config = xmalloc(sizeof *config);
+void space_times(const SearchSpace *space, const RunLayout *shape, ModelTimes *times) {
+    Config config = *space->keys.base;
     StageShape at;
-    Candidate whole = *shape;
-    whole.schedule = (ScheduleChoice){.kind = schedule_kind_index("1f1b"), .chunks = 1};
-    whole.balanced = whole.recompute = false;
-    space_config(space, &whole, config);
+    RunLayout plain = *shape;
+    plain.name = schedule_kind_plain();
+    plain.chunks = 1;
+    plain.layers = LAYERS_EVEN;
+    layout_set(&plain, &config);
     Schedule one = {.stages = 1, .chunks = 1};
-    config->parallel.layers_given = 0;
-    stage_shape(&at, space->planner->model, config, &one, space->planner->be, 0, 0);
-    hardware_times(times, &space->planner->hardware, config, &at.shape);
-    free(config);
+    stage_shape(&at, space->planner->model, &config, &one, space->planner->be, 0, 0);
+    hardware_times(times, &space->planner->hardware, &config, &at.shape);
 }
 
 static double part_seconds_(const PartTime *part) {
     return part->forward + part->backward + part->tensor_forward + part->tensor_backward;
 }
 
-// Gives the next layer to the least loaded rank, and to its least loaded chunk, which makes the slowest rank as quick
+// Gives the next layer to the least loaded rank, and to its least loaded chunk, which makes the slowest rank as fast
 // as any split does. Of equals it takes the later rank, since most schedules keep fewer bundles there.
-static void balance_(const SearchSpace *space, const Candidate *candidate, int64_t *layers) {
-    int p = (int)candidate->pipeline, parts = p * candidate->schedule.chunks;
-    Schedule placed = {.stages = p,
-                       .chunks = candidate->schedule.chunks,
-                       .placement = schedule_kinds[candidate->schedule.kind].placement};
+static void balance_(const SearchSpace *space, const RunLayout *layout, int16_t *layers) {
+    int p = layout->pipeline, parts = p * layout->chunks;
+    Schedule placed = {.stages = p, .chunks = layout->chunks, .placement = schedule_kinds[layout->name].placement};
     ModelTimes times;
-    space_times(space, candidate, &times);
+    space_times(space, layout, &times);
     double layer = part_seconds_(&times.layer), first = part_seconds_(&times.embedding),
            last = part_seconds_(&times.head);
     for (int g = 0; g < parts; g++) layers[g] = 1;
-    for (int64_t left = space->base->model.layers - parts; left > 0; left--) {
+    for (int64_t left = space->keys.base->model.layers - parts; left > 0; left--) {
         int rank = 0, chunk = 0;
         double least_rank = 0, least_chunk = 0;
         for (int s = 0; s < p; s++) {
@@ -223,30 +142,16 @@ static void balance_(const SearchSpace *space, const Candidate *candidate, int64
     }
 }
 
-static void deal_layers_(const SearchSpace *space, const Candidate *candidate, Config *config) {
-    ParallelConfig *parallel = &config->parallel;
-    int64_t parts = candidate->pipeline * candidate->schedule.chunks;
-    if (space_fixes(space, "parallel.layers")) return;
-    parallel->layers_given = 0;
-    config_spread_layers(config, parts);
-    if (!candidate->balanced) return;
-    balance_(space, candidate, parallel->layers_per_stage);
-    parallel->layers_given = parts;
-}
-
-bool space_balance_matters(const SearchSpace *space, const Candidate *candidate) {
-    int64_t parts = candidate->pipeline * candidate->schedule.chunks;
-    if (space_fixes(space, "parallel.layers")) return false;
-    Config *config = xmalloc(sizeof *config);
-    Candidate even = *candidate;
-    even.balanced = even.recompute = false;
-    space_config(space, &even, config);
-    int64_t *balanced = xmalloc((size_t)parts * sizeof *balanced);
-    balance_(space, candidate, balanced);
-    bool matters = memcmp(balanced, config->parallel.layers_per_stage, (size_t)parts * sizeof *balanced) != 0;
-    free(balanced);
-    free(config);
-    return matters;
+bool space_balance_matters(const SearchSpace *space, const RunLayout *layout) {
+    Config config = *space->keys.base;
+    RunLayout even = *layout;
+    int16_t balanced[CONFIG_MAX_STAGES];
+    if (space_fixes(space, LAYOUT_BIT(layers))) return false;
+    even.layers = LAYERS_EVEN;
+    layout_set(&even, &config);
+    balance_(space, layout, balanced);
+    size_t bytes = (size_t)(layout->pipeline * layout->chunks) * sizeof *balanced;
+    return memcmp(balanced, config.parallel.layers_per_stage, bytes) != 0;
 }
 
 // ---------------------------------------------------------------- recomputed layers
@@ -254,29 +159,34 @@ bool space_balance_matters(const SearchSpace *space, const Candidate *candidate)
 // Bisects on all stages at once the fewest layers to recompute with which they fit. A partner's bundle can be the
 // larger one of a pair, so the caller counts the bytes of the result once more.
 static bool recompute_(const SearchSpace *space, Config *config) {
-    int64_t p = config->parallel.pipeline, *of = config->schedule.recompute_of_stage;
+    int64_t p = config->parallel.pipeline;
+    int16_t *of = config->schedule.recompute_of_stage;
     const Planner *planner = space->planner;
     Error ignored = {0};
     ScheduleLoan loan = planner_borrow(planner, config, &ignored);
     if (loan.schedule == NULL) return false;
-    int64_t low[SEARCH_MOST_STAGES], high[SEARCH_MOST_STAGES];
-    double limit = (double)planner->hardware.memory_bytes - config->hardware.reserve_gib * GIB;
+    int16_t low[LAYOUT_MOST_STAGES], high[LAYOUT_MOST_STAGES];
+    double limit = (double)planner->hardware.memory_bytes;
     config->schedule.recompute_given = p;
     bool all = true, open = true;
-    for (int64_t s = 0; s < p; s++) low[s] = -1, high[s] = config->model.layers, of[s] = high[s];
+    for (int64_t s = 0; s < p; s++) low[s] = -1, high[s] = of[s] = (int16_t)config->model.layers;
     for (bool first = true; open && all; first = false) {
         Plan plan = {0};
         plan_make_from(&plan, &planner->table, planner->model, config, loan.schedule, planner->be);
         open = false;
         for (int64_t s = 0; s < p; s++) {
-            bool fits = (double)memory_total(&plan.stage[s].memory) <= limit;
-            if (first) high[s] = of[s] = plan.stage[s].at.layers;
+            double bytes = (double)memory_total(&plan.stage[s].memory);
+            bool fits = plan_lacks(bytes, limit, config->hardware.reserve_gib) <= 0;
+            if (first) high[s] = of[s] = (int16_t)plan.stage[s].at.layers;
             if (first && !fits) all = false;
             *(fits ? &high[s] : &low[s]) = of[s];
         }
         for (int64_t s = 0; s < p; s++) {
             open = open || high[s] - low[s] > 1;
-            of[s] = high[s] - low[s] > 1 ? low[s] + (high[s] - low[s]) / 2 : high[s];
+            if (high[s] - low[s] > 1)
+                of[s] = (int16_t)(low[s] + (high[s] - low[s]) / 2);
+            else
+                of[s] = high[s];
         }
         plan_free(&plan);
     }
@@ -284,33 +194,12 @@ static bool recompute_(const SearchSpace *space, Config *config) {
     return all;
 }
 
-// ---------------------------------------------------------------- configurations
-
-static void set_evictions_(const SearchSpace *space, const Candidate *candidate, Config *config) {
-    ScheduleConfig *schedule = &config->schedule;
-    schedule->bpipe = candidate->evict == SEARCH_KEEP ? BPIPE_OFF : BPIPE_ON;
-    if (candidate->evict != SEARCH_KEEP) schedule->evict_to = candidate->evict;
-    schedule->slots = candidate->slots;
-    schedule->load_ahead = candidate->load_ahead;
-    if (candidate->evict == SEARCH_KEEP) return;
-    if (space_fixes(space, "schedule.slots")) schedule->slots = space->base->schedule.slots;
-    if (space_fixes(space, "schedule.load_ahead")) schedule->load_ahead = space->base->schedule.load_ahead;
-}
-
-bool space_config(const SearchSpace *space, const Candidate *candidate, Config *config) {
-    *config = *space->base;
-    config->parallel.tensor = candidate->tensor;
-    config->parallel.pipeline = candidate->pipeline;
-    config->parallel.data = candidate->data;
-    config->parallel.sequence = candidate->sequence;
-    config->parallel.placement = candidate->placement;
-    config->schedule.micro_batch = candidate->micro_batch;
-    if (!space_fixes(space, "attention.mode")) config_set_attention(config, candidate->attention);
-    schedule_choose(&candidate->schedule, config);
-    set_evictions_(space, candidate, config);
-    deal_layers_(space, candidate, config);
-    if (space_fixes(space, "schedule.recompute_layers")) return true;
-    config->schedule.recompute_given = 1;
-    config->schedule.recompute_of_stage[0] = 0;
-    return !candidate->recompute || recompute_(space, config);
+bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config) {
+    *config = *space->keys.base;
+    layout_set(layout, config);
+    if (layout->layers == LAYERS_BY_TIME) {
+        balance_(space, layout, config->parallel.layers_per_stage);
+        config->parallel.layers_given = layout->pipeline * layout->chunks;
+    }
+    return layout->recompute != RECOMPUTE_TO_FIT || recompute_(space, config);
 }

@@ -1,63 +1,48 @@
 // What a search may vary, and the configuration that comes of it.
 //
-// A *shape* is how the ranks are cut up and what one microbatch is: t, p, d, b, sequence parallelism, attention. A
-// *candidate* is a shape with a schedule, a split of the layers, and a way to keep bundles: on the stage, with the
-// partner, on the host, or made again from recomputed layers. Model, global batch and hardware stay as they are. A key
-// that the command line sets with -o stays too.
+// A *shape* has the first keys of a layout: how the ranks are cut up and what one microbatch is. A *candidate* is a
+// complete layout: a shape with a schedule, a split of the layers, and a way to keep bundles: on the stage, with the
+// partner, on the host, or not kept: the layers are recomputed. Model, global batch and hardware stay as they are. A
+// key that the command line sets with -o stays too.
 #ifndef SPACE_H
 #define SPACE_H
 
 #include "plan/planner.h"
-#include "plan/schedule_choices.h"
-
-enum { SEARCH_KEEP = -1, SEARCH_MOST_STAGES = 128 };
-
-typedef struct Candidate {
-    int64_t tensor, pipeline, data, micro_batch;
-    bool sequence;
-    int placement, attention;
-    ScheduleChoice schedule;
-    bool balanced;  // layers dealt out by time, so that embedding and head weigh what they weigh; else evenly
-    bool recompute; // on every stage as many layers as it takes to fit
-    int evict;      // EvictTarget, or SEARCH_KEEP
-    int64_t slots, load_ahead; // with evictions; 0: auto
-} Candidate;
 
 typedef struct SearchSpace {
-    const Config *base;     // what the user gave, in a world of this size
-    const Planner *planner; // of base; if it has a profile, only shapes that the profile is for are searched
-    int64_t world;
+    LayoutSpace keys;       // from what the user gave, in a world of this size; keys of -o are fixed
+    const Planner *planner; // of that; if it has a profile, only shapes that the profile is for are searched
 } SearchSpace;
 
-// Returns whether -o gives the key a value other than auto.
-bool space_fixes(const SearchSpace *space, const char *key);
+SearchSpace space_make(const Config *base, const Planner *planner, int64_t world);
 
-// Returns whether -o gives no value for the key, or this one.
-bool space_allows(const SearchSpace *space, const char *key, int64_t given, int64_t value);
+// Returns whether -o gives one of the keys of a mask a value other than auto.
+bool space_fixes(const SearchSpace *space, LayoutMask keys);
 
-// Returns whether the lists that -o gives, with a value for each stage or chunk, fit so many stages.
-bool space_lists_allow(const SearchSpace *space, int64_t stages);
+// Returns the layout to start from: what -o fixes, one rank, and the plain schedule without evictions.
+RunLayout space_start(const SearchSpace *space);
 
-// Returns whether the stages of a shape are on several nodes, so that their order matters; -o or the search decides it.
-bool space_places(const SearchSpace *space, const Candidate *shape);
+// Lists layouts. The caller frees `layouts`.
+typedef struct LayoutList {
+    RunLayout *layouts;
+    int64_t count, capacity;
+} LayoutList;
 
-// Returns whether shapes come in both orders. If the first and the last stage sum the gradients of a tied matrix,
-// either order may be quicker; else neighbouring stages belong together, except for pairs that evict to each other.
-bool space_places_both(const SearchSpace *space, const Candidate *shape);
+// Returns the shapes, with the plain schedule, and the schedules that a shape can have.
+LayoutList space_shapes(const SearchSpace *space);
+LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape);
 
-// Writes the shapes, whose schedules are yet to be chosen, into a list that the caller frees. Returns how many.
-int64_t space_shapes(const SearchSpace *space, Candidate **shapes);
+// Sets evictions to one target, with the slots that -o gives.
+void space_evict(const SearchSpace *space, RunLayout *layout, int target);
 
-// Writes the schedules that a shape can have. Returns how many.
-int space_schedules(const SearchSpace *space, const Candidate *shape, ScheduleChoice choices[SCHEDULE_CHOICES]);
+// Returns whether the layers of a layout dealt out by time differ from those dealt out evenly.
+bool space_balance_matters(const SearchSpace *space, const RunLayout *layout);
 
-// Returns whether the layers of a candidate with `balanced` set differ from those without.
-bool space_balance_matters(const SearchSpace *space, const Candidate *candidate);
-
-// Writes the configuration of a candidate. false: with recomputation, it does not fit even with all layers recomputed.
-bool space_config(const SearchSpace *space, const Candidate *candidate, Config *config);
+// Writes the configuration of a layout. false: it is to recompute as many layers as it takes to fit, and does not fit
+// even with all of them recomputed.
+bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config);
 
 // Computes the seconds of the model's parts on one tensor rank of a shape.
-void space_times(const SearchSpace *space, const Candidate *shape, ModelTimes *times);
+void space_times(const SearchSpace *space, const RunLayout *shape, ModelTimes *times);
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/grid.h"
 #include "base/json.h"
 #include "base/units.h"
+#include "plan/plan_schedules.h"
 #include "plan/verdict.h"
 #include "search_command.h"
 
@@ -24,10 +25,10 @@ typedef struct Swept {
 typedef struct SweepRow {
     int value[MOST_KEYS];
     char cut[TEXT]; // "8x4x1 b1 GIS v2"
-    bool known, fits, stopped;
-    double step, mfu, bubble;
-    int64_t peak_bytes;
-    Error refused; // code 0: it was not
+    bool stopped;
+    Forecast forecast; // all zero if nothing fits
+    Error refused;     // code 0: it was not
+    Hardware hardware; // that it was planned for
 } SweepRow;
 
 typedef struct Sweep {
@@ -38,7 +39,7 @@ typedef struct Sweep {
     int key_count;
     SweepRow *rows;
     int row_count;
-    bool stopped; // before all rows were done
+    bool stopped; // true: stopped before the last row
 } Sweep;
 
 // ---------------------------------------------------------------- what is asked
@@ -102,39 +103,28 @@ static int read_sweep_(Sweep *sweep, Error *err) {
 
 // ---------------------------------------------------------------- one combination
 
-static void row_cut_(SweepRow *row, const Config *config) {
-    const ScheduleConfig *schedule = &config->schedule;
-    snprintf(row->cut, TEXT, "%lldx%lldx%lld b%lld %s%s", (long long)config->parallel.pipeline,
-             (long long)config->parallel.tensor, (long long)config->parallel.data, (long long)schedule->micro_batch,
-             schedule->file[0] != '\0' ? "file" : config_schedule_kind(config)->title,
-             schedule->bpipe != BPIPE_ON           ? ""
-             : schedule->evict_to == EVICT_TO_PEER ? ", BPipe"
-                                                   : ", host");
+static void take_forecast_(SweepRow *row, const Config *config, const Forecast *forecast) {
+    RunLayout at;
+    layout_of(&at, config);
+    snprintf(row->cut, TEXT, "%dx%dx%d b%d %s%s", at.pipeline, at.tensor, at.data, at.micro_batch,
+             config->schedule.file[0] != '\0' ? "file" : config_schedule_kind(config)->title,
+             schedule_evicts_text(&at));
+    row->forecast = *forecast;
 }
 
 static int plan_row_(const Sweep *sweep, Config *config, SweepRow *row, Error *err) {
     Planner planner;
     Forecast forecast;
-    Config *asked = xmalloc(sizeof *asked);
     Log quiet = *sweep->log;
     quiet.level = LOG_QUIET;
-    int status = verdict_resolve(config, sweep->model, &quiet, err);
-    *asked = *config;
-    if (status == 0) {
-        status = planner_create(&planner, asked, sweep->model, sweep->log, err);
-        if (status == 0) status = planner_forecast_config(&planner, asked, true, &forecast, err);
-        planner_free(&planner);
-    }
+    if (verdict_resolve(config, sweep->model, &quiet, err) != 0) return -1;
+    int status = planner_create(&planner, config, sweep->model, sweep->log, err);
+    if (status == 0) status = planner_forecast_config(&planner, config, true, &forecast, err);
+    row->hardware = planner.hardware;
+    planner_free(&planner);
     if (status == 0 && !forecast.possible)
         status = error_set(err, EXIT_USAGE, "with these stages and slots there is nothing to evict");
-    if (status == 0) {
-        row_cut_(row, config);
-        row->known = forecast.time.known;
-        row->fits = forecast.fits;
-        row->step = forecast.time.step, row->mfu = forecast.time.mfu, row->bubble = forecast.time.bubble;
-        row->peak_bytes = forecast.peak_bytes;
-    }
-    free(asked);
+    if (status == 0) take_forecast_(row, config, &forecast);
     return status;
 }
 
@@ -142,15 +132,12 @@ static int take_row_(void *argument, const SearchSpace *space, const SearchResul
     SweepRow *row = argument;
     (void)err;
     row->stopped = result->stopped;
+    row->hardware = space->planner->hardware;
     if (result->best < 0) return 0;
-    const Fit *best = &result->found[result->best];
-    Config *config = xmalloc(sizeof *config);
-    space_config(space, &best->candidate, config);
-    row_cut_(row, config);
-    free(config);
-    row->known = row->fits = true;
-    row->step = best->step, row->mfu = best->mfu, row->bubble = best->bubble;
-    row->peak_bytes = best->peak_bytes;
+    const Forecast *best = &result->found.items[result->best].forecast;
+    Config config;
+    space_config(space, &best->layout, &config);
+    take_forecast_(row, &config, best);
     return 0;
 }
 
@@ -160,7 +147,7 @@ static void sweep_row_(const Sweep *sweep, int index) {
     int count = options->override_count;
     const char **overrides = xcalloc((size_t)(count + MOST_KEYS), sizeof *overrides);
     char(*text)[TEXT + 80] = xcalloc(MOST_KEYS, sizeof *text);
-    Config *config = xcalloc(1, sizeof *config);
+    Config config = {0};
     for (int i = 0; i < count; i++) overrides[i] = options->overrides[i];
     for (int i = sweep->key_count - 1; i >= 0; index /= sweep->keys[i--].count) {
         row->value[i] = index % sweep->keys[i].count;
@@ -168,15 +155,15 @@ static void sweep_row_(const Sweep *sweep, int index) {
         overrides[count + i] = text[i];
     }
     Error err = {0};
-    int status = config_load(config, options->config, overrides, count + sweep->key_count, &err);
-    if (status == 0 && config->model.family != sweep->model->family)
+    int status = config_load(&config, options->config, overrides, count + sweep->key_count, &err);
+    if (status == 0 && config.model.family != family_find(sweep->model->family))
         status = error_set(&err, EXIT_USAGE, "model.family: each trainer plans its own; use the other one");
+    config_plan_device(&config);
     if (status == 0 && options->search)
-        status = search_for(config, sweep->model, options->gpus, take_row_, row, sweep->log, &err);
+        status = search_for(&config, sweep->model, options->gpus, take_row_, row, sweep->log, &err);
     else if (status == 0)
-        status = plan_row_(sweep, config, row, &err);
+        status = plan_row_(sweep, &config, row, &err);
     if (status != 0) row->refused = err;
-    free(config);
     free(text);
     free(overrides);
 }
@@ -186,6 +173,9 @@ static void sweep_row_(const Sweep *sweep, int index) {
 // Prints the table; `rows` were asked for.
 static void sweep_print_(const Sweep *sweep, int rows) {
     Grid grid = {.columns = sweep->key_count + 6};
+    int cpus = 0;
+    while (cpus + 1 < sweep->row_count && !sweep->rows[cpus].hardware.cpu) cpus++;
+    if (sweep->row_count > 0) hardware_print_cpus(&sweep->rows[cpus].hardware, stdout);
     const char *cells[] = {"p x t x d, b, schedule", "fits", "rank GiB", "bubble", "step ms", "MFU"};
     for (int i = 0; i < sweep->key_count; i++)
         grid_cell(&grid, "%s",
@@ -193,14 +183,15 @@ static void sweep_print_(const Sweep *sweep, int rows) {
     for (int i = 0; i < 6; i++) grid_cell(&grid, "%s", cells[i]);
     for (int r = 0; r < sweep->row_count; r++) {
         const SweepRow *row = &sweep->rows[r];
-        bool known = row->known && row->refused.code == 0;
+        const PlanTime *time = &row->forecast.time;
+        bool known = time->known && row->refused.code == 0;
         for (int i = 0; i < sweep->key_count; i++) grid_cell(&grid, "%s", sweep->keys[i].values[row->value[i]]);
         grid_cell(&grid, "%s", row->refused.code != 0 ? "refused" : row->cut);
-        grid_cell(&grid, "%s", row->fits ? "yes" : "no");
-        grid_cell(&grid, row->peak_bytes > 0 ? "%.2f" : "-", (double)row->peak_bytes / GIB);
-        grid_cell(&grid, known ? "%.1f%%" : "-", 100 * row->bubble);
-        grid_cell(&grid, known ? "%.1f" : "-", 1e3 * row->step);
-        grid_cell(&grid, known && row->mfu > 0 ? "%.1f%%" : "-", 100 * row->mfu);
+        grid_cell(&grid, "%s", row->forecast.fits ? "yes" : "no");
+        grid_cell(&grid, row->forecast.peak_bytes > 0 ? "%.2f" : "-", (double)row->forecast.peak_bytes / GIB);
+        grid_cell(&grid, known ? "%.1f%%" : "-", 100 * time->bubble);
+        grid_cell(&grid, known ? "%.1f" : "-", 1e3 * time->step);
+        grid_cell(&grid, known && time->mfu > 0 ? "%.1f%%" : "-", 100 * time->mfu);
     }
     grid_print(&grid, stdout);
     grid_free(&grid);
@@ -225,6 +216,7 @@ static void sweep_json_(const Sweep *sweep) {
     fputs("{\"sweep\":[", stdout);
     for (int r = 0; r < sweep->row_count; r++) {
         const SweepRow *row = &sweep->rows[r];
+        const PlanTime *time = &row->forecast.time;
         fputs(r > 0 ? ",{\"set\":{" : "{\"set\":{", stdout);
         for (int i = 0; i < sweep->key_count; i++) {
             if (i > 0) putchar(',');
@@ -232,11 +224,11 @@ static void sweep_json_(const Sweep *sweep) {
             putchar(':');
             json_write_text(stdout, sweep->keys[i].values[row->value[i]]);
         }
-        printf("},\"fits\":%s", row->fits ? "true" : "false");
-        json_known_("step_ms", 1e3 * row->step, row->known);
-        json_known_("mfu", row->mfu, row->known && row->mfu > 0);
-        json_known_("bubble", row->bubble, row->known);
-        json_known_("peak_bytes", (double)row->peak_bytes, row->peak_bytes > 0);
+        printf("},\"fits\":%s", row->forecast.fits ? "true" : "false");
+        json_known_("step_ms", 1e3 * time->step, time->known);
+        json_known_("mfu", time->mfu, time->known && time->mfu > 0);
+        json_known_("bubble", time->bubble, time->known);
+        json_known_("peak_bytes", (double)row->forecast.peak_bytes, row->forecast.peak_bytes > 0);
         fputs(",\"refused\":", stdout);
         if (row->refused.code != 0)
             json_write_text(stdout, row->refused.text);
@@ -256,7 +248,7 @@ int sweep_command(const Options *options, const Model *model, const Log *log, Er
         if (sweep.stopped) sweep.row_count = r; // what a search found by then need not be the best
         if (sweep.stopped) break;
         refused += sweep.rows[r].refused.code != 0;
-        fits += sweep.rows[r].fits;
+        fits += sweep.rows[r].forecast.fits;
     }
     if (code == 0 && refused == rows) {
         const Error *first = &sweep.rows[0].refused;

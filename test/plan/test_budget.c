@@ -81,11 +81,77 @@ static void lines_hold_what_is_known(void **state) {
     for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) assert_true(strlen(line) <= 120);
 }
 
+// The interval with the least slowdown, found by trying all of them on Daly's formula, and the days that follow.
+static void checkpoints_are_as_far_apart_as_failures_allow(void **state) {
+    (void)state;
+    Config config = sixty_four();
+    config.hardware.gpus_per_node = 8; // 8 nodes
+    config.hardware.checkpoint_s = 20;
+    config.hardware.restart_s = 600;
+    for (int i = 0; i < 4; i++) {
+        config.hardware.mtbf_hours = 50 * pow(10, i);
+        double mtbf = config.hardware.mtbf_hours * 3600 / 8, best = INFINITY, at = 0;
+        for (int64_t every = 1; every < 20000; every++) {
+            double tau = 10.0 * (double)every, slow = mtbf * exp(600 / mtbf) * (exp((tau + 20) / mtbf) - 1) / tau;
+            if (slow < best) best = slow, at = (double)every;
+        }
+        Budget budget;
+        config.checkpoint.every = (int64_t)at;
+        budget_make(&budget, &config, 10, true);
+        near(budget.goodput.mtbf, mtbf);
+        assert_true(fabs(budget.goodput.every - at) <= 1 + 0.01 * at);
+        assert_true(fabs(budget.goodput.share * best - 1) < 1e-4 && budget.goodput.own <= 1 / best + 1e-9);
+        near(budget.goodput.own, 1 / best);
+        near(budget.goodput.days, budget.whole.days / budget.goodput.share);
+    }
+}
+
+static void goodput_is_told_where_failures_are_known(void **state) {
+    (void)state;
+    Config config = sixty_four();
+    Budget budget;
+    char text[2048] = "";
+    for (int known = 0; known < 2; known++) {
+        config.hardware.gpus_per_node = 8;
+        config.hardware.checkpoint_s = 20;
+        config.hardware.restart_s = 600;
+        config.hardware.mtbf_hours = known * 1000;
+        budget_make(&budget, &config, 10, true);
+        FILE *file = fmemopen(text, sizeof text, "w");
+        budget_print(&budget, &config, file);
+        budget_write_json(&budget, file);
+        fclose(file);
+        assert_true((strstr(text, "failures  one in 125 hours; checkpoint.every 423 (70.5 minutes) is best") != NULL) ==
+                    known);
+        assert_true((strstr(text, "\"goodput\":{\"mtbf_hours\":125,\"every\":423,\"share\":0.9") != NULL) == known);
+    }
+}
+
+static void hopeless_failures_have_no_days(void **state) {
+    (void)state;
+    Config config = sixty_four();
+    Budget budget;
+    char text[2048] = "";
+    config.hardware.gpus_per_node = 1;
+    config.hardware.mtbf_hours = 1e-6;
+    config.hardware.checkpoint_s = 1000;
+    budget_make(&budget, &config, 10, true);
+    FILE *file = fmemopen(text, sizeof text, "w");
+    budget_print(&budget, &config, file);
+    budget_write_json(&budget, file);
+    fclose(file);
+    assert_non_null(strstr(text, "the training would never end"));
+    assert_non_null(strstr(text, "\"share\":null,\"days\":null,\"own\":null"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_cost_their_gpu_hours),
         cmocka_unit_test(tokens_given_replace_those_of_the_steps),
         cmocka_unit_test(unknown_values_are_null),
+        cmocka_unit_test(checkpoints_are_as_far_apart_as_failures_allow),
+        cmocka_unit_test(goodput_is_told_where_failures_are_known),
+        cmocka_unit_test(hopeless_failures_have_no_days),
         cmocka_unit_test(lines_hold_what_is_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
 // The refusal of a machine that cannot run a plan.
+#include "models.h"
 #include "device/device.h"
 #include "made_plan.h"
 #include "plan/fits.h"

@@ -1,5 +1,6 @@
 // The plan: bytes and parameters against figures worked out by hand, and against what is really allocated. Which
 // machine can run it: test_fits.c.
+#include "models.h"
 #include "engine/engine.h"
 #include "base/grid.h"
 #include "made_plan.h"
@@ -230,7 +231,7 @@ static void compare_allocated(const char *path, const Model *model, const char *
     for (int s = 0; s < plan.stages; s++) {
         Stage stage;
         if (stage_create(&stage, model, &config, schedule, be, s, NULL, 0, &err) != 0) fail_msg("%s", err.text);
-        EngineGroups alone = {NULL, NULL, NULL, NULL};
+        EngineGroups alone = {NULL, NULL, NULL};
         SlotCounts slots = plan_slots(&plan.stage[s]);
         Engine *engine = plan.stages == 1 ? engine_create(&stage, schedule, &slots, &alone, NULL, &err) : NULL;
         if (plan.stages == 1 && engine == NULL) fail_msg("%s", err.text);

@@ -4,10 +4,24 @@ and a run allocates to the byte what was planned."""
 import json
 import re
 import resource
+import subprocess
 
 import bench_plan
 import pytest
-from trainer_runs import ROOT, command, made_tokens, run, trained, trainer, write_config, write_tokens
+from trainer_runs import (
+    ROOT,
+    built_with_mpi,
+    command,
+    made_tokens,
+    mpirun,
+    mpirun_environment,
+    patience,
+    run,
+    trained,
+    trainer,
+    write_config,
+    write_tokens,
+)
 
 KEYS = {
     "schedules",
@@ -17,11 +31,13 @@ KEYS = {
     "microbatches",
     "stages",
     "step_ms",
+    "step_ms_low",
+    "step_ms_high",
     "mfu",
     "bubble",
     "transfer_exposed_ms",
     "source",
-    "budget",
+    "budget", "job",
     "verdict",
 }
 STAGE_KEYS = {
@@ -69,8 +85,61 @@ REPORTS = {
 def test_a_plan_begins_with_its_answer_and_fits_120_columns(name):
     config, family, overrides = REPORTS[name]
     lines = report(config, *overrides, family=family).splitlines()
-    assert re.match(r"BPipe\?    (Yes|No)", lines[0])
+    assert lines[0].startswith("CPUs      planned for this machine's") == (name == "tiny")
+    assert re.match(r"BPipe\?    (Yes|No)", lines[name == "tiny"])
     assert [line for line in lines if len(line) > 120] == []
+
+
+GPUS = ("hardware.gpu=h100", "hardware.peak_tflops=312", "hardware.memory_gib=80")
+SMALL = ROOT / "configs" / "llama_tiny.yaml"
+
+
+@pytest.mark.parametrize("named", GPUS)
+def test_gpus_that_are_named_are_planned_for_without_a_driver(named):
+    """A named GPU is never replaced by the CPUs of the machine that happens to make the plan."""
+    for ask in (["--plan", "--json"], ["--schedule"], ["--plan", "--sweep", "schedule.micro_batch=1,2"]):
+        told = [
+            command("llama", "-c", SMALL, "-o", f"hardware.device={device}", "-o", named, *ask).stdout
+            for device in ("auto", "cuda")
+        ]
+        assert told[0] == told[1] != "" and "CPUs" not in told[0]
+
+
+def test_a_planned_step_has_the_band_of_published_runs_on_such_gpus():
+    """The band is of what other programs take; with run_share, or on CPUs, nothing else changes it."""
+    told = plan(LLAMA)
+    low, high = told["step_ms_low"] / told["step_ms"], told["step_ms_high"] / told["step_ms"]
+    assert 1 < low < high and high / low < 1.45
+    assert plan(SMALL)["step_ms_low"] is None
+    slower = plan(LLAMA, "hardware.run_share=0.84")
+    assert 1.1 < slower["step_ms"] / told["step_ms"] < 1 / 0.84
+    assert slower["step_ms_low"] == pytest.approx(low * slower["step_ms"])
+    assert re.search(r"^published [\d.]+ to [\d.]+ s, MFU \d+ to \d+%: .* on A100s", report(LLAMA), re.M)
+    by_sheet = report(LLAMA, "hardware.gpu=rtx-4090")
+    assert "stages by the data sheet" in by_sheet and "planned by its data sheet" in " ".join(by_sheet.split())
+
+
+def test_an_answer_for_cpus_says_so_in_its_first_line():
+    for ask in (["--plan"], ["--search"], ["--plan", "--sweep", "schedule.micro_batch=1,2"]):
+        told = command("llama", "-c", SMALL, *ask).stdout
+        assert told.startswith("CPUs      planned for this machine's")
+    # What a data sheet says of GPUs is not said of CPUs.
+    told = report(LLAMA, "hardware.device=cpu", "hardware.gpu=h100")
+    assert told.startswith("CPUs") and "700 W" not in told and "80.00 GiB per rank" not in told
+
+
+def test_plans_and_searches_read_no_data_and_runs_ask_for_them(tmp_path):
+    text = "".join(line for line in SMALL.read_text().splitlines(True) if not line.startswith("  train:"))
+    config, best = tmp_path / "no_data.yaml", tmp_path / "best.yaml"
+    config.write_text(text)
+    assert command("llama", "-c", config, "--plan").returncode == 0
+    assert command("llama", "-c", config, "--schedule").returncode == 0
+    searched = command("llama", "-c", config, "--search", "--json", "--write", best)
+    assert "train" not in json.loads(searched.stdout)["best"]["config"]["data"]
+    assert "# train: not given" in best.read_text()
+    ended = command("llama", "-c", best)
+    assert ended.returncode == 2 and "data.train: is missing and has no default" in ended.stderr
+    assert command("llama", "-c", best, "-o", "data.train=x.bin", "--plan").returncode == 0
 
 
 # ---- the contract ----------------------------------------------------------------------------------------------------
@@ -83,6 +152,7 @@ def test_the_keys_are_the_contract():
     assert all(set(stage) == STAGE_KEYS for stage in told["stages"])
     assert set(told["verdict"]) == {"use_bpipe", "reason", "required_stage_gain", "measured_stage_gain"}
     assert told["source"] == "model"
+    assert set(told["job"]) == {"nodes", "tasks_per_node", "gpus_per_node", "checkpoint_dir"}
 
 
 def test_categories_add_up_and_the_ends_carry_more_than_layers():
@@ -415,12 +485,12 @@ EVICTS_FOR_LITTLE = [
     "parallel.sequence=true",
 ]
 LITTLE = [
-    ("llama", "tinyllama_1.1b", ["parallel.tensor=4", "train.global_batch=12", "parallel.overlap=on"], False),  # 0.06 %
-    ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=24", "hardware.memory_gib=40"], True),  # 0.4 %
+    ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=72", "hardware.memory_gib=40"], False),  # 0.02 %
+    ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=24", "hardware.memory_gib=40"], True),  # 0.8 %
 ]
 
 
-@pytest.mark.parametrize("family, name, more, evicts", LITTLE, ids=[case[1] for case in LITTLE])
+@pytest.mark.parametrize("family, name, more, evicts", LITTLE, ids=["too_little", "enough"])
 def test_a_schedule_that_evicts_is_the_best_only_if_it_saves_a_thousandth(family, name, more, evicts):
     config, overrides = ROOT / "configs" / f"{name}.yaml", [*EVICTS_FOR_LITTLE, *more]
     answer = plan(config, *overrides, family=family)
@@ -547,6 +617,34 @@ def test_auto_is_decided_once_and_reported_once(config):
     assert ended.head["config"]["schedule"]["bpipe"] == "off"
 
 
+@pytest.mark.skipif(not built_with_mpi(), reason="built without MPI")
+def test_ranks_take_what_the_parent_decides_where_a_key_stays_auto(tmp_path):
+    """No schedule has this load_ahead here, so auto falls back to 1F1B, whose slots stay auto."""
+    config = write_config(tmp_path)
+    asked = ["schedule.bpipe=on", "schedule.evict_to=peer", "schedule.load_ahead=3", "train.global_batch=8"]
+    ended = trained(config, *asked, "schedule.name=auto")
+    assert "schedule.name auto is 1F1B: no schedule that fits keeps to the keys" in ended.stderr
+    keys = ended.head["config"]["schedule"]
+    assert (keys["name"], keys["slots"], keys["bpipe"]) == ("1f1b", "auto", "on")
+    assert ended.bits == trained(config, *asked, "schedule.name=1f1b").bits
+
+
+@pytest.mark.skipif(not built_with_mpi(), reason="built without MPI")
+@pytest.mark.parametrize("text", ["", "layout 0 1 2", "layout 1 8 4"])
+def test_ranks_refuse_a_layout_that_is_not_of_this_program(tmp_path, text):
+    config = write_config(tmp_path)
+    ended = subprocess.run(
+        [*mpirun(1), trainer("llama"), "-c", config, "-o", "parallel.pipeline=1", "-o", "schedule.bpipe=off"],
+        env=mpirun_environment(TRAINER_LAYOUT=text),
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+    )
+    assert ended.returncode == 2
+    assert "TRAINER_LAYOUT: is not a layout of this program and configuration; unset it" in ended.stderr
+
+
+
 def test_memory_of_long_sequences_is_linear_in_their_length():
     """With flash, whatever depends on the sequence grows with it and not with its square."""
     short, *longer = (
@@ -557,3 +655,25 @@ def test_memory_of_long_sequences_is_linear_in_their_length():
         assert stage["memory"]["workspace"] <= times * short["memory"]["workspace"]
         assert stage["memory"]["messages"] == times * short["memory"]["messages"]
         assert stage["states_bytes"] == short["states_bytes"]
+
+
+# ---- odd plans -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", ["v-half", "zb-v"])
+def test_a_list_of_layers_with_empty_stages_is_planned_as_it_runs(schedule):
+    layers = "parallel.layers=[0,0,0,1,0,0,1,0]"
+    keys = ("model.layers=2", "parallel.pipeline=4", f"schedule.name={schedule}", "schedule.bpipe=off", layers)
+    stages = plan(ROOT / "configs" / "llama_tiny.yaml", *keys)["stages"]
+    assert [[chunk["last_layer"] for chunk in stage["chunks"]] for stage in stages] == [
+        [None, None],
+        [None, 1],
+        [None, None],
+        [0, None],
+    ]
+
+
+def test_absurd_rates_give_json_without_inf():
+    options = [part for key in ("memory_gb_s=1e-300", "gpu_hour=1e9") for part in ("-o", f"hardware.{key}")]
+    said = command("llama", "-c", LLAMA, "--plan", "--json", *options).stdout
+    json.loads(said, parse_constant=lambda word: pytest.fail(word))

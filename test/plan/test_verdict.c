@@ -1,5 +1,6 @@
 // The verdict: what fits decides what is compared, the comparison decides, and `auto` does what it says. Also the
 // fewest ranks for what fits nowhere.
+#include "models.h"
 #include "plan/plan_report.h"
 
 #include <math.h>
@@ -116,15 +117,15 @@ static void bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it(voi
     Case *at = forecast_case(GPT, &gpt_model, needed);
     const Verdict *v = &at->verdict;
     assert_int_equal(v->largest_plain, 3);
-    assert_true(v->bpipe.time.step < v->best.time.step && v->quickest.possible);
-    assert_int_equal(v->quickest.variant.micro_batch, 2);
-    assert_true(v->quickest.time.step < v->bpipe.time.step);
+    assert_true(v->bpipe.time.step < v->best.time.step && v->fastest.possible);
+    assert_int_equal(v->fastest.layout.micro_batch, 2);
+    assert_true(v->fastest.time.step < v->bpipe.time.step);
     assert_false(v->use_bpipe);
     assert_non_null(strstr(v->reason, "No: with 1F1B micro-batch 4 fits only with BPipe"));
     assert_non_null(strstr(v->reason, "quickest without it is micro-batch 2, "));
     drop(at);
     expect(GPT, &gpt_model, unneeded, false, "quickest without it is micro-batch 2, ");
-    expect(GPT, &gpt_model, unneeded, false, "that would not pay.");
+    expect(GPT, &gpt_model, unneeded, false, "not worth it.");
 }
 
 // ---- the other ways it can end --------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 // The search finds what all candidates, simulated one by one, have to offer: the same optimum, front and ten best, with
 // any number of threads; and nothing that plain loops try is quicker.
+#include "models.h"
 #include "search/answers.h"
 #include "search/bound.h"
 
@@ -41,7 +42,7 @@ static World *open_world(const char *path, const Model *model, int64_t gpus, con
     world->ranks.parallel.data = gpus;
     if (planner_create(&world->planner, &world->ranks, model, NULL, &err) != 0) fail_msg("%s", err.text);
     world->planner.lists = schedule_cache_create();
-    world->space = (SearchSpace){&world->base, &world->planner, gpus};
+    world->space = space_make(&world->base, &world->planner, gpus);
     return world;
 }
 
@@ -81,31 +82,29 @@ static const struct Case {
 
 // ---- against all candidates, simulated -----------------------------------------------------------------------------
 
-static char *text_of(const Fit *fit, char text[256]) {
-    const Candidate *c = &fit->candidate;
-    snprintf(text, 256,
-             "p%lld t%lld d%lld b%lld seq%d place%d mode%d %s v%d g%d split%d even%d again%d evict%d slots%lld",
-             (long long)c->pipeline, (long long)c->tensor, (long long)c->data, (long long)c->micro_batch, c->sequence,
-             c->placement, c->attention, schedule_kinds[c->schedule.kind].name, c->schedule.chunks, c->schedule.group,
-             c->schedule.split, !c->balanced, c->recompute, c->evict, (long long)c->slots);
-    return text;
+static char *text_of(const Candidate *found, char text[LAYOUT_ENCODED]) {
+    return layout_encode(&found->forecast.layout, text);
 }
 
-static void assert_same_step(const Fit *one, const Fit *other) {
-    char a[256], b[256];
-    if (fabs(one->step - other->step) > 1e-9 * other->step)
-        fail_msg("%.9g s: %s\n%.9g s: %s", one->step, text_of(one, a), other->step, text_of(other, b));
+static double step_of(const Candidate *found) {
+    return found->forecast.time.step;
+}
+
+static void assert_same_step(const Candidate *one, const Candidate *other) {
+    char a[LAYOUT_ENCODED], b[LAYOUT_ENCODED];
+    if (fabs(step_of(one) - step_of(other)) > 1e-9 * step_of(other))
+        fail_msg("%.9g s: %s\n%.9g s: %s", step_of(one), text_of(one, a), step_of(other), text_of(other, b));
 }
 
 // What forbids a better one, or comes nearest where nothing fits.
 static void compare_misfits(const World *world, const SearchResult *quick, const SearchResult *all) {
-    Misfit one = {0}, other = {0};
+    Candidate one = {0}, other = {0};
     double step = 0, other_step = 0;
     Error err = {0};
     assert_int_equal(answer_next_better(&world->space, quick, &one, &step, &err),
                      answer_next_better(&world->space, all, &other, &other_step, &err));
-    assert_int_equal(one.excess, other.excess);
-    assert_int_equal(one.fullest, other.fullest);
+    assert_int_equal(answer_lacks(&one), answer_lacks(&other));
+    assert_int_equal(one.forecast.fullest, other.forecast.fullest);
     assert_false(one.all);
 }
 
@@ -116,15 +115,16 @@ static void compare_with_all(const struct Case *at) {
     assert_true(all.simulated > quick.simulated || all.best < 0);
     compare_misfits(world, &quick, &all);
     if (all.best >= 0) {
-        assert_same_step(&quick.found[quick.best], &all.found[all.best]);
+        assert_same_step(&quick.found.items[quick.best], &all.found.items[all.best]);
         assert_int_equal(quick.front_count, all.front_count);
         for (int i = 0; i < all.front_count; i++) {
-            const Fit *one = &quick.found[quick.front[i]], *other = &all.found[all.front[i]];
+            const Candidate *one = &quick.found.items[quick.front[i]], *other = &all.found.items[all.front[i]];
             assert_same_step(one, other);
-            assert_int_equal(one->peak_bytes, other->peak_bytes);
+            assert_int_equal(one->forecast.peak_bytes, other->forecast.peak_bytes);
         }
         assert_int_equal(quick.ten_count, all.ten_count);
-        for (int i = 0; i < all.ten_count; i++) assert_same_step(&quick.found[quick.ten[i]], &all.found[all.ten[i]]);
+        for (int i = 0; i < all.ten_count; i++)
+            assert_same_step(&quick.found.items[quick.ten[i]], &all.found.items[all.ten[i]]);
     }
     print_message("%s %s: %lld of %lld simulated\n", at->path, at->overrides, (long long)quick.simulated,
                   (long long)all.simulated);
@@ -146,19 +146,20 @@ static void no_step_is_shorter_than_its_bound(void **state) {
         World *world = open_world(cases[i].path, cases[i].model, cases[i].gpus, cases[i].overrides);
         SearchResult all = search(world, true);
         Config *config = malloc(sizeof *config);
-        for (int64_t k = 0; k < all.founds; k++) {
+        for (int64_t k = 0; k < all.found.count; k++) {
             Cut cut;
             Error err = {0};
-            assert_true(space_config(&world->space, &all.found[k].candidate, config));
+            const Candidate *found = &all.found.items[k];
+            const RunLayout *layout = &found->forecast.layout;
+            assert_true(space_config(&world->space, layout, config));
             assert_int_equal(cut_make(&cut, &world->space, config, &err), 0);
-            double bound = cut_bound(&cut, &all.found[k].candidate.schedule);
-            char text[256];
-            if (bound > all.found[k].step * (1 + 1e-6))
-                fail_msg("%s: bound %.9g, step %.9g: %s", cases[i].overrides, bound, all.found[k].step,
-                         text_of(&all.found[k], text));
-            assert_true(cut.least_bytes <= all.found[k].peak_bytes);
-            if (!all.found[k].candidate.recompute)
-                assert_true(shape_bound(&world->space, &all.found[k].candidate) <= all.found[k].step * (1 + 1e-6));
+            double bound = cut_bound(&cut, layout);
+            char text[LAYOUT_ENCODED];
+            if (bound > step_of(found) * (1 + 1e-6))
+                fail_msg("%s: bound %.9g, step %.9g: %s", cases[i].overrides, bound, step_of(found),
+                         text_of(found, text));
+            assert_true(cut.least_bytes <= found->forecast.peak_bytes);
+            if (layout->recompute == 0) assert_true(shape_bound(&world->space, layout) <= step_of(found) * (1 + 1e-6));
             cut_free(&cut);
         }
         free(config);
@@ -216,7 +217,7 @@ static void nothing_that_plain_loops_try_is_quicker(void **state) {
         SearchResult result = search(world, false);
         double best = brute_force(world, cases[i].gpus);
         assert_true(isfinite(best) && result.best >= 0);
-        assert_true(result.found[result.best].step <= best * (1 + 1e-9));
+        assert_true(step_of(&result.found.items[result.best]) <= best * (1 + 1e-9));
         search_free(&result);
         close_world(world);
     }
@@ -232,13 +233,14 @@ static void results_do_not_depend_on_threads(void **state) {
     SearchResult one = search(world, false);
     omp_set_num_threads(5);
     SearchResult many = search(world, false);
-    assert_int_equal(one.founds, many.founds);
+    assert_int_equal(one.found.count, many.found.count);
     assert_int_equal(one.evaluated, many.evaluated);
     assert_int_equal(one.best, many.best);
-    for (int64_t i = 0; i < one.founds; i++) {
-        char a[256], b[256];
-        assert_string_equal(text_of(&one.found[i], a), text_of(&many.found[i], b));
-        assert_true(one.found[i].step == many.found[i].step && one.found[i].peak_bytes == many.found[i].peak_bytes);
+    for (int64_t i = 0; i < one.found.count; i++) {
+        char a[LAYOUT_ENCODED], b[LAYOUT_ENCODED];
+        const Candidate *x = &one.found.items[i], *y = &many.found.items[i];
+        assert_string_equal(text_of(x, a), text_of(y, b));
+        assert_true(step_of(x) == step_of(y) && x->forecast.peak_bytes == y->forecast.peak_bytes);
     }
     assert_int_equal(one.front_count, many.front_count);
     assert_memory_equal(one.front, many.front, (size_t)one.front_count * sizeof *one.front);
@@ -256,7 +258,7 @@ static void results_do_not_depend_on_threads(void **state) {
 static void the_smallest_world_is_one_that_does(void **state) {
     (void)state;
     Error err = {0};
-    SearchWorld smallest;
+    SmallestWorld smallest;
     World *world = open_world("configs/llama65b.yaml", &llama_model, 2, "train.global_batch=32");
     SearchResult none = search(world, false);
     assert_int_equal(none.best, -1);
@@ -276,13 +278,13 @@ static void the_next_better_is_quicker_and_does_not_fit(void **state) {
     (void)state;
     Error err = {0};
     char text[ANSWER_TEXT];
-    Misfit misfit;
+    Candidate misfit;
     double step;
     const char *tight = "model.layers=8 train.global_batch=16 hardware.memory_gib=50";
     World *world = open_world(cases[1].path, cases[1].model, cases[1].gpus, tight);
     SearchResult result = search(world, false);
     assert_true(answer_next_better(&world->space, &result, &misfit, &step, &err));
-    assert_true(step < result.found[result.best].step && misfit.excess > 0);
+    assert_true(step < step_of(&result.found.items[result.best]) && answer_lacks(&misfit) > 0);
     assert_true(strlen(answer_reason(&world->space, &misfit, text)) > 0);
     search_free(&result);
     close_world(world);

@@ -1,0 +1,440 @@
+// The rows of LAYOUT_KEYS and the loops over them. Candidates are a few numbers of chunks and two sizes of groups: with
+// more chunks, messages cost more than the bubble they save, and between the smallest and the largest group memory and
+// bubble change evenly. Combinations that a schedule refuses are left to the visitor of a walk.
+#include "layout.h"
+
+#include "config/config_schema.h"
+#include "plan.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const ScheduleKind *kind_of_(const RunLayout *at) {
+    return &schedule_kinds[at->name < schedule_kind_count ? at->name : schedule_kind_plain()];
+}
+
+static bool fixes_(const LayoutSpace *space, LayoutMask bit) {
+    return (space->fixed & bit) != 0;
+}
+
+// ---------------------------------------------------------------- where keys apply, and what auto means
+
+static bool is_grouped_(const RunLayout *at) {
+    return kind_of_(at)->grouped;
+}
+
+static bool is_delayed_(const RunLayout *at) {
+    return kind_of_(at)->delayed;
+}
+
+bool layout_evicts(const RunLayout *layout) {
+    return layout->bpipe != BPIPE_OFF;
+}
+
+static int64_t settled_chunks_(const RunLayout *at, int64_t value) {
+    return value == 0 ? kind_of_(at)->chunks : value;
+}
+
+static int64_t settled_group_(const RunLayout *at, int64_t value) {
+    if (value == SCHEDULE_GROUP_HALF) return (at->pipeline + 1) / 2;
+    return value == 0 ? at->pipeline : value;
+}
+
+static int64_t settled_delay_(const RunLayout *at, int64_t value) {
+    return value == SCHEDULE_DELAY_MOST ? at->pipeline - 1 : value;
+}
+
+static int64_t settled_split_(const RunLayout *at, int64_t value) {
+    return value == SPLIT_AUTO && kind_of_(at)->splits ? SPLIT_ON : value;
+}
+
+// ---------------------------------------------------------------- lists as rules
+
+static const char *const layers_words_[] = {"evenly", "by time", "by list"};
+static const char *const recompute_words_[] = {"some", "0"};
+
+static int64_t get_layers_(const Config *config) {
+    return config->parallel.layers_given > 0 ? LAYERS_LISTED : LAYERS_EVEN;
+}
+
+static void set_layers_(const RunLayout *at, Config *config) {
+    if (at->layers == LAYERS_LISTED) return;
+    config->parallel.layers_given = 0;
+    config_spread_layers(config, at->pipeline * (int64_t)config_chunks(config));
+}
+
+static bool same_layers_(const Config *from, const Config *to) {
+    int parts = (int)to->parallel.pipeline * config_chunks(to);
+    if (to->parallel.layers_given == 0) return from->parallel.layers_given == 0;
+    if (from->parallel.pipeline * config_chunks(from) != parts) return false;
+    for (int g = 0; g < parts; g++)
+        if (config_layers(from, parts, g) != config_layers(to, parts, g)) return false;
+    return true;
+}
+
+static int64_t get_recompute_(const Config *config) {
+    return config->schedule.recompute_given > 1 ? RECOMPUTE_LISTED : config_recompute(config, 0);
+}
+
+static void set_recompute_(const RunLayout *at, Config *config) {
+    if (at->recompute == RECOMPUTE_LISTED) return;
+    config->schedule.recompute_given = 1;
+    config->schedule.recompute_of_stage[0] = at->recompute > 0 ? (int16_t)at->recompute : 0;
+}
+
+static bool same_recompute_(const Config *from, const Config *to) {
+    bool same = from->parallel.pipeline == to->parallel.pipeline ||
+                (from->schedule.recompute_given == 1 && to->schedule.recompute_given == 1);
+    for (int s = 0; s < to->parallel.pipeline && same; s++) same = config_recompute(from, s) == config_recompute(to, s);
+    return same;
+}
+
+static int64_t get_attention_(const Config *config) {
+    return config->attention.modes_given > 1 ? ATTENTION_LISTED : config->attention.mode;
+}
+
+static void set_attention_(const RunLayout *at, Config *config) {
+    if (at->attention != ATTENTION_LISTED) config_set_attention(config, at->attention);
+}
+
+// ---------------------------------------------------------------- candidates: how ranks are cut up
+
+// Tensor ranks exchange data several times a layer, so they stay within a node.
+static int tensor_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    const ModelConfig *m = &space->base->model;
+    int64_t node = fixes_(space, LAYOUT_BIT(tensor)) ? space->world : space->base->hardware.gpus_per_node;
+    int count = 0;
+    (void)at;
+    for (int64_t t = 1; t <= space->world && t <= m->heads && t <= node; t++)
+        if (space->world % t == 0 && m->heads % t == 0 && m->kv_heads % t == 0 && m->ffn % t == 0) values[count++] = t;
+    return count;
+}
+
+// Returns whether the lists that are given, with a value for each stage or chunk, fit so many stages.
+static bool lists_allow_(const LayoutSpace *space, int64_t p) {
+    const Config *base = space->base;
+    int64_t recompute = base->schedule.recompute_given, modes = base->attention.modes_given;
+    if (fixes_(space, LAYOUT_BIT(layers)) && base->parallel.layers_given % p != 0) return false;
+    if (fixes_(space, LAYOUT_BIT(recompute)) && recompute > 1 && recompute != p) return false;
+    return !fixes_(space, LAYOUT_BIT(attention)) || modes <= 1 || modes == p;
+}
+
+static int pipeline_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    int64_t left = space->world / at->tensor, layers = space->base->model.layers;
+    int count = 0;
+    for (int64_t p = 1; p <= left && p <= LAYOUT_MOST_STAGES && p <= layers; p++)
+        if (left % p == 0 && lists_allow_(space, p)) values[count++] = p;
+    return count;
+}
+
+static int data_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    values[0] = space->world / at->tensor / at->pipeline;
+    return 1;
+}
+
+bool layout_places(const LayoutSpace *space, const RunLayout *at) {
+    return (int64_t)at->pipeline * at->tensor > space->base->hardware.gpus_per_node &&
+           !fixes_(space, LAYOUT_BIT(placement));
+}
+
+bool layout_places_both(const LayoutSpace *space, const RunLayout *at) {
+    return space->base->model.tie_embeddings == TIE_TRUE && layout_places(space, at);
+}
+
+static int placement_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    values[0] = layout_places(space, at) ? PLACEMENT_LINEAR : space->given.placement;
+    values[1] = PLACEMENT_ADJACENT;
+    return layout_places_both(space, at) ? 2 : 1;
+}
+
+// A schedule from a file is for one number of microbatches.
+static int micro_batch_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    const Config *base = space->base;
+    enum { MOST = 65536 }; // of schedule.micro_batch
+    int64_t batch = base->train.global_batch, p = at->pipeline;
+    int count = 0;
+    if (batch % at->data != 0) return 0;
+    batch /= at->data;
+    for (int64_t b = 1; b <= batch && b <= MOST && count < LAYOUT_CANDIDATES; b++) {
+        if (batch % b != 0 || (p > 1 && batch / b < p) || !plan_schedule_holds(p, batch / b)) continue;
+        if (base->schedule.file[0] == '\0' || b == base->schedule.micro_batch) values[count++] = b;
+    }
+    return count;
+}
+
+// With one tensor rank there is nothing to split.
+static int sequence_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    bool useful = at->tensor > 1 || fixes_(space, LAYOUT_BIT(sequence));
+    values[0] = 0, values[1] = 1;
+    return useful && space->base->model.seq_len % at->tensor == 0 ? 2 : 1;
+}
+
+static int attention_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    int count = 0;
+    (void)at;
+    if (fixes_(space, LAYOUT_BIT(attention))) values[count++] = space->given.attention;
+    for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH && !fixes_(space, LAYOUT_BIT(attention)); mode++)
+        values[count++] = mode;
+    return count;
+}
+
+// ---------------------------------------------------------------- candidates: the list of actions
+
+static int name_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    (void)space, (void)at;
+    for (int kind = 0; kind < schedule_kind_count; kind++) values[kind] = kind;
+    return schedule_kind_count;
+}
+
+static int chunk_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    enum { MOST_CHUNKS = 4 };
+    const ScheduleKind *kind = kind_of_(at);
+    bool listed = fixes_(space, LAYOUT_BIT(layers));
+    int count = 0;
+    for (int chunks = kind->chunks; chunks <= kind->most_chunks && chunks <= MOST_CHUNKS; chunks *= 2) {
+        int64_t parts = (int64_t)at->pipeline * chunks;
+        if (listed ? parts == space->base->parallel.layers_given : parts <= space->base->model.layers)
+            values[count++] = chunks;
+    }
+    return count;
+}
+
+static int group_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    bool fixed = fixes_(space, LAYOUT_BIT(group));
+    values[0] = !is_grouped_(at) ? 0 : fixed ? settled_group_(at, space->given.group) : at->pipeline;
+    values[1] = (at->pipeline + 1) / 2;
+    return is_grouped_(at) && !fixed && at->pipeline > 2 ? 2 : 1;
+}
+
+static int delay_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    int64_t given = fixes_(space, LAYOUT_BIT(delay)) ? space->given.delay : SCHEDULE_DELAY_MOST;
+    values[0] = is_delayed_(at) ? settled_delay_(at, given) : 0;
+    return 1;
+}
+
+static int split_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    bool always = kind_of_(at)->splits;
+    (void)space;
+    values[0] = always ? SPLIT_ON : SPLIT_OFF;
+    values[1] = SPLIT_ON;
+    return always ? 1 : 2;
+}
+
+static int layer_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    (void)at;
+    if (fixes_(space, LAYOUT_BIT(layers))) {
+        values[0] = LAYERS_LISTED;
+        return 1;
+    }
+    values[0] = LAYERS_EVEN, values[1] = LAYERS_BY_TIME;
+    return 2;
+}
+
+// ---------------------------------------------------------------- the rows
+
+#define AS_ROW(field_, name_, config, place, ...)                                                                      \
+    [LAYOUT_##field_] = {.name = name_,                                                                                \
+                         .offset = offsetof(RunLayout, field_),                                                        \
+                         .field = offsetof(Config, config),                                                            \
+                         .size = sizeof(((Config *)0)->config),                                                        \
+                         .printed = place,                                                                             \
+                         __VA_ARGS__},
+const LayoutKey layout_keys[LAYOUT_COUNT] = {LAYOUT_KEYS(AS_ROW)};
+_Static_assert(LAYOUT_COUNT <= 32, "a LayoutMask has a bit for every key");
+_Static_assert(sizeof(RunLayout) == LAYOUT_COUNT * sizeof(int32_t), "a RunLayout has no gaps, so memcmp compares it");
+
+int layout_index(const char *key) {
+    int i = LAYOUT_COUNT - 1;
+    while (i >= 0 && strcmp(layout_keys[i].name, key) != 0) i--;
+    return i;
+}
+
+int64_t layout_get(const RunLayout *layout, int index) {
+    return *(const int32_t *)(const void *)((const char *)layout + layout_keys[index].offset);
+}
+
+void layout_put(RunLayout *layout, int index, int64_t value) {
+    *(int32_t *)(void *)((char *)layout + layout_keys[index].offset) = (int32_t)value;
+}
+
+static ConfigKey value_key_(const LayoutKey *row) {
+    return (ConfigKey){.size = row->size};
+}
+
+void layout_of(RunLayout *layout, const Config *config) {
+    for (int i = 0; i < LAYOUT_COUNT; i++) {
+        const LayoutKey *row = &layout_keys[i];
+        ConfigKey key = value_key_(row);
+        layout_put(layout, i,
+                   row->get != NULL ? row->get(config) : config_get_whole(&key, (const char *)config + row->field));
+    }
+}
+
+void layout_set(const RunLayout *layout, Config *config) {
+    for (int i = 0; i < LAYOUT_COUNT; i++) {
+        const LayoutKey *row = &layout_keys[i];
+        ConfigKey key = value_key_(row);
+        if (row->set != NULL)
+            row->set(layout, config);
+        else
+            config_set_whole(&key, (char *)config + row->field, layout_get(layout, i));
+    }
+}
+
+// ---------------------------------------------------------------- comparisons
+
+// Returns the value of a key that means `auto`; INT64_MIN: the key has no auto.
+static int64_t auto_of_(const ConfigKey *key) {
+    if (key->zero_word != NULL) return 0;
+    if (key->type == KEY_INT && key->words != NULL) return -1;
+    for (int i = 0; key->type == KEY_WORD && key->words[i] != NULL; i++)
+        if (strcmp(key->words[i], "auto") == 0) return i;
+    return INT64_MIN;
+}
+
+LayoutMask layout_decided(const Config *config, bool overrides) {
+    RunLayout given;
+    LayoutMask mask = 0;
+    layout_of(&given, config);
+    for (int i = 0; i < LAYOUT_COUNT; i++) {
+        const ConfigKey *key = config_find(layout_keys[i].name);
+        int32_t place = config->place[key - config_keys];
+        int64_t undecided = auto_of_(key);
+        bool there = overrides ? place == CONFIG_OVERRIDE : place != CONFIG_DEFAULT || undecided != INT64_MIN;
+        if (there && layout_get(&given, i) != undecided) mask |= (LayoutMask)1 << i;
+    }
+    return mask;
+}
+
+// Returns the value of a key, as another layout understands it.
+static int64_t settled_(int index, const RunLayout *from, const RunLayout *at) {
+    const LayoutKey *row = &layout_keys[index];
+    int64_t value = layout_get(from, index);
+    return row->settled != NULL ? row->settled(at, value) : value;
+}
+
+bool layout_keeps(const RunLayout *at, const RunLayout *given, LayoutMask mask) {
+    for (int i = 0; i < LAYOUT_COUNT; i++) {
+        if ((mask >> i & 1) == 0 || (layout_keys[i].belongs == layout_evicts && !layout_evicts(at))) continue;
+        if (settled_(i, given, at) != layout_get(at, i)) return false;
+    }
+    return true;
+}
+
+bool layout_same(const RunLayout *a, const RunLayout *b, LayoutMask mask) {
+    for (int i = 0; i < LAYOUT_COUNT; i++)
+        if ((mask >> i & 1) != 0 && layout_get(a, i) != layout_get(b, i)) return false;
+    return true;
+}
+
+int layout_distance(const RunLayout *from, const RunLayout *to, LayoutMask mask) {
+    int changes = 0;
+    for (int i = 0; i < LAYOUT_COUNT; i++) {
+        const LayoutKey *row = &layout_keys[i];
+        int64_t value = settled_(i, from, to), wanted = layout_get(to, i);
+        if ((mask >> i & 1) == 0 || row->free || (row->belongs != NULL && !row->belongs(to))) continue;
+        if (value == row->open) value = row->undecided;
+        changes += row->rules != NULL ? value != 0 || wanted != 0 : value != wanted; // lists are rarely the same
+    }
+    return changes;
+}
+
+// Returns whether a key has to be set to turn one configuration into the other.
+static bool layout_differs_(int index, const Config *from, const Config *to) {
+    const LayoutKey *row = &layout_keys[index];
+    RunLayout a, b;
+    if (row->same != NULL) return !row->same(from, to);
+    layout_of(&a, from);
+    layout_of(&b, to);
+    return (row->belongs == NULL || row->belongs(&b)) && settled_(index, &a, &b) != layout_get(&b, index);
+}
+
+int layout_write_changes(const Config *from, const Config *to, FILE *file) {
+    int changes = 0;
+    for (int place = 0; place < LAYOUT_COUNT; place++) {
+        int i = 0;
+        while (layout_keys[i].printed != place) i++;
+        const char *key = layout_keys[i].name;
+        if (!layout_differs_(i, from, to)) continue;
+        fprintf(file, "%s-o %s=", changes++ > 0 ? " " : "", key);
+        if (i == LAYOUT_layers && to->parallel.layers_given == 0)
+            fputs("auto", file);
+        else
+            config_write_value(to, key, file);
+    }
+    return changes;
+}
+
+char *layout_value_text(int index, int64_t value, char text[LAYOUT_TEXT]) {
+    const LayoutKey *row = &layout_keys[index];
+    const ConfigKey *key = config_find(row->name);
+    const char *const *words = row->rules != NULL ? row->rules : key->type == KEY_INT ? NULL : key->words;
+    int64_t word = index == LAYOUT_recompute ? value - RECOMPUTE_TO_FIT : value;
+    if (key->type == KEY_BOOL)
+        snprintf(text, LAYOUT_TEXT, "%s", value == 1 ? "true" : "false");
+    else if (words != NULL)
+        snprintf(text, LAYOUT_TEXT, "%s", words[word]);
+    else
+        snprintf(text, LAYOUT_TEXT, "%lld", (long long)value);
+    return text;
+}
+
+RunLayout layout_list(const RunLayout *layout) {
+    RunLayout list = {0};
+    for (int i = 0; i < LAYOUT_COUNT; i++) {
+        const LayoutKey *row = &layout_keys[i];
+        if (row->lists && (row->belongs == NULL || row->belongs(layout)))
+            layout_put(&list, i, settled_(i, layout, layout));
+    }
+    return list;
+}
+
+// ---------------------------------------------------------------- enumeration
+
+int layout_candidates(const LayoutSpace *space, int index, const RunLayout *at, int64_t values[LAYOUT_CANDIDATES]) {
+    const LayoutKey *row = &layout_keys[index];
+    bool fixed = (space->fixed >> index & 1) != 0 && (row->belongs == NULL || row->belongs(at));
+    int all = row->candidates(space, at, values), count = 0;
+    for (int i = 0; i < all; i++)
+        if (!fixed || values[i] == settled_(index, &space->given, at)) values[count++] = values[i];
+    return count;
+}
+
+int layout_walk(const LayoutSpace *space, int first, int last, const RunLayout *at, LayoutVisit *visit,
+                void *argument) {
+    int64_t values[LAYOUT_CANDIDATES];
+    RunLayout next = *at;
+    if (first > last) return visit(argument, at);
+    int count = layout_candidates(space, first, at, values), status = 0;
+    for (int i = 0; i < count && status == 0; i++) {
+        layout_put(&next, first, values[i]);
+        status = layout_walk(space, first + 1, last, &next, visit, argument);
+    }
+    return status;
+}
+
+// ---------------------------------------------------------------- as a message
+
+#define ENCODED_AS "layout 1"
+
+char *layout_encode(const RunLayout *layout, char text[LAYOUT_ENCODED]) {
+    int used = snprintf(text, LAYOUT_ENCODED, ENCODED_AS);
+    for (int i = 0; i < LAYOUT_COUNT; i++)
+        used += snprintf(text + used, (size_t)(LAYOUT_ENCODED - used), " %lld", (long long)layout_get(layout, i));
+    return text;
+}
+
+bool layout_decode(RunLayout *layout, const char *text) {
+    size_t length = strlen(ENCODED_AS);
+    if (strncmp(text, ENCODED_AS, length) != 0) return false;
+    text += length;
+    for (int i = 0; i < LAYOUT_COUNT; i++) {
+        char *end;
+        long long value = strtoll(text, &end, 10);
+        if (end == text) return false;
+        layout_put(layout, i, value);
+        text = end;
+    }
+    return *text == '\0';
+}

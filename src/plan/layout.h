@@ -1,0 +1,160 @@
+// The keys that a planner may choose: how ranks cut the model, which schedule they run, and where bundles are kept.
+//
+// A *layout* is one value for each of these keys, a plain record of 18 integers that is compared and hashed as bytes. A
+// search holds a hundred thousand of them, so three keys that are lists in a configuration are rules here: how layers
+// are dealt out, how many of them are recomputed, and the attention. The lists themselves are in the configuration that
+// a layout is written into.
+//
+// One row of LAYOUT_KEYS is all that the planners know of a key: reading, writing, comparing, printing, enumerating and
+// sending layouts are loops over the rows. To let them choose one more key, add its row.
+#ifndef LAYOUT_H
+#define LAYOUT_H
+
+#include "config/config.h"
+
+// Rules for lists. Other values of `recompute` and `attention` are those of every stage.
+enum { LAYERS_EVEN, LAYERS_BY_TIME, LAYERS_LISTED }; // listed: as the configuration has them
+enum { RECOMPUTE_TO_FIT = -1, RECOMPUTE_LISTED = -2 };
+enum { ATTENTION_LISTED = -1 };
+
+// Rows are in the order in which a search decides: first the shape, which is how ranks are cut up and what one
+// microbatch is; then the list of actions; then the way to keep bundles.
+//  KEY(field, key of the configuration, field of Config, place in a printed list, properties: see LayoutKey)
+#define LAYOUT_KEYS(KEY)                                                                                               \
+    KEY(tensor, "parallel.tensor", parallel.tensor, 0, .candidates = tensor_values_)                                   \
+    KEY(pipeline, "parallel.pipeline", parallel.pipeline, 1, .lists = true, .candidates = pipeline_values_)            \
+    KEY(data, "parallel.data", parallel.data, 2, .candidates = data_values_)                                           \
+    KEY(placement, "parallel.placement", parallel.placement, 4, .candidates = placement_values_)                       \
+    KEY(micro_batch, "schedule.micro_batch", schedule.micro_batch, 6, .candidates = micro_batch_values_)               \
+    KEY(sequence, "parallel.sequence", parallel.sequence, 3, .candidates = sequence_values_)                           \
+    KEY(attention, "attention.mode", attention.mode, 16, .candidates = attention_values_, .get = get_attention_,       \
+        .set = set_attention_)                                                                                         \
+    KEY(name, "schedule.name", schedule.name, 7, .lists = true, .candidates = name_values_)                            \
+    KEY(chunks, "schedule.chunks", schedule.chunks, 8, .lists = true, .candidates = chunk_values_,                     \
+        .settled = settled_chunks_)                                                                                    \
+    KEY(group, "schedule.group", schedule.group, 9, .lists = true, .candidates = group_values_,                        \
+        .settled = settled_group_, .belongs = is_grouped_)                                                             \
+    KEY(delay, "schedule.delay", schedule.delay, 10, .lists = true, .candidates = delay_values_,                       \
+        .settled = settled_delay_, .belongs = is_delayed_)                                                             \
+    KEY(split, "schedule.split_backward", schedule.split_backward, 11, .lists = true, .candidates = split_values_,     \
+        .settled = settled_split_, .open = SPLIT_AUTO, .undecided = SPLIT_OFF)                                         \
+    KEY(layers, "parallel.layers", parallel.layers_given, 5, .candidates = layer_values_, .rules = layers_words_,      \
+        .get = get_layers_, .set = set_layers_, .same = same_layers_)                                                  \
+    KEY(bpipe, "schedule.bpipe", schedule.bpipe, 12, .lists = true, .open = BPIPE_AUTO, .undecided = BPIPE_OFF)        \
+    KEY(evict_to, "schedule.evict_to", schedule.evict_to, 13, .lists = true, .belongs = layout_evicts)                 \
+    KEY(slots, "schedule.slots", schedule.slots, 14, .lists = true, .belongs = layout_evicts, .free = true)            \
+    KEY(load_ahead, "schedule.load_ahead", schedule.load_ahead, 15, .lists = true, .belongs = layout_evicts,           \
+        .free = true)                                                                                                  \
+    KEY(recompute, "schedule.recompute_layers", schedule.recompute_given, 17, .rules = recompute_words_,               \
+        .get = get_recompute_, .set = set_recompute_, .same = same_recompute_)
+
+typedef struct RunLayout {
+#define AS_FIELD(field, ...) int32_t field;
+    LAYOUT_KEYS(AS_FIELD)
+#undef AS_FIELD
+} RunLayout;
+
+// The index of each row: LAYOUT_tensor, ...
+enum {
+#define AS_INDEX(field, ...) LAYOUT_##field,
+    LAYOUT_KEYS(AS_INDEX)
+#undef AS_INDEX
+        LAYOUT_COUNT
+};
+
+typedef uint32_t LayoutMask; // a bit for each key
+#define LAYOUT_BIT(field) ((LayoutMask)1 << LAYOUT_##field)
+
+// The layouts to enumerate: those of a world, with some keys as they are given.
+typedef struct LayoutSpace {
+    const Config *base; // what the user gave
+    RunLayout given;    // its keys
+    LayoutMask fixed;   // keys that keep their value
+    int64_t world;      // ranks
+} LayoutSpace;
+
+enum { LAYOUT_CANDIDATES = 1024, LAYOUT_MOST_STAGES = 128 };
+
+typedef struct LayoutKey {
+    const char *name;
+    size_t offset;            // in RunLayout
+    size_t field, size;       // of the value in Config, an integer of `size` bytes
+    int printed;              // place in a printed list of keys
+    bool lists;               // the schedule's actions depend on it
+    bool free;                // changing it alone is no change of its own: it follows from others
+    int open, undecided;      // the auto that only a plan can decide, and the value that it counts as until then
+    const char *const *rules; // words of the values LAYERS_EVEN ..., or RECOMPUTE_TO_FIT and those above it
+    // Returns whether the key has a meaning in a layout. NULL: in all.
+    bool (*belongs)(const RunLayout *at);
+    // Returns the number for a value such as `auto` in a layout; an auto that only a plan can decide stays. NULL: none.
+    int64_t (*settled)(const RunLayout *at, int64_t value);
+    // Writes the values to try if the keys of the rows above have theirs, and returns how many. NULL: not enumerated.
+    int (*candidates)(const LayoutSpace *space, const RunLayout *at, int64_t *values);
+    // Read and write the key, and compare it in two configurations. NULL: the field of Config is the value.
+    int64_t (*get)(const Config *config);
+    void (*set)(const RunLayout *at, Config *config);
+    bool (*same)(const Config *from, const Config *to);
+} LayoutKey;
+
+extern const LayoutKey layout_keys[LAYOUT_COUNT];
+
+// Returns the index of a configuration's key, -1 if planners do not choose it.
+int layout_index(const char *key);
+
+int64_t layout_get(const RunLayout *layout, int index);
+void layout_put(RunLayout *layout, int index, int64_t value);
+
+// Reads the layout of a configuration, and writes a layout into one. Rules that need a planner (LAYERS_BY_TIME,
+// RECOMPUTE_TO_FIT) are written as even layers and as no recomputation; lists stay where the layout says so.
+void layout_of(RunLayout *layout, const Config *config);
+void layout_set(const RunLayout *layout, Config *config);
+
+// Returns the keys that a configuration decides. overrides: those that -o gives a value; else those whose value is
+// given anywhere, or could be auto and is not. `auto` decides nothing.
+LayoutMask layout_decided(const Config *config, bool overrides);
+
+// Returns whether `at` has the values that `given` has for the keys of a mask. Keys of evictions do not count where
+// nothing is evicted.
+bool layout_keeps(const RunLayout *at, const RunLayout *given, LayoutMask mask);
+
+// Returns whether two layouts have the same values for the keys of a mask.
+bool layout_same(const RunLayout *a, const RunLayout *b, LayoutMask mask);
+
+// Returns how many keys of a mask have to change to turn `from` into `to`, in which no schedule key is auto.
+int layout_distance(const RunLayout *from, const RunLayout *to, LayoutMask mask);
+
+// Writes the keys that differ as "-o KEY=VALUE ..." and returns how many. Keys that do not apply to `to` are omitted.
+int layout_write_changes(const Config *from, const Config *to, FILE *file);
+
+// Writes a value as people read it: "8", "flash", "by time". Returns `text`.
+enum { LAYOUT_TEXT = 32 };
+char *layout_value_text(int index, int64_t value, char text[LAYOUT_TEXT]);
+
+// Returns the part of a layout on which the actions of its schedule depend, with every other key 0.
+RunLayout layout_list(const RunLayout *layout);
+
+bool layout_evicts(const RunLayout *layout);
+
+// Calls `visit` for each combination of candidates of the rows first to last, the last row varying fastest; the other
+// keys are those of `at`. A visit that returns non-zero ends the walk, which returns the same.
+typedef int LayoutVisit(void *argument, const RunLayout *layout);
+int layout_walk(const LayoutSpace *space, int first, int last, const RunLayout *at, LayoutVisit *visit, void *argument);
+
+// Writes the candidates of one key and returns how many.
+int layout_candidates(const LayoutSpace *space, int index, const RunLayout *at, int64_t values[LAYOUT_CANDIDATES]);
+
+// Returns whether a stage's neighbours may be on other nodes, so that the order of stages matters and is not fixed.
+bool layout_places(const LayoutSpace *space, const RunLayout *at);
+
+// Returns whether both orders are shapes of their own. If the first and the last stage sum the gradients of a tied
+// matrix, either order may be faster; else neighbouring stages belong together, except for pairs that evict to each
+// other.
+bool layout_places_both(const LayoutSpace *space, const RunLayout *at);
+
+// Write a layout as a short text for another process of this program, and read it. Returns false if the text is not
+// from this version.
+enum { LAYOUT_ENCODED = 16 + 12 * LAYOUT_COUNT };
+char *layout_encode(const RunLayout *layout, char text[LAYOUT_ENCODED]);
+bool layout_decode(RunLayout *layout, const char *text);
+
+#endif

@@ -1,0 +1,88 @@
+// The record of the keys that planners choose: its rows are complete, and what one loop writes another one reads.
+#include "plan/layout.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <cmocka.h>
+
+static Config loaded(const char *const *overrides, int count) {
+    Config config;
+    Error err = {0};
+    if (config_load(&config, "configs/llama_tiny.yaml", overrides, count, &err) != 0) fail_msg("%s", err.text);
+    return config;
+}
+
+static void each_row_has_a_place_of_its_own(void **state) {
+    (void)state;
+    LayoutMask places = 0;
+    for (int i = 0; i < LAYOUT_COUNT; i++) {
+        assert_int_equal(layout_index(layout_keys[i].name), i);
+        places |= (LayoutMask)1 << layout_keys[i].printed;
+    }
+    assert_int_equal(places, (LayoutMask)((1ull << LAYOUT_COUNT) - 1));
+    assert_int_equal(layout_index("train.lr"), -1);
+}
+
+// A layout goes through a text, and into another configuration of the same model, without a change.
+static void a_layout_survives_a_text_and_a_configuration(void **state) {
+    (void)state;
+    const char *overrides[] = {"parallel.pipeline=4",         "schedule.name=gis",        "schedule.group=half",
+                               "schedule.bpipe=on",           "schedule.evict_to=host",   "schedule.slots=3",
+                               "schedule.recompute_layers=1", "attention.mode=recompute", "schedule.load_ahead=2"};
+    Config config = loaded(overrides, 9), other = loaded(overrides, 1);
+    RunLayout layout, read, back;
+    char text[LAYOUT_ENCODED];
+    layout_of(&layout, &config);
+    assert_true(layout_decode(&read, layout_encode(&layout, text)));
+    assert_memory_equal(&read, &layout, sizeof layout);
+    layout_set(&read, &other);
+    layout_of(&back, &other);
+    assert_memory_equal(&back, &layout, sizeof layout);
+    assert_int_equal(config_recompute(&other, 2), 1);
+    assert_int_equal(config_attention(&other, 3), ATTENTION_RECOMPUTE);
+}
+
+static void a_text_that_is_cut_or_longer_is_refused(void **state) {
+    (void)state;
+    RunLayout layout = {.tensor = 2}, read;
+    char text[LAYOUT_ENCODED + 8];
+    layout_encode(&layout, text);
+    size_t length = strlen(text);
+    strcat(text, " 0");
+    assert_false(layout_decode(&read, text));
+    text[length - 2] = '\0';
+    assert_false(layout_decode(&read, text));
+    assert_false(layout_decode(&read, ""));
+}
+
+// A key that differs alone is one change, unless it follows from others or means nothing there.
+static void a_change_of_one_key_is_one_change(void **state) {
+    (void)state;
+    const char *overrides[] = {"parallel.pipeline=4", "schedule.bpipe=on", "schedule.slots=3"};
+    Config config = loaded(overrides, 3);
+    RunLayout from, to;
+    layout_of(&from, &config);
+    from.chunks = 1; // a distance is to a layout without auto
+    from.split = SPLIT_OFF;
+    assert_int_equal(layout_distance(&from, &from, ~(LayoutMask)0), 0);
+    for (int i = 0; i < LAYOUT_COUNT; i++) {
+        bool means = layout_keys[i].belongs == NULL || layout_keys[i].belongs(&from);
+        if (i == LAYOUT_name || i == LAYOUT_bpipe) continue; // others follow from them
+        to = from;
+        layout_put(&to, i, layout_get(&from, i) + 2);
+        if (layout_distance(&from, &to, ~(LayoutMask)0) != (means && !layout_keys[i].free))
+            fail_msg("%s", layout_keys[i].name);
+    }
+    assert_int_equal(layout_decided(&config, true), LAYOUT_BIT(pipeline) | LAYOUT_BIT(bpipe) | LAYOUT_BIT(slots));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_row_has_a_place_of_its_own),
+        cmocka_unit_test(a_layout_survives_a_text_and_a_configuration),
+        cmocka_unit_test(a_text_that_is_cut_or_longer_is_refused),
+        cmocka_unit_test(a_change_of_one_key_is_one_change),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
