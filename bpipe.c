@@ -1,30 +1,153 @@
-// Schedules by hand: GPipe, 1F1B and forward-only lists, and the BPipe pass that levels the memory of any of them. The
-// other makers, the text form, the proof and the simulator are in src/schedule. The proof (check.c) shares nothing with
-// the pass but bpipe_partner.
+// The lists that schedules are made of, GPipe, 1F1B and forward-only lists, and the BPipe pass, which levels the memory
+// of any schedule. The other schedules, the text form, the proof and the simulator are in src/schedule. The proof
+// (check.c) shares nothing with the pass but bpipe_partner.
 #include "bpipe.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/schedule/build.h"
-#include "src/schedule/turns.h"
+#include "src/base/alloc.h"
+#include "src/base/number_set.h"
+#include "src/base/units.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Making schedules
+// Lists and schedules
 
-static int least_(int a, int b) {
-    return a < b ? a : b;
+void list_push(ActionList *list, Action action) {
+    if (list->count == list->capacity) {
+        list->capacity = list->capacity == 0 ? 64 : 2 * list->capacity;
+        list->actions = xrealloc(list->actions, (size_t)list->capacity * sizeof *list->actions);
+    }
+    list->actions[list->count++] = action;
 }
 
-// GPipe and 1F1B differ in one number: the forwards that a stage runs before its first backward.
-static int stage_fill_(StageSchedule *stage, int microbatches, int warm_up, bool forward_only, Error *err) {
-    ActionList list = {0};
-    for (int i = 0; i < warm_up; i++) list_compute(&list, ACTION_FORWARD, 0, i);
-    for (int i = 0; i < microbatches && !forward_only; i++) {
-        list_compute(&list, ACTION_BACKWARD, 0, i);
-        if (i < microbatches - warm_up) list_compute(&list, ACTION_FORWARD, 0, i + warm_up);
+void list_compute(ActionList *list, ActionKind kind, int chunk, int microbatch) {
+    list_push(list, (Action){kind, microbatch, chunk, SCHEDULE_NO_PEER});
+}
+
+void list_finish(ActionList *list, StageSchedule *stage) {
+    free(stage->actions);
+    stage->actions = list->actions;
+    stage->count = list->count;
+}
+
+Schedule *schedule_new(const char *name, int stages, int microbatches) {
+    Schedule *schedule = xcalloc(1, sizeof *schedule);
+    snprintf(schedule->name, sizeof schedule->name, "%s", name);
+    schedule->stages = stages;
+    schedule->chunks = 1;
+    schedule->placement = PLACEMENT_LOOP;
+    schedule->microbatches = microbatches;
+    schedule->edge_buffers = SCHEDULE_EDGE_BUFFERS;
+    schedule->forward_only = strcmp(name, "forward") == 0;
+    schedule->stage = xcalloc((size_t)stages, sizeof *schedule->stage);
+    return schedule;
+}
+
+void schedule_free(Schedule *schedule) {
+    if (schedule == NULL) return;
+    for (int s = 0; s < schedule->stages; s++) free(schedule->stage[s].actions);
+    free(schedule->stage);
+    free(schedule);
+}
+
+bool action_computes(ActionKind kind) {
+    return kind == ACTION_FORWARD || kind == ACTION_BACKWARD || kind == ACTION_INPUT || kind == ACTION_WEIGHT;
+}
+
+bool action_frees(ActionKind kind, bool forward_only) {
+    return kind == ACTION_BACKWARD || kind == ACTION_WEIGHT || (forward_only && kind == ACTION_FORWARD);
+}
+
+int schedule_virtual(const Schedule *schedule, int stage, int chunk) {
+    bool back = schedule->placement == PLACEMENT_V && chunk % 2 == 1;
+    return chunk * schedule->stages + (back ? schedule->stages - 1 - stage : stage);
+}
+
+void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int *chunk) {
+    int at = virtual_stage % schedule->stages;
+    *chunk = virtual_stage / schedule->stages;
+    *stage = schedule->placement == PLACEMENT_V && *chunk % 2 == 1 ? schedule->stages - 1 - at : at;
+}
+
+// The result of one walk over a list: the most bundles between their F and the B or W that frees their slot, the most
+// bundles of the partner, and whether a backward is split.
+typedef struct ListCounts {
+    int own, lent;
+    bool split;
+} ListCounts;
+
+static ListCounts list_counts_(const StageSchedule *stage) {
+    ListCounts most = {0};
+    int own = 0, lent = 0;
+    for (int64_t i = 0; i < stage->count; i++) {
+        ActionKind kind = stage->actions[i].kind;
+        own += (kind == ACTION_FORWARD) - action_frees(kind, false);
+        lent += (kind == ACTION_ACCEPT) - (kind == ACTION_RETURN);
+        most.own = max_int(most.own, own);
+        most.lent = max_int(most.lent, lent);
+        most.split |= kind == ACTION_INPUT || kind == ACTION_WEIGHT;
     }
-    return list_finish(&list, stage, err);
+    return most;
+}
+
+int schedule_in_flight(const StageSchedule *stage) {
+    return list_counts_(stage).own;
+}
+
+// Own slots are counted as if nothing were evicted and then cut to the bound, so that a stage that evicts nothing gets
+// exactly the slots that it uses.
+void schedule_finish(Schedule *schedule, int slots) {
+    schedule->slots = slots;
+    schedule->split = false;
+    for (int s = 0; s < schedule->stages; s++) {
+        StageSchedule *stage = &schedule->stage[s];
+        ListCounts counts = list_counts_(stage);
+        stage->lent_slots = counts.lent;
+        stage->own_slots = schedule->forward_only ? 1 : counts.own;
+        schedule->split = schedule->split || counts.split;
+        if (slots > 0) stage->own_slots = min_int(stage->own_slots, slots - stage->lent_slots);
+        if (slots == 0) schedule->slots = max_int(schedule->slots, stage->own_slots);
+    }
+}
+
+Schedule *schedule_fill(const char *name, const ScheduleSpec *spec, Placement placement, StageMaker *maker) {
+    Schedule *schedule = schedule_new(name, spec->stages, spec->microbatches);
+    schedule->chunks = spec->chunks;
+    schedule->placement = placement;
+    for (int s = 0; s < spec->stages; s++) {
+        ActionList list = {0};
+        maker(spec, s, &list);
+        list_finish(&list, &schedule->stage[s]);
+    }
+    schedule_finish(schedule, 0);
+    return schedule;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// GPipe, 1F1B and forward-only lists
+
+// Runs `warm_up` forwards, then a backward and a forward in turn. GPipe and 1F1B differ in `warm_up` alone.
+static void write_stage_(ActionList *list, int microbatches, int warm_up) {
+    for (int i = 0; i < warm_up; i++) list_compute(list, ACTION_FORWARD, 0, i);
+    for (int i = 0; i < microbatches; i++) {
+        list_compute(list, ACTION_BACKWARD, 0, i);
+        if (i + warm_up < microbatches) list_compute(list, ACTION_FORWARD, 0, i + warm_up);
+    }
+}
+
+void gpipe_stage(const ScheduleSpec *spec, int s, ActionList *list) {
+    (void)s;
+    write_stage_(list, spec->microbatches, spec->microbatches);
+}
+
+void one_f_one_b_stage(const ScheduleSpec *spec, int s, ActionList *list) {
+    write_stage_(list, spec->microbatches, spec->stages - s);
+}
+
+static void forward_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
+    (void)s;
+    for (int i = 0; i < spec->microbatches; i++) list_compute(list, ACTION_FORWARD, 0, i);
 }
 
 int schedule_possible(int stages, int microbatches, Error *err) {
@@ -39,59 +162,39 @@ int schedule_possible(int stages, int microbatches, Error *err) {
         microbatches, stages, stages);
 }
 
-// Makes a schedule of one chunk. Stage s begins with p-s forwards, at least `least_warm_up` and at most all of them.
-static Schedule *schedule_make_(const char *name, int stages, int microbatches, int slots, int least_warm_up,
-                                Error *err) {
-    Schedule *schedule = schedule_new(name, stages, microbatches, err);
-    if (schedule == NULL) return NULL;
-    for (int s = 0; s < stages; s++) {
-        int warm_up = stages - s > least_warm_up ? stages - s : least_warm_up;
-        warm_up = least_(warm_up, microbatches);
-        if (stage_fill_(&schedule->stage[s], microbatches, warm_up, schedule->forward_only, err) != 0) {
-            schedule_free(schedule);
-            return NULL;
-        }
-    }
-    schedule_finish(schedule, slots);
-    return schedule;
+static Schedule *make_one_chunk_(const char *name, int stages, int microbatches, StageMaker *maker, Error *err) {
+    bool fewer = maker == forward_stage_ && stages >= 1 && microbatches >= 1;
+    if (!fewer && schedule_possible(stages, microbatches, err) != 0) return NULL;
+    ScheduleSpec spec = {.stages = stages, .microbatches = microbatches, .chunks = 1};
+    return schedule_fill(name, &spec, PLACEMENT_LOOP, maker);
 }
 
 Schedule *schedule_gpipe(int stages, int microbatches, Error *err) {
-    if (schedule_possible(stages, microbatches, err) != 0) return NULL;
-    return schedule_make_("gpipe", stages, microbatches, microbatches, microbatches, err);
+    return make_one_chunk_("gpipe", stages, microbatches, gpipe_stage, err);
 }
 
 Schedule *schedule_1f1b(int stages, int microbatches, Error *err) {
-    if (schedule_possible(stages, microbatches, err) != 0) return NULL;
-    return schedule_make_("1f1b", stages, microbatches, stages, 0, err);
+    return make_one_chunk_("1f1b", stages, microbatches, one_f_one_b_stage, err);
 }
 
 Schedule *schedule_forward(int stages, int microbatches, Error *err) {
-    // Fewer microbatches than stages are allowed here; no microbatch or no stage is not.
-    if ((stages < 1 || microbatches < 1) && schedule_possible(stages, microbatches, err) != 0) return NULL;
-    return schedule_make_("forward", stages, microbatches, 1, microbatches, err);
+    return make_one_chunk_("forward", stages, microbatches, forward_stage_, err);
 }
 
-static int split_stage_(StageSchedule *stage, Error *err) {
-    ActionList list = {0};
-    for (int64_t i = 0; i < stage->count; i++) {
-        Action action = stage->actions[i];
-        if (action.kind != ACTION_BACKWARD) {
-            list_push(&list, action);
-            continue;
-        }
-        list_compute(&list, ACTION_INPUT, action.chunk, action.microbatch);
-        list_compute(&list, ACTION_WEIGHT, action.chunk, action.microbatch);
-    }
-    return list_finish(&list, stage, err);
-}
-
-int schedule_split(Schedule *schedule, Error *err) {
+void schedule_split(Schedule *schedule) {
     for (int s = 0; s < schedule->stages; s++) {
-        if (split_stage_(&schedule->stage[s], err) != 0) return -1;
+        StageSchedule *stage = &schedule->stage[s];
+        ActionList list = {0};
+        for (int64_t i = 0; i < stage->count; i++) {
+            Action action = stage->actions[i];
+            bool whole = action.kind == ACTION_BACKWARD;
+            if (whole) action.kind = ACTION_INPUT;
+            list_push(&list, action);
+            if (whole) list_compute(&list, ACTION_WEIGHT, action.chunk, action.microbatch);
+        }
+        list_finish(&list, stage);
     }
     schedule_finish(schedule, schedule->slots);
-    return 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -125,10 +228,10 @@ int bpipe_min_slots_host(int stages) {
 typedef struct Walk {
     ActionList list;
     const StageSchedule *base;
-    int64_t *place;   // [turns] of the B or I of this turn in the base list
-    int *turn;        // [chunks*microbatches] of a bundle
-    Turns home, away; // whose bundles are in own slots before their turn, and whose are evicted
-    int64_t at;       // the current place
+    int64_t *place;       // [turns] of the B or I of this turn in the base list
+    int *turn;            // [chunks*microbatches] of a bundle
+    NumberSet home, away; // turns whose bundles are in own slots, and turns whose bundles are evicted
+    int64_t at;           // the current place
     int64_t last_forward;
     int turns, microbatches;
     int now;    // turns done
@@ -141,10 +244,6 @@ typedef struct Walk {
     bool silent; // writes no list
 } Walk;
 
-static bool frees_(ActionKind kind) {
-    return kind == ACTION_BACKWARD || kind == ACTION_WEIGHT;
-}
-
 static bool turns_(ActionKind kind) {
     return kind == ACTION_BACKWARD || kind == ACTION_INPUT;
 }
@@ -155,8 +254,8 @@ static int walk_turn_(const Walk *walk, Action action) {
 
 static void walk_move_(Walk *walk, ActionKind kind, int turn) {
     bool evict = kind == ACTION_EVICT;
-    turns_remove(evict ? &walk->home : &walk->away, turn);
-    turns_add(evict ? &walk->away : &walk->home, turn);
+    number_set_remove(evict ? &walk->home : &walk->away, turn);
+    number_set_add(evict ? &walk->away : &walk->home, turn);
     walk->used += evict ? -1 : 1;
     if (walk->silent) return;
     Action action = walk->base->actions[walk->place[turn]];
@@ -167,11 +266,11 @@ static void walk_move_(Walk *walk, ActionKind kind, int turn) {
 static bool walk_make_room_(Walk *walk, int wanted, int needed) {
     int missing = walk->used + wanted - walk->slots, turn = walk->newest + 1;
     for (int found = 0; found < missing; found++) {
-        turn = turns_before(&walk->home, turn);
+        turn = number_set_before(&walk->home, turn);
         if (turn <= needed) return false;
     }
     for (turn = walk->newest + 1; missing > 0; missing--) {
-        turn = turns_before(&walk->home, turn);
+        turn = number_set_before(&walk->home, turn);
         walk_move_(walk, ACTION_EVICT, turn);
     }
     return true;
@@ -187,7 +286,7 @@ static void walk_load_(Walk *walk, int turn) {
 static void walk_before_forward_(Walk *walk) {
     bool follows = walk->at < walk->last_forward;
     for (int64_t i = walk->at + 1; follows && walk->base->actions[i].kind != ACTION_FORWARD; i++) {
-        if (frees_(walk->base->actions[i].kind)) follows = false;
+        if (action_frees(walk->base->actions[i].kind, false)) follows = false;
     }
     if (follows && walk_make_room_(walk, 2, walk->now)) return;
     if (!walk_make_room_(walk, 1, walk->now)) walk->failed = true;
@@ -198,7 +297,7 @@ static int walk_rise_(const Walk *walk, int turn) {
     int rise = 0, most = 0;
     for (int64_t i = walk->at; i < walk->place[turn]; i++) {
         ActionKind kind = walk->base->actions[i].kind;
-        rise += (kind == ACTION_FORWARD) - frees_(kind);
+        rise += (kind == ACTION_FORWARD) - action_frees(kind, false);
         if (rise > most) most = rise;
     }
     return most;
@@ -206,15 +305,15 @@ static int walk_rise_(const Walk *walk, int turn) {
 
 // Before a turn, loads the first evicted bundle of the next `ahead` turns into the slot of the newest.
 static void walk_swap_(Walk *walk) {
-    int next = walk->now + 1, last = walk->now + least_(walk->ahead, walk->newest - walk->now);
-    while (next <= last && !turns_has(&walk->away, next)) next++;
+    int next = walk->now + 1, last = walk->now + min_int(walk->ahead, walk->newest - walk->now);
+    while (next <= last && !number_set_has(&walk->away, next)) next++;
     if (next > last || !walk_make_room_(walk, 1 + walk_rise_(walk, next), next)) return;
     walk_load_(walk, next);
 }
 
 static bool freed_before_(const Walk *walk, int turn) {
     for (int64_t i = walk->at; i < walk->place[turn]; i++) {
-        if (frees_(walk->base->actions[i].kind)) return true;
+        if (action_frees(walk->base->actions[i].kind, false)) return true;
     }
     return false;
 }
@@ -223,15 +322,15 @@ static bool freed_before_(const Walk *walk, int turn) {
 // if no slot is freed before the next turn does the newest bundle make room.
 static void walk_home_(Walk *walk) {
     int next = walk->now - 1;
-    while (walk->used < walk->slots && (next = turns_after(&walk->away, next)) >= 0) walk_load_(walk, next);
+    while (walk->used < walk->slots && (next = number_set_after(&walk->away, next)) >= 0) walk_load_(walk, next);
     next = walk->now + 1;
-    if (next > walk->newest || !turns_has(&walk->away, next) || freed_before_(walk, next)) return;
+    if (next > walk->newest || !number_set_has(&walk->away, next) || freed_before_(walk, next)) return;
     if (walk_make_room_(walk, 1, next)) walk_load_(walk, next);
 }
 
 // Loads the bundle of this very turn, if a slot for it came too late to load it earlier.
 static void walk_late_(Walk *walk) {
-    if (!turns_has(&walk->away, walk->now)) return;
+    if (!number_set_has(&walk->away, walk->now)) return;
     if (walk_make_room_(walk, 1, walk->now))
         walk_load_(walk, walk->now);
     else
@@ -247,22 +346,22 @@ static void walk_action_(Walk *walk, Action action) {
     if (!walk->silent) list_push(&walk->list, action);
     if (forward) {
         int turn = walk_turn_(walk, action);
-        turns_add(&walk->home, turn);
+        number_set_add(&walk->home, turn);
         if (turn > walk->newest) walk->newest = turn;
     }
-    if (turns_(action.kind)) turns_remove(&walk->home, walk->now++);
-    walk->used += forward - frees_(action.kind);
+    if (turns_(action.kind)) number_set_remove(&walk->home, walk->now++);
+    walk->used += forward - action_frees(action.kind, false);
 }
 
-// Reads where the turns of stage s are. Call walk_free_ in any case. -1: memory ran out.
-static int walk_prepare_(Walk *walk, const Schedule *base, int s) {
+// Reads where the turns of stage s are. Call walk_free_ afterwards.
+static void walk_prepare_(Walk *walk, const Schedule *base, int s) {
     size_t bundles = (size_t)base->chunks * (size_t)base->microbatches;
     walk->base = &base->stage[s];
     walk->microbatches = base->microbatches;
-    walk->place = calloc(bundles, sizeof *walk->place);
-    walk->turn = calloc(bundles, sizeof *walk->turn);
-    if (walk->place == NULL || walk->turn == NULL) return -1;
-    if (turns_create(&walk->home, (int)bundles) != 0 || turns_create(&walk->away, (int)bundles) != 0) return -1;
+    walk->place = xcalloc(bundles, sizeof *walk->place);
+    walk->turn = xcalloc(bundles, sizeof *walk->turn);
+    number_set_create(&walk->home, (int)bundles);
+    number_set_create(&walk->away, (int)bundles);
     for (int64_t i = 0; i < walk->base->count; i++) {
         Action action = walk->base->actions[i];
         if (action.kind == ACTION_FORWARD) walk->last_forward = i;
@@ -270,21 +369,20 @@ static int walk_prepare_(Walk *walk, const Schedule *base, int s) {
         walk->turn[(int64_t)action.chunk * walk->microbatches + action.microbatch] = walk->turns;
         walk->place[walk->turns++] = i;
     }
-    return 0;
 }
 
 static void walk_free_(Walk *walk) {
     free(walk->list.actions);
     free(walk->place);
     free(walk->turn);
-    turns_free(&walk->home);
-    turns_free(&walk->away);
+    number_set_free(&walk->home);
+    number_set_free(&walk->away);
 }
 
 // Walks from the start of the list with as many slots.
 static void walk_(Walk *walk, int slots) {
-    turns_clear(&walk->home);
-    turns_clear(&walk->away);
+    number_set_clear(&walk->home);
+    number_set_clear(&walk->away);
     walk->slots = slots;
     walk->newest = -1;
     walk->now = walk->used = 0;
@@ -294,35 +392,27 @@ static void walk_(Walk *walk, int slots) {
     }
 }
 
-static int no_memory_(Error *err) {
-    return error_set(err, EXIT_FAILED, "no memory for a schedule of this size");
-}
-
 static int balance_stage_(Schedule *schedule, int s, const Schedule *base, EvictTarget target, int ahead, Error *err) {
     int peer = target == EVICT_TO_HOST ? SCHEDULE_HOST : bpipe_partner(schedule->stages, s);
     Walk walk = {.ahead = ahead, .peer = peer};
-    int status = walk_prepare_(&walk, base, s);
-    if (status == 0) walk_(&walk, schedule->slots);
-    if (status != 0 || walk.list.failed) {
-        status = -1;
-        no_memory_(err);
-    } else if (walk.failed) {
-        status = error_set(err, EXIT_USAGE,
-                           "%d slots are too few to balance %s on stage %d with schedule.load_ahead %d; use more slots "
-                           "or a smaller load_ahead",
-                           walk.slots, base->name, s, ahead);
-    } else {
-        status = list_finish(&walk.list, &schedule->stage[s], err);
+    walk_prepare_(&walk, base, s);
+    walk_(&walk, schedule->slots);
+    if (!walk.failed) {
+        list_finish(&walk.list, &schedule->stage[s]);
         walk.list.actions = NULL;
     }
     walk_free_(&walk);
-    return status;
+    if (!walk.failed) return 0;
+    return error_set(err, EXIT_USAGE,
+                     "%d slots are too few to balance %s on stage %d with schedule.load_ahead %d; use more slots "
+                     "or a smaller load_ahead",
+                     walk.slots, base->name, s, ahead);
 }
 
 // Writes A and R into the acceptor's list: what the evictor posts after its B or I(c,i), the acceptor posts right after
 // its own B or I(c,i). That one is complete before the evictor's can begin, whatever the durations, so no transfer ever
 // waits for the acceptor to reach it.
-static int balance_acceptor_(Schedule *schedule, int s, Error *err) {
+static void balance_acceptor_(Schedule *schedule, int s) {
     const StageSchedule *evictor = &schedule->stage[s];
     StageSchedule *acceptor = &schedule->stage[bpipe_partner(schedule->stages, s)];
     ActionList list = {0};
@@ -338,7 +428,7 @@ static int balance_acceptor_(Schedule *schedule, int s, Error *err) {
         }
     }
     while (next < acceptor->count) list_push(&list, acceptor->actions[next++]);
-    return list_finish(&list, acceptor, err);
+    list_finish(&list, acceptor);
 }
 
 // Returns the most bundles that at one time wait for their W or are needed by the current action: with fewer slots, no
@@ -359,10 +449,11 @@ static int host_needs_(const Schedule *base, int s) {
     int in_flight = schedule_in_flight(&base->stage[s]), slots = held_(&base->stage[s]);
     Walk walk = {.ahead = 1, .peer = SCHEDULE_HOST, .silent = true};
     if (slots < 2) slots = 2;
-    bool ready = slots < in_flight && walk_prepare_(&walk, base, s) == 0;
-    for (walk.failed = true; ready && walk.failed && slots < in_flight; slots += walk.failed) walk_(&walk, slots);
+    if (slots >= in_flight) return in_flight;
+    walk_prepare_(&walk, base, s);
+    for (walk.failed = true; walk.failed && slots < in_flight; slots += walk.failed) walk_(&walk, slots);
     walk_free_(&walk);
-    return ready ? slots : in_flight;
+    return slots;
 }
 
 // Returns the fewest slots for a stage: to the host what its walk succeeds with; to a partner the bundles that both
@@ -371,7 +462,7 @@ static int balance_needs_(const Schedule *base, int s, EvictTarget target) {
     if (target == EVICT_TO_HOST) return host_needs_(base, s);
     int in_flight = schedule_in_flight(&base->stage[s]), partner = bpipe_partner(base->stages, s);
     if (partner == SCHEDULE_NO_PEER) return in_flight;
-    return least_(in_flight, (in_flight + schedule_in_flight(&base->stage[partner])) / 2 + 1);
+    return min_int(in_flight, (in_flight + schedule_in_flight(&base->stage[partner])) / 2 + 1);
 }
 
 int bpipe_least_slots(const Schedule *base, EvictTarget target) {
@@ -419,12 +510,11 @@ static int balance_allowed_(const Schedule *base, int slots, EvictTarget target,
 }
 
 // Returns an empty copy of the base: "bpipe" over 1F1B and GPipe, "bpipe-gis" over gis.
-static Schedule *balance_new_(const Schedule *base, int slots, Error *err) {
+static Schedule *balance_new_(const Schedule *base, int slots) {
     bool plain = strcmp(base->name, "1f1b") == 0 || strcmp(base->name, "gpipe") == 0;
     char name[sizeof base->name];
     snprintf(name, sizeof name, "bpipe%s%.24s", plain ? "" : "-", plain ? "" : base->name);
-    Schedule *schedule = schedule_new(name, base->stages, base->microbatches, err);
-    if (schedule == NULL) return NULL;
+    Schedule *schedule = schedule_new(name, base->stages, base->microbatches);
     schedule->chunks = base->chunks;
     schedule->placement = base->placement;
     schedule->edge_buffers = base->edge_buffers;
@@ -435,21 +525,17 @@ static Schedule *balance_new_(const Schedule *base, int slots, Error *err) {
 Schedule *bpipe_balance_ahead(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err) {
     if (balance_allowed_(base, slots, target, ahead, err) != 0) return NULL;
     if (slots == 0) slots = bpipe_least_slots(base, target);
-    Schedule *schedule = balance_new_(base, slots, err);
-    if (schedule == NULL) return NULL;
-    int status = 0;
-    for (int s = 0; s < base->stages && status == 0; s++) {
-        status = balance_stage_(schedule, s, base, target, ahead, err);
+    Schedule *schedule = balance_new_(base, slots);
+    for (int s = 0; s < base->stages; s++) {
+        if (balance_stage_(schedule, s, base, target, ahead, err) == 0) continue;
+        schedule_free(schedule);
+        return NULL;
     }
-    for (int s = 0; s < base->stages && status == 0 && target == EVICT_TO_PEER; s++) {
+    for (int s = 0; s < base->stages && target == EVICT_TO_PEER; s++) {
         const StageSchedule *stage = &schedule->stage[s];
         bool evicts = false;
         for (int64_t i = 0; i < stage->count && !evicts; i++) evicts = stage->actions[i].kind == ACTION_EVICT;
-        if (evicts) status = balance_acceptor_(schedule, s, err);
-    }
-    if (status != 0) {
-        schedule_free(schedule);
-        return NULL;
+        if (evicts) balance_acceptor_(schedule, s);
     }
     schedule_finish(schedule, slots);
     return schedule;

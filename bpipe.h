@@ -125,15 +125,18 @@ void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int 
 // Returns whether an action computes (F, B, I, W) or moves a bundle (E, A, R, L).
 bool action_computes(ActionKind kind);
 
+// Returns whether a compute action frees the own slot of its bundle at its end: B and W; F in a forward-only schedule.
+bool action_frees(ActionKind kind, bool forward_only);
+
 // Where bpipe_balance evicts to.
 typedef enum EvictTarget {
     EVICT_TO_PEER, // stage s to stage p-1-s: E and L on one side, A and R on the other
     EVICT_TO_HOST, // every stage to its own host memory: E and L alone
 } EvictTarget;
 
-// Makers; src/schedule/kinds.h lists all of them by name. The caller owns the result (schedule_free). NULL and err
-// (code 2) if the arguments make no schedule: stages or microbatches < 1, fewer microbatches than stages; code 1 if
-// memory runs out.
+// The next functions make schedules; src/schedule/kinds.h lists all schedules by name. The caller owns the result
+// (schedule_free). NULL and err (code 2) if the arguments make no schedule: stages or microbatches < 1, fewer
+// microbatches than stages.
 
 // Runs all forwards, then all backwards in microbatch order. Slots: microbatches.
 Schedule *schedule_gpipe(int stages, int microbatches, Error *err);
@@ -141,19 +144,19 @@ Schedule *schedule_gpipe(int stages, int microbatches, Error *err);
 // Stage s starts min(p-s, m) forwards, then alternates backward and forward (PipeDream-Flush). Slots: p.
 Schedule *schedule_1f1b(int stages, int microbatches, Error *err);
 
-// Runs forwards alone, for validation; one slot, used by one microbatch after another. Fewer microbatches than stages
+// Runs only forwards, for validation; one slot, used by one microbatch after another. Fewer microbatches than stages
 // are allowed.
 Schedule *schedule_forward(int stages, int microbatches, Error *err);
 
-// Makes the same with the chunks, the placement and the edge buffers of another schedule. microbatches >= 1.
-Schedule *schedule_forward_like(const Schedule *like, int microbatches, Error *err);
+// Makes a forward-only schedule with the chunks, the placement and the edge buffers of another one. microbatches >= 1.
+Schedule *schedule_forward_like(const Schedule *like, int microbatches);
 
 // Returns bpipe_balance of 1F1B, evicting to the partner.
 Schedule *schedule_bpipe(int stages, int microbatches, int slots, Error *err);
 
 // Replaces every B by I and W, one right after the other: gradients leave for the previous stage before those of the
-// weights are computed. Slots do not change. -1 with err (code 1); the schedule may then only be freed.
-int schedule_split(Schedule *schedule, Error *err);
+// weights are computed. Slots do not change.
+void schedule_split(Schedule *schedule);
 
 // Runs the BPipe pass: returns a copy of `base` in which no stage needs more than `slots` slots, with the same compute
 // actions. The base may be any schedule that moves no bundles yet; eviction to a partner needs loop placement. Fewer
@@ -206,6 +209,51 @@ Schedule *schedule_parse(const char *text, Error *err);
 // Writes an action to `text` in this schedule's text form: F3, E3>0, L3<h, or with chunk numbers F3.1, E3.1>0. Returns
 // `text`.
 char *action_text(const Schedule *schedule, Action action, char text[32]);
+
+// --- for the functions that make schedules. A stage's list grows action by action; schedule_finish then counts slots.
+
+typedef struct ActionList {
+    Action *actions;
+    int64_t count, capacity;
+} ActionList;
+
+// The parameters of a schedule. Zeroes are defaults, except for delay; schedule_complete of kinds.h fills them in.
+typedef struct ScheduleSpec {
+    int stages, microbatches;
+    int chunks; // 0: the kind's default
+    int group;  // microbatches that pass a chunk one after another; 0: p; SCHEDULE_GROUP_HALF
+    int delay;  // backwards by which W comes after its I; SCHEDULE_DELAY_MOST
+    bool split; // write every B as I and W; schedules that need I and W have them anyway
+} ScheduleSpec;
+
+// Writes the list of stage s.
+typedef void StageMaker(const ScheduleSpec *spec, int s, ActionList *list);
+void gpipe_stage(const ScheduleSpec *spec, int s, ActionList *list);
+void one_f_one_b_stage(const ScheduleSpec *spec, int s, ActionList *list);
+
+void list_push(ActionList *list, Action action);
+
+// Appends an action that computes: F, B, I or W.
+void list_compute(ActionList *list, ActionKind kind, int chunk, int microbatch);
+
+// Hands the list over to the stage, which frees the list that it had.
+void list_finish(ActionList *list, StageSchedule *stage);
+
+// Returns a schedule with empty lists, one chunk, loop placement and the usual edge buffers.
+Schedule *schedule_new(const char *name, int stages, int microbatches);
+
+// Returns a finished schedule whose lists `maker` has written. spec has every default filled in.
+Schedule *schedule_fill(const char *name, const ScheduleSpec *spec, Placement placement, StageMaker *maker);
+
+// Ends the making of a schedule: sets `split` and every stage's own and lent slots. slots: the bound; 0: the number of
+// slots that the fullest stage needs.
+void schedule_finish(Schedule *schedule, int slots);
+
+// Checks that there is at least one stage, and a microbatch for each. -1 with err (code 2).
+int schedule_possible(int stages, int microbatches, Error *err);
+
+// Returns the most bundles of a stage between their F and the B or W that frees their slot, evicted or not.
+int schedule_in_flight(const StageSchedule *stage);
 
 #ifdef __cplusplus
 }

@@ -65,7 +65,7 @@ void batch_seek(Batch *batch, int64_t step, int64_t samples) {
 }
 
 int64_t batch_position(const Batch *batch, int64_t step) {
-    return batch->first_sample + (step - batch->first_step) * batch->config->train.global_batch;
+    return batch->first_sample + config_samples(batch->config, batch->first_step, step);
 }
 
 int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err) {

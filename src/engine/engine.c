@@ -1,18 +1,27 @@
 // The engine runs one stage's list of a schedule, word for word (engine.h).
 //
 // Compute actions (F, B, I, W) run in list order on the calling thread. Transfers (E, A, R, L) go into one queue and
-// move beside compute, as do the messages between virtual stages. None has a thread of its own: engine_progress_ moves
-// all of them, called while an action waits, and by layers between their operations.
+// move beside compute, as do the messages between virtual stages. No transfer has a thread of its own: engine_progress_
+// moves all of them. The engine calls it while an action waits, and layers call it between their operations.
 //
-// A bundle is known by its number, chunk * microbatches + microbatch. Where it is, and who may touch it, is the state
-// of its slot (slots.h); an action that finds its slot in another state than the proof promised fails with a sentence.
+// Three decisions to know:
+//
+//   - A bundle is known by its number, chunk * microbatches + microbatch. The state of its slot (slots.h) says where
+//     the bundle is and who may touch it. An action that finds its slot in another state than the proof promised fails
+//     with a sentence that names both.
+//   - A bundle goes to the partner and back as a message of the pair's group. E and L are messages that this stage
+//     moves, one at a time. A and R only say that a lent slot may be written or read (comm_pushed.h), so all that are
+//     posted and have their slot are in flight at once, and the evictor never waits for the acceptor's compute:
+//
+//       evictor   queue  E1 | E3 | L1 | E5 ...      one copy at a time, in list order
+//       acceptor  queue  [A1 A3 R1] A5 ...          offered ahead; A5 waits for the slot that R1 frees
+//
+//   - The host runs ahead of a GPU. What an action reads or frees is guarded by the events of the actions before it,
+//     never by the order of calls.
 #include "engine.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 
-#include "links.h"
-#include "offload.h"
-#include "rehearsal.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,13 +29,18 @@
 // only if the input has arrived.
 typedef enum Lack { LACK_NOTHING, LACK_INPUT, LACK_OUTPUT, LACK_SLOT, LACK_LOAD } Lack;
 
-// The transfer queue: the transfers of the list in list order. [0, done) are complete, item `done` may be in progress.
+// A transfer in flight.
+typedef struct Flight {
+    Slot *slot;
+    CommRequest request; // its message to or from the partner
+} Flight;
+
+// The transfer queue: the transfers of the list in list order. [0, done) are complete, [done, started) in flight.
 typedef struct Queue {
     int64_t *actions;
-    int64_t posted, done;
-    bool under_way;
-    Slot *slot;          // of the transfer in progress
-    CommRequest request; // to or from the partner
+    int64_t posted, started, done;
+    Flight *flights; // [most]: transfer i at i % most
+    int most;        // an E or L, and an A or R for each lent slot
 } Queue;
 
 struct Engine {
@@ -34,13 +48,11 @@ struct Engine {
     Backend *be;
     StatusPage *status_page;
     int index;
-    Comm *pair, *control; // EngineGroups
-    int partner;          // rank in pair
-    SlotPool own, lent;
-    OffloadStore host, partners; // eviction without the partner's help: to host memory, to slots that the partner lends
-    bool alone;                  // the evictor of this pair moves bundles alone; A and R are only noted
-    Checksum *checksum;          // NULL: none
-    char note[256];
+    Comm *pair;  // EngineGroups
+    int partner; // rank in pair
+    SlotPool own, lent, host;
+    Event *host_copied; // the copy to or from host memory
+    Checksum *checksum; // NULL: none
     Links links;
     Queue queue;
     // --- the current run
@@ -55,7 +67,7 @@ struct Engine {
     uint64_t *left_with;     // per bundle, its checksum when it was evicted
     EngineRun run;
     float scale;
-    Error error; // of a transfer that failed during compute
+    Error error; // the first transfer or message that failed during compute
 };
 
 static const Action *engine_action_(const Engine *engine, int64_t i) {
@@ -72,12 +84,6 @@ static char *engine_text_(const Engine *engine, const Action *action, char text[
 
 // ---------------------------------------------------------------- the queue
 
-// Returns the store that the transfer copies to or from, or NULL if it goes by messages.
-static OffloadStore *offload_store_(Engine *engine, const Action *action) {
-    if (action->peer == SCHEDULE_HOST) return &engine->host;
-    return engine->alone ? &engine->partners : NULL;
-}
-
 // Which pool a transfer moves, and between which states its slot goes.
 typedef struct Movement {
     SlotPool *pool;
@@ -93,14 +99,15 @@ static Movement movement_(Engine *engine, ActionKind kind) {
     return kind == ACTION_EVICT ? evict : kind == ACTION_LOAD ? load : kind == ACTION_ACCEPT ? accept : give_back;
 }
 
-// Returns the slot that the transfer at the head of the queue needs, or NULL if it has to wait.
+// Returns the slot that the next transfer of the queue needs, or NULL if it has to wait.
 static Slot *transfer_slot_(Engine *engine, const Action *action, const Movement *move) {
     if (!move->sends) return slots_free(move->pool, true);
     if (action->kind == ACTION_EVICT) {
         int64_t made = engine->forward_action[engine_bundle_(engine, action)];
         if (made < 0 || !engine->be->event_done(engine->be, engine->end_events[made])) return NULL;
     }
-    return slots_find(move->pool, engine_bundle_(engine, action));
+    Slot *slot = slots_find(move->pool, engine_bundle_(engine, action));
+    return slot != NULL && slot->state == SLOT_FILLING ? NULL : slot; // R before its A has completed
 }
 
 // Adds to an error which message it was: "step 12: the bundle of microbatch 5 from stage 0 to stage 3: ...". With
@@ -125,100 +132,109 @@ static int blame_transfer_(const Engine *engine, const Action *action, Error *er
     return blame_message_(engine, "the bundle", action->microbatch, action->chunk, evictor, evictor, to, err);
 }
 
-// Starts the head of the queue. Returns 1 if it was started, 0 if it has to wait, -1 with err.
+// Starts a copy to host memory (E) or back (L). The slot there changes hands at once: the next transfer of the queue
+// starts after this one.
+static int copy_to_host_(Engine *engine, const Action *action, const Slot *slot, const char *who, Error *err) {
+    Backend *be = engine->be;
+    bool evicts = action->kind == ACTION_EVICT;
+    int bundle = engine_bundle_(engine, action);
+    Slot *there = evicts ? slots_free(&engine->host, false) : slots_find(&engine->host, bundle);
+    if (slots_move(&engine->host, there, evicts ? SLOT_FREE : SLOT_HELD, evicts ? SLOT_HELD : SLOT_FREE, bundle, who,
+                   err) != 0)
+        return -1;
+    be->copy(be, STREAM_EVICT, evicts ? there->memory : slot->memory, evicts ? slot->memory : there->memory,
+             engine->own.slot_bytes);
+    be->event_record(be, engine->host_copied, STREAM_EVICT);
+    return 0;
+}
+
+// Starts the next transfer of the queue. Returns 1 if it was started, 0 if it has to wait, -1 with err.
 static int queue_start_(Engine *engine, Error *err) {
     Queue *queue = &engine->queue;
-    const Action *action = engine_action_(engine, queue->actions[queue->done]);
+    int64_t i = queue->actions[queue->started];
+    const Action *action = engine_action_(engine, i);
     Movement move = movement_(engine, action->kind);
+    if (move.pool == &engine->own && queue->done < queue->started) return 0;
     Slot *slot = transfer_slot_(engine, action, &move);
     if (slot == NULL) return 0;
     char who[32];
     int bundle = engine_bundle_(engine, action), started;
     if (slots_move(move.pool, slot, move.before, move.during, bundle, engine_text_(engine, action, who), err) != 0)
         return -1;
-    queue->slot = slot;
-    queue->under_way = true;
+    Flight *flight = &queue->flights[queue->started++ % queue->most];
+    flight->slot = slot;
     int64_t bytes = move.pool->slot_bytes;
     if (engine->checksum != NULL && action->kind == ACTION_EVICT)
         engine->left_with[bundle] = checksum_of(engine->checksum, slot->memory, bytes);
-    engine->times[queue->actions[queue->done]].begin = clock_seconds();
-    OffloadStore *store = offload_store_(engine, action);
+    engine->times[i].begin = clock_seconds();
     Comm *pair = engine->pair;
-    if (store != NULL)
-        started =
-            move.sends ? offload_put(store, bundle, slot->memory, err) : offload_get(store, bundle, slot->memory, err);
+    if (action->peer == SCHEDULE_HOST)
+        started = copy_to_host_(engine, action, slot, who, err);
     else
-        started = move.sends ? pair->send(pair, engine->partner, slot->memory, bytes, &queue->request, err)
-                             : pair->receive(pair, engine->partner, slot->memory, bytes, &queue->request, err);
+        started = move.sends ? pair->send(pair, engine->partner, slot->memory, bytes, &flight->request, err)
+                             : pair->receive(pair, engine->partner, slot->memory, bytes, &flight->request, err);
     return started == 0 ? 1 : -1;
 }
 
 // Compares the checksum of a bundle that was loaded with the one it was evicted with, whatever way it took.
-static int check_bundle_(Engine *engine, const Action *action, Error *err) {
+static int check_bundle_(Engine *engine, const Action *action, const Slot *slot, Error *err) {
     if (engine->checksum == NULL || action->kind != ACTION_LOAD) return 0;
-    uint64_t back = checksum_of(engine->checksum, engine->queue.slot->memory, engine->own.slot_bytes);
+    uint64_t back = checksum_of(engine->checksum, slot->memory, engine->own.slot_bytes);
     return checksum_compare(engine->left_with[engine_bundle_(engine, action)], back, err);
 }
 
-// Returns 1 if the transfer in progress is complete, 0 if not, -1 with err.
+// Returns 1 if the oldest transfer in flight is complete, 0 if not, -1 with err.
 static int queue_finish_(Engine *engine, Error *err) {
     Queue *queue = &engine->queue;
-    const Action *action = engine_action_(engine, queue->actions[queue->done]);
-    OffloadStore *store = offload_store_(engine, action);
-    int done = store != NULL ? offload_done(store) : engine->pair->test(engine->pair, &queue->request, err);
+    int64_t i = queue->actions[queue->done];
+    const Action *action = engine_action_(engine, i);
+    Flight *flight = &queue->flights[queue->done % queue->most];
+    int done = action->peer == SCHEDULE_HOST ? engine->be->event_done(engine->be, engine->host_copied)
+                                             : engine->pair->test(engine->pair, &flight->request, err);
     if (done == 0) return 0;
-    if (done < 0 || check_bundle_(engine, action, err) != 0) return blame_transfer_(engine, action, err);
+    if (done < 0 || check_bundle_(engine, action, flight->slot, err) != 0) return blame_transfer_(engine, action, err);
     Movement move = movement_(engine, action->kind);
     char who[32];
-    queue->slot->occupied = NULL;
-    if (slots_move(move.pool, queue->slot, move.during, move.after, engine_bundle_(engine, action),
+    flight->slot->occupied = NULL;
+    if (slots_move(move.pool, flight->slot, move.during, move.after, engine_bundle_(engine, action),
                    engine_text_(engine, action, who), err) != 0)
         return -1;
-    engine->times[queue->actions[queue->done]].end = clock_seconds();
+    engine->times[i].end = clock_seconds();
     engine->run.evictions += action->kind == ACTION_EVICT;
-    queue->under_way = false;
-    queue->done++;
+    // A transfer that was offered ahead begins when it is the oldest: the partner makes one at a time.
+    if (++queue->done < queue->started) engine->times[queue->actions[queue->done]].begin = engine->times[i].end;
     return 1;
 }
 
-// Posts action i, a transfer. If the evictor moves bundles alone, A and R are only noted.
-static int engine_post_(Engine *engine, int64_t i, Error *err) {
-    const Action *action = engine_action_(engine, i);
-    bool accept = action->kind == ACTION_ACCEPT;
-    if (!engine->alone || (!accept && action->kind != ACTION_RETURN)) {
-        engine->queue.actions[engine->queue.posted++] = i;
-        return 0;
+static int queue_progress_(Engine *engine, Error *err) {
+    const Queue *queue = &engine->queue;
+    int moved = 1;
+    while (moved > 0) {
+        moved = queue->done < queue->started ? queue_finish_(engine, err) : 0;
+        if (moved == 0 && queue->started < queue->posted) moved = queue_start_(engine, err);
     }
-    char who[32];
-    int bundle = engine_bundle_(engine, action);
-    Slot *slot = accept ? slots_free(&engine->lent, false) : slots_find(&engine->lent, bundle);
-    engine->times[i].begin = engine->times[i].end = clock_seconds();
-    return slots_move(&engine->lent, slot, accept ? SLOT_FREE : SLOT_HELD, accept ? SLOT_HELD : SLOT_FREE, bundle,
-                      engine_text_(engine, action, who), err);
+    return moved;
 }
 
 // ---------------------------------------------------------------- progress
 
 // Names the message that failed; messages of a link go in the order of microbatches.
-static void blame_link_(const Engine *engine, const P2pLink *link, int chunk, bool forward, Error *err) {
+static void blame_link_(const Engine *engine, const P2pLink *link, Error *err) {
     char to[32];
     snprintf(to, sizeof to, "stage %d", link->sends ? link->peer : engine->index);
-    blame_message_(engine, forward ? "the activation" : "the gradient", link->finished, chunk, engine->index,
-                   link->sends ? engine->index : link->peer, to, err);
+    blame_message_(engine, link->way == P2P_FORWARD ? "the activation" : "the gradient", link->finished, link->chunk,
+                   engine->index, link->sends ? engine->index : link->peer, to, err);
 }
 
-// Advances everything that goes on beside compute. The first error is kept; the run ends when it is next checked.
+// Advances everything that moves while this stage computes. Keeps the first error, with which the next check ends the
+// run.
 static void engine_progress_(void *argument) {
     Engine *engine = (Engine *)argument;
-    Queue *queue = &engine->queue;
     Error *err = &engine->error;
     P2pLink *link;
     for (int i = 0; err->code == 0 && (link = links_at(&engine->links, i)) != NULL; i++)
-        if (p2p_progress(link, err) != 0)
-            blame_link_(engine, link, i / (2 * P2P_WAYS), i / 2 % P2P_WAYS == P2P_FORWARD, err);
-    int moved = err->code == 0;
-    while (moved > 0 && queue->done < queue->posted)
-        moved = queue->under_way ? queue_finish_(engine, err) : queue_start_(engine, err);
+        if (p2p_progress(link, err) != 0) blame_link_(engine, link, err);
+    if (err->code == 0) queue_progress_(engine, err);
 }
 
 // Does the same from inside compute; being called means that compute has made progress.
@@ -229,7 +245,7 @@ static void engine_poll_(void *argument) {
 
 // ---------------------------------------------------------------- compute
 
-// Returns the links that a compute action reads and writes; W has none.
+// Returns the links that a compute action reads and writes; NULL for W.
 static void action_links_(Engine *engine, const Action *action, P2pLink **in, P2pLink **out) {
     ChunkLinks *links = &engine->links.chunk[action->chunk];
     P2pWay way = action->kind == ACTION_FORWARD ? P2P_FORWARD : P2P_BACKWARD;
@@ -321,7 +337,7 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
     Stage *stage = engine->stage;
     ActionKind kind = action->kind;
     bool forward = kind == ACTION_FORWARD, weights = kind == ACTION_WEIGHT;
-    bool frees = weights || kind == ACTION_BACKWARD || (forward && engine->schedule->forward_only);
+    bool frees = action_frees(kind, engine->schedule->forward_only);
     SlotState before = forward ? SLOT_FREE : weights ? SLOT_READING : SLOT_HELD;
     SlotState during = forward ? SLOT_FILLING : SLOT_READING, after = forward ? SLOT_HELD : SLOT_READING;
     P2pLink *in, *out;
@@ -346,7 +362,10 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
     if (be->range_end != NULL) be->range_end(be);
     if (ran != 0) return -1;
     if (forward) engine->forward_action[bundle] = i;
-    if (in != NULL) p2p_used(in, engine->end_events[i]), p2p_used(out, engine->end_events[i]);
+    if (!weights) {
+        p2p_used(in, engine->end_events[i]);
+        p2p_used(out, engine->end_events[i]);
+    }
     if (frees) slot->occupied = engine->end_events[i];
     return slots_move(&engine->own, slot, during, frees ? SLOT_FREE : after, bundle, who, err);
 }
@@ -389,11 +408,11 @@ static int engine_begin_(Engine *engine, const char *label, const Schedule *sche
     memset(&engine->run, 0, sizeof engine->run);
     memset(engine->times, 0, (size_t)list->count * sizeof *engine->times);
     for (int i = 0; i < schedule->chunks * schedule->microbatches; i++) engine->forward_action[i] = -1;
-    engine->queue.posted = engine->queue.done = 0;
+    engine->queue.posted = engine->queue.started = engine->queue.done = 0;
     slots_begin(&engine->own);
     slots_begin(&engine->lent);
     for (int i = 0; (link = links_at(&engine->links, i)) != NULL; i++)
-        p2p_begin(link, schedule->forward_only && i / 2 % P2P_WAYS == P2P_BACKWARD ? 0 : schedule->microbatches);
+        p2p_begin(link, schedule->forward_only && link->way == P2P_BACKWARD ? 0 : schedule->microbatches);
     return 0;
 }
 
@@ -427,6 +446,7 @@ static void collect_(Engine *engine, EngineRun *run) {
         if (engine->run.begin == 0.0) engine->run.begin = time->begin;
         engine->run.end = time->end;
         engine->run.busy += time->end - time->begin;
+        if (engine_action_(engine, i)->kind == ACTION_FORWARD) engine->run.forward += time->end - time->begin;
     }
     engine->run.times = engine->times;
     engine->run.count = engine->list->count;
@@ -438,8 +458,10 @@ static void collect_(Engine *engine, EngineRun *run) {
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err) {
     if (engine_begin_(engine, label, schedule, scale, err) != 0) return -1;
     for (int64_t i = 0; i < engine->list->count; i++) {
-        bool computes = action_computes(engine_action_(engine, i)->kind);
-        if ((computes ? engine_compute_(engine, i, err) : engine_post_(engine, i, err)) != 0) return -1;
+        if (!action_computes(engine_action_(engine, i)->kind))
+            engine->queue.actions[engine->queue.posted++] = i;
+        else if (engine_compute_(engine, i, err) != 0)
+            return -1;
         engine_progress_(engine); // send what was just made or posted, before the next action is checked
         if (engine->be->check != NULL && engine->be->check(engine->be, err) != 0) return -1;
     }
@@ -450,15 +472,30 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
 
 // ---------------------------------------------------------------- life
 
-static int create_offload_(Engine *engine, const SlotCounts *slots, Comm *control, Error *err) {
-    if (offload_host(&engine->host, engine->be, slots->host, slots->bytes, err) != 0) return -1;
-    if (control == NULL) return 0;
-    char why[256];
-    if (offload_pair(&engine->partners, engine->be, &engine->lent, control, &engine->alone, why, err) != 0) return -1;
-    if (why[0] != '\0')
-        snprintf(engine->note, sizeof engine->note,
-                 "stage %d sends what it evicts as messages, which its partner has to take: %.160s", engine->index,
-                 why);
+static int create_slots_(Engine *engine, const SlotCounts *slots, Error *err) {
+    Backend *be = engine->be;
+    engine->queue.most = slots->lent + 1;
+    engine->queue.flights = xcalloc((size_t)engine->queue.most, sizeof *engine->queue.flights);
+    engine->host_copied = be->event_create(be);
+    if (slots_create(&engine->own, be, "own", MEMORY_OWN_SLOTS, slots->own, slots->bytes, err) != 0) return -1;
+    if (slots_create(&engine->lent, be, "lent", MEMORY_LENT_SLOTS, slots->lent, slots->bytes, err) != 0) return -1;
+    return slots_create_host(&engine->host, be, slots->host, slots->bytes, err);
+}
+
+// Connects this stage and its partner, first from the evictor to the acceptor and then back. The acceptor lends its
+// slots, where both directions have their one end. If a schedule lets each of the two evict to the other, a direction
+// has ends in slots of both, so no slots are lent and bundles go as messages.
+static int connect_pair_(Engine *engine, const Schedule *schedule, Error *err) {
+    Comm *pair = engine->pair;
+    if (pair == NULL || pair->connect == NULL) return 0;
+    int lent = schedule->stage[engine->index].lent_slots;
+    int theirs = schedule->stage[bpipe_partner(schedule->stages, engine->index)].lent_slots;
+    bool lends = lent > 0 && theirs == 0, borrows = lent == 0 && theirs > 0;
+    int64_t bytes = lends ? lent * engine->lent.slot_bytes : borrows ? theirs * engine->own.slot_bytes : 0;
+    for (int sender = 0; sender < 2; sender++)
+        if (pair->connect(pair, engine->partner, pair->rank == sender, lends ? engine->lent.memory : NULL, bytes,
+                          err) != 0)
+            return -1;
     return 0;
 }
 
@@ -470,14 +507,11 @@ Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *
     engine->status_page = status_page;
     engine->index = stage->at.stage;
     engine->pair = groups->pair;
-    engine->control = groups->pair_control;
     engine->checksum = groups->checksum;
     engine->partner = groups->pair == NULL ? -1 : 1 - groups->pair->rank;
     stage->pass.poll = engine_poll_;
     stage->pass.poll_argument = engine;
-    if (slots_create(&engine->own, engine->be, "own", MEMORY_OWN_SLOTS, slots->own, slots->bytes, err) == 0 &&
-        slots_create(&engine->lent, engine->be, "lent", MEMORY_LENT_SLOTS, slots->lent, slots->bytes, err) == 0 &&
-        create_offload_(engine, slots, groups->pair_control, err) == 0 &&
+    if (create_slots_(engine, slots, err) == 0 && connect_pair_(engine, schedule, err) == 0 &&
         links_create(&engine->links, engine->be, schedule, engine->index, stage->at.message_bytes, groups->lanes,
                      err) == 0)
         return engine;
@@ -485,32 +519,10 @@ Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *
     return NULL;
 }
 
-int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
-    if (!engine->be->loads_late) return 0;
-    return rehearse(engine->stage, schedule, &engine->links, engine->own.slots[0].memory, err);
-}
-
-const char *engine_note(const Engine *engine) {
-    return engine->note;
-}
-
-void engine_use_pair(Engine *engine, Comm *pair) {
-    engine->pair = pair;
-    engine->partner = 1 - pair->rank;
-}
-
-bool engine_alone(const Engine *engine) {
-    return engine->alone;
-}
-
-int engine_part(Engine *engine, Error *err) {
-    return engine->alone ? offload_part(&engine->partners, engine->control, err) : 0;
-}
-
 void engine_destroy(Engine *engine) {
     if (engine == NULL) return;
     Backend *be = engine->be;
-    for (int64_t i = 0; engine->begin_events != NULL && engine->end_events != NULL && i < engine->capacity; i++) {
+    for (int64_t i = 0; i < engine->capacity; i++) {
         be->event_destroy(be, engine->begin_events[i]);
         be->event_destroy(be, engine->end_events[i]);
     }
@@ -520,10 +532,65 @@ void engine_destroy(Engine *engine) {
     free(engine->forward_action);
     free(engine->left_with);
     free(engine->queue.actions);
-    offload_destroy(&engine->partners);
-    offload_destroy(&engine->host);
+    free(engine->queue.flights);
+    be->event_destroy(be, engine->host_copied);
     links_destroy(&engine->links);
+    slots_destroy(&engine->host);
     slots_destroy(&engine->own);
     slots_destroy(&engine->lent);
     free(engine);
+}
+
+// ---------------------------------------------------------------- the rehearsal
+
+// Fills a message buffer with normals of variance 1, others for each `stream`, because the same products are timed
+// afterwards to choose their kernels (device/products.h): a GPU whose clock is limited by power multiplies zeros faster
+// than data, so what is fastest for zeros need not be fastest for data. The device draws them as fp32, in pieces that
+// fit into `bundle`, which the next forward overwrites.
+static void draw_message_(Stage *stage, void *message, uint64_t stream, void *bundle) {
+    Backend *be = stage->be;
+    int64_t count = stage->at.message_bytes / be->element, piece = stage->at.bundle_bytes / (int64_t)sizeof(float);
+    for (int64_t first = 0; message != NULL && first < count; first += piece) {
+        int64_t drawn = count - first < piece ? count - first : piece;
+        const NormalRows draw = {.scale = 1.0f, .stream = stream, .first = (uint64_t)first};
+        be->draw_normal(be, bundle, 1, drawn, &draw);
+        be->from_float(be, (char *)message + first * be->element, bundle, drawn);
+    }
+}
+
+// Runs microbatch 0 through one chunk and back. One slot is enough. parts: in one part, in two.
+static int rehearse_chunk_(Engine *engine, int chunk, float scale, const bool parts[2], Error *err) {
+    Stage *stage = engine->stage;
+    void *bundle = engine->own.slots[0].memory;
+    const P2pLink *in = engine->links.chunk[chunk].in, *out = engine->links.chunk[chunk].out;
+    void *x = p2p_buffer(&in[P2P_FORWARD]), *y = p2p_buffer(&out[P2P_FORWARD]);
+    void *dy = p2p_buffer(&in[P2P_BACKWARD]), *dx = p2p_buffer(&out[P2P_BACKWARD]);
+    draw_message_(stage, x, 0, bundle);
+    draw_message_(stage, dy, 1, bundle);
+    for (int split = 0; split < 2; split++) {
+        if (!parts[split]) continue;
+        if (stage_forward(stage, chunk, 0, bundle, x, y, scale, err) != 0) return -1;
+        if (scale > 0.0f && stage_backward(stage, chunk, 0, bundle, dy, dx, split == 1, err) != 0) return -1;
+        if (split == 1 && stage_weights(stage, chunk, 0, bundle, err) != 0) return -1;
+    }
+    return 0;
+}
+
+// Reads from the list how backwards run: whole (B), split (I and W), or both.
+int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
+    Stage *stage = engine->stage;
+    const StageSchedule *list = &schedule->stage[engine->index];
+    bool parts[2] = {schedule->forward_only, false};
+    void (*layer_done)(void *, int64_t) = stage->layer_done;
+    int status = 0;
+    if (!engine->be->loads_late) return 0;
+    for (int64_t i = 0; i < list->count; i++) {
+        parts[0] |= list->actions[i].kind == ACTION_BACKWARD;
+        parts[1] |= list->actions[i].kind == ACTION_INPUT;
+    }
+    stage->layer_done = NULL; // its gradients belong to no step
+    for (int c = 0; status == 0 && c < schedule->chunks; c++)
+        status = rehearse_chunk_(engine, c, schedule->forward_only ? 0.0f : 1.0f, parts, err);
+    stage->layer_done = layer_done;
+    return status == 0 ? engine->be->synchronize(engine->be, err) : -1;
 }

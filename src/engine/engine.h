@@ -1,8 +1,8 @@
 // Runs one stage's list of a schedule, word for word.
 //
-// Compute actions run in list order on the compute stream; E, A, R and L go through one queue, in list order, beside
-// them. The host waits for what an action needs, keeps everything else moving while it waits, and yields its core in
-// between. The rules are those of bpipe.h, under which the schedule was proved.
+// Compute actions run in list order on the compute stream; E, A, R and L go through one queue, in list order, at the
+// same time. The host waits for what an action needs, keeps everything else moving while it waits, and yields its core
+// in between. The rules are those of bpipe.h, under which the schedule was proved.
 #ifndef ENGINE_H
 #define ENGINE_H
 
@@ -24,6 +24,7 @@ typedef struct EngineRun {
     ActionTime *times; // one per action of the list; the engine's, valid until the next run
     int64_t count;
     double busy;       // seconds in F, B, I and W
+    double forward;    // seconds in F
     double begin, end; // first start and last end of those
     double exposed;    // seconds in which one of those had its input but waited for a load or a slot
     int64_t evictions; // E actions
@@ -34,27 +35,16 @@ typedef struct Engine Engine;
 
 typedef struct EngineGroups {
     Comm *const *lanes; // [p2p_lanes of the schedule], rank = stage in each; may be NULL with one stage
-    Comm *pair;         // this stage and its partner, the evictor first; NULL if there is none
-    Comm *pair_control; // the same two, messages in host memory; NULL: bundles go over `pair`
-    Checksum *checksum; // of bundles, compared from eviction to load; NULL: none
+    Comm *pair;         // this stage and its partner, the lower stage first, for bundles; NULL: no bundle moves
+    Checksum *checksum; // compares every bundle from eviction to load; NULL: bundles are not compared
 } EngineGroups;
 
-// Allocates slots and message buffers. `schedule`: any that places chunks as those of engine_run will, with at least as
-// many edge buffers. status_page may be NULL.
+// Allocates slots and message buffers, and connects the links and the pair; so all ranks of a pipeline call it.
+// `schedule`: any that places chunks as those of engine_run will, with at least as many edge buffers and lent slots.
+// status_page may be NULL.
 Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *slots, const EngineGroups *groups,
                       StatusPage *status_page, Error *err);
-// Ends the lending of a pair. Both stages call it after a run without errors, before engine_destroy. -1 with err.
-int engine_part(Engine *engine, Error *err);
 void engine_destroy(Engine *engine);
-
-// Returns why this stage uses a slower transfer path, as one sentence; empty if it does not.
-const char *engine_note(const Engine *engine);
-
-// Returns whether bundles of this stage's pair move without the acceptor's help.
-bool engine_alone(const Engine *engine);
-// Sends bundles over this group from now on, like EngineGroups.pair: for a group that is created only if engine_alone
-// says that it is needed.
-void engine_use_pair(Engine *engine, Comm *pair);
 
 // Runs the stage's list of `schedule`, whose slots must not exceed the plan's. scale: of the loss's gradient; 0 for
 // forward-only lists. label ("step 12") prefixes the action in status messages. On return everything is complete on the

@@ -1,6 +1,15 @@
 // The end of a step (optimizer.h). Two decisions keep the numbers the same for every partition. The two gradients of a
 // tied weight have a buffer each and are added once, embedding first, even if they are on one rank. Squares are summed
 // per tensor and then added in the table's order, whichever rank holds the tensor.
+//
+// The order of a step's end, which data, tensor and tied groups depend on:
+//
+//   gradients   sum over data ranks (zero.c), into each rank's piece
+//   tied        embedding + head, in that order, on one rank or between the two that hold them
+//   norms       sum over tensor ranks, which each saw a part of the rows or heads
+//   squares     one number per tensor; the world's sum only gathers them, because one rank has each
+//   step guard  decides, from numbers that are equal on all ranks (step_guard.h)
+//   AdamW       each data rank updates its piece; then the pieces are gathered
 #include "optimizer.h"
 #include "base/alloc.h"
 
@@ -24,7 +33,7 @@ struct Optimizer {
     Owned *owned;      // parallel to `list`
     int64_t count;
     double *squares; // (tensor ranks, table entries): the holder of a tensor fills its entry, the others leave zero
-    double *own;     // of the list
+    double *own;     // squared norms of the list's entries
 };
 
 bool optimizer_counts(const Stage *stage, const Tensor *tensor) {
@@ -75,7 +84,25 @@ void optimizer_destroy(Optimizer *optimizer) {
     free(optimizer);
 }
 
-static double decay_(const TrainConfig *train, double progress) {
+// Returns the share of the learning rate's range that is left in the decay of wsd, `left` being the share of the decay
+// that is still to come. 1 - sqrt: Haegele et al., Scaling Laws and Compute-Optimal Training Beyond Fixed Training
+// Durations, 2024.
+static double decay_shape_(const TrainConfig *train, double left) {
+    switch (train->decay_shape) {
+    case DECAY_COSINE:
+        return 0.5 * (1.0 + cos(3.14159265358979323846 * (1.0 - left)));
+    case DECAY_SQRT:
+    case DECAY_1_SQRT:
+        return 1.0 - sqrt(1.0 - left);
+    default:
+        return left;
+    }
+}
+
+static double decay_(const TrainConfig *train, int64_t step) {
+    double steps = (double)(train->steps - train->warmup_steps);
+    double progress = (double)(step - train->warmup_steps) / steps, left = (1.0 - progress) / 0.1;
+    if (train->decay_steps > 0) left = (double)(train->steps - step) / (double)train->decay_steps;
     double low = train->lr * train->min_lr_ratio, range = train->lr - low;
     switch (train->schedule) {
     case LR_COSINE:
@@ -83,7 +110,9 @@ static double decay_(const TrainConfig *train, double progress) {
     case LR_LINEAR:
         return low + range * (1.0 - progress);
     case LR_WSD:
-        return progress <= 0.9 ? train->lr : low + range * (1.0 - progress) / 0.1;
+        if (train->decay_steps == 0 && train->decay_shape == DECAY_LINEAR) // keeps the bits of earlier versions
+            return progress <= 0.9 ? train->lr : low + range * (1.0 - progress) / 0.1;
+        return left >= 1.0 ? train->lr : low + range * decay_shape_(train, left);
     default:
         return train->lr;
     }
@@ -91,8 +120,7 @@ static double decay_(const TrainConfig *train, double progress) {
 
 double optimizer_lr(const TrainConfig *train, int64_t step) {
     if (step <= train->warmup_steps) return train->lr * (double)step / (double)train->warmup_steps;
-    double left = (double)(train->steps - train->warmup_steps);
-    return decay_(train, (double)(step - train->warmup_steps) / left);
+    return decay_(train, step);
 }
 
 static int optimizer_sum_(Comm *comm, float *data, int64_t count, Error *err) {

@@ -38,7 +38,7 @@ typedef struct Blame {
     const TensorSpec *gradient; // the first in the order of the backward whose gradient is not finite; NULL: none
     const TensorSpec *weight;   // the first, in the order of the forward, that is not finite itself; NULL: none
     int gradient_stage, weight_stage;
-    double squares; // of that gradient: inf or nan
+    double squares; // squared norm of that gradient: inf or nan
 } Blame;
 int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err);
 

@@ -1,5 +1,14 @@
 // Messages between virtual stages (p2p.h). A link never blocks: the engine asks whether its next message is ready and
 // lets all links advance while it waits or computes.
+//
+// The counters of both ends while message 3 travels, with two buffers a side (message i uses buffer i % 2):
+//
+//   sender    finished 3   messages 0-2 have left; their buffers may be written
+//             started 4    message 3 is with `comm`
+//             opened 5     F4 has written message 4, which leaves when F4 is complete on the device
+//   receiver  opened 2     messages 0 and 1 have been read; their buffers may be received into
+//             finished 3   message 2 has arrived and waits for the action that reads it
+//             started 4    message 3 is expected; message 4 needs the buffer that message 2 is still in
 #include "p2p.h"
 #include "base/alloc.h"
 
@@ -77,7 +86,8 @@ int p2p_create(P2pLink *link, Backend *be, Comm *comm, int peer, bool sends, int
     return comm == NULL ? 0 : p2p_allocate_(link, err);
 }
 
-int p2p_create_local(P2pLink *from, P2pLink *to, Backend *be, int buffers, int64_t bytes, Error *err) {
+// Creates both ends of a direction between two chunks of this rank.
+static int p2p_create_local_(P2pLink *from, P2pLink *to, Backend *be, int buffers, int64_t bytes, Error *err) {
     p2p_set_(from, be, true, buffers, bytes);
     p2p_set_(to, be, false, buffers, bytes);
     from->end = to;
@@ -85,7 +95,8 @@ int p2p_create_local(P2pLink *from, P2pLink *to, Backend *be, int buffers, int64
     return p2p_allocate_(from, err);
 }
 
-int p2p_connect(P2pLink *link, Error *err) {
+// Prepares the link's messages, together with its other end.
+static int p2p_connect_(P2pLink *link, Error *err) {
     Comm *comm = link->comm;
     if (comm == NULL || comm->connect == NULL) return 0;
     void *memory = link->sends ? NULL : link->memory;
@@ -165,4 +176,71 @@ void p2p_used(P2pLink *link, const Event *when) {
 
 bool p2p_drained(const P2pLink *link) {
     return link->finished == link->expected;
+}
+
+// ---------------------------------------------------------------- all links of a stage
+
+// Creates one end of one direction over the boundary between virtual stages g and g+1. If both are on this stage, both
+// ends are created when the sending one is asked for.
+static int links_create_one_(Links *links, const Schedule *schedule, int stage, int64_t bytes, Comm *const *lanes,
+                             int chunk, int g, P2pWay way, Error *err) {
+    int ends[2][2]; // stage and chunk of g, then of g+1
+    int depth = schedule->edge_buffers, mine = g == schedule_virtual(schedule, stage, chunk) ? 0 : 1;
+    bool sends = mine == (way == P2P_FORWARD ? 0 : 1);
+    P2pLink *link = sends ? &links->chunk[chunk].out[way] : &links->chunk[chunk].in[way];
+    if (g < 0 || g + 1 == schedule->stages * schedule->chunks)
+        return p2p_create(link, links->be, NULL, -1, sends, depth, bytes, err);
+    for (int i = 0; i < 2; i++) schedule_home(schedule, g + i, &ends[i][0], &ends[i][1]);
+    if (ends[0][0] != ends[1][0])
+        return p2p_create(link, links->be, lanes[p2p_lane(schedule, g, way)], ends[1 - mine][0], sends, depth, bytes,
+                          err);
+    P2pLink *other = &links->chunk[ends[1 - mine][1]].in[way];
+    return sends ? p2p_create_local_(link, other, links->be, depth, bytes, err) : 0;
+}
+
+// Connects the boundaries to other stages: first the even ones, since no two of them share a stage if stages are in a
+// row, then the odd ones. The order is the same on all stages, so that each finds its peer at the same boundary.
+static int links_connect_(Links *links, const Schedule *schedule, int stage, Error *err) {
+    for (int parity = 0; parity < 2; parity++)
+        for (int end = 0; end < 2 * schedule->chunks; end++) {
+            ChunkLinks *own = &links->chunk[end / 2];
+            bool above = end % 2 == 1; // the boundary after the chunk's virtual stage
+            int g = schedule_virtual(schedule, stage, end / 2) - !above;
+            if (g % 2 != parity) continue; // also true of -1, which is no boundary
+            P2pLink *forward = above ? &own->out[P2P_FORWARD] : &own->in[P2P_FORWARD];
+            P2pLink *backward = above ? &own->in[P2P_BACKWARD] : &own->out[P2P_BACKWARD];
+            if (p2p_connect_(forward, err) != 0 || p2p_connect_(backward, err) != 0) return -1;
+        }
+    return 0;
+}
+
+int links_create(Links *links, Backend *be, const Schedule *schedule, int stage, int64_t message_bytes,
+                 Comm *const *lanes, Error *err) {
+    *links = (Links){.be = be, .chunks = schedule->chunks, .edge_buffers = schedule->edge_buffers};
+    for (int c = 0; c < schedule->chunks; c++)
+        for (int way = 0; way < P2P_WAYS; way++)
+            for (int above = 0; above < 2; above++) {
+                int g = schedule_virtual(schedule, stage, c) - !above;
+                if (links_create_one_(links, schedule, stage, message_bytes, lanes, c, g, (P2pWay)way, err) != 0)
+                    return -1;
+            }
+    for (int c = 0; c < schedule->chunks; c++)
+        for (P2pWay way = P2P_FORWARD; way < P2P_WAYS; way++) {
+            ChunkLinks *own = &links->chunk[c];
+            own->in[way].way = own->out[way].way = way;
+            own->in[way].chunk = own->out[way].chunk = c;
+        }
+    return links_connect_(links, schedule, stage, err);
+}
+
+P2pLink *links_at(Links *links, int i) {
+    ChunkLinks *chunk = &links->chunk[i / (2 * P2P_WAYS)];
+    int way = i / 2 % P2P_WAYS;
+    if (i >= 2 * P2P_WAYS * links->chunks) return NULL;
+    return i % 2 == 0 ? &chunk->in[way] : &chunk->out[way];
+}
+
+void links_destroy(Links *links) {
+    P2pLink *link;
+    for (int i = 0; (link = links_at(links, i)) != NULL; i++) p2p_destroy(link);
 }

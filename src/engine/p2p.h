@@ -8,21 +8,24 @@
 #include "backend/backend.h"
 #include "bpipe.h"
 #include "comm/comm.h"
+#include "stage.h"
 
 // The two directions over a boundary between virtual stages g and g+1.
 typedef enum P2pWay { P2P_FORWARD, P2P_BACKWARD, P2P_WAYS } P2pWay;
 
 // One end of one direction. Messages are numbered from 0 in each run; message i uses buffer i mod `buffers`. A sender
-// has written `opened` messages, a receiver has consumed `opened`. `started` and `finished` count transfers.
+// has written `opened` messages, a receiver has consumed `opened`.
 typedef struct P2pLink {
     Comm *comm;                // NULL: the other end is not on another rank
     const struct P2pLink *end; // the other end, if on this rank; without comm and end there is no neighbour
     int peer;                  // rank in comm, which is its stage
+    int chunk;                 // the chunk of this stage that sends or receives here
+    P2pWay way;
     bool sends;
     int buffers;
-    int64_t bytes, expected; // message size; messages in this run
-    int64_t started, finished;
-    int64_t opened; // sender: messages written; receiver: messages consumed
+    int64_t bytes, expected;   // message size; messages in this run
+    int64_t started, finished; // transfers
+    int64_t opened;            // sender: messages written; receiver: messages consumed
     void *memory;
     const Event **used;    // (buffers) sender: message written; receiver: message read
     CommRequest *requests; // (buffers)
@@ -40,13 +43,8 @@ int p2p_lane(const Schedule *schedule, int g, P2pWay way);
 // none).
 int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, int64_t page);
 
-// `comm` and `peer`: the other rank, or NULL if there is none. -1 with err if memory runs out.
+// Creates one end. `comm` and `peer`: the other rank, or NULL if there is no neighbour. -1 with err if memory runs out.
 int p2p_create(P2pLink *link, Backend *be, Comm *comm, int peer, bool sends, int buffers, int64_t bytes, Error *err);
-// Creates both ends of a direction between two chunks of one rank.
-int p2p_create_local(P2pLink *from, P2pLink *to, Backend *be, int buffers, int64_t bytes, Error *err);
-// Prepares the link's messages, together with its other end. All links of a schedule are connected in one order on all
-// stages.
-int p2p_connect(P2pLink *link, Error *err);
 void p2p_destroy(P2pLink *link);
 
 // Starts a run of `expected` messages.
@@ -65,5 +63,28 @@ void p2p_used(P2pLink *link, const Event *when);
 
 // Returns whether all messages of this run have been sent or received.
 bool p2p_drained(const P2pLink *link);
+
+// --- all links of a stage
+
+// The links of one chunk: activations come from the previous virtual stage and go to the next, gradients the other way.
+typedef struct ChunkLinks {
+    P2pLink in[P2P_WAYS], out[P2P_WAYS];
+} ChunkLinks;
+
+typedef struct Links {
+    Backend *be;
+    int chunks;
+    int edge_buffers; // buffers on each side of each link
+    ChunkLinks chunk[STAGE_MOST_CHUNKS];
+} Links;
+
+// Creates and connects the links of a stage. Every stage calls this. lanes: EngineGroups. -1 with err; destroy them all
+// the same.
+int links_create(Links *links, Backend *be, const Schedule *schedule, int stage, int64_t message_bytes,
+                 Comm *const *lanes, Error *err);
+void links_destroy(Links *links);
+
+// Returns the links one after another, NULL after the last.
+P2pLink *links_at(Links *links, int i);
 
 #endif

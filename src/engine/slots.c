@@ -1,31 +1,57 @@
-// Slots and their states (slots.h).
+// Slots and their states (slots.h). A state changes in two steps, at an action's start and at its end:
+//
+//   own    FREE -F, L-> FILLING -> HELD -E-> LEAVING -> FREE
+//                                  HELD -B-> READING -> FREE; if the backward is split, I begins READING and W ends it
+//   lent   FREE -A-> FILLING -> HELD -R-> LEAVING -> FREE
+//   host   FREE -E-> HELD -L-> FREE
+//
+// On a GPU a state changes when the host has queued the work. A free slot that the device still reads remembers the
+// event that ends this (`occupied`).
 #include "slots.h"
 #include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+static void place_slots_(SlotPool *pool, int count) {
+    pool->count = count;
+    pool->slots = xcalloc((size_t)count, sizeof *pool->slots);
+    for (int i = 0; i < count; i++)
+        pool->slots[i] = (Slot){.memory = (char *)pool->memory + i * pool->slot_bytes, .bundle = -1};
+}
 
 int slots_create(SlotPool *pool, Backend *be, const char *name, MemoryCategory category, int count, int64_t slot_bytes,
                  Error *err) {
-    memset(pool, 0, sizeof *pool);
-    pool->name = name;
-    pool->category = category;
-    pool->be = be;
-    pool->slot_bytes = slot_bytes;
+    *pool = (SlotPool){.name = name, .category = category, .slot_bytes = slot_bytes, .be = be};
     if (count == 0) return 0;
-    pool->slots = xcalloc((size_t)count, sizeof *pool->slots);
     pool->memory = be->allocate(be, category, count * slot_bytes, name, err);
     if (pool->memory == NULL) return -1;
-    pool->count = count;
-    for (int i = 0; i < count; i++) {
-        pool->slots[i].memory = (char *)pool->memory + i * slot_bytes;
-        pool->slots[i].bundle = -1;
-    }
+    place_slots_(pool, count);
     return 0;
 }
 
+int slots_create_host(SlotPool *pool, Backend *be, int count, int64_t slot_bytes, Error *err) {
+    *pool = (SlotPool){.name = "host", .on_host = true, .slot_bytes = slot_bytes, .be = be};
+    if (count == 0) return 0;
+    int64_t bytes = count * slot_bytes;
+    void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return error_set(err, EXIT_FAILED, "out of host memory for %d evicted bundles of %lld bytes", count,
+                         (long long)slot_bytes);
+    pool->memory = memory;
+    place_slots_(pool, count);
+    return be->pin == NULL ? 0 : be->pin(be, memory, bytes, err);
+}
+
 void slots_destroy(SlotPool *pool) {
-    if (pool->memory != NULL) pool->be->release(pool->be, pool->category, pool->memory, pool->count * pool->slot_bytes);
+    int64_t bytes = pool->count * pool->slot_bytes;
+    if (pool->memory != NULL && pool->on_host) {
+        if (pool->be->unpin != NULL) pool->be->unpin(pool->be, pool->memory);
+        munmap(pool->memory, (size_t)bytes);
+    } else if (pool->memory != NULL) {
+        pool->be->release(pool->be, pool->category, pool->memory, bytes);
+    }
     free(pool->slots);
     memset(pool, 0, sizeof *pool);
 }

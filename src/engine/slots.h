@@ -1,15 +1,15 @@
-// Activation slots: the only places an activation can be. A stage has a fixed number of equal slots, its own and those
-// it lends to its partner. Every slot knows what it holds; using one out of turn is an error that names slot and
-// action.
+// Activation slots: the only places an activation can be. A stage has a fixed number of equal slots: its own, those it
+// lends to its partner, and those in host memory. Every slot knows what it holds; using one out of turn is an error
+// that names slot and action.
 #ifndef SLOTS_H
 #define SLOTS_H
 
 #include "backend/backend.h"
 
-// What a stage needs: its own slots, those it lends, and places in host memory for evicted bundles.
+// What a stage needs: its own slots, the slots it lends, and slots in host memory for evicted bundles.
 typedef struct SlotCounts {
     int own, lent, host;
-    int64_t bytes; // of one
+    int64_t bytes; // bytes of one slot
 } SlotCounts;
 
 typedef enum SlotState {
@@ -28,8 +28,9 @@ typedef struct Slot {
 } Slot;
 
 typedef struct SlotPool {
-    const char *name; // "own", "lent"
+    const char *name; // "own", "lent", "host"
     MemoryCategory category;
+    bool on_host; // allocated by this process, not by the backend, and not counted in a category
     Slot *slots;
     int count, in_use, most_in_use;
     void *memory; // one allocation: slot i at i * slot_bytes
@@ -40,9 +41,11 @@ typedef struct SlotPool {
 // Allocates `count` slots, which may be 0: count * slot_bytes (a multiple of MEMORY_ALIGN).
 int slots_create(SlotPool *pool, Backend *be, const char *name, MemoryCategory category, int count, int64_t slot_bytes,
                  Error *err);
+// Allocates the slots in host memory, pinned so that the device copies at full speed.
+int slots_create_host(SlotPool *pool, Backend *be, int count, int64_t slot_bytes, Error *err);
 void slots_destroy(SlotPool *pool);
 
-// Begins a run, with the device idle: no slot is occupied, and most_in_use starts anew. Events of the previous run are
+// Begins a run, with the device idle: no slot is occupied, and most_in_use starts at 0. Events of the previous run are
 // forgotten, because this run records them again.
 void slots_begin(SlotPool *pool);
 

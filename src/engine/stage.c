@@ -95,13 +95,19 @@ static void layout_tensors_(StageTensors *tensors, const TensorTable *table, con
                             int data_rank) {
     int64_t ranges[2 + STAGE_MOST_CHUNKS][2];
     int count = 0;
-    if (at->first) ranges[count][0] = 0, ranges[count++][1] = table->first_layer;
+    if (at->first) {
+        ranges[count][0] = 0;
+        ranges[count++][1] = table->first_layer;
+    }
     for (int c = 0; c < at->chunks; c++) {
         ranges[count][0] = table->first_layer + at->chunk[c].first_layer * table->per_layer;
         ranges[count][1] = ranges[count][0] + at->chunk[c].layers * table->per_layer;
         count++;
     }
-    if (at->last) ranges[count][0] = table->head, ranges[count++][1] = table->count;
+    if (at->last) {
+        ranges[count][0] = table->head;
+        ranges[count++][1] = table->count;
+    }
     Split split = {at->shape.tensor_rank, at->shape.tensor_ranks, data_rank, (int)config->parallel.data};
     tensors_layout(tensors, table, ranges, count, &split, config->train.precision);
     if (config_shards_gradients(config)) tensors_shard_gradients(tensors);
@@ -235,7 +241,7 @@ static int register_workspace_(Stage *stage, Error *err) {
 
 static int allocate_data_(Stage *stage, Error *err) {
     Backend *be = stage->be;
-    int64_t bytes = memory_round(stage->microbatches * stage->at.shape.rows * 4);
+    int64_t bytes = memory_round(stage->most_microbatches * stage->at.shape.rows * 4);
     if (stage->at.first && (stage->tokens = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "tokens", err)) == NULL)
         return -1;
     if (!stage->at.last) return 0;
@@ -250,7 +256,7 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
     stage->model = model;
     stage->config = config;
     stage->be = be;
-    stage->microbatches = config_microbatches(config);
+    stage->microbatches = stage->most_microbatches = config_microbatches(config);
     stage_shape(&stage->at, model, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
     stage->pass.be = be;
     stage->pass.tensor = tensor;
@@ -262,7 +268,7 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
     if (allocate_work_(stage, err) != 0 || allocate_sums_(stage, err) != 0 || allocate_data_(stage, err) != 0 ||
         register_workspace_(stage, err) != 0)
         return -1;
-    tensors_init(&stage->tensors, be, config->train.seed, config->model.layers);
+    tensors_init(&stage->tensors, be, config->train.seed, config->model.layers, config->train.init_std);
     return 0;
 }
 
@@ -273,7 +279,7 @@ static void stage_release_(Backend *be, MemoryCategory category, void *memory, i
 void stage_destroy(Stage *stage) {
     if (stage->be == NULL) return;
     Layout count = {NULL, 0}, head = {NULL, 0};
-    int64_t bytes = memory_round(stage->microbatches * stage->at.shape.rows * 4);
+    int64_t bytes = memory_round(stage->most_microbatches * stage->at.shape.rows * 4);
     stage_release_(stage->be, MEMORY_DATA, stage->tokens, bytes);
     stage_release_(stage->be, MEMORY_DATA, stage->targets, bytes);
     stage_release_(stage->be, MEMORY_DATA, stage->losses, bytes);
@@ -353,8 +359,8 @@ static void layer_complete_(Stage *stage, const StageChunk *chunk, int64_t micro
 
 // The gradient of layer l's output is passed in dx. stage_weights needs it too: the last layer's is at the end of the
 // bundle, where the head has put it; any other's is kept in the next layer's `x`, which that layer's backward was the
-// last to read. A recomputed layer has its whole backward here, split or not, because what it recomputes would be gone
-// by stage_weights.
+// last to read. A recomputed layer has its complete backward here, split or not, because what it recomputes would be
+// gone by stage_weights.
 int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
                    bool split, Error *err) {
     Pass *pass = &stage->pass;

@@ -14,7 +14,7 @@ enum { STAGE_MOST_CHUNKS = 64 };
 
 // Consecutive layers of a stage, one virtual stage of the schedule (bpipe.h).
 typedef struct StageChunk {
-    int64_t first_layer, layers; // in the model
+    int64_t first_layer, layers; // the model's number of its first layer; number of layers
     int64_t before;              // layers of this stage in earlier chunks
     int64_t recomputed;          // how many of its first layers are recomputed: the bundle keeps only their inputs
     bool first, last;            // the model's first chunk, which has the embedding; its last, which has the head
@@ -27,12 +27,12 @@ typedef struct StageShape {
     StageChunk chunk[STAGE_MOST_CHUNKS];
     int64_t first_layer, layers; // the first layer of chunk 0; layers of all chunks
     bool first, last;            // one of its chunks has the embedding, the head
-    int64_t recomputed;          // of its layers, those whose forward is run again in the backward
-    bool own_sums;               // of the backend
+    int64_t recomputed;          // layers whose forward runs again in the backward
+    bool own_sums;               // the backend's own_sums
     Shape shape;
     int64_t layer_bundle;  // bytes of one layer's part of a bundle
-    int64_t bundle_bytes;  // of the largest chunk's bundle of one microbatch
-    int64_t message_bytes; // of an activation or a gradient between virtual stages
+    int64_t bundle_bytes;  // one microbatch's bundle of the largest chunk
+    int64_t message_bytes; // an activation or a gradient between virtual stages
 } StageShape;
 
 typedef struct Stage {
@@ -47,14 +47,14 @@ typedef struct Stage {
     Pass pass;
     void *workspace, *head_workspace, *sums_memory;
     bool registered;          // the workspace, with the tensor group's library (Comm.use_memory)
-    void *op_workspace;       // for the backend's operations, part of the workspace
-    SumWorkspaces workspaces; // in sums_memory; lent to the groups that use them
+    void *op_workspace;       // part of the workspace, for the backend's operations
+    SumWorkspaces workspaces; // parts of sums_memory, lent to the groups that use them
     HeadWork head_work;
-    void *recomputed;          // one layer's part of a bundle, for recomputed layers; NULL: there are none
-    void *gradient;            // (shard_rows, hidden): the running gradient of the first chunk, which sends none on
-    int32_t *tokens, *targets; // (microbatches, rows) on the device; with the embedding, with the head
-    float *losses;             // (microbatches, rows), if it has the head
-    int64_t microbatches;
+    void *recomputed;          // one layer's part of a bundle, for recomputed layers; NULL: no layer is recomputed
+    void *gradient;            // (shard_rows, hidden): the running gradient of the first chunk, which sends no gradient
+    int32_t *tokens, *targets; // (most_microbatches, rows) on the device; with the embedding, with the head
+    float *losses;             // (most_microbatches, rows), if it has the head
+    int64_t microbatches, most_microbatches; // of the current step; of the run, which is what memory is for
     // Called when the gradients of a layer's tensors are complete: in the last microbatch's backward, or in its
     // stage_weights if backwards are split. `layer` counts the layers of all chunks of this stage. May be NULL.
     void (*layer_done)(void *argument, int64_t layer);

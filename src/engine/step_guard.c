@@ -20,7 +20,7 @@ static double deviation_(const double *values, int count, double x) {
 double zscore_add(ZScore *z, double x) {
     int count = z->seen < ZSCORE_WINDOW ? (int)z->seen : ZSCORE_WINDOW;
     double score = count < 8 ? 0.0 : deviation_(z->values, count, x);
-    if (isfinite(x)) z->values[z->seen++ % ZSCORE_WINDOW] = x; // one infinity would blind the whole window
+    if (isfinite(x)) z->values[z->seen++ % ZSCORE_WINDOW] = x; // one infinity would make every later score NaN
     return score;
 }
 

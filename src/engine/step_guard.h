@@ -28,7 +28,7 @@ enum { STEP_LEAST = 32 };
 typedef struct StepGuard {
     ZScore loss, norm;
     int64_t skipped; // updates left out so far, for either reason: Adam's step count is the step less these
-    int64_t bad;     // those among them whose loss or gradient was not finite
+    int64_t bad;     // skipped updates whose loss or gradient was not finite
 } StepGuard;
 
 typedef enum StepDecision { STEP_APPLY, STEP_SKIP_BAD, STEP_SKIP_OUTLIER, STEP_STOP } StepDecision;

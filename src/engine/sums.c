@@ -36,8 +36,8 @@ static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const 
     }
 }
 
-// Counts the pieces of the gradients, and the squares of all. Weights are gathered in the same pieces, which need no
-// more.
+// Counts the workspace for summing each gradient piece and the squared norms. Gathering weights uses the same pieces
+// and needs no more.
 static void count_data_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.data_ranks, shape->staged};
     workspace->sums = tensors->unit_count < SUMS_OVER_DATA ? (int)tensors->unit_count : SUMS_OVER_DATA;

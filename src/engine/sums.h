@@ -26,13 +26,14 @@ typedef struct SumWorkspaces {
 // What the sums depend on. staged: ranks share a GPU, so whole operands and results go through host memory, in addition
 // to the workspace of the sums, which the host then makes.
 typedef struct SumShape {
-    int64_t count; // elements of the stream on one tensor rank: with `sequence` each rank's block, else the whole sum
+    int64_t
+        count; // elements of the stream on one tensor rank: with `sequence` each rank's block, else the complete sum
     CommType type; // the stream's
     bool sequence;
     bool overlap;  // over tensor ranks: a gather is in progress beside a sum or another gather
     bool tied;     // this stage shares its embedding or its head with another
     int64_t stats; // elements that each rank gathers from the others in addition: the head's statistics
-    int chunks;    // of rows, summed or gathered at once in a forward
+    int chunks;    // chunks of rows that a forward sums or gathers at once
     bool staged;
 } SumShape;
 

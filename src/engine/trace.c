@@ -34,7 +34,7 @@ struct Trace {
     FILE *text; // what is about to be written
     char *bytes;
     size_t size;
-    Change *changes; // of one rank and run
+    Change *changes; // changes of one rank in one run
     int64_t capacity;
 };
 
@@ -68,8 +68,8 @@ static int64_t ns_(const Trace *trace, double seconds) {
     return llround((seconds - trace->zero) * 1e9);
 }
 
-// Writes microseconds, as the format wants them, from whole nanoseconds, so that neighbours that touch do not overlap
-// by rounding.
+// Writes microseconds, as the format wants them, from whole nanoseconds, so that rounding
+// makes no overlap of neighbours that touch.
 static void write_us_(FILE *text, const char *key, int64_t ns) {
     fprintf(text, ",\"%s\":%s%lld.%03lld", key, ns < 0 ? "-" : "", llabs((long long)ns) / 1000,
             llabs((long long)ns) % 1000);
@@ -129,8 +129,7 @@ static int64_t changes_of_(Change *changes, const Action *action, int64_t begin,
     int64_t count = 0;
     if (kind == ACTION_FORWARD || kind == ACTION_LOAD || kind == ACTION_ACCEPT)
         changes[count++] = (Change){begin, pool, 1};
-    if (kind == ACTION_BACKWARD || kind == ACTION_WEIGHT || kind == ACTION_EVICT || kind == ACTION_RETURN ||
-        (forward_only && kind == ACTION_FORWARD))
+    if (action_frees(kind, forward_only) || kind == ACTION_EVICT || kind == ACTION_RETURN)
         changes[count++] = (Change){end, pool, -1};
     return count;
 }
@@ -170,39 +169,15 @@ static void trace_reserve_(Trace *trace, int64_t actions) {
     trace->capacity = 2 * actions;
 }
 
-// Finds the next transfer in `evictor`'s list, from `at` on, that involves `stage`: transfers are in the same order on
-// both sides of a pair.
-static int64_t next_of_partner_(const StageSchedule *evictor, int64_t at, int stage) {
-    while (at < evictor->count && evictor->actions[at].peer != stage) at++;
-    return at;
-}
-
-// Returns when action i ran; if it was only noted, when the evictor's side of the transfer ran. partners: how far its
-// list has been read.
-static ActionTime time_of_(const Trace *trace, const Schedule *schedule, const ActionTime *const *times, int pid,
-                           int64_t i, int64_t *partners) {
-    int stage = pid / trace->columns;
-    const Action *action = &schedule->stage[stage].actions[i];
-    ActionTime time = times[pid][i];
-    if (action->kind != ACTION_ACCEPT && action->kind != ACTION_RETURN) return time;
-    const StageSchedule *evictor = &schedule->stage[action->peer];
-    int64_t at = next_of_partner_(evictor, *partners, stage);
-    *partners = at + 1;
-    if (time.begin < time.end || at == evictor->count) return time;
-    return times[action->peer * trace->columns + pid % trace->columns][at];
-}
-
-static void trace_rank_(Trace *trace, const char *label, const Schedule *schedule, const ActionTime *const *times,
-                        int pid) {
+static void trace_rank_(Trace *trace, const char *label, const Schedule *schedule, const ActionTime *times, int pid) {
     const StageSchedule *list = &schedule->stage[pid / trace->columns];
-    int64_t partners = 0, changes = 0, row_end[2] = {INT64_MIN, INT64_MIN};
+    int64_t changes = 0, row_end[2] = {INT64_MIN, INT64_MIN};
     trace_reserve_(trace, list->count);
     for (int64_t i = 0; i < list->count; i++) {
         const Action *action = &list->actions[i];
-        ActionTime time = time_of_(trace, schedule, times, pid, i, &partners);
         bool compute = action_computes(action->kind);
         int row = compute ? TRACE_ROW_COMPUTE : TRACE_ROW_TRANSFERS;
-        int64_t begin = ns_(trace, time.begin), end = ns_(trace, time.end);
+        int64_t begin = ns_(trace, times[i].begin), end = ns_(trace, times[i].end);
         char name[32];
         if (begin < row_end[row] && begin + CLOCK_GRAIN >= row_end[row]) begin = row_end[row];
         if (end < begin) end = begin;
@@ -226,7 +201,7 @@ int trace_step(Trace *trace, const char *label, const Schedule *schedule, const 
     int processes = trace->stages * trace->columns;
     write_span_(trace, label, "step", processes, 0, ns_(trace, begin), ns_(trace, end));
     fputc('}', trace->text);
-    for (int pid = 0; pid < processes; pid++) trace_rank_(trace, label, schedule, times, pid);
+    for (int pid = 0; pid < processes; pid++) trace_rank_(trace, label, schedule, times[pid], pid);
     return trace_flush_(trace, err);
 }
 

@@ -1,7 +1,7 @@
 // ZeRO-1 and ZeRO-2, see zero.h. Sums over data ranks start in the order in which units become complete, which the
 // schedule makes the same on all data ranks, so that the sums of one group match. Where ranks make their sums in our
 // workspace, at most SUMS_OVER_DATA are under way at a time. NCCL is given each as soon as it is complete: the host
-// queues the whole last backward at once, and what it does not queue by then has to wait for the end of the pipeline.
+// queues all of the last backward at once, and a sum that is not queued by then waits for the end of the pipeline.
 #include "zero.h"
 #include "base/alloc.h"
 
@@ -16,7 +16,7 @@ struct Zero {
     int64_t complete, started, summed; // entries of `order`; summed <= started <= complete
     int64_t most;                      // sums under way at a time
     CommRequest *requests;             // (units): of a sum or of a gather
-    Error error;                       // of a sum that failed while a backward ran
+    Error error;                       // the first sum that failed while a backward ran
 };
 
 static bool alone_(const Zero *zero) {
@@ -52,6 +52,7 @@ static int zero_finish_(Zero *zero, Error *err) {
     return -1;
 }
 
+// Appends unit u to the order in which units are summed, the first time its gradients are complete.
 static void zero_add_(Zero *zero, int64_t u) {
     if (zero->ordered[u]) return;
     zero->ordered[u] = true;

@@ -2,9 +2,7 @@
 // The collectives are here and nowhere else, so a model reads as if there were one rank.
 #include "blocks.h"
 
-static bool blocks_split_(const Pass *pass) {
-    return pass->shape->tensor_ranks > 1;
-}
+#include <string.h>
 
 static CommType comm_type_(const Pass *pass) {
     return pass->shape->element == 2 ? COMM_BF16 : COMM_FLOAT;
@@ -14,172 +12,212 @@ static void blocks_poll_(Pass *pass) {
     if (pass->poll != NULL) pass->poll(pass->poll_argument);
 }
 
-static void blocks_finish_(Pass *pass, int started, CommRequest *request) {
-    if (started == 0) comm_wait(pass->tensor, request, pass->err);
+// Waits for a collective; one that could not start is not waited for, and its error is in pass->err.
+static void blocks_wait_(Pass *pass, CommRequest *request) {
+    comm_wait(pass->tensor, request, pass->err);
     blocks_poll_(pass);
 }
 
-static void gather_start_(Pass *pass, Gathered what, const void *x) {
-    const Shape *s = pass->shape;
-    CommRequest *request = &pass->gather[what];
+// Starts the gather of `rows` rows of every rank.
+static void gather_rows_(Pass *pass, CommRequest *request, void *out, const void *in, int64_t rows) {
+    Comm *t = pass->tensor;
     *request = (CommRequest){0};
-    int started = pass->tensor->all_gather(pass->tensor, pass->gathered[what], x, s->shard_rows * s->hidden,
-                                           comm_type_(pass), request, pass->err);
-    pass->gather_state[what] = started == 0 ? GATHER_STARTED : GATHER_FAILED;
+    if (t->all_gather(t, out, in, rows * pass->shape->hidden, comm_type_(pass), request, pass->err) != 0)
+        request->active = false;
+}
+
+// Starts the sum over tensor ranks of `partial`: this rank's `rows` of it go to `out`; without sequence parallelism all
+// go to `partial`.
+static void sum_rows_(Pass *pass, CommRequest *request, void *out, void *partial, int64_t rows) {
+    Comm *t = pass->tensor;
+    int64_t count = rows * pass->shape->hidden;
+    *request = (CommRequest){0};
+    int started = pass->shape->sequence
+                      ? t->reduce_scatter(t, out, partial, count, comm_type_(pass), request, pass->err)
+                      : t->all_reduce(t, partial, count, comm_type_(pass), request, pass->err);
+    if (started != 0) request->active = false;
+}
+
+static void gather_start_(Pass *pass, Gathered what, const void *x) {
+    gather_rows_(pass, &pass->gather[what], pass->gathered[what], x, pass->shape->shard_rows);
+    pass->gathering[what] = true;
 }
 
 void block_gather(Pass *pass, Gathered what, const void *x) {
-    if (!pass->shape->sequence || !pass->shape->overlap || pass->gather_state[what] != GATHER_NONE) return;
-    gather_start_(pass, what, x);
+    if (pass->shape->sequence && pass->shape->overlap && !pass->gathering[what]) gather_start_(pass, what, x);
 }
 
 const void *block_gathered(Pass *pass, Gathered what, const void *x) {
     if (!pass->shape->sequence) return x;
-    if (pass->gather_state[what] == GATHER_NONE) gather_start_(pass, what, x);
-    blocks_finish_(pass, pass->gather_state[what] == GATHER_STARTED ? 0 : -1, &pass->gather[what]);
-    pass->gather_state[what] = GATHER_NONE;
+    if (!pass->gathering[what]) gather_start_(pass, what, x);
+    blocks_wait_(pass, &pass->gather[what]);
+    pass->gathering[what] = false;
     return pass->gathered[what];
 }
 
-// Returns where a product may put its part of a sum over tensor ranks whose result goes to `to` (shard).
-static void *partial_(Pass *pass, void *to) {
+void *block_partial(Pass *pass, void *to) {
     return pass->shape->sequence ? pass->partial : to;
 }
 
 static void sum_start_(Pass *pass, void *to) {
-    const Shape *s = pass->shape;
-    if (!blocks_split_(pass)) return;
-    Comm *t = pass->tensor;
-    pass->sum = (CommRequest){0};
-    int started = s->sequence ? t->reduce_scatter(t, to, pass->partial, s->shard_rows * s->hidden, comm_type_(pass),
-                                                  &pass->sum, pass->err)
-                              : t->all_reduce(t, to, s->rows * s->hidden, comm_type_(pass), &pass->sum, pass->err);
-    pass->sum_started = started == 0;
+    if (pass->shape->tensor_ranks > 1)
+        sum_rows_(pass, &pass->sum, to, block_partial(pass, to), pass->shape->shard_rows);
 }
 
-void block_summed(Pass *pass) {
-    if (!blocks_split_(pass)) return;
-    blocks_finish_(pass, pass->sum_started ? 0 : -1, &pass->sum);
-    pass->sum_started = false;
+static void sum_wait_(Pass *pass) {
+    if (pass->shape->tensor_ranks > 1) blocks_wait_(pass, &pass->sum);
 }
 
-static const void *blocks_weight_(const Tensor *tensor) {
-    return tensor == NULL ? NULL : tensor->weight;
-}
-static float *gradient_(const Tensor *tensor) {
-    return tensor == NULL ? NULL : tensor->gradient;
+void block_reduce(Pass *pass, void *to) {
+    sum_start_(pass, to);
+    sum_wait_(pass);
 }
 
-void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias, int64_t out,
-                    Epilogue epilogue) {
-    const Shape *s = pass->shape;
-    pass->be->linear_forward(pass->be, y, aux, x, w->weight, blocks_weight_(bias), s->rows, s->hidden, out, epilogue);
-}
+// --- the forward in chunks
+//
+// The next product of a forward needs the result of the collective before it, so nothing else could run beside that
+// collective. The rows are therefore cut into chunks, and the collective of one chunk runs beside the product of
+// another. For 8 rows, t = 2, sequence parallelism and 2 chunks (digits are rows):
+//
+//     shards of the ranks      0 1 2 3 on rank 0, 4 5 6 7 on rank 1
+//     gathered or summed       0 1 4 5 | 2 3 6 7     chunk after chunk: each collective has its data in one piece
+//     in the product's other   0 1 . . 4 5 . .       chunk 0 is a block of 2 rows of every rank, shard_rows apart,
+//     operand                  . . 2 3 . . 6 7       so the bundle is the same for any number of chunks
+//
+//     column_forward_chunks                           row_forward_chunks
+//     communication  gather 0  gather 1                          sum 0      sum 1
+//     compute                  product 0  product 1   product 0  product 1
 
-void column_input(Pass *pass, void *dx, const void *dy, const Tensor *w, int64_t out) {
-    const Shape *s = pass->shape;
-    pass->be->linear_backward_input(pass->be, partial_(pass, dx), NULL, dy, w->weight, s->rows, s->hidden, out,
-                                    EPILOGUE_NONE);
-    sum_start_(pass, dx);
-}
-
-void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out) {
-    const Shape *s = pass->shape;
-    pass->be->linear_backward_weight(pass->be, w->gradient, gradient_(bias), dy, x, s->rows, s->hidden, out);
-}
-
-// Chunk c of the rows that each of `blocks` ranks holds (all rows, in one block, without sequence parallelism). Where
-// rows of a chunk are gathered or summed, the ranks' parts follow each other, so that a collective finds its data in
-// one piece; a product reads or writes them at their places in the whole, shard_rows apart. A bundle is therefore the
-// same for any number of chunks, and so are the sums of a backward.
 typedef struct Chunk {
-    int64_t first, rows, blocks;
-    int64_t shard, whole; // bytes to the chunk in a shard of the stream, and in what is gathered or summed of it
+    int64_t first, rows, blocks; // rows [first, first + rows) of each rank's shard; blocks: ranks that hold a shard
+    int64_t shard, gathered;     // bytes to the chunk in a shard, and in gathered or summed rows
 } Chunk;
 
+// Returns chunk c; without sequence parallelism it is one block of rows.
 static Chunk blocks_chunk_(const Shape *s, int c) {
     Chunk chunk = {.first = s->shard_rows * c / s->chunks, .blocks = s->sequence ? s->tensor_ranks : 1};
     chunk.rows = s->shard_rows * (c + 1) / s->chunks - chunk.first;
     chunk.shard = chunk.first * s->hidden * s->element;
-    chunk.whole = chunk.blocks * chunk.shard;
+    chunk.gathered = chunk.blocks * chunk.shard;
     return chunk;
 }
 
-static int gather_chunk_(Pass *pass, int c, const void *x) {
+void column_forward_chunks(Pass *pass, void *y, void *aux, const void *x, const void *w, const void *bias, int64_t out,
+                           Epilogue epilogue) {
     const Shape *s = pass->shape;
-    Chunk chunk = blocks_chunk_(s, c);
-    pass->chunk[c] = (CommRequest){0};
-    return pass->tensor->all_gather(pass->tensor, (char *)pass->gathered[GATHERED_INPUT] + chunk.whole,
-                                    (const char *)x + chunk.shard, chunk.rows * s->hidden, comm_type_(pass),
-                                    &pass->chunk[c], pass->err);
-}
-
-void column_forward_gathered(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias,
-                             int64_t out, Epilogue epilogue) {
-    const Shape *s = pass->shape;
-    int started[OVERLAP_MOST];
-    if (!s->sequence || s->chunks == 1) {
-        column_forward(pass, y, aux, block_gathered(pass, GATHERED_INPUT, x), w, bias, out, epilogue);
+    if (!s->sequence) { // nothing to gather
+        pass->be->linear_forward(pass->be, y, aux, x, w, bias, s->rows, s->hidden, out, epilogue);
         return;
     }
-    for (int c = 0; c < s->chunks; c++) started[c] = gather_chunk_(pass, c, x);
+    char *gathered = pass->gathered[GATHERED_INPUT];
+    for (int c = 0; c < s->chunks; c++) {
+        Chunk chunk = blocks_chunk_(s, c);
+        const char *from = (const char *)x + chunk.shard;
+        gather_rows_(pass, &pass->chunk[c], gathered + chunk.gathered, from, chunk.rows);
+    }
     for (int c = 0; c < s->chunks; c++) {
         Chunk chunk = blocks_chunk_(s, c);
         RowBlocks rows = {chunk.blocks, chunk.rows, chunk.rows, s->shard_rows};
         int64_t to = chunk.first * out * s->element;
-        blocks_finish_(pass, started[c], &pass->chunk[c]);
+        blocks_wait_(pass, &pass->chunk[c]);
         pass->be->linear_forward_blocks(pass->be, (char *)y + to, aux == NULL ? NULL : (char *)aux + to,
-                                        (const char *)pass->gathered[GATHERED_INPUT] + chunk.whole, w->weight,
-                                        blocks_weight_(bias), &rows, s->hidden, out, epilogue);
+                                        gathered + chunk.gathered, w, bias, &rows, s->hidden, out, epilogue);
     }
 }
 
-static int sum_chunk_(Pass *pass, int c, void *y, void *whole) {
+void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const void *bias, int64_t in) {
     const Shape *s = pass->shape;
-    Chunk chunk = blocks_chunk_(s, c);
-    Comm *t = pass->tensor;
-    int64_t count = chunk.rows * s->hidden;
-    pass->chunk[c] = (CommRequest){0};
-    return s->sequence ? t->reduce_scatter(t, (char *)y + chunk.shard, whole, count, comm_type_(pass), &pass->chunk[c],
-                                           pass->err)
-                       : t->all_reduce(t, whole, count, comm_type_(pass), &pass->chunk[c], pass->err);
-}
-
-static void row_forward_chunks_(Pass *pass, void *y, const void *x, const Tensor *w, const void *bias, int64_t in) {
-    const Shape *s = pass->shape;
-    int started[OVERLAP_MOST];
     for (int c = 0; c < s->chunks; c++) {
         Chunk chunk = blocks_chunk_(s, c);
         RowBlocks rows = {chunk.blocks, chunk.rows, s->shard_rows, chunk.rows};
-        void *whole = (char *)partial_(pass, y) + chunk.whole;
-        pass->be->linear_forward_blocks(pass->be, whole, NULL, (const char *)x + chunk.first * in * s->element,
-                                        w->weight, bias, &rows, in, s->hidden, EPILOGUE_NONE);
-        started[c] = sum_chunk_(pass, c, y, whole);
+        void *partial = (char *)block_partial(pass, y) + chunk.gathered;
+        pass->be->linear_forward_blocks(pass->be, partial, NULL, (const char *)x + chunk.first * in * s->element, w,
+                                        bias, &rows, in, s->hidden, EPILOGUE_NONE);
+        sum_rows_(pass, &pass->chunk[c], (char *)y + chunk.shard, partial, chunk.rows);
     }
-    for (int c = 0; c < s->chunks; c++) blocks_finish_(pass, started[c], &pass->chunk[c]);
+    for (int c = 0; c < s->chunks; c++) blocks_wait_(pass, &pass->chunk[c]);
 }
 
-void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tensor *bias, int64_t in) {
-    const Shape *s = pass->shape;
-    // The bias belongs to the sum, so one of its terms brings it.
-    const void *b = s->tensor_rank == 0 ? blocks_weight_(bias) : NULL;
-    if (s->chunks > 1) {
-        row_forward_chunks_(pass, y, x, w, b, in);
-        return;
-    }
-    pass->be->linear_forward(pass->be, partial_(pass, y), NULL, x, w->weight, b, s->rows, in, s->hidden, EPILOGUE_NONE);
-    sum_start_(pass, y);
-    block_summed(pass);
+// --- the backward
+//
+// A weight's gradient is not needed before the step's end. With overlap it therefore waits in pass->later until a
+// collective is in flight, and runs beside it. One branch of a layer (y = x + row(column(norm(x))), see layer.c) then
+// does this with sequence parallelism:
+//
+//     communication                gather of   | sum of dx over t    |          | gather of dx for the next branch
+//                                  norm(x)     |                     |          |
+//     compute        row's input gradient, ... | row's weight        | norm's   | column's weight gradient, which
+//                    column's input gradient   | gradient            | backward | reads the gathered norm(x)
+//
+// Without sequence parallelism nothing is gathered, and both weight gradients run beside the sum. Without overlap each
+// runs at once: before the column's input gradient, because its sum takes the buffer of the gathered norm(x).
+
+static void weight_gradient_(Pass *pass, const WeightGradient *g) {
+    const void *x = g->shard ? block_gathered(pass, GATHERED_INPUT, g->x) : g->x;
+    float *dbias = g->bias == NULL ? NULL : g->bias->gradient;
+    pass->be->linear_backward_weight(pass->be, g->w->gradient, dbias, g->dy, x, pass->shape->rows, g->in, g->out);
 }
 
-void row_input(Pass *pass, void *dx, const void *aux, const void *dy, const Tensor *w, int64_t in, Epilogue epilogue) {
+static void weight_later_(Pass *pass, WeightGradient g) {
+    if (pass->shape->overlap)
+        pass->later[pass->later_count++] = g;
+    else
+        weight_gradient_(pass, &g);
+}
+
+// Computes the oldest gradients that wait, until `leave` are left.
+static void weights_compute_(Pass *pass, int leave) {
+    int done = 0;
+    while (pass->later_count - done > leave) weight_gradient_(pass, &pass->later[done++]);
+    pass->later_count -= done;
+    memmove(pass->later, pass->later + done, (size_t)pass->later_count * sizeof *pass->later);
+}
+
+void block_later(Pass *pass) {
+    weights_compute_(pass, 0);
+}
+
+// Computes dx (shard) = sum over t of dy w, and meanwhile all gradients that wait but `leave`.
+static void column_input_(Pass *pass, void *dx, const void *dy, const Tensor *w, int64_t out, int leave) {
     const Shape *s = pass->shape;
-    pass->be->linear_backward_input(pass->be, dx, aux, dy, w->weight, s->rows, in, s->hidden, epilogue);
+    pass->be->linear_backward_input(pass->be, block_partial(pass, dx), NULL, dy, w->weight, s->rows, s->hidden, out,
+                                    EPILOGUE_NONE);
+    sum_start_(pass, dx);
+    weights_compute_(pass, leave);
+    sum_wait_(pass);
+}
+
+static WeightGradient row_weight_(const Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
+                                  int64_t in) {
+    return (WeightGradient){w, bias, dy, x, in, pass->shape->hidden, false};
+}
+
+static WeightGradient column_weight_(const Pass *pass, const void *dy, const void *x, const Tensor *w,
+                                     const Tensor *bias, int64_t out) {
+    return (WeightGradient){w, bias, dy, x, pass->shape->hidden, out, true};
 }
 
 void row_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t in) {
+    WeightGradient g = row_weight_(pass, dy, x, w, bias, in);
+    weight_gradient_(pass, &g);
+}
+
+void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out) {
+    WeightGradient g = column_weight_(pass, dy, x, w, bias, out);
+    weight_gradient_(pass, &g);
+}
+
+void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
+                  const Tensor *bias, int64_t in, Epilogue epilogue) {
     const Shape *s = pass->shape;
-    pass->be->linear_backward_weight(pass->be, w->gradient, gradient_(bias), dy, x, s->rows, in, s->hidden);
+    if (!pass->split) weight_later_(pass, row_weight_(pass, dy, x, w, bias, in));
+    pass->be->linear_backward_input(pass->be, dx, aux, dy, w->weight, s->rows, in, s->hidden, epilogue);
+}
+
+void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
+                     int64_t out) {
+    if (!pass->split) weight_later_(pass, column_weight_(pass, dy, x, w, bias, out));
+    column_input_(pass, dx, dy, w, out, pass->shape->sequence ? 1 : 0);
 }
 
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes) {
@@ -210,10 +248,9 @@ void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const vo
 void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tensors, void *x, const int32_t *tokens) {
     const Shape *s = pass->shape;
     const void *positions = model->learned_positions && s->tensor_rank == 0 ? tensors[1].weight : NULL;
-    pass->be->embedding_forward(pass->be, partial_(pass, x), tokens, tensors[0].weight, positions, s->rows, s->hidden,
-                                s->batch, s->vocab_first, s->vocab_count);
-    sum_start_(pass, x);
-    block_summed(pass);
+    pass->be->embedding_forward(pass->be, block_partial(pass, x), tokens, tensors[0].weight, positions, s->rows,
+                                s->hidden, s->batch, s->vocab_first, s->vocab_count);
+    block_reduce(pass, x);
 }
 
 void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tensors, const void *dx,
@@ -235,21 +272,12 @@ void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape) {
 }
 
 static void gather_stats_(Pass *pass, const HeadWork *work) {
-    if (!blocks_split_(pass)) return;
+    if (pass->shape->tensor_ranks == 1) return;
     CommRequest request = {0};
     Comm *t = pass->tensor;
-    int started = t->all_gather(t, work->gathered, work->stats, pass->shape->rows * 3, COMM_FLOAT, &request, pass->err);
-    blocks_finish_(pass, started, &request);
-}
-
-// The output matrix's gradient reads what was gathered for the logits. With overlap it runs beside the sum; without, it
-// comes first, since the sum takes that buffer.
-static void head_backward_(Pass *pass, const Tensor *matrix, const HeadWork *work, const void *whole) {
-    const Shape *s = pass->shape;
-    if (!s->overlap) column_weight(pass, work->logits, whole, matrix, NULL, s->vocab_width);
-    column_input(pass, work->dnorm, work->logits, matrix, s->vocab_width);
-    if (s->overlap) column_weight(pass, work->logits, whole, matrix, NULL, s->vocab_width);
-    block_summed(pass);
+    if (t->all_gather(t, work->gathered, work->stats, pass->shape->rows * 3, COMM_FLOAT, &request, pass->err) != 0)
+        request.active = false;
+    blocks_wait_(pass, &request);
 }
 
 void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
@@ -259,16 +287,19 @@ void head_block(Pass *pass, const Model *model, const Tensor *tensors, const Hea
     const Tensor *matrix = &tensors[model->head_matrix];
     block_norm_forward(pass, model, tensors, work->norm, x);
     const void *whole = block_gathered(pass, GATHERED_INPUT, work->norm);
-    column_forward(pass, work->logits, NULL, whole, matrix, NULL, s->vocab_width, EPILOGUE_NONE);
+    be->linear_forward(be, work->logits, NULL, whole, matrix->weight, NULL, s->rows, s->hidden, s->vocab_width,
+                       EPILOGUE_NONE);
     blocks_poll_(pass);
     be->cross_entropy_stats(be, work->stats, work->logits, targets, s->rows, s->vocab_width, s->vocab_first,
                             s->vocab_count);
     gather_stats_(pass, work);
     be->cross_entropy_gradient(be, work->logits, loss, work->gathered, s->tensor_ranks, targets, s->rows,
-                               s->vocab_width, s->vocab_first, s->vocab_count, scale);
+                               s->vocab_width, s->vocab_first, s->vocab_count, scale, s->z_loss);
     blocks_poll_(pass);
     if (scale == 0.0f) return;
-    head_backward_(pass, matrix, work, whole);
+    // The matrix's gradient reads what was gathered for the logits.
+    weight_later_(pass, (WeightGradient){matrix, NULL, work->logits, whole, s->hidden, s->vocab_width, false});
+    column_input_(pass, work->dnorm, work->logits, matrix, s->vocab_width, 0);
     int64_t stream = s->shard_rows * s->hidden * s->element;
     be->zero(be, work->dx, stream);
     model->norm_backward(pass, tensors, work->dx, work->dnorm, x);

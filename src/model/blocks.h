@@ -6,35 +6,40 @@
 
 #include "model.h"
 
-// Returns the whole (rows, hidden) of what the tensor ranks hold a shard of: x itself without sequence parallelism. The
-// next call for the same `what` may overwrite it; without shape->overlap, so may any gather and column_input.
+// Returns all rows (rows, hidden) of x (shard), which is x itself without sequence parallelism. The next call for the
+// same `what` may overwrite them; without shape->overlap, any gather and any sum over t may.
 const void *block_gathered(Pass *pass, Gathered what, const void *x);
 // With shape->overlap, starts that gather; it runs beside compute until block_gathered waits for it. Does nothing
 // without overlap or sequence parallelism, or if a gather for the same `what` is in progress.
 void block_gather(Pass *pass, Gathered what, const void *x);
 
-// Computes a product whose output is split: w (out, hidden) cut by rows over t. x, dy (rows, ...): whole, see
-// block_gathered. y (rows, out) = x w^T + bias. aux, epilogue: as linear_forward.
-void column_forward(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias, int64_t out,
-                    Epilogue epilogue);
-// Does the same from this rank's x (shard); with shape->chunks, each chunk is gathered beside the product of the one
-// before.
-void column_forward_gathered(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const Tensor *bias,
-                             int64_t out, Epilogue epilogue);
-// Starts dx (shard) = sum over t of dy w, which is complete once block_summed has been called. `out` columns of dy.
-void column_input(Pass *pass, void *dx, const void *dy, const Tensor *w, int64_t out);
-void block_summed(Pass *pass);
-// dw, dbias +=
-void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out);
+// Returns the memory for this rank's part (rows, hidden) of a sum over t whose result goes to `to` (shard).
+void *block_partial(Pass *pass, void *to);
+// Sets `to` (shard) to the sum over t of these parts.
+void block_reduce(Pass *pass, void *to);
 
-// Computes a product whose input is split: w (hidden, in) cut by columns over t. dy (rows, hidden): whole. y (shard) =
-// sum over t of x w^T, plus bias; x (rows, in). With shape->chunks, each chunk is summed beside the product of the
-// next.
-void row_forward(Pass *pass, void *y, const void *x, const Tensor *w, const Tensor *bias, int64_t in);
-// Sets dx (rows, in) = dy w [* gelu'(aux)].
-void row_input(Pass *pass, void *dx, const void *aux, const void *dy, const Tensor *w, int64_t in, Epilogue epilogue);
-// dw, dbias +=
+// With shape->chunks > 1, compute linear_forward chunk by chunk; each chunk's collective runs beside the product of
+// another chunk. column: x (shard) is gathered for w (out, hidden), whose rows are split over t. row: the product with
+// w (hidden, in), whose columns are split over t, is summed into y (shard).
+void column_forward_chunks(Pass *pass, void *y, void *aux, const void *x, const void *w, const void *bias, int64_t out,
+                           Epilogue epilogue);
+void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const void *bias, int64_t in);
+
+// Computes the backward of a product with w (hidden, in), whose columns are split: dx (rows, in) = dy w [* gelu'(aux)],
+// dw += dyT x, dbias += column sums of dy. dy (rows, hidden): gathered. With pass->split, leaves the gradients of the
+// weights to row_weight.
+void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
+                  const Tensor *bias, int64_t in, Epilogue epilogue);
+// Computes the backward of a product with w (out, hidden), whose rows are split: dx (shard) = sum over t of dy w; dw,
+// dbias as above. x: this rank's shard. With pass->split, leaves the gradients of the weights to column_weight.
+void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
+                     int64_t out);
+// With shape->overlap, computes the weight gradients that row_backward and column_backward have put off. Call it while
+// a gather is in flight, before dy or x of the latest call is overwritten.
+void block_later(Pass *pass);
+// Compute only the gradients of the weights, at once.
 void row_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t in);
+void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out);
 
 // If pass->split is set, copies `made` to `kept`, a part of the bundle that the backward does not read again.
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);

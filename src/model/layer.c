@@ -37,12 +37,13 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *s) {
     return layout.used > attention.used ? layout.used : attention.used;
 }
 
-// One layer at work: its tensors by role (NULL where the model has none), its bundle and its temporaries.
+// One layer at work: its tensors by role (NULL: the model has none), its bundle and its temporaries.
 typedef struct Layer {
     const Tensor *t[LAYER_ROLES];
+    const void *w[LAYER_ROLES]; // their weights for the forward; NULL, too, for a bias that another rank adds
     LayerBundle a;
     LayerWork work;
-    bool fused; // the activation is a part of the products beside it
+    bool fused; // GELU is part of the products next to it: up computes act and mlp at once, down's backward dmlp
     Epilogue epilogue;
 } Layer;
 
@@ -51,7 +52,10 @@ static Layer layer_open_(const Pass *pass, const Model *model, const Tensor *ten
     for (int role = 0; role < LAYER_ROLES; role++) {
         int place = pass->shape->place[role];
         layer.t[role] = place < 0 ? NULL : &tensors[place];
+        layer.w[role] = place < 0 ? NULL : tensors[place].weight;
     }
+    // The bias of a matrix that is split by columns belongs to the sum over tensor ranks, so one rank adds it.
+    if (pass->shape->tensor_rank > 0) layer.w[LAYER_OUT_BIAS] = layer.w[LAYER_DOWN_BIAS] = NULL;
     layer_bundle_layout(&layer.a, bundle, pass->shape);
     layer_work_layout(&layer.work, pass->work, pass->shape);
     layer.fused = model->activation_forward == NULL;
@@ -59,108 +63,96 @@ static Layer layer_open_(const Pass *pass, const Model *model, const Tensor *ten
     return layer;
 }
 
+// The middle of layer_forward, the same products and blocks, with each collective cut into chunks that run beside the
+// product next to it (blocks.c). Leaves the MLP's output in the temporary `delta`.
+static void forward_chunks_(Pass *pass, const Model *model, Layer *layer, LayerOutput output) {
+    const Shape *s = pass->shape;
+    const LayerBundle *a = &layer->a;
+    const void **w = layer->w;
+    void *delta = layer->work.delta, *up = layer->fused ? a->act : a->mlp, *aux = layer->fused ? a->mlp : NULL;
+
+    column_forward_chunks(pass, a->qkv, NULL, a->norm1, w[LAYER_QKV], w[LAYER_QKV_BIAS], s->qkv_cols, EPILOGUE_NONE);
+    if (model->heads_forward != NULL) model->heads_forward(pass, layer->t, a->qkv, a->kept);
+    attention_block_forward(pass, a->attention, a->saved, a->qkv);
+    row_forward_chunks(pass, delta, a->attention, w[LAYER_OUT], w[LAYER_OUT_BIAS], s->query_cols);
+    model->norm_forward(pass, layer->t[LAYER_NORM2], a->norm2, a->x2, a->x, delta);
+    column_forward_chunks(pass, up, aux, a->norm2, w[LAYER_UP], w[LAYER_UP_BIAS], s->mlp_cols, layer->epilogue);
+    if (!layer->fused) model->activation_forward(pass, a->act, a->mlp);
+    if (output != LAYER_NO_OUTPUT) row_forward_chunks(pass, delta, a->act, w[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn);
+}
+
 void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y, LayerOutput output) {
     const Shape *s = pass->shape;
+    Backend *be = pass->be;
     Layer layer = layer_open_(pass, model, tensors, bundle);
-    const Tensor **t = layer.t;
     const LayerBundle *a = &layer.a;
-    void *delta = layer.work.delta;
+    const Tensor **t = layer.t;
+    const void **w = layer.w, *x;
+    void *delta = layer.work.delta, *part = block_partial(pass, delta);
 
     block_norm_forward(pass, model, t[LAYER_NORM1], a->norm1, a->x);
-    column_forward_gathered(pass, a->qkv, NULL, a->norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols, EPILOGUE_NONE);
-    if (model->heads_forward != NULL) model->heads_forward(pass, t, a->qkv, a->kept);
-    attention_block_forward(pass, a->attention, a->saved, a->qkv);
-    row_forward(pass, delta, a->attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols);
+    if (s->chunks > 1) {
+        forward_chunks_(pass, model, &layer, output);
+    } else {
+        // x2 = x + out(attention(qkv(norm1(x)))). Each tensor rank has its heads, and a part of the sum.
+        x = block_gathered(pass, GATHERED_INPUT, a->norm1);
+        be->linear_forward(be, a->qkv, NULL, x, w[LAYER_QKV], w[LAYER_QKV_BIAS], s->rows, s->hidden, s->qkv_cols,
+                           EPILOGUE_NONE);
+        if (model->heads_forward != NULL) model->heads_forward(pass, t, a->qkv, a->kept);
+        attention_block_forward(pass, a->attention, a->saved, a->qkv);
+        be->linear_forward(be, part, NULL, a->attention, w[LAYER_OUT], w[LAYER_OUT_BIAS], s->rows, s->query_cols,
+                           s->hidden, EPILOGUE_NONE);
+        block_reduce(pass, delta);
 
-    model->norm_forward(pass, t[LAYER_NORM2], a->norm2, a->x2, a->x, delta);
-    column_forward_gathered(pass, layer.fused ? a->act : a->mlp, layer.fused ? a->mlp : NULL, a->norm2, t[LAYER_UP],
-                            t[LAYER_UP_BIAS], s->mlp_cols, layer.epilogue);
-    if (!layer.fused) model->activation_forward(pass, a->act, a->mlp);
-    if (output == LAYER_NO_OUTPUT) return;
-    row_forward(pass, delta, a->act, t[LAYER_DOWN], t[LAYER_DOWN_BIAS], s->ffn);
-    if (output == LAYER_WRITES)
-        pass->be->add(pass->be, y, a->x2, delta, s->shard_rows * s->hidden);
-    else
-        pass->residual = a->x2, pass->delta = delta;
+        // y = x2 + down(act(up(norm2(x2)))). Each tensor rank has its columns of the MLP, and a part of the sum.
+        model->norm_forward(pass, t[LAYER_NORM2], a->norm2, a->x2, a->x, delta);
+        x = block_gathered(pass, GATHERED_INPUT, a->norm2);
+        be->linear_forward(be, layer.fused ? a->act : a->mlp, layer.fused ? a->mlp : NULL, x, w[LAYER_UP],
+                           w[LAYER_UP_BIAS], s->rows, s->hidden, s->mlp_cols, layer.epilogue);
+        if (!layer.fused) model->activation_forward(pass, a->act, a->mlp);
+        if (output == LAYER_NO_OUTPUT) return;
+        be->linear_forward(be, part, NULL, a->act, w[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->rows, s->ffn, s->hidden,
+                           EPILOGUE_NONE);
+        block_reduce(pass, delta);
+    }
+    if (output == LAYER_WRITES) be->add(be, y, a->x2, delta, s->shard_rows * s->hidden);
+    if (output == LAYER_LEAVES) pass->residual = a->x2, pass->delta = delta;
 }
 
-// One of the two branches beside the residual stream, x + row(inner(column(norm(x)))), as its backward sees it.
-typedef struct Branch {
-    int norm, column, column_bias, row, row_bias; // LayerRole
-    const void *x, *normed, *inner;               // inputs of the norm, of the column's product and of the row's
-    int64_t column_cols, row_cols;
-} Branch;
-
-static Branch mlp_(const LayerBundle *a, const Shape *s) {
-    return (Branch){LAYER_NORM2, LAYER_UP, LAYER_UP_BIAS, LAYER_DOWN,  LAYER_DOWN_BIAS,
-                    a->x2,       a->norm2, a->act,        s->mlp_cols, s->ffn};
-}
-
-static Branch layer_attention_(const LayerBundle *a, const Shape *s) {
-    return (Branch){LAYER_NORM1, LAYER_QKV, LAYER_QKV_BIAS, LAYER_OUT,   LAYER_OUT_BIAS,
-                    a->x,        a->norm1,  a->attention,   s->qkv_cols, s->query_cols};
-}
-
-static void branch_row_weight_(Pass *pass, const Layer *layer, const Branch *b, const void *whole_dy) {
-    row_weight(pass, whole_dy, b->inner, layer->t[b->row], layer->t[b->row_bias], b->row_cols);
-}
-
-static void branch_column_weight_(Pass *pass, const Layer *layer, const Branch *b, const void *dy) {
-    column_weight(pass, dy, block_gathered(pass, GATHERED_INPUT, b->normed), layer->t[b->column],
-                  layer->t[b->column_bias], b->column_cols);
-}
-
-// Goes back from the gradient dy (shard) of the branch to that of what the row's product reads. Returns the whole of
-// dy.
-static const void *branch_row_(Pass *pass, const Layer *layer, const Branch *b, const void *dy, void *dinner,
-                               const void *aux, Epilogue epilogue) {
-    const void *whole = block_gathered(pass, GATHERED_GRADIENT, dy);
-    if (!pass->split) block_gather(pass, GATHERED_INPUT, b->normed);
-    if (!pass->split && !pass->shape->overlap) branch_row_weight_(pass, layer, b, whole);
-    row_input(pass, dinner, aux, whole, layer->t[b->row], b->row_cols, epilogue);
-    return whole;
-}
-
-// Goes back from the gradient of what the column's product makes to that of the branch's input, which is added to dx;
-// then dx is kept, and gathered where it is needed whole next. With overlap, the gradients of weights are computed
-// during the collectives: the row's during the sum over tensor ranks, the column's during the gather of dx; where
-// nothing is gathered, both during the sum. Without overlap they come first, because the sum takes the buffer of what
-// was gathered for them.
-static void branch_column_(Pass *pass, const Model *model, const Layer *layer, const Branch *b, const void *dcolumn,
-                           const void *whole_dy, void *dx, void *keep, bool onward) {
-    const Shape *s = pass->shape;
-    bool late = !pass->split && s->overlap, after = late && s->sequence;
-    if (!pass->split && !late) branch_column_weight_(pass, layer, b, dcolumn);
-    column_input(pass, layer->work.delta, dcolumn, layer->t[b->column], b->column_cols);
-    if (late) branch_row_weight_(pass, layer, b, whole_dy);
-    if (late && !after) branch_column_weight_(pass, layer, b, dcolumn);
-    block_summed(pass);
-    model->norm_backward(pass, layer->t[b->norm], dx, layer->work.delta, b->x);
-    if (keep != NULL) block_keep(pass, keep, dx, s->shard_rows * s->hidden * s->element);
-    if (onward) block_gather(pass, GATHERED_GRADIENT, dx);
-    if (after) branch_column_weight_(pass, layer, b, dcolumn);
-}
-
-// A split backward leaves what layer_weights needs in the bundle, in place of what has been read for the last time: the
-// gradient of the MLP's first product in `mlp`, of the residual stream after attention in `x2`, of q, k and v in `qkv`.
+// dx is the gradient of y, then of x2, then of x: the norms' backwards add to it. Gathers are started as early as their
+// operands allow, and the gradients of weights put off until a collective is in flight; both only with overlap
+// (blocks.c). A split backward leaves what layer_weights needs in the bundle, in place of what has been read for the
+// last time: the gradient of the MLP's first product in `mlp`, of x2 in `x2`, of q, k and v in `qkv`.
 void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx, bool onward) {
     const Shape *s = pass->shape;
     Layer layer = layer_open_(pass, model, tensors, bundle);
     const LayerBundle *a = &layer.a;
     const LayerWork *work = &layer.work;
-    Branch mlp = mlp_(a, s), attention = layer_attention_(a, s);
+    const Tensor **t = layer.t;
 
-    const void *whole = branch_row_(pass, &layer, &mlp, dx, layer.fused ? work->dmlp : work->dact,
-                                    layer.fused ? a->mlp : NULL, layer.epilogue);
+    const void *dy = block_gathered(pass, GATHERED_GRADIENT, dx);
+    if (!pass->split) block_gather(pass, GATHERED_INPUT, a->norm2);
+    row_backward(pass, layer.fused ? work->dmlp : work->dact, layer.fused ? a->mlp : NULL, dy, a->act, t[LAYER_DOWN],
+                 t[LAYER_DOWN_BIAS], s->ffn, layer.epilogue);
     if (!layer.fused) model->activation_backward(pass, work->dmlp, work->dact, a->mlp);
     block_keep(pass, a->mlp, work->dmlp, s->rows * s->mlp_cols * s->element);
-    branch_column_(pass, model, &layer, &mlp, work->dmlp, whole, dx, a->x2, true);
+    column_backward(pass, work->delta, work->dmlp, a->norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+    model->norm_backward(pass, t[LAYER_NORM2], dx, work->delta, a->x2);
+    block_keep(pass, a->x2, dx, s->shard_rows * s->hidden * s->element);
+    block_gather(pass, GATHERED_GRADIENT, dx);
+    block_later(pass);
 
-    whole = branch_row_(pass, &layer, &attention, dx, work->dattention, NULL, EPILOGUE_NONE);
+    dy = block_gathered(pass, GATHERED_GRADIENT, dx);
+    if (!pass->split) block_gather(pass, GATHERED_INPUT, a->norm1);
+    row_backward(pass, work->dattention, NULL, dy, a->attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols,
+                 EPILOGUE_NONE);
     attention_block_backward(pass, work->dqkv, work->dattention, a->attention, a->saved, a->qkv);
-    if (model->heads_backward != NULL) model->heads_backward(pass, layer.t, work->dqkv, a->kept);
+    if (model->heads_backward != NULL) model->heads_backward(pass, t, work->dqkv, a->kept);
     block_keep(pass, a->qkv, work->dqkv, s->rows * s->qkv_cols * s->element);
-    branch_column_(pass, model, &layer, &attention, work->dqkv, whole, dx, NULL, onward);
+    column_backward(pass, work->delta, work->dqkv, a->norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
+    model->norm_backward(pass, t[LAYER_NORM1], dx, work->delta, a->x);
+    if (onward) block_gather(pass, GATHERED_GRADIENT, dx);
+    block_later(pass);
 }
 
 // Each gather is started before the product that precedes its own.
@@ -169,16 +161,16 @@ void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const 
     const Shape *s = pass->shape;
     Layer layer = layer_open_(pass, model, tensors, bundle);
     const LayerBundle *a = &layer.a;
-    Branch mlp = mlp_(a, s), attention = layer_attention_(a, s);
+    const Tensor **t = layer.t;
 
-    const void *whole = block_gathered(pass, GATHERED_GRADIENT, dy);
+    dy = block_gathered(pass, GATHERED_GRADIENT, dy);
     block_gather(pass, GATHERED_INPUT, a->norm2);
-    branch_row_weight_(pass, &layer, &mlp, whole);
+    row_weight(pass, dy, a->act, t[LAYER_DOWN], t[LAYER_DOWN_BIAS], s->ffn);
     block_gather(pass, GATHERED_GRADIENT, a->x2);
-    branch_column_weight_(pass, &layer, &mlp, a->mlp);
-    whole = block_gathered(pass, GATHERED_GRADIENT, a->x2);
+    column_weight(pass, a->mlp, a->norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+    dy = block_gathered(pass, GATHERED_GRADIENT, a->x2);
     block_gather(pass, GATHERED_INPUT, a->norm1);
-    branch_row_weight_(pass, &layer, &attention, whole);
+    row_weight(pass, dy, a->attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols);
     if (next != NULL) block_gather(pass, GATHERED_GRADIENT, next);
-    branch_column_weight_(pass, &layer, &attention, a->qkv);
+    column_weight(pass, a->qkv, a->norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
 }

@@ -5,14 +5,14 @@
 
 #include "model.h"
 
-// What the backward of a layer needs of its forward: the layer's part of a bundle. In 16 bit that is (12 h + 4 kv + 6
+// The layer's part of a bundle: everything that its backward needs from its forward. In 16 bit that is (12 h + 4 kv + 6
 // f) * s * b / t bytes with SwiGLU (kv = kv_heads * head dimension) and 32 h * s * b / t with GELU and f = 4h
 // (Korthikanti et al. 2022, without dropout's masks), plus what the attention saves.
 typedef struct LayerBundle {
     void *x;         // (shard_rows, h)       the layer's input
     void *norm1;     // (shard_rows, h)
     void *qkv;       // (rows, (q + 2 kv)/t)  q and k after their norm and rotation, if the model has these
-    void *kept;      // (rows, (q + kv)/t)    q and k before their norm, if the model has one
+    void *kept;      // (rows, (q + kv)/t)    q and k before their norm, for its backward; empty without model.qk_norm
     void *saved;     //                       the attention's, see backend.h
     void *attention; // (rows, q/t)
     void *x2;        // (shard_rows, h)       the residual stream between attention and MLP
@@ -46,8 +46,8 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
 // tensors' gradients. With pass->split it adds only to those of the norms, also of q and k, and leaves the gradients of
 // matrices and of their biases to layer_weights. onward: dx is gathered next, so the gather may start here.
 void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx, bool onward);
-// Adds the gradients that a split backward left. dy (shard_rows, hidden): gradient of y, as layer_backward found it in
-// dx. next: the dy of the next call, or NULL.
+// Adds the gradients that a split backward left. dy (shard_rows, hidden): the gradient of y that layer_backward
+// received in dx. next: dy of the following call, or NULL.
 void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle, const void *dy,
                    const void *next);
 

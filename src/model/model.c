@@ -1,6 +1,9 @@
 // What follows from a model's table and a configuration: the whole table, parameters, FLOPs, and the shape of one
-// microbatch on one tensor rank.
+// microbatch on one tensor rank with its rotary frequencies. Frequencies are in double; transformers computes them in
+// fp32, a relative difference of 1e-7.
 #include "model.h"
+
+#include <math.h>
 
 void model_table(const Model *model, const ModelConfig *config, TensorTable *table) {
     TensorTable empty = {0};
@@ -31,7 +34,50 @@ double model_flops_per_token(const Config *config, bool full) {
     return 6.0 * dense + (full ? 12.0 : 6.0) * layers * q * (double)m->seq_len;
 }
 
-// A layer's tensors are at the same places in all layers, so they are read from the table of a single layer.
+// --- rotary frequencies, for each way of extending a model to longer sequences than it was trained with
+
+static const double TURN = 6.283185307179586477;
+
+// Scales a frequency as Llama 3.1 does: pairs that rotate often within the original length keep theirs, slow ones are
+// divided by the factor, and those between are interpolated.
+static double llama3_(const ModelConfig *m, double frequency) {
+    double turns = (double)m->rope_original * frequency / TURN;
+    if (turns > m->rope_high_freq) return frequency;
+    if (turns < m->rope_low_freq) return frequency / m->rope_factor;
+    double keep = (turns - m->rope_low_freq) / (m->rope_high_freq - m->rope_low_freq);
+    return (1 - keep) * frequency / m->rope_factor + keep * frequency;
+}
+
+// Returns the (fractional) index of the pair with this many rotations within the original length.
+static double yarn_pair_(const ModelConfig *m, double turns) {
+    return (double)m->head_dim * log((double)m->rope_original / (turns * TURN)) / (2 * log(m->rope_theta));
+}
+
+// Scales a frequency as YaRN does (Peng et al. 2023): like llama3, but interpolated linearly in the pair's index.
+static double yarn_(const ModelConfig *m, int64_t pair, double frequency) {
+    double last = (double)(m->head_dim - 1);
+    double low = fmax(floor(yarn_pair_(m, m->rope_beta_fast)), 0.0);
+    double high = fmin(ceil(yarn_pair_(m, m->rope_beta_slow)), last);
+    if (low == high) high += 0.001; // as transformers does
+    double slow = fmin(fmax(((double)pair - low) / (high - low), 0.0), 1.0);
+    return slow * frequency / m->rope_factor + (1 - slow) * frequency;
+}
+
+void rope_from_config(RopeTable *rope, const ModelConfig *m) {
+    rope->scale = m->rope_attention;
+    for (int64_t i = 0; i < m->head_dim / 2; i++) {
+        double frequency = pow(m->rope_theta, -2.0 * (double)i / (double)m->head_dim);
+        if (m->rope_scaling == ROPE_LINEAR) frequency /= m->rope_factor;
+        if (m->rope_scaling == ROPE_LLAMA3) frequency = llama3_(m, frequency);
+        if (m->rope_scaling == ROPE_YARN) frequency = yarn_(m, i, frequency);
+        rope->frequency[i] = frequency;
+    }
+}
+
+// --- the shape
+
+// Finds the tensor of each role. A layer's tensors are at the same places in all layers, so they are read from the
+// table of a single layer.
 static void shape_places_(Shape *shape, const Model *model, const ModelConfig *config) {
     TensorTable table = {0};
     model->layer_tensors(config, 0, &table);
@@ -80,6 +126,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->tensor_rank = tensor_rank;
     shape->tensor_ranks = (int)t;
     shape->norm_eps = m->norm_eps;
+    shape->z_loss = (float)config->train.z_loss;
     shape->qk_norm = m->qk_norm;
     if (families[m->family].rotary) rope_from_config(&shape->rope, m);
     shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;

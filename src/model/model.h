@@ -35,6 +35,7 @@ typedef struct Shape {
     int chunks; // of rows, in which the forward's collectives and products run beside each other; 1: one after another
     bool qk_norm; // heads of q and k are normalized
     double norm_eps;
+    float z_loss;
     RopeTable rope;         // filled where the family rotates
     int64_t element;        // bytes of one activation
     int place[LAYER_ROLES]; // of a tensor with this role among a layer's; -1: the model has none
@@ -47,11 +48,17 @@ void rope_from_config(RopeTable *rope, const ModelConfig *model);
 // attention's scratch and of the operations' workspace.
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
 
-// What a product of a block reads whole while ranks hold a shard each: its input, and the gradient of its output.
+// The operands that tensor ranks gather: the input of a column-parallel product, and the gradient of a row-parallel
+// product's output.
 typedef enum Gathered { GATHERED_INPUT, GATHERED_GRADIENT, GATHERED_COUNT } Gathered;
 
-// Of a gather that no product has waited for yet.
-typedef enum GatherState { GATHER_NONE, GATHER_STARTED, GATHER_FAILED } GatherState;
+// The gradient of a matrix and its bias: dw += dyT x, dbias += column sums of dy.
+typedef struct WeightGradient {
+    const Tensor *w, *bias; // bias: NULL if the matrix has none
+    const void *dy, *x;     // (rows, out), (rows, in)
+    int64_t in, out;
+    bool shard; // x is this rank's shard (shard_rows, in), and is gathered first
+} WeightGradient;
 
 // One forward or backward in progress: where it runs and what it may use. An error of a collective is kept in `err`;
 // later operations of the pass are then harmless, and the caller ends the run.
@@ -59,26 +66,26 @@ typedef struct Pass {
     Backend *be;
     Comm *tensor; // NULL or size 1: no tensor parallelism
     const Shape *shape;
-    // (rows, hidden) each, NULL without sequence parallelism: what is gathered, and this rank's part of a sum. Without
+    // (rows, hidden) each, NULL without sequence parallelism: gathered rows, and this rank's part of a sum. Without
     // shape->overlap they are one buffer, since then each is read before the next is written.
     void *gathered[GATHERED_COUNT], *partial;
-    GatherState gather_state[GATHERED_COUNT];
+    bool gathering[GATHERED_COUNT]; // started, and not yet waited for
     CommRequest gather[GATHERED_COUNT], sum, chunk[OVERLAP_MOST];
-    bool sum_started;
-    // What the layer before left to the next norm: its output is residual + delta. NULL: it has been written.
+    WeightGradient later[2]; // put off until a collective is in flight (blocks.c)
+    int later_count;
+    // The previous layer's output is residual + delta, which the next norm adds. NULL: the output has been written.
     const void *residual, *delta;
     void *scratch;        // attention
     void *work;           // a layer's temporaries, see layer.h
     bool split;           // a backward leaves the gradients of matrices and their biases to layer_weights
-    void (*poll)(void *); // lets transfers move on; called between layers and around collectives. May be NULL
+    void (*poll)(void *); // lets pending transfers progress; called between layers and around collectives. May be NULL
     void *poll_argument;
     Error *err;
 } Pass;
 
 // What differs between models. The layer itself and what surrounds it is common to all (layer.h, blocks.h).
 struct Model {
-    int family;       // ModelFamily: its row of `families`
-    const char *name; // "llama"
+    const char *family; // "llama": its word in the table of config/family.c
     // --- the table. The three append their tensors in order; every layer appends the same number, with a role where
     // layer.c uses it. The head's are the final norm, then the output matrix; a tied one names the embedding.
     void (*embedding_tensors)(const ModelConfig *, TensorTable *);
@@ -88,8 +95,9 @@ struct Model {
     // sum is x and not written.
     void (*norm_forward)(Pass *, const Tensor *norm, void *out, void *sum, const void *x, const void *delta);
     void (*norm_backward)(Pass *, const Tensor *norm, void *dx, const void *dout, const void *x); // dx +=
-    // --- what is done to q and k between their product and the attention, in place; both NULL: nothing. t: by role.
-    // kept: see LayerBundle.
+    // --- the treatment of q and k between their product and the attention, in place: the norm over single heads
+    // (Qwen3) and the rotation (rope). NULL if the model has neither. t: the layer's tensors by role. kept: receives q
+    // and k before the norm, for the norm's backward (LayerBundle); unused without model.qk_norm.
     void (*heads_forward)(Pass *, const Tensor *const *t, void *qkv, void *kept);
     void (*heads_backward)(Pass *, const Tensor *const *t, void *dqkv, const void *kept);
     // --- act (rows, f/t) from mlp (rows, mlp_cols); both NULL: GELU, which the products beside it include.
@@ -112,8 +120,5 @@ double model_flops_per_token(const Config *config, bool full);
 
 // Returns the number of parameters, unpadded, tied weights counted once.
 int64_t model_parameters(const Model *model, const ModelConfig *config);
-
-extern const Model llama_model; // train_llama.cu
-extern const Model gpt_model;   // train_gpt.cu
 
 #endif

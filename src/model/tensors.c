@@ -97,6 +97,18 @@ int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks) {
     return (spec->rows + unit - 1) / unit * unit;
 }
 
+// --- layout
+//
+// Units lie one after another in the arenas of their group. With bf16 and 2 data ranks, for a layer of norm and q, k, v
+// (joined: one unit), data rank 0 holds the following; r0 and r1 are the halves that rank 0 and rank 1 own:
+//
+//     weights    | norm r0 | norm r1 | q k v r0      | q k v r1      |   16 bit, complete on every rank
+//     gradients  | norm r0 | norm r1 | q k v r0      | q k v r1      |   fp32, summed into the owner's half
+//     masters    | norm r0 | q k v r0      |                             fp32, only what this rank owns
+//     moments    | m: norm r0 | m: q k v r0 | v: norm r0 | v: q k v r0 |
+//
+// The boundary between r0 and r1 may lie inside a tensor; tensors_piece says which elements of it this rank owns.
+
 // Opens a unit with its first tensor, where the previous unit ended.
 static Unit *open_unit_(StageTensors *tensors, int64_t index, int64_t owner) {
     const TensorTable *table = tensors->table;
@@ -108,6 +120,7 @@ static Unit *open_unit_(StageTensors *tensors, int64_t index, int64_t owner) {
     return unit;
 }
 
+// Appends a tensor to its unit: a joined tensor follows the previous one without a gap, so that one product reads both.
 static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, int64_t index) {
     int64_t owner = find_tied_(tensors, spec), ranks = tensors->split.tensor_ranks;
     Unit *unit = spec->joined ? &tensors->units[tensors->unit_count - 1] : open_unit_(tensors, index, owner);
@@ -196,6 +209,7 @@ void tensors_zero_buffer(const StageTensors *tensors, Backend *be, int64_t layer
     be->zero(be, tensors->arenas[STATES_OF_LAYERS].gradients + layer % 2 * tensors->buffer, tensors->buffer * 4);
 }
 
+// Returns the bytes of one group as they are allocated. In fp32 the weights are their own masters.
 static StateBytes group_bytes_(const StageTensors *tensors, int group) {
     const StateArenas *arenas = &tensors->arenas[group];
     bool masters = tensors->element != 4;
@@ -224,6 +238,8 @@ void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes) {
     bytes->bytes[MEMORY_EMBEDDING] += states_total(&ends);
 }
 
+// Turns offsets into addresses. An alias reads its owner's weights but has gradients of its own, so that the order in
+// which the head and the embedding add to theirs is the same with one stage as with several.
 static void tensors_bind_(StageTensors *tensors) {
     for (int64_t u = 0; u < tensors->unit_count; u++) {
         Unit *unit = &tensors->units[u];
@@ -323,6 +339,7 @@ static void keep_values_(const StageTensors *tensors, Backend *be, int64_t index
     be->zero(be, tensor->gradient + first, (last - first) * 4);
 }
 
+// Returns where fp32 values of a tensor are written first: the weights themselves, or in bf16 the unused gradient.
 static float *values_place_(const Tensor *tensor, const Backend *be) {
     return be->precision == PRECISION_FP32 ? (float *)tensor->weight : tensor->gradient;
 }
@@ -368,12 +385,12 @@ static void put_ones_(const StageTensors *tensors, int64_t index, Backend *be) {
     free(ones);
 }
 
-void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers) {
+void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, double std) {
     for (int64_t i = 0; i < tensors->count; i++) {
         const Tensor *tensor = &tensors->tensors[i];
         int init = tensor->spec->init;
         if (tensor->alias || init == INIT_ZERO) continue;
-        float scale = init == INIT_OUTPUT ? (float)(0.02 / sqrt(2.0 * (double)layers)) : 0.02f;
+        float scale = init == INIT_OUTPUT ? (float)(std / sqrt(2.0 * (double)layers)) : (float)std;
         if (init == INIT_ONE)
             put_ones_(tensors, i, be);
         else

@@ -12,7 +12,7 @@
 #include "backend/memory.h"
 
 typedef enum TensorSplit { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS } TensorSplit;
-// What layer.c uses a layer's tensor for. The first of joined tensors has the role.
+// The use of a layer's tensor in layer.c. The first of joined tensors has the role.
 typedef enum LayerRole {
     LAYER_NORM1,
     LAYER_QKV,
@@ -39,14 +39,14 @@ typedef struct TensorSpec {
     int role;           // LayerRole; LAYER_NONE outside the layers
     int split;          // over the tensor ranks
     int parts;          // SPLIT_ROWS cuts each of `parts` equal groups of rows (q, k and v of one matrix); else 1
-    int init;        // INIT_NORMAL: 0.02; INIT_OUTPUT: 0.02 / sqrt(2 layers), for projections into the residual stream
-    bool vocabulary; // rows are tokens: padded to a multiple of 128 t, so that every rank has as many
-    bool decay;      // weight decay applies
-    bool joined;     // lies directly after the previous tensor, so that one product serves both
-    bool shard_summed; // not split, but with sequence parallelism each rank sees its rows only: gradients add up over t
-    bool head_summed;  // not split, but each rank sees its heads only: gradients add up over t always
-    bool transposed;   // checkpoints hold it as (in, out): GPT-2 in Hugging Face's form
-    int64_t tied_to;   // index of the tensor whose weight this one is, or -1
+    int init;           // INIT_NORMAL: std; INIT_OUTPUT: std / sqrt(2 layers), for projections into the residual stream
+    bool vocabulary;    // rows are tokens: padded to a multiple of 128 t, so that every rank has as many
+    bool decay;         // weight decay applies
+    bool joined;        // lies directly after the previous tensor, so that one product serves both
+    bool shard_summed;  // not split, but with sequence parallelism each rank sees its rows: gradients are summed over t
+    bool head_summed;   // not split, but each rank sees its heads: gradients are always summed over t
+    bool transposed;    // checkpoints hold it as (in, out): GPT-2 in Hugging Face's form
+    int64_t tied_to;    // index of the tensor whose weight this one is, or -1
 } TensorSpec;
 
 typedef struct TensorTable {
@@ -79,7 +79,7 @@ void table_free(TensorTable *table);
 // Returns the parameters of specs [begin, end), unpadded, without tied weights.
 int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end);
 
-// Which part of every tensor a rank holds, and for which part of that it keeps optimizer states (ZeRO-1).
+// The part of every tensor that a rank holds, and the part of that for which it keeps optimizer states (ZeRO-1).
 typedef struct Split {
     int tensor_rank, tensor_ranks;
     int data_rank, data_ranks;
@@ -91,8 +91,8 @@ typedef struct Tensor {
     int64_t index;      // in the table
     int64_t rows, cols; // of this rank's part, padding included
     int64_t count;      // rows * cols
-    int64_t within;     // elements, from the start of its unit
-    int64_t unit;       // that contains it
+    int64_t within;     // elements from the start of its unit
+    int64_t unit;       // index of the unit that contains it
     bool alias;         // shares another tensor's weight on this stage and has no states of its own
     void *weight;
     float *gradient;
@@ -158,8 +158,8 @@ typedef struct StageTensors {
 void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
                     const Split *split, int precision);
 
-// Places the layers' gradients anew, before memory is allocated: layers alternate between two buffers of the size of
-// the largest, which are followed by what this rank keeps, its pieces of the sums.
+// Before allocation, reassigns gradient addresses: layers alternate between two buffers of the size of the largest,
+// followed by this rank's pieces of the sums.
 void tensors_shard_gradients(StageTensors *tensors);
 // Returns where this rank's piece of a unit's gradients is once it is summed over data ranks.
 float *tensors_sum(const StageTensors *tensors, const Unit *unit);
@@ -175,12 +175,12 @@ int tensors_allocate(StageTensors *tensors, Backend *be, Error *err);
 
 // Draws initial weights: element e of the whole unpadded tensor `name` depends on (seed, name, e) alone. Padding is
 // zero.
-void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers);
+void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, double std);
 
 // Returns the rows as split over t tensor ranks: a vocabulary's are rounded up to a multiple of 128 t.
 int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks);
 
-// Returns the row of the whole tensor that this rank's row is, or -1 for padding; columns likewise.
+// Maps a local row to its row in the unsharded tensor; -1 for padding. The second function does columns.
 int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks);
 int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, int tensor_ranks);
 

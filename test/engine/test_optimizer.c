@@ -1,4 +1,5 @@
 // The optimizer between good and bad gradients: what is blamed, and that a skipped update leaves no trace.
+#include "models.h"
 #include "engine/optimizer.h"
 
 #include <math.h>
@@ -9,8 +10,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-extern const Model llama_model, gpt_model;
 
 // One rank that holds a whole small model.
 typedef struct Bench {

@@ -300,6 +300,17 @@ def test_a_list_from_a_file_is_run(small, tmp_path):
     same_bits(small, OFF, f"schedule.file={path}")
 
 
+def test_two_stages_may_evict_to_each_other(small, tmp_path):
+    path = tmp_path / "mutual.txt"
+    head = "# schedule mutual  stages 2  chunks 1  placement loop  microbatches 8  slots 9  edges 2"
+    forwards, backwards = " ".join(f"F{m}.0" for m in range(1, 8)), " ".join(f"B{m}.0" for m in range(8))
+    first = f"stage 0: F0.0 E0.0>1 A0.0<1 {forwards} R0.0>1 L0.0<1 {backwards}"
+    second = f"stage 1: F0.0 A0.0<0 E0.0>0 {forwards} L0.0<0 R0.0>0 {backwards}"
+    path.write_text(f"{head}\n{first}\n{second}\n")
+    ended = same_bits(small, OFF, "parallel.pipeline=2", f"schedule.file={path}")
+    assert all(step["evictions"] == 2 for step in ended.steps)
+
+
 def test_a_list_with_one_buffer_an_edge_trains_and_validates(small, tmp_path):
     """Messages are allocated for the list, and validation keeps to that."""
     path, turns = tmp_path / "mine.txt", " ".join(f"F{m}.0 B{m}.0" for m in range(8))

@@ -273,9 +273,12 @@ def test_a_disk_that_fills_up_ends_the_trace_and_not_the_training(config, tmp_pa
     assert sum("training goes on without a trace" in line for line in ended.said) == 1
 
 
-def test_a_trace_of_a_schedule_is_refused(config):
-    ended = command("llama", "-c", config, "--schedule", "--trace", "t.json")
-    assert ended.returncode == 2 and "--trace: belongs to training and to --plan; leave out --schedule" in ended.stderr
+def test_a_trace_of_a_schedule_has_the_times_that_were_given(config, tmp_path):
+    path = tmp_path / "t.json"
+    ended = command("llama", "-c", config, "--schedule", "--times", "F=2,B=3", "--trace", path)
+    assert ended.returncode == 0, ended.stderr
+    events = [event for event in json.loads(path.read_text()) if event["ph"] == "X" and event["name"][0] in "FB"]
+    assert {(event["name"][0], round(event["dur"] / 1e6, 3)) for event in events} == {("F", 2.0), ("B", 3.0)}
 
 
 def test_a_planned_step_of_centuries_is_not_drawn(config, tmp_path):

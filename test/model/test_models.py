@@ -121,10 +121,10 @@ def embedding(model):
     return "transformer.wte.weight" if model["family"] == "gpt" else "model.embed_tokens.weight"
 
 
-def autograd(model, weights, tokens):
+def autograd(model, weights, tokens, z_loss=0.0):
     """Losses of each token and the gradients of their mean; embedding and output matrix apart, also where tied."""
     leaves = {name: weight.double().clone().requires_grad_() for name, weight in weights.items()}
-    losses = token_losses(model, leaves, tokens)
+    losses = token_losses(model, leaves, tokens, z_loss)
     losses.mean().backward()
     return losses.detach().numpy(), {name: leaf.grad.numpy() for name, leaf in leaves.items()}
 
@@ -145,8 +145,8 @@ def unpadded(array, shape):
     return array[: shape[0]].reshape(shape)
 
 
-def check_against_autograd(model, tokens, weights, records, tolerance=2e-5):
-    losses, gradients = autograd(model, weights, tokens)
+def check_against_autograd(model, tokens, weights, records, tolerance=2e-5, z_loss=0.0):
+    losses, gradients = autograd(model, weights, tokens, z_loss)
     found = parts(records, "gradient")
     assert set(found) == set(gradients)
     assert abs(records["losses"].mean(dtype="f8") / losses.mean() - 1) < 1e-6
@@ -167,6 +167,18 @@ def test_gradients_are_those_of_autograd(tmp_path, name, mode, b):
     model = MODELS[name]
     tokens, weights = random_tokens(model, 6), random_weights(model)
     check_against_autograd(model, tokens, weights, run_tool(tmp_path, model, tokens, weights, b=b, mode=mode))
+
+
+@pytest.mark.parametrize("z_loss", [0.3, 1e-4])
+@pytest.mark.parametrize("name", ["llama", "gpt"])
+def test_the_z_loss_is_that_of_autograd_and_not_evaluated(tmp_path, name, z_loss):
+    model = MODELS[name]
+    tokens, weights = random_tokens(model, 6), random_weights(model)
+    records = run_tool(tmp_path, model, tokens, weights, b=3, z_loss=z_loss)
+    check_against_autograd(model, tokens, weights, records, z_loss=z_loss)
+    plain = run_tool(tmp_path, model, tokens, weights, b=3)
+    assert (records["evaluated"] == plain["losses"]).all()
+    assert (records["losses"] > plain["losses"]).any()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -10,6 +10,7 @@
 // then rows * cols float32. WEIGHTS gives tensors by name, without padding, in place of the initial ones. OUT has
 // `weight:NAME` and `gradient:NAME` of each tensor, padding included, `losses` (sequence, position), and `evaluated`,
 // the same from a forward that computes no gradient.
+#include "models.h"
 #include "engine/stage.h"
 
 #include <stdlib.h>
@@ -98,7 +99,7 @@ static int tool_create_(Tool *tool, const char *path) {
     if (tool->stages == NULL) return fail_(tool, "out of host memory", path);
     tool->be = backend_cpu_create(config->train.precision, 0, tool->err);
     if (tool->be == NULL) return -1;
-    const Model *model = config->model.family == FAMILY_LLAMA ? &llama_model : &gpt_model;
+    const Model *model = model_of(config);
     while (tool->stages_made < tool->stage_count) {
         int s = tool->stages_made++;
         if (stage_create(&tool->stages[s], model, config, &tool->placed, tool->be, s, NULL, 0, tool->err) != 0)

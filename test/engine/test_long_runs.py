@@ -1,0 +1,224 @@
+"""Keys of runs that take weeks: a ramp of batches, the decay of wsd, z_loss, init_std, checkpoints to keep for good,
+and fewer step lines. Each keeps the promise of bits: the same for every layout, and after a resume."""
+
+import math
+import re
+
+import numpy
+import pytest
+from trainer_runs import MODELS, Trainer, checkpoint_names, close, layout, saving, tensors_of
+
+pytestmark = pytest.mark.usefixtures("ranks")
+
+RAMP = {"train.batch_ramp": [[1, 4], [3, 8], [6, 16]], "train.steps": 8}
+BATCHES = [4, 4, 8, 8, 8, 16, 16, 16]
+LAYOUTS = {
+    "p1_gpipe": layout(schedule_name="gpipe"),
+    "p1_b4": layout(b=4),
+    "p2": layout(p=2),
+    "p4_bpipe": layout(p=4, bpipe=True),
+    "p4_to_host": layout(p=4, bpipe=True, schedule_evict_to="host"),
+    "p2_interleaved": layout(p=2, schedule_name="interleaved"),
+    "p2_v_half": layout(p=2, schedule_name="v-half"),
+    "p2_zb_d": layout(p=2, schedule_name="zb-d"),
+}
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt"])
+def long_run(request, tmp_path_factory):
+    trainer = Trainer(tmp_path_factory.mktemp(request.param), MODELS[request.param])
+    trainer.plain = trainer.run(RAMP)
+    return trainer
+
+
+def test_each_step_has_the_batch_of_the_ramp(long_run):
+    tokens = [16 * batch for batch in BATCHES]
+    assert [step["tokens"] for step in long_run.plain.steps.values()] == tokens
+    assert [step["tokens_seen"] for step in long_run.plain.steps.values()] == numpy.cumsum(tokens).tolist()
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_ramp_has_the_same_bits_in_every_layout(long_run, name):
+    ended = long_run.run(RAMP, LAYOUTS[name])
+    if name == "p1_b4":  # another micro-batch adds up in another order
+        assert close([loss for _, loss, _ in ended.curve()], [loss for _, loss, _ in long_run.plain.curve()], 1e-5)
+    else:
+        assert ended.curve() == long_run.plain.curve()
+    assert "as planned, to the byte" in ended.stderr
+
+
+def test_data_ranks_share_every_batch_of_a_ramp(long_run):
+    both = long_run.run(RAMP, layout(d=2))
+    assert close([loss for _, loss, _ in both.curve()], [loss for _, loss, _ in long_run.plain.curve()], 1e-5)
+    assert [step["tokens"] for step in both.steps.values()] == [16 * batch for batch in BATCHES]
+
+
+def test_a_ramp_is_the_same_as_runs_with_its_batches_one_after_another(long_run, tmp_path):
+    """Also shows that the place in the data is a function of the samples consumed."""
+    constant, curve, resume = {"train.schedule": "constant", "train.warmup_steps": 0}, [], None
+    ramp = long_run.run(RAMP, constant)
+    for batch, last in ((4, 2), (8, 5), (16, 8)):
+        piece = {"train.global_batch": batch, "train.steps": last}
+        curve += long_run.run(constant, piece, saving(tmp_path / "saved", 100), resume=resume).curve(len(curve) + 1)
+        resume = tmp_path / "saved"
+    assert curve == ramp.curve()
+
+
+@pytest.mark.parametrize("stop", [1, 2, 4, 5])
+def test_a_ramp_resumes_to_the_same_bits_anywhere(long_run, tmp_path, stop):
+    long_run.run(RAMP, saving(tmp_path, 1))
+    for step in range(stop + 1, 9):
+        for path in tmp_path.glob(f"step_{step:08}/manifest.json"):
+            path.unlink()
+    ended = long_run.run(RAMP, layout(p=2, bpipe=True), resume=tmp_path / f"step_{stop:08}")
+    assert ended.curve() == long_run.plain.curve(stop + 1)
+
+
+def test_global_batch_holds_before_the_first_entry(long_run):
+    late = {"train.batch_ramp": [[3, 8], [6, 16]], "train.global_batch": 4, "train.steps": 8}
+    assert long_run.run(late).curve() == long_run.plain.curve()
+
+
+def test_the_plan_is_that_of_the_largest_batch(long_run):
+    of_ramp = long_run.run(RAMP, {"train.steps": 1}, layout(p=4, bpipe=True))
+    of_largest = long_run.run({"train.global_batch": 16, "train.steps": 1}, layout(p=4, bpipe=True))
+    memory = lambda ended: [(stage["peak_bytes"], stage["activation_bytes"]) for stage in ended.steps[1]["stages"]]
+    assert memory(of_ramp) == memory(of_largest)
+    assert "16 microbatches of 1 x 16 on each data rank, the most of batch_ramp" in of_ramp.stderr
+    assert "batch_ramp" not in of_largest.stderr
+
+
+@pytest.mark.parametrize(
+    "ramp, more, why",
+    [
+        ([[1, 4], [1, 8]], {}, "step 1 follows step 1; use rising steps"),
+        ([[5, 4], [2, 8]], {}, "step 2 follows step 5; use rising steps"),
+        ([[1, 4], [2, 7]], layout(b=2), "global_batch 7 is not a multiple of micro_batch * data = 2 * 1"),
+        ([[1, 2], [2, 8]], layout(p=4), "makes 2 microbatches for 4 stages"),
+        ([[1, 0]], {}, "global_batch 0 is out of range"),
+        ([[1, 4, 5]], {}, "has an entry that is not a list of 2 numbers; use [step, global_batch]"),
+        ([[1]], {}, "has an entry that is not a list of 2 numbers; use [step, global_batch]"),
+        ([4, 8], {}, "has an entry that is not a list; use [step, global_batch]"),
+        ([[1, "x"]], {}, 'global_batch "x" is not a number'),
+        ([], {}, "is an empty list; use none, or a list such as [[1, 64], [1000, 128]]"),
+        (7, {}, "7 is not a list; use none, or a list such as [[1, 64], [1000, 128]]"),
+        ([[1, 8], [3, 1.5]], {}, "global_batch 1.5 is not an integer"),
+    ],
+)
+def test_a_wrong_ramp_is_one_sentence(long_run, ramp, more, why):
+    said = long_run.run({"train.batch_ramp": ramp}, more, code=2).stderr.strip()
+    assert "train.batch_ramp: " in said and why in said and "\n" not in said
+
+
+def test_a_schedule_from_a_file_has_no_ramp(long_run, tmp_path):
+    (tmp_path / "list").write_text("")
+    said = long_run.run(RAMP, {"schedule.file": str(tmp_path / "list")}, code=2).stderr
+    assert "a schedule from a file has one number of microbatches" in said
+
+
+# ---- z_loss, init_std
+
+
+def test_z_loss_has_the_same_bits_in_every_layout_and_off_is_as_without(long_run):
+    z = {"train.z_loss": 0.01}
+    plain, one = long_run.run(), long_run.run(z)
+    assert long_run.run({"train.z_loss": 0}).curve() == plain.curve()
+    assert one.curve() != plain.curve()
+    for ranks in (layout(p=4, bpipe=True), layout(p=2, schedule_name="zb-d")):
+        assert long_run.run(z, ranks).curve() == one.curve()
+    halves, whole = long_run.run(z, layout(t=2)).curve(), one.curve()
+    assert close([loss for _, loss, _ in halves], [loss for _, loss, _ in whole], 1e-5)
+    first, expected = one.steps[1]["loss"] - plain.steps[1]["loss"], 0.01 * math.log(61) ** 2
+    assert abs(first / expected - 1) < 0.2  # fresh logits are close to zero, so Z is close to the vocabulary
+
+
+def test_initial_weights_scale_with_init_std(long_run, tmp_path):
+    for folder, std in (("narrow", 0.02), ("wide", 0.08)):
+        long_run.run({"train.init_std": std, "train.lr": 0, "train.steps": 1}, saving(tmp_path / folder, 1))
+    narrow, wide = (tensors_of(tmp_path / folder / "step_00000001") for folder in ("narrow", "wide"))
+    scaled = [name for name, values in narrow.items() if values.ndim == 2 and "exp_avg" not in name]
+    assert len(scaled) > 8
+    for name in scaled:
+        numpy.testing.assert_allclose(wide[name], 4 * narrow[name], rtol=1e-6)
+    config = (tmp_path / "wide/step_00000001/config.json").read_text()
+    assert re.search(r'"initializer_range": 0\.08[0,]', config)
+
+
+# ---- the learning rate
+
+
+def rates(trainer, *changes):
+    base = {"train.schedule": "wsd", "train.steps": 20, "train.warmup_steps": 2, "train.lr": 1e-3}
+    return {step: line["lr"] for step, line in trainer.run(base, *changes).steps.items()}
+
+
+@pytest.mark.parametrize(
+    "shape, left",
+    [
+        ("linear", lambda x: 1 - x),
+        ("cosine", lambda x: (1 + math.cos(math.pi * x)) / 2),
+        ("sqrt", lambda x: 1 - math.sqrt(x)),
+        ("1-sqrt", lambda x: 1 - math.sqrt(x)),
+    ],
+)
+def test_the_decay_of_wsd_has_its_length_and_shape(long_run, shape, left):
+    lr = rates(long_run, {"train.decay_steps": 8, "train.decay_shape": shape})
+    assert all(lr[step] == 1e-3 for step in range(2, 13))
+    for step in range(12, 21):
+        assert lr[step] == pytest.approx(1e-4 + 9e-4 * left((step - 12) / 8), rel=1e-9)
+
+
+def test_without_a_length_the_decay_is_a_tenth_of_the_steps_after_the_warm_up(long_run):
+    lr = rates(long_run)
+    assert lr[18] == 1e-3 and lr[20] == pytest.approx(1e-4)
+    assert lr[19] == pytest.approx(1e-4 + 9e-4 / 1.8, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "changes, why",
+    [
+        ({"train.decay_steps": 5}, "applies to train.schedule wsd, not cosine"),
+        ({"train.decay_shape": "sqrt"}, "applies to train.schedule wsd, not cosine"),
+        ({"train.decay_steps": 7, "train.schedule": "wsd"}, "is 7; the limit is 6"),
+        ({"train.decay_steps": 1, "train.schedule": "wsd", "train.warmup_steps": 9}, "is 1; the limit is 0"),
+        ({"train.decay_shape": "minus_sqrt", "train.schedule": "wsd"}, "did you mean 1-sqrt"),
+        ({"train.z_loss": -1}, "train.z_loss: -1 is out of range"),
+        ({"train.init_std": 0}, "train.init_std: 0 is out of range"),
+        ({"checkpoint.keep_every": -1}, "checkpoint.keep_every: -1 is out of range"),
+        ({"log.every": 0}, "log.every: 0 is out of range"),
+    ],
+)
+def test_wrong_values_are_one_sentence(long_run, changes, why):
+    said = long_run.run(changes, code=2).stderr.strip()
+    assert why in said and "\n" not in said
+
+
+# ---- checkpoints and lines
+
+
+def test_every_n_th_checkpoint_is_kept_for_good(long_run, tmp_path):
+    keeps = {**saving(tmp_path, 2, keep=2), "checkpoint.keep_every": 3, "train.steps": 20}
+    long_run.run(keeps)
+    assert checkpoint_names(tmp_path) == [f"step_{step:08}" for step in (6, 12, 18, 20)]
+    long_run.run(keeps, {"train.steps": 30}, resume=tmp_path)
+    assert checkpoint_names(tmp_path) == [f"step_{step:08}" for step in (6, 12, 18, 24, 28, 30)]
+
+
+def test_log_every_thins_the_step_lines_and_not_the_metrics(long_run):
+    ended = long_run.run({"log.every": 5, "train.steps": 17})
+    shown = [int(step) for step in re.findall(r"^step +(\d+)/17", ended.stdout, re.M)]
+    assert shown == [1, 5, 10, 15, 17]
+    assert list(ended.steps) == list(range(1, 18))
+    assert ended.curve() == long_run.run({"train.steps": 17}).curve()
+
+
+def test_the_slowest_rank_has_a_name_in_the_metrics(long_run):
+    ended = long_run.run({"train.steps": 20}, layout(p=2))
+    named = {step: line["slowest"] for step, line in ended.steps.items() if "slowest" in line}
+    assert set(named) <= set(range(17, 21)) and named  # after the first step and a window of 16
+    for slowest in named.values():
+        assert set(slowest) == {"rank", "stage", "host", "part", "excess", "cost"}
+        assert slowest["rank"] == slowest["stage"] and slowest["part"] in ("forward", "backward")
+        assert slowest["excess"] > 0 and slowest["host"]
+    alone = long_run.run({"train.steps": 20})
+    assert not any("slowest" in line for line in alone.steps.values())
