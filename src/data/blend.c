@@ -1,12 +1,118 @@
-// Opens the sources of a run and maps a position of training to a source and a sample in it. The order of sources is
-// blend_order.c's; each source's own order is its data set's.
+// Opens the sources of a run and maps a position of training to a source and a sample in it. The order of sources has a
+// period: integer shares for the weights, then the source of every turn by earliest deadline among the sources whose
+// turn may come already. Each source's own order is its data set's.
 #include "blend.h"
 #include "base/alloc.h"
-
 #include "base/grid.h"
-#include "blend_order.h"
+#include "base/units.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+// --- the order of the sources
+
+// An entry of the order holds the source in its high bits.
+enum { COUNT_BITS = 20 };
+_Static_assert(BLEND_ORDER_MOST <= 1 << COUNT_BITS && BLEND_ORDER_SOURCES <= 1 << (32 - COUNT_BITS),
+               "an entry has room for both");
+
+// Returns whether the weights times `scale` are integers, up to rounding, with a short period after dividing by their
+// greatest common divisor.
+static bool whole_shares_(BlendOrder *blend, const double *weights, double scale) {
+    int64_t sum = 0, common = 0;
+    for (int i = 0; i < blend->sources; i++) {
+        double scaled = weights[i] * scale, whole = nearbyint(scaled);
+        if (whole < 1.0 || whole > 9e15 || fabs(scaled - whole) > 1e-12 * whole) return false;
+        blend->share[i] = (int64_t)whole;
+        common = greatest_common_divisor(blend->share[i], common);
+    }
+    for (int i = 0; i < blend->sources; i++) {
+        blend->share[i] /= common;
+        if (blend->share[i] > BLEND_ORDER_MOST) return false;
+        sum += blend->share[i];
+    }
+    blend->period = sum;
+    return sum <= BLEND_ORDER_MOST;
+}
+
+// Rounds down and gives what is left to the largest remainders.
+static void rounded_shares_(BlendOrder *blend, const double *weights) {
+    double sum = 0.0, rest[BLEND_ORDER_SOURCES];
+    int64_t left = BLEND_ORDER_MOST;
+    for (int i = 0; i < blend->sources; i++) sum += weights[i];
+    for (int i = 0; i < blend->sources; i++) {
+        double exact = weights[i] / sum * BLEND_ORDER_MOST;
+        blend->share[i] = exact < 1.0 ? 1 : (int64_t)exact;
+        rest[i] = exact - (double)blend->share[i];
+        left -= blend->share[i];
+    }
+    for (; left > 0; left--) {
+        int most = 0;
+        for (int i = 1; i < blend->sources; i++) most = rest[i] > rest[most] ? i : most;
+        blend->share[most]++;
+        rest[most] -= 1.0;
+    }
+    blend->period = BLEND_ORDER_MOST - left;
+}
+
+static void find_shares_(BlendOrder *blend, const double *weights) {
+    double scale = 1.0;
+    for (int digits = 0; digits <= 12; digits++, scale *= 10.0) {
+        if (whole_shares_(blend, weights, scale)) return;
+    }
+    rounded_shares_(blend, weights);
+}
+
+// After t turns a source with share w of P may have had fewer than t*w/P + 1 and more than t*w/P - 1: its turn number
+// c + 1 comes at the earliest as turn floor(c*P/w) + 1, and at the latest as turn ceil((c+1)*P/w).
+static void find_order_(BlendOrder *blend) {
+    int64_t earliest[BLEND_ORDER_SOURCES], latest[BLEND_ORDER_SOURCES], had[BLEND_ORDER_SOURCES] = {0},
+                                                                        period = blend->period;
+    for (int i = 0; i < blend->sources; i++) {
+        earliest[i] = 1;
+        latest[i] = (period + blend->share[i] - 1) / blend->share[i];
+    }
+    for (int64_t t = 1; t <= period; t++) {
+        int next = 0;
+        int64_t soonest = INT64_MAX;
+        for (int i = 0; i < blend->sources; i++) {
+            if (earliest[i] <= t && latest[i] < soonest) next = i, soonest = latest[i];
+        }
+        blend->order[t - 1] = (uint32_t)next << COUNT_BITS | (uint32_t)had[next];
+        int64_t count = ++had[next], share = blend->share[next];
+        earliest[next] = count * period / share + 1;
+        latest[next] = ((count + 1) * period + share - 1) / share;
+    }
+}
+
+void blend_order_create(BlendOrder *blend, const double *weights, int sources) {
+    memset(blend, 0, sizeof *blend);
+    blend->sources = sources;
+    find_shares_(blend, weights);
+    blend->order = xmalloc((size_t)blend->period * sizeof *blend->order);
+    find_order_(blend);
+}
+
+int64_t blend_order_size(const double *weights, int sources) {
+    BlendOrder blend = {.sources = sources};
+    find_shares_(&blend, weights);
+    return blend.period * (int64_t)sizeof *blend.order;
+}
+
+void blend_order_destroy(BlendOrder *blend) {
+    free(blend->order);
+    memset(blend, 0, sizeof *blend);
+}
+
+int blend_order_source(const BlendOrder *blend, int64_t k, int64_t *before) {
+    uint32_t entry = blend->order[k % blend->period];
+    int source = (int)(entry >> COUNT_BITS);
+    *before = k / blend->period * blend->share[source] + (int64_t)(entry & ((1u << COUNT_BITS) - 1));
+    return source;
+}
+
+// --- the sources
 
 struct Blend {
     int count;
@@ -57,6 +163,18 @@ int blend_sources(const Blend *blend) {
 
 const Dataset *blend_source(const Blend *blend, int index) {
     return blend->source[index];
+}
+
+int blend_identify(const Blend *blend, uint64_t *identity, Error *err) {
+    Crc64 crc;
+    uint64_t raw = 0;
+    crc64_init(&crc);
+    for (int i = 0; i < blend->count; i++) {
+        if (dataset_identify(blend->source[i], &crc, &raw, err) != 0) return -1;
+        if (blend->count > 1) raw = crc64_add(&crc, raw, &blend->order.share[i], sizeof blend->order.share[i]);
+    }
+    *identity = raw | 1;
+    return 0;
 }
 
 // Each source has its own seed above the 53 bits of train.seed; otherwise two of equal size would go through their

@@ -5,6 +5,7 @@
 
 #include "base/files.h"
 #include "base/random.h"
+#include "megatron_index.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,14 +25,14 @@ enum { HEADER_BYTES = 256 * 4, MAGIC_GPT2 = 20240520, MAGIC_LLAMA3 = 20240801, F
 enum { SCAN_ALL = 64 << 20, SCAN_MOST = 16 << 20, SCAN_LEAST = 64 << 10 };
 
 // Bytes of tokens read at a time, on the stack.
-enum { PIECE_BYTES = 64 << 10 };
+enum { PIECE_BYTES = 64 << 10, PREFIX_BYTES = 1024 };
 
 typedef struct Shard {
     char *path;
-    int file;  // -1: not open
-    int width; // bytes of one token: 2 or 4
-    int64_t bytes, tokens;
-    int64_t first_sample; // of all samples; the shard's last one is the next shard's first_sample - 1
+    int file;                     // -1: not open
+    int width;                    // bytes of one token: 2 or 4
+    int64_t bytes, begin, tokens; // begin: offset of the first token
+    int64_t first_sample;         // of all samples; the shard's last one is the next shard's first_sample - 1
 } Shard;
 
 struct Dataset {
@@ -52,7 +53,7 @@ typedef union Piece {
 static int64_t read_tokens_(const Shard *shard, int64_t first, int64_t last, Piece *piece, Error *err) {
     int64_t count = PIECE_BYTES / shard->width;
     if (count > last - first) count = last - first;
-    int64_t offset = HEADER_BYTES + first * shard->width;
+    int64_t offset = shard->begin + first * shard->width;
     return file_read(shard->file, shard->path, offset, piece, count * shard->width, err) == 0 ? count : -1;
 }
 
@@ -71,22 +72,39 @@ static int shard_file_(Shard *shard, const char *key, Error *err) {
         return error_set(err, EXIT_USAGE, "%s: %s is %s, not a token file; name the files in it, e.g. with *.bin", key,
                          shard->path, S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
     shard->bytes = status.st_size;
-    if (shard->bytes >= HEADER_BYTES) return 0;
-    return error_set(err, EXIT_USAGE,
-                     "%s: %s has %" PRId64 " bytes, fewer than the %d of a token file's header; "
-                     "make it again with scripts/prepare_data.py",
-                     key, shard->path, shard->bytes, (int)HEADER_BYTES);
+    return 0;
+}
+
+// Takes the type and number of tokens from an index next to the file. Returns 1 if there is one, 0 if not.
+static int shard_index_(Shard *shard, const char *key, Error *err) {
+    MegatronIndex index;
+    Error wrong = {0};
+    int found = megatron_index_read(&index, shard->path, shard->bytes, &wrong);
+    if (found < 0) return error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
+    if (found > 0) {
+        shard->width = index.width;
+        shard->tokens = index.tokens;
+    }
+    return found;
 }
 
 static int shard_header_(Shard *shard, const char *key, Error *err) {
     uint32_t header[3];
+    int indexed = shard_index_(shard, key, err);
+    if (indexed != 0) return indexed < 0 ? -1 : 0;
+    if (shard->bytes < HEADER_BYTES)
+        return error_set(err, EXIT_USAGE,
+                         "%s: %s has %" PRId64 " bytes, fewer than the %d of a token file's header; "
+                         "make it again with scripts/prepare_data.py",
+                         key, shard->path, shard->bytes, (int)HEADER_BYTES);
+    shard->begin = HEADER_BYTES;
     if (file_read(shard->file, shard->path, 0, header, sizeof header, err) != 0) return -1;
     int version = header[0] == MAGIC_GPT2 ? 1 : 7;
     if (header[0] != MAGIC_GPT2 && header[0] != MAGIC_LLAMA3) {
         return error_set(err, EXIT_USAGE,
                          "%s: %s is not a token file: its first word is 0x%08" PRIx32
-                         ", expected %d (GPT-2 kind) or %d "
-                         "(Llama-3 kind); make one with scripts/prepare_data.py",
+                         ", expected %d (GPT-2 kind) or %d (Llama-3 kind), and no .idx of Megatron-LM is next to it; "
+                         "make one with scripts/prepare_data.py, or name a .bin",
                          key, shard->path, header[0], (int)MAGIC_GPT2, (int)MAGIC_LLAMA3);
     }
     if (header[1] != (uint32_t)version) {
@@ -215,7 +233,10 @@ static int enough_(const Dataset *dataset, const char *key, const char *pattern,
 
 static int dataset_open_(Dataset *dataset, const char *key, const char *pattern, int64_t need, Error *err) {
     glob_t names;
+    char prefix[PREFIX_BYTES]; // as Megatron-LM names a data set: NAME for NAME.bin and NAME.idx
     int status = glob(pattern, 0, NULL, &names);
+    if (status == GLOB_NOMATCH && snprintf(prefix, sizeof prefix, "%s.bin", pattern) < (int)sizeof prefix)
+        status = glob(prefix, 0, NULL, &names);
     if (status == GLOB_NOMATCH) {
         return error_set(err, EXIT_USAGE,
                          "%s: no file matches %s; make the tiny data set with `make data`, or one of your own with "
@@ -338,6 +359,22 @@ int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoc
     do value = feistel_(value, half, keys);
     while (value >= (uint64_t)count);
     return (int64_t)value;
+}
+
+int dataset_identify(const Dataset *dataset, const Crc64 *crc, uint64_t *raw, Error *err) {
+    for (int i = 0; i < dataset->count; i++) {
+        const Shard *shard = &dataset->shards[i];
+        int64_t most = PIECE_BYTES / shard->width, last = shard->tokens > most ? shard->tokens - most : 0;
+        const int64_t parts[2] = {0, last};
+        *raw = crc64_add(crc, *raw, &shard->tokens, sizeof shard->tokens);
+        for (int part = 0; part < 2; part++) {
+            Piece piece;
+            int64_t count = read_tokens_(shard, parts[part], shard->tokens, &piece, err);
+            if (count < 0) return -1;
+            *raw = crc64_add(crc, *raw, &piece, (size_t)(count * shard->width));
+        }
+    }
+    return 0;
 }
 
 int64_t dataset_shuffled(const Dataset *dataset, int64_t seed, int64_t position) {

@@ -1,13 +1,16 @@
-// Training text: llm.c's token files, many shards through a glob, and which sample comes when.
+// Training text: token files of llm.c or Megatron-LM, many shards through a glob, and which sample comes when.
 //
 // A shard has a header of 256 int32: magic 20240520 version 1 (uint16 tokens, GPT-2 kind) or magic 20240801 version 7
-// (uint32 tokens, Llama-3 kind); word 2 is the token count. A sample is seq_len + 1 tokens that start at a multiple of
-// seq_len inside one shard: the first seq_len are inputs, the last seq_len the targets; shards never mix in a sample.
+// (uint32 tokens, Llama-3 kind); word 2 is the token count. A .bin with an .idx next to it is Megatron-LM's and has no
+// header (megatron_index.h); a pattern may also be its name without .bin.
+// A sample is seq_len + 1 tokens that start at a multiple of seq_len inside one shard: the first seq_len are inputs,
+// the last seq_len the targets; shards never mix in a sample.
 // Sample order: one pseudo-random permutation of all samples per (seed, epoch), computed and never stored, so that
 // a position in training is one number: step k takes samples [k*B, (k+1)*B) of the endless sequence of epochs.
 #ifndef DATASET_H
 #define DATASET_H
 
+#include "base/crc64.h"
 #include "base/log.h"
 #include "side_file.h"
 
@@ -28,6 +31,10 @@ int dataset_shards(const Dataset *dataset);
 
 // Returns the side file of the shards (index 0), or the first that names another tokenizer (index 1). NULL: none.
 const SideFile *dataset_side(const Dataset *dataset, int index);
+
+// Extends `raw`, a checksum (crc64.h), by the identity of the data: of each shard, in order, the number of its tokens
+// and its first and last 64 KiB. Names do not count. -1 with err if a shard cannot be read.
+int dataset_identify(const Dataset *dataset, const Crc64 *crc, uint64_t *raw, Error *err);
 
 // Returns the sample (0 .. samples-1) at a position of training: the permutation keyed by (seed, position / samples).
 int64_t dataset_shuffled(const Dataset *dataset, int64_t seed, int64_t position);

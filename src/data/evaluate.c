@@ -1,15 +1,18 @@
-// Reads and checks a multiple-choice file once, keeps it in memory as it is on disk, and hands out its rows.
+// Reads and checks a multiple-choice file once, keeps its words in memory, and hands out its rows. Both versions of the
+// file have the same words, of 16 or 32 bits, so everything after the header works on words of 32 bits.
 #include "evaluate.h"
 
+#include "base/alloc.h"
 #include "base/files.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEADER_BYTES = 256 * 4, MAGIC = 20240522, VERSION_1 = 1, BEGIN_EXAMPLE = 65535, MOST_BYTES = 1 << 30 };
+enum { HEADER_BYTES = 256 * 4, MAGIC = 20240522, VERSION_16 = 1, VERSION_32 = 2, MOST_BYTES = 1 << 30 };
+enum { BEGIN_EXAMPLE = 65535, MOST_EXAMPLES = 65536 };
 
 typedef struct Row {
-    const uint16_t *context, *completion;
+    const uint32_t *context, *completion;
     int64_t context_tokens, completion_tokens;
 } Row;
 
@@ -18,7 +21,7 @@ typedef struct Example {
 } Example;
 
 struct Evaluation {
-    char *file;
+    uint32_t *words; // of the file, after its header
     int64_t seq_len, vocab;
     Row *rows;
     int64_t row_count, row_capacity;
@@ -29,8 +32,9 @@ struct Evaluation {
 // The part of the file that was not read yet, and the place for errors.
 typedef struct Cursor {
     const char *key, *path;
-    const uint16_t *at, *end;
+    const uint32_t *at, *end;
     int64_t example;
+    int width; // bytes of a word in the file
 } Cursor;
 
 static int evaluate_damaged_(const Cursor *cursor, Error *err, const char *what) {
@@ -39,9 +43,9 @@ static int evaluate_damaged_(const Cursor *cursor, Error *err, const char *what)
 }
 
 // Reads a count and as many tokens. NULL with err.
-static const uint16_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int64_t *count, Error *err) {
+static const uint32_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int64_t *count, Error *err) {
     *count = cursor->at < cursor->end ? *cursor->at++ : 0;
-    const uint16_t *tokens = cursor->at;
+    const uint32_t *tokens = cursor->at;
     if (*count == 0 || *count > cursor->end - cursor->at) {
         evaluate_damaged_(cursor, err,
                           *count == 0 ? "has a text without tokens" : "has more tokens than its size says");
@@ -51,7 +55,7 @@ static const uint16_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int
     for (int64_t i = 0; i < *count; i++) {
         if (tokens[i] < evaluation->vocab) continue;
         error_set(err, EXIT_USAGE,
-                  "%s: %s: example %lld has token %d, outside a vocabulary of %lld; make the file with the model's "
+                  "%s: %s: example %lld has token %u, outside a vocabulary of %lld; make the file with the model's "
                   "tokenizer",
                   cursor->key, cursor->path, (long long)cursor->example, tokens[i], (long long)evaluation->vocab);
         return NULL;
@@ -59,16 +63,10 @@ static const uint16_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int
     return tokens;
 }
 
-static Row *evaluation_add_row_(Evaluation *evaluation, Error *err) {
+static Row *evaluation_add_row_(Evaluation *evaluation) {
     if (evaluation->row_count == evaluation->row_capacity) {
-        int64_t capacity = evaluation->row_capacity == 0 ? 64 : 2 * evaluation->row_capacity;
-        Row *rows = realloc(evaluation->rows, (size_t)capacity * sizeof *rows);
-        if (rows == NULL) {
-            error_set(err, EXIT_FAILED, "out of host memory for %lld rows of an evaluation", (long long)capacity);
-            return NULL;
-        }
-        evaluation->rows = rows;
-        evaluation->row_capacity = capacity;
+        evaluation->row_capacity = evaluation->row_capacity == 0 ? 64 : 2 * evaluation->row_capacity;
+        evaluation->rows = xrealloc(evaluation->rows, (size_t)evaluation->row_capacity * sizeof *evaluation->rows);
     }
     return &evaluation->rows[evaluation->row_count++];
 }
@@ -78,11 +76,10 @@ static int read_rows_(Evaluation *evaluation, Cursor *cursor, int64_t label, int
     Example example = {evaluation->row_count, completions, label};
     int64_t context_tokens;
     bool fits = true;
-    const uint16_t *context = tokens_(evaluation, cursor, &context_tokens, err);
+    const uint32_t *context = tokens_(evaluation, cursor, &context_tokens, err);
     if (context == NULL) return -1;
     for (int64_t i = 0; i < completions; i++) {
-        Row *row = evaluation_add_row_(evaluation, err);
-        if (row == NULL) return -1;
+        Row *row = evaluation_add_row_(evaluation);
         *row = (Row){.context = context, .context_tokens = context_tokens};
         row->completion = tokens_(evaluation, cursor, &row->completion_tokens, err);
         if (row->completion == NULL) return -1;
@@ -100,18 +97,19 @@ static int read_rows_(Evaluation *evaluation, Cursor *cursor, int64_t label, int
 
 static int read_example_(Evaluation *evaluation, Cursor *cursor, Error *err) {
     enum { START, BYTES, NUMBER, LABEL, COMPLETIONS, FIELDS };
-    const uint16_t *fields = cursor->at, *file_end = cursor->end;
+    const uint32_t *fields = cursor->at, *file_end = cursor->end;
     if (file_end - fields < FIELDS) return evaluate_damaged_(cursor, err, "is cut off");
     if (fields[START] != BEGIN_EXAMPLE)
         return evaluate_damaged_(cursor, err, "does not begin where the one before it ends");
     if (fields[NUMBER] != cursor->example) return evaluate_damaged_(cursor, err, "has another number");
-    if (fields[BYTES] % 2 != 0 || fields[BYTES] / 2 < FIELDS || fields[BYTES] / 2 > file_end - fields)
+    int64_t words = fields[BYTES] / (uint32_t)cursor->width;
+    if (words * cursor->width != fields[BYTES] || words < FIELDS || words > file_end - fields)
         return evaluate_damaged_(cursor, err, "has a size that cannot be");
     if (fields[COMPLETIONS] < 2) return evaluate_damaged_(cursor, err, "has fewer than two completions");
     if (fields[LABEL] >= fields[COMPLETIONS])
         return evaluate_damaged_(cursor, err, "has a label that names no completion");
     cursor->at += FIELDS;
-    cursor->end = fields + fields[BYTES] / 2;
+    cursor->end = fields + words;
     int status = read_rows_(evaluation, cursor, fields[LABEL], fields[COMPLETIONS], err);
     cursor->end = file_end;
     return status;
@@ -123,29 +121,40 @@ static int evaluate_read_header_(const Cursor *cursor, const uint32_t *header, E
                          "%s: %s is not an evaluation file: its first word is %u, expected %d; make one with "
                          "scripts/prepare_eval.py",
                          cursor->key, cursor->path, header[0], (int)MAGIC);
-    if (header[1] != VERSION_1)
-        return error_set(err, EXIT_USAGE, "%s: %s is of version %u, expected %d; make it again", cursor->key,
-                         cursor->path, header[1], (int)VERSION_1);
-    if (header[2] >= 1 && header[2] <= BEGIN_EXAMPLE + 1) return 0;
+    if (header[1] != VERSION_16 && header[1] != VERSION_32)
+        return error_set(err, EXIT_USAGE, "%s: %s is of version %u, expected %d or %d; make it again", cursor->key,
+                         cursor->path, header[1], (int)VERSION_16, (int)VERSION_32);
+    if (header[2] >= 1 && header[2] <= MOST_EXAMPLES) return 0;
     return error_set(err, EXIT_USAGE, "%s: %s says that it has %u examples; 1 to %d are possible", cursor->key,
-                     cursor->path, header[2], BEGIN_EXAMPLE + 1);
+                     cursor->path, header[2], (int)MOST_EXAMPLES);
 }
 
-static int read_examples_(Evaluation *evaluation, const char *key, const char *path, int64_t bytes, Error *err) {
-    const uint32_t *header = (const uint32_t *)(const void *)evaluation->file;
-    const uint16_t *words = (const uint16_t *)(const void *)(evaluation->file + HEADER_BYTES);
-    Cursor cursor = {key, path, words, words + (bytes - HEADER_BYTES) / 2, 0};
+// Copies the words after the header.
+static void take_words_(Evaluation *evaluation, Cursor *cursor, const char *file, int64_t bytes) {
+    int64_t count = (bytes - HEADER_BYTES) / cursor->width;
+    const uint16_t *narrow = (const uint16_t *)(const void *)(file + HEADER_BYTES);
+    evaluation->words = xmalloc((size_t)(count + 1) * sizeof *evaluation->words);
+    if (cursor->width == 4) memcpy(evaluation->words, file + HEADER_BYTES, (size_t)count * 4);
+    for (int64_t i = 0; cursor->width == 2 && i < count; i++) evaluation->words[i] = narrow[i];
+    cursor->at = evaluation->words;
+    cursor->end = cursor->at + count;
+}
+
+static int read_examples_(Evaluation *evaluation, const char *key, const char *path, const char *file, int64_t bytes,
+                          Error *err) {
+    const uint32_t *header = (const uint32_t *)(const void *)file;
+    Cursor cursor = {.key = key, .path = path};
     if (evaluate_read_header_(&cursor, header, err) != 0) return -1;
-    evaluation->examples = calloc(header[2], sizeof *evaluation->examples);
-    if (evaluation->examples == NULL)
-        return error_set(err, EXIT_FAILED, "%s: out of host memory for %u examples", key, header[2]);
+    cursor.width = header[1] == VERSION_16 ? 2 : 4;
+    take_words_(evaluation, &cursor, file, bytes);
+    evaluation->examples = xcalloc(header[2], sizeof *evaluation->examples);
     int64_t longest = 0;
     for (; cursor.example < header[2]; cursor.example++) {
-        const uint16_t *begin = cursor.at;
+        const uint32_t *begin = cursor.at;
         if (read_example_(evaluation, &cursor, err) != 0) return -1;
-        if ((cursor.at - begin) * 2 > longest) longest = (cursor.at - begin) * 2;
+        if ((cursor.at - begin) * cursor.width > longest) longest = (cursor.at - begin) * cursor.width;
     }
-    if (cursor.at != cursor.end || bytes % 2 != 0 || longest != header[3])
+    if (cursor.at != cursor.end || bytes % cursor.width != 0 || longest != header[3])
         return error_set(err, EXIT_USAGE, "%s: %s is not as its header says (%u examples, the longest %u bytes): %s",
                          key, path, header[2], header[3], longest != header[3] ? "another is longest" : "more follows");
     if (evaluation->example_count > 0) return 0;
@@ -154,34 +163,30 @@ static int read_examples_(Evaluation *evaluation, const char *key, const char *p
                      key, header[2], path, (long long)evaluation->seq_len);
 }
 
-// Reads the whole file into memory. Returns its bytes, or -1 with err.
-static int64_t read_file_(Evaluation *evaluation, const char *key, const char *path, Error *err) {
-    int64_t bytes = 0;
-    Error wrong = {0};
-    evaluation->file = file_read_whole(path, MOST_BYTES, &bytes, &wrong);
-    if (evaluation->file == NULL) return error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
-    if (bytes >= HEADER_BYTES) return bytes;
-    return error_set(err, EXIT_USAGE, "%s: %s has not the size of an evaluation file; make one with %s", key, path,
-                     "scripts/prepare_eval.py");
-}
-
 Evaluation *evaluation_open(const char *key, const char *path, int64_t seq_len, int64_t vocab, Error *err) {
-    Evaluation *evaluation = calloc(1, sizeof *evaluation);
-    if (evaluation == NULL) {
-        error_set(err, EXIT_FAILED, "%s: out of host memory", key);
-        return NULL;
-    }
+    Evaluation *evaluation = xcalloc(1, sizeof *evaluation);
+    int64_t bytes = 0;
+    int status;
+    Error wrong = {0};
+    char *file = file_read_whole(path, MOST_BYTES, &bytes, &wrong);
     evaluation->seq_len = seq_len;
     evaluation->vocab = vocab;
-    int64_t bytes = read_file_(evaluation, key, path, err);
-    if (bytes >= 0 && read_examples_(evaluation, key, path, bytes, err) == 0) return evaluation;
+    if (file == NULL)
+        status = error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
+    else if (bytes < HEADER_BYTES)
+        status = error_set(err, EXIT_USAGE, "%s: %s has not the size of an evaluation file; make one with %s", key,
+                           path, "scripts/prepare_eval.py");
+    else
+        status = read_examples_(evaluation, key, path, file, bytes, err);
+    free(file);
+    if (status == 0) return evaluation;
     evaluation_close(evaluation);
     return NULL;
 }
 
 void evaluation_close(Evaluation *evaluation) {
     if (evaluation == NULL) return;
-    free(evaluation->file);
+    free(evaluation->words);
     free(evaluation->rows);
     free(evaluation->examples);
     free(evaluation);
@@ -200,8 +205,8 @@ int64_t evaluation_rows(const Evaluation *evaluation) {
 }
 
 static int32_t row_token_(const Row *row, int64_t i) {
-    if (i < row->context_tokens) return row->context[i];
-    return i < row->context_tokens + row->completion_tokens ? row->completion[i - row->context_tokens] : 0;
+    if (i < row->context_tokens) return (int32_t)row->context[i];
+    return i < row->context_tokens + row->completion_tokens ? (int32_t)row->completion[i - row->context_tokens] : 0;
 }
 
 void evaluation_fetch(const Evaluation *evaluation, int64_t row, int32_t *inputs, int32_t *targets, int64_t stride) {

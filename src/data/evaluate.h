@@ -3,8 +3,8 @@
 //
 // The file: 256 int32 (20240522, 1, number of examples, bytes of the longest), then uint16 for each example: 65535, its
 // bytes, its number, the right completion, the number of completions; then the context and each completion, as a count
-// and that many tokens. A *row* is a context followed by one completion, one sequence for the model; an example's rows
-// are consecutive.
+// and that many tokens. Version 2 is ours, for vocabularies above 65535: the same words as uint32.
+// A *row* is a context followed by one completion, one sequence for the model; an example's rows are consecutive.
 #ifndef EVALUATE_H
 #define EVALUATE_H
 

@@ -1,9 +1,11 @@
 // Finds and reads the side file of a shard.
 #include "side_file.h"
 
+#include "base/files.h"
 #include "base/json.h"
 
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 // "data/own_train_000.bin" and "data/own_val_000.bin" have the side file "data/own.json".
@@ -22,12 +24,21 @@ bool side_file_path(const char *shard, char path[SIDE_FILE_PATH]) {
     return true;
 }
 
-// Resolves the path of the tokenizer's file: a relative path is relative to the side file's folder.
-static void side_file_resolve_(SideFile *side, const char *file) {
+// Writes the path of the tokenizer's file, which has to be a plain file in the side file's folder: its bytes go into
+// every checkpoint, and a data set may come from anywhere.
+static int side_file_resolve_(SideFile *side, const char *name, Error *err) {
+    char folder[SIDE_FILE_PATH] = ".";
     const char *slash = strrchr(side->path, '/');
-    int folder = slash == NULL || file[0] == '/' || file[0] == '\0' ? 0 : (int)(slash - side->path + 1);
-    int length = snprintf(side->file, sizeof side->file, "%.*s%s", folder, side->path, file);
-    if (length >= (int)sizeof side->file) side->file[0] = '\0';
+    struct stat status;
+    Error wrong = {0};
+    if (slash != NULL)
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash - side->path + (slash == side->path)), side->path);
+    if (name[0] == '\0') return 0;
+    if (file_path_within(side->file, folder, name, &wrong) != 0)
+        return error_set(err, EXIT_FAILED, "tokenizer_file of %s: %s", side->path, wrong.text);
+    if (stat(side->file, &status) != 0 || S_ISREG(status.st_mode)) return 0;
+    return error_set(err, EXIT_FAILED, "%s: tokenizer_file: %s is not a regular file; put a plain file there",
+                     side->path, side->file);
 }
 
 int side_file_read(SideFile *side, const char *path, Error *err) {
@@ -41,8 +52,8 @@ int side_file_read(SideFile *side, const char *path, Error *err) {
         snprintf(side->tokenizer, sizeof side->tokenizer, "%s", json_text(json.root, "tokenizer", ""));
         snprintf(side->sha256, sizeof side->sha256, "%s", json_text(json.root, "tokenizer_sha256", ""));
         side->eot = json_integer(json.root, "eot", -1);
-        side_file_resolve_(side, json_text(json.root, "tokenizer_file", ""));
-        if (side->vocab < 1 || side->tokenizer[0] == '\0')
+        status = side_file_resolve_(side, json_text(json.root, "tokenizer_file", ""), err);
+        if (status == 0 && (side->vocab < 1 || side->tokenizer[0] == '\0'))
             status = error_set(err, EXIT_FAILED, "%s: names no tokenizer and vocab", side->path);
     }
     json_free(&json);

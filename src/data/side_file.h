@@ -3,11 +3,12 @@
 #ifndef SIDE_FILE_H
 #define SIDE_FILE_H
 
+#include "base/files.h"
 #include "base/log.h"
 
 #include <stdint.h>
 
-enum { SIDE_FILE_PATH = 1024, SIDE_FILE_WORD = 80 };
+enum { SIDE_FILE_PATH = FILE_PATH, SIDE_FILE_WORD = 80 };
 
 typedef struct SideFile {
     char path[SIDE_FILE_PATH];

@@ -5,7 +5,6 @@
 
 #include "base/json.h"
 #include "side_file.h"
-#include "tokenizer_library.h"
 
 #include <errno.h>
 #include <glob.h>
@@ -160,7 +159,7 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
         tokens->ids[tokens->count++] = (int32_t)tokenizer->end;
     if (status == 0 && tokens->count == 0)
         status =
-            error_set(err, EXIT_USAGE, "%s: is empty, and which token begins a text is not known; give a prompt", name);
+            error_set(err, EXIT_USAGE, "%s: is empty, and the beginning-of-text token is unknown; give a prompt", name);
     if (status == 0) return 0;
     free(tokens->ids);
     tokens->ids = NULL;

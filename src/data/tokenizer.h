@@ -4,7 +4,7 @@
 // by scripts/prepare_data.py); else bytes if model.vocab is 257; else none, and a text is the numbers of its tokens.
 //   bytes     one token a byte, 256 ends a text
 //   ids       numbers with blanks between them, both ways
-//   a file    a tokenizer.json, or SentencePiece's *.model, through its own library (tokenizer_library.h)
+//   a file    a tokenizer.json, or SentencePiece's *.model, through its own library (tokenizer_library.c)
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 
@@ -29,13 +29,23 @@ void tokenizer_close(Tokenizer *tokenizer);
 // Returns the token that ends a text and begins the next; -1: unknown.
 int64_t tokenizer_end(const Tokenizer *tokenizer);
 
-// Encodes a text; an empty one gives the token that ends a text, which is how texts begin. Errors start with `name`
-// ("sample.prompt", "--generate"): nothing to begin with, not in the vocabulary, not UTF-8. The caller frees
-// tokens->ids. Returns 0, or -1 with err.
+// Encodes a text. The empty text encodes to the end-of-text token, which also precedes every document. Errors start
+// with `name` ("sample.prompt", "--generate"): nothing to begin with, not in the vocabulary, not UTF-8. The caller
+// frees tokens->ids. Returns 0, or -1 with err.
 int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err);
 
 // Returns the text of tokens, safe to print: UTF-8, with \xNN for bytes that are not and for control characters other
 // than newline and tab. The caller frees it.
 char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens);
+
+// --- tokenizer_library.c, for tokenizer.c
+
+// Runs `tokens.py ACTION --tokenizer FILE` with `input` on its standard input and returns its output with a NUL.
+//   describe  the vocabulary and the token that ends a text (-1: none), as two numbers
+//   encode    text to ids with blanks between them
+//   decode    ids to text
+// NULL with err (EXIT_USAGE): the library's error, or that Python, the script or the library is missing. The caller
+// frees the result.
+char *tokenizer_library_run(const char *action, const char *file, const char *input, size_t length, Error *err);
 
 #endif

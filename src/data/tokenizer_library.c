@@ -1,6 +1,6 @@
 // Starts scripts/tokens.py and waits for it. Input, output and error messages are anonymous files in memory, so neither
 // side ever waits for the other to read.
-#include "tokenizer_library.h"
+#include "tokenizer.h"
 
 #include "base/alloc.h"
 

@@ -1,6 +1,5 @@
 // Several sources give samples as often as their weights say, at every moment, each in an order of its own.
 #include "data/blend.h"
-#include "data/blend_order.h"
 #include "scratch_folder.h"
 
 #include <math.h>

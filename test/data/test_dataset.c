@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -136,6 +137,114 @@ static void wrong_files_are_refused_with_a_sentence(void **state) {
     const char *huge[] = {"truncated", "4294967295 tokens", "8589935614 bytes", NULL}; // beyond 32 bits
     write_shard("huge.bin", GPT2, 1, 0xffffffff, 10, 0);
     expect_refused("huge.bin", 8, 1, huge);
+}
+
+// Megatron-LM's files as megatron/core/datasets/indexed_dataset.py writes them: sequences of 1, 2, ... tokens, two of
+// them a document. `code`: 8 uint16, 4 int32. Returns the sequences.
+static int64_t write_megatron(const char *name, int code, int64_t tokens, int64_t start, bool modes) {
+    char path[64];
+    int32_t lengths[64];
+    int64_t offsets[64], documents[64], sequences = 0, bounds = 0, width = code == 8 ? 2 : 4;
+    for (int64_t left = tokens, at = 0; left > 0; left -= lengths[sequences], at += lengths[sequences++] * width) {
+        lengths[sequences] = (int32_t)(left > sequences + 1 ? sequences + 1 : left);
+        offsets[sequences] = at;
+    }
+    for (int64_t i = 0; i < sequences; i += 2) documents[bounds++] = i;
+    documents[bounds++] = sequences;
+    snprintf(path, sizeof path, "%s.bin", name);
+    FILE *file = fopen(test_path(path), "wb");
+    for (int64_t i = 0; i < tokens; i++) {
+        uint32_t token = counted_(i, &start);
+        fwrite(&token, (size_t)width, 1, file); // little-endian
+    }
+    assert_int_equal(fclose(file), 0);
+    snprintf(path, sizeof path, "%s.idx", name);
+    file = fopen(test_path(path), "wb");
+    int64_t version = 1;
+    unsigned char type = (unsigned char)code;
+    fwrite("MMIDIDX\0", 9, 1, file);
+    fwrite(&version, 8, 1, file);
+    fwrite(&type, 1, 1, file);
+    fwrite(&sequences, 8, 1, file);
+    fwrite(&bounds, 8, 1, file);
+    fwrite(lengths, 4, (size_t)sequences, file);
+    fwrite(offsets, 8, (size_t)sequences, file);
+    fwrite(documents, 8, (size_t)bounds, file);
+    for (int64_t i = 0; modes && i < sequences; i++) fputc(0, file);
+    assert_int_equal(fclose(file), 0);
+    return sequences;
+}
+
+static void megatron_files_give_the_same_samples(void **state) {
+    (void)state;
+    write_shard("ours.bin", GPT2, 1, 1000, 1000, 7);
+    write_megatron("megatron_2", 8, 1000, 7, false);
+    write_megatron("megatron_4", 4, 1000, 7, true);
+    const char *names[] = {"megatron_2.bin", "megatron_4.bin", "megatron_2", "megatron_4"}; // a file, or its prefix
+    Error err = {0};
+    Dataset *ours = dataset_open("data.train", test_path("ours.bin"), 8, 257, 1, &err);
+    assert_non_null(ours);
+    for (int i = 0; i < 4; i++) {
+        int32_t inputs[2][8], targets[2][8];
+        Dataset *megatron = dataset_open("data.train", test_path(names[i]), 8, 257, 1, &err);
+        if (megatron == NULL) fail_msg("%s", err.text);
+        assert_int_equal(dataset_tokens(megatron), 1000);
+        assert_int_equal(dataset_samples(megatron), dataset_samples(ours));
+        for (int64_t sample = 0; sample < dataset_samples(ours); sample++) {
+            assert_int_equal(dataset_fetch(ours, sample, inputs[0], targets[0], 1, &err), 0);
+            assert_int_equal(dataset_fetch(megatron, sample, inputs[1], targets[1], 1, &err), 0);
+            assert_memory_equal(inputs[0], inputs[1], sizeof inputs[0]);
+            assert_memory_equal(targets[0], targets[1], sizeof targets[0]);
+        }
+        dataset_close(megatron);
+    }
+    dataset_close(ours);
+}
+
+static void poke_byte(const char *name, int64_t offset, int byte) {
+    FILE *file = fopen(test_path(name), "r+b");
+    assert_int_equal(fseek(file, offset, SEEK_SET), 0);
+    fputc(byte, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void every_damaged_index_is_refused_with_a_sentence(void **state) {
+    (void)state;
+    int64_t s = write_megatron("bad", 8, 100, 0, false);
+    static const char *const no_words[] = {NULL};
+    const struct {
+        int64_t offset;
+        int byte;
+        const char *words[3];
+    } rows[] = {{0, 'X', {"bad.idx is not an index of Megatron-LM", "copy it again"}},
+                {9, 2, {"is not an index of Megatron-LM"}},
+                {17, 5, {"type code 5", "uint16 (8) and int32 (4)"}},
+                {17, 4, {"has sequences that do not follow each other"}},
+                {18, (int)s + 1, {"is truncated"}},
+                {18, (int)s - 1, {"is longer than its header says"}},
+                {25, 1, {"counts more sequences than it has bytes"}},
+                {33, 255, {"counts more sequences than it has bytes"}},
+                {34, 3, {"has sequences that do not follow each other"}},
+                {37, 255, {"has sequences that do not follow each other"}},
+                {34 + 4 * s, 1, {"has sequences that do not follow each other"}},
+                {34 + 4 * (s - 1), 0, {"describes 182 bytes of tokens, and its .bin has 200"}},
+                {34 + 12 * s, 1, {"has documents that do not span its sequences"}}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        write_megatron("bad", 8, 100, 0, false);
+        poke_byte("bad.idx", rows[i].offset, rows[i].byte);
+        expect_refused("bad.bin", 8, 1, rows[i].words);
+        expect_refused("bad", 8, 1, rows[i].words);
+    }
+    write_megatron("bad", 8, 100, 0, false);
+    assert_int_equal(truncate(test_path("bad.bin"), 198), 0);
+    expect_refused("bad.bin", 8, 1, (const char *[]){"describes 200 bytes", "has 198", NULL});
+    for (int64_t cut = 0; cut < 34 + 12 * s; cut++) { // however short it is
+        write_megatron("bad", 8, 100, 0, false);
+        assert_int_equal(truncate(test_path("bad.idx"), cut), 0);
+        expect_refused("bad.bin", 8, 1, no_words);
+    }
+    write_shard("alone.bin", 42, 1, 100, 900, 0);
+    expect_refused("alone.bin", 8, 1, (const char *[]){"no .idx of Megatron-LM is next to it", NULL});
 }
 
 static void too_few_samples_says_how_many_tokens_are_needed(void **state) {
@@ -449,6 +558,8 @@ int main(void) {
         cmocka_unit_test(shards_come_in_name_order_and_never_mix_in_a_sample),
         cmocka_unit_test(a_stride_makes_the_batch_sequence_major),
         cmocka_unit_test(wrong_files_are_refused_with_a_sentence),
+        cmocka_unit_test(megatron_files_give_the_same_samples),
+        cmocka_unit_test(every_damaged_index_is_refused_with_a_sentence),
         cmocka_unit_test(too_few_samples_says_how_many_tokens_are_needed),
         cmocka_unit_test(a_token_outside_the_vocabulary_is_named_at_start),
         cmocka_unit_test(a_token_outside_the_vocabulary_is_named_when_fetched),

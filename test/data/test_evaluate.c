@@ -36,6 +36,18 @@ static void write_file(int bytes_less) {
     assert_int_equal(fclose(file), 0);
 }
 
+// Writes the same words as version 2, of 32 bits; `token` replaces 26.
+static void write_wide(int bytes_less, uint32_t token) {
+    uint32_t wide[64];
+    for (int i = 0; i < word_count; i++) wide[i] = words[i] == 26 ? token : words[i];
+    wide[1] *= 2, wide[18] *= 2;
+    header[1] = 2, header[3] = 68;
+    FILE *file = fopen(path, "wb");
+    size_t bytes = (size_t)(word_count * 4 - bytes_less);
+    assert_true(fwrite(header, 1, sizeof header, file) == sizeof header && fwrite(wide, 1, bytes, file) == bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
 static Evaluation *opened(int64_t seq_len) {
     Error err = {0};
     Evaluation *evaluation = evaluation_open("data.hellaswag", path, seq_len, VOCAB, &err);
@@ -138,7 +150,7 @@ static void every_damage_to_the_header_is_named(void **state) {
     (void)state;
     const Damage damages[] = {
         {0, 20240520, "its first word is 20240520, expected 20240522"},
-        {1, 2, "is of version 2, expected 1"},
+        {1, 3, "is of version 3, expected 1 or 2"},
         {2, 0, "says that it has 0 examples"},
         {2, 65537, "says that it has 65537 examples"},
         {2, 1, "more follows"},
@@ -166,6 +178,26 @@ static void a_file_that_is_cut_anywhere_is_refused(void **state) {
     refused("cannot be read: No such file");
 }
 
+static void tokens_above_65535_are_in_files_of_version_2(void **state) {
+    (void)state;
+    Error err = {0};
+    make_good();
+    for (int less = 1; less <= word_count * 4; less++) {
+        write_wide(less, 26);
+        refused("data.hellaswag: ");
+    }
+    write_wide(0, 100000);
+    refused("example 0 has token 100000, outside a vocabulary of 50");
+    Evaluation *evaluation = evaluation_open("data.hellaswag", path, SEQ, 100001, &err);
+    if (evaluation == NULL) fail_msg("%s", err.text);
+    int32_t inputs[SEQ], targets[SEQ];
+    const int32_t row_2[] = {11, 12, 25, 100000, 0, 0, 0};
+    assert_int_equal(evaluation_rows(evaluation), 5);
+    evaluation_fetch(evaluation, 2, inputs, targets, 1);
+    for (int i = 0; i < SEQ; i++) assert_true(inputs[i] == row_2[i] && targets[i] == row_2[i + 1]);
+    evaluation_close(evaluation);
+}
+
 static int make_path(void **state) {
     (void)state;
     int file = mkstemp(path);
@@ -185,6 +217,7 @@ int main(void) {
         cmocka_unit_test(an_example_that_is_too_long_is_left_out),
         cmocka_unit_test(every_damage_to_an_example_is_named),
         cmocka_unit_test(every_damage_to_the_header_is_named),
+        cmocka_unit_test(tokens_above_65535_are_in_files_of_version_2),
         cmocka_unit_test(a_file_that_is_cut_anywhere_is_refused),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);

@@ -100,7 +100,7 @@ static void without_a_tokenizer_a_text_is_its_numbers(void **state) {
     check_refused(numbers, "99999999999999999999", "is outside");
     check_refused(numbers, "1 In 2", "In 2 is none");
     check_refused(numbers, "12x", "12x is none");
-    check_refused(numbers, "", "which token begins a text is not known");
+    check_refused(numbers, "", "the beginning-of-text token is unknown");
     tokenizer_close(numbers);
 }
 
