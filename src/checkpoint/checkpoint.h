@@ -22,6 +22,8 @@ typedef struct ResumePoint {
     char dir[CHECKPOINT_PATH]; // the checkpoint that was taken
     uint64_t run;              // the run it belongs to
     int64_t step, samples;
+    int64_t seed;
+    uint64_t data;        // identity of the data; the caller of checkpoint_create sets that of this run
     StepGuard step_guard; // as at the start if the checkpoint has none
 } ResumePoint;
 

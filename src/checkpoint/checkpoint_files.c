@@ -38,40 +38,9 @@ int checkpoint_partial_path(char path[CHECKPOINT_PATH], const char *dir, int64_t
     return path_join(path, dir, name, err);
 }
 
-static bool within_(const char *path, const char *dir) {
-    size_t length = strlen(dir);
-    return strncmp(path, dir, length) == 0 && path[length] == '/';
-}
-
 bool name_ends_with(const char *name, const char *end) {
     size_t length = strlen(name), tail = strlen(end);
     return length >= tail && strcmp(name + length - tail, end) == 0;
-}
-
-// In the cache of Hugging Face's hub, models--X/snapshots/HASH/FILE is a link to models--X/blobs/HASH.
-static bool within_hub_store_(const char *path, const char *dir) {
-    char store[PATH_MAX + 8];
-    snprintf(store, sizeof store, "%s", dir);
-    char *last = strrchr(store, '/');
-    if (last == NULL) return false;
-    *last = '\0';
-    char *snapshots = strrchr(store, '/');
-    if (snapshots == NULL || strcmp(snapshots, "/snapshots") != 0) return false;
-    strcpy(snapshots, "/blobs");
-    return within_(path, store);
-}
-
-int checkpoint_file_path(char path[CHECKPOINT_PATH], const char *dir, const char *name, Error *err) {
-    if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL || strlen(name) >= CHECKPOINT_FILE)
-        return error_set(err, EXIT_FAILED, "%s: names the file \"%.200s\", which is not a plain file name", dir, name);
-    if (path_join(path, dir, name, err) != 0) return -1;
-    char *real_dir = realpath(dir, NULL), *real = realpath(path, NULL);
-    bool inside = real == NULL || real_dir == NULL || within_(real, real_dir) || within_hub_store_(real, real_dir);
-    free(real_dir);
-    free(real);
-    return inside ? 0
-                  : error_set(err, EXIT_FAILED, "%s: is a link that leads out of its directory; copy the file there",
-                              path);
 }
 
 // --- writing, down to the disk

@@ -8,13 +8,15 @@
 #define CHECKPOINT_FILES_H
 
 #include "base/crc64.h"
+#include "base/files.h"
 #include "base/log.h"
+#include "config/config.h"
 #include "ranks/world.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { CHECKPOINT_PATH = 1024, CHECKPOINT_FILE = 128 };
+enum { CHECKPOINT_PATH = FILE_PATH, CHECKPOINT_FILE = FILE_NAME };
 
 #define CHECKPOINT_MANIFEST "manifest.json"
 
@@ -27,10 +29,6 @@ int path_join(char path[CHECKPOINT_PATH], const char *dir, const char *name, Err
 // Write DIR/step_00000500, and the hidden name under which it is written.
 int checkpoint_path(char path[CHECKPOINT_PATH], const char *dir, int64_t step, Error *err);
 int checkpoint_partial_path(char path[CHECKPOINT_PATH], const char *dir, int64_t step, Error *err);
-
-// Writes the path of a file that an index or a manifest in `dir` names. Refuses names with a slash, "..", hidden names,
-// and links that lead out of the directory (except to the store of a Hugging Face cache next to it).
-int checkpoint_file_path(char path[CHECKPOINT_PATH], const char *dir, const char *name, Error *err);
 
 // Returns whether a file's name ends in `end`.
 bool name_ends_with(const char *name, const char *end);
@@ -103,9 +101,9 @@ typedef struct CheckpointName {
 // Lists the checkpoints in `dir`: those without a readable manifest first, then the newest first, by sequence and then
 // by step. A directory that does not exist has none.
 int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, int64_t *count, Error *err);
-// Removes the complete checkpoints of `run` except the `keep` newest, and never the one called `newest`. others:
-// removes those of other runs too. What cannot be removed stays.
-int checkpoint_prune(const char *dir, const Crc64 *crc, uint64_t run, int64_t keep, const char *newest, bool others);
+// Removes the complete checkpoints of `run` that `config` does not keep, and never the one called `newest`. With
+// config->overwrite removes those of other runs too. What cannot be removed stays.
+int checkpoint_prune(const CheckpointConfig *config, const Crc64 *crc, uint64_t run, const char *newest);
 // Removes what an earlier run left half written or half removed. A checkpoint that was being replaced gets its name
 // back unless the new one is complete.
 void checkpoint_sweep(const char *dir);

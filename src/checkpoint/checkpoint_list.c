@@ -81,14 +81,16 @@ int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, in
     return 0;
 }
 
-int checkpoint_prune(const char *dir, const Crc64 *crc, uint64_t run, int64_t keep, const char *newest, bool others) {
+int checkpoint_prune(const CheckpointConfig *config, const Crc64 *crc, uint64_t run, const char *newest) {
     CheckpointName *list;
-    int64_t count, own = 0;
+    const char *dir = config->dir;
+    int64_t count, own = 0, spared = config->keep_every * config->every;
     int status = checkpoint_list(dir, crc, &list, &count, NULL);
     for (int64_t i = 0; status == 0 && i < count; i++) {
         char path[CHECKPOINT_PATH];
-        bool ours = list[i].complete && list[i].run == run;
-        bool goes = ours ? own++ >= keep : others;
+        if (!list[i].complete) continue; // belongs to no run, or its manifest could not be read this time
+        bool ours = list[i].run == run;
+        bool goes = ours ? own++ >= config->keep && (spared == 0 || list[i].step % spared != 0) : config->overwrite;
         if (!goes || strcmp(list[i].name, newest) == 0) continue;
         if (path_join(path, dir, list[i].name, NULL) == 0) directory_remove(path);
     }

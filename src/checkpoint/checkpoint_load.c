@@ -13,21 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-// --- one answer for all ranks
-
-// Collective. If any rank has an error, returns -1 and the lowest such rank's error on all.
-static int load_agree_(World *world, const Error *mine, Error *err) {
-    int ranks = world_size(world);
-    double first = mine->code != 0 ? ranks - world_rank(world) : 0;
-    if (world_max(world, &first, 1, err) != 0) return -1;
-    if (first == 0.0) return 0;
-    Error shared = *mine;
-    if (world_broadcast(world, ranks - (int)first, &shared, sizeof shared, err) != 0) return -1;
-    *err = shared;
-    err->everywhere = true;
-    return -1;
-}
-
 // Logs one line for all ranks.
 static void __attribute__((format(printf, 3, 4))) load_say_(World *world, const Log *log, const char *format, ...) {
     if (world_rank(world) != 0) return;
@@ -49,7 +34,7 @@ static int verify_(const char *dir, World *world, Error *err) {
     if (manifest_read(&manifest, &crc, dir, &mine) == 0)
         manifest_check(&manifest, world_rank(world), world_size(world), &crc, dir, world, &mine);
     manifest_free(&manifest);
-    return load_agree_(world, &mine, err);
+    return world_agree(world, &mine, err);
 }
 
 // --- which tensors
@@ -213,11 +198,11 @@ static int load_tensors_(Load *load, Error *err) {
 static int load_(Load *load, int prepared, Error *mine, World *world, const Log *log, Error *err) {
     if (prepared == 0) prepared = check_tensors_(load, mine);
     if (prepared == 0 && !load->states) check_rest_(load, mine);
-    if (load_agree_(world, mine, err) != 0) return -1;
+    if (world_agree(world, mine, err) != 0) return -1;
     if (load_tensors_(load, mine) != 0 && mine->code == 0)
         error_set(mine, EXIT_FAILED, "%s: cannot be loaded", load->source.dir);
-    if (load->strange[0] != '\0') log_line(log, "%s; training starts all the same", load->strange);
-    return load_agree_(world, mine, err);
+    if (load->strange[0] != '\0') log_line(log, "%s; training starts anyway", load->strange);
+    return world_agree(world, mine, err);
 }
 
 // --- resume
@@ -271,13 +256,9 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Stage *stage, W
     source_close(&load->source);
     free(load);
     if (status != 0) return -1;
-    *point = (ResumePoint){true, "", state.run, state.step, state.samples, state.step_guard};
+    *point = (ResumePoint){true, "", state.run, state.step, state.samples, state.seed, state.data, state.step_guard};
     snprintf(point->dir, sizeof point->dir, "%s", dir);
     load_say_(world, log, "resumed from %s after step %lld", dir, (long long)state.step);
-    Log all = log_of_all(log);
-    if (state.seed != stage->config->train.seed && world_rank(world) == 0)
-        log_line(&all, "%s was trained with another train.seed: from here on samples come in the order of the new one",
-                 dir);
     return 0;
 }
 
@@ -286,7 +267,7 @@ static int load_find_candidates_(Candidates *candidates, const char *dir, bool a
                                  Error *err) {
     Error mine = {0};
     if (world_rank(world) == 0) candidates_find(candidates, dir, any_run, if_any, &mine);
-    if (load_agree_(world, &mine, err) != 0) return -1;
+    if (world_agree(world, &mine, err) != 0) return -1;
     int64_t shared[3] = {candidates->count, candidates->itself, candidates->complete};
     if (world_broadcast(world, 0, shared, sizeof shared, err) != 0) return -1;
     candidates->count = shared[0];
@@ -305,7 +286,7 @@ static int candidate_path_(char path[CHECKPOINT_PATH], const Candidates *candida
         else if (snprintf(path, CHECKPOINT_PATH, "%s", dir) >= CHECKPOINT_PATH)
             error_set(&mine, EXIT_FAILED, "%.200s...: the path is too long", dir);
     }
-    if (load_agree_(world, &mine, err) != 0) return -1;
+    if (world_agree(world, &mine, err) != 0) return -1;
     return world_broadcast(world, 0, path, CHECKPOINT_PATH, err);
 }
 

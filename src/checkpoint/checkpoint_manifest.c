@@ -102,7 +102,7 @@ int manifest_read(Manifest *manifest, const Crc64 *crc, const char *dir, Error *
     memset(manifest, 0, sizeof *manifest);
     char path[CHECKPOINT_PATH], tail[TAIL_BYTES + 1] = "";
     int64_t length = 0;
-    if (checkpoint_file_path(path, dir, CHECKPOINT_MANIFEST, err) != 0) return -1;
+    if (file_path_within(path, dir, CHECKPOINT_MANIFEST, err) != 0) return -1;
     char *text = read_text_(path, &length, err);
     if (text == NULL) return -1;
     int64_t body = length - TAIL_BYTES;
@@ -154,7 +154,7 @@ static int check_open_(int fd, int64_t bytes, const char *path, const ManifestFi
 static int check_file_(const ManifestFile *file, const Crc64 *crc, const char *dir, Error *err) {
     char path[CHECKPOINT_PATH];
     int64_t bytes = 0;
-    if (checkpoint_file_path(path, dir, file->name, err) != 0) return -1;
+    if (file_path_within(path, dir, file->name, err) != 0) return -1;
     if (access(path, F_OK) != 0 && errno == ENOENT) return error_set(err, EXIT_FAILED, "%s: is missing", path);
     int fd = file_open(path, &bytes, err);
     if (fd < 0) return -1;

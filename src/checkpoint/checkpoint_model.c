@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/version.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static int checkpoint_held_(const ZScore *window) {
@@ -28,6 +29,7 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
             "  \"tokens\": %lld,\n  \"seed\": %lld,\n  \"skipped_updates\": %lld,\n  \"skipped_bad_steps\": %lld,\n",
             (long long)(state->samples * config->model.seq_len), (long long)state->seed,
             (long long)state->step_guard.skipped, (long long)state->step_guard.bad);
+    fprintf(file, "  \"data\": \"%016llx\",\n", (unsigned long long)state->data);
     write_window_("loss_window", &state->step_guard.loss, file);
     write_window_("norm_window", &state->step_guard.norm, file);
     fputs("  \"config\": ", file);
@@ -74,11 +76,12 @@ static int read_step_guard_(StepGuard *step_guard, const JsonValue *root, const 
 int training_state_read(TrainingState *state, const char *dir, Error *err) {
     char path[CHECKPOINT_PATH];
     Json json = {0};
-    int status = checkpoint_file_path(path, dir, CHECKPOINT_TRAINING, err) != 0 ? -1 : json_read_file(&json, path, err);
+    int status = file_path_within(path, dir, CHECKPOINT_TRAINING, err) != 0 ? -1 : json_read_file(&json, path, err);
     state->step = json_integer(json.root, "step", -1);
     state->samples = json_integer(json.root, "samples", -1);
     state->seed = json_integer(json.root, "seed", -1);
     state->sequence = json_integer(json.root, "sequence", 0);
+    state->data = strtoull(json_text(json.root, "data", "0"), NULL, 16);
     bool sound = run_id_read(&state->run, json.root) == 0 && in_reach_(state->step) && in_reach_(state->samples) &&
                  state->seed >= 0;
     if (status == 0 && !sound)

@@ -18,6 +18,7 @@ typedef struct TrainingState {
     int64_t step;
     int64_t samples; // taken from the endless sequence of epochs: position of the next one
     int64_t seed;
+    uint64_t data; // identity of the training data (blend.h); 0: written by a version without it
     StepGuard step_guard;
 } TrainingState;
 

@@ -32,7 +32,8 @@ struct Checkpoint {
     SavePhase phase;
     TrainingState state; // what is being saved
     int64_t saved;       // step of the newest complete one, -1: none yet
-    uint64_t run;        // the run that checkpoints belong to; this and the next only on rank 0
+    uint64_t run;        // the run that checkpoints belong to; this and the next two only on rank 0
+    uint64_t data;       // identity of its data
     int64_t sequence;    // of the newest one in checkpoint.dir
     int lock;            // of checkpoint.dir, on rank 0: two runs would sweep away each other's files; -1: none
     bool locked;         // no other run holds it; also if the file system has no locks
@@ -44,6 +45,7 @@ struct Checkpoint {
     bool running;
     atomic_bool ended;
     double seconds; // at work so far
+    double copying; // seconds of the latest copy, for which training stopped
     Error failure;
 };
 
@@ -151,13 +153,15 @@ static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
     return 0;
 }
 
-// A checkpoint with this one's name is replaced if it is of this run, which then went back to an earlier step.
+// A checkpoint with this one's name is replaced if this run wrote it before it went back to an earlier step, or if
+// checkpoint.overwrite gives up other runs' checkpoints. A directory without a readable manifest belongs to no run and
+// may hold anything, or the disk may have failed to read it just now: it is kept.
 static bool may_replace_(const Checkpoint *checkpoint) {
     Manifest there;
-    bool ours =
-        manifest_read(&there, &checkpoint->writer.crc, checkpoint->path, NULL) == 0 && there.run == checkpoint->run;
+    bool readable = manifest_read(&there, &checkpoint->writer.crc, checkpoint->path, NULL) == 0;
+    bool ours = readable && there.run == checkpoint->run;
     manifest_free(&there);
-    return ours || checkpoint->config->checkpoint.overwrite;
+    return ours || (readable && checkpoint->config->checkpoint.overwrite);
 }
 
 static int commit_files_(Checkpoint *checkpoint, Error *err) {
@@ -173,8 +177,7 @@ static void *commit_(void *argument) {
     if (commit_files_(checkpoint, &checkpoint->failure) == 0) {
         // A superfluous checkpoint does no harm. Files that a failed attempt could not remove at once, as on a disk
         // that was read-only for a while, are not in use by any rank: all are done.
-        checkpoint_prune(config->dir, &checkpoint->writer.crc, checkpoint->run, config->keep,
-                         strrchr(checkpoint->path, '/') + 1, config->overwrite);
+        checkpoint_prune(config, &checkpoint->writer.crc, checkpoint->run, strrchr(checkpoint->path, '/') + 1);
         checkpoint_sweep(config->dir);
     }
     checkpoint->seconds += clock_seconds() - start;
@@ -223,17 +226,8 @@ static int start_commit_(Checkpoint *checkpoint, Error *err) {
 
 // --- ends
 
-// Collective. Gives all ranks the error of the lowest rank that failed.
-static int share_failure_(Checkpoint *checkpoint, Error *err) {
-    int ranks = world_size(checkpoint->world);
-    double first = checkpoint->failure.code != 0 ? ranks - world_rank(checkpoint->world) : 0;
-    if (world_max(checkpoint->world, &first, 1, err) != 0) return -1;
-    return world_broadcast(checkpoint->world, ranks - (int)first, &checkpoint->failure, sizeof checkpoint->failure,
-                           err);
-}
-
 static int end_failed_(Checkpoint *checkpoint, Error *err) {
-    if (share_failure_(checkpoint, err) != 0) return -1;
+    world_agree(checkpoint->world, &checkpoint->failure, &checkpoint->failure);
     checkpoint->phase = SAVE_IDLE;
     if (world_rank(checkpoint->world) == 0) directory_remove(checkpoint->partial);
     if (checkpoint->failure.code == WRITER_BROKEN) {
@@ -256,8 +250,8 @@ static void end_saved_(Checkpoint *checkpoint) {
     checkpoint->phase = SAVE_IDLE;
     checkpoint->saved = checkpoint->state.step;
     if (world_rank(checkpoint->world) == 0)
-        log_status(&checkpoint->log, "saved %s (%s, written in %.1f s)", checkpoint->path, grid_bytes(bytes, size),
-                   checkpoint->seconds);
+        log_status(&checkpoint->log, "saved %s (%s, copied in %.1f s, written in %.1f s)", checkpoint->path,
+                   grid_bytes(bytes, size), checkpoint->copying, checkpoint->seconds);
 }
 
 int checkpoint_poll(Checkpoint *checkpoint, Error *err) {
@@ -311,12 +305,14 @@ static int clear_partial_(Checkpoint *checkpoint, Error *err) {
 int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const StepGuard *step_guard, Error *err) {
     if (checkpoint == NULL) return 0;
     const char *dir = checkpoint->config->checkpoint.dir;
+    double start = clock_seconds();
     if (wait_for_last_(checkpoint, err) != 0) return -1;
     checkpoint->state = (TrainingState){.run = checkpoint->run,
                                         .sequence = ++checkpoint->sequence,
                                         .step = step,
                                         .samples = samples,
                                         .seed = checkpoint->config->train.seed,
+                                        .data = checkpoint->data,
                                         .step_guard = *step_guard};
     checkpoint->phase = SAVE_WRITING;
     checkpoint->failure = (Error){0};
@@ -327,6 +323,7 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
     if (clear_partial_(checkpoint, err) != 0) return -1;
     if (!ready) return atomic_store(&checkpoint->ended, true), 0; // the next poll tells the others
     writer_copy(&checkpoint->writer);
+    checkpoint->copying = clock_seconds() - start;
     thread_start_(checkpoint, saver_write_);
     return 0;
 }
@@ -374,15 +371,6 @@ static int prepare_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *
     return wrong.code == 0 ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
 }
 
-// Collective. Gives all ranks rank 0's answer.
-static int share_first_(World *world, Error *answer, Error *err) {
-    if (world_broadcast(world, 0, answer, sizeof *answer, err) != 0) return -1;
-    if (answer->code == 0) return 0;
-    *err = *answer;
-    err->everywhere = true;
-    return -1;
-}
-
 int checkpoint_lock(Checkpoint **out, const Config *config, World *world, bool make, Error *err) {
     *out = NULL;
     if (config->checkpoint.dir[0] == '\0') return 0;
@@ -393,20 +381,22 @@ int checkpoint_lock(Checkpoint **out, const Config *config, World *world, bool m
     checkpoint->lock = -1;
     Error answer = {0};
     if (world_rank(world) == 0 && (make || access(config->checkpoint.dir, F_OK) == 0)) lock_dir_(checkpoint, &answer);
-    return share_first_(world, &answer, err);
+    return world_agree(world, &answer, err);
 }
 
 int checkpoint_create(Checkpoint *checkpoint, Stage *stage, const ResumePoint *from, const Log *log, Error *err) {
     if (checkpoint == NULL) return 0;
     World *world = checkpoint->world;
     checkpoint->log = log_of_all(log);
+    checkpoint->data = from->data;
     writer_create(&checkpoint->writer, stage, world);
     Error answer = {0};
     if (world_rank(world) == 0) prepare_dir_(checkpoint, from, &answer);
     // The other ranks wait until rank 0 has swept the directory they write to.
-    if (share_first_(world, &answer, err) != 0) return -1;
+    if (world_agree(world, &answer, err) != 0) return -1;
     Manifest *manifest = &checkpoint->manifest;
-    if (world_rank(world) == 0) hf_tokenizer_load(&checkpoint->tokenizer, stage->config);
+    if (world_rank(world) == 0 && hf_tokenizer_load(&checkpoint->tokenizer, stage->config, &answer) != 0)
+        log_line(&checkpoint->log, "checkpoints will have no tokenizer: %s", answer.text);
     manifest->count = checkpoint->writer.layout.files + SMALL_FILES + checkpoint->tokenizer.count;
     manifest->file = xcalloc((size_t)manifest->count, sizeof *manifest->file);
     // If nothing is saved at intervals, memory for the copy is only needed when the run is asked to stop.

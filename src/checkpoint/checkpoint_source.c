@@ -17,7 +17,7 @@
 // Keeps only the header: a model may have more files than a process may hold open.
 static int add_file_(Source *source, const char *name, Error *err) {
     char path[CHECKPOINT_PATH];
-    if (checkpoint_file_path(path, source->dir, name, err) != 0) return -1;
+    if (file_path_within(path, source->dir, name, err) != 0) return -1;
     SafeFile *file = &source->files[source->file_count++];
     int status = safetensors_open(file, path, err);
     safetensors_release(file);
@@ -97,8 +97,8 @@ int source_open_model(Source *source, const char *dir, Error *err) {
     if (source_begin_(source, dir, 1, err) != 0) return -1;
     if (access(dir, R_OK | X_OK) != 0)
         return error_set(err, EXIT_FAILED, "cannot read the directory %s: %s", dir, strerror(errno));
-    if (checkpoint_file_path(index, dir, CHECKPOINT_INDEX, err) != 0) return -1;
-    if (checkpoint_file_path(single, dir, "model.safetensors", err) != 0) return -1;
+    if (file_path_within(index, dir, CHECKPOINT_INDEX, err) != 0) return -1;
+    if (file_path_within(single, dir, "model.safetensors", err) != 0) return -1;
     int status;
     if (access(index, F_OK) == 0)
         status = read_index_(source, index, err);

@@ -14,6 +14,11 @@ extern "C" {
 // Writes config.json. end: the token that ends a text and begins the next; -1: unknown.
 void hf_config_write(const Config *config, int64_t end, FILE *file);
 
+// Refuses, with code 2, a configuration whose config.json would describe another model: writes it, reads it back, and
+// requires that every key of `model` either comes back as it was or has its default. For the start of a run, since a
+// checkpoint that says nothing of a key would be found out after the training.
+int hf_config_check(const Config *config, Error *err);
+
 // Compares config.json in `dir` with the configuration. -1 with err (code 2) that lists every size and constant that
 // differs, or names what the file's model computes and this program does not. exact: the sequence length must agree
 // even if no tensor depends on it. A directory without the file passes; the tensors' shapes are compared later.

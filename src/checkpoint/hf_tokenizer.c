@@ -2,6 +2,7 @@
 #include "hf_tokenizer.h"
 
 #include "base/alloc.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "data/tokenizer.h"
 
@@ -70,17 +71,15 @@ static void add_config_(HfTokenizer *tokenizer, const Config *config, const char
     xmemstream_close(file);
 }
 
-// Adds a file of any length and content; false if it cannot be read whole.
-static bool add_copy_(HfTokenizer *tokenizer, const char *name, const char *path) {
-    FILE *from = fopen(path, "rb");
-    if (from == NULL) return false;
-    FILE *file = begin_(tokenizer, name);
-    char block[1 << 14];
-    for (size_t n; (n = fread(block, 1, sizeof block, from)) > 0;) fwrite(block, 1, n, file);
-    bool whole = ferror(from) == 0;
-    xmemstream_close(file);
-    fclose(from);
-    return whole;
+// Adds a copy of a file.
+static int add_copy_(HfTokenizer *tokenizer, const char *name, const char *path, Error *err) {
+    enum { MOST = 256 << 20 }; // ten times the largest tokenizer.json in use
+    int64_t length = 0;
+    char *text = file_read_whole(path, MOST, &length, err);
+    if (text == NULL) return -1;
+    int i = tokenizer->count++;
+    tokenizer->file[i].name = name, tokenizer->file[i].text = text, tokenizer->file[i].length = (size_t)length;
+    return 0;
 }
 
 // Writes the text of a token that was added to a tokenizer.json, such as "<|end_of_text|>", to `text`; NULL: none has
@@ -108,28 +107,26 @@ static void load_bytes_(HfTokenizer *tokenizer, const Config *config) {
     tokenizer->end = BYTES_END_TOKEN;
 }
 
-static void load_file_(HfTokenizer *tokenizer, const Config *config, const SideFile *side) {
+static int load_file_(HfTokenizer *tokenizer, const Config *config, const SideFile *side, Error *err) {
     bool pieces = strcmp(side->tokenizer, "sentencepiece") == 0;
     char text[80];
-    if (!add_copy_(tokenizer, pieces ? "tokenizer.model" : "tokenizer.json", side->file)) {
-        hf_tokenizer_free(tokenizer);
-        return;
-    }
+    if (add_copy_(tokenizer, pieces ? "tokenizer.model" : "tokenizer.json", side->file, err) != 0) return -1;
     tokenizer->end = side->eot;
     add_config_(tokenizer, config, pieces ? "LlamaTokenizer" : "PreTrainedTokenizerFast",
                 pieces ? "</s>" : added_token_(tokenizer->file[0].text, tokenizer->file[0].length, side->eot, text));
+    return 0;
 }
 
-void hf_tokenizer_load(HfTokenizer *tokenizer, const Config *config) {
+int hf_tokenizer_load(HfTokenizer *tokenizer, const Config *config, Error *err) {
     SideFile side;
-    Error ignored = {0};
     memset(tokenizer, 0, sizeof *tokenizer);
     tokenizer->end = -1;
-    int found = tokenizer_side(config, &side, &ignored);
-    if (found > 0 && side.file[0] != '\0')
-        load_file_(tokenizer, config, &side);
-    else if (found > 0 ? strcmp(side.tokenizer, "bytes") == 0 : config->model.vocab == BYTES_END_TOKEN + 1)
+    int found = tokenizer_side(config, &side, err);
+    if (found < 0) return -1;
+    if (found > 0 && side.file[0] != '\0') return load_file_(tokenizer, config, &side, err);
+    if (found > 0 ? strcmp(side.tokenizer, "bytes") == 0 : config->model.vocab == BYTES_END_TOKEN + 1)
         load_bytes_(tokenizer, config);
+    return 0;
 }
 
 void hf_tokenizer_free(HfTokenizer *tokenizer) {

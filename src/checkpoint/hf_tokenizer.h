@@ -19,9 +19,8 @@ typedef struct HfTokenizer {
     int64_t end; // the token that ends a text and begins the next; -1: unknown
 } HfTokenizer;
 
-// Reads the tokenizer's file into memory. If it is missing or damaged, checkpoints have no tokenizer and the run goes
-// on.
-void hf_tokenizer_load(HfTokenizer *tokenizer, const Config *config);
+// Reads the tokenizer's file into memory. -1 with err if it is missing or damaged: then checkpoints have no tokenizer.
+int hf_tokenizer_load(HfTokenizer *tokenizer, const Config *config, Error *err);
 void hf_tokenizer_free(HfTokenizer *tokenizer);
 
 #endif

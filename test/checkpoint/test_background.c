@@ -1,5 +1,6 @@
 // A run on a world of one that saves in the background while it trains: for make tsan, which sees what the writer's
 // threads and the training share.
+#include "models.h"
 #include "checkpoint/checkpoint_files.h"
 #include "config_file.h"
 #include "scratch_folder.h"

@@ -1,4 +1,5 @@
 // Where a rank's elements lie in a checkpoint: every element of the model in one place, whichever rank holds it.
+#include "models.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_write.h"
 
@@ -120,7 +121,7 @@ static void check_files_(const Model *model, const ModelConfig *size, int precis
 // nothing.
 static void files_hold_every_parameter_once(void **state) {
     (void)state;
-    ModelConfig llama = {.family = FAMILY_LLAMA,
+    ModelConfig llama = {.family = family_find("llama"),
                          .hidden = 8192,
                          .layers = 80,
                          .heads = 64,
@@ -129,7 +130,7 @@ static void files_hold_every_parameter_once(void **state) {
                          .ffn = 22016,
                          .vocab = 32000,
                          .seq_len = 2048};
-    ModelConfig gpt = {.family = FAMILY_GPT,
+    ModelConfig gpt = {.family = family_find("gpt"),
                        .hidden = 9984,
                        .layers = 80,
                        .heads = 104,

@@ -165,6 +165,33 @@ def test_a_copied_checkpoint_of_another_run_is_not_resumed_by_accident(small, sa
     assert sorted(elsewhere.steps) == [9, 10]
 
 
+# --- the data of a run
+
+
+def test_a_resume_over_other_data_or_with_another_seed_is_refused_unless_accepted(small, tmp_path):
+    folder, data = tmp_path / "data", Path(small.config["data"]["train"]).read_bytes()
+    folder.mkdir()
+    shard = folder / "a_000.bin"
+    shard.write_bytes(data)
+    where = {"data.train": str(folder / "*.bin"), "train.steps": 2}
+    small.run(saving(tmp_path / "saved", 2), where)
+    saved, accept = tmp_path / "saved" / "step_00000002", {"checkpoint.changed": "accept"}
+    on = {**where, "train.steps": 3}
+
+    shard = shard.rename(folder / "moved_000.bin")  # the same data
+    assert sorted(small.run(on, resume=saved).steps) == [3]
+    (folder / "more.bin").write_bytes(data)
+    refused = small.run(on, resume=saved, code=2).stderr
+    assert "data.train: " in refused and "was trained on other data" in refused and "checkpoint.changed: accept" in refused
+    assert sorted(small.run(on, accept, resume=saved).steps) == [3]
+    (folder / "more.bin").unlink()
+    shard.write_bytes(data[:-2] + bytes([data[-2] ^ 1, data[-1]]))
+    assert "was trained on other data" in small.run(on, resume=saved, code=2).stderr
+    shard.write_bytes(data)
+    assert "train.seed: " in small.run(on, {"train.seed": 5}, resume=saved, code=2).stderr
+    small.run(on, {"train.seed": 5}, accept, resume=saved)
+
+
 # --- checkpoint.overwrite
 
 
@@ -178,6 +205,21 @@ def test_overwrite_replaces_the_old_run_only_once_the_new_one_has_saved(small, s
     assert checkpoint_names(saved) == ["step_00000003", "step_00000004"]
     assert manifest_of(saved / "step_00000003")["run"] not in {manifest_of(small.saved / "step_00000004")["run"]}
     assert [manifest_of(saved / name)["sequence"] for name in checkpoint_names(saved)] == [5, 6]
+
+
+def test_overwrite_removes_nothing_that_has_no_readable_manifest(small, saved):
+    """Such a folder belongs to no run, or its disk failed to read it just now."""
+    for name in ("step_00000002", "step_00000100"):
+        shutil.rmtree(saved / name, ignore_errors=True)
+        (saved / name).mkdir()
+        (saved / name / "notes").write_text("mine")
+    small.run(saving(saved, 2, keep=1), OVERWRITE, {"train.steps": 4})
+    assert checkpoint_names(saved) == ["step_00000002.kept", "step_00000004", "step_00000100"]
+    assert (saved / "step_00000002.kept" / "notes").read_text() == "mine"
+    # A checkpoint of the run itself that was torn since is kept too when the run comes to its step again.
+    (saved / "step_00000004" / "manifest.json").write_text("{")
+    small.run(saving(saved, 2, keep=1), OVERWRITE, {"train.steps": 4})
+    assert "step_00000004.kept" in checkpoint_names(saved)
 
 
 KILLER = """

@@ -109,6 +109,38 @@ def test_a_shard_that_is_not_a_regular_file_is_refused_and_not_waited_for(tmp_pa
     assert "train.bin is " in said and "not a token file" in said
 
 
+def make_side_file(trainer, folder, tokenizer):
+    """The trainer's data as a set with a side file that names this tokenizer."""
+    shutil.copy(trainer.config["data"]["train"], folder / "own_train_000.bin")
+    side = {"tokenizer": "tokenizers", "tokenizer_file": tokenizer, "vocab": 8, "eot": 0}
+    (folder / "own.json").write_text(json.dumps(side))
+    return {"data.train": str(folder / "own_train_*.bin"), **saving(folder / "saved", 1)}
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../secret", "link", "pipe", ".hidden"])
+def test_a_side_file_that_names_any_file_as_its_tokenizer_is_refused_and_not_waited_for(tmp_path, name):
+    """Its bytes would go into every checkpoint, which people publish."""
+    trainer, folder = made(tmp_path), tmp_path / "set"
+    folder.mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (folder / ".hidden").write_text("secret")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    os.mkfifo(folder / "pipe")
+    said = last_sentence(ended(trainer, make_side_file(trainer, folder, name), code=2))
+    assert "tokenizer_file" in said and "own.json" in said and not (folder / "saved").exists()
+
+
+def test_the_tokenizer_of_a_data_set_goes_into_checkpoints_and_a_missing_one_is_said(tmp_path):
+    trainer, folder = made(tmp_path), tmp_path / "set"
+    folder.mkdir()
+    own = make_side_file(trainer, folder, "own.tokenizer.json")
+    result = ended(trainer, own, code=0)
+    assert f"checkpoints will have no tokenizer: {folder}/own.tokenizer.json: cannot be read" in result.stderr
+    (folder / "own.tokenizer.json").write_text('{"added_tokens": []}')
+    ended(trainer, own, {"checkpoint.overwrite": True}, code=0)
+    assert next((folder / "saved").glob("step_*/tokenizer.json")).read_text() == '{"added_tokens": []}'
+
+
 @pytest.mark.thorough
 def test_a_configuration_that_never_arrives_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")

@@ -352,7 +352,7 @@ def test_rotations_scaled_in_another_way_are_refused_by_name(trained, tmp_path, 
     saved_model(trained, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **SCALED[words]}))
-    refuse(trained, tmp_path, 'rope_scaling is "dynamic", which this program does not compute')
+    refuse(trained, tmp_path, 'rope_scaling is "dynamic", which is unsupported')
 
 
 @FILES

@@ -1,0 +1,53 @@
+// A run starts only if the config.json of its checkpoints will describe what it trains.
+#include "checkpoint/hf_config.h"
+#include "config_file.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define LLAMA "family: llama, hidden: 64, layers: 8, heads: 8, ffn: 96, vocab: 257, seq_len: 32"
+
+static void every_model_that_can_be_trained_can_be_described(void **state) {
+    (void)state;
+    static const char *const models[] = {
+        LLAMA,
+        LLAMA ", kv_heads: 2, head_dim: 12, tie_embeddings: true, norm_eps: 1.0e-6, rope_theta: 500000",
+        LLAMA ", qkv_bias: true, kv_heads: 4",
+        LLAMA ", qk_norm: true, head_dim: 16",
+        LLAMA ", rope_scaling: linear, rope_factor: 2.5",
+        LLAMA ", rope_scaling: llama3, rope_factor: 8, rope_original: 16, rope_low_freq: 2, rope_high_freq: 5",
+        LLAMA ", rope_scaling: yarn, rope_factor: 4, rope_original: 16, rope_beta_fast: 30, rope_attention: 1.2",
+        "family: gpt, hidden: 64, layers: 8, heads: 8, ffn: 100, vocab: 257, seq_len: 32, tie_embeddings: false",
+    };
+    static Config config;
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        char text[400];
+        Error err = {0};
+        snprintf(text, sizeof text, "model: {%s}\n" DATA, models[i]);
+        config_file_load_well(&config, text, NULL);
+        if (hf_config_check(&config, &err) != 0) fail_msg("%s", err.text);
+    }
+}
+
+static void a_model_that_would_read_back_as_another_is_refused(void **state) {
+    (void)state;
+    static Config config;
+    Error err = {0};
+    config_file_load_well(&config, BASE, NULL);
+    config.model.qkv_bias = config.model.qk_norm = true; // no architecture has both, and config_load refuses it
+    assert_int_equal(hf_config_check(&config, &err), -1);
+    assert_int_equal(err.code, EXIT_USAGE);
+    assert_non_null(strstr(err.text, "a checkpoint's config.json would describe another model: model.q"));
+    assert_non_null(strstr(err.text, "or leave checkpoint.dir empty"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_model_that_can_be_trained_can_be_described),
+        cmocka_unit_test(a_model_that_would_read_back_as_another_is_refused),
+    };
+    return cmocka_run_group_tests(tests, config_file_create, config_file_remove);
+}
