@@ -57,20 +57,16 @@ static void gpt_norm_backward_(Pass *pass, const Tensor *norm, void *dx, const v
                                  pass->shape->shard_rows, pass->shape->hidden, pass->shape->norm_eps);
 }
 
+// The heads are left unchanged, and GELU is part of the products next to it.
 const Model gpt_model = {
-    FAMILY_GPT,
-    "gpt",
-    gpt_embedding_tensors_,
-    gpt_layer_tensors_,
-    gpt_head_tensors_,
-    gpt_norm_forward_,
-    gpt_norm_backward_,
-    NULL, // heads are left as they are
-    NULL,
-    NULL, // GELU, in the products' epilogues
-    NULL,
-    2,    // head: ln_f weight, ln_f bias, output matrix
-    true, // learned positions
+    .family = "gpt",
+    .embedding_tensors = gpt_embedding_tensors_,
+    .layer_tensors = gpt_layer_tensors_,
+    .head_tensors = gpt_head_tensors_,
+    .norm_forward = gpt_norm_forward_,
+    .norm_backward = gpt_norm_backward_,
+    .head_matrix = 2, // after the final norm's weight and bias
+    .learned_positions = true,
 };
 
 int main(int argc, char **argv) {

@@ -75,19 +75,17 @@ static void llama_activation_backward_(Pass *pass, void *dmlp, const void *dact,
 }
 
 const Model llama_model = {
-    FAMILY_LLAMA,
-    "llama",
-    llama_embedding_tensors_,
-    llama_layer_tensors_,
-    llama_head_tensors_,
-    llama_norm_forward_,
-    llama_norm_backward_,
-    llama_heads_forward_,
-    llama_heads_backward_,
-    llama_activation_forward_,
-    llama_activation_backward_,
-    1,     // head: norm, lm_head
-    false, // positions are rotations
+    .family = "llama",
+    .embedding_tensors = llama_embedding_tensors_,
+    .layer_tensors = llama_layer_tensors_,
+    .head_tensors = llama_head_tensors_,
+    .norm_forward = llama_norm_forward_,
+    .norm_backward = llama_norm_backward_,
+    .heads_forward = llama_heads_forward_,
+    .heads_backward = llama_heads_backward_,
+    .activation_forward = llama_activation_forward_,
+    .activation_backward = llama_activation_backward_,
+    .head_matrix = 1, // after the final norm's weight
 };
 
 int main(int argc, char **argv) {

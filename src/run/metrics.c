@@ -9,7 +9,7 @@
 #include "base/files.h"
 #include "base/grid.h"
 #include "base/json.h"
-#include "base/printable.h"
+#include "base/log.h"
 #include "launch/launch.h"
 #include "base/version.h"
 #include "ranks/world.h"
@@ -18,6 +18,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <poll.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -30,7 +31,8 @@ struct Metrics {
     Peak peak;
     char path[CONFIG_TEXT]; // empty: no file
     int fd;                 // -1: no file
-    int64_t steps;
+    int64_t steps, every;   // log.every
+    bool said;              // the first step line of this start is written
     bool terminal, progress_shown, say_all;
     double quickest, raised;      // most that a step reached, and the peak known now, over the peak of the run's line
     int measurements;             // of the peak, after the first
@@ -155,6 +157,7 @@ Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step
     metrics->raised = 1.0;
     metrics->fd = -1;
     metrics->steps = config->train.steps;
+    metrics->every = config->log.every;
     snprintf(metrics->path, sizeof metrics->path, "%s", config->log.metrics);
     metrics->terminal = writes_to_terminal_();
     if (open_file_(metrics, after_step, err) == 0) return metrics;
@@ -199,11 +202,14 @@ typedef struct Line {
     size_t length;
 } Line;
 
-static void line_begin_(Line *line) {
-    line->text = NULL;
+// Begins a line of a step.
+static void line_begin_(Line *line, const char *type, int64_t step) {
+    *line = (Line){0};
     line->file = xmemstream(&line->text, &line->length);
+    fprintf(line->file, "{\"type\":\"%s\",\"step\":%lld", type, (long long)step);
 }
 
+// Appends to the file; what could not be written as a line is cut off again.
 static int metrics_append_(Metrics *metrics, const char *text, size_t length, Error *err) {
     off_t before = lseek(metrics->fd, 0, SEEK_END);
     while (length > 0) {
@@ -247,9 +253,9 @@ enum { EXACT = 17, CLEAR = 9 };
 
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err) {
     if (metrics->fd < 0) return 0;
-    Line line;
-    line_begin_(&line);
+    Line line = {0};
     const Peak *peak = &metrics->peak;
+    line.file = xmemstream(&line.text, &line.length);
     fprintf(line.file, "{\"type\":\"run\",\"version\":\"%s\",\"config\":", VERSION);
     config_write_json(config, line.file);
     metrics_count_(&line, "world", peak->world);
@@ -262,10 +268,9 @@ int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Erro
 }
 
 static void write_stages_(Line *line, const StepFigures *figures) {
-    fputs(",\"stages\":[", line->file);
     for (int s = 0; s < figures->stages; s++) {
         const StageFigures *stage = &figures->stage[s];
-        fprintf(line->file, "%s{\"stage\":%d", s == 0 ? "" : ",", s);
+        fprintf(line->file, "%s{\"stage\":%d", s == 0 ? ",\"stages\":[" : ",", s);
         metrics_count_(line, "peak_bytes", stage->peak_bytes);
         metrics_count_(line, "activation_bytes", stage->activation_bytes);
         metrics_count_(line, "slots_used", stage->slots_used);
@@ -285,8 +290,7 @@ static double mfu_(const Metrics *metrics, double flops_per_token, const StepFig
 static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     if (metrics->fd < 0) return 0;
     Line line;
-    line_begin_(&line);
-    fprintf(line.file, "{\"type\":\"step\",\"step\":%lld", (long long)figures->step);
+    line_begin_(&line, "step", figures->step);
     metrics_number_(&line, "loss", figures->loss, EXACT);
     metrics_number_(&line, "loss_z", figures->loss_z, CLEAR);
     metrics_number_(&line, "grad_norm", figures->norm, EXACT);
@@ -294,7 +298,7 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
     metrics_number_(&line, "lr", figures->lr, EXACT);
     metrics_number_(&line, "step_ms", figures->seconds * 1e3, CLEAR);
     metrics_count_(&line, "tokens", figures->tokens);
-    metrics_count_(&line, "tokens_seen", figures->step * figures->tokens);
+    metrics_count_(&line, "tokens_seen", figures->tokens_seen);
     double rate = (double)figures->tokens / figures->seconds;
     metrics_number_(&line, "tokens_per_s", rate, CLEAR);
     metrics_number_(&line, "tokens_per_s_per_gpu", rate / (double)metrics->peak.world, CLEAR);
@@ -304,6 +308,7 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
     metrics_number_(&line, "transfer_exposed_ms", figures_exposed(figures) * 1e3, CLEAR);
     metrics_count_(&line, "evictions", figures_evictions(figures));
     if (figures->skipped) fputs(",\"skipped\":true", line.file);
+    if (figures->slowest[0] != '\0') fprintf(line.file, ",\"slowest\":%s", figures->slowest);
     write_stages_(&line, figures);
     return line_end_(&line, metrics, err);
 }
@@ -312,17 +317,11 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
 // What people read. The file gets its line first, so that it has every step that was trained also if standard output
 // has gone.
 
-static bool wait_for_reader_(const Metrics *metrics) {
-    enum { LOOK_MS = 200 };
-    if (metrics->waits == NULL) return true;
-    while (!metrics_ready_(LOOK_MS))
-        if (!metrics->waits(metrics->context)) return false;
-    return true;
-}
-
 static int metrics_say_(Metrics *metrics, const char *text, Error *err) {
+    enum { LOOK_MS = 200 };
     metrics->unheard = false;
-    if (!wait_for_reader_(metrics)) return 0;
+    while (metrics->waits != NULL && !metrics_ready_(LOOK_MS))
+        if (!metrics->waits(metrics->context)) return 0;
     if (metrics->progress_shown) fputs("\r\033[K", stdout);
     metrics->progress_shown = false;
     // Flushed line by line: one write, visible at once.
@@ -354,48 +353,50 @@ static double pace_(const Metrics *metrics) {
     return (newest - oldest) / (double)(known - 1);
 }
 
-// The fields of a step line, in their order.
-typedef enum Field {
-    FIELD_STEP,
-    FIELD_LOSS,
-    FIELD_NORM,
-    FIELD_LR,
-    FIELD_TIME,
-    FIELD_RATE,
-    FIELD_MFU,
-    FIELD_BUBBLE,
-    FIELD_MEMORY,
-    FIELD_TRANSFER,
-    FIELD_SKIPPED,
-    FIELD_LEFT,
-    FIELDS
-} Field;
-
+// The fields of a step line, in their order. A line that is too long loses the fields that change least from step to
+// step, first the one with spare 1; the file has all of them.
 typedef struct StepLine {
-    char field[FIELDS][64]; // empty: not in the line
+    struct {
+        char text[64];
+        int spare; // 0: never left out
+    } field[13];
+    int count;
 } StepLine;
 
-// Writes "loss 3.2145", and its deviation if that is unusual. A NaN's sign means nothing and is left out.
-static void deviating_(char field[64], const char *name, int digits, double value, double z, bool always) {
-    double plain = isnan(value) ? fabs(value) : value;
-    int length = snprintf(field, 64, fabs(plain) < 1e4 ? "%s %.*f" : "%s %.*e", name, digits, plain);
-    if (!always && !(fabs(z) > 3.0)) return;
-    snprintf(field + length, 64 - (size_t)length, fabs(z) < 1000.0 ? " (z %+.1f)" : " (z %+.0e)",
-             isnan(z) ? fabs(z) : z);
+__attribute__((format(printf, 3, 4))) static void step_field_(StepLine *line, int spare, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line->field[line->count].text, sizeof line->field[0].text, format, args);
+    va_end(args);
+    line->field[line->count++].spare = spare;
 }
 
-// Writes the fullest stage; with `all` the emptiest too.
-static void memory_field_(char field[64], const StepFigures *figures, bool all) {
+// Writes "loss 3.2145", and its deviation if that is unusual. A NaN's sign means nothing and is left out.
+static void deviating_(StepLine *line, const char *name, int digits, double value, double z, bool always) {
+    double plain = isnan(value) ? fabs(value) : value;
+    char deviation[32] = "";
+    if (always || fabs(z) > 3.0)
+        snprintf(deviation, sizeof deviation, fabs(z) < 1000.0 ? " (z %+.1f)" : " (z %+.0e)", isnan(z) ? fabs(z) : z);
+    if (fabs(plain) < 1e4)
+        step_field_(line, 0, "%s %.*f%s", name, digits, plain, deviation);
+    else
+        step_field_(line, 0, "%s %.*e%s", name, digits, plain, deviation);
+}
+
+// Writes the memory of the fullest stage, and with `all` also of the emptiest.
+static void memory_field_(StepLine *line, const StepFigures *figures, bool all) {
     int fullest = 0, emptiest = 0;
     for (int s = 1; s < figures->stages; s++) {
         if (figures->stage[s].peak_bytes > figures->stage[fullest].peak_bytes) fullest = s;
         if (figures->stage[s].peak_bytes <= figures->stage[emptiest].peak_bytes) emptiest = s;
     }
     char most[32], least[32];
-    int length = snprintf(field, 64, "%s@%d", grid_bytes(figures->stage[fullest].peak_bytes, most), fullest);
+    grid_bytes(figures->stage[fullest].peak_bytes, most);
+    grid_bytes(figures->stage[emptiest].peak_bytes, least);
     if (all && figures->stages > 1)
-        snprintf(field + length, 64 - (size_t)length, " %s@%d", grid_bytes(figures->stage[emptiest].peak_bytes, least),
-                 emptiest);
+        step_field_(line, 0, "%s@%d %s@%d", most, fullest, least, emptiest);
+    else
+        step_field_(line, 0, "%s@%d", most, fullest);
 }
 
 static void metrics_fill_(StepLine *line, const Metrics *metrics, const StepFigures *figures) {
@@ -404,48 +405,46 @@ static void metrics_fill_(StepLine *line, const Metrics *metrics, const StepFigu
     double exposed = figures_exposed(figures) * 1e3, pace = pace_(metrics);
     double left = (pace > 0.0 ? pace : figures->seconds) * (double)(metrics->steps - figures->step);
     char text[48];
-    memset(line, 0, sizeof *line);
-    snprintf(line->field[FIELD_STEP], 64, "step %4lld/%lld", (long long)figures->step, (long long)metrics->steps);
-    deviating_(line->field[FIELD_LOSS], "loss", 4, figures->loss, figures->loss_z, all);
-    deviating_(line->field[FIELD_NORM], "norm", 2, figures->norm, figures->norm_z, all);
-    snprintf(line->field[FIELD_LR], 64, "lr %.1e", figures->lr);
-    snprintf(line->field[FIELD_TIME], 64, ms < 100.0 ? "%.1f ms" : "%.0f ms", ms);
-    snprintf(line->field[FIELD_RATE], 64, "%.0f tok/s", (double)figures->tokens / figures->seconds);
+    *line = (StepLine){0};
+    step_field_(line, 0, "step %4lld/%lld", (long long)figures->step, (long long)metrics->steps);
+    deviating_(line, "loss", 4, figures->loss, figures->loss_z, all);
+    deviating_(line, "norm", 2, figures->norm, figures->norm_z, all);
+    step_field_(line, 1, "lr %.1e", figures->lr);
+    step_field_(line, 0, ms < 100.0 ? "%.1f ms" : "%.0f ms", ms);
+    step_field_(line, 5, "%.0f tok/s", (double)figures->tokens / figures->seconds);
     if (metrics->quickest > metrics->raised)
-        strcpy(line->field[FIELD_MFU], "MFU ? (peak too low)");
+        step_field_(line, 0, "MFU ? (peak too low)");
+    else if (isfinite(mfu))
+        step_field_(line, 0, "MFU %.1f%%", mfu / metrics->raised * 100.0);
     else
-        snprintf(line->field[FIELD_MFU], 64, isfinite(mfu) ? "MFU %.1f%%" : "MFU n/a", mfu / metrics->raised * 100.0);
-    snprintf(line->field[FIELD_BUBBLE], 64, "bubble %.0f%%", figures_bubble(figures) * 100.0);
-    memory_field_(line->field[FIELD_MEMORY], figures, all);
-    if (all || exposed >= 0.05) snprintf(line->field[FIELD_TRANSFER], 64, "xfer +%.1f ms", exposed);
-    if (figures->skipped) strcpy(line->field[FIELD_SKIPPED], "skipped");
-    if (figures->step < metrics->steps && isfinite(left))
-        snprintf(line->field[FIELD_LEFT], 64, "%s", metrics_duration_(left, text));
+        step_field_(line, 0, "MFU n/a");
+    step_field_(line, 3, "bubble %.0f%%", figures_bubble(figures) * 100.0);
+    memory_field_(line, figures, all);
+    if (all || exposed >= 0.05) step_field_(line, 4, "xfer +%.1f ms", exposed);
+    if (figures->skipped) step_field_(line, 0, "skipped");
+    if (all && figures->slow[0] != '\0') step_field_(line, 0, "%s", figures->slow);
+    if (figures->step < metrics->steps && isfinite(left)) step_field_(line, 2, "%s", metrics_duration_(left, text));
 }
 
-static size_t line_width_(const StepLine *line) {
-    size_t width = 0;
-    for (int i = 0; i < FIELDS; i++)
-        if (line->field[i][0] != '\0') width += strlen(line->field[i]) + (i > 0 ? 3 : 0);
-    return width;
-}
-
-// A line that is too long loses the fields that change least from step to step; the file has all of them.
-static void cut_to_width_(StepLine *line) {
-    const Field spared[] = {FIELD_LR, FIELD_LEFT, FIELD_BUBBLE, FIELD_TRANSFER, FIELD_RATE};
-    for (size_t i = 0; i < sizeof spared / sizeof spared[0] && line_width_(line) > GRID_WIDTH; i++)
-        line->field[spared[i]][0] = '\0';
+// Writes the fields with ` | ` between them, but those whose spare is at most `left_out`. Returns the length.
+static size_t line_join_(const StepLine *line, int left_out, char *text, size_t size) {
+    size_t length = 0;
+    for (int i = 0; i < line->count; i++) {
+        int spare = line->field[i].spare;
+        if (spare == 0 || spare > left_out)
+            length += (size_t)snprintf(text + length, size - length, "%s%s", i > 0 ? " | " : "", line->field[i].text);
+    }
+    return length;
 }
 
 static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
+    enum { MOST_SPARE = 5 };
     StepLine line;
-    char text[FIELDS * 67];
+    char text[sizeof line];
     metrics_fill_(&line, metrics, figures);
-    if (!metrics->say_all) cut_to_width_(&line);
-    int length = 0;
-    for (int i = 0; i < FIELDS; i++)
-        if (line.field[i][0] != '\0')
-            length += snprintf(text + length, sizeof text - (size_t)length, "%s%s", i > 0 ? " | " : "", line.field[i]);
+    size_t length = line_join_(&line, 0, text, sizeof text);
+    for (int out = 1; !metrics->say_all && length > GRID_WIDTH && out <= MOST_SPARE; out++)
+        length = line_join_(&line, out, text, sizeof text);
     return metrics_say_(metrics, text, err);
 }
 
@@ -462,10 +461,19 @@ static void question_peak_(Metrics *metrics, const StepFigures *figures) {
     if (again > metrics->raised) metrics->raised = again;
 }
 
+// Returns whether the step gets a line for people: every log.every steps, the first and the last, and whatever is
+// unusual.
+static bool says_step_(Metrics *metrics, const StepFigures *figures) {
+    bool first = !metrics->said, unusual = figures->skipped || figures->loss_z > 3.0 || figures->norm_z > 3.0;
+    metrics->said = true;
+    return first || unusual || figures->step % metrics->every == 0 || figures->step == metrics->steps;
+}
+
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
     metrics->ended[metrics->paced++ % PACE_WINDOW] = clock_seconds();
     question_peak_(metrics, figures);
     int written = write_step_(metrics, figures, err);
+    if (!says_step_(metrics, figures)) return written;
     return say_step_(metrics, figures, err) == 0 ? written : -1;
 }
 
@@ -474,8 +482,7 @@ int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err) {
     snprintf(text, sizeof text, "val  %4lld/%lld | loss %.4f | perplexity %.2f", (long long)step,
              (long long)metrics->steps, loss, exp(loss));
     Line line;
-    line_begin_(&line);
-    fprintf(line.file, "{\"type\":\"val\",\"step\":%lld", (long long)step);
+    line_begin_(&line, "val", step);
     metrics_number_(&line, "loss", loss, EXACT);
     metrics_number_(&line, "perplexity", exp(loss), CLEAR);
     int written = line_end_(&line, metrics, err);
@@ -488,8 +495,8 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
     snprintf(text, sizeof text, "val  %4lld/%lld | hellaswag %.2f%% (%lld of %lld)", (long long)step,
              (long long)metrics->steps, 100.0 * accuracy, (long long)correct, (long long)examples);
     Line line;
-    line_begin_(&line);
-    fprintf(line.file, "{\"type\":\"eval\",\"step\":%lld,\"name\":\"hellaswag\"", (long long)step);
+    line_begin_(&line, "eval", step);
+    fputs(",\"name\":\"hellaswag\"", line.file);
     metrics_number_(&line, "accuracy", accuracy, EXACT);
     metrics_count_(&line, "correct", correct);
     metrics_count_(&line, "examples", examples);
@@ -499,8 +506,8 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
 }
 
 static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *err) {
-    Line line;
-    line_begin_(&line);
+    Line line = {0};
+    line.file = xmemstream(&line.text, &line.length);
     fprintf(line.file, "sample %lld/%lld | ", (long long)step, (long long)metrics->steps);
     for (const char *at = text; *at != '\0'; at++) {
         fputc(*at, line.file);
@@ -517,8 +524,7 @@ static int say_sample_(Metrics *metrics, int64_t step, const char *text, Error *
 
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err) {
     Line line;
-    line_begin_(&line);
-    fprintf(line.file, "{\"type\":\"sample\",\"step\":%lld", (long long)step);
+    line_begin_(&line, "sample", step);
     metrics_count_(&line, "index", index);
     fputs(",\"text\":", line.file);
     json_write_text(line.file, text);

@@ -17,6 +17,7 @@ typedef struct StageFigures {
     int slots_lent;           // most lent slots in use at once
     int64_t evictions;
     double busy;       // seconds in F and B
+    double forward;    // seconds in F
     double exposed;    // seconds F or B waited for a load or a slot
     double begin, end; // first and last action of the pipeline phase, on rank 0's clock
 } StageFigures;
@@ -26,10 +27,12 @@ typedef struct StepFigures {
     double loss;  // mean over the step's tokens
     double norm;  // of the whole gradient, before clipping
     double lr;
-    double seconds; // of the step: loading data, pipeline, reduction, optimizer
-    int64_t tokens;
+    double seconds;              // of the step: loading data, pipeline, reduction, optimizer
+    int64_t tokens, tokens_seen; // of the step, and of all steps up to it
     int stages;
     const StageFigures *stage;
+    char slowest[160];     // JSON object that names the slowest rank of the last steps; empty: unknown
+    char slow[48];         // the same for the step line
     double loss_z, norm_z; // deviations from recent steps (step_guard.h)
     bool skipped;          // the update was left out
 } StepFigures;
@@ -54,7 +57,7 @@ typedef struct Metrics Metrics;
 // resume (`after_step` >= 0) cuts off a torn last line and the steps after `after_step`. NULL with err if the file
 // cannot be written.
 Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step, Error *err);
-// From now on puts all figures into lines for people, as --verbose asks.
+// From now on prints every figure in the human-readable line, as --verbose asks.
 void metrics_say_all(Metrics *metrics);
 // Writes the line of type run.
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err);

@@ -43,6 +43,7 @@ static int differ_tensor_(char *text, size_t size, int64_t step, const char *wha
     return 1;
 }
 
+// Compares one step in the order in which it computes, so that the first difference is the cause of the others.
 static int compare_step_(const uint64_t *a, const uint64_t *b, int64_t step, const TensorTable *table, char *text,
                          size_t size) {
     int64_t entries = table->count;
@@ -116,23 +117,19 @@ int recorder_create(Run *run, int64_t steps, Error *err) {
     if (left < 1) {
         err->everywhere = true;
         return error_set(err, EXIT_USAGE,
-                         "--verify: nothing is left to train: the checkpoint is of step %" PRId64
-                         " and train.steps, the total, is %" PRId64,
+                         "--verify: nothing is left to train: the checkpoint is at step %" PRId64
+                         " and train.steps (the total) is %" PRId64,
                          run->from.step, run->config->train.steps);
     }
     recorder->capacity = steps < left ? steps : left;
     recorder->record = (Record){run->from.step + 1, 0, entries, NULL};
     recorder->checksum = checksum_create(run->be);
     recorder->mine = xcalloc((size_t)entries, sizeof *recorder->mine);
-    bool first = world_rank(run->world) == 0, enough = recorder->checksum != NULL && recorder->mine != NULL;
-    if (first) {
-        size_t ranks = (size_t)world_size(run->world),
-               words = (size_t)(recorder->capacity * record_width(&recorder->record));
-        recorder->all = xcalloc(ranks * (size_t)entries, sizeof *recorder->all);
-        recorder->record.words = xcalloc(words + 1, sizeof *recorder->record.words);
-        enough = enough && recorder->all != NULL && recorder->record.words != NULL;
-    }
-    return enough ? 0 : error_set(err, EXIT_FAILED, "out of memory for checksums of tensors");
+    if (world_rank(run->world) > 0) return 0;
+    int64_t words = recorder->capacity * record_width(&recorder->record);
+    recorder->all = xcalloc((size_t)(world_size(run->world) * entries), sizeof *recorder->all);
+    recorder->record.words = xcalloc((size_t)words, sizeof *recorder->record.words);
+    return 0;
 }
 
 void recorder_destroy(Recorder *recorder) {
@@ -214,6 +211,7 @@ static int record_tensors_(Run *run, bool gradients, uint64_t *to, Error *err) {
     return record_gather_(run, to, err);
 }
 
+// Returns the row of the step in progress on rank 0, NULL on the others.
 static uint64_t *record_row_(const Recorder *recorder) {
     const Record *record = &recorder->record;
     return record->words == NULL ? NULL : record->words + record->steps * record_width(record);

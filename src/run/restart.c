@@ -88,7 +88,8 @@ static char **restart_arguments_(char **argv, char *path) {
 
 static void restart_say_(const Log *log, const Restarts *restarts, const JobEnd *end, int64_t saved, double seconds) {
     if (seconds < 0) seconds = 0; // the clock went back
-    int64_t lost = end->step - 1 - (saved > 0 ? saved : 0);
+    // Without a newer checkpoint the ranks go back to the step at which this start began.
+    int64_t lost = end->step - (saved > 0 ? saved + 1 : end->began);
     char from[64] = "where this start began";
     if (saved > 0) snprintf(from, sizeof from, "step %lld", (long long)saved);
     log_line(log, "starting the ranks again from %s, at most %lld more time%s; lost: %lld step%s, %.0f s", from,

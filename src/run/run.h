@@ -3,9 +3,9 @@
 // every rank calls the function at the same point.
 //
 //   run_create.c    takes the rank's place, allocates, initializes or loads       run_train.c     the loop over steps
-//   run_update.c    the end of a step: does the update count?                     run_report.c    what a step says
+//   run_update.c    the end of a step: does the update count?                     run_report.c    what a step reports
 //   run_validate.c  losses, validation, --validate                                run_evaluate.c  data.hellaswag
-//   run_sample.c    samples and --generate      run_trace.c  --trace              run_compare.c   plan against measured
+//   run_sample.c    samples and --generate      run_trace.c  --trace
 //   run_stop.c      requests to stop            run_data.c   data sets            run_details.c   --verbose
 #ifndef RUN_H
 #define RUN_H
@@ -19,6 +19,7 @@
 #include "engine/optimizer.h"
 #include "engine/step_guard.h"
 #include "metrics.h"
+#include "slowest.h"
 #include "plan/plan.h"
 #include "ranks/status_page.h"
 #include "ranks/topology.h"
@@ -54,8 +55,9 @@ typedef struct Run {
     Checksum *checksum;              // NULL without comm.checksum, like the two groups below
     Comm *lane_sums[RUN_MOST_LANES]; // [lanes], of the checksums of messages
     Comm *pair_sums, *tensor_sums, *data_sums, *tied_sums;
-    Comm *pair, *pair_bundles; // messages in host memory; bundles, NULL unless they go as messages
+    Comm *pair, *pair_far; // of evicted bundles; its messages that are not copied, NULL once `pair` owns it
     Schedule *schedule, *validation;
+    Schedule *ramp[CONFIG_MAX_RAMP]; // schedule of each entry of train.batch_ramp; `schedule` is the largest batch's
     Plan plan;
     Stage stage;
     Engine *engine;
@@ -71,6 +73,9 @@ typedef struct Run {
     Error unheard;          // standard output cannot be written
     Checkpoint *checkpoint; // NULL without checkpoint.dir
     ResumePoint from;
+    Slowest *slowest;          // rank 0 of several; NULL: none
+    char (*hosts)[64];         // [world] with `slowest`
+    int slow_rank, slow_steps; // the rank that costs much, and for how many steps it has
     struct RunTrace *trace;    // NULL: none
     struct Sampler *sampler;   // NULL: none
     struct Recorder *recorder; // record.h; NULL: none
@@ -85,6 +90,10 @@ void run_destroy(Run *run);
 // Returns the schedule that the plan is made for: the configuration's, or without training forwards alone (of one batch
 // for --validate, of one microbatch for text). NULL with err.
 Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err);
+
+// Makes and proves the schedules of all entries of train.batch_ramp. -1 with err; free the schedules in both cases.
+int run_ramp(const Config *config, const Schedule *largest, Schedule *ramp[CONFIG_MAX_RAMP], Error *err);
+void run_ramp_free(Schedule *ramp[CONFIG_MAX_RAMP]);
 
 // ---------------------------------------------------------------- training
 
@@ -144,7 +153,8 @@ int run_evaluate_step(Run *run, int64_t step, Error *err);
 // forward (micro_batch texts share it). With several data ranks the first works and the others wait. The last stage's
 // tensor ranks name their candidates (sample.h), rank 0 chooses, and every rank learns the token.
 
-// Before ranks start: checks that the tokenizer can be read and spells the prompt (NULL: sample.prompt). -1 with err.
+// Before ranks start: checks that the tokenizer can be read and can encode the prompt (NULL: sample.prompt). -1 with
+// err.
 int run_sample_check(const Config *config, const char *prompt, Error *err);
 
 // Makes run->sampler. prompt: as above. -1 with err.
@@ -158,7 +168,7 @@ int run_sample(Run *run, int64_t step, Error *err);
 int run_generate(Run *run, Error *err);
 
 // ---------------------------------------------------------------- trace
-// After each step the times of all ranks' actions travel to rank 0, which knows every rank's list and writes them.
+// After each step every rank sends the times of its actions to rank 0, which knows every rank's list and writes them.
 
 // Collective; `run` has been created. path NULL: no trace, and run->trace stays NULL. -1 with err.
 int run_trace_open(Run *run, const char *path, Error *err);

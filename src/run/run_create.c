@@ -1,10 +1,15 @@
 // Creates a run: takes the rank's place in the world, opens its device and groups, allocates, and initializes or loads.
 // Every step that can fail on one rank ends with an exchange, so that all ranks fail together with one message.
 #include "checkpoint/checkpoint_find.h"
+#include "checkpoint/hf_config.h"
 #include "comm/comm_checked.h"
+#include "comm/comm_pushed.h"
 #include "ranks/affinity.h"
 #include "device/products.h"
 #include "plan/fits.h"
+#include "plan/plan_time.h"
+#include "base/alloc.h"
+#include "base/units.h"
 #include "record.h"
 #include "ranks/roster.h"
 #include "run.h"
@@ -25,25 +30,17 @@ static int check_world_(const Run *run, Error *err) {
                      (long long)p->tensor, (long long)p->data);
 }
 
-// Collective. If any rank failed, all fail with the error of the lowest one that did, printed once, so that no rank
-// waits for one that has left. Ranks of one host check the same files and the same memory, but not at the same instant.
+// Collective. If any rank failed, all fail with the error of the lowest one that did, which names its host, so that no
+// rank waits for one that has left. Ranks of one host check the same files and memory, but not at the same instant.
 static int fail_together_(World *world, int status, Error *err) {
-    int size = world_size(world), rank = world_rank(world);
-    double failed = status == 0 ? 0.0 : size - rank;
-    if (world_max(world, &failed, 1, err) != 0) return -1;
-    if (failed == 0.0) return 0;
-    Error first;
-    memset(&first, 0, sizeof first);
-    int speaker = size - (int)failed;
-    if (rank == speaker)
-        error_set(&first, err->code, "%s%s%s", world_place(world)->nodes > 1 ? world_place(world)->host : "",
-                  world_place(world)->nodes > 1 ? ": " : "", err->text);
-    first.everywhere = true;
-    if (world_broadcast(world, speaker, &first, sizeof first, err) != 0) return -1;
-    *err = first;
-    return -1;
+    Error mine = {0};
+    bool one_host = world_place(world)->nodes == 1;
+    const char *host = one_host ? "" : world_place(world)->host;
+    if (status != 0) error_set(&mine, err->code, "%s%s%s", host, one_host ? "" : ": ", err->text);
+    return world_agree(world, &mine, err);
 }
 
+// Returns the threads for this rank's share of its host's cores; 0 leaves the choice to OMP_NUM_THREADS.
 static int threads_(double cores) {
     if (getenv("OMP_NUM_THREADS") != NULL) return 0;
     return cores < 1.0 ? 1 : (int)(cores + 1e-6); // thirds may not add up to a whole
@@ -57,6 +54,7 @@ static bool planned_for_another_gpu_(const Run *run) {
     return hardware->peak_tflops == gpu_peak(planned, run->config->train.precision);
 }
 
+// Measures the TFLOP/s of one core, with as many threads as this rank may use, as training loads them together.
 static double core_peak_(const Run *run) {
     int allowed = affinity_allowed();
     return backend_cpu_measure_peak(run->config->train.precision, allowed) / allowed;
@@ -88,9 +86,23 @@ static int find_peak_(Run *run, double cores, Error *err) {
     return 0;
 }
 
-static int create_split_(Run *run, Comm **comm, const char *name, int color, int key, Error *err) {
+// Creates the group of the ranks that give the same color, in the order of their keys (color -1: this rank is in none),
+// and, for comm.checksum, a second one of the same ranks for the checksums of its messages.
+static int create_group_(Run *run, Comm **comm, Comm **sums, const char *name, int color, int key, Error *err) {
+    char of_sums[32];
     *comm = world_split(run->world, name, color, key, err);
-    return *comm == NULL && color >= 0 ? -1 : 0;
+    if (*comm == NULL && color >= 0) return -1;
+    if (run->config->comm.checksum == CHECKSUM_OFF) return 0;
+    snprintf(of_sums, sizeof of_sums, "%s sums", name);
+    *sums = world_split(run->world, of_sums, color, key, err);
+    return *sums == NULL && color >= 0 ? -1 : 0;
+}
+
+// Returns whether bundles go from this stage to its partner or back.
+static bool pair_evicts_(const Run *run) {
+    int stage = run->at.stage, partner = bpipe_partner((int)run->config->parallel.pipeline, stage);
+    if (partner == SCHEDULE_NO_PEER) return false;
+    return run->schedule->stage[stage].lent_slots + run->schedule->stage[partner].lent_slots > 0;
 }
 
 // Every rank makes every group, in this order.
@@ -99,44 +111,46 @@ static int create_groups_(Run *run, Error *err) {
     int p = (int)c->pipeline, t = (int)c->tensor, d = (int)c->data;
     Coordinates at = run->at;
     int column = at.data * t + at.tensor, partner = bpipe_partner(p, at.stage);
-    int low = partner == SCHEDULE_NO_PEER || at.stage < partner ? at.stage : partner;
+    int pair = pair_evicts_(run) ? column * p + (at.stage < partner ? at.stage : partner) : -1;
     int first, last, chunk; // the stages with the embedding and with the head
     schedule_home(run->schedule, 0, &first, &chunk);
     schedule_home(run->schedule, p * run->schedule->chunks - 1, &last, &chunk);
-    run->lanes = p2p_lanes(run->schedule);
-    for (int i = 0; i < run->lanes; i++)
-        if (create_split_(run, &run->lane[i], "pipeline", column, at.stage, err) != 0) return -1;
-    if (create_split_(run, &run->tensor, "tensor", t > 1 ? at.data * p + at.stage : -1, at.tensor, err) != 0) return -1;
-    if (create_split_(run, &run->data, "data", d > 1 ? at.stage * t + at.tensor : -1, at.data, err) != 0) return -1;
-    if (create_split_(run, &run->pair, "pair", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage, err) != 0)
-        return -1;
     bool tied = run->config->model.tie_embeddings == TIE_TRUE && first != last;
     bool end = at.stage == first || at.stage == last;
-    if (create_split_(run, &run->tied, "tied", tied && end ? column : -1, at.stage, err) != 0) return -1;
-    if (run->config->comm.checksum == CHECKSUM_OFF) return 0;
+    run->lanes = p2p_lanes(run->schedule);
     for (int i = 0; i < run->lanes; i++)
-        if (create_split_(run, &run->lane_sums[i], "pipeline sums", column, at.stage, err) != 0) return -1;
-    if (create_split_(run, &run->pair_sums, "pair sums", partner == SCHEDULE_NO_PEER ? -1 : column * p + low, at.stage,
-                      err) != 0)
-        return -1;
-    if (create_split_(run, &run->tensor_sums, "tensor sums", t > 1 ? at.data * p + at.stage : -1, at.tensor, err) != 0)
-        return -1;
-    if (create_split_(run, &run->data_sums, "data sums", d > 1 ? at.stage * t + at.tensor : -1, at.data, err) != 0)
-        return -1;
-    return create_split_(run, &run->tied_sums, "tied sums", tied && end ? column : -1, at.stage, err);
+        if (create_group_(run, &run->lane[i], &run->lane_sums[i], "pipeline", column, at.stage, err) != 0) return -1;
+    int tensor = t > 1 ? at.data * p + at.stage : -1, data = d > 1 ? at.stage * t + at.tensor : -1;
+    if (create_group_(run, &run->tensor, &run->tensor_sums, "tensor", tensor, at.tensor, err) != 0) return -1;
+    if (create_group_(run, &run->data, &run->data_sums, "data", data, at.data, err) != 0) return -1;
+    if (create_group_(run, &run->pair, &run->pair_sums, "pair", pair, at.stage, err) != 0) return -1;
+    run->pair_far = world_split(run->world, "pair", pair, at.stage, err);
+    if (run->pair_far == NULL && pair >= 0) return -1;
+    return create_group_(run, &run->tied, &run->tied_sums, "tied", tied && end ? column : -1, at.stage, err);
 }
 
 // Creates the same groups for the device's memory, again in one order on all ranks. The next operation on the stream
 // reads the tensor group's results; the host waits for those of the others.
 static int convert_(Run *run, Comm **comm, DeviceUse use, Error *err) {
     if (*comm == NULL) return 0;
-    *comm = device_comm(&run->device, run->be, *comm, use, true, err);
+    *comm = device_comm(&run->device, run->be, *comm, use, err);
     return *comm == NULL ? -1 : 0;
 }
 
 // Gives a group's messages their checksums if comm.checksum asks for it.
-static void create_check_(Run *run, Comm **comm, bool owns, Comm *sums) {
-    if (*comm != NULL && sums != NULL) *comm = comm_checked_create(*comm, owns, sums, run->checksum);
+static void create_check_(Run *run, Comm **comm, Comm *sums) {
+    if (*comm != NULL && sums != NULL) *comm = comm_checked_create(*comm, true, sums, run->checksum);
+}
+
+// Bundles are copied by their evictor if it can map its partner's slots, else sent. What is sent is checked here; the
+// engine checks every bundle that comes back.
+static int convert_pair_(Run *run, Error *err) {
+    if (run->pair == NULL) return 0;
+    if (convert_(run, &run->pair_far, USE_PAIR, err) != 0) return -1;
+    create_check_(run, &run->pair_far, run->pair_sums);
+    run->pair = comm_pushed_create(run->be, STREAM_EVICT, run->pair, run->pair_far);
+    run->pair_far = NULL;
+    return 0;
 }
 
 static int convert_groups_(Run *run, Error *err) {
@@ -144,36 +158,18 @@ static int convert_groups_(Run *run, Error *err) {
     if (checked) run->checksum = checksum_create(run->be);
     for (int i = 0; i < run->lanes; i++) {
         if (convert_(run, &run->lane[i], USE_NEIGHBOURS, err) != 0) return -1;
-        create_check_(run, &run->lane[i], true, run->lane_sums[i]);
+        create_check_(run, &run->lane[i], run->lane_sums[i]);
     }
     if (convert_(run, &run->tensor, USE_COMPUTE, err) != 0) return -1;
     if (convert_(run, &run->data, USE_BESIDE, err) != 0) return -1;
     if (convert_(run, &run->tied, USE_BESIDE, err) != 0) return -1;
-    create_check_(run, &run->tensor, true, run->tensor_sums);
-    create_check_(run, &run->data, true, run->data_sums);
-    create_check_(run, &run->tied, true, run->tied_sums);
-    return 0;
+    create_check_(run, &run->tensor, run->tensor_sums);
+    create_check_(run, &run->data, run->data_sums);
+    create_check_(run, &run->tied, run->tied_sums);
+    return convert_pair_(run, err);
 }
 
-// Creates the pair's group for the device's memory, only if bundles go as messages, which both of its stages know.
-static int convert_pair_(Run *run, Error *err) {
-    run->pair_bundles = device_comm(&run->device, run->be, run->pair, USE_NEIGHBOURS, false, err);
-    if (run->pair_bundles == NULL) return -1;
-    create_check_(run, &run->pair_bundles, run->pair_bundles != run->pair, run->pair_sums);
-    Comm *pair = run->pair_bundles;
-    for (int sender = 0; sender < 2 && pair->connect != NULL; sender++)
-        if (pair->connect(pair, 1 - pair->rank, pair->rank == sender, NULL, 0, err) != 0) return -1;
-    engine_use_pair(run->engine, pair);
-    return 0;
-}
-
-// Returns whether bundles go from this stage to its partner or back.
-static bool pair_evicts_(const Run *run) {
-    int stage = run->at.stage, partner = bpipe_partner((int)run->config->parallel.pipeline, stage);
-    if (run->pair == NULL || partner == SCHEDULE_NO_PEER) return false;
-    return run->schedule->stage[stage].lent_slots + run->schedule->stage[partner].lent_slots > 0;
-}
-
+// Rank 0 reports for all: device_open has made sure that all ranks use the same kind of device.
 static void tell_device_(const Run *run) {
     if (world_rank(run->world) > 0) return;
     if (run->device.about[0] != '\0') log_status(run->log, "%s", run->device.about);
@@ -220,13 +216,56 @@ bool run_trains(const RunAsk *ask) {
 
 int run_check_checkpoints(const Config *config, const RunAsk *ask, Error *err) {
     if (checkpoint_check_resume(config, ask->resume, ask->resume_if_any, run_trains(ask), err) != 0) return -1;
-    return run_trains(ask) ? checkpoint_check_dir(config, ask->resume, err) : 0;
+    if (!run_trains(ask)) return 0;
+    if (config->checkpoint.dir[0] != '\0' && hf_config_check(config, err) != 0) return -1;
+    return checkpoint_check_dir(config, ask->resume, err);
 }
 
 Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
     int microbatches = ask->validate ? (int)config_microbatches(config) : 1;
     return run_trains(ask) ? plan_schedule(config, err)
                            : schedule_forward((int)config->parallel.pipeline, microbatches, err);
+}
+
+int run_ramp(const Config *config, const Schedule *largest, Schedule *ramp[CONFIG_MAX_RAMP], Error *err) {
+    for (int64_t i = 0; i < config->train.ramp_count; i++) {
+        ramp[i] = plan_smaller_schedule(config, largest, config->train.batch_ramp[i].global_batch, err);
+        if (ramp[i] == NULL) return -1;
+    }
+    return 0;
+}
+
+void run_ramp_free(Schedule *ramp[CONFIG_MAX_RAMP]) {
+    for (int i = 0; i < CONFIG_MAX_RAMP; i++)
+        if (ramp[i] != NULL) schedule_free(ramp[i]);
+}
+
+// Prepares the search for the slowest rank, with what the plan expects of each.
+static void create_slowest_(Run *run, const Roster *roster) {
+    int world = world_size(run->world), t = (int)run->config->parallel.tensor;
+    Config known = *run->config;
+    Hardware hardware;
+    PlanCosts costs;
+    Error unknown = {0};
+    if (known.hardware.peak_tflops == 0.0) known.hardware.peak_tflops = run->be->peak_tflops;
+    hardware_describe(&hardware, &known, run->be->device);
+    TimeSource source = {&hardware, NULL};
+    bool planned = plan_costs_make(&costs, &known, run->model, run->schedule, &run->plan, &source, &unknown) == 0;
+    RankSeconds *seconds = xcalloc((size_t)world, sizeof *seconds);
+    int *peers = xmalloc((size_t)world * sizeof *peers);
+    run->hosts = xcalloc((size_t)world, sizeof *run->hosts);
+    for (int r = 0; r < world; r++) {
+        const RosterEntry *entry = &roster->ranks[r];
+        const StageTime *time = planned ? &costs.stage[entry->stage] : NULL;
+        if (planned) seconds[r] = (RankSeconds){{time->forward, time->backward}};
+        peers[r] = entry->stage * t + entry->tensor;
+        memcpy(run->hosts[r], entry->host, sizeof run->hosts[r]);
+        run->hosts[r][strcspn(run->hosts[r], "\"\\")] = '\0'; // it goes into JSON as it is
+    }
+    run->slowest = slowest_create(world, seconds, peers);
+    free(seconds);
+    free(peers);
+    if (planned) plan_costs_free(&costs);
 }
 
 // Determines what the run will be and which rank does what: checked on every host, then printed once.
@@ -240,6 +279,7 @@ static int create_settle_(Run *run, Error *err) {
         if (run->log->level != LOG_QUIET) plan_print(&run->plan, run->config, run->schedule, stderr);
         if (run->log->level != LOG_QUIET && roster.count > 1) roster_print(&roster, stderr);
         tell_pairs_(run, &roster);
+        if (roster.count > 1 && !run->schedule->forward_only) create_slowest_(run, &roster);
     }
     roster_free(&roster);
     return status;
@@ -247,20 +287,39 @@ static int create_settle_(Run *run, Error *err) {
 
 static int create_stage_(Run *run, Error *err) {
     const Config *config = run->config;
-    run->validation = schedule_forward_like(run->schedule, (int)config_microbatches(config), err);
-    if (run->validation == NULL) return -1;
+    run->validation = schedule_forward_like(run->schedule, (int)config_microbatches(config));
     if (stage_create(&run->stage, run->model, config, run->schedule, run->be, run->at.stage, run->tensor, run->at.data,
                      err) != 0)
         return -1;
-    EngineGroups groups = {run->lane, NULL, pair_evicts_(run) ? run->pair : NULL, run->checksum};
+    EngineGroups groups = {run->lane, run->pair, run->checksum};
     SlotCounts slots = plan_slots(&run->plan.stage[run->at.stage]);
     run->engine = engine_create(&run->stage, run->schedule, &slots, &groups, run->status_page, err);
     if (run->engine == NULL) return -1;
-    if (pair_evicts_(run) && !engine_alone(run->engine) && convert_pair_(run, err) != 0) return -1;
-    if (engine_note(run->engine)[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
-        log_line(run->log, "%s", engine_note(run->engine));
+    const char *why = run->pair == NULL ? "" : comm_pushed_why(run->pair);
+    if (why[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
+        log_line(run->log, "stage %d sends what it evicts as messages, which its partner has to take: %s",
+                 run->at.stage, why);
     OptimizerGroups meeting = {run->world, run->tensor, run->data, run->tied};
     run->optimizer = optimizer_create(&run->stage, &meeting);
+    return 0;
+}
+
+// After the rehearsal all libraries have what they take. Checks that some memory is left for what grows later (a driver
+// fails without a clear word if it finds none), and compares it all with the reserve that the plan was made with.
+static int create_check_reserve_(const Run *run, Details *details, Error *err) {
+    enum { SPARE_BYTES = 200 << 20 };
+    Backend *be = run->be;
+    if (be->held_by_others == NULL || run->device.shared) return 0;
+    if (be->check_free(be, SPARE_BYTES, err) != 0) return -1;
+    double others = (double)be->held_by_others(be) / GIB, reserve = run->config->hardware.reserve_gib;
+    if (world_max(run->world, &others, 1, err) != 0) return -1;
+    log_detail(&details->log, "found: context, libraries, NCCL and other programs hold up to %.2f GiB of a GPU",
+               others);
+    if (others > reserve && world_rank(run->world) == 0)
+        log_line(run->log,
+                 "context, libraries, NCCL and other programs hold up to %.2f GiB of a GPU, more than "
+                 "hardware.reserve_gib, %.4g; plan with -o hardware.reserve_gib=%.1f",
+                 others, reserve, others + 0.1);
     return 0;
 }
 
@@ -272,6 +331,7 @@ static int create_rehearse_(Run *run, Details *details, Error *err) {
     if (engine_rehearse(run->engine, run->schedule, err) != 0) return -1;
     if (products_choose(run->config, run->be, run->world, run->log, err) != 0) return -1;
     if (!run->schedule->forward_only && optimizer_rehearse(run->optimizer, err) != 0) return -1;
+    if (create_check_reserve_(run, details, err) != 0) return -1;
     details_phase(details, "one forward, backward and update rehearsed on the device, products chosen");
     return 0;
 }
@@ -357,17 +417,44 @@ static int create_check_checkpoints_(Run *run, const RunAsk *ask, Error *err) {
     return fail_together_(run->world, status, err);
 }
 
+// Refuses on rank 0 to resume over other data, or in another order, than the checkpoint's: samples would come twice or
+// never, and nothing would say so. Notes the identity of the data for this run's own checkpoints.
+static int create_identify_data_(Run *run, Error *err) {
+    ResumePoint *from = &run->from;
+    const Config *config = run->config;
+    uint64_t data;
+    if (blend_identify(run->train, &data, err) != 0) return -1;
+    bool other_data = from->found && from->data != 0 && from->data != data;
+    bool other_seed = from->found && from->seed != config->train.seed;
+    from->data = data;
+    if (config->checkpoint.changed == CHANGED_ACCEPT || (!other_data && !other_seed)) return 0;
+    if (other_data)
+        return config_error(config, "data.train", err,
+                            "%s was trained on other data (shards were added, removed, reordered or written again); "
+                            "restore them, or set checkpoint.changed: accept to go on with other samples",
+                            from->dir);
+    return config_error(config, "train.seed", err,
+                        "%s was trained with seed %lld; set that, or checkpoint.changed: accept to go on with the "
+                        "samples in another order",
+                        from->dir, (long long)from->seed);
+}
+
 static int create_training_(Run *run, const RunAsk *ask, Error *err) {
     // With --resume-if-any the folder that is chosen from may be a new one.
     if (checkpoint_lock(&run->checkpoint, run->config, run->world, ask->resume_if_any, err) != 0) return -1;
     // What this start saw before it had the lock may have changed while it waited.
     if (create_check_checkpoints_(run, ask, err) != 0) return -1;
     if (create_load_(run, ask, run->log, err) != 0) return -1;
+    int identified = world_rank(run->world) == 0 ? create_identify_data_(run, err) : 0;
+    if (fail_together_(run->world, identified, err) != 0) return -1;
     if (checkpoint_create(run->checkpoint, &run->stage, &run->from, run->log, err) != 0) return -1;
     if (run->config->sample.every > 0 && run_sampler_create(run, NULL, err) != 0) return -1;
     return create_metrics_(run, err);
 }
 
+// The order matters. Groups come first, since every later step tells the others whether it failed; files are opened
+// before the device, since a wrong path should cost no GPU start; memory is checked on every host before any rank
+// allocates; checkpoints are loaded last, into memory that is known to fit.
 int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world,
                StatusPage *status_page, Log *log, Error *err) {
     memset(run, 0, sizeof *run);
@@ -385,7 +472,8 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     Details details;
     details_begin(&details, log, world);
     run->schedule = run_schedule(config, ask, err);
-    if (run->schedule == NULL || create_groups_(run, err) != 0) return -1;
+    if (run->schedule == NULL || (trains && run_ramp(config, run->schedule, run->ramp, err) != 0)) return -1;
+    if (create_groups_(run, err) != 0) return -1;
     details_phase(&details, "groups of ranks");
     if (create_check_checkpoints_(run, ask, err) != 0) return -1;
     if (fail_together_(world, open_files_(run, ask, err), err) != 0) return -1;
@@ -424,15 +512,16 @@ void run_destroy(Run *run) {
     metrics_close(run->metrics);
     batch_destroy(&run->batch);
     optimizer_destroy(run->optimizer);
-    // Only reached on a clean, collective exit: a rank that fails alone ends the job.
-    if (run->engine != NULL) engine_part(run->engine, NULL);
     engine_destroy(run->engine);
     stage_destroy(&run->stage);
     plan_free(&run->plan);
     schedule_free(run->validation);
+    run_ramp_free(run->ramp);
+    slowest_destroy(run->slowest);
+    free(run->hosts);
     schedule_free(run->schedule);
     // Groups of a device's memory hold streams of it, so they go before the device.
-    if (run->pair_bundles != run->pair) create_destroy_comm_(run->pair_bundles);
+    create_destroy_comm_(run->pair_far);
     create_destroy_comm_(run->tied);
     create_destroy_comm_(run->pair);
     create_destroy_comm_(run->data);

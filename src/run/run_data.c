@@ -49,5 +49,5 @@ int run_open_validation(const Config *config, Dataset **val, Error *err) {
 
 void run_tell_data(const Run *run) {
     Log all = log_of_all(run->log);
-    blend_tell(run->train, run->config->train.steps * run->config->train.global_batch, &all);
+    blend_tell(run->train, config_samples(run->config, 0, run->config->train.steps), &all);
 }

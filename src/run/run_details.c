@@ -1,6 +1,7 @@
 // The lines of --verbose at the start of a run.
 #include "run.h"
 #include "base/clock.h"
+#include "comm/comm_pushed.h"
 
 #include <string.h>
 
@@ -47,13 +48,15 @@ void details_collectives(const Details *details, const Run *run) {
 void details_bundles(const Run *run) {
     const StageSchedule *list = &run->schedule->stage[run->at.stage];
     bool host = false, peer = false;
+    int direct = 0, far = 0;
     for (int64_t i = 0; i < list->count; i++) {
         if (list->actions[i].kind != ACTION_EVICT) continue;
         *(list->actions[i].peer == SCHEDULE_HOST ? &host : &peer) = true;
     }
     if (run->at.tensor > 0 || run->at.data > 0 || (!host && !peer)) return;
+    if (run->pair != NULL) comm_pushed_ways(run->pair, &direct, &far);
     log_detail(run->log, "chosen: evicted bundles go %s",
-               host                        ? "to host memory, copied by this stage"
-               : engine_alone(run->engine) ? "into the partner's memory, copied by this stage alone"
-                                           : "to the partner as messages, which it has to take");
+               host         ? "to host memory, copied by this stage"
+               : direct > 0 ? "into the partner's memory, copied by this stage alone"
+                            : "to the partner as messages, which it has to take");
 }

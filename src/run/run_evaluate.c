@@ -49,14 +49,13 @@ static int run_batches_(Run *run, float *losses, double *means, bool *stop, Erro
     return world_sum(run->world, means, rows, err);
 }
 
+// Each rank of the last stage knows the means of its own rows. world_sum in rank order brings them together, so all
+// ranks count the same examples as correct.
 int run_evaluate(Run *run, int64_t *correct, bool *stop, Error *err) {
     int64_t count = run->stage.microbatches * run->stage.at.shape.rows;
     float *losses = xmalloc((size_t)count * sizeof *losses);
     double *means = xcalloc((size_t)evaluation_rows(run->hellaswag), sizeof *means);
-    int status = 0;
-    if (losses == NULL || means == NULL)
-        status = error_set(err, EXIT_FAILED, "out of host memory for the losses of an evaluation");
-    if (status == 0) status = run_batches_(run, losses, means, stop, err);
+    int status = run_batches_(run, losses, means, stop, err);
     if (status == 0) *correct = evaluation_correct(run->hellaswag, means);
     free(losses);
     free(means);

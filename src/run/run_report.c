@@ -1,11 +1,14 @@
-// What a step reports: every rank's figures travel to rank 0, which writes the step line and the line of metrics. If
-// the metrics file's disk is full, training continues without; if standard output is gone, the run ends.
+// What a step reports: every rank sends its figures to rank 0, which writes the step line and the line of metrics, and
+// after the first step compares the allocated bytes with the plan. If the metrics file's disk is full, training
+// continues without it; if standard output is gone, the run ends.
 #include "base/alloc.h"
+#include "base/grid.h"
 #include "run.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+// Fills in this rank's figures; times are on rank 0's clock.
 static void own_figures_(const Run *run, const EngineRun *pipeline, StageFigures *mine) {
     const MemoryBytes *peak = &run->be->peak;
     double offset = world_place(run->world)->clock_offset;
@@ -15,6 +18,7 @@ static void own_figures_(const Run *run, const EngineRun *pipeline, StageFigures
     mine->slots_lent = pipeline->slots_lent;
     mine->evictions = pipeline->evictions;
     mine->busy = pipeline->busy;
+    mine->forward = pipeline->forward;
     mine->exposed = pipeline->exposed;
     mine->begin = pipeline->begin + offset;
     mine->end = pipeline->end + offset;
@@ -33,14 +37,43 @@ static void merge_figures_(StageFigures *stage, const StageFigures *rank, bool f
     if (rank->end > stage->end) stage->end = rank->end;
 }
 
+// Names the slowest rank of the last steps in `say`, and on stderr where it has cost more than a twentieth of
+// a step for a while.
+static void name_slowest_(Run *run, const StageFigures *ranks, StepFigures *say) {
+    static const char *const parts[] = {[SLOWEST_FORWARD] = "forward", [SLOWEST_BACKWARD] = "backward"};
+    int world = world_size(run->world);
+    SlowestRank found;
+    RankSeconds *seconds = xmalloc((size_t)world * sizeof *seconds);
+    for (int r = 0; r < world; r++) seconds[r] = (RankSeconds){{ranks[r].forward, ranks[r].busy - ranks[r].forward}};
+    // The first step of a start loads and chooses kernels.
+    if (say->step > run->from.step + 1) slowest_add(run->slowest, seconds, say->seconds);
+    free(seconds);
+    if (!slowest_find(run->slowest, &found)) return;
+    int stage = topology_coordinates(&run->config->parallel, found.rank).stage;
+    const char *host = run->hosts[found.rank], *part = parts[found.part];
+    snprintf(say->slowest, sizeof say->slowest,
+             "{\"rank\":%d,\"stage\":%d,\"host\":\"%s\",\"part\":\"%s\",\"excess\":%.4f,\"cost\":%.4f}", found.rank,
+             stage, host, part, found.excess, found.cost);
+    snprintf(say->slow, sizeof say->slow, "slowest %d +%.0f%% %s", found.rank, 100 * found.excess, part);
+    run->slow_steps = found.cost <= 0.05 ? 0 : found.rank == run->slow_rank ? run->slow_steps + 1 : 1;
+    run->slow_rank = found.rank;
+    if (run->slow_steps == SLOWEST_WINDOW) {
+        Log all = log_of_all(run->log);
+        log_status(&all,
+                   "step %lld: slowest rank %d (stage %d, host %s): +%.0f %% in %ss, which costs %.0f %% of a step",
+                   (long long)say->step, found.rank, stage, host, 100 * found.excess, part, 100 * found.cost);
+    }
+}
+
 // Collective. Gives rank 0 one entry per stage.
-static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *stages, Error *err) {
+static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *stages, StepFigures *say, Error *err) {
     StageFigures mine;
     memset(&mine, 0, sizeof mine);
     own_figures_(run, pipeline, &mine);
     int world = world_size(run->world);
     StageFigures *all = xcalloc((size_t)world, sizeof *all);
     int gathered = world_gather(run->world, 0, all, &mine, sizeof mine, err);
+    if (gathered == 0 && run->slowest != NULL) name_slowest_(run, all, say);
     for (int r = 0; gathered == 0 && world_rank(run->world) == 0 && r < world; r++) {
         Coordinates at = topology_coordinates(&run->config->parallel, r);
         merge_figures_(&stages[at.stage], &all[r], at.tensor == 0 && at.data == 0);
@@ -74,10 +107,11 @@ void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
 int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err) {
     int stages = (int)run->config->parallel.pipeline;
     StageFigures *figures = xcalloc((size_t)stages, sizeof *figures);
-    int status = gather_figures_(run, pipeline, figures, err);
+    int status = gather_figures_(run, pipeline, figures, say, err);
     if (status == 0 && run->metrics != NULL) {
         say->lr = optimizer_lr(&run->config->train, say->step);
-        say->tokens = config_step_tokens(run->config);
+        say->tokens = config_batch_at(run->config, say->step) * run->config->model.seq_len;
+        say->tokens_seen = config_samples(run->config, 0, say->step) * run->config->model.seq_len;
         say->stages = stages;
         say->stage = figures;
         Error trouble = {0};
@@ -85,5 +119,69 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
         run_tell_metrics(run, say->step, &trouble);
     }
     free(figures);
+    return status;
+}
+
+// --- planned and allocated bytes of every stage and category, after the first step
+
+static int64_t difference_(const MemoryBytes *a, const MemoryBytes *b) {
+    int64_t sum = 0;
+    for (int c = 0; c < MEMORY_CATEGORIES; c++) sum += llabs((long long)(a->bytes[c] - b->bytes[c]));
+    return sum;
+}
+
+// Keeps the rank of a stage that is farthest from the plan.
+static void merge_(const Plan *plan, const MemoryBytes *rank, int stage, bool first, MemoryBytes *measured) {
+    const MemoryBytes *planned = &plan->stage[stage].memory;
+    if (first || difference_(rank, planned) > difference_(&measured[stage], planned)) measured[stage] = *rank;
+}
+
+static void print_difference_(const Plan *plan, const MemoryBytes *measured, FILE *file) {
+    Grid grid = {.columns = 4};
+    const char *cells[] = {"stage", "category", "planned bytes", "measured bytes"};
+    for (int i = 0; i < 4; i++) grid_cell(&grid, "%s", cells[i]);
+    for (int s = 0; s < plan->stages; s++) {
+        for (int c = 0; c < MEMORY_CATEGORIES; c++) {
+            int64_t planned = plan->stage[s].memory.bytes[c], held = measured[s].bytes[c];
+            char first[32], second[32];
+            if (planned == held) continue;
+            grid_cell(&grid, "%d", s);
+            grid_cell(&grid, "%s", memory_name((MemoryCategory)c));
+            grid_cell(&grid, "%s", grid_count(planned, first));
+            grid_cell(&grid, "%s", grid_count(held, second));
+        }
+    }
+    fprintf(file, "memory is not what was planned:\n");
+    grid_print(&grid, file);
+    grid_free(&grid);
+}
+
+static void compare_print_(const Plan *plan, const MemoryBytes *measured, bool quiet, FILE *file) {
+    int64_t off = 0;
+    for (int s = 0; s < plan->stages; s++) off += difference_(&plan->stage[s].memory, &measured[s]);
+    int fullest = plan_fullest(plan);
+    char peak[32];
+    if (off != 0)
+        print_difference_(plan, measured, file);
+    else if (!quiet)
+        fprintf(file, "memory    as planned, to the byte, on %s; the fullest, stage %d, has allocated %s\n",
+                plan->stages == 1 ? "the one stage" : "all stages", fullest,
+                grid_bytes(memory_total(&measured[fullest]), peak));
+}
+
+int run_compare_plan(Run *run, Error *err) {
+    int world = world_size(run->world);
+    MemoryBytes *all = xcalloc((size_t)world, sizeof *all);
+    MemoryBytes *measured = xcalloc((size_t)run->plan.stages, sizeof *measured);
+    int status = world_gather(run->world, 0, all, &run->be->peak, sizeof *all, err);
+    if (status == 0 && world_rank(run->world) == 0) {
+        for (int r = 0; r < world; r++) {
+            Coordinates at = topology_coordinates(&run->config->parallel, r);
+            merge_(&run->plan, &all[r], at.stage, at.tensor == 0 && at.data == 0, measured);
+        }
+        compare_print_(&run->plan, measured, run->log->level == LOG_QUIET, stderr);
+    }
+    free(all);
+    free(measured);
     return status;
 }

@@ -48,28 +48,19 @@ int run_sample_check(const Config *config, const char *prompt, Error *err) {
     return status;
 }
 
-static void *sampler_take_(bool *enough, int64_t count, size_t size) {
-    void *memory = xcalloc(count > 0 ? (size_t)count : 1, size);
-    *enough = *enough && memory != NULL;
-    return memory;
-}
-
-static int sampler_allocate_(Sampler *sampler, const Run *run, Error *err) {
+static void sampler_allocate_(Sampler *sampler, const Run *run) {
     const Shape *s = &run->stage.at.shape;
     int64_t b = s->batch, most = sampler->prompt.count + run->config->sample.tokens, capacity = sampler->capacity;
     int64_t ranks = world_rank(run->world) == 0 ? world_size(run->world) : 0;
-    bool enough = true;
-    sampler->texts = (Text *)sampler_take_(&enough, b, sizeof *sampler->texts);
-    sampler->tokens = (int32_t *)sampler_take_(&enough, b * most, sizeof *sampler->tokens);
-    sampler->window = (int32_t *)sampler_take_(&enough, s->rows, sizeof *sampler->window);
-    sampler->logits = (float *)sampler_take_(&enough, s->vocab_count, sizeof *sampler->logits);
-    sampler->mine = (SampleCandidate *)sampler_take_(&enough, b * capacity, sizeof *sampler->mine);
-    sampler->all = (SampleCandidate *)sampler_take_(&enough, ranks * b * capacity, sizeof *sampler->all);
-    sampler->merged = (SampleCandidate *)sampler_take_(&enough, ranks * capacity, sizeof *sampler->merged);
-    sampler->chosen = (int32_t *)sampler_take_(&enough, b + 1, sizeof *sampler->chosen);
-    if (!enough) return error_set(err, EXIT_FAILED, "out of host memory for samples of %lld tokens", (long long)most);
+    sampler->texts = xcalloc((size_t)b, sizeof *sampler->texts);
+    sampler->tokens = xcalloc((size_t)(b * most), sizeof *sampler->tokens);
+    sampler->window = xcalloc((size_t)s->rows, sizeof *sampler->window);
+    sampler->logits = xcalloc((size_t)s->vocab_count, sizeof *sampler->logits);
+    sampler->mine = xcalloc((size_t)(b * capacity), sizeof *sampler->mine);
+    sampler->all = xcalloc((size_t)(ranks * b * capacity), sizeof *sampler->all);
+    sampler->merged = xcalloc((size_t)(ranks * capacity), sizeof *sampler->merged);
+    sampler->chosen = xcalloc((size_t)b + 1, sizeof *sampler->chosen);
     for (int64_t j = 0; j < b; j++) sampler->texts[j].tokens = sampler->tokens + j * most;
-    return 0;
 }
 
 int run_sampler_create(Run *run, const char *prompt, Error *err) {
@@ -80,8 +71,9 @@ int run_sampler_create(Run *run, const char *prompt, Error *err) {
     sampler->tokenizer = tokenizer_open(run->config, err);
     if (sampler->tokenizer == NULL) return -1;
     if (spell_(sampler->tokenizer, run->config, prompt, &sampler->prompt, err) != 0) return -1;
-    sampler->list = schedule_forward_like(run->schedule, 1, err);
-    return sampler->list == NULL ? -1 : sampler_allocate_(sampler, run, err);
+    sampler->list = schedule_forward_like(run->schedule, 1);
+    sampler_allocate_(sampler, run);
+    return 0;
 }
 
 void run_sampler_destroy(Run *run) {
@@ -217,7 +209,7 @@ static int say_texts_(Run *run, int64_t step, int64_t first, SayText say, Error 
     for (int64_t j = 0; status == 0 && world_rank(run->world) == 0 && j < b && first + j < count; j++) {
         Tokens tokens = {run->sampler->texts[j].tokens, run->sampler->texts[j].count};
         char *text = tokenizer_decode(run->sampler->tokenizer, &tokens);
-        status = text == NULL ? -1 : say(run, step, first + j, text, err);
+        status = say(run, step, first + j, text, err);
         free(text);
     }
     return status;

@@ -7,16 +7,22 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // Written by the signal handler, which has nowhere else to write: the signal, and when it came.
 static volatile sig_atomic_t stop_signal_;
 static atomic_llong stop_since_ms_;
+static volatile sig_atomic_t stop_alone_; // no process above this one says why it ended
 
 static void note_stop_(int signal) {
     // timeout(1) sends one request as two signals, one to the process and one to its group.
     enum { SAME_REQUEST_MS = 200 };
     long long now_ms = (long long)(1e3 * clock_seconds());
-    if (stop_signal_ != 0 && now_ms - stop_since_ms_ > SAME_REQUEST_MS) _Exit(EXIT_FAILED);
+    if (stop_signal_ != 0 && now_ms - stop_since_ms_ > SAME_REQUEST_MS) {
+        static const char text[] = "ended at once, on the second signal; steps after the last checkpoint are lost\n";
+        if (stop_alone_ && write(STDERR_FILENO, text, sizeof text - 1) < 0) _Exit(EXIT_FAILED);
+        _Exit(EXIT_FAILED);
+    }
     if (stop_signal_ == 0) stop_since_ms_ = now_ms;
     stop_signal_ = signal;
 }
@@ -43,6 +49,7 @@ static void leave_stack_alone_(void) {
 
 void run_listen(Run *run) {
     struct sigaction action;
+    stop_alone_ = world_size(run->world) == 1;
     leave_stack_alone_();
     memset(&action, 0, sizeof action);
     action.sa_handler = note_stop_;

@@ -17,10 +17,19 @@ static int train_fail_(const char *label, Error *err) {
     return -1;
 }
 
+// Returns the schedule of a step, which has as many microbatches as train.batch_ramp says for it.
+static const Schedule *schedule_of_step_(const Run *run, int64_t step) {
+    const TrainConfig *train = &run->config->train;
+    int64_t entry = train->ramp_count - 1;
+    while (entry > 0 && train->batch_ramp[entry].step > step) entry--;
+    return entry < 0 ? run->schedule : run->ramp[entry];
+}
+
 // Runs one step: data, pipeline, loss, gradient norm, update, and its report.
 static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     double start = clock_seconds();
-    double tokens = (double)config_step_tokens(run->config);
+    const Schedule *schedule = schedule_of_step_(run, step);
+    double tokens = (double)(config_batch_at(run->config, step) * run->config->model.seq_len);
     StepFigures figures = {.step = step};
     EngineRun pipeline;
     char label[64];
@@ -30,14 +39,16 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     status_page_set_action(run->status_page, label);
     if (run->be->range_begin != NULL) run->be->range_begin(run->be, label); // tells profilers where the step begins
 
+    run->stage.microbatches = schedule->microbatches;
     if (batch_train(&run->batch, run->train, step, err) != 0) return -1;
-    if (engine_run(run->engine, label, run->schedule, (float)(1.0 / tokens), &pipeline, err) != 0)
+    if (engine_run(run->engine, label, schedule, (float)(1.0 / tokens), &pipeline, err) != 0)
         return train_fail_(label, err);
 
     snprintf(label, sizeof label, "step %lld optimizer", (long long)step);
     status_page_set_action(run->status_page, label);
     if (run_loss(run, &figures.loss, stop, err) != 0) return train_fail_(label, err);
     figures.loss /= tokens;
+    run->stage.microbatches = run->stage.most_microbatches; // for validation and samples
     if (optimizer_norm(run->optimizer, &figures.norm, err) != 0) return train_fail_(label, err);
     if (run->recorder != NULL && recorder_gradients(run, figures.loss, figures.norm, err) != 0) return -1;
     if (run_update(run, &figures, err) != 0) return train_fail_(label, err);
@@ -47,7 +58,7 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     if (run->be->range_end != NULL) run->be->range_end(run->be);
     if (run_report_step(run, &pipeline, &figures, err) != 0) return -1;
     snprintf(label, sizeof label, "step %lld", (long long)step);
-    return run_trace_step(run, label, run->schedule, &pipeline, start, err);
+    return run_trace_step(run, label, schedule, &pipeline, start, err);
 }
 
 // Returns whether something is due after `step` that happens every `every` steps (0: never) and after the last one.
@@ -99,7 +110,7 @@ static void tell_done_(const Run *run) {
     int64_t steps = run->config->train.steps;
     if (!run->from.found || run->from.step < steps || world_rank(run->world) > 0) return;
     Log all = log_of_all(run->log);
-    log_status(&all, "nothing is left to train: the checkpoint is of step %lld and train.steps, the total, is %lld",
+    log_status(&all, "nothing is left to train: the checkpoint is at step %lld and train.steps (the total) is %lld",
                (long long)run->from.step, (long long)steps);
 }
 

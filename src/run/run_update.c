@@ -35,8 +35,7 @@ static int stop_bad_(const Run *run, int64_t step, const char *why, bool weight,
     if (allowed > 0)
         snprintf(before, sizeof before, "; train.skip_bad_steps allows no more than %lld", (long long)allowed);
     err->everywhere = true;
-    return error_set(err, EXIT_FAILED, "step %lld: %s; weights are as they were before the step%s; %s", (long long)step,
-                     why, before,
+    return error_set(err, EXIT_FAILED, "step %lld: %s; weights are unchanged%s; %s", (long long)step, why, before,
                      weight ? "go on from an earlier checkpoint, or look at checkpoint.init_from"
                             : "lower train.lr or look at the data of this step");
 }
@@ -44,7 +43,7 @@ static int stop_bad_(const Run *run, int64_t step, const char *why, bool weight,
 static void tell_skipped_(const Run *run, int64_t step, const char *why) {
     Log all = log_of_all(run->log);
     if (world_rank(run->world) == 0)
-        log_line(&all, "step %lld: update skipped, since %s; weights, moments and Adam's step count stay as they were",
+        log_line(&all, "step %lld: update skipped, since %s; weights, moments and Adam's step count are unchanged",
                  (long long)step, why);
 }
 

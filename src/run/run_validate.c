@@ -68,6 +68,7 @@ typedef struct Validated {
     int64_t correct, examples;
 } Validated;
 
+// Writes the one line of --validate; with data.hellaswag it has the accuracy too.
 static void print_validated_(const Run *run, const Validated *found, bool json) {
     const Config *config = run->config;
     long long sequences = config->data.val_batches * config->train.global_batch, tokens = config->model.seq_len;

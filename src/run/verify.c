@@ -104,6 +104,7 @@ static void free_ways_(Way *ways, int count) {
 
 // --- in a rank
 
+// Trains the recorded steps once. Only the record is kept; memory and groups are gone before the next run starts.
 static int run_way_(Record *record, const Config *config, const Model *model, const Options *options, World *world,
                     StatusPage *status_page, Log *log, Error *err) {
     Run run;
@@ -127,21 +128,21 @@ static int run_way_(Record *record, const Config *config, const Model *model, co
 // Runs the ways that this number of ranks allows, one after another.
 static int run_ways_(const Config *given, const Model *model, const Options *options, World *world,
                      StatusPage *status_page, Log *log, Error *err) {
-    Config *config = xmalloc(sizeof *config);
+    Config config;
     Way ways[2] = {0};
     int64_t stages = given->parallel.pipeline;
-    int status = config == NULL ? error_set(err, EXIT_FAILED, "out of host memory") : 0, code = EXIT_DONE;
+    int status = 0, code = EXIT_DONE;
     bool pairs = stages > 1 && plan_can_balance(given);
     for (int i = 0; status == 0 && i < 2; i++) {
-        *config = *given;
-        verify_reduce_(config);
+        config = *given;
+        verify_reduce_(&config);
         verify_name_(&ways[i], given, stages, i == 1 && pairs ? BPIPE_ON : BPIPE_OFF);
         if (i == 1 && !pairs) strcat(ways[i].name, ", once more");
-        config->schedule.bpipe = ways[i].bpipe;
-        if (config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
+        config.schedule.bpipe = ways[i].bpipe;
+        if (config.schedule.slots < config_min_slots(&config)) config.schedule.slots = 0;
         Log all = log_of_all(log); // the first way has given this rank a stage
         if (world_rank(world) == 0) log_line(&all, "verify: %s", ways[i].name);
-        status = run_way_(&ways[i].record, config, model, options, world, status_page, log, err);
+        status = run_way_(&ways[i].record, &config, model, options, world, status_page, log, err);
         ways[i].ran = status == 0;
     }
     TensorTable table = {0};
@@ -153,7 +154,6 @@ static int run_ways_(const Config *given, const Model *model, const Options *opt
     }
     if (status == 0) status = world_broadcast(world, 0, &code, sizeof code, err);
     free_ways_(ways, 2);
-    free(config);
     return status == 0 ? code : -1;
 }
 
@@ -162,14 +162,12 @@ int verify_as_rank(const Config *config, const Model *model, const Options *opti
     const char *path = getenv(RECORD_VARIABLE);
     log->level = LOG_QUIET;
     if (path == NULL) return run_ways_(config, model, options, world, status_page, log, err);
-    Config *reduced = xmalloc(sizeof *reduced);
-    *reduced = *config;
-    verify_reduce_(reduced);
+    Config reduced = *config;
+    verify_reduce_(&reduced);
     Record record = {0};
-    int status = run_way_(&record, reduced, model, options, world, status_page, log, err);
+    int status = run_way_(&record, &reduced, model, options, world, status_page, log, err);
     if (status == 0 && world_rank(world) == 0) status = record_write(&record, path, err);
     record_free(&record);
-    free(reduced);
     return status == 0 ? EXIT_DONE : -1;
 }
 
@@ -182,7 +180,7 @@ typedef struct Verify {
     const Log *log;
     char **argv;
     int file;        // of records; it has no name
-    bool on_the_cpu; // all ways, because this machine lacks a GPU for every rank of the largest
+    bool on_the_cpu; // run all ways on the CPU: too few GPUs for the largest one
 } Verify;
 
 enum { MOST_CHANGES = 11 };
@@ -218,6 +216,7 @@ static int changes_(const Verify *verify, const Way *way, const Config *given, c
     return count;
 }
 
+// Loads the configuration with the user's overrides and then the changes of a way, which win.
 static int verify_load_(const Verify *verify, Config *config, const char changes[MOST_CHANGES][64], int count,
                         Error *err) {
     const Options *options = verify->options;
@@ -231,6 +230,8 @@ static int verify_load_(const Verify *verify, Config *config, const char changes
     return status;
 }
 
+// Starts the program again as a job of its own, with the changes as -o options. The ranks find the file for the record
+// through /proc of this process: it has no name, so nothing is left over if a run is killed.
 static int verify_launch_(const Verify *verify, const Config *config, char changes[MOST_CHANGES][64], int count,
                           Error *err) {
     int argc = 0;
@@ -247,7 +248,7 @@ static int verify_launch_(const Verify *verify, const Config *config, char chang
                .one_host = true,
                .remedy = "the run ends"};
     int code = setenv(RECORD_VARIABLE, path, 1) != 0 || ftruncate(verify->file, 0) != 0
-                   ? error_set(err, EXIT_FAILED, "a run's record has no place to go to")
+                   ? error_set(err, EXIT_FAILED, "internal: no file for the run's record")
                    : launch_ranks(&quiet, &job, argv, NULL, err);
     free(argv);
     return code;
@@ -255,28 +256,29 @@ static int verify_launch_(const Verify *verify, const Config *config, char chang
 
 // Returns the exit code; a way that cannot run here is EXIT_DONE and has not run. -1 with err.
 static int go_(const Verify *verify, Way *way, const Config *given, Error *err) {
-    Config *config = xcalloc(1, sizeof *config);
+    Config config = {0};
     char changes[MOST_CHANGES][64];
     RunAsk ask = {.resume = verify->options->resume};
     Error unable = {0};
     int count = changes_(verify, way, given, changes), code = EXIT_DONE;
     if (way->stages < given->parallel.pipeline && verify_attention_(given) == NULL) {
         log_line(verify->log, "verify: %s: left out: only some stages have attention.mode flash", way->name);
-    } else if (verify_load_(verify, config, changes, count, &unable) != 0 ||
-               verify->check(config, verify->log->program, verify->model, &ask, &unable) != 0) {
+    } else if (verify_load_(verify, &config, changes, count, &unable) != 0 ||
+               verify->check(&config, verify->log->program, verify->model, &ask, &unable) != 0) {
         log_line(verify->log, "verify: %s: left out: %s", way->name, unable.text);
     } else {
-        log_status(verify->log, "verify: %s, %lld rank%s", way->name, (long long)config_world(config),
-                   config_world(config) == 1 ? "" : "s");
-        code = verify_launch_(verify, config, changes, count, err);
+        log_status(verify->log, "verify: %s, %lld rank%s", way->name, (long long)config_world(&config),
+                   config_world(&config) == 1 ? "" : "s");
+        code = verify_launch_(verify, &config, changes, count, err);
         if (code > EXIT_DONE) log_line(verify->log, "verify: the run with %s failed; nothing was compared", way->name);
         if (code == EXIT_DONE && record_read(&way->record, verify->file, err) != 0) code = -1;
         way->ran = code == EXIT_DONE;
     }
-    free(config);
     return code;
 }
 
+// Returns how many stages to compare with one: the configuration's, or if it has one, as many as its microbatches and
+// layers allow, at most FEW_STAGES.
 static int64_t stages_(const Config *config) {
     int64_t p = config->parallel.pipeline;
     if (p > 1) return p;
@@ -319,13 +321,12 @@ int verify_command(const Model *model, const Options *options, VerifyCheck check
                      "(scripts/install_deps.sh) and run make again");
 #endif
     Verify verify = {model, options, check, log, argv, memfd_create("record", MFD_CLOEXEC), false};
-    Config *given = xcalloc(1, sizeof *given);
+    Config given = {0};
     int code = -1;
-    if (verify.file < 0 || given == NULL)
-        error_set(err, EXIT_FAILED, "out of memory");
-    else if (verify_load_(&verify, given, NULL, 0, err) == 0)
-        code = go_all_(&verify, given, err);
+    if (verify.file < 0)
+        error_set(err, EXIT_FAILED, "cannot create a file in memory: %s", strerror(errno));
+    else if (verify_load_(&verify, &given, NULL, 0, err) == 0)
+        code = go_all_(&verify, &given, err);
     if (verify.file >= 0) close(verify.file);
-    free(given);
     return code;
 }

@@ -1,9 +1,9 @@
 // `--version`. Bug reports need the libraries that a program was built with, and users who copy a program to another
 // machine want to know what it can do there. Libraries report their own versions if they can; no device is touched.
-#include "version_report.h"
+#include "trainer.h"
 
 #include "base/version.h"
-#include "device/cuda_load.h"
+#include "device/device.h"
 
 #include <string.h>
 

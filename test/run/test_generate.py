@@ -4,6 +4,7 @@ Every layout writes the same text, which for greedy choice is that of transforme
 training.
 """
 
+import importlib
 import itertools
 import json
 import math
@@ -244,6 +245,23 @@ def test_sampling_and_evaluation_change_no_bit_of_training(trained, tmp_path, ra
     assert [line.rstrip() for line in shown] == [line.rstrip() for line in first_lines]
     assert [line["step"] for line in lines_of(trained, "eval")] == [4, 8]
     assert "as planned, to the byte" in both.stderr
+
+
+def test_tokens_of_32_bits_choose_alike(trained, tmp_path, monkeypatch):
+    narrow = write_questions(tmp_path, QUESTIONS)
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    prepare_eval = importlib.import_module("prepare_eval")
+    large = prepare_eval.make_tokenizer("bytes", "auto")
+    large.vocab = 128256  # a larger vocabulary with the same first tokens
+    monkeypatch.setattr(prepare_eval, "make_tokenizer", lambda *_: large)
+    wide = tmp_path / "wide.bin"
+    assert prepare_eval.main([str(tmp_path / "questions.jsonl"), "-o", str(wide)]) == 0
+    assert wide.stat().st_size - 1024 == 2 * (narrow.stat().st_size - 1024)
+    said = []
+    for path in (narrow, wide):
+        trained.run({"data.hellaswag": str(path), "data.hellaswag_every": 4})
+        said.append([(line["step"], line["correct"], line["examples"]) for line in lines_of(trained, "eval")])
+    assert said[0] == said[1] and said[0][0][2] == len(QUESTIONS)
 
 
 def test_perplexity_is_printed_with_the_loss(trained):

@@ -100,8 +100,19 @@ static StepFigures made_figures(int64_t step) {
         };
         stages_of_1f1b[s] = stage;
     }
-    StepFigures figures = {step,           3.25 + 0.1 * (double)(step % 3), 1.23, 3e-4, 0.5, 2048, 4,
-                           stages_of_1f1b, 0.5 * (double)(step % 4),        -0.5, false};
+    StepFigures figures = {
+        .step = step,
+        .loss = 3.25 + 0.1 * (double)(step % 3),
+        .norm = 1.23,
+        .lr = 3e-4,
+        .seconds = 0.5,
+        .tokens = 2048,
+        .tokens_seen = 2048 * step,
+        .stages = 4,
+        .stage = stages_of_1f1b,
+        .loss_z = 0.5 * (double)(step % 4),
+        .norm_z = -0.5,
+    };
     return figures;
 }
 
@@ -111,6 +122,7 @@ static Config *made_config(const char *path) {
     static Config config;
     memset(&config, 0, sizeof config);
     config.train.steps = 60;
+    config.log.every = 1;
     config.train.global_batch = 8;
     config.schedule.micro_batch = config.parallel.data = 1;
     config.parallel.pipeline = config.parallel.tensor = 1;

@@ -1,5 +1,6 @@
 // What a run is compared by: checksums of whole tensors, whichever rank holds which part, and which difference is
 // named.
+#include "models.h"
 #include "run/record.h"
 
 #include "base/crc64.h"

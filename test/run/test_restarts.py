@@ -16,10 +16,11 @@ pytestmark = pytest.mark.usefixtures("ranks")
 STEPS = 40
 
 
-def start(config, folder, *overrides, steps=STEPS):
+def start(config, folder, *overrides, steps=STEPS, resume=None):
     saved = [f"checkpoint.dir={folder}/saved", "checkpoint.every=5", f"log.metrics={folder}/metrics.jsonl"]
     keys = ("parallel.pipeline=4", f"train.steps={steps}", "data.val_every=0", *saved, *overrides)
-    return Job(config, *keys, env=environment(OMP_NUM_THREADS="1"))
+    arguments = [] if resume is None else ["--resume", resume]
+    return Job(config, *keys, arguments=arguments, env=environment(OMP_NUM_THREADS="1"))
 
 
 def lines(folder):
@@ -43,6 +44,8 @@ def test_a_killed_rank_is_started_again_and_the_bits_are_those_of_an_undisturbed
     config = small_config(tmp_path)
     assert start(config, whole).end().code == 0
     job = start(config, torn, "train.max_restarts=2")
+    wait_until(lambda: last_step(torn) >= 1, "no step")
+    config.write_text(config.read_text().replace("lr: 3.0e-3", "lr: 0.5"))  # for the next run
     kill(job, torn, 2, 7)
     ended = job.end()
     assert ended.code == 0, ended.stderr
@@ -66,12 +69,27 @@ def test_without_restarts_left_the_last_line_says_how_to_go_on(tmp_path):
     config = small_config(tmp_path)
     job = start(config, tmp_path, "train.max_restarts=1", steps=100000)
     kill(job, tmp_path, 1, 6)
+    config.unlink()
     wait_until(lambda: len([1 for line in lines(tmp_path) if line["type"] == "run"]) == 2, "no second start")
     kill(job, tmp_path, 1, last_step(tmp_path) + 6)
     ended = job.end()
     assert ended.code == 1
     assert ended.said[-1].endswith(f"the job ends; go on with --resume {tmp_path}/saved"), ended.stderr
     assert nothing_left(config)
+
+
+def test_the_steps_that_were_lost_count_from_where_this_start_began(tmp_path):
+    config = small_config(tmp_path)
+    assert start(config, tmp_path, steps=20).end().code == 0
+    saved = tmp_path / "saved" / "step_00000020"
+    again = ["train.max_restarts=1", "checkpoint.every=0", f"checkpoint.dir={tmp_path}/other"]
+    job = start(config, tmp_path, *again, steps=100000, resume=saved)
+    kill(job, tmp_path, 1, 25)
+    ended_at = last_step(tmp_path)
+    wait_until(lambda: len([1 for line in lines(tmp_path) if line["type"] == "run"]) == 3, "no second start")
+    job.parent.send_signal(signal.SIGTERM)
+    said = re.search(r"again from where this start began, .*; lost: (\d+) step", job.end().stderr)
+    assert said is not None and 4 <= int(said[1]) <= ended_at - 20 + 100, said
 
 
 def test_a_rank_that_says_why_it_fails_is_not_started_again(tmp_path):

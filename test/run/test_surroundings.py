@@ -264,6 +264,7 @@ def test_too_few_files_for_mpirun_are_a_sentence_and_a_low_soft_limit_is_raised(
         '"$@" -c <(cat "$CONFIGURATION")',
         '"$@" -c /dev/stdin < <(cat "$CONFIGURATION")',
         '"$@" --config=<(cat "$CONFIGURATION")',
+        '"$@" -c /dev/stdin < "$CONFIGURATION"',
     ],
 )
 def test_a_configuration_through_a_pipe_reaches_all_ranks(small, tmp_path, overrides, way):

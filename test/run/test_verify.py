@@ -193,5 +193,5 @@ def test_a_run_that_fails_ends_the_verification_with_its_error(tmp_path):
     }
     ended = verify(trainer, layout(p=2), wild, steps=60)
     assert ended.returncode == 1
-    assert "weights are as they were before the step" in ended.stderr
+    assert "weights are unchanged" in ended.stderr
     assert "verify: the run with 1 stage failed; nothing was compared" in ended.stderr

@@ -1,5 +1,6 @@
 // Started by test_transformers.py: tool_next CONFIG DIR TOKEN... loads the weights in DIR into one stage, takes seq_len
 // tokens, and prints the likeliest next token of each.
+#include "models.h"
 #include "checkpoint/checkpoint.h"
 #include "run/sample.h"
 
@@ -9,7 +10,7 @@
 static int create_(Stage *stage, Config *config, const char *path, const char *dir, World *world, Error *err) {
     const Log log = {"tool_next", -1, -1, LOG_NORMAL};
     if (config_load(config, path, NULL, 0, err) != 0) return -1;
-    const Model *model = config->model.family == FAMILY_LLAMA ? &llama_model : &gpt_model;
+    const Model *model = model_of(config);
     Backend *be = backend_cpu_create(config->train.precision, 1, err);
     const Schedule one = {.stages = 1, .chunks = 1};
     if (be == NULL || stage_create(stage, model, config, &one, be, 0, NULL, 0, err) != 0) return -1;

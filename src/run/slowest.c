@@ -1,0 +1,95 @@
+// Sums the seconds of the last steps and compares them. Example with one rank a stage: planned forwards of 10, 10, 12
+// and measured ones of 21, 20, 28 give ratios of 2.1, 2.0 and 2.33. The middle one, 2.1, is how far the plan is off for
+// all, so that 12 * 2.1 = 25.2 are expected of the third rank, which takes 28: +11 %.
+#include "slowest.h"
+
+#include "base/alloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct Slowest {
+    int ranks;
+    long steps;
+    int *peers;           // [ranks]
+    RankSeconds *planned; // [ranks]
+    RankSeconds *window;  // [SLOWEST_WINDOW][ranks]
+    double step_seconds[SLOWEST_WINDOW];
+    double *sorted; // [ranks]
+};
+
+Slowest *slowest_create(int ranks, const RankSeconds *planned, const int *peers) {
+    Slowest *slowest = xcalloc(1, sizeof *slowest);
+    size_t count = (size_t)ranks;
+    slowest->ranks = ranks;
+    slowest->planned = xmalloc(count * sizeof *planned);
+    slowest->peers = xmalloc(count * sizeof *peers);
+    slowest->window = xcalloc(SLOWEST_WINDOW * count, sizeof *slowest->window);
+    slowest->sorted = xmalloc(count * sizeof *slowest->sorted);
+    memcpy(slowest->planned, planned, count * sizeof *planned);
+    memcpy(slowest->peers, peers, count * sizeof *peers);
+    return slowest;
+}
+
+void slowest_destroy(Slowest *slowest) {
+    if (slowest == NULL) return;
+    free(slowest->planned);
+    free(slowest->peers);
+    free(slowest->window);
+    free(slowest->sorted);
+    free(slowest);
+}
+
+void slowest_add(Slowest *slowest, const RankSeconds *seconds, double step_seconds) {
+    long at = slowest->steps++ % SLOWEST_WINDOW;
+    memcpy(slowest->window + at * slowest->ranks, seconds, (size_t)slowest->ranks * sizeof *seconds);
+    slowest->step_seconds[at] = step_seconds;
+}
+
+static double sum_of_(const Slowest *slowest, int rank, SlowestPart part) {
+    double sum = 0.0;
+    for (int i = 0; i < SLOWEST_WINDOW; i++) sum += slowest->window[i * slowest->ranks + rank].part[part];
+    return sum;
+}
+
+static int compare_doubles_(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// Returns the median, the lower of the two middle values, so that the slower of a pair is seen. 0: no values.
+static double slowest_median_(double *values, int count) {
+    if (count < 2) return 0.0;
+    qsort(values, (size_t)count, sizeof *values, compare_doubles_);
+    return values[(count - 1) / 2];
+}
+
+// Returns the seconds that are expected of a rank: those of its peers, else its plan times how far plans are off for
+// all. 0: unknown.
+static double expected_(const Slowest *slowest, int rank, SlowestPart part) {
+    int count = 0;
+    for (int r = 0; r < slowest->ranks; r++)
+        if (slowest->peers[r] == slowest->peers[rank]) slowest->sorted[count++] = sum_of_(slowest, r, part);
+    if (count > 1) return slowest_median_(slowest->sorted, count);
+    count = 0;
+    for (int r = 0; r < slowest->ranks; r++)
+        if (slowest->planned[r].part[part] > 0.0)
+            slowest->sorted[count++] = sum_of_(slowest, r, part) / slowest->planned[r].part[part];
+    return slowest->planned[rank].part[part] * slowest_median_(slowest->sorted, count);
+}
+
+bool slowest_find(const Slowest *slowest, SlowestRank *found) {
+    double steps = 0.0, worst = 0.0;
+    *found = (SlowestRank){.rank = -1};
+    if (slowest->steps < SLOWEST_WINDOW) return false;
+    for (int i = 0; i < SLOWEST_WINDOW; i++) steps += slowest->step_seconds[i];
+    for (int rank = 0; rank < slowest->ranks; rank++) {
+        for (SlowestPart part = SLOWEST_FORWARD; part < SLOWEST_PARTS; part++) {
+            double expected = expected_(slowest, rank, part), lost = sum_of_(slowest, rank, part) - expected;
+            if (expected <= 0.0 || lost <= worst) continue;
+            worst = lost;
+            *found = (SlowestRank){rank, part, lost / expected, lost / steps};
+        }
+    }
+    return found->rank >= 0;
+}

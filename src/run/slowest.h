@@ -1,0 +1,38 @@
+// Which rank a run waits for: over the last steps, each rank's seconds in forwards and in backwards against those of
+// its peers or, without peers, against its plan. Peers are the ranks with the same stage and tensor rank, which do the
+// same work.
+#ifndef SLOWEST_H
+#define SLOWEST_H
+
+#include <stdbool.h>
+
+enum { SLOWEST_WINDOW = 16 }; // steps that are compared
+
+typedef enum SlowestPart { SLOWEST_FORWARD, SLOWEST_BACKWARD, SLOWEST_PARTS } SlowestPart;
+
+// One rank's seconds in each part, of a step or planned.
+typedef struct RankSeconds {
+    double part[SLOWEST_PARTS];
+} RankSeconds;
+
+// The rank that loses most time, and how much.
+typedef struct SlowestRank {
+    int rank;
+    SlowestPart part;
+    double excess; // over what was expected, as a fraction of that
+    double cost;   // the same as a fraction of the steps' time
+} SlowestRank;
+
+typedef struct Slowest Slowest;
+
+// planned: [ranks], in any unit; 0 where nothing is known. peers: [ranks], equal numbers for ranks with the same work.
+Slowest *slowest_create(int ranks, const RankSeconds *planned, const int *peers);
+void slowest_destroy(Slowest *slowest);
+
+// Adds a step: the seconds of every rank [ranks], and of the whole step.
+void slowest_add(Slowest *slowest, const RankSeconds *seconds, double step_seconds);
+
+// Returns false before SLOWEST_WINDOW steps, or if no rank can be compared with anything.
+bool slowest_find(const Slowest *slowest, SlowestRank *found);
+
+#endif
