@@ -176,8 +176,9 @@ JobEnd coordinator_why(const Coordinator *coordinator) {
                   .lost = coordinator->died || coordinator->found};
     char what[STATUS_TEXT];
     for (int i = 0; i < coordinator->job.ranks; i++) {
-        int64_t step = coordinator_status(coordinator, i)->step;
-        why.step = step > why.step ? step : why.step;
+        const RankStatus *rank_status = coordinator_status(coordinator, i);
+        if (rank_status->step > why.step) why.step = rank_status->step;
+        if (rank_status->began > 0) why.began = rank_status->began; // the same on all ranks
     }
     status_copy_text(what, sizeof what, coordinator->reason);
     if (status != NULL) status_copy_text(why.action, sizeof why.action, status->action);

@@ -43,6 +43,7 @@ typedef struct JobEnd {
     int rank, stage; // -1: the job as a whole
     bool spoken, silent;
     bool lost;                  // a rank died or fell silent, or nothing moved: another start may get further
+    int64_t began;              // first step of this start; 0: none
     int64_t step;               // that was trained, the furthest of all ranks; 0: none
     char action[STATUS_ACTION]; // of the rank
     char text[STATUS_TEXT + 256];

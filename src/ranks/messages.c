@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <ifaddrs.h>
 #include <limits.h>
+#include <linux/filter.h>
 #include <net/if.h>
 #include <signal.h>
 #include <stddef.h>
@@ -39,6 +40,30 @@ int channel_open(Channel *channel, bool loopback, Error *err) {
 void channel_close(Channel *channel) {
     if (channel->file >= 0) close(channel->file);
     channel->file = -1;
+}
+
+// A word that only processes with the key know.
+static uint64_t channel_gate_(const Channel *channel) {
+    return siphash(channel->key, "gate", 4);
+}
+
+void channel_set_key(Channel *channel, SipKey key) {
+    channel->key = key;
+    uint64_t gate = channel_gate_(channel);
+    uint32_t word[2]; // in the order of bytes in which the filter loads them
+    memcpy(word, &gate, sizeof word);
+    enum { HEADER = 8 }; // of UDP, with which the filter's packet begins
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, HEADER),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(word[0]), 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, HEADER + 4),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(word[1]), 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, UINT32_MAX), // all bytes
+        BPF_STMT(BPF_RET | BPF_K, 0),          // dropped
+    };
+    struct sock_fprog filter = {sizeof code / sizeof *code, code};
+    // Without filters (some sandboxes) a flood costs heartbeats, and the signature still protects what they say.
+    setsockopt(channel->file, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
 }
 
 // --- addresses
@@ -78,7 +103,7 @@ int channel_invite(Channel *channel, Invitation *invitation, Error *err) {
     if (getrandom(&invitation->key, sizeof invitation->key, 0) != sizeof invitation->key ||
         getsockname(channel->file, (struct sockaddr *)&own.address, &own.length) != 0)
         return error_set(err, EXIT_FAILED, "no key or port for heartbeats: %s", strerror(errno));
-    channel->key = invitation->key;
+    channel_set_key(channel, invitation->key);
     const struct sockaddr_in *four = (const struct sockaddr_in *)&own.address;
     bool one = channel->family == AF_INET && four->sin_addr.s_addr != INADDR_ANY;
     // The port is at the same place in both families.
@@ -127,11 +152,12 @@ static size_t message_bytes_(const Message *message) {
 }
 
 static uint64_t message_sign_(const Channel *channel, const Message *message) {
-    size_t skip = sizeof message->signature;
+    size_t skip = offsetof(Message, counter);
     return siphash(channel->key, (const char *)message + skip, message_bytes_(message) - skip);
 }
 
 void channel_send(Channel *channel, const Place *to, Message *message) {
+    message->gate = channel_gate_(channel);
     message->counter = ++channel->sent;
     message->signature = message_sign_(channel, message);
     sendto(channel->file, message, message_bytes_(message), MSG_NOSIGNAL, (const struct sockaddr *)&to->address,
@@ -148,7 +174,8 @@ static bool message_is_valid_(const Channel *channel, const Message *message, si
            message->address < MESSAGES_ADDRESSES && status->stage >= -1 && status->stage < MOST_STAGES &&
            status->wait_stage >= -1 && status->wait_stage < MOST_STAGES && status->ending >= ENDING_NONE &&
            status->ending <= ENDING_DIED && status->code >= 0 && status->code <= MOST_CODE && status->signal >= 0 &&
-           status->signal < NSIG && status->step >= 0 && status->progress >= 0 && status->when >= 0;
+           status->signal < NSIG && status->began >= 0 && status->step >= 0 && status->progress >= 0 &&
+           status->when >= 0;
 }
 
 bool channel_receive(Channel *channel, int ranks, Place *from, Message *message, int *budget) {

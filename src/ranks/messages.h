@@ -1,6 +1,8 @@
 // Signed datagrams between the supervisors of ranks and the coordinator that hears them all (coordinator.h): UDP, over
 // IPv4 or IPv6, whichever gets through. Nothing is repeated or acknowledged here, and anything may come in: a datagram
 // that lacks the right signature, was seen before, or has a field out of range is dropped.
+// The kernel drops a datagram without the job's gate word before it takes space in the receive buffer, so that a flood
+// from another user displaces no heartbeat.
 //
 //     supervisor -- BEAT ---> coordinator   its rank lives; once a second, at first to every address of the coordinator
 //     supervisor <- ANSWER -- coordinator   to each BEAT and ENDED
@@ -19,6 +21,7 @@
 typedef enum MessageKind { MESSAGE_BEAT = 1, MESSAGE_ANSWER, MESSAGE_ENDED, MESSAGE_END } MessageKind;
 
 typedef struct Message {
+    uint64_t gate;      // the same in all messages of a job; unknown to other users
     uint64_t signature; // of all that follows
     uint64_t counter;   // grows with every message of its sender, so that none is taken twice
     int32_t kind, rank; // rank: of the supervisor that sends or receives it
@@ -53,6 +56,9 @@ typedef struct Channel {
 // Opens a socket at a free port, only on this host's loopback if `loopback`. 0, or -1 with err.
 int channel_open(Channel *channel, bool loopback, Error *err);
 void channel_close(Channel *channel);
+
+// Sets the key, and the filter that admits only messages with its gate word.
+void channel_set_key(Channel *channel, SipKey key);
 
 // Draws a key and lists every address under which this host, or another one, reaches the channel. The channel keeps the
 // key. -1 with err.

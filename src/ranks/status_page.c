@@ -19,7 +19,7 @@ struct StatusPage {
     int32_t code;
     int64_t when;
     char text[STATUS_TEXT];
-    _Atomic int64_t progress, step;
+    _Atomic int64_t progress, began, step;
     _Atomic uint32_t turn; // doing[turn % 2] is valid
     Doing doing[2];
 };
@@ -43,7 +43,10 @@ void status_page_set_stage(StatusPage *page, int stage) {
 }
 
 void status_page_set_step(StatusPage *page, int64_t step) {
-    if (page != NULL) atomic_store_explicit(&page->step, step, memory_order_relaxed);
+    if (page == NULL) return;
+    if (atomic_load_explicit(&page->began, memory_order_relaxed) == 0)
+        atomic_store_explicit(&page->began, step, memory_order_relaxed);
+    atomic_store_explicit(&page->step, step, memory_order_relaxed);
 }
 
 void status_page_set_ready(StatusPage *page) {
@@ -120,6 +123,7 @@ void status_page_read(const StatusPage *page, RankStatus *status) {
     status->stage = atomic_load(&page->stage);
     status->ready = atomic_load(&page->ready) != 0;
     status->progress = atomic_load(&page->progress);
+    status->began = atomic_load(&page->began);
     status->step = atomic_load(&page->step);
     page_read_doing_(page, status);
     bool left = atomic_load(&page->left) != 0, reported = atomic_load(&page->reported) != 0;

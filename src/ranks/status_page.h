@@ -24,6 +24,7 @@ typedef struct RankStatus {
     int32_t ending;     // an Ending; DIED is what the supervisor makes of a rank that ended without one
     int32_t code, signal;
     int64_t when;     // it met its error or ended, by clock_wall_ns; 0: it did not
+    int64_t began;    // first step that it trained; 0: none yet
     int64_t step;     // that it is training; 0: none yet
     int64_t progress; // grows with everything that it gets done
     char action[STATUS_ACTION];

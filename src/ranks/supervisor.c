@@ -184,7 +184,7 @@ static void supervisor_meet_(Supervisor *supervisor) {
         return;
     const Invitation *invitation = &supervisor->meeting->invitation;
     if (invitation->count == 0 || channel_open(&supervisor->channel, supervisor->job.one_host, NULL) != 0) return;
-    supervisor->channel.key = invitation->key;
+    channel_set_key(&supervisor->channel, invitation->key);
 }
 
 // Tells the coordinator what the rank does, or how it ended.
@@ -247,7 +247,7 @@ static void supervisor_note_loss_(const JobEnd *why) {
 
 // Says, some seconds after all ranks were told where the coordinator is, which of them it does not hear.
 static void supervisor_say_unheard_(Supervisor *supervisor, const Log *log, double now) {
-    enum { CONNECT_S = 3 };
+    enum { CONNECT_S = 10 }; // several round trips of the slowest links
     int first, missing, ranks = supervisor->job.ranks;
     if (supervisor->settled || !atomic_load(&supervisor->meeting->invited)) return;
     if (supervisor->settles == 0) supervisor->settles = now + CONNECT_S;
@@ -381,17 +381,41 @@ static void __attribute__((noreturn)) supervisor_become_supervisor_(Supervisor *
     _exit(supervisor_watch_(supervisor, rank));
 }
 
-// Separates mpirun's own lines from those of ranks.
+// Sends this process's stderr to the parent, past mpirun. Lines of Open MPI itself, such as that it could not read a
+// dead rank's memory, stay with mpirun's: the parent shows those only if no rank gave a reason.
 static void supervisor_redirect_errors_(void) {
-    char path[300];
+    char path[300], number[16];
     const char *folder = getenv(SUPERVISOR_FOLDER);
     if (folder == NULL) return;
     snprintf(path, sizeof path, "%s/%s", folder, SUPERVISOR_ERRORS);
-    int file = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK); // without a reader an error, not a wait
+    int file = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: fails instead of blocking without a reader
     if (file < 0) return;
     fcntl(file, F_SETFL, 0);
+    int library = fcntl(STDERR_FILENO, F_DUPFD, STDERR_FILENO + 1);
+    snprintf(number, sizeof number, "%d", library);
+    if (library >= 0) setenv("OPAL_OUTPUT_STDERR_FD", number, 0);
     dup2(file, STDERR_FILENO);
     close(file);
+}
+
+bool supervisor_report_early(const Error *err) {
+    const char *text = getenv(SUPERVISOR_VARIABLE);
+    Invitation invitation;
+    Channel channel;
+    Place place;
+    Message message = {
+        .kind = MESSAGE_ENDED,
+        .rank = supervisor_launched_rank(),
+        .status = {
+            .stage = -1, .wait_stage = -1, .ending = ENDING_REPORTED, .code = err->code, .when = clock_wall_ns()}};
+    if (text == NULL || message.rank < 0 || invitation_read(&invitation, text) != 0) return false;
+    if (channel_open(&channel, true, NULL) != 0) return false;
+    channel_set_key(&channel, invitation.key);
+    status_copy_text(message.status.text, sizeof message.status.text, err->text);
+    bool sent = channel_place(&channel, &invitation, 0, &place);
+    if (sent) channel_send(&channel, &place, &message);
+    channel_close(&channel);
+    return sent;
 }
 
 static int supervisor_fork_(Supervisor *supervisor, Error *err) {

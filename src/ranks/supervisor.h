@@ -41,6 +41,10 @@ typedef struct Supervisor Supervisor;
 Supervisor *supervisor_start(const char *program, const Job *job, bool launched, Error *err);
 StatusPage *supervisor_page(const Supervisor *supervisor);
 
+// Reports to the program that started all ranks why this one fails before supervision has started. Returns false if
+// there is no such program.
+bool supervisor_report_early(const Error *err);
+
 // Collective, as soon as there is a world: under mpirun or srun, the ranks learn from rank 0 where the coordinator is.
 // Seconds later rank 0's supervisor says which of them it does not hear.
 int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error *err);

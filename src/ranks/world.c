@@ -12,10 +12,13 @@
 #include "comm/comm_mpi.h"
 #endif
 
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 struct World {
@@ -105,7 +108,7 @@ static Comm *world_split_(World *world, const char *name, int color, int key, Er
     if (code != MPI_SUCCESS) world_fail_(world, code, "making groups", err);
     if (code != MPI_SUCCESS || group == MPI_COMM_NULL) return NULL;
     MPI_Comm_size(group, &size);
-    if (size > 1) return comm_mpi_create(group, name, &world->work, err);
+    if (size > 1) return comm_mpi_create(group, name, &world->work);
     MPI_Comm_free(&group);
     return comm_self_create(name);
 }
@@ -121,8 +124,8 @@ static int world_start_groups_(World *world, Error *err) {
     if (code == MPI_SUCCESS) code = MPI_Comm_dup(MPI_COMM_WORLD, &messages);
     if (code != MPI_SUCCESS) return world_fail_(world, code, "making the group of all ranks", err);
     MPI_Comm_set_errhandler(world->control, MPI_ERRORS_RETURN);
-    world->messages = comm_mpi_create(messages, "world", &world->work, err);
-    return world->messages == NULL ? -1 : 0;
+    world->messages = comm_mpi_create(messages, "world", &world->work);
+    return 0;
 }
 
 // Numbers hosts in the order of their lowest ranks; leaders (size): the lowest rank on each rank's host.
@@ -212,6 +215,24 @@ static int world_start_(World *world, int *argc, char ***argv, Error *err) {
 
 // --- joining and leaving
 
+// Asks the kernel for short waits. It rounds sleeps up by 50 microseconds unless told otherwise, which is more than our
+// shortest ones. And a rank that waits for a small message gives its core away: next to processes that compute, it gets
+// the core back when its turn comes, up to a time slice (3 ms) later, at every message. A request for short slices
+// (sched_setattr(2), Linux 6.12; ignored by older ones) makes turns come sooner and leaves each process's share.
+static void world_wait_shortly_(void) {
+    enum { SLICE_NS = 100000 };
+    const struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } attributes = {
+        .size = sizeof attributes, .nice = getpriority(PRIO_PROCESS, 0), .runtime = SLICE_NS}; // policy 0: SCHED_OTHER
+    prctl(PR_SET_TIMERSLACK, 1000UL);
+    if (sched_getscheduler(0) == SCHED_OTHER) syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
+
 World *world_join(int *argc, char ***argv, Error *err) {
     bool under;
     if (world_under_launcher(&under, err) != 0) return NULL;
@@ -219,8 +240,7 @@ World *world_join(int *argc, char ***argv, Error *err) {
     world->size = world->place.local_size = world->place.nodes = 1;
     strcpy(world->place.library, "no launcher");
     if (gethostname(world->place.host, sizeof world->place.host - 1) != 0) strcpy(world->place.host, "localhost");
-    // Linux rounds sleeps up by 50 microseconds unless told otherwise, which is more than our shortest ones.
-    prctl(PR_SET_TIMERSLACK, 1000UL);
+    world_wait_shortly_();
     if (!under) world->messages = comm_self_create("world");
     if (!under || world_start_(world, argc, argv, err) == 0) return world;
     free(world);
@@ -369,4 +389,16 @@ Comm *world_split(World *world, const char *name, int color, int key, Error *err
     if (!world->over_mpi && color >= 0) group = comm_self_create(name);
     world_waits_(world, NULL);
     return group;
+}
+
+int world_agree(World *world, const Error *mine, Error *err) {
+    int ranks = world_size(world);
+    double first = mine->code != 0 ? ranks - world_rank(world) : 0;
+    if (world_max(world, &first, 1, err) != 0) return -1;
+    if (first == 0.0) return 0;
+    Error shared = *mine;
+    shared.everywhere = true;
+    if (world_broadcast(world, ranks - (int)first, &shared, sizeof shared, err) != 0) return -1;
+    *err = shared;
+    return -1;
 }

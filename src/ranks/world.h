@@ -57,6 +57,10 @@ int world_max(World *, double *data, int count, Error *);     // result everywhe
 // call it in the same order.
 Comm *world_split(World *, const char *name, int color, int key, Error *err);
 
+// Collective. If `mine` is an error on any rank, returns -1 with the error of the lowest such rank on all, so that all
+// ranks fail together and one of them reports it.
+int world_agree(World *, const Error *mine, Error *err);
+
 // Ends the whole job: never returns. Peers end within seconds.
 void world_abort(World *, int code) __attribute__((noreturn));
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harm import ENDS_WITHIN, Kills, build_harm, launcher_process, rank_process, small_config, supervisor_process
+from harm import ENDS_WITHIN, build_harm, launcher_process, rank_process, small_config, supervisor_process
 from trainer_runs import Job, environment, mpirun, mpirun_environment, nothing_left, patience, wait_until
 
 pytestmark = pytest.mark.usefixtures("ranks")
@@ -70,14 +70,7 @@ def ends(job, began, within):
     return ended
 
 
-# --- kills
-
-
-@pytest.mark.thorough
-def test_kills_at_random_moments_change_nothing(tmp_path):
-    kills = Kills(tmp_path, seed=20240131)
-    kills.many(8)
-    print(f"{kills.kills} kills, the slowest end after {kills.slowest:.1f} s")
+# --- crashes
 
 
 def test_a_crash_is_left_to_the_kernel(small, tmp_path):

@@ -28,7 +28,7 @@ static void open_(Pair *pair) {
     pair->coordinator = coordinator_open(&local_job, &err);
     assert_non_null(pair->coordinator);
     assert_int_equal(channel_open(&pair->channel, true, &err), 0);
-    pair->channel.key = coordinator_invitation(pair->coordinator)->key;
+    channel_set_key(&pair->channel, coordinator_invitation(pair->coordinator)->key);
     assert_true(channel_place(&pair->channel, coordinator_invitation(pair->coordinator), 0, &pair->place));
 }
 
@@ -124,16 +124,32 @@ static void a_flood_of_datagrams_delays_no_check_and_hides_no_beat(void **state)
     Message answer, beat = beat_(1);
     open_(&pair);
     const struct sockaddr *to = (const struct sockaddr *)&pair.place.address;
+    channel_send(&pair.channel, &pair.place, &beat);
+    assert_true(answered_(&pair, &answer));
     for (int i = 0; i < 20000; i++) {
-        sendto(pair.channel.file, "", 0, 0, to, pair.place.length);
+        sendto(pair.channel.file, &beat.gate, sizeof beat.gate, 0, to, pair.place.length);
         if (i % 100 == 0) coordinator_take(pair.coordinator, 1.0 + i);
     }
     int budget = 100;
-    for (int i = 0; i < 300; i++) sendto(pair.channel.file, "", 0, 0, to, pair.place.length);
+    for (int i = 0; i < 300; i++) sendto(pair.channel.file, &beat.gate, sizeof beat.gate, 0, to, pair.place.length);
     Channel own = {.file = coordinator_file(pair.coordinator)};
     Place from;
     assert_false(channel_receive(&own, RANKS, &from, &answer, &budget));
     assert_int_equal(budget, 0); // it stopped there, with datagrams left
+    channel_send(&pair.channel, &pair.place, &beat);
+    assert_true(answered_(&pair, &answer));
+    close_(&pair);
+}
+
+static void datagrams_of_strangers_take_no_space_from_beats(void **state) {
+    (void)state;
+    Pair pair;
+    Message answer, beat = beat_(1);
+    open_(&pair);
+    const struct sockaddr *to = (const struct sockaddr *)&pair.place.address;
+    char junk[sizeof(Message)] = {0};
+    for (int i = 0; i < 50000; i++) sendto(pair.channel.file, junk, sizeof junk, 0, to, pair.place.length);
+    assert_true(recv(coordinator_file(pair.coordinator), junk, sizeof junk, MSG_PEEK | MSG_DONTWAIT) < 0);
     channel_send(&pair.channel, &pair.place, &beat);
     assert_true(answered_(&pair, &answer));
     close_(&pair);
@@ -149,7 +165,7 @@ static void every_address_of_this_host_reaches_a_channel(void **state) {
     assert_int_equal(channel_open(&here, false, &err), 0);
     assert_int_equal(channel_open(&there, false, &err), 0);
     assert_int_equal(channel_invite(&here, &invitation, &err), 0);
-    there.key = invitation.key;
+    channel_set_key(&there, invitation.key);
     if (invitation.count == 0) skip(); // no network at all
     for (int i = 0; i < invitation.count; i++) {
         Message got, beat = beat_(2);
@@ -262,6 +278,7 @@ int main(void) {
         cmocka_unit_test(a_message_that_was_changed_or_sent_twice_is_not_heard),
         cmocka_unit_test(a_field_out_of_range_is_not_heard),
         cmocka_unit_test(a_flood_of_datagrams_delays_no_check_and_hides_no_beat),
+        cmocka_unit_test(datagrams_of_strangers_take_no_space_from_beats),
         cmocka_unit_test(every_address_of_this_host_reaches_a_channel),
         cmocka_unit_test(a_channel_of_one_host_is_reached_through_the_loopback_alone),
         cmocka_unit_test(a_job_is_over_when_a_rank_dies_and_says_which),

@@ -227,6 +227,53 @@ def test_the_job_of_65b_asks_for_what_slurm_can_give(cluster):
     assert sent.returncode == 0 and "using 16 processors on nodes node[1-2]" in sent.stderr, sent.stderr
 
 
+def submit(cluster, folder, *arguments):
+    """Runs train.sbatch in a folder with the programs."""
+    for name, target in (("scripts", ROOT / "scripts"), ("configs", ROOT / "configs"), ("data", ROOT / "data"),
+                         ("train_llama", trainer_runs.trainer("llama")), ("train_gpt", trainer_runs.trainer("gpt"))):  # fmt: skip
+        if not (folder / name).exists():
+            (folder / name).symlink_to(target)
+    return cluster.call("scripts/slurm/train.sbatch", *arguments, cwd=folder)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt"])
+def test_any_configuration_is_a_job_of_its_plan(cluster, tmp_path, family):
+    small = [part for override in (*SMALL, "train.steps=2") for part in ("-o", override)]
+    sent = submit(cluster, tmp_path, f"configs/{family}_tiny.yaml", *small, "--", "--wait", "--parsable")
+    log = tmp_path / f"{family}_tiny-{sent.stdout.strip()}.log"
+    assert sent.returncode == 0, sent.stderr + (log.read_text() if log.exists() else "")
+    shown = cluster.call("scontrol", "show", "job", sent.stdout.strip()).stdout
+    assert "NumTasks=4" in shown and "NumNodes=1" in shown
+    assert (tmp_path / f"out/{family}_tiny").is_dir()
+
+
+def test_gpus_are_asked_for_node_by_node(cluster, tmp_path):
+    gpus = ["-o", "hardware.gpu=h100", "-o", "hardware.gpus_per_node=4", "-o", "parallel.data=2"]
+    batch = ["-o", "train.global_batch=32"]
+    sent = submit(cluster, tmp_path, "configs/llama_tiny.yaml", *gpus, *batch, "--", "--test-only", "--time=1")
+    assert sent.returncode == 0 and "on nodes node[1-2]" in sent.stderr, sent.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, why",
+    [
+        ([], "usage: scripts/slurm/train.sbatch CONFIG"),
+        (["configs/none.yaml"], "configs/none.yaml: cannot be opened"),
+        (["configs/llama_tiny.yaml", "-o", "train.stpes=1"], "did you mean train.steps?"),
+    ],
+)
+def test_a_job_that_cannot_be_planned_is_not_submitted(cluster, tmp_path, arguments, why):
+    sent = submit(cluster, tmp_path, *arguments)
+    assert sent.returncode == 2 and why in sent.stderr and sent.stderr.count("\n") == 1, sent.stderr
+
+
+def test_the_cluster_can_be_tried_by_hand():
+    tried = subprocess.run(
+        [ROOT / "scripts/slurm/try.py", "sinfo", "-h", "-o", "%D"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert tried.returncode == 0 and tried.stdout.split()[-1] == "2", tried.stderr
+
+
 @pytest.mark.parametrize(
     "arguments, job, sentence",
     [

@@ -1,0 +1,573 @@
+#!/usr/bin/env python3
+"""Chaos by seed: a small random run is disturbed at random moments, and the same promises are checked after each.
+
+    test/soak/chaos.py SEED [COUNT] [--jobs N] [--keep]
+
+Each seed from SEED on decides a configuration (layout, schedule, checkpoints, restarts, how it is started), a list of
+faults and their moments. First safety: the run ends within its bound, its code and its last sentence are true, and no
+checkpoint that it reported as saved is lost or damaged. Then liveness: resumed without faults, the run completes, all
+losses and norms have the bits of an undisturbed run of one stage, and nothing is left running or lying about. A
+failure prints its seed, which decides everything but the scheduling of processes. --keep leaves the folders.
+"""
+
+import argparse
+import contextlib
+import errno
+import functools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+
+import hosts  # noqa: E402
+from harm import ENDS_WITHIN, launcher_process, rank_process, supervisor_process  # noqa: E402
+from trainer_runs import Job, command, environment, made_tokens, mpirun, mpirun_environment  # noqa: E402
+from trainer_runs import patience, processes_with, verify, wait_until, write_config, write_tokens  # noqa: E402
+
+STEPS = 12
+MODEL = "{family: llama, hidden: 16, layers: 8, heads: 2, ffn: 16, vocab: 50, seq_len: 8}"
+TRAIN = f"{{global_batch: 8, steps: {STEPS}, lr: 3.0e-3, warmup_steps: 2, schedule: constant}}"
+LAYOUTS = [(1, 1, 1)] * 5 + [(2, 1, 1)] * 4 + [(4, 1, 1)] * 2 + [(1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2)]
+PEER_TIMEOUT_S = round(patience(4))  # more beside other processes, so that a slow rank is not taken for dead
+TIMEOUT_S, STEP_MS = max(30, 2 * PEER_TIMEOUT_S), 15
+BOUND_S = 60  # of a run with its faults on an idle machine: a few timeouts and starts
+DIED = r"(was killed by signal \d+|died|ended with exit code)"
+LOST = r"has said nothing|nothing has moved"
+CALL_ERRORS = [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.ESTALE, errno.EINTR, errno.EACCES]
+
+
+class Broken(AssertionError):
+    """A promise that was not kept."""
+
+
+def must(kept, what):
+    if not kept:
+        raise Broken(what)
+
+
+# ---- what a seed decides ---------------------------------------------------------------------------------------------
+
+
+class Case:
+    def __init__(self, seed):
+        self.seed, self.random = seed, random.Random(seed)
+        draw = self.random
+        self.way = draw.choices(["hand", "bare", "hosts"], [80, 17, 3 if hosts.why_not() is None else 0])[0]
+        self.layout = draw.choice([at for at in LAYOUTS if self.way == "hand" or at[0] * at[1] * at[2] > 1])
+        if self.way == "hosts":
+            self.layout = (4, 1, 1)
+        p, t, d = self.layout
+        self.ranks = p * t * d
+        self.restarts = draw.choice([0, 0, 1, 3]) if self.way == "hand" else 0
+        self.every = draw.choice([0, 1, 2, 3, 5])
+        self.keys = [
+            f"parallel.pipeline={p}", f"parallel.tensor={t}", f"parallel.data={d}", *self.draw_schedule(p),
+            f"checkpoint.every={self.every}", f"checkpoint.keep={draw.choice([1, 2, 3])}",
+            f"train.max_restarts={self.restarts}", f"comm.checksum={draw.choice(['off', 'off', 'on'])}",
+            f"train.peer_timeout_s={PEER_TIMEOUT_S}", f"train.timeout_s={TIMEOUT_S}",
+        ]  # fmt: skip
+        self.saves = draw.random() < 0.9
+        # The disturbed run goes on from so many steps of an undisturbed one; 0: it begins.
+        self.before = draw.choice([0, 0, 0, 2, 5]) if self.saves else 0
+        # A folder of the user's in checkpoint.dir that looks like a checkpoint, and may be in the way of one.
+        self.notes = draw.choice([None] * 7 + [f"step_{draw.randint(1, STEPS):08}"]) if self.saves else None
+        if self.notes is not None:
+            self.keys.append("checkpoint.overwrite=true")
+        self.given = draw.choice(["file"] * 6 + ["redirected", "pipe"]) if self.way == "hand" else "file"
+        self.tokenizer = draw.choice([None] * 30 + ["../secret", "pipe"])  # of the data's side file: refused
+        self.faults = [] if self.tokenizer is not None else self.draw_faults()
+
+    def draw_schedule(self, p):
+        names = ["1f1b", "1f1b", "gpipe", "zb-d", "interleaved", "v-half", "zb-v"]
+        name = self.random.choice(names) if p > 1 else "1f1b"
+        bpipe = ["off"] if name != "1f1b" or p == 1 else ["off", "on", "host"]
+        chosen = self.random.choice(bpipe)
+        target = "host" if chosen == "host" else "peer"
+        layers = []
+        if name in ("v-half", "zb-v") and self.random.random() < 0.5:  # some virtual stages are empty
+            cuts = sorted(self.random.randint(0, 8) for _ in range(2 * p - 1))
+            parts = [b - a for a, b in zip([0, *cuts], [*cuts, 8])]
+            layers = [f"parallel.layers=[{','.join(map(str, parts))}]"]
+        return [*layers, f"schedule.name={name}", f"schedule.bpipe={'off' if chosen == 'off' else 'on'}",
+                f"schedule.evict_to={target}", "schedule.micro_batch=1"]  # fmt: skip
+
+    def some_rank(self):
+        return self.random.randrange(self.ranks)
+
+    def draw_faults(self):
+        draw = self.random
+        kinds = ["call"] * 8 + ["signal", "signal", "signals", "edit", "edit", "second", "second", "slow", "stop"]
+        if self.ranks > 1:
+            kinds += ["kill rank"] * 3 + ["kill supervisor"]
+            kinds += ["kill mpirun", "kill parent"] if self.way == "hand" else []
+        if self.way == "hosts":
+            kinds = ["cut", "cut", "call", "kill rank", "stop"]
+        faults = []
+        for kind in draw.sample(kinds, draw.choice([0, 1, 1, 1, 1, 2, 2])):
+            if any(fault["kind"] == kind for fault in faults):
+                continue
+            if {kind, *(fault["kind"] for fault in faults)} >= {"edit", "second"}:
+                continue  # the second start would rightly train as the edited file says
+            fault = {"kind": kind, "rank": self.some_rank(), "step": draw.choice([None, None, 0, 1, 3, 6, 10])}
+            fault["after"] = draw.uniform(0, 0.8 if fault["step"] is None else 0.1)
+            if kind == "call":
+                fault.update(self.draw_call())
+            if kind in ("signal", "signals"):
+                fault["number"] = draw.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+                if self.way != "hand":  # mpirun kills its ranks on the others
+                    fault["number"] = signal.SIGUSR1
+            if kind == "edit":
+                fault["to"] = draw.choice(["lr: 0.5", "lr: [", None])
+                if self.way != "hand" or (self.ranks == 1 and self.restarts == 0):
+                    fault["step"] = max(1, fault["step"] or 1)  # its ranks read the file themselves
+                elif fault["step"] == 0:
+                    fault["step"] = None
+            faults.append(fault)
+        return faults
+
+    def draw_call(self):
+        draw = self.random
+        effect = draw.choice([*map(str, CALL_ERRORS)] * 2 + ["kill", "kill", "kill", "abort", "stop", "nap", "clock"])
+        rank = draw.choice([self.some_rank(), self.some_rank(), 0, -1])
+        return {
+            "effect": effect,
+            "rank": -1 if self.ranks == 1 and self.restarts == 0 else 0 if self.way != "hand" and rank < 0 else rank,
+            "call": draw.choice([draw.randint(1, 20), draw.randint(1, 400), draw.randint(20, 150)]),
+            "lasts": draw.choice([1, 1, 1, 3, 1000000]),
+            "jump": draw.choice([-86400, 86400, -3600 * 24 * 365 * 20]),
+        }
+
+    def of(self, kind):
+        return [fault for fault in self.faults if fault["kind"] == kind]
+
+    def call(self):
+        return self.of("call")[0] if self.of("call") else None
+
+    def __str__(self):
+        saves = "saves" if self.saves else "no dir"
+        more = f"{saves}, {self.before} steps before, {self.notes}, {self.given}, {self.tokenizer}"
+        return f"{self.way}, {' '.join(self.keys)}, {more}, faults {self.faults}"
+
+
+# ---- an undisturbed run ----------------------------------------------------------------------------------------------
+
+
+class Bench:
+    """What all seeds share: the library, the data, and the bits of undisturbed runs."""
+
+    def __init__(self, folder):
+        self.folder, self.known, self.lock = folder, {}, threading.Lock()
+        self.library = folder / "disturb.so"
+        source = Path(__file__).with_name("disturb.c")
+        subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", self.library, source, "-ldl"], check=True)
+        write_tokens(folder / "train_000.bin", made_tokens(2000, 50))
+
+    def config(self, folder):
+        return write_config(folder, model=MODEL, train=TRAIN, parallel="{}", schedule="{}",
+                            data=f'{{train: "{self.folder}/train_*.bin"}}')  # fmt: skip
+
+    def bits(self, t, d):
+        """The losses and norms of one stage: no schedule, number of stages or way to start changes them."""
+        with self.lock:
+            if (t, d) not in self.known:
+                folder = Path(tempfile.mkdtemp(dir=self.folder))
+                keys = [f"parallel.tensor={t}", f"parallel.data={d}", f"log.metrics={folder}/metrics.jsonl"]
+                config = self.config(folder)
+                ended = Job(config, *keys, "parallel.pipeline=1", "schedule.bpipe=off", env=environment()).end()
+                must(ended.code == 0, ended.stderr)
+                self.known[t, d] = steps_of(folder / "metrics.jsonl")
+                must(len(self.known[t, d]) == STEPS, "the undisturbed run has lost steps")
+            return self.known[t, d]
+
+
+def steps_of(metrics):
+    """{step: (loss, norm)}, the last time that each was trained."""
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    found = [json.loads(line) for line in lines if line.endswith("}")]
+    return {line["step"]: (line["loss"], line["grad_norm"]) for line in found if line["type"] == "step"}
+
+
+# ---- one disturbed run -----------------------------------------------------------------------------------------------
+
+
+class Trial:
+    def __init__(self, bench, case, folder):
+        self.bench, self.case, self.folder = bench, case, folder
+        self.saved, self.metrics, self.once = folder / "saved", folder / "metrics.jsonl", folder / "once"
+        self.config = bench.config(folder)
+        if case.tokenizer is not None:
+            self.name_tokenizer(case.tokenizer)
+        self.text, self.made, self.hosts = self.config.read_text(), [], None
+        self.done = []  # the faults that hit
+        self.others = []  # second starts
+
+    def name_tokenizer(self, name):
+        """Gives the data a side file that names a file elsewhere, or a pipe, as its tokenizer."""
+        shutil.copy(self.bench.folder / "train_000.bin", self.folder / "own_train_000.bin")
+        side = {"tokenizer": "tokenizers", "tokenizer_file": name, "vocab": 8, "eot": 0}
+        (self.folder / "own.json").write_text(json.dumps(side))
+        os.mkfifo(self.folder / "pipe")
+        (self.folder.parent / "secret").write_text("secret")
+        text = self.config.read_text().replace(f"{self.bench.folder}/train_*", f"{self.folder}/own_train_*")
+        self.config.write_text(text)
+
+    def prefix(self, given):
+        if self.case.way == "hosts":
+            return self.hosts.mpirun()
+        if given != "file":
+            source = f"< {self.config}" if given == "redirected" else f"< <(cat {self.config})"
+            return ["bash", "-c", f'exec "$@" {source}', "-"]
+        return mpirun(self.case.ranks) if self.case.way == "bare" else ()
+
+    def start(self, *more, disturbed=True):
+        case, changes = self.case, {"OMP_NUM_THREADS": "1"}
+        given = case.given if disturbed else "file"
+        call = case.call()
+        if disturbed:
+            changes.update(LD_PRELOAD=str(self.bench.library), DISTURB_FOLDER=str(self.folder))
+            if any(fault["kind"] != "call" for fault in case.faults):
+                changes["DISTURB_STEP_MS"] = str(STEP_MS)
+        if disturbed and call is not None:
+            changes.update(
+                DISTURB_RANK=str(call["rank"]), DISTURB_CALL=str(call["call"]), DISTURB_LASTS=str(call["lasts"]),
+                DISTURB_KIND=call["effect"], DISTURB_ONCE=str(self.once), DISTURB_JUMP=str(call["jump"]),
+            )  # fmt: skip
+        env = environment if case.way == "hand" else mpirun_environment
+        if case.way == "hosts":
+            changes["TMPDIR"] = "/dev/shm"
+        where = [f"checkpoint.dir={self.saved}"] if case.saves else []
+        resume = ["--resume-if-any", self.saved] if case.saves else []
+        config = self.config if given == "file" else "/dev/stdin"
+        job = Job(config, *case.keys, *where, f"log.metrics={self.metrics}", *more, prefix=self.prefix(given),
+                  arguments=resume, env=env(**changes))  # fmt: skip
+        job.config = self.folder  # which every process of the job has in its command line
+        self.made.append(job)
+        return job
+
+    # -- faults from outside
+
+    def moment(self, job, fault):
+        """Waits until the fault's moment; False if the run ends before it."""
+        if fault["step"] is not None:
+            steps = fault["step"] + self.case.before
+            reached = lambda: job.parent.poll() is not None or len(steps_of(self.metrics)) >= steps
+            wait_until(reached, "neither a step nor the end", BOUND_S)
+        elif fault["kind"] == "edit":  # the program that started the ranks has read the file by then
+            wait_until(lambda: job.parent.poll() is not None or launcher_process(job), "no mpirun", BOUND_S)
+        deadline = time.monotonic() + fault["after"]
+        while time.monotonic() < deadline and job.parent.poll() is None:
+            time.sleep(0.01)
+        return job.parent.poll() is None
+
+    def victim(self, job, fault):
+        kind = fault["kind"].removeprefix("kill ")
+        if kind == "parent":
+            return job.parent.pid
+        if kind == "mpirun":
+            return launcher_process(job)
+        if self.case.ranks == 1 and self.case.restarts == 0:
+            return job.parent.pid
+        return supervisor_process(job, fault["rank"]) if kind == "supervisor" else rank_process(job, fault["rank"])
+
+    def send(self, job, fault, *numbers, every=0.0):
+        pid = self.victim(job, fault)
+        for number in numbers if pid is not None else ():
+            os.kill(pid, number)
+            time.sleep(every)
+        return pid is not None
+
+    def strike(self, job, fault):
+        """Makes the fault; returns whether it hit."""
+        kind = fault["kind"]
+        if kind.startswith("kill"):
+            return self.send(job, fault, signal.SIGKILL)
+        if kind == "stop":
+            return self.send(job, fault, signal.SIGSTOP)
+        if kind == "slow":
+            return self.send(job, fault, *[signal.SIGSTOP, signal.SIGCONT] * 8, every=0.05)
+        if kind == "cut":
+            self.hosts.wire_is("down")
+        elif kind == "edit":
+            self.config.unlink()
+            if fault["to"] is not None:
+                self.config.write_text(re.sub(r"lr: 3.0e-3", fault["to"], self.text))
+        elif kind == "second":
+            self.second = self.start(disturbed=False)
+            self.others.append(self.second)
+        else:
+            job.parent.send_signal(fault["number"])
+            if kind == "signals":
+                time.sleep(0.3)
+                job.parent.send_signal(fault["number"])
+        return True
+
+    def disturb(self, job):
+        for fault in self.case.faults:
+            if fault["kind"] == "call":
+                continue
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError, TypeError):
+                if self.moment(job, fault):
+                    fault["at"] = time.monotonic()
+                    if self.strike(job, fault):
+                        self.done.append(fault)
+
+    # -- promises
+
+    def lone(self):
+        return self.case.ranks == 1 and self.case.restarts == 0
+
+    def sentences(self):
+        """What the last line may be if the code is 1, given the faults that hit."""
+        out, call = [], self.case.call()
+        for fault in self.done:
+            kind, rank = fault["kind"], rf"rank {fault['rank']}\b.*"
+            if kind == "kill rank":
+                out += [rank + DIED]
+            elif kind == "kill supervisor":
+                out += [rank + DIED, rank + LOST]
+            elif kind == "kill mpirun":
+                out += ["mpirun was killed by signal 9"]
+            elif kind in ("stop", "cut", "slow"):
+                out += [LOST] if kind != "slow" else []
+            elif kind == "signal":
+                out += ["stopped on request after step", "asked to stop before every rank had started"]
+            elif kind == "signals":
+                out += ["second signal", "stopped on request after step", "asked to stop before every rank"]
+                out += [r"rank \d+.*was killed"]
+        if call is not None and self.once.exists():
+            if call["effect"].isdigit():
+                out += [re.escape(os.strerror(int(call["effect"]))), re.escape(str(self.folder))]
+            else:
+                out += [rf"rank {call['rank']}\b.*" + DIED, LOST]
+        # A second start may hold the lock when this run starts again.
+        second = any(fault["kind"] == "second" for fault in self.done)
+        return out + (["another run saves its checkpoints there|holds checkpoints"] if second else [])
+
+    def killed_alone(self, code):
+        """Of one rank, faults end the program itself, and there is no other to speak."""
+        numbers = [fault["number"] for fault in self.done if "number" in fault]
+        call = self.case.call()
+        if call is not None and self.once.exists():
+            numbers += {"kill": [signal.SIGKILL], "abort": [signal.SIGABRT]}.get(call["effect"], [])
+        if any(fault["kind"] == "kill parent" for fault in self.done):
+            numbers.append(signal.SIGKILL)
+        return -code in numbers
+
+    def check_end(self, ended, seconds):
+        code, said = ended.code, [line for line in ended.said if line.strip()]
+        tail = "\n".join(said[-6:])
+        must(seconds < patience(BOUND_S) + 2 * TIMEOUT_S, f"took {seconds:.0f} s\n{tail}")
+        for fault in self.done:
+            if fault["kind"].startswith("kill") and self.case.restarts == 0 and self.case.way == "hand":
+                since = time.monotonic() - fault["at"]
+                must(since < patience(ENDS_WITHIN), f"ended {since:.0f} s after {fault['kind']}\n{tail}")
+        signalled = any(fault["kind"].startswith("signal") for fault in self.done)
+        if code == 0:
+            must(self.once.exists() or len(steps_of(self.metrics)) > 0, f"code 0 without a step\n{tail}")
+        elif code == 3:
+            must(signalled and self.case.saves, f"code 3 without a request, or without a place to save\n{tail}")
+            must("stopped on request after step" in ended.stderr, tail)
+        elif code < 0 or self.case.way != "hand":
+            must(self.killed_alone(code) or self.case.way != "hand", f"code {code}\n{tail}")
+            must(self.case.way == "hand" or self.done or self.once.exists(), f"code {code} without a fault\n{tail}")
+        else:
+            must(code in (1, 2), f"code {code}\n{tail}")
+            # A pipe of Open MPI's may bring its last lines after ours.
+            allowed = self.sentences()
+            true = any(re.search(pattern, line) for pattern in allowed for line in said[-2:])
+            must(true, f"code {code}, and no fault explains the last line\n{tail}")
+            early = code == 2 and not (self.case.call() and self.case.call()["effect"].isdigit() and self.once.exists())
+            must(not early or any(f["kind"] in ("second", "signal", "signals") for f in self.done), f"code 2\n{tail}")
+
+    def check_saved(self, *said):
+        """The newest checkpoint that was reported as saved is there and intact."""
+        reported = [name for text in said for name in re.findall(r"saved \S*/(step_\d+) ", text)]
+        if not reported:
+            return
+        there = {path.name for path in self.saved.glob("step_*")}
+        newest = max(reported)
+        must(newest in there, f"{newest} was reported as saved, and there are {sorted(there)}")
+        why = verify(self.saved / newest)
+        must(why is None, f"{newest} was reported as saved: {why}")
+
+    def left(self):
+        shared = [path for job in self.made for path in Path("/dev/shm").glob(f"trainer-{job.parent.pid}-*")]
+        both = [self.hosts.processes(0), self.hosts.processes(1)] if self.hosts is not None else []
+        # The processes that hold two hosts up have the folder in their command line too.
+        own = [] if self.hosts is not None else processes_with(f"{self.folder}/")
+        return own, shared, *both
+
+    def check_lost(self, said):
+        """Ranks that start again lose no more steps than this start had trained."""
+        for since, steps in re.findall(r"again from (?:step (\d+)|.*?), at most .*; lost: (\d+) step", said):
+            most = max(steps_of(self.metrics), default=0) - int(since or self.case.before)
+            must(int(steps) <= max(0, most), f"{steps} steps were lost of {most}\n{said}")
+
+    def check_refused(self):
+        """A data set that names a tokenizer outside of its folder, or a pipe, is refused before anything starts."""
+        ended = self.start(disturbed=False).end()
+        must(ended.code == 2 and "tokenizer_file" in ended.said[-1], f"code {ended.code}\n{ended.stderr}")
+        self.check_nothing_left()
+
+    def check_plan(self):
+        """What runs can be planned."""
+        words = ["-c", self.config, "--plan", *(word for key in self.case.keys for word in ("-o", key))]
+        planned = command("llama", *words)
+        must(planned.returncode == 0, f"--plan: {planned.stderr}")
+
+    def check_nothing_left(self):
+        wait_until(lambda: not any(self.left()), lambda: f"left: {self.left()}", 15)
+
+    def check_bits(self, complete):
+        whole, steps = self.bench.bits(*self.case.layout[1:]), steps_of(self.metrics)
+        wrong = [step for step, bits in steps.items() if bits != whole[step]]
+        must(not wrong, f"other bits at steps {wrong}: {[(steps[step], whole[step]) for step in wrong[:2]]}")
+        failed_writes = self.case.call() is not None and self.once.exists()
+        must(not complete or failed_writes or len(steps) == STEPS, f"steps {sorted(steps)}")
+        must(not complete or STEPS in steps or failed_writes, f"the last step is missing: {sorted(steps)}")
+
+    def check_second(self):
+        for job in self.others:
+            ended = job.end()
+            must(ended.code in (0, 1, 2), f"the second start: code {ended.code}\n{ended.stderr}")
+            must(ended.code == 0 or re.search(r"checkpoint\.dir|--resume|stopped|rank", ended.said[-1]), ended.stderr)
+            yield ended.stderr
+
+    def run(self):
+        if self.case.way == "hosts":
+            self.hosts = hosts.Hosts(self.folder)
+            self.hosts.start()
+        if self.case.tokenizer is not None:
+            return self.check_refused()
+        if self.case.notes is not None:
+            (self.saved / self.case.notes).mkdir(parents=True)
+            (self.saved / self.case.notes / "mine").touch()
+        if self.case.before > 0:
+            ended = self.start(f"train.steps={self.case.before}", disturbed=False).end()
+            must(ended.code == 0, f"undisturbed: {ended.stderr}")
+        began = time.monotonic()
+        job = self.start()
+        disturber = threading.Thread(target=self.disturb, args=(job,))
+        disturber.start()
+        if self.lone() and any(fault["kind"] == "stop" for fault in self.case.faults) or self.stops_unwatched():
+            over = lambda: job.parent.poll() is not None or is_stopped(job.parent.pid)
+            wait_until(over, "neither end nor stop", BOUND_S)
+            disturber.join()
+            with contextlib.suppress(ProcessLookupError):  # nobody watches a program of one rank, or the parent
+                os.kill(job.parent.pid, signal.SIGCONT)
+        ended = self.end(job)
+        seconds = time.monotonic() - began
+        disturber.join()
+        others = list(self.check_second())
+        self.check_end(ended, seconds)
+        self.check_nothing_left()
+        self.check_saved(ended.stderr, *others)
+        self.check_lost(ended.stderr)
+        self.check_bits(False)
+        self.config.write_text(self.text)
+        if self.hosts is not None:
+            self.hosts.wire_is("up")
+        last = self.end(self.start(disturbed=False))
+        must(last.code == 0, f"resumed without faults: code {last.code}\n{last.stderr}")
+        self.check_nothing_left()
+        self.check_bits(True)
+        if any(key.startswith("parallel.layers") for key in self.case.keys):
+            self.check_plan()
+        if self.case.notes is not None:
+            must(any(self.saved.glob(f"{self.case.notes}*/mine")), f"{self.case.notes} of the user is gone")
+        must(not list(self.saved.glob(".*")), f"left: {list(self.saved.glob('.*'))}")
+        if self.case.saves and self.case.every > 0:
+            must(any(self.saved.glob(f"step_{STEPS:08}*")), "the last checkpoint is missing")
+
+    def end(self, job):
+        """Waits for the end. A bare mpirun of Open MPI 4.1 now and then deadlocks in PMIx_server_finalize after its
+        ranks have ended; it is then killed, and its code taken as that of a run that was killed, or completed."""
+        since = time.monotonic()
+        while self.case.way != "hand" and job.parent.poll() is None:
+            time.sleep(0.1)
+            if job.ranks():
+                since = time.monotonic()
+            if time.monotonic() - since > patience(5):
+                job.parent.kill()
+                ended = job.end()
+                print(f"seed {self.case.seed}: mpirun hung after its ranks had ended", flush=True)
+                ended.code = 0 if len(steps_of(self.metrics)) == STEPS else 1
+                return ended
+        return job.end()
+
+    def stops_unwatched(self):
+        call = self.case.call()
+        return call is not None and call["effect"] == "stop" and call["rank"] == -1
+
+    def stop(self):
+        for job in self.made:
+            if job.parent.poll() is None:
+                job.parent.kill()
+                job.parent.communicate()
+        for pid in processes_with(f"{self.folder}/"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self.hosts is not None:
+            self.hosts.stop()
+
+
+def is_stopped(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+    return False
+
+
+def one(bench, seed, keep=False):
+    """Returns None, or what was not kept."""
+    case, folder = Case(seed), Path(tempfile.mkdtemp(prefix=f"seed{seed}_", dir=bench.folder))
+    trial = Trial(bench, case, folder)
+    try:
+        trial.run()
+        return None
+    except (AssertionError, OSError, subprocess.SubprocessError, KeyError, ValueError) as error:
+        where = "" if isinstance(error, Broken) else traceback.format_exc()
+        hit = f"hit: {[fault['kind'] for fault in trial.done]}, file call: {trial.once.exists()}"
+        return f"seed {seed}: {error}\n{where}  {case}\n  {hit}"
+    finally:
+        trial.stop()
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("seed", type=int, nargs="?", default=1)
+    parser.add_argument("count", type=int, nargs="?", default=100)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--keep", action="store_true")
+    asked = parser.parse_args()
+    folder, began, failures = Path(tempfile.mkdtemp(prefix="chaos_")), time.monotonic(), 0
+    try:
+        bench = Bench(folder)
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            seeds = range(asked.seed, asked.seed + asked.count)
+            for failure in pool.map(functools.partial(one, bench, keep=asked.keep), seeds):
+                failures += failure is not None
+                if failure is not None:
+                    print(failure, flush=True)
+    finally:
+        if not asked.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(f"{asked.count} seeds from {asked.seed}: {failures} failed, {time.monotonic() - began:.0f} s", flush=True)
+    return failures > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
