@@ -15,13 +15,13 @@ def weight_shapes(model):
     return gpt_shapes(model) if model["family"] == "gpt" else llama_shapes(model)
 
 
-def token_losses(model, weights, tokens):
-    """Cross-entropy of each next token, (sequences, seq_len), from tokens (sequences, seq_len + 1)."""
-    logits = gpt_logits if model["family"] == "gpt" else llama_logits
-    targets = tokens[:, 1:]
-    return functional.cross_entropy(
-        logits(model, weights, tokens[:, :-1]).flatten(0, 1), targets.flatten(), reduction="none"
-    ).view(targets.shape)
+def token_losses(model, weights, tokens, z_loss=0.0):
+    """Cross-entropy of each next token, (sequences, seq_len), from tokens (sequences, seq_len + 1), and z_loss times
+    the square of its logits' log-sum-exp."""
+    logits_of = gpt_logits if model["family"] == "gpt" else llama_logits
+    logits, targets = logits_of(model, weights, tokens[:, :-1]).flatten(0, 1), tokens[:, 1:]
+    losses = functional.cross_entropy(logits, targets.flatten(), reduction="none")
+    return (losses + z_loss * logits.logsumexp(-1) ** 2).view(targets.shape)
 
 
 def causal_attention(query, key, value):

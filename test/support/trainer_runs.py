@@ -429,6 +429,22 @@ def checkpoint_names(folder):
     return sorted(path.name for path in Path(folder).iterdir())
 
 
+def tensors_of(folder):
+    """Every tensor of a checkpoint: weights and moments."""
+    import numpy
+
+    found = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        data = path.read_bytes()
+        (length,) = struct.unpack("<Q", data[:8])
+        for name, entry in json.loads(data[8 : 8 + length]).items():
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                values = numpy.frombuffer(data[8 + length + begin : 8 + length + end], "<f4")
+                found[name] = values.reshape(entry["shape"])
+    return found
+
+
 def verify(folder):
     """Returns None, or why the checkpoint is not whole."""
     result = subprocess.run([TOOLS / "tool_verify", folder], capture_output=True, text=True)

@@ -63,6 +63,7 @@ CASES = {
     "evictions of a V": case(
         "llama", "parallel.pipeline=2", "schedule.bpipe=on", "schedule.name=zb-v", "schedule.evict_to=host"
     ),
+    "evictions and messages by NCCL inside a node": case("llama", *BPIPE, VIRTUAL_PEERS="0"),
     "a GPU for all stages": case("llama", *BPIPE, "hardware.share_gpu=true", **ONE_GPU),
     "a GPU for two tensor and two data ranks": case(
         "gpt", "parallel.tensor=2", "parallel.data=2", "hardware.share_gpu=true", "train.precision=bf16", **ONE_GPU
@@ -124,7 +125,7 @@ def write_config(folder, family, **sections):
         "model": SMALL[family],
         "data": f"{{train: {folder}/train.bin}}",
         "train": "{global_batch: 8, steps: 2, lr: 1.0e-3, warmup_steps: 1}",
-        "hardware": "{reserve_gib: 0.5}",
+        "hardware": "{reserve_gib: 2}",
         **sections,
     }
     path = folder / f"{family}_{uuid.uuid4().hex}.yaml"
@@ -136,13 +137,13 @@ def environment(**changes):
     return trainer_runs.environment(**{"OMP_NUM_THREADS": "1", "VIRTUAL_PATIENCE": "60", **changes})
 
 
-def run(config, family, *overrides, arguments=(), timeout=300, **changes):
+def run(config, family, *overrides, arguments=(), timeout=300, before=(), **changes):
     """One run of a trainer of build/virtual to its end, with its metrics; on a virtual GPU, unless an override says
     cpu."""
     metrics = config.parent / f"{uuid.uuid4().hex}.jsonl"
     own = (f"log.metrics={metrics}", "hardware.device=cuda", f"hardware.products={config.parent}/products.json")
     options = [item for text in (*own, *overrides) for item in ("-o", text)]
-    command = [*PREFIX, VIRTUAL / f"train_{family}", "-c", config, *options, *arguments]
+    command = [*before, *PREFIX, VIRTUAL / f"train_{family}", "-c", config, *options, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment(**changes))
     return trainer_runs.Ended(config, done.returncode, done.stdout, done.stderr).read_metrics(metrics)
 

@@ -30,6 +30,7 @@ struct Encounter {
     int type;
     int64_t bytes; // of the message; of all ranks' parts of a collective together
     int rounds;    // 2: an all-reduce
+    CostCollective collective;
     bool same(const Encounter &other) const {
         return comm == other.comm && sequence == other.sequence && source == other.source && target == other.target;
     }

@@ -11,11 +11,18 @@
 //   loading", "Concurrent execution"); here it always does.
 // - A kernel that waits for another GPU keeps its multiprocessors; one that finds none waits (NCCL user guide, "Using
 //   multiple NCCL communicators concurrently").
+// - A matrix product of Hopper's persistent kernels owns its multiprocessors until it ends. A collective that becomes
+//   ready when a product does has to start first: the product's stream waits for an event that the collective's stream
+//   records after its own wait (TransformerEngine orders the two for this reason, comm_gemm_overlap.cpp). This is
+//   demanded of a collective whose stream has nothing else to do by then.
+// - A GPU multiplies zeros faster than data, since fewer bits toggle and its clock is limited by power. So most
+//   products have to be timed with operands of several values (a tensor rank may have nothing but padding).
 #include "clock.h"
 #include "virtual.h"
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <set>
 #include <thread>
 #include <unistd.h>
@@ -26,6 +33,13 @@ struct VirtualStream {
     virtual_gpu::Clock clock;
     std::deque<virtual_gpu::Op> ops;
     double collectives; // seconds of those that no stream has waited for, in a dry run
+    // Calls so far that wait or communicate; where the latest collective lies among them, and whether it has to start
+    // before products of the stream that it waited for; how many calls of other streams this one has waited for.
+    int64_t calls, collective;
+    bool first;
+    cudaStream_t after;
+    std::map<cudaStream_t, int64_t> seen;
+    int64_t works, products, flats; // that have run: all work, products, products with an operand of a single value
 };
 
 namespace virtual_gpu {
@@ -44,6 +58,7 @@ struct Device {
     bool listens = false;  // to the bell of the job, not to `idle`
     bool messages = false; // messages_begin
     std::set<std::string> loaded;
+    Timed timed = {0, 0};
     std::string host_waits;
     cudaError_t error = cudaSuccess;
 };
@@ -109,6 +124,9 @@ std::vector<VirtualStream *> candidates(Device *d) {
 void finish(Device *d, VirtualStream *stream) {
     Op &op = stream->ops.front();
     if (op.started && op.remote) d->busy_blocks -= op.blocks;
+    stream->works += !op.event;
+    stream->products += op.flat != nullptr;
+    stream->flats += op.flat != nullptr && *op.flat;
     stream->ops.pop_front();
     progressed();
     d->changed.notify_all();
@@ -220,8 +238,7 @@ void stream_meet(cudaStream_t stream, const Encounter &encounter) {
     bool message = encounter.target >= 0;
     line_meet(stream->context % CONTEXTS, encounter);
     if (!message)
-        stream->collectives +=
-            encounter.rounds * cost_collective(&cost, (double)encounter.bytes, encounter.size, cost.tensor);
+        stream->collectives += cost_collective(&cost, encounter.collective, (double)encounter.bytes, encounter.size);
 }
 
 // Returns what a product takes beside collectives, whose kernels keep their multiprocessors. A product whose kernel was
@@ -292,7 +309,12 @@ void wait_for_device(const std::string &why) {
 
 // With CUDA_MODULE_LOADING=EAGER the program's own kernels are loaded at its start; libraries load theirs by
 // themselves, when they need them.
+//
+// The size of the libraries' kernels is not measured; 8 MiB each is a guess.
 void load_once(const std::string &kernel, bool library) {
+    constexpr int64_t LOADED_BYTES = 8 << 20;
+    static std::set<std::string> charged;
+    if (library && charged.insert(kernel).second && !memory_charge(LOADED_BYTES)) memory_charge(memory_left());
     if ((options().eager && !library) || !options().loads_late) return;
     {
         auto lock = device_lock();
@@ -305,9 +327,30 @@ void load_once(const std::string &kernel, bool library) {
     wait_for_device("the device to drain, so that " + kernel + " can be loaded at its first launch");
 }
 
+Timed products_timed() {
+    auto lock = device_lock();
+    return device().timed;
+}
+
 void messages_begin() {
     auto lock = device_lock();
     device().messages = true;
+}
+
+void note_collective(cudaStream_t stream) {
+    auto lock = device_lock();
+    stream->first = stream->after != nullptr && stream->after->seen[stream] >= stream->collective;
+    stream->collective = ++stream->calls;
+}
+
+void check_order(cudaStream_t stream, const std::string &product) {
+    auto lock = device_lock();
+    for (VirtualStream *other : device().streams)
+        if (other->first && other->after == stream && stream->seen[other] < other->collective - 1)
+            defect(
+                "%s is queued after a collective on %s, and may start before it and keep its multiprocessors until it "
+                "ends: nothing orders the two",
+                product.c_str(), stream_name(other->context % CONTEXTS));
 }
 
 // Who waits for what, on this rank.
@@ -339,13 +382,16 @@ struct Record {
     bool done = false;
     Clock clock;
     double seconds = 0;
+    cudaStream_t stream = nullptr;
+    int64_t works = 0, products = 0, flats = 0; // of the stream, before the event
 };
 
 struct VirtualEvent {
     bool timing;
     std::shared_ptr<Record> latest; // NULL: never recorded
     int mark = -1;                  // the same in a dry run (clock.h)
-    cudaStream_t stream = nullptr;  // that recorded it last, in a dry run
+    cudaStream_t stream = nullptr;  // that recorded it last
+    int64_t calls = 0;              // of the stream by then
 };
 
 static std::set<cudaEvent_t> &events() {
@@ -394,6 +440,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     auto at = std::find(d.streams.begin(), d.streams.end(), stream);
     if (at == d.streams.end()) defect("cudaStreamDestroy is given a stream that does not exist");
     d.streams.erase(at);
+    for (VirtualStream *other : d.streams) {
+        other->seen.erase(stream);
+        if (other->after == stream) other->after = nullptr;
+    }
     d.contexts[stream->context % CONTEXTS] = false;
     if (dry()) line_close(stream->context % CONTEXTS);
     d.left[(size_t)(stream->context % CONTEXTS)] = stream->clock;
@@ -441,10 +491,10 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     check_event(event, "cudaEventRecord");
     if (sticky() != cudaSuccess) return answer(sticky());
+    event->stream = stream, event->calls = stream->calls;
     if (dry()) {
         if (event->mark >= 0) mark_release(event->mark);
         event->mark = mark_make();
-        event->stream = stream;
         return line_record(stream->context % CONTEXTS, event->mark), answer(cudaSuccess);
     }
     auto record = std::make_shared<Record>();
@@ -454,9 +504,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     }
     Op op;
     op.what = "recording an event";
-    op.blocks = 0;
-    op.step = [record](const Access &access) {
+    op.blocks = 0, op.event = true;
+    op.step = [record, stream](const Access &access) {
         auto lock = device_lock();
+        record->stream = stream;
+        record->works = stream->works, record->products = stream->products, record->flats = stream->flats;
         record->clock = *access.clock;
         edge_release(record.get());
         record->seconds = real_seconds();
@@ -467,10 +519,18 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return answer(cudaSuccess);
 }
 
+static void note_wait(cudaStream_t stream, cudaStream_t other, int64_t calls) {
+    if (other == nullptr || other == stream) return;
+    auto lock = device_lock();
+    stream->calls++, stream->after = other;
+    stream->seen[other] = std::max(stream->seen[other], calls);
+}
+
 // "cudaStreamWaitEvent ... the most recent call to cudaEventRecord"; an event never recorded is no wait at all.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     check_event(event, "cudaStreamWaitEvent");
     if (sticky() != cudaSuccess) return answer(sticky());
+    note_wait(stream, event->stream, event->calls);
     if (dry()) {
         if (event->mark >= 0) line_wait(stream->context % CONTEXTS, event->mark);
         for (VirtualStream *other : device().streams)
@@ -485,7 +545,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (record == nullptr) return answer(cudaSuccess);
     Op op;
     op.what = "waiting for an event";
-    op.blocks = 0;
+    op.blocks = 0, op.event = true;
     op.step = [record, stream](const Access &) {
         auto lock = device_lock();
         if (!record->done) return OUTCOME_WAITS;
@@ -528,6 +588,13 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     return answer(sticky());
 }
 
+// Counts products that ran alone between two events whose times are compared.
+static void count_timed(const Record &start, const Record &end) {
+    int64_t products = end.products - start.products;
+    if (start.stream != end.stream || end.works - start.works != products) return;
+    device().timed.all += products, device().timed.flat += end.flats - start.flats;
+}
+
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
     check_event(start, "cudaEventElapsedTime");
     check_event(end, "cudaEventElapsedTime");
@@ -541,6 +608,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) 
     if (!start->timing || !end->timing || start->latest == nullptr || end->latest == nullptr)
         return answer(cudaErrorInvalidResourceHandle);
     if (!start->latest->done || !end->latest->done) return answer(cudaErrorNotReady);
+    count_timed(*start->latest, *end->latest);
     *ms = (float)(1e3 * (end->latest->seconds - start->latest->seconds));
     return answer(cudaSuccess);
 }

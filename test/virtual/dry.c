@@ -10,7 +10,6 @@
 #include "dry.h"
 
 #include "config/gpus.h"
-#include "device/cuda_load.h"
 #include "device/device.h"
 #include "engine/step_guard.h"
 #include "model/tensors.h"
@@ -93,8 +92,8 @@ Backend *__wrap_device_open(Device *device, const Config *config, World *world, 
 // ---------------------------------------------------------------- what a run leaves out
 
 __typeof__(tensors_init) __real_tensors_init, __wrap_tensors_init;
-void __wrap_tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers) {
-    if (!virtual_dry.on) __real_tensors_init(tensors, be, seed, layers);
+void __wrap_tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, double std) {
+    if (!virtual_dry.on) __real_tensors_init(tensors, be, seed, layers, std);
 }
 
 __typeof__(step_guard_decide) __real_step_guard_decide, __wrap_step_guard_decide;

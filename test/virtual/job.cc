@@ -62,6 +62,9 @@ Options read_options() {
     o.rounds = number("VIRTUAL_ROUND", 0) != 0;
     o.held = number("VIRTUAL_HELD", 0) != 0;
     o.taken = number("VIRTUAL_TAKEN_MIB", 0) << 20;
+    o.late = word("VIRTUAL_PAGEABLE", "") == "late";
+    o.mig = number("VIRTUAL_MIG", 0) != 0;
+    o.peers = !o.mig && number("VIRTUAL_PEERS", 1) != 0;
     return o;
 }
 

@@ -49,7 +49,7 @@ void begin_meeting(int number) {
     }
     if (nodes.size() == 1) {
         m->end = m->latest + (message ? cost_message(&cost(), bytes, cost().pair)
-                                      : e.rounds * cost_collective(&cost(), (double)e.bytes, e.size, cost().tensor));
+                                      : cost_collective(&cost(), e.collective, (double)e.bytes, e.size));
         m->state = MEETING_ENDS;
         return;
     }
@@ -191,8 +191,9 @@ void network_move(double time) {
         flow.used = false;
         Meeting *m = &t->meetings[flow.meeting];
         if (--m->flows > 0) continue;
-        int ranks = m->encounter.target >= 0 ? 1 : m->encounter.rounds * (m->encounter.size - 1);
-        m->end = std::max(m->end, time) + ranks * cost().latency;
+        bool message = m->encounter.target >= 0;
+        double rounds = message ? 1 : m->encounter.rounds * ceil(log2(m->encounter.size));
+        m->end = std::max(m->end, time) + rounds * cost().latency;
         m->state = MEETING_ENDS;
         wake_members(m, work);
     }

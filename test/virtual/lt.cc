@@ -3,6 +3,10 @@
 // program's doing. The heuristic knows the rules that are documented and no more: whether NVIDIA has a kernel for a
 // shape cannot be told here.
 //
+// A product of few results and many terms is split among blocks, whose sums are then added (CUBLASLT_ALGO_CONFIG_
+// SPLITK_NUM). CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE: "Intermediate results are stored in output type", and the mask of
+// the preference allows all schemes by default.
+//
 // The heuristic has three suggestions for a product, the third of which is the quickest on the clock. All compute the
 // same here (unless VIRTUAL_ROUND is set); NVIDIA's add in different orders. So two ranks that end with different
 // algorithms for one product would have different bits where they must have the same, which is a mistake of the
@@ -10,6 +14,7 @@
 #include "clock.h"
 #include "virtual.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cublasLt.h>
@@ -41,6 +46,7 @@ struct VirtualLayout {
 
 struct VirtualPreference {
     uint64_t workspace = 0;
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
     uint32_t alignment[4] = {256, 256, 256, 256};
 };
 
@@ -71,6 +77,7 @@ struct Call {
     float alpha, beta;
     int64_t m, n, k;
     uint64_t algorithm;
+    bool split; // sums of parts are stored in the type of D
 };
 
 void declare(const Access &access, const Call &call) {
@@ -131,8 +138,24 @@ std::vector<double> spread(const Call &call, int64_t batch) {
     return a;
 }
 
+enum { PARTS = 4 };
+
+double rounded(double value, cudaDataType_t type) {
+    double stored;
+    put_number(&stored, 0, type, value);
+    return number_at(&stored, 0, type);
+}
+
+// Adds what was summed since the last part to `parts`, in the type of D.
+void end_part(const Call &call, std::vector<double> *sum, std::vector<double> *parts) {
+    for (size_t row = 0; row < sum->size(); row++) {
+        (*parts)[row] = rounded((*parts)[row] + rounded((*sum)[row], call.c.type), call.c.type);
+        (*sum)[row] = 0.0;
+    }
+}
+
 void multiply(const Call &call, int64_t batch) {
-    std::vector<double> a = spread(call, batch), sum((size_t)call.m);
+    std::vector<double> a = spread(call, batch), sum((size_t)call.m), parts((size_t)call.m);
     const char *b = (const char *)call.b_data + batch * call.b.stride * width_of(call.b.type);
     char *d = (char *)call.d + batch * call.c.stride * width_of(call.c.type);
     bool turned = call.product.b == CUBLAS_OP_T;
@@ -143,6 +166,12 @@ void multiply(const Call &call, int64_t batch) {
             const double *__restrict__ from = a.data() + i * call.m;
             double *__restrict__ to = sum.data();
             for (int64_t row = 0; row < call.m; row++) to[row] += x * from[row];
+            if (call.split && (i + 1) % (call.k / PARTS) == 0) end_part(call, &sum, &parts);
+        }
+        if (call.split) {
+            end_part(call, &sum, &parts);
+            std::swap(sum, parts);
+            for (double &value : parts) value = 0.0;
         }
         for (int64_t row = 0; row < call.m; row++) {
             int64_t at = column * call.c.leading + row;
@@ -152,6 +181,16 @@ void multiply(const Call &call, int64_t batch) {
             put_number(d, at, call.c.type, after(call, batch, value, row, column));
         }
     }
+}
+
+// Whether all elements of an operand, in all matrices of the batch, are the same number.
+bool has_one_value(const VirtualLayout &l, const void *data) {
+    double first = number_at(data, 0, l.type);
+    for (int64_t i = 0; i < l.batch; i++)
+        for (int64_t column = 0; column < l.columns; column++)
+            for (int64_t row = 0; row < l.rows; row++)
+                if (number_at(data, i * l.stride + column * l.leading + row, l.type) != first) return false;
+    return true;
 }
 
 bool has_aux(int epilogue) {
@@ -194,6 +233,10 @@ uint64_t shape_mark(int64_t m, int64_t n, int64_t k) {
 bool made_for(const uint64_t *algorithm, const VirtualProduct *product, int64_t m, int64_t n, int64_t k) {
     return algorithm[0] == ALGORITHM && algorithm[1] < SUGGESTIONS && algorithm[6] == (uint64_t)product->epilogue &&
            algorithm[7] == shape_mark(m, n, k);
+}
+
+bool splits(int64_t m, int64_t n, int64_t k, const VirtualPreference *preference) {
+    return (preference->reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0 && k >= 16 * std::max(m, n);
 }
 
 // What every rank has to compute in one way.
@@ -307,6 +350,11 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *prefer
     }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     compare_algorithms();
+    Timed timed = products_timed();
+    if (2 * timed.flat > timed.all)
+        defect("%lld of the %lld times of products that were read are of an operand with a single value: a GPU "
+               "multiplies zeros faster than data",
+               (long long)timed.flat, (long long)timed.all);
     delete handle;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -318,6 +366,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
                                                     size_t bytes) {
     return set_attribute({{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &preference->workspace, 8},
+                          {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &preference->reductions, 4},
                           {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &preference->alignment[0], 4},
                           {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &preference->alignment[1], 4},
                           {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &preference->alignment[2], 4},
@@ -341,7 +390,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                  preference->alignment[0],
                                  preference->alignment[1],
                                  preference->alignment[3],
-                                 (uint64_t)(a->type == CUDA_R_16BF),
+                                 (uint64_t)splits(m, n, k, preference),
                                  (uint64_t)product->epilogue,
                                  shape_mark(m, n, k)};
         memcpy(results[i].algo.data, algorithm, sizeof algorithm);
@@ -372,9 +421,20 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
                               cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *algorithm, void *workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
     if (sticky() != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
-    Call call = {
-        *product, *a_layout, *b_layout, *c_layout,         a, b, d, *(const float *)alpha, *(const float *)beta,
-        0,        0,         0,         algorithm->data[1]};
+    Call call = {*product,
+                 *a_layout,
+                 *b_layout,
+                 *c_layout,
+                 a,
+                 b,
+                 d,
+                 *(const float *)alpha,
+                 *(const float *)beta,
+                 0,
+                 0,
+                 0,
+                 algorithm->data[1],
+                 algorithm->data[5] != 0};
     if (!consistent(product, a_layout, b_layout, c_layout, &call.m, &call.n, &call.k) || c != d)
         return CUBLAS_STATUS_INVALID_VALUE;
     const uint64_t *chosen = algorithm->data;
@@ -391,6 +451,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
               true);
     Op op;
     op.what = text("a product of %lld x %lld x %lld", (long long)call.m, (long long)call.n, (long long)call.k);
+    check_order(stream, op.what);
+    if (product->multiprocessors > 0 && clusters_used())
+        defect("%s leaves %d multiprocessors, about %d in each GPC, and NCCL's kernels come in clusters of 4 blocks",
+               op.what.c_str(), (int)MULTIPROCESSORS - product->multiprocessors,
+               ((int)MULTIPROCESSORS - product->multiprocessors) / 8);
     ran[signature(*product, *a_layout, *b_layout, *c_layout, chosen)] = {chosen[1], op.what};
     if (dry()) {
         declare(host_access(op.what.c_str()), call);
@@ -401,8 +466,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
         op.seconds *= TAKES[chosen[1]];
         op.seconds = beside_collectives(stream, op.seconds, product->multiprocessors);
     }
-    op.step = [call, workspace](const Access &access) {
+    op.flat = std::make_shared<bool>(false);
+    op.step = [call, workspace, flat = op.flat](const Access &access) {
         declare(access, call);
+        *flat = has_one_value(call.a, call.a_data) || has_one_value(call.b, call.b_data);
         if (workspace != nullptr) touch(access, workspace, 64, true); // shared by streams only with an order between
         for (int64_t i = 0; i < call.c.batch; i++) multiply(call, i);
         return OUTCOME_DONE;

@@ -93,7 +93,7 @@ size_t up(size_t bytes, size_t unit) {
 
 struct Handle {
     uint32_t magic;
-    int32_t process, node;
+    int32_t process, node, gpu;
     uint64_t offset, size;
     int64_t number;
 };
@@ -160,6 +160,14 @@ cudaError_t memory_context() {
     }
     arena();
     return cudaSuccess;
+}
+
+bool memory_charge(int64_t bytes) {
+    arena();
+    JobLock lock;
+    if (not_held() < bytes) return false;
+    job()->held[node() * options().gpus + current_gpu()] += bytes;
+    return true;
 }
 
 int64_t memory_left() {
@@ -253,7 +261,7 @@ cudaError_t memory_export(cudaIpcMemHandle_t *handle, void *memory) {
         defect("cudaIpcGetMemHandle shares device allocation %lld of %zu bytes: with less than whole blocks of 2 MiB "
                "the driver shares what else lies in the block",
                (long long)region.number, region.size);
-    Handle made = {HANDLE, process(), node(), region.offset, region.size, region.number};
+    Handle made = {HANDLE, process(), node(), current_gpu(), region.offset, region.size, region.number};
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &made, sizeof made);
     return cudaSuccess;
@@ -282,6 +290,9 @@ cudaError_t memory_import(void **memory, const cudaIpcMemHandle_t *handle) {
     if (h.node != node()) return cudaErrorMapBufferObjectFailed;
     // A process cannot open its own handles: cuIpcOpenMemHandle, CUDA_ERROR_INVALID_CONTEXT.
     if (h.process == process()) return cudaErrorDeviceUninitialized;
+    // "CUDA 10.1 and later can use P2P with invisible devices" (NCCL's transport/p2p.cc): the lender's GPU need not be
+    // visible here.
+    if (!options().peers && h.gpu != current_gpu()) return cudaErrorPeerAccessUnsupported;
     arena();
     int fd = open_arena_of(h.process);
     if (fd < 0) return cudaErrorMapBufferObjectFailed;

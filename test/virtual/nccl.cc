@@ -12,8 +12,13 @@
 //   queued when their sender has said that the message comes (docs/cuda.md, "Messages between stages"): the receiver
 //   knows by then, from its peer's messages, of all but the last few calls that the sender made before its send.
 // - In place means that the rank's part of the larger buffer is the smaller one (user guide, "In-place operations").
+// - ncclCommDestroy is "an intra-node collective call, which all ranks on the same node should call to avoid a hang"
+//   (user guide, "Destroying a communicator"): a rank's proxy thread ends when its peers of the node have closed their
+//   connections, and init.cc joins it. "All active ranks are required to call [ncclCommAbort] in order to abort".
 // - A GPU is in a communicator once (init.cc: "Duplicate GPU detected").
 // - A kernel that waits owns its blocks' multiprocessors (GROUP_BLOCKS each, or maxCTAs).
+// - From compute capability 9.0 on NCCL launches clusters of four blocks (init.cc: cgaClusterSize), which share the
+//   multiprocessors of one GPC. A product that leaves some leaves about three in each GPC.
 // - Ranks that launch the kernels of several communicators in different orders need room for all of them at once, or
 //   what waits may keep out what it waits for (user guide, "Using multiple NCCL communicators concurrently"). Here the
 //   communicators of a rank have to fit together on the smallest GPU with NVLink, in whatever order they are used.
@@ -31,14 +36,20 @@
 using namespace virtual_gpu;
 
 struct VirtualComm {
-    int index, rank, size, blocks;
+    int index, rank, size, blocks, cluster;
+    int64_t bytes = 0; // of its buffers
     uint64_t collectives = 0;
     std::map<std::pair<int, int>, uint64_t> messages; // from, to
     std::map<std::pair<int, int>, bool> connected;
     uint32_t called = 0;
+    bool aborted = false;
 };
 
 namespace {
+
+// Of a channel's connections in both directions, of ring and tree: 10 MiB to receive and 2 MiB to send (NCCL's init.cc,
+// p2p.cc: LL, LL128 and Simple).
+constexpr int64_t CHANNEL_BYTES = 2 * (10 + 2) << 20;
 
 enum Kind { KIND_MESSAGE, KIND_ALL_REDUCE, KIND_ALL_GATHER, KIND_REDUCE_SCATTER };
 enum { GROUP_BLOCKS = 24, SMALLEST_GPU = 108, LAST_CALLS = 16, TAKEN = 9 };
@@ -49,6 +60,13 @@ std::string fault_text;
 
 Communicator *shared(const VirtualComm *comm) {
     return &job()->comms[comm->index];
+}
+
+// Whether this rank aborted, or one of another node did, which closes a socket. Ranks of one node share memory, and see
+// nothing.
+bool cut_off(const VirtualComm *comm) {
+    int on = shared(comm)->aborted_on;
+    return comm->aborted || (on > 0 && on != 1 + node());
 }
 
 int64_t width(int type) {
@@ -155,7 +173,7 @@ Outcome send(Part &p, const Access &access) {
     }
     JobLock lock;
     Post *post = &job()->posts[p.post];
-    if (post->phase != TAKEN && !shared(p.comm)->aborted) return OUTCOME_WAITS;
+    if (post->phase != TAKEN && !cut_off(p.comm)) return OUTCOME_WAITS;
     post->used = false;
     return OUTCOME_DONE;
 }
@@ -175,7 +193,7 @@ Outcome receive(Part &p, const Access &access) {
     int at = -1;
     {
         JobLock lock;
-        if (shared(p.comm)->aborted) return OUTCOME_DONE;
+        if (cut_off(p.comm)) return OUTCOME_DONE;
         for (int i = 0; i < POSTS && at < 0; i++)
             if (same(job()->posts[i], p) && job()->posts[i].phase != TAKEN) at = i;
         if (at < 0) return OUTCOME_WAITS;
@@ -258,7 +276,7 @@ Outcome collective(Part &p, const Access &access) {
         Post copies[RANKS];
         {
             JobLock lock;
-            if (shared(p.comm)->aborted) return job()->posts[p.post].used = false, OUTCOME_DONE;
+            if (cut_off(p.comm)) return job()->posts[p.post].used = false, OUTCOME_DONE;
             if (find_posts(p, posts) < p.comm->size) return OUTCOME_WAITS;
             for (int r = 0; r < p.comm->size; r++) copies[r] = job()->posts[posts[r]];
         }
@@ -287,12 +305,12 @@ Outcome collective(Part &p, const Access &access) {
 
 bool both_called(const VirtualComm *comm, int from, int to) {
     const uint8_t *first = shared(comm)->first[from][to];
-    return (first[0] && first[1]) || shared(comm)->aborted;
+    return (first[0] && first[1]) || cut_off(comm);
 }
 
 bool all_called(const VirtualComm *comm, int kind) {
     for (int r = 0; r < comm->size; r++)
-        if ((shared(comm)->called[r] >> kind & 1) == 0) return shared(comm)->aborted;
+        if ((shared(comm)->called[r] >> kind & 1) == 0) return cut_off(comm);
     return true;
 }
 
@@ -330,12 +348,17 @@ Encounter encounter(const Part &p) {
     e.size = p.comm->size, e.sequence = p.sequence, e.count = p.count, e.type = p.type;
     e.bytes = p.count * width(p.type) * (p.kind == KIND_ALL_GATHER || p.kind == KIND_REDUCE_SCATTER ? e.size : 1);
     e.rounds = p.kind == KIND_ALL_REDUCE ? 2 : 1;
+    e.collective = p.kind == KIND_ALL_REDUCE       ? COST_ALL_REDUCE
+                   : p.kind == KIND_REDUCE_SCATTER ? COST_REDUCE_SCATTER
+                                                   : COST_ALL_GATHER;
     return e;
 }
 
 ncclResult_t launch(std::shared_ptr<Part> part) {
     announce(*part);
     connect(*part);
+    if (part->kind != KIND_MESSAGE) note_collective(part->stream);
+    if (part->comm->cluster > 1) clusters_used() = true;
     if (dry()) {
         stream_meet(part->stream, encounter(*part));
         return ncclSuccess;
@@ -356,7 +379,7 @@ ncclResult_t launch(std::shared_ptr<Part> part) {
 
 ncclResult_t call(Part part) {
     VirtualComm *comm = part.comm;
-    if (shared(comm)->aborted) return last_error = "socketProgress: Connection closed by remote peer", ncclRemoteError;
+    if (cut_off(comm)) return last_error = "socketProgress: Connection closed by remote peer", ncclRemoteError;
     if (sticky() != cudaSuccess)
         return last_error = "Cuda failure 'unspecified launch failure'", ncclUnhandledCudaError;
     if (part.in != nullptr) range(part.in, in_count(part) * width(part.type), describe(part).c_str());
@@ -406,7 +429,32 @@ int join_communicator(const ncclUniqueId &id, int size, int rank) {
     return found;
 }
 
+// Waits until the other ranks have called too: those of this node, or all.
+void leave_communicator(const VirtualComm *comm, bool of_node, const char *call) {
+    Communicator *all = shared(comm);
+    memory_charge(-comm->bytes);
+    {
+        JobLock lock;
+        blocks_in_use() -= comm->blocks;
+        all->leaves[comm->rank] = true;
+    }
+    ring();
+    auto others_called = [=] {
+        for (int r = 0; r < comm->size; r++)
+            if (!all->leaves[r] && (!of_node || all->node[r] == node())) return false;
+        return true;
+    };
+    host_waits(others_called, text("the other ranks' %s of a communicator of %d", call, comm->size), true);
+    JobLock lock;
+    if (++all->left == all->size) all->used = false;
+}
+
 } // namespace
+
+bool &virtual_gpu::clusters_used() {
+    static bool used = false;
+    return used;
+}
 
 void virtual_gpu::check_unregistered(const Region &region) {
     for (const Registered *each : registrations)
@@ -482,17 +530,20 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     VirtualComm *comm = new VirtualComm();
     comm->rank = rank, comm->size = size;
     comm->blocks = config != nullptr && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : (int)GROUP_BLOCKS;
+    comm->cluster = config != nullptr && config->cgaClusterSize != NCCL_CONFIG_UNDEF_INT ? config->cgaClusterSize : 4;
     if ((blocks_in_use() += comm->blocks) > SMALLEST_GPU)
         defect(
             "ncclCommInitRank: the communicators of this rank have kernels of %lld blocks in all, of which %d fit at "
             "once: used in different orders on two ranks, what waits keeps out what it waits for (set maxCTAs)",
             (long long)blocks_in_use(), (int)SMALLEST_GPU);
+    comm->bytes = comm->blocks * CHANNEL_BYTES;
+    if (!memory_charge(comm->bytes)) return last_error = "Cuda failure 2 'out of memory'", ncclUnhandledCudaError;
     comm->index = join_communicator(id, size, rank);
     Communicator *all = shared(comm);
     host_waits([all] { return __atomic_load_n(&all->joined, __ATOMIC_SEQ_CST) >= all->size; },
                text("the other ranks of a communicator of %d (ncclCommInitRank)", size), true);
     for (int r = 0; r < size; r++)
-        if (r != rank && all->gpu[r] == all->gpu[rank] && all->node[r] == all->node[rank]) {
+        if (r != rank && (options().mig || all->gpu[r] == all->gpu[rank]) && all->node[r] == all->node[rank]) {
             last_error =
                 text("Duplicate GPU detected : rank %d and rank %d both on CUDA device %d", rank, r, all->gpu[rank]);
             return ncclInvalidUsage;
@@ -503,19 +554,17 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     wait_for_device("the device to drain, so that a communicator can end (ncclCommDestroy)");
-    JobLock lock;
-    blocks_in_use() -= comm->blocks;
-    if (++shared(comm)->left == shared(comm)->size) shared(comm)->used = false;
+    leave_communicator(comm, true, "ncclCommDestroy");
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     {
         JobLock lock;
-        blocks_in_use() -= comm->blocks;
-        shared(comm)->aborted = true;
+        comm->aborted = true;
+        shared(comm)->aborted_on = 1 + node();
     }
-    ring();
+    leave_communicator(comm, false, "ncclCommAbort");
     return ncclSuccess;
 }
 
@@ -523,7 +572,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     static uint64_t asked = 0;
     bool fails = fault_comes("nccl", ++asked);
     if (fails) last_error = "socketPollConnect: connect to 10.0.0.2 returned Connection refused";
-    *state = fails || shared(comm)->aborted ? ncclRemoteError : ncclSuccess;
+    *state = fails || cut_off(comm) ? ncclRemoteError : ncclSuccess;
     return ncclSuccess;
 }
 

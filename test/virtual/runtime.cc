@@ -3,6 +3,7 @@
 #include "emulate.h"
 #include "virtual.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <sys/mman.h>
@@ -13,7 +14,7 @@ namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int chosen_gpu = 0;
-int first_gpu = -1;
+int first_gpu = -1; // of the node
 
 int capability() {
     return dry() ? dry_figures().capability : 90;
@@ -23,15 +24,30 @@ int multiprocessors() {
     return dry() ? dry_figures().multiprocessors : (int)MULTIPROCESSORS;
 }
 
-// CUDA_VISIBLE_DEVICES is not modelled: every process sees the GPUs of its node.
-cudaError_t driver_state(int *count) {
+// The GPUs of the node that this process sees, in its own order. "If one of the indices is invalid, only the devices
+// whose index precedes the invalid index are visible to CUDA applications" (programming guide, CUDA_VISIBLE_DEVICES).
+std::vector<int> visible_gpus() {
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    std::vector<int> seen;
+    for (int gpu = 0; list == nullptr && gpu < options().gpus; gpu++) seen.push_back(gpu);
+    for (const char *at = list; at != nullptr && *at != '\0';) {
+        char *end;
+        long gpu = strtol(at, &end, 10);
+        bool known = end != at && gpu >= 0 && gpu < options().gpus;
+        if (!known || std::find(seen.begin(), seen.end(), (int)gpu) != seen.end()) break;
+        seen.push_back((int)gpu);
+        at = *end == ',' ? end + 1 : end;
+    }
+    return seen;
+}
+
+cudaError_t driver_state(std::vector<int> *gpus) {
     const std::string &driver = options().driver;
-    *count = 0;
+    gpus->clear();
     if (driver == "none") return cudaErrorInsufficientDriver;
     if (atoi(driver.c_str()) < CUDART_VERSION / 1000 * 1000) return cudaErrorInsufficientDriver;
-    if (options().gpus == 0) return cudaErrorNoDevice;
-    *count = options().gpus;
-    return cudaSuccess;
+    *gpus = visible_gpus();
+    return gpus->empty() ? cudaErrorNoDevice : cudaSuccess;
 }
 
 void store(const void *to, int value, size_t bytes) {
@@ -174,17 +190,21 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 }
 
 cudaError_t cudaGetDeviceCount(int *count) {
-    return answer(driver_state(count));
+    std::vector<int> gpus;
+    cudaError_t error = driver_state(&gpus);
+    *count = (int)gpus.size();
+    return answer(error);
 }
 
 cudaError_t cudaSetDevice(int device) {
-    int count = 0;
-    cudaError_t error = driver_state(&count);
+    std::vector<int> gpus;
+    cudaError_t error = driver_state(&gpus);
     if (error != cudaSuccess) return answer(error);
-    if (device < 0 || device >= count) return answer(cudaErrorInvalidDevice);
+    if (device < 0 || device >= (int)gpus.size()) return answer(cudaErrorInvalidDevice);
     chosen_gpu = device;
-    if (first_gpu < 0) first_gpu = device;
-    if (first_gpu != device) defect("a process uses two GPUs, %d and %d", first_gpu, device);
+    int gpu = gpus[(size_t)device];
+    if (first_gpu < 0) first_gpu = gpu;
+    if (first_gpu != gpu) defect("a process uses two GPUs, %d and %d", first_gpu, gpu);
     cudaError_t made = memory_context();
     return answer(made != cudaSuccess ? made : sticky());
 }
@@ -195,19 +215,24 @@ cudaError_t cudaGetDevice(int *device) {
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
-    int count = 0;
-    cudaError_t error = driver_state(&count);
+    std::vector<int> gpus;
+    cudaError_t error = driver_state(&gpus);
     if (error != cudaSuccess) return answer(error);
-    if (device < 0 || device >= count) return answer(cudaErrorInvalidDevice);
+    if (device < 0 || device >= (int)gpus.size()) return answer(cudaErrorInvalidDevice);
+    int gpu = gpus[(size_t)device];
     memset(properties, 0, sizeof *properties);
-    snprintf(properties->name, sizeof properties->name, "%s", dry() ? dry_figures().gpu : "NVIDIA H100 80GB HBM3");
-    std::string uuid = text("node %2d gpu %2d    ", node(), device);
+    snprintf(properties->name, sizeof properties->name, "%s",
+             dry()           ? dry_figures().gpu
+             : options().mig ? "NVIDIA H100 80GB HBM3 MIG 3g.40gb"
+                             : "NVIDIA H100 80GB HBM3");
+    std::string uuid = text("node %2d gpu %2d    ", node(), gpu);
     memcpy(properties->uuid.bytes, uuid.data(), sizeof properties->uuid.bytes);
     properties->totalGlobalMem = (size_t)memory_total();
     properties->major = capability() / 10, properties->minor = capability() % 10;
     properties->multiProcessorCount = multiprocessors();
     properties->sharedMemPerBlockOptin = 232448;
-    properties->pciBusID = 16 + device;
+    properties->pciDomainID = node();                      // nodes share this machine
+    properties->pciBusID = 16 + (options().mig ? 0 : gpu); // of MIG's instances: the whole GPU's
     return answer(cudaSuccess);
 }
 
@@ -217,7 +242,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
-    *can = device != peer;
+    *can = options().peers && device != peer;
     return answer(cudaSuccess);
 }
 
@@ -281,6 +306,10 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
     return answer(cudaSuccess);
 }
 
+// Of an upload from pageable memory as many bytes are always copied aside (the same page: "for transfers of 64 KB or
+// less").
+constexpr size_t STAGED = 64 << 10;
+
 // Runtime API, "API synchronization behavior": from pageable memory to the device the call returns when the source has
 // been copied aside, maybe before the device has it; from the device to pageable memory it returns when the copy is
 // complete; from and to pinned memory it is asynchronous.
@@ -303,7 +332,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
         return pageable_to ? cudaStreamSynchronize(stream) : answer(cudaSuccess);
     }
     std::shared_ptr<std::vector<char>> aside;
-    if (pageable_from && !host_to)
+    if (pageable_from && !host_to && !(options().late && bytes > STAGED))
         aside = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
     enqueue(stream, copy_op(to, from, bytes, !pageable_from, !pageable_to, aside));
     if (pageable_to) return cudaStreamSynchronize(stream);

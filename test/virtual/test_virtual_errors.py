@@ -42,7 +42,9 @@ def refused(*arguments, **keywords):
         ({"VIRTUAL_DRIVER": "none"}, "no NVIDIA driver is installed here"),
         (
             {"VIRTUAL_DRIVER": "12020"},
-            r"the NVIDIA driver knows CUDA up to 12\.2, .* built with 13\.0: update the driver",
+            r"the NVIDIA driver knows CUDA up to 12\.2, .* built with 13\.0; build it with the toolkit of CUDA 12\.2, "
+            r".*"
+            r"cuda-compat-13-0 first in LD_LIBRARY_PATH, or update the driver",
         ),
         ({"VIRTUAL_GPUS": "0"}, "the NVIDIA driver shows no GPU"),
     ],
@@ -58,6 +60,13 @@ def test_fewer_gpus_than_ranks_are_refused_with_both_counts(tmp_path):
     assert re.search(r"4 ranks .* 2 GPUs", said) and "hardware.share_gpu" in said, said
 
 
+def test_instances_of_one_gpu_are_refused_unless_ranks_may_share_it(tmp_path):
+    said = refused(tmp_path, *TWO, VIRTUAL_MIG="1", VIRTUAL_GPUS="2")
+    assert re.search(r"MIG 3g\.40gb\), and 2 would share one; .* hardware\.share_gpu: true", said), said
+    config = write_config(tmp_path, "llama")
+    virtual_runs.trained(config, "llama", *TWO, "hardware.share_gpu=true", VIRTUAL_MIG="1", VIRTUAL_GPUS="2")
+
+
 @pytest.mark.every_case
 @pytest.mark.parametrize(
     "taken, needs",
@@ -69,6 +78,25 @@ def test_memory_that_other_programs_hold_is_missing_before_anything_is_allocated
     free = r"GPU (\d), NVIDIA H100 80GB HBM3: [\d.]+ MiB of 79\.18 GiB are free, and " + needs + r" [\d.]+ MiB more"
     assert re.search(free, said) and "other programs" in said and "nvidia-smi" in said, said
     assert needs == "the start needs" or re.search(r"^rank (\d), stage \1: GPU \1, ", said), said
+
+
+@pytest.mark.parametrize(
+    "taken, options, environment",
+    [("80340", TWO, APART), ("80000", WIDE, {}), ("80280", (), {})],
+    ids=["links", "tensor ranks", "libraries"],
+)
+def test_memory_that_nccl_and_the_libraries_need_is_missing_with_a_sentence(tmp_path, taken, options, environment):
+    said = refused(tmp_path, *options, VIRTUAL_TAKEN_MIB=taken, **environment)
+    free = r"GPU \d, NVIDIA H100 80GB HBM3: [\d.]+ MiB of 79\.18 GiB are free, and this stage needs"
+    assert re.search(free, said), said
+
+
+def test_a_reserve_that_libraries_exceed_is_named_with_what_they_hold(tmp_path):
+    config = write_config(tmp_path, "llama")
+    ended = virtual_runs.trained(config, "llama", "hardware.reserve_gib=0.5", arguments=("-v",))
+    held = re.search(r"found: context, .* hold up to ([\d.]+) GiB of a GPU", ended.stderr)
+    assert held and 0.5 < float(held[1]) < 2, ended.stderr
+    assert re.search(r"more than hardware\.reserve_gib, 0\.5; plan with -o hardware\.reserve_gib=", ended.stderr)
 
 
 @pytest.mark.parametrize("options", [TWO, BPIPE, WIDE, ()], ids=["two stages", "bpipe", "tensor ranks", "one rank"])

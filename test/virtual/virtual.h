@@ -52,6 +52,9 @@ struct Options {
     bool rounds;               // VIRTUAL_ROUND: cuBLASLt's algorithms round differently
     bool held;                 // VIRTUAL_HELD: products beside collectives take longer
     int64_t taken;             // bytes of the GPU that other programs hold
+    bool peers;                // VIRTUAL_PEERS: the GPUs of a node reach each other's memory
+    bool late;                 // VIRTUAL_PAGEABLE=late: large uploads read ordinary memory when they are executed
+    bool mig;                  // VIRTUAL_MIG: they are instances of one GPU
 };
 const Options &options();
 // VIRTUAL_FAULT=KIND@N or KIND@N@RANK: whether this fault comes at this count, or has come.
@@ -91,10 +94,12 @@ struct Post {
 };
 
 struct Communicator {
-    bool used, aborted;
+    bool used;
     char id[128];
     int size, joined, left;
+    int aborted_on; // one more than the node of a rank that aborted; 0: none did
     int process[RANKS], gpu[RANKS], node[RANKS];
+    bool leaves[RANKS];             // ncclCommDestroy or ncclCommAbort was called
     uint32_t called[RANKS];         // collectives that a rank has called at least once, a bit each
     uint8_t first[RANKS][RANKS][2]; // messages from..to of which the sender, the receiver has made its first call
 };
@@ -205,7 +210,8 @@ cudaError_t memory_export(cudaIpcMemHandle_t *handle, void *memory);
 char *arena_of(int process); // another process's device memory, mapped here
 cudaError_t memory_import(void **memory, const cudaIpcMemHandle_t *handle);
 cudaError_t memory_close(void *memory);
-cudaError_t memory_context(); // of this process: made now, or no room
+cudaError_t memory_context();      // of this process: made now, or no room
+bool memory_charge(int64_t bytes); // takes them, or gives back those below 0; false: no room
 int64_t memory_total();
 int64_t memory_left();
 uint64_t arena_offset(const void *memory, int *owner); // of device memory, also of a mapped one
@@ -230,13 +236,23 @@ struct Op {
     int blocks = 1; // multiprocessors that it owns while it waits; 0: it is no kernel
     bool started = false;
     bool remote = false;                                   // what it waits for is in another process
+    bool event = false;                                    // records one or waits for one: takes no time
+    std::shared_ptr<bool> flat;                            // of a product: whether an operand has a single value
     std::shared_ptr<char> call = std::make_shared<char>(); // where the host's call and its execution meet (fibers.cc)
     double seconds = 0;                                    // in a dry run (clock.h)
 };
 
+// Products between two events whose times were compared: all, and those with an operand of a single value.
+struct Timed {
+    int64_t all, flat;
+};
+Timed products_timed();
+
 void enqueue(cudaStream_t stream, Op op);
 void host_waits(const std::function<bool()> &done, const std::string &what, bool remote);
 void wait_for_device(const std::string &why); // until all streams are empty
+void note_collective(cudaStream_t stream);
+void check_order(cudaStream_t stream, const std::string &product); // after the collectives that were queued before it
 void load_once(const std::string &kernel, bool library);
 void messages_begin(); // from now on a receive may wait on this device for its sender
 Clock &stream_clock(cudaStream_t stream);
@@ -256,6 +272,9 @@ void tsan_touch(const void *memory, int64_t bytes, bool writes);
 void fiber_run(void **fiber, void *from, void *to, const std::function<void()> &step);
 void edge_release(void *token);
 void edge_acquire(void *token);
+
+// --- nccl.cc
+bool &clusters_used(); // whether a kernel of NCCL's was launched in clusters of several blocks
 
 // --- host.cc
 void connect_messages();
