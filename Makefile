@@ -121,5 +121,5 @@ docs: programs
 clean:
 	rm -rf $(BUILD) $(TRAINERS) libtrainer_cuda.so
 
-include make/test.mk make/virtual.mk make/fuzz.mk make/lint.mk make/package.mk make/help.mk
+include make/test.mk make/virtual.mk make/fuzz.mk make/lint.mk make/package.mk make/explore.mk make/help.mk
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

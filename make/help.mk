@@ -13,6 +13,7 @@ help:
 	@echo 'make fuzz-replay  the corpus of make fuzz alone'
 	@echo 'make test-cuda  the tests that need a GPU'
 	@echo 'make virtual    the trainers over a virtual GPU, in build/virtual (test/virtual)'
+	@echo 'make explore    planner, schedules and proof as one page for a browser, build/explore/index.html'
 	@echo 'make bench      speed ratios of this machine;   make bench-step   those of a step and of long attention'
 	@echo 'make soak       the long forms of tests, minutes each (test/soak)'
 	@echo 'make data       the tiny data set in data/ (scripts/prepare_data.py FILE... takes your own text)'

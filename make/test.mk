@@ -90,8 +90,6 @@ $(TEST_BIN): $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) $(filter %.o,$^) $(LIB) -lcmocka $(LDLIBS_) -o $@
 
-$(B)/test/tool_optimal: $(B)/test/support/optimal.o
-
 $(TOOL_BIN) $(BENCH_BIN): $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) $(filter %.o,$^) $(LIB) $(LDLIBS_) -o $@

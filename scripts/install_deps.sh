@@ -4,6 +4,7 @@
 #
 #   scripts/install_deps.sh          for users
 #   scripts/install_deps.sh --build  without what tests alone need
+#   scripts/install_deps.sh --explore  also what `make explore` and its tests call
 #   scripts/install_deps.sh --dev    also what `make format`, `make lint`, `make fuzz` and `make valgrind` call
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -46,6 +47,7 @@ iproute2 | the tests with two hosts are skipped
 shellcheck | the completion script is not checked by shellcheck
 END
     fi
+    if [ "$explore" = 1 ]; then echo 'emscripten | no make explore'; fi
     if [ "$dev" = 1 ]; then
         printf '%s | make format and make lint check less\n' clang-format clang-tidy cppcheck
         printf '%s | no make fuzz\n' clang 'libclang-rt-dev libclang-rt-14-dev libclang-common-14-dev'
@@ -222,13 +224,45 @@ install_cuda_tools() {
     install_wheels $target "the tests of the kernels' machine code are skipped" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
 }
 
+# The C sources of libyaml, which make explore compiles to WebAssembly. Debian has them as a library for this processor
+# only; the source package of a Python wheel brings them.
+install_libyaml() {
+    local target=.deps/libyaml
+    if [ -f $target/yaml.h ]; then
+        say "the sources of libyaml are there"
+        return
+    fi
+    say "getting the sources of libyaml (in a Python source package) into $target, for make explore"
+    rm -rf $target $target.new
+    if "$python" -m pip download -q --no-deps --no-binary :all: -d $target.new 'ruamel.yaml.clib==0.2.15' &&
+        tar -xf $target.new/*.tar.gz -C $target.new --strip-components=1 && [ -f $target.new/yaml.h ]; then
+        mv $target.new $target
+    else
+        rm -rf $target.new
+        say "warning: the sources of libyaml could not be fetched; no make explore"
+    fi
+}
+
+# axe, which checks pages for what keeps people with disabilities out, for the tests of the page.
+install_axe() {
+    local target=.deps/axe
+    if [ -d $target/axe_core_python ]; then
+        say "axe is there"
+        return
+    fi
+    say "getting axe (a Python wheel) into $target, for the tests"
+    install_wheels $target "the test of the page's accessibility is skipped" axe-core-python==0.1.0
+}
+
 dev=0
 tests=1
+explore=0
 case "${1:-}" in
 '') ;;
 --build) tests=0 ;;
+--explore) explore=1 ;;
 --dev) dev=1 ;;
-*) fail "unknown argument $1; there are --build and --dev" ;;
+*) fail "unknown argument $1; there are --build, --explore and --dev" ;;
 esac
 
 # The packages of the system belong to the system's Python.
@@ -245,4 +279,8 @@ if [ "$tests" = 1 ]; then
     install_transformers
     install_tensorboard
     if [ -n "$nvcc" ]; then install_cuda_tools; fi
+fi
+if [ "$explore" = 1 ]; then
+    install_libyaml
+    install_axe
 fi

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""Puts the page of `make explore` together: one file that works from disk, without a network.
+
+    explore/build.py program.js program.wasm -o index.html
+"""
+
+import argparse
+import base64
+import json
+import re
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LIMIT = 3 << 20
+
+
+def configs():
+    """The ready-made configurations that name GPUs, by name, without their comments."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(HERE.parent.glob("configs/*.yaml"))}
+    return {name: re.sub(r"(^|\s)#.*", "", text) for name, text in texts.items() if "_tiny" not in name}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("loader", type=Path)
+    parser.add_argument("wasm", type=Path)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    options = parser.parse_args()
+    # What a worker needs is a text of its own: the page hands it to the worker as a file in memory.
+    engine = options.loader.read_text(encoding="utf-8") + (HERE / "program.js").read_text(encoding="utf-8")
+    script = "\n".join(
+        [
+            f"const ENGINE = {json.dumps(engine)};",
+            f"const WASM = {json.dumps(base64.b64encode(options.wasm.read_bytes()).decode())};",
+            f"const CONFIGS = {json.dumps(configs())};",
+            (HERE.parent / "scripts" / "draw.js").read_text(encoding="utf-8"),
+            (HERE / "page.js").read_text(encoding="utf-8"),
+        ]
+    ).replace("</script", "<\\/script")
+    page = (HERE / "page.html").read_text(encoding="utf-8")
+    page = page.replace("/*STYLE*/", (HERE / "page.css").read_text(encoding="utf-8")).replace("/*SCRIPT*/", script)
+    size = len(page.encode())
+    if size > LIMIT:
+        raise SystemExit(f"{options.output}: the page has {size} bytes; the limit is {LIMIT}")
+    options.output.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,596 @@
+// The page: controls, what is asked of the program, and what is shown of its answers. Its state is one object of texts,
+// kept in the link.
+"use strict";
+
+const byId = (id) => document.getElementById(id);
+const {Program, commandLine} = new Function(ENGINE + "\nreturn {Program, commandLine};")();
+const FIELDS = ["config", "own", "seq", "batch", "gpu", "memory", "gpus", "p", "t", "d", "b", "schedule", "bpipe", "more"];
+const KEYS = {seq: "model.seq_len", batch: "train.global_batch", gpu: "hardware.gpu", memory: "hardware.memory_gib",
+              p: "parallel.pipeline", t: "parallel.tensor", d: "parallel.data", b: "schedule.micro_batch",
+              schedule: "schedule.name", bpipe: "schedule.bpipe"};
+const TIMES = {F: 1, I: 1, W: 1, message: 0, transfer: 0};
+const OWN = "own";
+
+const bytesOf = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const colors = () => PALETTES[dark.matches ? "dark" : "light"];
+const seconds = (ms) => ms >= 1e4 ? (ms / 1e3).toPrecision(3) + " s" : +ms.toPrecision(3) + " ms";
+const percent = (share) => share === null || share === undefined ? "-" : (100 * share).toFixed(1) + " %";
+
+// ---- the program, in the page and in workers ---------------------------------------------------------------------------
+
+let here = null;
+
+function program() {
+  return here ??= new Program(bytesOf(WASM), CONFIGS);
+}
+
+window.explore = {
+  plan: (list) => said(program().answer([...commandLine(program(), list), "--plan", "--json"])),
+  schedule: (list) => said(program().answer([...commandLine(program(), list), "--schedule"])),
+  check(text, times = "F=1,I=1,W=1") {
+    program().write("list.txt", text);
+    return program().answer(["--check", "list.txt", times]).err.replace(/^explore: /, "").trim();
+  },
+};
+
+function said({code, out, err}) {
+  return code === 0 ? out : err;
+}
+
+class Hand {
+  constructor() { this.waiting = new Map(); this.last = 0; this.start(); }
+  start() {
+    const source = `${ENGINE}\nserve(new Program(Uint8Array.from(atob(${JSON.stringify(WASM)}), (c) => c.charCodeAt(0)), ${JSON.stringify(CONFIGS)}));`;
+    this.worker = new Worker(URL.createObjectURL(new Blob([source], {type: "text/javascript"})));
+    this.worker.onmessage = ({data}) => { this.waiting.get(data.id)?.(data); this.waiting.delete(data.id); };
+    this.worker.onerror = (event) => this.end({code: 1, out: "", err: event.message});
+  }
+  ask(request) {
+    return new Promise((done) => {
+      this.waiting.set(++this.last, done);
+      this.worker.postMessage({overrides: [], args: [], ...request, id: this.last});
+    });
+  }
+  end(answer) {
+    this.worker.terminate();
+    for (const done of this.waiting.values()) done(answer);
+    this.waiting.clear();
+    this.start();
+  }
+}
+
+const planner = new Hand(), seeker = new Hand(), prover = new Hand();
+
+// ---- what is asked -----------------------------------------------------------------------------------------------------
+
+const state = {config: "gpt3_96b", gpu: "a100-80g", b: "2", own: "", times: {...TIMES}, list: "", rows: null};
+
+// Returns the configuration, a name or an object, and the overrides.
+function question() {
+  let config = state.config;
+  if (config === OWN) {
+    try { config = JSON.parse(state.own); } catch (error) { return {error: "config.json: " + error.message}; }
+  }
+  const overrides = ["hardware.device=cuda", "hardware.profile="];
+  for (const [field, key] of Object.entries(KEYS)) if (state[field]) overrides.push(`${key}=${state[field]}`);
+  for (const line of (state.more || "").split("\n")) if (line.trim()) overrides.push(line.trim());
+  return {config, overrides};
+}
+
+// The overrides with which a row of the table is the plan's own schedule.
+function rowOverrides(row) {
+  const one = (key, value) => value === null || value === undefined ? [] : [`${key}=${Array.isArray(value) ? JSON.stringify(value).replace(/"/g, "") : value}`];
+  const chunked = row.chunks > 1;
+  return [...one("schedule.name", row.name), ...one("schedule.split_backward", row.split_backward),
+          ...(chunked ? one("schedule.chunks", row.chunks) : []), ...(row.group ? one("schedule.group", row.group) : []),
+          ...(row.delay ? one("schedule.delay", row.delay) : []), ...one("attention.mode", row.attention),
+          ...one("schedule.recompute_layers", row.recompute_layers), ...one("schedule.bpipe", row.bpipe),
+          ...(row.bpipe === "on" ? [...one("schedule.evict_to", row.evict_to), ...one("schedule.slots", row.slots),
+                                    ...(row.load_ahead ? one("schedule.load_ahead", row.load_ahead) : [])] : []),
+          ...one("schedule.recompute", row.recompute)];
+}
+
+function rowName(row) {
+  return row.name + (row.chunks > 1 ? ` x${row.chunks}` : "") + (row.group ? ` group ${row.group}` : "") + (row.delay ? ` delay ${row.delay}` : "") +
+         (row.split_backward === "on" ? " split" : "") + (row.bpipe === "on" ? `, BPipe to ${row.evict_to}` : "") +
+         (row.recompute_layers && String(row.recompute_layers) !== "0" ? `, recompute ${row.recompute_layers}` : "") +
+         (row.recompute && row.recompute !== "none" ? `, ${row.recompute}` : "");
+}
+
+function command({config, overrides}) {
+  const family = typeof config === "object" ? (config.model?.family ?? (/gpt/i.test(config.model_type) ? "gpt" : "llama")) :
+                 /family: (\w+)/.exec(CONFIGS[config])?.[1];
+  const given = overrides.filter((one) => one !== "hardware.device=cuda");
+  const quote = (one) => /^[\w.=,-]+$/.test(one) ? one : `'${one}'`;
+  return `./train_${family} -c ${typeof config === "object" ? "config.json" : `configs/${config}.yaml`} ` +
+         given.map((one) => "-o " + quote(one)).join(" ") + " --plan";
+}
+
+// ---- answers -----------------------------------------------------------------------------------------------------------
+
+const shown = {plan: null, traces: [], marked: null, view: null, places: [], front: [], frontPlaces: [], sort: ["step_ms", 1], serial: 0};
+const studied = {trace: null, view: null, places: [], marked: null};
+
+async function ask() {
+  keep();
+  const asked = question(), serial = ++shown.serial;
+  if (asked.error) return fail(asked.error);
+  const answer = await planner.ask({...asked, args: ["--plan", "--json", "--trace", "trace.json"], trace: true});
+  if (serial !== shown.serial) return;
+  if (answer.code !== 0) return fail(answer.err);
+  shown.plan = JSON.parse(answer.out);
+  shown.asked = asked;
+  const given = {name: "as asked", row: null, trace: readTrace(answer.trace)};
+  shown.traces = [given];
+  byId("command").textContent = command(asked);
+  writeAnswer();
+  for (const row of state.rows ?? bestRows()) await addRow(row, serial, false);
+  if (serial !== shown.serial) return;
+  showAll();
+}
+
+// At first two are drawn under the one that was asked for: the same schedule with BPipe, and the fastest that fits.
+function bestRows() {
+  const {schedules, best} = shown.plan, name = state.schedule || "1f1b";
+  const balanced = schedules.find((row) => row.name === name && row.bpipe === "on" && row.evict_to === "peer");
+  return [balanced, schedules[best]].filter((row, i, rows) => row && rows.indexOf(row) === i);
+}
+
+async function addRow(row, serial, redraw = true) {
+  const found = shown.plan.schedules.find((one) => rowName(one) === rowName(row));
+  if (!found || shown.traces.length >= 3) return;
+  const {config, overrides} = shown.asked;
+  const answer = await planner.ask({config, overrides: [...overrides, ...rowOverrides(found)], args: ["--plan", "--json", "--trace", "trace.json"], trace: true});
+  if (serial !== shown.serial) return;
+  if (answer.code !== 0) { byId("said").textContent = answer.err; return; }
+  shown.traces.push({name: rowName(found), row: found, trace: readTrace(answer.trace), plan: JSON.parse(answer.out)});
+  if (redraw) { keepRows(); showAll(); }
+}
+
+function keepRows() {
+  state.rows = shown.traces.filter((one) => one.row).map((one) => one.row);
+  keep();
+}
+
+function fail(text) {
+  shown.plan = null;
+  byId("answer").innerHTML = "";
+  byId("answer").append(text.replace(/^explore: /, "").replace(/\n.*/s, ""));
+  byId("answer").className = "bad";
+  byId("verdict").textContent = "";
+}
+
+function writeAnswer() {
+  const plan = shown.plan, fullest = plan.stages.reduce((a, b) => b.peak_bytes > a.peak_bytes ? b : a);
+  const fits = plan.stages.every((stage) => stage.fits), best = plan.schedules[plan.best];
+  const band = plan.step_ms_low ? ` (${seconds(plan.step_ms_low)} to ${seconds(plan.step_ms_high)})` : "";
+  const answer = byId("answer");
+  answer.className = "";
+  answer.replaceChildren(
+    `${plan.world} GPUs, ${plan.microbatches} microbatches: a step takes `, strong(seconds(plan.step_ms) + band),
+    `, MFU ${percent(plan.mfu)}, idle ${percent(plan.bubble)}. The fullest stage, ${fullest.stage}, needs ${(fullest.peak_bytes / GIB).toFixed(1)} GiB and `,
+    strong(fits ? "fits" : "does not fit", fits ? "good" : "bad"), ".",
+    best ? ` Fastest that fits: ${rowName(best)}, ${seconds(best.step_ms)}.` : " No schedule of this layout fits.");
+  byId("verdict").textContent = "Does BPipe pay? " + plan.verdict.reason;
+}
+
+function strong(text, kind = "") {
+  const node = document.createElement("b");
+  node.textContent = text;
+  node.className = kind;
+  return node;
+}
+
+const COLUMNS = [["", null], ["schedule", "name"], ["step", "step_ms"], ["MFU", "mfu"], ["idle", "bubble"], ["exposed", "transfer_exposed_ms"],
+                 ["peak GiB", "peak_bytes"], ["slots", "slots"], ["attention", "attention"]];
+
+function writeTable() {
+  const table = byId("table"), head = table.createTHead(), [key, sign] = shown.sort;
+  head.replaceChildren();
+  const top = head.insertRow();
+  for (const [title, column] of COLUMNS) {
+    const cell = document.createElement("th"), button = document.createElement("button");
+    cell.scope = "col";
+    if (column) {
+      button.type = "button";
+      button.textContent = title + (column === key ? (sign > 0 ? " ▲" : " ▼") : "");
+      button.onclick = () => { shown.sort = [column, column === key ? -sign : 1]; writeTable(); };
+      cell.setAttribute("aria-sort", column === key ? (sign > 0 ? "ascending" : "descending") : "none");
+      cell.append(button);
+    } else cell.append(label("draw"));
+    top.append(cell);
+  }
+  const rows = [...shown.plan.schedules].sort((a, b) => (b.fits - a.fits) || sign * (a[key] > b[key] ? 1 : a[key] < b[key] ? -1 : 0));
+  const body = document.createElement("tbody");
+  for (const row of rows) {
+    const line = body.insertRow(), box = document.createElement("input");
+    line.className = row.fits ? "" : "misfit";
+    box.type = "checkbox";
+    box.style.width = "auto";
+    box.checked = shown.traces.some((one) => one.row && rowName(one.row) === rowName(row));
+    box.setAttribute("aria-label", "draw " + rowName(row));
+    box.onchange = () => choose(row, box);
+    line.insertCell().append(box);
+    for (const text of [rowName(row), seconds(row.step_ms), percent(row.mfu), percent(row.bubble), row.transfer_exposed_ms ? seconds(row.transfer_exposed_ms) : "-",
+                        (row.peak_bytes / GIB).toFixed(1) + (row.fits ? "" : " too much"), row.slots, row.attention]) line.insertCell().textContent = text;
+  }
+  table.tBodies[0]?.remove();
+  table.append(body);
+}
+
+function label(text) {
+  const node = document.createElement("span");
+  node.textContent = text;
+  node.style.padding = "6px 10px";
+  return node;
+}
+
+async function choose(row, box) {
+  const at = shown.traces.findIndex((one) => one.row && rowName(one.row) === rowName(row));
+  if (at >= 0) { shown.traces.splice(at, 1); keepRows(); return showAll(); }
+  if (shown.traces.length >= 3) {
+    box.checked = false;
+    byId("said").textContent = "Three schedules are drawn; take one away first.";
+    return;
+  }
+  await addRow(row, shown.serial);
+}
+
+function showAll() {
+  writeTable();
+  shown.view = {from: 0, to: Math.max(...shown.traces.map((one) => one.trace.end))};
+  const kinds = new Set(shown.traces.flatMap((one) => one.trace.stages.flatMap((stage) => [...stage.compute, ...stage.transfers].map((a) => a.kind))));
+  keysOf(byId("keys"), [..."FBIWEL"].filter((kind) => kinds.has(kind)).map((kind) => [MEANING[kind], colors()[kind]])
+    .concat([["own slots in use", colors().own], ["lent slots in use", colors().lent]]));
+  drawShown();
+  drawBars();
+}
+
+function keysOf(node, entries) {
+  node.replaceChildren(...entries.map(([name, color]) => {
+    const key = document.createElement("span");
+    key.textContent = name;
+    key.style.setProperty("--mark", color);
+    return key;
+  }));
+}
+
+// ---- pictures ----------------------------------------------------------------------------------------------------------
+
+const MILLIS = {scale: 1e3, name: " ms"}, WHOLE = {scale: 1e6, name: ""};
+const unitOf = (span) => span > 2e6 ? {scale: 1e6, name: " s"} : MILLIS;
+
+function timelineHeight() {
+  const few = shown.traces.length === 1;
+  return shown.traces.reduce((sum, one) => sum + laneSizes(one.trace, few).height + 6, 0);
+}
+
+function paintTimelines(painter, width, places, palette = colors()) {
+  let top = 0;
+  const few = shown.traces.length === 1;
+  for (const one of shown.traces) {
+    const slower = one.trace.step / Math.min(...shown.traces.map((other) => other.trace.step)) - 1;
+    const title = `${one.name}: ${seconds(one.trace.step / 1e3)}${slower > 5e-4 ? `, ${percent(slower)} slower` : ""}`;
+    top += 6 + drawTimeline(painter, palette, one.trace, {title, unit: unitOf(shown.view.to), width, top, view: shown.view, few, places,
+                            marked: shown.marked?.trace === one.trace ? shown.marked : null});
+  }
+}
+
+function drawShown() {
+  const canvas = byId("timeline"), width = canvas.clientWidth;
+  if (!shown.view || !width) return;
+  const began = performance.now();
+  shown.places = [];
+  paintTimelines(new CanvasPainter(canvas, width, timelineHeight()), width, shown.places);
+  shown.drawMs = performance.now() - began;
+}
+
+function drawStudy() {
+  const canvas = byId("study"), width = canvas.clientWidth;
+  if (!studied.trace || !width) { canvas.style.height = "0"; return; }
+  studied.places = [];
+  drawTimeline(new CanvasPainter(canvas, width, laneSizes(studied.trace, true).height), colors(), studied.trace,
+               {title: "in units of the times at the right", unit: WHOLE, width, top: 0, view: studied.view, few: true,
+                places: studied.places, marked: studied.marked});
+}
+
+function drawBars() {
+  const plan = shown.plan;
+  if (!plan) return;
+  const canvas = byId("memory-bars"), width = canvas.clientWidth, stages = plan.stages;
+  const row = Math.max(14, Math.min(24, 320 / stages.length));
+  const limit = limitOf(plan);
+  drawMemory(new CanvasPainter(canvas, width, stages.length * row + 18), colors(), stages, limit, width);
+  const used = Object.keys(MEMORY).filter((name) => stages.some((stage) => stage.memory[name] > 0));
+  keysOf(byId("memory-keys"), used.map((name) => [name.replace("_", " "), MEMORY[name]]));
+}
+
+// The memory of the GPU less the reserve, as the verdict's sentence names them.
+function limitOf(plan) {
+  const found = /([\d.]+) GiB are in reserve of ([\d.]+) GiB/.exec(plan.verdict.reason);
+  return found ? (found[2] - found[1]) * GIB : 0;
+}
+
+function drawFound() {
+  if (!shown.front.length) return;
+  const canvas = byId("front");
+  shown.frontPlaces = [];
+  drawFront(new CanvasPainter(canvas, canvas.clientWidth, 260), colors(), shown.front,
+            {width: canvas.clientWidth, height: 260, xName: "memory of the fullest rank, GiB", yName: "step, s", places: shown.frontPlaces});
+}
+
+// Zoom, pan and words under the pointer, for a canvas whose view and places are in `of`.
+function follow(canvas, of, draw, say, unit) {
+  const fingers = new Map();
+  const whole = () => of.trace?.end ?? Math.max(...shown.traces.map((one) => one.trace.end));
+  const limited = (from, to) => {
+    const end = whole(), span = Math.min(Math.max(to - from, end / 5000), end), start = Math.min(Math.max(from, 0), end - span);
+    of.view = {from: start, to: start + span};
+    draw();
+  };
+  const zoom = (factor, share = 0.5) => {
+    const {from, to} = of.view, at = from + share * (to - from), span = (to - from) / factor;
+    limited(at - share * span, at + (1 - share) * span);
+  };
+  const move = (share) => { const span = of.view.to - of.view.from; limited(of.view.from + share * span, of.view.to + share * span); };
+  const shareOf = (event) => Math.min(1, Math.max(0, (event.offsetX - 58) / (canvas.clientWidth - 102)));
+  canvas.addEventListener("wheel", (event) => {
+    if (!of.view || !(event.ctrlKey || event.metaKey || event.shiftKey)) return;
+    event.preventDefault();
+    if (event.shiftKey) move((event.deltaY || event.deltaX) / 1000); else zoom(1.0015 ** -event.deltaY, shareOf(event));
+  }, {passive: false});
+  canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); fingers.set(event.pointerId, event.offsetX); });
+  for (const name of ["pointerup", "pointercancel"]) canvas.addEventListener(name, (event) => fingers.delete(event.pointerId));
+  canvas.addEventListener("pointermove", (event) => {
+    if (!of.view) return;
+    const before = fingers.get(event.pointerId);
+    if (before !== undefined && fingers.size === 1) move((before - event.offsetX) / (canvas.clientWidth - 102));
+    if (before !== undefined && fingers.size === 2) {
+      const other = [...fingers].find(([id]) => id !== event.pointerId)[1];
+      zoom(Math.abs(event.offsetX - other) / Math.max(8, Math.abs(before - other)), shareOf(event));
+    }
+    if (before !== undefined) fingers.set(event.pointerId, event.offsetX);
+    const hit = hitTest(of.places, event.offsetX, event.offsetY);
+    say.textContent = hit ? describe(hit, unit()) : "";
+    const marked = hit && "EALR".includes(hit.action.kind) ? hit : null;
+    if (marked?.action !== of.marked?.action) { of.marked = marked; draw(); }
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const act = {ArrowLeft: () => move(-0.1), ArrowRight: () => move(0.1), "+": () => zoom(1.4), "=": () => zoom(1.4), "-": () => zoom(1 / 1.4),
+                 0: () => limited(0, whole())}[event.key];
+    if (!act || !of.view) return;
+    event.preventDefault();
+    act();
+  });
+}
+
+// ---- the search --------------------------------------------------------------------------------------------------------
+
+async function search() {
+  const asked = question();
+  if (asked.error) return fail(asked.error);
+  const fixed = asked.overrides.filter((one) => !/^(schedule\.name|schedule\.bpipe|schedule\.micro_batch|parallel\.)/.test(one));
+  const gpus = state.gpus || String(shown.plan?.world ?? 32), began = performance.now();
+  const tick = setInterval(() => { byId("progress").textContent = `searching for ${gpus} GPUs, ${((performance.now() - began) / 1e3).toFixed(1)} s`; }, 100);
+  byId("cancel").hidden = false;
+  const answer = await seeker.ask({config: asked.config, overrides: fixed, args: ["--search", "--gpus", gpus, "--json"]});
+  clearInterval(tick);
+  byId("cancel").hidden = true;
+  if (answer.cancelled) { byId("progress").textContent = "cancelled"; return; }
+  const result = answer.out ? JSON.parse(answer.out) : null;
+  byId("progress").textContent = result?.best ? `${result.evaluated} configurations in ${((performance.now() - began) / 1e3).toFixed(1)} s` :
+    (result ? "nothing fits on this many GPUs" : answer.err.replace(/^explore: /, ""));
+  if (!result?.best) return;
+  const rows = [...result.front, ...(result.ten ?? []), result.best];
+  shown.front = rows.map((row) => ({x: row.peak_bytes / GIB, y: row.step_ms / 1e3, strong: result.front.includes(row), row, label: layoutName(row.config)}));
+  byId("front-box").hidden = false;
+  byId("found").textContent = `Best: ${layoutName(result.best.config)}, ${seconds(result.best.step_ms)}, MFU ${percent(result.best.mfu)}.`;
+  byId("front-list").replaceChildren(...result.front.map((row) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = `${layoutName(row.config)}: ${seconds(row.step_ms)}, ${(row.peak_bytes / GIB).toFixed(0)} GiB`;
+    button.onclick = () => takeLayout(row.config);
+    return button;
+  }));
+  drawFound();
+}
+
+function layoutName({parallel, schedule}) {
+  return `p=${parallel.pipeline} t=${parallel.tensor} d=${parallel.data} b=${schedule.micro_batch} ${schedule.name}` +
+         (schedule.bpipe === "on" ? ` BPipe to ${schedule.evict_to}` : "");
+}
+
+function takeLayout({parallel, schedule, attention}) {
+  Object.assign(state, {p: String(parallel.pipeline), t: String(parallel.tensor), d: String(parallel.data), b: String(schedule.micro_batch),
+                        schedule: schedule.name, bpipe: schedule.bpipe, rows: null});
+  const rest = {"parallel.sequence": parallel.sequence, "parallel.placement": parallel.placement, "parallel.layers": parallel.layers,
+                "schedule.chunks": schedule.chunks, "schedule.group": schedule.group, "schedule.split_backward": schedule.split_backward,
+                "schedule.slots": schedule.slots, "schedule.load_ahead": schedule.load_ahead, "schedule.evict_to": schedule.evict_to,
+                "schedule.recompute_layers": schedule.recompute_layers, "attention.mode": attention.mode};
+  state.more = Object.entries(rest).filter(([, value]) => value !== undefined && value !== null)
+    .map(([key, value]) => `${key}=${Array.isArray(value) ? "[" + value + "]" : value}`).join("\n");
+  fill();
+  ask();
+  scrollTo({top: 0, behavior: "smooth"});
+}
+
+// ---- one's own schedule ------------------------------------------------------------------------------------------------
+
+async function prove() {
+  keep();
+  const text = byId("list").value, serial = studied.serial = (studied.serial ?? 0) + 1;
+  if (!text.trim()) return;
+  const times = Object.entries(state.times).map(([name, value]) => `${name}=${value}`).join(",");
+  const answer = await prover.ask({check: text, times, trace: true});
+  if (serial !== studied.serial) return;
+  const sentence = answer.err.replace(/^explore: /, "").trim();
+  byId("proof").textContent = sentence;
+  byId("proof").className = answer.code === 0 ? "good" : "bad";
+  byId("cycle").innerHTML = answer.code === 0 ? "" : cycleOf(sentence);
+  if (answer.code !== 0) markLine(text, sentence);
+  studied.trace = answer.trace ? readTrace(answer.trace) : null;
+  studied.view = studied.trace && {from: 0, to: studied.trace.end};
+  drawStudy();
+}
+
+// Says which line of the text a refusal is about.
+function markLine(text, sentence) {
+  const line = /line (\d+)/.exec(sentence), stage = /stage (\d+)/.exec(sentence);
+  const number = line ? +line[1] : stage ? text.split("\n").findIndex((one) => one.startsWith(`stage ${stage[1]}:`)) + 1 : 0;
+  if (number > 0) byId("proof").append(` (line ${number} of the text)`);
+}
+
+// Draws the circle of a deadlock: "B0 of stage 1 may wait for F1 of stage 0, which may wait for ...".
+function cycleOf(sentence) {
+  const nodes = [...sentence.matchAll(/([FBIWEALR][\d.]+(?:[<>]\w+)?) of stage (\d+)/g)].map((found) => `${found[1]} of stage ${found[2]}`);
+  if (!/can stop for good/.test(sentence) || nodes.length < 2) return "";
+  if (nodes[0] === nodes[nodes.length - 1]) nodes.pop();
+  const n = nodes.length, cx = 280, cy = 120, place = (i) => [cx + 190 * Math.cos(2 * Math.PI * i / n - Math.PI / 2), cy + 85 * Math.sin(2 * Math.PI * i / n - Math.PI / 2)];
+  const color = colors().limit, escape = SvgPainter.escape;
+  return `<svg viewBox="0 0 560 240" role="img" aria-label="circle of waiting actions"><defs><marker id="tip" markerWidth="9" markerHeight="7" refX="8" refY="3.5" orient="auto">` +
+    `<path d="M0 0L9 3.5L0 7z" fill="${color}"/></marker></defs>` + nodes.map((name, i) => {
+      const [x1, y1] = place(i), [x2, y2] = place((i + 1) % n), from = 0.24, to = 0.76;
+      return `<line x1="${x1 + from * (x2 - x1)}" y1="${y1 + from * (y2 - y1)}" x2="${x1 + to * (x2 - x1)}" y2="${y1 + to * (y2 - y1)}" stroke="${color}" marker-end="url(#tip)"/>` +
+             `<text x="${x1}" y="${y1 + 4}">${escape(name)}</text>`;
+    }).join("") + `<text x="${cx}" y="${cy + 4}">waits for</text></svg>`;
+}
+
+async function takeAbove() {
+  const asked = shown.asked, last = shown.traces[shown.traces.length - 1];
+  const overrides = last?.row ? [...asked.overrides, ...rowOverrides(last.row)] : asked.overrides;
+  const answer = await planner.ask({config: asked.config, overrides, args: ["--schedule"]});
+  byId("list").value = answer.code === 0 ? answer.out : answer.err;
+  state.list = byId("list").value;
+  prove();
+}
+
+// ---- saving and links ----------------------------------------------------------------------------------------------------
+
+function save(name, text, type) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], {type}));
+  link.download = name;
+  link.click();
+}
+
+// What hardware.gpu fills where it is an override; in a file the keys next to it would win.
+const OF_GPU = /^  (peak_tflops|memory_gib|memory_gb_s|pair_gb_s|tensor_gb_s|network_gb_s|host_gb_s|gpu_watts):/;
+
+// Returns the configuration as YAML: the ready-made text with the overrides in the place of its lines.
+function yamlOf({config, overrides}) {
+  if (typeof config === "object") return JSON.stringify(config, null, 2) + "\n" + overrides.map((one) => `# -o ${one}\n`).join("");
+  const other = overrides.some((one) => one.startsWith("hardware.gpu="));
+  const lines = CONFIGS[config].split("\n").filter((line) => line.trim() && !(other && OF_GPU.test(line)));
+  for (const one of overrides) {
+    const [path, value] = [one.slice(0, one.indexOf("=")), one.slice(one.indexOf("=") + 1) || '""'], [section, key] = path.split(".");
+    let at = lines.indexOf(section + ":");
+    if (at < 0) at = lines.push(section + ":") - 1;
+    let end = at + 1;
+    while (end < lines.length && lines[end].startsWith("  ")) end++;
+    const same = lines.findIndex((line, i) => i > at && i < end && line.trim().startsWith(key + ":"));
+    if (same >= 0) lines[same] = `  ${key}: ${value}`; else lines.splice(end, 0, `  ${key}: ${value}`);
+  }
+  return lines.join("\n") + "\n";
+}
+
+async function saveText() {
+  const {config, overrides} = shown.asked;
+  const answer = await planner.ask({config, overrides, args: ["--schedule"]});
+  save("schedule.txt", answer.out || answer.err, "text/plain");
+}
+
+function saveSvg() {
+  const width = 1200, painter = new SvgPainter(width, timelineHeight(), colors().page);
+  paintTimelines(painter, width, null);
+  save("timeline.svg", painter.done(), "image/svg+xml");
+}
+
+function keep() {
+  const texts = Object.fromEntries(Object.entries(state).filter(([, value]) => value !== "" && value !== null));
+  history.replaceState(null, "", "#" + encodeURIComponent(JSON.stringify(texts)));
+}
+
+function restore() {
+  try { Object.assign(state, JSON.parse(decodeURIComponent(location.hash.slice(1)))); } catch { /* no link, or a damaged one */ }
+}
+
+// ---- controls ------------------------------------------------------------------------------------------------------------
+
+function fill() {
+  for (const field of FIELDS) byId(field).value = state[field] ?? "";
+  byId("own-label").hidden = state.config !== OWN;
+}
+
+function options(node, words, first) {
+  node.replaceChildren(...(first === undefined ? [] : [new Option(first, "")]), ...words.map((word) => new Option(...[].concat(word))));
+}
+
+// The words of a key, from the program's own help.
+function wordsOf(help, section, key) {
+  const part = help.split(/^(?=\S+:$)/m).find((one) => one.startsWith(section + ":")) ?? "";
+  const found = new RegExp(`^  ${key}\\s[^]*?one of ([^\\n]*)`, "m").exec(part);
+  return found ? found[1].split(", ").map((word) => word.trim()).filter((word) => word !== "none") : [];
+}
+
+function makeSliders() {
+  const names = {F: "F, forward", I: "I, gradient of the input", W: "W, gradients of the weights", message: "message", transfer: "transfer of a bundle"};
+  byId("sliders").replaceChildren(...Object.keys(TIMES).map((name) => {
+    const box = document.createElement("label"), value = document.createElement("output"), range = document.createElement("input");
+    Object.assign(range, {type: "range", min: name.length === 1 ? 0.1 : 0, max: 3, step: 0.05, value: state.times[name] ?? TIMES[name]});
+    range.id = "time-" + name;
+    value.textContent = range.value;
+    range.oninput = () => { state.times[name] = +range.value; value.textContent = range.value; later(prove); };
+    box.append(names[name], value, range);
+    return box;
+  }));
+}
+
+const timers = new Map();
+function later(what) {
+  clearTimeout(timers.get(what));
+  timers.set(what, setTimeout(what, 120));
+}
+
+async function copy(button) {
+  const text = button.dataset.copy === "link" ? location.href : byId(button.dataset.copy).textContent;
+  try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; } catch { prompt("Copy:", text); }
+}
+
+async function begin() {
+  restore();
+  const help = program().answer(["--help-config"]).out;
+  options(byId("config"), [...Object.keys(CONFIGS), ["paste a config.json", OWN]]);
+  options(byId("gpu"), wordsOf(help, "hardware", "gpu"), "as given");
+  options(byId("schedule"), wordsOf(help, "schedule", "name"), "as given");
+  fill();
+  makeSliders();
+  byId("list").value = state.list;
+  byId("ask").addEventListener("input", ({target}) => {
+    state[target.id] = target.value;
+    state.rows = null;
+    byId("own-label").hidden = state.config !== OWN;
+    later(ask);
+  });
+  byId("ask").addEventListener("submit", (event) => event.preventDefault());
+  byId("list").addEventListener("input", () => { state.list = byId("list").value; later(prove); });
+  byId("search").onclick = search;
+  byId("cancel").onclick = () => seeker.end({cancelled: true});
+  byId("take").onclick = takeAbove;
+  byId("save-yaml").onclick = () => shown.asked && save("config.yaml", yamlOf(shown.asked), "application/yaml");
+  byId("save-text").onclick = saveText;
+  byId("save-svg").onclick = saveSvg;
+  for (const button of document.querySelectorAll("[data-copy]")) button.onclick = () => copy(button);
+  byId("front").addEventListener("click", ({offsetX, offsetY}) => {
+    const near = shown.frontPlaces.find(({x, y}) => Math.hypot(x - offsetX, y - offsetY) < 12);
+    if (near) takeLayout(near.point.row.config);
+  });
+  follow(byId("timeline"), shown, drawShown, byId("said"), () => unitOf(shown.view.to - shown.view.from));
+  follow(byId("study"), studied, drawStudy, byId("study-said"), () => WHOLE);
+  new ResizeObserver(() => { drawShown(); drawBars(); drawFound(); drawStudy(); }).observe(byId("answers"));
+  dark.addEventListener("change", () => { if (shown.plan) showAll(); drawFound(); drawStudy(); });
+  await ask();
+  if (state.list) prove(); else if (shown.plan) takeAbove();
+}
+
+begin();

@@ -1,0 +1,48 @@
+# make explore: the planner, the search, the schedules and their proof in one page, build/explore/index.html, for which
+# emscripten compiles the program's sources to WebAssembly. scripts/install_deps.sh --explore installs what it needs.
+EXPLORE      := $(BUILD)/explore
+EMCC         ?= emcc
+# Debian's emscripten finds the modules of Debian's node only if told where, if PATH names another node first.
+EXPLORE_ENV  := NODE_PATH=/usr/share/nodejs
+EXPLORE_YAML := $(wildcard .deps/libyaml/yaml.h)
+EXPLORE_SRC  := bpipe.c $(filter-out $(addprefix src/,ranks/supervisor.c ranks/coordinator.c ranks/messages.c device/cuda_load.c),$(wildcard \
+                $(foreach dir,base schedule config backend comm ranks device model data engine checkpoint plan search,src/$(dir)/*.c)))
+EXPLORE_OBJ  := $(EXPLORE_SRC:%.c=$(EXPLORE)/%.o) $(TRAINERS:%=$(EXPLORE)/%.o) \
+                $(foreach part,api reader scanner parser loader,$(EXPLORE)/yaml/$(part).o)
+EXPLORE_CC   := $(EXPLORE_ENV) $(EMCC) -std=c11 -O2 -D_GNU_SOURCE $(INCLUDES) -include explore/browser.h -I$(dir $(EXPLORE_YAML))
+EXPLORE_LINK := -sSTRICT=0 -sALLOW_MEMORY_GROWTH -sTOTAL_STACK=4MB -sFORCE_FILESYSTEM -sENVIRONMENT=web,worker \
+                -sMODULARIZE -sEXPORT_NAME=createProgram -sINVOKE_RUN=0 -sEXPORTED_FUNCTIONS=_explore,_malloc,_free \
+                -sEXPORTED_RUNTIME_METHODS=FS,stringToUTF8,lengthBytesUTF8,setValue
+
+.PHONY: explore explore-missing
+explore: $(if $(and $(EXPLORE_YAML),$(shell command -v $(EMCC))),$(EXPLORE)/index.html,explore-missing)
+explore-missing:
+	@echo 'make explore: emscripten or the sources of libyaml are missing; run scripts/install_deps.sh --explore' >&2; exit 1
+
+$(EXPLORE)/%.o: %.c $(B)/flags
+	$(call say,EMCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(EXPLORE_CC) -MMD -MP -c $< -o $@
+
+# Each model brings a main of its own, which the page has no use for.
+$(EXPLORE)/train_%.o: train_%.cu $(B)/flags
+	$(call say,EMCC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(EXPLORE_CC) -x c -Dmain=main_$* -MMD -MP -c $< -o $@
+
+$(EXPLORE)/yaml/%.o: $(EXPLORE_YAML)
+	$(call say,EMCC,$*.c of libyaml)
+	@mkdir -p $(@D)
+	$(Q)$(EXPLORE_CC) -c $(dir $<)$*.c -o $@
+
+$(EXPLORE)/program.js: $(EXPLORE)/explore/explore.o $(EXPLORE_OBJ)
+	$(call say,EMLD,$@)
+	@rm -f $(EXPLORE)/program.a
+	$(Q)$(EXPLORE_ENV) emar rcs $(EXPLORE)/program.a $(EXPLORE_OBJ)
+	$(Q)$(EXPLORE_ENV) $(EMCC) -O2 $< $(EXPLORE)/program.a $(EXPLORE_LINK) -o $@
+
+$(EXPLORE)/index.html: explore/build.py $(EXPLORE)/program.js $(wildcard explore/page.* explore/*.js scripts/draw.js) $(wildcard configs/*.yaml)
+	$(call say,PAGE,$@)
+	$(Q)$(PYTHON) explore/build.py $(EXPLORE)/program.js $(EXPLORE)/program.wasm -o $@
+
+-include $(shell find $(EXPLORE) -name '*.d' 2>/dev/null)

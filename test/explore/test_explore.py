@@ -1,0 +1,178 @@
+"""The page of `make explore`, in a real browser: its answers are the program's, byte for byte, and every control works."""
+
+import itertools
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import browser
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "build" / "explore" / "index.html"
+AXE = ROOT / ".deps" / "axe" / "axe_core_python" / "axe.min.js"
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(browser.PROGRAM is None, reason="chromium is not installed; run scripts/install_deps.sh"),
+    pytest.mark.skipif(not PAGE.exists(), reason="the page is not built; run make explore"),
+]
+
+NAMES = ["llama65b", "gpt3_96b", "llama3_70b", "llama3.1_8b", "qwen2.5_32b", "qwen3_8b", "mistral_7b", "gpt3_13b"]
+CHANGES = [
+    ["hardware.gpu=a100-80g"],
+    ["hardware.gpu=h100", "schedule.micro_batch=2", "schedule.bpipe=auto"],
+    ["hardware.gpu=b200", "schedule.name=auto"],
+    ["hardware.gpu=h200", "attention.mode=recompute", "hardware.memory_gib=24"],
+    ["hardware.gpu=mi300x", "parallel.pipeline=4", "schedule.name=v-half", "schedule.split_backward=auto"],
+]
+# One of the configurations cannot run with the last change: errors are compared, too.
+CASES = [[name, *change] for name, change in itertools.product(NAMES, CHANGES)]
+
+
+def native(name, *overrides):
+    family = "gpt" if name.startswith("gpt") else "llama"
+    given = [word for one in overrides if not one.startswith("--") for word in ("-o", one)]
+    asked = [one for one in overrides if one.startswith("--")]
+    command = [ROOT / f"train_{family}", "-c", f"configs/{name}.yaml", *given, *asked]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def wait_for(chromium, condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not chromium.evaluate(condition):
+        assert time.monotonic() < deadline, (condition, chromium.evaluate("document.body.innerText")[-2000:])
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """The page, loaded and with its first answer, in one browser for all tests that leave its state alone."""
+    with browser.Browser(tmp_path_factory.mktemp("profile")) as chromium:
+        chromium.open(PAGE, 1400, 1000)
+        wait_for(chromium, "byId('proof').textContent !== ''")
+        yield chromium
+
+
+def test_forty_plans_equal_the_programs_to_the_byte(opened):
+    compared = 0
+    for name, *change in CASES:
+        overrides = ["hardware.profile=", *change]
+        ours = opened.evaluate(f"explore.plan({json.dumps(['-c ' + name, *overrides])})")
+        ran = native(name, *overrides, "--plan", "--json")
+        if ran.returncode == 0:
+            assert ours == ran.stdout, (name, change)
+        else:
+            assert ours.partition(": ")[2] == ran.stderr.partition(": ")[2], (name, change)
+        compared += 1
+    assert compared == 40
+
+
+def test_schedules_and_what_is_said_of_them_equal_the_programs(opened):
+    for name in ("1f1b", "interleaved", "zb-v", "v-half", "dualpipe-v"):
+        overrides = ["hardware.gpu=h100", "hardware.profile=", f"schedule.name={name}"]
+        text = opened.evaluate(f"explore.schedule({json.dumps(['-c llama65b', *overrides])})")
+        ran = native("llama65b", *overrides, "--schedule")
+        assert ran.returncode == 0 and text == ran.stdout, name
+        assert opened.evaluate(f"explore.check({json.dumps(text)})") == ran.stderr.partition(": ")[2].strip()
+
+
+def test_a_schedule_that_can_hang_is_refused_and_its_circle_is_drawn(opened):
+    text = "# schedule mine  stages 4  microbatches 4  slots 4\n" + "".join(
+        f"stage {s}: {actions}\n"
+        for s, actions in enumerate(["F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 F2 F3 B0 B1 B2 B3"] + ["F0 B0 F1 B1 F2 B2 F3 B3"] * 2)
+    )
+    opened.evaluate(f"byId('list').value = {json.dumps(text)}; byId('list').dispatchEvent(new Event('input'))")
+    wait_for(opened, "byId('proof').textContent.includes('can stop for good')")
+    assert opened.evaluate("document.querySelectorAll('#cycle line').length") >= 2
+    assert opened.evaluate(f"explore.check({json.dumps(text)})") in opened.evaluate("byId('proof').textContent")
+
+
+def test_a_pasted_model_is_planned_as_the_program_plans_it(opened, tmp_path):
+    model = {
+        "model": {"family": "llama", "hidden": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 32000, "seq_len": 4096},
+        "parallel": {"pipeline": 4, "tensor": 2},
+        "train": {"global_batch": 64},
+        "data": {"train": "x.bin"},
+    }
+    path = tmp_path / "model.yaml"
+    path.write_text(json.dumps(model))
+    ran = subprocess.run(
+        [ROOT / "train_llama", "-c", path, "-o", "hardware.gpu=h100", "--plan", "--json"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert opened.evaluate(f"explore.plan([{json.dumps(model)}, 'hardware.gpu=h100'])") == ran.stdout != ""
+
+
+CONTROLS = """
+(async () => {
+  const turn = () => new Promise((done) => setTimeout(done, 30));
+  for (const [id, value] of [["batch", "64"], ["memory", "70"], ["p", "4"], ["t", "8"], ["d", "1"], ["b", "1"], ["bpipe", "on"], ["bpipe", ""],
+                             ["more", "attention.mode=flash"], ["schedule", "interleaved"], ["schedule", ""], ["gpu", "h100"], ["seq", "4096"]]) {
+    byId(id).value = value;
+    byId(id).dispatchEvent(new Event("input", {bubbles: true}));
+    await turn();
+  }
+  for (const range of document.querySelectorAll("#sliders input")) { range.value = 1.5; range.oninput(); await turn(); }
+})()
+"""
+
+
+def test_every_control_works_without_a_complaint_or_a_request(tmp_path):
+    with browser.Browser(tmp_path / "profile") as chromium:
+        chromium.open(PAGE, 1400, 1000)
+        wait_for(chromium, "byId('proof').textContent !== ''")
+        before = chromium.evaluate("byId('answer').textContent")
+        chromium.evaluate(CONTROLS)
+        wait_for(chromium, f"byId('answer').textContent !== {json.dumps(before)} && shown.traces.length > 1")
+        assert "4096" in chromium.evaluate("byId('command').textContent")
+        assert chromium.evaluate("decodeURIComponent(location.hash)").count("4096") == 1
+        for column in range(8):
+            chromium.evaluate(f"document.querySelectorAll('thead button')[{column}].click()")
+        drawn = chromium.evaluate("shown.traces.length")
+        chromium.evaluate("document.querySelector('tbody input:checked').click()")
+        wait_for(chromium, f"shown.traces.length === {drawn - 1}")
+        chromium.evaluate("document.querySelectorAll('tbody input')[1].click()")
+        wait_for(chromium, f"shown.traces.length === {drawn}")
+        for key in ("+", "ArrowRight", "ArrowLeft", "-", "0"):
+            chromium.evaluate(f"byId('timeline').dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}', cancelable: true}}))")
+        place = chromium.evaluate("(() => { const box = byId('timeline').getBoundingClientRect(), one = shown.places[0];"
+                                  " return [box.left + one.left + 4, box.top + one.top + 4]; })()")
+        chromium.point(*place)
+        wait_for(chromium, "byId('said').textContent.startsWith('F0 on stage 0: forward of microbatch 0')")
+        chromium.evaluate("byId('take').click()")
+        for button in ("save-yaml", "save-text", "save-svg"):
+            chromium.evaluate(f"byId('{button}').click()")
+        chromium.evaluate("byId('gpus').value = '32'; byId('gpus').dispatchEvent(new Event('input', {bubbles: true})); byId('search').click()")
+        wait_for(chromium, "!byId('cancel').hidden")
+        chromium.evaluate("byId('cancel').click()")
+        wait_for(chromium, "byId('progress').textContent === 'cancelled'")
+        chromium.evaluate("byId('search').click()")
+        wait_for(chromium, "!byId('front-box').hidden")
+        chromium.evaluate("document.querySelector('#front-list button').click()")
+        wait_for(chromium, "byId('more').value.includes('schedule.')")
+        assert chromium.complaints() == []
+        assert all(url.startswith(("file:", "blob:", "data:")) for url in chromium.requests())
+
+
+def test_a_saved_configuration_gives_the_plan_on_the_page(opened, tmp_path):
+    yaml = opened.evaluate("yamlOf({config: 'llama65b', overrides: ['schedule.micro_batch=4', 'hardware.gpu=h100', 'hardware.profile=']})")
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml)
+    ran = subprocess.run([ROOT / "train_llama", "-c", path, "--plan", "--json"], cwd=tmp_path, capture_output=True, text=True)
+    page = opened.evaluate("explore.plan(['-c llama65b', 'schedule.micro_batch=4', 'hardware.gpu=h100', 'hardware.profile='])")
+    assert ran.stdout == page != ""
+
+
+@pytest.mark.parametrize("width, dark", [(1400, False), (390, True), (390, False), (1400, True)])
+def test_the_page_can_be_read_by_everybody(tmp_path, width, dark):
+    if not AXE.exists():
+        pytest.skip("axe is not installed; run scripts/install_deps.sh --explore")
+    with browser.Browser(tmp_path / "profile") as chromium:
+        chromium.open(PAGE, width, 1000, dark=dark)
+        wait_for(chromium, "byId('proof').textContent !== ''")
+        assert chromium.evaluate("document.documentElement.scrollWidth") <= width
+        chromium.evaluate(AXE.read_text(encoding="utf-8") + "; 0")
+        chromium.evaluate("window.found = null; axe.run().then((result) => { window.found = result.violations; }); 0")
+        wait_for(chromium, "window.found !== null")
+        serious = [(one["id"], [node["target"] for node in one["nodes"]]) for one in chromium.evaluate("window.found") if one["impact"] in ("serious", "critical")]
+        assert serious == []
