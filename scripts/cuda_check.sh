@@ -17,7 +17,7 @@ logs=${LOGS:-out/cuda_check}
 if [ "${1:-}" = pack ]; then BUILD=${BUILD:-build/pack}; fi # for another processor: not what make has built here
 build=${BUILD:-build}/release
 make_cuda() {
-    if ! make found | grep -q '✓ nvcc'; then
+    if ! make found | grep '✓ nvcc' >/dev/null; then
         echo 'cuda_check: make finds no nvcc with cuBLASLt and NCCL (make found says what it finds)' >&2
         exit 1
     fi

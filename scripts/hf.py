@@ -5,12 +5,14 @@
     scripts/hf.py check DIR [--data TOKENS]    does the trainer compute with it what transformers does?
 
 check compares the mean loss over some windows and the likeliest next tokens, both in fp32 on the CPU, and ends with
-code 1 and one sentence where they differ. TOKENS is a token file as the trainers read them; without it the tokens are
-drawn at random. info needs nothing but Python; check needs PyTorch and transformers: those of the Python that runs it,
+code 1 and one sentence where they differ. TOKENS is a token file as the trainers read them; without it a checkpoint's
+tokens are those its run validated on, and other tokens are drawn at random; a line says so. info needs nothing but Python; check needs PyTorch and transformers: those of the Python that runs it,
 else .deps/transformers, where scripts/install_deps.sh puts it.
 """
 
 import argparse
+import contextlib
+import glob
 import importlib.util
 import json
 import math
@@ -257,6 +259,32 @@ def read_tokens(path, count):
     return list(tokens)
 
 
+def data_of_run(folder):
+    """Returns the token files that the run of a checkpoint validated on, or trained on; none if they are not known."""
+    try:
+        data = json.loads(read_text(folder / "training.json"))["config"]["data"]
+        patterns = [data["val"], data["train"] if isinstance(data["train"], str) else data["train"][0]["path"]]
+    except (Failure, OSError, ValueError, KeyError, IndexError, TypeError):
+        return []
+    found = [sorted(glob.glob(pattern)) or sorted(glob.glob(str(ROOT / pattern))) for pattern in patterns if pattern]
+    return [Path(name) for names in found for name in names]
+
+
+def choose_tokens(options, model, count):
+    """Returns the tokens to compare with: of --data, of the run's own data, or drawn at random. Says which."""
+    if options.data:
+        return read_tokens(options.data, count)
+    for path in data_of_run(options.folder):
+        with contextlib.suppress(Failure):
+            tokens = read_tokens(path, count)
+            if max(tokens) < model["vocab"]:
+                print(f"tokens: the first {count} of {path}")
+                return tokens
+    draw = random.Random(1337)
+    print("tokens: drawn at random, so the loss is that of noise; name a token file with --data")
+    return [draw.randrange(model["vocab"]) for _ in range(count)]
+
+
 def write_tokens(path, tokens):
     header = array("i", [20240801, 7, len(tokens)] + [0] * 253)
     path.write_bytes(header.tobytes() + array("I", tokens).tobytes())
@@ -369,10 +397,7 @@ def check(options):
             f" {model['seq_len']} tokens"
         )
     length, count = model["seq_len"], options.windows * model["seq_len"] + 1
-    draw = random.Random(1337)
-    tokens = (
-        read_tokens(options.data, count) if options.data else [draw.randrange(model["vocab"]) for _ in range(count)]
-    )
+    tokens = choose_tokens(options, model, count)
     windows = [tokens[i * length : i * length + length + 1] for i in range(options.windows)]
     with tempfile.TemporaryDirectory() as folder:
         ours = Trainer(options, model, Path(folder), tokens)
@@ -401,7 +426,7 @@ def arguments():
     info = forms.add_parser("info", help="sizes and tensors")
     info.set_defaults(act=show_info)
     same = forms.add_parser("check", help="the trainer against transformers")
-    same.add_argument("--data", type=Path, metavar="TOKENS", help="a token file; without it tokens drawn at random")
+    same.add_argument("--data", type=Path, metavar="TOKENS", help="a token file; without it the run's own, else random tokens")
     same.add_argument("--windows", type=int, default=8, metavar="N", help="how many sequences (8)")
     same.add_argument(
         "--seq-len", type=int, metavar="N", help="llama: tokens of each (256, or fewer where the model has fewer)"

@@ -103,6 +103,8 @@ def prepare(options):
         output.discard()
     empty = f", {blank} empty rows left out" if blank else ""
     print(f"{output.folder}/{output.name}: {documents:,} documents, {text:,} bytes{empty}")
+    if tokenizer.eot >= 0:
+        print(f"  every document begins with token {tokenizer.eot}, {tokenizer.name_of(tokenizer.eot)}")
     print(f"  {train.name}: {train.total:,} tokens in {len(train.paths)} file(s)")
     print(f"  {val.name}:   {val.total:,} tokens in {len(val.paths)} file(s); held out: {rule}")
     if not options.bible:

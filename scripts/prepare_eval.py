@@ -8,7 +8,7 @@
 Each line has "ctx", "endings" (a list of texts) and "label" (the number of the right one); any set of questions in this
 form will do. Every ending gets a blank in front. The file is of llm.c's form: 256 int32 (20240522, 1, number of
 examples, bytes of the longest), then uint16: 65535, bytes, number, label, number of endings, and context and endings as
-count and tokens.
+count and tokens. A tokenizer with tokens from 65535 on gets version 2, the same with uint32.
 """
 
 import argparse
@@ -20,8 +20,9 @@ from pathlib import Path
 from prepare.tokenizer import as_bytes, as_text, make_tokenizer
 from run_files import Failure, finish, replacing
 
-MAGIC, VERSION, BEGIN = 20240522, 1, 65535
+MAGIC, BEGIN = 20240522, 65535
 MOST = 65536  # what a uint16 can number
+FORMS = {1: "H", 2: "I"}  # version: type of a word
 
 
 def read_line(line, where):
@@ -45,34 +46,31 @@ def read_line(line, where):
     return context, endings, label
 
 
-def example(tokenizer, number, line, where):
-    """Returns one example as the bytes of its uint16."""
+def example(tokenizer, version, number, line, where):
+    """Returns one example as the bytes of its words."""
     context, endings, label = read_line(line, where)
     words = [label, len(endings)]
     for text in [context] + [" " + ending for ending in endings]:
         tokens = list(tokenizer.encode(as_bytes(text, where), where))
-        if max(tokens, default=0) >= BEGIN:
-            raise Failure(
-                f"{where}: token {max(tokens)} does not fit an evaluation file, whose tokens are below {BEGIN}"
-            )
         words += [len(tokens), *tokens]
-    size = 2 * (3 + len(words))
-    if size >= MOST:
+    size = 2 * version * (3 + len(words))
+    if version == 1 and size >= MOST:
         raise Failure(f"{where}: takes {size} bytes, and {MOST - 2} is the most; leave it out")
-    return struct.pack(f"<{3 + len(words)}H", BEGIN, size, number, *words)
+    return struct.pack(f"<{3 + len(words)}{FORMS[version]}", BEGIN, size, number, *words)
 
 
 def prepare(options):
     path, output, examples = options.file, options.output, []
     tokenizer = make_tokenizer(options.tokenizer, options.eot)
+    version = 1 if tokenizer.vocab <= BEGIN else 2
     with open(path, "rb") as file:
         for at, line in enumerate(file, 1):
             if line.strip():
                 where = f"{path}:{at}"
-                examples.append(example(tokenizer, len(examples) % MOST, as_text(line, where), where))
+                examples.append(example(tokenizer, version, len(examples) % MOST, as_text(line, where), where))
     if not 1 <= len(examples) <= MOST:
         raise Failure(f"{path}: has {len(examples)} examples; 1 to {MOST} fit a file")
-    header = struct.pack("<256i", MAGIC, VERSION, len(examples), max(map(len, examples)), *[0] * 252)
+    header = struct.pack("<256i", MAGIC, version, len(examples), max(map(len, examples)), *[0] * 252)
     data = header + b"".join(examples)
     with replacing(output) as part:
         part.write_bytes(data)

@@ -3,6 +3,7 @@
 
     scripts/report.py RUN_DIR [-o FILE]        RUN_DIR holds metrics.jsonl, and maybe trace*.json and plan.json
     scripts/report.py METRICS --trace TRACE --plan PLAN -o FILE
+    scripts/report.py PLAN.json|SEARCH.json|SWEEP.json [--trace TRACE] [-o FILE]      what --json wrote, for a meeting
 
 The page needs no network and no other file; it is readable on a phone, in the dark and on paper. Without a plan the
 trainer beside this folder is asked for one, with the configuration that the metrics file holds.
@@ -17,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 import report_charts as charts
+import report_plan
 from run_files import GIB, MIB, Failure, Metrics, Plan, Trace, find_trainer, finish, form_of, read_text, replacing
 
 HERE = Path(__file__).resolve().parent
@@ -272,7 +274,7 @@ def arguments():
     parser = argparse.ArgumentParser(
         prog="report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="a folder with metrics.jsonl, or a metrics file")
+    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="a folder with metrics.jsonl, a metrics file, or what --json wrote")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="without it report.html in RUN_DIR")
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="written by --trace; without it the first trace*.json in RUN_DIR"
@@ -283,12 +285,14 @@ def arguments():
     )
     options = parser.parse_args()
     if options.output is None:
-        options.output = (options.run if options.run.is_dir() else options.run.parent) / "report.html"
+        folder = options.run if options.run.is_dir() else options.run.parent
+        options.output = folder / (f"{options.run.stem}.html" if options.run.suffix == ".json" else "report.html")
     return options
 
 
 def make(options):
-    text = page(Run(options))
+    asked = report_plan.kind_of(options.run)
+    text = report_plan.page(options.run, options.trace) if asked else page(Run(options))
     with replacing(options.output) as part:
         part.write_text(text, encoding="utf-8")
 

@@ -54,6 +54,9 @@ class Bytes:
 
     kind, vocab, eot = "bytes", 257, 256
 
+    def name_of(self, token):
+        return "end of text"
+
     def __init__(self, eot):
         if eot not in ("auto", "256"):
             raise Failure(f"--eot {eot}: byte tokens have one such token, 256; leave --eot out")
@@ -84,6 +87,9 @@ class SentencePiece:
         if self.eot < 0 and eot != "none":
             wanted = "eos or bos" if eot == "auto" else eot
             raise Failure(f"{path}: has no token {wanted}; name one of its tokens with --eot")
+
+    def name_of(self, token):
+        return self.model.IdToPiece(token)
 
     def encode(self, data, where):
         return self.model.EncodeAsIds(as_text(data, where))
@@ -131,6 +137,9 @@ class Tokenizers:
             told = json.loads(Path(path).with_name("tokenizer_config.json").read_text("utf-8")).get(f"{eot}_token")
             names.insert(0, told["content"] if isinstance(told, dict) else told)
         return names
+
+    def name_of(self, token):
+        return self.model.id_to_token(token)
 
     def encode(self, data, where):
         return self.fast([as_text(data, where)], add_special_tokens=False)[0].ids

@@ -105,24 +105,29 @@ def leave(code):
 
 
 class Progress:
-    """A progress line on a terminal; prints nothing elsewhere."""
+    """A progress line on a terminal; elsewhere, as in a job's log, a line a minute."""
+
+    MINUTE = 60.0
 
     def __init__(self, size):
-        self.size, self.done, self.began, self.said = size, 0, time.monotonic(), 0.0
+        self.size, self.done, self.began = size, 0, time.monotonic()
+        self.said = self.began
         self.shown = sys.stderr.isatty()
 
     def add(self, done):
         self.done += done
         now = time.monotonic()
-        if self.shown and (now - self.said >= 0.2 or self.done == self.size):
-            self.said = now
-            part = self.done / self.size
-            left = (now - self.began) * (1 - part) / part if part > 0 else 0
-            bar = ("#" * round(30 * part)).ljust(30, ".")
-            rate = self.done / 1e6 / max(now - self.began, 1e-6)
-            minutes, seconds = divmod(int(left), 60)
-            sys.stderr.write(f"\r[{bar}] {100 * part:3.0f} %  {rate:.1f} MB/s  {minutes}:{seconds:02d} left\033[K")
-            sys.stderr.flush()
+        if now - self.said < (0.2 if self.shown else self.MINUTE) and not (self.shown and self.done == self.size):
+            return
+        self.said = now
+        part = self.done / self.size
+        left = (now - self.began) * (1 - part) / part if part > 0 else 0
+        rate = self.done / 1e6 / max(now - self.began, 1e-6)
+        minutes, seconds = divmod(round(left), 60)
+        line = f"{100 * part:3.0f} %  {rate:.1f} MB/s  {minutes}:{seconds:02d} left"
+        bar = ("#" * round(30 * part)).ljust(30, ".")
+        sys.stderr.write(f"\r[{bar}] {line}\033[K" if self.shown else f"prepare_data.py: {line}\n")
+        sys.stderr.flush()
 
     def clear(self):
         if self.shown:

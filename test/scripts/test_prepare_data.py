@@ -124,6 +124,8 @@ def test_rows_become_the_tokens_that_the_library_itself_gives(corpus, tmp_path, 
     result = prepare(corpus / form, "--tokenizer", tokenizer, "-o", tmp_path, "--name", "rows", "-j", 2)
     assert result.returncode == 0, result.stderr
     encode, eot, vocab = reference(corpus, kind)
+    name = {"bytes": "end of text", "sp.model": "</s>"}.get(kind, "")
+    assert f"every document begins with token {eot}, {name}" in result.stdout
     kept = [text for number, text in enumerate(TEXTS, 1) if number % 20 != 0]
     held = [text for number, text in enumerate(TEXTS, 1) if number % 20 == 0]
     for pattern, texts in (("rows_train_*.bin", kept), ("rows_val_*.bin", held)):
@@ -430,6 +432,23 @@ def alive(session):
         if its == str(session) and state != "Z":
             found.append(path.parent.name)
     return found
+
+
+def test_a_log_gets_a_line_a_minute(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    work = importlib.import_module("prepare.work")
+    now, log = [100.0], io.StringIO()
+    monkeypatch.setattr(work.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(work.sys, "stderr", log)
+    progress = work.Progress(10_000_000)
+    for _ in range(10):
+        now[0] += 20
+        progress.add(1_000_000)
+    assert log.getvalue().splitlines() == [
+        "prepare_data.py:  30 %  0.1 MB/s  2:20 left",
+        "prepare_data.py:  60 %  0.1 MB/s  1:20 left",
+        "prepare_data.py:  90 %  0.1 MB/s  0:20 left",
+    ]
 
 
 def test_a_terminal_sees_a_bar_and_a_file_does_not(corpus, tmp_path):

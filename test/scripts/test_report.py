@@ -187,6 +187,45 @@ def test_a_browser_shows_it_without_complaint_or_request(folder, tmp_path):
         assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
 
 
+PLANS = {
+    "plan": ("gpt", "gpt3_96b", "--plan"),
+    "search": ("llama", "llama2_13b", "--search", "--gpus", "16"),
+    "sweep": ("llama", "llama65b", "--plan", "--sweep", "schedule.micro_batch=1,2"),
+}
+
+
+@needs_browser
+@pytest.mark.parametrize("kind", PLANS)
+def test_plans_searches_and_sweeps_have_pages_too(tmp_path, kind):
+    family, name, *words = PLANS[kind]
+    trace = ["--trace", tmp_path / "trace.json"] if kind == "plan" else []
+    answer = command(family, "-c", ROOT / f"configs/{name}.yaml", "-o", "hardware.gpu=h100", *words, "--json", *trace)
+    (tmp_path / f"{kind}.json").write_text(answer.stdout)
+    made = report(tmp_path / f"{kind}.json", *trace)
+    assert (made.returncode, made.stdout, made.stderr) == (0, "", "")
+    found, page = json.loads(answer.stdout), tmp_path / f"{kind}.html"
+    Page(page)
+    with browser.Browser(tmp_path / "profile") as chromium:
+        for width, dark in ((1200, False), (380, True)):
+            chromium.open(page, width, dark=dark)
+            assert chromium.evaluate("document.documentElement.scrollWidth") <= width
+            assert chromium.complaints() == [] and chromium.requests() == [page.as_uri()]
+        shown = chromium.evaluate("document.body.innerText")
+        drawn = chromium.evaluate("[...document.querySelectorAll('canvas')].map((one) => one.height)")
+    assert len(drawn) == {"plan": 2, "search": 1, "sweep": 0}[kind] and all(height > 60 for height in drawn)
+    if kind == "plan":
+        assert found["verdict"]["reason"] in shown and "own slots" in shown
+    assert shown.count("GiB") >= len(found.get("schedules", found.get("front", found.get("sweep"))))
+
+
+def test_a_file_that_json_did_not_write_is_refused_in_a_sentence(tmp_path):
+    for text in ("{", "{}", "[1]", '{"stages": []}'):
+        (tmp_path / "x.json").write_text(text)
+        made = report(tmp_path / "x.json")
+        assert made.returncode == 1 and made.stderr.count("\n") == 1 and "Traceback" not in made.stderr, made.stderr
+        assert not (tmp_path / "x.html").exists()
+
+
 @needs_browser
 def test_tips_say_what_is_under_the_pointer(folder, tmp_path):
     def middle(chromium, selector):

@@ -1,5 +1,6 @@
 """Every script answers wrong input with one sentence and leaves its output file as it was."""
 
+import importlib
 import json
 import os
 import re
@@ -7,9 +8,10 @@ import shutil
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
-from trainer_runs import ROOT
+from trainer_runs import ROOT, write_tokens
 
 STEP = {
     "type": "step",
@@ -72,6 +74,26 @@ def test_a_question_that_cannot_be_asked_is_named_by_its_line(tmp_path, row, why
     path.write_text(row + "\n")
     said = one_sentence(script("prepare_eval.py", path, "-o", tmp_path / "x"), "prepare_eval.py")
     assert f"{path}:1: " in said and why in said and not (tmp_path / "x").exists()
+
+
+def test_check_takes_the_run_s_own_tokens_or_says_that_they_are_random(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    hf = importlib.import_module("hf")
+    options, model = types.SimpleNamespace(data=None, folder=tmp_path), {"vocab": 100}
+    drawn = hf.choose_tokens(options, model, 50)
+    assert len(drawn) == 50 and "tokens: drawn at random" in capsys.readouterr().out
+    val, train = tmp_path / "own_val_000.bin", tmp_path / "own_train_000.bin"
+    data = {"val": str(tmp_path / "own_val_*.bin"), "train": str(train)}
+    (tmp_path / "training.json").write_text(json.dumps({"config": {"data": data}}))
+    write_tokens(val, list(range(60)))
+    write_tokens(train, [7] * 80)
+    assert hf.choose_tokens(options, model, 50) == list(range(50))
+    assert f"tokens: the first 50 of {val}" in capsys.readouterr().out
+    assert hf.choose_tokens(options, model, 70) == [7] * 70  # the validation data are too short
+    assert hf.choose_tokens(options, model, 90) != [7] * 90 and "random" in capsys.readouterr().out
+    assert hf.choose_tokens(options, {"vocab": 40}, 50) == [7] * 50
+    (tmp_path / "training.json").write_text("{")
+    assert hf.choose_tokens(options, model, 50) == drawn
 
 
 def test_bytes_that_are_not_text_are_tokens_too():
