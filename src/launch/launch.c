@@ -151,7 +151,7 @@ static void launch_pass_last_results_(Launch *launch) {
 
 // Returns whether the job has to end, or mpirun holds it up.
 static bool launch_is_over_(Launch *launch, double now) {
-    enum { MPIRUN_ENDS_WITHIN_S = 2, READY_WITHIN_S = 8 };
+    enum { MPIRUN_ENDS_WITHIN_S = 2, MPIRUN_SEES_AN_END_WITHIN_S = 5, READY_WITHIN_S = 8 };
     const Patience *patience = &launch->job->patience;
     if (coordinator_look(launch->coordinator, launch->log, now)) return true;
     if (launch->asked > 1) return true;
@@ -164,7 +164,8 @@ static bool launch_is_over_(Launch *launch, double now) {
     }
     if (launch->last == 0 && coordinator_code(launch->coordinator) >= 0) launch->last = now;
     if (launch->last > 0 && launch->results < 0 && now - launch->last > MPIRUN_ENDS_WITHIN_S) return true;
-    if (launch->children.first >= 0 && launch->last == 0 && now - launch->children.when > MPIRUN_ENDS_WITHIN_S / 2)
+    if (launch->children.first >= 0 && launch->last == 0 &&
+        now - launch->children.when > MPIRUN_SEES_AN_END_WITHIN_S)
         return true;
     if (launch->stopped == 0 || patience->peer_s == 0 || now - launch->stopped < patience->peer_s) return false;
     snprintf(launch->reason, sizeof launch->reason,
@@ -252,6 +253,11 @@ static bool launch_show_words_(const Launch *launch) {
 
 static int launch_say_mpirun_(const Launch *launch) {
     char text[128];
+    if (launch->forced && WIFSIGNALED(launch->status)) {
+        launch_show_words_(launch);
+        return launch_say_(launch, "a rank's program ended before it had joined the job, and mpirun, which did not end "
+                                   "for that, was killed");
+    }
     if (WIFSIGNALED(launch->status)) {
         snprintf(text, sizeof text, "mpirun was killed by signal %d (%s), and its ranks with it",
                  WTERMSIG(launch->status), strsignal(WTERMSIG(launch->status)));
