@@ -58,6 +58,11 @@ void alloc_keep_freed(void) {
 #endif
 }
 
+void *xgrow(void *items, int64_t count, size_t size) {
+    bool full = (count & (count - 1)) == 0;
+    return full ? xrealloc(items, (count > 0 ? 2 * (size_t)count : 1) * size) : items;
+}
+
 char *xstrdup(const char *text) {
     size_t bytes = strlen(text) + 1;
     return memcpy(xmalloc(bytes), text, bytes);

@@ -7,6 +7,7 @@
 #define ALLOC_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #ifdef __cplusplus
@@ -18,6 +19,8 @@ extern "C" {
 void *xmalloc(size_t bytes);
 void *xcalloc(size_t count, size_t size);
 void *xrealloc(void *memory, size_t bytes);
+// Makes room in a list of `count` items for one more. The list keeps no capacity: it grows at powers of two.
+void *xgrow(void *items, int64_t count, size_t size);
 char *xstrdup(const char *text);
 void *xaligned(size_t alignment, size_t bytes); // posix_memalign: a power of two, and a multiple of a pointer's size
 

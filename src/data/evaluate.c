@@ -24,7 +24,7 @@ struct Evaluation {
     uint32_t *words; // of the file, after its header
     int64_t seq_len, vocab;
     Row *rows;
-    int64_t row_count, row_capacity;
+    int64_t row_count;
     Example *examples;
     int64_t example_count, left_out;
 };
@@ -64,10 +64,7 @@ static const uint32_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int
 }
 
 static Row *evaluation_add_row_(Evaluation *evaluation) {
-    if (evaluation->row_count == evaluation->row_capacity) {
-        evaluation->row_capacity = evaluation->row_capacity == 0 ? 64 : 2 * evaluation->row_capacity;
-        evaluation->rows = xrealloc(evaluation->rows, (size_t)evaluation->row_capacity * sizeof *evaluation->rows);
-    }
+    evaluation->rows = xgrow(evaluation->rows, evaluation->row_count, sizeof *evaluation->rows);
     return &evaluation->rows[evaluation->row_count++];
 }
 

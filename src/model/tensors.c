@@ -22,10 +22,7 @@ void table_prefix(TensorTable *table, const char *format, ...) {
 
 static TensorSpec *table_add_(TensorTable *table, int role, int64_t rows, int64_t cols, int split, int init,
                               const char *name) {
-    if (table->count == table->capacity) {
-        table->capacity = table->capacity == 0 ? 64 : 2 * table->capacity;
-        table->specs = xrealloc(table->specs, (size_t)table->capacity * sizeof *table->specs);
-    }
+    table->specs = xgrow(table->specs, table->count, sizeof *table->specs);
     TensorSpec *spec = &table->specs[table->count++];
     memset(spec, 0, sizeof *spec);
     spec->role = role;

@@ -51,7 +51,7 @@ typedef struct TensorSpec {
 
 typedef struct TensorTable {
     TensorSpec *specs;
-    int64_t count, capacity;
+    int64_t count;
     char prefix[40]; // of the names that are added next
     // specs [0, first_layer) are the embedding's; layer l's are [first_layer + l * per_layer, ... + per_layer); those
     // from `head` on are the head's

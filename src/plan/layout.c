@@ -3,6 +3,7 @@
 // bubble change evenly. Combinations that a schedule refuses are left to the visitor of a walk.
 #include "layout.h"
 
+#include "base/alloc.h"
 #include "config/config_schema.h"
 #include "plan.h"
 
@@ -401,17 +402,23 @@ int layout_candidates(const LayoutSpace *space, int index, const RunLayout *at, 
     return count;
 }
 
-int layout_walk(const LayoutSpace *space, int first, int last, const RunLayout *at, LayoutVisit *visit,
-                void *argument) {
+static void layout_walk_(LayoutList *list, const LayoutSpace *space, int first, int last, RunLayout at) {
     int64_t values[LAYOUT_CANDIDATES];
-    RunLayout next = *at;
-    if (first > last) return visit(argument, at);
-    int count = layout_candidates(space, first, at, values), status = 0;
-    for (int i = 0; i < count && status == 0; i++) {
-        layout_put(&next, first, values[i]);
-        status = layout_walk(space, first + 1, last, &next, visit, argument);
+    int count = first > last ? 0 : layout_candidates(space, first, &at, values);
+    if (first > last) {
+        list->layouts = xgrow(list->layouts, list->count, sizeof *list->layouts);
+        list->layouts[list->count++] = at;
     }
-    return status;
+    for (int i = 0; i < count; i++) {
+        layout_put(&at, first, values[i]);
+        layout_walk_(list, space, first + 1, last, at);
+    }
+}
+
+LayoutList layout_walk(const LayoutSpace *space, int first, int last, const RunLayout *at) {
+    LayoutList list = {0};
+    layout_walk_(&list, space, first, last, *at);
+    return list;
 }
 
 // ---------------------------------------------------------------- as a message

@@ -135,10 +135,13 @@ RunLayout layout_list(const RunLayout *layout);
 
 bool layout_evicts(const RunLayout *layout);
 
-// Calls `visit` for each combination of candidates of the rows first to last, the last row varying fastest; the other
-// keys are those of `at`. A visit that returns non-zero ends the walk, which returns the same.
-typedef int LayoutVisit(void *argument, const RunLayout *layout);
-int layout_walk(const LayoutSpace *space, int first, int last, const RunLayout *at, LayoutVisit *visit, void *argument);
+// Lists each combination of candidates of the rows first to last, the last row varying fastest; the other keys are
+// those of `at`. The caller frees `layouts`.
+typedef struct LayoutList {
+    RunLayout *layouts;
+    int64_t count;
+} LayoutList;
+LayoutList layout_walk(const LayoutSpace *space, int first, int last, const RunLayout *at);
 
 // Writes the candidates of one key and returns how many.
 int layout_candidates(const LayoutSpace *space, int index, const RunLayout *at, int64_t values[LAYOUT_CANDIDATES]);

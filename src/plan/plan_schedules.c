@@ -12,12 +12,9 @@
 
 // ---------------------------------------------------------------- the rows
 
-static Forecast *new_row_(ScheduleTable *table) {
-    if (table->count == table->capacity) {
-        table->capacity = 2 * table->capacity + 8;
-        table->rows = xrealloc(table->rows, (size_t)table->capacity * sizeof *table->rows);
-    }
-    return &table->rows[table->count++];
+static void rows_add_(ScheduleTable *table, const Forecast *row) {
+    table->rows = xgrow(table->rows, table->count, sizeof *table->rows);
+    table->rows[table->count++] = *row;
 }
 
 // Adds a layout if it is possible and, with slots that are given, has other slots than the row before it.
@@ -32,7 +29,7 @@ static int add_row_(ScheduleTable *table, const Planner *planner, const RunLayou
     row.layout.slots = row.slots;
     row.layout.load_ahead = row.load_ahead;
     row.layout.split = layout->split;
-    *new_row_(table) = row;
+    rows_add_(table, &row);
     return 0;
 }
 
@@ -93,30 +90,16 @@ bool schedule_table_too_long(const Config *config) {
     return p > FEW_STAGES && p * config_microbatches(config) > MOST_FORWARDS;
 }
 
-typedef struct Choices {
-    RunLayout *layouts;
-    int count;
-} Choices;
-
-static int add_choice_(void *argument, const RunLayout *layout) {
-    Choices *choices = argument;
-    choices->layouts = xrealloc(choices->layouts, (size_t)(choices->count + 1) * sizeof *choices->layouts);
-    choices->layouts[choices->count++] = *layout;
-    return 0;
-}
-
 // Finds the schedules for the stages and layers of the configuration.
-static Choices choices_of_(const Config *config) {
+static LayoutList choices_of_(const Config *config) {
     LayoutSpace space = {.base = config, .world = config_world(config)};
-    Choices choices = {0};
     layout_of(&space.given, config);
     RunLayout at = space.given;
     at.bpipe = BPIPE_OFF;
     at.evict_to = EVICT_TO_PEER;
     at.slots = at.load_ahead = 0;
     if (at.layers == LAYERS_LISTED) space.fixed = LAYOUT_BIT(layers);
-    layout_walk(&space, LAYOUT_name, LAYOUT_split, &at, add_choice_, &choices);
-    return choices;
+    return layout_walk(&space, LAYOUT_name, LAYOUT_split, &at);
 }
 
 // The rows of one choice.
@@ -140,7 +123,7 @@ static void make_part_(Part *part, const Planner *planner, const RunLayout *choi
 static int take_part_(ScheduleTable *table, Part *part, int status, Error *err) {
     if (status == 0 && part->status != 0) *err = part->err;
     if (part->status != 0) status = part->status;
-    for (int i = 0; i < part->table.count; i++) *new_row_(table) = part->table.rows[i];
+    for (int i = 0; i < part->table.count; i++) rows_add_(table, &part->table.rows[i]);
     free(part->table.rows);
     return status;
 }
@@ -149,7 +132,7 @@ static int take_part_(ScheduleTable *table, Part *part, int status, Error *err) 
 int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threads, Error *err) {
     *table = (ScheduleTable){.best = -1};
     if (schedule_table_too_long(planner->config)) return 0;
-    Choices choices = choices_of_(planner->config);
+    LayoutList choices = choices_of_(planner->config);
     int status = 0;
     Part *parts = xcalloc((size_t)choices.count, sizeof *parts);
 #pragma omp parallel for schedule(dynamic, 1) if (threads)

@@ -8,7 +8,7 @@
 // A row is a layout with numbers and words, never auto, so that a configuration with it reproduces the row.
 typedef struct ScheduleTable {
     Forecast *rows;
-    int count, capacity;
+    int count;
     int best; // of all rows; -1: none fits, or nothing is known of the device
 } ScheduleTable;
 

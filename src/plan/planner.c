@@ -239,61 +239,39 @@ bool planner_split_open(const Config *config) {
            config->parallel.pipeline > 1 && config->hardware.device != DEVICE_CPU;
 }
 
-// Forecasts both ways, whole backwards before split ones; times, if asked for, from the keys of `hardware` alone.
-static int forecast_both_(const Planner *planner, const Config *config, bool timed, Forecast both[2], Error *err) {
-    Planner unmeasured = *planner;
-    unmeasured.measured = false;
-    Config decided = *config;
-    int status = 0;
-    for (int i = 0; i < 2 && status == 0; i++) {
-        decided.schedule.split_backward = i == 0 ? SPLIT_OFF : SPLIT_ON;
-        status = planner_ask_(&unmeasured, &decided, timed ? TIMED_ALWAYS : TIMED_NEVER, INFINITY, &both[i], err);
-    }
-    return status;
-}
-
-// Returns whether the plan of a split can be made from the keys of `hardware`. Only these describe a GPU here, so that
-// machines without one decide alike.
-static bool split_known_(const Planner *planner, const Config *config) {
-    return planner_split_open(config) && !planner->hardware.cpu && config->hardware.peak_tflops > 0;
-}
-
-static double split_gain_(const Forecast both[2]) {
+// Asks for whole backwards and for split ones. gain: the fraction of a step that splitting saves. Only the keys of
+// `hardware` describe the GPU here, so that machines without one decide alike.
+static int ask_both_(const Planner *planner, const Config *config, bool timed, Forecast both[2], double *gain,
+                     Error *err) {
     static const double LEAST = 0.005; // less is within the error of the plan
-    double gain = both[1].time.known ? 1 - both[1].time.step / both[0].time.step : 0;
-    return gain > LEAST ? gain : 0;
-}
-
-int planner_decide_split(const Planner *planner, Config *config, double *gain, Error *err) {
-    Forecast both[2] = {0};
-    *gain = 0;
-    if (!planner_split_open(config)) return 0;
-    if (split_known_(planner, config) && forecast_both_(planner, config, true, both, err) != 0) return -1;
-    *gain = split_gain_(both);
-    config->schedule.split_backward = *gain > 0 ? SPLIT_ON : SPLIT_OFF;
+    Planner unmeasured = *planner;
+    Config decided = *config;
+    unmeasured.measured = false;
+    for (int i = 0; i < 2; i++) {
+        decided.schedule.split_backward = i == 0 ? SPLIT_OFF : SPLIT_ON;
+        if (planner_ask_(&unmeasured, &decided, timed ? TIMED_ALWAYS : TIMED_NEVER, INFINITY, &both[i], err) != 0)
+            return -1;
+    }
+    *gain = both[1].time.known ? 1 - both[1].time.step / both[0].time.step : 0;
+    if (*gain <= LEAST) *gain = 0;
     return 0;
 }
 
 // If only bytes are asked for, and both ways fit or neither does, simulating them would decide nothing: the answer is
 // then that of split backwards, which take slightly more.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err) {
+    Config decided = *config;
     Forecast both[2];
-    if (!split_known_(planner, config))
-        return planner_ask_(planner, config, timed ? TIMED_ALWAYS : TIMED_NEVER, INFINITY, forecast, err);
-    if (!timed && forecast_both_(planner, config, false, both, err) != 0) return -1;
-    if (!timed && both[0].possible == both[1].possible && both[0].fits == both[1].fits) {
-        *forecast = both[1];
-        return 0;
-    }
-    if (forecast_both_(planner, config, true, both, err) != 0) return -1;
-    double gain = split_gain_(both);
-    *forecast = both[gain > 0];
-    if (timed && planner->measured) {
-        Config decided = *config;
-        decided.schedule.split_backward = gain > 0 ? SPLIT_ON : SPLIT_OFF;
-        int status = planner_ask_(planner, &decided, TIMED_ALWAYS, INFINITY, forecast, err);
-        if (status != 0) return -1;
-    }
+    double gain = 0;
+    bool open = planner_split_open(config) && !planner->hardware.cpu && config->hardware.peak_tflops > 0;
+    if (open && ask_both_(planner, config, timed, both, &gain, err) != 0) return -1;
+    bool alike = open && both[0].possible == both[1].possible && both[0].fits == both[1].fits;
+    if (open && !timed && !alike && ask_both_(planner, config, true, both, &gain, err) != 0) return -1;
+    if (open) *forecast = both[gain > 0 || (!timed && alike)];
+    if (open) decided.schedule.split_backward = gain > 0 ? SPLIT_ON : SPLIT_OFF;
+    if ((!open || (timed && planner->measured)) &&
+        planner_ask_(planner, &decided, timed ? TIMED_ALWAYS : TIMED_NEVER, INFINITY, forecast, err) != 0)
+        return -1;
     forecast->split_gain = gain;
     return 0;
 }

@@ -58,7 +58,9 @@ bool planner_prefers(const Forecast *a, const Forecast *b);
 bool planner_equally_fast(const Forecast *a, const Forecast *b);
 
 // Forecasts bytes, and time if asked for, of a complete configuration. possible: false if it would be refused, or is to
-// evict and has nothing to. -1 with err.
+// evict and has nothing to. An open split_backward is decided: on where GPUs are known by the keys of `hardware`, and a
+// step then is faster by more than 0.5 %; a profile and the GPU present have no say, so that every machine decides
+// alike. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);
 
 // Does the same, but times only what fits, and not what clearly takes longer than `worth` seconds (INFINITY: any), as
@@ -69,11 +71,6 @@ int planner_forecast_fitting(const Planner *planner, const Config *config, doubl
 // Returns whether schedule.split_backward auto can mean anything but off: no list from a file, whole backwards to
 // split, stages between which a gradient can leave earlier, and perhaps GPUs.
 bool planner_split_open(const Config *config);
-
-// Decides an open split_backward: on where GPUs are known by the keys of `hardware`, and a step then is faster by more
-// than 0.5 %; a profile and the GPU present have no say, so that every machine decides alike. gain:
-// Forecast.split_gain. planner_forecast_config does the same for every layout. -1 with err.
-int planner_decide_split(const Planner *planner, Config *config, double *gain, Error *err);
 
 // Writes a layout into the planner's configuration. Slots that are too few for its evictions become auto.
 void planner_config(const Planner *planner, const RunLayout *layout, Config *config);

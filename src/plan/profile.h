@@ -35,7 +35,7 @@ typedef struct Profile {
     double optimizer_seconds; // AdamW, per element whose states a rank owns
     double norm_seconds;      // norm of the gradient, per element
     ProfileStage *stages;
-    int64_t count, capacity;
+    int64_t count;
 } Profile;
 
 // Fills in everything but the measurements.

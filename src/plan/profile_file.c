@@ -26,12 +26,7 @@ void profile_start(Profile *profile, const Config *config, const char *device) {
 }
 
 void profile_add(Profile *profile, const ProfileStage *stage) {
-    if (profile->count == profile->capacity) {
-        int64_t capacity = 2 * profile->capacity + 16;
-        ProfileStage *stages = xrealloc(profile->stages, (size_t)capacity * sizeof *stages);
-        profile->stages = stages;
-        profile->capacity = capacity;
-    }
+    profile->stages = xgrow(profile->stages, profile->count, sizeof *profile->stages);
     profile->stages[profile->count++] = *stage;
 }
 

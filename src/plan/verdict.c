@@ -264,9 +264,9 @@ void verdict_take_split(Config *config, double gain, const Log *log) {
 }
 
 static int resolve_split_(Config *config, const Planner *planner, const Log *log, Error *err) {
-    double gain;
-    if (planner_decide_split(planner, config, &gain, err) != 0) return -1;
-    verdict_take_split(config, gain, log);
+    Forecast forecast;
+    if (planner_forecast_config(planner, config, true, &forecast, err) != 0) return -1;
+    verdict_take_split(config, forecast.split_gain, log);
     return 0;
 }
 

@@ -33,7 +33,7 @@ bool verdict_undecided(const Config *config);
 // Decides all three. schedule.name auto becomes the fastest schedule that fits, with all its values, among those that
 // evict as schedule.bpipe says (auto: either), split backwards as schedule.split_backward says, and keep to the other
 // keys of `schedule` that are given; 1f1b if there is none. Then schedule.bpipe auto becomes what the verdict says, and
-// split_backward auto what planner_decide_split says. Logs the reason. -1 with err.
+// split_backward auto what planner_forecast_config says. Logs the reason. -1 with err.
 int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err);
 
 // Decides only the name.

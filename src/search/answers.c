@@ -14,46 +14,27 @@
 
 // ---------------------------------------------------------------- what forbids a better one
 
+// The misfit that lacks least comes last, where it is taken from; of equals the one with `all` set, then the first met.
 static int compare_misfits_(const void *a, const void *b) {
     const Candidate *one = a, *other = b;
-    if (one->forecast.lacks != other->forecast.lacks) return one->forecast.lacks < other->forecast.lacks ? -1 : 1;
-    return one->order < other->order ? -1 : one->order > other->order;
+    if (one->forecast.lacks != other->forecast.lacks) return one->forecast.lacks > other->forecast.lacks ? -1 : 1;
+    if (one->all != other->all) return one->all ? 1 : -1;
+    return one->order > other->order ? -1 : one->order < other->order;
 }
 
-// qsort takes no NULL, even for an empty list.
-static void sort_misfits_(Candidate *misfits, int64_t count) {
-    if (count > 1) qsort(misfits, (size_t)count, sizeof *misfits, compare_misfits_);
-}
-
-// Misfits by the memory that they lack. Those with `all` set are opened when their turn comes.
-typedef struct Queue {
-    CandidateList all, single; // sorted
-    int64_t at_all, at_single;
-} Queue;
-
-static void queue_add_(Queue *queue, const Candidate *misfit) {
-    candidates_add(misfit->all ? &queue->all : &queue->single, misfit);
-}
-
-static int queue_open_(Queue *queue, const SearchSpace *space, Error *err) {
+// Replaces a misfit with `all` set by its candidates, each at its place in the queue.
+static int queue_open_(CandidateList *queue, const SearchSpace *space, const Candidate *all, Error *err) {
     CandidateList opened;
-    if (search_open_misfit(space, &queue->all.items[queue->at_all++], &opened, err) != 0) return -1;
-    for (int64_t i = 0; i < opened.count; i++) queue_add_(queue, &opened.items[i]);
+    if (search_open_misfit(space, all, &opened, err) != 0) return -1;
+    for (int64_t i = 0; i < opened.count; i++) {
+        int64_t at = queue->count;
+        candidates_add(queue, &opened.items[i]);
+        for (; at > 0 && compare_misfits_(&queue->items[at - 1], &opened.items[i]) >= 0; at--)
+            queue->items[at] = queue->items[at - 1];
+        queue->items[at] = opened.items[i];
+    }
     free(opened.items);
-    if (opened.count > 0) sort_misfits_(queue->single.items + queue->at_single, queue->single.count - queue->at_single);
     return 0;
-}
-
-// Takes the misfit that lacks least. Returns 1, 0 if there is none, or -1 with err.
-static int queue_take_(Queue *queue, const SearchSpace *space, Candidate *misfit, Error *err) {
-    const CandidateList *all = &queue->all, *single = &queue->single;
-    while (queue->at_all < all->count &&
-           (queue->at_single == single->count ||
-            all->items[queue->at_all].forecast.lacks <= single->items[queue->at_single].forecast.lacks))
-        if (queue_open_(queue, space, err) != 0) return -1;
-    if (queue->at_single == single->count) return 0;
-    *misfit = single->items[queue->at_single++];
-    return 1;
 }
 
 bool answer_next_better(const SearchSpace *space, const SearchResult *result, Candidate *misfit, double *step,
@@ -61,25 +42,24 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
     enum { MOST_LOOKS = 64 };
     static const double LEAST_GAIN = 0.999;
     double best = result->best >= 0 ? result->found.items[result->best].forecast.time.step * LEAST_GAIN : 0;
-    Queue queue = {0};
-    for (int64_t i = 0; i < result->misfits.count; i++)
-        if (best == 0 || result->misfits.items[i].bound <= best) queue_add_(&queue, &result->misfits.items[i]);
-    sort_misfits_(queue.all.items, queue.all.count);
-    sort_misfits_(queue.single.items, queue.single.count);
+    CandidateList queue = {0};
     bool found = false;
-    Candidate next;
-    for (int looks = 0; looks < MOST_LOOKS && !found && queue_take_(&queue, space, &next, err) > 0;) {
+    for (int64_t i = 0; i < result->misfits.count; i++)
+        if (best == 0 || result->misfits.items[i].bound <= best) candidates_add(&queue, &result->misfits.items[i]);
+    if (queue.count > 1) qsort(queue.items, (size_t)queue.count, sizeof *queue.items, compare_misfits_);
+    for (int looks = 0; looks < MOST_LOOKS && !found && queue.count > 0;) {
+        Candidate next = queue.items[--queue.count];
         Config config;
         Forecast forecast;
-        if (!space_config(space, &next.forecast.layout, &config)) continue;
+        if (next.all && queue_open_(&queue, space, &next, err) != 0) break;
+        if (next.all || !space_config(space, &next.forecast.layout, &config)) continue;
         if (planner_forecast_config(space->planner, &config, true, &forecast, err) != 0) break;
         found = forecast.possible && (best == 0 || forecast.time.step < best);
         *misfit = next;
         *step = forecast.time.step;
         looks++;
     }
-    free(queue.all.items);
-    free(queue.single.items);
+    free(queue.items);
     return found;
 }
 

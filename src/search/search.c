@@ -24,7 +24,7 @@ typedef struct Node {
 
 typedef struct NodeList {
     Node *nodes;
-    int64_t count, capacity;
+    int64_t count;
 } NodeList;
 
 // The results of one node. One thread writes them; they are read when its batch is done.
@@ -59,10 +59,7 @@ static bool node_before_(const Node *a, const Node *b) {
 }
 
 static void nodes_add_(NodeList *list, const Node *node) {
-    if (list->count == list->capacity) {
-        list->capacity = 2 * list->capacity + 64;
-        list->nodes = xrealloc(list->nodes, (size_t)list->capacity * sizeof *list->nodes);
-    }
+    list->nodes = xgrow(list->nodes, list->count, sizeof *list->nodes);
     list->nodes[list->count++] = *node;
 }
 
@@ -93,10 +90,7 @@ static Node heap_pop_(NodeList *heap) {
 }
 
 void candidates_add(CandidateList *list, const Candidate *candidate) {
-    if (list->count == list->capacity) {
-        list->capacity = 2 * list->capacity + 64;
-        list->items = xrealloc(list->items, (size_t)list->capacity * sizeof *list->items);
-    }
+    list->items = xgrow(list->items, list->count, sizeof *list->items);
     list->items[list->count++] = *candidate;
 }
 

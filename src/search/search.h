@@ -20,7 +20,7 @@ typedef struct Candidate {
 
 typedef struct CandidateList {
     Candidate *items;
-    int64_t count, capacity;
+    int64_t count;
 } CandidateList;
 
 void candidates_add(CandidateList *list, const Candidate *candidate);

@@ -36,54 +36,37 @@ RunLayout space_start(const SearchSpace *space) {
 
 // ---------------------------------------------------------------- shapes and schedules
 
-typedef struct Listing {
-    const SearchSpace *space;
-    LayoutList list;
-    Config config; // in which a schedule is checked
-} Listing;
-
-static void listing_add_(Listing *listing, const RunLayout *layout) {
-    LayoutList *list = &listing->list;
-    if (list->count == list->capacity) {
-        list->capacity = 2 * list->capacity + 64;
-        list->layouts = xrealloc(list->layouts, (size_t)list->capacity * sizeof *list->layouts);
-    }
-    list->layouts[list->count++] = *layout;
-}
-
-// Adds a shape if the profile covers it. Measured times and times of the model are not compared with each other.
-static int add_shape_(void *argument, const RunLayout *shape) {
-    Listing *listing = argument;
-    const Planner *planner = listing->space->planner;
-    char why[256];
-    layout_set(shape, &listing->config);
-    if (!planner->measured ||
-        profile_differs(&planner->profile, &listing->config, planner->hardware.device, why, sizeof why) == NULL)
-        listing_add_(listing, shape);
-    return 0;
-}
-
+// Measured times and times of the model are not compared with each other, so a profile has to cover a shape.
 LayoutList space_shapes(const SearchSpace *space) {
-    Listing listing = {.space = space, .config = *space->keys.base};
+    const Planner *planner = space->planner;
     RunLayout start = space_start(space);
-    layout_walk(&space->keys, LAYOUT_tensor, LAYOUT_attention, &start, add_shape_, &listing);
-    return listing.list;
+    LayoutList all = layout_walk(&space->keys, LAYOUT_tensor, LAYOUT_attention, &start);
+    Config config = *space->keys.base;
+    char why[256];
+    int64_t count = 0;
+    for (int64_t i = 0; i < all.count && planner->measured; i++) {
+        layout_set(&all.layouts[i], &config);
+        if (profile_differs(&planner->profile, &config, planner->hardware.device, why, sizeof why) == NULL)
+            all.layouts[count++] = all.layouts[i];
+    }
+    if (planner->measured) all.count = count;
+    return all;
 }
 
 // One stage has no bubble to fill, and a schedule of several chunks would only send messages to itself.
-static int add_schedule_(void *argument, const RunLayout *layout) {
-    Listing *listing = argument;
-    bool useless = layout->pipeline == 1 && (layout->chunks > 1 || layout->split == SPLIT_ON);
-    if (useless && !space_fixes(listing->space, LAYOUT_BIT(name))) return 0;
-    layout_set(layout, &listing->config);
-    if (config_schedule_legal(&listing->config)) listing_add_(listing, layout);
-    return 0;
-}
-
 LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape) {
-    Listing listing = {.space = space, .config = *space->keys.base};
-    layout_walk(&space->keys, LAYOUT_name, LAYOUT_split, shape, add_schedule_, &listing);
-    return listing.list;
+    LayoutList all = layout_walk(&space->keys, LAYOUT_name, LAYOUT_split, shape);
+    Config config = *space->keys.base;
+    int64_t count = 0;
+    for (int64_t i = 0; i < all.count; i++) {
+        const RunLayout *at = &all.layouts[i];
+        bool useless = at->pipeline == 1 && (at->chunks > 1 || at->split == SPLIT_ON);
+        if (useless && !space_fixes(space, LAYOUT_BIT(name))) continue;
+        layout_set(at, &config);
+        if (config_schedule_legal(&config)) all.layouts[count++] = *at;
+    }
+    all.count = count;
+    return all;
 }
 
 void space_evict(const SearchSpace *space, RunLayout *layout, int target) {

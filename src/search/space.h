@@ -22,13 +22,7 @@ bool space_fixes(const SearchSpace *space, LayoutMask keys);
 // Returns the layout to start from: what -o fixes, one rank, and the plain schedule without evictions.
 RunLayout space_start(const SearchSpace *space);
 
-// Lists layouts. The caller frees `layouts`.
-typedef struct LayoutList {
-    RunLayout *layouts;
-    int64_t count, capacity;
-} LayoutList;
-
-// Returns the shapes, with the plain schedule, and the schedules that a shape can have.
+// Returns the shapes, with the plain schedule, and the schedules that a shape can have. The caller frees `layouts`.
 LayoutList space_shapes(const SearchSpace *space);
 LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape);
 
