@@ -207,7 +207,7 @@ const ConfigKey config_keys[] = {
     INT(data, val_every, "0", 0, MAX_COUNT, "steps between validations; 0: none"),
     INT(data, val_batches, "8", 1, MAX_COUNT, "batches in one validation"),
     BOOL(data, mixed_tokenizers, "false", "allow data of different tokenizers in one run"),
-    TEXT(data, hellaswag, "", "evaluation file to choose completions from, see docs/sampling.md; empty: none"),
+    TEXT(data, hellaswag, "", "evaluation file to choose completions from, see docs/watching.md; empty: none"),
     INT(data, hellaswag_every, "0", 0, MAX_COUNT, "steps between such evaluations; 0: none"),
 
     INT(sample, every, "0", 0, MAX_COUNT, "steps between samples of the model's text while training; 0: none"),
