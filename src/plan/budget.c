@@ -106,6 +106,11 @@ void budget_print(const Budget *budget, const Config *config, FILE *file) {
     if (used > 0) snprintf(rates + used, sizeof rates - (size_t)used, ")");
     grid_line(file, "run", "%s tokens of %s: %s", grid_count((int64_t)budget->tokens, tokens),
               config->train.tokens > 0 ? "train.tokens" : "train.steps", bill_text_(&budget->whole, bill));
+    if (budget->band.low > 0) {
+        char least[BILL_TEXT], most[BILL_TEXT];
+        Bill low = times_(&budget->whole, budget->band.low), high = times_(&budget->whole, budget->band.high);
+        grid_line(file, "", "by that band: from %s, to %s", bill_text_(&low, least), bill_text_(&high, most));
+    }
     grid_line(file, "", "a billion tokens: %s%s", bill_text_(&budget->billion, bill), rates);
     print_goodput_(&budget->goodput, config, 86400 * budget->step.days, file);
 }
@@ -120,24 +125,31 @@ static void budget_number_(FILE *file, const char *key, double value) {
         fputs("null", file);
 }
 
-static void bill_write_(FILE *file, const char *key, const Bill *bill) {
+static void bill_write_(FILE *file, const char *key, const Bill *bill, const GpuBand *band) {
+    const struct {
+        const char *key;
+        double value;
+    } rows[] = {{"days", bill->days}, {"gpu_hours", bill->gpu_hours}, {"price", bill->price}, {"mwh", bill->mwh}};
     fprintf(file, ",\"%s\":{", key);
-    budget_number_(file, "days", bill->days);
-    fputc(',', file);
-    budget_number_(file, "gpu_hours", bill->gpu_hours);
-    fputc(',', file);
-    budget_number_(file, "price", bill->price);
-    fputc(',', file);
-    budget_number_(file, "mwh", bill->mwh);
+    for (int i = 0; i < 4; i++) {
+        char end[32];
+        if (i > 0) fputc(',', file);
+        budget_number_(file, rows[i].key, rows[i].value);
+        for (int high = 0; high < 2 && band->low > 0; high++) {
+            snprintf(end, sizeof end, "%s_%s", rows[i].key, high ? "high" : "low");
+            fputc(',', file);
+            budget_number_(file, end, rows[i].value * (high ? band->high : band->low));
+        }
+    }
     fputc('}', file);
 }
 
 void budget_write_json(const Budget *budget, FILE *file) {
     fputs("\"budget\":{", file);
     budget_number_(file, "tokens", budget->tokens);
-    bill_write_(file, "step", &budget->step);
-    bill_write_(file, "billion", &budget->billion);
-    bill_write_(file, "whole", &budget->whole);
+    bill_write_(file, "step", &budget->step, &budget->band);
+    bill_write_(file, "billion", &budget->billion, &budget->band);
+    bill_write_(file, "whole", &budget->whole, &budget->band);
     if (budget->goodput.mtbf > 0) {
         const Goodput *goodput = &budget->goodput;
         fputs(",\"goodput\":{", file);

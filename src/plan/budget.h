@@ -3,7 +3,7 @@
 #ifndef BUDGET_H
 #define BUDGET_H
 
-#include "config/config.h"
+#include "config/gpus.h"
 
 // For some number of tokens.
 typedef struct Bill {
@@ -24,6 +24,7 @@ typedef struct Goodput {
 typedef struct Budget {
     double tokens;             // of the whole training: train.tokens, or those of train.steps
     Bill step, billion, whole; // one step, 1e9 tokens, all of them
+    GpuBand band;              // factors on all of them, set by the caller; low 0: none is known
     Goodput goodput;
 } Budget;
 
@@ -34,7 +35,8 @@ void budget_make(Budget *budget, const Config *config, double step_seconds, bool
 void budget_print(const Budget *budget, const Config *config, FILE *file);
 
 // Writes `"budget":{...}`: tokens, and of a step, a billion tokens and the whole {"days","gpu_hours","price","mwh"},
-// null for what is not known; with hardware.mtbf_hours also "goodput":{"mtbf_hours","every","share","days","own"}.
+// null for what is not known, and if a band is known its ends too, as "days_low" and "days_high"; with
+// hardware.mtbf_hours also "goodput":{"mtbf_hours","every","share","days","own"}.
 void budget_write_json(const Budget *budget, FILE *file);
 
 #endif

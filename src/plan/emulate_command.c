@@ -178,7 +178,7 @@ static void print_pipeline_(const Subject *subject, const Timeline *measured, co
 
 static int emulate_compare_(const Subject *subject, const Planner *planner, double *const *seconds, FILE *file,
                             Error *err) {
-    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL};
+    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
     PlanCosts costs;
     if (plan_costs_make(&costs, &subject->config, subject->model, subject->schedule, &subject->plan, &source, err) != 0)
         return -1;

@@ -163,6 +163,11 @@ static void layer_products_(const Work *work, PartTime *time) {
                      in_chunks_(work, columns, s->mlp_cols, s->hidden) + in_chunks_(work, s->chunks, s->hidden, s->ffn);
     time->backward += 2 * whole;
     time->weight += whole; // half of the backward's products
+    double flops =
+        2 * (double)s->rows *
+        ((double)s->hidden * (double)(s->qkv_cols + s->mlp_cols + s->query_cols) + (double)(s->hidden * s->ffn));
+    time->spent[0].peak = flops / work->hardware->cost.flops;
+    time->spent[1].peak = 2 * time->spent[0].peak;
 }
 
 // Adds norms, residuals, rotation and activation: 8 passes over the stream each way, and those over what is between the
@@ -191,23 +196,33 @@ static void attention_(const Work *work, PartTime *time) {
 static PartTime layer_(const Work *work) {
     PartTime time = {0};
     layer_products_(work, &time);
+    double forward = time.forward, backward = time.backward;
     layer_passes_(work, &time);
+    time.spent[0].passes = time.forward - forward;
+    time.spent[1].passes = time.backward - backward;
+    forward = time.forward, backward = time.backward;
     attention_(work, &time);
+    time.spent[0].attention = time.forward - forward;
+    time.spent[1].attention = time.backward - backward;
     return time;
 }
 
 static PartTime embedding_(const Work *work) {
     const Shape *s = work->shape;
     double rows = (double)s->rows * (double)s->hidden;
-    return (PartTime){.forward = bytes_(work, 2 * rows * (double)s->element),
-                      .backward = bytes_(work, rows * ((double)s->element + 8))};
+    double forward = bytes_(work, 2 * rows * (double)s->element),
+           backward = bytes_(work, rows * ((double)s->element + 8));
+    return (PartTime){.forward = forward, .backward = backward, .spent = {{.passes = forward}, {.passes = backward}}};
 }
 
 static PartTime hardware_head_(const Work *work) {
     const Shape *s = work->shape;
     double logits = (double)s->rows * (double)s->vocab_width * (double)s->element;
     double products = 3 * product_(work, 1, s->rows, s->vocab_width, s->hidden);
-    return (PartTime){.forward = products + bytes_(work, 3 * logits + 10 * hardware_stream_(s))};
+    double passes = bytes_(work, 3 * logits + 10 * hardware_stream_(s)),
+           flops = 6 * (double)s->rows * (double)s->vocab_width * (double)s->hidden;
+    return (PartTime){.forward = products + passes,
+                      .spent = {{.peak = flops / work->hardware->cost.flops, .passes = passes}}};
 }
 
 void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape) {

@@ -29,13 +29,20 @@ void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tf
 // Returns whether the configuration runs on CPUs; for `auto` that depends on this machine.
 bool hardware_is_cpu(const Config *config);
 
+// Seconds of one kind of work each: of a time, the rest is the products' loss to the peak.
+typedef struct Spent {
+    double peak; // matrix products at the device's peak
+    double attention, passes;
+} Spent;
+
 // One microbatch through one part of a model on one tensor rank, in seconds. `weight` is the part of `backward` that W
 // takes if a backward is split into I and W, which adds `kept` to I: gradients are copied into the bundle for W.
 // tensor_*: what collectives over the tensor ranks add to the above; with parallel.overlap that is less than they take.
-// A split backward takes tensor_input + tensor_weight instead of tensor_backward.
+// A split backward takes tensor_input + tensor_weight instead of tensor_backward. spent: of forward, and of backward.
 typedef struct PartTime {
     double forward, backward, weight, kept;
     double tensor_forward, tensor_backward, tensor_input, tensor_weight;
+    Spent spent[2];
 } PartTime;
 
 // The head's backward runs with its forward, so its time is all in `forward`. pass: one pass over a rank's part of the

@@ -2,6 +2,7 @@
 #include "base/json.h"
 #include "budget.h"
 #include "plan_report.h"
+#include "waterfall.h"
 
 #include <math.h>
 
@@ -95,8 +96,42 @@ static void write_job_(const PlanAnswer *answer, FILE *file) {
     fputs("},", file);
 }
 
-int plan_write_json(const PlanAnswer *answer, FILE *file) {
+// Writes the figures of the step. The band scales times; a share of the peak falls as they grow.
+static void json_write_step_(const PlanAnswer *answer, FILE *file) {
     const PlanTime *time = &answer->time;
+    GpuBand band = hardware_band(&answer->planner.hardware, answer->planner.measured);
+    bool known = time->known, banded = known && band.low > 0, mfu = time->mfu > 0;
+    const struct {
+        const char *key;
+        double value;
+        bool known;
+    } rows[] = {{"step_ms", 1e3 * time->step, known},
+                {"step_ms_low", 1e3 * time->step * band.low, banded},
+                {"step_ms_high", 1e3 * time->step * band.high, banded},
+                {"mfu", time->mfu, known && mfu},
+                {"mfu_low", time->mfu / band.high, banded && mfu},
+                {"mfu_high", time->mfu / band.low, banded && mfu},
+                {"bubble", time->bubble, known},
+                {"transfer_exposed_ms", 1e3 * time->exposed, known}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_number_(file, rows[i].key, rows[i].value, rows[i].known);
+        fputc(',', file);
+    }
+    fprintf(file, "\"source\":\"%s\",", answer->planner.measured ? "profile" : "model");
+    if (known) {
+        Budget budget;
+        budget_make(&budget, &answer->config, time->step, !answer->planner.hardware.cpu);
+        budget.band = band;
+        budget_write_json(&budget, file);
+        fputc(',', file);
+    } else {
+        fputs("\"budget\":null,", file);
+    }
+}
+
+int plan_write_json(const PlanAnswer *answer, FILE *file) {
+    Waterfall waterfall;
+    Error err;
     fputc('{', file);
     json_write_model_(answer, file);
     integer_(file, "world", config_world(&answer->config), true);
@@ -105,29 +140,11 @@ int plan_write_json(const PlanAnswer *answer, FILE *file) {
     fputs("\"stages\":[", file);
     for (int s = 0; s < answer->plan.stages; s++) json_write_stage_(answer, s, file);
     fputs("],", file);
-    GpuBand band = hardware_band(&answer->planner.hardware, answer->planner.measured);
-    json_number_(file, "step_ms", 1e3 * time->step, time->known);
-    fputc(',', file);
-    json_number_(file, "step_ms_low", 1e3 * band.low * time->step, time->known && band.runs > 0);
-    fputc(',', file);
-    json_number_(file, "step_ms_high", 1e3 * band.high * time->step, time->known && band.runs > 0);
-    fputc(',', file);
-    json_number_(file, "mfu", time->mfu, time->known && time->mfu > 0);
-    fputc(',', file);
-    json_number_(file, "bubble", time->bubble, time->known);
-    fputc(',', file);
-    json_number_(file, "transfer_exposed_ms", 1e3 * time->exposed, time->known);
-    fprintf(file, ",\"source\":\"%s\",", answer->planner.measured ? "profile" : "model");
+    json_write_step_(answer, file);
     write_verdict_(&answer->verdict, file);
     fputc(',', file);
-    if (time->known) {
-        Budget budget;
-        budget_make(&budget, &answer->config, time->step, !answer->planner.hardware.cpu);
-        budget_write_json(&budget, file);
-    } else {
-        fputs("\"budget\":null", file);
-    }
-    fputc(',', file);
+    if (waterfall_make(&waterfall, answer, &err) != 0) waterfall.known = false; // the plan itself is made
+    waterfall_write_json(&waterfall, file);
     schedule_table_write_json(&answer->schedules, &answer->config, file);
     fputs("}\n", file);
     return ferror(file) ? -1 : 0;

@@ -4,6 +4,7 @@
 #include "base/units.h"
 #include "base/grid.h"
 #include "plan_report.h"
+#include "waterfall.h"
 
 #include <math.h>
 
@@ -167,7 +168,18 @@ static void print_time_(const PlanAnswer *answer, FILE *file) {
                   100 * time->estimate);
     Budget budget;
     budget_make(&budget, &answer->config, time->step, !answer->planner.hardware.cpu);
+    budget.band = hardware_band(&answer->planner.hardware, answer->planner.measured);
     budget_print(&budget, &answer->config, file);
+}
+
+// Prints where the step goes, and advice.
+static int print_waterfall_(const PlanAnswer *answer, FILE *file, Error *err) {
+    Waterfall waterfall;
+    if (waterfall_make(&waterfall, answer, err) != 0) return -1;
+    for (int i = 0; i < 3 && waterfall.advice[i][0] != '\0'; i++)
+        grid_line(file, i == 0 ? "advice" : "", "%s", waterfall.advice[i]);
+    waterfall_print(&waterfall, file);
+    return 0;
 }
 
 // ---------------------------------------------------------------- verdict
@@ -260,6 +272,7 @@ int plan_report(const PlanAnswer *answer, FILE *file, Error *err) {
     hardware_print_cpus(&answer->planner.hardware, file);
     if (print_verdict_(answer, file, err) != 0) return -1;
     print_time_(answer, file);
+    if (print_waterfall_(answer, file, err) != 0) return -1;
     plan_print(&answer->plan, &answer->config, answer->schedule, file);
     print_fit_(answer, file);
     print_limit_(answer, file);

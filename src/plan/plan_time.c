@@ -40,6 +40,13 @@ static void costing_add_part_(StageTime *time, const PartTime *part, double coun
     time->weight += count * ((compute ? part->weight : 0) + part->tensor_weight);
 }
 
+// Adds the kinds of work of `count` forwards or backwards.
+static void costing_add_spent_(Spent *sum, const Spent *one, double count) {
+    sum->peak += count * one->peak;
+    sum->attention += count * one->attention;
+    sum->passes += count * one->passes;
+}
+
 // Returns the collectives of `count` parts, as often as this schedule makes them.
 static double tensor_of_(const PartTime *part, double count, bool split) {
     double backward = split ? part->tensor_input + part->tensor_weight : part->tensor_backward;
@@ -87,6 +94,8 @@ static int chunk_compute_(const Costing *costing, int s, int c, StageTime *time,
     for (int i = 0; i < 3; i++) {
         costing_add_part_(time, part[i], count[i], !measured);
         time->tensor += tensor_of_(part[i], count[i], costing->schedule->split);
+        for (int way = 0; way < 2; way++) costing_add_spent_(&time->spent, &part[i]->spent[way], count[i]);
+        if (costing->schedule->split) time->spent.passes += count[i] * part[i]->kept;
     }
     // A layer's first norm adds up what the layer before left. The ends of a chunk differ: its input is copied into the
     // bundle, unless the embedding writes it there; its first norm adds up nothing, which is two passes less; and its
@@ -94,8 +103,11 @@ static int chunk_compute_(const Costing *costing, int s, int c, StageTime *time,
     double passes = (at.first ? 0 : 2) - 2 + (at.last ? 0 : 3);
     PartTime ends = {.forward = passes * parts.pass, .backward = 2 * parts.pass};
     costing_add_part_(time, &ends, at.layers > 0, !measured);
+    if (at.layers > 0) time->spent.passes += ends.forward + ends.backward;
     // A layer's second forward leaves out the last product; its time is planned as that of a whole one.
     double again = (double)at.recomputed * (parts.layer.tensor_forward + (measured ? 0 : parts.layer.forward));
+    time->tensor += (double)at.recomputed * parts.layer.tensor_forward;
+    costing_add_spent_(&time->spent, &parts.layer.spent[0], (double)at.recomputed);
     // Their weights' gradients are made with the input's, while what was recomputed is there.
     double moved = at.layers > 0 ? time->weight * (double)at.recomputed / (double)at.layers : 0;
     time->backward += again;
@@ -125,6 +137,7 @@ static int stage_compute_(const Costing *costing, int s, const ComputeTimes *tim
         sum->input += time.input;
         sum->weight += time.weight;
         sum->tensor += time.tensor;
+        costing_add_spent_(&sum->spent, &time.spent, 1);
     }
     return 0;
 }
@@ -302,6 +315,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, 
         StageTime *time = &costs->stage[s];
         status = stage_compute_(&costing, s, &times, time, err);
         time->optimizer = optimizer_seconds_(&costing, s);
+        if (source->free_messages) continue;
         transfer[s] = transfer_(&costing, s);
         edge[s] = costing_message_(&costing, s, (s + 1) % p, plan->stage[s].at.message_bytes);
     }

@@ -13,6 +13,7 @@
 typedef struct TimeSource {
     const Hardware *hardware;
     const Profile *profile; // NULL: the model of the hardware
+    bool free_messages;     // messages between stages and moved bundles take no time
 } TimeSource;
 
 // Seconds of one microbatch on one stage, all its chunks together. Collectives over tensor ranks are included in
@@ -22,6 +23,7 @@ typedef struct StageTime {
     double backward;      // of B, or of I and W together if the schedule splits backwards
     double input, weight; // of I and of W
     double tensor;
+    Spent spent;      // by the model of the hardware, even if the stage was measured
     double reduction; // of the stage's gradients over data ranks, per step, as far as the last backward does not hide
                       // it, if no other stage uses the network meanwhile
     double optimizer; // seconds per step: gradient norm, AdamW, weight gather

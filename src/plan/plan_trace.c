@@ -44,7 +44,7 @@ int plan_trace(const PlanAnswer *answer, const char *path, Error *err) {
                          "--trace: a step of %.3g s, as it is planned, is longer than a trace can show",
                          answer->time.step);
     const Planner *planner = &answer->planner;
-    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL};
+    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
     PlanCosts costs;
     if (plan_costs_make(&costs, &answer->config, planner->model, answer->schedule, &answer->plan, &source, err) != 0)
         return -1;

@@ -170,13 +170,13 @@ static void lists_close_(Lists *lists) {
 static int planner_time_(const Planner *planner, const Config *config, const Lists *lists, double worth, PlanTime *time,
                          Error *err) {
     if (!planner->measured && planner->hardware.cost.flops == 0) return 0;
-    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL};
+    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
     return plan_time(time, config, planner->model, lists->loan.schedule, &lists->plan, &source, worth, err);
 }
 
 // Returns whether the transfers alone take longer than `worth`.
 static bool moves_too_long_(const Planner *planner, const Config *config, const Lists *lists, double worth) {
-    TimeSource source = {&planner->hardware, NULL};
+    TimeSource source = {&planner->hardware, NULL, false};
     if (config->schedule.bpipe != BPIPE_ON || isinf(worth)) return false;
     return plan_transfer_seconds(config, lists->loan.schedule, &lists->plan, &source) > worth;
 }

@@ -46,7 +46,7 @@ int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *er
     int p = (int)config->parallel.pipeline;
     Schedule lists = one_slot_(config);
     Plan plan = {0};
-    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL};
+    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
     memset(cut, 0, sizeof *cut);
     plan_make_from(&plan, &planner->table, planner->model, config, &lists, planner->be);
     int status = plan_costs_make(&cut->costs, config, planner->model, &lists, &plan, &source, err);

@@ -132,6 +132,7 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, FI
     Budget budget;
     hardware_print_band(&space->planner->hardware, space->planner->measured, best->time.step, best->time.mfu, file);
     budget_make(&budget, &config, best->time.step, !space->planner->hardware.cpu);
+    budget.band = hardware_band(&space->planner->hardware, space->planner->measured);
     budget_print(&budget, &config, file);
 }
 

@@ -127,7 +127,7 @@ static void expect_alike(const char *const *overrides, int count, bool bpipe) {
     Schedule *whole = plan_schedule(&config, &err);
     Plan plan;
     PlanTime time;
-    TimeSource source = {&asked.planner.hardware, NULL};
+    TimeSource source = {&asked.planner.hardware, NULL, false};
     assert_int_equal(whole->microbatches, 1040);
     plan_make(&plan, &llama_model, &config, whole, asked.planner.be);
     assert_int_equal(plan_time(&time, &config, &llama_model, whole, &plan, &source, INFINITY, &err), 0);

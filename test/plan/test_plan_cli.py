@@ -33,7 +33,7 @@ KEYS = {
     "step_ms",
     "step_ms_low",
     "step_ms_high",
-    "mfu",
+    "mfu", "mfu_low", "mfu_high", "waterfall", "advice",
     "bubble",
     "transfer_exposed_ms",
     "source",
@@ -117,6 +117,78 @@ def test_a_planned_step_has_the_band_of_published_runs_on_such_gpus():
     assert re.search(r"^published [\d.]+ to [\d.]+ s, MFU \d+ to \d+%: .* on A100s", report(LLAMA), re.M)
     by_sheet = report(LLAMA, "hardware.gpu=rtx-4090")
     assert "stages by the data sheet" in by_sheet and "planned by its data sheet" in " ".join(by_sheet.split())
+
+
+def test_days_hours_and_price_have_the_band_of_the_step():
+    told = plan(LLAMA, "hardware.gpu_hour=2")
+    for end, other in (("low", "high"), ("high", "low")):
+        factor = told[f"step_ms_{end}"] / told["step_ms"]
+        assert told[f"mfu_{other}"] == pytest.approx(told["mfu"] / factor)
+        for bill in ("step", "billion", "whole"):
+            for key in ("days", "gpu_hours", "price", "mwh"):
+                assert told["budget"][bill][f"{key}_{end}"] == pytest.approx(factor * told["budget"][bill][key])
+    assert "days_low" not in plan(SMALL)["budget"]["whole"] and plan(SMALL)["mfu_low"] is None
+    assert re.search(r"by that band: from [\d.]+ hours,.* to [\d.]+ hours,", " ".join(report(LLAMA).split()))
+
+
+WATERFALL = [
+    "products at peak", "rate and shape", "attention", "passes over memory", "tensor collectives", "idle", "messages",
+    "sums over data ranks", "optimizer",
+]  # fmt: skip
+CUTS = [
+    (LLAMA, []),
+    (LLAMA, ["schedule.bpipe=on", "schedule.micro_batch=4"]),
+    (LLAMA, ["schedule.bpipe=on", "schedule.evict_to=host", "hardware.host_gb_s=2"]),
+    (LLAMA, ["schedule.split_backward=on", "attention.mode=recompute"]),
+    (LLAMA, ["schedule.recompute_layers=4", "hardware.gpu=h100", "hardware.run_share=0.8"]),
+    (LLAMA, ["parallel.data=4", "hardware.network_gb_s=5", "parallel.pipeline=4"]),
+    (LLAMA, ["parallel.pipeline=1", "parallel.tensor=8"]),
+    (LLAMA, ["schedule.name=interleaved", "hardware.latency_us=5000"]),
+    (LLAMA, ["parallel.layers=[3,11,11,11,11,11,11,11]", "hardware.step_overhead_ms=50", "hardware.action_us=300"]),
+    (SMALL, []),
+    (SMALL, ["parallel.tensor=2", "model.tie_embeddings=true"]),
+]
+
+
+@pytest.mark.parametrize("config, overrides", CUTS, ids=str)
+def test_nine_lines_say_where_the_step_goes_and_sum_to_it(config, overrides):
+    told = plan(config, *overrides)
+    fall = told["waterfall"]
+    assert [line["what"] for line in fall] == WATERFALL
+    assert sum(line["ms"] for line in fall) == pytest.approx(told["step_ms"], rel=1e-9)
+    assert sum(line["share"] for line in fall) == pytest.approx(1)
+    assert min(line["ms"] for line in fall) >= -1e-9 * told["step_ms"]
+    idle = fall[WATERFALL.index("idle")]
+    assert idle["ramp_ms"] + idle["imbalance_ms"] == pytest.approx(idle["ms"])
+
+
+def test_each_cause_is_found_in_its_line():
+    def lines(*overrides):
+        return {line["what"]: line["ms"] for line in plan(LLAMA, *overrides)["waterfall"]}
+
+    here = lines()
+    changed = {
+        "rate and shape": "hardware.matmul_efficiency=0.4",
+        "attention": "hardware.flash_backward=0.2",
+        "messages": "hardware.latency_us=20000",
+        "sums over data ranks": "parallel.data=2",
+        "idle": "parallel.layers=[10,10,10,14,6,10,10,10]",
+        "optimizer": "hardware.step_overhead_ms=100",
+    }
+    for what, override in changed.items():
+        assert lines(override)[what] > 1.1 * here[what] + 1, what
+
+
+def test_uneven_stages_and_odd_extents_are_advised_on():
+    uneven = ["parallel.pipeline=2", "parallel.layers=[60,20]", "hardware.memory_gib=400"]
+    told = plan(LLAMA, *uneven)
+    found = re.search(r"stage 0 takes [\d.]+ times stage 1: -o (parallel.layers=\S+), ([\d.]+) % less", told["advice"][0])
+    again = plan(LLAMA, *uneven, found[1])
+    assert 100 * (1 - again["step_ms"] / told["step_ms"]) == pytest.approx(float(found[2]), abs=0.06)
+    assert again["advice"] == []
+    odd = plan(LLAMA, "model.ffn=21840")["advice"]
+    assert len(odd) == 1 and "model.ffn / parallel.tensor is 5460," in odd[0] and "22016 would not" in odd[0]
+    assert re.search(r"^advice    model.ffn", report(LLAMA, "model.ffn=21840"), re.M)
 
 
 def test_an_answer_for_cpus_says_so_in_its_first_line():

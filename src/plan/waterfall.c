@@ -1,0 +1,199 @@
+// The pipeline is planned a second time with free messages: what that saves is their line. Compute is what the stages
+// are busy on average, divided by the hardware's model into kinds of work; what a stage was measured, or slowed down by
+// ranks on its cores, differs from that model in the line of the products' loss. The rest of the pipeline is idle time:
+// imbalance is what the average stage waits for the slowest, and the ramp is what remains.
+#include "waterfall.h"
+#include "base/grid.h"
+#include "base/json.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const lines_[WATERFALL_LINES] = {"products at peak",   "rate and shape",       "attention",
+                                                    "passes over memory", "tensor collectives",   "idle",
+                                                    "messages",           "sums over data ranks", "optimizer"};
+
+// Returns the seconds of all work of a stage for one microbatch.
+static double stage_work_(const StageTime *stage) {
+    return stage->forward + stage->backward;
+}
+
+static void waterfall_divide_(Waterfall *fall, const PlanAnswer *answer, const PlanCosts *costs,
+                              const PlanTime *unsent) {
+    const PlanTime *time = &answer->time;
+    int p = answer->plan.stages;
+    double m = (double)config_microbatches(&answer->config), most = 0, sum = 0, *at = fall->seconds;
+    for (int s = 0; s < p; s++) {
+        const StageTime *stage = &costs->stage[s];
+        at[WATERFALL_PEAK] += m / p * stage->spent.peak;
+        at[WATERFALL_ATTENTION] += m / p * stage->spent.attention;
+        at[WATERFALL_PASSES] += m / p * stage->spent.passes;
+        at[WATERFALL_TENSOR] += m / p * stage->tensor;
+        most = fmax(most, m * stage_work_(stage));
+        sum += m / p * stage_work_(stage);
+    }
+    double busy = (1 - time->bubble) * time->pipeline, waits = time->pipeline - busy;
+    at[WATERFALL_LOSS] = busy;
+    for (int line = 0; line <= WATERFALL_TENSOR; line++)
+        if (line != WATERFALL_LOSS) at[WATERFALL_LOSS] -= at[line];
+    at[WATERFALL_MESSAGES] = fmin(waits, fmax(0, time->pipeline - unsent->pipeline));
+    at[WATERFALL_IDLE] = waits - at[WATERFALL_MESSAGES];
+    fall->imbalance = fmin(most - sum, at[WATERFALL_IDLE]);
+    fall->ramp = at[WATERFALL_IDLE] - fall->imbalance;
+    at[WATERFALL_DATA] = time->reduction;
+    at[WATERFALL_OPTIMIZER] = time->step - time->pipeline - time->reduction;
+}
+
+// ---------------------------------------------------------------- advice
+
+// Returns the stage with most work, or with least.
+static int extreme_stage_(const PlanCosts *costs, int stages, bool most) {
+    int found = 0;
+    for (int s = 1; s < stages; s++) {
+        double more = stage_work_(&costs->stage[s]) - stage_work_(&costs->stage[found]);
+        if (most ? more > 0 : more < 0) found = s;
+    }
+    return found;
+}
+
+// Deals the layers: each goes to the stage with the least work by then.
+static void deal_layers_(const PlanAnswer *answer, const PlanCosts *costs, Config *config) {
+    int p = answer->plan.stages;
+    double layer = INFINITY, load[CONFIG_MAX_STAGES];
+    for (int s = 0; s < p; s++) {
+        double layers = (double)answer->plan.stage[s].at.layers;
+        if (layers > 0) layer = fmin(layer, stage_work_(&costs->stage[s]) / layers);
+    }
+    for (int s = 0; s < p; s++) {
+        load[s] = stage_work_(&costs->stage[s]) - layer * (double)(answer->plan.stage[s].at.layers - 1);
+        config->parallel.layers_per_stage[s] = 1;
+    }
+    for (int64_t left = config->model.layers - p; left > 0; left--) {
+        int least = 0;
+        for (int s = 1; s < p; s++)
+            if (load[s] < load[least] * (1 - 1e-9)) least = s;
+        load[least] += layer;
+        config->parallel.layers_per_stage[least]++;
+    }
+    config->parallel.layers_given = config->parallel.layers_count = p;
+}
+
+// Returns how many sentences it wrote: 0 or 1.
+static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char text[160], Error *err) {
+    int p = answer->plan.stages, most = extreme_stage_(costs, p, true), least = extreme_stage_(costs, p, false),
+        used = 0;
+    double ratio = stage_work_(&costs->stage[most]) / stage_work_(&costs->stage[least]);
+    char list[96] = "";
+    Forecast forecast;
+    Config dealt = answer->config;
+    if (ratio < 1.02 || answer->schedule->chunks > 1 || answer->config.schedule.file[0] != '\0') return 0;
+    deal_layers_(answer, costs, &dealt);
+    if (planner_forecast_config(&answer->planner, &dealt, true, &forecast, err) != 0) return -1;
+    double less = 1 - forecast.time.step / answer->time.step;
+    if (!forecast.possible || !forecast.fits || !forecast.time.known || less < 0.005) return 0;
+    for (int s = 0; s < p && used < (int)sizeof list - 1; s++)
+        used += snprintf(list + used, sizeof list - (size_t)used, "%s%d", s > 0 ? "," : "",
+                         dealt.parallel.layers_per_stage[s]);
+    if (used >= (int)sizeof list - 1) return 0; // too long for a sentence
+    snprintf(text, 160, "stage %d takes %.2g times stage %d: -o parallel.layers=[%s], %.1f %% less", most, ratio, least,
+             list, 100 * less);
+    return 1;
+}
+
+// Returns how many sentences it wrote: products are faster with extents that are multiples of 64.
+static int advise_extents_(const Config *config, char text[2][160]) {
+    const int64_t t = config->parallel.tensor;
+    const struct {
+        const char *key;
+        int64_t value;
+    } extents[] = {{"ffn", config->model.ffn}, {"hidden", config->model.hidden}};
+    int count = 0;
+    for (int i = 0; i < 2; i++) {
+        int64_t unit = 64 * t, next = (extents[i].value + unit - 1) / unit * unit;
+        if (extents[i].value % unit == 0) continue;
+        snprintf(text[count++], 160,
+                 "model.%s / parallel.tensor is %.6g, not a multiple of 64: products lose up to a third of their rate; "
+                 "%lld would not",
+                 extents[i].key, (double)extents[i].value / (double)t, (long long)next);
+    }
+    return count;
+}
+
+int waterfall_make(Waterfall *fall, const PlanAnswer *answer, Error *err) {
+    const Planner *planner = &answer->planner;
+    const Config *config = &answer->config;
+    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, true};
+    Plan plan = {0};
+    PlanCosts costs = {0};
+    PlanTime unsent = {0};
+    memset(fall, 0, sizeof *fall);
+    if (!answer->time.known || planner->hardware.cost.flops == 0) return 0;
+    Schedule *schedule = planner_schedule(config, err);
+    if (schedule == NULL) return -1;
+    plan_make_from(&plan, &planner->table, planner->model, config, schedule, planner->be);
+    int status = plan_time(&unsent, config, planner->model, schedule, &plan, &source, INFINITY, err);
+    if (status == 0) status = plan_costs_make(&costs, config, planner->model, schedule, &plan, &source, err);
+    if (status == 0) {
+        fall->known = true;
+        waterfall_divide_(fall, answer, &costs, &unsent);
+        int said = advise_layers_(answer, &costs, fall->advice[0], err);
+        if (said < 0) status = -1;
+        if (said >= 0) advise_extents_(config, &fall->advice[said]);
+        plan_costs_free(&costs);
+    }
+    plan_free(&plan);
+    schedule_free(schedule);
+    return status;
+}
+
+// ---------------------------------------------------------------- output
+
+static double waterfall_sum_(const Waterfall *fall) {
+    double step = 0;
+    for (int line = 0; line < WATERFALL_LINES; line++) step += fall->seconds[line];
+    return step;
+}
+
+void waterfall_print(const Waterfall *fall, FILE *file) {
+    double step = waterfall_sum_(fall);
+    if (!fall->known) return;
+    Grid grid = {.columns = 4};
+    const char *heading[] = {"where the step goes", "time", "share", ""};
+    for (int i = 0; i < 4; i++) grid_cell(&grid, "%s", heading[i]);
+    for (int line = 0; line < WATERFALL_LINES; line++) {
+        grid_cell(&grid, "%s", lines_[line]);
+        grid_cell(&grid, "%.1f ms", 1e3 * fall->seconds[line]);
+        grid_cell(&grid, "%.1f%%", 100 * fall->seconds[line] / step);
+        if (line == WATERFALL_IDLE)
+            grid_cell(&grid, "ramp %.1f, imbalance %.1f", 1e3 * fall->ramp, 1e3 * fall->imbalance);
+        else
+            grid_cell(&grid, "%s", "");
+    }
+    grid_print(&grid, file);
+    grid_free(&grid);
+}
+
+void waterfall_write_json(const Waterfall *fall, FILE *file) {
+    double step = waterfall_sum_(fall);
+    fputs(fall->known ? "\"waterfall\":[" : "\"waterfall\":null", file);
+    for (int line = 0; line < WATERFALL_LINES && fall->known; line++) {
+        fprintf(file, "%s{\"what\":\"%s\",\"ms\":", line > 0 ? "," : "", lines_[line]);
+        json_write_number(file, 1e3 * fall->seconds[line]);
+        fputs(",\"share\":", file);
+        json_write_number(file, fall->seconds[line] / step);
+        if (line == WATERFALL_IDLE) {
+            fputs(",\"ramp_ms\":", file);
+            json_write_number(file, 1e3 * fall->ramp);
+            fputs(",\"imbalance_ms\":", file);
+            json_write_number(file, 1e3 * fall->imbalance);
+        }
+        fputc('}', file);
+    }
+    fputs(fall->known ? "],\"advice\":[" : ",\"advice\":[", file);
+    for (int i = 0; i < 3 && fall->advice[i][0] != '\0'; i++) {
+        if (i > 0) fputc(',', file);
+        json_write_text(file, fall->advice[i]);
+    }
+    fputs("],", file);
+}

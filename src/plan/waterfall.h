@@ -1,0 +1,34 @@
+// Where a planned step goes, and what would shorten it: nine lines that sum to the step, and sentences of advice.
+#ifndef WATERFALL_H
+#define WATERFALL_H
+
+#include "plan_answer.h"
+
+typedef enum WaterfallLine {
+    WATERFALL_PEAK,      // matrix products at the device's peak, recomputed ones too
+    WATERFALL_LOSS,      // what they take beyond that: rate, shape, launches, cores that ranks share
+    WATERFALL_ATTENTION, // core attention
+    WATERFALL_PASSES,    // over memory
+    WATERFALL_TENSOR,    // exposed collectives of tensor ranks
+    WATERFALL_IDLE,      // ramp and imbalance
+    WATERFALL_MESSAGES,  // exposed: the pipeline without them would be shorter by as much
+    WATERFALL_DATA,      // exposed sums over data ranks
+    WATERFALL_OPTIMIZER, // norm, AdamW, gathered weights, overhead of a step
+    WATERFALL_LINES
+} WaterfallLine;
+
+typedef struct Waterfall {
+    bool known;                      // false: no step, or no peak, is known
+    double seconds[WATERFALL_LINES]; // means over the stages; their sum is the step
+    double ramp, imbalance;          // parts of WATERFALL_IDLE: filling and draining, and waiting for the slowest stage
+    char advice[3][160];             // "" after the last one
+} Waterfall;
+
+// Returns -1 with err.
+int waterfall_make(Waterfall *waterfall, const PlanAnswer *answer, Error *err);
+
+// Write the lines as a table, and as `"waterfall":[{"what","ms","share"}],"advice":["..."]`; null if it is not known.
+void waterfall_print(const Waterfall *waterfall, FILE *file);
+void waterfall_write_json(const Waterfall *waterfall, FILE *file);
+
+#endif
