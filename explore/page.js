@@ -109,12 +109,12 @@ function command({config, overrides}) {
 
 // ---- answers -----------------------------------------------------------------------------------------------------------
 
-const shown = {plan: null, traces: [], marked: null, view: null, places: [], front: [], frontPlaces: [], sort: ["step_ms", 1], serial: 0};
+const shown = {plan: null, refused: [], bars: [], traces: [], marked: null, view: null, places: [], front: [], frontPlaces: [], sort: ["step_ms", 1], serial: 0};
 const studied = {trace: null, view: null, places: [], marked: null};
 
 async function ask() {
   keep();
-  const asked = question(), serial = ++shown.serial;
+  const asked = question(), serial = ++shown.serial, began = performance.now();
   if (asked.error) return fail(asked.error);
   const answer = await planner.ask({...asked, args: ["--plan", "--json", "--trace", "trace.json"], trace: true});
   if (serial !== shown.serial) return;
@@ -125,9 +125,25 @@ async function ask() {
   shown.traces = [given];
   byId("command").textContent = command(asked);
   writeAnswer();
+  shown.refused = [];
+  showAll();
+  shown.firstMs = performance.now() - began;
   for (const row of state.rows ?? bestRows()) await addRow(row, serial, false);
   if (serial !== shown.serial) return;
   showAll();
+  askReasons(asked, serial);
+}
+
+// Asks the program why each schedule that has no row cannot run here; its sentence is the reason in the table.
+async function askReasons({config, overrides}, serial) {
+  const names = [...byId("schedule").options].map((one) => one.value).filter((name) => name && name !== "auto" && !shown.plan.schedules.some((row) => row.name === name));
+  for (const name of names) {
+    const answer = await planner.ask({config, overrides: [...overrides, `schedule.name=${name}`, "schedule.bpipe=off"], args: ["--schedule"]});
+    if (serial !== shown.serial) return;
+    const reason = answer.code === 0 ? "the other keys leave it out" : answer.err.replace(/^explore: /, "").replace(/^-o /, "").split("\n")[0];
+    shown.refused.push({name, reason, fits: false});
+  }
+  if (names.length) writeTable();
 }
 
 // At first two are drawn under the one that was asked for: the same schedule with BPipe, and the fastest that fits.
@@ -201,11 +217,12 @@ function writeTable() {
     } else cell.append(label("draw"));
     top.append(cell);
   }
-  const rows = [...shown.plan.schedules].sort((a, b) => (b.fits - a.fits) || sign * (a[key] > b[key] ? 1 : a[key] < b[key] ? -1 : 0));
+  const rows = [...shown.plan.schedules, ...shown.refused].sort((a, b) => (!a.reason - !b.reason) * -1 || (b.fits - a.fits) || sign * (a[key] > b[key] ? 1 : a[key] < b[key] ? -1 : 0));
   const body = document.createElement("tbody");
   for (const row of rows) {
     const line = body.insertRow(), box = document.createElement("input");
     line.className = row.fits ? "" : "misfit";
+    if (row.reason) { line.insertCell(); line.insertCell().textContent = row.name; Object.assign(line.insertCell(), {colSpan: COLUMNS.length - 2, className: "reason", textContent: "cannot run: " + row.reason}); continue; }
     box.type = "checkbox";
     box.style.width = "auto";
     box.checked = shown.traces.some((one) => one.row && rowName(one.row) === rowName(row));
@@ -213,7 +230,7 @@ function writeTable() {
     box.onchange = () => choose(row, box);
     line.insertCell().append(box);
     for (const text of [rowName(row), seconds(row.step_ms), percent(row.mfu), percent(row.bubble), row.transfer_exposed_ms ? seconds(row.transfer_exposed_ms) : "-",
-                        (row.peak_bytes / GIB).toFixed(1) + (row.fits ? "" : " too much"), row.slots, row.attention]) line.insertCell().textContent = text;
+                        (row.peak_bytes / GIB).toFixed(1) + (row.fits ? "" : ` > ${(limitOf(shown.plan) / GIB).toFixed(1)}`), row.slots, row.attention]) line.insertCell().textContent = text;
   }
   table.tBodies[0]?.remove();
   table.append(body);
@@ -240,9 +257,7 @@ async function choose(row, box) {
 function showAll() {
   writeTable();
   shown.view = {from: 0, to: Math.max(...shown.traces.map((one) => one.trace.end))};
-  const kinds = new Set(shown.traces.flatMap((one) => one.trace.stages.flatMap((stage) => [...stage.compute, ...stage.transfers].map((a) => a.kind))));
-  keysOf(byId("keys"), [..."FBIWEL"].filter((kind) => kinds.has(kind)).map((kind) => [MEANING[kind], colors()[kind]])
-    .concat([["own slots in use", colors().own], ["lent slots in use", colors().lent]]));
+  keysOf(byId("keys"), timelineKeys(shown.traces.map((one) => one.trace)).map(([words, name]) => [words, colors()[name]]));
   drawShown();
   drawBars();
 }
@@ -258,21 +273,20 @@ function keysOf(node, entries) {
 
 // ---- pictures ----------------------------------------------------------------------------------------------------------
 
-const MILLIS = {scale: 1e3, name: " ms"}, WHOLE = {scale: 1e6, name: ""};
-const unitOf = (span) => span > 2e6 ? {scale: 1e6, name: " s"} : MILLIS;
+const WHOLE = {scale: 1e6, name: ""};
 
 function timelineHeight() {
   const few = shown.traces.length === 1;
   return shown.traces.reduce((sum, one) => sum + laneSizes(one.trace, few).height + 6, 0);
 }
 
-function paintTimelines(painter, width, places, palette = colors()) {
+function paintTimelines(painter, width, places) {
   let top = 0;
   const few = shown.traces.length === 1;
   for (const one of shown.traces) {
     const slower = one.trace.step / Math.min(...shown.traces.map((other) => other.trace.step)) - 1;
     const title = `${one.name}: ${seconds(one.trace.step / 1e3)}${slower > 5e-4 ? `, ${percent(slower)} slower` : ""}`;
-    top += 6 + drawTimeline(painter, palette, one.trace, {title, unit: unitOf(shown.view.to), width, top, view: shown.view, few, places,
+    top += 6 + drawTimeline(painter, one.trace, {title, unit: unitOf(shown.view.to), width, top, view: shown.view, few, places,
                             marked: shown.marked?.trace === one.trace ? shown.marked : null});
   }
 }
@@ -282,7 +296,7 @@ function drawShown() {
   if (!shown.view || !width) return;
   const began = performance.now();
   shown.places = [];
-  paintTimelines(new CanvasPainter(canvas, width, timelineHeight()), width, shown.places);
+  paintTimelines(new CanvasPainter(canvas, width, timelineHeight(), colors()), width, shown.places);
   shown.drawMs = performance.now() - began;
 }
 
@@ -290,20 +304,24 @@ function drawStudy() {
   const canvas = byId("study"), width = canvas.clientWidth;
   if (!studied.trace || !width) { canvas.style.height = "0"; return; }
   studied.places = [];
-  drawTimeline(new CanvasPainter(canvas, width, laneSizes(studied.trace, true).height), colors(), studied.trace,
+  drawTimeline(new CanvasPainter(canvas, width, laneSizes(studied.trace, true).height, colors()), studied.trace,
                {title: "in units of the times at the right", unit: WHOLE, width, top: 0, view: studied.view, few: true,
                 places: studied.places, marked: studied.marked});
+}
+
+// Paints a picture on a canvas as high as the picture is. paint: (painter, width, places) => height.
+function paintOn(canvas, paint, places) {
+  const width = canvas.clientWidth, height = paint(new Ruler(), width);
+  paint(new CanvasPainter(canvas, width, Math.ceil(height), colors()), width, places);
 }
 
 function drawBars() {
   const plan = shown.plan;
   if (!plan) return;
-  const canvas = byId("memory-bars"), width = canvas.clientWidth, stages = plan.stages;
-  const row = Math.max(14, Math.min(24, 320 / stages.length));
-  const limit = limitOf(plan);
-  drawMemory(new CanvasPainter(canvas, width, stages.length * row + 18), colors(), stages, limit, width);
-  const used = Object.keys(MEMORY).filter((name) => stages.some((stage) => stage.memory[name] > 0));
-  keysOf(byId("memory-keys"), used.map((name) => [name.replace("_", " "), MEMORY[name]]));
+  const blocks = [{stages: plan.stages.map((stage) => ({...stage, other: stage.peak_bytes_1f1b}))}];
+  shown.bars = [];
+  paintOn(byId("memory-bars"), (painter, width, places) => drawMemory(painter, blocks, limitOf(plan), width, places), shown.bars);
+  keysOf(byId("memory-keys"), memoryKeys(blocks).map(([words, name]) => [words, colors()[name]]));
 }
 
 // The memory of the GPU less the reserve, as the verdict's sentence names them.
@@ -314,10 +332,11 @@ function limitOf(plan) {
 
 function drawFound() {
   if (!shown.front.length) return;
-  const canvas = byId("front");
+  const of = (strong) => shown.front.filter((one) => one.strong === strong).map((one) => [one.x, one.y, one.label, one.row]), plan = shown.plan;
+  const given = plan && plan.world === shown.frontGpus && [Math.max(...plan.stages.map((stage) => stage.peak_bytes)) / GIB, plan.step_ms / 1e3];
   shown.frontPlaces = [];
-  drawFront(new CanvasPainter(canvas, canvas.clientWidth, 260), colors(), shown.front,
-            {width: canvas.clientWidth, height: 260, xName: "memory of the fullest rank, GiB", yName: "step, s", places: shown.frontPlaces});
+  paintOn(byId("front"), (painter, width, places) => drawFronts(painter, [{name: "front", points: of(true), others: of(false)}],
+                                                              {given, limit: plan && limitOf(plan) / GIB}, width, 0, places), shown.frontPlaces);
 }
 
 // Zoom, pan and words under the pointer, for a canvas whose view and places are in `of`.
@@ -382,6 +401,7 @@ async function search() {
   byId("progress").textContent = result?.best ? `${result.evaluated} configurations in ${((performance.now() - began) / 1e3).toFixed(1)} s` :
     (result ? "nothing fits on this many GPUs" : answer.err.replace(/^explore: /, ""));
   if (!result?.best) return;
+  shown.frontGpus = +gpus;
   const rows = [...result.front, ...(result.ten ?? []), result.best];
   shown.front = rows.map((row) => ({x: row.peak_bytes / GIB, y: row.step_ms / 1e3, strong: result.front.includes(row), row, label: layoutName(row.config)}));
   byId("front-box").hidden = false;
@@ -501,9 +521,10 @@ async function saveText() {
 }
 
 function saveSvg() {
-  const width = 1200, painter = new SvgPainter(width, timelineHeight(), colors().page);
-  paintTimelines(painter, width, null);
-  save("timeline.svg", painter.done(), "image/svg+xml");
+  const width = 1200, painter = new SvgPainter(width);
+  const keys = drawKeys(painter, timelineKeys(shown.traces.map((one) => one.trace)), width, 0);
+  paintTimelines(shifted(painter, keys), width, null);
+  save("timeline.svg", painter.done(keys + timelineHeight()), "image/svg+xml");
 }
 
 function keep() {
@@ -582,9 +603,12 @@ async function begin() {
   byId("save-svg").onclick = saveSvg;
   for (const button of document.querySelectorAll("[data-copy]")) button.onclick = () => copy(button);
   byId("front").addEventListener("click", ({offsetX, offsetY}) => {
-    const near = shown.frontPlaces.find(({x, y}) => Math.hypot(x - offsetX, y - offsetY) < 12);
-    if (near) takeLayout(near.point.row.config);
+    const [place] = shown.frontPlaces, points = place.plot.flatMap((one) => one.points).filter((point) => point[3]);
+    const near = points.find(([x, y]) => Math.hypot(place.x(x) - offsetX, place.y(y) - offsetY) < 12);
+    if (near) takeLayout(near[3].config);
   });
+  for (const [id, places] of [["memory-bars", () => shown.bars], ["front", () => shown.frontPlaces]])
+    byId(id).addEventListener("pointermove", ({offsetX, offsetY}) => { byId(id + "-said").textContent = tipAt(places(), offsetX, offsetY); });
   follow(byId("timeline"), shown, drawShown, byId("said"), () => unitOf(shown.view.to - shown.view.from));
   follow(byId("study"), studied, drawStudy, byId("study-said"), () => WHOLE);
   new ResizeObserver(() => { drawShown(); drawBars(); drawFound(); drawStudy(); }).observe(byId("answers"));

@@ -28,7 +28,8 @@ libopenmpi-dev | one rank only, no pipeline
 openmpi-bin | one rank only, no pipeline
 python3-numpy | the tests that need NumPy are skipped
 zstd | .zst inputs of scripts/prepare_data.py are refused
-python3-matplotlib | no pictures: scripts/plot.py
+nodejs | no pictures: scripts/plot.py
+librsvg2-bin | no .png pictures: scripts/plot.py
 bible-kjv | no tiny data set; use scripts/prepare_data.py FILE... --name bible
 bible-kjv-text | no tiny data set; use scripts/prepare_data.py FILE... --name bible
 END
@@ -243,7 +244,7 @@ install_libyaml() {
     fi
 }
 
-# axe, which checks pages for what keeps people with disabilities out, for the tests of the page.
+# axe, which checks pages for obstacles to people with disabilities, for the tests of the page.
 install_axe() {
     local target=.deps/axe
     if [ -d $target/axe_core_python ]; then
@@ -270,7 +271,7 @@ python=$(command -v /usr/bin/python3 || command -v python3 || echo python3)
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
     fail "no apt-get here; install these by other means: a C and a C++ compiler with OpenMP, make, libyaml, oneDNN," \
-        "Open MPI, cmocka, and for Python 3: pytest, NumPy, PyTorch, matplotlib"
+        "Open MPI, cmocka, and for Python 3: pytest, NumPy, PyTorch; for pictures node and rsvg-convert"
 fi
 install_packages
 if [ -n "$nvcc" ]; then install_frontend; fi

@@ -21,6 +21,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+import plot
 from run_files import GIB, Failure, finish, replacing
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -587,35 +588,26 @@ def print_lines(rows):
 
 
 def draw(rows, path):
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "published"
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.4), layout="constrained")
-    for name in dict.fromkeys(row.source["name"] for row in rows):
-        mine = [row for row in rows if row.source["name"] == name and row.measured_step() is not None]
-        left.scatter([row.measured_step() for row in mine], [row.planned_step() for row in mine], s=12, label=name)
-    ends = [0.5, 200]
-    left.plot(ends, ends, color="#9aa5b1", linewidth=1, zorder=0)
-    left.set(xscale="log", yscale="log", xlabel="measured step, s", ylabel="planned step, s")
-    left.legend(frameon=False, fontsize=8)
+    """Draws planned against measured steps, and ratios of two schedules' steps, by source."""
     pairs = pairs_of(rows)
-    for name in dict.fromkeys(pair.one.source["name"] for pair in pairs):
-        mine = [pair for pair in pairs if pair.one.source["name"] == name]
-        right.scatter(
-            [pair.measured for pair in mine], [pair.ratio(Row.step_with_messages) for pair in mine], s=12, label=name
-        )
-    ends = [0.65, 1.1]
-    right.plot(ends, ends, color="#9aa5b1", linewidth=1, zorder=0)
-    right.fill_between(ends, [0.95 * x for x in ends], [1.05 * x for x in ends], color="#9aa5b1", alpha=0.2, zorder=0)
-    right.set(xlabel="measured ratio of two schedules' steps", ylabel="planned ratio; grey: within 5 %")
-    right.legend(frameon=False, fontsize=8)
-    for axis in (left, right):
-        axis.spines[["top", "right"]].set_visible(False)
+    steps = [(row.source["name"], row.measured_step(), row.planned_step()) for row in rows if row.measured_step() is not None]
+    ratios = [(pair.one.source["name"], pair.measured, pair.ratio(Row.step_with_messages)) for pair in pairs]
+    names = list(dict.fromkeys(name for name, *_ in steps + ratios))
+
+    def series(points):
+        grouped = [(name, [point for of, *point in points if of == name]) for name in names]
+        return [
+            {"name": name, "color": plot.COLORS[names.index(name) % len(plot.COLORS)], "points": mine, "dots": True}
+            for name, mine in grouped
+            if mine
+        ]
+
+    plots = [
+        {"series": series(steps), "xName": "measured step, s", "yName": "planned step, s", "log": True, "logX": True, "equal": True},
+        {"series": series(ratios), "xName": "measured ratio of two schedules' steps", "yName": "planned ratio; dashed: within 5 %", "equal": 0.05},
+    ]
     with replacing(path) as temporary:
-        figure.savefig(temporary, format="svg", metadata={"Date": None})
+        Path(temporary).write_bytes(plot.svg_of({"kind": "plots", "plots": [{**one, "height": 340} for one in plots], "width": 800}))
 
 
 def print_json(rows):

@@ -3,6 +3,7 @@
 
     scripts/report.py RUN_DIR [-o FILE]        RUN_DIR holds metrics.jsonl, and maybe trace*.json and plan.json
     scripts/report.py METRICS --trace TRACE --plan PLAN -o FILE
+    scripts/report.py RUN_DIR --follow          rewrites the page until the run's last step
     scripts/report.py PLAN.json|SEARCH.json|SWEEP.json [--trace TRACE] [-o FILE]      what --json wrote, for a meeting
 
 The page needs no network and no other file; it is readable on a phone, in the dark and on paper. Without a plan the
@@ -10,16 +11,17 @@ trainer beside this folder is asked for one, with the configuration that the met
 """
 
 import argparse
-import html
+import contextlib
 import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-import report_charts as charts
 import report_plan
-from run_files import GIB, MIB, Failure, Metrics, Plan, Trace, find_trainer, finish, form_of, read_text, replacing
+from report_plan import document, escape, figure, tile
+from run_files import GIB, MIB, Failure, Metrics, NoStepYet, Plan, Trace, find_trainer, finish, form_of, read_text, replacing
 
 HERE = Path(__file__).resolve().parent
 
@@ -41,12 +43,11 @@ class Run:
             self.head = self.metrics.head
             self.config = self.head["config"]
             self.family = self.config["model"]["family"]
-            self.activations = [
-                int(stage["activation_bytes"]) for stage in self.metrics.steps[max(self.metrics.steps)]["stages"]
-            ]
         traces = [options.trace] if options.trace else sorted(folder.glob("trace*.json"))[:1] if folder else []
         self.trace = Trace(traces[0], options.step) if traces else None
         self.plan = self.find_plan(options.plan, folder)
+        # Each layout of a run that was resumed with another one is compared with a plan of its own.
+        self.plans = [self.make_plan(part.head["config"]) for part in self.metrics.parts[:-1]] + [self.plan]
         if self.plan and len(self.plan.peak) != len(self.metrics.peak):
             raise Failure(
                 f"{self.plan.name}: is a plan of {len(self.plan.peak)} stages, the run has {len(self.metrics.peak)};"
@@ -57,16 +58,16 @@ class Run:
         path = given or (folder / "plan.json" if folder else None)
         if given or (path and path.exists()):
             return Plan(path, read_text(path))
-        return self.make_plan()
+        return self.make_plan(self.config)
 
-    def make_plan(self):
+    def make_plan(self, config):
         """Plans the run: JSON is YAML, so the trainer reads the configuration in the metrics file."""
         trainer = find_trainer(self.family)
         if trainer is None:
             return None
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "config.yaml"
-            path.write_text(json.dumps(self.config), encoding="utf-8")
+            path.write_text(json.dumps(config), encoding="utf-8")
             try:
                 ended = subprocess.run(
                     [trainer, "-c", path, "--plan", "--json"], capture_output=True, text=True, timeout=60
@@ -77,10 +78,6 @@ class Run:
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
-
-
-def escape(text):
-    return html.escape(str(text), quote=True)
 
 
 def size(count):
@@ -102,28 +99,24 @@ def duration(seconds):
     return f"{hours} h {minutes:02} min" if hours else f"{seconds / 60:.1f} min"
 
 
-def tile(value, what):
-    return f"<li><b>{escape(value)}</b><small>{escape(what)}</small></li>"
-
-
-def describe(run):
+def describe(head):
     """Returns one line about the model and one about how it is split over ranks."""
-    model, parallel, schedule, train = (run.config[section] for section in ("model", "parallel", "schedule", "train"))
+    model, parallel, schedule, train = (head["config"][section] for section in ("model", "parallel", "schedule", "train"))
     heads = f"{model['heads']} heads" + (
         f" ({model['kv_heads']} of keys and values)" if model["kv_heads"] != model["heads"] else ""
     )
     what = (
-        f"{model['family']}, {run.head['parameters']:,} parameters: {model['layers']} layers of {model['hidden']},"
+        f"{model['family']}, {head['parameters']:,} parameters: {model['layers']} layers of {model['hidden']},"
         f" {heads}, {model['seq_len']} tokens a sequence"
     )
     world = (
-        f"{run.head['world']} ranks: pipeline {parallel['pipeline']} × tensor {parallel['tensor']} × data"
+        f"{head['world']} ranks: pipeline {parallel['pipeline']} × tensor {parallel['tensor']} × data"
         f" {parallel['data']}, {train['precision']}"
     )
     bpipe = {"on": "with BPipe", "off": "without BPipe", "auto": "BPipe where it pays"}[schedule["bpipe"]]
     return (
         what,
-        f"{world}; {schedule['name']} {bpipe}, {run.head['microbatches']} microbatches of {schedule['micro_batch']}",
+        f"{world}; {schedule['name']} {bpipe}, {head['microbatches']} microbatches of {schedule['micro_batch']}",
     )
 
 
@@ -145,9 +138,9 @@ def summary(run):
     tiles.append(tile(size(max(metrics.peak)), "fullest rank"))
     tiles.append(tile(count_of(sum(entry["tokens"] for entry in metrics.steps.values())), "tokens seen"))
     tiles.append(tile(duration(sum(entry["step_ms"] for entry in metrics.steps.values()) / 1e3), "in steps"))
-    starts = f" The file holds {len(metrics.heads)} starts." if len(metrics.heads) > 1 else ""
+    starts = f" The file holds {len(metrics.heads)} starts, of {len(metrics.parts)} layouts." if len(metrics.heads) > 1 else ""
     medians = (
-        "Times and rates are medians of all steps but the first, which also warms up." if len(metrics.steps) > 1 else ""
+        "Times and rates are medians of all steps of the last layout but the first, which also warms up." if len(metrics.steps) > 1 else ""
     )
     note = f'<p class="note">{medians}{starts}</p>'
     return f'<ul class="tiles">{"".join(tiles)}</ul>{note}'
@@ -164,68 +157,54 @@ def evaluations(run):
 
 def curves(run):
     steps = run.metrics.steps
+    marks = [[step, "resumed"] for step in run.metrics.resumes()]
 
     def of(key, scale=1):
         return {step: scale * entry[key] for step, entry in steps.items() if entry.get(key) is not None}
 
-    loss = [charts.Series("training", "blue", run.metrics.loss, "{:.4f}")]
-    if run.metrics.vals:
-        loss.append(charts.Series("validation", "orange", run.metrics.vals, "{:.4f}", dots=True))
+    def plot(title, y_name, series, **more):
+        drawn = [
+            {"name": name, "color": color, "points": sorted(values.items()), "dots": dots}
+            for name, color, values, dots in series
+            if values
+        ]
+        plots = [{"series": drawn, "xName": "step", "yName": y_name, "marks": marks, **more}]
+        return figure({"kind": "plots", "plots": plots}, title) if drawn else ""
+
+    loss = [("training", "F", run.metrics.loss, False), ("validation", "B", run.metrics.vals, True)]
     pictures = [
-        charts.curves("Loss", "nats a token", loss),
-        *(
-            charts.curves(name, "% right", [charts.Series("accuracy", "orange", values, "{:.2f} %")])
-            for name, values in evaluations(run).items()
-        ),
-        charts.curves(
-            "Gradient norm", "before clipping", [charts.Series("norm", "purple", of("grad_norm"), "{:.3g}")], log=True
-        ),
-        charts.curves("Learning rate", "", [charts.Series("lr", "green", of("lr"), "{:.3g}")], zero=True),
-        charts.curves(
-            "MFU", "%, attention in full", [charts.Series("MFU", "blue", of("mfu", 100), "{:.1f} %")], zero=True
-        ),
-        charts.curves(
-            "Tokens a second",
-            "all ranks",
-            [charts.Series("tokens/s", "green", of("tokens_per_s"), "{:,.0f}")],
-            zero=True,
-        ),
-        charts.curves(
-            "Idle",
-            "% of the pipeline's time",
-            [charts.Series("bubble", "red", of("bubble", 100), "{:.1f} %")],
-            zero=True,
-        ),
+        plot("Loss", "Loss, nats a token", loss),
+        *(plot(name, f"{name}, % right", [("accuracy", "B", values, True)]) for name, values in evaluations(run).items()),
+        plot("Gradient norm", "Gradient norm before clipping", [("norm", "L", of("grad_norm"), False)], log=True),
+        plot("Learning rate", "Learning rate", [("lr", "E", of("lr"), False)], zero=True),
+        plot("MFU", "MFU, %, attention in full", [("MFU", "F", of("mfu", 100), False)], zero=True),
+        plot("Tokens a second", "Tokens a second, all ranks", [("tokens/s", "E", of("tokens_per_s"), False)], zero=True),
+        plot("Idle", "Idle, % of the pipeline's time", [("bubble", "limit", of("bubble", 100), False)], zero=True),
     ]
-    many = len(steps) > charts.MOST_POINTS
+    many = len(steps) > 600
     note = '<p class="note">Means of neighbouring steps, with a band from least to most.</p>' if many else ""
-    return f'<h2>Course</h2>{note}<div class="charts">{"".join(picture for picture in pictures if picture)}</div>'
+    return f'<h2>Course</h2>{note}<div class="charts">{"".join(pictures)}</div>'
 
 
 def memory(run):
-    series = [("peak, measured", "blue", run.metrics.peak), ("of it activations, measured", "green", run.activations)]
+    blocks = [{"title": "measured", "stages": run.metrics.stages}]
     if run.plan:
-        series.insert(0, ("peak of 1F1B without BPipe, planned", "grey", run.plan.peak_1f1b))
-        if run.plan.lends:
-            series.insert(1, ("peak with BPipe, planned", "orange", run.plan.peak))
+        blocks.insert(0, {"title": "planned", "stages": run.plan.stages})
     limit = run.config["hardware"].get("memory_gib")
-    limit = GIB * (limit - run.config["hardware"]["reserve_gib"]) if isinstance(limit, (int, float)) else None
-    # A limit far above everything would only flatten the bars.
-    limit = limit if limit and limit < 3 * max(max(values) for _, _, values in series) else None
-    picture = charts.bars("Peak of the fullest rank of each stage", series, size, limit)
-    return f"<h2>Memory</h2>{picture}"
+    limit = GIB * (limit - run.config["hardware"]["reserve_gib"]) if isinstance(limit, (int, float)) else 0
+    picture = {"kind": "memory", "blocks": blocks, "limit": limit}
+    return "<h2>Memory</h2>" + figure(picture, "Peak of the fullest rank of each stage")
 
 
 def timeline(run):
     if run.trace is None:
         return ""
-    return f"<h2>Pipeline</h2>{charts.timeline(run.trace)}"
+    traces = [{"name": run.trace.words, "events": run.trace.events}]
+    return "<h2>Pipeline</h2>" + figure({"kind": "timelines", "traces": traces}, "One step")
 
 
-def against_plan(run):
-    if run.plan is None:
-        return ""
-    plan, metrics = run.plan, run.metrics
+def part_rows(plan, part):
+    """Returns the rows of one layout: planned, measured, and by how much the plan is off."""
 
     def row(what, planned, measured, form, off):
         return f"<tr><td>{what}</td><td>{form.format(planned)}</td><td>{form.format(measured)}</td><td>{off}</td></tr>"
@@ -233,40 +212,46 @@ def against_plan(run):
     def off(planned, measured):
         return f"{100 * (planned / measured - 1):+.1f} %"
 
-    step = metrics.median("step_ms")
+    step = part.median("step_ms")
     rows = row("step, ms", plan.step_ms, step, "{:,.1f}", off(plan.step_ms, step)) if plan.step_ms is not None else ""
     for what, key, planned in (("bubble, %", "bubble", plan.bubble), ("MFU, %", "mfu", plan.mfu)):
-        measured = metrics.median(key)
+        measured = part.median(key)
         if planned is not None and measured is not None:
             rows += row(what, 100 * planned, 100 * measured, "{:.1f}", f"{100 * (planned - measured):+.1f} points")
-    for stage, (planned, measured) in enumerate(zip(plan.peak, metrics.peak)):
+    for stage, (planned, measured) in enumerate(zip(plan.peak, part.peak)):
         equal = "nothing, to the byte" if planned == measured else off(planned, measured)
         rows += row(f"peak of stage {stage}", size(planned), size(measured), "{}", equal)
-    head = "<tr><th></th><th>planned</th><th>measured</th><th>the plan is off by</th></tr>"
-    note = f'<p class="note">Planned from {escape(plan.source)}. BPipe? {escape(plan.reason)}</p>'
-    return f'<h2>Plan and run</h2>{note}<div class="table"><table>{head}{rows}</table></div>'
+    return rows
+
+
+def against_plan(run):
+    parts = ""
+    for part, plan in zip(run.metrics.parts, run.plans):
+        steps = f"Steps {min(part.steps):,} to {max(part.steps):,}: {describe(part.head)[1]}"
+        title = f"<h3>{escape(steps)}</h3>" if len(run.plans) > 1 else ""
+        if plan is None:
+            parts += title + ("<p>No plan: the trainer is missing, or refuses this configuration.</p>" if title else "")
+            continue
+        head = "<tr><th></th><th>planned</th><th>measured</th><th>the plan is off by</th></tr>"
+        note = f'<p class="note">Planned from {escape(plan.source)}. BPipe? {escape(plan.reason)}</p>'
+        parts += f'{title}{note}<div class="table" tabindex="0"><table>{head}{part_rows(plan, part)}</table></div>'
+    return f"<h2>Plan and run</h2>{parts}" if parts else ""
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-def page(run):
+def page(run, refresh):
     with form_of(run.name, "run whose metrics make a report: something in them is missing"):
-        what, spread = describe(run)
+        what, spread = describe(run.head)
         parts = [summary(run), curves(run), memory(run), timeline(run), against_plan(run)]
         config = json.dumps(run.config, indent=1)
-    # Nothing may be fetched, whatever a name in the files says.
-    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{escape(run.name)}</title><style>{(HERE / 'report.css').read_text(encoding='utf-8')}</style></head>\n"
-        f'<body><main><h1>{escape(run.name)}</h1><p>{escape(what)}</p><p class="soft">{escape(spread)}</p>\n'
+    return document(
+        run.name,
+        f'<h1>{escape(run.name)}</h1><p>{escape(what)}</p><p class="soft">{escape(spread)}</p>\n'
         + "\n".join(part for part in parts if part)
-        + f"\n<details><summary>Configuration</summary><pre>{escape(config)}</pre></details></main>"
-        '<div id="tip"'
-        f' role="status"></div><script>{(HERE / "report.js").read_text(encoding="utf-8")}</script></body></html>\n'
+        + f"\n<details><summary>Configuration</summary><pre>{escape(config)}</pre></details>",
+        refresh,
     )
 
 
@@ -283,6 +268,7 @@ def arguments():
     parser.add_argument(
         "--plan", type=Path, metavar="FILE", help="written by --plan --json; without it plan.json in RUN_DIR"
     )
+    parser.add_argument("--follow", action="store_true", help="rewrite the page of a run until its last step; it reloads itself")
     options = parser.parse_args()
     if options.output is None:
         folder = options.run if options.run.is_dir() else options.run.parent
@@ -290,11 +276,38 @@ def arguments():
     return options
 
 
-def make(options):
-    asked = report_plan.kind_of(options.run)
-    text = report_plan.page(options.run, options.trace) if asked else page(Run(options))
+def write(options, text):
     with replacing(options.output) as part:
         part.write_text(text, encoding="utf-8")
+
+
+EVERY = 5  # seconds between two looks at a run that is followed
+
+
+def follow(options):
+    """Rewrites the page whenever the metrics have grown, until the run's last step."""
+    path = options.run / "metrics.jsonl" if options.run.is_dir() else options.run
+    seen = -1
+    while True:
+        grown = path.stat().st_size if path.exists() else 0
+        if grown != seen:
+            with contextlib.suppress(NoStepYet):
+                run = Run(options)
+                done = max(run.metrics.steps) >= run.config["train"]["steps"]
+                write(options, page(run, 0 if done else EVERY))
+                if done:
+                    return
+        seen = grown
+        time.sleep(EVERY)
+
+
+def make(options):
+    if report_plan.kind_of(options.run):
+        write(options, report_plan.page(options.run, options.trace))
+    elif options.follow:
+        follow(options)
+    else:
+        write(options, page(Run(options), 0))
 
 
 def main():

@@ -1,11 +1,12 @@
-"""Pages of plans, searches and sweeps: what a meeting about capacity needs, drawn by draw.js, which the page of
-`make explore` uses too."""
+"""Pages of plans, searches and sweeps, for a meeting about capacity, and the frame of all reports. Pictures are drawn in
+the page by draw.js, which the page of `make explore` and plot.py use too."""
 
 import html
 import json
+import re
 from pathlib import Path
 
-from run_files import GIB, form_of, read_text
+from run_files import GIB, Trace, form_of, read_text
 
 HERE = Path(__file__).resolve().parent
 KINDS = {"stages": "plan", "front": "search", "sweep": "sweep"}
@@ -42,8 +43,24 @@ def table(head, rows):
     return f'<div class="table"><table><tr>{cells}</tr>{body}</table></div>'
 
 
-def canvas(name, title):
-    return f"<h2>{escape(title)}</h2><figure><canvas id={name!r} role='img' aria-label={title!r}></canvas></figure>"
+def figure(picture, title):
+    """Returns a canvas that report.js draws a picture of draw.js on; data in a page cannot end its script."""
+    data = escape(json.dumps(picture))
+    return f'<figure><canvas role="img" tabindex="0" aria-label="{escape(title)}" data-picture="{data}"></canvas></figure>'
+
+
+def document(title, body, refresh=0):
+    """Returns a whole page. It fetches nothing, whatever a name in the files says."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+    again = f'<meta http-equiv="refresh" content="{refresh}">' if refresh else ""
+    style, *scripts = ((HERE / name).read_text(encoding="utf-8") for name in ("report.css", "draw.js", "report.js"))
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">{again}'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{style}</style></head>\n<body><main>{body}</main>"
+        f'<div id="tip" role="status"></div><script>{"".join(scripts)}</script></body></html>\n'
+    )
 
 
 def layout(config):
@@ -81,7 +98,9 @@ def plan_parts(found):
     if found.get("waterfall"):
         rows = [(row["what"], seconds(row["ms"]), percent(row["share"])) for row in found["waterfall"]]
         parts.append("<h2>Where the step goes</h2>" + table(("", "time", "share"), rows))
-    parts.append(canvas("memory", "Memory of each stage"))
+    stages = [{**stage, "other": stage["peak_bytes_1f1b"]} for stage in found["stages"]]
+    memory = {"kind": "memory", "blocks": [{"stages": stages}], "limit": limit_of(found)}
+    parts.append("<h2>Memory of each stage</h2>" + figure(memory, "Memory of each stage"))
     rows = sorted(found["schedules"], key=lambda row: (not row["fits"], row["step_ms"] or 0))
     head = ("schedule", "chunks", "split", "BPipe", "step", "MFU", "idle", "peak", "fits")
     cells = [
@@ -98,10 +117,13 @@ def search_parts(found):
         return ["<p>Nothing fits on so many GPUs.</p>"]
     best = found["best"]
     tiles = step_tiles(best) + [tile(layout(best["config"]), "the best"), tile(found["evaluated"], "plans compared")]
+    points = [(row["peak_bytes"] / GIB, row["step_ms"] / 1e3, layout(row["config"])) for row in found["front"]]
+    front = {"name": "front", "points": points}
     rows = [(layout(row["config"]), seconds(row["step_ms"]), f"{row['peak_bytes'] / GIB:.1f} GiB") for row in found["front"]]
     return [
         f'<ul class="tiles">{"".join(tiles)}</ul>',
-        canvas("front", "Step time against memory of the fullest rank"),
+        "<h2>Step time against memory of the fullest rank</h2>",
+        figure({"kind": "fronts", "fronts": [front]}, "Step time against memory of the fullest rank"),
         table(("layout", "step", "memory"), rows),
     ]
 
@@ -116,35 +138,10 @@ def sweep_parts(found):
     return [table([*keys, "step", "MFU", "peak", "fits"], rows)]
 
 
-DRAW = """
-const dark = matchMedia("(prefers-color-scheme: dark)");
-function draw() {
-  const colors = PALETTES[dark.matches ? "dark" : "light"], sized = (id) => [document.getElementById(id), document.getElementById(id)?.clientWidth];
-  const [memory, memoryWidth] = sized("memory"), [front, frontWidth] = sized("front"), [steps, stepWidth] = sized("timeline");
-  if (memory) {
-    const height = FOUND.stages.length * Math.max(14, Math.min(24, 320 / FOUND.stages.length)) + 18;
-    drawMemory(new CanvasPainter(memory, memoryWidth, height), colors, FOUND.stages, LIMIT, memoryWidth);
-  }
-  if (front) {
-    const points = FOUND.front.map((row) => ({x: row.peak_bytes / GIB, y: row.step_ms / 1e3, strong: true}));
-    drawFront(new CanvasPainter(front, frontWidth, 280), colors, points, {width: frontWidth, height: 280, xName: "memory, GiB", yName: "step, s"});
-  }
-  if (steps) {
-    const trace = readTrace(TRACE), sizes = laneSizes(trace, true);
-    drawTimeline(new CanvasPainter(steps, stepWidth, sizes.height), colors, trace,
-                 {title: "planned", unit: {scale: 1e6, name: " s"}, width: stepWidth, top: 0, view: {from: 0, to: trace.end}, few: true});
-  }
-}
-const box = document.getElementById("memory")?.parentNode;
-for (const name of box ? Object.keys(MEMORY).filter((name) => FOUND.stages.some((stage) => stage.memory[name] > 0)) : []) {
-  const key = Object.assign(document.createElement("span"), {className: "key", textContent: name.replace("_", " ") + " "});
-  key.style.setProperty("--mark", MEMORY[name]);
-  box.append(key);
-}
-draw();
-addEventListener("resize", draw);
-dark.addEventListener("change", draw);
-"""
+def limit_of(found):
+    """Returns the bytes that a rank may use, which the verdict's sentence names, or 0."""
+    named = re.search(r"([\d.]+) GiB are in reserve of ([\d.]+) GiB", found["verdict"]["reason"])
+    return (float(named[2]) - float(named[1])) * GIB if named else 0
 
 
 def page(path, trace):
@@ -153,21 +150,11 @@ def page(path, trace):
     with form_of(path, f"{kind}; make one with --{kind} and --json"):
         parts = {"plan": plan_parts, "search": search_parts, "sweep": sweep_parts}[kind](found)
     if trace is not None and kind == "plan":
-        parts.insert(3, canvas("timeline", "One step"))
-    words = found["verdict"]["reason"].split(" GiB") if kind == "plan" else []
-    reserve = [word.rsplit(" ", 1)[-1] for word in words]
-    limit = next((float(b) - float(a) for a, b, text in zip(reserve, reserve[1:], words[1:]) if "in reserve of" in text), 0)
-    data = {"FOUND": found, "LIMIT": limit * GIB, "TRACE": read_text(trace) if trace is not None else ""}
-    script = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in data.items())
-    script += (HERE / "draw.js").read_text(encoding="utf-8") + DRAW
-    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{escape(path.stem)}</title><style>{(HERE / 'report.css').read_text(encoding='utf-8')}"
-        "canvas { display: block; width: 100%; }</style></head>\n"
-        f'<body><main><h1>{escape(path.stem)}: {kind}</h1><p class="soft">Times rest on a model of the hardware; bytes'
-        " are those that a run allocates.</p>\n" + "\n".join(parts) + "</main>"
-        f"<script>{script.replace('</script', '<' + chr(92) + '/script')}</script></body></html>\n"
+        step = Trace(trace, None)
+        traces = [{"name": step.words, "events": step.events}]
+        parts.insert(2, "<h2>One step</h2>" + figure({"kind": "timelines", "traces": traces}, "One step"))
+    return document(
+        path.stem,
+        f'<h1>{escape(path.stem)}: {kind}</h1><p class="soft">Times rest on a model of the hardware; bytes are those'
+        " that a run allocates.</p>\n" + "\n".join(parts),
     )

@@ -19,6 +19,10 @@ class Failure(Exception):
     """One sentence for the user."""
 
 
+class NoStepYet(Failure):
+    """A run has begun and has not completed a step."""
+
+
 def finish(program, act, *arguments):
     """The exit code of act(): 1 and one sentence where it fails, 130 after Ctrl-C, 0 where the reader of its output
     goes away."""
@@ -81,7 +85,7 @@ def read_events(path):
 
 
 class Trace:
-    """The actions of one step, per stage, in milliseconds from the step's first."""
+    """The actions of one step, per stage, in microseconds from the step's first."""
 
     def __init__(self, path, wanted):
         with form_of(path, "trace"):
@@ -101,12 +105,15 @@ class Trace:
                 raise Failure(
                     f"{path}: {self.label} has {len(chosen)} actions, too many for a picture; use ui.perfetto.dev"
                 )
-            zero = min(e["ts"] for e in chosen)
-            self.rows = [
-                (e["pid"], e["name"], (e["ts"] - zero) / 1e3, e["dur"] / 1e3, e["args"]["microbatch"]) for e in chosen
-            ]
-            self.stage = {pid: int(re.match(r"stage (\d+)", name)[1]) for pid, name in self.ranks.items()}
-        self.end = max(begin + length for _, _, begin, length, _ in self.rows)
+            zero = min(float(e["ts"]) for e in chosen)
+            self.end = max(e["ts"] + e["dur"] for e in chosen) - zero
+            int(chosen[0]["args"]["microbatch"])
+            kept = [e for e in events if e["ph"] == "C" and zero <= e["ts"] <= zero + self.end]
+            names = [e for e in events if e["ph"] == "M" and e["pid"] in self.ranks]
+            # What draw.js reads: names, the actions of one step, and its slots, from the step's first action on.
+            self.events = names + [{**e, "ts": e["ts"] - zero} for e in chosen + kept]
+            planned = any("(planned)" in name for name in self.ranks.values())
+            self.words = f"{'planned' if planned else 'measured'}{'' if self.label == 'step' else ', ' + self.label}"
 
     @staticmethod
     def choose(path, labels, wanted):
@@ -135,6 +142,15 @@ class Plan:
             stages = plan["stages"]
             self.name = path.stem
             self.peak = [int(stage["peak_bytes"]) for stage in stages]
+            self.stages = [
+                {
+                    "memory": {name: int(size) for name, size in stage["memory"].items()},
+                    "peak_bytes": int(stage["peak_bytes"]),
+                    "other": int(stage["peak_bytes_1f1b"]),
+                    "fits": stage["fits"],
+                }
+                for stage in stages
+            ]
             self.peak_1f1b = [int(stage["peak_bytes_1f1b"]) for stage in stages]
             self.lends = any(stage["lent"] > 0 for stage in stages)
             self.step_ms, self.bubble, self.mfu = (number(plan[key]) for key in ("step_ms", "bubble", "mfu"))
@@ -169,6 +185,7 @@ class History:
     def __init__(self):
         self.heads, self.steps, self.vals = [], {}, {}
         self.evals = {}  # step -> {name of the evaluation: accuracy}
+        self.start_of = {}  # step -> index of its start in heads
 
     def add(self, entry):
         """Adds one line. Returns the step from which earlier lines no longer count, or None."""
@@ -186,7 +203,7 @@ class History:
                 self.steps, self.vals, self.evals = (
                     {at: value for at, value in table.items() if at < step} for table in tables
                 )
-            self.steps[step] = entry
+            self.steps[step], self.start_of[step] = entry, len(self.heads) - 1
             return step if again else None
         return None
 
@@ -209,7 +226,7 @@ class Metrics(History):
                 raise Failure(f"{path}: is not a metrics file: no line of it begins a run; name one with log.metrics")
             self.head = self.heads[-1]
             if not self.steps:
-                raise Failure(f"{path}: has no step yet")
+                raise NoStepYet(f"{path}: has no step yet")
             # null where a loss was no number, and a step's update was skipped for it
             self.loss = {step: number(entry["loss"]) for step, entry in self.steps.items() if entry["loss"] is not None}
             self.vals = {step: loss for step, loss in self.vals.items() if loss is not None}
@@ -217,14 +234,58 @@ class Metrics(History):
                 raise Failure(f"{path}: has no step whose loss is a number")
             self.mfu = {step: number(entry["mfu"]) for step, entry in self.steps.items()}
             self.tokens = {step: float(entry["tokens_per_s"]) for step, entry in self.steps.items()}
-            # A run may have been resumed with other stages; memory is that of the last ones.
-            stages = len(self.steps[max(self.steps)]["stages"])
-            alike = [entry["stages"] for entry in self.steps.values() if len(entry["stages"]) == stages]
-            self.peak = [max(int(of[s]["peak_bytes"]) for of in alike) for s in range(stages)]
+            self.parts = self.cut()
+            self.peak, self.stages = self.parts[-1].peak, self.parts[-1].stages
+
+    def cut(self):
+        """Returns the parts of the run that had one layout each: a resume may change it."""
+        parts = []
+        for step, entry in sorted(self.steps.items()):
+            head = self.heads[self.start_of[step]]
+            if not parts or parts[-1].layout != layout_of(head):
+                parts.append(Part(head))
+            parts[-1].steps[step] = entry
+        for part in parts:
+            part.measure()
+        return parts
+
+    def resumes(self):
+        """Returns the first step of every start after the first."""
+        order = sorted(self.steps)
+        return [step for before, step in zip(order, order[1:]) if self.start_of[before] != self.start_of[step]]
+
+    def median(self, key):
+        """Returns the median of a figure over the steps of the last layout."""
+        return self.parts[-1].median(key)
+
+
+def layout_of(head):
+    """Returns the settings that steps must share to be compared with one plan."""
+    config = head.get("config") or {}
+    changing = {"steps", "max_restarts", "seed", "lr"}
+    train = {key: value for key, value in (config.get("train") or {}).items() if key not in changing}
+    return [head.get("world"), train, *(config.get(key) for key in ("model", "parallel", "schedule", "attention"))]
+
+
+class Part:
+    """Steps in a row that ran with one layout."""
+
+    def __init__(self, head):
+        self.head, self.layout, self.steps = head, layout_of(head), {}
+
+    def measure(self):
+        stages = len(next(reversed(self.steps.values()))["stages"])
+        alike = [entry["stages"] for entry in self.steps.values() if len(entry["stages"]) == stages]
+        self.peak = [max(int(of[s]["peak_bytes"]) for of in alike) for s in range(stages)]
+        slots = [max(int(of[s].get("activation_bytes") or 0) for of in alike) for s in range(stages)]
+        self.stages = [
+            {"memory": {"peak": peak - own, "own_slots": own}, "peak_bytes": peak}
+            for peak, own in zip(self.peak, slots)
+        ]
 
     def median(self, key):
         """Returns the median of all steps but the first, which includes warm-up."""
-        values = [number(entry[key]) for step, entry in sorted(self.steps.items())]
+        values = [number(entry[key]) for _, entry in sorted(self.steps.items())]
         values = [value for value in values[min(1, len(values) - 1) :] if value is not None]
         return statistics.median(values) if values else None
 

@@ -154,6 +154,63 @@ def test_every_control_works_without_a_complaint_or_a_request(tmp_path):
         assert all(url.startswith(("file:", "blob:", "data:")) for url in chromium.requests())
 
 
+def test_a_schedule_that_cannot_run_has_its_reason_in_the_table(tmp_path):
+    with browser.Browser(tmp_path / "profile") as chromium:
+        chromium.open(PAGE, 1400, 1000)
+        wait_for(chromium, "byId('proof').textContent !== ''")
+        # Five layers on four stages leave none for a second chunk.
+        chromium.evaluate("Object.assign(state, {config: 'llama65b', p: '4', t: '1', d: '1', b: '1', batch: '8', memory: '500', gpu: 'h100',"
+                          " more: 'model.layers=5\\nparallel.sequence=false'}); fill(); ask(); 0")
+        wait_for(chromium, "shown.plan?.stages.length === 4 && shown.refused.length > 0")
+        wait_for(chromium, "document.querySelectorAll('td.reason').length === shown.refused.length")
+        said = chromium.evaluate("Object.fromEntries(shown.refused.map((row) => [row.name, row.reason]))")
+        ran = native("llama65b", *["parallel.pipeline=4", "parallel.tensor=1", "parallel.data=1", "schedule.micro_batch=1", "train.global_batch=8"],
+                     "model.layers=5", "parallel.sequence=false", "hardware.gpu=h100", "hardware.profile=", "schedule.bpipe=off", "schedule.name=zb-v", "--schedule")
+        assert ran.returncode == 2 and said["zb-v"] in ran.stderr
+        assert chromium.evaluate("document.querySelector('td.reason').textContent").startswith("cannot run: ")
+        assert chromium.complaints() == []
+
+
+def test_keys_move_and_zoom_and_every_control_is_reached_with_tab(opened):
+    opened.evaluate("document.body.tabIndex = -1; document.body.focus()")
+    reached = set()
+    for _ in range(250):
+        opened.call("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        opened.call("Input.dispatchKeyEvent", type="keyUp", key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        name = opened.evaluate("document.activeElement?.id || ''")
+        if name == "study" and "timeline" in reached:
+            break
+        reached.add(name)
+    wanted = opened.evaluate("[...document.querySelectorAll('input, select, textarea, button, canvas[tabindex]')]"
+                             ".filter((one) => one.id && one.offsetParent !== null && one.id !== 'study').map((one) => one.id)")
+    assert set(wanted) <= reached, set(wanted) - reached
+    before = opened.evaluate("shown.view.to - shown.view.from")
+    opened.evaluate("byId('timeline').focus()")
+    for kind in ("keyDown", "keyUp"):
+        opened.call("Input.dispatchKeyEvent", type=kind, key="+", text="+")
+    assert opened.evaluate("shown.view.to - shown.view.from") < before
+
+
+# How far two colours are apart for people without one kind of cone: Viénot's matrices, then the distance in linear light.
+APART = """(() => {
+  const linear = (hex) => [1, 3, 5].map((i) => { const c = parseInt(hex.slice(i, i + 2), 16) / 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; });
+  const cone = {protan: [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]], deutan: [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]],
+                none: [[1, 0, 0], [0, 1, 0], [0, 0, 1]]};
+  const found = [];
+  for (const [theme, palette] of Object.entries(PALETTES)) for (const [kind, matrix] of Object.entries(cone)) {
+    const seen = (name) => { const rgb = linear(palette[name]); return matrix.map((row) => Math.max(0, row.reduce((sum, m, i) => sum + m * rgb[i], 0)) ** (1 / 2.2)); };
+    for (const group of ["FBIW", "EL", ["own", "lent"]]) for (const a of group) for (const b of group) if (a < b)
+      found.push([theme, kind, a, b, Math.hypot(...seen(a).map((v, i) => v - seen(b)[i]))]);
+  }
+  return found;
+})()"""
+
+
+def test_colours_differ_for_colour_blind_people(opened):
+    close = [one for one in opened.evaluate(APART) if one[4] < 0.08]
+    assert close == []
+
+
 def test_a_saved_configuration_gives_the_plan_on_the_page(opened, tmp_path):
     yaml = opened.evaluate("yamlOf({config: 'llama65b', overrides: ['schedule.micro_batch=4', 'hardware.gpu=h100', 'hardware.profile=']})")
     path = tmp_path / "config.yaml"
