@@ -3,12 +3,17 @@
 
     scripts/calibrate.py RUN... [-o FILE]           fit to the metrics of runs (files, or folders with metrics.jsonl)
     scripts/calibrate.py RUN... --check RUN...      and predict other runs with what was fitted
+    scripts/calibrate.py step=58s -c CONFIG         scale products once, so that the plan of CONFIG takes 58 s
 
 The model is the planner itself: `--plan` is asked for every run's step time with `hardware.matmul_efficiency`,
 `matmul_half`, `flash_forward`, `flash_backward`, `stream_gb_s`, `action_us` and `step_overhead_ms`, which are changed
 until the steps are those of the runs (Levenberg-Marquardt on the logarithms of step times). A figure that the runs do
 not determine keeps its value, and one that they hardly determine stays near it; a larger --noise holds it nearer. Needs
-the trainers, on the machine of the runs if that was a CPU.
+the trainers, on the machine of the runs if that was a CPU. In a plan, a matrix product of inner side k takes
+flops (1 + matmul_half / k) / (peak matmul_efficiency).
+
+One measured step determines one figure: with step=58s (or step=812ms) only `matmul_efficiency` changes. The rest of the
+step keeps its planned time, so the figure also holds what the program does more slowly than planned.
 """
 
 import argparse
@@ -17,6 +22,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -141,14 +147,14 @@ def beginning(runs):
     cpu = runs[0].on_cpu
     rate = hardware.get("memory_gb_s")
     figures = {
-        "matmul_efficiency": 0.9 if cpu else 0.85,
-        "matmul_half": 8.0 if cpu else 128.0,
+        "matmul_efficiency": 0.9 if cpu else 0.7,
+        "matmul_half": 8.0 if cpu else 80.0,
         "stream_gb_s": 8.0 if cpu else 0.8 * rate if isinstance(rate, (int, float)) else 1600.0,
         "action_us": 20.0,
         "step_overhead_ms": 1.0,
     }
     if any(run.config["attention"]["mode"] == "flash" for run in runs):
-        figures["flash_forward"] = 0.45 if cpu else 0.5
+        figures["flash_forward"] = 0.45 if cpu else 0.65
     return figures
 
 
@@ -234,6 +240,56 @@ class Fit:
         return self.figures(self.logs)
 
 
+# ---- one measured step -----------------------------------------------------------------------------------------------
+
+
+def scaled(options):
+    """Writes the section with the one figure that makes the plan of a configuration take the measured step."""
+    found = re.fullmatch(r"step=(\d+(?:\.\d*)?)(ms|s)", str(options.runs[0]))
+    if found is None or len(options.runs) > 1:
+        raise Failure(f"{options.runs[0]}: write one step's time as step=58s or step=812ms, and no runs next to it")
+    if options.config is None or options.check:
+        raise Failure("step=TIME needs the configuration of the run, -c CONFIG, and checks no other runs")
+    family = re.search(r"^\s*family:\s*[\"']?(\w+)|[{,]\s*family:\s*(\w+)", read_text(options.config), re.M)
+    family = next(filter(None, family.groups())) if family else "llama"
+    measured = float(found[1]) * (1e-3 if found[2] == "ms" else 1)
+    program = options.bin / f"train_{family}" if options.bin else find_trainer(family)
+    if program is None or not Path(program).exists():
+        raise Failure(f"train_{family} is not here; build it, or say --bin DIR")
+
+    def planned(efficiency):
+        keys = ["-o", f"hardware.matmul_efficiency={efficiency:.12g}", "-o", "hardware.profile="]
+        ended = subprocess.run(
+            [program, "-c", options.config, "--plan", "--json", *keys], capture_output=True, text=True, check=False
+        )
+        if ended.returncode != 0:
+            raise Failure(ended.stderr.strip())
+        return json.loads(ended.stdout)["step_ms"] / 1000
+
+    least = planned(1)
+    if not least <= measured < planned(0.02):
+        raise Failure(
+            f"a step of {measured:.4g} s is not one of products alone: with all at the peak it takes {least:.4g} s"
+        )
+    low, high = 0.02, 1.0  # the step falls as the efficiency grows
+    for _ in range(20):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if planned(middle) < measured else (middle, high)
+    text = (
+        f"# Scaled to one measured step of {measured:.4g} s by scripts/calibrate.py; put it into the configuration.\n"
+        f"hardware:\n  matmul_efficiency: {math.sqrt(low * high):.5g}\n"
+    )
+    write(text, options)
+
+
+def write(text, options):
+    if options.output is None:
+        print(text, end="")
+        return
+    with replacing(options.output) as temporary:
+        Path(temporary).write_text(text)
+
+
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
@@ -273,6 +329,9 @@ def compare(title, runs, seconds):
 
 
 def main(options):
+    if any(str(run).startswith("step=") for run in options.runs):
+        scaled(options)
+        return
     if options.skip < 0:
         raise Failure(f"--skip {options.skip}: give 0 or more steps")
     if not 0 <= options.quantile <= 1:
@@ -299,11 +358,7 @@ def main(options):
             f"{len(runs)} runs for {len(fit.names)} figures: those that runs do not tell apart are near what was"
             " assumed before"
         )
-    if options.output is None:
-        print(text, end="")
-        return
-    with replacing(options.output) as temporary:
-        Path(temporary).write_text(text)
+    write(text, options)
 
 
 if __name__ == "__main__":
@@ -315,6 +370,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "-o", dest="output", type=Path, metavar="FILE", help="write the section here instead of to standard output"
     )
+    parser.add_argument("-c", dest="config", type=Path, metavar="CONFIG", help="of the run that step=TIME was measured of")
     parser.add_argument("--bin", type=Path, help="folder of the trainers")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="what runs with hardware.device auto ran on")
     parser.add_argument("--skip", type=int, default=2, help="first steps that do not count (default 2)")

@@ -4,6 +4,7 @@
 #include "base/grid.h"
 #include "plan_report.h"
 
+#include <math.h>
 #include <string.h>
 
 // Returns the row of 1F1B with whole backwards and no evictions, the formulas' reference; NULL: it cannot run here.
@@ -74,6 +75,60 @@ static void print_dualpipe_(const PlanAnswer *answer, const Forecast *row, FILE 
         p + 1, grid_bytes(peak, bytes), 1e3 * step);
 }
 
+// Prints FSDP in place of the pipeline: every tensor rank's states are spread over all p d ranks, and each of these
+// ranks computes all layers. Its microbatches gather the weights twice and sum the gradients once, hidden as far as
+// compute lasts.
+static void print_fsdp_(const PlanAnswer *answer, const Forecast *row, FILE *file) {
+    const Config *config = &answer->config;
+    const Plan *plan = &answer->plan_1f1b;
+    const Cost *cost = &answer->planner.hardware.cost;
+    int64_t d = config->parallel.data, shards = d * plan->stages, batch = shards * config->schedule.micro_batch;
+    if (config->train.global_batch % batch != 0) return;
+    double sent = 0, states = 0, bundles = 0, layer = 0;
+    for (int s = 0; s < plan->stages; s++) {
+        const PlanStage *stage = &plan->stage[s];
+        sent += 2 * (double)stage->states.weights + (double)stage->states.gradients;
+        states += (double)(stage->states.weights + stage->states.gradients) +
+                  (double)(d * (stage->states.masters + stage->states.moments));
+        bundles += (double)stage->at.bundle_bytes;
+        if (stage->at.layers > 0) layer = fmax(layer, (double)(stage->states.weights / stage->at.layers));
+    }
+    int64_t t = config->parallel.tensor, node = config->hardware.gpus_per_node;
+    double rate =
+        cost->tensor;
+    if (config_world(config) > node) rate = fmin(rate, cost->network / (double)(t < node ? t : node));
+    double moves = (double)(config->train.global_batch / batch) * sent * (double)(shards - 1) / (double)shards / rate;
+    double busy = (1 - row->time.bubble) * row->time.pipeline;
+    char bytes[32];
+    grid_line(
+        file, "",
+        "FSDP (ZeRO-3) over %lld ranks instead of the pipeline: about %s a rank and %.1f ms a step, of which %.1f ms "
+        "are gathers and sums beyond compute (arXiv 2304.11277)",
+        (long long)shards, grid_bytes((int64_t)(states / (double)shards + bundles + 2 * layer), bytes),
+        1e3 * (fmax(busy, moves) + row->time.optimizer), 1e3 * fmax(0, moves - busy));
+}
+
+// Prints the embedding and the head spread over all stages, each of which holds one bundle more.
+static void print_vocabulary_(const PlanAnswer *answer, const Forecast *row, FILE *file) {
+    const Plan *plan = &answer->plan_1f1b;
+    const PlanTime *time = &row->time;
+    int64_t states = 0, peak = 0;
+    char bytes[32];
+    for (int s = 0; s < plan->stages; s++) states += states_total(&plan->stage[s].states);
+    for (int s = 0; s < plan->stages; s++) {
+        const PlanStage *stage = &plan->stage[s];
+        int64_t held = stage_bytes_(stage, stage->own_slots + 1) - states_total(&stage->states) + states / plan->stages;
+        if (held > peak) peak = held;
+    }
+    double work = (double)config_microbatches(&answer->config) * time->slowest;
+    double uneven = fmax(0, work - (1 - time->bubble) * time->pipeline);
+    grid_line(
+        file, "",
+        "vocabulary parallelism, with embedding and head on all stages: about %s on the fullest rank and %.1f ms a "
+        "step, for stages with equal layers (arXiv 2411.05288)",
+        grid_bytes(peak, bytes), 1e3 * (time->step - uneven));
+}
+
 void plan_formulas_print(const PlanAnswer *answer, FILE *file) {
     const Forecast *row = plain_row_(answer);
     int64_t p = answer->config.parallel.pipeline;
@@ -81,4 +136,6 @@ void plan_formulas_print(const PlanAnswer *answer, FILE *file) {
     grid_line(file, "formulas", "not run here, not simulated, not among the schedules above:");
     print_slices_(answer, row, file);
     if (p % 2 == 0) print_dualpipe_(answer, row, file);
+    print_fsdp_(answer, row, file);
+    print_vocabulary_(answer, row, file);
 }

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -148,7 +149,8 @@ int search_write_config(const SearchSpace *space, const SearchResult *result, co
 
 // ---------------------------------------------------------------- JSON
 
-static void json_found_(const SearchSpace *space, const Forecast *found, FILE *file) {
+// class: 0 for all that lie within 1 % of the best, 1 for the next per cent, and so on.
+static void json_found_(const SearchSpace *space, const Forecast *found, const Forecast *best, FILE *file) {
     Config config;
     space_config(space, &found->layout, &config);
     fputs("{\"config\":", file);
@@ -165,19 +167,21 @@ static void json_found_(const SearchSpace *space, const Forecast *found, FILE *f
         json_write_number(file, found->time.mfu);
     else
         fputs("null", file);
-    fprintf(file, ",\"peak_bytes\":%lld}", (long long)found->peak_bytes);
+    fprintf(file, ",\"class\":%d,\"peak_bytes\":%lld}", (int)(log(found->time.step / best->time.step) / log(1.01)),
+            (long long)found->peak_bytes);
 }
 
 int search_write_json(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
+    const Forecast *best = result->best >= 0 ? &result->found.items[result->best].forecast : NULL;
     fputs("{\"best\":", file);
     if (result->best >= 0)
-        json_found_(space, &result->found.items[result->best].forecast, file);
+        json_found_(space, best, best, file);
     else
         fputs("null", file);
     fputs(",\"front\":[", file);
     for (int i = 0; i < result->front_count; i++) {
         if (i > 0) fputc(',', file);
-        json_found_(space, &result->found.items[result->front[i]].forecast, file);
+        json_found_(space, &result->found.items[result->front[i]].forecast, best, file);
     }
     fprintf(file, "],\"evaluated\":%lld,\"seconds\":", (long long)result->evaluated);
     json_write_number(file, result->seconds);

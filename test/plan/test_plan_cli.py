@@ -182,7 +182,8 @@ def test_each_cause_is_found_in_its_line():
 def test_uneven_stages_and_odd_extents_are_advised_on():
     uneven = ["parallel.pipeline=2", "parallel.layers=[60,20]", "hardware.memory_gib=400"]
     told = plan(LLAMA, *uneven)
-    found = re.search(r"stage 0 takes [\d.]+ times stage 1: -o (parallel.layers=\S+), ([\d.]+) % less", told["advice"][0])
+    said = r"stage 0 takes [\d.]+ times stage 1: -o (parallel.layers=\S+), ([\d.]+) % less"
+    found = re.search(said, told["advice"][0])
     again = plan(LLAMA, *uneven, found[1])
     assert 100 * (1 - again["step_ms"] / told["step_ms"]) == pytest.approx(float(found[2]), abs=0.06)
     assert again["advice"] == []
@@ -352,7 +353,7 @@ def test_the_report_says_what_is_not_counted_and_what_else_would_do():
 def test_formulas_are_named_as_such_with_their_source_and_are_no_rows():
     text = " ".join(report(LLAMA).split())
     assert "formulas not run here, not simulated, not among the schedules above: Seq1F1B with" in text
-    assert text.count("(arXiv ") == 2 and "2406.03488" in text and "2412.19437" in text
+    assert re.findall(r"\(arXiv ([\d.]+)", text) == ["2406.03488", "2412.19437", "2304.11277", "2411.05288"]
     told = plan(LLAMA)
     assert not {row["name"] for row in told["schedules"]} & {"seq1f1b", "slimpipe", "dualpipe"}
     # Four slices leave a quarter of 1F1B's idle time.
@@ -363,6 +364,34 @@ def test_formulas_are_named_as_such_with_their_source_and_are_no_rows():
     )
     found = re.search(SLICES, text)
     assert found[1] == "2.75" and 0 < 1 - float(found[3]) / plain["step_ms"] < 0.76 * plain["bubble"]
+
+
+def test_sharded_states_and_a_spread_vocabulary_are_lines_by_formula():
+    """FSDP keeps a part of all states and every bundle of one microbatch; its gathers show where the network is slow."""
+    cut = ["train.global_batch=128", "parallel.data=2", "schedule.split_backward=off"]
+    line = r"FSDP \(ZeRO-3\) over 16 ranks .*? about ([\d.]+) GiB a rank and ([\d.]+) ms a step, of which ([\d.]+) ms"
+    told = plan(LLAMA, *cut)
+    fast, slow = (
+        [
+            float(part)
+            for part in re.search(
+                line, " ".join(report(LLAMA, *cut, f"hardware.network_gb_s={rate}").split())
+            ).groups()
+        ]
+        for rate in (1000, 1)
+    )
+    assert fast[0] == slow[0] and fast[2] < slow[2] and slow[1] - fast[1] == pytest.approx(slow[2] - fast[2], rel=0.02)
+    states = sum(stage["states_bytes"] for stage in told["stages"]) / GIB
+    bundles = sum(stage["bundle_bytes"] for stage in told["stages"]) / GIB
+    assert states / 16 + bundles < fast[0] < 2 * states / 16 + bundles + 1
+    # Stages with equal layers and no vocabulary to speak of have nothing to spread.
+    text = r"vocabulary parallelism, .*? about ([\d.]+) GiB on the fullest rank and ([\d.]+) ms"
+    small, large = (
+        float(re.search(text, " ".join(report(LLAMA, f"model.vocab={vocab}", *cut).split()))[2])
+        for vocab in (1000, 256000)
+    )
+    assert small == pytest.approx(plan(LLAMA, "model.vocab=1000", *cut)["step_ms"], rel=0.01)
+    assert large < 0.9 * plan(LLAMA, "model.vocab=256000", *cut)["step_ms"]
 
 
 SLICES = r"4 slices: ([\d.]+) bundles on the first rank, about ([\d.]+) GiB on the fullest and ([\d.]+) ms"

@@ -171,3 +171,27 @@ def test_files_that_do_not_serve_are_refused(tmp_path, text, says):
     assert ended.returncode == 1
     assert ended.stderr.startswith("calibrate: ")
     assert says in ended.stderr
+
+
+@pytest.mark.parametrize("measured, seconds", [("step=20s", 20), ("step=25500ms", 25.5)])
+def test_one_measured_step_scales_products_once(tmp_path, measured, seconds):
+    path, section = ROOT / "configs" / "llama65b.yaml", tmp_path / "hardware.yaml"
+    ended = calibrate(measured, "-c", path, "-o", section)
+    assert ended.returncode == 0, ended.stderr
+    found = re.fullmatch(r"# Scaled to .*\nhardware:\n  matmul_efficiency: (0\.\d+)\n", section.read_text())
+    asked = ["-o", "hardware.profile=", "-o", f"hardware.matmul_efficiency={found[1]}"]
+    told = json.loads(command("llama", "-c", path, "--plan", "--json", *asked).stdout)
+    assert told["step_ms"] / 1000 == pytest.approx(seconds, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["step=1s", "-c", ROOT / "configs/llama65b.yaml"], "with all at the peak it takes"),
+        (["step=58", "-c", ROOT / "configs/llama65b.yaml"], "step=58s or step=812ms"),
+        (["step=58s"], "-c CONFIG"),
+    ],
+)
+def test_a_step_that_scales_nothing_is_refused(arguments, says):
+    ended = calibrate(*arguments)
+    assert ended.returncode != 0 and says in ended.stderr

@@ -25,9 +25,12 @@ def test_the_keys_are_the_contract_and_the_front_trades_memory_for_time():
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
     assert set(told) == {"best", "front", "evaluated", "seconds"}
-    keys = {"config", "step_ms", "step_ms_low", "step_ms_high", "mfu", "peak_bytes"}
+    keys = {"config", "step_ms", "step_ms_low", "step_ms_high", "mfu", "class", "peak_bytes"}
     assert all(set(each) == keys for each in [told["best"], *told["front"]])
     assert told["best"]["step_ms"] == told["front"][0]["step_ms"]
+    for row in [told["best"], *told["front"]]:  # a class is one per cent wide, from the best on
+        assert 1.01 ** row["class"] <= row["step_ms"] / told["best"]["step_ms"] * (1 + 1e-9) < 1.01 ** (row["class"] + 1)
+    assert told["front"][-1]["class"] > told["best"]["class"] == 0
     for quicker, smaller in zip(told["front"], told["front"][1:]):
         assert quicker["step_ms"] <= smaller["step_ms"] and quicker["peak_bytes"] > smaller["peak_bytes"]
     parallel = told["best"]["config"]["parallel"]
