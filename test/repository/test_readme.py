@@ -1,6 +1,7 @@
 """README.md stays true: its commands run, its quotes are what the programs say, and the lines to read first are as many
 as it says."""
 
+import json
 import re
 import subprocess
 
@@ -16,6 +17,11 @@ ELSEWHERE = {
     "make dist": "test_packaging.py",
     "docker build -t bpipe-trainer .": "not run, as README.md says; test_packaging.py reads the Dockerfile",
 }
+CONFIG_JSON = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+    "max_position_embeddings": 8192, "rope_theta": 500000.0, "tie_word_embeddings": False,
+}  # fmt: skip
 SHORT = "-o train.steps=2 -o checkpoint.every=0 -o data.val_every=0"
 
 
@@ -29,12 +35,13 @@ def checkout(tmp_path_factory):
             (place / path.name).symlink_to(path)
     for family in ("gpt", "llama"):
         (place / f"train_{family}").symlink_to(BUILD / f"train_{family}")
+    (place / "config.json").write_text(json.dumps(CONFIG_JSON))
     return place
 
 
 def short(command):
     """The command as it is typed; a run is cut to two steps."""
-    trains = "./train_" in command and not re.search(r"--(plan|schedule|help)", command)
+    trains = "./train_" in command and not re.search(r"--(plan|search|schedule|help)", command)
     return f"{command} {SHORT}" if trains else command
 
 
