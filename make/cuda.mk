@@ -11,7 +11,12 @@ CUDA_SHARED := base/alloc base/log comm/comm backend/memory backend/attention_sc
 ifneq ($(CUDA_SRC),)
 CUDA_LIB    := $(B)/libtrainer_cuda.so
 CUDA_OBJ    := $(CUDA_SRC:%=$(B)/%.o) $(CUDA_SHARED:%=$(B)/pic/src/%.o)
-CUDA_ARCH   ?= $(foreach gen,80 90,-gencode arch=compute_$(gen),code=sm_$(gen)) -gencode arch=compute_90,code=compute_90
+# Machine code for each generation that nvcc knows, and PTX of the last one for later GPUs. sm_100 serves 103 as well,
+# sm_120 serves 121.
+CUDA_GENS   := $(filter $(shell $(NVCC) --list-gpu-code 2>/dev/null),sm_80 sm_90 sm_100 sm_120)
+CUDA_NUMBER := $(CUDA_GENS:sm_%=%)
+CUDA_ARCH   ?= $(foreach gen,$(CUDA_NUMBER),-gencode arch=compute_$(gen),code=sm_$(gen)) \
+               -gencode arch=compute_$(lastword $(CUDA_NUMBER)),code=compute_$(lastword $(CUDA_NUMBER))
 CUDA_HOST   := -fPIC -fvisibility=hidden $(OPT) $(MATH) $(WARN) $(SERIAL)
 CUDA_INC    := -D_GNU_SOURCE $(INCLUDES) $(if $(FRONTEND),-DHAVE_CUDNN_FRONTEND -isystem $(dir $(FRONTEND)))
 CUDA_LIBS   := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lnccl $(if $(FRONTEND),-lcudnn -lnvrtc) -lcudart

@@ -9,6 +9,7 @@
 
 #include <nccl.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,7 +26,7 @@ typedef struct Link {
 // occupy what that rank is waiting for. Products always run beside the first two, beside the third (COMPUTE_CTAS) with
 // parallel.overlap.
 enum { LINK_CTAS = 4, BESIDE_CTAS = 16 };
-enum { SENT = 0, NUMBER = 1 }; // entries of CommRequest.detail: bytes sent in a collective; its number
+enum { NUMBER = 1 }; // entry of CommRequest.detail: the number of a collective
 // NCCL's buffers for one block: 10 MiB to receive and 2 MiB to send, of a ring and of a tree (init.cc, p2p.cc).
 static const int64_t CTA_BYTES = 24 << 20;
 enum { EVENTS = 64 };               // kept for reuse
@@ -261,7 +262,7 @@ static int mark_(Group *group, Link *link, CommRequest *request, Error *err) {
 static int compute_waits_(Group *group, CommRequest *request, Error *err) {
     if (request->active) {
         if (request->detail[NUMBER] > group->awaited) group->awaited = request->detail[NUMBER];
-        group->cuda->collective_bytes -= request->detail[SENT];
+        if (group->awaited == group->started) group->cuda->collective_flops = 0;
         cudaEvent_t event = (cudaEvent_t)request->handle[0];
         cuda_note(group->cuda, cudaStreamWaitEvent(cuda_compute(group->cuda), event, 0), "ordering streams");
         keep_event_(group, event);
@@ -347,8 +348,8 @@ static void start_first_(Group *group) {
     cuda_note(group->cuda, status, "ordering streams");
 }
 
-// Marks what NCCL was given, and notes the bytes that this rank sends: `count` elements in each of `steps` steps of a
-// ring.
+// Marks the collective that NCCL was given, and notes the work that fits beside it: this rank sends `count` elements in
+// each of `steps` steps of a ring.
 static int nccl_started_(Group *group, ncclResult_t status, const char *doing, int64_t count, int steps, CommType type,
                          CommRequest *request, Error *err) {
     if (status != ncclSuccess) return give_up_(group, doing, -1, nccl_text_(status), err);
@@ -356,8 +357,8 @@ static int nccl_started_(Group *group, ncclResult_t status, const char *doing, i
     if (group->use != COMM_USE_COMPUTE) return 0;
     start_first_(group);
     request->detail[NUMBER] = group->started;
-    request->detail[SENT] = count * steps * comm_type_bytes(type);
-    group->cuda->collective_bytes += request->detail[SENT];
+    double rate = group->cuda->backend.flops_per_sent_byte;
+    group->cuda->collective_flops += rate > 0 ? rate * (double)(count * steps * comm_type_bytes(type)) : INFINITY;
     return 0;
 }
 

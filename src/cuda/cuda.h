@@ -25,9 +25,9 @@ typedef struct CudaBackend {
     Backend backend; // first, so that a Backend * of this implementation is a CudaBackend *
     int device;
     int multiprocessors;
-    // Bytes that this rank sends in collectives over tensor ranks which products run beside: from their call until
-    // compute waits for them.
-    int64_t collective_bytes;
+    // FLOPs of products and attention that fit beside the collectives over tensor ranks in flight, less those that were
+    // queued since: at 0 the collectives have ended when the next product starts. INFINITY: the rates are unknown.
+    double collective_flops;
     int64_t shared_bytes; // shared memory one block may have (cudaDeviceProp's sharedMemPerBlockOptin)
     cudaStream_t streams[STREAM_COUNT];
     bool registers;    // NCCL can use registered memory for collectives over tensor ranks

@@ -16,6 +16,11 @@ const char *cuda_remedy(void);
 // Blocks that a collective over tensor ranks may occupy, each a multiprocessor: products beside it get the others.
 enum { COMPUTE_CTAS = 24 };
 
+// Notes work of `flops` that was queued on compute, beside the collectives in flight.
+static inline void cuda_beside(CudaBackend *cuda, double flops) {
+    cuda->collective_flops = cuda->collective_flops > flops ? cuda->collective_flops - flops : 0;
+}
+
 // --- matmul.cpp
 // c (m, n) = alpha * a (m, k) b (k, n), or += where `accumulate`; row-major with leading dimensions. Transposed
 // operands are stored (k, m) and (n, k). `batch` of them at strides (elements). Inputs in the run's precision; the

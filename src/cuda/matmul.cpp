@@ -89,18 +89,21 @@ static uint32_t alignment_(const void *address) {
     return (uint32_t)(at & (~at + 1));
 }
 
+static double flops_(const CudaProduct *p) {
+    return 2.0 * (double)p->m * (double)p->n * (double)p->k * (double)std::max(p->batch, (int64_t)1);
+}
+
 // Returns the multiprocessors that a product should count on; 0: all.
 //
 // Collectives that run beside it keep COMPUTE_CTAS. A kernel made for the others may take all / others times as long. A
 // kernel made for all may have its last blocks wait until the collectives have ended. So a product counts on the others
-// if that costs it less time than the collectives take, or if their time is not known.
+// if that costs it less time than the collectives still take, or if their time is not known. A collective lasts as long
+// as the work that was queued since it started, not until compute waits for it: the gather of norm1's output starts
+// before the attention's backward and has ended long before the product after that.
 static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
     const int64_t others = cuda->multiprocessors - COMPUTE_CTAS;
-    if (cuda->collective_bytes == 0 || others <= 0) return 0;
-    double flops = 2.0 * (double)p->m * (double)p->n * (double)p->k * (double)std::max(p->batch, (int64_t)1);
-    double taken = cuda->backend.flops_per_sent_byte * (double)cuda->collective_bytes;
-    bool loses_more = taken > 0 && flops * COMPUTE_CTAS > taken * (double)others;
-    return loses_more ? 0 : (int32_t)others;
+    bool loses_more = flops_(p) * COMPUTE_CTAS > cuda->collective_flops * (double)others;
+    return cuda->collective_flops <= 0 || others <= 0 || loses_more ? 0 : (int32_t)others;
 }
 
 static Key matmul_key_(const CudaBackend *cuda, const CudaProduct *p) {
@@ -265,6 +268,7 @@ int cuda_product_try(CudaBackend *cuda, const CudaProduct *p) {
         plan->found = false;
         cudaGetLastError(); // or the next launch of a kernel would take this error for its own
     }
+    if (plan->found) cuda_beside(cuda, flops_(p));
     return plan->found ? 0 : -1;
 }
 

@@ -69,7 +69,7 @@ MISTAKES = [
             WIDE, DEADLOCK + ".*ncclCommAbort", {"VIRTUAL_FAULT": "nccl@5@1"}),
     Mistake("kernels_of_nccl_come_in_clusters", "src/cuda/comm_nccl.cpp", "config.cgaClusterSize = 1;", "",
             WIDE + ("parallel.sequence=true",), "kernels come in clusters of 4 blocks"),
-    Mistake("a_product_may_start_before_its_collective", "src/cuda/comm_nccl.cpp", "    start_first_(group);\n", "",
+    Mistake("a_product_may_start_before_its_collective", "src/cuda/comm_nccl.cpp", "    start_first_(group);\n", "    (void)start_first_;\n",
             WIDE + ("parallel.sequence=true",), "is queued after a collective"),
     # --- messages between stages
     Mistake("a_copy_is_taken_for_done", "src/comm/comm_pushed.c",

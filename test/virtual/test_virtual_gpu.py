@@ -135,6 +135,17 @@ def test_products_beside_collectives_count_on_the_other_multiprocessors(tmp_path
     assert counts == {"on": {0, 132 - 24}, "off": {0}}  # 24: COMPUTE_CTAS
 
 
+def test_a_collective_that_has_ended_leaves_all_multiprocessors_to_products(tmp_path):
+    """Compute may wait for a collective long after its end. Over links three times as fast, fewer products are beside
+    one, though the calls are the same."""
+    config, beside = write_config(tmp_path, "llama"), {}
+    for rate in (512, 1536):
+        options = (f"hardware.tensor_gb_s={rate}", f"hardware.products={tmp_path}/{rate}/products.json")
+        trained(config, "llama", *WIDE, "parallel.sequence=true", "parallel.overlap=on", *options, VIRTUAL_RACES="0")
+        beside[rate] = sum(product["product"][-1] > 0 for product in kept_products(tmp_path / str(rate)))
+    assert 0 < beside[1536] < 0.8 * beside[512]
+
+
 @pytest.mark.parametrize("family", virtual_runs.FAMILIES)
 def test_validation_is_that_of_cpus(tmp_path, family):
     data = f"{{train: {tmp_path}/train.bin, val: {tmp_path}/val.bin, val_every: 1, val_batches: 2}}"
