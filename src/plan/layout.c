@@ -371,7 +371,7 @@ char *layout_value_text(int index, int64_t value, char text[LAYOUT_TEXT]) {
     const LayoutKey *row = &layout_keys[index];
     const ConfigKey *key = config_find(row->name);
     const char *const *words = row->rules != NULL ? row->rules : key->type == KEY_INT ? NULL : key->words;
-    int64_t word = index == LAYOUT_recompute ? value - RECOMPUTE_TO_FIT : value;
+    int64_t word = index != LAYOUT_recompute ? value : value < 0 ? 0 : value - RECOMPUTE_TO_FIT;
     if (key->type == KEY_BOOL)
         snprintf(text, LAYOUT_TEXT, "%s", value == 1 ? "true" : "false");
     else if (words != NULL)

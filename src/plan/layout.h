@@ -12,9 +12,10 @@
 
 #include "config/config.h"
 
-// Rules for lists. Other values of `recompute` and `attention` are those of every stage.
+// Rules for lists. Other values of `recompute` and `attention` are those of every stage; RECOMPUTE_EVICTING - n means n
+// layers on the stages that evict.
 enum { LAYERS_EVEN, LAYERS_BY_TIME, LAYERS_LISTED }; // listed: as the configuration has them
-enum { RECOMPUTE_TO_FIT = -1, RECOMPUTE_LISTED = -2 };
+enum { RECOMPUTE_TO_FIT = -1, RECOMPUTE_LISTED = -2, RECOMPUTE_EVICTING = -3 };
 enum { ATTENTION_LISTED = -1 };
 
 // Rows are in the order in which a search decides: first the shape, which is how ranks are cut up and what one

@@ -28,6 +28,10 @@ int64_t plan_evictions(const Schedule *schedule) {
     return count;
 }
 
+bool plan_stage_evicts(const Schedule *schedule, int stage) {
+    return count_actions_(&schedule->stage[stage], ACTION_EVICT) > 0;
+}
+
 bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches) {
     enum { MOST = 1 << 24 }; // forwards: with their backwards, lists of 400 MB
     return microbatches <= MOST / virtual_stages;

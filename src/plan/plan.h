@@ -66,8 +66,9 @@ int plan_fullest(const Plan *plan);
 // blend, and buffers.
 int64_t plan_host_bytes(const PlanStage *stage);
 
-// Returns the evictions of all stages in one step.
+// Return the evictions of all stages in one step, and whether a stage has any.
 int64_t plan_evictions(const Schedule *schedule);
+bool plan_stage_evicts(const Schedule *schedule, int stage);
 
 // Returns by how many bytes a limit is exceeded if `bytes` and the reserve are in use; negative: that many are free;
 // -INFINITY: no limit is known (0). All answers to the question whether something fits come from here.

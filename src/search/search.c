@@ -255,7 +255,8 @@ static bool weigh_(Trial *trial, const RunLayout *layout, double bound, int64_t 
         forecast->layout.slots = forecast->slots;
         forecast->layout.load_ahead = forecast->load_ahead;
     }
-    if (!forecast->fits || forecast->time.known)
+    bool trade = layout->recompute < RECOMPUTE_EVICTING; // answers name misfits by their evictions alone
+    if (forecast->fits ? forecast->time.known : !trade)
         candidates_add(forecast->fits ? &outcome->found : &outcome->misfits, tried);
     return true;
 }
@@ -286,6 +287,20 @@ static void try_recompute_(Trial *trial, const RunLayout *layout) {
         weigh_(trial, &recomputed, bound, least, &tried);
 }
 
+// Trades recomputed layers for shorter transfers: the stages that evict recompute 1, 2, 4, ... layers, which makes
+// their bundles smaller. Of eight stages whose first six evict to the host: [1,1,1,1,1,1,0,0], [2,2,2,2,2,2,0,0], ...
+// All are tried: a pruned search times fewer of them, and has to find the same.
+static void try_trades_(Trial *trial, const RunLayout *evicting) {
+    const SearchSpace *space = trial->search->space;
+    RunLayout layout = *evicting;
+    Candidate tried;
+    int64_t most = space_fixes(space, LAYOUT_BIT(recompute)) ? 0 : space->keys.base->model.layers / layout.pipeline;
+    for (int layers = 1; layers <= most; layers *= 2) {
+        layout.recompute = RECOMPUTE_EVICTING - layers;
+        if (!try_(trial, &layout, trial->list->bound, &tried)) return;
+    }
+}
+
 // Tries evictions to one target: with the fewest slots, and if bundles have to move, with as many slots as fit.
 static void try_target_(Trial *trial, int target, int placement, const Forecast *plain) {
     const SearchSpace *space = trial->search->space;
@@ -296,6 +311,7 @@ static void try_target_(Trial *trial, int target, int placement, const Forecast 
     // Evictions make no step shorter.
     double bound = plain->time.known ? plain->time.step / BOUND_SLACK : trial->list->bound;
     if (!try_(trial, &layout, bound, &least)) return;
+    if (!plain->fits) try_trades_(trial, &layout);
     if (!least.forecast.fits) {
         try_recompute_(trial, &layout);
         return;

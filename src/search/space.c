@@ -177,6 +177,18 @@ static bool recompute_(const SearchSpace *space, Config *config) {
     return all;
 }
 
+// Recomputes so many layers on each stage that evicts: the bundles that it moves are smaller.
+static bool recompute_evicting_(const SearchSpace *space, int layers, Config *config) {
+    Error ignored = {0};
+    ScheduleLoan loan = planner_borrow(space->planner, config, &ignored);
+    if (loan.schedule == NULL) return false;
+    config->schedule.recompute_given = config->parallel.pipeline;
+    for (int s = 0; s < loan.schedule->stages; s++)
+        config->schedule.recompute_of_stage[s] = plan_stage_evicts(loan.schedule, s) ? (int16_t)layers : 0;
+    schedule_cache_return(&loan);
+    return true;
+}
+
 bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config) {
     *config = *space->keys.base;
     layout_set(layout, config);
@@ -184,5 +196,7 @@ bool space_config(const SearchSpace *space, const RunLayout *layout, Config *con
         balance_(space, layout, config->parallel.layers_per_stage);
         config->parallel.layers_given = layout->pipeline * layout->chunks;
     }
+    if (layout->recompute < RECOMPUTE_EVICTING)
+        return recompute_evicting_(space, RECOMPUTE_EVICTING - layout->recompute, config);
     return layout->recompute != RECOMPUTE_TO_FIT || recompute_(space, config);
 }

@@ -60,6 +60,22 @@ def test_the_written_file_plans_as_the_search_said(tmp_path, more):
     assert json.loads(command("llama", "-c", other, "--plan", "--json").stdout)["step_ms"] == told["step_ms"]
 
 
+def test_recomputed_layers_are_traded_for_shorter_transfers():
+    config = ROOT / "configs" / "llama3_70b.yaml"
+    gpus = ["-o", "hardware.gpu=h100", "-o", "hardware.memory_gib=48"]
+    told = json.loads(search("--gpus", 64, "--json", *gpus, config=config).stdout)["best"]
+    assert told["config"]["schedule"]["bpipe"] == "on"
+    assert told["config"]["schedule"]["recompute_layers"] != 0
+    layout = {"pipeline": 8, "tensor": 4, "data": 2, "sequence": "true", "placement": "linear"}
+    by_hand = [f"parallel.{key}={value}" for key, value in layout.items()]
+    by_hand += ["schedule.name=1f1b", "schedule.split_backward=off", "schedule.bpipe=on", "schedule.evict_to=host"]
+    by_hand += ["schedule.micro_batch=1", "schedule.recompute_layers=[2,2,2,2,2,2,0,0]"]
+    options = [part for override in by_hand for part in ("-o", override)]
+    plan = json.loads(command("llama", "-c", config, "--plan", "--json", *gpus, *options).stdout)
+    assert all(stage["fits"] for stage in plan["stages"])
+    assert told["step_ms"] <= 1.002 * plan["step_ms"]
+
+
 @pytest.mark.usefixtures("ranks")
 def test_the_written_file_runs_and_allocates_what_was_planned(tmp_path):
     best, config = tmp_path / "best.yaml", ROOT / "configs" / "llama_tiny.yaml"
