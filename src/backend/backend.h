@@ -48,6 +48,9 @@ typedef struct AttentionShape {
     int mode;          // AttentionMode
     int softmax;       // SoftmaxKind; a CPU has one form and ignores it
     int deterministic; // Determinism of flash's backward; a CPU always is
+    // (rows) on the device: each token's place in its document, counted from 0. A query at position i sees the keys
+    // [i - place, i]. NULL: every sequence is one document. Sizes and plans do not depend on it.
+    const int32_t *places;
 } AttentionShape;
 
 // How fast each pair of a head rotates (Su et al. 2021): radians per position for the first head_dim / 2 entries, and a

@@ -46,9 +46,10 @@ OPERATION(void, accumulate, float *to, const float *from, int64_t count);
 OPERATION(void, swiglu_forward, void *out, const void *gate_up, int64_t rows, int64_t ffn);
 OPERATION(void, swiglu_backward, void *dgate_up, const void *dout, const void *gate_up, int64_t rows, int64_t ffn);
 // Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place; pairs are (i, i +
-// head_dim/2), angle position * frequency[i], position = row / batch. direction +1 forward, -1 backward (the
-// transposed rotation).
-OPERATION(void, rope, void *qkv, const AttentionShape *shape, const RopeTable *table, int direction);
+// head_dim/2), angle position * frequency[i], position = positions[row], or row / batch if positions is NULL.
+// direction +1 forward, -1 backward (the transposed rotation).
+OPERATION(void, rope, void *qkv, const AttentionShape *shape, const RopeTable *table, const int32_t *positions,
+          int direction);
 // RMSNorm over every query head, weights wq (head_dim), and every key head, weights wk, of qkv in place. `kept`
 // (rows, (heads + kv_heads) * head_dim) receives what was normalized, for the backward, which replaces the gradient
 // of the norms' outputs in dqkv by that of their inputs; dwq, dwk +=.
@@ -58,8 +59,8 @@ OPERATION(void, heads_norm_backward, void *dqkv, float *dwq, float *dwk, const v
           const void *wk, const AttentionShape *shape, double eps);
 
 // --- attention. qkv (rows, (heads + 2*kv_heads) * head_dim), each row q | k | v; out (rows, heads * head_dim);
-// scale 1/sqrt(head_dim), causal. saved: none - probabilities (batch, heads, seq, seq) in the run's precision, zero
-// above the diagonal; flash - log-sum-exp (batch, heads, seq) fp32; recompute - NULL. scratch: attention_scratch
+// scale 1/sqrt(head_dim), causal, inside documents (AttentionShape). saved: none - probabilities (batch, heads, seq,
+// seq) in the run's precision, zero for hidden keys; flash - log-sum-exp (batch, heads, seq) fp32; recompute - NULL. scratch: attention_scratch
 // bytes, the larger of forward and backward; attention_scratch can be called before any device memory is held.
 LIBRARY_OPERATION(int64_t, attention_scratch, const AttentionShape *shape);
 LIBRARY_OPERATION(void, attention_forward, void *out, void *saved, void *scratch, const void *qkv,
@@ -68,12 +69,12 @@ LIBRARY_OPERATION(void, attention_backward, void *dqkv, void *scratch, const voi
                   const void *saved, const void *qkv, const AttentionShape *shape);
 
 // --- embedding. tokens (rows) on the device; this rank holds the vocabulary rows [first, first + count) of wte; a
-// token of another rank contributes zero. wpe (seq, hidden) is added where not NULL, position = row / batch.
-OPERATION(void, embedding_forward, void *x, const int32_t *tokens, const void *wte, const void *wpe, int64_t rows,
-          int64_t hidden, int64_t batch, int64_t first, int64_t count);
-// dwte +=, dwpe += (NULL: none); rows with the same token are added in row order.
-OPERATION(void, embedding_backward, float *dwte, float *dwpe, const void *dx, const int32_t *tokens, int64_t rows,
-          int64_t hidden, int64_t batch, int64_t first, int64_t count);
+// token of another rank contributes zero. wpe (seq, hidden) is added where not NULL, position as in rope.
+OPERATION(void, embedding_forward, void *x, const int32_t *tokens, const int32_t *positions, const void *wte,
+          const void *wpe, int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count);
+// dwte +=, dwpe += (NULL: none); rows with the same token, or the same position, are added in row order.
+OPERATION(void, embedding_backward, float *dwte, float *dwpe, const void *dx, const int32_t *tokens,
+          const int32_t *positions, int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count);
 
 // --- vocabulary-parallel cross-entropy, in two passes with an exchange of statistics between them. logits (rows,
 // width): columns [0, count) are the vocabulary [first, first + count), the others are padding and never get

@@ -2,14 +2,14 @@
 //   none       the probabilities, (batch, heads, seq, seq)
 //   recompute  nothing: probabilities are recomputed, a block of QUERIES rows at a time
 //   flash      log-sum-exp of each row; see flash.c
-// In all modes a block of queries meets only the keys up to its own last position.
+// In all modes a block of queries meets only the keys from the start of its first query's document up to its own last
+// position.
 //
 // The forward is parallel over blocks of queries. The backward is parallel over (sequence, key/value head): the dk and
 // dv that a group of heads shares are summed by one thread, in the order of heads and queries.
 #include "heads.h"
 #include "lanes.h"
 
-// KEYS is a multiple of QUERIES: then every row of a block sees at least one key of each chunk it visits.
 enum { QUERIES = 64, KEYS = 256 };
 
 // --- rows
@@ -47,14 +47,15 @@ static void row_slopes_(float *restrict ds, const float *restrict p, int64_t n, 
 
 // --- stored and recomputed probabilities
 
-// A block of queries and the keys it sees.
+// A block of queries and the keys [from, keys) it sees. `from` is rounded down, so that sums over keys begin at places
+// that do not depend on how queries are cut.
 typedef struct Block {
-    int64_t first, count, keys;
+    int64_t first, count, from, keys;
 } Block;
 
-static Block attention_block_at_(int64_t seq, int64_t index) {
-    int64_t first = index * QUERIES, count = seq - first < QUERIES ? seq - first : QUERIES;
-    return (Block){first, count, first + count};
+static Block attention_block_at_(const Head *h, int64_t index) {
+    int64_t seq = h->shape->seq, first = index * QUERIES, count = seq - first < QUERIES ? seq - first : QUERIES;
+    return (Block){first, count, head_from(h, first) / QUERIES * QUERIES, first + count};
 }
 
 static int64_t blocks_of_(int64_t seq) {
@@ -83,17 +84,25 @@ static Workspace attention_workspace_take_(const Head *h) {
     return (Workspace){at, at + CPU_GEMM_WORKSPACE, at + CPU_GEMM_WORKSPACE + tile, at + CPU_GEMM_WORKSPACE + 2 * tile};
 }
 
-// Computes whole rows of probabilities, zero beyond the diagonal up to column `cols`.
+static void row_clear_(float *row, int64_t from, int64_t to) {
+    memset(row + from, 0, sizeof(float) * (size_t)(to - from));
+}
+
+// Computes rows of probabilities, zero for hidden keys: whole rows if they are kept, else the block's keys.
 static void block_probabilities_(const Head *h, const Workspace *workspace, const void *qkv, const Block *block,
-                                 float *p, int64_t stride, int64_t cols) {
-    cpu_gemm(workspace->gemm, block->count, block->keys, h->shape->head_dim, head_query(h, qkv, block->first),
-             transposed(head_key(h, qkv, 0)), false, p, stride);
+                                 float *p) {
+    bool keep = h->shape->mode == ATTENTION_NONE;
+    int64_t stride = h->shape->seq, low = keep ? 0 : block->from, high = keep ? stride : block->keys;
+    cpu_gemm(workspace->gemm, block->count, block->keys - block->from, h->shape->head_dim,
+             head_query(h, qkv, block->first), transposed(head_key(h, qkv, block->from)), false, p + block->from,
+             stride);
     for (int64_t r = 0; r < block->count; r++) {
         float *row = p + r * stride;
-        int64_t seen = block->first + r + 1;
-        float sum = row_exp_(row, seen, head_scale(h), row_max_(row, seen));
-        row_scale_(row, seen, 1.0f / sum);
-        memset(row + seen, 0, sizeof(float) * (size_t)(cols - seen));
+        int64_t query = block->first + r, from = head_from(h, query), seen = query + 1 - from;
+        float sum = row_exp_(row + from, seen, head_scale(h), row_max_(row + from, seen));
+        row_scale_(row + from, seen, 1.0f / sum);
+        row_clear_(row, low, from);
+        row_clear_(row, query + 1, high);
     }
 }
 
@@ -101,12 +110,13 @@ static void block_probabilities_(const Head *h, const Workspace *workspace, cons
 static void attention_block_forward_(const Head *h, void *out, void *saved, float *rows, const void *qkv,
                                      const Block *block) {
     int64_t seq = h->shape->seq, d = h->shape->head_dim, at = (head_index(h) * seq + block->first) * seq;
+    int64_t from = block->from;
     bool keep = h->shape->mode == ATTENTION_NONE;
     float *p = keep && !cpu_is_bf16(h->backend) ? (float *)saved + at : rows;
     Workspace workspace = attention_workspace_take_(h);
-    block_probabilities_(h, &workspace, qkv, block, p, seq, keep ? seq : block->keys);
-    cpu_gemm(workspace.gemm, block->count, d, block->keys, floats(p, seq), head_value(h, qkv, 0), false, workspace.sums,
-             d);
+    block_probabilities_(h, &workspace, qkv, block, p);
+    cpu_gemm(workspace.gemm, block->count, d, block->keys - from, floats(p + from, seq), head_value(h, qkv, from),
+             false, workspace.sums, d);
     head_store(h, head_output(h, out, block->first), workspace.sums, block->count);
     if (keep && p == rows) cpu_store(h->backend, saved, at, rows, block->count * seq);
 }
@@ -131,9 +141,8 @@ static void attention_block_backward_(const Head *h, const Workspace *workspace,
     CpuOperand q = head_query(h, b->qkv, block->first), dout = head_output(h, b->dout, block->first);
     CpuOperand ds = floats(workspace->slopes, KEYS);
     head_delta(h, b, block->first, n, delta);
-    if (h->shape->mode == ATTENTION_RECOMPUTE)
-        block_probabilities_(h, workspace, b->qkv, block, b->scratch, h->shape->seq, block->keys);
-    for (int64_t k0 = 0; k0 < block->keys; k0 += KEYS) {
+    if (h->shape->mode == ATTENTION_RECOMPUTE) block_probabilities_(h, workspace, b->qkv, block, b->scratch);
+    for (int64_t k0 = block->from; k0 < block->keys; k0 += KEYS) {
         int64_t width = block->keys - k0 < KEYS ? block->keys - k0 : KEYS;
         const float *p = chunk_probabilities_(h, workspace, b, block, k0, width, &stride);
         cpu_gemm(workspace->gemm, width, d, n, transposed(floats(p, stride)), dout, true, b->dv + k0 * d, d);
@@ -141,7 +150,7 @@ static void attention_block_backward_(const Head *h, const Workspace *workspace,
                  KEYS);
         for (int64_t r = 0; r < n; r++)
             row_slopes_(workspace->slopes + r * KEYS, p + r * stride, width, delta[r], head_scale(h));
-        cpu_gemm(workspace->gemm, n, d, width, ds, head_key(h, b->qkv, k0), k0 > 0, workspace->sums, d);
+        cpu_gemm(workspace->gemm, n, d, width, ds, head_key(h, b->qkv, k0), k0 > block->from, workspace->sums, d);
         cpu_gemm(workspace->gemm, width, d, n, transposed(ds), q, true, b->dk + k0 * d, d);
     }
     head_store(h, head_query(h, b->dqkv, block->first), workspace->sums, n);
@@ -154,7 +163,7 @@ static void attention_stored_backward_(const Backend *backend, const AttentionSh
         Head h = {backend, shape, sequence, kv_head * group + g};
         Workspace workspace = attention_workspace_take_(&h);
         for (int64_t i = 0; i < blocks_of_(shape->seq); i++) {
-            Block block = attention_block_at_(shape->seq, i);
+            Block block = attention_block_at_(&h, i);
             attention_block_backward_(&h, &workspace, b, &block);
         }
     }
@@ -185,7 +194,7 @@ void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scrat
         Head h = {backend, shape, i / parts / shape->heads, i / parts % shape->heads};
         float *mine = (float *)scratch + cpu_thread() * thread_floats_(shape);
         int64_t part = parts - 1 - i % parts; // the last part sees the most keys
-        Block block = attention_block_at_(shape->seq, part);
+        Block block = attention_block_at_(&h, part);
         if (flash)
             flash_forward(&h, out, (float *)saved + head_index(&h) * shape->seq, mine, qkv, part, parts);
         else

@@ -22,15 +22,16 @@ static void forward_piece_(Backend *backend, void *x, const void *wte, const voi
     cpu_store(backend, x, at, to, n);
 }
 
-void cpu_embedding_forward(Backend *backend, void *x, const int32_t *tokens, const void *wte, const void *wpe,
-                           int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count) {
+void cpu_embedding_forward(Backend *backend, void *x, const int32_t *tokens, const int32_t *positions, const void *wte,
+                           const void *wpe, int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count) {
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t row = 0; row < rows; row++) {
         int64_t token = tokens[row] - first;
+        int64_t position = positions == NULL ? row / batch : positions[row];
         bool ours = token >= 0 && token < count;
         for (int64_t column = 0; column < hidden; column += PIECE)
             forward_piece_(backend, x, wte, wpe, row * hidden + column, ours ? token * hidden + column : -1,
-                           row / batch * hidden + column, min_i64(hidden - column, PIECE));
+                           position * hidden + column, min_i64(hidden - column, PIECE));
     }
 }
 
@@ -71,17 +72,27 @@ static void position_backward_(Backend *backend, float *dwpe, const void *dx, in
         }
 }
 
-void cpu_embedding_backward(Backend *backend, float *dwte, float *dwpe, const void *dx, const int32_t *tokens,
-                            int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count) {
+static void scatter_(Backend *backend, const Scatter *scatter) {
     CpuBackend *cpu = cpu_self(backend);
+    int64_t share = embedding_share_(scatter->hidden, cpu->threads);
+    CPU_PARALLEL_FOR(cpu)
+    for (int64_t column = 0; column < scatter->hidden; column += share)
+        scatter_columns_(backend, scatter, column, min_i64(scatter->hidden - column, share));
+}
+
+void cpu_embedding_backward(Backend *backend, float *dwte, float *dwpe, const void *dx, const int32_t *tokens,
+                            const int32_t *positions, int64_t rows, int64_t hidden, int64_t batch, int64_t first,
+                            int64_t count) {
+    int64_t seq = rows / batch;
     Scatter scatter = {dwte, dx, tokens, rows, hidden, first, count};
-    int64_t share = embedding_share_(hidden, cpu->threads);
-    CPU_PARALLEL_FOR(cpu)
-    for (int64_t column = 0; column < hidden; column += share)
-        scatter_columns_(backend, &scatter, column, min_i64(hidden - column, share));
+    scatter_(backend, &scatter);
     if (!dwpe) return;
-    int64_t positions = rows / batch;
-    CPU_PARALLEL_FOR(cpu)
-    for (int64_t position = 0; position < positions; position++)
+    if (positions != NULL) {
+        Scatter places = {dwpe, dx, positions, rows, hidden, 0, seq};
+        scatter_(backend, &places);
+        return;
+    }
+    CPU_PARALLEL_FOR(cpu_self(backend))
+    for (int64_t position = 0; position < seq; position++)
         position_backward_(backend, dwpe, dx, position, hidden, batch);
 }

@@ -2,7 +2,7 @@
 // queries side by side as the matrix kernel has columns: maxima and sums over keys then run down the vectors without
 // crossing lanes, and what one product leaves, scores or their gradients, already has the layout in which the next one
 // reads a factor. Keys and values are packed once for all the queries that see them. Nothing of size seq * seq
-// exists; scratch grows with seq * head_dim.
+// exists; scratch grows with seq * head_dim. Keys before the documents of a block's queries are skipped.
 //
 // A group of blocks visits a chunk of keys together: the packed chunk is then read once from memory, and for every
 // further block from the second-level cache. Each block still adds its chunks in order, so groups change no bit.
@@ -46,9 +46,10 @@ int64_t flash_scratch_floats(const AttentionShape *s) {
     return 2 * keys_floats_(s) + dims_floats_(s);
 }
 
-// Returns the chunk at k0 of a "dims" form; a block may want fewer keys of it than were packed.
-static GemmLeft dims_panels_(const Packed *packed, const float *form, int64_t k0, int64_t d) {
-    return gemm_panels(form + k0 * round_up_(d, GEMM_ROWS), packed->keys - k0 < KEYS ? packed->keys - k0 : KEYS);
+// Returns the chunk at k0 of a "dims" form from key `skip` on; a block may want fewer keys of it than were packed.
+static GemmLeft dims_panels_(const Packed *packed, const float *form, int64_t k0, int64_t skip, int64_t d) {
+    int64_t keys = packed->keys - k0 < KEYS ? packed->keys - k0 : KEYS;
+    return gemm_panels(form + k0 * round_up_(d, GEMM_ROWS) + skip * GEMM_ROWS, keys);
 }
 
 static void pack_dims_(float *to, const AttentionShape *s, int64_t keys, CpuOperand from) {
@@ -79,18 +80,20 @@ static Packed pack_backward_(const Head *h, float *scratch, const void *qkv) {
 
 // --- a thread's workspace for one group of blocks
 typedef struct Block {
-    int64_t first, count, keys; // keys: those that its last query sees
-    float *query, *dout;        // (head_dim, Q): right factors of scores and of their gradients
-    float *query_t, *dout_t;    // (Q, head_dim) packed as right factors of dk and dv
-    float *sums;                // (head_dim, Q): out or dq, transposed
+    int64_t first, count, begin,
+        keys;                // of its queries; of the keys that they see: the first, rounded down, and the end
+    float *query, *dout;     // (head_dim, Q): right factors of scores and of their gradients
+    float *query_t, *dout_t; // (Q, head_dim) packed as right factors of dk and dv
+    float *sums;             // (head_dim, Q): out or dq, transposed
     // A lane for each query. forward: the largest score and the sum of exponentials so far; backward: the statistics.
     float most[Q], total[Q], shift[Q], delta[Q];
+    int32_t from[Q]; // the first key that each query sees
 } Block;
 
 typedef struct Group {
     Block block[GROUP];
     int blocks;
-    int64_t keys;           // those that its last block sees
+    int64_t begin, keys;    // the first chunk that its first block visits; the end of the keys that its last one sees
     float *scores, *slopes; // (KEYS, Q)
     float *rows;            // (Q, head_dim)
 } Group;
@@ -103,6 +106,10 @@ int64_t flash_workspace_floats(const AttentionShape *s) {
     return 2 * KEYS * Q + wide_floats_(s) + GROUP * (2 * s->head_dim * Q + 3 * wide_floats_(s));
 }
 
+// Keys and queries of a block are cut into parts of STEP.
+enum { STEP = GEMM_ROWS > GEMM_LANES ? (int)GEMM_ROWS : (int)GEMM_LANES };
+_Static_assert(Q % STEP == 0 && KEYS % STEP == 0, "a part of a block starts with a whole panel");
+
 // Lays out the group of queries from `first` on in memory of this thread.
 static Group group_at_(const Head *h, int64_t first) {
     int64_t seq = h->shape->seq, narrow = h->shape->head_dim * Q, wide = wide_floats_(h->shape);
@@ -113,17 +120,22 @@ static Group group_at_(const Head *h, int64_t first) {
         Block *block = &group.block[group.blocks];
         block->first = first, block->count = seq - first < Q ? seq - first : Q;
         group.keys = block->keys = first + block->count;
+        for (int64_t j = 0; j < Q; j++)
+            block->from[j] = (int32_t)head_from(h, first + (j < block->count ? j : block->count - 1));
+        block->begin = block->from[0] / STEP * STEP;
         block->query = at, block->dout = at + narrow, block->sums = at + 2 * narrow;
         block->query_t = block->sums + wide, block->dout_t = block->query_t + wide;
         at = block->dout_t + wide;
     }
+    group.begin = group.block[0].begin / KEYS * KEYS;
     return group;
 }
 
-// Returns how many keys of the chunk at k0 a block sees.
-static int64_t chunk_width_(const Block *block, int64_t k0) {
+// Returns the end of the keys that a block sees of the chunk at k0; *skip: where they begin.
+static int64_t chunk_width_(const Block *block, int64_t k0, int64_t *skip) {
     int64_t left = block->keys - k0;
-    return left < 0 ? 0 : left < KEYS ? left : KEYS;
+    *skip = block->begin > k0 ? block->begin - k0 : 0;
+    return left < 0 || *skip >= KEYS ? 0 : left < KEYS ? left : KEYS;
 }
 
 // Stores the block's transposed result as rows of what `to` views.
@@ -133,10 +145,8 @@ static void store_block_(const Head *h, const Group *group, const Block *block, 
     head_store(h, to, group->rows, block->count);
 }
 
-// --- products that leave out what the diagonal hides: from the block's first query on, every STEP keys are seen by
-// STEP queries fewer.
-enum { STEP = GEMM_ROWS > GEMM_LANES ? (int)GEMM_ROWS : (int)GEMM_LANES };
-_Static_assert(Q % STEP == 0 && KEYS % STEP == 0, "a part of a block starts with a whole panel");
+// --- products of the keys [skip, width) of a chunk that leave out what the diagonal hides: from the block's first query
+// on, every STEP keys are seen by STEP queries fewer.
 
 // Keys [from, to) of the chunk, and the queries before which they see none.
 typedef struct Part {
@@ -150,9 +160,9 @@ static Part part_at_(const Block *block, int64_t k0, int64_t width, int64_t from
 }
 
 // Sets x (width, Q) = keys (width, head_dim) times right (head_dim, Q); zero where it is left out.
-static void keys_by_queries_(const Block *block, int64_t d, int64_t k0, int64_t width, const float *keys,
-                             const float *right, float *x) {
-    for (Part p = part_at_(block, k0, width, 0);; p = part_at_(block, k0, width, p.to)) {
+static void keys_by_queries_(const Block *block, int64_t d, int64_t k0, int64_t skipped, int64_t width,
+                             const float *keys, const float *right, float *x) {
+    for (Part p = part_at_(block, k0, width, skipped);; p = part_at_(block, k0, width, p.to)) {
         int64_t skip = p.hidden, n = Q - skip;
         GemmRight seen = {right + skip, (int)(n / GEMM_LANES), Q, 0};
         gemm_multiply(p.to - p.from, n, d, gemm_panels(keys + (k0 + p.from) * d, d), seen, false, x + p.from * Q + skip,
@@ -163,9 +173,9 @@ static void keys_by_queries_(const Block *block, int64_t d, int64_t k0, int64_t 
 }
 
 // Adds to `to` (width, head_dim) x (width, Q) times the block's rows in right (Q, head_dim), packed.
-static void add_queries_(const Block *block, int64_t d, int64_t k0, int64_t width, const float *x, GemmRight right,
-                         float *to) {
-    for (Part p = part_at_(block, k0, width, 0);; p = part_at_(block, k0, width, p.to)) {
+static void add_queries_(const Block *block, int64_t d, int64_t k0, int64_t skipped, int64_t width, const float *x,
+                         GemmRight right, float *to) {
+    for (Part p = part_at_(block, k0, width, skipped);; p = part_at_(block, k0, width, p.to)) {
         GemmRight seen = right;
         seen.data += p.hidden * right.step;
         gemm_multiply(p.to - p.from, d, block->count - p.hidden, gemm_rows(x + p.from * Q + p.hidden), seen, true,
@@ -176,8 +186,12 @@ static void add_queries_(const Block *block, int64_t d, int64_t k0, int64_t widt
 
 // --- columns: query j of the block is in lane j
 
-// Hides the scores of keys that come after their query.
-static void hide_later_keys_(float *scores, const Block *block, int64_t k0, int64_t width) {
+// Hides the scores of keys that come after their query, or before its document.
+static void hide_keys_(float *scores, const Block *block, int64_t k0, int64_t skip, int64_t width) {
+    int64_t others = block->from[block->count - 1] - k0;
+    for (int64_t k = skip; k < others && k < width; k++)
+        for (int j = 0; j < Q; j++)
+            if (k0 + k < block->from[j]) scores[k * Q + j] = -INFINITY;
     for (int64_t k = block->first - k0 > 0 ? block->first - k0 : 0; k < width; k++) {
         int64_t hidden = k0 + k - block->first < Q ? k0 + k - block->first : Q;
         for (int64_t j = 0; j < hidden; j++) scores[k * Q + j] = -INFINITY;
@@ -233,17 +247,20 @@ static void softmax_chunk_(Block *b, float *scores, int64_t width, float scale, 
 }
 
 static void forward_chunk_(const Head *h, const Group *group, Block *block, const Packed *packed, int64_t k0) {
-    int64_t d = h->shape->head_dim, width = chunk_width_(block, k0);
+    int64_t d = h->shape->head_dim, skip, width = chunk_width_(block, k0, &skip), seen = width - skip;
+    float *scores = group->scores + skip * Q;
     if (width == 0) return;
-    keys_by_queries_(block, d, k0, width, packed->k_keys, block->query, group->scores);
-    hide_later_keys_(group->scores, block, k0, width);
-    softmax_chunk_(block, group->scores, width, head_scale(h) * LOG2_E, d, k0 == 0);
-    gemm_multiply(d, Q, width, dims_panels_(packed, packed->v_dims, k0, d),
-                  gemm_columns(group->scores, GEMM_VECTORS, width), k0 > 0, block->sums, Q);
+    keys_by_queries_(block, d, k0, skip, width, packed->k_keys, block->query, group->scores);
+    hide_keys_(group->scores, block, k0, skip, width);
+    softmax_chunk_(block, scores, seen, head_scale(h) * LOG2_E, d, k0 <= block->begin);
+    gemm_multiply(d, Q, seen, dims_panels_(packed, packed->v_dims, k0, skip, d),
+                  gemm_columns(scores, GEMM_VECTORS, seen), k0 > block->begin, block->sums, Q);
 }
 
+// A query may see no key of a chunk that its block visits, so the maximum starts below every score, but finite: it is
+// subtracted from hidden scores, which are infinite.
 static void forward_start_(const Head *h, Block *block, const void *qkv) {
-    for (int j = 0; j < Q; j++) block->most[j] = -INFINITY, block->total[j] = 0.0f;
+    for (int j = 0; j < Q; j++) block->most[j] = -1e30f, block->total[j] = 0.0f;
     gemm_pack(block->query, Q, block->count, h->shape->head_dim, head_query(h, qkv, block->first));
 }
 
@@ -262,7 +279,7 @@ void flash_forward(const Head *h, void *out, float *lse, float *scratch, const v
     for (; first < end; first += unit) {
         Group group = group_at_(h, first);
         for (int i = 0; i < group.blocks; i++) forward_start_(h, &group.block[i], qkv);
-        for (int64_t k0 = 0; k0 < group.keys; k0 += KEYS)
+        for (int64_t k0 = group.begin; k0 < group.keys; k0 += KEYS)
             for (int i = 0; i < group.blocks; i++) forward_chunk_(h, &group, &group.block[i], &packed, k0);
         for (int i = 0; i < group.blocks; i++) forward_end_(h, &group, &group.block[i], out, lse);
     }
@@ -287,25 +304,26 @@ static void backward_start_(const Head *h, Block *block, const AttentionBackward
 
 static void backward_chunk_(const Head *h, const Group *group, Block *block, const Packed *packed,
                             const AttentionBackward *b, int64_t k0) {
-    int64_t d = h->shape->head_dim, width = chunk_width_(block, k0);
+    int64_t d = h->shape->head_dim, skip, width = chunk_width_(block, k0, &skip), seen = width - skip;
     int vectors = gemm_vectors(d);
+    float *scores = group->scores + skip * Q, *slopes = group->slopes + skip * Q;
     if (width == 0) return;
-    keys_by_queries_(block, d, k0, width, packed->k_keys, block->query, group->scores);
-    hide_later_keys_(group->scores, block, k0, width);
-    column_exp_(group->scores, block->total, block->shift, head_scale(h) * LOG2_E, width);
-    add_queries_(block, d, k0, width, group->scores, gemm_columns(block->dout_t, vectors, block->count), b->dv);
-    keys_by_queries_(block, d, k0, width, packed->v_keys, block->dout, group->slopes);
-    column_slopes_(group->slopes, group->scores, block->delta, head_scale(h), width);
-    add_queries_(block, d, k0, width, group->slopes, gemm_columns(block->query_t, vectors, block->count), b->dk);
-    gemm_multiply(d, Q, width, dims_panels_(packed, packed->k_dims, k0, d),
-                  gemm_columns(group->slopes, GEMM_VECTORS, width), k0 > 0, block->sums, Q);
+    keys_by_queries_(block, d, k0, skip, width, packed->k_keys, block->query, group->scores);
+    hide_keys_(group->scores, block, k0, skip, width);
+    column_exp_(scores, block->total, block->shift, head_scale(h) * LOG2_E, seen);
+    add_queries_(block, d, k0, skip, width, group->scores, gemm_columns(block->dout_t, vectors, block->count), b->dv);
+    keys_by_queries_(block, d, k0, skip, width, packed->v_keys, block->dout, group->slopes);
+    column_slopes_(slopes, scores, block->delta, head_scale(h), seen);
+    add_queries_(block, d, k0, skip, width, group->slopes, gemm_columns(block->query_t, vectors, block->count), b->dk);
+    gemm_multiply(d, Q, seen, dims_panels_(packed, packed->k_dims, k0, skip, d),
+                  gemm_columns(slopes, GEMM_VECTORS, seen), k0 > block->begin, block->sums, Q);
 }
 
 static void backward_head_(const Head *h, const Packed *packed, const AttentionBackward *b) {
     for (int64_t first = 0; first < h->shape->seq; first += GROUP * Q) {
         Group group = group_at_(h, first);
         for (int i = 0; i < group.blocks; i++) backward_start_(h, &group.block[i], b);
-        for (int64_t k0 = 0; k0 < group.keys; k0 += KEYS)
+        for (int64_t k0 = group.begin; k0 < group.keys; k0 += KEYS)
             for (int i = 0; i < group.blocks; i++) backward_chunk_(h, &group, &group.block[i], packed, b, k0);
         for (int i = 0; i < group.blocks; i++)
             store_block_(h, &group, &group.block[i], head_query(h, b->dqkv, group.block[i].first));

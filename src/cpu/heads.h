@@ -28,6 +28,12 @@ static inline int64_t head_index(const Head *h) {
     return h->sequence * h->shape->heads + h->head;
 }
 
+// Returns the first key that the query at `position` sees: where its document begins.
+static inline int64_t head_from(const Head *h, int64_t position) {
+    const int32_t *places = h->shape->places;
+    return places == NULL ? 0 : position - places[position * h->shape->batch + h->sequence];
+}
+
 static inline int64_t qkv_width(const AttentionShape *s) {
     return (s->heads + 2 * s->kv_heads) * s->head_dim;
 }

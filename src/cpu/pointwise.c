@@ -159,15 +159,18 @@ static Rotation rotation_group_(const AttentionShape *shape, const RopeTable *ta
     return rotation;
 }
 
-void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table, int direction) {
+void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table,
+              const int32_t *positions, int direction) {
     for (int64_t first = 0; first < shape->head_dim / 2; first += PAIRS) {
         Rotation group = rotation_group_(shape, table, first);
         CPU_PARALLEL_FOR(cpu_self(backend))
         for (int64_t position = 0; position < shape->seq; position++) {
             Rotation rotation = group;
-            rotation_set_(&rotation, (double)position, table->scale, direction);
-            for (int64_t b = 0; b < shape->batch; b++)
-                rotate_row_(backend, qkv, shape, position * shape->batch + b, &rotation);
+            for (int64_t b = 0; b < shape->batch; b++) {
+                int64_t row = position * shape->batch + b, at = positions == NULL ? position : positions[row];
+                if (b == 0 || positions != NULL) rotation_set_(&rotation, (double)at, table->scale, direction);
+                rotate_row_(backend, qkv, shape, row, &rotation);
+            }
         }
     }
 }

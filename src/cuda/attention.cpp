@@ -81,8 +81,9 @@ static void attention_multiply_(const Part *part, View c, View a, View b, int64_
     cuda_product(part->cuda, &p);
 }
 
-static CudaScores scores_of_(const AttentionShape *s) {
-    return CudaScores{s->heads, s->seq, s->seq, 0, (float)(1.0 / std::sqrt((double)s->head_dim))};
+static CudaScores scores_of_(const AttentionShape *s, int64_t sequence) {
+    const int32_t *places = s->places == NULL ? NULL : s->places + sequence;
+    return CudaScores{s->heads, s->seq, s->seq, 0, (float)(1.0 / std::sqrt((double)s->head_dim)), places, s->batch};
 }
 
 // --- scratch: probabilities if they are not kept, their gradient, and fp32 workspace for the unfused softmax
@@ -110,7 +111,7 @@ static void probabilities_(CudaBackend *cuda, const AttentionShape *s, int64_t s
         attention_multiply_(&part, square_(&part, p), query_(&part, qkv), turned_(attention_key_(&part, qkv, false)),
                             s->seq, s->seq, s->head_dim, false);
     }
-    CudaScores shape = scores_of_(s);
+    CudaScores shape = scores_of_(s, sequence);
     if (wide == NULL)
         cuda_softmax_forward(&cuda->backend, p, p, &shape);
     else
@@ -141,7 +142,7 @@ static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64
         attention_multiply_(&part, square_(&part, workspace->dp), output_(&part, dout),
                             turned_(attention_key_(&part, qkv, true)), s->seq, s->seq, s->head_dim, false);
     }
-    CudaScores shape = scores_of_(s);
+    CudaScores shape = scores_of_(s, sequence);
     if (workspace->wide == NULL)
         cuda_softmax_backward(&cuda->backend, workspace->dp, workspace->dp, p, &shape);
     else

@@ -89,11 +89,14 @@ void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, in
 void cuda_column_sums(Backend *backend, float *sums, const void *x, int64_t rows, int64_t cols);
 
 // softmax.cu. Causal softmax of a block of query rows: scores (matrices, rows, cols) in the run's precision, row r is
-// the query at position first + r and sees columns 0 .. first + r; cols >= first + rows. p = softmax(scale * scores)
+// the query at position q = first + r and sees columns 0 .. q, or, with places, q - places[q * apart] .. q;
+// cols >= first + rows. p = softmax(scale * scores)
 // where seen and 0 elsewhere. p may be scores.
 typedef struct CudaScores {
     int64_t matrices, rows, cols, first;
     float scale;
+    const int32_t *places; // NULL: one document
+    int64_t apart;
 } CudaScores;
 
 void cuda_softmax_forward(Backend *backend, void *p, const void *scores, const CudaScores *shape);

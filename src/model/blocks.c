@@ -232,24 +232,32 @@ void block_norm_forward(Pass *pass, const Model *model, const Tensor *norm, void
     pass->residual = NULL;
 }
 
+static AttentionShape attention_of_(const Pass *pass) {
+    AttentionShape shape = pass->shape->attention;
+    shape.places = pass->documents;
+    return shape;
+}
+
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv) {
+    AttentionShape shape = attention_of_(pass);
     blocks_poll_(pass);
-    pass->be->attention_forward(pass->be, out, saved, pass->scratch, qkv, &pass->shape->attention);
+    pass->be->attention_forward(pass->be, out, saved, pass->scratch, qkv, &shape);
     blocks_poll_(pass);
 }
 
 void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const void *out, const void *saved,
                               const void *qkv) {
+    AttentionShape shape = attention_of_(pass);
     blocks_poll_(pass);
-    pass->be->attention_backward(pass->be, dqkv, pass->scratch, dout, out, saved, qkv, &pass->shape->attention);
+    pass->be->attention_backward(pass->be, dqkv, pass->scratch, dout, out, saved, qkv, &shape);
     blocks_poll_(pass);
 }
 
 void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tensors, void *x, const int32_t *tokens) {
     const Shape *s = pass->shape;
     const void *positions = model->learned_positions && s->tensor_rank == 0 ? tensors[1].weight : NULL;
-    pass->be->embedding_forward(pass->be, block_partial(pass, x), tokens, tensors[0].weight, positions, s->rows,
-                                s->hidden, s->batch, s->vocab_first, s->vocab_count);
+    pass->be->embedding_forward(pass->be, block_partial(pass, x), tokens, pass->positions, tensors[0].weight, positions,
+                                s->rows, s->hidden, s->batch, s->vocab_first, s->vocab_count);
     block_reduce(pass, x);
 }
 
@@ -258,7 +266,7 @@ void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tens
     const Shape *s = pass->shape;
     float *positions = model->learned_positions ? tensors[1].gradient : NULL;
     pass->be->embedding_backward(pass->be, tensors[0].gradient, positions, block_gathered(pass, GATHERED_GRADIENT, dx),
-                                 tokens, s->rows, s->hidden, s->batch, s->vocab_first, s->vocab_count);
+                                 tokens, pass->positions, s->rows, s->hidden, s->batch, s->vocab_first, s->vocab_count);
 }
 
 void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape) {

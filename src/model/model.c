@@ -103,7 +103,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, s = m->seq_len, dim = m->head_dim;
     const AttentionConfig *a = &config->attention;
     AttentionShape attention = {
-        b, s, m->heads / t, m->kv_heads / t, dim, config_attention(config, stage), a->softmax, a->deterministic};
+        b, s, m->heads / t, m->kv_heads / t, dim, config_attention(config, stage), a->softmax, a->deterministic, NULL};
     shape_places_(shape, model, m);
     shape->batch = b;
     shape->seq = s;

@@ -75,7 +75,10 @@ typedef struct Pass {
     int later_count;
     // The previous layer's output is residual + delta, which the next norm adds. NULL: the output has been written.
     const void *residual, *delta;
-    void *scratch;        // attention
+    void *scratch; // attention
+    // (rows) of this microbatch: each token's place in its document, for attention and for the model's positions. NULL:
+    // a row of the batch is one document to it.
+    const int32_t *documents, *positions;
     void *work;           // a layer's temporaries, see layer.h
     bool split;           // a backward leaves the gradients of matrices and their biases to layer_weights
     void (*poll)(void *); // lets pending transfers progress; called between layers and around collectives. May be NULL

@@ -66,13 +66,13 @@ static void rope(Bench *x) {
         .batch = 4, .seq = x->rows / 4, .heads = x->cols / 64, .kv_heads = x->cols / 64, .head_dim = 64};
     RopeTable table = {.scale = 1.0};
     for (int i = 0; i < 32; i++) table.frequency[i] = pow(10000.0, -i / 32.0);
-    x->backend->rope(x->backend, x->a, &shape, &table, 1);
+    x->backend->rope(x->backend, x->a, &shape, &table, NULL, 1);
 }
 static void embedding_forward(Bench *x) {
-    x->backend->embedding_forward(x->backend, x->a, x->tokens, x->c, NULL, x->rows, x->cols, 4, 0, VOCAB);
+    x->backend->embedding_forward(x->backend, x->a, x->tokens, NULL, x->c, NULL, x->rows, x->cols, 4, 0, VOCAB);
 }
 static void embedding_backward(Bench *x) {
-    x->backend->embedding_backward(x->backend, x->c, NULL, x->a, x->tokens, x->rows, x->cols, 4, 0, VOCAB);
+    x->backend->embedding_backward(x->backend, x->c, NULL, x->a, x->tokens, NULL, x->rows, x->cols, 4, 0, VOCAB);
 }
 static void cross_entropy_stats(Bench *x) {
     x->backend->cross_entropy_stats(x->backend, x->b, x->c, x->tokens, x->rows, x->cols, 0, VOCAB);

@@ -4,19 +4,20 @@
 
 typedef struct Sizes {
     int64_t batch, seq, heads, kv_heads, head_dim;
+    int64_t document; // mean length; 0: every sequence is one document
 } Sizes;
 
 // All shapes, with blocks, chunks and vectors cut at odd places.
 static const Sizes SIZES[] = {
-    {1, 1, 1, 1, 1},    {2, 1, 2, 1, 8},    {1, 2, 1, 1, 6},    {2, 17, 4, 2, 6},
-    {3, 64, 2, 2, 16},  {1, 65, 3, 1, 40},  {2, 100, 4, 4, 33}, {1, 257, 2, 1, 7},
-    {1, 320, 6, 2, 64}, {1, 530, 1, 1, 96}, {2, 128, 2, 2, 80},
+    {1, 1, 1, 1, 1, 0},    {2, 1, 2, 1, 8, 0},    {1, 2, 1, 1, 6, 0},     {2, 17, 4, 2, 6, 0},    {3, 64, 2, 2, 16, 0},
+    {1, 65, 3, 1, 40, 0},  {2, 100, 4, 4, 33, 0}, {1, 257, 2, 1, 7, 0},   {1, 320, 6, 2, 64, 0},  {1, 530, 1, 1, 96, 0},
+    {2, 128, 2, 2, 80, 0}, {2, 17, 4, 2, 6, 1},   {2, 300, 2, 1, 24, 40}, {1, 900, 1, 1, 8, 300}, {3, 530, 2, 2, 33, 7},
 };
 enum { SIZES_COUNT = sizeof SIZES / sizeof *SIZES };
 
 static AttentionShape shape_of(const Sizes *s, int mode) {
-    return (AttentionShape){s->batch,    s->seq, s->heads,      s->kv_heads,
-                            s->head_dim, mode,   SOFTMAX_FUSED, DETERMINISTIC_AUTO};
+    return (AttentionShape){s->batch, s->seq,        s->heads,           s->kv_heads, s->head_dim,
+                            mode,     SOFTMAX_FUSED, DETERMINISTIC_AUTO, NULL};
 }
 
 static int64_t qkv_count(const Sizes *s) {
@@ -30,6 +31,7 @@ static int64_t out_count(const Sizes *s) {
 
 typedef struct Reference {
     const Sizes *s;
+    const int32_t *places;
     double *qkv, *dout, *out, *dqkv, *p, *lse; // p (batch, heads, seq, seq), lse (batch, heads, seq)
 } Reference;
 
@@ -50,19 +52,24 @@ static double dot(const double *a, const double *b, int64_t n) {
     return sum;
 }
 
+static int64_t first_key(const Reference *r, int64_t b, int64_t i) {
+    return r->places == NULL ? 0 : i - r->places[i * r->s->batch + b];
+}
+
 static void reference_row(const Reference *r, int64_t b, int64_t head, int64_t i) {
     const Sizes *s = r->s;
     double *p = r->p + ((b * s->heads + head) * s->seq + i) * s->seq, most = -INFINITY, sum = 0;
     double *out = r->out + out_at(s, b, head, i);
-    for (int64_t j = 0; j <= i; j++) {
+    int64_t from = first_key(r, b, i);
+    for (int64_t j = from; j <= i; j++) {
         p[j] = dot(r->qkv + at(s, 0, b, head, i), r->qkv + at(s, 1, b, head, j), s->head_dim);
         p[j] /= sqrt((double)s->head_dim);
         most = fmax(most, p[j]);
     }
-    for (int64_t j = 0; j <= i; j++) sum += exp(p[j] - most);
-    for (int64_t j = 0; j < s->seq; j++) p[j] = j <= i ? exp(p[j] - most) / sum : 0.0;
+    for (int64_t j = from; j <= i; j++) sum += exp(p[j] - most);
+    for (int64_t j = 0; j < s->seq; j++) p[j] = j >= from && j <= i ? exp(p[j] - most) / sum : 0.0;
     for (int64_t d = 0; d < s->head_dim; d++) out[d] = 0;
-    for (int64_t j = 0; j <= i; j++)
+    for (int64_t j = from; j <= i; j++)
         for (int64_t d = 0; d < s->head_dim; d++) out[d] += p[j] * r->qkv[at(s, 2, b, head, j) + d];
     r->lse[(b * s->heads + head) * s->seq + i] = most + log(sum);
 }
@@ -76,10 +83,10 @@ static void reference_forward(const Reference *r) {
 static void reference_backward_row(const Reference *r, int64_t b, int64_t head, int64_t i) {
     const Sizes *s = r->s;
     const double *p = r->p + ((b * s->heads + head) * s->seq + i) * s->seq, *dout = r->dout + out_at(s, b, head, i);
-    int64_t q = at(s, 0, b, head, i);
+    int64_t q = at(s, 0, b, head, i), from = first_key(r, b, i);
     double delta = 0, scale = 1 / sqrt((double)s->head_dim);
-    for (int64_t j = 0; j <= i; j++) delta += p[j] * dot(dout, r->qkv + at(s, 2, b, head, j), s->head_dim);
-    for (int64_t j = 0; j <= i; j++) {
+    for (int64_t j = from; j <= i; j++) delta += p[j] * dot(dout, r->qkv + at(s, 2, b, head, j), s->head_dim);
+    for (int64_t j = from; j <= i; j++) {
         int64_t k = at(s, 1, b, head, j), v = at(s, 2, b, head, j);
         double ds = p[j] * (dot(dout, r->qkv + v, s->head_dim) - delta) * scale;
         for (int64_t d = 0; d < s->head_dim; d++) {
@@ -99,7 +106,8 @@ static void reference_backward(const Reference *r) {
 
 static Reference reference_make(Op *op, const Sizes *s, double *qkv, double *dout) {
     int64_t rows = s->batch * s->heads * s->seq;
-    Reference r = {s, qkv, dout, op_hold(op, out_count(s) * 8), op_hold(op, qkv_count(s) * 8), NULL, NULL};
+    const int32_t *places = op_places(op, s->seq, s->batch, s->document);
+    Reference r = {s, places, qkv, dout, op_hold(op, out_count(s) * 8), op_hold(op, qkv_count(s) * 8), NULL, NULL};
     r.p = op_hold(op, rows * s->seq * 8), r.lse = op_hold(op, rows * 8);
     return r;
 }
@@ -112,8 +120,8 @@ static double loss(void *context) {
 
 static void the_reference_backward_agrees_with_central_differences(void **state) {
     (void)state;
-    static const Sizes small[] = {{2, 5, 4, 2, 3}, {1, 9, 1, 1, 4}};
-    for (int i = 0; i < 2; i++) {
+    static const Sizes small[] = {{2, 5, 4, 2, 3, 0}, {1, 9, 1, 1, 4, 0}, {2, 9, 2, 1, 3, 3}};
+    for (int i = 0; i < 3; i++) {
         const Sizes *s = &small[i];
         Op op = op_start(PRECISION_FP32, 1);
         double *qkv = op_operand(&op, qkv_count(s), 1, 0, 1).value,
@@ -147,6 +155,7 @@ static Operand saved_for(Op *op, const AttentionShape *s) {
 static Attention run_attention(Op *op, const Sizes *sizes, int mode, double spread) {
     AttentionShape shape = shape_of(sizes, mode);
     Backend *backend = op->backend;
+    shape.places = op_places(op, sizes->seq, sizes->batch, sizes->document);
     Attention a = {.qkv = op_operand(op, qkv_count(sizes), 1, 0, spread),
                    .dout = op_operand(op, out_count(sizes), 2, 0, 1),
                    .out = op_output(op, out_count(sizes)),
@@ -189,14 +198,14 @@ static void every_mode_agrees_with_float64(void **state) {
 static void large_scores_do_not_overflow(void **state) {
     (void)state;
     for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++)
-        check_attention(PRECISION_FP32, &(Sizes){1, 600, 1, 1, 16}, mode, 12.0);
+        check_attention(PRECISION_FP32, &(Sizes){1, 600, 1, 1, 16, 0}, mode, 12.0);
 }
 
 // --- causality: a later position changes nothing before it, to the bit
 
 static void later_positions_change_nothing_before_them(void **state) {
     (void)state;
-    Sizes s = {2, 300, 2, 1, 24};
+    Sizes s = {2, 300, 2, 1, 24, 0};
     int64_t cut = 271, width = (s.heads + 2 * s.kv_heads) * s.head_dim, out_width = s.heads * s.head_dim;
     for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
         Op op = op_start(PRECISION_FP32, 2);
@@ -206,6 +215,70 @@ static void later_positions_change_nothing_before_them(void **state) {
         for (int64_t i = cut * s.batch * width; i < a.qkv.count; i++) qkv[i] = -3 * qkv[i] + 1;
         op.backend->attention_forward(op.backend, again, a.saved.data, a.scratch, qkv, &shape);
         assert_memory_equal(again, a.out.data, (size_t)(cut * s.batch * out_width * 4));
+        op_end(&op);
+    }
+}
+
+// --- documents: each has the attention that it has alone, and one a sequence has the bits of no documents
+
+typedef struct Outcome {
+    float *out, *dqkv; // (rows, heads * head_dim), (rows, qkv columns)
+} Outcome;
+
+// Computes rows [first, first + seq) of a made sequence.
+static Outcome attend(Op *op, const Sizes *s, int mode, int64_t first, const int32_t *places) {
+    Outcome to = {op_poison(op, out_count(s) * 4), op_poison(op, qkv_count(s) * 4)};
+    AttentionShape shape = shape_of(s, mode);
+    int64_t wide = (s->heads + 2 * s->kv_heads) * s->head_dim, narrow = s->heads * s->head_dim;
+    Operand qkv = op_operand(op, (first + s->seq) * wide, 1, 0, 1),
+            dout = op_operand(op, (first + s->seq) * narrow, 2, 0, 1);
+    Operand saved = saved_for(op, &shape);
+    const float *in = (const float *)qkv.data + first * wide, *slope = (const float *)dout.data + first * narrow;
+    void *scratch = op_poison(op, op->backend->attention_scratch(op->backend, &shape));
+    shape.places = places;
+    op->backend->attention_forward(op->backend, to.out, saved.data, scratch, in, &shape);
+    op->backend->attention_backward(op->backend, to.dqkv, scratch, slope, to.out, saved.data, in, &shape);
+    return to;
+}
+
+static void assert_close(const float *got, const float *want, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabsf(got[i] - want[i]) <= 2e-6f * (1 + fabsf(want[i]))))
+            fail_msg("%ld: %g, alone %g", (long)i, got[i], want[i]);
+}
+
+static void a_document_has_the_attention_that_it_has_alone(void **state) {
+    (void)state;
+    static const int64_t starts[] = {0, 1, 5, 70, 256, 300, 511, 640, 700};
+    Sizes row = {1, 700, 4, 2, 24, 0};
+    int64_t wide = (row.heads + 2 * row.kv_heads) * row.head_dim, narrow = row.heads * row.head_dim;
+    for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
+        Op op = op_start(PRECISION_FP32, 2);
+        int32_t places[700];
+        for (int i = 0; i < 8; i++)
+            for (int64_t q = starts[i]; q < starts[i + 1]; q++) places[q] = (int32_t)(q - starts[i]);
+        Outcome packed = attend(&op, &row, mode, 0, places);
+        for (int i = 0; i < 8; i++) {
+            Sizes alone = row;
+            alone.seq = starts[i + 1] - starts[i];
+            Outcome one = attend(&op, &alone, mode, starts[i], NULL);
+            assert_close(packed.out + starts[i] * narrow, one.out, alone.seq * narrow);
+            assert_close(packed.dqkv + starts[i] * wide, one.dqkv, alone.seq * wide);
+        }
+        op_end(&op);
+    }
+}
+
+static void one_document_has_the_bits_of_none(void **state) {
+    (void)state;
+    Sizes row = {1, 700, 4, 2, 24, 0};
+    int32_t places[700];
+    for (int q = 0; q < 700; q++) places[q] = q;
+    for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
+        Op op = op_start(PRECISION_FP32, 2);
+        Outcome off = attend(&op, &row, mode, 0, NULL), on = attend(&op, &row, mode, 0, places);
+        assert_memory_equal(on.out, off.out, (size_t)out_count(&row) * 4);
+        assert_memory_equal(on.dqkv, off.dqkv, (size_t)qkv_count(&row) * 4);
         op_end(&op);
     }
 }
@@ -223,7 +296,8 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
 
 static void bits_do_not_depend_on_threads(void **state) {
     (void)state;
-    static const Sizes shapes[] = {{1, 1, 1, 1, 6}, {2, 100, 6, 3, 40}, {1, 513, 2, 1, 64}, {3, 70, 1, 1, 96}};
+    static const Sizes shapes[] = {
+        {1, 1, 1, 1, 6, 0}, {2, 100, 6, 3, 40, 0}, {1, 513, 2, 1, 64, 0}, {3, 70, 1, 1, 96, 0}, {2, 300, 4, 2, 16, 60}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) op_same_for_any_threads(run, &shapes[i], 16 << 20);
 }
 
@@ -231,7 +305,7 @@ static void scratch_grows_linearly_in_the_sequence(void **state) {
     (void)state;
     Op op = op_start(PRECISION_FP32, 3);
     for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
-        AttentionShape one = shape_of(&(Sizes){1, 1024, 8, 8, 64}, mode), two = one;
+        AttentionShape one = shape_of(&(Sizes){1, 1024, 8, 8, 64, 0}, mode), two = one;
         two.seq *= 2;
         int64_t small = op.backend->attention_scratch(op.backend, &one);
         assert_true(op.backend->attention_scratch(op.backend, &two) <= 2 * small + 4096);
@@ -245,6 +319,8 @@ int main(void) {
         cmocka_unit_test(every_mode_agrees_with_float64),
         cmocka_unit_test(large_scores_do_not_overflow),
         cmocka_unit_test(later_positions_change_nothing_before_them),
+        cmocka_unit_test(a_document_has_the_attention_that_it_has_alone),
+        cmocka_unit_test(one_document_has_the_bits_of_none),
         cmocka_unit_test(bits_do_not_depend_on_threads),
         cmocka_unit_test(scratch_grows_linearly_in_the_sequence),
     };

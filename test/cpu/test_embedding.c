@@ -19,20 +19,21 @@ static int32_t *tokens(Op *op, const Shape *s) {
     return t;
 }
 
-static void check_forward(int precision, const Shape *s) {
+static void check_forward(int precision, const Shape *s, int64_t document) {
     Op op = op_start(precision, 2);
     int64_t rows = s->positions * s->batch, hidden = s->hidden;
-    const int32_t *t = tokens(&op, s);
+    const int32_t *t = tokens(&op, s), *positions = op_places(&op, s->positions, s->batch, document);
     Operand wte = op_operand(&op, s->count * hidden, 1, 0.0, 1.0);
     Operand wpe = op_operand(&op, s->positions * hidden, 2, 0.0, 1.0), x = op_output(&op, rows * hidden);
     double *want = op_hold(&op, rows * hidden * 8);
     for (int64_t i = 0; i < rows * hidden; i++) {
         int64_t row = i / hidden, column = i % hidden, token = t[row] - s->first;
+        int64_t position = positions == NULL ? row / s->batch : positions[row];
         want[i] = token >= 0 && token < s->count ? wte.value[token * hidden + column] : 0.0;
-        if (s->wpe) want[i] += wpe.value[row / s->batch * hidden + column];
+        if (s->wpe) want[i] += wpe.value[position * hidden + column];
     }
-    op.backend->embedding_forward(op.backend, x.data, t, wte.data, s->wpe ? wpe.data : NULL, rows, hidden, s->batch,
-                                  s->first, s->count);
+    op.backend->embedding_forward(op.backend, x.data, t, positions, wte.data, s->wpe ? wpe.data : NULL, rows, hidden,
+                                  s->batch, s->first, s->count);
     op_near("embedding", op_read(&op, &x), want, rows * hidden, op_bound(&op), 1e-3);
     op_end(&op);
 }
@@ -40,14 +41,15 @@ static void check_forward(int precision, const Shape *s) {
 static void forward_adds_token_and_position(void **state) {
     (void)state;
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
-        for (int i = 0; i < SHAPE_CASES; i++) check_forward(precision, &SHAPES[i]);
+        for (int i = 0; i < SHAPE_CASES; i++)
+            for (int64_t document = 0; document < 4; document += 3) check_forward(precision, &SHAPES[i], document);
 }
 
 // The promise is exact: fp32 sums in row order. So the reference adds floats, and bits are compared.
-static void check_backward(int precision, const Shape *s, int threads) {
+static void check_backward(int precision, const Shape *s, int threads, int64_t document) {
     Op op = op_start(precision, threads);
     int64_t rows = s->positions * s->batch, hidden = s->hidden;
-    const int32_t *t = tokens(&op, s);
+    const int32_t *t = tokens(&op, s), *positions = op_places(&op, s->positions, s->batch, document);
     Operand dx = op_operand(&op, rows * hidden, 3, 0.0, 1.0);
     Operand dwte = op_gradient(&op, s->count * hidden, 4, 1.0), dwpe = op_gradient(&op, s->positions * hidden, 5, 1.0);
     float *want_wte = memcpy(op_hold(&op, dwte.bytes), dwte.data, (size_t)dwte.bytes);
@@ -55,12 +57,12 @@ static void check_backward(int precision, const Shape *s, int threads) {
     for (int64_t row = 0; row < rows; row++)
         for (int64_t i = 0; i < hidden; i++) {
             float value = (float)dx.value[row * hidden + i];
-            int64_t token = t[row] - s->first;
+            int64_t token = t[row] - s->first, position = positions == NULL ? row / s->batch : positions[row];
             if (token >= 0 && token < s->count) want_wte[token * hidden + i] += value;
-            if (s->wpe) want_wpe[row / s->batch * hidden + i] += value;
+            if (s->wpe) want_wpe[position * hidden + i] += value;
         }
-    op.backend->embedding_backward(op.backend, dwte.data, s->wpe ? dwpe.data : NULL, dx.data, t, rows, hidden, s->batch,
-                                   s->first, s->count);
+    op.backend->embedding_backward(op.backend, dwte.data, s->wpe ? dwpe.data : NULL, dx.data, t, positions, rows,
+                                   hidden, s->batch, s->first, s->count);
     assert_memory_equal(dwte.data, want_wte, (size_t)dwte.bytes);
     assert_memory_equal(dwpe.data, want_wpe, (size_t)dwpe.bytes);
     op_end(&op);
@@ -70,7 +72,8 @@ static void gradient_adds_in_row_order_for_any_threads(void **state) {
     (void)state;
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < SHAPE_CASES; i++)
-            for (int threads = 1; threads <= 3; threads++) check_backward(precision, &SHAPES[i], threads);
+            for (int threads = 1; threads <= 3; threads++)
+                check_backward(precision, &SHAPES[i], threads, 3 * (threads - 1));
 }
 
 // Ranks that split the vocabulary add up to the whole.
@@ -82,11 +85,11 @@ static void ranks_add_up_to_the_whole(void **state) {
     const int32_t *t = tokens(&op, &s);
     Operand wte = op_operand(&op, VOCAB * HIDDEN, 1, 0.0, 1.0);
     Operand whole = op_output(&op, ROWS * HIDDEN), part[3];
-    op.backend->embedding_forward(op.backend, whole.data, t, wte.data, NULL, ROWS, HIDDEN, 1, 0, VOCAB);
+    op.backend->embedding_forward(op.backend, whole.data, t, NULL, wte.data, NULL, ROWS, HIDDEN, 1, 0, VOCAB);
     for (int rank = 0; rank < 3; rank++) {
         part[rank] = op_output(&op, ROWS * HIDDEN);
-        op.backend->embedding_forward(op.backend, part[rank].data, t, (float *)wte.data + rank * 4 * HIDDEN, NULL, ROWS,
-                                      HIDDEN, 1, rank * 4, 4);
+        op.backend->embedding_forward(op.backend, part[rank].data, t, NULL, (float *)wte.data + rank * 4 * HIDDEN, NULL,
+                                      ROWS, HIDDEN, 1, rank * 4, 4);
         op_read(&op, &part[rank]);
     }
     op_read(&op, &whole);

@@ -128,27 +128,30 @@ static RopeTable rope_table(int64_t head_dim, double scale) {
 }
 
 // The convention of Hugging Face: element i turns with element i + head_dim/2; values stay as they are.
-static void rope_reference(double *qkv, const AttentionShape *s, const RopeTable *table, int direction) {
+static void rope_reference(double *qkv, const AttentionShape *s, const RopeTable *table, const int32_t *positions,
+                           int direction) {
     int64_t half = s->head_dim / 2;
     for (int64_t row = 0; row < s->seq * s->batch; row++)
         for (int64_t head = 0; head < s->heads + s->kv_heads; head++)
             for (int64_t i = 0; i < half; i++) {
                 double *x = qkv + row * row_width(s) + head * s->head_dim + i, a = x[0], b = x[half];
-                double angle = (double)(row / s->batch) * table->frequency[i];
+                int64_t position = positions == NULL ? row / s->batch : positions[row];
+                double angle = (double)position * table->frequency[i];
                 x[0] = table->scale * (a * cos(angle) - direction * b * sin(angle));
                 x[half] = table->scale * (b * cos(angle) + direction * a * sin(angle));
             }
 }
 
-static void check_rope(int precision, const AttentionShape *s, int direction, double scale) {
+static void check_rope(int precision, const AttentionShape *s, int direction, double scale, int64_t document) {
     RopeTable table = rope_table(s->head_dim, scale);
     Op op = op_start(precision, 2);
     int64_t count = s->batch * s->seq * row_width(s);
     Operand qkv = op_operand(&op, count, 1, 0.0, 1.0);
     double *want = op_hold(&op, count * 8);
     memcpy(want, qkv.value, (size_t)count * 8);
-    rope_reference(want, s, &table, direction);
-    op.backend->rope(op.backend, qkv.data, s, &table, direction);
+    const int32_t *positions = op_places(&op, s->seq, s->batch, document);
+    rope_reference(want, s, &table, positions, direction);
+    op.backend->rope(op.backend, qkv.data, s, &table, positions, direction);
     op_near("rope", op_read(&op, &qkv), want, count, precision == PRECISION_BF16 ? 0x1p-8 : 3e-7, 1.0);
     op_end(&op);
 }
@@ -167,8 +170,8 @@ static void rope_agrees_with_float64(void **state) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (size_t i = 0; i < sizeof ROPE_SHAPES / sizeof *ROPE_SHAPES; i++)
             for (int direction = -1; direction <= 1; direction += 2) {
-                check_rope(precision, &ROPE_SHAPES[i], direction, 1.0);
-                check_rope(precision, &ROPE_SHAPES[i], direction, 1.25);
+                check_rope(precision, &ROPE_SHAPES[i], direction, 1.0, 0);
+                check_rope(precision, &ROPE_SHAPES[i], direction, 1.25, 50);
             }
 }
 
@@ -183,13 +186,13 @@ static void rope_backward_is_the_transpose(void **state) {
     double *x_old = op_hold(&op, count * 8), *y_old = op_hold(&op, count * 8), left = 0, right = 0;
     memcpy(x_old, x.value, (size_t)count * 8);
     memcpy(y_old, y.value, (size_t)count * 8);
-    op.backend->rope(op.backend, x.data, s, &table, 1);
-    op.backend->rope(op.backend, y.data, s, &table, -1);
+    op.backend->rope(op.backend, x.data, s, &table, NULL, 1);
+    op.backend->rope(op.backend, y.data, s, &table, NULL, -1);
     op_read(&op, &x);
     op_read(&op, &y);
     for (int64_t i = 0; i < count; i++) left += x.value[i] * y_old[i], right += x_old[i] * y.value[i];
     assert_true(fabs(left - right) < 1e-3);
-    op.backend->rope(op.backend, x.data, s, &table, -1);
+    op.backend->rope(op.backend, x.data, s, &table, NULL, -1);
     op_near("there and back", op_read(&op, &x), x_old, count, 4e-7, 1.0);
     op_end(&op);
 }
@@ -210,7 +213,7 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
     op->backend->swiglu_forward(op->backend, y.data, in.data, s->rows, s->ffn);
     op->backend->swiglu_backward(op->backend, din.data, dout.data, in.data, s->rows, s->ffn);
     op->backend->add(op->backend, dout.data, dout.data, y.data, s->rows * s->ffn);
-    op->backend->rope(op->backend, qkv.data, &rope, &table, 1);
+    op->backend->rope(op->backend, qkv.data, &rope, &table, NULL, 1);
     int64_t at = op_append(out, 0, &y);
     at = op_append(out, at, &din);
     at = op_append(out, at, &dout);

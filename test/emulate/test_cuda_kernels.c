@@ -202,8 +202,9 @@ static void biases_and_their_gradients_agree_with_float64(void **state) {
 // --- softmax of attention scores
 
 static const CudaScores SCORES[] = {
-    {1, 1, 1, 0, 1.0f},      {3, 7, 7, 0, 0.5f},        {2, 64, 64, 0, 0.125f},   {2, 33, 130, 97, 0.2f},
-    {1, 5, 1000, 995, 1.0f}, {1, 40, 2048, 2008, 0.1f}, {1, 2, 9000, 8998, 0.3f}, {2, 16, 24, 3, 0.5f},
+    {1, 1, 1, 0, 1.0f, NULL, 0},       {3, 7, 7, 0, 0.5f, NULL, 0},      {2, 64, 64, 0, 0.125f, NULL, 0},
+    {2, 33, 130, 97, 0.2f, NULL, 0},   {1, 5, 1000, 995, 1.0f, NULL, 0}, {1, 40, 2048, 2008, 0.1f, NULL, 0},
+    {1, 2, 9000, 8998, 0.3f, NULL, 0}, {2, 16, 24, 3, 0.5f, NULL, 0},
 };
 enum { SCORES_COUNT = sizeof SCORES / sizeof *SCORES };
 
@@ -213,13 +214,16 @@ static int64_t scores_count(const CudaScores *s) {
 
 static void softmax_reference(const CudaScores *s, double *p, double *ds, const double *x, const double *dp) {
     for (int64_t row = 0; row < s->matrices * s->rows; row++) {
-        int64_t at = row * s->cols, seen = s->first + row % s->rows + 1;
+        int64_t at = row * s->cols, query = s->first + row % s->rows, seen = query + 1;
+        int64_t from = s->places == NULL ? 0 : query - s->places[query * s->apart];
         double most = -INFINITY, sum = 0, delta = 0;
-        for (int64_t i = 0; i < seen; i++) most = fmax(most, s->scale * x[at + i]);
-        for (int64_t i = 0; i < seen; i++) sum += exp(s->scale * x[at + i] - most);
-        for (int64_t i = 0; i < s->cols; i++) p[at + i] = i < seen ? exp(s->scale * x[at + i] - most) / sum : 0.0;
-        for (int64_t i = 0; i < seen; i++) delta += p[at + i] * dp[at + i];
-        for (int64_t i = 0; i < s->cols; i++) ds[at + i] = i < seen ? s->scale * p[at + i] * (dp[at + i] - delta) : 0.0;
+        for (int64_t i = from; i < seen; i++) most = fmax(most, s->scale * x[at + i]);
+        for (int64_t i = from; i < seen; i++) sum += exp(s->scale * x[at + i] - most);
+        for (int64_t i = 0; i < s->cols; i++)
+            p[at + i] = i >= from && i < seen ? exp(s->scale * x[at + i] - most) / sum : 0.0;
+        for (int64_t i = from; i < seen; i++) delta += p[at + i] * dp[at + i];
+        for (int64_t i = 0; i < s->cols; i++)
+            ds[at + i] = i >= from && i < seen ? s->scale * p[at + i] * (dp[at + i] - delta) : 0.0;
     }
 }
 
@@ -230,9 +234,11 @@ static void spoil_unseen(const Op *op, const CudaScores *s, const Operand *x) {
             memset((char *)x->data + i * op->backend->element, 0xff, (size_t)op->backend->element);
 }
 
-static void check_softmax(int precision, const CudaScores *s, bool fused, bool in_place) {
+static void check_softmax(int precision, CudaScores scores, bool fused, bool in_place, int64_t document) {
     Op op = emulated(precision, 1 + in_place);
+    const CudaScores *s = &scores;
     int64_t count = scores_count(s);
+    scores.apart = 3, scores.places = op_places(&op, s->first + s->rows, 3, document);
     Operand x = op_operand(&op, count, 1, 0, 20), dp = op_operand(&op, count, 2, 0, 1);
     Operand p = in_place ? x : op_output(&op, count), ds = in_place ? dp : op_output(&op, count);
     double *want_p = op_hold(&op, count * 8), *want_ds = op_hold(&op, count * 8);
@@ -257,13 +263,14 @@ static void both_softmaxes_agree_with_float64(void **state) {
     (void)state;
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < SCORES_COUNT; i++)
-            for (int form = 0; form < 4; form++) check_softmax(precision, &SCORES[i], form & 1, form & 2);
+            for (int form = 0; form < 8; form++)
+                check_softmax(precision, SCORES[i], form & 1, form & 2, form & 4 ? 20 : 0);
 }
 
 static void fused_softmax_follows_its_rule(void **state) {
     (void)state;
     Op wide = emulated(PRECISION_FP32, 1), op = emulated(PRECISION_BF16, 1);
-    AttentionShape gpt = {1, 2048, 26, 26, 96, ATTENTION_RECOMPUTE, SOFTMAX_MEGATRON, DETERMINISTIC_AUTO};
+    AttentionShape gpt = {1, 2048, 26, 26, 96, ATTENTION_RECOMPUTE, SOFTMAX_MEGATRON, DETERMINISTIC_AUTO, NULL};
     AttentionShape two = gpt, shape = gpt;
     two.batch = 2;
     assert_false(attention_softmax_fuses(&gpt, op.backend->element)); // 26 heads are no multiple of 4

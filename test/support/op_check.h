@@ -115,6 +115,16 @@ static inline void op_near(const char *what, const double *got, const double *wa
             fail_msg("%s[%ld] of %ld: %.9g, reference %.9g", what, (long)i, (long)count, got[i], want[i]);
 }
 
+// Places of tokens in documents that begin anywhere, `length` tokens long on average: (positions, batch). NULL: length
+// 0.
+static inline int32_t *op_places(Op *op, int64_t positions, int64_t batch, int64_t length) {
+    if (length == 0) return NULL;
+    int32_t *places = (int32_t *)op_hold(op, positions * batch * (int64_t)sizeof *places);
+    for (int64_t i = batch; i < positions * batch; i++)
+        places[i] = op_random(31, i) < 2.0 / (double)length - 1.0 ? 0 : places[i - batch] + 1;
+    return places;
+}
+
 // Bounds of a result computed in fp32 and stored in the run's precision.
 static inline double op_bound(const Op *op) {
     return op->backend->precision == PRECISION_BF16 ? 0x1p-8 : 4e-6;

@@ -23,9 +23,11 @@ __device__ __forceinline__ int64_t table_token_(const Table &t, int64_t row) {
 }
 
 template <typename T, int W>
-__global__ void __launch_bounds__(THREADS) embedding_kernel(T *x, const T *wte, const T *wpe, const Table t) {
+__global__ void __launch_bounds__(THREADS)
+    embedding_kernel(T *x, const T *wte, const T *wpe, const int32_t *positions, const Table t) {
     int64_t row = blockIdx.x, token = table_token_(t, row);
-    const T *from = wte + token * t.hidden, *position = wpe ? wpe + row / t.batch * t.hidden : nullptr;
+    int64_t at = positions ? positions[row] : row / t.batch;
+    const T *from = wte + token * t.hidden, *position = wpe ? wpe + at * t.hidden : nullptr;
     T *to = x + row * t.hidden;
 #pragma unroll 4
     for (int64_t column = threadIdx.x * W; column < t.hidden; column += THREADS * W) {
@@ -126,35 +128,46 @@ __global__ void __launch_bounds__(THREADS)
     store_floats<float, W>(dwpe + position * hidden + column, sum);
 }
 
-template <typename T, int W>
-void embedding_backward_launch_(CudaBackend *cuda, float *dwte, float *dwpe, const T *dx, const Table &t) {
-    unsigned parts = launch_blocks(t.hidden, THREADS * W);
+template <typename T, int W> void scatter_launch_(CudaBackend *cuda, float *to, const T *dx, const Table &t) {
     Span *spans = (Span *)cuda->scratch;
     cuda_note(cuda, cudaMemsetAsync(spans, 0, (size_t)t.count * sizeof *spans, cuda_compute(cuda)), "embedding");
     CUDA_LAUNCH(cuda, launch_blocks(t.rows, THREADS), THREADS, 0, spans_kernel, spans, t);
-    dim3 grid((unsigned)t.rows, parts), positions((unsigned)(t.rows / t.batch), parts);
-    CUDA_LAUNCH(cuda, grid, THREADS, 0, (embedding_backward_kernel<T, W>), dwte, dx, spans, t);
-    if (dwpe) CUDA_LAUNCH(cuda, positions, THREADS, 0, (position_backward_kernel<T, W>), dwpe, dx, t.hidden, t.batch);
+    dim3 grid((unsigned)t.rows, launch_blocks(t.hidden, THREADS * W));
+    CUDA_LAUNCH(cuda, grid, THREADS, 0, (embedding_backward_kernel<T, W>), to, dx, spans, t);
+}
+
+template <typename T, int W>
+void embedding_backward_launch_(CudaBackend *cuda, float *dwte, float *dwpe, const T *dx, const int32_t *positions,
+                                const Table &t) {
+    Table places = {positions, t.rows, t.hidden, t.batch, 0, t.rows / t.batch};
+    dim3 grid((unsigned)places.count, launch_blocks(t.hidden, THREADS * W));
+    scatter_launch_<T, W>(cuda, dwte, dx, t);
+    if (dwpe && positions)
+        scatter_launch_<T, W>(cuda, dwpe, dx, places);
+    else if (dwpe)
+        CUDA_LAUNCH(cuda, grid, THREADS, 0, (position_backward_kernel<T, W>), dwpe, dx, t.hidden, t.batch);
 }
 
 } // namespace
 
-void cuda_embedding_forward(Backend *backend, void *x, const int32_t *tokens, const void *wte, const void *wpe,
-                            int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count) {
+void cuda_embedding_forward(Backend *backend, void *x, const int32_t *tokens, const int32_t *positions, const void *wte,
+                            const void *wpe, int64_t rows, int64_t hidden, int64_t batch, int64_t first,
+                            int64_t count) {
     CudaBackend *cuda = cuda_self(backend);
     Table t = {tokens, rows, hidden, batch, first, count};
     FOR_ELEMENT(backend, {
         if (hidden % PACK<T> == 0 && aligned_16(x, wte, wpe))
             CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (embedding_kernel<T, PACK<T>>), (T *)x, (const T *)wte,
-                        (const T *)wpe, t);
+                        (const T *)wpe, positions, t);
         else
             CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (embedding_kernel<T, 1>), (T *)x, (const T *)wte,
-                        (const T *)wpe, t);
+                        (const T *)wpe, positions, t);
     });
 }
 
 void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, const void *dx, const int32_t *tokens,
-                             int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count) {
+                             const int32_t *positions, int64_t rows, int64_t hidden, int64_t batch, int64_t first,
+                             int64_t count) {
     CudaBackend *cuda = cuda_self(backend);
     Table t = {tokens, rows, hidden, batch, first, count};
     if (rows == 0) return;
@@ -167,8 +180,8 @@ void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, const v
     FOR_ELEMENT(backend, {
         constexpr int W = PACK<T>;
         if (hidden % W == 0 && aligned_16(dwte, dwpe, dx) && (((uintptr_t)dwte | (uintptr_t)dwpe) & (4 * W - 1)) == 0)
-            embedding_backward_launch_<T, W>(cuda, dwte, dwpe, (const T *)dx, t);
+            embedding_backward_launch_<T, W>(cuda, dwte, dwpe, (const T *)dx, positions, t);
         else
-            embedding_backward_launch_<T, 1>(cuda, dwte, dwpe, (const T *)dx, t);
+            embedding_backward_launch_<T, 1>(cuda, dwte, dwpe, (const T *)dx, positions, t);
     });
 }

@@ -1,6 +1,6 @@
 // Rotary positions (Su et al. 2021), in place on the query and key heads of qkv.
 //
-// A block handles one position: head_dim / 2 of its threads compute the position's cosines and sines once, in double,
+// A block handles one position, or, where rows have positions of their own, one row: head_dim / 2 of its threads compute the position's cosines and sines once, in double,
 // and all threads then rotate every head of every sequence of the batch. Each thread keeps its pairs, so the angles
 // stay in its registers and memory sees only 16-byte accesses, two loads in flight per head.
 #include "vector.cuh"
@@ -22,6 +22,7 @@ struct Rope {
     int64_t batch, width; // elements of a row
     int heads, head_dim, first, pairs;
     float scale, direction;
+    const int32_t *positions; // of each row; NULL: a block's own number
 };
 
 // Computes cos and sin of an angle: subtracts its multiple of pi/2 (Cody & Waite), then takes the Taylor series on
@@ -48,8 +49,9 @@ template <typename T, int W>
 __global__ void __launch_bounds__(THREADS) rope_kernel(T *qkv, const Rope rope, const Frequencies frequencies) {
     SHARED(float, cosines, PAIRS);
     SHARED(float, sines, PAIRS);
+    double position = rope.positions == nullptr ? (double)blockIdx.x : (double)rope.positions[blockIdx.x];
     for (int pair = threadIdx.y * blockDim.x + threadIdx.x; pair < rope.pairs; pair += blockDim.x * blockDim.y) {
-        rotation_((double)blockIdx.x * frequencies.of[pair], &cosines[pair], &sines[pair]);
+        rotation_(position * frequencies.of[pair], &cosines[pair], &sines[pair]);
         cosines[pair] *= rope.scale;
         sines[pair] *= rope.scale * rope.direction;
     }
@@ -75,21 +77,24 @@ __global__ void __launch_bounds__(THREADS) rope_kernel(T *qkv, const Rope rope, 
 }
 
 template <typename T, int W>
-void rope_launch_(CudaBackend *cuda, T *qkv, int64_t positions, const Rope &rope, const Frequencies &frequencies) {
+void rope_launch_(CudaBackend *cuda, T *qkv, int64_t blocks, const Rope &rope, const Frequencies &frequencies) {
     int across = (rope.pairs + W - 1) / W, most = THREADS / across;
     int64_t items = rope.batch * rope.heads;
     if (items > most) items = most;
     dim3 block((unsigned)across, (unsigned)items);
-    CUDA_LAUNCH(cuda, (unsigned)positions, block, 0, (rope_kernel<T, W>), qkv, rope, frequencies);
+    CUDA_LAUNCH(cuda, (unsigned)blocks, block, 0, (rope_kernel<T, W>), qkv, rope, frequencies);
 }
 
 } // namespace
 
-void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table, int direction) {
+void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const RopeTable *table,
+               const int32_t *positions, int direction) {
     CudaBackend *cuda = cuda_self(backend);
-    int64_t half = shape->head_dim / 2;
+    int64_t half = shape->head_dim / 2, blocks = positions == nullptr ? shape->seq : shape->seq * shape->batch;
     Rope rope = {};
-    rope.batch = shape->batch, rope.width = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+    rope.positions = positions;
+    rope.batch = positions == nullptr ? shape->batch : 1,
+    rope.width = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
     rope.heads = (int)(shape->heads + shape->kv_heads), rope.head_dim = (int)shape->head_dim;
     rope.direction = (float)direction, rope.scale = (float)table->scale;
     for (int64_t first = 0; first < half; first += PAIRS) {
@@ -98,9 +103,9 @@ void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const R
         for (int i = 0; i < rope.pairs; i++) frequencies.of[i] = table->frequency[first + i];
         FOR_ELEMENT(backend, {
             if (half % PACK<T> == 0 && aligned_16(qkv))
-                rope_launch_<T, PACK<T>>(cuda, (T *)qkv, shape->seq, rope, frequencies);
+                rope_launch_<T, PACK<T>>(cuda, (T *)qkv, blocks, rope, frequencies);
             else
-                rope_launch_<T, 1>(cuda, (T *)qkv, shape->seq, rope, frequencies);
+                rope_launch_<T, 1>(cuda, (T *)qkv, blocks, rope, frequencies);
         });
     }
 }

@@ -1,4 +1,5 @@
-// Causal softmax over rows of attention scores, for the attention modes that materialize scores.
+// Causal softmax over rows of attention scores, for the attention modes that materialize scores. A row sees the columns
+// [from, seen): its own document's. The backward needs no `from`: probabilities before it are zero.
 //
 // Fused: a block keeps a row in registers; each score is read and written once, and scores above the diagonal are not
 // read at all. Unfused: a cast, a product, a mask, a softmax and a cast, each a pass over fp32 memory as in a framework
@@ -13,7 +14,13 @@ struct Rows {
     int64_t rows, first;
     int cols;
     float scale;
+    const int32_t *places;
+    int64_t apart;
 };
+
+__device__ __forceinline__ int row_from_(const Rows &r, int64_t query) {
+    return r.places == nullptr ? 0 : (int)query - r.places[query * r.apart];
+}
 
 __device__ __forceinline__ int row_seen_(const Rows &r) {
     return (int)(r.first + blockIdx.x % r.rows) + 1;
@@ -24,7 +31,7 @@ template <typename T, int W, int UNITS>
 __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const T *scores, const Rows r) {
     SHARED(float, workspace, 2 * WARP);
     int64_t row = (int64_t)blockIdx.x * r.cols;
-    int seen = row_seen_(r);
+    int seen = row_seen_(r), from = row_from_(r, seen - 1);
     Piece<T, W> piece[UNITS];
 #pragma unroll
     for (int u = 0; u < UNITS; u++)
@@ -37,7 +44,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
         Floats<W> x = piece_floats(piece[u]);
 #pragma unroll
         for (int i = 0; i < W; i++)
-            if (column + i < seen) max = fmaxf(max, x.v[i]);
+            if (column + i >= from && column + i < seen) max = fmaxf(max, x.v[i]);
     }
     max = block_max(max, workspace);
     float factor = r.scale * LOG2_E, shift = max == -INFINITY ? 0.0f : max * factor;
@@ -49,7 +56,8 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
         powers[u] = piece_floats(piece[u]);
 #pragma unroll
         for (int i = 0; i < W; i++) {
-            powers[u].v[i] = column + i < seen ? exp2f(fmaf(powers[u].v[i], factor, -shift)) : 0.0f;
+            bool sees = column + i >= from && column + i < seen;
+            powers[u].v[i] = sees ? exp2f(fmaf(powers[u].v[i], factor, -shift)) : 0.0f;
             sum[0] += powers[u].v[i];
         }
     }
@@ -115,7 +123,7 @@ static bool softmax_refused_(CudaBackend *cuda, int64_t cols) {
 }
 
 static Rows rows_of_(const CudaScores *s, float scale) {
-    return Rows{s->rows, s->first, (int)s->cols, scale};
+    return Rows{s->rows, s->first, (int)s->cols, scale, s->places, s->apart};
 }
 
 template <typename T>
@@ -161,7 +169,7 @@ __global__ void __launch_bounds__(PASS_THREADS) pass_kernel(float *wide, int64_t
         float x = wide[at + i];
         if (pass == PASS_SCALE)
             x *= r.scale;
-        else if (column > r.first + row)
+        else if (column > r.first + row || column < row_from_(r, r.first + row))
             x = pass == PASS_MASK_SCORES ? -INFINITY : 0.0f;
         wide[at + i] = x;
     }
@@ -173,9 +181,9 @@ void pass_launch_(CudaBackend *cuda, float *wide, const CudaScores *s, Pass pass
                 rows_of_(s, s->scale), pass);
 }
 
-// Returns the scores as a shape without a diagonal: each row sees all its columns.
+// Returns the scores as a shape without a mask: each row sees all its columns.
 static CudaScores whole_rows_(const CudaScores *s) {
-    return CudaScores{s->matrices * s->rows, 1, s->cols, s->cols - 1, 1.0f};
+    return CudaScores{s->matrices * s->rows, 1, s->cols, s->cols - 1, 1.0f, nullptr, 0};
 }
 
 template <typename T> void slopes_launch_(CudaBackend *cuda, float *wide, const T *p, const CudaScores *s) {
