@@ -58,10 +58,11 @@ OPERATION(void, heads_norm_forward, void *qkv, void *kept, const void *wq, const
 OPERATION(void, heads_norm_backward, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
           const void *wk, const AttentionShape *shape, double eps);
 
-// --- attention. qkv (rows, (heads + 2*kv_heads) * head_dim), each row q | k | v; out (rows, heads * head_dim);
-// scale 1/sqrt(head_dim), causal, inside documents (AttentionShape). saved: none - probabilities (batch, heads, seq,
-// seq) in the run's precision, zero for hidden keys; flash - log-sum-exp (batch, heads, seq) fp32; recompute - NULL. scratch: attention_scratch
-// bytes, the larger of forward and backward; attention_scratch can be called before any device memory is held.
+// --- attention. qkv (rows, (heads + 2*kv_heads) * head_dim), each row q | k | v; out (rows, heads * head_dim); scale
+// 1/sqrt(head_dim), causal, inside documents (AttentionShape). saved: none - probabilities (batch, heads, seq, seq) in
+// the run's precision, zero for hidden keys; flash - log-sum-exp (batch, heads, seq) fp32; recompute - NULL. scratch:
+// attention_scratch bytes, the larger of forward and backward; attention_scratch can be called before any device memory
+// is held.
 LIBRARY_OPERATION(int64_t, attention_scratch, const AttentionShape *shape);
 LIBRARY_OPERATION(void, attention_forward, void *out, void *saved, void *scratch, const void *qkv,
                   const AttentionShape *shape);

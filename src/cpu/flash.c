@@ -145,7 +145,7 @@ static void store_block_(const Head *h, const Group *group, const Block *block, 
     head_store(h, to, group->rows, block->count);
 }
 
-// --- products of the keys [skip, width) of a chunk that leave out what the diagonal hides: from the block's first query
+// --- products of keys [skip, width) of a chunk, without those that the diagonal hides: from the block's first query
 // on, every STEP keys are seen by STEP queries fewer.
 
 // Keys [from, to) of the chunk, and the queries before which they see none.

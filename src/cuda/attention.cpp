@@ -200,6 +200,8 @@ static int64_t flash_or_note_(CudaBackend *cuda, const AttentionShape *s) {
 }
 
 static bool flashes_(CudaBackend *cuda, const AttentionShape *s) {
+    if (s->mode == ATTENTION_FLASH && s->places != NULL)
+        cuda_refuse(cuda, "cuDNN's flash attention has no mask between documents; set attention.mode to recompute");
     return s->mode == ATTENTION_FLASH && flash_or_note_(cuda, s) >= 0;
 }
 

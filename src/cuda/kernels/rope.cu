@@ -1,8 +1,9 @@
 // Rotary positions (Su et al. 2021), in place on the query and key heads of qkv.
 //
-// A block handles one position, or, where rows have positions of their own, one row: head_dim / 2 of its threads compute the position's cosines and sines once, in double,
-// and all threads then rotate every head of every sequence of the batch. Each thread keeps its pairs, so the angles
-// stay in its registers and memory sees only 16-byte accesses, two loads in flight per head.
+// A block handles one position, or, where rows have positions of their own, one row: head_dim / 2 of its threads
+// compute the position's cosines and sines once, in double, and all threads then rotate every head of every sequence of
+// the batch. Each thread keeps its pairs, so the angles stay in its registers and memory sees only 16-byte accesses,
+// two loads in flight per head.
 #include "vector.cuh"
 
 #include <math.h>
