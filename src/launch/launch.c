@@ -164,8 +164,7 @@ static bool launch_is_over_(Launch *launch, double now) {
     }
     if (launch->last == 0 && coordinator_code(launch->coordinator) >= 0) launch->last = now;
     if (launch->last > 0 && launch->results < 0 && now - launch->last > MPIRUN_ENDS_WITHIN_S) return true;
-    if (launch->children.first >= 0 && launch->last == 0 &&
-        now - launch->children.when > MPIRUN_SEES_AN_END_WITHIN_S)
+    if (launch->children.first >= 0 && launch->last == 0 && now - launch->children.when > MPIRUN_SEES_AN_END_WITHIN_S)
         return true;
     if (launch->stopped == 0 || patience->peer_s == 0 || now - launch->stopped < patience->peer_s) return false;
     snprintf(launch->reason, sizeof launch->reason,

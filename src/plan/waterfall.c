@@ -80,7 +80,7 @@ static void deal_layers_(const PlanAnswer *answer, const PlanCosts *costs, Confi
 }
 
 // Returns how many sentences it wrote: 0 or 1.
-static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char text[160], Error *err) {
+static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char text[WATERFALL_ADVICE], Error *err) {
     int p = answer->plan.stages, most = extreme_stage_(costs, p, true), least = extreme_stage_(costs, p, false),
         used = 0;
     double ratio = stage_work_(&costs->stage[most]) / stage_work_(&costs->stage[least]);
@@ -96,13 +96,13 @@ static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char
         used += snprintf(list + used, sizeof list - (size_t)used, "%s%d", s > 0 ? "," : "",
                          dealt.parallel.layers_per_stage[s]);
     if (used >= (int)sizeof list - 1) return 0; // too long for a sentence
-    snprintf(text, 160, "stage %d takes %.2g times stage %d: -o parallel.layers=[%s], %.1f %% less", most, ratio, least,
-             list, 100 * less);
+    snprintf(text, WATERFALL_ADVICE, "stage %d takes %.2g times stage %d: -o parallel.layers=[%s], %.2g %% less", most,
+             ratio, least, list, 100 * less);
     return 1;
 }
 
 // Returns how many sentences it wrote: products are faster with extents that are multiples of 64.
-static int advise_extents_(const Config *config, char text[2][160]) {
+static int advise_extents_(const Config *config, char text[2][WATERFALL_ADVICE]) {
     const int64_t t = config->parallel.tensor;
     const struct {
         const char *key;
@@ -112,7 +112,7 @@ static int advise_extents_(const Config *config, char text[2][160]) {
     for (int i = 0; i < 2; i++) {
         int64_t unit = 64 * t, next = (extents[i].value + unit - 1) / unit * unit;
         if (extents[i].value % unit == 0) continue;
-        snprintf(text[count++], 160,
+        snprintf(text[count++], WATERFALL_ADVICE,
                  "model.%s / parallel.tensor is %.6g, not a multiple of 64: products lose up to a third of their rate; "
                  "%lld would not",
                  extents[i].key, (double)extents[i].value / (double)t, (long long)next);

@@ -4,6 +4,8 @@
 
 #include "plan_answer.h"
 
+#define WATERFALL_ADVICE 224 // bytes of a sentence
+
 typedef enum WaterfallLine {
     WATERFALL_PEAK,      // matrix products at the device's peak, recomputed ones too
     WATERFALL_LOSS,      // what they take beyond that: rate, shape, launches, cores that ranks share
@@ -21,7 +23,7 @@ typedef struct Waterfall {
     bool known;                      // false: no step, or no peak, is known
     double seconds[WATERFALL_LINES]; // means over the stages; their sum is the step
     double ramp, imbalance;          // parts of WATERFALL_IDLE: filling and draining, and waiting for the slowest stage
-    char advice[3][160];             // "" after the last one
+    char advice[3][WATERFALL_ADVICE]; // "" after the last one
 } Waterfall;
 
 // Returns -1 with err.
