@@ -94,8 +94,7 @@ static void print_fsdp_(const PlanAnswer *answer, const Forecast *row, FILE *fil
         if (stage->at.layers > 0) layer = fmax(layer, (double)(stage->states.weights / stage->at.layers));
     }
     int64_t t = config->parallel.tensor, node = config->hardware.gpus_per_node;
-    double rate =
-        cost->tensor;
+    double rate = cost->tensor;
     if (config_world(config) > node) rate = fmin(rate, cost->network / (double)(t < node ? t : node));
     double moves = (double)(config->train.global_batch / batch) * sent * (double)(shards - 1) / (double)shards / rate;
     double busy = (1 - row->time.bubble) * row->time.pipeline;
