@@ -388,17 +388,17 @@ def table_of_limits(rows):
 
 
 def table_of_pairs(pairs):
-    lines = [
-        "| group | schedules | measured ratio | planned | error | error without messages |",
-        "|---|---|---|---|---|---|",
-    ]
+    """One row for all pairs of the same two schedules: the range of measured ratios, and of errors."""
+    kinds = {}
     for pair in pairs:
-        cells = [
-            pair.one.values["group"],
-            f"{pair.other.values['run']} : {pair.one.values['run']}",
-            f"{pair.measured:.3f}",
-        ]
-        cells += [f"{pair.ratio(Row.step_with_messages):.3f}", signed(pair.error), signed(pair.error_without_messages)]
+        name = "selective : full" if "full" in pair.one.values["run"] else None
+        kinds.setdefault(name or f"{pair.other.values['run']} : {pair.one.values['run']}", []).append(pair)
+    lines = ["| schedules | pairs | measured ratios | errors | errors without messages |", "|---|---|---|---|---|"]
+    for name, mine in kinds.items():
+        ratios = [pair.measured for pair in mine]
+        cells = [name, str(len(mine)), f"{min(ratios):.3f} to {max(ratios):.3f}"]
+        for errors in ([pair.error for pair in mine], [pair.error_without_messages for pair in mine]):
+            cells.append(f"{signed(min(errors))} to {signed(max(errors))}")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -457,11 +457,7 @@ def table_of_memory(rows):
         f" {close.count('rounding')} more within 15 % of a difference that rounds to it (two figures in whole GB leave"
         f" 1 GB open either way), and {close.count('no')} are not:"
     )
-    lines = ["| model | schedules | GiB apart, measured | planned | within |", "|---|---|---|---|---|"]
-    for model, schedules, measured, planned, rounding in apart:
-        cells = [model, schedules, f"{measured:+g}", f"{planned:+.1f}", within(measured, planned, rounding)]
-        lines.append("| " + " | ".join(cells) + " |")
-    return words + "\n\n" + MEMORY_CAUSES + "\n\n" + "\n".join(lines)
+    return words + "\n\n" + MEMORY_CAUSES
 
 
 MEMORY_CAUSES = """- *ZB-1p* is a list that the program's generator searches for each model within the bytes of p microbatches on every
