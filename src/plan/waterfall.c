@@ -96,7 +96,7 @@ static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char
         used += snprintf(list + used, sizeof list - (size_t)used, "%s%d", s > 0 ? "," : "",
                          dealt.parallel.layers_per_stage[s]);
     if (used >= (int)sizeof list - 1) return 0; // too long for a sentence
-    snprintf(text, WATERFALL_ADVICE, "stage %d takes %.2g times stage %d: -o parallel.layers=[%s], %.2g %% less", most,
+    snprintf(text, WATERFALL_ADVICE, "stage %d takes %.2g times stage %d: -o parallel.layers=[%s], %.3g %% less", most,
              ratio, least, list, 100 * less);
     return 1;
 }
