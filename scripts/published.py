@@ -13,7 +13,6 @@ import concurrent.futures
 import dataclasses
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import textwrap
 from pathlib import Path
 
 import plot
+from megatron_bytes import Held
 from run_files import GIB, Failure, finish, replacing
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -183,60 +183,20 @@ def ask(program, config, *arguments):
     return ended.stdout
 
 
-class Program:
-    """Bytes that the measured program (Megatron-LM's code) keeps for one microbatch, and needs for a moment."""
-
-    def __init__(self, row):
-        kept, seq, batch = row.source["activations"], row["model.seq_len"], row["schedule.micro_batch"]
-        stream = seq * batch * row["model.hidden"]
-        self.layer = kept["linear"] * stream + kept["square"] * row["model.heads"] * seq**2 * batch
-        self.weight = min(self.layer, kept["weight"] * stream)  # of a layer from I to W
-        self.state = kept["state_bytes"]  # a parameter
-        self.logits = seq * batch * row["model.vocab"]
-        # An embedding or output matrix whole: its gradient, or the dummy that LinearWithGradAccumulation returns.
-        self.matrix = 2 * row["model.vocab"] * row["model.hidden"]
-
-    def freed(self, kind, layers, logits):
-        return {
-            "F": -layers * self.layer - 4 * logits,  # gpt_model.py: output.float(), in which softmax is computed
-            "B": layers * self.layer + 4 * logits,
-            "I": layers * (self.layer - self.weight) + 2 * logits,  # their gradient in fp16 is for W
-            "W": layers * self.weight + 2 * logits,
-        }[kind]
-
-    def momentary(self, kind, logits):
-        """Beside what is kept after F, or until then: logits in fp16, or their gradient and the matrix's."""
-        if logits == 0 or kind == "W":
-            return 0
-        return 2 * logits if kind == "F" else max(2 * logits, self.matrix - 2 * logits)
-
-    def peak(self, line, layers, embeds, head):
-        """Of one stage. layers: of each chunk; embeds: whether chunk 0 has the embedding; head: chunk of the head."""
-        now = peak = 0
-        for kind, name in re.findall(r"\b([FBIW])\d+(?:\.(\d+))?", line):
-            chunk = int(name or 0)
-            logits = self.logits if chunk == head else 0
-            after = now - self.freed(kind, layers[chunk], logits)
-            peak = max(peak, max(now, after) + self.momentary(kind, logits))
-            if embeds and chunk == 0 and kind in "BI":
-                peak = max(peak, after + self.matrix)
-            now = after
-        return peak
+def program_of(row):
+    """What a rank of the source's program keeps."""
+    kept, seq, batch = row.source["activations"], row["model.seq_len"], row["schedule.micro_batch"]
+    stream = seq * batch * row["model.hidden"]
+    layer = kept["linear"] * stream + kept["square"] * row["model.heads"] * seq**2 * batch
+    weight = min(layer, kept["weight"] * stream)
+    # An embedding or output matrix: its gradient, or the dummy that LinearWithGradAccumulation returns.
+    matrix = 2 * row["model.vocab"] * row["model.hidden"]
+    return Held(layer, weight, 2 * stream, seq * batch * row["model.vocab"], matrix, kept["state_bytes"])
 
 
 def held_bytes(row, text):
-    """Bytes of the fullest stage with the list that was planned, and activations as the source's program keeps them."""
-    program = Program(row)
-    most, last = 0, row["schedule.chunks"] - 1
-    head_rank = 0 if " placement v " in text else len(row.plan["stages"]) - 1
-    for rank, (stage, line) in enumerate(zip(row.plan["stages"], text.splitlines()[1:], strict=True)):
-        layers = [
-            0 if chunk["last_layer"] is None else chunk["last_layer"] - chunk["first_layer"] + 1
-            for chunk in stage["chunks"]
-        ]
-        peak = program.peak(line, layers, rank == 0, last if rank == head_rank else None)
-        most = max(most, program.state * stage["parameters"] + peak)
-    return most
+    """Bytes of the fullest stage with the list that was planned."""
+    return max(program_of(row).of_stages(row.plan, text))
 
 
 def plan(row, folder, number, bin_folder):

@@ -137,7 +137,9 @@ int plan_write_json(const PlanAnswer *answer, FILE *file) {
     integer_(file, "world", config_world(&answer->config), true);
     integer_(file, "microbatches", config_microbatches(&answer->config), true);
     write_job_(answer, file);
-    fputs("\"stages\":[", file);
+    fputs("\"config\":", file);
+    config_write_json(&answer->config, file);
+    fputs(",\"stages\":[", file);
     for (int s = 0; s < answer->plan.stages; s++) json_write_stage_(answer, s, file);
     fputs("],", file);
     json_write_step_(answer, file);

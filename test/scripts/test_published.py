@@ -57,7 +57,7 @@ def test_rounding_leaves_room_only_for_figures_in_whole_gb():
 
 def test_a_program_keeps_logits_until_they_are_used():
     row = published.rows_of("16 stages s=2048 V=256k: V-Half")[0]
-    program = published.Program(row)
+    program = published.program_of(row)
     layer, logits, matrix = 32 * 2048 * 4096, 2048 * 256000, 2 * 256000 * 4096
     peak = lambda line: program.peak(line, [0, 1], embeds=False, head=1)  # noqa: E731
     assert peak("stage 0: F0.1") == layer + 6 * logits

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Says a configuration in the words of another trainer: the layout, the batch, the optimizer.
+
+    scripts/export.py best.yaml --to megatron|torchtitan|nanotron
+
+Comment lines at the top name what cannot be said there, the bytes that each stage of Megatron-LM would need (for
+megatron), and what this layout would take here with what can be said. Needs the built trainers, no GPU.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import dialects
+from megatron_bytes import held_by_core
+from run_files import GIB, Failure, find_trainer, finish, read_text
+
+# Keys without effect on the layout, the memory or the update of a step.
+ASIDE = {"train.tokens", "train.max_restarts", "train.peer_timeout_s", "train.timeout_s", "train.skip_bad_steps",
+         "train.skip_outlier_z", "attention.deterministic", "schedule.delay", "schedule.load_ahead"}  # fmt: skip
+
+
+def ask(path, *words):
+    """The answer of the trainer of the file's family; JSON if it is."""
+    family = "gpt" if "family: gpt" in (text := read_text(path)) or '"family": "gpt"' in text or '"gpt2"' in text else "llama"
+    program = find_trainer(family)
+    if program is None:
+        raise Failure(f"train_{family} is not here; run make")
+    ended = subprocess.run([program, "-c", path, *words], capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise Failure(ended.stderr.strip())
+    return json.loads(ended.stdout) if "--json" in words else ended.stdout
+
+
+def matters(key, config):
+    """Whether a key has an effect in this configuration."""
+    t, p = config["parallel"]["tensor"], config["parallel"]["pipeline"]
+    if key in ASIDE or (key == "model.rope_theta" and config["model"]["family"] == "gpt"):
+        return False
+    if key in ("schedule.slots", "schedule.evict_to", "parallel.placement"):
+        return config["schedule"]["bpipe"] != "off"
+    if key in ("parallel.sequence", "parallel.overlap"):
+        return t > 1
+    if key in ("schedule.name", "schedule.chunks", "schedule.group", "schedule.split_backward"):
+        return p > 1 and key != "schedule.chunks"  # the layers of every chunk say how many there are
+    if key in ("train.decay_steps", "train.decay_shape"):
+        return config["train"]["schedule"] == "wsd"
+    return key != "attention.softmax" or config["attention"]["mode"] != "flash"
+
+
+def differences(ours, theirs):
+    for section in ("model", "parallel", "schedule", "attention", "train"):
+        for name, value in ours[section].items():
+            if value != theirs[section][name] and matters(f"{section}.{name}", ours):
+                yield f"{section}.{name}", value, theirs[section][name]
+
+
+def understood(program, text, config):
+    """The configuration that the other trainer makes of the text, as the planner reads it."""
+    if program == "megatron":
+        back, _ = dialects.from_megatron([text])
+    else:
+        model = {key: value for key, value in config["model"].items() if key != "seq_len"}
+        back, _ = dialects.from_torchtitan(text, None, None if "flavor" in text else model)
+    back["hardware"] = {"gpu": config["hardware"]["gpu"], "device": "cuda", "profile": "",
+                        "reserve_gib": config["hardware"]["reserve_gib"]}  # fmt: skip
+    return back
+
+
+def notes(options, plan, text):
+    config = plan["config"]
+    if options.to == "nanotron":
+        yield from nanotron_lacks(config)
+        return
+    if options.to == "torchtitan" and "flavor" not in text:
+        yield "cannot be said: model: no flavor has these sizes; register one and name it"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "back.yaml"
+        path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in understood(options.to, text, config).items()))
+        back = ask(path, "--plan", "--json")
+        for key, ours, theirs in differences(config, back["config"]):
+            yield f"cannot be said: {key}: {json.dumps(ours)}; it becomes {json.dumps(theirs)}"
+        if plan["step_ms"] and back["step_ms"]:
+            yield f"step as planned here: {plan['step_ms']:.0f} ms; with these words: {back['step_ms']:.0f} ms"
+        if options.to == "megatron":
+            yield from bytes_there(back, ask(path, "--schedule"))
+
+
+def bytes_there(back, text):
+    config = back["config"]
+    again = config["schedule"]["recompute_layers"]
+    again = max(again) if isinstance(again, list) else again
+    chunks = len(back["stages"][0]["chunks"])
+    held = held_by_core(config).of_stages(back, text, config["parallel"]["tensor"], again // chunks)
+    memory = config["hardware"]["memory_gib"]
+    yield f"bytes of a rank, without context and caches, of {memory} GiB: Megatron-LM needs, this trainer needs"
+    for stage, bytes_ in zip(back["stages"], held, strict=True):
+        yield f"  stage {stage['stage']}: {bytes_ / GIB:6.2f} GiB, {stage['peak_bytes'] / GIB:6.2f} GiB"
+
+
+def nanotron_lacks(config):
+    model, parallel, schedule, train = (config[name] for name in ("model", "parallel", "schedule", "train"))
+    lacks = {
+        "model.family": model["family"] != "llama",
+        "model.qk_norm": model["qk_norm"],
+        "model.rope_scaling": model["rope_scaling"] != "none",
+        "schedule.name": parallel["pipeline"] > 1 and schedule["name"] not in ("1f1b", "gpipe"),
+        "schedule.bpipe": schedule["bpipe"] != "off",
+        "schedule.recompute_layers": schedule["recompute_layers"] not in (0, -(-model["layers"] // parallel["pipeline"])),
+        "parallel.layers": len(set(parallel["layers"])) > 1,
+        "train.schedule": train["schedule"] not in ("cosine", "linear"),
+        "train.z_loss": train["z_loss"] != 0,
+        "attention.mode": config["attention"]["mode"] != "flash",
+    }
+    for key, lacking in lacks.items():
+        if lacking:
+            yield f"cannot be said: {key}: {json.dumps(dialects.find(config, key))}"
+
+
+def main(options):
+    plan = ask(options.config, "--plan", "--json")
+    write = {"megatron": dialects.to_megatron, "torchtitan": dialects.to_torchtitan, "nanotron": dialects.to_nanotron}
+    text = write[options.to](plan["config"], plan["job"])
+    for line in notes(options, plan, text):
+        print(f"# {line}")
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--to", required=True, choices=["megatron", "torchtitan", "nanotron"])
+    sys.exit(finish("export", main, parser.parse_args()))

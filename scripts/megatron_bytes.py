@@ -1,0 +1,85 @@
+"""Bytes that Megatron-LM's code needs for a model and a list of actions. Counted from its sources, not measured:
+docs/published.md says how, and how far that is from what published runs held."""
+
+import dataclasses
+import re
+
+
+@dataclasses.dataclass
+class Held:
+    """What a rank of the program keeps, in bytes."""
+
+    layer: float  # activations of one layer of one microbatch, from F to B or I
+    weight: float  # the part of `layer` that stays from I to W
+    recomputed: float  # of a layer whose forward runs again
+    logits: float  # elements of one microbatch's logits
+    matrix: float  # an embedding or output matrix, 16 bit
+    state: float  # for each parameter: weights, gradients, optimizer
+
+    def freed(self, kind, layers, logits):
+        return {
+            "F": -layers * self.layer - 4 * logits,  # gpt_model.py: output.float(), in which softmax is computed
+            "B": layers * self.layer + 4 * logits,
+            "I": layers * (self.layer - self.weight) + 2 * logits,  # their gradient in fp16 is for W
+            "W": layers * self.weight + 2 * logits,
+        }[kind]
+
+    def momentary(self, kind, logits):
+        """Next to what is kept after F, or until then: logits in fp16, or their gradient and the matrix's."""
+        if logits == 0 or kind == "W":
+            return 0
+        return 2 * logits if kind == "F" else max(2 * logits, self.matrix - 2 * logits)
+
+    def kept_layers(self, layers, again):
+        """`again` of `layers` keep no more than their input: as a number of whole layers."""
+        again = min(again, layers)
+        return layers - again + again * self.recomputed / self.layer
+
+    def peak(self, line, layers, embeds, head, again=0):
+        """Activations of one stage. layers: of each chunk; embeds: whether chunk 0 has the embedding; head: chunk of
+        the head; again: recomputed layers of each chunk."""
+        now = peak = 0
+        for kind, name in re.findall(r"\b([FBIW])\d+(?:\.(\d+))?", line):
+            chunk = int(name or 0)
+            logits = self.logits if chunk == head else 0
+            after = now - self.freed(kind, self.kept_layers(layers[chunk], again), logits)
+            redone = self.layer if again and kind in "BI" else 0
+            peak = max(peak, max(now, after) + self.momentary(kind, logits), now + redone)
+            if embeds and chunk == 0 and kind in "BI":
+                peak = max(peak, after + self.matrix)
+            now = after
+        return peak
+
+    def of_stages(self, plan, text, tensor=1, again=0):
+        """Bytes of every stage's ranks with a list of actions (--schedule) and the layers of a plan."""
+        last = len(plan["stages"][0]["chunks"]) - 1
+        head_rank = 0 if " placement v " in text else len(plan["stages"]) - 1
+        most = []
+        for rank, (stage, line) in enumerate(zip(plan["stages"], text.splitlines()[1:], strict=True)):
+            layers = [
+                0 if chunk["last_layer"] is None else chunk["last_layer"] - chunk["first_layer"] + 1
+                for chunk in stage["chunks"]
+            ]
+            peak = self.peak(line, layers, rank == 0, last if rank == head_rank else None, again)
+            most.append(self.state * stage["parameters"] / tensor + peak)
+        return most
+
+
+def held_by_core(config):
+    """Of Megatron-LM's core 0.20 in bf16 without dropout, with fused norms, the distributed optimizer and this
+    configuration's attention. State: theoretical_memory_usage.py, num_bytes_per_parameter. Activations: Korthikanti et
+    al. (arXiv 2205.05198), table 2, without its masks, for SwiGLU with three products of ffn (both inputs of the gate,
+    and its output), for grouped queries with fewer keys and values."""
+    model, parallel, attention = config["model"], config["parallel"], config["attention"]
+    t, d, h, f = parallel["tensor"], parallel["data"], model["hidden"], model["ffn"]
+    rows = config["schedule"]["micro_batch"] * model["seq_len"]
+    width = model["heads"] * model["head_dim"]
+    inner = 4 * width + 4 * model["kv_heads"] * model["head_dim"] + (6 if model["family"] == "llama" else 4) * f
+    inner += 2 * model["heads"] * model["seq_len"] if attention["mode"] == "none" else 0  # softmax's output
+    outer = 8 * h / (t if parallel["sequence"] else 1)  # two norms' inputs and outputs
+    matrix = model["vocab"] * h / t
+    layer = rows * (inner / t + outer)
+    return Held(
+        layer=layer, weight=layer, recomputed=2 * rows * h / (t if parallel["sequence"] else 1),
+        logits=rows * model["vocab"] / t, matrix=2 * matrix, state=6 + 12 / d,
+    )  # fmt: skip

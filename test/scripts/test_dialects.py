@@ -1,0 +1,67 @@
+"""Configurations in the words of Megatron-LM and torchtitan, and back: equal, or named as what cannot be said."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.yaml"))
+
+
+def script(name, *words):
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts" / f"{name}.py", *map(str, words)], capture_output=True, text=True, cwd=ROOT
+    )
+
+
+def unsaid(answer):
+    assert answer.returncode == 0, answer.stderr
+    return {line.split(": ")[1] for line in answer.stdout.splitlines() if line.startswith("# cannot be said")}
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_what_megatron_is_told_means_the_configuration_again(config):
+    aside = {"schedule.bpipe", "parallel.placement", "attention.softmax", "schedule.split_backward"}
+    assert unsaid(script("export", config, "--to", "megatron")) <= aside
+
+
+@pytest.mark.parametrize("name, words", [("llama3.1_8b", set()), ("llama65b", {"model"})])
+def test_what_torchtitan_is_told_means_the_configuration_again(name, words):
+    assert unsaid(script("export", ROOT / f"configs/{name}.yaml", "--to", "torchtitan")) == words
+
+
+def test_what_cannot_be_said_is_named(tmp_path):
+    path = tmp_path / "our.yaml"
+    text = (ROOT / "configs/llama65b.yaml").read_text()
+    path.write_text(text.replace("name: 1f1b", "name: zb-v").replace("steps: 100\n", "steps: 100\n  z_loss: 0.1\n"))
+    assert {"schedule.name", "train.z_loss", "parallel.layers"} <= unsaid(script("export", path, "--to", "megatron"))
+    assert {"schedule.name", "train.z_loss"} >= unsaid(script("export", path, "--to", "nanotron")) != set()
+    assert "Megatron-LM needs" in script("export", path, "--to", "megatron").stdout
+
+
+SMALL = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1000 --micro-batch-size 1 --global-batch-size 16"
+
+
+@pytest.mark.parametrize(
+    "more, sentence",
+    [
+        ("--num-experts 8", "--num-experts: this model cannot be planned"),
+        ("--swiglu", "is neither LLaMA's layer"),
+        ("--context-parallel-size 2", "--context-parallel-size: ranks of this kind cannot be planned"),
+        ("--hidden-size many", "--hidden-size: needs an integer"),
+    ],
+)
+def test_words_that_cannot_be_planned_are_named(more, sentence):
+    answer = script("import", "megatron", *SMALL.split(), *more.split())
+    assert answer.returncode == 1 and sentence in answer.stderr
+
+
+def test_a_flag_that_is_not_taken_over_is_named_and_the_rest_is_planned(tmp_path):
+    answer = script("import", "--gpus", 8, "megatron", *SMALL.split(), "--bf16", "--fp8-format", "hybrid")
+    assert answer.returncode == 0 and "# not taken over: --fp8-format" in answer.stdout
+    path = tmp_path / "our.yaml"
+    path.write_text(answer.stdout)
+    planned = subprocess.run([ROOT / "train_gpt", "-c", path, "--plan", "-o", "hardware.gpu=h100"], capture_output=True)
+    assert planned.returncode == 0, planned.stderr
