@@ -29,6 +29,7 @@ KEYS = {
     "model",
     "world",
     "microbatches",
+    "config",
     "stages",
     "step_ms",
     "step_ms_low",
