@@ -34,6 +34,7 @@ def main():
             f"const WASM = {json.dumps(base64.b64encode(options.wasm.read_bytes()).decode())};",
             f"const CONFIGS = {json.dumps(configs())};",
             (HERE.parent / "scripts" / "draw.js").read_text(encoding="utf-8"),
+            (HERE / "keep.js").read_text(encoding="utf-8"),
             (HERE / "page.js").read_text(encoding="utf-8"),
         ]
     ).replace("</script", "<\\/script")

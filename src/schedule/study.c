@@ -194,8 +194,8 @@ int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bo
 // Light and dark, and colours that differ for people who do not tell red from green. I and B differ: an I is paler.
 static const char svg_head_[] =
     "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
-    "<style>text{fill:#5f6d7a}.b{fill:#14202b;text-anchor:middle;font-size:9px}.F{fill:#4c8fd6}.B{fill:#f0a04b}"
-    ".I{fill:#f6c48a}.W{fill:#c9b458}.E,.A{fill:#2e9e6b}.L,.R{fill:#9a5fb8}"
+    "<style>text{fill:#5f6d7a}.b{fill:#14202b;text-anchor:middle;font-size:9px}.F{fill:#4c8fd6}.B{fill:#ee9a3a}"
+    ".I{fill:#f7c98f}.W{fill:#8f8540}.E,.A{fill:#1f8f63}.L,.R{fill:#8d4fb0}"
     "@media(prefers-color-scheme:dark){text{fill:#93a1ae}.b{fill:#14202b}}</style>\n";
 
 int study_draw_svg(const Schedule *schedule, const Timeline *timeline, FILE *file) {
