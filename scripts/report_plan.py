@@ -26,7 +26,7 @@ def kind_of(path):
 
 
 def seconds(ms):
-    return "-" if ms is None else f"{ms / 1e3:.3g} s" if ms >= 1e4 else f"{ms:.3g} ms"
+    return "-" if ms is None else f"{ms / 1e3:.3g} s" if ms >= 999.5 else f"{ms:.3g} ms"
 
 
 def percent(share):
@@ -37,9 +37,14 @@ def tile(value, what):
     return f"<li><b>{escape(value)}</b><small>{escape(what)}</small></li>"
 
 
+class Markup(str):
+    """A cell that is HTML already."""
+
+
 def table(head, rows):
     cells = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    written = [[cell if isinstance(cell, Markup) else escape(cell) for cell in row] for row in rows]
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in written)
     return f'<div class="table"><table><tr>{cells}</tr>{body}</table></div>'
 
 
@@ -89,15 +94,13 @@ def plan_parts(found):
         tile("fits" if fits else "does not fit", "with the reserve"),
         tile(found["world"], "ranks"),
     ]
-    whole = (found.get("budget") or {}).get("whole") or {}
-    if whole.get("days") is not None:
-        tiles += [tile(f"{whole['days']:.3g}", "days for the run"), tile(f"{whole['gpu_hours']:,.3g}", "GPU hours")]
-    if whole.get("price") is not None:
-        tiles.append(tile(f"{whole['price']:,.3g}", "price of the run"))
     parts = [f'<ul class="tiles">{"".join(tiles)}</ul>', f"<p>Does BPipe pay? {escape(found['verdict']['reason'])}</p>"]
+    parts += [f"<p>Advice: {escape(sentence)}</p>" for sentence in found.get("advice") or []]
     if found.get("waterfall"):
-        rows = [(row["what"], seconds(row["ms"]), percent(row["share"])) for row in found["waterfall"]]
-        parts.append("<h2>Where the step goes</h2>" + table(("", "time", "share"), rows))
+        lines = found["waterfall"]
+        rows = [(row["what"], seconds(row["ms"]), percent(row["share"]), bar(row["share"])) for row in lines]
+        parts.append("<h2>Where the step goes</h2>" + table(("", "time", "share", ""), rows))
+    parts += budget_parts(found.get("budget"))
     stages = [{**stage, "other": stage["peak_bytes_1f1b"]} for stage in found["stages"]]
     memory = {"kind": "memory", "blocks": [{"stages": stages}], "limit": limit_of(found)}
     parts.append("<h2>Memory of each stage</h2>" + figure(memory, "Memory of each stage"))
@@ -109,7 +112,36 @@ def plan_parts(found):
          "yes" if row["fits"] else "no")
         for row in rows
     ]  # fmt: skip
-    return [*parts, "<h2>All schedules of this layout</h2>" + table(head, cells)]
+    return [*parts, "<h2>All schedules of this layout</h2>" + table(head, cells), *assumptions(found)]
+
+
+def bar(share):
+    return Markup(f'<i class="bar" style="width:{round(320 * max(share, 0)) + 1}px"></i>')
+
+
+def budget_parts(budget):
+    """A row for a billion tokens and one for the run, if the plan knows its length; each figure with its band."""
+    names = {"billion": "a billion tokens", "whole": "the run"}
+    units = {"days": "days", "gpu_hours": "GPU hours", "price": "price", "mwh": "MWh"}
+    bills = {name: (budget or {}).get(key) for key, name in names.items()}
+    known = [unit for unit in units if any(bill and bill.get(unit) is not None for bill in bills.values())]
+
+    def cell(bill, unit):
+        low, high = bill.get(f"{unit}_low"), bill.get(f"{unit}_high")
+        band = f" ({low:,.3g} to {high:,.3g})" if low is not None and high is not None else ""
+        return "-" if bill.get(unit) is None else f"{bill[unit]:,.3g}{band}"
+
+    rows = [(name, *(cell(bill, unit) for unit in known)) for name, bill in bills.items() if bill]
+    if not known:
+        return []
+    return ["<h2>Budget, with the band of each figure</h2>", table(("", *map(units.get, known)), rows)]
+
+
+def assumptions(found):
+    """The keys of hardware that the plan rests on, as the configuration resolved them."""
+    keys = (found.get("config") or {}).get("hardware") or {}
+    rows = [(key, value) for key, value in keys.items() if value not in ("", None, "auto")]
+    return ["<h2>Assumptions</h2>", table(("hardware", ""), rows)] if rows else []
 
 
 def search_parts(found):
