@@ -60,12 +60,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/cdefs.h>
 
 #include "src/base/log.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef enum ActionKind {
     ACTION_FORWARD = 'F',
@@ -255,8 +254,6 @@ int schedule_possible(int stages, int microbatches, Error *err);
 // Returns the most bundles of a stage between their F and the B or W that frees their slot, evicted or not.
 int schedule_in_flight(const StageSchedule *stage);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

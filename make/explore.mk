@@ -9,7 +9,8 @@ EXPLORE_SRC  := bpipe.c $(filter-out $(addprefix src/,ranks/supervisor.c ranks/c
                 $(foreach dir,base schedule config backend comm ranks device model data engine checkpoint plan search,src/$(dir)/*.c)))
 EXPLORE_OBJ  := $(EXPLORE_SRC:%.c=$(EXPLORE)/%.o) $(TRAINERS:%=$(EXPLORE)/%.o) \
                 $(foreach part,api reader scanner parser loader,$(EXPLORE)/yaml/$(part).o)
-EXPLORE_CC   := $(EXPLORE_ENV) $(EMCC) -std=c11 -O2 -D_GNU_SOURCE $(INCLUDES) -include explore/browser.h -I$(dir $(EXPLORE_YAML))
+EXPLORE_CC   := $(EXPLORE_ENV) $(EMCC) -std=c11 -O2 -D_GNU_SOURCE $(INCLUDES) -Iexplore -I$(dir $(EXPLORE_YAML)) \
+                -include explore/browser.h
 EXPLORE_LINK := -sSTRICT=0 -sALLOW_MEMORY_GROWTH -sTOTAL_STACK=4MB -sFORCE_FILESYSTEM -sENVIRONMENT=web,worker \
                 -sMODULARIZE -sEXPORT_NAME=createProgram -sINVOKE_RUN=0 -sEXPORTED_FUNCTIONS=_explore,_malloc,_free \
                 -sEXPORTED_RUNTIME_METHODS=FS,stringToUTF8,lengthBytesUTF8,setValue

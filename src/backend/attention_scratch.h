@@ -4,9 +4,9 @@
 
 #include "backend.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include <sys/cdefs.h>
+
+__BEGIN_DECLS
 
 enum {
     CUDA_OWN_BYTES = 64 << 20, // scratch of kernels and workspace of matrix products, half each: held from start to end
@@ -42,8 +42,6 @@ static inline bool attention_softmax_fuses(const AttentionShape *shape, int64_t 
     return element == 2 && length && shape->batch * shape->heads % 4 == 0;
 }
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

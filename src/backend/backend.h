@@ -21,10 +21,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef struct Backend Backend;
 typedef struct Event Event;
@@ -187,8 +186,6 @@ Backend *backend_cpu_create(int precision, int threads, Error *err);
 // second. Other programs that run meanwhile hardly lower it.
 double backend_cpu_measure_peak(int precision, int threads);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -5,9 +5,9 @@
 #include "backend.h"
 #include "base/crc64.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include <sys/cdefs.h>
+
+__BEGIN_DECLS
 
 typedef struct Checksum Checksum;
 
@@ -27,8 +27,6 @@ const Crc64 *checksum_crc(const Checksum *checksum);
 // Returns 0, or -1 with err if they differ: "it arrived with checksum X and left with Y; ...".
 int checksum_compare(uint64_t left, uint64_t arrived, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

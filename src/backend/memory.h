@@ -4,10 +4,9 @@
 #define MEMORY_H
 
 #include <stdint.h>
+#include <sys/cdefs.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef enum MemoryCategory {
     MEMORY_WEIGHTS,    // the layers': what the matrix products read, in the run's precision
@@ -47,8 +46,6 @@ typedef struct Layout {
 
 void *layout_take(Layout *layout, int64_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

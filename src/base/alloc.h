@@ -9,10 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/cdefs.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 // Like the functions of stdlib.h without the x, but they never return NULL, not even for zero bytes. Release with
 // free().
@@ -32,8 +31,6 @@ void xmemstream_close(FILE *stream);
 // the next list gets it. For commands that make and free many large lists. No effect without glibc.
 void alloc_keep_freed(void);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

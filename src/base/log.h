@@ -9,10 +9,9 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/cdefs.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_STOPPED = 3 };
 
@@ -51,8 +50,6 @@ void log_detail(const Log *log, const char *format, ...) __attribute__((format(p
 // `keep` lists control characters to leave alone, such as "\n\t". Returns the new length, which is never larger.
 size_t text_make_printable(char *text, size_t length, const char *keep);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

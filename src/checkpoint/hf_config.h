@@ -6,10 +6,9 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/cdefs.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 // Writes config.json. end: the token that ends a text and begins the next; -1: unknown.
 void hf_config_write(const Config *config, int64_t end, FILE *file);
@@ -24,8 +23,6 @@ int hf_config_check(const Config *config, Error *err);
 // even if no tensor depends on it. A directory without the file passes; the tensors' shapes are compared later.
 int hf_config_compare(const Config *config, const char *dir, bool exact, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

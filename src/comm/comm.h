@@ -11,10 +11,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef struct Comm Comm;
 
@@ -101,8 +100,6 @@ int comm_clock_offset(Comm *comm, int peer, double *offset, Error *err);
 // Creates a group of one rank.
 Comm *comm_self_create(const char *name);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

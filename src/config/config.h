@@ -15,10 +15,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/cdefs.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 typedef enum TieEmbeddings { TIE_AUTO, TIE_FALSE, TIE_TRUE } TieEmbeddings;
 typedef enum RopeScaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } RopeScaling;
@@ -305,8 +304,6 @@ int64_t config_fewer_microbatches(const Config *config, int64_t least);
 // Reads the schedule in schedule.file. The caller owns it; NULL with err if it cannot be read or is not a schedule.
 Schedule *config_read_schedule(const Config *config, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

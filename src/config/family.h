@@ -6,10 +6,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/cdefs.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 // One number of config.json that is a key of our model section.
 typedef struct FamilyNumber {
@@ -54,8 +53,6 @@ extern const char *const family_words[];
 // Returns the row of a word, -1 if there is none.
 int family_find(const char *word);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

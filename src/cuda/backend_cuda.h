@@ -4,9 +4,9 @@
 
 #include "backend/backend.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include <sys/cdefs.h>
+
+__BEGIN_DECLS
 
 // Returns the number of GPUs visible to this process. If it is 0, `why` says in one clause what is missing: a driver, a
 // newer driver, a GPU. Takes no memory on any of them.
@@ -30,8 +30,6 @@ Backend *backend_cuda_create(int precision, int device, Error *err);
 // Writes "driver for CUDA 13.0, CUDA 13.0, cuBLAS 13.1.0, cuDNN 9.19.0, NCCL 2.28.9".
 void backend_cuda_versions(char *text, int64_t size);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -6,9 +6,9 @@
 #include "backend/backend.h"
 #include "comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include <sys/cdefs.h>
+
+__BEGIN_DECLS
 
 // How a group is used decides which communicators and streams it gets.
 typedef enum CommUse {
@@ -34,8 +34,6 @@ Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Err
 // but computes the same. NULL with err.
 Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

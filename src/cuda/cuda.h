@@ -14,10 +14,9 @@
 #include "backend/backend.h"
 
 #include <cuda_runtime.h>
+#include <sys/cdefs.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+__BEGIN_DECLS
 
 enum { CUDA_SCRATCH_BYTES = 32 << 20, CUDA_MATMUL_BYTES = 32 << 20 };
 
@@ -110,8 +109,6 @@ void cuda_softmax_unfused_forward(Backend *backend, void *p, const void *scores,
 void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
                                    const CudaScores *shape);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -30,16 +30,14 @@ typedef struct CudaLibrary {
     Comm *(*staged_create)(Backend *backend, Comm *host, bool owns, Error *err);
 } CudaLibrary;
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include <sys/cdefs.h>
+
+__BEGIN_DECLS
 
 // Returns the table, which lives as long as the library. The first call sets the environment variables that CUDA reads
 // when it starts, so call it before any other function of CUDA. Found by dlsym under this name.
 __attribute__((visibility("default"))) const CudaLibrary *cuda_library(void);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

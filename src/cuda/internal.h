@@ -4,9 +4,9 @@
 
 #include "cuda.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include <sys/cdefs.h>
+
+__BEGIN_DECLS
 
 // --- backend_cuda.cpp
 // Returns the end of an error's sentence: what to do about a device that this process has lost; "" for any other error.
@@ -77,8 +77,6 @@ void cuda_give_back(Backend *backend, void *memory, int64_t bytes);
 int cuda_pin(Backend *backend, void *host, int64_t bytes, Error *err);
 void cuda_unpin(Backend *backend, void *host);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

@@ -19,9 +19,9 @@
 #include "config/config.h"
 #include "config/gpus.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include <sys/cdefs.h>
+
+__BEGIN_DECLS
 
 // Rates are in bytes/s in one direction: of one rank, the network's of one node.
 typedef struct Cost {
@@ -69,8 +69,6 @@ double cost_collective_between(const Cost *cost, CostCollective kind, double byt
 // Returns the seconds of one message of `bytes`, or of one bundle moved.
 double cost_message(const Cost *cost, double bytes, double rate);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif

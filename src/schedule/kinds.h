@@ -5,9 +5,9 @@
 
 #include "bpipe.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include <sys/cdefs.h>
+
+__BEGIN_DECLS
 
 enum {
     SCHEDULE_GROUP_HALF = -1, // groups of ceil(p/2) microbatches
@@ -62,8 +62,6 @@ Schedule *schedule_make(const ScheduleKind *kind, const ScheduleSpec *spec, Erro
 // Returns the fewest slots that the BPipe pass needs for it; 1 if the spec is illegal.
 int schedule_least_slots(const ScheduleKind *kind, const ScheduleSpec *spec, EvictTarget target);
 
-#ifdef __cplusplus
-}
-#endif
+__END_DECLS
 
 #endif
