@@ -6,7 +6,7 @@ VERSION_DATE := $(call version_is,VERSION_DATE)
 PREFIX  ?= /usr/local
 PLACE   := $(DESTDIR)$(PREFIX)
 # Scripts that are of no use without the source tree stay there.
-SCRIPTS := $(shell find scripts -type f ! -name install_deps.sh ! -name old_torch.py ! -name cuda_check.sh ! -name reevaluate.py ! -name published.py ! -path '*__pycache__*')
+SCRIPTS := $(shell find scripts -type f ! -name install_deps.sh ! -name old_torch.py ! -name cuda_check.sh ! -name reevaluate.py ! -name published.py ! -name faces.py ! -path '*__pycache__*')
 CONFIGS := $(wildcard configs/*.yaml configs/*/*.yaml)
 PAGES   := $(wildcard *.md LICENSE docs/*.md docs/img/*.svg docs/img/*.png)
 
@@ -16,9 +16,10 @@ install: programs gpu
 	  $(PLACE)/share/zsh/site-functions $(PLACE)/share/$(NAME) $(PLACE)/share/doc/$(NAME)
 	$(Q)for program in $(TRAINERS); do \
 	  install -m 755 $(B)/$$program $(PLACE)/bin/$$program && \
-	  $(B)/$$program --man > $(PLACE)/share/man/man1/$$program.1 && \
-	  $(B)/$$program --completion bash > $(PLACE)/share/bash-completion/completions/$$program && \
-	  $(B)/$$program --completion zsh > $(PLACE)/share/zsh/site-functions/_$$program || exit 1; done
+	  for face in man:man/man1/$$program.1 bash:bash-completion/completions/$$program \
+	    zsh:zsh/site-functions/_$$program; do \
+	    $(B)/$$program --help-config --json | $(PYTHON) scripts/faces.py $${face%%:*} > $(PLACE)/share/$${face#*:} || exit 1; \
+	  done || exit 1; done
 	$(if $(CUDA_SRC),$(Q)install -D -m 755 $(CUDA_LIB) $(PLACE)/lib/$(NAME)/$(notdir $(CUDA_LIB)))
 	$(Q)cp --parents --preserve=mode $(CONFIGS) $(SCRIPTS) $(PLACE)/share/$(NAME)
 	$(Q)cp --parents --preserve=mode $(PAGES) $(PLACE)/share/doc/$(NAME)

@@ -5,9 +5,10 @@
     scripts/hf.py check DIR [--data TOKENS]    does the trainer compute with it what transformers does?
 
 check compares the mean loss over some windows and the likeliest next tokens, both in fp32 on the CPU, and ends with
-code 1 and one sentence where they differ. TOKENS is a token file as the trainers read them; without it a checkpoint's
-tokens are those its run validated on, and other tokens are drawn at random; a line says so. info needs nothing but Python; check needs PyTorch and transformers: those of the Python that runs it,
-else .deps/transformers, where scripts/install_deps.sh puts it.
+code 1 and one sentence where they differ. TOKENS is a token file as the trainers read them. Without it, a checkpoint is
+compared on the tokens that its run validated on, and another model on random tokens; a line says so. info needs only
+the trainers. check needs PyTorch and transformers: those of the Python that runs it, else .deps/transformers, where
+scripts/install_deps.sh puts it.
 """
 
 import argparse
@@ -28,116 +29,13 @@ from pathlib import Path
 from run_files import Failure, find_trainer, finish, form_of, read_text
 
 ROOT = Path(__file__).resolve().parent.parent
-# model_type: our family, and what that architecture has beside LLaMA's or GPT-2's layers.
-FORMS = {
-    "llama": ("llama", {}),
-    "mistral": ("llama", {}),
-    "qwen2": ("llama", {"qkv_bias": True}),
-    "qwen3": ("llama", {"qk_norm": True}),
-    "gpt2": ("gpt", {}),
-}
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_layer_freq")
-# Our key, their word, and what transformers takes a file for that leaves it out.
-WORDS = {
-    "llama": {
-        "hidden": ("hidden_size", None),
-        "layers": ("num_hidden_layers", None),
-        "heads": ("num_attention_heads", None),
-        "kv_heads": ("num_key_value_heads", "auto"),
-        "head_dim": ("head_dim", "auto"),
-        "ffn": ("intermediate_size", None),
-        "vocab": ("vocab_size", None),
-        "seq_len": ("max_position_embeddings", 2048),
-        "norm_eps": ("rms_norm_eps", 1e-6),
-        "rope_theta": ("rope_theta", 10000.0),
-        "tie_embeddings": ("tie_word_embeddings", False),
-    },
-    "gpt": {
-        "hidden": ("n_embd", None),
-        "layers": ("n_layer", None),
-        "heads": ("n_head", None),
-        "ffn": ("n_inner", None),
-        "vocab": ("vocab_size", None),
-        "seq_len": ("n_positions", 1024),
-        "norm_eps": ("layer_norm_epsilon", 1e-5),
-        "tie_embeddings": ("tie_word_embeddings", True),
-    },
-}
-# rope_scaling of each kind: our key, their word, otherwise. None: the file must have it.
-SCALINGS = {
-    "linear": {"rope_factor": ("factor", None)},
-    "llama3": {
-        "rope_factor": ("factor", None),
-        "rope_original": ("original_max_position_embeddings", None),
-        "rope_low_freq": ("low_freq_factor", None),
-        "rope_high_freq": ("high_freq_factor", None),
-    },
-    "yarn": {
-        "rope_factor": ("factor", None),
-        "rope_original": ("original_max_position_embeddings", "auto"),
-        "rope_beta_fast": ("beta_fast", 32),
-        "rope_beta_slow": ("beta_slow", 1),
-        "rope_attention": ("attention_factor", "auto"),
-    },
-}
-# What these words must say, and why not. The trainer has the same table (src/config/family.c).
-DEMANDS = {
-    "hidden_act": (("silu", "swish"), "hidden_act is not silu"),
-    "attention_bias": ((False,), "attention_bias is set, which gives o_proj a bias too"),
-    "mlp_bias": ((False,), "mlp_bias is set"),
-    "partial_rotary_factor": ((1,), "partial_rotary_factor is not 1"),
-    "activation_function": (("gelu_new", "gelu_pytorch_tanh"), "activation_function is not gelu_new"),
-    "scale_attn_by_inverse_layer_idx": ((False,), "scale_attn_by_inverse_layer_idx is set"),
-    "scale_attn_weights": ((True,), "scale_attn_weights is off"),
-}
 
 
 # ---- what is in the folder -------------------------------------------------------------------------------------------
 
 
-def read_scaling(said, path):
-    """Returns the keys of scaled rotations; newer files describe plain ones too, as rope_parameters."""
-    scaling = said.get("rope_scaling") or said.get("rope_parameters") or {}
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "default":
-        return {}
-    if kind not in SCALINGS or "mscale" in scaling or not scaling.get("truncate", True):
-        raise Failure(
-            f"{path}: rope_scaling is {kind!r}{'' if kind not in SCALINGS else ' with mscale or truncate'}, which the"
-            " trainers do not compute"
-        )
-    found = {"rope_scaling": kind}
-    for key, (word, otherwise) in SCALINGS[kind].items():
-        found[key] = scaling[word] if scaling.get(word) is not None else otherwise
-        if found[key] is None:
-            raise KeyError(f"{word} of rope_scaling")
-    if found.get("rope_original") == "auto":
-        found["rope_original"] = said["max_position_embeddings"]
-    return found
-
-
-def check_computed(said, path):
-    """Raises Failure if the model computes something that the trainers do not."""
-    kind = said["model_type"]
-    experts = [word for word in EXPERTS if isinstance(said.get(word), int)]
-    if experts:
-        raise Failure(
-            f"{path}: is of a {kind}, a mixture of experts ({experts[0]}), which the trainers do not compute; use a"
-            " dense model"
-        )
-    if kind not in FORMS:
-        raise Failure(f"{path}: is of a {kind}; the trainers know {', '.join(list(FORMS)[:-1])} and {list(FORMS)[-1]}")
-    for word, (allowed, refusal) in DEMANDS.items():
-        if said.get(word) is not None and said[word] not in allowed:
-            raise Failure(f"{path}: {refusal}, which the trainers do not compute")
-
-
-def window_of(said):
-    """Returns how many tokens attention looks back, or None if it sees all."""
-    return said.get("sliding_window") if said.get("use_sliding_window", True) else None
-
-
-def read_config(folder):
+def config_of(folder):
+    """Returns the path of config.json, and its window of attention, or None if attention sees all tokens."""
     path = folder / "config.json"
     if not path.exists():
         inside = sorted(folder.glob("step_*/config.json"))
@@ -147,32 +45,31 @@ def read_config(folder):
             else "give a folder as save_pretrained writes it, or a checkpoint"
         )
         raise Failure(f"{folder}: holds no config.json; {hint}")
-    return path, json.loads(read_text(path))
+    with form_of(path, "config.json of a model"):
+        said = json.loads(read_text(path))
+        window = said.get("sliding_window") if said.get("use_sliding_window", True) else None
+        return path, min(window, said.get("max_position_embeddings", window)) if window else None
 
 
-def read_model(folder):
-    """Returns the model section that config.json describes, in the trainer's keys."""
-    with form_of(folder / "config.json", "config.json of a model"):
-        path, said = read_config(folder)
-        check_computed(said, path)
-        family, more = FORMS[said["model_type"]]
-        model = {"family": family}
-        for key, (word, otherwise) in WORDS[family].items():
-            value = said.get(word)
-            if value is None and key == "rope_theta":
-                value = (said.get("rope_parameters") or {}).get(word)
-            if value is None and key == "ffn" and family == "gpt":
-                value = 4 * said["n_embd"]
-            model[key] = otherwise if value is None else value
-            if model[key] is None:
-                raise KeyError(word)
-        if said["model_type"] == "qwen3" and model["head_dim"] == "auto":
-            model["head_dim"] = 128
-        model |= more
-        if family == "llama":
-            model |= read_scaling(said, path)
-            model["seq_len"] = min(model["seq_len"], window_of(said) or model["seq_len"])
-    return model
+def read_model(options):
+    """Returns the model section that the trainer of its family reads from config.json, and that trainer."""
+    path, window = config_of(options.folder)
+    bound = ["-o", f"model.seq_len={window}"] if window else []
+    for program in [options.trainer] if options.trainer else [find_trainer(family) for family in ("llama", "gpt")]:
+        if program is None or not Path(program).exists():
+            raise Failure(f"{program or 'train_llama or train_gpt'}: not found; run make, or name it with --trainer")
+        planned = subprocess.run([program, "-q", "-c", path, *bound, "--plan", "--json"], capture_output=True, text=True)
+        if planned.returncode == 0:
+            break
+        if "model.family: " not in planned.stderr:
+            raise Failure(planned.stderr.strip().partition(": ")[2] or f"{program}: ended with {planned.returncode}")
+    model = json.loads(planned.stdout)["config"]["model"]
+    scaled = model["rope_scaling"] != "none"
+    return program, {
+        key: value
+        for key, value in model.items()
+        if (scaled or not key.startswith("rope_") or key == "rope_theta" and model["family"] != "gpt")
+    }
 
 
 class Tensor:
@@ -216,11 +113,11 @@ def read_tensors(folder):
 
 
 def show_info(options):
-    model, tensors = read_model(options.folder), read_tensors(options.folder)
+    (_, model), tensors = read_model(options), read_tensors(options.folder)
     print("model:")
     for key, value in model.items():
         print(f"  {key}: {str(value).lower() if isinstance(value, bool) else value}")
-    window = window_of(read_config(options.folder)[1])
+    window = config_of(options.folder)[1]
     if window:
         print(f"\nsliding_window {window}: longer sequences are not computed so here, and seq_len is at most that")
     width = max(len(tensor.name) for tensor in tensors)
@@ -296,12 +193,8 @@ def write_tokens(path, tokens):
 class Trainer:
     """The trainer's side: its loss over a data set, and its greedy text after a prompt."""
 
-    def __init__(self, options, model, folder, tokens):
-        self.program = options.trainer or find_trainer(model["family"])
-        if self.program is None or not Path(self.program).exists():
-            raise Failure(
-                f"{self.program or 'train_' + model['family']}: is not there; run make, or name it with --trainer"
-            )
+    def __init__(self, program, options, model, folder, tokens):
+        self.program = program
         write_tokens(folder / "val.bin", tokens)
         config = {
             "model": model,
@@ -388,7 +281,7 @@ def compare_next(ours, theirs, prompt, seq_len, tolerance):
 
 
 def check(options):
-    model = read_model(options.folder)
+    program, model = read_model(options)
     if model["family"] == "llama":  # rotations reach any length; GPT-2's table of positions is part of the model
         model["seq_len"] = min(model["seq_len"], options.seq_len or 256)
     elif options.seq_len not in (None, model["seq_len"]):
@@ -400,7 +293,7 @@ def check(options):
     tokens = choose_tokens(options, model, count)
     windows = [tokens[i * length : i * length + length + 1] for i in range(options.windows)]
     with tempfile.TemporaryDirectory() as folder:
-        ours = Trainer(options, model, Path(folder), tokens)
+        ours = Trainer(program, options, model, Path(folder), tokens)
         mine = ours.loss()
         theirs = Transformers(options.folder)
         loss = theirs.loss(windows)
@@ -434,12 +327,10 @@ def arguments():
     same.add_argument("--prompts", type=int, default=2, metavar="N", help="greedy texts (2)")
     same.add_argument("--tokens", type=int, default=8, metavar="N", help="tokens of each (8)")
     same.add_argument("--tolerance", type=float, default=1e-3, metavar="X", help="of the loss and of a logit (0.001)")
-    same.add_argument(
-        "--trainer", type=Path, metavar="FILE", help="the program; without it train_llama or train_gpt beside scripts/"
-    )
     same.set_defaults(act=check)
     for form in (info, same):
         form.add_argument("folder", type=Path, metavar="DIR")
+        form.add_argument("--trainer", type=Path, metavar="FILE", help="the program; train_llama or train_gpt")
     options = parser.parse_args()
     for name in ("windows", "seq_len", "prompts", "tokens"):
         value = getattr(options, name, None)

@@ -260,7 +260,8 @@ void config_write_value(const Config *config, const char *key, FILE *file);
 
 // Prints every key with its type, default, range and meaning, for `--help-config`.
 void config_help(FILE *file);
-void config_help_markdown(FILE *file); // the same as the page docs/configuration.md
+// Prints every key and every option of the command line as JSON. `program`: the trainer's name without directories.
+void config_help_json(const char *program, FILE *file);
 
 // Returns the YAML spelling of an enum value ("llama", "1f1b", ...) from the schema table; key as "model.family".
 const char *config_word(const char *key, int value);

@@ -1,5 +1,9 @@
-// What --help-config prints, for people at a terminal and as the page docs/configuration.md.
+// Prints the tables of keys and options: for people at a terminal, and as JSON, from which scripts/faces.py makes the
+// manual page, the completion of shells and docs/configuration.md.
 #include "config_schema.h"
+#include "options.h"
+#include "base/json.h"
+#include "base/version.h"
 
 #include <string.h>
 
@@ -26,43 +30,51 @@ void config_help(FILE *file) {
     }
 }
 
-// Escapes a bar, which would end the cell.
-static void cell_(FILE *file, const char *text) {
-    for (; *text != '\0'; text++) {
-        if (*text == '|') fputc('\\', file);
-        fputc(*text, file);
-    }
+static void json_option_(const OptionRow *row, FILE *file) {
+    static const char *const kinds[] = {
+        [OPTION_FLAG] = "flag", [OPTION_TEXT] = "text", [OPTION_MAYBE] = "maybe", [OPTION_LIST] = "list"};
+    fprintf(file, "{\"name\":\"%s\",\"letter\":\"%.1s\",\"kind\":\"%s\",\"argument\":", row->name, &row->letter,
+            kinds[row->kind]);
+    row->argument != NULL ? json_write_text(file, row->argument) : (void)fputs("null", file);
+    fputs(",\"meaning\":", file);
+    json_write_text(file, row->meaning);
+    fputc('}', file);
 }
 
-static void markdown_key_(FILE *file, const ConfigKey *key) {
+// Writes the words that the key takes, the one for "decide it yourself" first.
+static void json_words_(const ConfigKey *key, FILE *file) {
+    const char *between = "";
+    if (key->type == KEY_BOOL) fputs("\"true\",\"false\"", file);
+    if (key->zero_word != NULL) fprintf(file, "\"%s\"", key->zero_word), between = ",";
+    for (int i = 0; key->words != NULL && key->words[i] != NULL; i++, between = ",")
+        fprintf(file, "%s\"%s\"", between, key->words[i]);
+}
+
+static void json_key_(const ConfigKey *key, FILE *file) {
     char expected[CONFIG_EXPECTED];
     config_expected(key, expected, sizeof expected);
-    fprintf(file, "| `%s` | ", config_short_name(key));
-    cell_(file, key->meaning);
-    fprintf(file, key->def == NULL ? " | %s | " : " | `%s` | ", default_(key));
-    cell_(file, expected);
-    fputs(" |\n", file);
+    fprintf(file, "{\"name\":\"%s\",\"default\":", key->name);
+    key->def != NULL ? json_write_text(file, key->def) : (void)fputs("null", file);
+    fprintf(file, ",\"text\":%s,\"words\":[", config_takes_text(key) ? "true" : "false");
+    json_words_(key, file);
+    fputs("],\"expected\":", file);
+    json_write_text(file, expected);
+    fputs(",\"meaning\":", file);
+    json_write_text(file, key->meaning);
+    fputc('}', file);
 }
 
-void config_help_markdown(FILE *file) {
-    fputs(
-        "# Configuration\n\n"
-        "After this page you can look up any key: its type, default, range and meaning. `make docs` writes it from\n"
-        "`--help-config --markdown`.\n\n"
-        "A configuration is one YAML file of sections that hold keys. `-o SECTION.KEY=VALUE` on the command line sets "
-        "one key,\n"
-        "repeatable, the last one wins. An unknown key, a wrong type, a value out of bounds or a combination that "
-        "cannot work\n"
-        "ends the program with code 2 and one sentence that names file, line, key and what would be right.\n\n"
-        "An integer may be written as 300000, 3e5, 300k or 0.3M; k, M, B and T are powers of 1000. The sizes under "
-        "model take\n"
-        "no suffix, because there 8k often means 8192.\n",
-        file);
-    for (int i = 0; i < config_key_count; i++) {
-        int section;
-        if (begins_section_(i, &section))
-            fprintf(file, "\n## %.*s\n\n| key | meaning | default | value |\n|---|---|---|---|\n", section,
-                    config_keys[i].name);
-        markdown_key_(file, &config_keys[i]);
+void config_help_json(const char *program, FILE *file) {
+    fprintf(file, "{\"program\":\"%s\",\"version\":\"%s\",\"date\":\"%s\",\n\"options\":[", program, VERSION,
+            VERSION_DATE);
+    for (int i = 0; i < option_row_count; i++) {
+        fputs(i > 0 ? ",\n" : "\n", file);
+        json_option_(&option_rows[i], file);
     }
+    fputs("],\n\"keys\":[", file);
+    for (int i = 0; i < config_key_count; i++) {
+        fputs(i > 0 ? ",\n" : "\n", file);
+        json_key_(&config_keys[i], file);
+    }
+    fputs("]}\n", file);
 }

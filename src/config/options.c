@@ -39,7 +39,7 @@ const OptionRow option_rows[] = {
     {"sweep", 0, "KEY=A,B,C", OPTION_LIST, offsetof(Options, sweeps),
      "with --plan or --search: answer for each of these values, in one table; repeatable"},
     {"json", 0, NULL, OPTION_FLAG, offsetof(Options, json),
-     "what --plan, --search, --profile and --validate print, as JSON"},
+     "what --plan, --search, --profile, --validate and --help-config print, as JSON"},
     {"schedule", 0, NULL, OPTION_FLAG, offsetof(Options, schedule),
      "print the pipeline schedule as text and exit; starts no rank"},
     {"times", 0, "F=1,I=1,W=1,message=0,transfer=0", OPTION_TEXT, offsetof(Options, times),
@@ -54,10 +54,6 @@ const OptionRow option_rows[] = {
     {"help", 'h', NULL, OPTION_FLAG, offsetof(Options, help), "print this and exit"},
     {"help-config", 0, NULL, OPTION_FLAG, offsetof(Options, help_config),
      "print every configuration key, its type, default, range and meaning, and exit"},
-    {"markdown", 0, NULL, OPTION_FLAG, offsetof(Options, markdown), "what --help-config prints, as a Markdown page"},
-    {"man", 0, NULL, OPTION_FLAG, offsetof(Options, man), "print the manual page and exit; read it with man -l"},
-    {"completion", 0, "bash|zsh", OPTION_TEXT, offsetof(Options, completion),
-     "print the completion script for that shell, and exit"},
     {"version", 0, NULL, OPTION_FLAG, offsetof(Options, version), "print the version, and what is built in, and exit"},
 };
 
@@ -94,17 +90,6 @@ static int unknown_(const char *typed, const char *next, Error *err) {
     return error_set(err, EXIT_USAGE, "%s: no such option; --help lists all", name);
 }
 
-// Returns whether `value` is one of the words in "a|b|c".
-static bool is_word_(const char *words, const char *value) {
-    size_t length = strlen(value);
-    for (; *words != '\0'; words += strspn(words, "|")) {
-        size_t word = strcspn(words, "|");
-        if (word == length && strncmp(words, value, length) == 0) return true;
-        words += word;
-    }
-    return false;
-}
-
 static int store_(Options *options, const OptionRow *row, const char *value, Error *err) {
     void *field = (char *)options + row->offset;
     if (row->kind == OPTION_LIST) {
@@ -123,8 +108,6 @@ static int store_(Options *options, const OptionRow *row, const char *value, Err
     }
     if (value[0] == '\0')
         return error_set(err, EXIT_USAGE, "--%s: the value is empty; give %s", row->name, row->argument);
-    if (option_is_words(row) && !is_word_(row->argument, value))
-        return error_set(err, EXIT_USAGE, "--%s: %s is not one of %s", row->name, value, row->argument);
     *(const char **)field = value;
     return 0;
 }
@@ -173,17 +156,15 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         if (taken < 0) return -1;
         i += taken;
     }
-    if (options->markdown && !options->help_config)
-        return error_set(err, EXIT_USAGE, "--markdown: belongs to --help-config; give that too");
-    if (options->help || options->help_config || options->version || options->man || options->completion != NULL)
-        return 0;
+    if (options->help || options->help_config || options->version) return 0;
     if (options->resume != NULL && options->resume_if_any != NULL)
         return error_set(err, EXIT_USAGE, "--resume and --resume-if-any: both name a checkpoint; give one of them");
     if (options->quiet && options->verbose)
         return error_set(err, EXIT_USAGE, "--quiet: prints less and --verbose more; give one of them");
     if (options->json && !options->plan && !options->search && !options->profile && !options->validate)
-        return error_set(err, EXIT_USAGE,
-                         "--json: belongs to --plan, --search, --profile and --validate; give one of them too");
+        return error_set(
+            err, EXIT_USAGE,
+            "--json: belongs to --plan, --search, --profile, --validate and --help-config; give one of them too");
     if (!options->search && (options->gpus != NULL || options->write != NULL))
         return error_set(err, EXIT_USAGE, "--%s: belongs to --search; give that too",
                          options->gpus != NULL ? "gpus" : "write");

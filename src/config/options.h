@@ -1,5 +1,5 @@
-// The command line: one table of options that parses it and makes `--help`, the manual page and the completion of
-// shells.
+// The command line: one table of options that parses it and makes `--help`; scripts/faces.py makes the manual page and
+// the completion of shells from it.
 #ifndef OPTIONS_H
 #define OPTIONS_H
 
@@ -32,8 +32,7 @@ typedef struct Options {
     const char *write;         // file for the best; NULL: none
     const char *emulate_stage; // NULL: none
     bool quiet, verbose;       // at most one
-    bool help, help_config, markdown, version, man;
-    const char *completion; // a shell; NULL: none
+    bool help, help_config, version;
 } Options;
 
 // Reads argv[1..argc-1]. 0, or -1 with err (code 2): unknown option (the nearest is suggested), missing or superfluous
@@ -45,13 +44,12 @@ void options_free(Options *options);
 // directories.
 void options_help(const char *program, FILE *file);
 
-// --- the table of options, one row each: parsing, --help, the manual page and the completion of shells read it
+// --- the table of options, one row each
 
 // OPTION_MAYBE: a text whose value may be left out, and is then OPTION_ALONE.
 typedef enum OptionKind { OPTION_FLAG, OPTION_TEXT, OPTION_MAYBE, OPTION_LIST } OptionKind;
 
-// The name of the value says what it may be, and so what a shell completes: FILE, DIR, KEY=VALUE a key of the
-// configuration and its value, "a|b" one of these words and no other. Any other name is free text.
+// The name of the value tells a shell what to complete: FILE, DIR, or KEY=VALUE for a key of the configuration.
 typedef struct OptionRow {
     const char *name;     // after --
     char letter;          // after -; 0: none
@@ -63,22 +61,5 @@ typedef struct OptionRow {
 
 extern const OptionRow option_rows[];
 extern const int option_row_count;
-
-#define OPTION_KEY_VALUE "KEY=VALUE"
-
-static inline bool option_is_words(const OptionRow *row) {
-    for (const char *at = row->argument; at != NULL && *at != '\0'; at++)
-        if (*at == '|') return true;
-    return false;
-}
-
-// Writes the manual page: the tables of options and of configuration keys as roff, for man(1). `program` is the
-// trainer's name, without directories.
-void manual_write(const char *program, FILE *file);
-
-// Writes the completion script for `shell`, "bash" or "zsh", from both tables: options, files where one is expected,
-// and after -o the keys and the values of keys that have a closed set. Users source it or put it where the shell looks
-// for completions.
-void completion_write(const char *program, const char *shell, FILE *file);
 
 #endif

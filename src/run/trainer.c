@@ -242,16 +242,12 @@ static int trainer_flush_(Error *err) {
     return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
 }
 
-// Handles options that need no configuration (--help, --man, ...). Returns false if none was given.
+// Handles options that need no configuration (--help, --version, ...). Returns false if none was given.
 static bool answer_(const Options *options, const char *program) {
     if (options->help)
         options_help(program, stdout);
     else if (options->help_config)
-        options->markdown ? config_help_markdown(stdout) : config_help(stdout);
-    else if (options->man)
-        manual_write(program, stdout);
-    else if (options->completion != NULL)
-        completion_write(program, options->completion, stdout);
+        options->json ? config_help_json(program, stdout) : config_help(stdout);
     else if (options->version)
         version_report(program, stdout);
     else

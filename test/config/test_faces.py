@@ -7,6 +7,7 @@ import re
 import select
 import shutil
 import subprocess
+import sys
 import time
 
 import pytest
@@ -27,26 +28,29 @@ def needs(program):
     )
 
 
-def face(*arguments, family="llama"):
-    answer = command(family, *arguments)
+def face(kind, family="llama"):
+    """Returns what scripts/faces.py makes of the trainer's tables: man, bash, zsh or markdown."""
+    tables = command(family, "--help-config", "--json")
+    assert tables.returncode == 0 and tables.stderr == "", tables.stderr
+    answer = subprocess.run([sys.executable, ROOT / "scripts/faces.py", kind], input=tables.stdout, text=True, capture_output=True)
     assert answer.returncode == 0 and answer.stderr == "", answer.stderr
     return answer.stdout
 
 
 def test_the_tables_are_found_in_the_source():
-    assert {"config", "plan", "resume", "completion"} < set(OPTIONS)
+    assert {"config", "plan", "resume", "version"} < set(OPTIONS)
     assert {"model.hidden", "train.lr", "parallel.layers", "hardware.profile"} < set(KEYS)
 
 
 def test_every_face_has_every_option_and_key():
-    manual = face("--man").replace("\\-", "-")
-    bash, zsh, help = face("--completion", "bash"), face("--completion", "zsh"), face("--help")
+    manual = face("man").replace("\\-", "-")
+    bash, zsh, help = face("bash"), face("zsh"), command("llama", "--help").stdout
     for option in OPTIONS:
         assert f"--{option} " in help + " " or f"--{option}\n" in help, option
         assert f"\\fB--{option}\\fR" in manual, option
         assert re.search(rf"[ \"]--{option}[ \"]", bash), option
         assert re.search(rf"'\*?--{option}=?\[", zsh), option
-    plain, page = face("--help-config"), face("--help-config", "--markdown")
+    plain, page = command("llama", "--help-config").stdout, face("markdown")
     for key in KEYS:
         section, name = key.split(".")
         assert f"\\fB{key}\\fR" in manual, key
@@ -58,12 +62,12 @@ def test_every_face_has_every_option_and_key():
 
 def test_the_committed_page_of_keys_is_what_the_program_prints():
     assert (ROOT / "docs/configuration.md").read_text() == face(
-        "--help-config", "--markdown"
+        "markdown"
     ), "docs/configuration.md is not what the table of keys says now; run `make docs` and commit the page"
 
 
 def test_the_page_of_keys_is_a_table_of_whole_rows():
-    rows = [line for line in face("--help-config", "--markdown").splitlines() if line.startswith("|")]
+    rows = [line for line in face("markdown").splitlines() if line.startswith("|")]
     assert len(rows) > len(KEYS)
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 5 for row in rows)
 
@@ -75,7 +79,7 @@ def test_the_page_of_keys_is_a_table_of_whole_rows():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_mandoc_finds_nothing_wrong_with_the_manual_page(family, tmp_path):
     page = tmp_path / "page.1"
-    page.write_text(face("--man", family=family))
+    page.write_text(face("man", family=family))
     checked = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", page], capture_output=True, text=True)
     assert checked.returncode == 0 and checked.stdout == "", checked.stdout
 
@@ -83,7 +87,7 @@ def test_mandoc_finds_nothing_wrong_with_the_manual_page(family, tmp_path):
 @needs("man")
 def test_man_shows_the_page_without_a_warning(tmp_path):
     page = tmp_path / "train_llama.1"
-    page.write_text(face("--man"))
+    page.write_text(face("man"))
     shown = subprocess.run(
         ["man", "-l", "--warnings", page],
         capture_output=True,
@@ -103,7 +107,7 @@ def test_man_shows_the_page_without_a_warning(tmp_path):
 @needs("shellcheck")
 def test_shellcheck_finds_nothing_wrong_with_the_completion_of_bash(tmp_path):
     script = tmp_path / "script"
-    script.write_text(face("--completion", "bash"))
+    script.write_text(face("bash"))
     checked = subprocess.run(["shellcheck", "-s", "bash", script], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
 
@@ -112,8 +116,8 @@ def test_shellcheck_finds_nothing_wrong_with_the_completion_of_bash(tmp_path):
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("completion")
     for family in FAMILIES:
-        (place / f"train_{family}.bash").write_text(face("--completion", "bash", family=family))
-        (place / f"train_{family}.zsh").write_text(face("--completion", "zsh", family=family))
+        (place / f"train_{family}.bash").write_text(face("bash", family=family))
+        (place / f"train_{family}.zsh").write_text(face("zsh", family=family))
     functions = tmp_path_factory.mktemp("functions", numbered=False)
     for family in FAMILIES:
         shutil.copy(place / f"train_{family}.zsh", functions / f"_train_{family}")
@@ -178,7 +182,6 @@ def test_bash_completes_files_where_files_are_meant(folder):
     assert bash(folder, "--config=r") == ["run.yaml"]
     assert bash(folder, "--trace", "run") == ["run.txt", "run.yaml"]
     assert bash(folder, "--resume", "") == ["configs"]
-    assert bash(folder, "--completion", "") == ["bash", "zsh"]
 
 
 @needs("zsh")
@@ -240,7 +243,7 @@ def test_zsh_completes_options_keys_values_and_files(folder, way):
     try:
         for typed, becomes in (
             ("train_llama --pl", "train_llama --plan"),
-            ("train_gpt --compl", "train_gpt --completion="),
+            ("train_gpt --emu", "train_gpt --emulate-stage="),
             ("train_llama -o train.pre", "train_llama -o train.precision="),
             ("train_llama -o train.precision=b", "train_llama -o train.precision=bf16"),
             ("train_gpt --override=parallel.seq", "train_gpt --override=parallel.sequence="),
@@ -248,13 +251,16 @@ def test_zsh_completes_options_keys_values_and_files(folder, way):
             ("train_llama -o data.train=wei", "train_llama -o data.train=weights.bin"),
             ("train_llama -c r", "train_llama -c run.yaml"),
             ("train_llama -c run.yaml --plan -o schedule.bp", "train_llama -c run.yaml --plan -o schedule.bpipe="),
-            ("train_llama --completion z", "train_llama --completion zsh"),
         ):
             assert zsh.complete(typed) == becomes
     finally:
         zsh.close()
 
 
-def test_a_shell_that_is_not_known_is_refused():
-    refused = subprocess.run([trainer("llama"), "--completion", "fish"], capture_output=True, text=True)
-    assert refused.returncode == 2 and "--completion: fish is not one of bash|zsh" in refused.stderr
+def test_a_face_that_is_not_known_and_other_input_are_refused():
+    def refused(kind, text):
+        return subprocess.run([sys.executable, ROOT / "scripts/faces.py", kind], input=text, text=True, capture_output=True)
+
+    unknown, other = refused("fish", "{}"), refused("bash", "no JSON")
+    assert unknown.returncode == 2 and unknown.stderr.startswith("faces.py: give one of man, bash, zsh, markdown")
+    assert other.returncode == 1 and "is not the output of train_llama --help-config --json" in other.stderr

@@ -74,13 +74,8 @@ static const CommandLine wrong_lines[] = {
     {{"-c", "x", "--verify", "2", "--plan", NULL}, "--verify: runs the same steps in several ways and nothing else"},
     {{"-c", "x", "--verify=2", "--trace=t", NULL}, "--verify: runs the same steps in several ways and nothing else"},
     {{"-c", "x", "-q", "-v", NULL}, "--quiet: prints less and --verbose more; give one of them"},
-    {{"--markdown", "-c", "x", NULL}, "--markdown: belongs to --help-config"},
     {{"--plan", "--schedule", "-c", "x", NULL}, "are answered one at a time"},
     {{"--profile", "--emulate-stage", "0", "-c", "x", NULL}, "are answered one at a time"},
-    {{"--completion", NULL}, "--completion: needs a value; write --completion bash|zsh"},
-    {{"--completion", "fish", NULL}, "--completion: fish is not one of bash|zsh"},
-    {{"--completion", "bas", NULL}, "--completion: bas is not one of bash|zsh"},
-    {{"--completion=bash|", NULL}, "--completion: bash| is not one of bash|zsh"},
 };
 
 static void every_wrong_command_line_is_refused(void **state) {

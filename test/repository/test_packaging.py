@@ -32,7 +32,7 @@ built_here = pytest.mark.skipif(BUILD not in (ROOT, ROOT / "build/release"), rea
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_version_is_one_everywhere(family):
     assert command(family, "--version").stdout.splitlines()[0] == f"train_{family} {VERSION}"
-    assert f'"version {VERSION}"' in command(family, "--man").stdout.splitlines()[0]
+    assert f'"version":"{VERSION}"' in command(family, "--help-config", "--json").stdout.splitlines()[0]
     others = subprocess.run(
         ["grep", "-rlF", f'"{VERSION}"', "Makefile", "make", "src", "scripts", "train_gpt.cu", "train_llama.cu"],
         cwd=ROOT,

@@ -130,11 +130,11 @@ def test_what_cannot_be_compared_is_reported(capsys, tmp_path):
         assert code == 1 and errors.count("\n") == 1 and errors.startswith("hf.py: ") and expected in errors, errors
 
     refused(
-        "rope_scaling is 'dynamic', which the trainers do not compute",
+        'rope_scaling is "dynamic", which is unsupported',
         rope_scaling={"rope_type": "dynamic", "factor": 8.0},
     )
-    refused("is of a mixtral, a mixture of experts (num_local_experts)", model_type="mixtral", num_local_experts=8)
-    refused("is of a gemma; the trainers know llama, mistral, qwen2, qwen3 and gpt2", model_type="gemma")
+    refused('model_type "mixtral" is a mixture of experts (num_local_experts)', model_type="mixtral", num_local_experts=8)
+    refused('model_type is "gemma"; family llama computes "llama", "mistral", "qwen2", "qwen3"', model_type="gemma")
     refused("attention_bias is set, which gives o_proj a bias too", attention_bias=True)
     refused("this model's is [120, 96]", hidden_size=96, num_attention_heads=12)
     refused(
