@@ -149,7 +149,9 @@ typedef struct DataConfig {
     char val[CONFIG_TEXT];                // a glob; empty: no validation
     int64_t val_every, val_batches;
     bool mixed_tokenizers;
-    char hellaswag[CONFIG_TEXT]; // an evaluation file; empty: none
+    int mask_documents, reset_positions; // 0: off, 1: on
+    int64_t end_of_text;                 // token that begins every document; -1: what the data say
+    char hellaswag[CONFIG_TEXT];         // an evaluation file; empty: none
     int64_t hellaswag_every;
 } DataConfig;
 
@@ -273,7 +275,8 @@ int64_t config_step_tokens(const Config *config);   // B * s
 // Return the sequences of a step, and those of the steps first + 1 to last; without train.batch_ramp B each.
 int64_t config_batch_at(const Config *config, int64_t step);
 int64_t config_samples(const Config *config, int64_t first, int64_t last);
-int64_t config_world(const Config *config); // p * t * d
+int64_t config_world(const Config *config);       // p * t * d
+bool config_uses_documents(const Config *config); // data.mask_documents or data.reset_positions is on
 // Returns the layers of virtual stage g of `virtual_stages`: those of parallel.layers if it lists that many, else an
 // even share; the remainder goes to virtual stages with neither embedding nor head.
 int64_t config_layers(const Config *config, int virtual_stages, int g);

@@ -43,6 +43,10 @@ int64_t config_layers(const Config *config, int virtual_stages, int g) {
     return even + (g < virtual_stages - 1 && g >= virtual_stages - 1 - rest);
 }
 
+bool config_uses_documents(const Config *config) {
+    return config->data.mask_documents != 0 || config->data.reset_positions != 0;
+}
+
 int config_attention(const Config *config, int stage) {
     const AttentionConfig *attention = &config->attention;
     return attention->modes_given > 1 ? attention->mode_of_stage[stage] : attention->mode;

@@ -11,7 +11,7 @@ static const char *const placement_words[] = {[PLACEMENT_LINEAR] = "linear", [PL
 static const char *const shard_words[] = {[SHARD_OFF] = "off", [SHARD_ON] = "on", [SHARD_AUTO] = "auto", NULL};
 static const char *const bpipe_words[] = {[BPIPE_OFF] = "off", [BPIPE_ON] = "on", [BPIPE_AUTO] = "auto", NULL};
 static const char *const group_words[] = {"half", NULL};
-static const char *const delay_words[] = {"auto", NULL};
+static const char *const auto_words[] = {"auto", NULL};
 static const char *const overlap_words[] = {[OVERLAP_AUTO] = "auto",
                                             [OVERLAP_OFF] = "off",
                                             [OVERLAP_ON] = "on",
@@ -34,6 +34,7 @@ static const char *const decay_words[] = {
 static const char *const precision_words[] = {[PRECISION_FP32] = "fp32", [PRECISION_BF16] = "bf16", NULL};
 static const char *const changed_words[] = {[CHANGED_REFUSE] = "refuse", [CHANGED_ACCEPT] = "accept", NULL};
 static const char *const checksum_words[] = {[CHECKSUM_OFF] = "off", [CHECKSUM_ON] = "on", NULL};
+static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", NULL};
 
 // The columns that every key of a type has are positional, and the meaning is the last of them. Rarer columns follow it
@@ -147,7 +148,7 @@ const ConfigKey config_keys[] = {
     INT(schedule, group, "auto", 1, 65536, "gis: microbatches in a row on one chunk; auto: p, half: ceil(p/2)",
         .zero_word = "auto", .words = group_words),
     INT(schedule, delay, "auto", 0, 65536, "zb-d: microbatches by which weight gradients come later; auto: p-1",
-        .words = delay_words),
+        .words = auto_words),
     WORD(schedule, split_backward, "auto", split_words,
          "compute weight gradients after the input's has left; auto: on GPUs where that pays"),
     TEXT(schedule, file, "", "run the schedule in this file, see docs/schedules.md; empty: the one named"),
@@ -207,6 +208,10 @@ const ConfigKey config_keys[] = {
     INT(data, val_every, "0", 0, MAX_COUNT, "steps between validations; 0: none"),
     INT(data, val_batches, "8", 1, MAX_COUNT, "batches in one validation"),
     BOOL(data, mixed_tokenizers, "false", "allow data of different tokenizers in one run"),
+    WORD(data, mask_documents, "off", switch_words, "attention sees only the tokens of its own document"),
+    WORD(data, reset_positions, "off", switch_words, "positions count from the beginning of the document"),
+    INT(data, end_of_text, "auto", 0, MAX_LENGTH, "the token that begins every document; auto: from the data's kind",
+        .words = auto_words),
     TEXT(data, hellaswag, "", "evaluation file to choose completions from, see docs/watching.md; empty: none"),
     INT(data, hellaswag_every, "0", 0, MAX_COUNT, "steps between such evaluations; 0: none"),
 

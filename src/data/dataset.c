@@ -287,6 +287,14 @@ const SideFile *dataset_side(const Dataset *dataset, int index) {
     return side->vocab == 0 ? NULL : side;
 }
 
+// Shards of llm.c begin every document with token 50256 (GPT-2 kind) or 128000 (Llama-3 kind); those of bytes with 256.
+int64_t dataset_end_of_text(const Dataset *dataset) {
+    const Shard *first = &dataset->shards[0];
+    if (dataset->side.vocab != 0) return dataset->side.eot;
+    int64_t token = first->width == 4 ? 128000 : dataset->vocab == 257 ? 256 : 50256;
+    return first->begin == HEADER_BYTES && token < dataset->vocab ? token : -1;
+}
+
 // ---- reading --------------------------------------------------------------------------------------------------------
 
 // Returns the last shard that begins at or before the sample. That is never a shard too short for a sample, because the

@@ -32,6 +32,9 @@ int dataset_shards(const Dataset *dataset);
 // Returns the side file of the shards (index 0), or the first that names another tokenizer (index 1). NULL: none.
 const SideFile *dataset_side(const Dataset *dataset, int index);
 
+// Returns the token that begins every document: the side file's, or that of llm.c's shards. -1: unknown.
+int64_t dataset_end_of_text(const Dataset *dataset);
+
 // Extends `raw`, a checksum (crc64.h), by the identity of the data: of each shard, in order, the number of its tokens
 // and its first and last 64 KiB. Names do not count. -1 with err if a shard cannot be read.
 int dataset_identify(const Dataset *dataset, const Crc64 *crc, uint64_t *raw, Error *err);

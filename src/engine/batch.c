@@ -1,5 +1,5 @@
-// Tokens of a step, see batch.h. Every rank computes from the step's number alone which samples are its own; only ranks
-// with the embedding or the head read and upload them.
+// Tokens of a step, see batch.h. Every rank computes from the step's number alone which samples are its own. Ranks with
+// the embedding or the head read and upload them; if documents matter, all ranks read them.
 #include "batch.h"
 #include "base/alloc.h"
 
@@ -8,7 +8,7 @@
 
 int64_t batch_bytes(const Config *config, const StageShape *at) {
     int64_t losses = at->last ? config_microbatches(config) : 0;
-    return (2 + losses) * at->shape.rows * (int64_t)sizeof(int32_t);
+    return (2 + losses + (config_uses_documents(config) ? 1 : 0)) * at->shape.rows * (int64_t)sizeof(int32_t);
 }
 
 void batch_create(Batch *batch, Stage *stage, int data_rank) {
@@ -18,11 +18,14 @@ void batch_create(Batch *batch, Stage *stage, int data_rank) {
     batch->data_rank = data_rank;
     batch->tokens = xmalloc((size_t)rows * sizeof *batch->tokens);
     batch->targets = xmalloc((size_t)rows * sizeof *batch->targets);
+    batch->places = stage->places == NULL ? NULL : xmalloc((size_t)rows * sizeof *batch->places);
+    batch->end_of_text = -1;
 }
 
 void batch_destroy(Batch *batch) {
     free(batch->tokens);
     free(batch->targets);
+    free(batch->places);
     memset(batch, 0, sizeof *batch);
 }
 
@@ -42,10 +45,18 @@ static int batch_fetch_(const Batch *batch, const Source *source, int64_t positi
     return blend_fetch(source->training, batch->config->train.seed, position, inputs, targets, b, err);
 }
 
+// Counts each token's place in its document: a document begins with a sequence and with each end-of-text token.
+static void batch_places_(Batch *batch) {
+    int64_t b = batch->stage->at.shape.batch, rows = batch->stage->at.shape.rows;
+    for (int64_t i = 0; i < rows; i++)
+        batch->places[i] = i < b || batch->tokens[i] == batch->end_of_text ? 0 : batch->places[i - b] + 1;
+}
+
 // Loads and uploads a batch. `first`: position of its first sequence, over all data ranks.
 static int batch_load_(Batch *batch, const Source *source, int64_t first, Error *err) {
     Stage *stage = batch->stage;
-    if (!stage->at.first && !stage->at.last) return 0;
+    stage->documents = batch->places != NULL && source->evaluation == NULL; // a row of an evaluation is one document
+    if (!stage->at.first && !stage->at.last && !stage->documents) return 0;
     int64_t b = stage->at.shape.batch, rows = stage->at.shape.rows;
     int64_t position = first + batch->data_rank * stage->microbatches * b;
     for (int64_t i = 0; i < stage->microbatches; i++) {
@@ -55,6 +66,9 @@ static int batch_load_(Batch *batch, const Source *source, int64_t first, Error 
         Backend *be = stage->be;
         if (stage->at.first) be->upload(be, stage->tokens + i * rows, batch->tokens, rows * 4);
         if (stage->at.last) be->upload(be, stage->targets + i * rows, batch->targets, rows * 4);
+        if (!stage->documents) continue;
+        batch_places_(batch);
+        be->upload(be, stage->places + i * rows, batch->places, rows * 4);
     }
     return 0;
 }

@@ -12,6 +12,8 @@ typedef struct Batch {
     int data_rank;
     int64_t first_step, first_sample; // step first_step + 1 begins with this sample
     int32_t *tokens, *targets;        // (rows) of one microbatch on the host
+    int32_t *places;                  // (rows) each token's place in its document; NULL unless the stage has places
+    int64_t end_of_text;              // token that begins a document; -1: a sequence is one document
 } Batch;
 
 // Returns the bytes of host memory on a rank: a microbatch on its way to the device, and a step's losses on the way
@@ -27,8 +29,8 @@ void batch_seek(Batch *batch, int64_t step, int64_t samples);
 int64_t batch_position(const Batch *batch, int64_t step);
 
 // Uploads a training step: the B samples of the shuffled order from batch_position(step - 1) on. Data rank r takes the
-// r-th of d equal runs of them, microbatch by microbatch. Inputs go to the first stage, targets to the last; other
-// stages need nothing.
+// r-th of d equal runs of them, microbatch by microbatch. Inputs go to the first stage, targets to the last, and with
+// data.mask_documents or data.reset_positions the tokens' places in their documents to all.
 int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err);
 
 // Uploads validation batch 0, 1, ...: sequences [batch*B, (batch+1)*B) in file order.

@@ -166,8 +166,9 @@ static int64_t staged_bytes_(const Config *config, const StageShape *at, const S
     return config->hardware.share_gpu && !at->own_sums ? sums_layout(&workspaces, NULL, &shape, tensors) : 0;
 }
 
-static int64_t data_bytes_(const StageShape *at, int64_t microbatches) {
-    return memory_round(microbatches * at->shape.rows * 4) * ((at->first ? 1 : 0) + (at->last ? 2 : 0));
+static int64_t data_bytes_(const StageShape *at, const Config *config) {
+    int arrays = (at->first ? 1 : 0) + (at->last ? 2 : 0) + (config_uses_documents(config) ? 1 : 0);
+    return memory_round(config_microbatches(config) * at->shape.rows * 4) * arrays;
 }
 
 void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
@@ -178,7 +179,7 @@ void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const 
     Layout workspace = {NULL, 0}, head = {NULL, 0};
     bytes->bytes[MEMORY_WORKSPACE] += layout_workspace_(&stage, &workspace);
     bytes->bytes[MEMORY_HEAD] += layout_head_(&stage, &head);
-    bytes->bytes[MEMORY_DATA] += data_bytes_(at, config_microbatches(config));
+    bytes->bytes[MEMORY_DATA] += data_bytes_(at, config);
     StageTensors tensors;
     layout_tensors_(&tensors, table, at, config, 0);
     tensors_bytes(&tensors, bytes);
@@ -244,6 +245,9 @@ static int allocate_data_(Stage *stage, Error *err) {
     int64_t bytes = memory_round(stage->most_microbatches * stage->at.shape.rows * 4);
     if (stage->at.first && (stage->tokens = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "tokens", err)) == NULL)
         return -1;
+    if (config_uses_documents(stage->config) &&
+        (stage->places = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "places in documents", err)) == NULL)
+        return -1;
     if (!stage->at.last) return 0;
     if ((stage->targets = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "targets", err)) == NULL) return -1;
     if ((stage->losses = (float *)be->allocate(be, MEMORY_DATA, bytes, "losses", err)) == NULL) return -1;
@@ -283,6 +287,7 @@ void stage_destroy(Stage *stage) {
     stage_release_(stage->be, MEMORY_DATA, stage->tokens, bytes);
     stage_release_(stage->be, MEMORY_DATA, stage->targets, bytes);
     stage_release_(stage->be, MEMORY_DATA, stage->losses, bytes);
+    stage_release_(stage->be, MEMORY_DATA, stage->places, bytes);
     const Shape *s = &stage->at.shape;
     if (stage->op_workspace != NULL) stage->be->use_workspace(stage->be, NULL, s->shard_rows, s->hidden, &s->attention);
     if (stage->sums_memory != NULL) {
@@ -326,6 +331,13 @@ static LayerOutput layer_output_(const StageChunk *chunk, int64_t layer) {
     return layer + 1 < chunk->recomputed ? LAYER_WRITES : LAYER_LEAVES;
 }
 
+static void use_places_(Stage *stage, int64_t microbatch) {
+    const DataConfig *data = &stage->config->data;
+    const int32_t *places = stage->documents ? stage->places + microbatch * stage->at.shape.rows : NULL;
+    stage->pass.documents = data->mask_documents ? places : NULL;
+    stage->pass.positions = data->reset_positions ? places : NULL;
+}
+
 int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
                   float scale, Error *err) {
     Pass *pass = &stage->pass;
@@ -333,6 +345,7 @@ int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, con
     const StageChunk *here = &at->chunk[chunk];
     int64_t tokens = microbatch * at->shape.rows;
     pass->err = err;
+    use_places_(stage, microbatch);
     // The last chunk's output goes to the end of its bundle, where the head turns it into its own gradient.
     void *final = here->last ? layer_bundle_(stage, here, bundle, here->layers) : output;
     void *begin = here->layers > 0 ? bundle : final;
@@ -368,6 +381,7 @@ int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, co
     const StageChunk *here = &at->chunk[chunk];
     pass->err = err;
     pass->split = split;
+    use_places_(stage, microbatch);
     void *dx = here->first ? stage->gradient : output, *end = layer_bundle_(stage, here, bundle, here->layers);
     if (!here->last) block_keep(pass, end, input, at->message_bytes);
     stage->be->copy(stage->be, STREAM_COMPUTE, dx, here->last ? end : input, at->message_bytes);

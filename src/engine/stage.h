@@ -53,6 +53,8 @@ typedef struct Stage {
     void *recomputed;          // one layer's part of a bundle, for recomputed layers; NULL: no layer is recomputed
     void *gradient;            // (shard_rows, hidden): the running gradient of the first chunk, which sends no gradient
     int32_t *tokens, *targets; // (most_microbatches, rows) on the device; with the embedding, with the head
+    int32_t *places;           // as large: each token's place in its document; NULL if documents do not matter
+    bool documents;            // places are filled; false: every sequence is one document
     float *losses;             // (most_microbatches, rows), if it has the head
     int64_t microbatches, most_microbatches; // of the current step; of the run, which is what memory is for
     // Called when the gradients of a layer's tensors are complete: in the last microbatch's backward, or in its

@@ -104,6 +104,8 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     const AttentionConfig *a = &config->attention;
     AttentionShape attention = {
         b, s, m->heads / t, m->kv_heads / t, dim, config_attention(config, stage), a->softmax, a->deterministic, NULL};
+    if (config->data.mask_documents && attention.mode == ATTENTION_FLASH && !be->own_sums)
+        attention.mode = ATTENTION_RECOMPUTE; // cuDNN's workspace would grow with documents (test_cudnn.py)
     shape_places_(shape, model, m);
     shape->batch = b;
     shape->seq = s;

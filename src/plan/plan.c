@@ -188,6 +188,10 @@ int64_t plan_host_bytes(const PlanStage *stage) {
 // Says in a clause how reproducible flash attention is. Only a GPU's backend holds memory of its own.
 static const char *flash_clause_(const Config *config, const Backend *be) {
     AttentionShape shape = {.deterministic = config->attention.deterministic};
+    bool flash = false;
+    for (int s = 0; s < config->parallel.pipeline; s++) flash |= config_attention(config, s) == ATTENTION_FLASH;
+    if (flash && config->data.mask_documents && !be->own_sums)
+        return " (flash becomes recompute: cuDNN's flash attention has no affordable mask between documents)";
     if (config->attention.mode != ATTENTION_FLASH || be->element != 2 || be->own_bytes == 0) return "";
     if (be->capability == 0 && shape.deterministic == DETERMINISTIC_AUTO)
         return ", deterministic from compute capability 9.0 on";

@@ -65,6 +65,7 @@ typedef struct Run {
     Blend *train;
     Dataset *val;
     Evaluation *hellaswag; // NULL: none
+    int64_t end_of_text;   // token that begins a document, where documents matter
     Batch batch;
     StepGuard step_guard;   // the same on all ranks
     Metrics *metrics;       // rank 0
@@ -194,6 +195,9 @@ int run_open_validation(const Config *config, Dataset **val, Error *err);
 // Logs what is worth knowing about the data: how far each source of a blend goes, and data sets of different
 // tokenizers.
 void run_tell_data(const Run *run);
+
+// Finds the token that begins documents, if data.mask_documents or data.reset_positions needs it. -1 with err: unknown.
+int run_find_end_of_text(Run *run, Error *err);
 
 // ---------------------------------------------------------------- --verbose What was detected and chosen, and how long
 // each phase of the start takes. Rank 0 reports, except what each evicting stage chose for itself.

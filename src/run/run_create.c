@@ -399,7 +399,8 @@ static int open_files_(Run *run, const RunAsk *ask, Error *err) {
     if (ask->generate != NULL) return 0;
     int opened = ask->validate ? run_open_validation(run->config, &run->val, err)
                                : run_open_data(run->config, &run->train, &run->val, err);
-    if (opened != 0 || run_open_evaluation(run->config, ask->validate, &run->hellaswag, err) != 0) return -1;
+    if (opened != 0 || run_find_end_of_text(run, err) != 0) return -1;
+    if (run_open_evaluation(run->config, ask->validate, &run->hellaswag, err) != 0) return -1;
     int64_t left_out = run->hellaswag == NULL ? 0 : evaluation_left_out(run->hellaswag);
     if (left_out == 0 || world_rank(run->world) > 0) return 0;
     Log all = log_of_all(run->log);
@@ -491,6 +492,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     details_phase(&details, "schedule, plan and memory checked");
     if (create_stage_(run, err) != 0) return -1;
     batch_create(&run->batch, &run->stage, run->at.data);
+    run->batch.end_of_text = run->end_of_text;
     details_collectives(&details, run);
     details_bundles(run);
     details_phase(&details, "memory allocated, weights drawn");

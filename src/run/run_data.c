@@ -47,6 +47,23 @@ int run_open_validation(const Config *config, Dataset **val, Error *err) {
     return *val == NULL ? -1 : 0;
 }
 
+int run_find_end_of_text(Run *run, Error *err) {
+    const Config *config = run->config;
+    run->end_of_text = config->data.end_of_text;
+    if (!config_uses_documents(config) || run->end_of_text >= 0) return 0;
+    int sources = run->train == NULL ? 0 : blend_sources(run->train);
+    for (int i = 0; i < sources + (run->val != NULL); i++) {
+        const Dataset *dataset = i < sources ? blend_source(run->train, i) : run->val;
+        int64_t token = dataset_end_of_text(dataset);
+        if (token < 0 || (i > 0 && token != run->end_of_text))
+            return config_error(config, "data.end_of_text", err, "%s; set it to the token that begins every document",
+                                token < 0 ? "the data do not say which token it is"
+                                          : "the data sets begin their documents with different tokens");
+        run->end_of_text = token;
+    }
+    return 0;
+}
+
 void run_tell_data(const Run *run) {
     Log all = log_of_all(run->log);
     blend_tell(run->train, config_samples(run->config, 0, run->config->train.steps), &all);

@@ -110,6 +110,7 @@ static int sampler_forward_(Run *run, Error *err) {
     Stage *stage = &run->stage;
     EngineRun unused;
     fill_window_(run->sampler, &stage->at.shape);
+    stage->documents = false;
     if (stage->at.first) stage->be->upload(stage->be, stage->tokens, run->sampler->window, stage->at.shape.rows * 4);
     return engine_run(run->engine, "sample", run->sampler->list, 0.0f, &unused, err);
 }

@@ -4,6 +4,7 @@ transformers is looked for in .deps/transformers, where scripts/install_deps.sh 
 packages.
 """
 
+import functools
 import json
 import os
 import shutil
@@ -101,6 +102,33 @@ def test_transformers_computes_the_same_loss(trained):
     written = "Llama" if trained.name == "mistral" else architecture(trained.name)
     assert type(model).__name__ == f"{written}{'LMHeadModel' if trained.name == 'gpt' else 'ForCausalLM'}"
     assert loss_of(model, trained.rows) == pytest.approx(trained.loss, abs=1e-4)
+
+
+def loss_by_documents(model, rows, start):
+    """The mean loss with a block-diagonal mask and positions that begin anew at each `start` token."""
+    inputs = rows[:, :-1]
+    places = torch.arange(inputs.shape[1]).expand_as(inputs)
+    begins = torch.where((inputs == start) | (places == 0), places, 0).cummax(1).values
+    same = (begins[:, :, None] == begins[:, None, :]) & (places[:, :, None] >= places[:, None, :])
+    mask = torch.zeros(same.shape).masked_fill(~same, torch.finfo(torch.float32).min)[:, None]
+    for name, module in model.named_modules():  # GPT-2's own argument takes no mask of two dimensions
+        if name.endswith((".attn", ".self_attn")):
+            masked = lambda forward, *args, **more: forward(*args, **more | {"attention_mask": mask})
+            module.forward = functools.partial(masked, module.forward)
+    with torch.no_grad():
+        logits = model(inputs, position_ids=places - begins).logits.float()
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).item()
+
+
+def test_transformers_computes_the_same_loss_of_documents(trained):
+    model = transformers.AutoModelForCausalLM.from_pretrained(trained.saved, attn_implementation="eager").eval()
+    keys = {"data.mask_documents": "on", "data.reset_positions": "on", "data.end_of_text": 10}
+    command, _ = trained.prepare(trained.val, keys, {"train.global_batch": 16}, layout(b=8))
+    arguments = ["--resume", trained.saved, "--validate", "--json"]
+    ended = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True)
+    expected = loss_by_documents(model, trained.rows, 10)
+    assert json.loads(ended.stdout)["loss"] == pytest.approx(expected, abs=1e-4)
+    assert abs(expected - trained.loss) > 1e-2
 
 
 def next_tokens(trained, folder, row, *changes):

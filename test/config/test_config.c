@@ -279,6 +279,7 @@ static const char defaults[] =
     "\"beta2\":0.95,\"eps\":1e-08,\"grad_clip\":1,\"precision\":\"fp32\",\"max_restarts\":0,\"peer_timeout_s\":10,"
     "\"timeout_s\":600,\"skip_bad_steps\":0,\"skip_outlier_z\":0},"
     "\"data\":{\"train\":\"x.bin\",\"val\":\"\",\"val_every\":0,\"val_batches\":8,\"mixed_tokenizers\":false,"
+    "\"mask_documents\":\"off\",\"reset_positions\":\"off\",\"end_of_text\":\"auto\","
     "\"hellaswag\":\"\",\"hellaswag_every\":0},"
     "\"sample\":{\"every\":0,\"prompt\":\"\",\"tokens\":100,\"count\":1,\"temperature\":0.8,\"top_k\":0,"
     "\"seed\":1337,\"tokenizer\":\"\"},"

@@ -39,6 +39,7 @@ def case(family, *options, **environment):
 
 BPIPE = ("parallel.pipeline=4", "schedule.bpipe=on")
 WIDE = ("parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true")
+DOCUMENTS = ("data.mask_documents=on", "data.reset_positions=on", "data.end_of_text=0")
 APART = {"VIRTUAL_NODES": "2"}
 ONE_GPU = {"VIRTUAL_GPUS": "1"}
 
@@ -111,6 +112,8 @@ CASES = {
         "llama", "parallel.pipeline=2", "attention.mode=[none, flash]", "train.precision=bf16"
     ),
     "attention in separate passes": case("gpt", "attention.mode=none", "attention.softmax=unfused"),
+    "documents": case("gpt", *BPIPE, *DOCUMENTS),
+    "documents on two tensor ranks in bf16": case("llama", *WIDE, *DOCUMENTS, "train.precision=bf16"),
     "layers recomputed": case("llama", "parallel.pipeline=2", "schedule.recompute_layers=1"),
     "checksums of all that travels": case("llama", *BPIPE, "parallel.tensor=2", "comm.checksum=on"),
     "checksums between nodes": case("gpt", *BPIPE, "parallel.data=2", "comm.checksum=on", **APART),
