@@ -1,4 +1,4 @@
-// What operations on an NVIDIA GPU need beside their operands, so that a plan for GPUs can be made where there is none.
+// The memory that operations on an NVIDIA GPU need in addition to their operands. A plan for GPUs needs no GPU for it.
 #ifndef ATTENTION_SCRATCH_H
 #define ATTENTION_SCRATCH_H
 
@@ -13,8 +13,8 @@ enum {
     CUDA_LENT_PAGE = 2 << 20,  // memory that another process maps is taken in whole pages
 };
 
-// Returns the workspace of cuDNN's flash attention, the larger of forward and backward, exact to the byte: what cuDNN
-// 9.19 asks for on a GPU of compute capability 8.x, 9.x and 10.x (80, 90, 100). On 80 and 90 a deterministic backward
+// Returns the workspace of cuDNN's flash attention, the larger of forward and backward, exact to the byte: cuDNN 9.19
+// asks for it on a GPU of compute capability 8.x, 9.x and 10.x (80, 90, 100). On 80 and 90 a deterministic backward
 // takes the gradient of the probabilities, as large as all scores in 16 bits. test/cuda/test_cudnn.py asks cuDNN and
 // compares.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability);
@@ -27,9 +27,9 @@ static inline bool attention_flash_deterministic(const AttentionShape *shape, in
 
 // Returns the scratch of attention in bytes, the larger of forward and backward; element: bytes of one activation.
 // `none` and `recompute` process the sequences of a microbatch one by one: `none` holds the gradient of one sequence's
-// probabilities beside what is stored, `recompute` the probabilities too, and an unfused softmax holds them in fp32. If
-// cuDNN asks for more at start-up, more is allocated then. capability: 80, 90 or 100; 0 if the GPU is not known, which
-// counts the largest of the three.
+// probabilities in addition to the stored ones, `recompute` the probabilities too, and an unfused softmax holds them in
+// fp32. If cuDNN asks for more at start-up, more is allocated then. capability: 80, 90 or 100; 0 if the GPU is not
+// known, which counts the largest of the three.
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element, int capability);
 
 // Returns whether scale, mask and softmax of `none` and `recompute` run as one kernel. SOFTMAX_MEGATRON follows

@@ -61,7 +61,7 @@ typedef struct RopeTable {
 
 // One parameter tensor as the optimizer sees it, on this rank.
 typedef struct AdamwTensor {
-    void *weight;  // run precision; what the model reads
+    void *weight;  // in the run's precision; the model reads it
     float *master; // fp32 copy, or NULL if weight itself is fp32
     float *m, *v;  // moments
     float *gradient;
@@ -75,7 +75,7 @@ typedef struct AdamwStep {
     int64_t step;          // 1 at the first update: bias correction
 } AdamwStep;
 
-// What another process of this host needs to reach memory allocated here, as plain bytes that can be sent to it.
+// A handle with which another process of this host reaches memory allocated here, as plain bytes that can be sent.
 typedef struct Loan {
     unsigned char handle[96];
 } Loan;
@@ -152,7 +152,7 @@ struct Backend {
     // Returns -1 with err if the device is known to have failed; waits for nothing. All events of such a device count
     // as passed. NULL: it cannot fail.
     int (*check)(Backend *, Error *err);
-    // Names what the host queues until range_end, for profilers. NULL if there is no profiler.
+    // Names the operations that the host queues until range_end, for profilers. NULL if there is no profiler.
     void (*range_begin)(Backend *, const char *name);
     void (*range_end)(Backend *);
 

@@ -1,5 +1,5 @@
-// What memory is for. Every allocation on a device names a category; the plan counts in the same categories, so that
-// planned and allocated bytes can be compared line by line.
+// The purposes of memory. Every allocation on a device names a category; the plan counts in the same categories, so
+// that planned and allocated bytes can be compared line by line.
 #ifndef MEMORY_H
 #define MEMORY_H
 
@@ -9,7 +9,7 @@
 __BEGIN_DECLS
 
 typedef enum MemoryCategory {
-    MEMORY_WEIGHTS,    // the layers': what the matrix products read, in the run's precision
+    MEMORY_WEIGHTS,    // of the layers, read by the matrix products, in the run's precision
     MEMORY_GRADIENTS,  // the layers', fp32
     MEMORY_MASTERS,    // fp32 copies of the layers' weights; none if the precision is fp32
     MEMORY_OPTIMIZER,  // AdamW's two moments of the layers, fp32
@@ -23,7 +23,7 @@ typedef enum MemoryCategory {
     MEMORY_CATEGORIES
 } MemoryCategory;
 
-// Bytes by category: what a plan predicts, or what a backend holds at the moment.
+// Bytes by category: predicted by a plan, or held by a backend at the moment.
 typedef struct MemoryBytes {
     int64_t bytes[MEMORY_CATEGORIES];
 } MemoryBytes;

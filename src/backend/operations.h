@@ -50,9 +50,9 @@ OPERATION(void, swiglu_backward, void *dgate_up, const void *dout, const void *g
 // direction +1 forward, -1 backward (the transposed rotation).
 OPERATION(void, rope, void *qkv, const AttentionShape *shape, const RopeTable *table, const int32_t *positions,
           int direction);
-// RMSNorm over every query head, weights wq (head_dim), and every key head, weights wk, of qkv in place. `kept`
-// (rows, (heads + kv_heads) * head_dim) receives what was normalized, for the backward, which replaces the gradient
-// of the norms' outputs in dqkv by that of their inputs; dwq, dwk +=.
+// RMSNorm over every query head, weights wq (head_dim), and every key head, weights wk, of qkv in place. `kept` (rows,
+// (heads + kv_heads) * head_dim) receives the normalized values for the backward, which replaces the gradient of the
+// norms' outputs in dqkv by that of their inputs; dwq, dwk +=.
 OPERATION(void, heads_norm_forward, void *qkv, void *kept, const void *wq, const void *wk, const AttentionShape *shape,
           double eps);
 OPERATION(void, heads_norm_backward, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,

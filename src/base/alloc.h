@@ -1,8 +1,8 @@
 // Small allocations on the host: lists, tables, lines of text. If one fails, the program ends with one message printed
 // in one place, so that callers need no error path for it.
 //
-// What can be large (activation slots, device memory, the copy of a checkpoint, a file whose header names its size)
-// keeps its own error, which names the bytes and the remedy.
+// Allocations that can be large (activation slots, device memory, the copy of a checkpoint, a file with a size in its
+// header) keep an error of their own, which names the bytes and the remedy.
 #ifndef ALLOC_H
 #define ALLOC_H
 

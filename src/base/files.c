@@ -1,5 +1,5 @@
 // Opening, reading and writing of files whose contents or paths come from the user. Every open is non-blocking and
-// checks what was opened, because a path may name a pipe without a writer, a device or a directory.
+// checks the kind of the opened file, because a path may name a pipe without a writer, a device or a directory.
 #include "files.h"
 #include "alloc.h"
 

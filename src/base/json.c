@@ -231,7 +231,7 @@ static int parse_key_(Parser *parser, JsonValue *member) {
     return 0;
 }
 
-// Reads what arrays and objects have in common: entries, commas and the closing bracket.
+// Reads the entries, commas and closing bracket of an array or an object.
 static int parse_entries_(Parser *parser, JsonValue *value, char closing) {
     JsonValue **link = &value->first;
     parser->at++;

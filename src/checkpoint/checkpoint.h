@@ -1,11 +1,11 @@
 // Checkpoints: saving while training goes on, and resuming from one with any other layout of ranks.
 //
-// Saving. At a step's end every rank copies what it will write into host memory; training waits only for this copy. A
-// thread of each rank then writes the rank's parts into files that are split by layer (checkpoint_layout.h), at their
-// offsets, so no rank ever gathers a model. Ranks that share a file add up its checksum without reading it again
-// (crc64.h). The threads never communicate: at every step's end the ranks ask whether all threads are done, and then
-// rank 0's thread writes the manifest and gives the directory its name (checkpoint_files.h). If something fails, the
-// run says so and training goes on; the next checkpoint is a new attempt.
+// Saving. At a step's end every rank copies its part into host memory; training waits only for this copy. A thread of
+// each rank then writes the rank's parts into files that are split by layer (checkpoint_layout.h), at their offsets, so
+// no rank ever gathers a model. Ranks that share a file add up its checksum without reading it again (crc64.h). The
+// threads never communicate: at every step's end the ranks ask whether all threads are done, and then rank 0's thread
+// writes the manifest and gives the directory its name (checkpoint_files.h). If something fails, the run says so and
+// training goes on; the next checkpoint is a new attempt.
 //
 // Loading. Ranks share the work of checking every byte, then each reads the parts it holds.
 #ifndef CHECKPOINT_H
@@ -45,12 +45,12 @@ int64_t checkpoint_buffer_bytes(const Config *config);
 // *checkpoint to NULL if checkpoint.dir is empty. -1 with err, also if another run holds the lock for some seconds;
 // checkpoint_destroy in both cases.
 int checkpoint_lock(Checkpoint **checkpoint, const Config *config, World *world, bool make, Error *err);
-// Creates and locks checkpoint.dir if it did not exist, removes what an earlier run left half written in it, and
-// allocates the copy. Accepts NULL. from: where the run continues. If that is in checkpoint.dir, the checkpoints there
-// are this run's and count towards checkpoint.keep; otherwise a new run begins. Checkpoints of another run are removed
-// only if checkpoint.overwrite says so, and then only after this run's first one is complete. -1 with err.
+// Creates and locks checkpoint.dir if it did not exist, removes half-written files of an earlier run, and allocates the
+// copy. Accepts NULL. from: where the run continues. If that is in checkpoint.dir, the checkpoints there are this run's
+// and count towards checkpoint.keep; otherwise a new run begins. Checkpoints of another run are removed only if
+// checkpoint.overwrite says so, and then only after this run's first one is complete. -1 with err.
 int checkpoint_create(Checkpoint *checkpoint, Stage *stage, const ResumePoint *from, const Log *log, Error *err);
-// Ends a write in progress; the next run removes what is not complete.
+// Ends a write in progress; the next run removes the incomplete files.
 void checkpoint_destroy(Checkpoint *checkpoint);
 
 // All of these are collective and accept NULL for no checkpoints. -1 with err only if ranks cannot reach each other: a
@@ -69,10 +69,10 @@ int64_t checkpoint_saved(const Checkpoint *checkpoint);
 
 // --- loading
 
-// Resumes from `dir`, a checkpoint or a directory of checkpoints, of which it takes the newest that is whole. Says
-// which one it took, and what is wrong with newer ones. found is false if there is no complete one: training starts at
-// step 0. -1 with err if there are only damaged ones, if it is another model's, or if a tensor is missing. if_any:
-// errors name --resume-if-any instead of --resume. Call checkpoint_check_resume first.
+// Resumes from `dir`, a checkpoint or a directory of checkpoints, of which it takes the newest intact one. Says which
+// one it took, and why it skipped newer ones. found is false if there is no complete one: training starts at step 0. -1
+// with err if there are only damaged ones, if it is another model's, or if a tensor is missing. if_any: errors name
+// --resume-if-any instead of --resume. Call checkpoint_check_resume first.
 int checkpoint_resume(ResumePoint *point, const char *dir, bool if_any, Stage *stage, World *world, const Log *log,
                       Error *err);
 

@@ -1,5 +1,5 @@
-// Checkpoints as directories: names, locks, publishing and removing. The manifest is in checkpoint_manifest.c, what a
-// folder of checkpoints holds in checkpoint_list.c. Every directory is opened without following links and written below
+// Checkpoints as directories: names, locks, publishing and removing. The manifest is in checkpoint_manifest.c, the list
+// of checkpoints in a folder in checkpoint_list.c. Every directory is opened without following links and written below
 // its descriptor, so that a name cannot be exchanged for another user's link meanwhile.
 #include "checkpoint_files.h"
 

@@ -56,7 +56,7 @@ struct JsonValue;
 int run_id_read(uint64_t *run, const struct JsonValue *root);
 
 int manifest_write(const Manifest *manifest, const Crc64 *crc, const char *dir, Error *err);
-// Reads a manifest. -1 with err that says what is wrong: missing, torn, changed. manifest_free in both cases.
+// Reads a manifest. -1 with err that gives the reason: missing, torn, changed. manifest_free in both cases.
 int manifest_read(Manifest *manifest, const Crc64 *crc, const char *dir, Error *err);
 void manifest_free(Manifest *manifest);
 // Reads the files first, first + step, ... in several threads and compares their sizes and checksums. -1 with err that
@@ -102,10 +102,10 @@ typedef struct CheckpointName {
 // by step. A directory that does not exist has none.
 int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, int64_t *count, Error *err);
 // Removes the complete checkpoints of `run` that `config` does not keep, and never the one called `newest`. With
-// config->overwrite removes those of other runs too. What cannot be removed stays.
+// config->overwrite removes those of other runs too. A checkpoint that cannot be removed stays.
 int checkpoint_prune(const CheckpointConfig *config, const Crc64 *crc, uint64_t run, const char *newest);
-// Removes what an earlier run left half written or half removed. A checkpoint that was being replaced gets its name
-// back unless the new one is complete.
+// Removes files that an earlier run left half written or half removed. A checkpoint that was being replaced gets its
+// name back unless the new one is complete.
 void checkpoint_sweep(const char *dir);
 void directory_remove(const char *path);
 

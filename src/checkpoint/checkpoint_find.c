@@ -1,4 +1,4 @@
-// Looks at what a start finds on the disk before anything is loaded or written. These functions only read, so the
+// Inspects the checkpoints on the disk before a start loads or writes anything. These functions only read, so the
 // process that starts the ranks can call them too, and a slip on the command line is answered at once.
 #include "checkpoint_find.h"
 
@@ -17,7 +17,7 @@ static bool find_has_(const char *dir, const char *name) {
     return path_join(path, dir, name, NULL) == 0 && access(path, F_OK) == 0;
 }
 
-// --- what a directory offers
+// --- the checkpoints that a directory offers
 
 // Returns the first complete checkpoint that belongs to another run than the newest's; -1: all are of one run.
 static int64_t first_of_another_run_(const Candidates *candidates) {

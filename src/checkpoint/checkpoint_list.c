@@ -1,5 +1,5 @@
-// What a folder of checkpoints holds: lists them by what their manifests say, removes old ones, and removes what a
-// killed run left half done.
+// The checkpoints of a folder: lists them from their manifests, and removes old ones and the half-written files of a
+// killed run.
 #include "checkpoint_files.h"
 #include "base/alloc.h"
 

@@ -213,7 +213,7 @@ static bool lists_(const Manifest *manifest, const char *name) {
     return false;
 }
 
-// A manifest can be resealed by hand; its checksum then says nothing about what it leaves out.
+// A manifest can be resealed by hand; its checksum then says nothing about missing entries.
 static int check_manifest_(const Manifest *manifest, const TrainingState *state, const char *dir, Error *err) {
     const char *const small[] = {CHECKPOINT_CONFIG, CHECKPOINT_TRAINING};
     for (int i = 0; i < 2; i++)
@@ -290,7 +290,7 @@ static int candidate_path_(char path[CHECKPOINT_PATH], const Candidates *candida
     return world_broadcast(world, 0, path, CHECKPOINT_PATH, err);
 }
 
-// Says what to do if every checkpoint is damaged. In checkpoint.dir a run without --resume would be refused, unless it
+// Names the remedy if every checkpoint is damaged. In checkpoint.dir a run without --resume would be refused, unless it
 // may overwrite them.
 static int none_whole_(const char *dir, int64_t count, bool if_any, const Config *config, Error *err) {
     const char *option = resume_option(if_any);
@@ -303,7 +303,7 @@ static int none_whole_(const char *dir, int64_t count, bool if_any, const Config
                      refused ? " and name another checkpoint.dir or set checkpoint.overwrite: true" : "");
 }
 
-// Takes the first checkpoint that is whole and says what is wrong with those before it.
+// Takes the first intact checkpoint and says why it skipped the earlier ones.
 static int try_candidates_(const Candidates *candidates, ResumePoint *point, const char *dir, bool if_any, Stage *stage,
                            World *world, const Log *log, Error *err) {
     Log all = log_of_all(log);
@@ -342,7 +342,7 @@ int checkpoint_resume(ResumePoint *point, const char *dir, bool if_any, Stage *s
 // --- init_from
 
 int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log *log, Error *err) {
-    // Our own checkpoints say what their bytes must be; others do not.
+    // Our own checkpoints have checksums of their bytes; others do not.
     Error mine = {0};
     char manifest[CHECKPOINT_PATH];
     double own = path_join(manifest, dir, CHECKPOINT_MANIFEST, NULL) == 0 && access(manifest, F_OK) == 0;

@@ -1,6 +1,6 @@
 // Lane l reads the pieces l, l + READER_LANES, ... one after the other into memory of its own, and waits there until
-// the caller has taken each. The caller takes pieces in their order, so what it does with them, and the first error, do
-// not depend on which thread was quicker; the device sees one thread only.
+// the caller has taken each. The caller takes pieces in their order, so its results, and the first error, do not depend
+// on which thread was faster; the device sees one thread only.
 #include "checkpoint_read.h"
 #include "base/threads.h"
 

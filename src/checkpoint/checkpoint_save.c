@@ -30,7 +30,7 @@ struct Checkpoint {
     Log log; // speaks for all ranks
     Writer writer;
     SavePhase phase;
-    TrainingState state; // what is being saved
+    TrainingState state; // the state being saved
     int64_t saved;       // step of the newest complete one, -1: none yet
     uint64_t run;        // the run that checkpoints belong to; this and the next two only on rank 0
     uint64_t data;       // identity of its data
@@ -58,7 +58,7 @@ int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank) {
 
 int64_t checkpoint_buffer_bytes(const Config *config) {
     bool saves = config->checkpoint.every > 0 && config->checkpoint.dir[0] != '\0';
-    return saves ? (int64_t)WRITER_LANES * 2 * RANGE_FILE_STAGING : 0; // transposed rows, and what goes to the file
+    return saves ? (int64_t)WRITER_LANES * 2 * RANGE_FILE_STAGING : 0; // transposed rows, and staging of the file
 }
 
 // --- threads
@@ -185,7 +185,7 @@ static void *commit_(void *argument) {
     return NULL;
 }
 
-// Adds up what the ranks put into each file. A byte that no rank wrote would show here, in the sum of lengths.
+// Sums the lengths and checksums that the ranks wrote to each file. The lengths show a byte that no rank wrote.
 static int fill_manifest_(Checkpoint *checkpoint, const WriteShare *all, int ranks, Error *err) {
     const Writer *writer = &checkpoint->writer;
     checkpoint->manifest.step = checkpoint->state.step;

@@ -211,7 +211,7 @@ static void turn_(const Reading *reading, const Block *block, const char *raw, f
         }
 }
 
-// Zeroes the padding, which is what blocks, coming in order, leave out.
+// Zeroes the padding: the gaps between the blocks, which arrive in order.
 static void clear_padding_(Reading *reading, int64_t end) {
     float *values = reading->reader->values;
     memset(values + (reading->next - reading->begin), 0, (size_t)(end - reading->next) * sizeof *values);

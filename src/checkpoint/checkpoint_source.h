@@ -23,7 +23,7 @@ typedef struct Source {
 // another type or its matrices transposed.
 enum { SOURCE_PIECE = 4 << 20 };
 
-// What one thread reads with: an open file, and memory for one piece.
+// The state of one reading thread: an open file, and memory for one piece.
 typedef struct SourceReader {
     const Source *source;
     int64_t file; // that is open, or -1

@@ -1,5 +1,5 @@
-// Writes one rank's part of a checkpoint. What a rank writes is decided once, when the writer is created; each save
-// copies it into one piece of host memory, and two lanes bring that into the files.
+// Writes one rank's part of a checkpoint. Its tensors and their places in files are fixed when the writer is created;
+// each save copies them into one piece of host memory, and two lanes write that into the files.
 #include "checkpoint_write.h"
 #include "base/alloc.h"
 #include "base/threads.h"
@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-// --- what this rank writes
+// --- the list of this rank's tensors
 
 // Returns whether this rank writes the tensor: replicas are written by the first tensor rank, a tied weight where the
 // embedding is. Data ranks write the piece whose states they own.

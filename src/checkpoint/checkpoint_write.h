@@ -20,7 +20,7 @@ typedef struct WritePart {
     int64_t image;      // bytes, into the copy
 } WritePart;
 
-// What this rank put into one file.
+// The bytes that this rank wrote into one file.
 typedef struct WriteShare {
     uint64_t raw; // checksum of these bytes at their place among zeros
     int64_t bytes;
@@ -55,7 +55,7 @@ typedef struct Writer {
 void writer_create(Writer *writer, const Stage *stage, World *world);
 void writer_free(Writer *writer);
 
-// Copies what this rank writes, allocating the memory the first time.
+// Copies this rank's tensors into host memory, which the first call allocates.
 int writer_allocate(Writer *writer, Error *err);
 void writer_copy(Writer *writer);
 

@@ -19,7 +19,7 @@ void hf_config_write(const Config *config, int64_t end, FILE *file);
 int hf_config_check(const Config *config, Error *err);
 
 // Compares config.json in `dir` with the configuration. -1 with err (code 2) that lists every size and constant that
-// differs, or names what the file's model computes and this program does not. exact: the sequence length must agree
+// differs, or names a computation of the file's model that this program lacks. exact: the sequence length must agree
 // even if no tensor depends on it. A directory without the file passes; the tensors' shapes are compared later.
 int hf_config_compare(const Config *config, const char *dir, bool exact, Error *err);
 

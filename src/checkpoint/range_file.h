@@ -20,10 +20,10 @@ typedef struct RangeFile {
     char *staging;
 } RangeFile;
 
-// Opens a file for writing, creates it if necessary, and keeps what others wrote. staging: RANGE_FILE_STAGING bytes
-// aligned to RANGE_FILE_BLOCK, used by this file until it is closed. The file is `name` in the open directory `dir`
-// (AT_FDCWD: the working directory); a symbolic link of that name is not followed. path: for errors; the caller keeps
-// it. -1 with err.
+// Opens a file for writing, creates it if necessary, and keeps the bytes that other ranks wrote. staging:
+// RANGE_FILE_STAGING bytes aligned to RANGE_FILE_BLOCK, used by this file until it is closed. The file is `name` in the
+// open directory `dir` (AT_FDCWD: the working directory); a symbolic link of that name is not followed. path: for
+// errors; the caller keeps it. -1 with err.
 int range_file_open(RangeFile *file, int dir, const char *name, const char *path, void *staging, Error *err);
 
 // Writes the beginning of a range and returns how many bytes that were, at least one; -1 with err. Two processes may

@@ -22,7 +22,7 @@ static bool row_counts_(const Config *config, const char *key) {
 }
 
 // Fills keys of `hardware` from the row that hardware.gpu names. Keys given in the same place (file, or -o) or later
-// win over the row; `-o hardware.gpu` replaces what the file says. A row says nothing about CPUs.
+// win over the row; `-o hardware.gpu` replaces the file's keys. A row says nothing about CPUs.
 static void fill_from_gpu_(Config *config) {
     HardwareConfig *hardware = &config->hardware;
     const Gpu *gpu = gpu_row(hardware->gpu);

@@ -64,7 +64,7 @@ typedef struct ModelConfig {
     double norm_eps;
     bool qkv_bias;                         // q, k and v have a bias, as in Qwen2
     bool qk_norm;                          // an RMSNorm over each head of q and k, as in Qwen3
-    double rope_theta;                     // this and what follows: for families with rotary positions
+    double rope_theta;                     // this and the rope fields below: for families with rotary positions
     int rope_scaling;                      // RopeScaling
     double rope_factor;                    // of the length
     int64_t rope_original;                 // positions before scaling; 0: not needed
@@ -94,7 +94,7 @@ typedef struct ScheduleConfig {
     int64_t delay;                                 // SCHEDULE_DELAY_MOST: auto
     int split_backward;                            // SplitBackward
     char file[CONFIG_TEXT];                        // a schedule as text, run instead of the named one; empty: none
-    int64_t file_chunks, file_microbatches;        // what its header says; 0 without a file
+    int64_t file_chunks, file_microbatches;        // from its header; 0 without a file
     int bpipe;                                     // BpipeMode
     int64_t slots;                                 // 0: auto
     int64_t load_ahead;                            // backwards; 0: auto
@@ -122,7 +122,7 @@ typedef struct TrainConfig {
     int64_t ramp_count;   // 0: every step has global_batch
     BatchRamp batch_ramp[CONFIG_MAX_RAMP];
     int64_t steps;
-    int64_t tokens; // of the whole training, for what a plan says of it; 0: those of `steps`
+    int64_t tokens; // of the complete training, for a plan's days and price; 0: the tokens of `steps`
     int64_t seed;
     double lr, min_lr_ratio;
     int64_t warmup_steps;
@@ -150,7 +150,7 @@ typedef struct DataConfig {
     int64_t val_every, val_batches;
     bool mixed_tokenizers;
     int mask_documents, reset_positions; // 0: off, 1: on
-    int64_t end_of_text;                 // token that begins every document; -1: what the data say
+    int64_t end_of_text;                 // token that begins every document; -1: from the data set
     char hellaswag[CONFIG_TEXT];         // an evaluation file; empty: none
     int64_t hellaswag_every;
 } DataConfig;
@@ -162,7 +162,7 @@ typedef struct SampleConfig {
     double temperature; // 0: greedy
     int64_t top_k;      // 0: the whole vocabulary
     int64_t seed;
-    char tokenizer[CONFIG_TEXT]; // "bytes", "ids" or a tokenizer's file; empty: what the data set is made with
+    char tokenizer[CONFIG_TEXT]; // "bytes", "ids" or a tokenizer's file; empty: the data set's own
 } SampleConfig;
 
 typedef struct CheckpointConfig {
@@ -188,12 +188,12 @@ typedef struct HardwareConfig {
     double peak_tflops; // of one rank; 0: from the device
     double memory_gib;  // of one rank; 0: from the device
     double memory_gb_s; // rate of the device's memory, 1e9 bytes/s; 0: that of the GPU with this peak
-    double reserve_gib; // what context, libraries and NCCL use in addition to us
+    double reserve_gib; // memory that context, libraries and NCCL use in addition to ours
     int64_t gpus_per_node;
     bool share_gpu;
     double pair_gb_s, tensor_gb_s, network_gb_s, host_gb_s; // 1e9 bytes/s, one direction
     double latency_us;
-    // What a plan assumes where nothing was profiled; 0: the model's own figures. scripts/calibrate.py fits them to
+    // Assumptions of a plan without a profile; 0: the hardware model's own figures. scripts/calibrate.py fits them to
     // runs.
     double matmul_efficiency, matmul_half, flash_forward, flash_backward, stream_gb_s;
     double run_share;
@@ -230,7 +230,7 @@ int config_load(Config *config, const char *path, const char *const *overrides, 
 int config_require(const Config *config, const char *section, Error *err);
 
 // Resolves hardware.device: auto for a plan: GPUs if hardware.gpu, peak_tflops or memory_gib describes them, with or
-// without a driver on this machine. Otherwise auto stays, and the plan is of what this machine has.
+// without a driver on this machine. Otherwise auto stays, and the plan is for this machine.
 void config_plan_device(Config *config);
 
 // The environment variable that names the copy of the configuration which every process of a run reads.
@@ -293,9 +293,9 @@ int64_t config_padded_vocab(const Config *config); // vocab rounded up to a mult
 // Returns the row of schedule.name; that of 1f1b while auto is not resolved. Meaningless if schedule.file is set.
 const ScheduleKind *config_schedule_kind(const Config *config);
 
-// Returns what the named schedule is made for here; schedule_complete fills in the defaults. split is set if
-// schedule.split_backward is on; the plan resolves auto. While schedule.name is auto, schedule.chunks is left out: it
-// is a condition on the schedule to be found, and 1f1b has no chunks.
+// Returns the spec of the named schedule for this configuration; schedule_complete fills in the defaults. split is set
+// if schedule.split_backward is on; the plan resolves auto. While schedule.name is auto, schedule.chunks is left out:
+// it is a condition on the schedule to be found, and 1f1b has no chunks.
 ScheduleSpec config_schedule_spec(const Config *config);
 
 // Returns whether the schedule accepts the configuration's stages and microbatches, for planners that vary them.

@@ -121,7 +121,7 @@ static int check_heads_(Config *config, Error *err) {
                         (long long)m->heads, use);
 }
 
-// Checks the keys that only rotations use, and what each kind of scaling needs.
+// Checks the keys that only rotary positions use, and the keys that each kind of scaling needs.
 static int check_rope_(Config *config, Error *err) {
     ModelConfig *m = &config->model;
     const char *original = "model.rope_original";
@@ -348,7 +348,7 @@ static int config_check_file_(Config *config, Error *err) {
     return status;
 }
 
-// Checks what the named schedule demands of stages, microbatches and its own keys, or of one of these alone.
+// Checks the named schedule's limits on stages, microbatches and its own keys, or on one of these.
 static int check_kind_(const Config *config, const char *only, Error *err) {
     static const struct {
         const char *field, *key;

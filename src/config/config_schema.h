@@ -1,5 +1,5 @@
-// What the files of the configuration share: the schema table, and setting a field through it. Other folders include
-// only config.h.
+// Shared by the files of this folder: the schema table, and setting a field through it. Other folders include only
+// config.h.
 #ifndef CONFIG_SCHEMA_H
 #define CONFIG_SCHEMA_H
 
@@ -44,7 +44,7 @@ struct ConfigKey {
 extern const ConfigKey config_keys[];
 extern const int config_key_count;
 
-enum { CONFIG_EXPECTED = 512 }; // bytes of what config_expected writes
+enum { CONFIG_EXPECTED = 512 }; // bytes that config_expected writes at most
 
 const ConfigKey *config_find(const char *name);                  // NULL: no such key
 bool config_has_section(const char *section, size_t length);     // is there a key "section.*"

@@ -1,5 +1,4 @@
-// Sets one field of Config from one scalar: what counts as an integer, a number, a word, and the errors for what does
-// not.
+// Sets one field of Config from one scalar: defines integers, numbers and words, and the errors for all other text.
 #include "config_schema.h"
 #include "base/log.h"
 #include "hints.h"

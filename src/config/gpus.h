@@ -38,7 +38,7 @@ typedef struct GpuKernels {
     const uint16_t (*collectives)[GPU_SIZES]; // [GPU_COLLECTIVES] bus bandwidths in a node; NULL: not measured
 } GpuKernels;
 
-// Returns what was measured of a GPU's kernels; NULL if nothing was, or gpu is NULL.
+// Returns the measured constants of a GPU's kernels; NULL if there are none, or gpu is NULL.
 const GpuKernels *gpu_kernels(const Gpu *gpu);
 
 // How much longer than planned the published runs of programs on such GPUs took: from the tenth to the ninetieth of

@@ -12,7 +12,7 @@
 #define ROPE_NUMBER(field, word, real, linear, llama3, yarn, absent)                                                   \
     { "model." #field, word, offsetof(ModelConfig, field), real, {false, linear, llama3, yarn}, absent }
 
-// transformers also knows yarn's original_max_position_embeddings, but its versions disagree on what it means next to
+// transformers also knows yarn's original_max_position_embeddings, but its versions disagree on its meaning next to
 // max_position_embeddings: it is read if present, and max_position_embeddings is written in its place.
 const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS] = {
     ROPE_NUMBER(rope_factor, "factor", true, true, true, true, -1),

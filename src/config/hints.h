@@ -1,13 +1,13 @@
-// What words of other trainers (Megatron-LM, torchtitan, Hugging Face, llm.c, nanoGPT) are called here.
+// Translates keys and options of other trainers (Megatron-LM, torchtitan, Hugging Face, llm.c, nanoGPT).
 #ifndef HINTS_H
 #define HINTS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-// Returns the answer to a key that is none of ours, to follow "no such key; ": what to set instead, or that it does not
-// exist here. `name` is "section.key", or a key or section alone; only what follows its last dot is looked up. NULL: no
-// other trainer has such a key.
+// Returns the answer to an unknown key, to follow "no such key; ": the key to set instead, or that there is none here.
+// `name` is "section.key", a key or a section; only the part after its last dot is looked up. NULL: no other trainer
+// has such a key.
 const char *hint_for_key(const char *name);
 
 // Returns the key of ours that was meant by a misspelt name: the nearest of all by whole names and, for a key in the

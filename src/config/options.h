@@ -49,7 +49,7 @@ void options_help(const char *program, FILE *file);
 // OPTION_MAYBE: a text whose value may be left out, and is then OPTION_ALONE.
 typedef enum OptionKind { OPTION_FLAG, OPTION_TEXT, OPTION_MAYBE, OPTION_LIST } OptionKind;
 
-// The name of the value tells a shell what to complete: FILE, DIR, or KEY=VALUE for a key of the configuration.
+// The name of the value selects the completion in a shell: FILE, DIR, or KEY=VALUE for a key of the configuration.
 typedef struct OptionRow {
     const char *name;     // after --
     char letter;          // after -; 0: none

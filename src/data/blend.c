@@ -36,7 +36,7 @@ static bool whole_shares_(BlendOrder *blend, const double *weights, double scale
     return sum <= BLEND_ORDER_MOST;
 }
 
-// Rounds down and gives what is left to the largest remainders.
+// Rounds down and gives the rest to the largest remainders.
 static void rounded_shares_(BlendOrder *blend, const double *weights) {
     double sum = 0.0, rest[BLEND_ORDER_SOURCES];
     int64_t left = BLEND_ORDER_MOST;

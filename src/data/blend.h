@@ -1,4 +1,4 @@
-// What a run trains on: one data set, or a blend of several, each with its share of the samples (data.train).
+// The training data of a run: one data set, or a blend of several, each with its share of the samples (data.train).
 //
 // Position k of training belongs to the source whose turn it is. A source gives its samples in the
 // order it would have alone, one permutation after another, so a source smaller than its share repeats. All of this

@@ -27,8 +27,8 @@ typedef struct Launch {
     LaunchChildren children;
     int signals;   // numbers of signals that came
     int results;   // mpirun's stdout; -1 once it is closed
-    int errors;    // what ranks write to stderr
-    int words;     // a file with what mpirun says
+    int errors;    // stderr of the ranks
+    int words;     // a file with mpirun's own output
     int unwritten; // errno of our stdout; 0: all is written
     bool unread;   // this is why the ranks were asked to stop
     char result[1 << 14];
@@ -282,7 +282,7 @@ static int launch_last_word_(Launch *launch, JobEnd *end) {
     if (end->spoken && !launch->unread) {
         Log voice = {launch->log->program, end->rank, end->stage, LOG_NORMAL};
         log_line(&voice, "%s", end->text);
-        // What a rank reports once mpirun was killed is a consequence: its stdout is gone.
+        // A report that arrives after mpirun was killed is a consequence: the rank's stdout is gone.
         return mpirun_killed && launch->asked < 2 ? launch_say_mpirun_(launch) : end->code;
     }
     if (launch->unwritten != 0) {

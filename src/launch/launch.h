@@ -1,6 +1,6 @@
 // Started by hand with a configuration of several ranks, the program starts them through mpirun on this machine and
-// stays as their parent. It holds the coordinator (ranks/coordinator.h), so that it knows what every rank is doing and
-// how it ends, whatever mpirun does; mpirun's own output is shown only if no rank said why the job failed.
+// stays as their parent. It holds the coordinator (ranks/coordinator.h), so that it knows every rank's action and how
+// the rank ends, whatever mpirun does; mpirun's own output is shown only if no rank said why the job failed.
 //
 // All files of a launch are in one folder: Open MPI's session and shared memory, and a pipe for the stderr of ranks. It
 // is removed at the end. A second small process, the caretaker, kills the ranks and removes the folder if the parent is

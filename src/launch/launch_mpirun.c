@@ -55,7 +55,7 @@ static int mpirun_check_limits_(int ranks, Error *err) {
                          strerror(errno));
     for (int i = 0; i < 2; i++) {
         bool space = i == 0;
-        rlim_t least = (rlim_t)(space ? 256 : 64) << 20; // what mpirun was found to need; it does not say so itself
+        rlim_t least = (rlim_t)(space ? 256 : 64) << 20; // measured need of mpirun, which does not report it
         if (getrlimit(space ? RLIMIT_AS : RLIMIT_DATA, &limit) == 0 && limit.rlim_cur < least)
             return error_set(err, EXIT_FAILED, "mpirun needs %lld MiB of %s and is limited to %lld; raise ulimit %s",
                              (long long)least >> 20, space ? "address space" : "data", (long long)limit.rlim_cur >> 20,

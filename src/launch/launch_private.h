@@ -20,7 +20,7 @@ typedef struct LaunchFolder {
 int launch_folder_create(LaunchFolder *folder, int ranks, Error *err);
 // Sends a signal to every process of this launch other than this one; 0: none. Returns how many there are.
 int launch_folder_signal(const LaunchFolder *folder, int number);
-// Kills what is left of the launch and removes the folder.
+// Kills the remaining processes of the launch and removes the folder.
 void launch_folder_remove(LaunchFolder *folder);
 // Reads a variable of the environment with which a process was started. Returns false if there is none, if it is longer
 // than `value`, or if the process has ended or is another user's.

@@ -1,8 +1,8 @@
 // Signals to the parent, one byte each, in a pipe that it polls. They are caught, not blocked: libraries start threads
-// before ranks are started (planning for schedule.bpipe: auto does), a thread blocks only what was blocked at its
-// birth, and a signal to the process goes to any thread that does not block it, where mpirun's SIGCHLD would be lost.
-// PIPE is among them so that a reader of results that goes away is a write error, after which the ranks end with a
-// checkpoint.
+// before ranks are started (planning for schedule.bpipe: auto does), a thread blocks only the signals that were blocked
+// at its creation, and a signal to the process goes to any thread that does not block it, where mpirun's SIGCHLD would
+// be lost. PIPE is among them so that a reader of results that goes away is a write error, after which the ranks end
+// with a checkpoint.
 #include "launch_private.h"
 
 #include <errno.h>

@@ -80,7 +80,7 @@ static int metrics_file_error_(const Metrics *metrics, const char *what, Error *
                                                       : "name a file that can be written, or \"\" for none");
 }
 
-// What to keep of an earlier run's lines in the file.
+// The part of an earlier run's lines to keep in the file.
 typedef struct Kept {
     off_t end;     // of the last line to keep
     int64_t step;  // of the last step line before it
@@ -209,7 +209,7 @@ static void line_begin_(Line *line, const char *type, int64_t step) {
     fprintf(line->file, "{\"type\":\"%s\",\"step\":%lld", type, (long long)step);
 }
 
-// Appends to the file; what could not be written as a line is cut off again.
+// Appends to the file; a line that could not be written completely is cut off again.
 static int metrics_append_(Metrics *metrics, const char *text, size_t length, Error *err) {
     off_t before = lseek(metrics->fd, 0, SEEK_END);
     while (length > 0) {
@@ -314,8 +314,7 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What people read. The file gets its line first, so that it has every step that was trained also if standard output
-// has gone.
+// Lines for people. The file gets its line first, so that it has every trained step even if standard output is gone.
 
 static int metrics_say_(Metrics *metrics, const char *text, Error *err) {
     enum { LOOK_MS = 200 };

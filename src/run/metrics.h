@@ -1,4 +1,4 @@
-// What a run reports: the step line, and the JSON lines of log.metrics. Units: seconds and bytes inside, milliseconds
+// The output of a run: the step line, and the JSON lines of log.metrics. Units: seconds and bytes inside, milliseconds
 // and GiB for people; fractions for MFU and bubble.
 #ifndef METRICS_H
 #define METRICS_H
@@ -42,7 +42,7 @@ double figures_bubble(const StepFigures *figures);
 double figures_exposed(const StepFigures *figures); // seconds, the largest of the stages
 int64_t figures_evictions(const StepFigures *figures);
 
-// What MFU is relative to.
+// The reference of MFU.
 typedef struct Peak {
     double flops_per_token_full, flops_per_token_causal;
     double peak_tflops; // of one rank; 0: unknown

@@ -1,4 +1,4 @@
-// What a run computed, as one number each: per step the loss, the gradient's norm, and a checksum of every tensor's
+// The results of a run, as one number each: per step the loss, the gradient's norm, and a checksum of every tensor's
 // gradient and of every updated weight. A checksum is of the whole tensor, unpadded: ranks compute those of their parts
 // at their places, and these add up (crc64.h), so that it does not depend on the partition.
 #ifndef RECORD_H
@@ -40,7 +40,7 @@ int64_t recorder_last_step(const Recorder *recorder);
 int recorder_gradients(Run *run, double loss, double norm, Error *err);
 int recorder_weights(Run *run, Error *err);
 
-// Returns what was recorded so far; the caller owns it.
+// Returns the record so far; the caller owns it.
 Record recorder_take(Recorder *recorder);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include <time.h>
 
-// How often ranks may still be started again, and what was known at the last loss.
+// The number of restarts left, and the state at the last loss.
 typedef struct Restarts {
     int64_t left;
     int64_t furthest; // step that was trained by then
@@ -21,8 +21,8 @@ typedef struct Restarts {
 // not, `why` says so, as a sentence without an end.
 bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]);
 
-// Returns the sequence number of the newest complete checkpoint in checkpoint.dir, or 0. What a run saves has a higher
-// one than what was there when it began, which may be another run's.
+// Returns the sequence number of the newest complete checkpoint in checkpoint.dir, or 0. A checkpoint of this run has a
+// higher number than any that existed when the run began, which may belong to another run.
 int64_t restart_sequence(const Config *config);
 // Returns the step of the newest complete checkpoint with a higher number than `before`, or -1, with its path and when
 // it was made (for people).

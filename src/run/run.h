@@ -1,9 +1,9 @@
-// One rank's run: everything it owns, from its place in the world to its metrics file, and what can be done with it:
-// train, validate, generate text. A run is created and destroyed by all ranks together; "collective" below means that
-// every rank calls the function at the same point.
+// One rank's run: everything it owns, from its place in the world to its metrics file, and the commands on it: train,
+// validate, generate text. A run is created and destroyed by all ranks together; "collective" below means that every
+// rank calls the function at the same point.
 //
 //   run_create.c    takes the rank's place, allocates, initializes or loads       run_train.c     the loop over steps
-//   run_update.c    the end of a step: does the update count?                     run_report.c    what a step reports
+//   run_update.c    the end of a step: does the update count?                     run_report.c    the report of a step
 //   run_validate.c  losses, validation, --validate                                run_evaluate.c  data.hellaswag
 //   run_sample.c    samples and --generate      run_trace.c  --trace
 //   run_stop.c      requests to stop            run_data.c   data sets            run_details.c   --verbose
@@ -24,7 +24,7 @@
 #include "ranks/status_page.h"
 #include "ranks/topology.h"
 
-// What the command line asks of a run.
+// The part of the command line that concerns a run.
 typedef struct RunAsk {
     const char *resume;   // a checkpoint or a directory of them; NULL: none
     const char *generate; // a prompt: text is written and nothing trained; NULL: no text
@@ -118,7 +118,7 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
 void run_tell_metrics(Run *run, int64_t step, const Error *trouble);
 
 // Collective, after the first step, when every rank has allocated all it ever will. Rank 0 prints one line if every
-// rank holds, category by category, what the plan has for its stage, else a table of the differences.
+// rank holds the bytes of the plan for its stage in every category, else a table of the differences.
 int run_compare_plan(Run *run, Error *err);
 
 // ---------------------------------------------------------------- requests to stop
@@ -174,9 +174,9 @@ int run_generate(Run *run, Error *err);
 // Collective; `run` has been created. path NULL: no trace, and run->trace stays NULL. -1 with err.
 int run_trace_open(Run *run, const char *path, Error *err);
 
-// Collective. Writes what engine_run reported of `schedule`; `label` began at `begin` and ended now, on this host's
-// clock. Does nothing without a trace. If the file cannot be written any more, that is logged once and training goes
-// on. -1 with err only where ranks cannot be reached.
+// Collective. Writes the actions of `schedule` that engine_run reported; `label` began at `begin` and ended now, on
+// this host's clock. Does nothing without a trace. If the file cannot be written any more, that is logged once and
+// training goes on. -1 with err only where ranks cannot be reached.
 int run_trace_step(Run *run, const char *label, const Schedule *schedule, const EngineRun *pipeline, double begin,
                    Error *err);
 
@@ -185,22 +185,22 @@ void run_trace_close(Run *run);
 
 // ---------------------------------------------------------------- data
 
-// Opens the training and the validation set and checks that they hold what the configuration needs; val is NULL where
-// none is used. -1 with err.
+// Opens the training and the validation set and checks that both suffice for the configuration; val is NULL where none
+// is used. -1 with err.
 int run_open_data(const Config *config, Blend **train, Dataset **val, Error *err);
 
 // Opens the validation set alone, whatever data.val_every says.
 int run_open_validation(const Config *config, Dataset **val, Error *err);
 
-// Logs what is worth knowing about the data: how far each source of a blend goes, and data sets of different
-// tokenizers.
+// Logs facts about the data: how far each source of a blend goes, and data sets of different tokenizers.
 void run_tell_data(const Run *run);
 
 // Finds the token that begins documents, if data.mask_documents or data.reset_positions needs it. -1 with err: unknown.
 int run_find_end_of_text(Run *run, Error *err);
 
-// ---------------------------------------------------------------- --verbose What was detected and chosen, and how long
-// each phase of the start takes. Rank 0 reports, except what each evicting stage chose for itself.
+// ---------------------------------------------------------------- --verbose
+// Prints the detected hardware, the choices, and the time of each phase of the start. Rank 0 reports, except the
+// choices of each evicting stage.
 
 // Phases follow one another; the first begins with details_begin.
 typedef struct Details {

@@ -142,7 +142,7 @@ static void create_check_(Run *run, Comm **comm, Comm *sums) {
     if (*comm != NULL && sums != NULL) *comm = comm_checked_create(*comm, true, sums, run->checksum);
 }
 
-// Bundles are copied by their evictor if it can map its partner's slots, else sent. What is sent is checked here; the
+// Bundles are copied by their evictor if it can map its partner's slots, else sent. A sent bundle is checked here; the
 // engine checks every bundle that comes back.
 static int convert_pair_(Run *run, Error *err) {
     if (run->pair == NULL) return 0;
@@ -176,8 +176,8 @@ static void tell_device_(const Run *run) {
     if (run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
 }
 
-// Checks the GPU's free memory, since only here is it known what other programs hold. Ranks that share a GPU find it
-// out as they allocate.
+// Checks the GPU's free memory, since other programs' memory is known only here. Ranks that share a GPU find it out as
+// they allocate.
 static int create_check_gpu_(const Run *run, Error *err) {
     Backend *be = run->be;
     int64_t planned = memory_total(&run->plan.stage[run->at.stage].memory), more = planned - memory_total(&be->held);
@@ -187,7 +187,7 @@ static int create_check_gpu_(const Run *run, Error *err) {
     return -1;
 }
 
-// Checks, for ranks that a launcher started, what fits into their host before any of them allocates.
+// Checks, for ranks that a launcher started, that their memory fits into their host before any rank allocates.
 static int create_check_host_(Run *run, const Roster *roster, Error *err) {
     int64_t of_stage[CONFIG_MAX_STAGES];
     Machine machine;
@@ -240,7 +240,7 @@ void run_ramp_free(Schedule *ramp[CONFIG_MAX_RAMP]) {
         if (ramp[i] != NULL) schedule_free(ramp[i]);
 }
 
-// Prepares the search for the slowest rank, with what the plan expects of each.
+// Prepares the search for the slowest rank, with the plan's times of every rank.
 static void create_slowest_(Run *run, const Roster *roster) {
     int world = world_size(run->world), t = (int)run->config->parallel.tensor;
     Config known = *run->config;
@@ -268,7 +268,7 @@ static void create_slowest_(Run *run, const Roster *roster) {
     if (planned) plan_costs_free(&costs);
 }
 
-// Determines what the run will be and which rank does what: checked on every host, then printed once.
+// Determines the run and the part of every rank in it: checked on every host, then printed once.
 static int create_settle_(Run *run, Error *err) {
     plan_make(&run->plan, run->model, run->config, run->schedule, run->be);
     Roster roster = {0};
@@ -304,8 +304,8 @@ static int create_stage_(Run *run, Error *err) {
     return 0;
 }
 
-// After the rehearsal all libraries have what they take. Checks that some memory is left for what grows later (a driver
-// fails without a clear word if it finds none), and compares it all with the reserve that the plan was made with.
+// After the rehearsal all libraries have their memory. Checks that some is left for later growth (a driver fails
+// without a clear word if it finds none), and compares it all with the reserve that the plan was made with.
 static int create_check_reserve_(const Run *run, Details *details, Error *err) {
     enum { SPARE_BYTES = 200 << 20 };
     Backend *be = run->be;
@@ -443,7 +443,7 @@ static int create_identify_data_(Run *run, Error *err) {
 static int create_training_(Run *run, const RunAsk *ask, Error *err) {
     // With --resume-if-any the folder that is chosen from may be a new one.
     if (checkpoint_lock(&run->checkpoint, run->config, run->world, ask->resume_if_any, err) != 0) return -1;
-    // What this start saw before it had the lock may have changed while it waited.
+    // The checkpoints that this start saw before it had the lock may have changed while it waited.
     if (create_check_checkpoints_(run, ask, err) != 0) return -1;
     if (create_load_(run, ask, run->log, err) != 0) return -1;
     int identified = world_rank(run->world) == 0 ? create_identify_data_(run, err) : 0;

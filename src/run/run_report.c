@@ -1,4 +1,4 @@
-// What a step reports: every rank sends its figures to rank 0, which writes the step line and the line of metrics, and
+// The report of a step: every rank sends its figures to rank 0, which writes the step line and the line of metrics, and
 // after the first step compares the allocated bytes with the plan. If the metrics file's disk is full, training
 // continues without it; if standard output is gone, the run ends.
 #include "base/alloc.h"

@@ -1,8 +1,8 @@
-// Training: the loop over steps and what one step is.
+// Training: the loop over steps, and one step.
 //
 // The loop is one function, run_train, and a step is one function, train_step_: read these two first. All ranks run
-// both together. What one of them finds out (a request to stop, a loss that is not finite) is exchanged before any rank
-// acts on it, so that all ranks leave the loop after the same step.
+// both together. A request to stop or a loss that is not finite, seen by one rank, is exchanged before any rank acts on
+// it, so that all ranks leave the loop after the same step.
 #include "base/clock.h"
 #include "record.h"
 #include "run.h"

@@ -1,13 +1,14 @@
-// The end of a step: from what all ranks know, the step guard decides whether the weights change. A step whose loss or
-// gradient is not finite never changes them; it is skipped, or stops the run and names the tensor at fault.
+// The end of a step: from values that all ranks have, the step guard decides whether the weights change. A step whose
+// loss or gradient is not finite never changes them; it is skipped, or stops the run and names the tensor at fault.
 #include "run.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-// Collective. Says in one clause what is not finite: "the loss on stage 3 is nan, and the gradient of X on stage 3, the
-// first such in the order of the backward, is not finite". *weight: a weight was not finite before the step.
+// Collective. Names the value that is not finite in one clause: "the loss on stage 3 is nan, and the gradient of X on
+// stage 3, the first such in the order of the backward, is not finite". *weight: a weight was not finite before the
+// step.
 static int explain_bad_(Run *run, const StepFigures *figures, char *text, size_t size, bool *weight, Error *err) {
     Blame blame;
     if (optimizer_blame(run->optimizer, &blame, err) != 0) return -1;

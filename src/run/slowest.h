@@ -19,7 +19,7 @@ typedef struct RankSeconds {
 typedef struct SlowestRank {
     int rank;
     SlowestPart part;
-    double excess; // over what was expected, as a fraction of that
+    double excess; // over the expected time, as a fraction of it
     double cost;   // the same as a fraction of the steps' time
 } SlowestRank;
 

@@ -92,7 +92,7 @@ static int check_trained_(const Config *config, const RunAsk *ask, Error *err) {
     return status;
 }
 
-// Checks, before any rank starts, that the machine has what the plan asks for and that the data are there.
+// Checks, before any rank starts, that the machine has the devices and memory of the plan and that the data exist.
 static int check_start_(const Config *config, const char *program, const Model *model, const RunAsk *ask, Error *err) {
     Schedule *schedule = run_schedule(config, ask, err), *ramp[CONFIG_MAX_RAMP] = {NULL};
     bool proved = schedule != NULL && (!run_trains(ask) || run_ramp(config, schedule, ramp, err) == 0);
@@ -121,7 +121,7 @@ static int rank_fail_(World *world, StatusPage *page, const Log *log, const Erro
     return err->code;
 }
 
-// The command line, and what it takes to answer it.
+// The command line, and everything needed to answer it.
 typedef struct Trainer {
     const Model *model;
     Options options;
@@ -225,7 +225,7 @@ static int parent_main_(Trainer *t, Error *err) {
     return err->code != 0 ? -1 : code;
 }
 
-// Checks plan, machine and data before any rank starts, and decides what the configuration leaves to the plan.
+// Checks plan, machine and data before any rank starts, and decides the keys that the configuration leaves to the plan.
 static int check_before_ranks_(Trainer *t, Error *err) {
     RunAsk ask = ask_of_(&t->options);
     Details details;
@@ -255,7 +255,7 @@ static bool answer_(const Options *options, const char *program) {
     return true;
 }
 
-// What a command line asks for once its configuration is read. Returns an exit code, or -1 with err.
+// A command of the command line, once its configuration is read. Returns an exit code, or -1 with err.
 typedef int (*Command)(Trainer *, Error *err);
 
 static int trainer_emulate_(Trainer *t, Error *err) {

@@ -1,4 +1,4 @@
-// What main() of each trainer calls: reads the command line, starts or joins the ranks, and trains.
+// The function that main() of each trainer calls: reads the command line, starts or joins the ranks, and trains.
 #ifndef TRAINER_H
 #define TRAINER_H
 
@@ -10,7 +10,7 @@
 // checkpoint saved.
 int trainer_main(const char *program, const Model *model, int argc, char **argv);
 
-// Writes the version in the first line, then what is built in, one line each.
+// Writes the version in the first line, then the built-in libraries, one line each.
 void version_report(const char *program, FILE *file);
 
 #endif

@@ -27,7 +27,7 @@ int verify_steps(const Options *options, int64_t *steps, Error *err) {
                      MOST_STEPS);
 }
 
-// Switches off what a run writes and what it does in addition to training.
+// Switches off a run's files, and everything that it does in addition to training.
 static void verify_reduce_(Config *config) {
     config->checkpoint.dir[0] = config->log.metrics[0] = '\0';
     config->data.val[0] = config->data.hellaswag[0] = '\0';
@@ -194,7 +194,7 @@ static const char *verify_attention_(const Config *given) {
     return flash ? "flash" : "none";
 }
 
-// Writes what a way changes in the configuration, as overrides that follow the user's own.
+// Writes the changes of a way to the configuration, as overrides that follow the user's own.
 static int changes_(const Verify *verify, const Way *way, const Config *given, char changes[MOST_CHANGES][64]) {
     int count = 0;
     snprintf(changes[count++], 64, "schedule.bpipe=%s", way->bpipe == BPIPE_ON ? "on" : "off");

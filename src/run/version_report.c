@@ -1,5 +1,5 @@
 // `--version`. Bug reports need the libraries that a program was built with, and users who copy a program to another
-// machine want to know what it can do there. Libraries report their own versions if they can; no device is touched.
+// machine want to know its capabilities there. Libraries report their own versions if they can; no device is touched.
 #include "trainer.h"
 
 #include "base/version.h"
