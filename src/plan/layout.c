@@ -171,6 +171,14 @@ static int sequence_values_(const LayoutSpace *space, const RunLayout *at, int64
     return useful && space->base->model.seq_len % at->tensor == 0 ? 2 : 1;
 }
 
+// Into how many chunks the forward's products are cut, next to the collectives; auto is as many as there are tiles for.
+static int overlap_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    bool fixed = fixes_(space, LAYOUT_BIT(overlap)), open = at->tensor > 1 && !fixed;
+    values[0] = fixed ? space->given.overlap : OVERLAP_AUTO;
+    values[1] = OVERLAP_2, values[2] = OVERLAP_3, values[3] = OVERLAP_OFF;
+    return open && space->base->hardware.device != DEVICE_CPU ? 4 : 1;
+}
+
 static int attention_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     int count = 0;
     (void)at;
@@ -234,12 +242,11 @@ static int layer_values_(const LayoutSpace *space, const RunLayout *at, int64_t 
 
 // ---------------------------------------------------------------- the rows
 
-#define AS_ROW(field_, name_, config, place, ...)                                                                      \
+#define AS_ROW(field_, name_, config, ...)                                                                             \
     [LAYOUT_##field_] = {.name = name_,                                                                                \
                          .offset = offsetof(RunLayout, field_),                                                        \
                          .field = offsetof(Config, config),                                                            \
                          .size = sizeof(((Config *)0)->config),                                                        \
-                         .printed = place,                                                                             \
                          __VA_ARGS__},
 const LayoutKey layout_keys[LAYOUT_COUNT] = {LAYOUT_KEYS(AS_ROW)};
 _Static_assert(LAYOUT_COUNT <= 32, "a LayoutMask has a bit for every key");
@@ -353,11 +360,10 @@ static bool layout_differs_(int index, const Config *from, const Config *to) {
 
 int layout_write_changes(const Config *from, const Config *to, FILE *file) {
     int changes = 0;
-    for (int place = 0; place < LAYOUT_COUNT; place++) {
-        int i = 0;
-        while (layout_keys[i].printed != place) i++;
-        const char *key = layout_keys[i].name;
-        if (!layout_differs_(i, from, to)) continue;
+    for (int place = 0; place < config_key_count; place++) {
+        const char *key = config_keys[place].name;
+        int i = layout_index(key);
+        if (i < 0 || !layout_differs_(i, from, to)) continue;
         fprintf(file, "%s-o %s=", changes++ > 0 ? " " : "", key);
         if (i == LAYOUT_layers && to->parallel.layers_given == 0)
             fputs("auto", file);

@@ -1,6 +1,6 @@
 // The keys that a planner may choose: how ranks cut the model, which schedule they run, and where bundles are kept.
 //
-// A *layout* is one value for each of these keys, a plain record of 18 integers that is compared and hashed as bytes. A
+// A *layout* is one value for each of these keys, a plain record of integers that is compared and hashed as bytes. A
 // search holds a hundred thousand of them, so three keys that are lists in a configuration are rules here: how layers
 // are dealt out, how many of them are recomputed, and the attention. The lists themselves are in the configuration that
 // a layout is written into.
@@ -20,33 +20,33 @@ enum { ATTENTION_LISTED = -1 };
 
 // Rows are in the order in which a search decides: first the shape, which is how ranks are cut up and what one
 // microbatch is; then the list of actions; then the way to keep bundles.
-//  KEY(field, key of the configuration, field of Config, place in a printed list, properties: see LayoutKey)
+//  KEY(field, key of the configuration, field of Config, properties: see LayoutKey)
 #define LAYOUT_KEYS(KEY)                                                                                               \
-    KEY(tensor, "parallel.tensor", parallel.tensor, 0, .candidates = tensor_values_)                                   \
-    KEY(pipeline, "parallel.pipeline", parallel.pipeline, 1, .lists = true, .candidates = pipeline_values_)            \
-    KEY(data, "parallel.data", parallel.data, 2, .candidates = data_values_)                                           \
-    KEY(placement, "parallel.placement", parallel.placement, 4, .candidates = placement_values_)                       \
-    KEY(micro_batch, "schedule.micro_batch", schedule.micro_batch, 6, .candidates = micro_batch_values_)               \
-    KEY(sequence, "parallel.sequence", parallel.sequence, 3, .candidates = sequence_values_)                           \
-    KEY(attention, "attention.mode", attention.mode, 16, .candidates = attention_values_, .get = get_attention_,       \
+    KEY(tensor, "parallel.tensor", parallel.tensor, .candidates = tensor_values_)                                      \
+    KEY(pipeline, "parallel.pipeline", parallel.pipeline, .lists = true, .candidates = pipeline_values_)               \
+    KEY(data, "parallel.data", parallel.data, .candidates = data_values_)                                              \
+    KEY(placement, "parallel.placement", parallel.placement, .candidates = placement_values_)                          \
+    KEY(micro_batch, "schedule.micro_batch", schedule.micro_batch, .candidates = micro_batch_values_)                  \
+    KEY(sequence, "parallel.sequence", parallel.sequence, .candidates = sequence_values_)                              \
+    KEY(overlap, "parallel.overlap", parallel.overlap, .candidates = overlap_values_)                                  \
+    KEY(attention, "attention.mode", attention.mode, .candidates = attention_values_, .get = get_attention_,           \
         .set = set_attention_)                                                                                         \
-    KEY(name, "schedule.name", schedule.name, 7, .lists = true, .candidates = name_values_)                            \
-    KEY(chunks, "schedule.chunks", schedule.chunks, 8, .lists = true, .candidates = chunk_values_,                     \
+    KEY(name, "schedule.name", schedule.name, .lists = true, .candidates = name_values_)                               \
+    KEY(chunks, "schedule.chunks", schedule.chunks, .lists = true, .candidates = chunk_values_,                        \
         .settled = settled_chunks_)                                                                                    \
-    KEY(group, "schedule.group", schedule.group, 9, .lists = true, .candidates = group_values_,                        \
+    KEY(group, "schedule.group", schedule.group, .lists = true, .candidates = group_values_,                           \
         .settled = settled_group_, .belongs = is_grouped_)                                                             \
-    KEY(delay, "schedule.delay", schedule.delay, 10, .lists = true, .candidates = delay_values_,                       \
+    KEY(delay, "schedule.delay", schedule.delay, .lists = true, .candidates = delay_values_,                           \
         .settled = settled_delay_, .belongs = is_delayed_)                                                             \
-    KEY(split, "schedule.split_backward", schedule.split_backward, 11, .lists = true, .candidates = split_values_,     \
+    KEY(split, "schedule.split_backward", schedule.split_backward, .lists = true, .candidates = split_values_,         \
         .settled = settled_split_, .open = SPLIT_AUTO, .undecided = SPLIT_OFF)                                         \
-    KEY(layers, "parallel.layers", parallel.layers_given, 5, .candidates = layer_values_, .rules = layers_words_,      \
+    KEY(layers, "parallel.layers", parallel.layers_given, .candidates = layer_values_, .rules = layers_words_,         \
         .get = get_layers_, .set = set_layers_, .same = same_layers_)                                                  \
-    KEY(bpipe, "schedule.bpipe", schedule.bpipe, 12, .lists = true, .open = BPIPE_AUTO, .undecided = BPIPE_OFF)        \
-    KEY(evict_to, "schedule.evict_to", schedule.evict_to, 13, .lists = true, .belongs = layout_evicts)                 \
-    KEY(slots, "schedule.slots", schedule.slots, 14, .lists = true, .belongs = layout_evicts, .free = true)            \
-    KEY(load_ahead, "schedule.load_ahead", schedule.load_ahead, 15, .lists = true, .belongs = layout_evicts,           \
-        .free = true)                                                                                                  \
-    KEY(recompute, "schedule.recompute_layers", schedule.recompute_given, 17, .rules = recompute_words_,               \
+    KEY(bpipe, "schedule.bpipe", schedule.bpipe, .lists = true, .open = BPIPE_AUTO, .undecided = BPIPE_OFF)            \
+    KEY(evict_to, "schedule.evict_to", schedule.evict_to, .lists = true, .belongs = layout_evicts)                     \
+    KEY(slots, "schedule.slots", schedule.slots, .lists = true, .belongs = layout_evicts, .free = true)                \
+    KEY(load_ahead, "schedule.load_ahead", schedule.load_ahead, .lists = true, .belongs = layout_evicts, .free = true) \
+    KEY(recompute, "schedule.recompute_layers", schedule.recompute_given, .rules = recompute_words_,                   \
         .get = get_recompute_, .set = set_recompute_, .same = same_recompute_)
 
 typedef struct RunLayout {
@@ -80,7 +80,6 @@ typedef struct LayoutKey {
     const char *name;
     size_t offset;            // in RunLayout
     size_t field, size;       // of the value in Config, an integer of `size` bytes
-    int printed;              // place in a printed list of keys
     bool lists;               // the schedule's actions depend on it
     bool free;                // changing it alone is no change of its own: it follows from others
     int open, undecided;      // the auto that only a plan can decide, and the value that it counts as until then

@@ -14,9 +14,9 @@ enum { ENTRIES = 1 << 14, MOST_BYTES = 512 << 20 };
 // Everything that a list of actions depends on. Compared as bytes, so it has no gaps.
 typedef struct ListKey {
     RunLayout layout; // layout_list
-    int64_t microbatches;
+    int32_t microbatches;
 } ListKey;
-_Static_assert(sizeof(ListKey) == sizeof(RunLayout) + sizeof(int64_t), "a ListKey has no gaps");
+_Static_assert(sizeof(ListKey) == sizeof(RunLayout) + sizeof(int32_t), "a ListKey has no gaps");
 
 typedef struct Entry {
     ListKey key;
@@ -64,7 +64,7 @@ static int64_t bytes_of_(const Schedule *schedule) {
 ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches, Error *err) {
     RunLayout layout;
     layout_of(&layout, config);
-    ListKey key = {layout_list(&layout), microbatches};
+    ListKey key = {layout_list(&layout), (int32_t)microbatches};
     ScheduleLoan loan = {0};
     if (cache != NULL) {
         pthread_mutex_lock(&cache->lock);

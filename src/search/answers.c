@@ -39,9 +39,9 @@ static int queue_open_(CandidateList *queue, const SearchSpace *space, const Can
 
 bool answer_next_better(const SearchSpace *space, const SearchResult *result, Candidate *misfit, double *step,
                         Error *err) {
-    enum { MOST_LOOKS = 64 };
+    enum { MOST_LOOKS = 256 };
     static const double LEAST_GAIN = 0.999;
-    double best = result->best >= 0 ? result->found.items[result->best].forecast.time.step * LEAST_GAIN : 0;
+    double best = result->best >= 0 ? result->found.items[result->fastest].forecast.time.step * LEAST_GAIN : 0;
     CandidateList queue = {0};
     bool found = false;
     for (int64_t i = 0; i < result->misfits.count; i++)

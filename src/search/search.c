@@ -96,8 +96,9 @@ void candidates_add(CandidateList *list, const Candidate *candidate) {
 
 // ---------------------------------------------------------------- what can be left out
 
-// Returns the longest step that is of interest in a candidate of at least these bytes: one among the ten best, or on
-// the front. new_key: false for one that is no faster than a candidate found with the same cut and schedule.
+// Returns the longest step that is of interest in a candidate of at least these bytes: one in class 0, among the ten
+// best, or on the front. new_key: false for one that is no faster than a candidate found with the same cut and
+// schedule.
 static double worth_(const Search *search, int64_t bytes, bool new_key) {
     const Standing *standing = &search->standing;
     double most = SEARCH_SLOWER * standing->best;
@@ -108,6 +109,7 @@ static double worth_(const Search *search, int64_t bytes, bool new_key) {
         if (compared >= most) break;
         if (at->forecast.peak_bytes <= bytes) most = compared;
     }
+    most = fmax(most, SEARCH_ALIKE * standing->best);
     if (new_key && standing->tenth > most) most = standing->tenth;
     return most / BOUND_SLACK;
 }
@@ -241,7 +243,7 @@ static bool weigh_(Trial *trial, const RunLayout *layout, double bound, int64_t 
     const Search *search = trial->search;
     const Planner *planner = search->space->planner;
     Forecast *forecast = &tried->forecast;
-    *tried = (Candidate){.bound = trial->list->bound};
+    *tried = (Candidate){.bound = trial->list->bound, .robust = NAN};
     outcome->evaluated++;
     if (hopeless_(search, bound, least_bytes)) return false;
     outcome->status = planner_forecast_config(planner, &trial->config, false, forecast, &outcome->err);
@@ -454,10 +456,35 @@ static void take_front_(SearchResult *result) {
         least = sorted[i].forecast.peak_bytes;
         result->front[result->front_count++] = index_of_(result, &sorted[i]);
     }
-    result->best = index_of_(result, &sorted[0]);
-    for (int64_t i = 1; i < count && planner_equally_fast(&sorted[i].forecast, &sorted[0].forecast); i++)
-        result->ties++;
     free(sorted);
+}
+
+int search_class(const SearchResult *result, const Forecast *found) {
+    double ratio = found->time.step / result->found.items[result->fastest].forecast.time.step;
+    return (int)(log(ratio) / log(SEARCH_ALIKE) + 1e-9);
+}
+
+// Returns whether a is plainer than b: fewer stages, then no eviction, then more free memory, then by planner_prefers.
+static bool plainer_(const Candidate *a, const Candidate *b) {
+    const RunLayout *one = &a->forecast.layout, *other = &b->forecast.layout;
+    if (one->pipeline != other->pipeline) return one->pipeline < other->pipeline;
+    if (layout_evicts(one) != layout_evicts(other)) return !layout_evicts(one);
+    if (a->forecast.peak_bytes != b->forecast.peak_bytes) return a->forecast.peak_bytes < b->forecast.peak_bytes;
+    return found_before_(a, b);
+}
+
+// Finds the fastest candidate, and the plainest of those that take as long.
+static void take_best_(SearchResult *result) {
+    const Candidate *items = result->found.items;
+    result->fastest = result->found.count > 0 ? 0 : -1;
+    for (int i = 1; i < result->found.count; i++)
+        if (items[i].forecast.time.step < items[result->fastest].forecast.time.step) result->fastest = i;
+    result->best = result->fastest;
+    for (int i = 0; i < result->found.count; i++) {
+        if (search_class(result, &items[i].forecast) > 0) continue;
+        result->alike += i != result->fastest;
+        if (plainer_(&items[i], &items[result->best])) result->best = i;
+    }
 }
 
 static void take_ten_(SearchResult *result, const CandidateList *keys) {
@@ -471,7 +498,7 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
     double began = clock_seconds();
     int status = 0, count;
     Node batch[BATCH];
-    *result = (SearchResult){.best = -1};
+    *result = (SearchResult){.best = -1, .fastest = -1};
     push_shapes_(&search);
     while (status == 0 && !result->stopped && (count = next_batch_(&search, batch)) > 0) {
         status = search_batch_(&search, batch, count, err);
@@ -480,6 +507,7 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
         result->stopped = options->stop != NULL && *options->stop != 0;
     }
     take_front_(result);
+    take_best_(result);
     take_ten_(result, &search.standing.keys);
     free(search.heap.nodes);
     free(search.standing.front.items);

@@ -15,6 +15,7 @@ typedef struct Candidate {
     Forecast forecast; // of the layout in it
     double bound;      // of the step, if the candidate does not fit
     int64_t order;     // in which candidates are met, for ties
+    double robust;     // worst regret over the assumptions of robust.h; NAN: not planned again
     bool all; // none of the candidates with this shape, schedule and layers fits, and each lacks at least this much
 } Candidate;
 
@@ -30,8 +31,9 @@ enum { SEARCH_BEST = 10 };
 typedef struct SearchResult {
     CandidateList found;   // all that fit and were simulated, in the order in which they were met
     CandidateList misfits; // all that do not fit
-    int best;              // index into found, by planner_prefers; -1: nothing fits
-    int64_t ties;          // other candidates with the same step as the best
+    int best;              // index into found: the plainest of class 0; -1: nothing fits
+    int fastest;           // index of the shortest step
+    int64_t alike;         // other candidates of class 0
     int ten[SEARCH_BEST];  // the fastest of each cut, micro-batch size and schedule, best first
     int ten_count;
     int *front; // indices: no other candidate is both faster and smaller; by step, up to SEARCH_SLOWER times the best
@@ -43,8 +45,13 @@ typedef struct SearchResult {
     bool stopped; // before it was complete
 } SearchResult;
 
-// How much slower than the best a configuration may be and still be on the front.
+// How much slower than the fastest a configuration may be and still be on the front, and in its class: equally fast, as
+// far as a plan can tell.
 #define SEARCH_SLOWER 1.10
+#define SEARCH_ALIKE  1.01
+
+// Returns the class of a candidate: 0 for all that take up to 1 % longer than the fastest, 1 for the next per cent.
+int search_class(const SearchResult *result, const Forecast *found);
 
 typedef struct SearchOptions {
     bool exhaustive;                   // prune nothing: for tests

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/files.h"
+#include "robust.h"
 #include "search_report.h"
 
 #include <errno.h>
@@ -197,10 +198,12 @@ typedef struct Answer {
     const char *write;
 } Answer;
 
-static int answer_search_(void *argument, const SearchSpace *space, const SearchResult *result, Error *err) {
+static int answer_search_(void *argument, const SearchSpace *space, SearchResult *result, Error *err) {
     const Answer *answer = argument;
-    int status =
-        answer->json ? search_write_json(space, result, stdout, err) : search_report(space, result, stdout, err);
+    int status = result->stopped ? 0 : robust_find(space, result, err);
+    if (status == 0)
+        status =
+            answer->json ? search_write_json(space, result, stdout, err) : search_report(space, result, stdout, err);
     if (status == 0 && answer->write != NULL && result->best >= 0)
         status = search_write_config(space, result, answer->write, err);
     if (status == 0 && fflush(stdout) != 0)

@@ -10,7 +10,7 @@ int search_command(const Config *config, const Model *model, const char *gpus, b
                    const Log *log, Error *err);
 
 // Searches and hands the result to `take`. Returns the code of `take`, or -1 with err if there is no result.
-typedef int SearchTake(void *argument, const SearchSpace *space, const SearchResult *result, Error *err);
+typedef int SearchTake(void *argument, const SearchSpace *space, SearchResult *result, Error *err);
 int search_for(const Config *config, const Model *model, const char *gpus, SearchTake *take, void *argument,
                const Log *log, Error *err);
 

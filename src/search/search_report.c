@@ -6,7 +6,9 @@
 #include "base/units.h"
 #include "plan/budget.h"
 #include "plan/plan_schedules.h"
+#include "robust.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,14 +31,16 @@ static int64_t recomputed_(const Config *config) {
 
 // Writes what else distinguishes a configuration: "flash, seq, 3 again, by time".
 static char *rest_text_(const SearchSpace *space, const Config *config, char text[SCHEDULE_TEXT]) {
-    char again[48] = "";
+    char again[48] = "", overlap[24] = "";
     const char *dealt = config->parallel.layers_given == 0       ? ""
                         : space_fixes(space, LAYOUT_BIT(layers)) ? ", by list"
                                                                  : ", by time";
     int64_t layers = recomputed_(config);
     if (layers > 0) snprintf(again, sizeof again, ", %lld again", (long long)layers);
-    snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
-             config->parallel.sequence ? ", seq" : "", dealt, again,
+    if (config->parallel.overlap != OVERLAP_AUTO)
+        snprintf(overlap, sizeof overlap, ", overlap %s", config_word("parallel.overlap", config->parallel.overlap));
+    snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
+             config->parallel.sequence ? ", seq" : "", overlap, dealt, again,
              config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
     return text;
 }
@@ -74,7 +78,8 @@ static int64_t host_bytes_(const SearchSpace *space, const Config *config) {
     return most;
 }
 
-static void table_row_(Grid *grid, const SearchSpace *space, const Forecast *found) {
+static void table_row_(Grid *grid, const SearchSpace *space, const Candidate *candidate) {
+    const Forecast *found = &candidate->forecast;
     Config config;
     const RunLayout *at = &found->layout;
     char schedule[SCHEDULE_TEXT], rest[SCHEDULE_TEXT];
@@ -88,14 +93,15 @@ static void table_row_(Grid *grid, const SearchSpace *space, const Forecast *fou
     grid_cell(grid, "%.1f", (double)host_bytes_(space, &config) / GIB);
     grid_cell(grid, "%.1f", 1e3 * found->time.step);
     grid_cell(grid, found->time.mfu > 0 ? "%.1f%%" : "-", 100 * found->time.mfu);
+    grid_cell(grid, candidate->robust < 1 ? "%.1f%%" : "-", 100 * candidate->robust);
 }
 
 static void table_(const SearchSpace *space, const SearchResult *result, const int *rows, int count, FILE *file) {
-    Grid grid = {.columns = 9};
+    Grid grid = {.columns = 10};
     const char *cells[] = {"p x t x d", "b",        "schedule", "chunks", "attention, layers",
-                           "rank GiB",  "host GiB", "step ms",  "MFU"};
-    for (int i = 0; i < 9; i++) grid_cell(&grid, "%s", cells[i]);
-    for (int i = 0; i < count; i++) table_row_(&grid, space, &result->found.items[rows[i]].forecast);
+                           "rank GiB",  "host GiB", "step ms",  "MFU",    "regret"};
+    for (int i = 0; i < 10; i++) grid_cell(&grid, "%s", cells[i]);
+    for (int i = 0; i < count; i++) table_row_(&grid, space, &result->found.items[rows[i]]);
     grid_print(&grid, file);
     grid_free(&grid);
 }
@@ -112,6 +118,25 @@ static void line_of_changes_(const Config *from, const Config *to, const char *l
     free(text);
 }
 
+// Prints the worst regret of the best, and the candidate with the least.
+static void print_regret_(const SearchSpace *space, const SearchResult *result, FILE *file) {
+    const Candidate *items = result->found.items, *best = &items[result->best], *least = best;
+    char cut[2 * SCHEDULE_TEXT];
+    Config config;
+    if (isnan(best->robust)) return;
+    for (int64_t i = 0; i < result->found.count; i++)
+        if (items[i].robust < least->robust) least = &items[i];
+    space_config(space, &least->forecast.layout, &config);
+    if (best->robust < 1)
+        grid_line(file, "robust", "at worst %.1f %% longer than the fastest, with %s", 100 * best->robust,
+                  robust_assumptions);
+    else
+        grid_line(file, "robust", "does not fit, or takes twice as long, with one of %s", robust_assumptions);
+    if (least->robust < best->robust)
+        grid_line(file, "", "least: %.1f %%, %s, %.1f ms a step", 100 * least->robust, cut_text_(&config, cut),
+                  1e3 * least->forecast.time.step);
+}
+
 static void print_best_(const SearchSpace *space, const SearchResult *result, FILE *file) {
     const Forecast *best = &result->found.items[result->best].forecast;
     char cut[2 * SCHEDULE_TEXT], rest[SCHEDULE_TEXT], time[SCHEDULE_TEXT];
@@ -119,11 +144,13 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, FI
     space_config(space, &best->layout, &config);
     grid_line(file, "best", "%s, %s: %s", cut_text_(&config, cut), rest_text_(space, &config, rest),
               time_text_(best, time));
-    if (result->ties > 0)
-        grid_line(file, "as quick",
-                  "%lld more candidate%s take%s the same step; of equals the search takes the one that "
-                  "evicts and recomputes nothing, then the smallest, then the plainest schedule",
-                  (long long)result->ties, result->ties == 1 ? "" : "s", result->ties == 1 ? "s" : "");
+    if (result->alike > 0)
+        grid_line(file, "alike",
+                  "%lld more candidate%s within 1 %% of the fastest, %.1f ms; the best is the plainest of them: fewest "
+                  "stages, no eviction, most free memory",
+                  (long long)result->alike, result->alike == 1 ? " is" : "s are",
+                  1e3 * result->found.items[result->fastest].forecast.time.step);
+    print_regret_(space, result, file);
     line_of_changes_(space->keys.base, &config, "set", "%s", file);
     if (space->planner->measured)
         grid_line(file, "profile",
@@ -224,7 +251,8 @@ int search_report(const SearchSpace *space, const SearchResult *result, FILE *fi
             file,
             "rank: the fullest one's memory; host: host memory of a rank; by time: layers are dealt out so that "
             "embedding and\nhead weigh what they weigh; by list: as -o parallel.layers says; again: layers that are "
-            "recomputed;\nseq: parallel.sequence; adjacent: parallel.placement\n");
+            "recomputed;\nseq: parallel.sequence; adjacent: parallel.placement; regret: as in robust, - if it may not "
+            "fit\n");
     }
     char evaluated[32], simulated[32];
     grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cuts, %.2f s%s",

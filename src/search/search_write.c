@@ -34,15 +34,16 @@ static bool why_searched_(const SearchSpace *space, const SearchResult *result, 
         if (other == NULL || found->time.step < other->time.step) other = found;
     }
     if (other == NULL) {
-        snprintf(text, size, "no other value fits and is as quick by its lower bound");
+        snprintf(text, size, "no other value fits and is as fast by its lower bound");
         return true;
     }
     layout_value_text(key, layout_get(&other->layout, key), value);
     double longer = 100 * (other->time.step / best->time.step - 1);
-    if (longer < 0.005)
-        snprintf(text, size, "%s is as quick, with all else at its best", value);
+    if (fabs(longer) < 0.005)
+        snprintf(text, size, "%s is as fast, with all else at its best", value);
     else
-        snprintf(text, size, "%s takes %.2f %% longer, with all else at its best", value, longer);
+        snprintf(text, size, "%s takes %.2f %% %s, with all else at its best", value, fabs(longer),
+                 longer > 0 ? "longer" : "less");
     return true;
 }
 
@@ -64,7 +65,7 @@ static void why_(const SearchSpace *space, const SearchResult *result, const Con
 
 static void write_head_(const SearchSpace *space, const SearchResult *result, FILE *file) {
     const PlanTime *best = &result->found.items[result->best].forecast.time;
-    fprintf(file, "# The quickest configuration for %lld ranks that --search found: %.1f ms a step",
+    fprintf(file, "# The best configuration for %lld ranks that --search found: %.1f ms a step",
             (long long)space->keys.world, 1e3 * best->step);
     if (best->mfu > 0) fprintf(file, ", MFU %.1f %%", 100 * best->mfu);
     fprintf(file, " by the plan.\n# From %s\n", space->keys.base->path);
@@ -149,8 +150,9 @@ int search_write_config(const SearchSpace *space, const SearchResult *result, co
 
 // ---------------------------------------------------------------- JSON
 
-// class: 0 for all that lie within 1 % of the best, 1 for the next per cent, and so on.
-static void json_found_(const SearchSpace *space, const Forecast *found, const Forecast *best, FILE *file) {
+static void json_found_(const SearchSpace *space, const SearchResult *result, int index, FILE *file) {
+    const Candidate *candidate = &result->found.items[index];
+    const Forecast *found = &candidate->forecast;
     Config config;
     space_config(space, &found->layout, &config);
     fputs("{\"config\":", file);
@@ -167,21 +169,24 @@ static void json_found_(const SearchSpace *space, const Forecast *found, const F
         json_write_number(file, found->time.mfu);
     else
         fputs("null", file);
-    fprintf(file, ",\"class\":%d,\"peak_bytes\":%lld}", (int)(log(found->time.step / best->time.step) / log(1.01)),
-            (long long)found->peak_bytes);
+    fprintf(file, ",\"class\":%d,\"robust\":", search_class(result, found));
+    if (isfinite(candidate->robust))
+        json_write_number(file, candidate->robust);
+    else
+        fputs("null", file);
+    fprintf(file, ",\"peak_bytes\":%lld}", (long long)found->peak_bytes);
 }
 
 int search_write_json(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
-    const Forecast *best = result->best >= 0 ? &result->found.items[result->best].forecast : NULL;
     fputs("{\"best\":", file);
     if (result->best >= 0)
-        json_found_(space, best, best, file);
+        json_found_(space, result, result->best, file);
     else
         fputs("null", file);
     fputs(",\"front\":[", file);
     for (int i = 0; i < result->front_count; i++) {
         if (i > 0) fputc(',', file);
-        json_found_(space, &result->found.items[result->front[i]].forecast, best, file);
+        json_found_(space, result, result->front[i], file);
     }
     fprintf(file, "],\"evaluated\":%lld,\"seconds\":", (long long)result->evaluated);
     json_write_number(file, result->seconds);

@@ -128,7 +128,7 @@ static int plan_row_(const Sweep *sweep, Config *config, SweepRow *row, Error *e
     return status;
 }
 
-static int take_row_(void *argument, const SearchSpace *space, const SearchResult *result, Error *err) {
+static int take_row_(void *argument, const SearchSpace *space, SearchResult *result, Error *err) {
     SweepRow *row = argument;
     (void)err;
     row->stopped = result->stopped;

@@ -25,11 +25,12 @@ def test_the_keys_are_the_contract_and_the_front_trades_memory_for_time():
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
     assert set(told) == {"best", "front", "evaluated", "seconds"}
-    keys = {"config", "step_ms", "step_ms_low", "step_ms_high", "mfu", "class", "peak_bytes"}
+    keys = {"config", "step_ms", "step_ms_low", "step_ms_high", "mfu", "class", "robust", "peak_bytes"}
     assert all(set(each) == keys for each in [told["best"], *told["front"]])
-    assert told["best"]["step_ms"] == told["front"][0]["step_ms"]
-    for row in [told["best"], *told["front"]]:  # a class is one per cent wide, from the best on
-        assert 1.01 ** row["class"] <= row["step_ms"] / told["best"]["step_ms"] * (1 + 1e-9) < 1.01 ** (row["class"] + 1)
+    fastest = told["front"][0]["step_ms"]
+    for row in [told["best"], *told["front"]]:  # a class is one per cent wide, from the fastest on
+        assert 1.01 ** row["class"] <= row["step_ms"] / fastest * (1 + 1e-9) < 1.01 ** (row["class"] + 1)
+        assert 0 <= row["robust"] <= 1
     assert told["front"][-1]["class"] > told["best"]["class"] == 0
     for quicker, smaller in zip(told["front"], told["front"][1:]):
         assert quicker["step_ms"] <= smaller["step_ms"] and quicker["peak_bytes"] > smaller["peak_bytes"]
@@ -73,7 +74,7 @@ def test_recomputed_layers_are_traded_for_shorter_transfers():
     options = [part for override in by_hand for part in ("-o", override)]
     plan = json.loads(command("llama", "-c", config, "--plan", "--json", *gpus, *options).stdout)
     assert all(stage["fits"] for stage in plan["stages"])
-    assert told["step_ms"] <= 1.002 * plan["step_ms"]
+    assert told["step_ms"] <= 1.01 * plan["step_ms"]
 
 
 @pytest.mark.usefixtures("ranks")
@@ -84,7 +85,7 @@ def test_the_written_file_runs_and_allocates_what_was_planned(tmp_path):
     overrides = [part for override in short for part in ("-o", override)]
     ended = command("llama", "-c", str(best), *overrides)
     assert ended.returncode == 0, ended.stderr
-    assert "as planned, to the byte, on all stages" in ended.stdout + ended.stderr
+    assert "as planned, to the byte" in ended.stdout + ended.stderr
 
 
 def test_the_answer_comes_first_and_fits_120_columns():
@@ -139,7 +140,7 @@ def test_with_tied_embeddings_either_order_of_the_stages_may_be_the_quicker_one(
 
     def ask(*more):
         ended = search("--gpus", 32, "--json", *fixed, *more, config=ROOT / "configs/gpt3_96b.yaml", family="gpt")
-        return json.loads(ended.stdout)["best"]["step_ms"]
+        return json.loads(ended.stdout)["front"][0]["step_ms"]
 
     both = [ask("-o", f"parallel.placement={placement}") for placement in ("linear", "adjacent")]
     assert both[0] != both[1] and ask() == min(both)
@@ -172,7 +173,7 @@ def test_of_equally_quick_schedules_the_plainest_comes_first():
     told = search("--gpus", 1, *(part for each in only for part in ("-o", each)))
     assert told.returncode == 0, told.stderr
     assert re.search(r"^best .* 1F1B,", told.stdout, re.MULTILINE), told.stdout
-    assert "as quick  1 more candidate takes the same step" in told.stdout
+    assert "alike     1 more candidate is within 1 % of the fastest" in told.stdout
 
 
 LITTLE = [
@@ -184,24 +185,23 @@ LITTLE = [
     "attention.mode=none",
     "schedule.micro_batch=1",
     "schedule.recompute_layers=0",
-    "hardware.memory_gib=40",
+    "train.global_batch=24",
 ]
 
 
-def test_an_eviction_has_to_save_a_thousandth_of_a_step():
-    """Where it saves less, the search takes what fits without, as `--plan` and `auto` do."""
+def test_an_eviction_has_to_save_a_hundredth_of_a_step():
+    """Where it saves less, the layout without is of the same class, and plainer."""
 
-    def best(batch, *more):
-        keys = [part for key in (*LITTLE, f"train.global_batch={batch}", *more) for part in ("-o", key)]
+    def best(memory, *more):
+        keys = [part for key in (*LITTLE, f"hardware.memory_gib={memory}", *more) for part in ("-o", key)]
         told = search("--gpus", 12, "--json", *keys, config=ROOT / "configs/gpt3_13b.yaml", family="gpt")
         return json.loads(told.stdout)["best"]
 
     found = set()
-    for batch in (24, 48, 60, 66, 72):
-        gain = 1 - best(batch, "schedule.bpipe=on")["step_ms"] / best(batch, "schedule.bpipe=off")["step_ms"]
-        assert gain > 0
-        assert best(batch)["config"]["schedule"]["bpipe"] == ("on" if gain > 0.001 else "off"), gain
-        found.add(gain > 0.001)
+    for memory in (40, 38):
+        gain = 1 - best(memory, "schedule.bpipe=on")["step_ms"] / best(memory, "schedule.bpipe=off")["step_ms"]
+        assert best(memory)["config"]["schedule"]["bpipe"] == ("on" if gain > 0.01 else "off"), gain
+        found.add(gain > 0.01)
     assert found == {False, True}
 
 

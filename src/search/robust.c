@@ -1,0 +1,177 @@
+// The assumptions are rows of a table. Jitter is simulated: the durations of the actions of a short list vary, and the
+// pipeline of the plan becomes longer by the same factor.
+#include "robust.h"
+
+#include "base/alloc.h"
+#include "base/random.h"
+#include "base/units.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char robust_assumptions[] = "products at 0.6, 0.7 and 0.85 of the peak, half the network, twice the latency, 4 "
+                                  "GiB more in reserve, and actions "
+                                  "that vary by 5 % (mean and 95th percentile of 200 draws)";
+
+// The figures that change; 0: unchanged.
+typedef struct Assumption {
+    double efficiency;       // of products
+    double network, latency; // factors
+    double reserve;          // GiB
+} Assumption;
+
+static const Assumption assumptions_[] = {{.efficiency = 0.60}, {.efficiency = 0.70}, {.efficiency = 0.85},
+                                          {.network = 0.5},     {.latency = 2},       {.reserve = 4}};
+enum { PLANNED = sizeof assumptions_ / sizeof *assumptions_, ASSUMPTIONS = PLANNED + 2, AGAIN = 30, DRAWS = 200 };
+
+// A candidate that is planned again.
+typedef struct Again {
+    Candidate *candidate;
+    double step[ASSUMPTIONS]; // seconds; INFINITY: does not fit
+    int status;
+    Error err;
+} Again;
+
+static void assume_(Hardware *hardware, const Assumption *at) {
+    Cost *cost = &hardware->cost;
+    int64_t *memory = hardware->memory_bytes > 0 ? &hardware->memory_bytes : &hardware->host_bytes;
+    if (at->efficiency > 0) cost->efficiency = at->efficiency;
+    if (at->network > 0) cost->network *= at->network;
+    if (at->latency > 0) cost->latency *= at->latency;
+    if (*memory > 0) *memory = max_i64(*memory - (int64_t)(at->reserve * GIB), 1);
+}
+
+// ---------------------------------------------------------------- jitter
+
+// Fills in the duration of every action, each varied by a normal number of the draw; draw 0 varies nothing.
+static void vary_(const Schedule *schedule, const SimulateCosts *costs, int draw, double **durations) {
+    static const double JITTER = 0.05;
+    for (int s = 0; s < schedule->stages; s++) {
+        for (int64_t i = 0; i < schedule->stage[s].count; i++) {
+            Action at = schedule->stage[s].actions[i];
+            const double *of = at.kind == ACTION_FORWARD    ? costs->forward
+                               : at.kind == ACTION_BACKWARD ? costs->backward
+                               : at.kind == ACTION_INPUT    ? costs->input
+                                                            : costs->weight;
+            double jitter = draw > 0 ? JITTER * (double)random_normal((uint64_t)draw, (uint64_t)s, (uint64_t)i) : 0;
+            durations[s][i] = at.peer == SCHEDULE_NO_PEER ? of[s * schedule->chunks + at.chunk] * (1 + jitter) : 0;
+        }
+    }
+}
+
+static int ascending_seconds_(const void *a, const void *b) {
+    double one = *(const double *)a, other = *(const double *)b;
+    return one < other ? -1 : one > other;
+}
+
+// Simulates all draws; writes by which factors the pipeline becomes longer: on average, and in one draw of twenty.
+static int draw_jitter_(const Schedule *schedule, const SimulateCosts *costs, double factors[2], Error *err) {
+    double seconds[1 + DRAWS], sum = 0;
+    double **durations = xcalloc((size_t)schedule->stages, sizeof *durations);
+    SimulateCosts varied = *costs;
+    varied.totals_only = true;
+    varied.action = (const double *const *)durations;
+    int draw = 0;
+    for (int s = 0; s < schedule->stages; s++)
+        durations[s] = xmalloc((size_t)schedule->stage[s].count * sizeof **durations);
+    for (; draw <= DRAWS; draw++) {
+        vary_(schedule, costs, draw, durations);
+        Timeline *timeline = simulate_run(schedule, &varied, err);
+        if (timeline == NULL) break;
+        seconds[draw] = timeline->makespan;
+        if (draw > 0) sum += timeline->makespan;
+        timeline_free(timeline);
+    }
+    for (int s = 0; s < schedule->stages; s++) free(durations[s]);
+    free(durations);
+    if (draw <= DRAWS) return -1;
+    qsort(seconds + 1, DRAWS, sizeof *seconds, ascending_seconds_);
+    factors[0] = sum / DRAWS / seconds[0];
+    factors[1] = seconds[DRAWS * 95 / 100] / seconds[0];
+    return 0;
+}
+
+// Two rounds of microbatches show the jitter of all: a stage waits for its neighbours in each.
+static int jitter_(const Planner *planner, const Config *config, double factors[2], Error *err) {
+    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
+    int64_t rounds = config_fewer_microbatches(config, 2 * config->parallel.pipeline);
+    ScheduleLoan loan = schedule_cache_borrow(planner->lists, config, rounds, err);
+    if (loan.schedule == NULL) return -1;
+    Plan plan = {0};
+    PlanCosts costs = {0};
+    plan_make_from(&plan, &planner->table, planner->model, config, loan.schedule, planner->be);
+    int status = plan_costs_make(&costs, config, planner->model, loan.schedule, &plan, &source, err);
+    if (status == 0) status = draw_jitter_(loan.schedule, &costs.costs, factors, err);
+    plan_costs_free(&costs);
+    plan_free(&plan);
+    schedule_cache_return(&loan);
+    return status;
+}
+
+// ---------------------------------------------------------------- regret
+
+static int plan_again_(Again *again, const SearchSpace *space, Error *err) {
+    const PlanTime *time = &again->candidate->forecast.time;
+    Config config;
+    double factors[2];
+    space_config(space, &again->candidate->forecast.layout, &config);
+    for (int i = 0; i < PLANNED; i++) {
+        Planner planner = *space->planner;
+        Forecast forecast;
+        assume_(&planner.hardware, &assumptions_[i]);
+        if (planner_forecast_config(&planner, &config, true, &forecast, err) != 0) return -1;
+        again->step[i] = forecast.fits ? forecast.time.step : INFINITY;
+    }
+    if (jitter_(space->planner, &config, factors, err) != 0) return -1;
+    for (int i = 0; i < 2; i++) again->step[PLANNED + i] = time->step + (factors[i] - 1) * time->pipeline;
+    return 0;
+}
+
+static void choose_(Again *again, int *count, Candidate *candidate) {
+    for (int i = 0; i < *count; i++)
+        if (again[i].candidate == candidate) return;
+    again[(*count)++].candidate = candidate;
+}
+
+static int compare_steps_(const void *a, const void *b) {
+    const Candidate *one = *(Candidate *const *)a, *other = *(Candidate *const *)b;
+    double more = one->forecast.time.step - other->forecast.time.step;
+    return more != 0 ? (more > 0 ? 1 : -1) : one->order > other->order ? 1 : -1;
+}
+
+// Lists the candidates to plan again. The caller frees the list.
+static Again *chosen_(SearchResult *result, int *count) {
+    int64_t all = result->found.count;
+    Candidate *items = result->found.items, **sorted = xmalloc((size_t)all * sizeof *sorted);
+    Again *again = xcalloc((size_t)(1 + result->front_count + result->ten_count + AGAIN), sizeof *again);
+    *count = 0;
+    choose_(again, count, &items[result->best]);
+    for (int i = 0; i < result->front_count; i++) choose_(again, count, &items[result->front[i]]);
+    for (int i = 0; i < result->ten_count; i++) choose_(again, count, &items[result->ten[i]]);
+    for (int64_t i = 0; i < all; i++) sorted[i] = &items[i];
+    qsort(sorted, (size_t)all, sizeof *sorted, compare_steps_);
+    for (int64_t i = 0; i < all && i < AGAIN; i++) choose_(again, count, sorted[i]);
+    free(sorted);
+    return again;
+}
+
+int robust_find(const SearchSpace *space, SearchResult *result, Error *err) {
+    int count, status = 0;
+    if (result->best < 0) return 0;
+    Again *again = chosen_(result, &count);
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int i = 0; i < count; i++) again[i].status = plan_again_(&again[i], space, &again[i].err);
+    for (int i = 0; i < count && status == 0; i++)
+        if (again[i].status != 0) status = error_set(err, again[i].err.code, "%s", again[i].err.text);
+    for (int a = 0; a < ASSUMPTIONS && status == 0; a++) {
+        double least = INFINITY;
+        for (int i = 0; i < count; i++) least = fmin(least, again[i].step[a]);
+        for (int i = 0; i < count && isfinite(least); i++) {
+            double *robust = &again[i].candidate->robust;
+            *robust = fmax(fmin(again[i].step[a] / least - 1, 1), *robust); // NAN at first, which fmax ignores
+        }
+    }
+    free(again);
+    return status;
+}
