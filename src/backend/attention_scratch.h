@@ -10,7 +10,7 @@ __BEGIN_DECLS
 
 enum {
     CUDA_OWN_BYTES = 64 << 20, // scratch of kernels and workspace of matrix products, half each: held from start to end
-    CUDA_LENT_PAGE = 2 << 20,  // memory that another process maps is taken in whole pages
+    CUDA_LENT_PAGE = 2 << 20,  // bytes; memory that another process maps is allocated in such pages
 };
 
 // Returns the workspace of cuDNN's flash attention, the larger of forward and backward, exact to the byte: cuDNN 9.19
@@ -33,8 +33,8 @@ static inline bool attention_flash_deterministic(const AttentionShape *shape, in
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element, int capability);
 
 // Returns whether scale, mask and softmax of `none` and `recompute` run as one kernel. SOFTMAX_MEGATRON follows
-// Megatron-LM's fused kernel (megatron/fused_kernels, 2023): 16-bit scores, 16 < seq <= 4096, seq and batch * heads of
-// the rank multiples of 4; otherwise separate passes in fp32. This is the only place of the rule: kernels, plan and
+// Megatron-LM's fused kernel (megatron/fused_kernels, 2023): 16-bit scores, 16 < seq <= 4096; the rank's seq and batch
+// * heads are multiples of 4; otherwise separate passes in fp32. This is the only place of the rule: kernels, plan and
 // profile ask here.
 static inline bool attention_softmax_fuses(const AttentionShape *shape, int64_t element) {
     if (shape->softmax != SOFTMAX_MEGATRON) return shape->softmax == SOFTMAX_FUSED;

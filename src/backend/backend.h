@@ -92,18 +92,18 @@ struct Backend {
     char device[96];    // "AMD EPYC, 2 threads", "NVIDIA H200"
     int precision;      // Precision
     int64_t element;    // bytes of one activation or weight: 4 or 2
-    double peak_tflops; // of this rank, dense, in this precision; 0 if unknown
+    double peak_tflops; // peak of this rank, dense, in this precision; 0 if unknown
     // FLOPs of products in the time in which this rank sends a byte in a collective over tensor ranks; 0: unknown
     double flops_per_sent_byte;
     int64_t memory_size; // bytes the device has for all ranks that share it; 0 if unknown
     int64_t own_bytes;   // workspace held from its creation on; included in `held`
     int capability;      // compute capability of an NVIDIA GPU: 80, 90, 100; 0: unknown, or not such a GPU
-    int64_t lent_page;   // MEMORY_LENT_SLOTS and _MESSAGES are allocated in whole pages of this size; 0: no rounding
+    int64_t lent_page;   // unit in which MEMORY_LENT_SLOTS and _MESSAGES are allocated; 0: no rounding
     bool own_sums;       // ranks that compute here add up their gradients in this device's memory (sums.h)
     bool loads_late;     // code is loaded at its first use, which may wait for all that is queued on the device
     MemoryBytes held;    // allocated now, by category
-    MemoryBytes peak;    // by category, when the total was largest
-    char note[384];      // a sentence for the user, once the shapes are known; empty: none
+    MemoryBytes peak;    // bytes by category when the total was largest
+    char note[384];      // a sentence for the user, once the shapes are known; may be empty
     char kernels[160];   // the libraries or kernels of products and attention, for --verbose
     char choices[160];   // device and versions that a ProductChoice holds for; empty: there is nothing to choose
     void *self;          // the implementation's own
@@ -117,7 +117,8 @@ struct Backend {
     void (*release)(Backend *, MemoryCategory, void *memory, int64_t bytes);
     // -1 with err if the device has less than these bytes free. NULL: only `allocate` can tell.
     int (*check_free)(Backend *, int64_t bytes, Error *err);
-    // Returns the device's bytes that are neither free nor in `held`: of libraries and of other programs. NULL: none.
+    // Returns the device's bytes that are neither free nor in `held`: memory of libraries and other programs. May be
+    // NULL.
     int64_t (*held_by_others)(Backend *);
     void (*copy)(Backend *, Stream, void *to, const void *from, int64_t bytes); // device to device
     void (*upload)(Backend *, void *to, const void *from,
@@ -131,7 +132,7 @@ struct Backend {
     int (*pin)(Backend *, void *host, int64_t bytes, Error *err);
     void (*unpin)(Backend *, void *host);
 
-    // --- memory that another process of this host may write. lend: a whole allocation in MEMORY_LENT_SLOTS or
+    // --- memory that another process of this host may write. lend: a complete allocation in MEMORY_LENT_SLOTS or
     // MEMORY_MESSAGES (a CPU lends only the former). borrow: maps it; NULL with err if it cannot be reached. copy,
     // upload and download accept the mapped address. give_back must come before the lender releases the memory.
     int (*lend)(Backend *, const void *memory, int64_t bytes, Loan *loan, Error *err);
@@ -162,7 +163,7 @@ struct Backend {
     int64_t (*workspace_bytes)(Backend *, int64_t rows, int64_t hidden, const AttentionShape *);
     void (*use_workspace)(Backend *, void *memory, int64_t rows, int64_t hidden, const AttentionShape *);
 
-    // --- linear_forward for blocks of rows; aux has y's. NULL if own_sums is set, which leaves rows whole.
+    // --- linear_forward for blocks of rows; aux has y's. NULL if own_sums is set, which does not divide rows.
     void (*linear_forward_blocks)(Backend *, void *y, void *aux, const void *x, const void *w, const void *bias,
                                   const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);
     // --- the kernels of products (device/products.h). Both are NULL if there is nothing to choose. measure_products

@@ -11,7 +11,7 @@ __BEGIN_DECLS
 
 typedef struct Checksum Checksum;
 
-int64_t checksum_bytes(void); // of host memory that one uses
+int64_t checksum_bytes(void); // bytes of host memory that one checksum uses
 
 // Creates a checksum over the caller's backend.
 Checksum *checksum_create(Backend *be);

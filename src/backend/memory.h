@@ -9,9 +9,9 @@
 __BEGIN_DECLS
 
 typedef enum MemoryCategory {
-    MEMORY_WEIGHTS,    // of the layers, read by the matrix products, in the run's precision
+    MEMORY_WEIGHTS,    // the layers' weights, read by the matrix products, in the run's precision
     MEMORY_GRADIENTS,  // the layers', fp32
-    MEMORY_MASTERS,    // fp32 copies of the layers' weights; none if the precision is fp32
+    MEMORY_MASTERS,    // fp32 copies of the layers' weights; empty if the precision is fp32
     MEMORY_OPTIMIZER,  // AdamW's two moments of the layers, fp32
     MEMORY_EMBEDDING,  // all four states of embedding, final norm and output matrix
     MEMORY_OWN_SLOTS,  // activation bundles of this stage's microbatches
@@ -35,7 +35,7 @@ void memory_note_peak(const MemoryBytes *held, MemoryBytes *peak); // sets *peak
 // Sizes are rounded up to this many bytes, so that every buffer starts on a cache line and a transfer segment.
 enum { MEMORY_ALIGN = 256 };
 int64_t memory_round(int64_t bytes);
-int64_t memory_pages(int64_t bytes, int64_t page); // the same for whole pages; unchanged if page is 0
+int64_t memory_pages(int64_t bytes, int64_t page); // rounds up to pages; unchanged if page is 0
 
 // A cursor that lays buffers out one after another. With base NULL it only counts: the same code that binds pointers
 // says how many bytes they take, so a size and a layout cannot disagree.

@@ -1,6 +1,6 @@
 // CRC-64/XZ by tables of sixteen, and the arithmetic on polynomials that joins the checksums of pieces: appending n
-// zero bytes multiplies a raw checksum by x^(8n), so the checksum of all pieces is the sum of theirs, each multiplied
-// by the power for the bytes after it.
+// zero bytes multiplies a raw checksum by x^(8n), so the checksum of a sequence is the sum of its pieces' checksums,
+// each multiplied by the power for the bytes after the piece.
 #include "crc64.h"
 
 #include <string.h>

@@ -13,7 +13,7 @@ int file_open(const char *path, int64_t *bytes, Error *err);
 // Reads bytes [offset, offset + bytes). Returns -1 with err if they cannot be read or the file ends before them.
 int file_read(int fd, const char *path, int64_t offset, void *to, int64_t bytes, Error *err);
 
-// Reads a whole file of at most `most` bytes and adds a NUL. The caller frees the text; NULL with err.
+// Reads a file of at most `most` bytes and adds a NUL. The caller frees the text; NULL with err.
 char *file_read_whole(const char *path, int64_t most, int64_t *length, Error *err);
 
 enum { FILE_PATH = 1024, FILE_NAME = 128 };

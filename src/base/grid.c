@@ -66,7 +66,7 @@ void grid_print(const Grid *grid, FILE *file) {
     }
 }
 
-// Returns the bytes of `text` on the next line: up to the last space within `columns` columns, or a whole word if it is
+// Returns the bytes of `text` on the next line: up to the last space within `columns` columns, or one word if it is
 // longer than that.
 static int grid_fitting_(const char *text, int columns) {
     int end = (int)strlen(text);

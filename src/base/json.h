@@ -20,10 +20,10 @@ struct JsonValue {
     JsonType type;
     bool truth;       // JSON_BOOL
     bool whole;       // JSON_NUMBER without fraction and exponent that fits int64_t
-    const char *key;  // of a member of an object, else NULL
+    const char *key;  // name of an object's member, else NULL
     const char *text; // JSON_TEXT, ends with NUL
     double number;    // JSON_NUMBER, finite
-    int64_t integer;  // if `whole`
+    int64_t integer;  // valid if `whole`
     int64_t count;    // entries or members
     JsonValue *first; // JSON_ARRAY, JSON_OBJECT; NULL if empty
     JsonValue *next;  // the next one in the same array or object

@@ -48,7 +48,7 @@ static void log_say_(const Log *log, const char *format, va_list args) {
     if (used > (int)sizeof line - 2) used = (int)sizeof line - 2;
     used = log_printable_(line, used);
     line[used++] = '\n';
-    // stderr is unbuffered; one write keeps the line whole when several ranks share the terminal.
+    // stderr is unbuffered; one write keeps the line intact when several ranks share the terminal.
     ssize_t written = write(STDERR_FILENO, line, (size_t)used);
     (void)written;
 }

@@ -19,7 +19,7 @@ enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_STOPPED = 3 };
 typedef struct Error {
     int code;
     bool everywhere; // all ranks found the same error at the same time, so one of them reports it for all
-    double when;     // by clock_seconds: of the errors of several ranks, the earliest is the cause
+    double when;     // clock_seconds at the error: the earliest error of several ranks is the cause
     char text[1024];
 } Error;
 
@@ -43,7 +43,7 @@ Log log_of_all(const Log *log);
 // '?' (text_make_printable).
 void log_line(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));   // errors and warnings
 void log_status(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3))); // unless --quiet
-void log_detail(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3))); // with --verbose
+void log_detail(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3))); // only with --verbose
 
 // Replaces in place every character that could move the cursor, forge a line or reorder the text by one '?': control
 // characters (C0, DEL, C1), marks of writing direction, line and paragraph separators, and bytes that are not UTF-8.

@@ -1,4 +1,4 @@
-// Threads beside OpenMP's, for work that waits: reading and writing files.
+// Threads in addition to OpenMP's, for work that waits: reading and writing files.
 #ifndef THREADS_H
 #define THREADS_H
 

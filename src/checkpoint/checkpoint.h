@@ -24,7 +24,7 @@ typedef struct ResumePoint {
     int64_t step, samples;
     int64_t seed;
     uint64_t data;        // identity of the data; the caller of checkpoint_create sets that of this run
-    StepGuard step_guard; // as at the start if the checkpoint has none
+    StepGuard step_guard; // a fresh guard if the checkpoint has none
 } ResumePoint;
 
 // --- saving
@@ -41,7 +41,7 @@ int64_t checkpoint_buffer_bytes(const Config *config);
 // lock another run could save or remove a checkpoint after this run has chosen one.
 
 // Locks checkpoint.dir if it exists, and with `make` creates it first. Otherwise a new folder is created once all is
-// loaded, so that a start that fails leaves none. The caller then checks the folders again and chooses. Sets
+// loaded, so that a failed start leaves no folder. The caller then checks the folders again and chooses. Sets
 // *checkpoint to NULL if checkpoint.dir is empty. -1 with err, also if another run holds the lock for some seconds;
 // checkpoint_destroy in both cases.
 int checkpoint_lock(Checkpoint **checkpoint, const Config *config, World *world, bool make, Error *err);

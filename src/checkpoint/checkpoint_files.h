@@ -51,7 +51,7 @@ typedef struct Manifest {
     int64_t count;
 } Manifest;
 
-// Returns the number of a run in a manifest or a training state; 0 if there is none. -1 if it is something else.
+// Returns the number of a run in a manifest or a training state; 0 if it is missing. -1 if it is something else.
 struct JsonValue;
 int run_id_read(uint64_t *run, const struct JsonValue *root);
 
@@ -91,7 +91,7 @@ int directory_publish(const char *partial, const char *path, bool replace, Error
 
 // One checkpoint of a directory.
 typedef struct CheckpointName {
-    char name[48]; // of the directory; hidden if a run ended while this checkpoint was being replaced
+    char name[48]; // name of the directory; hidden if a run ended while this checkpoint was being replaced
     int64_t step;
     uint64_t run; // this and the next are the manifest's
     int64_t sequence;
@@ -99,7 +99,7 @@ typedef struct CheckpointName {
 } CheckpointName;
 
 // Lists the checkpoints in `dir`: those without a readable manifest first, then the newest first, by sequence and then
-// by step. A directory that does not exist has none.
+// by step. A directory that does not exist has no checkpoints.
 int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, int64_t *count, Error *err);
 // Removes the complete checkpoints of `run` that `config` does not keep, and never the one called `newest`. With
 // config->overwrite removes those of other runs too. A checkpoint that cannot be removed stays.

@@ -35,8 +35,8 @@ bool checkpoint_lies_in(const char *checkpoint, const char *dir);
 uint64_t run_id_draw(void);
 
 // Refuse, with code 2, a start that finds no checkpoint to resume from, or that would write among another run's
-// checkpoints. resume: a checkpoint or a directory of them, NULL: none. if_any: finding none is not an error. trains:
-// without a checkpoint the run could start at step 0. Both only read.
+// checkpoints. resume: a checkpoint or a directory of them, may be NULL. if_any: finding no checkpoint is not an error.
+// trains: without a checkpoint the run could start at step 0. Both only read.
 int checkpoint_check_resume(const Config *config, const char *resume, bool if_any, bool trains, Error *err);
 int checkpoint_check_dir(const Config *config, const char *resume, Error *err);
 

@@ -107,7 +107,7 @@ void layout_write_index(const CheckpointLayout *layout, FILE *file) {
 
 // --- parts of tensors
 
-// Returns how many whole rows from `row` on, at most `most`, are consecutive in the whole tensor too.
+// Returns how many full rows from `row` on, at most `most`, are consecutive in the unsharded tensor too.
 static int64_t rows_together_(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t row, int64_t most) {
     int64_t first = tensor_global_row(tensor, row, tensor_rank, tensor_ranks), count = 1;
     while (count < most) {

@@ -6,9 +6,9 @@
 //   optimizer-0000k-of-0000n.safetensors   NAME.exp_avg, NAME.exp_avg_sq; in bf16 NAME.master (fp32 weights)
 // k = 1: the embedding, 2 ... n-1: one layer each, n: the head.
 //
-// Tensors are stored in Hugging Face's form: whole, without the padding of the vocabulary, GPT-2's matrices transposed,
-// a tied head left out. Everything below speaks of runs of elements and not of ranks, so it does not matter which rank
-// holds which part of a state.
+// Tensors are stored in Hugging Face's form: unsharded, without the padding of the vocabulary, GPT-2's matrices
+// transposed, a tied head left out. Everything below speaks of runs of elements and not of ranks, so it does not matter
+// which rank holds which part of a state.
 #ifndef CHECKPOINT_LAYOUT_H
 #define CHECKPOINT_LAYOUT_H
 
@@ -32,7 +32,7 @@ typedef struct LayoutFile {
     char name[64];
     char *header; // the first header_bytes of the file
     int64_t header_bytes;
-    int64_t bytes; // of the whole file
+    int64_t bytes; // bytes of the file
 } LayoutFile;
 
 typedef struct CheckpointLayout {
@@ -53,11 +53,11 @@ void layout_write_index(const CheckpointLayout *layout, FILE *file);
 
 // --- parts of tensors
 
-// Elements of a rank's tensor that form a rectangle in it and in the whole tensor too.
+// Elements of a rank's tensor that form a rectangle in it and in the unsharded tensor too.
 typedef struct Block {
     int64_t first;      // element of the rank's tensor; rows are tensor->cols apart
-    int64_t rows, cols; // of the rectangle
-    int64_t row, col;   // its place in the whole tensor
+    int64_t rows, cols; // size of the rectangle
+    int64_t row, col;   // its place in the unsharded tensor
 } Block;
 
 typedef int (*BlockVisitor)(void *context, const Block *block);

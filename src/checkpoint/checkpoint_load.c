@@ -1,4 +1,4 @@
-// Loading: finds a checkpoint, checks that it is whole and this model's, and reads a rank's part of it. Nothing is
+// Loading: finds a checkpoint, checks that it is intact and this model's, and reads a rank's part of it. Nothing is
 // loaded before everything was checked on every rank, and an error of one rank is an error of all, so that no rank
 // trains on a state that others lack.
 #include "checkpoint.h"
@@ -44,10 +44,10 @@ typedef struct Load {
     Stage *stage;
     World *world;      // informed when a piece has come
     bool states;       // masters and moments too
-    char strange[320]; // the first value that is not finite, as words, if train.skip_bad_steps allows it; empty: none
+    char strange[320]; // the first value that is not finite, as words, if train.skip_bad_steps allows it; may be empty
 } Load;
 
-// Finds the tensor with one state of a spec; with `optional`, NULL without error if there is none.
+// Finds the tensor with one state of a spec; with `optional`, NULL without error if it is missing.
 static SourceTensor *load_find_(Load *load, const TensorSpec *spec, StateKind kind, bool optional, Error *err) {
     const TensorTable *table = &load->stage->table;
     const TensorSpec *stored = spec_stored(table, spec);
@@ -105,7 +105,7 @@ typedef struct Pieces {
     int64_t count, room;
 } Pieces;
 
-// Adds elements [begin, end) in pieces that end with a whole row if possible.
+// Adds elements [begin, end) in pieces that end at the end of a row if possible.
 static void add_pieces_(Pieces *pieces, ReadPiece piece, int64_t begin, int64_t end) {
     for (; begin < end; begin = piece.end) {
         int64_t most = (begin + SOURCE_PIECE) / piece.tensor->cols * piece.tensor->cols;

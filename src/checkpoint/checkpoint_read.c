@@ -15,7 +15,7 @@ typedef struct Lane {
     pthread_t thread;
     bool runs;   // false: no thread could be started, and the caller reads this lane's pieces
     bool full;   // a piece has come and was not taken yet
-    bool failed; // with err
+    bool failed; // err has the reason
     Error err;
 } Lane;
 
@@ -23,7 +23,7 @@ struct Reading {
     const Split *split;
     const ReadPiece *pieces;
     int64_t count;
-    pthread_mutex_t mutex; // of `full` and `stop`
+    pthread_mutex_t mutex; // protects `full` and `stop`
     pthread_cond_t changed;
     bool stop;
     Lane lane[READER_LANES];

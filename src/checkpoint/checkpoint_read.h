@@ -12,14 +12,14 @@ enum { READER_LANES = 4 };
 typedef struct ReadPiece {
     const SourceTensor *found;
     const Tensor *tensor;
-    int64_t index; // of the tensor
+    int64_t index; // index of the tensor
     StateKind kind;
     int64_t begin, end;
 } ReadPiece;
 
 typedef struct ReadValues {
     const float *values;
-    int64_t strange; // the first that is not finite; -1: none
+    int64_t strange; // the first that is not finite; -1 if there is none
 } ReadValues;
 
 typedef int (*PieceVisitor)(void *context, const ReadPiece *piece, const ReadValues *values, Error *err);

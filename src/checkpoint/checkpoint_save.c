@@ -34,11 +34,11 @@ struct Checkpoint {
     int64_t saved;       // step of the newest complete one, -1: none yet
     uint64_t run;        // the run that checkpoints belong to; this and the next two only on rank 0
     uint64_t data;       // identity of its data
-    int64_t sequence;    // of the newest one in checkpoint.dir
-    int lock;            // of checkpoint.dir, on rank 0: two runs would sweep away each other's files; -1: none
-    bool locked;         // no other run holds it; also if the file system has no locks
+    int64_t sequence;    // sequence number of the newest one in checkpoint.dir
+    int lock;    // lock of checkpoint.dir, on rank 0: two runs would sweep away each other's files; -1 if there is none
+    bool locked; // no other run holds it; also if the file system has no locks
     char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
-    Manifest manifest;     // of all files, on rank 0
+    Manifest manifest;     // manifest of all files, on rank 0
     HfTokenizer tokenizer; // written into every checkpoint by rank 0
     // --- the thread's. The main thread reads them once `ended` is set.
     pthread_t thread;

@@ -247,7 +247,7 @@ static int use_file_(SourceReader *reader, int64_t file, Error *err) {
     return 0;
 }
 
-// Checks a whole block at a time, which the compiler vectorizes; only a block with such a value is searched.
+// Checks one block at a time, which the compiler vectorizes; only a block with such a value is searched.
 static int64_t find_strange_(const float *values, int64_t count) {
     enum { BLOCK = 4096 };
     for (int64_t first = 0; first < count; first += BLOCK) {

@@ -15,7 +15,7 @@ typedef struct Source {
     char dir[CHECKPOINT_PATH];
     SafeFile *files;
     int64_t file_count;
-    SourceTensor *tensors; // by name
+    SourceTensor *tensors; // sorted by name
     int64_t tensor_count;
 } Source;
 
@@ -31,7 +31,7 @@ typedef struct SourceReader {
     void *raw; // a block in the file's order
     int64_t raw_bytes;
     float *values;   // (SOURCE_PIECE)
-    int64_t strange; // the first of them that is not finite; -1: none
+    int64_t strange; // the first of them that is not finite; -1 if there is none
 } SourceReader;
 
 // Opens the files that a manifest lists. -1 with err; source_close in every case.
@@ -40,7 +40,7 @@ int source_open_manifest(Source *source, const char *dir, const Manifest *manife
 int source_open_model(Source *source, const char *dir, Error *err);
 void source_close(Source *source);
 
-// Returns NULL if there is none of that name. Names may lack the model's prefix ("transformer.", "model.").
+// Returns NULL if no tensor has that name. Names may lack the model's prefix ("transformer.", "model.").
 SourceTensor *source_find(Source *source, const char *name);
 
 // Checks that a tensor has the shape under which the spec is stored, and a numeric type. -1 with err that names both

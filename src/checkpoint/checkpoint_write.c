@@ -115,7 +115,7 @@ typedef struct OpenFile {
     Writer *writer;
     int lane;
     RangeFile *range;
-    int64_t bytes; // of the whole file
+    int64_t bytes; // bytes of the file
     WriteShare *share;
     const WritePart *part;
     Error *err;

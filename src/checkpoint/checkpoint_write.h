@@ -13,7 +13,7 @@
 typedef struct WritePart {
     const Tensor *tensor;
     StateKind kind;
-    int file;           // of the layout
+    int file;           // index of the file in the layout
     int64_t begin, end; // elements of this rank's tensor
     int64_t element;    // bytes
     const void *source; // on the device, of element `begin`
@@ -49,7 +49,7 @@ typedef struct Writer {
     atomic_int next; // the first file that no lane has taken
     atomic_bool failed;
     atomic_flag strange_taken;
-    char strange[256]; // the first value found that is not finite, as words; empty: none
+    char strange[256]; // the first value found that is not finite, as words; may be empty
 } Writer;
 
 void writer_create(Writer *writer, const Stage *stage, World *world);

@@ -82,7 +82,7 @@ static int add_copy_(HfTokenizer *tokenizer, const char *name, const char *path,
     return 0;
 }
 
-// Writes the text of a token that was added to a tokenizer.json, such as "<|end_of_text|>", to `text`; NULL: none has
+// Writes the text of a token that was added to a tokenizer.json, such as "<|end_of_text|>", to `text`; may be NULL has
 // this id.
 static const char *added_token_(const char *json_text_, size_t length, int64_t id, char text[80]) {
     Json json = {0};

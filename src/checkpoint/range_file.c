@@ -33,7 +33,7 @@ static ssize_t put_cached_(RangeFile *file, int64_t offset, const void *data, in
     return put;
 }
 
-// Writes as many whole blocks as the staging memory holds. A file system that opens files for direct writes and then
+// Writes as many full blocks as the staging memory holds. A file system that opens files for direct writes and then
 // refuses them is not asked again; if it writes part of a block, as at the disk's end, the cache writes the rest.
 static ssize_t put_direct_(RangeFile *file, int64_t offset, const void *data, int64_t bytes) {
     int64_t piece = bytes < RANGE_FILE_STAGING ? bytes / RANGE_FILE_BLOCK * RANGE_FILE_BLOCK : RANGE_FILE_STAGING;
@@ -58,7 +58,7 @@ int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_
 }
 
 int range_file_sync(RangeFile *file, Error *err) {
-    return fsync(file->fd) != 0 ? write_error_(file, err) : 0; // of the file, in whichever way its bytes were written
+    return fsync(file->fd) != 0 ? write_error_(file, err) : 0; // covers direct and cached writes
 }
 
 int range_file_close(RangeFile *file, Error *err) {

@@ -46,7 +46,7 @@ enum {
     CONFIG_MAX_KEYS = 160
 };
 
-enum { ROPE_PAIRS_MAX = 1024 }; // of a head with rotary positions
+enum { ROPE_PAIRS_MAX = 1024 }; // pairs of a head with rotary positions
 
 // Where a key's value came from, if not from a line of the file (1, 2, ...).
 enum { CONFIG_DEFAULT = 0, CONFIG_OVERRIDE = -1 };
@@ -57,7 +57,7 @@ typedef struct ModelConfig {
     int64_t layers;   // L
     int64_t heads;    // query heads
     int64_t kv_heads; // key and value heads; divides heads. Default: heads
-    int64_t head_dim; // of a head; config_check resolves auto: hidden / heads
+    int64_t head_dim; // width of a head; config_check resolves auto: hidden / heads
     int64_t ffn;      // f
     int64_t vocab;    // unpadded
     int64_t seq_len;  // s
@@ -66,7 +66,7 @@ typedef struct ModelConfig {
     bool qk_norm;                          // an RMSNorm over each head of q and k, as in Qwen3
     double rope_theta;                     // this and the rope fields below: for families with rotary positions
     int rope_scaling;                      // RopeScaling
-    double rope_factor;                    // of the length
+    double rope_factor;                    // factor of the length
     int64_t rope_original;                 // positions before scaling; 0: not needed
     double rope_low_freq, rope_high_freq;  // llama3
     double rope_beta_fast, rope_beta_slow; // yarn
@@ -83,8 +83,8 @@ typedef struct ParallelConfig {
     int shard_gradients;                         // ShardGradients
     int placement;                               // RankPlacement
     int64_t layers_given;                        // entries of the user's list; 0: auto
-    int64_t layers_count;                        // p * chunks, once the whole file is read
-    int16_t layers_per_stage[CONFIG_MAX_STAGES]; // by virtual stage; filled for `auto` too
+    int64_t layers_count;                        // p * chunks, once the file is read
+    int16_t layers_per_stage[CONFIG_MAX_STAGES]; // layers of each virtual stage; filled for `auto` too
 } ParallelConfig;
 
 typedef struct ScheduleConfig {
@@ -93,7 +93,7 @@ typedef struct ScheduleConfig {
     int64_t group;                                 // 0: auto; SCHEDULE_GROUP_HALF
     int64_t delay;                                 // SCHEDULE_DELAY_MOST: auto
     int split_backward;                            // SplitBackward
-    char file[CONFIG_TEXT];                        // a schedule as text, run instead of the named one; empty: none
+    char file[CONFIG_TEXT];                        // a schedule as text, run instead of the named one; may be empty
     int64_t file_chunks, file_microbatches;        // from its header; 0 without a file
     int bpipe;                                     // BpipeMode
     int64_t slots;                                 // 0: auto
@@ -101,7 +101,7 @@ typedef struct ScheduleConfig {
     int64_t micro_batch;                           // b, sequences
     int evict_to;                                  // EvictTarget
     int64_t recompute_given;                       // entries of the list, or 1
-    int16_t recompute_of_stage[CONFIG_MAX_STAGES]; // as many; config_recompute reads them
+    int16_t recompute_of_stage[CONFIG_MAX_STAGES]; // one per stage; config_recompute reads them
 } ScheduleConfig;
 
 typedef struct AttentionConfig {
@@ -109,7 +109,7 @@ typedef struct AttentionConfig {
     int softmax;                             // SoftmaxKind
     int deterministic;                       // Determinism
     int64_t modes_given;                     // entries of the list, or 1
-    int8_t mode_of_stage[CONFIG_MAX_STAGES]; // as many; config_attention reads them
+    int8_t mode_of_stage[CONFIG_MAX_STAGES]; // one per stage; config_attention reads them
 } AttentionConfig;
 
 // From this step on a step has this many sequences.
@@ -122,7 +122,7 @@ typedef struct TrainConfig {
     int64_t ramp_count;   // 0: every step has global_batch
     BatchRamp batch_ramp[CONFIG_MAX_RAMP];
     int64_t steps;
-    int64_t tokens; // of the complete training, for a plan's days and price; 0: the tokens of `steps`
+    int64_t tokens; // tokens of the complete training, for a plan's days and price; 0: those of `steps`
     int64_t seed;
     double lr, min_lr_ratio;
     int64_t warmup_steps;
@@ -134,7 +134,7 @@ typedef struct TrainConfig {
     int precision; // Precision
     int64_t max_restarts;
     double peer_timeout_s, timeout_s; // timeouts for a silent rank and for a job without progress; 0: none
-    int64_t skip_bad_steps;           // of the whole run
+    int64_t skip_bad_steps;           // number allowed in a run
     double skip_outlier_z;            // 0: off
 } TrainConfig;
 
@@ -151,7 +151,7 @@ typedef struct DataConfig {
     bool mixed_tokenizers;
     int mask_documents, reset_positions; // 0: off, 1: on
     int64_t end_of_text;                 // token that begins every document; -1: from the data set
-    char hellaswag[CONFIG_TEXT];         // an evaluation file; empty: none
+    char hellaswag[CONFIG_TEXT];         // an evaluation file; may be empty
     int64_t hellaswag_every;
 } DataConfig;
 
@@ -160,7 +160,7 @@ typedef struct SampleConfig {
     char prompt[CONFIG_TEXT];
     int64_t tokens, count;
     double temperature; // 0: greedy
-    int64_t top_k;      // 0: the whole vocabulary
+    int64_t top_k;      // 0: the complete vocabulary
     int64_t seed;
     char tokenizer[CONFIG_TEXT]; // "bytes", "ids" or a tokenizer's file; empty: the data set's own
 } SampleConfig;
@@ -185,8 +185,8 @@ typedef struct CommConfig {
 typedef struct HardwareConfig {
     int device;         // DeviceKind
     int gpu;            // word of gpus.h whose row fills the keys that were not given; 0: none
-    double peak_tflops; // of one rank; 0: from the device
-    double memory_gib;  // of one rank; 0: from the device
+    double peak_tflops; // peak of one rank; 0: from the device
+    double memory_gib;  // memory of one rank; 0: from the device
     double memory_gb_s; // rate of the device's memory, 1e9 bytes/s; 0: that of the GPU with this peak
     double reserve_gib; // memory that context, libraries and NCCL use in addition to ours
     int64_t gpus_per_node;
@@ -253,9 +253,9 @@ bool config_given(const Config *config, const char *key);
 int config_error(const Config *config, const char *key, Error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-// Writes the whole configuration as one JSON object on one line without a newline (keys as in the file), for the
-// metrics file's first line. `auto` is written as the number it was resolved to, or as "auto" if only the hardware can
-// tell. JSON is YAML, so config_load reads the object back to the same values.
+// Writes the configuration as one JSON object on one line without a newline (keys as in the file), for the metrics
+// file's first line. `auto` is written as the number it was resolved to, or as "auto" if only the hardware can tell.
+// JSON is YAML, so config_load reads the object back to the same values.
 void config_write_json(const Config *config, FILE *file);
 // Writes the value of one key as that object has it. JSON being YAML, `key: VALUE` is a line of a configuration.
 void config_write_value(const Config *config, const char *key, FILE *file);

@@ -30,9 +30,9 @@ typedef struct ConfigList {
 struct ConfigKey {
     const char *name; // "section.key"
     KeyType type;
-    size_t offset, size;      // of the field in Config
+    size_t offset, size;      // offset and size of the field in Config
     const char *def;          // default
-    double min, max;          // of the number; of the text's length in bytes
+    double min, max;          // bounds of the number, or of the text's length in bytes
     int flags;                // KEY_ABOVE_MIN, KEY_BELOW_MAX
     const char *zero_word;    // word for "decide it yourself", kept as 0 ("auto"), or NULL
     const char *const *words; // KEY_WORD: spelling of each enum value in order, then NULL; KEY_INT: the word for -1

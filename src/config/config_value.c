@@ -173,7 +173,7 @@ static int set_bool_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
 }
 
 // Writes the words that continue the typed one with a dash, as "a100-40g or a100-80g" for a100; else the nearest word,
-// or our name for another trainer's word. Empty: none.
+// or our name for another trainer's word. May be empty.
 static void meant_word_(const ConfigKey *key, const char *typed, char *out, size_t n) {
     const char *hint = hint_for_word(key->name, typed), *near = NULL;
     int best = INT_MAX;

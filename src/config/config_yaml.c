@@ -278,7 +278,7 @@ static int read_root_(Reader *r) {
             r->config, yaml_line_(r), NULL, r->err,
             "the file is not a mapping of sections; begin with a line such as model: {family: llama, ...}");
     }
-    int lines[CONFIG_MAX_KEYS] = {0}; // by a section's first key
+    int lines[CONFIG_MAX_KEYS] = {0}; // line of a section, at its first key
     if (yaml_next_(r) != 0) return -1;
     while (r->event.type != YAML_MAPPING_END_EVENT) {
         char section[MAX_NAME];

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define REACHED         0.8 // of a wire's rate
+#define REACHED         0.8 // share of a wire's rate
 #define PCIE4           (32 * REACHED)
 #define PCIE5           (64 * REACHED)
 #define NVLINK(one_way) ((one_way)*REACHED)

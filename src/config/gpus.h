@@ -8,14 +8,14 @@
 // One row. TFLOP/s are dense, with fp32 accumulation, at boost clock; a figure given with sparsity is halved. Rates are
 // 1e9 bytes/s in one direction.
 typedef struct Gpu {
-    const char *word;      // as in hardware.gpu
+    const char *word;      // value of hardware.gpu
     const char *name;      // part of the name that the driver reports
     double bf16, fp32;     // TFLOP/s; fp32 without TF32
-    double memory_gib;     // as sold; hardware.reserve_gib covers the driver's part of it
-    double memory_gb_s;    // of the device's memory
+    double memory_gib;     // size as sold; hardware.reserve_gib covers the driver's part of it
+    double memory_gb_s;    // rate of the device's memory
     double link_gb_s;      // to the other GPUs of a node: NVLink or Infinity Fabric, else PCIe
     double host_gb_s;      // PCIe or NVLink-C2C
-    double network_gb_s;   // of a node of the vendor's reference system
+    double network_gb_s;   // rate of a node of the vendor's reference system
     int64_t gpus_per_node; // in that system
     double watts;          // at most, of one GPU without its host; GH200's with it
 } Gpu;
@@ -34,7 +34,7 @@ typedef struct GpuKernels {
     double product_share, product_us, product_k;
     FlashRate flash_forward, flash_backward;  // head dimension 128
     double deterministic;                     // rate of the deterministic backward, as a part of the quickest one's
-    double stream_share;                      // of the memory's rate, in passes over memory
+    double stream_share;                      // share of the memory's rate that passes over memory reach
     const uint16_t (*collectives)[GPU_SIZES]; // [GPU_COLLECTIVES] bus bandwidths in a node; NULL: not measured
 } GpuKernels;
 

@@ -5,13 +5,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// Returns the answer to an unknown key, to follow "no such key; ": the key to set instead, or that there is none here.
-// `name` is "section.key", a key or a section; only the part after its last dot is looked up. NULL: no other trainer
-// has such a key.
+// Returns the answer to an unknown key, to follow "no such key; ": the key to set instead, or that the trainer has no
+// such key. `name` is "section.key", a key or a section; only the part after its last dot is looked up. NULL: no other
+// trainer has such a key.
 const char *hint_for_key(const char *name);
 
-// Returns the key of ours that was meant by a misspelt name: the nearest of all by whole names and, for a key in the
-// wrong section, by last parts. NULL: none is near.
+// Returns the key of ours that was meant by a misspelt name: the nearest by full names and, for a key in the wrong
+// section, by last parts. NULL: no key is near.
 const char *hint_near_key(const char *name);
 
 // Writes the answer to an option that does not exist, without its name: the -o KEY=VALUE to give instead, for a key of

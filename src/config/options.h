@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define OPTION_ALONE "-" // the value of an option that needs none, and was given none
+#define OPTION_ALONE "-" // the value of an option of kind OPTION_MAYBE without a value
 
 typedef struct Options {
     const char *config;     // points into argv; NULL only where the program answers and exits
@@ -18,19 +18,19 @@ typedef struct Options {
     int sweep_count;
     const char *resume;        // NULL: start anew
     const char *resume_if_any; // NULL: as resume; at most one of the two is given
-    const char *trace;         // file; NULL: none
+    const char *trace;         // file; may be NULL
     const char *generate;      // a prompt; NULL: train
     bool validate;             // say the loss of data.val, do not train
     const char *verify;        // a number of steps; NULL: train
     bool schedule;
     const char *times; // "F=1,..." for --schedule; NULL: each 1
     bool optimum;
-    const char *draw; // OPTION_ALONE, or the file of a picture; NULL: none
+    const char *draw; // OPTION_ALONE, or the file of a picture; may be NULL
     bool plan, profile, json;
     bool search;
     const char *gpus;          // a number; NULL: the ranks of the configuration
-    const char *write;         // file for the best; NULL: none
-    const char *emulate_stage; // NULL: none
+    const char *write;         // file for the best; may be NULL
+    const char *emulate_stage; // may be NULL
     bool quiet, verbose;       // at most one
     bool help, help_config, version;
 } Options;
@@ -52,7 +52,7 @@ typedef enum OptionKind { OPTION_FLAG, OPTION_TEXT, OPTION_MAYBE, OPTION_LIST } 
 // The name of the value selects the completion in a shell: FILE, DIR, or KEY=VALUE for a key of the configuration.
 typedef struct OptionRow {
     const char *name;     // after --
-    char letter;          // after -; 0: none
+    char letter;          // after -; may be 0
     const char *argument; // name of the value; NULL: takes none
     OptionKind kind;
     size_t offset; // in Options: bool, const char * or the list's const char **

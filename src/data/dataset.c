@@ -32,14 +32,14 @@ typedef struct Shard {
     int file;                     // -1: not open
     int width;                    // bytes of one token: 2 or 4
     int64_t bytes, begin, tokens; // begin: offset of the first token
-    int64_t first_sample;         // of all samples; the shard's last one is the next shard's first_sample - 1
+    int64_t first_sample;         // index among all samples; the shard's last one is the next shard's first_sample - 1
 } Shard;
 
 struct Dataset {
     Shard *shards;
     int count;
     int64_t seq_len, vocab, samples, tokens;
-    SideFile side, other; // the first shard's that has one, and the first of another tokenizer; vocab 0: none
+    SideFile side, other; // of the first shard that has one, and the first of another tokenizer; vocab 0 if missing
 };
 
 // Up to PIECE_BYTES of tokens as in the file. Files are read, not mapped: if one shrinks during a run or its disk
@@ -126,7 +126,7 @@ static int shard_header_(Shard *shard, const char *key, Error *err) {
 static uint32_t largest_(const Shard *shard, const Piece *piece, int64_t count) {
     uint32_t largest = 0;
     if (shard->width == 2) {
-        uint16_t largest_16 = 0; // as narrow as the tokens, so that the loop uses whole vectors
+        uint16_t largest_16 = 0; // as narrow as the tokens, so that the loop fills vectors
         for (int64_t i = 0; i < count; i++) largest_16 = piece->narrow[i] > largest_16 ? piece->narrow[i] : largest_16;
         return largest_16;
     }
@@ -233,7 +233,7 @@ static int enough_(const Dataset *dataset, const char *key, const char *pattern,
 
 static int dataset_open_(Dataset *dataset, const char *key, const char *pattern, int64_t need, Error *err) {
     glob_t names;
-    char prefix[PREFIX_BYTES]; // as Megatron-LM names a data set: NAME for NAME.bin and NAME.idx
+    char prefix[PREFIX_BYTES]; // Megatron-LM's name of a data set: NAME for NAME.bin and NAME.idx
     int status = glob(pattern, 0, NULL, &names);
     if (status == GLOB_NOMATCH && snprintf(prefix, sizeof prefix, "%s.bin", pattern) < (int)sizeof prefix)
         status = glob(prefix, 0, NULL, &names);

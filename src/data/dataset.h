@@ -29,7 +29,7 @@ int64_t dataset_samples(const Dataset *dataset);
 int64_t dataset_tokens(const Dataset *dataset);
 int dataset_shards(const Dataset *dataset);
 
-// Returns the side file of the shards (index 0), or the first that names another tokenizer (index 1). NULL: none.
+// Returns the side file of the shards (index 0), or the first that names another tokenizer (index 1). May be NULL.
 const SideFile *dataset_side(const Dataset *dataset, int index);
 
 // Returns the token that begins every document: the side file's, or that of llm.c's shards. -1: unknown.

@@ -21,7 +21,7 @@ typedef struct Example {
 } Example;
 
 struct Evaluation {
-    uint32_t *words; // of the file, after its header
+    uint32_t *words; // words of the file, after its header
     int64_t seq_len, vocab;
     Row *rows;
     int64_t row_count;

@@ -14,9 +14,9 @@
 
 typedef struct Evaluation Evaluation;
 
-// Reads and checks the whole file. Examples with a row of more than seq_len + 1 tokens are left out. Errors begin with
-// `key` (code 2): no such file, another kind of file, damaged (which example, and how), a token outside the vocabulary,
-// no example left.
+// Reads and checks the file. Examples with a row of more than seq_len + 1 tokens are left out. Errors begin with `key`
+// (code 2): no such file, another kind of file, damaged (which example, and how), a token outside the vocabulary, no
+// example left.
 Evaluation *evaluation_open(const char *key, const char *path, int64_t seq_len, int64_t vocab, Error *err);
 void evaluation_close(Evaluation *evaluation);
 

@@ -22,7 +22,7 @@ typedef struct MegatronIndex {
 } MegatronIndex;
 
 // Reads the index next to the token file `path` of `bytes` bytes. Checks that it describes exactly those bytes. Returns
-// 1 if it was read, 0 if there is none, -1 with err if it is damaged or of another file.
+// 1 if it was read, 0 if it is missing, -1 with err if it is damaged or belongs to another file.
 int megatron_index_read(MegatronIndex *index, const char *path, int64_t bytes, Error *err);
 
 #endif

@@ -1,5 +1,5 @@
 // The side file of a data set says which tokenizer made its shards (docs/data.md): NAME.json next to NAME_train_000.bin
-// and NAME_val_000.bin. Shards from elsewhere may have none.
+// and NAME_val_000.bin. Shards from elsewhere may lack it.
 #ifndef SIDE_FILE_H
 #define SIDE_FILE_H
 
@@ -14,7 +14,7 @@ typedef struct SideFile {
     char path[SIDE_FILE_PATH];
     int64_t vocab;
     char tokenizer[SIDE_FILE_WORD]; // "bytes", "sentencepiece", "tokenizers"
-    char sha256[SIDE_FILE_WORD];    // of the tokenizer's file; empty for bytes
+    char sha256[SIDE_FILE_WORD];    // hash of the tokenizer's file; empty for bytes
     char file[SIDE_FILE_PATH];      // the tokenizer's file; empty for bytes
     int64_t eot;                    // the token that ends a text; -1: unknown
 } SideFile;
@@ -22,7 +22,7 @@ typedef struct SideFile {
 // Writes the path that a shard's side file would have. Returns false if the shard's name is not of that form.
 bool side_file_path(const char *shard, char path[SIDE_FILE_PATH]);
 
-// Returns 1 if it was read, 0 if there is none, -1 with err if it is damaged.
+// Returns 1 if it was read, 0 if it is missing, -1 with err if it is damaged.
 int side_file_read(SideFile *side, const char *path, Error *err);
 
 // Returns whether two data sets have the same tokenizer.

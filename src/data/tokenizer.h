@@ -1,7 +1,7 @@
 // Text to tokens and back, for prompts and samples.
 //
 // The tokenizer is sample.tokenizer; else the one that the side file of the training data names (side_file.h, written
-// by scripts/prepare_data.py); else bytes if model.vocab is 257; else none, and a text is the numbers of its tokens.
+// by scripts/prepare_data.py); else bytes if model.vocab is 257; else a text is the numbers of its tokens.
 //   bytes     one token a byte, 256 ends a text
 //   ids       numbers with blanks between them, both ways
 //   a file    a tokenizer.json, or SentencePiece's *.model, through its own library (tokenizer_library.c)
@@ -18,8 +18,8 @@ typedef struct Tokens {
     int64_t count;
 } Tokens;
 
-// Finds the tokenizer of the first shard of the training data. Returns 1 found, 0 none, -1 with err if its side file is
-// damaged.
+// Finds the tokenizer of the first shard of the training data. Returns 1 if found, 0 if not, -1 with err if its side
+// file is damaged.
 int tokenizer_side(const Config *config, SideFile *side, Error *err);
 
 // Opens the run's tokenizer. NULL with err.

@@ -35,14 +35,14 @@ typedef struct Launch {
     size_t passed, taken; // bytes of `result` that our stdout has taken, and that arrived
     pid_t mpirun;
     bool ended;
-    int status;       // of mpirun, from waitpid
+    int status;       // mpirun's status from waitpid
     double stopped;   // since when mpirun is stopped; 0: it runs
     int asked;        // how often we were told to stop
     double first;     // when for the first time
     bool forwarded;   // the ranks were told
     bool forced;      // everything was killed
     double last;      // when all ranks had ended cleanly; 0: not yet
-    char reason[256]; // if the coordinator has none
+    char reason[256]; // used if the coordinator has no reason
 } Launch;
 
 // --- signals

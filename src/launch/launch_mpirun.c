@@ -127,7 +127,7 @@ static void mpirun_execute_(const char *mpirun, char *self, int ranks, char **ar
     while (argv[given] != NULL) given++;
     char **all = xcalloc(count + given, sizeof *all);
     memcpy(all, own, sizeof own);
-    memcpy(all + count, argv + 1, given * sizeof *argv); // with the NULL at its end
+    memcpy(all + count, argv + 1, given * sizeof *argv); // copies the NULL at the end, too
     execv(mpirun, all);
     _exit(127);
 }
@@ -230,7 +230,7 @@ void launch_children_look(LaunchChildren *children, pid_t mpirun, double now) {
     if (launch_children_complete(children)) return;
     first = children->first < 0;
     children_find_(children, mpirun);
-    // Of several that had ended when they were found, the first is unknown.
+    // If several had ended when they were found, the first is unknown.
     int late = children_take_ended_(children, now);
     if (first && children->first >= 0) children->sure = late == 1;
 }

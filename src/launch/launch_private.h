@@ -18,11 +18,11 @@ typedef struct LaunchFolder {
 
 // Creates the folder in /dev/shm, else in TMPDIR or /tmp, and starts its caretaker.
 int launch_folder_create(LaunchFolder *folder, int ranks, Error *err);
-// Sends a signal to every process of this launch other than this one; 0: none. Returns how many there are.
+// Sends a signal to every process of this launch other than this one; 0 sends nothing. Returns how many there are.
 int launch_folder_signal(const LaunchFolder *folder, int number);
 // Kills the remaining processes of the launch and removes the folder.
 void launch_folder_remove(LaunchFolder *folder);
-// Reads a variable of the environment with which a process was started. Returns false if there is none, if it is longer
+// Reads a variable of the environment with which a process was started. Returns false if it is not set, if it is longer
 // than `value`, or if the process has ended or is another user's.
 bool launch_process_variable(pid_t pid, const char *name, char *value, size_t size);
 
@@ -46,7 +46,7 @@ typedef struct LaunchChildren {
     int ranks, count;
     const Coordinator *coordinator;
     int ends;  // epoll, of all `file`: readable if one has ended
-    int first; // child that ended first without the coordinator hearing of it; -1: none
+    int first; // child that ended first without the coordinator hearing of it; -1 if there is none
     double when;
     bool sure; // it is certain: no other had ended when it was found
 } LaunchChildren;
@@ -56,7 +56,7 @@ void launch_children_close(LaunchChildren *children);
 // Polls which have started and which have ended. Call often until all are known, and when `ends` is readable.
 void launch_children_look(LaunchChildren *children, pid_t mpirun, double now);
 bool launch_children_complete(const LaunchChildren *children);
-// Returns the rank of the child that ended first without a report; -1: none, or unknown.
+// Returns the rank of the child that ended first without a report; -1 if there is none, or unknown.
 int launch_children_lost(const LaunchChildren *children);
 
 // --- launch_signals.c

@@ -35,7 +35,7 @@ struct Metrics {
     bool said;              // the first step line of this start is written
     bool terminal, progress_shown, say_all;
     double quickest, raised;      // most that a step reached, and the peak known now, over the peak of the run's line
-    int measurements;             // of the peak, after the first
+    int measurements;             // measurements of the peak, after the first
     bool unheard;                 // standard output cannot be written
     double ended[PACE_WINDOW];    // when the latest steps ended; [i % PACE_WINDOW]
     int64_t paced;                // entries made; the first is the start of the first step
@@ -82,8 +82,8 @@ static int metrics_file_error_(const Metrics *metrics, const char *what, Error *
 
 // The part of an earlier run's lines to keep in the file.
 typedef struct Kept {
-    off_t end;     // of the last line to keep
-    int64_t step;  // of the last step line before it
+    off_t end;     // end of the last line to keep
+    int64_t step;  // number of the last step line before it
     bool finished; // a step after after_step was met: nothing from there on is kept
     bool foreign;  // the torn tail was not written by us
 } Kept;
@@ -115,7 +115,7 @@ static void keep_all_(Kept *kept, FILE *file, int64_t after_step) {
     free(line);
 }
 
-// A fresh start keeps every whole line of earlier runs; a resume continues after after_step.
+// A fresh start keeps every complete line of earlier runs; a resume continues after after_step.
 static int metrics_cut_(Metrics *metrics, int64_t after_step, Error *err) {
     FILE *file = fopen(metrics->path, "r");
     if (file == NULL) return metrics_file_error_(metrics, "cannot read", err);
@@ -447,9 +447,9 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     return metrics_say_(metrics, text, err);
 }
 
-// An MFU above 1: the peak was measured beside other programs, or the configuration gives another device's. A measured
-// one is measured again. It is not set to the step's own rate, which would show steps at 98 % where a quiet start shows
-// 77. Where no measurement explains the step, step lines say from then on that the peak is too low.
+// An MFU above 1: the peak was measured while other programs ran, or the configuration gives another device's. A
+// measured one is measured again. It is not set to the step's own rate, which would show steps at 98 % where a quiet
+// start shows 77. Where no measurement explains the step, step lines say from then on that the peak is too low.
 static void question_peak_(Metrics *metrics, const StepFigures *figures) {
     enum { MOST_MEASUREMENTS = 8 }; // a tenth of a second each
     const Peak *peak = &metrics->peak;

@@ -25,10 +25,10 @@ typedef struct StageFigures {
 typedef struct StepFigures {
     int64_t step; // 1 .. steps
     double loss;  // mean over the step's tokens
-    double norm;  // of the whole gradient, before clipping
+    double norm;  // norm of the gradient, before clipping
     double lr;
-    double seconds;              // of the step: loading data, pipeline, reduction, optimizer
-    int64_t tokens, tokens_seen; // of the step, and of all steps up to it
+    double seconds;              // time of the step: loading data, pipeline, reduction, optimizer
+    int64_t tokens, tokens_seen; // tokens of the step, and of all steps up to it
     int stages;
     const StageFigures *stage;
     char slowest[160];     // JSON object that names the slowest rank of the last steps; empty: unknown
@@ -45,7 +45,7 @@ int64_t figures_evictions(const StepFigures *figures);
 // The reference of MFU.
 typedef struct Peak {
     double flops_per_token_full, flops_per_token_causal;
-    double peak_tflops; // of one rank; 0: unknown
+    double peak_tflops; // peak of one rank; 0: unknown
     int64_t world;
     double (*measure)(void *context); // measures peak_tflops again, when a step was quicker than it allows; NULL: given
     void *context;

@@ -151,12 +151,12 @@ Record recorder_take(Recorder *recorder) {
 typedef struct Part {
     Recorder *recorder;
     const Tensor *tensor;
-    const float *values; // of element `begin`
+    const float *values; // address of element `begin`
     int64_t begin;
     uint64_t raw;
 } Part;
 
-// Adds `count` values from element `from` of the rank's tensor, which are elements `to` onwards of the whole one.
+// Adds `count` values from element `from` of the rank's tensor, which are elements `to` onwards of the unsharded one.
 static void add_run_(Part *part, int64_t from, int64_t to, int64_t count) {
     Checksum *checksum = part->recorder->checksum;
     const TensorSpec *spec = part->tensor->spec;
@@ -168,7 +168,7 @@ static void add_run_(Part *part, int64_t from, int64_t to, int64_t count) {
 static int add_block_(void *context, const Block *block) {
     Part *part = (Part *)context;
     int64_t width = part->tensor->spec->cols, stride = part->tensor->cols;
-    if (block->cols == width && stride == width) { // whole rows: one run
+    if (block->cols == width && stride == width) { // full rows: one run
         add_run_(part, block->first, block->row * width, block->rows * width);
         return 0;
     }

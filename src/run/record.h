@@ -1,6 +1,6 @@
 // The results of a run, as one number each: per step the loss, the gradient's norm, and a checksum of every tensor's
-// gradient and of every updated weight. A checksum is of the whole tensor, unpadded: ranks compute those of their parts
-// at their places, and these add up (crc64.h), so that it does not depend on the partition.
+// gradient and of every updated weight. A checksum covers the unsharded, unpadded tensor: each rank computes the
+// checksum of its part at its place, and the sum (crc64.h) does not depend on the partition.
 #ifndef RECORD_H
 #define RECORD_H
 
@@ -10,7 +10,7 @@
 // a tied tensor).
 typedef struct Record {
     int64_t first, steps; // numbers of the steps: first .. first + steps - 1
-    int64_t entries;      // of the tensor table
+    int64_t entries;      // entries of the tensor table
     uint64_t *words;      // (steps, 2 + 2 * entries); NULL except on rank 0
 } Record;
 
@@ -20,7 +20,7 @@ static inline int64_t record_width(const Record *record) {
 void record_free(Record *record);
 
 // Finds the first difference, in the order in which a step computes: loss, gradients from the last tensor to the first,
-// norm, weights. Returns 0: none, or 1, and in text "step 2: the gradient of NAME is 0123... and 4567...".
+// norm, weights. Returns 0 if there is none, or 1, and in text "step 2: the gradient of NAME is 0123... and 4567...".
 int record_compare(const Record *one, const Record *other, const TensorTable *table, char *text, size_t size);
 
 // Write and read a file. -1 with err.

@@ -26,7 +26,7 @@
 
 // The part of the command line that concerns a run.
 typedef struct RunAsk {
-    const char *resume;   // a checkpoint or a directory of them; NULL: none
+    const char *resume;   // a checkpoint or a directory of them; may be NULL
     const char *generate; // a prompt: text is written and nothing trained; NULL: no text
     bool validate;        // the loss of data.val is printed and nothing trained
     bool resume_if_any;   // if `resume` holds no checkpoint, the run starts at step 0
@@ -55,7 +55,7 @@ typedef struct Run {
     Checksum *checksum;              // NULL without comm.checksum, like the two groups below
     Comm *lane_sums[RUN_MOST_LANES]; // [lanes], of the checksums of messages
     Comm *pair_sums, *tensor_sums, *data_sums, *tied_sums;
-    Comm *pair, *pair_far; // of evicted bundles; its messages that are not copied, NULL once `pair` owns it
+    Comm *pair, *pair_far; // group of evicted bundles, and its messages that are not copied; NULL once `pair` owns it
     Schedule *schedule, *validation;
     Schedule *ramp[CONFIG_MAX_RAMP]; // schedule of each entry of train.batch_ramp; `schedule` is the largest batch's
     Plan plan;
@@ -64,22 +64,22 @@ typedef struct Run {
     Optimizer *optimizer;
     Blend *train;
     Dataset *val;
-    Evaluation *hellaswag; // NULL: none
+    Evaluation *hellaswag; // may be NULL
     int64_t end_of_text;   // token that begins a document, where documents matter
     Batch batch;
     StepGuard step_guard;   // the same on all ranks
     Metrics *metrics;       // rank 0
-    double peak_cores;      // of this rank, if be->peak_tflops was measured on them
+    double peak_cores;      // cores of this rank, if be->peak_tflops was measured on them
     bool metrics_failing;   // the latest line could not be written
     Error unheard;          // standard output cannot be written
     Checkpoint *checkpoint; // NULL without checkpoint.dir
     ResumePoint from;
-    Slowest *slowest;          // rank 0 of several; NULL: none
+    Slowest *slowest;          // rank 0 of several; may be NULL
     char (*hosts)[64];         // [world] with `slowest`
     int slow_rank, slow_steps; // the rank that costs much, and for how many steps it has
-    struct RunTrace *trace;    // NULL: none
-    struct Sampler *sampler;   // NULL: none
-    struct Recorder *recorder; // record.h; NULL: none
+    struct RunTrace *trace;    // may be NULL
+    struct Sampler *sampler;   // may be NULL
+    struct Recorder *recorder; // record.h; may be NULL
 } Run;
 
 // Takes this rank's place in `world`, allocates, and initializes or loads. Without training there are no data, no
@@ -149,7 +149,7 @@ int run_evaluate(Run *run, int64_t *correct, bool *stop, Error *err);
 int run_evaluate_step(Run *run, int64_t step, Error *err);
 
 // ---------------------------------------------------------------- text
-// One token takes one forward of the whole window, seq_len tokens, through the pipeline: a forward-only list of one
+// One token takes one forward of the full window, seq_len tokens, through the pipeline: a forward-only list of one
 // microbatch. Nothing is kept between tokens, so there is no memory to plan for, and a token costs a microbatch's
 // forward (micro_batch texts share it). With several data ranks the first works and the others wait. The last stage's
 // tensor ranks name their candidates (sample.h), rank 0 chooses, and every rank learns the token.

@@ -43,7 +43,7 @@ static int fail_together_(World *world, int status, Error *err) {
 // Returns the threads for this rank's share of its host's cores; 0 leaves the choice to OMP_NUM_THREADS.
 static int threads_(double cores) {
     if (getenv("OMP_NUM_THREADS") != NULL) return 0;
-    return cores < 1.0 ? 1 : (int)(cores + 1e-6); // thirds may not add up to a whole
+    return cores < 1.0 ? 1 : (int)(cores + 1e-6); // thirds may not add up to one
 }
 
 // Returns whether this rank's GPU, whose own peak counts, is not the one that the configuration was planned for.
@@ -86,8 +86,8 @@ static int find_peak_(Run *run, double cores, Error *err) {
     return 0;
 }
 
-// Creates the group of the ranks that give the same color, in the order of their keys (color -1: this rank is in none),
-// and, for comm.checksum, a second one of the same ranks for the checksums of its messages.
+// Creates the group of the ranks that give the same color, in the order of their keys (color -1: no group for this
+// rank), and, for comm.checksum, a second one of the same ranks for the checksums of its messages.
 static int create_group_(Run *run, Comm **comm, Comm **sums, const char *name, int color, int key, Error *err) {
     char of_sums[32];
     *comm = world_split(run->world, name, color, key, err);

@@ -28,7 +28,7 @@ typedef struct Sampler {
     int32_t *window;  // (rows) as the first stage reads them
     float *logits;    // one row's on this rank
     SampleCandidate *mine, *all,
-        *merged;     // (b, capacity); on rank 0 (world, b, capacity) and one text's of all ranks; token -1: none
+        *merged;     // (b, capacity); on rank 0 (world, b, capacity) and one text's of all ranks; token -1: empty entry
     int32_t *chosen; // [b], followed by whether a rank was asked to stop
 } Sampler;
 
@@ -176,7 +176,7 @@ static int next_tokens_(Run *run, int64_t first_text, Error *err) {
     return sampler_append_(run, err);
 }
 
-// ---------------------------------------------------------------- whole texts
+// ---------------------------------------------------------------- texts
 
 static bool all_ended_(const Run *run) {
     for (int64_t j = 0; j < run->stage.at.shape.batch; j++)

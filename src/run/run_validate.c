@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Returns the sum of the losses of all microbatches, in row order; zero on ranks that have none or only repeat them.
+// Returns the sum of the losses of all microbatches, in row order; zero on ranks without losses and on ranks that
+// repeat those of others.
 static double sum_losses_(Run *run) {
     Stage *stage = &run->stage;
     double sum = 0.0;

@@ -2,8 +2,8 @@
 //
 // A random choice takes the largest of logit / temperature + g, where g is Gumbel noise for the token: token i then
 // wins with probability softmax(logits / temperature)[i]. The noise is counter-based, keyed by (seed, sequence,
-// position, token), so each tensor rank handles its part of the vocabulary alone and only a few candidates travel; no
-// rank needs the whole distribution.
+// position, token), so each tensor rank handles its part of the vocabulary alone and only a few candidates are sent; no
+// rank needs the complete distribution.
 #ifndef SAMPLE_H
 #define SAMPLE_H
 
@@ -11,7 +11,7 @@
 
 typedef struct SampleRule {
     double temperature; // 0: the likeliest token
-    int64_t top_k;      // 0: the whole vocabulary
+    int64_t top_k;      // 0: the complete vocabulary
     uint64_t seed;
 } SampleRule;
 

@@ -29,7 +29,7 @@ typedef struct Slowest Slowest;
 Slowest *slowest_create(int ranks, const RankSeconds *planned, const int *peers);
 void slowest_destroy(Slowest *slowest);
 
-// Adds a step: the seconds of every rank [ranks], and of the whole step.
+// Adds a step: the seconds of every rank [ranks], and of the step.
 void slowest_add(Slowest *slowest, const RankSeconds *seconds, double step_seconds);
 
 // Returns false before SLOWEST_WINDOW steps, or if no rank can be compared with anything.

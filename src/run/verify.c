@@ -114,7 +114,7 @@ static int run_way_(Record *record, const Config *config, const Model *model, co
     int status = verify_steps(options, &steps, err);
     if (status == 0) status = run_create(&run, config, model, &ask, world, status_page, log, err);
     if (status == 0) {
-        metrics_close(run.metrics); // of one run among several no step is worth a line
+        metrics_close(run.metrics); // several runs follow, so step lines are not printed
         run.metrics = NULL;
         status = recorder_create(&run, steps, err);
     }
@@ -179,7 +179,7 @@ typedef struct Verify {
     VerifyCheck check;
     const Log *log;
     char **argv;
-    int file;        // of records; it has no name
+    int file;        // file of records; it has no name
     bool on_the_cpu; // run all ways on the CPU: too few GPUs for the largest one
 } Verify;
 
