@@ -228,12 +228,26 @@ static int check_manifest_(const Manifest *manifest, const TrainingState *state,
                      dir);
 }
 
+// Keeps the place in the data by tokens if checkpoint.changed accepts sequences of another length.
+static int place_by_tokens_(TrainingState *state, const Config *config, const char *dir, Error *err) {
+    int64_t length = config->model.seq_len;
+    if (state->tokens < 0 || state->tokens == state->samples * length) return 0;
+    if (config->checkpoint.changed == CHANGED_REFUSE)
+        return error_set(err, EXIT_USAGE,
+                         "%s: was trained on sequences of another length than model.seq_len %lld; restore it, or set "
+                         "checkpoint.changed: accept to continue with this one",
+                         dir, (long long)length);
+    state->samples = state->tokens / length + (state->tokens % length > 0);
+    return 0;
+}
+
 static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, Error *err) {
     Crc64 crc;
     Manifest manifest;
     crc64_init(&crc);
     int status = hf_config_compare(load->stage->config, dir, true, err);
     if (status == 0) status = training_state_read(state, dir, err);
+    if (status == 0) status = place_by_tokens_(state, load->stage->config, dir, err);
     if (status == 0) {
         status = manifest_read(&manifest, &crc, dir, err);
         if (status == 0) status = check_manifest_(&manifest, state, dir, err);

@@ -79,6 +79,7 @@ int training_state_read(TrainingState *state, const char *dir, Error *err) {
     int status = file_path_within(path, dir, CHECKPOINT_TRAINING, err) != 0 ? -1 : json_read_file(&json, path, err);
     state->step = json_integer(json.root, "step", -1);
     state->samples = json_integer(json.root, "samples", -1);
+    state->tokens = json_integer(json.root, "tokens", -1);
     state->seed = json_integer(json.root, "seed", -1);
     state->sequence = json_integer(json.root, "sequence", 0);
     state->data = strtoull(json_text(json.root, "data", "0"), NULL, 16);

@@ -121,17 +121,21 @@ static void compare_key_(Differences *list, const char *name, const ModelConfig 
                                    "%s%s is %s there and %s here", list->used > 0 ? ", " : "", name, theirs, ours);
 }
 
-static void compare_models_(Differences *list, const ModelConfig *there, const ModelConfig *here, bool exact) {
+// rotations: those of a rotary family, and the length if `exact`, have to agree too.
+static void compare_models_(Differences *list, const ModelConfig *there, const ModelConfig *here, bool exact,
+                            bool rotations) {
     static const char *const rotary[] = {"model.head_dim", "model.qkv_bias", "model.qk_norm", "model.rope_scaling"};
     const Family *family = &families[here->family];
     for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) {
         // Rotations work for any length, and YaRN's files give another one.
         bool length = row->offset == offsetof(ModelConfig, seq_len) && family->rotary;
-        if (length && (!exact || here->rope_scaling == ROPE_YARN)) continue;
+        if (length && (!exact || !rotations || here->rope_scaling == ROPE_YARN)) continue;
+        if (!rotations && row->offset == offsetof(ModelConfig, rope_theta)) continue;
         compare_key_(list, row->key, there, here);
     }
     compare_key_(list, "model.tie_embeddings", there, here);
-    for (int i = 0; i < 4 && family->rotary; i++) compare_key_(list, rotary[i], there, here);
+    for (int i = 0; i < 3 + rotations && family->rotary; i++) compare_key_(list, rotary[i], there, here);
+    if (!rotations) return;
     for (int i = 0; i < HF_ROPE_NUMBERS && there->rope_scaling == here->rope_scaling; i++)
         if (hf_rope_numbers[i].kind[here->rope_scaling]) compare_key_(list, hf_rope_numbers[i].key, there, here);
     if (here->rope_scaling == ROPE_YARN) compare_key_(list, "model.rope_original", there, here);
@@ -139,10 +143,13 @@ static void compare_models_(Differences *list, const ModelConfig *there, const M
 
 static int hf_compare_(const HfModel *found, const Config *config, bool exact, Error *err) {
     Differences list = {.used = 0};
-    compare_models_(&list, &found->model, &config->model, exact);
+    bool may = exact && families[config->model.family].rotary, accepts = config->checkpoint.changed == CHANGED_ACCEPT;
+    compare_models_(&list, &found->model, &config->model, exact, !(may && accepts));
     if (list.used > 0)
-        return error_set(err, EXIT_USAGE, "%s: is of another model than %s: %s; make them equal", found->path,
-                         config->path, list.text);
+        return error_set(err, EXIT_USAGE, "%s: is of another model than %s: %s; make them equal%s", found->path,
+                         config->path, list.text,
+                         may && !accepts ? " (checkpoint.changed: accept allows another model.seq_len and model.rope_*)"
+                                         : "");
     return hf_model_check(found, config->model.seq_len, err);
 }
 
@@ -187,7 +194,7 @@ int hf_config_check(const Config *config, Error *err) {
     int status = json_parse(&json, text, (int64_t)length, CHECKPOINT_CONFIG, &wrong);
     HfModel found = {.root = json.root, .path = CHECKPOINT_CONFIG};
     if (status == 0) status = hf_model_read(&found, config->model.family, &wrong);
-    if (status == 0) compare_models_(&list, &found.model, &config->model, true);
+    if (status == 0) compare_models_(&list, &found.model, &config->model, true, true);
     if (status == 0) status = hf_model_check(&found, config->model.seq_len, &wrong);
     json_free(&json);
     free(text);

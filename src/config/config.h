@@ -170,7 +170,7 @@ typedef struct CheckpointConfig {
     int64_t every, keep, keep_every;
     char init_from[CONFIG_TEXT];
     bool overwrite; // another run's checkpoints in dir
-    int changed;    // ChangedMode: of a resume whose data or seed are not the checkpoint's
+    int changed;    // ChangedMode: of a resume whose data, seed, seq_len or rope_* are not the checkpoint's
 } CheckpointConfig;
 
 typedef struct LogConfig {

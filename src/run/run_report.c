@@ -111,7 +111,7 @@ int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error
     if (status == 0 && run->metrics != NULL) {
         say->lr = optimizer_lr(&run->config->train, say->step);
         say->tokens = config_batch_at(run->config, say->step) * run->config->model.seq_len;
-        say->tokens_seen = config_samples(run->config, 0, say->step) * run->config->model.seq_len;
+        say->tokens_seen = batch_position(&run->batch, say->step) * run->config->model.seq_len;
         say->stages = stages;
         say->stage = figures;
         Error trouble = {0};

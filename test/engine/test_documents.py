@@ -1,6 +1,7 @@
 """Documents in packed rows: data.mask_documents and data.reset_positions. Each document has the loss that it has alone,
 whatever the layout."""
 
+import json
 import re
 
 import pytest
@@ -42,17 +43,22 @@ def alone(config, family):
 
 def test_a_packed_row_trains_each_document_as_if_it_were_alone(family, tmp_path):
     """The documents have one length, so that shorter sequences cut the same stream into documents."""
-    tokens = [0 if i % DOCUMENT == 0 else 1 + token % 99 for i, token in enumerate(made_tokens(ROWS * LENGTH + 1))]
-    write_tokens(tmp_path / "train_000.bin", tokens)
+    common, short = short_documents(tmp_path)
     config = write_config(tmp_path, family)
-    common = ["data.val_every=0", "parallel.pipeline=2", "train.weight_decay=0"]
-    short = [f"model.seq_len={DOCUMENT}", f"train.global_batch={ROWS * LENGTH // DOCUMENT}"]
     single = trained(config, *common, *short, family=family)
     packed = trained(config, *common, *ON, family=family)
     assert abs(packed.losses[0] - single.losses[0]) < 1e-6
     assert close(packed.losses, single.losses, 1e-5)
     together = trained(config, *common, family=family)
     assert abs(together.losses[0] - single.losses[0]) > 1e-4
+
+
+def short_documents(folder):
+    """Keys with which every step trains on the same documents, cut into short sequences."""
+    tokens = [0 if i % DOCUMENT == 0 else 1 + token % 99 for i, token in enumerate(made_tokens(ROWS * LENGTH + 1))]
+    write_tokens(folder / "train_000.bin", tokens)
+    keys = ["data.val_every=0", "parallel.pipeline=2", "train.weight_decay=0"]
+    return keys, [f"model.seq_len={DOCUMENT}", f"train.global_batch={ROWS * LENGTH // DOCUMENT}"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -108,3 +114,35 @@ def test_data_without_a_known_token_are_refused(config, family):
     ended = run(config, "data.mask_documents=on", family=family)
     assert ended.code == 2
     assert re.search(r"data\.end_of_text: the data do not say which token it is; set it to the token", ended.stderr)
+
+
+def test_a_later_stage_on_longer_sequences_keeps_moments_and_the_place_in_the_data(tmp_path):
+    common, short = short_documents(tmp_path)
+    config, saved = write_config(tmp_path), tmp_path / "saved"
+    common += ["train.steps=6"]
+    whole = trained(config, *common, *short, f"checkpoint.dir={saved}", "checkpoint.every=3")
+    accept, resume = ["checkpoint.changed=accept"], ["--resume", str(saved / "step_00000003")]
+    again = [f"checkpoint.dir={tmp_path}/long", "checkpoint.every=6"]
+    longer = trained(config, *common, *ON, *accept, *again, arguments=resume)
+    assert [step["step"] for step in longer.steps] == [4, 5, 6]
+    for one, other in zip(longer.steps, whole.steps[3:]):
+        assert close([one["loss"], one["grad_norm"]], [other["loss"], other["grad_norm"]], 1e-5)
+        assert one["tokens_seen"] == other["tokens_seen"]
+    state = json.loads((tmp_path / "long/step_00000006/training.json").read_text())
+    assert (state["samples"], state["tokens"]) == (6 * ROWS, 6 * ROWS * LENGTH)
+    turned = trained(config, *common, *ON, *accept, "model.rope_theta=500000", arguments=resume)
+    assert turned.bits != longer.bits
+    refused = run(config, *common, *ON, arguments=resume)
+    assert refused.code == 2
+    assert "model.seq_len is 8 there and 32 here; make them equal (checkpoint.changed: accept allows" in refused.stderr
+    wide = run(config, *common, *accept, "model.ffn=48", arguments=resume)
+    assert wide.code == 2 and re.search(r"model\.ffn is 96 there and 48 here; make them equal\n", wide.stderr)
+
+
+def test_learned_positions_fix_the_length(tmp_path):
+    config, saved = write_config(tmp_path, "gpt"), tmp_path / "saved"
+    trained(config, f"checkpoint.dir={saved}", "checkpoint.every=3", family="gpt")
+    keys = ["model.seq_len=16", "checkpoint.changed=accept", "train.steps=4"]
+    ended = run(config, *keys, family="gpt", arguments=["--resume", str(saved)])
+    assert ended.code == 2
+    assert re.search(r"model\.seq_len is 32 there and 16 here; make them equal\n", ended.stderr)

@@ -46,7 +46,7 @@ def checkout(tmp_path_factory):
 @pytest.mark.usefixtures("ranks")
 def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
     steps = steps_of(PAGE)
-    assert [number for number, _, _ in steps] == list(range(1, 13))
+    assert [number for number, _, _ in steps] == list(range(1, 14))
     env = {
         name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS", "TEST_PROGRAMS"))
     }
@@ -77,4 +77,8 @@ def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
     assert "was killed by signal 9" in said[12].stderr and "starting the ranks again from step" in said[12].stderr
     lost = [json.loads(line) for line in (checkout / "out/lost/metrics.jsonl").read_text().splitlines()]
     last = {line["step"]: line["loss"] for line in lost if line["type"] == "step"}
+    longer = [json.loads(line) for line in (checkout / "out/long/metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in longer if line["type"] == "step"]
+    assert [line["step"] for line in steps] == list(range(101, 121)) and steps[-1]["loss"] < 3.4
+    assert steps[0]["tokens_seen"] == 100 * 16 * 64 + 4 * 512
     assert last == {step: loss for step, loss in losses.items() if step <= 50}
