@@ -50,7 +50,7 @@ const OptionRow option_rows[] = {
      "with --schedule: draw a lane per stage instead, or with FILE a picture (.svg)"},
     {"quiet", 'q', NULL, OPTION_FLAG, offsetof(Options, quiet), "print only results and errors"},
     {"verbose", 'v', NULL, OPTION_FLAG, offsetof(Options, verbose),
-     "also print what was detected and chosen, and how long the start-up takes"},
+     "also print what was detected and chosen, how long the start-up takes, and all that a plan rests on"},
     {"help", 'h', NULL, OPTION_FLAG, offsetof(Options, help), "print this and exit"},
     {"help-config", 0, NULL, OPTION_FLAG, offsetof(Options, help_config),
      "print every configuration key, its type, default, range and meaning, and exit"},

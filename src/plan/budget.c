@@ -95,23 +95,31 @@ static void print_goodput_(const Goodput *goodput, const Config *config, double 
               amount_(goodput->days, days), config->hardware.checkpoint_s, config->hardware.restart_s);
 }
 
-void budget_print(const Budget *budget, const Config *config, FILE *file) {
-    const HardwareConfig *hardware = &config->hardware;
-    char bill[BILL_TEXT], tokens[AMOUNT_TEXT], rates[96] = "";
+// Writes what the run and a billion tokens cost: prices and watts, if they are given.
+static void print_rates_(const Budget *budget, const HardwareConfig *hardware, FILE *file) {
+    char bill[BILL_TEXT], rates[96] = "";
     int used = 0;
     if (budget->step.price > 0) used = snprintf(rates, sizeof rates, " (%.4g a GPU hour", hardware->gpu_hour);
     if (budget->step.mwh > 0)
         used += snprintf(rates + used, sizeof rates - (size_t)used, "%s%.4g W a GPU", used > 0 ? ", " : " (",
                          hardware->gpu_watts);
     if (used > 0) snprintf(rates + used, sizeof rates - (size_t)used, ")");
-    grid_line(file, "run", "%s tokens of %s: %s", grid_count((int64_t)budget->tokens, tokens),
-              config->train.tokens > 0 ? "train.tokens" : "train.steps", bill_text_(&budget->whole, bill));
-    if (budget->band.low > 0) {
-        char least[BILL_TEXT], most[BILL_TEXT];
-        Bill low = times_(&budget->whole, budget->band.low), high = times_(&budget->whole, budget->band.high);
-        grid_line(file, "", "by that band: from %s, to %s", bill_text_(&low, least), bill_text_(&high, most));
-    }
     grid_line(file, "", "a billion tokens: %s%s", bill_text_(&budget->billion, bill), rates);
+}
+
+void budget_print(const Budget *budget, const Config *config, bool verbose, FILE *file) {
+    char bill[BILL_TEXT], tokens[AMOUNT_TEXT], least[BILL_TEXT], most[BILL_TEXT], band[96] = "", days[2][AMOUNT_TEXT];
+    Bill low = times_(&budget->whole, budget->band.low), high = times_(&budget->whole, budget->band.high);
+    bool hours = high.days < 1;
+    double unit = hours ? 24 : 1;
+    if (budget->band.low > 0 && !verbose)
+        snprintf(band, sizeof band, "; by that band %s to %s %s", amount_(unit * low.days, days[0]),
+                 amount_(unit * high.days, days[1]), hours ? "hours" : "days");
+    grid_line(file, "run", "%s tokens of %s: %s%s", grid_count((int64_t)budget->tokens, tokens),
+              config->train.tokens > 0 ? "train.tokens" : "train.steps", bill_text_(&budget->whole, bill), band);
+    if (budget->band.low > 0 && verbose)
+        grid_line(file, "", "by that band: from %s, to %s", bill_text_(&low, least), bill_text_(&high, most));
+    if (verbose) print_rates_(budget, &config->hardware, file);
     print_goodput_(&budget->goodput, config, 86400 * budget->step.days, file);
 }
 

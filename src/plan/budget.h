@@ -31,8 +31,8 @@ typedef struct Budget {
 // Fills `budget` for a step of `step_seconds`. gpus: false on CPUs, where days alone are known.
 void budget_make(Budget *budget, const Config *config, double step_seconds, bool gpus);
 
-// Writes the lines for people, 120 columns wide at most.
-void budget_print(const Budget *budget, const Config *config, FILE *file);
+// Writes the lines for people, 120 columns wide at most; not `verbose`: only days and the like of all tokens.
+void budget_print(const Budget *budget, const Config *config, bool verbose, FILE *file);
 
 // Writes `"budget":{...}`: tokens, and of a step, a billion tokens and the whole {"days","gpu_hours","price","mwh"},
 // null for what is not known, and if a band is known its ends too, as "days_low" and "days_high"; with

@@ -343,15 +343,25 @@ GpuBand hardware_band(const Hardware *hardware, bool measured) {
     return measured || hardware->cost.flops == 0 ? (GpuBand){0} : hardware->cost.band;
 }
 
+char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]) {
+    bool whole = seconds >= 1;
+    snprintf(text, SECONDS_TEXT,
+             seconds >= 1000 ? "%.0f s"
+             : whole         ? "%.3g s"
+                             : "%.3g ms",
+             whole ? seconds : 1e3 * seconds);
+    return text;
+}
+
 void hardware_print_band(const Hardware *hardware, bool measured, double step, double mfu, FILE *file) {
     GpuBand band = hardware_band(hardware, measured);
-    char share[64] = "";
-    bool seconds = step >= 1;
-    double low = band.low * step * (seconds ? 1 : 1e3), high = band.high * step * (seconds ? 1 : 1e3);
+    char share[64] = "", low[SECONDS_TEXT], high[SECONDS_TEXT];
     if (band.runs == 0) return;
+    hardware_seconds_text(band.low * step, low);
+    if (step * band.low >= 1) low[strcspn(low, " ")] = '\0'; // both in seconds
     if (mfu > 0) snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
-    grid_line(file, "published", "%.3g to %.3g %s%s: as much longer as four of five of %d published runs on %s took%s",
-              low, high, seconds ? "s" : "ms", share, band.runs, band.on,
+    grid_line(file, "published", "%s to %s%s: as much longer as four of five of %d published runs on %s took%s", low,
+              hardware_seconds_text(band.high * step, high), share, band.runs, band.on,
               hardware->cost.data_sheet ? "; this GPU is planned by its data sheet" : "");
 }
 

@@ -69,7 +69,11 @@ void hardware_print_cpus(const Hardware *hardware, FILE *file);
 // Returns the band in which four of five published programs on such GPUs would lie, for a step that was planned from
 // the model of the hardware; runs is 0 on CPUs and if stages were measured.
 GpuBand hardware_band(const Hardware *hardware, bool measured);
-// Prints it, in seconds and as MFU.
+// Writes a time with three digits: "823 ms", "14.9 s". Returns `text`.
+enum { SECONDS_TEXT = 24 };
+char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]);
+
+// Prints the band, in seconds and as MFU.
 void hardware_print_band(const Hardware *hardware, bool measured, double step, double mfu, FILE *file);
 
 // Prints the assumptions of the model, one line each.

@@ -63,9 +63,8 @@ int plan_answer_forecast(const PlanAnswer *answer, int64_t micro_batch, PlanWay 
     return planner_forecast(&answer->planner, &layout, true, forecast, err);
 }
 
-bool plan_answer_fits(const PlanAnswer *answer, int stage) {
+bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes) {
     double limit = (double)answer->planner.hardware.memory_bytes;
-    double bytes = (double)memory_total(&answer->plan.stage[stage].memory);
-    if (limit > 0) return plan_lacks(bytes, limit, answer->config.hardware.reserve_gib) <= 0;
+    if (limit > 0) return plan_lacks((double)bytes, limit, answer->config.hardware.reserve_gib) <= 0;
     return answer_forecast_(answer)->fits; // all ranks share the host
 }

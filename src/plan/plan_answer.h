@@ -24,6 +24,6 @@ void plan_answer_free(PlanAnswer *answer);
 int plan_answer_forecast(const PlanAnswer *answer, int64_t micro_batch, PlanWay way, Forecast *forecast, Error *err);
 
 // Returns whether stage s fits with the reserve, by the answer's plan.
-bool plan_answer_fits(const PlanAnswer *answer, int stage);
+bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes);
 
 #endif

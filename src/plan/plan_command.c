@@ -14,7 +14,8 @@ int plan_command(const Config *config, const Model *model, bool json, const char
     int status = verdict_resolve_name(&decided, model, log, err);
     if (status == 0) status = plan_answer_make(answer, &decided, model, log, err);
     if (status == 0 && trace != NULL) status = plan_trace(answer, trace, err);
-    if (status == 0) status = json ? plan_write_json(answer, stdout) : plan_report(answer, stdout, err);
+    if (status == 0)
+        status = json ? plan_write_json(answer, stdout) : plan_report(answer, log->level == LOG_VERBOSE, stdout, err);
     if (status == 0 && fflush(stdout) != 0)
         status = error_set(err, EXIT_FAILED, "the plan could not be written to stdout");
     plan_answer_free(answer);

@@ -22,57 +22,9 @@ static const Forecast *plain_row_(const PlanAnswer *answer) {
     return NULL;
 }
 
-// Returns the seconds in which the slowest stage is idle. Another order of the same work can save these and no more.
-static double idle_seconds_(const PlanAnswer *answer, const PlanTime *time) {
-    double idle = time->pipeline - (double)config_microbatches(&answer->config) * time->slowest;
-    double mean = time->bubble * time->pipeline; // less where ranks share cores, whose work takes longer together
-    if (idle > mean) idle = mean;
-    return idle > 0 ? idle : 0;
-}
-
 // Returns the bytes of a stage of 1F1B if it held as many bundles.
 static int64_t stage_bytes_(const PlanStage *stage, double bundles) {
     return memory_total(&stage->memory) + (int64_t)((bundles - stage->own_slots) * (double)stage->slot_bytes);
-}
-
-// Prints sequences in q slices: (p-1)/q of 1F1B's idle time, and 1 + (n-1)/q bundles on a stage where 1F1B has n.
-static void print_slices_(const PlanAnswer *answer, const Forecast *row, FILE *file) {
-    enum { SLICES = 4 };
-    char bytes[32];
-    const Plan *plan = &answer->plan_1f1b;
-    const PlanTime *time = &row->time;
-    double step = time->step - idle_seconds_(answer, time) * (1 - 1.0 / SLICES);
-    int64_t peak = 0;
-    for (int s = 0; s < plan->stages; s++) {
-        int64_t held = stage_bytes_(&plan->stage[s], 1 + (plan->stage[s].own_slots - 1.0) / SLICES);
-        if (held > peak) peak = held;
-    }
-    grid_line(
-        file, "",
-        "Seq1F1B with sequences in %d slices: %.4g bundles on the first rank, about %s on the fullest and %.1f ms "
-        "a step, before what narrower products lose (arXiv 2406.03488)",
-        SLICES, 1 + (plan->stage[0].own_slots - 1.0) / SLICES, grid_bytes(peak, bytes), 1e3 * step);
-}
-
-// Prints DualPipe, with every layer on two stages, s and p-1-s: idle for (p/2 - 1) (F + B + B - 3W), which is 2 (p/2 -
-// 1) where F, I and W take 1 each.
-static void print_dualpipe_(const PlanAnswer *answer, const Forecast *row, FILE *file) {
-    char bytes[32];
-    const Plan *plan = &answer->plan_1f1b;
-    const PlanTime *time = &row->time;
-    double p = (double)plan->stages, idle = (p / 2 - 1) * 2 / 3 * time->slowest;
-    double step = time->step - idle_seconds_(answer, time) + idle;
-    int64_t peak = 0;
-    for (int s = 0; s < plan->stages; s++) {
-        int64_t other = states_total(&plan->stage[plan->stages - 1 - s].states);
-        int64_t held = stage_bytes_(&plan->stage[s], p + 1) + other;
-        if (held > peak) peak = held;
-    }
-    grid_line(
-        file, "",
-        "DualPipe, which holds all weights and their states twice: %.4g bundles, about %s on the fullest rank and "
-        "%.1f ms a step, for equal F, I and W (arXiv 2412.19437 and its README)",
-        p + 1, grid_bytes(peak, bytes), 1e3 * step);
 }
 
 // Prints FSDP in place of the pipeline: every tensor rank's states are spread over all p d ranks, and each of these
@@ -130,11 +82,8 @@ static void print_vocabulary_(const PlanAnswer *answer, const Forecast *row, FIL
 
 void plan_formulas_print(const PlanAnswer *answer, FILE *file) {
     const Forecast *row = plain_row_(answer);
-    int64_t p = answer->config.parallel.pipeline;
-    if (row == NULL || !row->time.known || p < 2) return;
+    if (row == NULL || !row->time.known || answer->config.parallel.pipeline < 2) return;
     grid_line(file, "formulas", "not run here, not simulated, not among the schedules above:");
-    print_slices_(answer, row, file);
-    if (p % 2 == 0) print_dualpipe_(answer, row, file);
     print_fsdp_(answer, row, file);
     print_vocabulary_(answer, row, file);
 }

@@ -69,7 +69,7 @@ static void json_write_stage_(const PlanAnswer *answer, int s, FILE *file) {
     integer_(file, "peak_bytes", memory_total(&stage->memory), true);
     json_write_memory_(&stage->memory, file);
     integer_(file, "host_bytes", plan_host_bytes(stage), true);
-    fprintf(file, "\"fits\":%s}", plan_answer_fits(answer, s) ? "true" : "false");
+    fprintf(file, "\"fits\":%s}", plan_answer_holds(answer, memory_total(&stage->memory)) ? "true" : "false");
 }
 
 static void write_verdict_(const Verdict *verdict, FILE *file) {

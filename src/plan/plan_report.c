@@ -3,10 +3,13 @@
 #include "estimate.h"
 #include "base/units.h"
 #include "base/grid.h"
+#include "base/alloc.h"
 #include "plan_report.h"
 #include "waterfall.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 static double report_gib_(int64_t bytes) {
     return (double)bytes / GIB;
@@ -24,21 +27,49 @@ static void bytes_cell_(Grid *grid, int64_t bytes, GridUnit unit, bool brackets)
 
 // ---------------------------------------------------------------- memory
 
-static void print_fit_(const PlanAnswer *answer, FILE *file) {
-    Grid grid = {.columns = 5};
+// Lists the bytes of each stage's ranks, in brackets if they do not fit.
+static void print_peaks_(const PlanAnswer *answer, const Plan *plan, const char *label, const char *heading,
+                         FILE *file) {
+    enum { STAGE = 16 };
     GridUnit unit = unit_(answer);
-    const char *cells[] = {"stage", "1F1B holds", "1F1B peak", "planned peak", "fits"};
-    for (int i = 0; i < 5; i++) grid_cell(&grid, "%s", cells[i]);
-    for (int s = 0; s < answer->plan.stages; s++) {
-        grid_cell(&grid, "%d", s);
-        grid_cell(&grid, "%d", answer->plan_1f1b.stage[s].own_slots);
-        bytes_cell_(&grid, memory_total(&answer->plan_1f1b.stage[s].memory), unit, false);
-        bytes_cell_(&grid, memory_total(&answer->plan.stage[s].memory), unit, false);
-        grid_cell(&grid, "%s", plan_answer_fits(answer, s) ? "yes" : "no");
+    int64_t room = STAGE * (int64_t)plan->stages, used = 0;
+    char *list = xcalloc((size_t)room + 1, 1);
+    for (int s = 0; s < plan->stages; s++) {
+        int64_t bytes = memory_total(&plan->stage[s].memory);
+        used += snprintf(list + used, (size_t)(room - used), plan_answer_holds(answer, bytes) ? " %.*f" : " (%.*f)",
+                         unit.digits, (double)bytes / unit.bytes);
     }
-    fprintf(file, "peak of each rank, in %s, with 1F1B and as planned\n", unit.name);
-    grid_print(&grid, file);
-    grid_free(&grid);
+    grid_line(file, label, "%s in %s, by stage:%s", heading, unit.name, list);
+    free(list);
+}
+
+// Prints the configuration that was planned, and whether it fits; on a terminal in bold, and in red if it does not.
+static void print_answer_(const PlanAnswer *answer, FILE *file) {
+    const Config *config = &answer->config;
+    const Plan *plan = &answer->plan;
+    const Hardware *hardware = &answer->planner.hardware;
+    int fullest = plan_fullest(plan);
+    int64_t peak = memory_total(&plan->stage[fullest].memory);
+    double left = ((double)hardware->memory_bytes - (double)peak) / GIB - config->hardware.reserve_gib;
+    bool terminal = isatty(fileno(file)), fits = plan_answer_holds(answer, peak);
+    char schedule[SCHEDULE_TEXT], parameters[32];
+    RunLayout layout;
+    layout_of(&layout, config);
+    if (terminal) fputs(fits ? "\033[1m" : "\033[1;31m", file);
+    grid_line(file, "plan",
+              "%s, %s parameters, on %lld ranks: pipeline %lld x tensor %lld x data %lld, micro-batch %lld, %s",
+              config_word("model.family", config->model.family), grid_count(plan->parameters, parameters),
+              (long long)config_world(config), (long long)config->parallel.pipeline, (long long)config->parallel.tensor,
+              (long long)config->parallel.data, (long long)config->schedule.micro_batch,
+              config->schedule.file[0] != '\0' ? config->schedule.file : schedule_text(&layout, schedule));
+    if (hardware->memory_bytes > 0)
+        grid_line(file, "fits", "%s: %.2f GiB %s on the ranks of stage %d (%.2f of %.2f, %.4g in reserve)",
+                  fits ? "yes" : "no", fabs(left), fits ? "left" : "too much", fullest, report_gib_(peak),
+                  report_gib_(hardware->memory_bytes), config->hardware.reserve_gib);
+    else
+        grid_line(file, "fits", "%s, %.2f GiB on the ranks of stage %d", fits ? "yes" : "no", report_gib_(peak),
+                  fullest);
+    if (terminal) fputs("\033[0m", file);
 }
 
 static void print_limit_(const PlanAnswer *answer, FILE *file) {
@@ -143,43 +174,43 @@ static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
 
 // ---------------------------------------------------------------- time
 
-static void print_time_(const PlanAnswer *answer, FILE *file) {
+static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
     const PlanTime *time = &answer->time;
+    const Hardware *hardware = &answer->planner.hardware;
+    char step[SECONDS_TEXT], mfu[24] = "";
     if (!time->known) {
         fprintf(file, "time      nothing is known of the device: give hardware.peak_tflops, or a profile of it\n");
         return;
     }
-    grid_line(file, "step", "%.1f ms predicted, %s: pipeline %.1f, gradient sums %.1f, norm and optimizer %.1f",
-              1e3 * time->step,
-              answer->planner.measured                   ? "stages measured"
-              : answer->planner.hardware.cost.data_sheet ? "stages by the data sheet"
-                                                         : "stages by the model of the hardware",
-              1e3 * time->pipeline, 1e3 * time->reduction, 1e3 * time->optimizer);
-    hardware_print_band(&answer->planner.hardware, answer->planner.measured, time->step, time->mfu, file);
-    grid_line(file, "pipeline",
-              "bubble %.1f%%, compute waits %.1f ms for transfers, tensor-parallel collectives %.1f ms on the slowest "
-              "stage",
-              100 * time->bubble, 1e3 * time->exposed, 1e3 * time->tensor);
-    if (time->mfu > 0)
-        grid_line(file, "MFU", "%.1f%% (attention counted in full); of one stage at work %.1f%%", 100 * time->mfu,
-                  100 * time->stage_mfu);
-    if (time->estimate > 0)
-        grid_line(file, "", "by the paper's formula, without imbalance, messages, sums and optimizer: %.1f%%",
-                  100 * time->estimate);
+    if (time->mfu > 0) snprintf(mfu, sizeof mfu, "MFU %.1f%%, ", 100 * time->mfu);
+    grid_line(file, "step", "%s predicted, %sbubble %.1f%%, %s", hardware_seconds_text(time->step, step), mfu,
+              100 * time->bubble,
+              answer->planner.measured    ? "stages measured"
+              : hardware->cost.data_sheet ? "stages by the data sheet"
+                                          : "stages by the model of the hardware");
+    hardware_print_band(hardware, answer->planner.measured, time->step, time->mfu, file);
+    if (verbose) {
+        grid_line(file, "",
+                  "pipeline %.1f ms, gradient sums %.1f, norm and optimizer %.1f; compute waits %.1f ms for "
+                  "transfers, tensor-parallel collectives %.1f ms on the slowest stage",
+                  1e3 * time->pipeline, 1e3 * time->reduction, 1e3 * time->optimizer, 1e3 * time->exposed,
+                  1e3 * time->tensor);
+        if (time->mfu > 0)
+            grid_line(file, "MFU", "%.1f%% (attention counted in full); of one stage at work %.1f%%", 100 * time->mfu,
+                      100 * time->stage_mfu);
+        if (time->estimate > 0)
+            grid_line(file, "", "by the paper's formula, without imbalance, messages, sums and optimizer: %.1f%%",
+                      100 * time->estimate);
+    }
     Budget budget;
-    budget_make(&budget, &answer->config, time->step, !answer->planner.hardware.cpu);
-    budget.band = hardware_band(&answer->planner.hardware, answer->planner.measured);
-    budget_print(&budget, &answer->config, file);
+    budget_make(&budget, &answer->config, time->step, !hardware->cpu);
+    budget.band = hardware_band(hardware, answer->planner.measured);
+    budget_print(&budget, &answer->config, verbose, file);
 }
 
-// Prints where the step goes, and advice.
-static int print_waterfall_(const PlanAnswer *answer, FILE *file, Error *err) {
-    Waterfall waterfall;
-    if (waterfall_make(&waterfall, answer, err) != 0) return -1;
-    for (int i = 0; i < 3 && waterfall.advice[i][0] != '\0'; i++)
-        grid_line(file, i == 0 ? "advice" : "", "%s", waterfall.advice[i]);
-    waterfall_print(&waterfall, file);
-    return 0;
+static void print_advice_(const Waterfall *waterfall, FILE *file) {
+    for (int i = 0; i < 3 && waterfall->advice[i][0] != '\0'; i++)
+        grid_line(file, i == 0 ? "advice" : "", "%s", waterfall->advice[i]);
 }
 
 // ---------------------------------------------------------------- verdict
@@ -244,45 +275,57 @@ static void report_print_best_(const PlanAnswer *answer, FILE *file) {
     }
 }
 
-static int print_verdict_(const PlanAnswer *answer, FILE *file, Error *err) {
+// Prints the smallest world that would do, if no micro-batch size fits. A list from a file is for one number of stages.
+static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
     const Verdict *verdict = &answer->verdict;
-    grid_line(file, "BPipe?", "%s", verdict->reason);
-    report_print_best_(answer, file);
+    if (verdict->largest_plain > 0 || verdict->largest_bpipe > 0 || answer->config.schedule.file[0] != '\0') return 0;
+    SmallestWorld world;
+    if (plan_smallest_world(&answer->planner, &world, err) != 0) return -1;
+    if (world.ranks > 0)
+        grid_line(file, "world",
+                  "the smallest that would do: %lld ranks, pipeline %lld x tensor %lld%s, at micro-batch 1",
+                  (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor,
+                  world.bpipe ? " with BPipe" : "");
+    else
+        grid_line(file, "world", "no number of ranks with this memory would do");
+    return 0;
+}
+
+static void print_largest_(const PlanAnswer *answer, FILE *file) {
+    const Verdict *verdict = &answer->verdict;
     fprintf(file, "largest   micro-batch that fits: ");
     size_(file, plan_plain_name(&answer->config), verdict->largest_plain, ", ");
     size_(file, "BPipe", verdict->largest_bpipe, ", ");
     size_(file, "BPipe and recomputed attention", verdict->largest_recompute, "\n");
     print_reserve_(answer, file);
-    // A list from a file is for one number of stages.
-    if (verdict->largest_plain > 0 || verdict->largest_bpipe > 0 || answer->config.schedule.file[0] != '\0') return 0;
-    SmallestWorld world;
-    if (plan_smallest_world(&answer->planner, &world, err) != 0) return -1;
-    if (world.ranks > 0)
-        fprintf(file,
-                "world     the smallest that would do: %lld ranks, pipeline %lld x tensor %lld%s, at micro-batch 1\n",
-                (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor,
-                world.bpipe ? " with BPipe" : "");
-    else
-        fprintf(file, "world     no number of ranks with this memory would do\n");
-    return 0;
 }
 
-// Prints the answer first, then what it is based on.
-int plan_report(const PlanAnswer *answer, FILE *file, Error *err) {
-    hardware_print_cpus(&answer->planner.hardware, file);
-    if (print_verdict_(answer, file, err) != 0) return -1;
-    print_time_(answer, file);
-    if (print_waterfall_(answer, file, err) != 0) return -1;
+// Prints the rest of a plan: every figure that the answer rests on.
+static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FILE *file, Error *err) {
+    report_print_best_(answer, file);
+    print_largest_(answer, file);
+    waterfall_print(waterfall, file);
     plan_print(&answer->plan, &answer->config, answer->schedule, file);
-    print_fit_(answer, file);
     print_limit_(answer, file);
     if (print_sizes_(answer, file, err) != 0) return -1;
     if (answer->time.known && !answer->planner.measured) hardware_print(&answer->planner.hardware, file);
-    if (answer->schedules.count > 0) schedule_table_print(&answer->schedules, &answer->planner, file);
-    plan_formulas_print(answer, file);
-    if (schedule_table_too_long(&answer->config))
-        grid_line(file, "schedules",
-                  "not compared: simulating all of them with %lld stages and %lld microbatches is long",
-                  (long long)answer->config.parallel.pipeline, (long long)config_microbatches(&answer->config));
+    return 0;
+}
+
+// Prints the answer, then the verdict, the memory and the schedules; verbose: and everything that they rest on.
+int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) {
+    Waterfall waterfall;
+    if (waterfall_make(&waterfall, answer, err) != 0) return -1;
+    hardware_print_cpus(&answer->planner.hardware, file);
+    print_answer_(answer, file);
+    print_time_(answer, verbose, file);
+    print_advice_(&waterfall, file);
+    grid_line(file, "BPipe?", "%s", answer->verdict.reason);
+    if (print_world_(answer, file, err) != 0) return -1;
+    print_peaks_(answer, &answer->plan, "memory", "peak of a rank", file);
+    if (verbose) print_peaks_(answer, &answer->plan_1f1b, "", "with 1F1B", file);
+    if (verbose && print_rest_(answer, &waterfall, file, err) != 0) return -1;
+    schedule_table_print(&answer->schedules, &answer->planner, &answer->config, verbose, file);
+    if (verbose) plan_formulas_print(answer, file);
     return 0;
 }

@@ -9,8 +9,8 @@
 // Writes one JSON object on one line. Unknown figures are null.
 int plan_write_json(const PlanAnswer *answer, FILE *file);
 
-// Writes the report for people. -1 with err.
-int plan_report(const PlanAnswer *answer, FILE *file, Error *err);
+// Writes the report for people: about twenty lines, or with `verbose` all that they rest on. -1 with err.
+int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err);
 
 // Prints what published schedules that this engine cannot run would take, by their formulas.
 void plan_formulas_print(const PlanAnswer *answer, FILE *file);

@@ -176,8 +176,7 @@ static void table_heading_(Grid *grid) {
     for (int i = 0; i < 10; i++) grid_cell(grid, "%s", cells[i]);
 }
 
-static void schedules_table_row_(Grid *grid, const ScheduleTable *table, int i) {
-    const Forecast *row = &table->rows[i];
+static void schedules_table_row_(Grid *grid, const Forecast *row, const char *note) {
     const PlanTime *time = &row->time;
     char text[SCHEDULE_TEXT], bytes[32];
     grid_cell(grid, "%s", schedule_text(&row->layout, text));
@@ -189,17 +188,55 @@ static void schedules_table_row_(Grid *grid, const ScheduleTable *table, int i) 
     grid_cell(grid, time->known ? "%.1f ms" : "-", 1e3 * time->exposed);
     grid_cell(grid, time->known ? "%.1f ms" : "-", 1e3 * time->step);
     grid_cell(grid, time->mfu > 0 ? "%.1f%%" : "-", 100 * time->mfu);
-    grid_cell(grid, "%s", i == table->best ? "best" : "");
+    grid_cell(grid, "%s", note);
 }
 
-void schedule_table_print(const ScheduleTable *table, const Planner *planner, FILE *file) {
+static int compare_rows_(const void *a, const void *b) {
+    const Forecast *one = *(Forecast *const *)a, *other = *(Forecast *const *)b;
+    if (one->fits != other->fits) return one->fits ? -1 : 1;
+    return planner_prefers(one, other) ? -1 : planner_prefers(other, one) ? 1 : one > other ? 1 : -1;
+}
+
+// Returns whether a row is the schedule of a configuration, whatever its slots.
+static bool runs_row_(const Config *config, const Forecast *row) {
+    RunLayout given;
+    LayoutMask lists = LAYOUT_BIT(layers) | LAYOUT_BIT(recompute);
+    layout_of(&given, config);
+    return config->schedule.file[0] == '\0' && given.recompute == row->layout.recompute &&
+           layout_distance(&given, &row->layout, ~lists) == 0;
+}
+
+void schedule_table_print(const ScheduleTable *table, const Planner *planner, const Config *config, bool all,
+                          FILE *file) {
+    enum { FASTEST = 5 };
     Grid grid = {0};
+    const Forecast **rows = xcalloc((size_t)table->count + 1, sizeof *rows), *leanest = table->rows;
+    for (int i = 0; i < table->count; i++) {
+        rows[i] = &table->rows[i];
+        if (rows[i]->peak_bytes < leanest->peak_bytes) leanest = rows[i];
+    }
+    qsort(rows, (size_t)table->count, sizeof *rows, compare_rows_);
     table_heading_(&grid);
-    for (int i = 0; i < table->count; i++) schedules_table_row_(&grid, table, i);
-    fprintf(file, "schedules at micro-batch %lld that can run here; bundles: slots of a rank over chunks\n",
-            (long long)planner->config->schedule.micro_batch);
-    grid_print(&grid, file);
+    for (int i = 0, given = 0; i < table->count; i++) {
+        bool best = rows[i] - table->rows == table->best, runs = given == 0 && runs_row_(config, rows[i]);
+        char note[32];
+        given += runs;
+        if (!all && !(i < FASTEST && rows[i]->fits) && !runs && rows[i] != leanest) continue;
+        snprintf(note, sizeof note, "%s%s%s", best ? "best " : "", runs ? "given " : "",
+                 rows[i] == leanest ? "leanest" : "");
+        schedules_table_row_(&grid, rows[i], note);
+    }
+    if (schedule_table_too_long(config))
+        grid_line(file, "schedules",
+                  "not compared: simulating all of them with %lld stages and %lld microbatches is long",
+                  (long long)config->parallel.pipeline, (long long)config_microbatches(config));
+    if (table->count > 0)
+        fprintf(file, "schedules at micro-batch %lld; bundles: slots of a rank over chunks%s\n",
+                (long long)planner->config->schedule.micro_batch,
+                all ? "" : "; -v prints all, and all that this plan rests on");
+    if (table->count > 0) grid_print(&grid, file);
     grid_free(&grid);
+    free(rows);
 }
 
 // ---------------------------------------------------------------- JSON
@@ -220,15 +257,23 @@ static void json_list_(FILE *file, const char *label, const char *key, const For
     config_write_value(&with, key, file);
 }
 
+// Writes a number, or null in a row without such a key.
+static void json_owned_(FILE *file, const char *key, int value, bool owned) {
+    fprintf(file, owned ? ",\"%s\":%d" : ",\"%s\":null", key, value);
+}
+
 static void json_row_(FILE *file, const Forecast *row, const Config *config) {
     const RunLayout *at = &row->layout;
     const PlanTime *time = &row->time;
-    fprintf(file, "{\"name\":\"%s\",\"chunks\":%d,\"group\":%d,\"delay\":%d,\"split_backward\":\"%s\"",
-            schedule_kinds[at->name].name, at->chunks, at->group, at->delay,
-            config_word("schedule.split_backward", at->split));
+    const ScheduleKind *kind = &schedule_kinds[at->name];
+    fprintf(file, "{\"name\":\"%s\",\"chunks\":%d", kind->name, at->chunks);
+    json_owned_(file, "group", at->group, kind->grouped);
+    json_owned_(file, "delay", at->delay, kind->delayed);
+    fprintf(file, ",\"split_backward\":\"%s\"", config_word("schedule.split_backward", at->split));
     json_list_(file, "recompute_layers", "schedule.recompute_layers", row, config);
     json_list_(file, "attention", "attention.mode", row, config);
-    fprintf(file, ",\"slots\":%d,\"load_ahead\":%d", at->slots, at->load_ahead);
+    json_owned_(file, "slots", at->slots, true);
+    json_owned_(file, "load_ahead", at->load_ahead, layout_evicts(at));
     fprintf(file, ",\"bpipe\":\"%s\",\"evict_to\":\"%s\",\"peak_bytes\":%lld,\"fits\":%s",
             config_word("schedule.bpipe", at->bpipe), config_word("schedule.evict_to", at->evict_to),
             (long long)row->peak_bytes, row->fits ? "true" : "false");

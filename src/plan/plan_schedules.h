@@ -32,8 +32,10 @@ char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]);
 // Returns how a layout keeps bundles that do not stay on their stage: "", ", BPipe" or ", host".
 const char *schedule_evicts_text(const RunLayout *layout);
 
-// Print the table for people, within 120 columns, and write it as the "schedules" and "best" of --plan --json.
-void schedule_table_print(const ScheduleTable *table, const Planner *planner, FILE *file);
+// Print the table for people, within 120 columns, fastest first: the five fastest that fit, the row that `config`
+// runs, and the leanest; or all rows; or why there are none. Write it as the "schedules" and "best" of --plan --json.
+void schedule_table_print(const ScheduleTable *table, const Planner *planner, const Config *config, bool all,
+                          FILE *file);
 void schedule_table_write_json(const ScheduleTable *table, const Config *config, FILE *file);
 
 #endif

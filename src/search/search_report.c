@@ -160,7 +160,7 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, FI
     hardware_print_band(&space->planner->hardware, space->planner->measured, best->time.step, best->time.mfu, file);
     budget_make(&budget, &config, best->time.step, !space->planner->hardware.cpu);
     budget.band = hardware_band(&space->planner->hardware, space->planner->measured);
-    budget_print(&budget, &config, file);
+    budget_print(&budget, &config, true, file);
 }
 
 // Prints the way from the given configuration to the best one, and the fewest changes that bring nine tenths of the

@@ -99,11 +99,11 @@ def test_data_of_two_tokenizers_is_refused_unless_allowed(trained, p):
 def test_the_plan_counts_the_order_of_a_blend(trained):
     blend = [{**source, "weight": weight} for source, weight in zip(trained.blend, (3.14159265, 2.71828182))]
     command, _ = trained.prepare({"data.train": blend})
-    said = subprocess.run([*command, "--plan"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run([*command, "--plan", "-v"], capture_output=True, text=True, check=True).stdout
     assert "host      memory per rank: the order of the blend (3.8 MiB)" in said
     command, _ = trained.prepare()
     assert (
         "order of the blend" not in subprocess.run(
-            [*command, "--plan"], capture_output=True, text=True, check=True
+            [*command, "--plan", "-v"], capture_output=True, text=True, check=True
         ).stdout
     )

@@ -73,7 +73,7 @@ static void lines_hold_what_is_known(void **state) {
     char text[1024] = "";
     budget_make(&budget, &config, 1800, true);
     FILE *file = fmemopen(text, sizeof text, "w");
-    budget_print(&budget, &config, file);
+    budget_print(&budget, &config, true, file);
     fclose(file);
     assert_non_null(
         strstr(text, "run       393,216 tokens of train.steps: 2 days, 3,072 GPU hours, price 7,680, 2.15 MWh\n"));
@@ -118,7 +118,7 @@ static void goodput_is_told_where_failures_are_known(void **state) {
         config.hardware.mtbf_hours = known * 1000;
         budget_make(&budget, &config, 10, true);
         FILE *file = fmemopen(text, sizeof text, "w");
-        budget_print(&budget, &config, file);
+        budget_print(&budget, &config, true, file);
         budget_write_json(&budget, file);
         fclose(file);
         assert_true((strstr(text, "failures  one in 125 hours; checkpoint.every 423 (70.5 minutes) is best") != NULL) ==
@@ -137,7 +137,7 @@ static void hopeless_failures_have_no_days(void **state) {
     config.hardware.checkpoint_s = 1000;
     budget_make(&budget, &config, 10, true);
     FILE *file = fmemopen(text, sizeof text, "w");
-    budget_print(&budget, &config, file);
+    budget_print(&budget, &config, true, file);
     budget_write_json(&budget, file);
     fclose(file);
     assert_non_null(strstr(text, "the training would never end"));

@@ -108,7 +108,7 @@ def test_a_plan_of_a_list_from_a_file_claims_nothing_about_other_lists(tmp_path)
     path.write_text(MINE)
     given = ["parallel.pipeline=2", "train.global_batch=4", "schedule.micro_batch=1", "schedule.bpipe=off"]
     options = [part for each in [*given, f"schedule.file={path}"] for part in ("-o", each)]
-    ended = command("llama", "-c", "configs/llama_tiny.yaml", *options, "--plan")
+    ended = command("llama", "-c", "configs/llama_tiny.yaml", *options, "--plan", "-v")
     assert ended.returncode == 0, ended.stderr
     assert "No: the list of schedule.file is run as it is, with the evictions that it has." in ended.stdout
     assert "micro-batch that fits: schedule.file up to 1, BPipe none" in ended.stdout

@@ -118,7 +118,7 @@ def test_the_section_is_a_configuration(fitted):
     path.write_text(
         re.sub(r": \{", ": {", text) + (folder / "hardware.yaml").read_text() + "  gpu: a100-80g\n  device: cuda\n"
     )
-    ended = command("gpt", "-c", path, "--plan")
+    ended = command("gpt", "-c", path, "--plan", "-v")
     assert ended.returncode == 0, ended.stderr + path.read_text()
     assert "matrix products at 70%" in ended.stdout
 
