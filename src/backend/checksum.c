@@ -1,6 +1,6 @@
-// Checksums of device memory, computed on the host: pieces are downloaded into buffers that fit a core's cache. Only
-// the first download waits for compute, as every download does; by then all of the memory has been written. The others
-// travel on the stream of messages while compute goes on, each while the piece before it is summed.
+// Checksums of device memory, computed on the host: pieces are copied into buffers that fit a core's cache, on the
+// stream of messages, each while the piece before it is summed. Nothing here waits for compute: a collective may be
+// queued there that a tensor partner starts only after a message that this rank has yet to check and send.
 #include "checksum.h"
 #include "base/alloc.h"
 
@@ -44,6 +44,10 @@ const Crc64 *checksum_crc(const Checksum *checksum) {
     return &checksum->crc;
 }
 
+Backend *checksum_backend(const Checksum *checksum) {
+    return checksum->be;
+}
+
 static int64_t piece_(int64_t rest) {
     return rest < PIECE_BYTES ? rest : PIECE_BYTES;
 }
@@ -60,10 +64,10 @@ static void fetch_(Checksum *checksum, const void *memory, int64_t bytes, int64_
 uint64_t checksum_raw(Checksum *checksum, const void *memory, int64_t bytes) {
     uint64_t raw = 0;
     Backend *be = checksum->be;
-    if (bytes > 0) be->download(be, checksum->piece[0], memory, piece_(bytes));
+    fetch_(checksum, memory, bytes, 0);
     for (int64_t i = 0; i * PIECE_BYTES < bytes; i++) {
         fetch_(checksum, memory, bytes, i + 1);
-        while (i > 0 && !be->event_done(be, checksum->here[i % 2])) sched_yield();
+        while (!be->event_done(be, checksum->here[i % 2])) sched_yield();
         raw = crc64_add(&checksum->crc, raw, checksum->piece[i % 2], (size_t)piece_(bytes - i * PIECE_BYTES));
     }
     return raw;

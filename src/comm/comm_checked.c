@@ -5,8 +5,9 @@
 //   gather    data; then every rank gathers the checksums of all parts and compares each part with its owner's
 //   sum       data; then every rank gathers the checksums of all results, which have to be equal
 //
-// The checksum is computed from the data as they are sent, so the caller must have completed them, as a message needs
-// anyway.
+// The checksum of a message is computed from the data as they are sent, so the caller must have completed them, as a
+// message needs anyway. A library's collective is queued on the device: its checksums wait for an event after it, and
+// the caller lets messages progress until then.
 #include "comm_checked.h"
 #include "base/alloc.h"
 
@@ -21,9 +22,12 @@ typedef struct Flight {
     CommRequest data, sum;
     FlightKind kind;
     void *memory;               // received into; all ranks' parts of a gather, the sum
+    const void *own;            // this rank's part of a gather, or the sum
     int64_t bytes;              // size of the message, of one part, or of the sum
     bool on_host;               // `memory` is the host's: collectives of doubles (comm.h)
     uint64_t crc;               // checksum of the message as sent, or of our part
+    Event *written;             // after the collective and all that it reads
+    bool marked;                // `written` is recorded
     bool gathers;               // the data have arrived, the checksums of all ranks are on their way
     double *all;                // (size): these checksums, as the bits of doubles
     struct Flight *next, *made; // lists of idle flights, and of all
@@ -49,6 +53,7 @@ static Flight *checked_take_(Checked *self) {
         memset(flight, 0, sizeof *flight);
         flight->made = kept.made;
         flight->all = kept.all;
+        flight->written = kept.written;
         return flight;
     }
     flight = xcalloc(1, sizeof *flight);
@@ -108,7 +113,7 @@ static int checked_all_reduce_(Comm *comm, void *data, int64_t count, CommType t
     Checked *self = checked_self_(comm);
     Flight *flight = checked_take_(self);
     flight->kind = self->exact ? FLIGHT_PLAIN : FLIGHT_SUM;
-    flight->memory = data;
+    flight->own = flight->memory = data;
     flight->on_host = type == COMM_DOUBLE;
     flight->bytes = count * comm_type_bytes(type);
     int status = self->data->all_reduce(self->data, data, count, type, &flight->data, err);
@@ -121,9 +126,9 @@ static int checked_all_gather_(Comm *comm, void *out, const void *in, int64_t co
     Flight *flight = checked_take_(self);
     flight->kind = self->exact ? FLIGHT_PLAIN : FLIGHT_GATHER;
     flight->memory = out;
+    flight->own = in;
     flight->on_host = type == COMM_DOUBLE;
     flight->bytes = count * comm_type_bytes(type);
-    if (!self->exact) flight->crc = checked_crc_(self, flight, in);
     int status = self->data->all_gather(self->data, out, in, count, type, &flight->data, err);
     return checked_started_(self, flight, status, request);
 }
@@ -143,14 +148,27 @@ static bool collects_(const Flight *flight) {
     return flight->kind == FLIGHT_GATHER || flight->kind == FLIGHT_SUM;
 }
 
+// Returns whether the device has completed the collective, whose end compute waits for.
+static bool written_(const Checked *self, Flight *flight) {
+    Backend *be = checksum_backend(self->checksum);
+    if (flight->on_host) return true;
+    if (flight->written == NULL) flight->written = be->event_create(be);
+    if (!flight->marked) be->event_record(be, flight->written, STREAM_COMPUTE);
+    flight->marked = true;
+    return be->event_done(be, flight->written);
+}
+
+// Starts to exchange the checksums. Returns 1 if it has, 0 if the data are not complete, -1 with err.
 static int exchange_(Comm *comm, Flight *flight, Error *err) {
     Checked *self = checked_self_(comm);
+    if (flight->gathers) return 1;
+    if (!written_(self, flight)) return 0;
     if (flight->all == NULL) flight->all = xcalloc((size_t)comm->size, sizeof *flight->all);
-    if (flight->kind == FLIGHT_SUM) flight->crc = checked_crc_(self, flight, flight->memory);
+    flight->crc = checked_crc_(self, flight, flight->own);
     double *own = flight->all + comm->rank;
     memcpy(own, &flight->crc, sizeof *own);
     flight->gathers = true;
-    return self->sums->all_gather(self->sums, flight->all, own, 1, COMM_DOUBLE, &flight->sum, err);
+    return self->sums->all_gather(self->sums, flight->all, own, 1, COMM_DOUBLE, &flight->sum, err) == 0 ? 1 : -1;
 }
 
 // Compares each part of a gather with the checksum of the rank it came from. Of a sum every rank must have the same
@@ -184,7 +202,7 @@ static int checked_test_(Comm *comm, CommRequest *request, Error *err) {
     if (!request->active) return 1;
     Flight *flight = (Flight *)request->handle[0];
     int done = self->data->test(self->data, &flight->data, err);
-    if (done > 0 && collects_(flight) && !flight->gathers && exchange_(comm, flight, err) != 0) done = -1;
+    if (done > 0 && collects_(flight)) done = exchange_(comm, flight, err);
     if (done > 0 && flight->kind != FLIGHT_PLAIN) done = self->sums->test(self->sums, &flight->sum, err);
     request->steps = flight->data.steps + flight->sum.steps + flight->gathers;
     if (done == 0) return 0;
@@ -206,10 +224,12 @@ static int checked_use_memory_(Comm *comm, void *memory, int64_t bytes, Error *e
 
 static void checked_destroy_(Comm *comm) {
     Checked *self = checked_self_(comm);
+    Backend *be = checksum_backend(self->checksum);
     if (self->owns) self->data->destroy(self->data);
     for (Flight *flight = self->all, *made; flight != NULL; flight = made) {
         made = flight->made;
         free(flight->all);
+        if (flight->written != NULL) be->event_destroy(be, flight->written);
         free(flight);
     }
     free(self);

@@ -237,10 +237,12 @@ static void engine_progress_(void *argument) {
     if (err->code == 0) queue_progress_(engine, err);
 }
 
-// Does the same from inside compute; being called means that compute has made progress.
-static void engine_poll_(void *argument) {
-    status_page_progress(((Engine *)argument)->status_page);
-    engine_progress_(argument);
+// Does the same from inside compute. moved: compute has made progress.
+static bool engine_poll_(void *argument, bool moved) {
+    Engine *engine = (Engine *)argument;
+    if (moved) status_page_progress(engine->status_page);
+    engine_progress_(engine);
+    return engine->error.code == 0;
 }
 
 // ---------------------------------------------------------------- compute

@@ -321,7 +321,7 @@ static void *layer_place_(Stage *stage, const StageChunk *chunk, void *bundle, i
 }
 
 static void stage_poll_(Pass *pass) {
-    if (pass->poll != NULL) pass->poll(pass->poll_argument);
+    if (pass->poll != NULL) pass->poll(pass->poll_argument, true);
 }
 
 // A layer leaves its output to the norm of the next, or of the head. A layer that will run again needs its input in the

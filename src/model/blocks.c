@@ -9,12 +9,20 @@ static CommType comm_type_(const Pass *pass) {
 }
 
 static void blocks_poll_(Pass *pass) {
-    if (pass->poll != NULL) pass->poll(pass->poll_argument);
+    if (pass->poll != NULL) pass->poll(pass->poll_argument, true);
 }
 
-// Waits for a collective; one that could not start is not waited for, and its error is in pass->err.
+// Waits for a collective; one that could not start is not waited for, and its error is in pass->err. Messages progress
+// meanwhile: the tensor partner may join only after one that another rank's partner still has to send.
 static void blocks_wait_(Pass *pass, CommRequest *request) {
-    comm_wait(pass->tensor, request, pass->err);
+    int looks = 0;
+    int64_t steps = request->steps;
+    while (pass->tensor->test(pass->tensor, request, pass->err) == 0) {
+        if (pass->poll != NULL && !pass->poll(pass->poll_argument, false)) break;
+        if (request->steps != steps) looks = 0;
+        steps = request->steps;
+        comm_pause(&looks);
+    }
     blocks_poll_(pass);
 }
 

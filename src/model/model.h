@@ -79,9 +79,11 @@ typedef struct Pass {
     // (rows) of this microbatch: each token's place in its document, for attention and for the model's positions. NULL:
     // a row of the batch is one document to it.
     const int32_t *documents, *positions;
-    void *work;           // a layer's temporaries, see layer.h
-    bool split;           // a backward leaves the gradients of matrices and their biases to layer_weights
-    void (*poll)(void *); // lets pending transfers progress; called between layers and around collectives. May be NULL
+    void *work; // a layer's temporaries, see layer.h
+    bool split; // a backward leaves the gradients of matrices and their biases to layer_weights
+    // Lets pending transfers progress: between layers, around collectives, and while one is waited for (moved: false).
+    // Returns false if a transfer has failed. May be NULL.
+    bool (*poll)(void *, bool moved);
     void *poll_argument;
     Error *err;
 } Pass;

@@ -1,4 +1,4 @@
-// Checksums of memory of a device: the same as of the bytes, whatever the length, and compute is waited for once.
+// Checksums of memory of a device: the same as of the bytes, whatever the length, and compute is never waited for.
 #include "backend/checksum.h"
 
 #include <setjmp.h>
@@ -17,7 +17,7 @@ static void count_download(Backend *be, void *to, const void *from, int64_t byte
     as_made.download(be, to, from, bytes);
 }
 
-static void a_checksum_waits_for_compute_once_and_is_that_of_the_bytes(void **state) {
+static void a_checksum_waits_for_no_compute_and_is_that_of_the_bytes(void **state) {
     (void)state;
     static const int64_t sizes[] = {0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5 * (1 << 20) + 77};
     Error err = {0};
@@ -32,10 +32,9 @@ static void a_checksum_waits_for_compute_once_and_is_that_of_the_bytes(void **st
     assert_non_null(bytes);
     for (int64_t i = 0; i < sizes[5]; i++) bytes[i] = (char)(i * 2654435761u >> 13);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        downloads = 0;
         uint64_t want = crc64_finish(&crc, crc64_add(&crc, 0, bytes, (size_t)sizes[i]), sizes[i]);
         assert_true(checksum_of(checksum, bytes, sizes[i]) == want);
-        assert_int_equal(downloads, sizes[i] > 0 ? 1 : 0);
+        assert_int_equal(downloads, 0);
     }
     free(bytes);
     checksum_destroy(checksum);
@@ -44,7 +43,7 @@ static void a_checksum_waits_for_compute_once_and_is_that_of_the_bytes(void **st
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_checksum_waits_for_compute_once_and_is_that_of_the_bytes),
+        cmocka_unit_test(a_checksum_waits_for_no_compute_and_is_that_of_the_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

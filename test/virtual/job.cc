@@ -59,6 +59,7 @@ Options read_options() {
     o.connects_late = number("NCCL_RUNTIME_CONNECT", 1) != 0;
     o.driver = word("VIRTUAL_DRIVER", "13000");
     o.fault = word("VIRTUAL_FAULT", "");
+    o.late_ranks = " " + word("VIRTUAL_LATE", "") + " ";
     o.rounds = number("VIRTUAL_ROUND", 0) != 0;
     o.held = number("VIRTUAL_HELD", 0) != 0;
     o.taken = number("VIRTUAL_TAKEN_MIB", 0) << 20;

@@ -20,6 +20,15 @@ def test_training_is_that_of_cpus_in_every_order(tmp_path, case):
         assert all(step["evictions"] > 0 for ended in found for step in ended.steps)
 
 
+@pytest.mark.parametrize("options", [(), ("hardware.share_gpu=true",)], ids=["nccl", "one GPU"])
+def test_tensor_ranks_wait_for_each_other_while_messages_leave(tmp_path, options):
+    """Ranks 4 and 7 have queued the next collective when their message is to be checked; their tensor partners 5 and 6
+    join it after 7's and 4's message."""
+    options = (*BPIPE, "parallel.tensor=2", "comm.checksum=on", *options)
+    late = {"VIRTUAL_LATE": "4 7", "VIRTUAL_PATIENCE": "10", "VIRTUAL_GPUS": "1" if len(options) > 4 else "8"}
+    assert trained(write_config(tmp_path, "llama"), "llama", *options, **late).bits
+
+
 def test_a_rank_that_sees_one_gpu_maps_the_memory_of_the_others(tmp_path):
     config = write_config(tmp_path, "llama")
     own = ("bash", "-c", 'CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec "$@"', "rank")

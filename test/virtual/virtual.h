@@ -48,6 +48,7 @@ struct Options {
     int loads_late;            // VIRTUAL_LAZY. 0: nothing is ever loaded at its first launch; 2: that is a defect, once
                                // messages between ranks have begun
     bool connects_late;        // NCCL_RUNTIME_CONNECT
+    std::string late_ranks;    // VIRTUAL_LATE="4 7": there events are found to have passed only a while later
     std::string driver, fault; // VIRTUAL_DRIVER, VIRTUAL_FAULT
     bool rounds;               // VIRTUAL_ROUND: cuBLASLt's algorithms round differently
     bool held;                 // VIRTUAL_HELD: products beside collectives take longer
