@@ -159,6 +159,15 @@ def test_a_search_counts_few_of_the_configurations_there_are(gpus, batch, most):
     assert told["best"] is not None and told["evaluated"] < most
 
 
+def test_an_overhead_of_every_step_makes_a_search_no_longer():
+    found = {}
+    for overhead in ("0", "1e9"):
+        said = search("--gpus", 8, *SMALL, "-o", f"hardware.step_overhead_ms={overhead}").stdout
+        set_to = re.search(r"^set .*", said, re.M)
+        found[overhead] = (re.search(r"counted, ([\d,]+) simulated", said)[1], set_to and set_to[0])
+    assert found["0"] == found["1e9"]
+
+
 def test_keys_that_no_schedule_has_are_not_called_a_lack_of_memory():
     ended = search("--gpus", 32, "-o", "schedule.name=gis", "-o", "schedule.chunks=3")
     assert ended.returncode == 1
