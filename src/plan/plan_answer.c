@@ -11,10 +11,10 @@ static int make_plain_(PlanAnswer *answer, const Model *model, Error *err) {
     plain.schedule.name = schedule_kind_plain();
     plain.schedule.chunks = 0;
     plain.schedule.file[0] = '\0';
-    Schedule *schedule = planner_schedule(&plain, err);
-    int status = schedule == NULL ? -1 : 0;
-    if (status == 0) plan_make(&answer->plan_1f1b, model, &plain, schedule, answer->planner.be);
-    schedule_free(schedule);
+    ScheduleLoan loan = planner_schedule(&answer->planner, &plain, err);
+    int status = loan.schedule == NULL ? -1 : 0;
+    if (status == 0) plan_make(&answer->plan_1f1b, model, &plain, loan.schedule, answer->planner.be);
+    schedule_cache_return(&loan);
     return status;
 }
 
@@ -33,7 +33,9 @@ int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *mode
     if (config->schedule.bpipe == BPIPE_AUTO)
         answer->config.schedule.bpipe = answer->verdict.use_bpipe ? BPIPE_ON : BPIPE_OFF;
     if (planner_split_open(config)) verdict_take_split(&answer->config, answer_forecast_(answer)->split_gain, log);
-    answer->schedule = plan_schedule(&answer->config, err);
+    answer->loan =
+        schedule_cache_borrow(answer->planner.lists, &answer->config, config_microbatches(&answer->config), err);
+    answer->schedule = answer->loan.schedule;
     if (answer->schedule == NULL) return -1;
     plan_make(&answer->plan, model, &answer->config, answer->schedule, answer->planner.be);
     answer->time = answer_forecast_(answer)->time;
@@ -44,7 +46,7 @@ int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *mode
 void plan_answer_free(PlanAnswer *answer) {
     plan_free(&answer->plan);
     plan_free(&answer->plan_1f1b);
-    schedule_free(answer->schedule);
+    schedule_cache_return(&answer->loan);
     schedule_table_free(&answer->schedules);
     planner_free(&answer->planner);
     memset(answer, 0, sizeof *answer);

@@ -7,8 +7,9 @@
 
 typedef struct PlanAnswer {
     Planner planner;
-    Config config;      // with schedule.bpipe and split_backward resolved
-    Schedule *schedule; // whole
+    Config config;            // with schedule.bpipe and split_backward resolved
+    const Schedule *schedule; // whole
+    ScheduleLoan loan;        // its owner
     Plan plan;
     Plan plan_1f1b; // the same, with 1F1B and no BPipe
     PlanTime time;

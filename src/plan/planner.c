@@ -74,11 +74,14 @@ int planner_create(Planner *planner, const Config *config, const Model *model, c
     if (planner->be == NULL) return -1;
     model_table(model, &config->model, &planner->table);
     hardware_describe(&planner->hardware, config, planner->be->device);
+    // The lists are known by their layout, which says nothing of a file.
+    if (config->schedule.file[0] == '\0') planner->lists = schedule_cache_create();
     return planner_find_profile(planner, config, log, err);
 }
 
 void planner_free(Planner *planner) {
     if (planner->be != NULL) planner->be->destroy(planner->be);
+    schedule_cache_free(planner->lists);
     table_free(&planner->table);
     profile_free(&planner->profile);
     memset(planner, 0, sizeof *planner);
@@ -96,8 +99,8 @@ static int64_t planner_microbatches_(const Config *config) {
     return small || config_schedule_kind(config)->keeps_all ? all : config_fewer_microbatches(config, enough);
 }
 
-Schedule *planner_schedule(const Config *config, Error *err) {
-    return plan_schedule_with(config, planner_microbatches_(config), err);
+ScheduleLoan planner_schedule(const Planner *planner, const Config *config, Error *err) {
+    return schedule_cache_borrow(planner->lists, config, planner_microbatches_(config), err);
 }
 
 // Returns the counts of a schedule whose stages keep every bundle, without its lists.
@@ -153,10 +156,8 @@ typedef struct Lists {
 } Lists;
 
 static int lists_open_(Lists *lists, const Planner *planner, const Config *config, bool timed, Error *err) {
-    int64_t enough = planner_microbatches_(config);
-    *lists = (Lists){.timed = timed || enough == byte_microbatches_(planner, config)};
-    lists->loan =
-        timed ? schedule_cache_borrow(planner->lists, config, enough, err) : planner_borrow(planner, config, err);
+    *lists = (Lists){.timed = timed || planner_microbatches_(config) == byte_microbatches_(planner, config)};
+    lists->loan = timed ? planner_schedule(planner, config, err) : planner_borrow(planner, config, err);
     if (lists->loan.schedule == NULL) return -1;
     plan_make_from(&lists->plan, &planner->table, planner->model, config, lists->loan.schedule, planner->be);
     return 0;

@@ -84,8 +84,8 @@ typedef enum PlanWay { PLAN_PLAIN, PLAN_BPIPE, PLAN_RECOMPUTE } PlanWay;
 RunLayout planner_layout(const Planner *planner, int64_t micro_batch, PlanWay way);
 
 // Returns the schedule (as short as plan_time accepts) of a configuration that is possible.
-Schedule *planner_schedule(const Config *config, Error *err);
-// Returns, from the planner's lists if it has any, a schedule that is as short as its slots allow, for counting bytes.
+ScheduleLoan planner_schedule(const Planner *planner, const Config *config, Error *err);
+// Returns a schedule that is as short as its slots allow, for counting bytes.
 // A schedule that keeps every bundle has counts alone.
 ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error *err);
 

@@ -129,7 +129,8 @@ int waterfall_make(Waterfall *fall, const PlanAnswer *answer, Error *err) {
     PlanTime unsent = {0};
     memset(fall, 0, sizeof *fall);
     if (!answer->time.known || planner->hardware.cost.flops == 0) return 0;
-    Schedule *schedule = planner_schedule(config, err);
+    ScheduleLoan loan = planner_schedule(planner, config, err);
+    const Schedule *schedule = loan.schedule;
     if (schedule == NULL) return -1;
     plan_make_from(&plan, &planner->table, planner->model, config, schedule, planner->be);
     int status = plan_time(&unsent, config, planner->model, schedule, &plan, &source, INFINITY, err);
@@ -143,7 +144,7 @@ int waterfall_make(Waterfall *fall, const PlanAnswer *answer, Error *err) {
         plan_costs_free(&costs);
     }
     plan_free(&plan);
-    schedule_free(schedule);
+    schedule_cache_return(&loan);
     return status;
 }
 

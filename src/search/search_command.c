@@ -179,7 +179,6 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
         code = planner_create(&planner, &world, model, log, err);
         if (code == 0) code = take_profile_(&planner, &base, log, err);
         if (code == 0) name_rates_(&planner, &base);
-        planner.lists = schedule_cache_create();
         if (code == 0 && planner.hardware.cost.flops == 0)
             code = config_error(&base, "hardware.gpu", err,
                                 "nothing is known of the device to search for; use one of the words in --help-config, "
@@ -187,7 +186,6 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
         if (code == 0) code = run_(&space, &result, log, err);
         if (code == 0) code = take(argument, &space, &result, err);
         search_free(&result);
-        schedule_cache_free(planner.lists);
         planner_free(&planner);
     }
     return code;

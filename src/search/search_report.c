@@ -68,13 +68,13 @@ static int64_t host_bytes_(const SearchSpace *space, const Config *config) {
     Error ignored = {0};
     Plan plan = {0};
     int64_t most = 0;
-    Schedule *schedule = planner_schedule(config, &ignored);
-    if (schedule == NULL) return 0;
-    plan_make(&plan, space->planner->model, config, schedule, space->planner->be);
+    ScheduleLoan loan = planner_schedule(space->planner, config, &ignored);
+    if (loan.schedule == NULL) return 0;
+    plan_make(&plan, space->planner->model, config, loan.schedule, space->planner->be);
     for (int s = 0; s < plan.stages; s++)
         if (plan_host_bytes(&plan.stage[s]) > most) most = plan_host_bytes(&plan.stage[s]);
     plan_free(&plan);
-    schedule_free(schedule);
+    schedule_cache_return(&loan);
     return most;
 }
 

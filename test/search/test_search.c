@@ -41,13 +41,11 @@ static World *open_world(const char *path, const Model *model, int64_t gpus, con
     world->ranks = world->base;
     world->ranks.parallel.data = gpus;
     if (planner_create(&world->planner, &world->ranks, model, NULL, &err) != 0) fail_msg("%s", err.text);
-    world->planner.lists = schedule_cache_create();
     world->space = space_make(&world->base, &world->planner, gpus);
     return world;
 }
 
 static void close_world(World *world) {
-    schedule_cache_free(world->planner.lists);
     planner_free(&world->planner);
     free(world);
 }
