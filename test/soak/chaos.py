@@ -402,6 +402,17 @@ class Trial:
         why = verify(self.saved / newest)
         must(why is None, f"{newest} was reported as saved: {why}")
 
+    def check_folder(self):
+        """A save that was killed or failed leaves nothing but hidden folders of a known name, which the next start
+        removes; what has a checkpoint's name is intact."""
+        for path in self.saved.glob("step_*"):
+            if path.name.removesuffix(".kept") != self.case.notes:
+                why = verify(path)
+                must(why is None, f"{path.name} has a checkpoint's name: {why}")
+        hidden = [path.name for path in self.saved.glob(".*")]
+        known = r"\.step_\d{8}(\.partial|\.replaced|\.removed)+"
+        must(all(re.fullmatch(known, name) for name in hidden), f"left: {hidden}")
+
     def left(self):
         shared = [path for job in self.made for path in Path("/dev/shm").glob(f"trainer-{job.parent.pid}-*")]
         both = [self.hosts.processes(0), self.hosts.processes(1)] if self.hosts is not None else []
@@ -475,6 +486,7 @@ class Trial:
         self.check_nothing_left()
         self.check_saved(ended.stderr, *others)
         self.check_lost(ended.stderr)
+        self.check_folder()
         self.check_bits(False)
         self.config.write_text(self.text)
         if self.hosts is not None:
