@@ -33,8 +33,10 @@ const OptionRow option_rows[] = {
      "run N steps with one stage, with several, and with BPipe, and compare all gradients and weights bit by bit"},
     {"search", 0, NULL, OPTION_FLAG, offsetof(Options, search),
      "print the quickest configurations of this model for as many ranks, and exit; -o fixes a key"},
-    {"gpus", 0, "N", OPTION_TEXT, offsetof(Options, gpus),
-     "with --search: for N GPUs of hardware.gpu; without it for the ranks of the configuration"},
+    {"gpus", 0, "N[,N...]", OPTION_TEXT, offsetof(Options, gpus),
+     "with --search: for N GPUs of hardware.gpu, several N in one table; without it for the configuration's ranks"},
+    {"deadline", 0, "30d", OPTION_TEXT, offsetof(Options, deadline),
+     "with --search: which row trains in so many days (d) or hours (h) at the smallest cost"},
     {"write", 0, "FILE", OPTION_TEXT, offsetof(Options, write), "with --search: write the best as a configuration"},
     {"sweep", 0, "KEY=A,B,C", OPTION_LIST, offsetof(Options, sweeps),
      "with --plan or --search: answer for each of these values, in one table; repeatable"},
@@ -147,6 +149,11 @@ static int options_take_(Options *options, int left, char **argv, Error *err) {
     return store_(options, row, argv[1], err) != 0 ? -1 : 2;
 }
 
+bool options_sweep(const Options *options) {
+    bool list = options->gpus != NULL && strchr(options->gpus, ',') != NULL;
+    return options->sweep_count > 0 || list || options->deadline != NULL;
+}
+
 int options_parse(Options *options, int argc, char **argv, Error *err) {
     *options = (Options){0};
     options->overrides = xcalloc((size_t)argc + 1, sizeof *options->overrides);
@@ -165,13 +172,15 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         return error_set(
             err, EXIT_USAGE,
             "--json: belongs to --plan, --search, --profile, --validate and --help-config; give one of them too");
-    if (!options->search && (options->gpus != NULL || options->write != NULL))
+    if (!options->search && (options->gpus != NULL || options->write != NULL || options->deadline != NULL))
         return error_set(err, EXIT_USAGE, "--%s: belongs to --search; give that too",
-                         options->gpus != NULL ? "gpus" : "write");
-    if (options->sweep_count > 0 &&
-        (!(options->plan || options->search) || options->profile || options->trace != NULL || options->write != NULL))
-        return error_set(err, EXIT_USAGE,
-                         "--sweep needs --plan or --search, and excludes --profile, --trace and --write");
+                         options->gpus != NULL    ? "gpus"
+                         : options->write != NULL ? "write"
+                                                  : "deadline");
+    if (options_sweep(options) && options->write != NULL)
+        return error_set(err, EXIT_USAGE, "--write: a table of searches has no one best; leave out --write");
+    if (options->sweep_count > 0 && (!(options->plan || options->search) || options->profile || options->trace != NULL))
+        return error_set(err, EXIT_USAGE, "--sweep needs --plan or --search, and excludes --profile and --trace");
     if (options->search && (options->resume != NULL || options->resume_if_any != NULL || options->trace != NULL))
         return error_set(err, EXIT_USAGE, "--search only plans; it cannot be combined with --%s",
                          options->trace != NULL    ? "trace"

@@ -28,7 +28,8 @@ typedef struct Options {
     const char *draw; // OPTION_ALONE, or the file of a picture; may be NULL
     bool plan, profile, json;
     bool search;
-    const char *gpus;          // a number; NULL: the ranks of the configuration
+    const char *gpus;          // numbers with commas between them; NULL: the ranks of the configuration
+    const char *deadline;      // "30d"; NULL: none
     const char *write;         // file for the best; may be NULL
     const char *emulate_stage; // may be NULL
     bool quiet, verbose;       // at most one
@@ -39,6 +40,9 @@ typedef struct Options {
 // value, no configuration. Accepts -c FILE, -cFILE, --config FILE and --config=FILE. options_free in both cases.
 int options_parse(Options *options, int argc, char **argv, Error *err);
 void options_free(Options *options);
+
+// Returns whether the answer is a table of several plans or searches.
+bool options_sweep(const Options *options);
 
 // Prints usage, every option of the table, exit codes and an example. `program` is the trainer's name, without
 // directories.

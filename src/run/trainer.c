@@ -308,11 +308,8 @@ static Command trainer_command_(Trainer *t, Error *err) {
         bool asked;
         Command command;
     } questions[] = {
-        {o->emulate_stage != NULL, trainer_emulate_},
-        {o->sweep_count > 0, trainer_sweep_},
-        {o->search, trainer_search_},
-        {o->plan || o->profile, trainer_plan_},
-        {o->schedule, trainer_schedule_},
+        {o->emulate_stage != NULL, trainer_emulate_}, {options_sweep(o), trainer_sweep_}, {o->search, trainer_search_},
+        {o->plan || o->profile, trainer_plan_},       {o->schedule, trainer_schedule_},
     };
     if (!o->profile && (o->plan || o->search || o->schedule)) config_plan_device(t->config);
     for (size_t i = 0; i < sizeof questions / sizeof questions[0]; i++)

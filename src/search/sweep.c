@@ -6,6 +6,7 @@
 #include "base/grid.h"
 #include "base/json.h"
 #include "base/units.h"
+#include "plan/budget.h"
 #include "plan/plan_schedules.h"
 #include "plan/verdict.h"
 #include "search_command.h"
@@ -27,6 +28,8 @@ typedef struct SweepRow {
     char cut[TEXT]; // "8x4x1 b1 GIS v2"
     bool stopped;
     Forecast forecast; // all zero if nothing fits
+    Budget budget;     // of its step
+    char *config;      // of a search: the best, as JSON; NULL: nothing fits
     Error refused;     // code 0: it was not
     Hardware hardware; // that it was planned for
 } SweepRow;
@@ -39,8 +42,12 @@ typedef struct Sweep {
     int key_count;
     SweepRow *rows;
     int row_count;
-    bool stopped; // true: stopped before the last row
+    bool stopped;    // true: stopped before the last row
+    bool budgets;    // true: rows have days and cost
+    double deadline; // days; 0: none
 } Sweep;
+
+static const char GPUS_[] = "--gpus"; // a swept option, not a key
 
 // ---------------------------------------------------------------- what is asked
 
@@ -82,15 +89,29 @@ static int check_once_(const Sweep *sweep, int at, Error *err) {
     return 0;
 }
 
+static int read_deadline_(Sweep *sweep, Error *err) {
+    const char *text = sweep->options->deadline;
+    char *unit = NULL;
+    if (text == NULL) return 0;
+    sweep->deadline = strtod(text, &unit) / (*unit == 'h' ? 24 : 1);
+    if (sweep->deadline > 0 && sweep->deadline < 1e6 && (*unit == 'h' || *unit == 'd') && unit[1] == '\0') return 0;
+    return error_set(err, EXIT_USAGE, "--deadline: %s is no time; give days or hours, as in 30d or 12h", text);
+}
+
 static int read_sweep_(Sweep *sweep, Error *err) {
     const Options *options = sweep->options;
     int64_t rows = 1;
-    if (options->sweep_count > MOST_KEYS)
-        return error_set(err, EXIT_USAGE, "--sweep: %d keys are more than %d; give fewer", options->sweep_count,
-                         MOST_KEYS);
-    for (int i = 0; i < options->sweep_count; i++) {
+    char gpus[512];
+    bool list = options->gpus != NULL && strchr(options->gpus, ',') != NULL;
+    int keys = options->sweep_count + list;
+    if (read_deadline_(sweep, err) != 0) return -1;
+    sweep->budgets = list || options->deadline != NULL;
+    snprintf(gpus, sizeof gpus, "%s=%s", GPUS_, list ? options->gpus : "");
+    if (keys > MOST_KEYS)
+        return error_set(err, EXIT_USAGE, "--sweep: %d keys are more than %d; give fewer", keys, MOST_KEYS);
+    for (int i = 0; i < keys; i++) {
         sweep->key_count++;
-        if (read_swept_(&sweep->keys[i], options->sweeps[i], err) != 0) return -1;
+        if (read_swept_(&sweep->keys[i], i < options->sweep_count ? options->sweeps[i] : gpus, err) != 0) return -1;
         if (check_once_(sweep, i, err) != 0) return -1;
         rows *= sweep->keys[i].count;
         if (rows > MOST_ROWS)
@@ -103,8 +124,11 @@ static int read_sweep_(Sweep *sweep, Error *err) {
 
 // ---------------------------------------------------------------- one combination
 
-static void take_forecast_(SweepRow *row, const Config *config, const Forecast *forecast) {
+static void take_forecast_(SweepRow *row, const Planner *planner, const Config *config, const Forecast *forecast) {
     RunLayout at;
+    row->hardware = planner->hardware;
+    budget_make(&row->budget, config, forecast->time.step, !planner->hardware.cpu);
+    row->budget.band = hardware_band(&planner->hardware, planner->measured);
     layout_of(&at, config);
     snprintf(row->cut, TEXT, "%dx%dx%d b%d %s%s", at.pipeline, at.tensor, at.data, at.micro_batch,
              config->schedule.file[0] != '\0' ? "file" : config_schedule_kind(config)->title,
@@ -120,11 +144,10 @@ static int plan_row_(const Sweep *sweep, Config *config, SweepRow *row, Error *e
     if (verdict_resolve(config, sweep->model, &quiet, err) != 0) return -1;
     int status = planner_create(&planner, config, sweep->model, sweep->log, err);
     if (status == 0) status = planner_forecast_config(&planner, config, true, &forecast, err);
-    row->hardware = planner.hardware;
-    planner_free(&planner);
     if (status == 0 && !forecast.possible)
         status = error_set(err, EXIT_USAGE, "with these stages and slots there is nothing to evict");
-    if (status == 0) take_forecast_(row, config, &forecast);
+    if (status == 0) take_forecast_(row, &planner, config, &forecast);
+    planner_free(&planner);
     return status;
 }
 
@@ -136,13 +159,18 @@ static int take_row_(void *argument, const SearchSpace *space, SearchResult *res
     if (result->best < 0) return 0;
     const Forecast *best = &result->found.items[result->best].forecast;
     Config config;
+    size_t length;
     space_config(space, &best->layout, &config);
-    take_forecast_(row, &config, best);
+    take_forecast_(row, space->planner, &config, best);
+    FILE *stream = xmemstream(&row->config, &length);
+    config_write_json(&config, stream);
+    xmemstream_close(stream);
     return 0;
 }
 
 static void sweep_row_(const Sweep *sweep, int index) {
     const Options *options = sweep->options;
+    const char *gpus = options->gpus;
     SweepRow *row = &sweep->rows[index];
     int count = options->override_count;
     const char **overrides = xcalloc((size_t)(count + MOST_KEYS), sizeof *overrides);
@@ -151,16 +179,19 @@ static void sweep_row_(const Sweep *sweep, int index) {
     for (int i = 0; i < count; i++) overrides[i] = options->overrides[i];
     for (int i = sweep->key_count - 1; i >= 0; index /= sweep->keys[i--].count) {
         row->value[i] = index % sweep->keys[i].count;
-        snprintf(text[i], sizeof *text, "%s=%s", sweep->keys[i].key, sweep->keys[i].values[row->value[i]]);
+        const char *value = sweep->keys[i].values[row->value[i]];
+        if (strcmp(sweep->keys[i].key, GPUS_) == 0) gpus = value;
+        snprintf(text[i], sizeof *text, "%s=%s", sweep->keys[i].key, value);
         overrides[count + i] = text[i];
     }
     Error err = {0};
-    int status = config_load(&config, options->config, overrides, count + sweep->key_count, &err);
+    int swept = sweep->key_count - (gpus != options->gpus); // the last one is no key
+    int status = config_load(&config, options->config, overrides, count + swept, &err);
     if (status == 0 && config.model.family != family_find(sweep->model->family))
         status = error_set(&err, EXIT_USAGE, "model.family: each trainer plans its own; use the other one");
     config_plan_device(&config);
     if (status == 0 && options->search)
-        status = search_for(&config, sweep->model, options->gpus, take_row_, row, sweep->log, &err);
+        status = search_for(&config, sweep->model, gpus, take_row_, row, sweep->log, &err);
     else if (status == 0)
         status = plan_row_(sweep, &config, row, &err);
     if (status != 0) row->refused = err;
@@ -170,17 +201,67 @@ static void sweep_row_(const Sweep *sweep, int index) {
 
 // ---------------------------------------------------------------- the table
 
+static const char *swept_name_(const Swept *swept) {
+    return swept->key + strspn(swept->key, "-");
+}
+
+// Returns the days that a row takes; at the slow end of the band, if there is one.
+static double row_days_(const SweepRow *row) {
+    return row->budget.whole.days * (row->budget.band.low > 0 ? row->budget.band.high : 1);
+}
+
+static double row_cost_(const SweepRow *row) {
+    return row->budget.whole.price > 0 ? row->budget.whole.price : row->budget.whole.gpu_hours;
+}
+
+// Returns the row that meets the deadline at the smallest cost; -1: none.
+static int cheapest_row_(const Sweep *sweep) {
+    int cheapest = -1;
+    for (int r = 0; r < sweep->row_count; r++) {
+        const SweepRow *row = &sweep->rows[r];
+        if (!row->forecast.fits || !row->forecast.time.known || row_days_(row) > sweep->deadline) continue;
+        if (cheapest < 0 || row_cost_(row) < row_cost_(&sweep->rows[cheapest])) cheapest = r;
+    }
+    return cheapest;
+}
+
+static void print_deadline_(const Sweep *sweep) {
+    int r = cheapest_row_(sweep);
+    char cost[32];
+    if (sweep->deadline == 0) return;
+    if (r < 0)
+        grid_line(stdout, "deadline", "no row trains in %.4g days; give more GPUs", sweep->deadline);
+    else
+        grid_line(stdout, "deadline", "row %d trains in %.3g days, within %.4g, at the smallest cost: %s %s", r + 1,
+                  row_days_(&sweep->rows[r]), sweep->deadline,
+                  grid_count((int64_t)(row_cost_(&sweep->rows[r]) + 0.5), cost),
+                  sweep->rows[r].budget.whole.price > 0 ? "by hardware.gpu_hour" : "GPU hours");
+}
+
+static void budget_cells_(Grid *grid, const SweepRow *row, bool known) {
+    const Budget *budget = &row->budget;
+    char count[32];
+    grid_cell(grid, known ? "%.4g" : "-", budget->whole.days);
+    grid_cell(grid, known && budget->band.low > 0 ? "%.4g to %.4g" : "-", budget->whole.days * budget->band.low,
+              budget->whole.days * budget->band.high);
+    grid_cell(grid, "%s", known ? grid_count((int64_t)(row_cost_(row) + 0.5), count) : "-");
+}
+
 // Prints the table; `rows` were asked for.
 static void sweep_print_(const Sweep *sweep, int rows) {
-    Grid grid = {.columns = sweep->key_count + 6};
-    int cpus = 0;
+    const char *cells[] = {
+        "p x t x d, b, schedule", "fits", "rank GiB", "bubble", "step ms", "MFU", "days", "by the band", "GPU hours"};
+    int cpus = 0, columns = sweep->budgets ? 9 : 6;
+    Grid grid = {.columns = sweep->key_count + columns};
     while (cpus + 1 < sweep->row_count && !sweep->rows[cpus].hardware.cpu) cpus++;
     if (sweep->row_count > 0) hardware_print_cpus(&sweep->rows[cpus].hardware, stdout);
-    const char *cells[] = {"p x t x d, b, schedule", "fits", "rank GiB", "bubble", "step ms", "MFU"};
-    for (int i = 0; i < sweep->key_count; i++)
-        grid_cell(&grid, "%s",
-                  strchr(sweep->keys[i].key, '.') != NULL ? strchr(sweep->keys[i].key, '.') + 1 : sweep->keys[i].key);
-    for (int i = 0; i < 6; i++) grid_cell(&grid, "%s", cells[i]);
+    for (int r = 0; r < sweep->row_count; r++)
+        if (sweep->rows[r].budget.whole.price > 0) cells[8] = "price";
+    for (int i = 0; i < sweep->key_count; i++) {
+        const char *name = swept_name_(&sweep->keys[i]), *dot = strchr(name, '.');
+        grid_cell(&grid, "%s", dot != NULL ? dot + 1 : name);
+    }
+    for (int i = 0; i < columns; i++) grid_cell(&grid, "%s", cells[i]);
     for (int r = 0; r < sweep->row_count; r++) {
         const SweepRow *row = &sweep->rows[r];
         const PlanTime *time = &row->forecast.time;
@@ -192,9 +273,11 @@ static void sweep_print_(const Sweep *sweep, int rows) {
         grid_cell(&grid, known ? "%.1f%%" : "-", 100 * time->bubble);
         grid_cell(&grid, known ? "%.1f" : "-", 1e3 * time->step);
         grid_cell(&grid, known && time->mfu > 0 ? "%.1f%%" : "-", 100 * time->mfu);
+        if (sweep->budgets) budget_cells_(&grid, row, known);
     }
     grid_print(&grid, stdout);
     grid_free(&grid);
+    print_deadline_(sweep);
     for (int r = 0; r < sweep->row_count; r++) {
         char label[32];
         if (sweep->rows[r].refused.code == 0) continue;
@@ -220,7 +303,7 @@ static void sweep_json_(const Sweep *sweep) {
         fputs(r > 0 ? ",{\"set\":{" : "{\"set\":{", stdout);
         for (int i = 0; i < sweep->key_count; i++) {
             if (i > 0) putchar(',');
-            json_write_text(stdout, sweep->keys[i].key);
+            json_write_text(stdout, swept_name_(&sweep->keys[i]));
             putchar(':');
             json_write_text(stdout, sweep->keys[i].values[row->value[i]]);
         }
@@ -229,6 +312,9 @@ static void sweep_json_(const Sweep *sweep) {
         json_known_("mfu", time->mfu, time->known && time->mfu > 0);
         json_known_("bubble", time->bubble, time->known);
         json_known_("peak_bytes", (double)row->forecast.peak_bytes, row->forecast.peak_bytes > 0);
+        fputs(row->config != NULL ? ",\"config\":" : "", stdout);
+        fputs(row->config != NULL ? row->config : "", stdout);
+        if (sweep->budgets && row->config != NULL) putchar(','), budget_write_json(&row->budget, stdout);
         fputs(",\"refused\":", stdout);
         if (row->refused.code != 0)
             json_write_text(stdout, row->refused.text);
@@ -236,7 +322,12 @@ static void sweep_json_(const Sweep *sweep) {
             fputs("null", stdout);
         putchar('}');
     }
-    fputs(sweep->stopped ? "],\"complete\":false}\n" : "]}\n", stdout);
+    putchar(']');
+    if (sweep->deadline > 0) {
+        int cheapest = cheapest_row_(sweep);
+        printf(cheapest >= 0 ? ",\"deadline\":%d" : ",\"deadline\":null", cheapest);
+    }
+    fputs(sweep->stopped ? ",\"complete\":false}\n" : "}\n", stdout);
 }
 
 int sweep_command(const Options *options, const Model *model, const Log *log, Error *err) {
@@ -257,10 +348,11 @@ int sweep_command(const Options *options, const Model *model, const Log *log, Er
         options->json ? sweep_json_(&sweep) : sweep_print_(&sweep, rows);
         code = fflush(stdout) != 0 ? error_set(err, EXIT_FAILED, "the sweep could not be written to stdout")
                : sweep.stopped     ? EXIT_STOPPED
-               : fits > 0          ? EXIT_DONE
+               : fits > 0          ? (sweep.deadline > 0 && cheapest_row_(&sweep) < 0 ? EXIT_FAILED : EXIT_DONE)
                                    : EXIT_FAILED;
     }
     for (int i = 0; i < sweep.key_count; i++) free(sweep.keys[i].values);
+    for (int r = 0; r < rows; r++) free(sweep.rows[r].config);
     free(sweep.rows);
     return code;
 }

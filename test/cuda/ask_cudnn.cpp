@@ -1,8 +1,8 @@
 // Asks cuDNN, without a device or a driver, for plans of the graphs that src/cuda/attention_cudnn.cpp builds:
 // `ask_cudnn 90` reads lines "batch seq heads kv_heads head_dim" and answers each with "workspace planned", where
 // planned is attention_flash_workspace, or with "none: why". `ask_cudnn 90 16` asks for up to 16 documents a sequence.
-// cuDNN's frontend takes a description of a device in place of one; what it asks the CUDA runtime is answered below, and
-// libcuda.so.1 is a stub that test_cudnn.py makes.
+// cuDNN's frontend takes a description of a device in place of one; what it asks the CUDA runtime is answered below,
+// and libcuda.so.1 is a stub that test_cudnn.py makes.
 #include "backend/attention_scratch.h"
 #include "cuda/attention_cudnn.cpp"
 

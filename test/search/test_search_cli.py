@@ -251,6 +251,9 @@ def test_where_nothing_fits_the_smallest_world_that_would_is_named(fixed):
         (["--gpus", "4", "-o", "hardware.gpu=none"], "hardware.gpu: nothing is known of the device"),
         (["--gpus", "4", "--write", LLAMA], "is the configuration given with -c"),
         (["--gpus", "4", "--plan"], "are answered one at a time"),
+        (["--gpus", "4,x,8", "--write", "best.yaml"], "--write: a table of searches has no one best"),
+        (["--gpus", "4", "--deadline", "3"], "--deadline: 3 is no time; give days or hours"),
+        (["--gpus", "x,y"], "--gpus: x is not a number of GPUs"),
     ],
 )
 def test_bad_questions_are_refused_by_name(arguments, says):
@@ -314,6 +317,22 @@ def test_a_search_is_swept_too_and_lists_are_one_value():
     layers = "parallel.layers=[10,10,10,10,10,10,10,10],[9,10,10,10,10,10,10,11]"
     ended = command("llama", "-c", str(LLAMA), "--plan", "--json", "--sweep", layers)
     assert len(json.loads(ended.stdout)["sweep"]) == 2
+
+
+def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest_row():
+    asked = ["--gpus", "4,8,16", *SMALL, "-o", "hardware.gpu_hour=2", "-o", "train.tokens=1000000000000"]
+    rows = json.loads(search(*asked, "--json").stdout)["sweep"]
+    assert [row["set"] for row in rows] == [{"gpus": gpus} for gpus in ("4", "8", "16")]
+    assert rows[0]["config"] == json.loads(search("--gpus", 4, *asked[2:], "--json").stdout)["best"]["config"]
+    days = [row["budget"]["whole"]["days_high"] for row in rows]
+    prices = [row["budget"]["whole"]["price"] for row in rows]
+    assert days == sorted(days, reverse=True) and prices == sorted(prices)
+    for deadline, row in ((days[0] * 1.01, 0), (days[1] * 1.01, 1), (days[2] * 1.01, 2), (days[2] * 0.99, None)):
+        ended = search(*asked, "--json", "--deadline", f"{deadline}d")
+        assert json.loads(ended.stdout)["deadline"] == row and ended.returncode == (row is None)
+    text = search(*asked, "--deadline", f"{days[1] * 24.24}h").stdout
+    assert re.search(r"^deadline  row 2 trains in .* at the smallest cost: [\d,]+ by hardware.gpu_hour", text, re.M), text
+    assert "by the band" in text.splitlines()[0] and len(text.splitlines()) == 5
 
 
 @pytest.mark.parametrize(
