@@ -45,6 +45,8 @@ OPERATION(void, accumulate, float *to, const float *from, int64_t count);
 // gate_up (rows, 2*ffn): gate in the first ffn columns, up in the others. out (rows, ffn) = silu(gate) * up.
 OPERATION(void, swiglu_forward, void *out, const void *gate_up, int64_t rows, int64_t ffn);
 OPERATION(void, swiglu_backward, void *dgate_up, const void *dout, const void *gate_up, int64_t rows, int64_t ffn);
+// out = gelu(x), tanh form: what EPILOGUE_GELU makes of aux.
+OPERATION(void, gelu_forward, void *out, const void *x, int64_t count);
 // Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place; pairs are (i, i +
 // head_dim/2), angle position * frequency[i], position = positions[row], or row / batch if positions is NULL.
 // direction +1 forward, -1 backward (the transposed rotation).

@@ -29,6 +29,7 @@ typedef enum Overlap { OVERLAP_AUTO, OVERLAP_OFF, OVERLAP_ON, OVERLAP_2, OVERLAP
 enum { OVERLAP_MOST = 1 + OVERLAP_4 - OVERLAP_ON };
 typedef enum SplitBackward { SPLIT_AUTO, SPLIT_ON, SPLIT_OFF } SplitBackward;
 typedef enum AttentionMode { ATTENTION_NONE, ATTENTION_RECOMPUTE, ATTENTION_FLASH } AttentionMode;
+typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_POINTWISE } Recompute;
 typedef enum Determinism { DETERMINISTIC_AUTO, DETERMINISTIC_ON, DETERMINISTIC_OFF } Determinism;
 typedef enum SoftmaxKind { SOFTMAX_FUSED, SOFTMAX_UNFUSED, SOFTMAX_MEGATRON } SoftmaxKind;
 typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule;
@@ -102,6 +103,8 @@ typedef struct ScheduleConfig {
     int evict_to;                                  // EvictTarget
     int64_t recompute_given;                       // entries of the list, or 1
     int16_t recompute_of_stage[CONFIG_MAX_STAGES]; // one per stage; config_recompute reads them
+    int64_t pointwise_given;                       // entries of the list, or 1
+    int8_t pointwise_of_stage[CONFIG_MAX_STAGES];  // Recompute, one per stage; config_pointwise reads them
 } ScheduleConfig;
 
 typedef struct AttentionConfig {
@@ -280,9 +283,11 @@ bool config_uses_documents(const Config *config); // data.mask_documents or data
 // Returns the layers of virtual stage g of `virtual_stages`: those of parallel.layers if it lists that many, else an
 // even share; the remainder goes to virtual stages with neither embedding nor head.
 int64_t config_layers(const Config *config, int virtual_stages, int g);
-// Return the attention mode of a stage, and how many of its layers recompute their forward in the backward.
+// Return the attention mode of a stage, how many of its layers recompute their forward in the backward, and whether the
+// others recompute the outputs of their norms and activation.
 int config_attention(const Config *config, int stage);
 int64_t config_recompute(const Config *config, int stage);
+bool config_pointwise(const Config *config, int stage);
 void config_set_attention(Config *config, int mode); // of all stages
 int config_min_slots(const Config *config);          // the smallest schedule.slots that BPipe works with here
 int config_chunks(const Config *config);             // chunks on every stage

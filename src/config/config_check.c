@@ -277,8 +277,9 @@ static int check_stage_lists_(Config *config, Error *err) {
         const char *key;
         int64_t given;
     } lists[] = {{"attention.mode", config->attention.modes_given},
-                 {"schedule.recompute_layers", config->schedule.recompute_given}};
-    for (int i = 0; i < 2; i++) {
+                 {"schedule.recompute_layers", config->schedule.recompute_given},
+                 {"schedule.recompute", config->schedule.pointwise_given}};
+    for (int i = 0; i < 3; i++) {
         if (lists[i].given == 1 || lists[i].given == p) continue;
         return config_error(config, blame_(config, lists[i].key, "parallel.pipeline"), err,
                             "the list has %lld entries for %lld stage%s; give %lld, or one value for all",

@@ -57,6 +57,11 @@ int64_t config_recompute(const Config *config, int stage) {
     return schedule->recompute_of_stage[schedule->recompute_given > 1 ? stage : 0];
 }
 
+bool config_pointwise(const Config *config, int stage) {
+    const ScheduleConfig *schedule = &config->schedule;
+    return schedule->pointwise_of_stage[schedule->pointwise_given > 1 ? stage : 0] == RECOMPUTE_POINTWISE;
+}
+
 void config_set_attention(Config *config, int mode) {
     config->attention.modes_given = 1;
     config->attention.mode = config->attention.mode_of_stage[0] = (int8_t)mode;

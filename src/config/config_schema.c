@@ -23,6 +23,7 @@ static const char *const split_words[] = {[SPLIT_AUTO] = "auto", [SPLIT_ON] = "o
 static const char *const evict_to_words[] = {[EVICT_TO_PEER] = "peer", [EVICT_TO_HOST] = "host", NULL};
 static const char *const mode_words[] = {
     [ATTENTION_NONE] = "none", [ATTENTION_RECOMPUTE] = "recompute", [ATTENTION_FLASH] = "flash", NULL};
+static const char *const recompute_words[] = {[RECOMPUTE_NONE] = "none", [RECOMPUTE_POINTWISE] = "pointwise", NULL};
 static const char *const softmax_words[] = {
     [SOFTMAX_FUSED] = "fused", [SOFTMAX_UNFUSED] = "unfused", [SOFTMAX_MEGATRON] = "megatron", NULL};
 static const char *const deterministic_words[] = {
@@ -67,6 +68,8 @@ static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] 
 // The parts of a list's entry. An entry that is one value has one part without a name.
 static const ConfigKey layer_count_[] = {{.type = KEY_INT, .size = sizeof(int16_t), .max = MAX_LAYERS, .meaning = ""}};
 static const ConfigKey mode_word_[] = {{.type = KEY_WORD, .size = sizeof(int8_t), .words = mode_words, .meaning = ""}};
+static const ConfigKey recompute_word_[] = {
+    {.type = KEY_WORD, .size = sizeof(int8_t), .words = recompute_words, .meaning = ""}};
 static const ConfigKey source_parts_[] = {
     {PART(DataSource, path, KEY_TEXT), .min = 1, .max = CONFIG_TEXT - 1},
     {PART(DataSource, weight, KEY_NUMBER), .def = "1", .max = 1e9, .flags = KEY_ABOVE_MIN},
@@ -92,6 +95,10 @@ static const ConfigList recompute_list = {
     ENTRIES(schedule.recompute_given, schedule.recompute_given, int16_t, layer_count_), .most = CONFIG_MAX_STAGES,
     .alone = true, .expected = "a list with one for each stage such as [2, 1, 0, 0]",
     .remedy = "one integer per stage"};
+static const ConfigList pointwise_list = {
+    ENTRIES(schedule.pointwise_given, schedule.pointwise_given, int8_t, recompute_word_), .most = CONFIG_MAX_STAGES,
+    .alone = true, .expected = "a list with one for each stage such as [pointwise, none]",
+    .remedy = "one word per stage"};
 static const ConfigList source_list = {
     ENTRIES(data.train_sources, data.train_sources, DataSource, source_parts_), .most = CONFIG_MAX_SOURCES,
     .alone = true, .expected = "a list such as [{path: \"a/*.bin\", weight: 0.7}, {path: \"b/*.bin\", weight: 0.3}]",
@@ -161,6 +168,9 @@ const ConfigKey config_keys[] = {
     WORD(schedule, evict_to, "peer", evict_to_words, "where evicted activations go: paired stage or host memory"),
     LIST(schedule, recompute_layers, recompute_of_stage, "0", recompute_list,
          "layers per stage, or a list, whose forward runs again in the backward"),
+    LIST(schedule, recompute, pointwise_of_stage, "none", pointwise_list,
+         "pointwise: outputs of norms and activation are computed again in the backward; or a list",
+         .words = recompute_words),
 
     LIST(attention, mode, mode_of_stage, "flash", mode_list,
          "none: store the probabilities; recompute or flash: do not; or a list", .words = mode_words),

@@ -105,6 +105,19 @@ static void gelu_backward_row_(float *restrict d, const float *restrict x, int64
     }
 }
 
+void cpu_gelu_forward(Backend *backend, void *out, const void *x, int64_t count) {
+    enum { PIECE = CPU_GEMM_COLS };
+    CPU_PARALLEL_FOR(cpu_self(backend))
+    for (int64_t at = 0; at < count; at += PIECE) {
+        float workspace[2][PIECE];
+        int64_t n = count - at < PIECE ? count - at : PIECE;
+        const float *from = cpu_load(backend, workspace[0], x, at, n);
+        float *to = cpu_place(backend, workspace[1], out, at);
+        gelu_row_(to, from, n);
+        cpu_store(backend, out, at, to, n);
+    }
+}
+
 static void linear_add_row_(float *restrict y, const float *restrict bias, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] += bias[i];
 }

@@ -79,8 +79,7 @@ static inline cudaError_t cuda_event_status(cudaEvent_t event) {
 #include "backend/operations.h"
 
 // --- what matrix products and attention need beside the products themselves
-// pointwise.cu: gelu of the tanh form, where no epilogue does it. out may be x; dx may be dout.
-void cuda_gelu_forward(Backend *backend, void *out, const void *x, int64_t count);
+// pointwise.cu: the slope of gelu, where no epilogue does it. dx may be dout.
 void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void *x, int64_t count);
 // Adds bias (cols) to each row of y (rows, cols).
 void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, int64_t cols);

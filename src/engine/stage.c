@@ -37,7 +37,7 @@ static int64_t layer_offset_(const StageShape *at, const StageChunk *chunk, int6
 // forward, to the backward; in any other from a split backward until the weights' gradients are complete. A chunk
 // without layers has that place too, so that no slot is empty.
 static int64_t chunk_bytes_(const StageShape *at, int chunk, const Schedule *schedule) {
-    bool kept = at->chunk[chunk].last || schedule->split || at->chunk[chunk].layers == 0;
+    bool kept = at->chunk[chunk].last || (schedule->split && !at->shape.pointwise) || at->chunk[chunk].layers == 0;
     return layer_offset_(at, &at->chunk[chunk], at->chunk[chunk].layers) + (kept ? at->message_bytes : 0);
 }
 
@@ -383,7 +383,7 @@ int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, co
     pass->split = split;
     use_places_(stage, microbatch);
     void *dx = here->first ? stage->gradient : output, *end = layer_bundle_(stage, here, bundle, here->layers);
-    if (!here->last) block_keep(pass, end, input, at->message_bytes);
+    if (!here->last && pass_keeps_rows(pass)) block_keep(pass, end, input, at->message_bytes);
     stage->be->copy(stage->be, STREAM_COMPUTE, dx, here->last ? end : input, at->message_bytes);
     for (int64_t l = here->layers - 1; l >= 0; l--) {
         const Tensor *tensors = layer_tensors_(stage, here, l);
@@ -393,7 +393,7 @@ int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, co
         pass->split = split && !again;
         layer_backward(pass, stage->model, tensors, place, dx, l > 0 || here->first);
         pass->split = split;
-        if (l > here->recomputed) block_keep(pass, place, dx, at->message_bytes);
+        if (l > here->recomputed && pass_keeps_rows(pass)) block_keep(pass, place, dx, at->message_bytes);
         if (!split || again) layer_complete_(stage, here, microbatch, l);
         stage_poll_(pass);
     }

@@ -218,14 +218,18 @@ void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, c
 void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
                   const Tensor *bias, int64_t in, Epilogue epilogue) {
     const Shape *s = pass->shape;
-    if (!pass->split) weight_later_(pass, row_weight_(pass, dy, x, w, bias, in));
+    if (!pass_keeps_rows(pass)) weight_later_(pass, row_weight_(pass, dy, x, w, bias, in));
     pass->be->linear_backward_input(pass->be, dx, aux, dy, w->weight, s->rows, in, s->hidden, epilogue);
 }
 
 void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
                      int64_t out) {
     if (!pass->split) weight_later_(pass, column_weight_(pass, dy, x, w, bias, out));
-    column_input_(pass, dx, dy, w, out, pass->shape->sequence ? 1 : 0);
+    column_input_(pass, dx, dy, w, out, pass->shape->sequence && !pass->split ? 1 : 0);
+}
+
+bool pass_keeps_rows(const Pass *pass) {
+    return pass->split && !pass->shape->pointwise;
 }
 
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes) {

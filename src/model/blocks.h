@@ -26,7 +26,7 @@ void column_forward_chunks(Pass *pass, void *y, void *aux, const void *x, const 
 void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const void *bias, int64_t in);
 
 // Computes the backward of a product with w (hidden, in), whose columns are split: dx (rows, in) = dy w [* gelu'(aux)],
-// dw += dyT x, dbias += column sums of dy. dy (rows, hidden): gathered. With pass->split, leaves the gradients of the
+// dw += dyT x, dbias += column sums of dy. dy (rows, hidden): gathered. With pass_keeps_rows, leaves the gradients of the
 // weights to row_weight.
 void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
                   const Tensor *bias, int64_t in, Epilogue epilogue);
@@ -41,6 +41,8 @@ void block_later(Pass *pass);
 void row_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t in);
 void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out);
 
+// Returns whether a split backward leaves the gradients of row_backward, too, and keeps what they need.
+bool pass_keeps_rows(const Pass *pass);
 // If pass->split is set, copies `made` to `kept`, a part of the bundle that the backward does not read again.
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
 

@@ -11,16 +11,16 @@ int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *
     Layout layout = {(char *)base, 0};
     int64_t stream = s->shard_rows * s->hidden * s->element;
     to->x = layout_take(&layout, stream);
-    to->norm1 = layout_take(&layout, stream);
+    to->norm1 = s->pointwise ? NULL : layout_take(&layout, stream);
     to->qkv = layout_take(&layout, s->rows * s->qkv_cols * s->element);
     int64_t kept = s->qkv_cols - s->attention.kv_heads * s->attention.head_dim;
     to->kept = layout_take(&layout, s->qk_norm ? s->rows * kept * s->element : 0);
     to->saved = layout_take(&layout, s->saved_bytes);
     to->attention = layout_take(&layout, s->rows * s->query_cols * s->element);
     to->x2 = layout_take(&layout, stream);
-    to->norm2 = layout_take(&layout, stream);
+    to->norm2 = s->pointwise ? NULL : layout_take(&layout, stream);
     to->mlp = layout_take(&layout, s->rows * s->mlp_cols * s->element);
-    to->act = layout_take(&layout, s->rows * s->ffn * s->element);
+    to->act = s->pointwise ? NULL : layout_take(&layout, s->rows * s->ffn * s->element);
     return layout.used;
 }
 
@@ -29,7 +29,9 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *s) {
     LayerWork *to = work == NULL ? &counted : work;
     Layout layout = {(char *)base, 0};
     to->delta = layout_take(&layout, s->shard_rows * s->hidden * s->element);
+    to->norm = layout_take(&layout, s->pointwise ? s->shard_rows * s->hidden * s->element : 0);
     Layout attention = layout;
+    to->act = layout_take(&layout, s->pointwise ? s->rows * s->ffn * s->element : 0);
     to->dmlp = layout_take(&layout, s->rows * s->mlp_cols * s->element);
     to->dact = layout_take(&layout, s->mlp_cols > s->ffn ? s->rows * s->ffn * s->element : 0);
     to->dqkv = layout_take(&attention, s->rows * s->qkv_cols * s->element);
@@ -58,6 +60,7 @@ static Layer layer_open_(const Pass *pass, const Model *model, const Tensor *ten
     if (pass->shape->tensor_rank > 0) layer.w[LAYER_OUT_BIAS] = layer.w[LAYER_DOWN_BIAS] = NULL;
     layer_bundle_layout(&layer.a, bundle, pass->shape);
     layer_work_layout(&layer.work, pass->work, pass->shape);
+    if (pass->shape->pointwise) layer.a.norm1 = layer.a.norm2 = layer.work.norm, layer.a.act = layer.work.act;
     layer.fused = model->activation_forward == NULL;
     layer.epilogue = layer.fused ? EPILOGUE_GELU : EPILOGUE_NONE;
     return layer;
@@ -119,10 +122,26 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     if (output == LAYER_LEAVES) pass->residual = a->x2, pass->delta = delta;
 }
 
+// With shape->pointwise, computes a norm's output again from its input, and `act` from `mlp`.
+static void norm_again_(Pass *pass, const Model *model, const Layer *layer, int role, const void *x) {
+    if (pass->shape->pointwise) model->norm_forward(pass, layer->t[role], layer->work.norm, NULL, x, NULL);
+}
+
+static void act_again_(Pass *pass, const Model *model, const Layer *layer) {
+    const Shape *s = pass->shape;
+    if (!s->pointwise) return;
+    if (layer->fused)
+        pass->be->gelu_forward(pass->be, layer->a.act, layer->a.mlp, s->rows * s->ffn);
+    else
+        model->activation_forward(pass, layer->a.act, layer->a.mlp);
+}
+
 // dx is the gradient of y, then of x2, then of x: the norms' backwards add to it. Gathers are started as early as their
 // operands allow, and the gradients of weights put off until a collective is in flight; both only with overlap
 // (blocks.c). A split backward leaves what layer_weights needs in the bundle, in place of what has been read for the
-// last time: the gradient of the MLP's first product in `mlp`, of x2 in `x2`, of q, k and v in `qkv`.
+// last time: the gradient of the MLP's first product in `mlp`, of x2 in `x2`, of q, k and v in `qkv`. With
+// shape->pointwise `x` and `x2` stay, since norms are computed again from them, so `out` and `down` have their gradients
+// here (pass_keeps_rows).
 void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx, bool onward) {
     const Shape *s = pass->shape;
     Layer layer = layer_open_(pass, model, tensors, bundle);
@@ -130,6 +149,8 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     const LayerWork *work = &layer.work;
     const Tensor **t = layer.t;
 
+    act_again_(pass, model, &layer);
+    if (!pass->split) norm_again_(pass, model, &layer, LAYER_NORM2, a->x2);
     const void *dy = block_gathered(pass, GATHERED_GRADIENT, dx);
     if (!pass->split) block_gather(pass, GATHERED_INPUT, a->norm2);
     row_backward(pass, layer.fused ? work->dmlp : work->dact, layer.fused ? a->mlp : NULL, dy, a->act, t[LAYER_DOWN],
@@ -138,10 +159,11 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     block_keep(pass, a->mlp, work->dmlp, s->rows * s->mlp_cols * s->element);
     column_backward(pass, work->delta, work->dmlp, a->norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
     model->norm_backward(pass, t[LAYER_NORM2], dx, work->delta, a->x2);
-    block_keep(pass, a->x2, dx, s->shard_rows * s->hidden * s->element);
+    if (pass_keeps_rows(pass)) block_keep(pass, a->x2, dx, s->shard_rows * s->hidden * s->element);
     block_gather(pass, GATHERED_GRADIENT, dx);
     block_later(pass);
 
+    if (!pass->split) norm_again_(pass, model, &layer, LAYER_NORM1, a->x);
     dy = block_gathered(pass, GATHERED_GRADIENT, dx);
     if (!pass->split) block_gather(pass, GATHERED_INPUT, a->norm1);
     row_backward(pass, work->dattention, NULL, dy, a->attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols,
@@ -163,6 +185,13 @@ void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const 
     const LayerBundle *a = &layer.a;
     const Tensor **t = layer.t;
 
+    if (s->pointwise) {
+        norm_again_(pass, model, &layer, LAYER_NORM2, a->x2);
+        column_weight(pass, a->mlp, a->norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+        norm_again_(pass, model, &layer, LAYER_NORM1, a->x);
+        column_weight(pass, a->qkv, a->norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
+        return;
+    }
     dy = block_gathered(pass, GATHERED_GRADIENT, dy);
     block_gather(pass, GATHERED_INPUT, a->norm2);
     row_weight(pass, dy, a->act, t[LAYER_DOWN], t[LAYER_DOWN_BIAS], s->ffn);

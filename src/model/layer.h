@@ -7,7 +7,8 @@
 
 // The layer's part of a bundle: everything that its backward needs from its forward. In 16 bit that is (12 h + 4 kv + 6
 // f) * s * b / t bytes with SwiGLU (kv = kv_heads * head dimension) and 32 h * s * b / t with GELU and f = 4h
-// (Korthikanti et al. 2022, without dropout's masks), plus what the attention saves.
+// (Korthikanti et al. 2022, without dropout's masks), plus what the attention saves. With shape->pointwise, norm1, norm2
+// and act are temporaries, computed again in the backward: (8 h + 4 kv + 4 f) * s * b / t, and 20 h * s * b / t.
 typedef struct LayerBundle {
     void *x;         // (shard_rows, h)       the layer's input
     void *norm1;     // (shard_rows, h)
@@ -28,6 +29,7 @@ typedef struct LayerWork {
     void *dact;       // (rows, f/t)      only if the activation has a backward of its own
     void *dqkv;       // (rows, (q + 2 kv)/t)
     void *dattention; // (rows, q/t)
+    void *norm, *act; // (shard_rows, h), (rows, f/t): in place of a bundle's norm1, norm2 and act if it has none
 } LayerWork;
 
 // Bind to memory at base and return the bytes it takes; with base NULL they only count.

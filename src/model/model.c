@@ -130,6 +130,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->norm_eps = m->norm_eps;
     shape->z_loss = (float)config->train.z_loss;
     shape->qk_norm = m->qk_norm;
+    shape->pointwise = config_pointwise(config, stage);
     if (families[m->family].rotary) rope_from_config(&shape->rope, m);
     shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
     int64_t pairs = b * attention.heads * s;

@@ -33,7 +33,8 @@ typedef struct Shape {
     bool sequence;
     bool overlap; // collectives run beside products that need nothing of them
     int chunks; // of rows, in which the forward's collectives and products run beside each other; 1: one after another
-    bool qk_norm; // heads of q and k are normalized
+    bool pointwise; // outputs of norms and activation are not kept, but computed again in the backward
+    bool qk_norm;   // heads of q and k are normalized
     double norm_eps;
     float z_loss;
     RopeTable rope;         // filled where the family rotates

@@ -152,6 +152,12 @@ static double in_chunks_(const Work *work, int chunks, int64_t n, int64_t k) {
     return seconds;
 }
 
+double hardware_left_to_w(const Shape *s) {
+    double columns = (double)(s->hidden * (s->qkv_cols + s->mlp_cols)),
+           rows = (double)(s->hidden * (s->query_cols + s->ffn));
+    return s->pointwise ? columns / (columns + rows) : 1;
+}
+
 static void layer_products_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     int columns = s->sequence ? s->chunks : 1; // without gathers there is nothing to wait for
@@ -162,7 +168,7 @@ static void layer_products_(const Work *work, PartTime *time) {
                      in_chunks_(work, s->chunks, s->hidden, s->query_cols) +
                      in_chunks_(work, columns, s->mlp_cols, s->hidden) + in_chunks_(work, s->chunks, s->hidden, s->ffn);
     time->backward += 2 * whole;
-    time->weight += whole; // half of the backward's products
+    time->weight += hardware_left_to_w(s) * whole; // half of the backward's products, or less
     double flops =
         2 * (double)s->rows *
         ((double)s->hidden * (double)(s->qkv_cols + s->mlp_cols + s->query_cols) + (double)(s->hidden * s->ffn));
@@ -181,9 +187,15 @@ static void layer_passes_(const Work *work, PartTime *time) {
     time->forward += bytes_(work, 8 * hardware_stream_(s) + up * inner + rotations * qkv);
     time->backward += bytes_(work, 8 * hardware_stream_(s) + down * inner + (rotations + biases) * qkv);
     time->weight += bytes_(work, biases * qkv);
+    if (s->pointwise) {
+        time->norms = bytes_(work, 4 * hardware_stream_(s));
+        time->act = bytes_(work, up * inner);
+        time->backward += time->norms + time->act;
+        time->weight += time->norms;
+    }
     // Read and written: the gradients of both column products, and of the stream after each half of the layer.
     double columns = (double)(s->rows * (s->mlp_cols + s->qkv_cols) * s->element);
-    time->kept += bytes_(work, 2 * (columns + 2 * hardware_stream_(s)));
+    time->kept += bytes_(work, 2 * (columns + (s->pointwise ? 0 : 2 * hardware_stream_(s))));
 }
 
 static void attention_(const Work *work, PartTime *time) {
@@ -302,11 +314,15 @@ static double exposed_forward_(const Work *work, double whole) {
 
 // Adds the collectives as layer.c and blocks.c call them, with the products that they run beside with overlap. With
 // sequence parallelism the backward gathers once more what the forward gathered, and a split one gathers the gradients
-// of two products twice; without it every pair is one all-reduce.
+// of two products twice, or with schedule.recompute: pointwise gathers each operand once; without it every pair is one
+// all-reduce.
 static void layer_collectives_(const Work *work, double one, PartTime *layer) {
     Beside b = beside_(work);
+    double gathers = work->shape->sequence ? 2 * one : 0, sum = 2 * one - gathers / 2;
     layer->tensor_forward = exposed_forward_(work, one);
     layer->tensor_input = 4 * one;
+    if (work->shape->pointwise)
+        layer->tensor_input = gathers + exposed_(work, sum, b.down) + exposed_(work, sum, b.out);
     layer->tensor_weight = 0;
     if (!work->shape->sequence) {
         layer->tensor_backward = exposed_(work, 2 * one, b.down + b.up) + exposed_(work, 2 * one, b.out + b.qkv);
@@ -316,6 +332,8 @@ static void layer_collectives_(const Work *work, double one, PartTime *layer) {
     double attention =
         exposed_(work, one, b.out + b.attention) + exposed_(work, one, b.out) + exposed_(work, one, b.qkv);
     layer->tensor_backward = mlp + attention;
+    layer->tensor_weight = gathers;
+    if (work->shape->pointwise) return;
     layer->tensor_weight = exposed_(work, one, b.down) + exposed_(work, one, b.up) + exposed_(work, one, b.out) +
                            exposed_(work, one, b.qkv);
 }

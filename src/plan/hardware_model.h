@@ -36,11 +36,12 @@ typedef struct Spent {
 } Spent;
 
 // One microbatch through one part of a model on one tensor rank, in seconds. `weight` is the part of `backward` that W
-// takes if a backward is split into I and W, which adds `kept` to I: gradients are copied into the bundle for W.
+// takes if a backward is split into I and W, which adds `kept` to I: gradients are copied into the bundle for W. norms,
+// act: parts of `backward`, the former of `weight` too, in which outputs are computed again (schedule.recompute).
 // tensor_*: what collectives over the tensor ranks add to the above; with parallel.overlap that is less than they take.
 // A split backward takes tensor_input + tensor_weight instead of tensor_backward. spent: of forward, and of backward.
 typedef struct PartTime {
-    double forward, backward, weight, kept;
+    double forward, backward, weight, kept, norms, act;
     double tensor_forward, tensor_backward, tensor_input, tensor_weight;
     Spent spent[2];
 } PartTime;
@@ -54,6 +55,9 @@ typedef struct ModelTimes {
 
 // Computes the times of all parts. hardware->cost.flops must be known.
 void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);
+// Returns the share of the weight gradients that a split backward leaves to W: with schedule.recompute: pointwise those
+// of products whose rows are split over tensor ranks, else all.
+double hardware_left_to_w(const Shape *shape);
 // Computes the collectives alone, for parts whose compute was measured.
 void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);
 

@@ -99,6 +99,16 @@ static void set_attention_(const RunLayout *at, Config *config) {
     if (at->attention != ATTENTION_LISTED) config_set_attention(config, at->attention);
 }
 
+static int64_t get_pointwise_(const Config *config) {
+    return config->schedule.pointwise_given > 1 ? POINTWISE_LISTED : config_pointwise(config, 0);
+}
+
+static void set_pointwise_(const RunLayout *at, Config *config) {
+    if (at->pointwise == POINTWISE_LISTED) return;
+    config->schedule.pointwise_given = 1;
+    config->schedule.pointwise_of_stage[0] = (int8_t)at->pointwise;
+}
+
 // ---------------------------------------------------------------- candidates: how ranks are cut up
 
 // Tensor ranks exchange data several times a layer, so they stay within a node.
@@ -115,9 +125,11 @@ static int tensor_values_(const LayoutSpace *space, const RunLayout *at, int64_t
 // Returns whether the lists that are given, with a value for each stage or chunk, fit so many stages.
 static bool lists_allow_(const LayoutSpace *space, int64_t p) {
     const Config *base = space->base;
-    int64_t recompute = base->schedule.recompute_given, modes = base->attention.modes_given;
+    int64_t recompute = base->schedule.recompute_given, modes = base->attention.modes_given,
+            pointwise = base->schedule.pointwise_given;
     if (fixes_(space, LAYOUT_BIT(layers)) && base->parallel.layers_given % p != 0) return false;
     if (fixes_(space, LAYOUT_BIT(recompute)) && recompute > 1 && recompute != p) return false;
+    if (fixes_(space, LAYOUT_BIT(pointwise)) && pointwise > 1 && pointwise != p) return false;
     return !fixes_(space, LAYOUT_BIT(attention)) || modes <= 1 || modes == p;
 }
 
@@ -186,6 +198,13 @@ static int attention_values_(const LayoutSpace *space, const RunLayout *at, int6
     for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH && !fixes_(space, LAYOUT_BIT(attention)); mode++)
         values[count++] = mode;
     return count;
+}
+
+static int pointwise_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    bool fixed = fixes_(space, LAYOUT_BIT(pointwise));
+    (void)at;
+    values[0] = fixed ? space->given.pointwise : RECOMPUTE_NONE, values[1] = RECOMPUTE_POINTWISE;
+    return fixed ? 1 : 2;
 }
 
 // ---------------------------------------------------------------- candidates: the list of actions

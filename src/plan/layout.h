@@ -1,8 +1,9 @@
 // The keys that a planner may choose: how ranks cut the model, which schedule they run, and where bundles are kept.
 //
 // A *layout* is one value for each of these keys, a plain record of integers that is compared and hashed as bytes. A
-// search holds a hundred thousand of them, so three keys that are lists in a configuration are rules here: how layers
-// are dealt out, how many of them are recomputed, and the attention. The lists themselves are in the configuration that
+// search holds a hundred thousand of them, so four keys that are lists in a configuration are rules here: how layers
+// are dealt out, how many of them are recomputed, if the others recompute outputs, and the attention. The lists
+// themselves are in the configuration that
 // a layout is written into.
 //
 // One row of LAYOUT_KEYS is all that the planners know of a key: reading, writing, comparing, printing, enumerating and
@@ -16,7 +17,7 @@
 // layers on the stages that evict.
 enum { LAYERS_EVEN, LAYERS_BY_TIME, LAYERS_LISTED }; // listed: as the configuration has them
 enum { RECOMPUTE_TO_FIT = -1, RECOMPUTE_LISTED = -2, RECOMPUTE_EVICTING = -3 };
-enum { ATTENTION_LISTED = -1 };
+enum { ATTENTION_LISTED = -1, POINTWISE_LISTED = -1 };
 
 // Rows are in the order in which a search decides: first the shape, which is how ranks are cut up and what one
 // microbatch is; then the list of actions; then the way to keep bundles.
@@ -31,6 +32,8 @@ enum { ATTENTION_LISTED = -1 };
     KEY(overlap, "parallel.overlap", parallel.overlap, .candidates = overlap_values_)                                  \
     KEY(attention, "attention.mode", attention.mode, .candidates = attention_values_, .get = get_attention_,           \
         .set = set_attention_)                                                                                         \
+    KEY(pointwise, "schedule.recompute", schedule.pointwise_given, .candidates = pointwise_values_,                    \
+        .get = get_pointwise_, .set = set_pointwise_)                                                                  \
     KEY(name, "schedule.name", schedule.name, .lists = true, .candidates = name_values_)                               \
     KEY(chunks, "schedule.chunks", schedule.chunks, .lists = true, .candidates = chunk_values_,                        \
         .settled = settled_chunks_)                                                                                    \

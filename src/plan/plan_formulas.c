@@ -17,7 +17,8 @@ static const Forecast *plain_row_(const PlanAnswer *answer) {
     plain.bpipe = BPIPE_OFF;
     for (int i = 0; i < table->count; i++) {
         LayoutMask same = LAYOUT_BIT(name) | LAYOUT_BIT(split) | LAYOUT_BIT(bpipe) | LAYOUT_BIT(recompute);
-        if (layout_same(&table->rows[i].layout, &plain, same | LAYOUT_BIT(attention))) return &table->rows[i];
+        if (layout_same(&table->rows[i].layout, &plain, same | LAYOUT_BIT(attention) | LAYOUT_BIT(pointwise)))
+            return &table->rows[i];
     }
     return NULL;
 }

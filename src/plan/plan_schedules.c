@@ -109,6 +109,19 @@ typedef struct Part {
     Error err;
 } Part;
 
+// Tries one schedule in which norms and activation are computed again, with evictions too if it takes them to fit.
+static int rows_pointwise_(ScheduleTable *table, const Planner *planner, const RunLayout *choice, Error *err) {
+    RunLayout layout = *choice;
+    int status, rows = table->count;
+    if (layout.pointwise != RECOMPUTE_NONE || recomputes_all_(planner->config)) return 0;
+    layout.pointwise = RECOMPUTE_POINTWISE;
+    status = add_row_(table, planner, &layout, err);
+    bool fits = table->count > rows && table->rows[rows].fits;
+    for (int target = EVICT_TO_PEER; target <= EVICT_TO_HOST && status == 0 && !fits; target++)
+        status = row_evicted_(table, planner, &layout, target, err);
+    return status;
+}
+
 // Tries one choice in all ways to keep bundles.
 static void make_part_(Part *part, const Planner *planner, const RunLayout *choice) {
     ScheduleTable *table = &part->table;
@@ -116,6 +129,7 @@ static void make_part_(Part *part, const Planner *planner, const RunLayout *choi
     part->status = add_row_(table, planner, choice, err);
     for (int target = EVICT_TO_PEER; target <= EVICT_TO_HOST && part->status == 0; target++)
         part->status = row_evicted_(table, planner, choice, target, err);
+    if (part->status == 0) part->status = rows_pointwise_(table, planner, choice, err);
     if (part->status == 0 && choice->chunks == 1) part->status = row_recomputed_(table, planner, choice, err);
 }
 
@@ -165,6 +179,7 @@ char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]) {
              layout->recompute == RECOMPUTE_LISTED      ? ", some layers recomputed"
              : layout->recompute > 0                    ? ", layers recomputed"
              : layout->attention == ATTENTION_RECOMPUTE ? ", attention recomputed"
+             : layout->pointwise != RECOMPUTE_NONE      ? ", pointwise"
                                                         : "");
     return text;
 }
@@ -271,6 +286,7 @@ static void json_row_(FILE *file, const Forecast *row, const Config *config) {
     json_owned_(file, "delay", at->delay, kind->delayed);
     fprintf(file, ",\"split_backward\":\"%s\"", config_word("schedule.split_backward", at->split));
     json_list_(file, "recompute_layers", "schedule.recompute_layers", row, config);
+    json_list_(file, "recompute", "schedule.recompute", row, config);
     json_list_(file, "attention", "attention.mode", row, config);
     json_owned_(file, "slots", at->slots, true);
     json_owned_(file, "load_ahead", at->load_ahead, layout_evicts(at));

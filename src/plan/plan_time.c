@@ -30,14 +30,14 @@ typedef struct ComputeTimes {
     double *forward, *backward, *input, *weight;
 } ComputeTimes;
 
-// Adds `count` parts to the time of a chunk. Without `compute` it adds only their collectives, because compute was
-// measured.
+// Adds `count` parts to the time of a chunk. Without `compute` it adds only their collectives and what pointwise computes
+// again, because the rest was measured.
 static void costing_add_part_(StageTime *time, const PartTime *part, double count, bool compute) {
-    double input = part->backward - part->weight + part->kept;
+    double input = compute ? part->backward - part->weight + part->kept : part->act;
     time->forward += count * ((compute ? part->forward : 0) + part->tensor_forward);
-    time->backward += count * ((compute ? part->backward : 0) + part->tensor_backward);
-    time->input += count * ((compute ? input : 0) + part->tensor_input);
-    time->weight += count * ((compute ? part->weight : 0) + part->tensor_weight);
+    time->backward += count * ((compute ? part->backward : part->norms + part->act) + part->tensor_backward);
+    time->input += count * (input + part->tensor_input);
+    time->weight += count * ((compute ? part->weight : part->norms) + part->tensor_weight);
 }
 
 // Adds the kinds of work of `count` forwards or backwards.
@@ -54,13 +54,14 @@ static double tensor_of_(const PartTime *part, double count, bool split) {
 }
 
 // If a profile has only whole backwards, W's share is the hardware model's, or half without it.
-static void take_measured_(StageTime *time, const ProfileTime *found, const ModelTimes *model) {
-    double share = model->layer.backward > 0 ? model->layer.weight / model->layer.backward : 0.5;
+static void take_measured_(StageTime *time, const ProfileTime *found, const ModelTimes *model, double left) {
+    double share = model->layer.backward > 0 ? model->layer.weight / model->layer.backward : 0.5 * left;
     bool split = found->input > 0;
     time->forward += found->forward;
     time->backward += found->backward;
-    time->weight += split ? found->weight : share * found->backward;
-    time->input += split ? found->input : (1 - share) * found->backward;
+    double weight = split ? left * found->weight : share * found->backward;
+    time->weight += weight;
+    time->input += (split ? found->input + found->weight : found->backward) - weight;
 }
 
 // Returns a chunk as a stage of its own.
@@ -88,7 +89,7 @@ static int chunk_compute_(const Costing *costing, int s, int c, StageTime *time,
     else
         hardware_tensor_times(&parts, hardware, costing->config, &at.shape);
     *time = (StageTime){0};
-    if (measured) take_measured_(time, &found, &parts);
+    if (measured) take_measured_(time, &found, &parts, hardware_left_to_w(&at.shape));
     const PartTime *part[] = {&parts.layer, &parts.embedding, &parts.head};
     double count[] = {(double)at.layers, at.first ? 1 : 0, at.last ? 1 : 0};
     for (int i = 0; i < 3; i++) {

@@ -320,10 +320,14 @@ static int plainness_(const RunLayout *layout) {
     return 2 * plain + (layout->split == SPLIT_ON);
 }
 
+static bool recomputes_(const RunLayout *layout) {
+    return layout->recompute != 0 || layout->pointwise != RECOMPUTE_NONE;
+}
+
 bool planner_prefers(const Forecast *a, const Forecast *b) {
-    bool recomputes = a->layout.recompute != 0, evicts = a->layout.bpipe == BPIPE_ON;
+    bool recomputes = recomputes_(&a->layout), evicts = a->layout.bpipe == BPIPE_ON;
     if (!planner_equally_fast(a, b)) return planner_compared(a) < planner_compared(b);
-    if (recomputes != (b->layout.recompute != 0)) return !recomputes;
+    if (recomputes != recomputes_(&b->layout)) return !recomputes;
     if (evicts != (b->layout.bpipe == BPIPE_ON)) return !evicts;
     if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;
     return plainness_(&a->layout) < plainness_(&b->layout);

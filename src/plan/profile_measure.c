@@ -204,6 +204,8 @@ static int measure_size_(Session *session, int mode, int64_t b, Error *err) {
     config_set_attention(config, mode);
     config->schedule.recompute_given = 1;
     config->schedule.recompute_of_stage[0] = 0;
+    config->schedule.pointwise_given = 1;
+    config->schedule.pointwise_of_stage[0] = RECOMPUTE_NONE;
     int p = (int)config->parallel.pipeline;
     if (config->parallel.layers_count != p)
         config_spread_layers(config, p); // a list of layers for chunks does not apply

@@ -183,7 +183,7 @@ typedef struct Verify {
     bool on_the_cpu; // run all ways on the CPU: too few GPUs for the largest one
 } Verify;
 
-enum { MOST_CHANGES = 11 };
+enum { MOST_CHANGES = 12 };
 
 // Returns the attention.mode with which one stage computes the same bits as these stages (recomputing changes none), or
 // NULL if some stages use flash and others do not.
@@ -204,6 +204,7 @@ static int changes_(const Verify *verify, const Way *way, const Config *given, c
     snprintf(changes[count++], 64, "parallel.layers=auto");
     snprintf(changes[count++], 64, "schedule.slots=auto");
     snprintf(changes[count++], 64, "schedule.recompute_layers=0");
+    snprintf(changes[count++], 64, "schedule.recompute=none");
     if (way->stages > 1) return count;
     // One stage is the reference for all others, with the plainest schedule there is.
     snprintf(changes[count++], 64, "schedule.name=1f1b");

@@ -140,6 +140,7 @@ static int world_holds_(void *argument, SmallestWorld *at, bool *fits, Error *er
     if (space_fixes(space, LAYOUT_BIT(micro_batch))) layout.micro_batch = space->keys.given.micro_batch;
     if (!world_schedule_(space, &layout)) return 0;
     if (!space_fixes(space, LAYOUT_BIT(recompute))) layout.recompute = (int32_t)base->model.layers;
+    if (!space_fixes(space, LAYOUT_BIT(pointwise))) layout.pointwise = RECOMPUTE_POINTWISE;
     for (int way = 0; way < 3 && !*fits; way++) {
         Forecast forecast;
         Config config;

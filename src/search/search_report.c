@@ -19,6 +19,7 @@ static char *list_text_(const Config *config, char text[SCHEDULE_TEXT]) {
     // Recomputed layers have a column of their own.
     layout.recompute = 0;
     layout.attention = ATTENTION_FLASH;
+    layout.pointwise = RECOMPUTE_NONE;
     return schedule_text(&layout, text);
 }
 
@@ -39,8 +40,8 @@ static char *rest_text_(const SearchSpace *space, const Config *config, char tex
     if (layers > 0) snprintf(again, sizeof again, ", %lld again", (long long)layers);
     if (config->parallel.overlap != OVERLAP_AUTO)
         snprintf(overlap, sizeof overlap, ", overlap %s", config_word("parallel.overlap", config->parallel.overlap));
-    snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
-             config->parallel.sequence ? ", seq" : "", overlap, dealt, again,
+    snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
+             config_pointwise(config, 0) ? ", pointwise" : "", config->parallel.sequence ? ", seq" : "", overlap, dealt, again,
              config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
     return text;
 }
@@ -251,7 +252,7 @@ int search_report(const SearchSpace *space, const SearchResult *result, FILE *fi
             file,
             "rank: the fullest one's memory; host: host memory of a rank; by time: layers are dealt out so that "
             "embedding and\nhead weigh what they weigh; by list: as -o parallel.layers says; again: layers that are "
-            "recomputed;\nseq: parallel.sequence; adjacent: parallel.placement; regret: as in robust, - if it may not "
+            "recomputed;\npointwise: schedule.recompute; seq: parallel.sequence; adjacent: parallel.placement; regret: as in robust, - if it may not "
             "fit\n");
     }
     char evaluated[32], simulated[32];

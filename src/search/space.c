@@ -28,7 +28,7 @@ RunLayout space_start(const SearchSpace *space) {
                        .split = SPLIT_OFF,
                        .bpipe = BPIPE_OFF,
                        .evict_to = space->keys.given.evict_to};
-    LayoutMask lists = LAYOUT_BIT(layers) | LAYOUT_BIT(recompute) | LAYOUT_BIT(attention);
+    LayoutMask lists = LAYOUT_BIT(layers) | LAYOUT_BIT(recompute) | LAYOUT_BIT(attention) | LAYOUT_BIT(pointwise);
     for (int i = 0; i < LAYOUT_COUNT; i++)
         if ((space->keys.fixed & lists) >> i & 1) layout_put(&start, i, layout_get(&space->keys.given, i));
     return start;
@@ -40,7 +40,7 @@ RunLayout space_start(const SearchSpace *space) {
 LayoutList space_shapes(const SearchSpace *space) {
     const Planner *planner = space->planner;
     RunLayout start = space_start(space);
-    LayoutList all = layout_walk(&space->keys, LAYOUT_tensor, LAYOUT_attention, &start);
+    LayoutList all = layout_walk(&space->keys, LAYOUT_tensor, LAYOUT_pointwise, &start);
     Config config = *space->keys.base;
     char why[256];
     int64_t count = 0;

@@ -270,7 +270,7 @@ static const char defaults[] =
     "\"shard_gradients\":\"off\",\"placement\":\"linear\",\"layers\":[8]},"
     "\"schedule\":{\"name\":\"1f1b\",\"chunks\":\"auto\",\"group\":\"auto\",\"delay\":\"auto\","
     "\"split_backward\":\"auto\",\"file\":\"\",\"bpipe\":\"off\",\"slots\":\"auto\",\"load_ahead\":\"auto\","
-    "\"micro_batch\":1,\"evict_to\":\"peer\",\"recompute_layers\":0},"
+    "\"micro_batch\":1,\"evict_to\":\"peer\",\"recompute_layers\":0,\"recompute\":\"none\"},"
     "\"attention\":{\"mode\":\"flash\",\"softmax\":\"fused\",\"deterministic\":\"auto\"},"
     "\"train\":{\"global_batch\":8,\"batch_ramp\":\"none\",\"steps\":100,\"tokens\":\"auto\",\"seed\":1337,\"lr\":0."
     "0003,"

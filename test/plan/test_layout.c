@@ -28,8 +28,9 @@ static void a_layout_survives_a_text_and_a_configuration(void **state) {
     (void)state;
     const char *overrides[] = {"parallel.pipeline=4",         "schedule.name=gis",        "schedule.group=half",
                                "schedule.bpipe=on",           "schedule.evict_to=host",   "schedule.slots=3",
-                               "schedule.recompute_layers=1", "attention.mode=recompute", "schedule.load_ahead=2"};
-    Config config = loaded(overrides, 9), other = loaded(overrides, 1);
+                               "schedule.recompute_layers=1", "attention.mode=recompute", "schedule.load_ahead=2",
+                               "schedule.recompute=pointwise"};
+    Config config = loaded(overrides, 10), other = loaded(overrides, 1);
     RunLayout layout, read, back;
     char text[LAYOUT_ENCODED];
     layout_of(&layout, &config);
@@ -40,6 +41,7 @@ static void a_layout_survives_a_text_and_a_configuration(void **state) {
     assert_memory_equal(&back, &layout, sizeof layout);
     assert_int_equal(config_recompute(&other, 2), 1);
     assert_int_equal(config_attention(&other, 3), ATTENTION_RECOMPUTE);
+    assert_true(config_pointwise(&other, 3));
 }
 
 static void a_text_that_is_cut_or_longer_is_refused(void **state) {

@@ -439,9 +439,8 @@ def test_every_row_of_the_schedules_is_reproduced_by_its_values():
     rows = answer["schedules"]
     assert len(rows) > 30
     for row in rows[:: max(1, len(rows) // 12)]:
-        values = {
-            key: row[key] for key in ("name", "chunks", "split_backward", "bpipe", "evict_to", "recompute_layers")
-        }
+        plain = ("name", "chunks", "split_backward", "bpipe", "evict_to", "recompute_layers", "recompute")
+        values = {key: row[key] for key in plain}
         kept = ("group",) if row["group"] else ()
         assert (row["load_ahead"] is None) == (row["bpipe"] == "off") and 0 not in (row["group"], row["delay"])
         kept += ("slots", "load_ahead") if row["bpipe"] == "on" else ()

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from trainer_runs import command  # noqa: E402
 
 NAMES = ["1f1b", "auto", "gpipe", "zb-d", "v-half", "v-min", "zb-v", "dualpipe-v", "interleaved", "gis"]
-KEYS = ("name", "chunks", "split_backward", "bpipe", "evict_to", "recompute_layers")
+KEYS = ("name", "chunks", "split_backward", "bpipe", "evict_to", "recompute_layers", "recompute")
 
 
 def for_stages(rng, stages, values):
@@ -49,7 +49,8 @@ def configuration(rng):
             (
                 f"schedule: {{name: {rng.choice(NAMES)}, bpipe: {rng.choice(['off', 'on', 'auto'])}, micro_batch: {b},"
                 f" evict_to: {rng.choice(['peer', 'host'])}, split_backward:"
-                f" {rng.choice(['auto', 'auto', 'on', 'off'])}, recompute_layers: {for_stages(rng, p, [0, 0, 1])}}}"
+                f" {rng.choice(['auto', 'auto', 'on', 'off'])}, recompute_layers: {for_stages(rng, p, [0, 0, 1])},"
+                f" recompute: {for_stages(rng, p, ['none', 'pointwise'])}}}"
             ),
             f"attention: {{mode: {for_stages(rng, p, ['none', 'recompute', 'flash'])}}}",
             f"train: {{global_batch: {m * b * d}, precision: {rng.choice(['fp32', 'bf16'])}}}",

@@ -115,6 +115,13 @@ CASES = {
     "documents": case("gpt", *BPIPE, *DOCUMENTS),
     "documents on two tensor ranks in bf16": case("llama", *WIDE, *DOCUMENTS, "train.precision=bf16"),
     "layers recomputed": case("llama", "parallel.pipeline=2", "schedule.recompute_layers=1"),
+    "outputs computed again": case("gpt", *BPIPE, "schedule.recompute=pointwise"),
+    "outputs computed again on two tensor ranks": case(
+        "llama", *WIDE, "parallel.overlap=2", "schedule.recompute=pointwise"
+    ),
+    "outputs computed again after a split backward": case(
+        "gpt", *WIDE, "schedule.split_backward=on", "schedule.recompute=[pointwise, none]", "train.precision=bf16"
+    ),
     "checksums of all that travels": case("llama", *BPIPE, "parallel.tensor=2", "comm.checksum=on"),
     "checksums between nodes": case("gpt", *BPIPE, "parallel.data=2", "comm.checksum=on", **APART),
 }

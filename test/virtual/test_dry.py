@@ -76,6 +76,12 @@ SMALL = {
     "a forward in four chunks of rows": (
         "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=4", "parallel.overlap=4",
         "schedule.micro_batch=4", "train.global_batch=16"),
+    "outputs computed again": (
+        "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=4", "schedule.recompute=pointwise",
+        "schedule.micro_batch=2", "train.global_batch=8"),
+    "outputs computed again for W": (
+        "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=4", "schedule.recompute=pointwise",
+        "schedule.name=zb-v", "schedule.micro_batch=2", "train.global_batch=16"),
     "two data ranks": (
         "llama", 2, "model.layers=8", "parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2",
         "hardware.gpus_per_node=4", "train.global_batch=16"),
