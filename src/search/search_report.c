@@ -41,8 +41,8 @@ static char *rest_text_(const SearchSpace *space, const Config *config, char tex
     if (config->parallel.overlap != OVERLAP_AUTO)
         snprintf(overlap, sizeof overlap, ", overlap %s", config_word("parallel.overlap", config->parallel.overlap));
     snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
-             config_pointwise(config, 0) ? ", pointwise" : "", config->parallel.sequence ? ", seq" : "", overlap, dealt, again,
-             config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
+             config_pointwise(config, 0) ? ", pointwise" : "", config->parallel.sequence ? ", seq" : "", overlap, dealt,
+             again, config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
     return text;
 }
 
@@ -252,7 +252,8 @@ int search_report(const SearchSpace *space, const SearchResult *result, FILE *fi
             file,
             "rank: the fullest one's memory; host: host memory of a rank; by time: layers are dealt out so that "
             "embedding and\nhead weigh what they weigh; by list: as -o parallel.layers says; again: layers that are "
-            "recomputed;\npointwise: schedule.recompute; seq: parallel.sequence; adjacent: parallel.placement; regret: as in robust, - if it may not "
+            "recomputed;\npointwise: schedule.recompute; seq: parallel.sequence; adjacent: parallel.placement; regret: "
+            "as in robust, - if it may not "
             "fit\n");
     }
     char evaluated[32], simulated[32];
