@@ -55,9 +55,9 @@ $(CUDA_LIB): $(CUDA_OBJ)
 $(B)/test/libtrainer_cuda.so $(B)/gpu/libtrainer_cuda.so: $(CUDA_LIB)
 	@mkdir -p $(@D)
 	@ln -sf ../libtrainer_cuda.so $@
-$(B)/test/test_cuda: | $(B)/test/libtrainer_cuda.so
+$(B)/test/test_cuda $(B)/test/bench_gpu: | $(B)/test/libtrainer_cuda.so
 
-# Rules that the virtual GPU imitates, over the real libraries (scripts/cuda_check.sh).
+# Rules that the virtual GPU imitates, over the real libraries (scripts/first_gpu_day.sh).
 $(B)/test/api_rules: test/cuda/api_rules.cc $(B)/cuda_flags
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)

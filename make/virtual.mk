@@ -16,7 +16,7 @@ VIRTUAL_SEEN := -DEMULATED -Wno-uninitialized -Wno-maybe-uninitialized -fsanitiz
 VIRTUAL_NAPS := clock_gettime nanosleep sched_yield
 VIRTUAL_WRAP := $(VIRTUAL_NAPS) device_open tensors_init step_guard_decide metrics_step metrics_val run_create
 VIRTUAL_MORE := $(VIRTUAL)/test/virtual/messages.o $(VIRTUAL)/test/virtual/dry.o
-VIRTUAL_BIN  := $(TRAINERS:%=$(VIRTUAL)/%) $(VIRTUAL)/test_cuda $(VIRTUAL)/api_rules
+VIRTUAL_BIN  := $(TRAINERS:%=$(VIRTUAL)/%) $(VIRTUAL)/test_cuda $(VIRTUAL)/bench_gpu $(VIRTUAL)/api_rules
 
 .PHONY: virtual
 virtual: $(VIRTUAL_BIN) $(VIRTUAL)/libtrainer_cuda.so
@@ -68,6 +68,10 @@ $(TRAINERS:%=$(VIRTUAL)/tsan/%): $(VIRTUAL)/tsan/%: $(B)/%.o $(VIRTUAL_MORE) $(L
 $(VIRTUAL)/test_cuda: $(B)/test/cuda/test_cuda.o $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) $< $(HELP_OBJ) $(MODEL_OBJ) $(LIB) -lcmocka $(LDLIBS_) -o $@
+
+$(VIRTUAL)/bench_gpu: $(B)/test/bench/bench_gpu.o $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) $^ $(LDLIBS_) -o $@
 
 # Rules of CUDA and NCCL, over the virtual ones; $(B)/test/api_rules tries the same over the real ones.
 $(VIRTUAL)/api_rules: $(VIRTUAL)/test/cuda/api_rules.o $(VIRTUAL_OBJ)

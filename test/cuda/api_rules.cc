@@ -1,5 +1,5 @@
 // Small rules of the CUDA runtime and of NCCL that src/cuda relies on and that the virtual GPU (test/virtual) imitates.
-// Each is tried and confirmed or refuted: over the real libraries where there is a GPU (scripts/cuda_check.sh), and
+// Each is tried and confirmed or refuted: over the real libraries where there is a GPU (scripts/first_gpu_day.sh), and
 // over the virtual ones (test/virtual/test_api_rules.py), so that both are shown to behave alike.
 //
 // Two processes, since mapped memory and messages take two; they are forked before CUDA starts and talk through pipes.

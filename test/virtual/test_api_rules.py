@@ -1,4 +1,4 @@
-"""The rules of CUDA and NCCL that src/cuda relies on hold on the virtual GPU; scripts/cuda_check.sh tries the same
+"""The rules of CUDA and NCCL that src/cuda relies on hold on the virtual GPU; scripts/first_gpu_day.sh tries the same
 program over the real libraries."""
 
 import os

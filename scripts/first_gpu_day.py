@@ -1,0 +1,529 @@
+#!/usr/bin/python3
+"""Runs every check and measurement of the GPU code on this machine; scripts/first_gpu_day.sh builds and calls it.
+
+    scripts/first_gpu_day.sh [--out DIR] [--gpus N] [--only ROW,...] [--again] [--launch 'srun --mpi=pmix']
+
+Each row has a budget in seconds and is stopped at twice that. A row that is done is not run again, so the command
+continues where it was cut; --again runs it anew. DIR (out/first_gpu_day) receives the logs, first_gpu_day.json, and
+first_gpu_day.html, a page with every measurement next to its plan. --launch starts the training rows as steps of a
+Slurm allocation instead of mpirun. --tiny uses small shapes: for a virtual GPU, or to try the script itself.
+"""
+
+import argparse
+import html
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+QUIET = ["-o", "checkpoint.every=0", "-o", "data.val_every=0"]
+VIRTUAL = "VIRTUAL_GPUS" in os.environ
+ONE = ["-o", "parallel.pipeline=1", "-o", "schedule.bpipe=off"]
+TINY = {
+    "hidden": 64, "heads": 8, "kv_heads": 8, "ffn": 128, "vocab": 257, "seq_len": 64,
+}  # fmt: skip
+
+
+class Day:
+    """The folder of results, the programs, and the machine."""
+
+    def __init__(self, options):
+        self.options, self.out = options, Path(options.out).absolute()
+        self.programs = Path(os.environ.get("PROGRAMS", ROOT / "build/release")).absolute()
+        self.tests = Path(os.environ.get("TESTS", self.programs / "test")).absolute()
+        self.kernels = Path(os.environ.get("KERNELS", self.programs / "gpu")).absolute()
+        self.gpus, self.log, self.deadline = options.gpus or count_gpus(), None, 0.0
+        self.out.mkdir(parents=True, exist_ok=True)
+
+    def run(self, command, env=None, codes=(0,), seconds=None):
+        """Runs a command with its output in the row's log. Returns the output; raises Failed for another exit code or
+        when the row's time is over."""
+        left = min(self.deadline - time.monotonic(), seconds or 1e9)
+        with self.log.open("a") as log:
+            log.write(f"$ {shlex.join(map(str, command))}\n")
+            log.flush()
+            at = log.tell()
+            job = subprocess.Popen(
+                list(map(str, command)), stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT,
+                env={**os.environ, **(env or {})}, start_new_session=True,
+            )  # fmt: skip
+            try:
+                code = job.wait(timeout=max(left, 1.0))
+            except subprocess.TimeoutExpired:
+                log.write(stacks(job.pid))
+                end_group(job)
+                raise Failed(f"did not end within {left:.0f} s; the log has the stacks of its processes") from None
+        with self.log.open() as log:
+            log.seek(at)
+            said = log.read()
+        if code not in codes:
+            lines = [line for line in said.splitlines() if line.strip()]
+            raise Failed(f"exit code {code}: {lines[-1] if lines else 'no output'}")
+        return said
+
+    def train(self, name, *options, config="llama_tiny.yaml", steps=5, program="train_llama", codes=(0,), env=None):
+        """A short run. Returns its step lines."""
+        metrics = self.out / f"{name}.jsonl"
+        metrics.unlink(missing_ok=True)
+        launch = shlex.split(self.options.launch) if self.options.launch else []
+        self.run(
+            [*launch, self.programs / program, "-c", ROOT / "configs" / config, *QUIET, "-o", "hardware.device=cuda",
+             "-o", f"train.steps={steps}", "-o", f"train.timeout_s={600 if VIRTUAL else 60}", "-o", f"log.metrics={metrics}", *options],
+            codes=codes, env=env,
+        )  # fmt: skip
+        return steps_of(metrics)
+
+    def real(self, *options, p=1, t=1, d=1, layers=4, b=2, m=8, **more):
+        """A run of LLaMA 65B's layers on p * t * d GPUs, and its plan. Returns {ms, plan_ms, low, high, bytes}."""
+        shape = {"layers": layers * p, **(TINY if self.options.tiny else {})}
+        name = more.pop("name")
+        keys = [f"model.{key}={value}" for key, value in shape.items()]
+        keys += [f"parallel.pipeline={p}", f"parallel.tensor={t}", f"parallel.data={d}", f"schedule.micro_batch={b}"]
+        keys += [f"train.global_batch={b * m * d}", "schedule.bpipe=off", "data.val=", f"hardware.gpu={self.gpu()}"]
+        keys += [f"data.train={ROOT}/data/bible_train_*.bin", f"hardware.products={self.out}/products.json"]
+        words = [word for key in keys for word in ("-o", key)] + list(options)
+        found = self.train(name, *words, config="llama65b.yaml", steps=6, **more)
+        planned = self.plan(*words)
+        return {
+            "ms": round(statistics.median(step["step_ms"] for step in found[2:]), 3),
+            "plan_ms": planned["step_ms"], "low": planned.get("step_ms_low"), "high": planned.get("step_ms_high"),
+            "bytes": max(stage["peak_bytes"] for stage in found[-1]["stages"]),
+            "plan_bytes": max(stage["peak_bytes"] for stage in planned["stages"]),
+            "exposed_ms": round(found[-1]["transfer_exposed_ms"], 3),
+        }  # fmt: skip
+
+    def plan(self, *options, config="llama65b.yaml"):
+        command = [self.programs / "train_llama", "-q", "-c", ROOT / "configs" / config, "--plan", "--json", *options]
+        answer = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=ROOT)
+        if not answer.stdout.startswith("{"):
+            raise Failed(f"the plan: {answer.stderr.strip().splitlines()[-1:]}")
+        return json.loads(answer.stdout)
+
+    def gpu(self):
+        """Returns the word of hardware.gpu for this machine's GPU."""
+        name = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
+        ).stdout if shutil.which("nvidia-smi") else ""  # fmt: skip
+        words = ("gh200", "gb200", "b300", "b200", "h200", "h100", "h800", "h20", "a100-80g", "a100-40g", "l40s")
+        plain = name.lower().replace(" ", "")
+        return next((word for word in words if all(part in plain for part in word.split("-"))), "h100")
+
+
+class Failed(Exception):
+    pass
+
+
+class Skipped(Exception):
+    pass
+
+
+def count_gpus():
+    if "VIRTUAL_GPUS" in os.environ:
+        return int(os.environ["VIRTUAL_GPUS"])
+    if not shutil.which("nvidia-smi"):
+        return 0
+    return subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.count("GPU ")
+
+
+def members(session):
+    """Returns the processes of a session, the oldest first."""
+    found = subprocess.run(["ps", "-o", "pid=", "-s", str(session)], capture_output=True, text=True).stdout.split()
+    return list(map(int, found))
+
+
+def stacks(session):
+    """Returns the stacks of all processes of a session: by gdb, else the wait channel of /proc."""
+    lines = ["\n-- stacks at the time-out\n"]
+    for pid in members(session):
+        if shutil.which("gdb"):
+            command = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all backtrace 12"]
+            try:
+                lines.append(subprocess.run(command, capture_output=True, text=True, timeout=15).stdout)
+            except subprocess.TimeoutExpired:
+                lines.append(f"{pid}: gdb did not answer\n")
+        else:
+            for name in ("cmdline", "wchan", "stack"):
+                try:
+                    lines.append(f"{pid} {name}: {Path(f'/proc/{pid}/{name}').read_text()[:400]}\n")
+                except OSError:
+                    continue
+    return "".join(lines)
+
+
+def end_group(job):
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in members(job.pid):
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                pass
+        try:
+            job.wait(timeout=10)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def steps_of(path):
+    if not path.exists():
+        raise Failed(f"{path.name} was not written")
+    return [line for line in map(json.loads, path.read_text().splitlines()) if line["type"] == "step"]
+
+
+def same(one, other, bound, what):
+    """Raises Failed unless two runs agree in loss and norm to a relative bound. Returns the largest difference."""
+    worst = max(
+        (abs(a[key] - b[key]) / abs(b[key]) for a, b in zip(one, other) for key in ("loss", "grad_norm")), default=1.0
+    )
+    if len(one) != len(other) or worst > bound:
+        raise Failed(f"{what}: differ by {worst:.3g}, allowed {bound:g}")
+    return worst
+
+
+# ---- the rows --------------------------------------------------------------------------------------------------------
+
+ROWS = []
+
+
+def row(name, seconds, gpus=1, real=False):
+    """Registers a row: its budget, the GPUs it needs, and whether it needs real ones."""
+
+    def add(function):
+        ROWS.append((name, seconds, gpus, real, function))
+        return function
+
+    return add
+
+
+@row("machine", 10)
+def machine(day):
+    if VIRTUAL:
+        return {"gpus": day.gpus, "virtual": True}
+    day.run(["nvidia-smi", "-q"])
+    day.run(["nvidia-smi", "topo", "-m"], codes=(0, 1, 255))
+    fields = "name,driver_version,memory.total,clocks.max.sm,power.limit"
+    found = day.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]).splitlines()[0].split(", ")
+    return {"gpus": day.gpus, **dict(zip(fields.split(","), found))}
+
+
+@row("rules of CUDA and NCCL", 60)
+def rules(day):
+    said = day.run([day.tests / "api_rules"], env={"VIRTUAL_RACES": "0"})  # its pipes carry no vector clocks
+    return {word: len(re.findall(f"^{word} ", said, re.M)) for word in ("confirmed", "skipped")}
+
+
+@row("operations against the CPU", 240, real=True)
+def operations(day):
+    day.run([day.tests / "test_cuda"])
+    for name in ("norm", "pointwise", "embedding", "cross_entropy", "adamw"):
+        day.run([day.kernels / f"test_gpu_{name}"])
+
+
+@row("losses as on the CPU", 90)
+def losses(day):
+    share = ["-o", "hardware.device=cpu"]
+    cpu, gpu = day.train("cpu", *ONE, *share), day.train("fp32", *ONE)
+    bf16 = ["-o", "train.precision=bf16"]
+    half = day.train("bf16", *ONE, *bf16)
+    result = {"fp32": same(gpu, cpu, 1e-4, "fp32 and the CPU"), "bf16": same(half, cpu, 5e-2, "bf16 and the CPU")}
+    same(day.train("bf16_again", *ONE, *bf16), half, 0, "two runs in bf16")
+    first = None
+    for mode in ("none", "recompute", "flash"):
+        for softmax in ("fused", "unfused"):
+            keys = ["-o", f"attention.mode={mode}", "-o", f"attention.softmax={softmax}"]
+            found = day.train(f"{mode}_{softmax}", *ONE, *bf16, *keys)
+            first = first or found
+            result[f"{mode}, {softmax}"] = same(found, first, 2e-2, f"attention {mode}, softmax {softmax}")
+    return result
+
+
+@row("BPipe, four ranks on one GPU", 90)
+def bpipe_shared(day):
+    share = ["-o", "hardware.share_gpu=true"]
+    plain = day.train("shared_plain", *share, "-o", "schedule.bpipe=off")
+    same(day.train("shared_bpipe", *share), plain, 0, "BPipe on and off")
+    same(day.train("shared_host", *share, "-o", "schedule.evict_to=host"), plain, 0, "evictions to the host and none")
+
+
+@row("ranks with a GPU each", 120, gpus=2)
+def several(day):
+    alone = day.train("alone", *ONE)
+    pairs = {"stages": ["parallel.pipeline=2", "schedule.bpipe=off"], "tensor": ["parallel.tensor=2"],
+             "data": ["parallel.data=2"]}  # fmt: skip
+    result = {}
+    for name, keys in pairs.items():
+        base = [] if name == "stages" else ONE
+        words = [word for key in keys for word in ("-o", key)]
+        result[name] = same(day.train(name, *base, *words), alone, 0 if name == "stages" else 1e-4, name)
+    if day.gpus >= 4:
+        result["four stages with BPipe"] = same(day.train("bpipe", codes=(0,)), alone, 0, "four stages with BPipe")
+    return result
+
+
+@row("--verify, fp32 and bf16", 120, gpus=1)
+def verify(day):
+    for precision in ("fp32", "bf16"):
+        day.run([day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", "-o", "hardware.device=cuda",
+                 "-o", f"train.precision={precision}", "-o", "hardware.share_gpu=true", "--verify", "2"])  # fmt: skip
+
+
+@row("products and kernels", 120)
+def rates(day):
+    shapes = ["64:64:64"] if day.options.tiny else []
+    for rows in (2048, 4096, 8192) if not day.options.tiny else ():
+        shapes += [f"{rows}:8192:6144", f"{rows}:2048:8192", f"{rows}:8192:11008", f"{rows}:5504:8192"]
+    said = day.run([day.programs / "bench_gpu" if day.options.tiny else day.tests / "bench_gpu",
+                    "0.01" if day.options.tiny else "1.0", *shapes])  # fmt: skip
+    return {"rows": [json.loads(line) for line in said.splitlines() if line.startswith("{")]}
+
+
+@row("one stage alone, b = 1, 2, 4", 240)
+def stages(day):
+    result = {}
+    for b in (1, 2, 4):
+        keys = [f"schedule.micro_batch={b}", f"hardware.gpu={day.gpu()}", f"hardware.products={day.out}/products.json"]
+        if day.options.tiny:
+            keys += [f"model.{key}={value}" for key, value in {**TINY, "layers": 8}.items()] + ["train.global_batch=64"]
+        words = [word for key in keys for word in ("-o", key)]
+        said = day.run([day.programs / "train_llama", "-c", ROOT / "configs/llama65b.yaml", "--emulate-stage", "6",
+                        *words])  # fmt: skip
+        result[f"b={b}"] = {
+            "times": "".join(re.findall(r"^time +(.*)", said, re.M)),
+            "mfu": float((re.findall(r"^MFU .*?([\d.]+)%", said, re.M) or ["nan"])[-1]),
+            "bytes as planned": "the same to the byte" in said,
+        }
+    return result
+
+
+def tensor_ranks(day):
+    return max(t for t in (1, 2, 4, 8) if t <= min(day.gpus, 8))
+
+
+@row("two stages at real size", 120, gpus=2)
+def two_stages(day):
+    return day.real(name="two_stages", p=2, t=max(1, min(4, day.gpus // 2)), layers=4)
+
+
+@row("overlap and clusters", 480, gpus=2)
+def overlap(day):
+    result = {}
+    for cluster in ("4", "1"):
+        for mode in ("off", "on", "2", "4"):
+            for way in ("nccl", "copy") if "parallel.collectives" in known_keys(day) else ("",):
+                keys = ["-o", f"parallel.overlap={mode}"] + (["-o", f"parallel.collectives={way}"] if way else [])
+                name = f"overlap_{mode}_cluster{cluster}{way}"
+                env = {"NCCL_CGA_CLUSTER_SIZE": cluster}
+                result[f"overlap {mode}, cluster {cluster} {way}"] = day.real(
+                    *keys, name=name, t=tensor_ranks(day), layers=2, env=env
+                )
+    return result
+
+
+def known_keys(day):
+    said = subprocess.run([day.programs / "train_llama", "--help-config", "--json"], capture_output=True, text=True)
+    return {key["name"] for key in json.loads(said.stdout)["keys"]}
+
+
+@row("BPipe off, on, to the host", 180, gpus=4)
+def bpipe_real(day):
+    modes = {"off": [], "on": ["-o", "schedule.bpipe=on"],
+             "host": ["-o", "schedule.bpipe=on", "-o", "schedule.evict_to=host"]}  # fmt: skip
+    return {name: day.real(*keys, name=f"bpipe_{name}", p=4, t=max(1, day.gpus // 4), layers=2, m=16)
+            for name, keys in modes.items()}  # fmt: skip
+
+
+@row("data ranks, and all GPUs as tensor ranks", 120, gpus=2)
+def other_layouts(day):
+    return {"d=2": day.real(name="data2", d=2, t=max(1, day.gpus // 2), layers=2),
+            "t": day.real(name="tensor_all", t=tensor_ranks(day), layers=4)}  # fmt: skip
+
+
+@row("one visible GPU per rank", 60, gpus=2)
+def one_visible(day):
+    command = 'CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec "$0" "$@"'
+    ranks = min(day.gpus, 4)
+    day.run(["mpirun", "-n", ranks, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "bash", "-c", command,
+             day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", *QUIET, "-o", "hardware.device=cuda",
+             "-o", f"parallel.pipeline={ranks}", "-o", "train.steps=3"])  # fmt: skip
+
+
+@row("a rank is killed, a rank is stopped", 150, gpus=2)
+def faults(day):
+    result = {}
+    for name, number in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)):
+        command = [day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", *QUIET, "-o", "train.steps=100000",
+                   "-o", "hardware.device=cuda", "-o", "parallel.pipeline=2", "-o", "train.peer_timeout_s=5",
+                   "-o", f"log.metrics={day.out}/{name}.jsonl"]  # fmt: skip
+        with day.log.open("a") as log:
+            job = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
+            try:
+                wait_for_steps(day, day.out / f"{name}.jsonl", job)
+                ranks = [pid for pid in members(job.pid) if "train_llama" in comm(pid)]
+                os.kill(ranks[-1], number)
+                began = time.monotonic()
+                code = job.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                log.write(stacks(job.pid))
+                raise Failed(f"a {name} rank: the job did not end within 60 s") from None
+            finally:
+                end_group(job)
+        if code != 1:
+            raise Failed(f"a {name} rank: exit code {code}")
+        result[name] = f"ended after {time.monotonic() - began:.1f} s"
+    return result
+
+
+def comm(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return ""
+
+
+def wait_for_steps(day, metrics, job):
+    while job.poll() is None and time.monotonic() < day.deadline:
+        if metrics.exists() and metrics.read_text().count('"step"') >= 3:
+            return
+        time.sleep(0.2)
+    raise Failed("the run made no steps")
+
+
+@row("saved and resumed bits", 120)
+def resumed(day):
+    folder = day.out / "checkpoint"
+    shutil.rmtree(folder, ignore_errors=True)
+    keys = [*ONE, "-o", "train.precision=bf16", "-o", "checkpoint.every=3", "-o", f"checkpoint.dir={folder}"]
+    full = day.train("full", *keys, steps=6)
+    rest = day.train("rest", *keys, "--resume", folder / "step_00000003", "-o", f"checkpoint.dir={folder}_2", steps=6)
+    shutil.rmtree(f"{folder}_2", ignore_errors=True)
+    same(rest, full[3:], 0, "a resumed run")
+
+
+@row("yardstick: Qwen2.5 3B on one GPU", 150, real=True)
+def yardstick(day):
+    keys = ["parallel.data=1", "model.seq_len=1024", "schedule.micro_batch=2", "train.global_batch=64", "data.val=",
+            f"hardware.gpu={day.gpu()}", f"data.train={ROOT}/data/bible_train_*.bin"]  # fmt: skip
+    found = day.train("qwen", *[word for key in keys for word in ("-o", key)], config="qwen2.5_3b.yaml", steps=8)
+    return {"tokens per second": round(statistics.median(step["tokens_per_s"] for step in found[2:])),
+            "llmq, H100, bf16": 31000}  # fmt: skip
+
+
+@row("compute-sanitizer", 150, real=True)
+def sanitizer(day):
+    if not shutil.which("compute-sanitizer"):
+        raise Skipped("compute-sanitizer is not installed")
+    for name in ("norm", "pointwise", "embedding", "cross_entropy", "adamw"):
+        day.run(["compute-sanitizer", "--error-exitcode", "9", day.kernels / f"test_gpu_{name}"],
+                env={"CUDA_MODULE_LOADING": "LAZY"})  # fmt: skip
+
+
+@row("profile of a stage", 120, real=True)
+def profiled(day):
+    if not shutil.which("nsys"):
+        raise Skipped("nsys is not installed")
+    day.run(["nsys", "profile", "-f", "true", "-t", "cuda,nvtx", "-o", day.out / "stage", day.programs / "train_llama",
+             "-c", ROOT / "configs/llama65b.yaml", "-o", f"hardware.gpu={day.gpu()}", "-o", "schedule.micro_batch=2",
+             "-o", "train.global_batch=8", "--emulate-stage", "6"])  # fmt: skip
+    day.run(["nsys", "stats", "--force-export=true", "-r", "cuda_gpu_kern_sum", "-f", "csv", day.out / "stage.nsys-rep"])
+
+
+# ---- running and reporting -------------------------------------------------------------------------------------------
+
+
+def run_row(day, entry):
+    """Runs one row unless its result is there. Returns the result."""
+    name, seconds, gpus, real, function = entry
+    path = day.out / "rows" / f"{re.sub('[^a-z0-9]+', '_', name.lower())}.json"
+    path.parent.mkdir(exist_ok=True)
+    if path.exists() and not day.options.again:
+        return json.loads(path.read_text())
+    day.log = path.with_suffix(".log")
+    day.log.write_text("")
+    began = time.monotonic()
+    day.deadline = began + (20 if VIRTUAL else 2) * seconds  # virtual GPUs are slow
+    result = {"row": name, "budget_s": seconds, "state": "ok"}
+    try:
+        if day.gpus < gpus:
+            raise Skipped(f"needs {gpus} GPUs, and {day.gpus} are here")
+        if real and VIRTUAL:
+            raise Skipped("needs a real GPU")
+        result["found"] = function(day) or {}
+    except Skipped as reason:
+        result |= {"state": "skipped", "reason": str(reason)}
+    except (Failed, OSError, KeyError, ValueError, IndexError) as error:
+        result |= {"state": "FAILED", "reason": str(error)}
+    result["seconds"] = round(time.monotonic() - began, 1)
+    path.write_text(json.dumps(result, indent=1))
+    return result
+
+
+def against_plan(result):
+    """Yields (name, measured ms, planned ms, low, high) of the row's runs."""
+    found = result.get("found") or {}
+    for name, run in ([("", found)] if "plan_ms" in found else found.items()):
+        if isinstance(run, dict) and "plan_ms" in run:
+            yield f"{result['row']} {name}".strip(), run
+
+
+def page(results):
+    def table(head, rows):
+        lines = ["<table><tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in head) + "</tr>"]
+        lines += ["<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells) + "</tr>" for cells in rows]
+        return "\n".join([*lines, "</table>"])
+
+    runs = [
+        (name, f"{run['ms']:.1f}", f"{run['plan_ms']:.1f}", f"{run['ms'] / run['plan_ms'] - 1:+.0%}",
+         f"{run['bytes']:,}", f"{run['plan_bytes']:,}")
+        for result in results for name, run in against_plan(result)
+    ]  # fmt: skip
+    states = [(r["row"], r["state"], r["seconds"], r["budget_s"], r.get("reason", "")) for r in results]
+    rest = "\n".join(
+        f"<h3>{html.escape(r['row'])}</h3><pre>{html.escape(json.dumps(r['found'], indent=1))}</pre>"
+        for r in results if r.get("found")
+    )  # fmt: skip
+    return f"""<!doctype html><meta charset="utf-8"><title>First GPU day</title>
+<style>body{{font:15px sans-serif;margin:2em}}td,th{{padding:2px 12px;text-align:left;border-bottom:1px solid #ccc}}</style>
+<h1>First GPU day</h1><h2>Rows</h2>{table(("row", "state", "s", "budget", "reason"), states)}
+<h2>Measured against the plan</h2>{table(("run", "step ms", "planned ms", "", "bytes", "planned bytes"), runs)}
+<h2>Values</h2>{rest}
+"""
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="first_gpu_day", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", default=str(ROOT / "out/first_gpu_day"), metavar="DIR")
+    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs to use; without it all")
+    parser.add_argument("--only", default="", metavar="ROW,...", help="rows whose name contains one of these")
+    parser.add_argument("--again", action="store_true", help="run rows again that are done")
+    parser.add_argument("--launch", default="", metavar="COMMAND", help="starts ranks, as 'srun --mpi=pmix'")
+    parser.add_argument("--tiny", action="store_true", help="small shapes")
+    day = Day(parser.parse_args())
+    if day.gpus == 0:
+        print("first_gpu_day: no GPU found, so nothing was checked; run this where nvidia-smi lists one", file=sys.stderr)
+        return 1
+    wanted = [word for word in day.options.only.split(",") if word]
+    results = []
+    for entry in ROWS:
+        if wanted and not any(word in entry[0] for word in wanted):
+            continue
+        results.append(run_row(day, entry))
+        last = results[-1]
+        print(f"{last['state']:8} {last['seconds']:6.1f} s  {last['row']}  {last.get('reason', '')}".rstrip(), flush=True)
+        (day.out / "first_gpu_day.json").write_text(json.dumps({"rows": results}, indent=1))
+        (day.out / "first_gpu_day.html").write_text(page(results))
+    print(f"results: {day.out}/first_gpu_day.json and first_gpu_day.html")
+    return 1 if any(result["state"] == "FAILED" for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+// Rates of the first GPU, as JSON lines: matrix products of given shapes, and our own kernels against a copy.
+//
+//     bench_gpu SECONDS ROWS:IN:OUT...
+//
+// A product is timed on random operands, since zeros need less power and run faster. "burst" is the fastest of the
+// first launches; "sustained" is the mean over the second half of SECONDS, when the clock has settled at the power
+// limit. "suggested" is cuBLASLt's first suggestion, "chosen" the fastest of its candidates.
+#include "backend/backend.h"
+#include "device/device.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct Bench {
+    Backend *gpu;
+    int64_t rows, in, out; // of the product, or rows x in values of a kernel
+    void *x, *w, *y, *z;
+    float *wide; // fp32: the weight's gradient, or the optimizer's states
+    double seconds;
+} Bench;
+
+typedef void (*Run)(Bench *);
+
+static void *take(Bench *b, int64_t bytes) {
+    Error err = {0};
+    void *memory = b->gpu->allocate(b->gpu, MEMORY_WORKSPACE, bytes, "a benchmark's operand", &err);
+    if (memory == NULL) {
+        fprintf(stderr, "bench_gpu: %s\n", err.text);
+        exit(1);
+    }
+    return memory;
+}
+
+// Returns memory of `count` normal values in bf16; the same block of them is repeated.
+static void *normals(Bench *b, int64_t count) {
+    enum { BLOCK = 1 << 20 };
+    int64_t block = count < BLOCK ? count : BLOCK;
+    char *memory = take(b, count * 2);
+    float *drawn = take(b, block * 4);
+    const NormalRows draw = {.scale = 1.0f, .seed = 1, .stride = (uint64_t)block};
+    b->gpu->draw_normal(b->gpu, drawn, 1, block, &draw);
+    for (int64_t at = 0; at < count; at += block)
+        b->gpu->from_float(b->gpu, memory + at * 2, drawn, count - at < block ? count - at : block);
+    b->gpu->synchronize(b->gpu, &(Error){0});
+    b->gpu->release(b->gpu, MEMORY_WORKSPACE, drawn, block * 4);
+    return memory;
+}
+
+static double launch_seconds(Bench *b, Run run, int times) {
+    Event *begin = b->gpu->event_create(b->gpu), *end = b->gpu->event_create(b->gpu);
+    Error err = {0};
+    b->gpu->event_record(b->gpu, begin, STREAM_COMPUTE);
+    for (int i = 0; i < times; i++) run(b);
+    b->gpu->event_record(b->gpu, end, STREAM_COMPUTE);
+    if (b->gpu->synchronize(b->gpu, &err) != 0) {
+        fprintf(stderr, "bench_gpu: %s\n", err.text);
+        exit(1);
+    }
+    double seconds = (b->gpu->event_seconds(b->gpu, end) - b->gpu->event_seconds(b->gpu, begin)) / times;
+    b->gpu->event_destroy(b->gpu, begin);
+    b->gpu->event_destroy(b->gpu, end);
+    return seconds;
+}
+
+// Returns the seconds of a launch: the fastest of the first, and in *sustained the mean over the second half of the
+// time.
+static double measure(Bench *b, Run run, double *sustained) {
+    enum { TIMES = 10 };
+    double burst = INFINITY, begin, late = 0.0;
+    int count = 0;
+    run(b);
+    begin = clock_seconds();
+    for (int i = 0; i < 2 || clock_seconds() - begin < b->seconds; i++) {
+        double each = launch_seconds(b, run, TIMES);
+        if (i < 3 && each < burst) burst = each;
+        if (i > 0 && clock_seconds() - begin >= b->seconds / 2) late += each, count++;
+    }
+    *sustained = count > 0 ? late / count : burst;
+    return burst;
+}
+
+static void forward(Bench *b) {
+    b->gpu->linear_forward(b->gpu, b->y, NULL, b->x, b->w, NULL, b->rows, b->in, b->out, EPILOGUE_NONE);
+}
+
+static void backward_input(Bench *b) {
+    b->gpu->linear_backward_input(b->gpu, b->z, NULL, b->y, b->w, b->rows, b->in, b->out, EPILOGUE_NONE);
+}
+
+static void backward_weight(Bench *b) {
+    b->gpu->linear_backward_weight(b->gpu, b->wide, NULL, b->y, b->x, b->rows, b->in, b->out);
+}
+
+static void product(Bench *b) {
+    static const struct {
+        const char *name;
+        Run run;
+    } passes[] = {{"forward", forward}, {"input", backward_input}, {"weight", backward_weight}};
+    double flops = 2.0 * (double)b->rows * (double)b->in * (double)b->out, sustained;
+    b->x = normals(b, b->rows * b->in);
+    b->z = normals(b, b->rows * b->in);
+    b->w = normals(b, b->in * b->out);
+    b->y = normals(b, b->rows * b->out);
+    b->wide = take(b, b->in * b->out * 4);
+    for (int i = 0; i < 3; i++) {
+        ProductChoice *choices = NULL;
+        passes[i].run(b);
+        int64_t count = b->gpu->measure_products != NULL ? b->gpu->measure_products(b->gpu, &choices) : 0;
+        if (count > 0) b->gpu->use_products(b->gpu, choices, count);
+        double burst = measure(b, passes[i].run, &sustained);
+        printf("{\"product\":\"%s\",\"rows\":%lld,\"in\":%lld,\"out\":%lld,\"burst_tflops\":%.6g,"
+               "\"sustained_tflops\":%.6g",
+               passes[i].name, (long long)b->rows, (long long)b->in, (long long)b->out, flops / burst / 1e12,
+               flops / sustained / 1e12);
+        if (count > 0)
+            printf(",\"suggested_us\":%.6g,\"chosen_us\":%.6g", choices[0].suggested * 1e6, choices[0].seconds * 1e6);
+        puts("}");
+        free(choices);
+    }
+    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->x, b->rows * b->in * 2);
+    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->z, b->rows * b->in * 2);
+    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->w, b->in * b->out * 2);
+    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->y, b->rows * b->out * 2);
+    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->wide, b->in * b->out * 4);
+}
+
+// --- our own kernels, over rows x in values
+
+static void copy(Bench *b) {
+    b->gpu->copy(b->gpu, STREAM_COMPUTE, b->y, b->x, b->rows * b->in * 2);
+}
+
+static void norm(Bench *b) {
+    b->gpu->rmsnorm_forward(b->gpu, b->y, b->z, b->x, b->x, b->w, b->rows, b->in, 1e-5);
+}
+
+static void norm_backward(Bench *b) {
+    b->gpu->rmsnorm_backward(b->gpu, b->z, b->wide, b->y, b->x, b->w, b->rows, b->in, 1e-5);
+}
+
+static void swiglu(Bench *b) {
+    b->gpu->swiglu_forward(b->gpu, b->y, b->x, b->rows, b->in / 2);
+}
+
+static void swiglu_backward(Bench *b) {
+    b->gpu->swiglu_backward(b->gpu, b->z, b->y, b->x, b->rows, b->in / 2);
+}
+
+static void update(Bench *b) {
+    const int64_t count = b->rows * b->in / 4;
+    const AdamwTensor tensor = {b->x, b->wide, b->wide + count, b->wide + 2 * count, b->wide + 3 * count, count, true};
+    const AdamwStep step = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .gradient_scale = 1.0, .step = 1};
+    b->gpu->adamw(b->gpu, &tensor, 1, &step);
+}
+
+static void kernels(Bench *b) {
+    // Bytes moved for each of the rows x in values.
+    static const struct {
+        const char *name;
+        Run run;
+        double bytes;
+    } all[] = {{"copy", copy, 4},
+               {"rmsnorm", norm, 8},
+               {"rmsnorm backward", norm_backward, 8},
+               {"swiglu", swiglu, 3},
+               {"swiglu backward", swiglu_backward, 5},
+               {"adamw", update, 34 / 4.0}};
+    double sustained, reached = 0.0;
+    b->x = normals(b, b->rows * b->in);
+    b->y = normals(b, b->rows * b->in);
+    b->z = normals(b, b->rows * b->in);
+    b->w = normals(b, b->in);
+    b->wide = take(b, b->rows * b->in * 4);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        measure(b, all[i].run, &sustained);
+        double rate = all[i].bytes * (double)(b->rows * b->in) / sustained / 1e9;
+        if (i == 0) reached = rate;
+        printf("{\"kernel\":\"%s\",\"gb_s\":%.6g,\"of_copy\":%.4g}\n", all[i].name, rate, rate / reached);
+    }
+}
+
+int main(int argc, char **argv) {
+    Error err = {0};
+    char why[256];
+    const CudaLibrary *cuda = cuda_load(why);
+    if (cuda == NULL || cuda->count(why) == 0) {
+        printf("bench_gpu: skipped: %s\n", why);
+        return 0;
+    }
+    Bench b = {.gpu = cuda->backend_create(PRECISION_BF16, 0, &err), .seconds = argc > 1 ? atof(argv[1]) : 0.2};
+    if (b.gpu == NULL) {
+        fprintf(stderr, "bench_gpu: %s\n", err.text);
+        return 1;
+    }
+    for (int i = 2; i < argc; i++) {
+        long long rows, in, out;
+        if (sscanf(argv[i], "%lld:%lld:%lld", &rows, &in, &out) != 3 || rows < 1 || in < 1 || out < 1) {
+            fprintf(stderr, "bench_gpu: %s: is not ROWS:IN:OUT; give three positive integers\n", argv[i]);
+            return 2;
+        }
+        b.rows = rows, b.in = in, b.out = out;
+        product(&b);
+    }
+    if (argc < 3) b.rows = 4096, b.in = 8192;
+    kernels(&b);
+    b.gpu->destroy(b.gpu);
+    return 0;
+}
