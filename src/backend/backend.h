@@ -88,6 +88,9 @@ typedef struct ProductChoice {
     double seconds, suggested;        // that it took, and that the library's first suggestion took
 } ProductChoice;
 
+// Blocks of a collective over tensor ranks on a GPU, each a multiprocessor: products beside it get the others.
+enum { COMPUTE_CTAS = 24 };
+
 struct Backend {
     char device[96];    // "AMD EPYC, 2 threads", "NVIDIA H200"
     int precision;      // Precision

@@ -13,9 +13,6 @@ __BEGIN_DECLS
 const char *cuda_remedy(void);
 
 // --- comm_nccl.cpp
-// Blocks that a collective over tensor ranks may occupy, each a multiprocessor: products beside it get the others.
-enum { COMPUTE_CTAS = 24 };
-
 // Notes work of `flops` that was queued on compute, beside the collectives in flight.
 static inline void cuda_beside(CudaBackend *cuda, double flops) {
     cuda->collective_flops = cuda->collective_flops > flops ? cuda->collective_flops - flops : 0;

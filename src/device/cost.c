@@ -2,6 +2,7 @@
 // that the configuration names, or has the peak of. A profile replaces them if there is one.
 #include "cost.h"
 
+#include "backend/backend.h"
 #include "base/units.h"
 
 #include <math.h>
@@ -41,6 +42,12 @@ static double share_without_row_(const Gpu *gpu) {
     return unknown_.product_share;
 }
 
+// Returns the multiprocessors of a family's largest GPU: A100, H100, B200; H100 if the GPU is not known.
+static int gpu_multiprocessors_(int word) {
+    int capability = gpu_capability(word);
+    return capability == 80 ? 108 : capability == 100 ? 148 : 132;
+}
+
 void cost_of_gpu(Cost *cost, const Config *config, double peak) {
     const HardwareConfig *given = &config->hardware;
     const Gpu *gpu = given->gpu > 0 ? gpu_row(given->gpu) : gpu_by_peak(peak * 1e-12);
@@ -58,6 +65,8 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .network = given->network_gb_s * 1e9,
         .host = given->host_gb_s * 1e9,
         .latency = given->latency_us * 1e-6,
+        .multiprocessors = gpu_multiprocessors_(given->gpu),
+        .persistent = given->gpu == 0 || gpu_capability(given->gpu) >= 90,
         .data_sheet = known == NULL,
         .band = gpu_band(gpu),
     };
@@ -81,6 +90,25 @@ static double misaligned_(int64_t extent) {
 double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_t k) {
     double flops = count * 2 * (double)m * (double)n * (double)k, slower = fmax(misaligned_(n), misaligned_(k));
     return slower * flops * (1 + cost->half / (double)k) / (cost->flops * cost->efficiency) + cost->launch;
+}
+
+// Returns the part of a product's time in which its tiles of 128 x `width` fill the multiprocessors. Narrower tiles load
+// more for each term.
+static double fill_(double count, int64_t m, int64_t n, int width, int multiprocessors) {
+    double tiles = count * ceil((double)m / 128) * ceil((double)n / width);
+    double area = count * (double)m * (double)n / (128.0 * width);
+    return area / (ceil(tiles / multiprocessors) * multiprocessors) * (width / (width + 28.0)) * (284.0 / 256);
+}
+
+// The measured share of the peak is that of products that cuBLASLt has a fitting tile for, with a fill of about 0.9.
+// Products of less than one wave are cut along k.
+double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int multiprocessors) {
+    if (multiprocessors == 0) return 1;
+    double best = 0, fewer = (double)cost->multiprocessors / multiprocessors;
+    if (count * (double)m * (double)n < 128.0 * 256 * multiprocessors) return fewer;
+    for (int width = 64; width <= 256; width += 32)
+        best = fmax(best, fmax(fill_(count, m, n, width, multiprocessors), fill_(count, n, m, width, multiprocessors)));
+    return fewer * fmax(1, 0.9 / best);
 }
 
 double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim, bool backward) {
@@ -127,6 +155,13 @@ double cost_collective(const Cost *cost, CostCollective kind, double bytes, int 
     double seconds = sent_(kind, bytes, ranks) / cost_collective_rate(cost, kind, bytes, ranks);
     if (cost->collectives[0][0] == 0) return seconds + (kind == COST_ALL_REDUCE ? 2 : 1) * cost->latency;
     return fmax(seconds, cost->latency);
+}
+
+double cost_beside(const Cost *cost, double collective, double product, double other) {
+    double kept = cost->multiprocessors > 0 ? COMPUTE_CTAS / (double)cost->multiprocessors : 0;
+    double longer = cost->persistent ? product * kept / (1 - kept) : 0;
+    double rest = collective - (cost->persistent ? fmin(collective, product + longer) : 0);
+    return fmax(collective - product - other, fmin(collective, longer) + rest * kept);
 }
 
 double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, double rate) {

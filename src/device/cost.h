@@ -30,9 +30,11 @@ typedef struct Cost {
     FlashRate flash_forward, flash_backward;
     double memory_rate;
     double pair, tensor, network, host;
-    double latency;  // seconds
-    bool data_sheet; // nothing was measured of this GPU
-    GpuBand band;    // of published runs; runs 0: a CPU
+    double latency;      // seconds
+    int multiprocessors; // 0: a CPU
+    bool persistent;     // kernels of products keep their multiprocessors to the end
+    bool data_sheet;     // nothing was measured of this GPU
+    GpuBand band;        // of published runs; runs 0: a CPU
     // Measured bus bandwidths of collectives in a node (gpu_kernels.c); all 0 if there are none. By value, since
     // processes share a Cost.
     uint16_t collectives[GPU_COLLECTIVES][GPU_SIZES];
@@ -50,6 +52,10 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak);
 // Returns the seconds of `count` products of m x n x k, one after another. flops must be known.
 double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_t k);
 
+// Returns how many times as long as cost_product says products take on some of the multiprocessors: these are fewer, and
+// the last tiles may leave most of them idle.
+double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int multiprocessors);
+
 // Returns the seconds of causal attention of `heads` heads in all, over sequences of `seq` positions. flops must be
 // known.
 double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim, bool backward);
@@ -62,6 +68,11 @@ double cost_collective(const Cost *cost, CostCollective kind, double bytes, int 
 
 // Returns the bytes/s that one rank then sends.
 double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes, int ranks);
+
+// Returns the seconds that a collective over tensor ranks adds to a product and other kernels after it, which start with
+// it. It keeps COMPUTE_CTAS multiprocessors. A persistent product is made for the others, or runs after the collective
+// where that takes less; other kernels run on the others meanwhile.
+double cost_beside(const Cost *cost, double collective, double product, double other);
 
 // Returns the seconds of a collective whose rings leave each node once, at `rate` bytes/s, if all ranks are ready.
 double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, double rate);

@@ -143,11 +143,13 @@ static void flash_attention_(const Work *work, PartTime *time) {
 // Returns the seconds of a product over all rows, cut into chunks of them.
 static double in_chunks_(const Work *work, int chunks, int64_t n, int64_t k) {
     const Shape *s = work->shape;
+    const Cost *cost = &work->hardware->cost;
     int64_t blocks = s->sequence ? s->tensor_ranks : 1;
     double seconds = 0;
     for (int c = 0; c < chunks; c++) {
         int64_t rows = s->shard_rows * (c + 1) / chunks - s->shard_rows * c / chunks;
-        seconds += product_(work, 1, rows * blocks, n, k);
+        double longer = chunks > 1 ? cost_waves(cost, 1, rows * blocks, n, cost->multiprocessors) : 1;
+        seconds += longer * product_(work, 1, rows * blocks, n, k);
     }
     return seconds;
 }
@@ -267,11 +269,11 @@ static double collective_(const Hardware *hardware, const Config *config, const 
            2;
 }
 
-// Returns what a collective adds to a step if work of `beside` seconds runs meanwhile.
-static double exposed_(const Work *work, double collective, double beside) {
+// Returns what a collective adds to a step if a product, and other work after it, run meanwhile.
+static double exposed_(const Work *work, double collective, double product, double other) {
     if (!work->shape->overlap) return collective;
     if (work->hardware->cost.flops == 0) return 0; // the time of the products is unknown, and they take longer
-    return collective > beside ? collective - beside : 0;
+    return cost_beside(&work->hardware->cost, collective, product, other);
 }
 
 // The products of a layer whose weight gradients run beside collectives, and the attention's backward.
@@ -293,8 +295,7 @@ static Beside beside_(const Work *work) {
 // Returns what the gathers before a product in chunks, or the sums after it, add to a step: of n that each take `one`
 // seconds beside products of `product` seconds, the first gather or the last sum has none beside it.
 static double exposed_chunks_(const Work *work, double one, double product) {
-    double longer = work->hardware->cost.flops > 0 && one > product ? one - product : 0;
-    return one + (work->shape->chunks - 1) * longer;
+    return one + (work->shape->chunks - 1) * exposed_(work, one, product, 0);
 }
 
 // Returns what the four collectives of a forward, or its two all-reduces, add to a step.
@@ -322,20 +323,16 @@ static void layer_collectives_(const Work *work, double one, PartTime *layer) {
     layer->tensor_forward = exposed_forward_(work, one);
     layer->tensor_input = 4 * one;
     if (work->shape->pointwise)
-        layer->tensor_input = gathers + exposed_(work, sum, b.down) + exposed_(work, sum, b.out);
+        layer->tensor_input = gathers + exposed_(work, sum, b.down, 0) + exposed_(work, sum, b.out, 0);
     layer->tensor_weight = 0;
     if (!work->shape->sequence) {
-        layer->tensor_backward = exposed_(work, 2 * one, b.down + b.up) + exposed_(work, 2 * one, b.out + b.qkv);
+        layer->tensor_backward = exposed_(work, 2 * one, b.down + b.up, 0) + exposed_(work, 2 * one, b.out + b.qkv, 0);
         return;
     }
-    double mlp = exposed_(work, one, b.down) + exposed_(work, one, b.down) + exposed_(work, one, b.up);
-    double attention =
-        exposed_(work, one, b.out + b.attention) + exposed_(work, one, b.out) + exposed_(work, one, b.qkv);
-    layer->tensor_backward = mlp + attention;
-    layer->tensor_weight = gathers;
-    if (work->shape->pointwise) return;
-    layer->tensor_weight = exposed_(work, one, b.down) + exposed_(work, one, b.up) + exposed_(work, one, b.out) +
-                           exposed_(work, one, b.qkv);
+    double down = exposed_(work, one, b.down, 0), out = exposed_(work, one, b.out, 0);
+    double products = down + exposed_(work, one, b.up, 0) + out + exposed_(work, one, b.qkv, 0);
+    layer->tensor_backward = products + down + exposed_(work, one, b.out, b.attention);
+    layer->tensor_weight = work->shape->pointwise ? gathers : products;
 }
 
 void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *s) {
@@ -345,7 +342,7 @@ void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Co
     layer_collectives_(&work, one, &times->layer);
     times->embedding.tensor_forward = (s->sequence ? 1 : 2) * one;
     times->embedding.tensor_backward = times->embedding.tensor_input = s->sequence ? one : 0;
-    times->head.tensor_forward = s->sequence ? one + exposed_(&work, one, head) : exposed_(&work, 2 * one, head);
+    times->head.tensor_forward = s->sequence ? one + exposed_(&work, one, head, 0) : exposed_(&work, 2 * one, head, 0);
     times->head.tensor_backward = 0;
 }
 

@@ -9,10 +9,9 @@
 // until the first thing that it asked for is there. Time moves when all hosts sleep, to the next such moment, so that
 // no host ever hears of something before all that happened earlier.
 //
-// A stream is a line of steps, each with the time at which the host queued it. A step begins when the one before it has
-// ended and it was queued; what it takes is known as soon as everything that it waits for is known, so a line may be
-// far ahead of the hosts' time. The exception is a node's network, which all that leaves the node shares: its flows
-// begin and end in the order of time, each with an equal part of the rate.
+// A stream is a line of steps, as the host queued them. A step begins when the one before it has ended. Kernels share the
+// multiprocessors of their device, and what leaves a node shares its network, with an equal part of the rate for each
+// flow: so both begin and end in the order of time, before the next host wakes (lines.cc).
 //
 // If all hosts sleep and nothing will come, the job is deadlocked; every rank then says what it waits for.
 #include "timeline.h"
@@ -79,12 +78,16 @@ double known_time(int process, const Watch &watch) {
         return letter == nullptr ? NEVER : letter->arrives;
     case WATCH_GATHERING:
         return ends_at(find_gathering(watch.channel, watch.number));
+    case WATCH_ROOM:
+        return has_room(&t->lines[process][watch.index]) ? t->now : NEVER;
     case WATCH_BELL:
         return job()->bell != (uint32_t)watch.number ? t->now : NEVER;
     default:
         return NEVER;
     }
 }
+
+} // namespace
 
 void watch(WatchKind kind, int index, uint64_t channel, uint64_t number) {
     Host *host = &timeline()->hosts[here.process];
@@ -95,6 +98,8 @@ void watch(WatchKind kind, int index, uint64_t channel, uint64_t number) {
     if (host->watches == WATCHES) defect("the host waits for more than %d things at once", WATCHES);
     host->watch[host->watches++] = {kind, index, channel, number};
 }
+
+namespace {
 
 void futex_wake(uint32_t *word) {
     __atomic_add_fetch(word, 1, __ATOMIC_SEQ_CST);
@@ -113,6 +118,20 @@ bool waits_for_mpi(const Host &host) {
     return false;
 }
 
+// Moves devices and networks on to `time`, or to the first thing that a sleeping host may be waiting for: then true.
+bool move_until(double time) {
+    Timeline *t = timeline();
+    for (t->news = false; !t->news;) {
+        double network = network_next(), device = devices_next(), next = std::min(network, device);
+        if (next == NEVER || next > time) return false;
+        if (network <= device)
+            network_move(network);
+        else
+            devices_move(device);
+    }
+    return true;
+}
+
 // All hosts sleep: time goes on to the next thing that one of them waits for.
 void advance() {
     Timeline *t = timeline();
@@ -129,11 +148,7 @@ void advance() {
             for (int i = 0; i < host.watches; i++) times[p] = std::min(times[p], known_time(p, host.watch[i]));
             next = std::min(next, times[p]);
         }
-        double network = network_next();
-        if (network < next) {
-            network_move(network);
-            continue;
-        }
+        if (move_until(next)) continue;
         if (next == NEVER) {
             if (!mpi && any) t->deadlocked = true;
             for (Host &host : t->hosts)
@@ -157,6 +172,8 @@ void advance() {
     _exit(1);
 }
 
+} // namespace
+
 // Sleeps until what the host watches is there. With the lock held.
 void sleep_host(bool physical) {
     Timeline *t = timeline();
@@ -177,6 +194,8 @@ void sleep_host(bool physical) {
     progressed();
 }
 
+namespace {
+
 void leave_timeline() {
     if (here.timeline == nullptr) return;
     ClockLock lock;
@@ -191,7 +210,8 @@ void leave_timeline() {
 void make_timeline(Timeline *t) {
     make_lock(&t->lock);
     t->awake = processes();
-    t->now = t->network_time = real_seconds();
+    t->now = t->moment = t->network_time = real_seconds();
+    std::fill_n(t->next, (int)PROCESSES, NEVER);
     t->made = true;
 }
 

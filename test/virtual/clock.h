@@ -30,6 +30,8 @@ struct Encounter {
     int type;
     int64_t bytes; // of the message; of all ranks' parts of a collective together
     int rounds;    // 2: an all-reduce
+    int blocks;    // of its kernel, each a multiprocessor
+    int cluster;   // blocks that need room in one GPC
     CostCollective collective;
     bool same(const Encounter &other) const {
         return comm == other.comm && sequence == other.sequence && source == other.source && target == other.target;
@@ -39,13 +41,12 @@ struct Encounter {
 // What a stream is given, in the order of the calls. `line` is the stream's context.
 void line_open(int line);
 void line_close(int line);
-void line_work(int line, double seconds);
+void line_work(int line, const Op &op);
 void line_record(int line, int mark);
 void line_wait(int line, int mark);
 void line_meet(int line, const Encounter &encounter);
 void stream_meet(cudaStream_t stream, const Encounter &encounter); // device.cc
-double beside_collectives(cudaStream_t stream, double seconds, int multiprocessors);
-bool line_idle(int line); // as mark_passed, of all that the stream was given
+bool line_idle(int line);                                          // as mark_passed, of all that the stream was given
 
 // Lets the host wait, in virtual time, until `done`: what other hosts do is looked at when they ring.
 void clock_wait(const std::function<bool()> &done, const std::string &what);

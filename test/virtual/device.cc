@@ -32,7 +32,6 @@ struct VirtualStream {
     void *fiber; // fibers.cc
     virtual_gpu::Clock clock;
     std::deque<virtual_gpu::Op> ops;
-    double collectives; // seconds of those that no stream has waited for, in a dry run
     // Calls so far that wait or communicate; where the latest collective lies among them, and whether it has to start
     // before products of the stream that it waited for; how many calls of other streams this one has waited for.
     int64_t calls, collective;
@@ -234,25 +233,7 @@ const char *stream_name(int context) {
 }
 
 void stream_meet(cudaStream_t stream, const Encounter &encounter) {
-    const Cost &cost = dry_figures().cost;
-    bool message = encounter.target >= 0;
     line_meet(stream->context % CONTEXTS, encounter);
-    if (!message)
-        stream->collectives += cost_collective(&cost, encounter.collective, (double)encounter.bytes, encounter.size);
-}
-
-// Returns what a product takes beside collectives, whose kernels keep their multiprocessors. A product whose kernel was
-// made for the others takes as much longer as they are fewer. One made for all waits at its end until the collectives
-// have ended, but not for longer than it took itself: then its first blocks have made room. A GPU should lose less:
-// blocks may be spread as multiprocessors become free, and a clock that power limits rises if fewer work.
-double beside_collectives(cudaStream_t stream, double seconds, int multiprocessors) {
-    if (!options().held) return seconds;
-    double beside = 0;
-    for (const VirtualStream *other : device().streams) beside += other == stream ? 0 : other->collectives;
-    double takes = multiprocessors > 0 ? seconds * dry_figures().multiprocessors / multiprocessors
-                                       : seconds + std::min(seconds, beside);
-    for (VirtualStream *other : device().streams) other->collectives = std::max(0.0, other->collectives - takes);
-    return takes;
 }
 
 void enqueue(cudaStream_t stream, Op op) {
@@ -261,7 +242,7 @@ void enqueue(cudaStream_t stream, Op op) {
     if (std::find(d.streams.begin(), d.streams.end(), stream) == d.streams.end())
         defect("%s is queued on a stream that does not exist (the default stream is not used here)", op.what.c_str());
     if (d.error != cudaSuccess) return;
-    if (dry()) return line_work(stream->context % CONTEXTS, op.seconds);
+    if (dry()) return lock.unlock(), line_work(stream->context % CONTEXTS, op);
     int host = process() * CONTEXTS + HOST;
     op.queued = d.host;
     edge_release(op.call.get());
@@ -533,8 +514,6 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     note_wait(stream, event->stream, event->calls);
     if (dry()) {
         if (event->mark >= 0) line_wait(stream->context % CONTEXTS, event->mark);
-        for (VirtualStream *other : device().streams)
-            if (other == event->stream) other->collectives = 0;
         return answer(cudaSuccess);
     }
     std::shared_ptr<Record> record;

@@ -54,12 +54,10 @@ static void choose_gpu_(const Config *config) {
         .on = true,
         .memory_bytes = ((int64_t)gpu->memory_gib << 30) - H100_BYTES_LESS,
         .capability = capability,
-        .multiprocessors = capability == 80   ? 108
-                           : capability == 90 ? 132
-                                              : 148,
     };
     snprintf(virtual_dry.gpu, sizeof virtual_dry.gpu, "NVIDIA %s", gpu->name);
     cost_of_gpu(&virtual_dry.cost, config, peak * 1e12);
+    virtual_dry.multiprocessors = virtual_dry.cost.multiprocessors;
 }
 
 #ifdef HAVE_MPI

@@ -61,7 +61,6 @@ Options read_options() {
     o.fault = word("VIRTUAL_FAULT", "");
     o.late_ranks = " " + word("VIRTUAL_LATE", "") + " ";
     o.rounds = number("VIRTUAL_ROUND", 0) != 0;
-    o.held = number("VIRTUAL_HELD", 0) != 0;
     o.taken = number("VIRTUAL_TAKEN_MIB", 0) << 20;
     o.late = word("VIRTUAL_PAGEABLE", "") == "late";
     o.mig = number("VIRTUAL_MIG", 0) != 0;

@@ -105,54 +105,220 @@ void take_leave(int number) {
     if (++m->left == members_of(m->encounter)) m->state = MEETING_FREE;
 }
 
-// Takes the first step of a line. False: what it waits for is not known yet.
-bool take_step(int process, int number, Work &work) {
+// --- the multiprocessors of a device
+//
+// A kernel that is ready asks for multiprocessors in the order in which kernels become ready. Persistent kernels and
+// NCCL's own them until they end, so one that is ready a moment later may have to wait. NCCL's start with all their
+// blocks. Of a product some blocks may start; each later one has a whole share of the product before it, and takes as
+// long as the first ones. Where blocks end, those of a kernel that has begun come first.
+
+// Seconds from an event to what waits for it in another stream: longer than to the next kernel of the same stream.
+constexpr double HOP = 1e-7;
+// GPCs of a device. The blocks of a cluster share one (CUDA C++ Programming Guide, "Thread Block Clusters").
+enum { GPCS = 8 };
+
+int multiprocessors() {
+    return dry_figures().multiprocessors;
+}
+
+const Step &head(const Line *line) {
+    return line->steps[line->first % STEPS];
+}
+
+bool pending(const Line *line) {
+    return line->first != line->last;
+}
+
+// How fast a kernel works that shares: on what others leave, in parts of the device.
+double rate(int process) {
+    return std::max(1.0, (double)multiprocessors() - timeline()->held[process]) / multiprocessors();
+}
+
+bool shares(const Line *line) {
+    return line->on && head(line).kind == STEP_WORK && head(line).sharing == SHARING_SPREAD;
+}
+
+void hold(int process, int blocks) {
+    Timeline *t = timeline();
+    for (Line &line : t->lines[process])
+        if (shares(&line)) line.left -= (t->moment - line.since) * rate(process), line.since = t->moment;
+    t->held[process] += blocks;
+}
+
+// Multiprocessors that a kernel can have now; for a cluster those of the GPCs that have room for one.
+int room_for(int process, const Step &step) {
+    int free = multiprocessors() - timeline()->held[process], cluster = step.encounter.cluster;
+    return step.kind != STEP_MEET || cluster <= 1 ? free : free / GPCS / cluster * cluster * GPCS;
+}
+
+void add_batch(Line *line, int blocks, double ends) {
+    if (line->batches == BATCHES) blocks += line->batch[--line->batches].blocks;
+    line->batch[line->batches++] = {blocks, ends};
+}
+
+// Gives a kernel that is on the device what it can have.
+void take_room(int process, int number, Work &work) {
     Line *line = &timeline()->lines[process][number];
-    const Step &step = line->steps[line->first % STEPS];
-    double start = std::max(line->time, step.queued);
+    const Step &step = head(line);
+    int blocks = std::min(line->late, room_for(process, step));
+    if (blocks <= 0) return;
+    hold(process, blocks);
+    line->late -= blocks;
+    if (step.kind == STEP_WORK) return add_batch(line, blocks, timeline()->moment + step.seconds);
+    if (line->late == 0) line->meeting = 1 + arrive(process, number, step.encounter, timeline()->moment, work);
+}
+
+// Whether a has multiprocessors before b.
+bool before(const Line *a, const Line *b) {
+    if ((a->batches > 0) != (b->batches > 0)) return a->batches > 0;
+    return a->time < b->time;
+}
+
+void share_room(int process, Work &work) {
+    std::vector<int> waiting;
+    Line *lines = timeline()->lines[process];
+    for (int i = 0; i < CONTEXTS; i++)
+        if (lines[i].on && lines[i].late > 0) waiting.push_back(i);
+    std::stable_sort(waiting.begin(), waiting.end(), [=](int a, int b) { return before(&lines[a], &lines[b]); });
+    for (int i : waiting) take_room(process, i, work);
+}
+
+void launch(int process, Line *line, const Step &step, Work &work) {
+    double moment = timeline()->moment;
+    line->on = true, line->late = line->batches = 0;
+    line->left = step.seconds, line->since = moment, line->time = moment;
+    if (step.kind == STEP_MEET || step.sharing == SHARING_OWNS) {
+        line->late = step.blocks;
+        share_room(process, work);
+    } else if (step.sharing == SHARING_NONE) {
+        add_batch(line, 0, moment + step.seconds);
+    }
+}
+
+// When the head of a line ends, or some of its blocks; NEVER: not known.
+double ends_at(int process, const Line *line) {
+    if (head(line).kind == STEP_MEET) {
+        const Meeting *m = line->meeting == 0 ? nullptr : &timeline()->meetings[line->meeting - 1];
+        return m == nullptr || m->state != MEETING_ENDS ? NEVER : m->end;
+    }
+    if (shares(line)) return line->since + line->left / rate(process);
+    double first = NEVER;
+    for (int i = 0; i < line->batches; i++) first = std::min(first, line->batch[i].ends);
+    return first;
+}
+
+// Whether the head, which is on the device, has ended. Gives back what its ended blocks held.
+bool has_ended(int process, Line *line, Work &work) {
+    double moment = timeline()->moment;
+    int freed = 0;
+    if (ends_at(process, line) > moment) return false;
+    if (head(line).kind == STEP_MEET) {
+        freed = head(line).blocks;
+        take_leave(line->meeting - 1);
+        line->meeting = 0;
+    }
+    int kept = 0;
+    for (int i = 0; i < line->batches; i++)
+        if (line->batch[i].ends <= moment)
+            freed += line->batch[i].blocks;
+        else
+            line->batch[kept++] = line->batch[i];
+    line->batches = kept;
+    bool ended = line->batches == 0 && line->late == 0;
+    if (ended) line->on = false;
+    hold(process, -freed);
+    share_room(process, work);
+    return ended;
+}
+
+// A host that sleeps may be waiting for this.
+void tell_host(int process, WatchKind kind, int index) {
+    const Host &host = timeline()->hosts[process];
+    for (int i = 0; i < host.watches; i++)
+        if (host.watch[i].kind == kind && host.watch[i].index == index) timeline()->news = true;
+}
+
+// Takes the first step of a line. False: it has not come to that yet.
+bool take_step(int process, int number, Work &work) {
+    Timeline *t = timeline();
+    Line *line = &t->lines[process][number];
+    const Step &step = head(line);
     Mark *mark = step.mark < 0 ? nullptr : mark_of(process, step.mark);
+    if (line->time > t->moment) return false;
     switch (step.kind) {
-    case STEP_WORK:
-        line->time = start + step.seconds;
-        break;
     case STEP_RECORD:
-        line->time = mark->time = start;
+        mark->time = t->moment;
         mark->passed = true;
-        let_go(process, step.mark);
+        tell_host(process, WATCH_MARK, step.mark);
         for (int other = 0; other < CONTEXTS; other++)
-            if (timeline()->lines[process][other].first != timeline()->lines[process][other].last)
-                work.push_back({process, other});
+            if (pending(&t->lines[process][other])) work.push_back({process, other});
+        let_go(process, step.mark);
+        line->time = t->moment;
         break;
     case STEP_WAIT:
         if (!mark->passed) return false;
-        line->time = std::max(start, mark->time);
+        line->time = std::max(t->moment, mark->time + HOP);
         let_go(process, step.mark);
         break;
+    case STEP_WORK:
     case STEP_MEET:
-        if (line->meeting == 0) line->meeting = 1 + arrive(process, number, step.encounter, start, work);
-        if (timeline()->meetings[line->meeting - 1].state != MEETING_ENDS) return false;
-        line->time = timeline()->meetings[line->meeting - 1].end;
-        take_leave(line->meeting - 1);
-        line->meeting = 0;
+        if (!line->on) launch(process, line, step, work);
+        if (!has_ended(process, line, work)) return false;
+        line->time = t->moment;
         break;
     }
     line->first++;
+    if (!pending(line)) tell_host(process, WATCH_LINE, number);
+    if (has_room(line)) tell_host(process, WATCH_ROOM, number);
     return true;
+}
+
+double next_of(int process) {
+    Timeline *t = timeline();
+    double next = NEVER;
+    for (const Line &line : t->lines[process]) {
+        if (!pending(&line)) continue;
+        if (line.on) next = std::min(next, ends_at(process, &line));
+        if (!line.on && line.time > t->moment) next = std::min(next, line.time);
+    }
+    return next;
 }
 
 } // namespace
 
 double idle_from(const Line *line) {
-    return line->first == line->last ? line->time : NEVER;
+    return pending(line) ? NEVER : line->time;
+}
+
+bool has_room(const Line *line) {
+    return line->last - line->first < LAUNCHES;
 }
 
 void run_lines(Work work) {
+    uint64_t changed = 0;
     while (!work.empty()) {
         auto [process, number] = work.back();
         work.pop_back();
+        changed |= 1ull << process;
         const Line *line = &timeline()->lines[process][number];
-        while (line->first != line->last && take_step(process, number, work)) continue;
+        while (pending(line) && take_step(process, number, work)) continue;
     }
+    for (int p = 0; p < PROCESSES; p++)
+        if (changed >> p & 1) timeline()->next[p] = next_of(p);
+}
+
+double devices_next() {
+    return *std::min_element(timeline()->next, timeline()->next + PROCESSES);
+}
+
+void devices_move(double time) {
+    Timeline *t = timeline();
+    Work work;
+    t->moment = std::max(t->moment, time);
+    for (int p = 0; p < PROCESSES; p++)
+        for (int i = 0; t->next[p] <= t->moment && i < CONTEXTS; i++)
+            if (pending(&t->lines[p][i])) work.push_back({p, i});
+    run_lines(work);
 }
 
 // --- the network of each node
@@ -182,6 +348,7 @@ void network_move(double time) {
     for (const Flow &flow : t->flows)
         if (flow.used && flow.under_way) under_way[flow.node]++;
     t->network_time = std::max(time, t->network_time);
+    t->moment = std::max(time, t->moment);
     Work work;
     for (Flow &flow : t->flows) {
         if (!flow.used) continue;
@@ -220,11 +387,21 @@ void tell_lines(std::string &all) {
 
 // --- what streams are given
 
-static void give(int line, Step step) {
+// "Launches ... block if the number of launches in progress is at its limit", about a thousand (CUDA C++ Programming
+// Guide, "Asynchronous Concurrent Execution").
+static void wait_for_room(int line) {
+    while (!has_room(&timeline()->lines[here.process][line])) {
+        here.what = text("room for another launch on %s", stream_name(line));
+        watch(WATCH_ROOM, line, 0, 0);
+        sleep_host(false);
+    }
+}
+
+static void give(int line, const Step &step) {
     ClockLock lock;
     Line *l = &timeline()->lines[here.process][line];
-    step.queued = timeline()->now;
-    if (l->last - l->first == STEPS) defect("more than %d operations wait on %s", STEPS, stream_name(line));
+    wait_for_room(line);
+    timeline()->moment = std::max(timeline()->moment, timeline()->now);
     l->steps[l->last++ % STEPS] = step;
     run_lines({{here.process, line}});
     here.rounds = 0;
@@ -268,22 +445,22 @@ void line_close(int line) {
     timeline()->lines[here.process][line].used = false;
 }
 
-void line_work(int line, double seconds) {
-    give(line, {STEP_WORK, -1, 0, seconds, {}});
+void line_work(int line, const Op &op) {
+    give(line, {STEP_WORK, -1, op.seconds, op.sharing, op.multiprocessors, {}});
 }
 
 void line_record(int line, int mark) {
     mark_hold(mark);
-    give(line, {STEP_RECORD, mark, 0, 0, {}});
+    give(line, {STEP_RECORD, mark, 0, SHARING_NONE, 0, {}});
 }
 
 void line_wait(int line, int mark) {
     mark_hold(mark);
-    give(line, {STEP_WAIT, mark, 0, 0, {}});
+    give(line, {STEP_WAIT, mark, 0, SHARING_NONE, 0, {}});
 }
 
 void line_meet(int line, const Encounter &encounter) {
-    give(line, {STEP_MEET, -1, 0, 0, encounter});
+    give(line, {STEP_MEET, -1, 0, SHARING_NONE, encounter.blocks, encounter});
 }
 
 } // namespace virtual_gpu

@@ -239,6 +239,20 @@ bool splits(int64_t m, int64_t n, int64_t k, const VirtualPreference *preference
     return (preference->reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0 && k >= 16 * std::max(m, n);
 }
 
+// From Hopper on kernels of products are persistent: each block computes tiles until none are left. Ampere's have a
+// block for each tile.
+void take_time(Op *op, const Call &call) {
+    enum { FIRST_PERSISTENT = 90 };
+    const Cost *cost = &dry_figures().cost;
+    bool shared = call.c.batch > 1 && call.a.stride == 0; // then they fill the device like one of all their columns
+    int64_t count = shared ? 1 : call.c.batch, columns = shared ? call.n * call.c.batch : call.n;
+    int all = dry_figures().multiprocessors, target = call.product.multiprocessors;
+    op->sharing = dry_figures().capability >= FIRST_PERSISTENT ? SHARING_OWNS : SHARING_SPREAD;
+    op->multiprocessors = op->sharing == SHARING_OWNS && target > 0 ? target : all;
+    op->seconds = cost_product(cost, (double)count, call.m, columns, call.k) * TAKES[call.algorithm] *
+                  cost_waves(cost, (double)count, call.m, columns, op->multiprocessors);
+}
+
 // What every rank has to compute in one way.
 std::string signature(const VirtualProduct &p, const VirtualLayout &a, const VirtualLayout &b, const VirtualLayout &c,
                       const uint64_t *algorithm) {
@@ -452,19 +466,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     Op op;
     op.what = text("a product of %lld x %lld x %lld", (long long)call.m, (long long)call.n, (long long)call.k);
     check_order(stream, op.what);
-    if (product->multiprocessors > 0 && clusters_used())
+    if (!dry() && product->multiprocessors > 0 && clusters_used()) // the clock of a dry run shows what it costs
         defect("%s leaves %d multiprocessors, about %d in each GPC, and NCCL's kernels come in clusters of 4 blocks",
                op.what.c_str(), (int)MULTIPROCESSORS - product->multiprocessors,
                ((int)MULTIPROCESSORS - product->multiprocessors) / 8);
     ran[signature(*product, *a_layout, *b_layout, *c_layout, chosen)] = {chosen[1], op.what};
     if (dry()) {
         declare(host_access(op.what.c_str()), call);
-        // Products that share an operand fill the device like one of all their columns.
-        bool shared = call.c.batch > 1 && call.a.stride == 0;
-        op.seconds = shared ? cost_product(&dry_figures().cost, 1, call.m, call.n * call.c.batch, call.k)
-                            : cost_product(&dry_figures().cost, (double)call.c.batch, call.m, call.n, call.k);
-        op.seconds *= TAKES[chosen[1]];
-        op.seconds = beside_collectives(stream, op.seconds, product->multiprocessors);
+        take_time(&op, call);
     }
     op.flat = std::make_shared<bool>(false);
     op.step = [call, workspace, flat = op.flat](const Access &access) {

@@ -29,6 +29,7 @@
 #include "virtual.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <nccl.h>
 #include <unistd.h>
@@ -348,6 +349,7 @@ Encounter encounter(const Part &p) {
     e.size = p.comm->size, e.sequence = p.sequence, e.count = p.count, e.type = p.type;
     e.bytes = p.count * width(p.type) * (p.kind == KIND_ALL_GATHER || p.kind == KIND_REDUCE_SCATTER ? e.size : 1);
     e.rounds = p.kind == KIND_ALL_REDUCE ? 2 : 1;
+    e.blocks = p.comm->blocks, e.cluster = p.comm->cluster;
     e.collective = p.kind == KIND_ALL_REDUCE       ? COST_ALL_REDUCE
                    : p.kind == KIND_REDUCE_SCATTER ? COST_REDUCE_SCATTER
                                                    : COST_ALL_GATHER;
@@ -405,6 +407,15 @@ Part collective_part(VirtualComm *comm, Kind kind, const void *in, void *out, si
 int64_t &blocks_in_use() {
     static int64_t blocks = 0;
     return blocks;
+}
+
+// Blocks of a cluster. The environment has precedence over the configuration (init.cc: envConfigOverride).
+int cluster_size(const ncclConfig_t *config) {
+    enum { DEFAULT = 4, FIRST_WITH_CLUSTERS = 90 };
+    const char *asked = getenv("NCCL_CGA_CLUSTER_SIZE");
+    if (dry() && dry_figures().capability < FIRST_WITH_CLUSTERS) return 1;
+    if (asked != nullptr) return atoi(asked);
+    return config != nullptr && config->cgaClusterSize != NCCL_CONFIG_UNDEF_INT ? config->cgaClusterSize : DEFAULT;
 }
 
 int join_communicator(const ncclUniqueId &id, int size, int rank) {
@@ -530,7 +541,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     VirtualComm *comm = new VirtualComm();
     comm->rank = rank, comm->size = size;
     comm->blocks = config != nullptr && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : (int)GROUP_BLOCKS;
-    comm->cluster = config != nullptr && config->cgaClusterSize != NCCL_CONFIG_UNDEF_INT ? config->cgaClusterSize : 4;
+    comm->cluster = cluster_size(config);
     if ((blocks_in_use() += comm->blocks) > SMALLEST_GPU)
         defect(
             "ncclCommInitRank: the communicators of this rank have kernels of %lld blocks in all, of which %d fit at "

@@ -228,6 +228,7 @@ error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<int64_t, void *>
               true);
     Op op;
     op.what = options.backward ? "the backward of an attention" : "an attention";
+    op.sharing = SHARING_SPREAD;
     if (dry())
         op.seconds =
             cost_flash(&dry_figures().cost, (double)(in.q.batch * in.q.heads), in.q.seq, in.q.dim, options.backward);

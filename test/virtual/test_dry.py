@@ -1,8 +1,7 @@
 """Dry runs on the virtual GPU (docs/virtual.md): every call, stream, event and message of a run is real, nothing is
-computed, and time is a clock's. The plan is the other road to the same figures: bytes have to be equal, times within 1
+computed, and time is a clock's. The plan is the other road to the same figures: bytes have to be equal, times within 2
 percent."""
 
-import itertools
 import json
 import re
 import subprocess
@@ -14,7 +13,7 @@ import virtual_runs
 FOLDER = trainer_runs.ROOT / "test" / "virtual"
 VIRTUAL = trainer_runs.ROOT / "build" / "virtual"
 CONFIGS = {"llama": "llama65b", "gpt": "gpt3_96b"}
-WITHIN = 0.01
+WITHIN = 0.02
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +56,9 @@ def agrees(family, tokens, folder, *overrides, nodes=1):
     assert [stage["peak_bytes"] for stage in step["stages"]] == [stage["peak_bytes"] for stage in plan["stages"]]
     assert step["loss"] is None and step["grad_norm"] is None
     assert step["step_ms"] == pytest.approx(plan["step_ms"], rel=WITHIN)
-    assert step["bubble"] == pytest.approx(plan["bubble"], abs=WITHIN * plan["bubble"] + 0.002)
+    assert step["bubble"] == pytest.approx(plan["bubble"], abs=WITHIN * plan["bubble"] + 0.005)
     exposed, wanted = step["transfer_exposed_ms"], plan["transfer_exposed_ms"]
-    assert exposed == pytest.approx(wanted, abs=WITHIN * wanted + 0.001 * plan["step_ms"])
+    assert exposed == pytest.approx(wanted, abs=WITHIN * wanted + 0.005 * plan["step_ms"])
     return step
 
 
@@ -97,8 +96,6 @@ def test_the_clock_and_the_plan_agree_about_a_few_gpus(tmp_path, tokens, case):
     assert step["transfer_exposed_ms"] > 1 or "schedule.bpipe=on" not in overrides or nodes == 1
 
 
-HELD = ("model.layers=4", "parallel.pipeline=1", "parallel.tensor=4", "train.global_batch=4")
-
 # 32 GPUs in four nodes, 16 microbatches.
 FULL = {
     "LLaMA 65B": ("llama", "train.global_batch=16"),
@@ -128,18 +125,29 @@ def test_the_clock_shows_that_the_quickest_kernels_were_chosen(tmp_path, tokens)
     assert 1.015 < suggested / chosen < 1.03
 
 
+H100 = ("hardware.gpu=h100", "parallel.tensor=4", "schedule.micro_batch=2")
+
+
 @pytest.mark.usefixtures("ranks")
-def test_products_beside_collectives_may_be_charged_for_the_multiprocessors_they_lack(tmp_path, tokens, monkeypatch):
-    """It changes nothing without overlap. With it, a step takes longer, but less so than if no product had more than
-    84 of 108 multiprocessors."""
+@pytest.mark.parametrize("overlap", ["off", "on", "4"])
+def test_the_clock_and_the_plan_count_the_same_loss_beside_collectives(tmp_path, tokens, overlap):
+    shape = ("model.layers=4", "parallel.pipeline=1", "train.global_batch=8", f"parallel.overlap={overlap}")
+    agrees("llama", tokens, tmp_path, *H100, *shape)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_collective_in_clusters_waits_for_persistent_products(tmp_path, tokens, monkeypatch):
+    """Products leave three multiprocessors in a GPC, where a cluster of four does not fit. An A100 has no clusters, and
+    its products make room."""
     steps = {}
-    for overlap, held in itertools.product(("off", "on"), "01"):
-        monkeypatch.setenv("VIRTUAL_HELD", held)
-        metrics = tmp_path / f"{overlap}{held}.jsonl"
-        assert dry("llama", tokens, metrics, *HELD, f"parallel.overlap={overlap}").returncode == 0
-        steps[overlap + held] = [json.loads(line) for line in metrics.read_text().splitlines()][-1]["step_ms"]
-    assert steps["off1"] == pytest.approx(steps["off0"])
-    assert 1.02 * steps["on0"] < steps["on1"] < 108 / 84 * steps["on0"]
+    for gpu, cluster in (("h100", "1"), ("h100", "4"), ("a100-80g", "1"), ("a100-80g", "4")):
+        monkeypatch.setenv("NCCL_CGA_CLUSTER_SIZE", cluster)
+        metrics = tmp_path / f"{gpu}{cluster}.jsonl"
+        shape = ("model.layers=4", "parallel.pipeline=1", "train.global_batch=4", f"hardware.gpu={gpu}")
+        assert dry("llama", tokens, metrics, *H100, *shape, "parallel.overlap=2").returncode == 0
+        steps[gpu, cluster] = json.loads(metrics.read_text().splitlines()[-1])["step_ms"]
+    assert steps["h100", "4"] > 1.02 * steps["h100", "1"]
+    assert steps["a100-80g", "4"] == pytest.approx(steps["a100-80g", "1"])
 
 
 REFUSED = {

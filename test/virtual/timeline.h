@@ -12,7 +12,17 @@
 
 namespace virtual_gpu {
 
-enum { STEPS = 2048, MARKS = 8192, WATCHES = 256, MEETINGS = 512, FLOWS = 512, MAIL = 128, GATHERINGS = 64 };
+enum {
+    STEPS = 2048,
+    LAUNCHES = 1024,
+    BATCHES = 8,
+    MARKS = 8192,
+    WATCHES = 256,
+    MEETINGS = 512,
+    FLOWS = 512,
+    MAIL = 128,
+    GATHERINGS = 64
+};
 constexpr double NEVER = INFINITY;
 
 enum StepKind { STEP_WORK, STEP_RECORD, STEP_WAIT, STEP_MEET };
@@ -20,15 +30,29 @@ enum StepKind { STEP_WORK, STEP_RECORD, STEP_WAIT, STEP_MEET };
 struct Step {
     StepKind kind;
     int mark;
-    double queued, seconds;
+    double seconds;
+    Sharing sharing;
+    int blocks; // multiprocessors that it asks for
     Encounter encounter;
+};
+
+// Blocks of a kernel that started together.
+struct Batch {
+    int blocks;
+    double ends;
 };
 
 struct Line {
     bool used;
     int meeting; // one more than the number of that at which its first step waits; 0: none
-    double time; // the end of all steps taken so far
+    double time; // the end of all steps taken so far; the first step begins no earlier
     uint32_t first, last;
+    // The first step, while it is on the device: multiprocessors that it still needs, what has started, and the seconds
+    // that a kernel that shares its multiprocessors had left at `since`.
+    bool on;
+    int late, batches;
+    Batch batch[BATCHES];
+    double left, since;
     Step steps[STEPS];
 };
 
@@ -71,7 +95,7 @@ struct Gathering {
     double latest;
 };
 
-enum WatchKind { WATCH_MARK, WATCH_LINE, WATCH_LETTER, WATCH_GATHERING, WATCH_BELL, WATCH_MPI };
+enum WatchKind { WATCH_MARK, WATCH_LINE, WATCH_LETTER, WATCH_GATHERING, WATCH_BELL, WATCH_MPI, WATCH_ROOM };
 
 struct Watch {
     WatchKind kind;
@@ -95,6 +119,10 @@ struct Timeline {
     bool made, deadlocked;
     int awake; // hosts that run, or have not come yet
     double now, network_time;
+    double moment;          // of the devices: they have done all that ends before it
+    bool news;              // since it was last cleared, something came that a sleeping host watches
+    double next[PROCESSES]; // when something ends on the device; NEVER: nothing will by itself
+    int held[PROCESSES];    // multiprocessors
     Host hosts[PROCESSES];
     Gathering gatherings[GATHERINGS];
     Meeting meetings[MEETINGS];
@@ -121,6 +149,10 @@ struct ClockLock : SharedLock {
     ClockLock() : SharedLock(&timeline()->lock) {}
 };
 
+// --- clock.cc. With the lock held.
+void watch(WatchKind kind, int index, uint64_t channel, uint64_t number); // until it is there, if the host sleeps
+void sleep_host(bool physical);
+
 // --- lines.cc. With the lock held.
 
 // Lines that may go on, of any process.
@@ -129,9 +161,12 @@ typedef std::vector<std::pair<int, int>> Work;
 // Takes all steps of these lines of which the time is known, and of the lines that this sets free.
 void run_lines(Work work);
 double idle_from(const Line *line); // NEVER: not known yet
+bool has_room(const Line *line);    // for another launch
 double network_next();              // when a flow begins or ends; NEVER: none will
 void network_move(double time);     // to that moment
-void tell_lines(std::string &all);  // what this process's streams wait for
+double devices_next();              // when something ends on a device
+void devices_move(double time);
+void tell_lines(std::string &all); // what this process's streams wait for
 
 } // namespace virtual_gpu
 

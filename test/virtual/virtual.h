@@ -51,7 +51,6 @@ struct Options {
     std::string late_ranks;    // VIRTUAL_LATE="4 7": there events are found to have passed only a while later
     std::string driver, fault; // VIRTUAL_DRIVER, VIRTUAL_FAULT
     bool rounds;               // VIRTUAL_ROUND: cuBLASLt's algorithms round differently
-    bool held;                 // VIRTUAL_HELD: products beside collectives take longer
     int64_t taken;             // bytes of the GPU that other programs hold
     bool peers;                // VIRTUAL_PEERS: the GPUs of a node reach each other's memory
     bool late;                 // VIRTUAL_PAGEABLE=late: large uploads read ordinary memory when they are executed
@@ -226,6 +225,10 @@ void put_number(void *memory, int64_t index, cudaDataType_t type, double value);
 
 // --- device.cc
 
+// How an operation of a dry run uses multiprocessors: not at all, or bounded by memory; by short blocks, which make room
+// for other kernels and run on what these leave; by blocks that keep theirs to the end.
+enum Sharing { SHARING_NONE, SHARING_SPREAD, SHARING_OWNS };
+
 enum Outcome { OUTCOME_DONE, OUTCOME_AGAIN, OUTCOME_WAITS };
 
 struct Op {
@@ -240,7 +243,9 @@ struct Op {
     bool event = false;                                    // records one or waits for one: takes no time
     std::shared_ptr<bool> flat;                            // of a product: whether an operand has a single value
     std::shared_ptr<char> call = std::make_shared<char>(); // where the host's call and its execution meet (fibers.cc)
-    double seconds = 0;                                    // in a dry run (clock.h)
+    double seconds = 0;                                    // in a dry run (clock.h), as are the next two
+    Sharing sharing = SHARING_NONE;
+    int multiprocessors = 0; // that it asks for
 };
 
 // Products between two events whose times were compared: all, and those with an operand of a single value.
