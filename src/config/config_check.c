@@ -1,6 +1,7 @@
 // Checks that the keys fit each other. Every error names a value that would work.
 #include "config_schema.h"
 #include "base/units.h"
+#include "gpus.h"
 
 #include <math.h>
 #include <string.h>
@@ -495,6 +496,17 @@ static int check_sources_(Config *config, Error *err) {
     return 0;
 }
 
+// Passes over memory cannot be faster than the memory, whose rate is given or that of the GPU with this peak.
+static int check_rates_(const Config *config, Error *err) {
+    const HardwareConfig *given = &config->hardware;
+    const Gpu *gpu = gpu_by_peak(given->peak_tflops);
+    double memory = given->memory_gb_s > 0 ? given->memory_gb_s : gpu != NULL ? gpu->memory_gb_s : 0;
+    if (given->device == DEVICE_CPU || memory == 0 || given->stream_gb_s <= memory) return 0;
+    return config_error(config, "hardware.stream_gb_s", err,
+                        "%.6g is above the %.6g of the memory (hardware.memory_gb_s); use at most that",
+                        given->stream_gb_s, memory);
+}
+
 int config_check(Config *config, Error *err) {
     if (config_require(config, "model.", err) != 0 || check_size_(config, err) != 0 || check_family_(config, err) != 0)
         return -1;
@@ -503,6 +515,6 @@ int config_check(Config *config, Error *err) {
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
     if (check_kind_(config, NULL, err) != 0 || check_sharding_(config, err) != 0) return -1;
     if (check_sources_(config, err) != 0 || check_stage_lists_(config, err) != 0) return -1;
-    if (check_decay_(config, err) != 0) return -1;
+    if (check_decay_(config, err) != 0 || check_rates_(config, err) != 0) return -1;
     return check_schedule_(config, err);
 }

@@ -281,7 +281,7 @@ const ConfigKey config_keys[] = {
     NUMBER(hardware, stream_gb_s, "auto", 0, 1e9,
            "for plans: rate of memory passes; auto: 0.72 to 0.8 of memory_gb_s, on CPUs 8 a thread",
            .flags = KEY_ABOVE_MIN, .zero_word = "auto"),
-    NUMBER(hardware, run_share, "1", 0, 10, "for plans: part of the measured kernels' rates that runs reach",
+    NUMBER(hardware, run_share, "1", 0, 1, "for plans: part of the measured kernels' rates that runs reach",
            .flags = KEY_ABOVE_MIN),
     NUMBER(hardware, action_us, "0", 0, 1e9, "for plans: overhead of every forward and backward"),
     NUMBER(hardware, step_overhead_ms, "0", 0, 1e9, "for plans: overhead of every step"),
