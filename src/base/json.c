@@ -351,3 +351,9 @@ void json_write_number(FILE *file, double value) {
     }
     fputs(text, file);
 }
+
+void json_write_member(FILE *file, const char *key, double value) {
+    json_write_text(file, key);
+    fputc(':', file);
+    json_write_number(file, value);
+}

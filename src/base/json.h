@@ -58,5 +58,7 @@ int json_utf8_length(const char *at, const char *end);
 void json_write_text(FILE *file, const char *text);
 // Writes a number with as few digits as read back as the same double; null for inf and nan, which JSON has not.
 void json_write_number(FILE *file, double value);
+// Writes `"key":number`.
+void json_write_member(FILE *file, const char *key, double value);
 
 #endif

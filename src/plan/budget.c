@@ -125,12 +125,9 @@ void budget_print(const Budget *budget, const Config *config, bool verbose, FILE
 
 // ---------------------------------------------------------------- JSON
 
+// A figure of 0 is unknown.
 static void budget_number_(FILE *file, const char *key, double value) {
-    fprintf(file, "\"%s\":", key);
-    if (value > 0)
-        json_write_number(file, value);
-    else
-        fputs("null", file);
+    json_write_member(file, key, value > 0 ? value : NAN);
 }
 
 static void bill_write_(FILE *file, const char *key, const Bill *bill, const GpuBand *band) {

@@ -7,6 +7,7 @@
 #include "config/config_schema.h"
 #include "plan.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -444,6 +445,29 @@ LayoutList layout_walk(const LayoutSpace *space, int first, int last, const RunL
     LayoutList list = {0};
     layout_walk_(&list, space, first, last, *at);
     return list;
+}
+
+// ---------------------------------------------------------------- layers by time
+
+void layout_deal_layers(const Schedule *placed, int64_t layers, double layer, double *load, int16_t *dealt) {
+    int p = placed->stages, parts = p * placed->chunks;
+    for (int g = 0; g < parts; g++) dealt[g] = 1, load[g] += layer;
+    for (int64_t left = layers - parts; left > 0; left--) {
+        double least = INFINITY;
+        int to = 0;
+        for (int s = 0; s < p; s++) {
+            double sum = 0;
+            int chunk = schedule_virtual(placed, s, 0);
+            for (int c = 0; c < placed->chunks; c++) {
+                int g = schedule_virtual(placed, s, c);
+                sum += load[g];
+                if (load[g] < load[chunk]) chunk = g;
+            }
+            if (sum <= least) least = sum, to = chunk;
+        }
+        dealt[to]++;
+        load[to] += layer;
+    }
 }
 
 // ---------------------------------------------------------------- as a message

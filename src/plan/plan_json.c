@@ -6,14 +6,6 @@
 
 #include <math.h>
 
-static void json_number_(FILE *file, const char *key, double value, bool known) {
-    fprintf(file, "\"%s\":", key);
-    if (known && isfinite(value))
-        json_write_number(file, value);
-    else
-        fputs("null", file);
-}
-
 static void integer_(FILE *file, const char *key, int64_t value, bool comma) {
     fprintf(file, "\"%s\":%lld%s", key, (long long)value, comma ? "," : "");
 }
@@ -21,9 +13,9 @@ static void integer_(FILE *file, const char *key, int64_t value, bool comma) {
 static void json_write_model_(const PlanAnswer *answer, FILE *file) {
     fputs("\"model\":{", file);
     integer_(file, "parameters", answer->plan.parameters, true);
-    json_number_(file, "flops_per_token_full", model_flops_per_token(&answer->config, true), true);
+    json_write_member(file, "flops_per_token_full", model_flops_per_token(&answer->config, true));
     fputc(',', file);
-    json_number_(file, "flops_per_token_causal", model_flops_per_token(&answer->config, false), true);
+    json_write_member(file, "flops_per_token_causal", model_flops_per_token(&answer->config, false));
     fputs("},", file);
 }
 
@@ -76,9 +68,9 @@ static void write_verdict_(const Verdict *verdict, FILE *file) {
     fprintf(file, "\"verdict\":{\"use_bpipe\":%s,\"reason\":", verdict->use_bpipe ? "true" : "false");
     json_write_text(file, verdict->reason);
     fputc(',', file);
-    json_number_(file, "required_stage_gain", verdict->required_gain, verdict->gains);
+    json_write_member(file, "required_stage_gain", verdict->gains ? verdict->required_gain : NAN);
     fputc(',', file);
-    json_number_(file, "measured_stage_gain", verdict->stage_gain, verdict->gains);
+    json_write_member(file, "measured_stage_gain", verdict->gains ? verdict->stage_gain : NAN);
     fputc('}', file);
 }
 
@@ -114,7 +106,7 @@ static void json_write_step_(const PlanAnswer *answer, FILE *file) {
                 {"bubble", time->bubble, known},
                 {"transfer_exposed_ms", 1e3 * time->exposed, known}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        json_number_(file, rows[i].key, rows[i].value, rows[i].known);
+        json_write_member(file, rows[i].key, rows[i].known ? rows[i].value : NAN);
         fputc(',', file);
     }
     fprintf(file, "\"source\":\"%s\",", answer->planner.measured ? "profile" : "model");

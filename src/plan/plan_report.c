@@ -240,41 +240,6 @@ static void size_(FILE *file, const char *with, int64_t b, const char *end) {
         fprintf(file, "%s none%s", with, end);
 }
 
-// Writes "GIS, g=4, BPipe with 4 chunks, 23801.2 ms a step, MFU 41.2 %, 61.20 GiB".
-static void describe_row_(const Forecast *row, char *text, size_t size) {
-    char name[SCHEDULE_TEXT], bytes[32], mfu[32] = "", chunks[48] = "";
-    if (row->layout.chunks > 1) snprintf(chunks, sizeof chunks, " with %d chunks", row->layout.chunks);
-    if (row->time.mfu > 0) snprintf(mfu, sizeof mfu, ", MFU %.1f %%", 100 * row->time.mfu);
-    snprintf(text, size, "%s%s, %.1f ms a step%s, %s", schedule_text(&row->layout, name), chunks, 1e3 * row->time.step,
-             mfu, grid_bytes(row->peak_bytes, bytes));
-}
-
-// Prints which schedule is the quickest that fits at this micro-batch size, and what evicting adds to it.
-static void report_print_best_(const PlanAnswer *answer, FILE *file) {
-    const ScheduleTable *table = &answer->schedules;
-    if (table->best < 0) return;
-    char best[192], other[192];
-    bool evicts = layout_evicts(&table->rows[table->best].layout);
-    RunLayout other_way = {.bpipe = evicts ? BPIPE_OFF : BPIPE_ON};
-    int rival = schedule_table_best(table, &other_way, LAYOUT_BIT(bpipe));
-    describe_row_(&table->rows[table->best], best, sizeof best);
-    grid_line(file, "best", "at micro-batch %lld the quickest schedule that fits is %s.",
-              (long long)answer->config.schedule.micro_batch, best);
-    if (rival < 0 && evicts) {
-        grid_line(file, "evicting", "without evictions no schedule fits at this micro-batch size.");
-    } else if (rival < 0) {
-        grid_line(file, "evicting", "with evictions no schedule fits, or none has anything to evict.");
-    } else {
-        describe_row_(&table->rows[rival], other, sizeof other);
-        double gain = table->rows[rival].time.step / table->rows[table->best].time.step - 1;
-        const char *how = evicts ? "without evictions" : "with evictions to a partner or to the host";
-        if (gain < 0)
-            grid_line(file, "evicting", "%s the quickest is %s, which is quicker by less than 0.1 %%.", how, other);
-        else
-            grid_line(file, "evicting", "%s the quickest is %s: %.1f %% slower.", how, other, 100 * gain);
-    }
-}
-
 // Prints the smallest world that would do, if no micro-batch size fits. A list from a file is for one number of stages.
 static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
     const Verdict *verdict = &answer->verdict;
@@ -302,7 +267,6 @@ static void print_largest_(const PlanAnswer *answer, FILE *file) {
 
 // Prints the rest of a plan: every figure that the answer rests on.
 static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FILE *file, Error *err) {
-    report_print_best_(answer, file);
     print_largest_(answer, file);
     waterfall_print(waterfall, file);
     plan_print(&answer->plan, &answer->config, answer->schedule, file);

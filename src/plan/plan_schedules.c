@@ -7,6 +7,7 @@
 #include "base/grid.h"
 #include "base/json.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -256,12 +257,9 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
 
 // ---------------------------------------------------------------- JSON
 
-static void json_time_(FILE *file, const char *key, const PlanTime *time, double value) {
-    fprintf(file, ",\"%s\":", key);
-    if (time->known)
-        json_write_number(file, value);
-    else
-        fputs("null", file);
+static void json_time_(FILE *file, const char *key, bool known, double value) {
+    fputc(',', file);
+    json_write_member(file, key, known ? value : NAN);
 }
 
 // Writes a value of a row as a configuration with it would be written: a number or word, or a list by stage.
@@ -293,14 +291,10 @@ static void json_row_(FILE *file, const Forecast *row, const Config *config) {
     fprintf(file, ",\"bpipe\":\"%s\",\"evict_to\":\"%s\",\"peak_bytes\":%lld,\"fits\":%s",
             config_word("schedule.bpipe", at->bpipe), config_word("schedule.evict_to", at->evict_to),
             (long long)row->peak_bytes, row->fits ? "true" : "false");
-    json_time_(file, "step_ms", time, 1e3 * time->step);
-    fputs(",\"mfu\":", file);
-    if (time->known && time->mfu > 0)
-        json_write_number(file, time->mfu);
-    else
-        fputs("null", file);
-    json_time_(file, "bubble", time, time->bubble);
-    json_time_(file, "transfer_exposed_ms", time, 1e3 * time->exposed);
+    json_time_(file, "step_ms", time->known, 1e3 * time->step);
+    json_time_(file, "mfu", time->known && time->mfu > 0, time->mfu);
+    json_time_(file, "bubble", time->known, time->bubble);
+    json_time_(file, "transfer_exposed_ms", time->known, 1e3 * time->exposed);
     fputc('}', file);
 }
 

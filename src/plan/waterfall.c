@@ -57,25 +57,18 @@ static int extreme_stage_(const PlanCosts *costs, int stages, bool most) {
     return found;
 }
 
-// Deals the layers: each goes to the stage with the least work by then.
+// Deals the layers so that all stages have about as much work.
 static void deal_layers_(const PlanAnswer *answer, const PlanCosts *costs, Config *config) {
     int p = answer->plan.stages;
+    Schedule placed = {.stages = p, .chunks = 1};
     double layer = INFINITY, load[CONFIG_MAX_STAGES];
     for (int s = 0; s < p; s++) {
         double layers = (double)answer->plan.stage[s].at.layers;
         if (layers > 0) layer = fmin(layer, stage_work_(&costs->stage[s]) / layers);
     }
-    for (int s = 0; s < p; s++) {
-        load[s] = stage_work_(&costs->stage[s]) - layer * (double)(answer->plan.stage[s].at.layers - 1);
-        config->parallel.layers_per_stage[s] = 1;
-    }
-    for (int64_t left = config->model.layers - p; left > 0; left--) {
-        int least = 0;
-        for (int s = 1; s < p; s++)
-            if (load[s] < load[least] * (1 - 1e-9)) least = s;
-        load[least] += layer;
-        config->parallel.layers_per_stage[least]++;
-    }
+    for (int s = 0; s < p; s++)
+        load[s] = stage_work_(&costs->stage[s]) - layer * (double)answer->plan.stage[s].at.layers;
+    layout_deal_layers(&placed, config->model.layers, layer, load, config->parallel.layers_per_stage);
     config->parallel.layers_given = config->parallel.layers_count = p;
 }
 

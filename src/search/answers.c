@@ -205,85 +205,18 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
 
 // ---------------------------------------------------------------- the cheapest change
 
-static const LayoutMask ALL_KEYS_ = ~(LayoutMask)0;
-
-// Takes a candidate with fewer changes, or with as many and a shorter step.
-static void take_cheaper_(const RunLayout *given, const Candidate *found, double step, int *least,
-                          Candidate *cheapest) {
-    int changes = layout_distance(given, &found->forecast.layout, ALL_KEYS_);
-    double own = found->forecast.time.step;
-    if (own > step || changes > *least || (changes == *least && own >= cheapest->forecast.time.step)) return;
-    *least = changes;
-    *cheapest = *found;
-}
-
-enum { MOST_LOOKS = 256 };
-
-typedef struct Near {
-    Candidate candidates[MOST_LOOKS];
-    int count;
-} Near;
-
-static void add_way_(const SearchSpace *space, const RunLayout *given, const RunLayout *choice, int way, int changes,
-                     Near *near) {
-    RunLayout layout = *choice;
-    if (way % 2 == 1) layout.layers = LAYERS_BY_TIME;
-    if (way >= 2) space_evict(space, &layout, way < 4 ? EVICT_TO_PEER : EVICT_TO_HOST);
-    bool pairs = schedule_kinds[layout.name].pairs && layout.pipeline > 1;
-    if (layout_evicts(&layout) && layout.evict_to == EVICT_TO_PEER && !pairs) return;
-    if (near->count < MOST_LOOKS && layout_distance(given, &layout, ALL_KEYS_) == changes)
-        near->candidates[near->count++] = (Candidate){.forecast = {.layout = layout}};
-}
-
-// Adds the candidates of a shape with so many changes, in the ways to keep bundles that need no counting first.
-static void add_near_(const SearchSpace *space, const RunLayout *given, const RunLayout *shape, int changes,
-                      Near *near) {
-    LayoutMask schedule =
-        LAYOUT_BIT(name) | LAYOUT_BIT(chunks) | LAYOUT_BIT(group) | LAYOUT_BIT(delay) | LAYOUT_BIT(split);
-    // Schedule, layers and evictions aside, which only add to the changes; BPipe that is off may take one away.
-    if (layout_distance(given, shape, ~schedule) - 1 > changes) return;
-    LayoutList choices = space_schedules(space, shape);
-    for (int64_t i = 0; i < choices.count; i++)
-        for (int way = 0; way < 6; way++) add_way_(space, given, &choices.layouts[i], way, changes, near);
-    free(choices.layouts);
-}
-
-static void forecast_near_(const SearchSpace *space, Near *near) {
-#pragma omp parallel for schedule(dynamic, 1)
-    for (int i = 0; i < near->count; i++) {
-        Candidate *at = &near->candidates[i];
-        RunLayout layout = at->forecast.layout;
-        Config config;
-        Error ignored = {0};
-        if (space_config(space, &layout, &config))
-            planner_forecast_fitting(space->planner, &config, INFINITY, &at->forecast, &ignored);
-        at->forecast.layout = layout;
-    }
-}
-
-bool answer_cheapest(const SearchSpace *space, const SearchResult *result, const Config *given, double step,
-                     Candidate *cheapest) {
+bool answer_cheapest(const SearchResult *result, const Config *given, double step, Candidate *cheapest) {
+    static const LayoutMask ALL_KEYS = ~(LayoutMask)0;
     RunLayout from;
     int least = INT32_MAX;
     layout_of(&from, given);
-    for (int64_t i = 0; i < result->found.count; i++)
-        take_cheaper_(&from, &result->found.items[i], step, &least, cheapest);
-    if (least == INT32_MAX) return false;
-    Near *near = xmalloc(sizeof *near);
-    LayoutList shapes = space_shapes(space);
-    for (int changes = 1; changes < least; changes++) {
-        near->count = 0;
-        for (int64_t i = 0; i < shapes.count; i++)
-            if (shape_bound(space, &shapes.layouts[i]) <= step)
-                add_near_(space, &from, &shapes.layouts[i], changes, near);
-        forecast_near_(space, near);
-        for (int i = 0; i < near->count; i++) {
-            const Forecast *at = &near->candidates[i].forecast;
-            if (at->possible && at->fits && at->time.known)
-                take_cheaper_(&from, &near->candidates[i], step, &least, cheapest);
-        }
+    for (int64_t i = 0; i < result->found.count; i++) {
+        const Candidate *found = &result->found.items[i];
+        int changes = layout_distance(&from, &found->forecast.layout, ALL_KEYS);
+        double own = found->forecast.time.step;
+        if (own > step || changes > least || (changes == least && own >= cheapest->forecast.time.step)) continue;
+        least = changes;
+        *cheapest = *found;
     }
-    free(shapes.layouts);
-    free(near);
-    return true;
+    return least < INT32_MAX;
 }

@@ -28,9 +28,8 @@ int answer_smallest_world(const SearchSpace *space, SmallestWorld *world, Error 
 // cannot, or if a run would refuse it.
 int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Error *err);
 
-// Finds, among the candidates that fit and whose step is at most `step`, the one with the fewest changes; of several
-// the fastest. false: there is none.
-bool answer_cheapest(const SearchSpace *space, const SearchResult *result, const Config *given, double step,
-                     Candidate *cheapest);
+// Finds, among the candidates that were found and whose step is at most `step`, the one with the fewest changes; of
+// several the fastest. false: there is none.
+bool answer_cheapest(const SearchResult *result, const Config *given, double step, Candidate *cheapest);
 
 #endif

@@ -183,7 +183,7 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
     // If the given configuration does not fit, nine tenths means a step within a tenth of the best.
     double enough = counts ? step - 0.9 * (step - best) : 1.1 * best;
     bool gains = !counts || step > 1.001 * best;
-    if (!gains || !answer_cheapest(space, result, &given, enough, &cheapest)) return 0;
+    if (!gains || !answer_cheapest(result, &given, enough, &cheapest)) return 0;
     char format[160];
     Config config;
     double own = cheapest.forecast.time.step;

@@ -157,23 +157,18 @@ static void json_found_(const SearchSpace *space, const SearchResult *result, in
     space_config(space, &found->layout, &config);
     fputs("{\"config\":", file);
     config_write_json(&config, file);
-    fputs(",\"step_ms\":", file);
-    json_write_number(file, 1e3 * found->time.step);
+    fputc(',', file);
+    json_write_member(file, "step_ms", 1e3 * found->time.step);
     GpuBand band = hardware_band(&space->planner->hardware, space->planner->measured);
     for (int i = 0; band.runs > 0 && i < 2; i++) {
-        fputs(i == 0 ? ",\"step_ms_low\":" : ",\"step_ms_high\":", file);
-        json_write_number(file, 1e3 * (i == 0 ? band.low : band.high) * found->time.step);
+        fputc(',', file);
+        json_write_member(file, i == 0 ? "step_ms_low" : "step_ms_high",
+                          (i == 0 ? band.low : band.high) * 1e3 * found->time.step);
     }
-    fputs(",\"mfu\":", file);
-    if (found->time.mfu > 0)
-        json_write_number(file, found->time.mfu);
-    else
-        fputs("null", file);
-    fprintf(file, ",\"class\":%d,\"robust\":", search_class(result, found));
-    if (isfinite(candidate->robust))
-        json_write_number(file, candidate->robust);
-    else
-        fputs("null", file);
+    fputc(',', file);
+    json_write_member(file, "mfu", found->time.mfu > 0 ? found->time.mfu : NAN);
+    fprintf(file, ",\"class\":%d,", search_class(result, found));
+    json_write_member(file, "robust", candidate->robust);
     fprintf(file, ",\"peak_bytes\":%lld}", (long long)found->peak_bytes);
 }
 

@@ -95,34 +95,17 @@ static double part_seconds_(const PartTime *part) {
     return part->forward + part->backward + part->tensor_forward + part->tensor_backward;
 }
 
-// Gives the next layer to the least loaded rank, and to its least loaded chunk, which makes the slowest rank as fast
-// as any split does. Of equals it takes the later rank, since most schedules keep fewer bundles there.
+// Writes the layers of each chunk, dealt out by time.
 static void balance_(const SearchSpace *space, const RunLayout *layout, int16_t *layers) {
-    int p = layout->pipeline, parts = p * layout->chunks;
-    Schedule placed = {.stages = p, .chunks = layout->chunks, .placement = schedule_kinds[layout->name].placement};
+    int parts = layout->pipeline * layout->chunks;
+    Schedule placed = {
+        .stages = layout->pipeline, .chunks = layout->chunks, .placement = schedule_kinds[layout->name].placement};
     ModelTimes times;
+    double load[CONFIG_MAX_STAGES] = {0};
     space_times(space, layout, &times);
-    double layer = part_seconds_(&times.layer), first = part_seconds_(&times.embedding),
-           last = part_seconds_(&times.head);
-    for (int g = 0; g < parts; g++) layers[g] = 1;
-    for (int64_t left = space->keys.base->model.layers - parts; left > 0; left--) {
-        int rank = 0, chunk = 0;
-        double least_rank = 0, least_chunk = 0;
-        for (int s = 0; s < p; s++) {
-            double sum = 0;
-            for (int c = 0; c < placed.chunks; c++) {
-                int g = schedule_virtual(&placed, s, c);
-                sum += layer * (double)layers[g] + (g == 0 ? first : 0) + (g == parts - 1 ? last : 0);
-            }
-            if (s == 0 || sum <= least_rank) rank = s, least_rank = sum;
-        }
-        for (int c = 0; c < placed.chunks; c++) {
-            int g = schedule_virtual(&placed, rank, c);
-            double sum = layer * (double)layers[g] + (g == 0 ? first : 0) + (g == parts - 1 ? last : 0);
-            if (c == 0 || sum < least_chunk) chunk = c, least_chunk = sum;
-        }
-        layers[schedule_virtual(&placed, rank, chunk)]++;
-    }
+    load[0] += part_seconds_(&times.embedding);
+    load[parts - 1] += part_seconds_(&times.head);
+    layout_deal_layers(&placed, space->keys.base->model.layers, part_seconds_(&times.layer), load, layers);
 }
 
 bool space_balance_matters(const SearchSpace *space, const RunLayout *layout) {

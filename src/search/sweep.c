@@ -11,6 +11,7 @@
 #include "plan/verdict.h"
 #include "search_command.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -288,11 +289,8 @@ static void sweep_print_(const Sweep *sweep, int rows) {
 }
 
 static void json_known_(const char *key, double value, bool known) {
-    printf(",\"%s\":", key);
-    if (known)
-        json_write_number(stdout, value);
-    else
-        fputs("null", stdout);
+    putchar(',');
+    json_write_member(stdout, key, known ? value : NAN);
 }
 
 static void sweep_json_(const Sweep *sweep) {

@@ -608,8 +608,6 @@ def test_a_schedule_that_evicts_is_the_best_only_if_it_saves_a_thousandth(family
     )
     assert other < plain and (other < 0.999 * plain) == evicts
     assert answer["schedules"][answer["best"]]["bpipe"] == ("on" if evicts else "off")
-    said = "which is quicker by less than 0.1 %" in " ".join(report(config, *overrides, family=family).split())
-    assert said != evicts
     opened = ["schedule.name=auto", "schedule.bpipe=auto", "schedule.chunks=auto"]
     to = f"schedule.evict_to={answer['schedules'][answer['best']]['evict_to']}"
     decided = plan(config, *overrides, *opened, to, family=family)
