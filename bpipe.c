@@ -22,7 +22,12 @@ void list_push(ActionList *list, Action action) {
 }
 
 void list_compute(ActionList *list, ActionKind kind, int chunk, int microbatch) {
-    list_push(list, (Action){kind, microbatch, chunk, SCHEDULE_NO_PEER});
+    list_push(list, (Action){kind, microbatch, chunk, SCHEDULE_NO_PEER, 0});
+}
+
+void list_place(ActionList *list, ActionKind kind, int chunk, int slices, int place) {
+    int slice = kind == ACTION_FORWARD ? place % slices : slices - 1 - place % slices;
+    list_push(list, (Action){kind, place / slices, chunk, SCHEDULE_NO_PEER, slice});
 }
 
 void list_finish(ActionList *list, StageSchedule *stage) {
@@ -38,6 +43,7 @@ Schedule *schedule_new(const char *name, int stages, int microbatches) {
     schedule->chunks = 1;
     schedule->placement = PLACEMENT_LOOP;
     schedule->microbatches = microbatches;
+    schedule->slices = 1;
     schedule->edge_buffers = SCHEDULE_EDGE_BUFFERS;
     schedule->forward_only = strcmp(name, "forward") == 0;
     schedule->stage = xcalloc((size_t)stages, sizeof *schedule->stage);
@@ -68,6 +74,17 @@ void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int 
     int at = virtual_stage % schedule->stages;
     *chunk = virtual_stage / schedule->stages;
     *stage = schedule->placement == PLACEMENT_V && *chunk % 2 == 1 ? schedule->stages - 1 - at : at;
+}
+
+int64_t schedule_bundle(const Schedule *schedule, Action action) {
+    int64_t microbatch = (int64_t)action.chunk * schedule->microbatches + action.microbatch;
+    return microbatch * schedule->slices + action.slice;
+}
+
+int64_t schedule_place(const Schedule *schedule, Action action) {
+    int slices = schedule->slices;
+    bool forward = action.kind == ACTION_FORWARD;
+    return (int64_t)action.microbatch * slices + (forward ? action.slice : slices - 1 - action.slice);
 }
 
 // The result of one walk over a list: the most bundles between their F and the B or W that frees their slot, the most
@@ -114,6 +131,7 @@ void schedule_finish(Schedule *schedule, int slots) {
 Schedule *schedule_fill(const char *name, const ScheduleSpec *spec, Placement placement, StageMaker *maker) {
     Schedule *schedule = schedule_new(name, spec->stages, spec->microbatches);
     schedule->chunks = spec->chunks;
+    schedule->slices = max_int(spec->slices, 1);
     schedule->placement = placement;
     for (int s = 0; s < spec->stages; s++) {
         ActionList list = {0};
@@ -127,22 +145,25 @@ Schedule *schedule_fill(const char *name, const ScheduleSpec *spec, Placement pl
 // ---------------------------------------------------------------------------------------------------------------------
 // GPipe, 1F1B and forward-only lists
 
-// Runs `warm_up` forwards, then a backward and a forward in turn. GPipe and 1F1B differ in `warm_up` alone.
-static void write_stage_(ActionList *list, int microbatches, int warm_up) {
-    for (int i = 0; i < warm_up; i++) list_compute(list, ACTION_FORWARD, 0, i);
-    for (int i = 0; i < microbatches; i++) {
-        list_compute(list, ACTION_BACKWARD, 0, i);
-        if (i + warm_up < microbatches) list_compute(list, ACTION_FORWARD, 0, i + warm_up);
+// Runs `warm_up` forwards, then a backward and a forward in turn. GPipe and 1F1B differ in `warm_up` alone. With slices
+// the first backward is that of the last slice.
+static void write_stage_(ActionList *list, const ScheduleSpec *spec, int warm_up) {
+    int slices = max_int(spec->slices, 1), all = spec->microbatches * slices;
+    warm_up = min_int(warm_up + slices - 1, all);
+    for (int i = 0; i < warm_up; i++) list_place(list, ACTION_FORWARD, 0, slices, i);
+    for (int i = 0; i < all; i++) {
+        list_place(list, ACTION_BACKWARD, 0, slices, i);
+        if (i + warm_up < all) list_place(list, ACTION_FORWARD, 0, slices, i + warm_up);
     }
 }
 
 void gpipe_stage(const ScheduleSpec *spec, int s, ActionList *list) {
     (void)s;
-    write_stage_(list, spec->microbatches, spec->microbatches);
+    write_stage_(list, spec, spec->microbatches);
 }
 
 void one_f_one_b_stage(const ScheduleSpec *spec, int s, ActionList *list) {
-    write_stage_(list, spec->microbatches, spec->stages - s);
+    write_stage_(list, spec, spec->stages - s);
 }
 
 static void forward_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
@@ -190,7 +211,8 @@ void schedule_split(Schedule *schedule) {
             bool whole = action.kind == ACTION_BACKWARD;
             if (whole) action.kind = ACTION_INPUT;
             list_push(&list, action);
-            if (whole) list_compute(&list, ACTION_WEIGHT, action.chunk, action.microbatch);
+            action.kind = ACTION_WEIGHT;
+            if (whole) list_push(&list, action);
         }
         list_finish(&list, stage);
     }
@@ -228,12 +250,13 @@ int bpipe_min_slots_host(int stages) {
 typedef struct Walk {
     ActionList list;
     const StageSchedule *base;
-    int64_t *place;       // [turns] of the B or I of this turn in the base list
-    int *turn;            // [chunks*microbatches] of a bundle
-    NumberSet home, away; // turns whose bundles are in own slots, and turns whose bundles are evicted
-    int64_t at;           // the current place
+    const Schedule *schedule; // that `base` is part of
+    int64_t *place;           // [turns] of the B or I of this turn in the base list
+    int *turn;                // [chunks*microbatches*slices] of a bundle
+    NumberSet home, away;     // turns whose bundles are in own slots, and turns whose bundles are evicted
+    int64_t at;               // the current place
     int64_t last_forward;
-    int turns, microbatches;
+    int turns;
     int now;    // turns done
     int newest; // no later turn has been here so far
     int used;   // own slots taken, in list order
@@ -249,7 +272,7 @@ static bool turns_(ActionKind kind) {
 }
 
 static int walk_turn_(const Walk *walk, Action action) {
-    return walk->turn[(int64_t)action.chunk * walk->microbatches + action.microbatch];
+    return walk->turn[schedule_bundle(walk->schedule, action)];
 }
 
 static void walk_move_(Walk *walk, ActionKind kind, int turn) {
@@ -259,7 +282,7 @@ static void walk_move_(Walk *walk, ActionKind kind, int turn) {
     walk->used += evict ? -1 : 1;
     if (walk->silent) return;
     Action action = walk->base->actions[walk->place[turn]];
-    list_push(&walk->list, (Action){kind, action.microbatch, action.chunk, walk->peer});
+    list_push(&walk->list, (Action){kind, action.microbatch, action.chunk, walk->peer, action.slice});
 }
 
 // Evicts the newest bundles that are needed after `needed` until `wanted` more fit. If they cannot, evicts none.
@@ -355,9 +378,9 @@ static void walk_action_(Walk *walk, Action action) {
 
 // Reads where the turns of stage s are. Call walk_free_ afterwards.
 static void walk_prepare_(Walk *walk, const Schedule *base, int s) {
-    size_t bundles = (size_t)base->chunks * (size_t)base->microbatches;
+    size_t bundles = (size_t)base->chunks * (size_t)base->microbatches * (size_t)base->slices;
     walk->base = &base->stage[s];
-    walk->microbatches = base->microbatches;
+    walk->schedule = base;
     walk->place = xcalloc(bundles, sizeof *walk->place);
     walk->turn = xcalloc(bundles, sizeof *walk->turn);
     number_set_create(&walk->home, (int)bundles);
@@ -366,7 +389,7 @@ static void walk_prepare_(Walk *walk, const Schedule *base, int s) {
         Action action = walk->base->actions[i];
         if (action.kind == ACTION_FORWARD) walk->last_forward = i;
         if (!turns_(action.kind)) continue;
-        walk->turn[(int64_t)action.chunk * walk->microbatches + action.microbatch] = walk->turns;
+        walk->turn[schedule_bundle(base, action)] = walk->turns;
         walk->place[walk->turns++] = i;
     }
 }
@@ -419,12 +442,13 @@ static void balance_acceptor_(Schedule *schedule, int s) {
     int64_t next = 0;
     for (int64_t i = 0; i < evictor->count; i++) {
         Action action = evictor->actions[i];
-        if (action.kind == ACTION_EVICT) list_push(&list, (Action){ACTION_ACCEPT, action.microbatch, action.chunk, s});
-        if (action.kind == ACTION_LOAD) list_push(&list, (Action){ACTION_RETURN, action.microbatch, action.chunk, s});
+        Action side = {ACTION_ACCEPT, action.microbatch, action.chunk, s, action.slice};
+        if (action.kind == ACTION_LOAD) side.kind = ACTION_RETURN;
+        if (!action_computes(action.kind)) list_push(&list, side);
         while (turns_(action.kind) && next < acceptor->count) {
             Action own = acceptor->actions[next++];
             list_push(&list, own);
-            if (turns_(own.kind) && own.microbatch == action.microbatch && own.chunk == action.chunk) break;
+            if (turns_(own.kind) && schedule_bundle(schedule, own) == schedule_bundle(schedule, action)) break;
         }
     }
     while (next < acceptor->count) list_push(&list, acceptor->actions[next++]);
@@ -516,6 +540,7 @@ static Schedule *balance_new_(const Schedule *base, int slots) {
     snprintf(name, sizeof name, "bpipe%s%.24s", plain ? "" : "-", plain ? "" : base->name);
     Schedule *schedule = schedule_new(name, base->stages, base->microbatches);
     schedule->chunks = base->chunks;
+    schedule->slices = base->slices;
     schedule->placement = base->placement;
     schedule->edge_buffers = base->edge_buffers;
     schedule->slots = slots;

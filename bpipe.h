@@ -30,8 +30,20 @@
 // first of the next share a stage (the turn of the V). Every virtual stage has its own bundles; all chunks of a stage
 // share its slots, so one slot holds one microbatch's bundle of one chunk.
 //
+// Slices. A microbatch may pass the pipeline in n *slices* of its sequence, one after another (Sun et al., Seq1F1B,
+// 2024). The attention of a slice reads the keys and values of the slices before it, so forwards run from the first
+// slice to the last. Their gradients come from the slices after it, so backwards run from the last to the first. Two
+// stages, two slices, F1:0 for slice 0 of microbatch 1:
+//
+//   stage 0  F0:0 F0:1 F1:0           B0:1---- F1:1 B0:0---- ...
+//   stage 1       F0:0 F0:1 B0:1----  F1:0 B0:0---- F1:1 ...
+//
+// A slot then holds the bundle of one slice. 1F1B keeps p-s+n-1 of them on stage s, and n times less is idle. Keys,
+// values and their gradients are outside the slots: the stage keeps them until the backward of slice 0.
+//
 // How a schedule runs. The engine, the proof and the simulator follow these rules and no others. (c,i) is microbatch i
-// on chunk c.
+// on chunk c. With slices, i numbers (microbatch, slice) in the order of the chunk's actions of that kind: slices
+// ascend for F, and descend for B, I and W.
 //   1. Compute actions F, B, I and W run in list order, one at a time. B is the whole backward. I is the part that
 //      makes the gradient of the input, W the part that makes the gradients of the weights. A microbatch on a chunk has
 //      either one B or one I and, later, one W. Per chunk, the F are in microbatch order, and so are the B and I, and
@@ -88,6 +100,7 @@ typedef struct Action {
     int microbatch; // 0 .. microbatches-1
     int chunk;      // 0 .. chunks-1
     int peer;       // E, A, R, L: the other stage, or SCHEDULE_HOST; F, B, I, W: SCHEDULE_NO_PEER
+    int slice;      // 0 .. slices-1
 } Action;
 
 // One stage's list, and the slots the stage has to allocate: for its own microbatches and for its partner's.
@@ -110,7 +123,8 @@ typedef struct Schedule {
     int chunks; // per stage
     Placement placement;
     int microbatches;
-    int slots;        // the bound for every stage, own and lent together; one slot holds one chunk's bundle
+    int slices;       // of a microbatch
+    int slots;        // the bound for every stage, own and lent together; one slot holds one chunk's bundle of a slice
     int edge_buffers; // per boundary between virtual stages, side and direction
     bool forward_only;
     bool split;           // some backward is I and W
@@ -120,6 +134,11 @@ typedef struct Schedule {
 // Return the virtual stage of a chunk, 0 .. stages*chunks-1, and the inverse.
 int schedule_virtual(const Schedule *schedule, int stage, int chunk);
 void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int *chunk);
+
+// Returns the number of an action's bundle on its stage, 0 .. chunks*microbatches*slices-1.
+int64_t schedule_bundle(const Schedule *schedule, Action action);
+// Returns the place of F, B, I or W among the actions of that kind on its chunk, 0 .. microbatches*slices-1.
+int64_t schedule_place(const Schedule *schedule, Action action);
 
 // Returns whether an action computes (F, B, I, W) or moves a bundle (E, A, R, L).
 bool action_computes(ActionKind kind);
@@ -187,7 +206,7 @@ int bpipe_partner(int stages, int stage);
 void schedule_free(Schedule *schedule);
 
 // The proof. Returns 0 if the schedule is sound, otherwise -1 and one sentence (code 2) that names stage and action:
-//   complete   every chunk of every stage runs F, and B or I and W, once per microbatch, each in microbatch order
+//   complete   every chunk of every stage runs F, and B or I and W, once per microbatch and slice, each in its order
 //              (forward-only: F alone)
 //   paired     E and L of a stage are A and R of its partner, in the same order
 //   resident   B, I, E and R only of what is there, L only of what was evicted, no E after I, none away at the end
@@ -197,16 +216,17 @@ void schedule_free(Schedule *schedule);
 int schedule_check(const Schedule *schedule, Error *err);
 
 // The text form: a header line, then one line per stage. Version 1, without chunk numbers, if a schedule has one chunk,
-// neither I nor W, and SCHEDULE_EDGE_BUFFERS; otherwise version 2. schedule_write returns -1 if the stream fails.
+// neither I nor W, one slice, and SCHEDULE_EDGE_BUFFERS; version 2 without slice numbers if it has one slice; otherwise
+// version 3. schedule_write returns -1 if the stream fails.
 int schedule_write(const Schedule *schedule, FILE *file);
 
-// Reads either version. NULL and err (code 2, "schedule, line 3: ...") for anything else; a schedule that parses may
+// Reads every version. NULL and err (code 2, "schedule, line 3: ...") for anything else; a schedule that parses may
 // still fail the check. The text does not give slots per stage: lent is the most that is lent at a time, own the most
 // between F and B or W, up to the rest of the bound.
 Schedule *schedule_parse(const char *text, Error *err);
 
-// Writes an action to `text` in this schedule's text form: F3, E3>0, L3<h, or with chunk numbers F3.1, E3.1>0. Returns
-// `text`.
+// Writes an action to `text` in this schedule's text form: F3, E3>0, L3<h, or with chunk numbers F3.1, E3.1>0,
+// and with slices F3.1:2, E3.1:2>0. Returns `text`.
 char *action_text(const Schedule *schedule, Action action, char text[32]);
 
 // --- for the functions that make schedules. A stage's list grows action by action; schedule_finish then counts slots.
@@ -222,6 +242,7 @@ typedef struct ScheduleSpec {
     int chunks; // 0: the kind's default
     int group;  // microbatches that pass a chunk one after another; 0: p; SCHEDULE_GROUP_HALF
     int delay;  // backwards by which W comes after its I; SCHEDULE_DELAY_MOST
+    int slices; // of a microbatch; 0: 1
     bool split; // write every B as I and W; schedules that need I and W have them anyway
 } ScheduleSpec;
 
@@ -232,13 +253,16 @@ void one_f_one_b_stage(const ScheduleSpec *spec, int s, ActionList *list);
 
 void list_push(ActionList *list, Action action);
 
-// Appends an action that computes: F, B, I or W.
+// Appends an action that computes: F, B, I or W. Slice 0.
 void list_compute(ActionList *list, ActionKind kind, int chunk, int microbatch);
+
+// Appends the action with this place (schedule_place) among those of its kind and chunk.
+void list_place(ActionList *list, ActionKind kind, int chunk, int slices, int place);
 
 // Hands the list over to the stage, which frees the list that it had.
 void list_finish(ActionList *list, StageSchedule *stage);
 
-// Returns a schedule with empty lists, one chunk, loop placement and the usual edge buffers.
+// Returns a schedule with empty lists, one chunk, one slice, loop placement and the usual edge buffers.
 Schedule *schedule_new(const char *name, int stages, int microbatches);
 
 // Returns a finished schedule whose lists `maker` has written. spec has every default filled in.

@@ -87,7 +87,7 @@ class Ruler { rect() {} line() {} arc() {} text() {} }
 // ---- a traced step ---------------------------------------------------------------------------------------------------
 
 // Reads the trace of one step, as --plan --trace writes it, from its text or its events. Times are in its microseconds. A stage has its actions in
-// order of start ({name, kind, start, end, microbatch, chunk}), and its slots in use as [time, number] steps.
+// order of start ({name, kind, start, end, microbatch, chunk, unit: microbatch and slice}), and its slots in use as [time, number] steps.
 function readTrace(text) {
   const stages = [];
   const at = (pid) => stages[pid] ??= {compute: [], transfers: [], own: [[0, 0]], lent: [[0, 0]], ownMost: 0, lentMost: 0};
@@ -99,9 +99,10 @@ function readTrace(text) {
     } else if (event.ph === "X" && event.cat === "step") {
       step = event;
     } else if (event.ph === "X") {
-      const found = /^([A-Z])(\d+)(?:\.(\d+))?(?:[<>](\w+))?/.exec(event.name);
+      const found = /^([A-Z])(\d+)(?:\.(\d+))?(?::(\d+))?(?:[<>](\w+))?/.exec(event.name);
       if (!found) continue;
-      const action = {name: event.name, kind: found[1], microbatch: +found[2], chunk: +(found[3] || 0), peer: found[4],
+      const action = {name: event.name, kind: found[1], microbatch: +found[2], chunk: +(found[3] || 0), peer: found[5],
+                      unit: found[4] === undefined ? found[2] : `${found[2]}:${found[4]}`,
                       start: event.ts, end: event.ts + event.dur};
       at(event.pid)[event.tid === 1 ? "transfers" : "compute"].push(action);
       end = Math.max(end, action.end);
@@ -194,8 +195,8 @@ function drawWindow(painter, {trace, sizes, top, bare, unit, few, places, marked
         const gap = to - from > 3 ? 0.6 : 0; // no edge at all on a narrow box, which would be lost in it
         painter.rect(from, laneTop, Math.max(to - from - gap, 0.6), height, action.kind);
         if (action.chunk % 2 === 1 && height > 8 && to - from > 2) painter.rect(from, laneTop + height - 2, Math.max(to - from - gap, 0.6), 2, "page");
-        if (height > 10 && to - from > 6.5 * String(action.microbatch).length + 3)
-          painter.text((from + to) / 2, laneTop + height - (few ? 5 : 2.5), action.microbatch, "ink", few ? 10 : 8.5, "center");
+        if (height > 10 && to - from > 6.5 * action.unit.length + 3)
+          painter.text((from + to) / 2, laneTop + height - (few ? 5 : 2.5), action.unit, "ink", few ? 10 : 8.5, "center");
       }
       places?.push({trace, s, actions, top: laneTop, bottom: laneTop + height + 1, x, left, right: left + wide, wide, view, unit});
     }
@@ -239,7 +240,7 @@ function hitTest(places, px, py) {
 // Returns words about an action: what it is, when it ran, and what it waited for.
 function describe({trace, s, action}, unit) {
   const number = (time) => +(time / unit.scale).toPrecision(5) + unit.name;
-  const lines = [`${action.name} on stage ${s}: ${MEANING[action.kind]} of microbatch ${action.microbatch}`,
+  const lines = [`${action.name} on stage ${s}: ${MEANING[action.kind]} of microbatch ${action.unit.replace(":", ", slice ")}`,
                  `${number(action.start)} to ${number(action.end)}, ${number(action.end - action.start)}`];
   const stage = trace.stages[s], own = stage.compute, i = own.indexOf(action);
   const before = i > 0 ? own[i - 1].end : 0;
@@ -258,7 +259,7 @@ function waitedFor(trace, s, action) {
   const kinds = action.kind === "F" ? "F" : "BI";
   let found = null;
   const offer = (stage, one) => {
-    if (one.microbatch === action.microbatch && one.end <= action.start + 1e-6 * trace.end && (!found || one.end > found.one.end))
+    if (one.unit === action.unit && one.end <= action.start + 1e-6 * trace.end && (!found || one.end > found.one.end))
       found = {stage, one};
   };
   trace.stages.forEach((stage, other) => {

@@ -35,7 +35,7 @@ static int64_t flash_of_gpu_(const AttentionShape *shape, int capability) {
 }
 
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element, int capability) {
-    int64_t scores = shape->heads * shape->seq * shape->seq;
+    int64_t scores = shape->heads * shape->seq * attention_keys(shape);
     if (shape->mode == ATTENTION_FLASH) return memory_round(flash_of_gpu_(shape, capability));
     int64_t bytes = memory_round(scores * element) * (shape->mode == ATTENTION_NONE ? 1 : 2);
     return attention_softmax_fuses(shape, element) ? bytes : bytes + memory_round(scores * 4);

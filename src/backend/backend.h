@@ -50,7 +50,19 @@ typedef struct AttentionShape {
     // (rows) on the device: each token's place in its document, counted from 0. A query at position i sees the keys
     // [i - place, i]. NULL: every sequence is one document. Sizes and plans do not depend on it.
     const int32_t *places;
+    // Slices: seq queries of a longer sequence, which begin at place `first` of it and see keys from place 0 on. `keys`
+    // holds keys and values of the sequence in rows (k | v); attention_forward adds this slice's from qkv. `dkeys`,
+    // fp32 in the same layout, holds the gradients that later slices have left; attention_backward takes this slice's
+    // from there and adds those of earlier slices. NULL: no slices, and first is 0.
+    int64_t first;
+    void *keys;
+    float *dkeys;
 } AttentionShape;
+
+// Returns how many keys the last query sees.
+static inline int64_t attention_keys(const AttentionShape *shape) {
+    return shape->first + shape->seq;
+}
 
 // How fast each pair of a head rotates (Su et al. 2021): radians per position for the first head_dim / 2 entries, and a
 // factor on all cosines and sines, which YaRN uses (Peng et al. 2023) and others leave at 1.

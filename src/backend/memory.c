@@ -4,17 +4,13 @@
 #include <stddef.h>
 
 const char *memory_name(MemoryCategory category) {
-    static const char *const names[MEMORY_CATEGORIES] = {[MEMORY_WEIGHTS] = "weights",
-                                                         [MEMORY_GRADIENTS] = "gradients",
-                                                         [MEMORY_MASTERS] = "masters",
-                                                         [MEMORY_OPTIMIZER] = "optimizer",
-                                                         [MEMORY_EMBEDDING] = "embedding",
-                                                         [MEMORY_OWN_SLOTS] = "own slots",
-                                                         [MEMORY_LENT_SLOTS] = "lent slots",
-                                                         [MEMORY_MESSAGES] = "messages",
-                                                         [MEMORY_HEAD] = "head",
-                                                         [MEMORY_WORKSPACE] = "workspace",
-                                                         [MEMORY_DATA] = "data"};
+    static const char *const names[MEMORY_CATEGORIES] = {
+        [MEMORY_WEIGHTS] = "weights",       [MEMORY_GRADIENTS] = "gradients",
+        [MEMORY_MASTERS] = "masters",       [MEMORY_OPTIMIZER] = "optimizer",
+        [MEMORY_EMBEDDING] = "embedding",   [MEMORY_OWN_SLOTS] = "own slots",
+        [MEMORY_LENT_SLOTS] = "lent slots", [MEMORY_KEYS] = "keys",
+        [MEMORY_MESSAGES] = "messages",     [MEMORY_HEAD] = "head",
+        [MEMORY_WORKSPACE] = "workspace",   [MEMORY_DATA] = "data"};
     return names[category];
 }
 

@@ -16,6 +16,7 @@ typedef enum MemoryCategory {
     MEMORY_EMBEDDING,  // all four states of embedding, final norm and output matrix
     MEMORY_OWN_SLOTS,  // activation bundles of this stage's microbatches
     MEMORY_LENT_SLOTS, // activation bundles of the paired stage
+    MEMORY_KEYS,       // keys and values of microbatches in flight, and their gradients, with slices
     MEMORY_MESSAGES,   // send and receive buffers between neighbouring stages, buffers for sums over ranks
     MEMORY_HEAD,       // logits and their statistics, on the last stage
     MEMORY_WORKSPACE,  // temporaries of one action, and workspace of the operations

@@ -48,7 +48,7 @@ OPERATION(void, swiglu_backward, void *dgate_up, const void *dout, const void *g
 // out = gelu(x), tanh form: what EPILOGUE_GELU makes of aux.
 OPERATION(void, gelu_forward, void *out, const void *x, int64_t count);
 // Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place; pairs are (i, i +
-// head_dim/2), angle position * frequency[i], position = positions[row], or row / batch if positions is NULL.
+// head_dim/2), angle position * frequency[i], position = positions[row], or shape->first + row / batch if it is NULL.
 // direction +1 forward, -1 backward (the transposed rotation).
 OPERATION(void, rope, void *qkv, const AttentionShape *shape, const RopeTable *table, const int32_t *positions,
           int direction);
@@ -61,7 +61,7 @@ OPERATION(void, heads_norm_backward, void *dqkv, float *dwq, float *dwk, const v
           const void *wk, const AttentionShape *shape, double eps);
 
 // --- attention. qkv (rows, (heads + 2*kv_heads) * head_dim), each row q | k | v; out (rows, heads * head_dim); scale
-// 1/sqrt(head_dim), causal, inside documents (AttentionShape). saved: none - probabilities (batch, heads, seq, seq) in
+// 1/sqrt(head_dim), causal, inside documents (AttentionShape). saved: none - probabilities (batch, heads, seq, keys) in
 // the run's precision, zero for hidden keys; flash - log-sum-exp (batch, heads, seq) fp32; recompute - NULL. scratch:
 // attention_scratch bytes, the larger of forward and backward; attention_scratch can be called before any device memory
 // is held.

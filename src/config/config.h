@@ -96,6 +96,7 @@ typedef struct ScheduleConfig {
     int split_backward;                            // SplitBackward
     char file[CONFIG_TEXT];                        // a schedule as text, run instead of the named one; may be empty
     int64_t file_chunks, file_microbatches;        // from its header; 0 without a file
+    int64_t slices, file_slices;                   // of a microbatch; config_slices has the number
     int bpipe;                                     // BpipeMode
     int64_t slots;                                 // 0: auto
     int64_t load_ahead;                            // backwards; 0: auto
@@ -291,6 +292,7 @@ bool config_pointwise(const Config *config, int stage);
 void config_set_attention(Config *config, int mode); // of all stages
 int config_min_slots(const Config *config);          // the smallest schedule.slots that BPipe works with here
 int config_chunks(const Config *config);             // chunks on every stage
+int config_slices(const Config *config);             // slices of a microbatch
 // Deals out the layers evenly over `parts` virtual stages, as parallel.layers auto does; parts <= layers.
 void config_spread_layers(Config *config, int64_t parts);
 int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t

@@ -334,7 +334,7 @@ static void note_evictions_(ScheduleConfig *config, const Schedule *schedule) {
 
 static int config_check_file_(Config *config, Error *err) {
     Error why = {0};
-    config->schedule.file_chunks = config->schedule.file_microbatches = 0;
+    config->schedule.file_chunks = config->schedule.file_microbatches = config->schedule.file_slices = 0;
     if (config->schedule.file[0] == '\0') return 0;
     if (check_batch_(config, err) != 0) return -1;
     Schedule *schedule = config_read_schedule(config, &why);
@@ -343,6 +343,7 @@ static int config_check_file_(Config *config, Error *err) {
     if (status == 0) {
         config->schedule.file_chunks = schedule->chunks;
         config->schedule.file_microbatches = schedule->microbatches;
+        config->schedule.file_slices = schedule->slices;
         config->schedule.bpipe = BPIPE_OFF;
         note_evictions_(&config->schedule, schedule);
     }
@@ -354,11 +355,9 @@ static int config_check_file_(Config *config, Error *err) {
 static int check_kind_(const Config *config, const char *only, Error *err) {
     static const struct {
         const char *field, *key;
-    } keys[] = {{"stages", "parallel.pipeline"},
-                {"microbatches", "train.global_batch"},
-                {"chunks", "schedule.chunks"},
-                {"group", "schedule.group"},
-                {"delay", "schedule.delay"}};
+    } keys[] = {{"stages", "parallel.pipeline"}, {"microbatches", "train.global_batch"},
+                {"chunks", "schedule.chunks"},   {"slices", "schedule.slices"},
+                {"group", "schedule.group"},     {"delay", "schedule.delay"}};
     const ScheduleKind *kind = config_schedule_kind(config);
     ScheduleSpec spec = config_schedule_spec(config);
     const char *field;
@@ -375,6 +374,20 @@ static int check_kind_(const Config *config, const char *only, Error *err) {
         if (strcmp(keys[i].field, field) == 0) key = keys[i].key;
     }
     return config_error(config, blame_(config, key, "schedule.name"), err, "%s", why.text);
+}
+
+// Checks that slices are equal, and with sequence parallelism also each tensor rank's part of them.
+static int check_slices_(const Config *config, Error *err) {
+    int64_t slices = config_slices(config), parts = config->model.seq_len;
+    bool shared = config->parallel.sequence && config->parallel.tensor > 1;
+    if (shared) parts /= config->parallel.tensor;
+    char use[96], of[64] = "";
+    if (parts % slices == 0) return 0;
+    first_divisors_(parts, use, sizeof use);
+    if (shared) snprintf(of, sizeof of, " / tensor %lld", (long long)config->parallel.tensor);
+    return config_error(config, blame_(config, "schedule.slices", "schedule.file"), err,
+                        "%lld does not divide seq_len %lld%s; use %s", (long long)slices,
+                        (long long)config->model.seq_len, of, use);
 }
 
 // Returns why gradients cannot be shared out among data ranks, as a sentence; NULL: they can be.
@@ -514,6 +527,7 @@ int config_check(Config *config, Error *err) {
     if (config_check_file_(config, err) != 0 || check_kind_(config, "chunks", err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
     if (check_kind_(config, NULL, err) != 0 || check_sharding_(config, err) != 0) return -1;
+    if (check_slices_(config, err) != 0) return -1;
     if (check_sources_(config, err) != 0 || check_stage_lists_(config, err) != 0) return -1;
     if (check_decay_(config, err) != 0 || check_rates_(config, err) != 0) return -1;
     return check_schedule_(config, err);

@@ -98,12 +98,17 @@ ScheduleSpec config_schedule_spec(const Config *config) {
                           .chunks = schedule->name < schedule_kind_count ? (int)schedule->chunks : 0,
                           .group = (int)schedule->group,
                           .delay = (int)schedule->delay,
+                          .slices = (int)schedule->slices,
                           .split = schedule->split_backward == SPLIT_ON};
 }
 
 int config_chunks(const Config *config) {
     if (config->schedule.file_chunks > 0) return (int)config->schedule.file_chunks;
     return config->schedule.chunks > 0 ? (int)config->schedule.chunks : config_schedule_kind(config)->chunks;
+}
+
+int config_slices(const Config *config) {
+    return (int)(config->schedule.file_slices > 0 ? config->schedule.file_slices : config->schedule.slices);
 }
 
 bool config_schedule_legal(const Config *config) {

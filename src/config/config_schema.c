@@ -156,6 +156,8 @@ const ConfigKey config_keys[] = {
         .zero_word = "auto", .words = group_words),
     INT(schedule, delay, "auto", 0, 65536, "zb-d: microbatches by which weight gradients come later; auto: p-1",
         .words = auto_words),
+    INT(schedule, slices, "1", 1, 64,
+        "parts of a sequence that pass the pipeline one after another; seq1f1b, interleaved"),
     WORD(schedule, split_backward, "auto", split_words,
          "compute weight gradients after the input's has left; auto: on GPUs where that pays"),
     TEXT(schedule, file, "", "run the schedule in this file, see docs/schedules.md; empty: the one named"),

@@ -1,9 +1,10 @@
 // Causal attention over strided views of qkv, in three modes that differ in what they keep for the backward:
-//   none       the probabilities, (batch, heads, seq, seq)
+//   none       the probabilities, (batch, heads, seq, keys)
 //   recompute  nothing: probabilities are recomputed, a block of QUERIES rows at a time
 //   flash      log-sum-exp of each row; see flash.c
 // In all modes a block of queries meets only the keys from the start of its first query's document up to its own last
-// position.
+// position. With slices all that counts keys counts them from the start of the sequence, and queries from the start of
+// the slice.
 //
 // The forward is parallel over blocks of queries. The backward is parallel over (sequence, key/value head): the dk and
 // dv that a group of heads shares are summed by one thread, in the order of heads and queries.
@@ -55,7 +56,7 @@ typedef struct Block {
 
 static Block attention_block_at_(const Head *h, int64_t index) {
     int64_t seq = h->shape->seq, first = index * QUERIES, count = seq - first < QUERIES ? seq - first : QUERIES;
-    return (Block){first, count, head_from(h, first) / QUERIES * QUERIES, first + count};
+    return (Block){first, count, head_from(h, first) / QUERIES * QUERIES, h->shape->first + first + count};
 }
 
 static int64_t blocks_of_(int64_t seq) {
@@ -92,45 +93,46 @@ static void row_clear_(float *row, int64_t from, int64_t to) {
 static void block_probabilities_(const Head *h, const Workspace *workspace, const void *qkv, const Block *block,
                                  float *p) {
     bool keep = h->shape->mode == ATTENTION_NONE;
-    int64_t stride = h->shape->seq, low = keep ? 0 : block->from, high = keep ? stride : block->keys;
+    int64_t stride = attention_keys(h->shape), low = keep ? 0 : block->from, high = keep ? stride : block->keys;
     cpu_gemm(workspace->gemm, block->count, block->keys - block->from, h->shape->head_dim,
              head_query(h, qkv, block->first), transposed(head_key(h, qkv, block->from)), false, p + block->from,
              stride);
     for (int64_t r = 0; r < block->count; r++) {
         float *row = p + r * stride;
-        int64_t query = block->first + r, from = head_from(h, query), seen = query + 1 - from;
+        int64_t query = block->first + r, from = head_from(h, query), end = h->shape->first + query + 1;
+        int64_t seen = end - from;
         float sum = row_exp_(row + from, seen, head_scale(h), row_max_(row + from, seen));
         row_scale_(row + from, seen, 1.0f / sum);
         row_clear_(row, low, from);
-        row_clear_(row, query + 1, high);
+        row_clear_(row, end, high);
     }
 }
 
-// The block's rows go into `saved` if that is kept as floats, else into `rows` (QUERIES, seq).
+// The block's rows go into `saved` if that is kept as floats, else into `rows` (QUERIES, keys).
 static void attention_block_forward_(const Head *h, void *out, void *saved, float *rows, const void *qkv,
                                      const Block *block) {
-    int64_t seq = h->shape->seq, d = h->shape->head_dim, at = (head_index(h) * seq + block->first) * seq;
-    int64_t from = block->from;
+    int64_t keys = attention_keys(h->shape), d = h->shape->head_dim, from = block->from;
+    int64_t at = (head_index(h) * h->shape->seq + block->first) * keys;
     bool keep = h->shape->mode == ATTENTION_NONE;
     float *p = keep && !cpu_is_bf16(h->backend) ? (float *)saved + at : rows;
     Workspace workspace = attention_workspace_take_(h);
     block_probabilities_(h, &workspace, qkv, block, p);
-    cpu_gemm(workspace.gemm, block->count, d, block->keys - from, floats(p + from, seq), head_value(h, qkv, from),
+    cpu_gemm(workspace.gemm, block->count, d, block->keys - from, floats(p + from, keys), head_value(h, qkv, from),
              false, workspace.sums, d);
     head_store(h, head_output(h, out, block->first), workspace.sums, block->count);
-    if (keep && p == rows) cpu_store(h->backend, saved, at, rows, block->count * seq);
+    if (keep && p == rows) cpu_store(h->backend, saved, at, rows, block->count * keys);
 }
 
 // Returns p (block, width) for the chunk of keys at k0, from wherever it is kept; *stride is the distance of its rows.
 static const float *chunk_probabilities_(const Head *h, const Workspace *workspace, const AttentionBackward *b,
                                          const Block *block, int64_t k0, int64_t width, int64_t *stride) {
-    int64_t seq = h->shape->seq, at = (head_index(h) * seq + block->first) * seq + k0;
-    *stride = seq;
+    int64_t keys = attention_keys(h->shape), at = (head_index(h) * h->shape->seq + block->first) * keys + k0;
+    *stride = keys;
     if (h->shape->mode == ATTENTION_RECOMPUTE) return b->scratch + k0;
     if (!cpu_is_bf16(h->backend)) return (const float *)b->saved + at;
     *stride = KEYS;
     for (int64_t r = 0; r < block->count; r++)
-        cpu_load(h->backend, workspace->p + r * KEYS, b->saved, at + r * seq, width);
+        cpu_load(h->backend, workspace->p + r * KEYS, b->saved, at + r * keys, width);
     return workspace->p;
 }
 
@@ -172,11 +174,11 @@ static void attention_stored_backward_(const Backend *backend, const AttentionSh
 // --- the operations. Scratch holds what each thread's form needs, and the sums of dk and dv.
 
 static int64_t form_floats_(const AttentionShape *s) {
-    return memory_round(s->mode == ATTENTION_FLASH ? flash_scratch_floats(s) : QUERIES * s->seq);
+    return memory_round(s->mode == ATTENTION_FLASH ? flash_scratch_floats(s) : QUERIES * attention_keys(s));
 }
 
 static int64_t thread_floats_(const AttentionShape *s) {
-    return form_floats_(s) + memory_round(2 * s->seq * s->head_dim);
+    return form_floats_(s) + memory_round(2 * attention_keys(s) * s->head_dim);
 }
 
 int64_t cpu_attention_scratch(Backend *backend, const AttentionShape *shape) {
@@ -188,7 +190,12 @@ void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scrat
     CpuBackend *cpu = cpu_self(backend);
     bool flash = shape->mode == ATTENTION_FLASH;
     int64_t parts = flash ? flash_spans(shape, cpu->threads) : blocks_of_(shape->seq);
-    int64_t heads = shape->batch * shape->heads;
+    int64_t heads = shape->batch * shape->heads, group = shape->heads / shape->kv_heads;
+    CPU_PARALLEL_FOR(cpu)
+    for (int64_t i = 0; i < (shape->keys == NULL ? 0 : shape->batch * shape->kv_heads); i++) {
+        Head h = {backend, shape, i / shape->kv_heads, i % shape->kv_heads * group};
+        head_keep_keys(&h, qkv);
+    }
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t i = 0; i < heads * parts; i++) {
         Head h = {backend, shape, i / parts / shape->heads, i / parts % shape->heads};
@@ -205,7 +212,7 @@ void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scrat
 void cpu_attention_backward(Backend *backend, void *dqkv, void *scratch, const void *dout, const void *out,
                             const void *saved, const void *qkv, const AttentionShape *shape) {
     CpuBackend *cpu = cpu_self(backend);
-    int64_t sums = shape->seq * shape->head_dim;
+    int64_t sums = attention_keys(shape) * shape->head_dim;
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t i = 0; i < shape->batch * shape->kv_heads; i++) {
         int64_t sequence = i / shape->kv_heads, kv_head = i % shape->kv_heads;
@@ -218,7 +225,6 @@ void cpu_attention_backward(Backend *backend, void *dqkv, void *scratch, const v
         else
             attention_stored_backward_(backend, shape, &b, sequence, kv_head);
         Head h = {backend, shape, sequence, kv_head * (shape->heads / shape->kv_heads)};
-        head_store(&h, head_key(&h, dqkv, 0), b.dk, shape->seq);
-        head_store(&h, head_value(&h, dqkv, 0), b.dv, shape->seq);
+        head_store_keys(&h, &b);
     }
 }

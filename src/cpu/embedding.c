@@ -88,7 +88,7 @@ void cpu_embedding_backward(Backend *backend, float *dwte, float *dwpe, const vo
     scatter_(backend, &scatter);
     if (!dwpe) return;
     if (positions != NULL) {
-        Scatter places = {dwpe, dx, positions, rows, hidden, 0, seq};
+        Scatter places = {dwpe, dx, positions, rows, hidden, 0, INT64_MAX}; // the table has every position
         scatter_(backend, &places);
         return;
     }

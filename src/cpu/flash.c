@@ -30,16 +30,16 @@ static int64_t round_up_(int64_t n, int64_t unit) {
 // forms are cut into chunks of KEYS keys, each with panels of dimensions.
 typedef struct Packed {
     int64_t keys;
-    float *k_keys;          // (seq, head_dim)
+    float *k_keys;          // (keys, head_dim)
     float *v_dims;          // forward: (head_dim, chunk) per chunk
     float *k_dims, *v_keys; // backward
 } Packed;
 
 static int64_t keys_floats_(const AttentionShape *s) {
-    return round_up_(s->seq, GEMM_ROWS) * s->head_dim;
+    return round_up_(attention_keys(s), GEMM_ROWS) * s->head_dim;
 }
 static int64_t dims_floats_(const AttentionShape *s) {
-    return round_up_(s->head_dim, GEMM_ROWS) * s->seq;
+    return round_up_(s->head_dim, GEMM_ROWS) * attention_keys(s);
 }
 
 int64_t flash_scratch_floats(const AttentionShape *s) {
@@ -69,12 +69,12 @@ static Packed pack_forward_(const Head *h, float *scratch, const void *qkv, int6
 }
 
 static Packed pack_backward_(const Head *h, float *scratch, const void *qkv) {
-    int64_t seq = h->shape->seq;
-    Packed packed = {.keys = seq, .k_keys = scratch, .v_keys = scratch + keys_floats_(h->shape)};
+    int64_t keys = attention_keys(h->shape);
+    Packed packed = {.keys = keys, .k_keys = scratch, .v_keys = scratch + keys_floats_(h->shape)};
     packed.k_dims = packed.v_keys + keys_floats_(h->shape);
-    gemm_pack(packed.k_keys, GEMM_ROWS, seq, h->shape->head_dim, head_key(h, qkv, 0));
-    gemm_pack(packed.v_keys, GEMM_ROWS, seq, h->shape->head_dim, head_value(h, qkv, 0));
-    pack_dims_(packed.k_dims, h->shape, seq, head_key(h, qkv, 0));
+    gemm_pack(packed.k_keys, GEMM_ROWS, keys, h->shape->head_dim, head_key(h, qkv, 0));
+    gemm_pack(packed.v_keys, GEMM_ROWS, keys, h->shape->head_dim, head_value(h, qkv, 0));
+    pack_dims_(packed.k_dims, h->shape, keys, head_key(h, qkv, 0));
     return packed;
 }
 
@@ -82,6 +82,7 @@ static Packed pack_backward_(const Head *h, float *scratch, const void *qkv) {
 typedef struct Block {
     int64_t first, count, begin,
         keys;                // of its queries; of the keys that they see: the first, rounded down, and the end
+    int64_t place, edge;     // key of its first query, which all of them see; that rounded up to a whole panel
     float *query, *dout;     // (head_dim, Q): right factors of scores and of their gradients
     float *query_t, *dout_t; // (Q, head_dim) packed as right factors of dk and dv
     float *sums;             // (head_dim, Q): out or dq, transposed
@@ -119,7 +120,8 @@ static Group group_at_(const Head *h, int64_t first) {
     for (; group.blocks < GROUP && first < seq; group.blocks++, first += Q) {
         Block *block = &group.block[group.blocks];
         block->first = first, block->count = seq - first < Q ? seq - first : Q;
-        group.keys = block->keys = first + block->count;
+        block->place = h->shape->first + first, block->edge = round_up_(block->place, STEP);
+        group.keys = block->keys = block->place + block->count;
         for (int64_t j = 0; j < Q; j++)
             block->from[j] = (int32_t)head_from(h, first + (j < block->count ? j : block->count - 1));
         block->begin = block->from[0] / STEP * STEP;
@@ -145,8 +147,8 @@ static void store_block_(const Head *h, const Group *group, const Block *block, 
     head_store(h, to, group->rows, block->count);
 }
 
-// --- products of keys [skip, width) of a chunk, without those that the diagonal hides: from the block's first query
-// on, every STEP keys are seen by STEP queries fewer.
+// --- products of keys [skip, width) of a chunk, without those that the diagonal hides: from the block's edge on, every
+// STEP keys are seen by STEP queries fewer.
 
 // Keys [from, to) of the chunk, and the queries before which they see none.
 typedef struct Part {
@@ -154,7 +156,7 @@ typedef struct Part {
 } Part;
 
 static Part part_at_(const Block *block, int64_t k0, int64_t width, int64_t from) {
-    int64_t hidden = k0 + from - block->first;
+    int64_t hidden = k0 + from - block->edge;
     if (hidden < 0) return (Part){from, width < from - hidden ? width : from - hidden, 0};
     return (Part){from, width < from + STEP ? width : from + STEP, hidden};
 }
@@ -192,8 +194,8 @@ static void hide_keys_(float *scores, const Block *block, int64_t k0, int64_t sk
     for (int64_t k = skip; k < others && k < width; k++)
         for (int j = 0; j < Q; j++)
             if (k0 + k < block->from[j]) scores[k * Q + j] = -INFINITY;
-    for (int64_t k = block->first - k0 > 0 ? block->first - k0 : 0; k < width; k++) {
-        int64_t hidden = k0 + k - block->first < Q ? k0 + k - block->first : Q;
+    for (int64_t k = block->place - k0 > 0 ? block->place - k0 : 0; k < width; k++) {
+        int64_t hidden = k0 + k - block->place < Q ? k0 + k - block->place : Q;
         for (int64_t j = 0; j < hidden; j++) scores[k * Q + j] = -INFINITY;
     }
 }
@@ -275,7 +277,7 @@ static void forward_end_(const Head *h, const Group *group, Block *block, void *
 void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span, int64_t spans) {
     int64_t seq = h->shape->seq, unit = GROUP * Q;
     int64_t first = span * groups_of_(seq) / spans * unit, end = (span + 1) * groups_of_(seq) / spans * unit;
-    Packed packed = pack_forward_(h, scratch, qkv, end < seq ? end : seq);
+    Packed packed = pack_forward_(h, scratch, qkv, h->shape->first + (end < seq ? end : seq));
     for (; first < end; first += unit) {
         Group group = group_at_(h, first);
         for (int i = 0; i < group.blocks; i++) forward_start_(h, &group.block[i], qkv);

@@ -21,12 +21,48 @@ CpuOperand head_query(const Head *h, const void *qkv, int64_t position) {
     return qkv_view_(h, qkv, position, h->head);
 }
 
-CpuOperand head_key(const Head *h, const void *qkv, int64_t position) {
-    return qkv_view_(h, qkv, position, h->shape->heads + kv_head_of_(h));
+// Returns keys (part 0) or values (part 1) from place `key` on: of the sequence with slices, else of qkv.
+static CpuOperand keys_view_(const Head *h, const void *qkv, int64_t key, int part) {
+    const AttentionShape *s = h->shape;
+    int64_t at = part * s->kv_heads + kv_head_of_(h);
+    if (s->keys == NULL) return qkv_view_(h, qkv, key, s->heads + at);
+    return view_(h, s->keys, 2 * s->kv_heads * s->head_dim, key, at * s->head_dim);
 }
 
-CpuOperand head_value(const Head *h, const void *qkv, int64_t position) {
-    return qkv_view_(h, qkv, position, h->shape->heads + h->shape->kv_heads + kv_head_of_(h));
+CpuOperand head_key(const Head *h, const void *qkv, int64_t key) {
+    return keys_view_(h, qkv, key, 0);
+}
+
+CpuOperand head_value(const Head *h, const void *qkv, int64_t key) {
+    return keys_view_(h, qkv, key, 1);
+}
+
+void head_keep_keys(const Head *h, const void *qkv) {
+    const AttentionShape *s = h->shape;
+    size_t bytes = (size_t)(s->head_dim * h->backend->element);
+    for (int part = 0; part < 2; part++) {
+        CpuOperand to = keys_view_(h, qkv, s->first, part);
+        CpuOperand from = qkv_view_(h, qkv, 0, s->heads + part * s->kv_heads + kv_head_of_(h));
+        for (int64_t r = 0; r < s->seq; r++)
+            memcpy((char *)to.data + r * to.stride * h->backend->element,
+                   (const char *)from.data + r * from.stride * h->backend->element, bytes);
+    }
+}
+
+void head_store_keys(const Head *h, const AttentionBackward *b) {
+    const AttentionShape *s = h->shape;
+    int64_t width = 2 * s->kv_heads * s->head_dim, d = s->head_dim;
+    for (int part = 0; part < 2; part++) {
+        float *sums = part == 0 ? b->dk : b->dv;
+        for (int64_t key = 0; s->keys != NULL && key < attention_keys(s); key++) {
+            int64_t column = (part * s->kv_heads + kv_head_of_(h)) * d;
+            float *kept = s->dkeys + (key * s->batch + h->sequence) * width + column, *sum = sums + key * d;
+            float *to = key < s->first ? kept : sum;
+            for (int64_t i = 0; i < d; i++) to[i] = kept[i] + sum[i];
+        }
+        CpuOperand to = qkv_view_(h, b->dqkv, 0, s->heads + part * s->kv_heads + kv_head_of_(h));
+        head_store(h, to, sums + s->first * d, s->seq);
+    }
 }
 
 CpuOperand head_output(const Head *h, const void *out, int64_t position) {

@@ -11,7 +11,7 @@ typedef struct Head {
     int64_t sequence, head;
 } Head;
 
-// What a backward reads and writes. dk, dv: (seq, head_dim) sums of one key/value head, this thread's own.
+// What a backward reads and writes. dk, dv: (keys, head_dim) sums of one key/value head, this thread's own.
 typedef struct AttentionBackward {
     void *dqkv;
     const void *dout, *out, *saved, *qkv;
@@ -28,10 +28,10 @@ static inline int64_t head_index(const Head *h) {
     return h->sequence * h->shape->heads + h->head;
 }
 
-// Returns the first key that the query at `position` sees: where its document begins.
-static inline int64_t head_from(const Head *h, int64_t position) {
+// Returns the first key that a query sees: where its document begins.
+static inline int64_t head_from(const Head *h, int64_t query) {
     const int32_t *places = h->shape->places;
-    return places == NULL ? 0 : position - places[position * h->shape->batch + h->sequence];
+    return places == NULL ? 0 : h->shape->first + query - places[query * h->shape->batch + h->sequence];
 }
 
 static inline int64_t qkv_width(const AttentionShape *s) {
@@ -41,11 +41,16 @@ static inline int64_t out_width(const AttentionShape *s) {
     return s->heads * s->head_dim;
 }
 
-// Return a view of this head's rows from `position` on.
-CpuOperand head_query(const Head *h, const void *qkv, int64_t position);
-CpuOperand head_key(const Head *h, const void *qkv, int64_t position);
-CpuOperand head_value(const Head *h, const void *qkv, int64_t position);
-CpuOperand head_output(const Head *h, const void *out, int64_t position);
+// Return a view of this head's rows from `query` on, and of the keys and values that it sees from place `key` on.
+CpuOperand head_query(const Head *h, const void *qkv, int64_t query);
+CpuOperand head_key(const Head *h, const void *qkv, int64_t key);
+CpuOperand head_value(const Head *h, const void *qkv, int64_t key);
+CpuOperand head_output(const Head *h, const void *out, int64_t query);
+// Copies the slice's keys and values of one key/value head from qkv to where later slices see them.
+void head_keep_keys(const Head *h, const void *qkv);
+// Writes the gradients of the slice's keys and values of one key/value head, with those that later slices left; adds
+// those of earlier slices for their backwards.
+void head_store_keys(const Head *h, const AttentionBackward *b);
 
 static inline CpuOperand transposed(CpuOperand a) {
     a.transposed = !a.transposed;

@@ -167,7 +167,8 @@ void cpu_rope(Backend *backend, void *qkv, const AttentionShape *shape, const Ro
         for (int64_t position = 0; position < shape->seq; position++) {
             Rotation rotation = group;
             for (int64_t b = 0; b < shape->batch; b++) {
-                int64_t row = position * shape->batch + b, at = positions == NULL ? position : positions[row];
+                int64_t row = position * shape->batch + b,
+                        at = positions == NULL ? shape->first + position : positions[row];
                 if (b == 0 || positions != NULL) rotation_set_(&rotation, (double)at, table->scale, direction);
                 rotate_row_(backend, qkv, shape, row, &rotation);
             }

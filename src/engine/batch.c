@@ -8,11 +8,11 @@
 
 int64_t batch_bytes(const Config *config, const StageShape *at) {
     int64_t losses = at->last ? config_microbatches(config) : 0;
-    return (2 + losses + (config_uses_documents(config) ? 1 : 0)) * at->shape.rows * (int64_t)sizeof(int32_t);
+    return (2 + losses + (config_uses_documents(config) ? 1 : 0)) * at->rows * (int64_t)sizeof(int32_t);
 }
 
 void batch_create(Batch *batch, Stage *stage, int data_rank) {
-    int64_t rows = stage->at.shape.rows;
+    int64_t rows = stage->at.rows;
     batch->stage = stage;
     batch->config = stage->config;
     batch->data_rank = data_rank;
@@ -47,7 +47,7 @@ static int batch_fetch_(const Batch *batch, const Source *source, int64_t positi
 
 // Counts each token's place in its document: a document begins with a sequence and with each end-of-text token.
 static void batch_places_(Batch *batch) {
-    int64_t b = batch->stage->at.shape.batch, rows = batch->stage->at.shape.rows;
+    int64_t b = batch->stage->at.shape.batch, rows = batch->stage->at.rows;
     for (int64_t i = 0; i < rows; i++)
         batch->places[i] = i < b || batch->tokens[i] == batch->end_of_text ? 0 : batch->places[i - b] + 1;
 }
@@ -57,7 +57,7 @@ static int batch_load_(Batch *batch, const Source *source, int64_t first, Error 
     Stage *stage = batch->stage;
     stage->documents = batch->places != NULL && source->evaluation == NULL; // a row of an evaluation is one document
     if (!stage->at.first && !stage->at.last && !stage->documents) return 0;
-    int64_t b = stage->at.shape.batch, rows = stage->at.shape.rows;
+    int64_t b = stage->at.shape.batch, rows = stage->at.rows;
     int64_t position = first + batch->data_rank * stage->microbatches * b;
     for (int64_t i = 0; i < stage->microbatches; i++) {
         for (int64_t j = 0; j < b; j++, position++) {

@@ -6,7 +6,7 @@
 //
 // Three decisions to know:
 //
-//   - A bundle is known by its number, chunk * microbatches + microbatch. The state of its slot (slots.h) says where
+//   - A bundle is known by its number (schedule_bundle). The state of its slot (slots.h) says where
 //     the bundle is and who may touch it. An action that finds its slot in another state than the proof promised fails
 //     with a sentence that names both.
 //   - A bundle goes to the partner and back as a message of the pair's group. E and L are messages that this stage
@@ -75,7 +75,7 @@ static const Action *engine_action_(const Engine *engine, int64_t i) {
 }
 
 static int engine_bundle_(const Engine *engine, const Action *action) {
-    return action->chunk * engine->schedule->microbatches + action->microbatch;
+    return (int)schedule_bundle(engine->schedule, *action);
 }
 
 static char *engine_text_(const Engine *engine, const Action *action, char text[32]) {
@@ -222,8 +222,9 @@ static int queue_progress_(Engine *engine, Error *err) {
 static void blame_link_(const Engine *engine, const P2pLink *link, Error *err) {
     char to[32];
     snprintf(to, sizeof to, "stage %d", link->sends ? link->peer : engine->index);
-    blame_message_(engine, link->way == P2P_FORWARD ? "the activation" : "the gradient", link->finished, link->chunk,
-                   engine->index, link->sends ? engine->index : link->peer, to, err);
+    blame_message_(engine, link->way == P2P_FORWARD ? "the activation" : "the gradient",
+                   link->finished / engine->schedule->slices, link->chunk, engine->index,
+                   link->sends ? engine->index : link->peer, to, err);
 }
 
 // Advances everything that moves while this stage computes. Keeps the first error, with which the next check ends the
@@ -346,19 +347,19 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
     char who[32];
     engine_say_(engine, engine_text_(engine, action, who));
     if (await_(engine, action, err) != 0) return -1;
-    int bundle = engine_bundle_(engine, action), c = action->chunk, microbatch = action->microbatch, ran;
+    int bundle = engine_bundle_(engine, action), c = action->chunk, ran;
+    int64_t unit = (int64_t)action->microbatch * engine->stage->at.shape.slices + action->slice;
     Slot *slot = forward ? slots_free(&engine->own, false) : slots_find(&engine->own, bundle);
     if (slots_move(&engine->own, slot, before, during, bundle, who, err) != 0) return -1;
     action_links_(engine, action, &in, &out);
     if (be->range_begin != NULL) be->range_begin(be, who);
     be->event_record(be, engine->begin_events[i], STREAM_COMPUTE);
     if (forward)
-        ran = stage_forward(stage, c, microbatch, slot->memory, p2p_buffer(in), p2p_buffer(out), engine->scale, err);
+        ran = stage_forward(stage, c, unit, slot->memory, p2p_buffer(in), p2p_buffer(out), engine->scale, err);
     else if (weights)
-        ran = stage_weights(stage, c, microbatch, slot->memory, err);
+        ran = stage_weights(stage, c, unit, slot->memory, err);
     else
-        ran = stage_backward(stage, c, microbatch, slot->memory, p2p_buffer(in), p2p_buffer(out), kind == ACTION_INPUT,
-                             err);
+        ran = stage_backward(stage, c, unit, slot->memory, p2p_buffer(in), p2p_buffer(out), kind == ACTION_INPUT, err);
     be->event_record(be, engine->end_events[i], STREAM_COMPUTE);
     engine->latest = engine->end_events[i];
     if (be->range_end != NULL) be->range_end(be);
@@ -394,14 +395,16 @@ static int engine_begin_(Engine *engine, const char *label, const Schedule *sche
     const StageSchedule *list = &schedule->stage[engine->index];
     const StageShape *at = &engine->stage->at;
     P2pLink *link;
-    if (schedule->chunks != at->chunks || schedule->placement != at->placement ||
+    if (schedule->chunks != at->chunks || schedule->placement != at->placement || schedule->slices > at->shape.slices ||
+        (!schedule->forward_only && schedule->slices < at->shape.slices) ||
         schedule->edge_buffers > engine->links.edge_buffers)
         return error_set(err, EXIT_FAILED, "schedule %s does not place layers or messages as this run does",
                          schedule->name);
     if (list->own_slots > engine->own.count || list->lent_slots > engine->lent.count)
         return error_set(err, EXIT_FAILED, "schedule %s wants %d own and %d lent slots where %d and %d are allocated",
                          schedule->name, list->own_slots, list->lent_slots, engine->own.count, engine->lent.count);
-    engine_reserve_(engine, list->count, (int64_t)schedule->chunks * schedule->microbatches);
+    int64_t messages = (int64_t)schedule->microbatches * schedule->slices;
+    engine_reserve_(engine, list->count, schedule->chunks * messages);
     engine->label = label;
     engine->schedule = schedule;
     engine->list = list;
@@ -409,12 +412,12 @@ static int engine_begin_(Engine *engine, const char *label, const Schedule *sche
     engine->latest = NULL;
     memset(&engine->run, 0, sizeof engine->run);
     memset(engine->times, 0, (size_t)list->count * sizeof *engine->times);
-    for (int i = 0; i < schedule->chunks * schedule->microbatches; i++) engine->forward_action[i] = -1;
+    for (int64_t i = 0; i < schedule->chunks * messages; i++) engine->forward_action[i] = -1;
     engine->queue.posted = engine->queue.started = engine->queue.done = 0;
     slots_begin(&engine->own);
     slots_begin(&engine->lent);
     for (int i = 0; (link = links_at(&engine->links, i)) != NULL; i++)
-        p2p_begin(link, schedule->forward_only && link->way == P2P_BACKWARD ? 0 : schedule->microbatches);
+        p2p_begin(link, schedule->forward_only && link->way == P2P_BACKWARD ? 0 : messages);
     return 0;
 }
 

@@ -8,6 +8,19 @@
 
 #include <string.h>
 
+// Returns the most microbatches of a chunk between the forward of their first slice and its backward, which is the last
+// to read their keys and values.
+static int64_t chunk_kept_(const Schedule *schedule, int stage, int chunk) {
+    int64_t now = 0, most = 1;
+    for (int64_t i = 0; i < schedule->stage[stage].count; i++) {
+        Action action = schedule->stage[stage].actions[i];
+        if (action.chunk != chunk || action.slice != 0) continue;
+        if (action.kind == ACTION_FORWARD && ++now > most) most = now;
+        now -= action.kind == ACTION_BACKWARD || action.kind == ACTION_INPUT;
+    }
+    return most;
+}
+
 static void shape_chunk_(StageShape *at, int chunk, const Config *config, const Schedule *schedule) {
     int virtual_stages = schedule->stages * schedule->chunks, g = schedule_virtual(schedule, at->stage, chunk);
     StageChunk *to = &at->chunk[chunk];
@@ -19,6 +32,7 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
     to->recomputed = asked * (chunk + 1) / schedule->chunks - asked * chunk / schedule->chunks;
     if (to->recomputed > to->layers) to->recomputed = to->layers;
     at->recomputed += to->recomputed;
+    to->kept = schedule->slices > 1 ? chunk_kept_(schedule, at->stage, chunk) : 0;
     to->first = g == 0;
     to->last = g == virtual_stages - 1;
     at->layers += to->layers;
@@ -52,6 +66,10 @@ void stage_shape(StageShape *at, const Model *model, const Config *config, const
     shape_from_config(&at->shape, model, config, be, stage, tensor_rank);
     at->message_bytes = memory_round(at->shape.shard_rows * at->shape.hidden * at->shape.element);
     at->layer_bundle = layer_bundle_layout(NULL, NULL, &at->shape);
+    at->rows = at->shape.slices * at->shape.rows;
+    int64_t keys = 2 * at->shape.attention.kv_heads * at->shape.attention.head_dim * at->rows;
+    at->keys_bytes = memory_round(keys * at->shape.element);
+    at->dkeys_bytes = memory_round(keys * (int64_t)sizeof(float));
     for (int c = 0; c < at->chunks; c++) {
         shape_chunk_(at, c, config, schedule);
         int64_t bytes = chunk_bytes_(at, c, schedule);
@@ -166,9 +184,17 @@ static int64_t staged_bytes_(const Config *config, const StageShape *at, const S
     return config->hardware.share_gpu && !at->own_sums ? sums_layout(&workspaces, NULL, &shape, tensors) : 0;
 }
 
+// Returns where the keys of a chunk begin among those of the stage; of the first chunk that is not there: all bytes.
+static int64_t keys_offset_(const StageShape *at, int chunk) {
+    int64_t bytes = 0;
+    for (int c = 0; c < chunk && at->shape.slices > 1; c++)
+        bytes += at->chunk[c].layers * (at->chunk[c].kept * at->keys_bytes + at->dkeys_bytes);
+    return bytes;
+}
+
 static int64_t data_bytes_(const StageShape *at, const Config *config) {
     int arrays = (at->first ? 1 : 0) + (at->last ? 2 : 0) + (config_uses_documents(config) ? 1 : 0);
-    return memory_round(config_microbatches(config) * at->shape.rows * 4) * arrays;
+    return memory_round(config_microbatches(config) * at->rows * 4) * arrays;
 }
 
 void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
@@ -179,6 +205,7 @@ void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const 
     Layout workspace = {NULL, 0}, head = {NULL, 0};
     bytes->bytes[MEMORY_WORKSPACE] += layout_workspace_(&stage, &workspace);
     bytes->bytes[MEMORY_HEAD] += layout_head_(&stage, &head);
+    bytes->bytes[MEMORY_KEYS] += keys_offset_(at, at->chunks);
     bytes->bytes[MEMORY_DATA] += data_bytes_(at, config);
     StageTensors tensors;
     layout_tensors_(&tensors, table, at, config, 0);
@@ -242,7 +269,9 @@ static int register_workspace_(Stage *stage, Error *err) {
 
 static int allocate_data_(Stage *stage, Error *err) {
     Backend *be = stage->be;
-    int64_t bytes = memory_round(stage->most_microbatches * stage->at.shape.rows * 4);
+    int64_t keys = keys_offset_(&stage->at, stage->at.chunks);
+    if (keys > 0 && (stage->keys = be->allocate(be, MEMORY_KEYS, keys, "keys", err)) == NULL) return -1;
+    int64_t bytes = memory_round(stage->most_microbatches * stage->at.rows * 4);
     if (stage->at.first && (stage->tokens = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "tokens", err)) == NULL)
         return -1;
     if (config_uses_documents(stage->config) &&
@@ -262,6 +291,8 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
     stage->be = be;
     stage->microbatches = stage->most_microbatches = config_microbatches(config);
     stage_shape(&stage->at, model, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
+    if (stage->at.shape.slices > 1 && !be->own_sums)
+        return config_error(config, "schedule.slices", err, "slices run on CPUs only, and are planned for GPUs; use 1");
     stage->pass.be = be;
     stage->pass.tensor = tensor;
     stage->pass.shape = &stage->at.shape;
@@ -283,7 +314,8 @@ static void stage_release_(Backend *be, MemoryCategory category, void *memory, i
 void stage_destroy(Stage *stage) {
     if (stage->be == NULL) return;
     Layout count = {NULL, 0}, head = {NULL, 0};
-    int64_t bytes = memory_round(stage->most_microbatches * stage->at.shape.rows * 4);
+    int64_t bytes = memory_round(stage->most_microbatches * stage->at.rows * 4);
+    stage_release_(stage->be, MEMORY_KEYS, stage->keys, keys_offset_(&stage->at, stage->at.chunks));
     stage_release_(stage->be, MEMORY_DATA, stage->tokens, bytes);
     stage_release_(stage->be, MEMORY_DATA, stage->targets, bytes);
     stage_release_(stage->be, MEMORY_DATA, stage->losses, bytes);
@@ -331,21 +363,34 @@ static LayerOutput layer_output_(const StageChunk *chunk, int64_t layer) {
     return layer + 1 < chunk->recomputed ? LAYER_WRITES : LAYER_LEAVES;
 }
 
-static void use_places_(Stage *stage, int64_t microbatch) {
+static void use_places_(Stage *stage, int64_t unit) {
     const DataConfig *data = &stage->config->data;
-    const int32_t *places = stage->documents ? stage->places + microbatch * stage->at.shape.rows : NULL;
+    const int32_t *places = stage->documents ? stage->places + unit * stage->at.shape.rows : NULL;
     stage->pass.documents = data->mask_documents ? places : NULL;
     stage->pass.positions = data->reset_positions ? places : NULL;
 }
 
-int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
-                  float scale, Error *err) {
+// Points the pass at the keys of a layer, if sequences are cut into slices. Those of a microbatch are overwritten by
+// the next one that finds all others in use.
+static void open_keys_(Stage *stage, const StageChunk *chunk, int64_t unit, int64_t layer) {
+    const StageShape *at = &stage->at;
+    int64_t slices = at->shape.slices, microbatch = unit / slices;
+    if (slices == 1) return;
+    char *keys = (char *)stage->keys + keys_offset_(at, (int)(chunk - at->chunk));
+    stage->pass.first = unit % slices * at->shape.seq;
+    stage->pass.keys = keys + (microbatch % chunk->kept * chunk->layers + layer) * at->keys_bytes;
+    stage->pass.dkeys = (void *)(keys + chunk->kept * chunk->layers * at->keys_bytes + layer * at->dkeys_bytes);
+}
+
+int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const void *input, void *output, float scale,
+                  Error *err) {
     Pass *pass = &stage->pass;
     const StageShape *at = &stage->at;
     const StageChunk *here = &at->chunk[chunk];
-    int64_t tokens = microbatch * at->shape.rows;
+    int64_t tokens = unit * at->shape.rows;
     pass->err = err;
-    use_places_(stage, microbatch);
+    use_places_(stage, unit);
+    open_keys_(stage, here, unit, 0);
     // The last chunk's output goes to the end of its bundle, where the head turns it into its own gradient.
     void *final = here->last ? layer_bundle_(stage, here, bundle, here->layers) : output;
     void *begin = here->layers > 0 ? bundle : final;
@@ -354,6 +399,7 @@ int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, con
     else
         stage->be->copy(stage->be, STREAM_COMPUTE, begin, input, at->message_bytes);
     for (int64_t l = 0; l < here->layers; l++) {
+        open_keys_(stage, here, unit, l);
         void *place = layer_place_(stage, here, bundle, l);
         void *next = l + 1 < here->layers ? layer_bundle_(stage, here, bundle, l + 1) : final;
         layer_forward(pass, stage->model, layer_tensors_(stage, here, l), place, next, layer_output_(here, l));
@@ -365,8 +411,8 @@ int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, con
     return err->code == 0 ? 0 : -1;
 }
 
-static void layer_complete_(Stage *stage, const StageChunk *chunk, int64_t microbatch, int64_t layer) {
-    if (microbatch == stage->microbatches - 1 && stage->layer_done != NULL)
+static void layer_complete_(Stage *stage, const StageChunk *chunk, int64_t unit, int64_t layer) {
+    if (unit == (stage->microbatches - 1) * stage->at.shape.slices && stage->layer_done != NULL)
         stage->layer_done(stage->layer_done_argument, chunk->before + layer);
 }
 
@@ -374,19 +420,23 @@ static void layer_complete_(Stage *stage, const StageChunk *chunk, int64_t micro
 // bundle, where the head has put it; any other's is kept in the next layer's `x`, which that layer's backward was the
 // last to read. A recomputed layer has its complete backward here, split or not, because what it recomputes would be
 // gone by stage_weights.
-int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
-                   bool split, Error *err) {
+int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const void *input, void *output, bool split,
+                   Error *err) {
     Pass *pass = &stage->pass;
     const StageShape *at = &stage->at;
     const StageChunk *here = &at->chunk[chunk];
     pass->err = err;
     pass->split = split;
-    use_places_(stage, microbatch);
+    use_places_(stage, unit);
+    open_keys_(stage, here, unit, 0);
     void *dx = here->first ? stage->gradient : output, *end = layer_bundle_(stage, here, bundle, here->layers);
     if (!here->last && pass_keeps_rows(pass)) block_keep(pass, end, input, at->message_bytes);
     stage->be->copy(stage->be, STREAM_COMPUTE, dx, here->last ? end : input, at->message_bytes);
     for (int64_t l = here->layers - 1; l >= 0; l--) {
         const Tensor *tensors = layer_tensors_(stage, here, l);
+        open_keys_(stage, here, unit, l);
+        bool starts = at->shape.slices > 1 && (unit + 1) % at->shape.slices == 0;
+        if (starts) stage->be->zero(stage->be, pass->dkeys, at->dkeys_bytes);
         void *place = layer_place_(stage, here, bundle, l);
         bool again = l < here->recomputed;
         if (again) layer_forward(pass, stage->model, tensors, place, NULL, LAYER_NO_OUTPUT);
@@ -394,16 +444,16 @@ int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, co
         layer_backward(pass, stage->model, tensors, place, dx, l > 0 || here->first);
         pass->split = split;
         if (l > here->recomputed && pass_keeps_rows(pass)) block_keep(pass, place, dx, at->message_bytes);
-        if (!split || again) layer_complete_(stage, here, microbatch, l);
+        if (!split || again) layer_complete_(stage, here, unit, l);
         stage_poll_(pass);
     }
     pass->split = false;
     if (here->first)
-        embedding_block_backward(pass, stage->model, stage->embedding, dx, stage->tokens + microbatch * at->shape.rows);
+        embedding_block_backward(pass, stage->model, stage->embedding, dx, stage->tokens + unit * at->shape.rows);
     return err->code == 0 ? 0 : -1;
 }
 
-int stage_weights(Stage *stage, int chunk, int64_t microbatch, void *bundle, Error *err) {
+int stage_weights(Stage *stage, int chunk, int64_t unit, void *bundle, Error *err) {
     Pass *pass = &stage->pass;
     const StageChunk *here = &stage->at.chunk[chunk];
     pass->err = err;
@@ -411,7 +461,7 @@ int stage_weights(Stage *stage, int chunk, int64_t microbatch, void *bundle, Err
         void *place = layer_bundle_(stage, here, bundle, l);
         layer_weights(pass, stage->model, layer_tensors_(stage, here, l), place,
                       layer_bundle_(stage, here, bundle, l + 1), l > here->recomputed ? place : NULL);
-        layer_complete_(stage, here, microbatch, l);
+        layer_complete_(stage, here, unit, l);
         stage_poll_(pass);
     }
     return err->code == 0 ? 0 : -1;

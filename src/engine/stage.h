@@ -17,6 +17,7 @@ typedef struct StageChunk {
     int64_t first_layer, layers; // the model's number of its first layer; number of layers
     int64_t before;              // layers of this stage in earlier chunks
     int64_t recomputed;          // how many of its first layers are recomputed: the bundle keeps only their inputs
+    int64_t kept;                // microbatches whose keys and values it keeps at a time; 0 without slices
     bool first, last;            // the model's first chunk, which has the embedding; its last, which has the head
 } StageChunk;
 
@@ -30,8 +31,11 @@ typedef struct StageShape {
     int64_t recomputed;          // layers whose forward runs again in the backward
     bool own_sums;               // the backend's own_sums
     Shape shape;
+    int64_t rows;          // tokens of a microbatch; shape.rows are those of a slice
     int64_t layer_bundle;  // bytes of one layer's part of a bundle
-    int64_t bundle_bytes;  // one microbatch's bundle of the largest chunk
+    int64_t bundle_bytes;  // the bundle of one microbatch, or of a slice of it, of the largest chunk
+    int64_t keys_bytes;    // keys and values of a microbatch on one layer, with slices
+    int64_t dkeys_bytes;   // their gradients, fp32
     int64_t message_bytes; // an activation or a gradient between virtual stages
 } StageShape;
 
@@ -52,6 +56,7 @@ typedef struct Stage {
     HeadWork head_work;
     void *recomputed;          // one layer's part of a bundle, for recomputed layers; NULL: no layer is recomputed
     void *gradient;            // (shard_rows, hidden): the running gradient of the first chunk, which sends no gradient
+    void *keys;                // with slices, for each chunk: (kept, layers, keys_bytes), (layers, dkeys_bytes)
     int32_t *tokens, *targets; // (most_microbatches, rows) on the device; with the embedding, with the head
     int32_t *places;           // as large: each token's place in its document; NULL if documents do not matter
     bool documents;            // places are filled; false: every sequence is one document
@@ -63,8 +68,8 @@ typedef struct Stage {
     void *layer_done_argument;
 } Stage;
 
-// Fills the shape. Reads only stages, chunks, placement and split of `schedule`, which has at most STAGE_MOST_CHUNKS
-// chunks and no more virtual stages than the model has layers.
+// Fills the shape. Reads only stages, chunks, placement, split and, with slices, the stage's list of `schedule`, which
+// has at most STAGE_MOST_CHUNKS chunks and no more virtual stages than the model has layers.
 void stage_shape(StageShape *at, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int stage, int tensor_rank);
 
@@ -88,19 +93,19 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
                  int index, Comm *tensor, int data_rank, Error *err);
 void stage_destroy(Stage *stage);
 
-// Runs one microbatch through one chunk. bundle: its slot. input: the message of the previous virtual stage (not read
-// by the first). output: where the message for the next one goes (not written by the last, which computes loss and
-// gradient of its output at once; scale 0: loss only).
-int stage_forward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
-                  float scale, Error *err);
+// Runs one slice of a microbatch through one chunk. unit: microbatch * slices + slice. bundle: its slot. input: the
+// message of the previous virtual stage (not read by the first). output: where the message for the next one goes (not
+// written by the last, which computes loss and gradient of its output at once; scale 0: loss only).
+int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const void *input, void *output, float scale,
+                  Error *err);
 // input: gradient from the next virtual stage (not read by the last). output: gradient for the previous one (not
 // written by the first). split: leaves the gradients of the layers' matrices to stage_weights, and what that needs in
 // the bundle.
-int stage_backward(Stage *stage, int chunk, int64_t microbatch, void *bundle, const void *input, void *output,
-                   bool split, Error *err);
-int stage_weights(Stage *stage, int chunk, int64_t microbatch, void *bundle, Error *err);
+int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const void *input, void *output, bool split,
+                   Error *err);
+int stage_weights(Stage *stage, int chunk, int64_t unit, void *bundle, Error *err);
 
-// Downloads the logits of one row (position * b + sequence) of the microbatch that ran last, with scale 0: the
+// Downloads the logits of one row (position * b + sequence) of the slice that ran last, with scale 0: the
 // vocab_count values that this tensor rank of the last stage has. They stay in the head's workspace until the next
 // forward.
 void stage_logits(Stage *stage, int64_t row, float *logits);

@@ -244,14 +244,15 @@ void block_norm_forward(Pass *pass, const Model *model, const Tensor *norm, void
     pass->residual = NULL;
 }
 
-static AttentionShape attention_of_(const Pass *pass) {
+AttentionShape pass_attention(const Pass *pass) {
     AttentionShape shape = pass->shape->attention;
     shape.places = pass->documents;
+    shape.first = pass->first, shape.keys = pass->keys, shape.dkeys = pass->dkeys;
     return shape;
 }
 
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv) {
-    AttentionShape shape = attention_of_(pass);
+    AttentionShape shape = pass_attention(pass);
     blocks_poll_(pass);
     pass->be->attention_forward(pass->be, out, saved, pass->scratch, qkv, &shape);
     blocks_poll_(pass);
@@ -259,7 +260,7 @@ void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv
 
 void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const void *out, const void *saved,
                               const void *qkv) {
-    AttentionShape shape = attention_of_(pass);
+    AttentionShape shape = pass_attention(pass);
     blocks_poll_(pass);
     pass->be->attention_backward(pass->be, dqkv, pass->scratch, dout, out, saved, qkv, &shape);
     blocks_poll_(pass);
@@ -267,7 +268,8 @@ void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const vo
 
 void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tensors, void *x, const int32_t *tokens) {
     const Shape *s = pass->shape;
-    const void *positions = model->learned_positions && s->tensor_rank == 0 ? tensors[1].weight : NULL;
+    const char *positions = model->learned_positions && s->tensor_rank == 0 ? tensors[1].weight : NULL;
+    if (positions != NULL && pass->positions == NULL) positions += pass->first * s->hidden * s->element;
     pass->be->embedding_forward(pass->be, block_partial(pass, x), tokens, pass->positions, tensors[0].weight, positions,
                                 s->rows, s->hidden, s->batch, s->vocab_first, s->vocab_count);
     block_reduce(pass, x);
@@ -277,6 +279,7 @@ void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tens
                               const int32_t *tokens) {
     const Shape *s = pass->shape;
     float *positions = model->learned_positions ? tensors[1].gradient : NULL;
+    if (positions != NULL && pass->positions == NULL) positions += pass->first * s->hidden;
     pass->be->embedding_backward(pass->be, tensors[0].gradient, positions, block_gathered(pass, GATHERED_GRADIENT, dx),
                                  tokens, pass->positions, s->rows, s->hidden, s->batch, s->vocab_first, s->vocab_count);
 }

@@ -50,6 +50,8 @@ void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
 // sets x to it.
 void block_norm_forward(Pass *pass, const Model *model, const Tensor *norm, void *out, void *x);
 
+// Returns the shape's attention with the documents, and with the slice, of this pass.
+AttentionShape pass_attention(const Pass *pass);
 // Computes attention over qkv (rows, qkv_cols), already rotated if the model has rope. `saved` as in backend.h.
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv);
 void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const void *out, const void *saved,

@@ -100,15 +100,27 @@ static int shape_chunks_(const Backend *be, int overlap, int64_t shard_rows) {
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage,
                        int tensor_rank) {
     const ModelConfig *m = &config->model;
-    int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, s = m->seq_len, dim = m->head_dim;
+    int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, n = config_slices(config);
+    int64_t s = m->seq_len / n, dim = m->head_dim;
     const AttentionConfig *a = &config->attention;
-    AttentionShape attention = {
-        b, s, m->heads / t, m->kv_heads / t, dim, config_attention(config, stage), a->softmax, a->deterministic, NULL};
-    if (config->data.mask_documents && attention.mode == ATTENTION_FLASH && !be->own_sums)
+    AttentionShape attention = {b,
+                                s,
+                                m->heads / t,
+                                m->kv_heads / t,
+                                dim,
+                                config_attention(config, stage),
+                                a->softmax,
+                                a->deterministic,
+                                NULL,
+                                m->seq_len - s,
+                                NULL,
+                                NULL};
+    if ((config->data.mask_documents || n > 1) && attention.mode == ATTENTION_FLASH && !be->own_sums)
         attention.mode = ATTENTION_RECOMPUTE; // cuDNN's workspace would grow with documents (test_cudnn.py)
     shape_places_(shape, model, m);
     shape->batch = b;
     shape->seq = s;
+    shape->slices = n;
     shape->rows = s * b;
     shape->sequence = config->parallel.sequence && t > 1;
     bool beside = config->parallel.overlap >= OVERLAP_ON || (config->parallel.overlap == OVERLAP_AUTO && !be->own_sums);
@@ -135,7 +147,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
     int64_t pairs = b * attention.heads * s;
     shape->saved_bytes = attention.mode == ATTENTION_FLASH  ? pairs * 4
-                         : attention.mode == ATTENTION_NONE ? pairs * s * shape->element
+                         : attention.mode == ATTENTION_NONE ? pairs * m->seq_len * shape->element
                                                             : 0;
     shape->scratch_bytes = be->attention_scratch(be, &attention);
     shape->workspace_bytes =

@@ -12,9 +12,10 @@
 
 typedef struct Model Model;
 
-// Sizes of one microbatch on one tensor rank. b sequences of s tokens; t tensor ranks.
+// Sizes of one microbatch, or of a slice of it, on one tensor rank. b sequences of s tokens; t tensor ranks.
 typedef struct Shape {
-    int64_t batch, seq;  // b, s
+    int64_t batch, seq;  // b, and s or a slice of it
+    int64_t slices;      // of a sequence, which pass one after another
     int64_t rows;        // s*b
     int64_t shard_rows;  // rows/t with sequence parallelism, else rows: residual stream, norms, stage-to-stage messages
     int64_t hidden;      // h
@@ -80,6 +81,11 @@ typedef struct Pass {
     // (rows) of this microbatch: each token's place in its document, for attention and for the model's positions. NULL:
     // a row of the batch is one document to it.
     const int32_t *documents, *positions;
+    // With slices: the place of this slice's first token in its sequence; the current layer's keys and values, and
+    // their gradients (AttentionShape).
+    int64_t first;
+    void *keys;
+    float *dkeys;
     void *work; // a layer's temporaries, see layer.h
     bool split; // a backward leaves the gradients of matrices and their biases to layer_weights
     // Lets pending transfers progress: between layers, around collectives, and while one is waited for (moved: false).

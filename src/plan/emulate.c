@@ -36,7 +36,7 @@ static int create_scratch_(Emulation *e, const PlanStage *plan, bool moves, Erro
 // Uploads tokens that differ: equal ones would all meet in one row of the embedding.
 static void upload_tokens_(Emulation *e) {
     Stage *stage = &e->stage;
-    int64_t count = stage->microbatches * stage->at.shape.rows;
+    int64_t count = stage->microbatches * stage->at.rows;
     int32_t *tokens = xmalloc((size_t)count * sizeof *tokens);
     for (int64_t i = 0; i < count; i++)
         tokens[i] = (int32_t)(random_bits(1, 2, (uint64_t)i) % (uint64_t)e->config->model.vocab);
@@ -99,13 +99,13 @@ double emulation_median(double *values, int64_t count) {
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
-// Returns the median time of one kind of action on one chunk; adds to *count how many there were.
-static double median_time_(const StageSchedule *list, const EngineRun *run, ActionKind kind, int chunk,
+// Returns the median time of one kind of action on one slice of a chunk; adds to *count how many there were.
+static double median_time_(const StageSchedule *list, const EngineRun *run, ActionKind kind, int chunk, int slice,
                            int64_t *count) {
     double *seconds = xcalloc((size_t)run->count + 1, sizeof *seconds);
     int64_t found = 0;
     for (int64_t i = 0; i < run->count; i++)
-        if (list->actions[i].kind == kind && list->actions[i].chunk == chunk)
+        if (list->actions[i].kind == kind && list->actions[i].chunk == chunk && list->actions[i].slice == slice)
             seconds[found++] = run->times[i].end - run->times[i].begin;
     double median = emulation_median(seconds, found);
     free(seconds);
@@ -117,13 +117,14 @@ static void take_times_(const Schedule *schedule, int stage, const EngineRun *ru
     const StageSchedule *list = &schedule->stage[stage];
     int64_t forwards = 0, others = 0;
     *times = (EmulationTimes){.exposed = run->exposed};
-    for (int c = 0; c < schedule->chunks; c++) {
-        times->forward += median_time_(list, run, ACTION_FORWARD, c, &forwards);
-        times->backward += median_time_(list, run, ACTION_BACKWARD, c, &others);
-        times->input += median_time_(list, run, ACTION_INPUT, c, &others);
-        times->weights += median_time_(list, run, ACTION_WEIGHT, c, &others);
+    int slices = schedule->slices, parts = schedule->chunks * slices;
+    for (int i = 0; i < parts; i++) {
+        times->forward += median_time_(list, run, ACTION_FORWARD, i / slices, i % slices, &forwards);
+        times->backward += median_time_(list, run, ACTION_BACKWARD, i / slices, i % slices, &others);
+        times->input += median_time_(list, run, ACTION_INPUT, i / slices, i % slices, &others);
+        times->weights += median_time_(list, run, ACTION_WEIGHT, i / slices, i % slices, &others);
     }
-    times->microbatches = forwards / schedule->chunks;
+    times->microbatches = forwards / parts;
 }
 
 int emulation_rehearse(Emulation *e, const Schedule *schedule, const Log *log, Error *err) {
@@ -133,7 +134,7 @@ int emulation_rehearse(Emulation *e, const Schedule *schedule, const Log *log, E
 }
 
 static int emulation_once_(Emulation *e, const Schedule *schedule, EngineRun *run, Error *err) {
-    double tokens = (double)(e->stage.microbatches * e->stage.at.shape.rows);
+    double tokens = (double)(e->stage.microbatches * e->stage.at.rows);
     return engine_run(e->engine, "emulation", schedule, (float)(1.0 / tokens), run, err);
 }
 

@@ -120,12 +120,12 @@ static double softmax_bytes_(const Work *work, bool backward) {
     return backward ? 2 * cast + 12 + 8 + 8 : 2 * cast + 1 + 8 + 8 + 8;
 }
 
-// Adds core attention over all s*s pairs, stored or recomputed.
+// Adds core attention over all s*s pairs, or of a slice over all keys that its last query sees, stored or recomputed.
 static void stored_attention_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     const AttentionShape *a = &s->attention;
-    double heads = (double)(a->batch * a->heads), scores = heads * (double)a->seq * (double)a->seq;
-    double one = product_(work, heads, a->seq, a->seq, a->head_dim);
+    double heads = (double)(a->batch * a->heads), scores = heads * (double)a->seq * (double)attention_keys(a);
+    double one = product_(work, heads, a->seq, attention_keys(a), a->head_dim);
     double forward = 2 * one + bytes_(work, scores * softmax_bytes_(work, false));
     time->forward += forward;
     time->backward += 4 * one + bytes_(work, scores * softmax_bytes_(work, true));
@@ -136,8 +136,11 @@ static void flash_attention_(const Work *work, PartTime *time) {
     const AttentionShape *a = &work->shape->attention;
     const Cost *cost = &work->hardware->cost;
     double heads = (double)(a->batch * a->heads);
-    time->forward += cost_flash(cost, heads, a->seq, a->head_dim, false);
-    time->backward += cost_flash(cost, heads, a->seq, a->head_dim, true);
+    double *times[] = {&time->forward, &time->backward};
+    for (int back = 0; back < 2; back++) { // a slice takes what the sequence up to its end takes beyond that before it
+        *times[back] += cost_flash(cost, heads, attention_keys(a), a->head_dim, back == 1);
+        if (a->first > 0) *times[back] -= cost_flash(cost, heads, a->first, a->head_dim, back == 1);
+    }
 }
 
 // Returns the seconds of a product over all rows, cut into chunks of them.

@@ -30,12 +30,20 @@ static bool is_delayed_(const RunLayout *at) {
     return kind_of_(at)->delayed;
 }
 
+static bool is_sliced_(const RunLayout *at) {
+    return kind_of_(at)->sliced;
+}
+
 bool layout_evicts(const RunLayout *layout) {
     return layout->bpipe != BPIPE_OFF;
 }
 
 static int64_t settled_chunks_(const RunLayout *at, int64_t value) {
     return value == 0 ? kind_of_(at)->chunks : value;
+}
+
+static int64_t settled_slices_(const RunLayout *at, int64_t value) {
+    return is_sliced_(at) ? value : 1;
 }
 
 static int64_t settled_group_(const RunLayout *at, int64_t value) {
@@ -226,6 +234,16 @@ static int chunk_values_(const LayoutSpace *space, const RunLayout *at, int64_t 
         if (listed ? parts == space->base->parallel.layers_given : parts <= space->base->model.layers)
             values[count++] = chunks;
     }
+    return count;
+}
+
+// One slice, and the number that is given. One slice of a schedule without chunks is 1F1B again.
+static int slice_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    int64_t given = space->given.slices, parts = space->base->model.seq_len;
+    if (at->sequence != 0) parts /= at->tensor;
+    int count = 0;
+    if (!is_sliced_(at) || kind_of_(at)->chunks > 1 || fixes_(space, LAYOUT_BIT(name))) values[count++] = 1;
+    if (is_sliced_(at) && given > 1 && parts % given == 0) values[count++] = given;
     return count;
 }
 

@@ -9,7 +9,8 @@ static int make_plain_(PlanAnswer *answer, const Model *model, Error *err) {
     Config plain = answer->config;
     plain.schedule.bpipe = BPIPE_OFF;
     plain.schedule.name = schedule_kind_plain();
-    plain.schedule.chunks = 0;
+    plain.schedule.chunks = plain.schedule.file_slices = 0;
+    plain.schedule.slices = 1;
     plain.schedule.file[0] = '\0';
     ScheduleLoan loan = planner_schedule(&answer->planner, &plain, err);
     int status = loan.schedule == NULL ? -1 : 0;

@@ -23,7 +23,7 @@ static int add_row_(ScheduleTable *table, const Planner *planner, const RunLayou
     Config config = *planner->config;
     Forecast row;
     config.schedule.file[0] = '\0';
-    config.schedule.file_chunks = config.schedule.file_microbatches = 0;
+    config.schedule.file_chunks = config.schedule.file_microbatches = config.schedule.file_slices = 0;
     layout_set(layout, &config);
     if (planner_forecast_config(planner, &config, true, &row, err) != 0) return -1;
     if (!row.possible || (layout->slots > 0 && table->rows[table->count - 1].slots == row.slots)) return 0;
@@ -173,9 +173,10 @@ const char *schedule_evicts_text(const RunLayout *layout) {
 
 char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]) {
     const ScheduleKind *kind = &schedule_kinds[layout->name];
-    char group[24] = "";
+    char group[24] = "", slices[24] = "";
     if (kind->grouped) snprintf(group, sizeof group, ", g=%d", layout->group);
-    snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s", kind->title, group,
+    if (layout->slices > 1) snprintf(slices, sizeof slices, ", %d slices", layout->slices);
+    snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s", kind->title, group, slices,
              !kind->splits && layout->split == SPLIT_ON ? ", split" : "", schedule_evicts_text(layout),
              layout->recompute == RECOMPUTE_LISTED      ? ", some layers recomputed"
              : layout->recompute > 0                    ? ", layers recomputed"
@@ -197,7 +198,7 @@ static void schedules_table_row_(Grid *grid, const Forecast *row, const char *no
     char text[SCHEDULE_TEXT], bytes[32];
     grid_cell(grid, "%s", schedule_text(&row->layout, text));
     grid_cell(grid, "%d", row->layout.chunks);
-    grid_cell(grid, "%.4g", (double)row->slots / (double)row->layout.chunks);
+    grid_cell(grid, "%.4g", (double)row->slots / (double)(row->layout.chunks * row->layout.slices));
     grid_cell(grid, "%s", grid_bytes(row->peak_bytes, bytes));
     grid_cell(grid, row->fits ? "yes" : "no");
     grid_cell(grid, time->known ? "%.1f%%" : "-", 100 * time->bubble);
@@ -247,8 +248,8 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
                   "not compared: simulating all of them with %lld stages and %lld microbatches is long",
                   (long long)config->parallel.pipeline, (long long)config_microbatches(config));
     if (table->count > 0)
-        fprintf(file, "schedules at micro-batch %lld; bundles: slots of a rank over chunks%s\n",
-                (long long)planner->config->schedule.micro_batch,
+        fprintf(file, "schedules at micro-batch %lld; bundles: slots of a rank over chunks%s%s\n",
+                (long long)planner->config->schedule.micro_batch, config_slices(config) > 1 ? " and slices" : "",
                 all ? "" : "; -v prints all, and all that this plan rests on");
     if (table->count > 0) grid_print(&grid, file);
     grid_free(&grid);
@@ -280,6 +281,7 @@ static void json_row_(FILE *file, const Forecast *row, const Config *config) {
     const PlanTime *time = &row->time;
     const ScheduleKind *kind = &schedule_kinds[at->name];
     fprintf(file, "{\"name\":\"%s\",\"chunks\":%d", kind->name, at->chunks);
+    json_owned_(file, "slices", at->slices, true);
     json_owned_(file, "group", at->group, kind->grouped);
     json_owned_(file, "delay", at->delay, kind->delayed);
     fprintf(file, ",\"split_backward\":\"%s\"", config_word("schedule.split_backward", at->split));

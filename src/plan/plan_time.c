@@ -25,7 +25,7 @@ typedef struct Costing {
     int copy; // the data rank whose pipeline is costed
 } Costing;
 
-// The simulator's arrays of compute, [stages * chunks] each.
+// The simulator's arrays of compute, [stages * chunks * slices] each.
 typedef struct ComputeTimes {
     double *forward, *backward, *input, *weight;
 } ComputeTimes;
@@ -74,8 +74,9 @@ static StageShape chunk_shape_(const StageShape *at, int c) {
     return one;
 }
 
-static int chunk_compute_(const Costing *costing, int s, int c, StageTime *time, Error *err) {
+static int chunk_compute_(const Costing *costing, int s, int c, int slice, StageTime *time, Error *err) {
     StageShape at = chunk_shape_(&costing->plan->stage[s].at, c);
+    at.shape.attention.first = slice * at.shape.seq;
     const Hardware *hardware = costing->source->hardware;
     const Profile *profile = costing->source->profile;
     ModelTimes parts = {0};
@@ -122,13 +123,13 @@ static int chunk_compute_(const Costing *costing, int s, int c, StageTime *time,
     return 0;
 }
 
-// Fills the times of a stage's chunks into the simulator's arrays, and their sum.
+// Fills the times of a stage's chunks and slices into the simulator's arrays, and their sum: of one microbatch.
 static int stage_compute_(const Costing *costing, int s, const ComputeTimes *times, StageTime *sum, Error *err) {
-    int chunks = costing->schedule->chunks;
-    for (int c = 0; c < chunks; c++) {
+    int slices = costing->schedule->slices, parts = costing->schedule->chunks * slices;
+    for (int i = 0; i < parts; i++) {
         StageTime time;
-        if (chunk_compute_(costing, s, c, &time, err) != 0) return -1;
-        int at = s * chunks + c;
+        if (chunk_compute_(costing, s, i / slices, i % slices, &time, err) != 0) return -1;
+        int at = s * parts + i;
         times->forward[at] = time.forward;
         times->backward[at] = time.backward;
         times->input[at] = time.input;
@@ -243,12 +244,12 @@ static int card_(const Costing *costing, int from, int to) {
 
 // ---------------------------------------------------------------- all of it
 
-static void costing_allocate_(PlanCosts *costs, int stages, int chunks) {
+static void costing_allocate_(PlanCosts *costs, int stages, int parts) {
     // Resources: at most one card for each stage; on a CPU the cores of the one host are the first and only one.
     size_t p = (size_t)stages;
     memset(costs, 0, sizeof *costs);
     costs->stage = xcalloc(p, sizeof *costs->stage);
-    costs->times_ = xcalloc(5 * p + 1 + 4 * p * (size_t)chunks, sizeof *costs->times_);
+    costs->times_ = xcalloc(5 * p + 1 + 4 * p * (size_t)parts, sizeof *costs->times_);
     costs->resources_ = xcalloc(7 * p, sizeof *costs->resources_);
 }
 
@@ -284,6 +285,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
         const PlanStage *stage = &costing->plan->stage[s];
         bytes[s] = (double)stage->states.gradients * (d - 1) / d;
         hides[s] = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
+        hides[s] /= costing->schedule->slices;
         layers[s] = layers_of_(costing, s);
         node[s] = node_of_stage_(costing, s);
         costs->stage[s].reduction = reduction_seconds_(&costs->sums, s);
@@ -307,9 +309,9 @@ static double tied_seconds_(const Costing *costing) {
 int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, const Schedule *schedule,
                     const Plan *plan, const TimeSource *source, Error *err) {
     Costing costing = {config, model, schedule, plan, source, 0};
-    int p = plan->stages, all = p * schedule->chunks, status = 0;
+    int p = plan->stages, parts = schedule->chunks * schedule->slices, all = p * parts, status = 0;
     costing.copy = widest_copy_(&costing);
-    costing_allocate_(costs, p, schedule->chunks);
+    costing_allocate_(costs, p, parts);
     double *transfer = costs->times_, *edge = transfer + p, *compute = edge + 4 * p + 1;
     ComputeTimes times = {compute, compute + all, compute + 2 * all, compute + 3 * all};
     for (int s = 0; s < p && status == 0; s++) {
@@ -320,10 +322,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, 
         transfer[s] = transfer_(&costing, s);
         edge[s] = costing_message_(&costing, s, (s + 1) % p, plan->stage[s].at.message_bytes);
     }
-    if (status != 0) {
-        plan_costs_free(costs);
-        return -1;
-    }
+    if (status != 0) return plan_costs_free(costs), -1;
     costing_share_(costs, &costing);
     costing_sums_(costs, &costing);
     costs->tied = tied_seconds_(&costing);

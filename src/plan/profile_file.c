@@ -279,6 +279,7 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
             return snprintf(why, size, "it is of model.%s %lld, not %lld", ours[i].key, (long long)theirs[i].value,
                             (long long)ours[i].value),
                    why;
+    if (config_slices(config) > 1) return snprintf(why, size, "it has no times of slices"), why;
     if (profile->precision != config->train.precision)
         return snprintf(why, size, "it is of train.precision %s", precision), why;
     if (profile->tensor != config->parallel.tensor)

@@ -296,6 +296,8 @@ int profile_command(const Config *config, const Model *model, const Log *log, Er
     const char *path = config->hardware.profile;
     if (path[0] == '\0')
         return config_error(config, "hardware.profile", err, "is empty; name the file that --profile is to write");
+    if (config_slices(config) > 1)
+        return config_error(config, "schedule.slices", err, "profiles have no times of slices; make one with 1");
     if (profile_check(path, err) != 0) return -1;
     int status = profile_measure(&profile, config, model, log, err);
     if (status == 0) status = profile_write(&profile, path, err);

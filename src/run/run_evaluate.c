@@ -17,7 +17,7 @@ int run_open_evaluation(const Config *config, bool validate, Evaluation **evalua
 static void take_means_(const Run *run, int64_t first, float *losses, double *means) {
     const Stage *stage = &run->stage;
     if (!stage->at.last || run->at.tensor > 0) return;
-    int64_t b = stage->at.shape.batch, rows = stage->at.shape.rows, m = stage->microbatches;
+    int64_t b = stage->at.shape.batch, rows = stage->at.rows, m = stage->microbatches;
     run->be->download(run->be, losses, stage->losses, m * rows * (int64_t)sizeof *losses);
     int64_t row = first + run->at.data * m * b;
     for (int64_t i = 0; i < m; i++)
@@ -52,7 +52,7 @@ static int run_batches_(Run *run, float *losses, double *means, bool *stop, Erro
 // Each rank of the last stage knows the means of its own rows. world_sum in rank order brings them together, so all
 // ranks count the same examples as correct.
 int run_evaluate(Run *run, int64_t *correct, bool *stop, Error *err) {
-    int64_t count = run->stage.microbatches * run->stage.at.shape.rows;
+    int64_t count = run->stage.microbatches * run->stage.at.rows;
     float *losses = xmalloc((size_t)count * sizeof *losses);
     double *means = xcalloc((size_t)evaluation_rows(run->hellaswag), sizeof *means);
     int status = run_batches_(run, losses, means, stop, err);

@@ -20,7 +20,6 @@ typedef struct Text {
 typedef struct Sampler {
     Tokenizer *tokenizer;
     Tokens prompt;
-    Schedule *list; // one microbatch
     SampleRule rule;
     int64_t capacity; // candidates of one text on one rank
     Text *texts;      // [b]
@@ -54,7 +53,7 @@ static void sampler_allocate_(Sampler *sampler, const Run *run) {
     int64_t ranks = world_rank(run->world) == 0 ? world_size(run->world) : 0;
     sampler->texts = xcalloc((size_t)b, sizeof *sampler->texts);
     sampler->tokens = xcalloc((size_t)(b * most), sizeof *sampler->tokens);
-    sampler->window = xcalloc((size_t)s->rows, sizeof *sampler->window);
+    sampler->window = xcalloc((size_t)run->stage.at.rows, sizeof *sampler->window);
     sampler->logits = xcalloc((size_t)s->vocab_count, sizeof *sampler->logits);
     sampler->mine = xcalloc((size_t)(b * capacity), sizeof *sampler->mine);
     sampler->all = xcalloc((size_t)(ranks * b * capacity), sizeof *sampler->all);
@@ -71,7 +70,6 @@ int run_sampler_create(Run *run, const char *prompt, Error *err) {
     sampler->tokenizer = tokenizer_open(run->config, err);
     if (sampler->tokenizer == NULL) return -1;
     if (spell_(sampler->tokenizer, run->config, prompt, &sampler->prompt, err) != 0) return -1;
-    sampler->list = schedule_forward_like(run->schedule, 1);
     sampler_allocate_(sampler, run);
     return 0;
 }
@@ -80,7 +78,6 @@ void run_sampler_destroy(Run *run) {
     Sampler *sampler = run->sampler;
     if (sampler == NULL) return;
     tokenizer_close(sampler->tokenizer);
-    schedule_free(sampler->list);
     free(sampler->prompt.ids);
     free(sampler->texts);
     free(sampler->tokens);
@@ -98,21 +95,36 @@ void run_sampler_destroy(Run *run) {
 
 // Fills in the last seq_len tokens of a text; no position sees what comes after it, so the rest may be anything.
 static void fill_window_(Sampler *sampler, const Shape *s) {
-    memset(sampler->window, 0, (size_t)s->rows * sizeof *sampler->window);
+    int64_t seq = s->slices * s->seq;
+    memset(sampler->window, 0, (size_t)(s->slices * s->rows) * sizeof *sampler->window);
     for (int64_t j = 0; j < s->batch; j++) {
         const Text *text = &sampler->texts[j];
-        int64_t skip = text->count > s->seq ? text->count - s->seq : 0;
+        int64_t skip = text->count > seq ? text->count - seq : 0;
         for (int64_t i = skip; i < text->count; i++) sampler->window[(i - skip) * s->batch + j] = text->tokens[i];
     }
 }
 
+// Returns the position of the last token of all texts in progress: they began with the same prompt.
+static int64_t last_position_(const Run *run) {
+    const Shape *s = &run->stage.at.shape;
+    const Text *text = run->sampler->texts;
+    while (text->ended) text++;
+    return (text->count < s->slices * s->seq ? text->count : s->slices * s->seq) - 1;
+}
+
+// Runs the slices up to that of the last token, so that its logits are the ones that stay.
 static int sampler_forward_(Run *run, Error *err) {
     Stage *stage = &run->stage;
     EngineRun unused;
+    Schedule like = *run->schedule;
+    like.slices = (int)(last_position_(run) / stage->at.shape.seq) + 1;
+    Schedule *list = schedule_forward_like(&like, 1);
     fill_window_(run->sampler, &stage->at.shape);
     stage->documents = false;
-    if (stage->at.first) stage->be->upload(stage->be, stage->tokens, run->sampler->window, stage->at.shape.rows * 4);
-    return engine_run(run->engine, "sample", run->sampler->list, 0.0f, &unused, err);
+    if (stage->at.first) stage->be->upload(stage->be, stage->tokens, run->sampler->window, stage->at.rows * 4);
+    int status = engine_run(run->engine, "sample", list, 0.0f, &unused, err);
+    schedule_free(list);
+    return status;
 }
 
 static void name_candidates_(Run *run, int64_t first_text) {
@@ -121,8 +133,7 @@ static void name_candidates_(Run *run, int64_t first_text) {
     for (int64_t j = 0; j < s->batch; j++) {
         const Text *text = &sampler->texts[j];
         if (text->ended) continue;
-        int64_t position = (text->count < s->seq ? text->count : s->seq) - 1;
-        stage_logits(&run->stage, position * s->batch + j, sampler->logits);
+        stage_logits(&run->stage, last_position_(run) % s->seq * s->batch + j, sampler->logits);
         SampleCandidate *mine = sampler->mine + j * sampler->capacity;
         int64_t named = sample_candidates(&sampler->rule, sample_stream(first_text + j, text->count), sampler->logits,
                                           s->vocab_first, s->vocab_count, mine);

@@ -13,7 +13,7 @@ static double sum_losses_(Run *run) {
     Stage *stage = &run->stage;
     double sum = 0.0;
     if (!stage->at.last || run->at.tensor > 0) return sum;
-    int64_t count = stage->microbatches * stage->at.shape.rows;
+    int64_t count = stage->microbatches * stage->at.rows;
     float *losses = xmalloc((size_t)count * sizeof *losses);
     run->be->download(run->be, losses, stage->losses, count * (int64_t)sizeof *losses);
     for (int64_t i = 0; i < count; i++) sum += losses[i];

@@ -54,9 +54,9 @@ typedef struct Proof {
     Neighbours *near; // [stages*chunks]
     int *counts;      // what the forwards and gradients of all chains point into
     int *weights;     // [chunks] B or W of the current stage
-    int *home;        // [chunks*microbatches] where a bundle of the stage is: a stage, SCHEDULE_HOST, or a value below
-    int64_t *load;    // [chunks*microbatches] place in the queue, plus one, of its last load
-    bool *lent;       // [chunks*microbatches] whether the partner's bundle is here
+    int *home; // [chunks*microbatches*slices] where a bundle of the stage is: a stage, SCHEDULE_HOST, or a value below
+    int64_t *load; // [chunks*microbatches*slices] place in the queue, plus one, of its last load
+    bool *lent;    // [chunks*microbatches*slices] whether the partner's bundle is here
     Error *err;
 } Proof;
 
@@ -69,7 +69,15 @@ static int check_refuse_(const Proof *proof, int s, Action action, const char *w
 }
 
 static int64_t bundle_(const Proof *proof, Action action) {
-    return (int64_t)action.chunk * proof->schedule->microbatches + action.microbatch;
+    int64_t microbatch = (int64_t)action.chunk * proof->schedule->microbatches + action.microbatch;
+    return microbatch * proof->schedule->slices + action.slice;
+}
+
+// Returns how many actions of this kind precede this one on its chunk: slices descend in backwards.
+static int64_t check_turn_(const Proof *proof, Action action) {
+    int slices = proof->schedule->slices;
+    int within = action.kind == ACTION_FORWARD ? action.slice : slices - 1 - action.slice;
+    return (int64_t)action.microbatch * slices + within;
 }
 
 static bool check_frees_(ActionKind kind) {
@@ -89,23 +97,26 @@ typedef struct Used {
 // If one stage holds two consecutive virtual stages, its list alone says whether the second finds its input (and,
 // backwards, the first its gradient), and whether there is a buffer for its output.
 static int prove_turn_(const Proof *proof, int s, Action action, const int *done) {
-    const Schedule *schedule = proof->schedule;
     bool forward = action.kind == ACTION_FORWARD;
     Neighbours near = near_(proof, s, action.chunk);
     Neighbour from = forward ? near.before : near.after, to = forward ? near.after : near.before;
-    if (from.stage == s && done[from.chunk] <= action.microbatch)
+    if (from.stage == s && done[from.chunk] <= check_turn_(proof, action))
         return check_refuse_(proof, s, action, "comes before the action on the same stage that makes its input");
-    if (to.stage == s && done[to.chunk] <= (int64_t)action.microbatch - schedule->edge_buffers)
+    if (to.stage == s && done[to.chunk] <= check_turn_(proof, action) - proof->schedule->edge_buffers)
         return check_refuse_(proof, s, action, "finds no free buffer between two chunks of the stage");
     return 0;
 }
 
+static int refuse_order_(const Proof *proof, int s, Action action) {
+    bool one = proof->schedule->slices == 1;
+    return check_refuse_(proof, s, action,
+                         one ? "is out of order; microbatches go forward and backward in ascending order"
+                             : "is out of order; slices go forward in ascending and backward in descending order");
+}
+
 static int prove_forward_(Proof *proof, int s, Action action, Used *used) {
     Chains *chains = &proof->chains[s];
-    if (action.microbatch != chains->forwards[action.chunk]) {
-        return check_refuse_(proof, s, action,
-                             "is out of order; microbatches go forward and backward in ascending order");
-    }
+    if (check_turn_(proof, action) != chains->forwards[action.chunk]) return refuse_order_(proof, s, action);
     if (prove_turn_(proof, s, action, chains->forwards) != 0) return -1;
     chains->forwards[action.chunk]++;
     used->own++;
@@ -118,9 +129,7 @@ static int prove_forward_(Proof *proof, int s, Action action, Used *used) {
 static int prove_gradient_(Proof *proof, int s, Action action) {
     Chains *chains = &proof->chains[s];
     int64_t bundle = bundle_(proof, action);
-    if (action.microbatch != chains->gradients[action.chunk])
-        return check_refuse_(proof, s, action,
-                             "is out of order; microbatches go forward and backward in ascending order");
+    if (check_turn_(proof, action) != chains->gradients[action.chunk]) return refuse_order_(proof, s, action);
     if (proof->home[bundle] == BUNDLE_NOT_YET) return check_refuse_(proof, s, action, "comes before its forward");
     if (proof->home[bundle] != BUNDLE_HERE)
         return check_refuse_(proof, s, action, "needs its bundle, which is evicted");
@@ -139,7 +148,7 @@ static int prove_weights_(Proof *proof, int s, Action action, Used *used) {
         bool done = proof->home[bundle] == BUNDLE_DONE;
         return check_refuse_(proof, s, action, done ? "comes after the whole backward" : "comes before its I");
     }
-    if (action.microbatch != proof->weights[action.chunk]) {
+    if (check_turn_(proof, action) != proof->weights[action.chunk]) {
         return check_refuse_(proof, s, action,
                              "is out of order; gradients of weights add up in ascending order of microbatches");
     }
@@ -193,9 +202,8 @@ static int prove_transfer_(Proof *proof, int s, Action action, Used *used) {
     Chains *chains = &proof->chains[s];
     bool own = action.kind == ACTION_EVICT || action.kind == ACTION_LOAD;
     bool partner = action.peer >= 0 && action.peer == bpipe_partner(proof->schedule->stages, s);
-    if (!partner && !(own && action.peer == SCHEDULE_HOST)) {
+    if (!partner && !(own && action.peer == SCHEDULE_HOST))
         return check_refuse_(proof, s, action, "names a stage that is not its partner, p-1-s");
-    }
     if (proof->schedule->forward_only)
         return check_refuse_(proof, s, action, "has no place in a forward-only schedule");
     if (proof->schedule->placement == PLACEMENT_V && proof->schedule->chunks > 1 && partner)
@@ -211,21 +219,18 @@ static int prove_action_(Proof *proof, int s, Action action, Used *used) {
     bool transfer = own || action.kind == ACTION_ACCEPT || action.kind == ACTION_RETURN;
     bool backward = action.kind == ACTION_INPUT || check_frees_(action.kind);
     bool compute = action.kind == ACTION_FORWARD || backward;
-    if (!transfer && !compute) {
+    if (!transfer && !compute)
         return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: an action of unknown kind %d",
                          proof->schedule->name, s, (int)action.kind);
-    }
-    if (action.microbatch < 0 || action.microbatch >= proof->schedule->microbatches) {
+    if (action.microbatch < 0 || action.microbatch >= proof->schedule->microbatches)
         return check_refuse_(proof, s, action, "names a microbatch that does not exist");
-    }
-    if (action.chunk < 0 || action.chunk >= proof->schedule->chunks) {
+    if (action.chunk < 0 || action.chunk >= proof->schedule->chunks)
         return check_refuse_(proof, s, action, "names a chunk that does not exist");
-    }
-    if (proof->schedule->forward_only && backward) {
+    if (action.slice < 0 || action.slice >= proof->schedule->slices)
+        return check_refuse_(proof, s, action, "names a slice that does not exist");
+    if (proof->schedule->forward_only && backward)
         return check_refuse_(proof, s, action, "has no place in a forward-only schedule");
-    }
-    int status = transfer ? prove_transfer_(proof, s, action, used) : prove_compute_(proof, s, action, used);
-    if (status != 0) return status;
+    if ((transfer ? prove_transfer_ : prove_compute_)(proof, s, action, used) != 0) return -1;
     if (used->own > stage->own_slots) return check_refuse_(proof, s, action, "finds all own slots of the stage taken");
     if (used->lent > stage->lent_slots)
         return check_refuse_(proof, s, action, "finds all lent slots of the stage taken");
@@ -236,15 +241,15 @@ static int prove_action_(Proof *proof, int s, Action action, Used *used) {
 static int prove_complete_(const Proof *proof, int s) {
     const Schedule *schedule = proof->schedule;
     const Chains *chains = &proof->chains[s];
-    int m = schedule->microbatches;
+    int n = schedule->slices, all = schedule->microbatches * n;
+    ActionKind kinds[] = {ACTION_FORWARD, schedule->split ? ACTION_INPUT : ACTION_BACKWARD, ACTION_WEIGHT};
     for (int c = 0; c < schedule->chunks; c++) {
-        Action forward = {ACTION_FORWARD, chains->forwards[c], c, SCHEDULE_NO_PEER};
-        Action gradient = {schedule->split ? ACTION_INPUT : ACTION_BACKWARD, chains->gradients[c], c, SCHEDULE_NO_PEER};
-        Action weights = {ACTION_WEIGHT, proof->weights[c], c, SCHEDULE_NO_PEER};
-        if (chains->forwards[c] != m) return check_refuse_(proof, s, forward, "is missing");
-        if (schedule->forward_only) continue;
-        if (chains->gradients[c] != m) return check_refuse_(proof, s, gradient, "is missing");
-        if (proof->weights[c] != m) return check_refuse_(proof, s, weights, "is missing");
+        int counts[] = {chains->forwards[c], chains->gradients[c], proof->weights[c]};
+        for (int k = 0; k < (schedule->forward_only ? 1 : 3); k++) {
+            int slice = k == 0 ? counts[k] % n : n - 1 - counts[k] % n;
+            Action next = {kinds[k], counts[k] / n, c, SCHEDULE_NO_PEER, slice};
+            if (counts[k] != all) return check_refuse_(proof, s, next, "is missing");
+        }
     }
     return 0;
 }
@@ -253,7 +258,7 @@ static int prove_complete_(const Proof *proof, int s) {
 static int prove_stage_(Proof *proof, int s) {
     const Schedule *schedule = proof->schedule;
     const StageSchedule *stage = &schedule->stage[s];
-    for (int64_t i = 0; i < (int64_t)schedule->chunks * schedule->microbatches; i++) {
+    for (int64_t i = 0; i < (int64_t)schedule->chunks * schedule->microbatches * schedule->slices; i++) {
         proof->home[i] = BUNDLE_NOT_YET;
         proof->load[i] = 0;
         proof->lent[i] = false;
@@ -276,7 +281,7 @@ static bool two_sides_(Action a, Action b) {
         (a.kind == ACTION_EVICT && b.kind == ACTION_ACCEPT) || (a.kind == ACTION_ACCEPT && b.kind == ACTION_EVICT);
     bool load =
         (a.kind == ACTION_LOAD && b.kind == ACTION_RETURN) || (a.kind == ACTION_RETURN && b.kind == ACTION_LOAD);
-    return (evict || load) && a.microbatch == b.microbatch && a.chunk == b.chunk;
+    return (evict || load) && a.microbatch == b.microbatch && a.chunk == b.chunk && a.slice == b.slice;
 }
 
 // Returns the next transfer with the partner, from place `at` of the queue on.
@@ -295,9 +300,8 @@ static int prove_pair_(const Proof *proof, int s) {
         if (last_one && last_two) return 0;
         Action action = last_one ? two->queue[j].action : one->queue[i].action;
         int stage = last_one ? bpipe_partner(proof->schedule->stages, s) : s;
-        if (last_one || last_two || !two_sides_(action, two->queue[j].action)) {
+        if (last_one || last_two || !two_sides_(action, two->queue[j].action))
             return check_refuse_(proof, stage, action, "has no counterpart at its place in its partner's list");
-        }
     }
 }
 
@@ -334,10 +338,9 @@ static int grid_visit_(ActionGrid *grid, int64_t c, int64_t q) {
         // settle.
         if (kind == ACTION_ACCEPT || kind == ACTION_RETURN) return row_add_(&grid->row, q + 1), 0;
         bool posted = head->needs <= c;
-        if (posted && kind == ACTION_LOAD && full) {
+        if (posted && kind == ACTION_LOAD && full)
             return check_refuse_(grid->proof, grid->stage, head->action,
                                  "can find its slot taken by a forward that comes later in the list");
-        }
         if (posted) row_add_(&grid->row, q + 1);
     }
     if (c == chains->computes) return 0;
@@ -400,7 +403,7 @@ typedef struct Cause {
     bool queue;
 } Cause;
 
-// Returns whether a chunk of another stage has not come past microbatch i. Within stage s the list has settled that
+// Returns whether a chunk of another stage has not come past its i-th action. Within stage s the list has settled that
 // (prove_turn_).
 static bool neighbour_lacks_(const Proof *proof, int s, Neighbour of, bool forward, int64_t i) {
     if (of.stage < 0 || of.stage == s) return false;
@@ -415,8 +418,8 @@ static Cause edge_cause_(const Proof *proof, int s, Action action) {
     bool forward = action.kind == ACTION_FORWARD;
     Neighbours near = near_(proof, s, action.chunk);
     Neighbour from = forward ? near.before : near.after, to = forward ? near.after : near.before;
-    int64_t earlier = (int64_t)action.microbatch - 2 * (int64_t)proof->schedule->edge_buffers;
-    if (neighbour_lacks_(proof, s, from, forward, action.microbatch)) return (Cause){from.stage, false};
+    int64_t turn = check_turn_(proof, action), earlier = turn - 2 * (int64_t)proof->schedule->edge_buffers;
+    if (neighbour_lacks_(proof, s, from, forward, turn)) return (Cause){from.stage, false};
     if (neighbour_lacks_(proof, s, to, forward, earlier)) return (Cause){to.stage, false};
     return (Cause){-1, false};
 }
@@ -540,7 +543,8 @@ static void find_neighbours_(Proof *proof) {
 
 static void proof_allocate_(Proof *proof) {
     const Schedule *schedule = proof->schedule;
-    size_t chunks = (size_t)schedule->chunks, bundles = chunks * (size_t)schedule->microbatches;
+    size_t chunks = (size_t)schedule->chunks,
+           bundles = chunks * (size_t)schedule->microbatches * (size_t)schedule->slices;
     proof->chains = xcalloc((size_t)schedule->stages, sizeof *proof->chains);
     proof->near = xcalloc((size_t)schedule->stages * chunks, sizeof *proof->near);
     proof->counts = xcalloc(2 * (size_t)schedule->stages * chunks, sizeof *proof->counts);
@@ -573,18 +577,19 @@ static void proof_free_(Proof *proof) {
 }
 
 int schedule_check(const Schedule *schedule, Error *err) {
-    if (schedule->stages < 1 || schedule->microbatches < 1 || schedule->chunks < 1 || schedule->edge_buffers < 1) {
-        return error_set(err, EXIT_USAGE, "schedule %s has no stages, chunks, microbatches or edge buffers",
+    if (schedule->stages < 1 || schedule->microbatches < 1 || schedule->chunks < 1 || schedule->slices < 1 ||
+        schedule->edge_buffers < 1) {
+        return error_set(err, EXIT_USAGE, "schedule %s has no stages, chunks, slices, microbatches or edge buffers",
                          schedule->name);
     }
     // Checked before anything is allocated by the number of microbatches, which a text may set at will.
     for (int s = 0; s < schedule->stages; s++) {
-        int64_t each = (schedule->forward_only ? 1 : 2) * (int64_t)schedule->microbatches, chunks = schedule->chunks;
-        if (schedule->stage[s].count / chunks >= each) continue;
+        int64_t each = (schedule->forward_only ? 1 : 2) * (int64_t)schedule->microbatches;
+        if (schedule->stage[s].count / schedule->chunks / schedule->slices >= each) continue;
         return error_set(err, EXIT_USAGE,
-                         "schedule %s: stage %d lists %lld actions; %d microbatches take at least %lld on each chunk",
+                         "schedule %s: stage %d lists %lld actions; %d microbatches take at least %lld on each chunk%s",
                          schedule->name, s, (long long)schedule->stage[s].count, schedule->microbatches,
-                         (long long)each);
+                         (long long)each, schedule->slices > 1 ? " for each slice" : "");
     }
     Proof proof = {.schedule = schedule, .err = err};
     proof_allocate_(&proof);

@@ -18,7 +18,7 @@ typedef struct Play {
 static bool forward_ready_(const Play *play, int at) {
     const Schedule *schedule = play->schedule;
     int next = play->started[at], stage, chunk, above, depth = 2 * schedule->edge_buffers;
-    if (next == schedule->microbatches || (at > 0 && play->done[at - 1] <= next)) return false;
+    if (next == schedule->microbatches * schedule->slices || (at > 0 && play->done[at - 1] <= next)) return false;
     if (at + 1 == schedule->stages * schedule->chunks) return true;
     schedule_home(schedule, at, &stage, &chunk);
     schedule_home(schedule, at + 1, &above, &chunk);
@@ -38,7 +38,8 @@ static int play_unit_(Play *play) {
         int chunk = schedule->chunks - 1;
         while (chunk >= 0 && !forward_ready_(play, schedule_virtual(schedule, s, chunk))) chunk--;
         if (chunk < 0) continue;
-        list_compute(&play->list[s], ACTION_FORWARD, chunk, play->started[schedule_virtual(schedule, s, chunk)]++);
+        int *started = &play->started[schedule_virtual(schedule, s, chunk)];
+        list_place(&play->list[s], ACTION_FORWARD, chunk, schedule->slices, (*started)++);
         ran++;
     }
     for (int g = 0; g < schedule->stages * schedule->chunks; g++) play->done[g] = play->started[g];
@@ -48,6 +49,7 @@ static int play_unit_(Play *play) {
 Schedule *schedule_forward_like(const Schedule *like, int microbatches) {
     Schedule *schedule = schedule_new("forward", like->stages, microbatches);
     schedule->chunks = like->chunks;
+    schedule->slices = like->slices;
     schedule->placement = like->placement;
     schedule->edge_buffers = like->edge_buffers;
     size_t all = (size_t)like->stages * (size_t)like->chunks;

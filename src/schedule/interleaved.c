@@ -7,29 +7,35 @@
 //
 // After those, forwards and backwards alternate, so a stage keeps one bundle more than that. GIS keeps fewer because a
 // gradient leaves after I, which takes about as long as a forward.
+//
+// With n slices a group has the slices of ceil(p/n) microbatches, which again keeps all stages busy, and n-1 more
+// forwards come before the first backward, that of the last slice.
 #include "kinds.h"
 
 #include "base/units.h"
 
-// Returns chunk and microbatch of the k-th forward: consecutive groups of g, the last one possibly shorter. With g = 2
-// and two chunks: F0.0 F1.0 F0.1 F1.1, then F2.0 F3.0 F2.1 F3.1, where F1.0 is microbatch 1 on chunk 0.
-static Action forward_at_(const ScheduleSpec *spec, int k) {
-    int group = k / (spec->group * spec->chunks), first = group * spec->group;
-    int size = min_int(spec->microbatches - first, spec->group), within = k - first * spec->chunks;
-    return (Action){ACTION_FORWARD, first + within % size, within / size, SCHEDULE_NO_PEER};
+// Returns the chunk of the k-th forward, and in *place its place there: consecutive groups, the last one possibly
+// shorter. With groups of 2 and two chunks: F0.0 F1.0 F0.1 F1.1, then F2.0 F3.0 F2.1 F3.1, where F1.0 is place 1 on
+// chunk 0.
+static int forward_at_(const ScheduleSpec *spec, int k, int *place) {
+    int of = spec->group * spec->slices, first = k / (of * spec->chunks) * of;
+    int size = min_int(spec->microbatches * spec->slices - first, of), within = k - first * spec->chunks;
+    *place = first + within % size;
+    return within / size;
 }
 
 // Writes one stage. drain: forwards in the warm-up for each later stage.
 static void write_groups_(const ScheduleSpec *spec, int s, int drain, bool split, ActionList *list) {
-    int all = spec->microbatches * spec->chunks;
-    int warm_up = min_int((spec->chunks - 1) * spec->group + drain * (spec->stages - 1 - s), all);
-    for (int k = 0; k < warm_up; k++) list_push(list, forward_at_(spec, k));
-    for (int k = 0; k < all; k++) {
-        if (warm_up + k < all) list_push(list, forward_at_(spec, warm_up + k));
-        Action forward = forward_at_(spec, k);
-        int chunk = spec->chunks - 1 - forward.chunk; // backwards pass the chunks in the opposite order
-        list_compute(list, split ? ACTION_INPUT : ACTION_BACKWARD, chunk, forward.microbatch);
-        if (split) list_compute(list, ACTION_WEIGHT, chunk, forward.microbatch);
+    int n = spec->slices, all = spec->microbatches * n * spec->chunks, place;
+    int warm_up = (spec->chunks - 1) * spec->group * n + drain * (spec->stages - 1 - s) + n - 1;
+    for (int k = 0; k < all + warm_up; k++) {
+        int chunk = k < all ? forward_at_(spec, k, &place) : 0;
+        if (k < all) list_place(list, ACTION_FORWARD, chunk, n, place);
+        if (k < warm_up) continue;
+        // backwards pass the chunks in the opposite order
+        chunk = spec->chunks - 1 - forward_at_(spec, k - warm_up, &place);
+        list_place(list, split ? ACTION_INPUT : ACTION_BACKWARD, chunk, n, place);
+        if (split) list_place(list, ACTION_WEIGHT, chunk, n, place);
     }
 }
 

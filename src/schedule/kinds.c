@@ -14,12 +14,12 @@ static int half_(int p) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Formulas of p stages, m microbatches, v chunks and groups of g
+// Formulas of p stages, m microbatches, v chunks, groups of g and n slices
 
 #define FORMULA(name, expression)                                                                                      \
     static int name(const ScheduleSpec *spec) {                                                                        \
-        int p = spec->stages, m = spec->microbatches, v = spec->chunks, g = spec->group;                               \
-        (void)p, (void)m, (void)v, (void)g;                                                                            \
+        int p = spec->stages, m = spec->microbatches, v = spec->chunks, g = spec->group, n = spec->slices;             \
+        (void)p, (void)m, (void)v, (void)g, (void)n;                                                                   \
         return expression;                                                                                             \
     }
 
@@ -27,7 +27,8 @@ static int half_(int p) {
 // clang-format off
 FORMULA(slots_gpipe_, m)
 FORMULA(slots_p_, p)
-FORMULA(slots_interleaved_, min_int((v - 1) * g + 2 * p - 1, v * m))
+FORMULA(slots_seq1f1b_, min_int(p + n - 1, m * n))
+FORMULA(slots_interleaved_, min_int((v - 1) * g * n + 2 * (p - 1) + n, v * m * n))
 FORMULA(slots_gis_, min_int((v - 1) * g + p, v * m))
 FORMULA(slots_v_half_, 2 * ((p + 2) / 2))
 FORMULA(slots_v_min_, 2 * ((p + 4) / 3))
@@ -38,6 +39,8 @@ FORMULA(slots_dualpipe_v_, 2 * p + 1)
 // Edge buffers. The backward of a chunk on the last stage starts a whole group after its forward on the first one, so
 // with groups longer than p/2 more messages than usual are in flight; with two buffers, a large p would hang.
 FORMULA(edges_gis_, (max_int(g - p / 2 + 1, 4) + 1) / 2)
+// With slices a group may exceed p: then its last ones wait between two chunks.
+FORMULA(edges_interleaved_, p == 1 ? max_int(n, 2) : (max_int(g * n - p + 2, 4) + 1) / 2)
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The fewest slots of the BPipe pass
@@ -55,12 +58,13 @@ static int least_1f1b_(const ScheduleSpec *spec, EvictTarget target) {
 // What is illegal
 
 static const char *refuse_interleaved_(const ScheduleSpec *spec, Error *err) {
-    int p = spec->stages, m = spec->microbatches;
-    if (m % p == 0) return NULL;
-    error_set(err, EXIT_USAGE,
-              "schedule interleaved takes microbatches in groups of %d, one for each stage, but %d is not a multiple "
-              "of %d; use %d or %d microbatches",
-              p, m, p, m - m % p, m - m % p + p);
+    int g = spec->group, m = spec->microbatches;
+    if (m % g == 0) return NULL;
+    error_set(
+        err, EXIT_USAGE,
+        "schedule interleaved takes microbatches in groups of %d, one %s for each stage, but %d is not a multiple "
+        "of %d; use %d or %d microbatches",
+        g, spec->slices > 1 ? "slice" : "microbatch", m, g, max_int(m - m % g, g), m - m % g + g);
     return "microbatches";
 }
 
@@ -109,12 +113,15 @@ enum { ONE = 1, TWO = 2, MANY = 64 }; // chunks on a stage
     ROW("1f1b",        "1F1B",        "one forward, one backward",                                                     \
         .stage = one_f_one_b_stage, .slots = slots_p_, .least = least_1f1b_, .chunks = ONE, .most_chunks = ONE,        \
         .pairs = true, .plain = true)                                                                                  \
+    ROW("seq1f1b",     "Seq1F1B",     "1F1B over slices of the sequence",                                              \
+        .stage = one_f_one_b_stage, .slots = slots_seq1f1b_, .chunks = ONE, .most_chunks = ONE, .pairs = true,         \
+        .sliced = true)                                                                                                \
     ROW("zb-d",        "ZB-D",        "1F1B with weight gradients up to delay microbatches later; p-1: ZB-H1",         \
         .stage = zb_d_stage_, .refuse = refuse_zb_d_, .slots = slots_p_, .chunks = ONE, .most_chunks = ONE,            \
         .splits = true, .delayed = true, .pairs = true)                                                                \
     ROW("interleaved", "interleaved", "1F1B over several chunks a stage",                                              \
-        .stage = interleaved_stage_, .refuse = refuse_interleaved_, .slots = slots_interleaved_, .chunks = TWO,        \
-        .most_chunks = MANY, .pairs = true)                                                                            \
+        .stage = interleaved_stage_, .refuse = refuse_interleaved_, .slots = slots_interleaved_,                       \
+        .edge_buffers = edges_interleaved_, .chunks = TWO, .most_chunks = MANY, .pairs = true, .sliced = true)         \
     ROW("gis",         "GIS",         "interleaved with a shorter warm-up, in groups of microbatches",                 \
         .stage = gis_stage_, .refuse = refuse_gis_, .slots = slots_gis_, .edge_buffers = edges_gis_, .chunks = TWO,    \
         .most_chunks = MANY, .splits = true, .grouped = true, .pairs = true)                                           \
@@ -166,18 +173,32 @@ static const char *refuse_chunks_(const ScheduleKind *kind, const ScheduleSpec *
     return "chunks";
 }
 
+static const char *refuse_slices_(const ScheduleKind *kind, const ScheduleSpec *spec, Error *err) {
+    if (spec->slices == 1 || (kind->sliced && spec->slices > 1 && spec->slices <= MANY)) return NULL;
+    if (kind->sliced)
+        error_set(err, EXIT_USAGE, "schedule %s takes 1 to %d slices a microbatch, not %d", kind->name, MANY,
+                  spec->slices);
+    else
+        error_set(err, EXIT_USAGE, "schedule %s takes microbatches in one slice, not %d; use seq1f1b or interleaved",
+                  kind->name, spec->slices);
+    return "slices";
+}
+
 static const char *refuse_(const ScheduleKind *kind, const ScheduleSpec *spec, Error *err) {
     if (schedule_possible(spec->stages, spec->microbatches, err) != 0) {
         return spec->stages < 1 ? "stages" : "microbatches";
     }
     const char *key = refuse_chunks_(kind, spec, err);
+    if (key == NULL) key = refuse_slices_(kind, spec, err);
     if (key != NULL || kind->refuse == NULL) return key;
     return kind->refuse(spec, err);
 }
 
 int schedule_complete(const ScheduleKind *kind, ScheduleSpec *spec, const char **key, Error *err) {
     if (spec->chunks == 0) spec->chunks = kind->chunks;
-    if (!kind->grouped || spec->group == 0) spec->group = spec->stages;
+    if (spec->slices == 0) spec->slices = 1;
+    if (!kind->grouped || spec->group == 0)
+        spec->group = spec->slices < 1 ? spec->stages : (spec->stages + spec->slices - 1) / spec->slices;
     if (spec->group == SCHEDULE_GROUP_HALF) spec->group = half_(spec->stages);
     if (!kind->delayed || spec->delay == SCHEDULE_DELAY_MOST) spec->delay = spec->stages - 1;
     const char *wrong = refuse_(kind, spec, err);

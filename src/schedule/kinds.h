@@ -37,6 +37,7 @@ typedef struct ScheduleKind {
     bool grouped;   // has a group
     bool delayed;   // has a delay
     bool pairs;     // the BPipe pass may evict to the partner; it may always evict to the host
+    bool sliced;    // a microbatch may be cut into slices
     bool keeps_all; // its stages keep a bundle of every microbatch
     bool plain;     // the one row that runs if nothing better is known, and that others are compared with
 } ScheduleKind;
@@ -53,7 +54,7 @@ int schedule_kind_index(const char *name);
 int schedule_kind_plain(void);
 
 // Fills in the defaults of a spec and refuses what is illegal. 0, or -1 with err (code 2) and, in *key if that is not
-// NULL, the field to blame: "stages", "microbatches", "chunks", "group" or "delay".
+// NULL, the field to blame: "stages", "microbatches", "chunks", "slices", "group" or "delay".
 int schedule_complete(const ScheduleKind *kind, ScheduleSpec *spec, const char **key, Error *err);
 
 // Makes the schedule of this kind. The caller owns it (schedule_free). NULL and err as schedule_complete.

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Messages across one boundary in one direction, in microbatch order. The sender's F (or B, or I) makes them. If sender
-// and receiver are one stage nothing travels: a message arrives when it is made, in the sender's buffer.
+// Messages across one boundary in one direction, in the order of schedule_place. The sender's F (or B, or I) makes
+// them. If sender and receiver are one stage nothing travels: a message arrives when made, in the sender's buffer.
 typedef struct Edge {
     int from, to; // stages
     int chunk;    // of `from`
@@ -32,7 +32,7 @@ typedef struct SimStage {
     int64_t compute, queue; // places of the next compute action and of the next transfer: neither is complete
     double compute_start, transfer_start;
     bool computing, transferring;
-    bool *here;    // [chunks*microbatches] the bundle is in an own slot, complete
+    bool *here;    // [chunks*microbatches*slices] the bundle is in an own slot, complete
     int own, lent; // slots taken
     double waiting_since;
     bool waiting;
@@ -48,10 +48,9 @@ typedef struct End {
     int at; // the stage that computes or that evicted; the boundary of a message
 } End;
 
-// The edges and durations of one chunk of a stage. An edge may be NULL: nothing comes from there, or goes there.
+// The edges of one chunk of a stage. An edge may be NULL: nothing comes from there, or goes there.
 typedef struct SimChunk {
     Edge *forward_in, *forward_out, *backward_in, *backward_out;
-    double forward, backward, input, weight;
 } SimChunk;
 
 typedef struct SimRun {
@@ -124,8 +123,8 @@ static Edge *edge_out_(const SimChunk *chunk, ActionKind kind) {
     return kind == ACTION_FORWARD ? chunk->forward_out : kind == ACTION_WEIGHT ? NULL : chunk->backward_out;
 }
 
-static bool edge_has_input_(const Edge *edge, int microbatch) {
-    return (edge->from == edge->to ? edge->made : edge->arrived) > microbatch;
+static bool edge_has_input_(const Edge *edge, int64_t place) {
+    return (edge->from == edge->to ? edge->made : edge->arrived) > place;
 }
 
 static bool edge_has_buffer_(const SimRun *run, const Edge *edge) {
@@ -134,16 +133,18 @@ static bool edge_has_buffer_(const SimRun *run, const Edge *edge) {
 }
 
 static int64_t bundle_at_(const SimRun *run, Action action) {
-    return (int64_t)action.chunk * run->schedule->microbatches + action.microbatch;
+    return schedule_bundle(run->schedule, action);
 }
 
-// Returns the duration of the stage's next compute action.
-static double duration_(const SimRun *run, int s, const SimChunk *chunk, ActionKind kind) {
-    if (run->costs->action != NULL) return run->costs->action[s][run->stages[s].compute];
-    return kind == ACTION_FORWARD    ? chunk->forward
-           : kind == ACTION_BACKWARD ? chunk->backward
-           : kind == ACTION_INPUT    ? chunk->input
-                                     : chunk->weight;
+// Returns the duration of `action`, the stage's next compute action.
+static double duration_(const SimRun *run, int s, Action action) {
+    const SimulateCosts *costs = run->costs;
+    if (costs->action != NULL) return costs->action[s][run->stages[s].compute];
+    int at = (s * run->schedule->chunks + action.chunk) * run->schedule->slices + action.slice;
+    return (action.kind == ACTION_FORWARD    ? costs->forward
+            : action.kind == ACTION_BACKWARD ? costs->backward
+            : action.kind == ACTION_INPUT    ? costs->input
+                                             : costs->weight)[at];
 }
 
 // A wait for a slot or a load counts from the moment when nothing else is missing.
@@ -166,7 +167,7 @@ static void start_compute_(SimRun *run, int s) {
     const SimChunk *chunk = chunk_(run, s, action);
     bool forward = action.kind == ACTION_FORWARD;
     Edge *in = edge_in_(chunk, action.kind), *out = edge_out_(chunk, action.kind);
-    if (in != NULL && !edge_has_input_(in, action.microbatch)) return;
+    if (in != NULL && !edge_has_input_(in, schedule_place(run->schedule, action))) return;
     if (out != NULL && !edge_has_buffer_(run, out)) return;
     bool ready = forward ? stage->own < run->schedule->stage[s].own_slots : stage->here[bundle_at_(run, action)];
     if (!ready) {
@@ -180,7 +181,7 @@ static void start_compute_(SimRun *run, int s) {
     stage->computing = true;
     stage->compute_start = run->now;
     int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
-    simulate_ends_in_(run, duration_(run, s, chunk, action.kind), share, END_COMPUTE_, s);
+    simulate_ends_in_(run, duration_(run, s, action), share, END_COMPUTE_, s);
 }
 
 // Returns the transfer at the head of stage s's queue, if it has been posted.
@@ -197,7 +198,7 @@ static bool peer_ready_(const SimRun *run, int evictor, Action action) {
     if (action.peer == SCHEDULE_HOST) return true;
     Action other;
     if (!simulate_head_(run, action.peer, &other) || other.peer != evictor) return false;
-    if (other.microbatch != action.microbatch || other.chunk != action.chunk) return false;
+    if (bundle_at_(run, other) != bundle_at_(run, action)) return false;
     if (action.kind == ACTION_LOAD) return other.kind == ACTION_RETURN;
     return other.kind == ACTION_ACCEPT && run->stages[action.peer].lent < run->schedule->stage[action.peer].lent_slots;
 }
@@ -384,17 +385,12 @@ static void prepare_edges_(SimRun *run) {
 }
 
 static void prepare_chunk_(SimRun *run, int s, int c) {
-    const SimulateCosts *costs = run->costs;
-    int at = s * run->schedule->chunks + c, g = schedule_virtual(run->schedule, s, c);
-    SimChunk *chunk = &run->chunks[at];
+    int g = schedule_virtual(run->schedule, s, c);
+    SimChunk *chunk = &run->chunks[s * run->schedule->chunks + c];
     chunk->forward_in = g > 0 ? &run->down[g - 1] : NULL;
     chunk->backward_out = g > 0 ? &run->up[g - 1] : NULL;
     chunk->forward_out = g < boundaries_(run) ? &run->down[g] : NULL;
     chunk->backward_in = g < boundaries_(run) ? &run->up[g] : NULL;
-    chunk->forward = costs->forward[at];
-    if (costs->backward != NULL) chunk->backward = costs->backward[at];
-    if (costs->input != NULL) chunk->input = costs->input[at];
-    if (costs->weight != NULL) chunk->weight = costs->weight[at];
 }
 
 static void stage_prepare_(SimRun *run, int s) {
@@ -405,7 +401,8 @@ static void stage_prepare_(SimRun *run, int s) {
     stage->count = schedule->stage[s].count;
     stage->compute = next_place_(stage, 0, true);
     stage->queue = next_place_(stage, 0, false);
-    stage->here = xcalloc((size_t)schedule->chunks * (size_t)schedule->microbatches, sizeof *stage->here);
+    size_t bundles = (size_t)schedule->chunks * (size_t)schedule->microbatches * (size_t)schedule->slices;
+    stage->here = xcalloc(bundles, sizeof *stage->here);
     if (!run->costs->totals_only) {
         line->start = xcalloc((size_t)stage->count, sizeof *line->start);
         line->end = xcalloc((size_t)stage->count, sizeof *line->end);

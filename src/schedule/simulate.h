@@ -20,8 +20,8 @@ typedef struct SimulateShares {
 } SimulateShares;
 
 // Durations in any one unit (seconds, or forwards). The caller owns the arrays. Compute costs are arrays of
-// stages*chunks; chunk c of stage s is at s*chunks + c. The link after the last stage leads to the first one; only
-// chunks in a loop use it, and without them its entry may be missing.
+// stages*chunks*slices; slice j of chunk c of stage s is at (s*chunks + c)*slices + j. The link after the last stage
+// leads to the first one; only chunks in a loop use it, and without them its entry may be missing.
 typedef struct SimulateCosts {
     const double *forward;
     const double *backward;       // of B, recompute included; NULL in a schedule without B

@@ -1,5 +1,6 @@
 // A study needs no model and no device: every stage takes the same given times, and the simulator does the rest. What
-// costs an action of a chunk follows from the number of chunks, so 1F1B and a schedule with chunks do the same work.
+// costs an action of a chunk follows from the number of chunks and slices, so 1F1B and a schedule with chunks do the
+// same work.
 #include "study.h"
 
 #include "base/alloc.h"
@@ -45,14 +46,14 @@ int study_times_parse(const char *text, StudyTimes *times, Error *err) {
 // ---- simulation -----------------------------------------------------------------------------------------------------
 
 Timeline *study_run(const Schedule *schedule, const StudyTimes *times, Error *err) {
-    int count = schedule->stages * schedule->chunks;
+    int count = schedule->stages * schedule->chunks * schedule->slices;
     double *each = xcalloc((size_t)count * 6, sizeof *each);
     double *forward = each, *backward = each + count, *input = backward + count, *weight = input + count;
     double *transfer = weight + count, *edge = transfer + count;
     for (int i = 0; i < count; i++) {
-        forward[i] = times->forward / schedule->chunks;
-        input[i] = times->input / schedule->chunks;
-        weight[i] = times->weight / schedule->chunks;
+        forward[i] = times->forward / (schedule->chunks * schedule->slices);
+        input[i] = times->input / (schedule->chunks * schedule->slices);
+        weight[i] = times->weight / (schedule->chunks * schedule->slices);
         backward[i] = input[i] + weight[i];
         transfer[i] = times->transfer;
         edge[i] = times->message;
@@ -82,7 +83,8 @@ int study_say(const Schedule *schedule, const StudyTimes *times, char *text, siz
     int slots = schedule->stage[fullest].own_slots + schedule->stage[fullest].lent_slots;
     char at[160], plain[32] = "", of[64] = "";
     say_times_(times, at, sizeof at);
-    if (schedule->chunks > 1) snprintf(of, sizeof of, " = %.4g bundles", (double)slots / schedule->chunks);
+    int parts = schedule->chunks * schedule->slices;
+    if (parts > 1) snprintf(of, sizeof of, " = %.4g bundles", (double)slots / parts);
     Timeline *timeline = study_run(schedule, times, err);
     if (timeline == NULL) return -1;
     Schedule *rival = schedule->forward_only || schedule->microbatches < schedule->stages
@@ -160,7 +162,8 @@ static void lane_print_(const Lane *lane, int from, int to, bool colour, FILE *f
 int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bool colour, FILE *file) {
     enum { LABEL = 9, CUT = 5, LEAST = 40, MOST = 1 << 20 };
     char name[32];
-    Action last = {ACTION_FORWARD, schedule->microbatches - 1, schedule->chunks - 1, SCHEDULE_NO_PEER};
+    Action last = {ACTION_FORWARD, schedule->microbatches - 1, schedule->chunks - 1, SCHEDULE_NO_PEER,
+                   schedule->slices - 1};
     double label = (double)strlen(action_text(schedule, last, name)) + 1, shortest = shortest_(schedule, timeline);
     int room = (width < LEAST ? LEAST : width) - LABEL;
     // The whole step if it fits with labels that can be read; else its two ends on the scale of the labels.

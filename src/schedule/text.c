@@ -1,6 +1,6 @@
 // Writes and reads the text form of schedules. Version 1 has F, B, E, A, R and L and one chunk on every stage. Version
 // 2 adds chunk numbers to every action, I and W, and gives placement and edge buffers in its header. A schedule that
-// version 1 can express is written in version 1.
+// version 1 can express is written in version 1. Version 3 adds slice numbers, and is written only with several slices.
 #include "bpipe.h"
 
 #include "base/alloc.h"
@@ -11,20 +11,22 @@
 #include <string.h>
 
 static bool is_version_1_(const Schedule *schedule) {
-    return schedule->chunks == 1 && !schedule->split && schedule->edge_buffers == SCHEDULE_EDGE_BUFFERS;
+    return schedule->chunks == 1 && schedule->slices == 1 && !schedule->split &&
+           schedule->edge_buffers == SCHEDULE_EDGE_BUFFERS;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Writing
 
 char *action_text(const Schedule *schedule, Action action, char text[32]) {
-    char chunk[12] = "", peer[12] = "";
+    char chunk[12] = "", slice[12] = "", peer[12] = "";
     if (!is_version_1_(schedule)) snprintf(chunk, sizeof chunk, ".%d", action.chunk);
+    if (schedule->slices > 1) snprintf(slice, sizeof slice, ":%d", action.slice);
     if (!action_computes(action.kind)) {
         bool leaves = action.kind == ACTION_EVICT || action.kind == ACTION_RETURN;
         snprintf(peer, sizeof peer, action.peer == SCHEDULE_HOST ? "%ch" : "%c%d", leaves ? '>' : '<', action.peer);
     }
-    snprintf(text, 32, "%c%d%s%s", action.kind, action.microbatch, chunk, peer);
+    snprintf(text, 32, "%c%d%s%s%s", action.kind, action.microbatch, chunk, slice, peer);
     return text;
 }
 
@@ -34,7 +36,9 @@ static void write_header_(const Schedule *schedule, FILE *file) {
         fprintf(file, "  microbatches %d  slots %d\n", schedule->microbatches, schedule->slots);
         return;
     }
-    fprintf(file, "  chunks %d  placement %s  microbatches %d  slots %d  edges %d\n", schedule->chunks,
+    fprintf(file, "  chunks %d", schedule->chunks);
+    if (schedule->slices > 1) fprintf(file, "  slices %d", schedule->slices);
+    fprintf(file, "  placement %s  microbatches %d  slots %d  edges %d\n",
             schedule->placement == PLACEMENT_V ? "v" : "loop", schedule->microbatches, schedule->slots,
             schedule->edge_buffers);
 }
@@ -60,6 +64,7 @@ typedef struct Reader {
     const char *at;
     int line;
     bool chunks; // version 2: actions carry chunk numbers
+    bool slices; // version 3: and slice numbers
     Error *err;
 } Reader;
 
@@ -140,11 +145,14 @@ static int text_read_name_(Reader *reader, Schedule *schedule) {
     return 0;
 }
 
-// Takes "  chunks 2  placement v", which make it version 2.
+// Takes "  chunks 2  placement v", which make it version 2, or "  chunks 2  slices 4  placement v", version 3.
 static bool take_chunks_(Reader *reader, Schedule *schedule) {
     reader->chunks = take_word_(reader, "chunks");
     if (!reader->chunks) return true;
-    if (!text_take_number_(reader, &schedule->chunks) || !take_word_(reader, "placement")) return false;
+    if (!text_take_number_(reader, &schedule->chunks)) return false;
+    reader->slices = take_word_(reader, "slices");
+    if (reader->slices && !text_take_number_(reader, &schedule->slices)) return false;
+    if (!take_word_(reader, "placement")) return false;
     schedule->placement = *reader->at == 'v' ? PLACEMENT_V : PLACEMENT_LOOP;
     return text_take_(reader, schedule->placement == PLACEMENT_V ? "v" : "loop");
 }
@@ -166,10 +174,12 @@ static int text_read_header_(Reader *reader, Schedule *schedule) {
     return text_unreadable_(reader, form);
 }
 
-// Takes "3" or, with chunk numbers, "3.1".
+// Takes "3" or, with chunk numbers, "3.1" or, with slice numbers too, "3.1:2".
 static bool take_bundle_(Reader *reader, Action *action) {
     if (!text_take_number_(reader, &action->microbatch)) return false;
-    return !reader->chunks || (text_take_(reader, ".") && text_take_number_(reader, &action->chunk));
+    if (!reader->chunks) return true;
+    if (!text_take_(reader, ".") || !text_take_number_(reader, &action->chunk)) return false;
+    return !reader->slices || (text_take_(reader, ":") && text_take_number_(reader, &action->slice));
 }
 
 static bool take_peer_(Reader *reader, Action *action) {
@@ -186,6 +196,7 @@ static bool take_peer_(Reader *reader, Action *action) {
 static int read_action_(Reader *reader, ActionList *list) {
     const char *form = "one of F3, B3, E3>q, E3>h, A3<q, R3>q, L3<q or L3<h";
     if (reader->chunks) form = "one of F3.1, B3.1, I3.1, W3.1, E3.1>q, E3.1>h, A3.1<q, R3.1>q, L3.1<q or L3.1<h";
+    if (reader->slices) form = "an action with chunk and slice, such as F3.1:0, E3.1:0>q or L3.1:0<h";
     Reader start = *reader;
     Action action = {.kind = (ActionKind)(unsigned char)*reader->at, .peer = SCHEDULE_NO_PEER};
     const char *kinds = reader->chunks ? "FBIWEARL" : "FBEARL";
@@ -235,17 +246,17 @@ static int check_header_(const Schedule *schedule, Error *err) {
     if (schedule->stages < 1 || schedule->microbatches < 1 || schedule->slots < 1) {
         return error_set(err, EXIT_USAGE, "schedule, line 1: stages, microbatches and slots start at 1");
     }
-    if (schedule->chunks < 1 || schedule->edge_buffers < 1) {
-        return error_set(err, EXIT_USAGE, "schedule, line 1: chunks and edges start at 1");
+    if (schedule->chunks < 1 || schedule->slices < 1 || schedule->edge_buffers < 1) {
+        return error_set(err, EXIT_USAGE, "schedule, line 1: chunks, slices and edges start at 1");
     }
     return 0;
 }
 
 Schedule *schedule_parse(const char *text, Error *err) {
     Schedule *schedule = xcalloc(1, sizeof *schedule);
-    schedule->chunks = 1;
+    schedule->chunks = schedule->slices = 1;
     schedule->edge_buffers = SCHEDULE_EDGE_BUFFERS;
-    Reader reader = {text, 1, false, err};
+    Reader reader = {text, 1, false, false, err};
     int status = text_read_header_(&reader, schedule), promised = schedule->stages;
     if (status == 0) status = check_header_(schedule, err);
     schedule->stages = 0;

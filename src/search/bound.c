@@ -16,6 +16,7 @@ static Schedule one_slot_(const Config *config) {
     for (int s = 0; s < p; s++) stages[s].own_slots = 1;
     return (Schedule){.stages = p,
                       .chunks = config_chunks(config),
+                      .slices = config_slices(config),
                       .placement = kind->placement,
                       .microbatches = (int)config_microbatches(config),
                       .slots = 1,
@@ -51,7 +52,7 @@ int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *er
     plan_make_from(&plan, &planner->table, planner->model, config, &lists, planner->be);
     int status = plan_costs_make(&cut->costs, config, planner->model, &lists, &plan, &source, err);
     cut->stages = p;
-    cut->chunks = lists.chunks;
+    cut->chunks = lists.chunks * lists.slices; // each costs its own, and slice 0 of chunk 0 is first and last
     cut->microbatches = config_microbatches(config);
     cut->split = lists.split;
     cut->least_bytes = memory_total(&plan.stage[plan_fullest(&plan)].memory);
@@ -113,7 +114,8 @@ static double fused_seconds_(const PartTime *part) {
 double shape_bound(const SearchSpace *space, const RunLayout *shape) {
     enum { MOST_CHUNKS = 4 };
     ModelTimes times;
-    if (space->planner->measured) return 0; // a profile knows no time of a layer alone
+    if (space->planner->measured) return 0;     // a profile knows no time of a layer alone
+    if (space->keys.given.slices > 1) return 0; // a slice fills a stage sooner, and stored attention sees fewer keys
     space_times(space, shape, &times);
     double layers = (double)space->keys.base->model.layers, p = (double)shape->pipeline;
     double all = layers * fused_seconds_(&times.layer) + fused_seconds_(&times.embedding) + fused_seconds_(&times.head);

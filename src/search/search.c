@@ -180,7 +180,7 @@ typedef struct CutOf {
 } CutOf;
 
 static CutOf *cut_of_(const Search *search, const RunLayout *list, CutOf *cuts, int *count, Outcome *outcome) {
-    LayoutMask same = LAYOUT_BIT(chunks) | LAYOUT_BIT(split) | LAYOUT_BIT(layers);
+    LayoutMask same = LAYOUT_BIT(chunks) | LAYOUT_BIT(slices) | LAYOUT_BIT(split) | LAYOUT_BIT(layers);
     for (int i = 0; i < *count; i++) {
         const RunLayout *of = &cuts[i].layout;
         if (layout_same(of, list, same) && schedule_kinds[of->name].placement == schedule_kinds[list->name].placement)

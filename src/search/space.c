@@ -25,6 +25,7 @@ RunLayout space_start(const SearchSpace *space) {
                        .attention = ATTENTION_FLASH,
                        .name = schedule_kind_plain(),
                        .chunks = 1,
+                       .slices = 1,
                        .split = SPLIT_OFF,
                        .bpipe = BPIPE_OFF,
                        .evict_to = space->keys.given.evict_to};
@@ -83,7 +84,7 @@ void space_times(const SearchSpace *space, const RunLayout *shape, ModelTimes *t
     StageShape at;
     RunLayout plain = *shape;
     plain.name = schedule_kind_plain();
-    plain.chunks = 1;
+    plain.chunks = plain.slices = 1;
     plain.layers = LAYERS_EVEN;
     layout_set(&plain, &config);
     Schedule one = {.stages = 1, .chunks = 1};

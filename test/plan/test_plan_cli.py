@@ -49,7 +49,7 @@ STAGE_KEYS = {
     "peak_bytes_1f1b", "peak_bytes", "memory", "host_bytes", "fits", "chunks",
 }  # fmt: skip
 CATEGORIES = [
-    "weights", "gradients", "masters", "optimizer", "embedding", "own_slots", "lent_slots", "messages", "head", "workspace", "data",
+    "weights", "gradients", "masters", "optimizer", "embedding", "own_slots", "lent_slots", "keys", "messages", "head", "workspace", "data",
 ]  # fmt: skip
 LLAMA = ROOT / "configs" / "llama65b.yaml"
 GPT = ROOT / "configs" / "gpt3_96b.yaml"
@@ -388,6 +388,19 @@ def test_formulas_are_named_as_such_with_their_source_and_are_no_rows():
     text = " ".join(report(LLAMA).split())
     assert "formulas not run here, not simulated, not among the schedules above: FSDP (ZeRO-3)" in text
     assert re.findall(r"\(arXiv ([\d.]+)", text) == ["2304.11277", "2411.05288"]
+
+
+def test_slices_are_rows_only_where_they_are_given():
+    """Four slices keep 11 of their bundles where 1F1B keeps 8 whole ones, and the plan counts the keys beside them."""
+    told = plan(LLAMA, "schedule.name=seq1f1b", "schedule.slices=4", "schedule.split_backward=off")
+    rows = {(row["name"], row["chunks"], row["slices"]) for row in told["schedules"]}
+    assert ("seq1f1b", 1, 4) in rows and ("interleaved", 2, 4) in rows and ("1f1b", 1, 1) in rows
+    stage = told["stages"][0]
+    assert stage["slots"] == 11 and stage["in_flight_1f1b"] == 8
+    # Four microbatches are in flight. Each layer keeps k and v of all heads in 16 bit, and one microbatch's gradients.
+    width, tokens, layers = 2 * 8192 // 4, 2048, stage["last_layer"] + 1
+    assert stage["memory"]["keys"] == layers * tokens * width * (4 * 2 + 4)
+    assert stage["peak_bytes"] < stage["peak_bytes_1f1b"]
 
 
 def test_sharded_states_and_a_spread_vocabulary_are_lines_by_formula():

@@ -12,23 +12,24 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { MOST_STAGES = 32, MOST_CHUNKS = 8 };
+enum { MOST_STAGES = 32, MOST_CHUNKS = 8, MOST_SLICES = 8 };
 
 static int first_stages, last_stages; // of the long form; 0: a selection
 
 static double makespan(const Schedule *schedule, double forward, double input, double weight, double edge,
                        double transfer) {
-    double f[MOST_STAGES * MOST_CHUNKS], b[MOST_STAGES * MOST_CHUNKS], i[MOST_STAGES * MOST_CHUNKS],
-        w[MOST_STAGES * MOST_CHUNKS], edges[MOST_STAGES], transfers[MOST_STAGES];
-    for (int k = 0; k < schedule->stages * schedule->chunks; k++) {
-        f[k] = forward / schedule->chunks;
-        i[k] = input / schedule->chunks;
-        w[k] = weight / schedule->chunks;
+    enum { MOST = MOST_STAGES * MOST_CHUNKS * MOST_SLICES };
+    double f[MOST], b[MOST], i[MOST], w[MOST], edges[MOST_STAGES], transfers[MOST_STAGES];
+    int parts = schedule->chunks * schedule->slices;
+    for (int k = 0; k < schedule->stages * parts; k++) {
+        f[k] = forward / parts;
+        i[k] = input / parts;
+        w[k] = weight / parts;
         b[k] = i[k] + w[k];
     }
     for (int s = 0; s < MOST_STAGES; s++) {
         edges[s] = edge;
-        transfers[s] = transfer / schedule->chunks;
+        transfers[s] = transfer / parts;
     }
     SimulateCosts costs = {.forward = f,
                            .backward = b,
@@ -83,18 +84,25 @@ static void look_at(const ScheduleKind *kind, const ScheduleSpec *spec, const Lo
     schedule_free(base);
 }
 
-// Up to `most` chunks, and every group and delay, or the smallest, the largest and, if asked for, one between. Specs
-// that the kind refuses are left out.
+// Lists with slices are long, so they are looked at up to these numbers.
+enum { SLICED_STAGES = 16, SLICED_MICROBATCHES = 64 };
+
+// Up to `most` chunks, and every group, delay and number of slices, or the smallest, the largest and, if asked for, one
+// between. Specs that the kind refuses are left out.
 static void look_at_variants(const ScheduleKind *kind, int p, int m, int most_chunks, bool all_numbers,
                              const Look *looks) {
     for (int chunks = kind->chunks; chunks <= kind->most_chunks && chunks <= most_chunks; chunks *= 2) {
         int first = kind->grouped ? (p + 1) / 2 : kind->delayed ? 0 : p;
         int last = kind->delayed ? p - 1 : p, step = all_numbers || last - first < 3 ? 1 : (last - first) / 2;
         for (int number = first; number <= last; number += step) {
-            ScheduleSpec spec = {.stages = p, .microbatches = m, .chunks = chunks, .delay = number};
-            if (kind->grouped) spec.group = number;
-            Error ignored = {0};
-            if (schedule_complete(kind, &spec, NULL, &ignored) == 0) look_at(kind, &spec, looks);
+            for (int slices = 1; slices <= (kind->sliced ? MOST_SLICES : 1); slices += all_numbers ? 1 : slices) {
+                ScheduleSpec spec = {
+                    .stages = p, .microbatches = m, .chunks = chunks, .delay = number, .slices = slices};
+                if (kind->grouped) spec.group = number;
+                if (slices > 1 && (p > SLICED_STAGES || m > SLICED_MICROBATCHES)) break;
+                Error ignored = {0};
+                if (schedule_complete(kind, &spec, NULL, &ignored) == 0) look_at(kind, &spec, looks);
+            }
         }
     }
 }
@@ -136,8 +144,8 @@ static void look_at_soundness(const View *view) {
     assert_int_equal(schedule->split, kind->splits);
     assert_sound(schedule);
     if (schedule->slots > kind->slots(spec))
-        fail_msg("%s: p %d m %d: %d slots, not %d", kind->name, spec->stages, spec->microbatches, schedule->slots,
-                 kind->slots(spec));
+        fail_msg("%s: p %d m %d chunks %d slices %d: %d slots, not %d", kind->name, spec->stages, spec->microbatches,
+                 spec->chunks, spec->slices, schedule->slots, kind->slots(spec));
 }
 
 static void every_schedule_is_sound_and_within_its_slots(void **state) {
@@ -151,11 +159,11 @@ static double larger(double a, double b) {
 
 // Idle time with F = B = W = 1; negative: no formula for this p and m. V-Min's is a bound.
 static double bubble_of(const ScheduleKind *kind, const ScheduleSpec *spec) {
-    double p = spec->stages, v = spec->chunks, k = kind->slots(spec);
+    double p = spec->stages, v = spec->chunks * spec->slices, k = kind->slots(spec);
     const char *name = kind->name;
     if (strcmp(name, "gpipe") == 0 || strcmp(name, "1f1b") == 0) return 3 * (p - 1);
     if (strcmp(name, "zb-d") == 0) return 2 * (p - 1) - spec->delay;
-    if (strcmp(name, "interleaved") == 0) return 3 * (p - 1) / v;
+    if (strcmp(name, "seq1f1b") == 0 || strcmp(name, "interleaved") == 0) return 3 * (p - 1) / v;
     // Groups of the same size; shorter last ones change the end.
     if (strcmp(name, "gis") == 0)
         return spec->microbatches % spec->group != 0 ? -1 : (2 * (p - 1) + (p - spec->group) * (v - 1)) / v;
@@ -173,8 +181,8 @@ static void look_at_bubble(const View *view) {
     double bubble = view->plain - 3.0 * spec->microbatches;
     bool bound = strcmp(kind->name, "v-min") == 0;
     if (bound ? bubble > expected + 1e-6 : fabs(bubble - expected) > 1e-6)
-        fail_msg("%s: p %d m %d chunks %d group %d delay %d: idle %g, not %g", kind->name, spec->stages,
-                 spec->microbatches, spec->chunks, spec->group, spec->delay, bubble, expected);
+        fail_msg("%s: p %d m %d chunks %d slices %d group %d delay %d: idle %g, not %g", kind->name, spec->stages,
+                 spec->microbatches, spec->chunks, spec->slices, spec->group, spec->delay, bubble, expected);
 }
 
 static void idle_time_is_what_the_formulas_say(void **state) {
@@ -191,7 +199,8 @@ static void look_at_split(const View *view) {
     assert_true(parts->split && parts->slots == view->base->slots);
     double before = view->plain, after = makespan(parts, 1, 1, 1, 0, 0);
     assert_true(after <= before + 1e-6);
-    if (split.chunks == 1) assert_true(fabs(before - after - (split.stages - 1)) < 1e-6);
+    double sooner = (split.stages - 1.0) / split.slices;
+    if (split.chunks == 1) assert_true(fabs(before - after - sooner) < 1e-6);
     schedule_free(parts);
 }
 
@@ -285,9 +294,9 @@ static void assert_nothing_is_lost(const View *view, const Schedule *schedule, d
     for (double transfer = 0.5; transfer <= most; transfer += 0.5) {
         double time = makespan(schedule, 1, 1, 1, 0, transfer);
         if (time > view->plain + 1e-6)
-            fail_msg("%s: p %d m %d chunks %d group %d delay %d: transfer %g takes %g, not %g", view->kind->name,
-                     spec->stages, spec->microbatches, spec->chunks, spec->group, spec->delay, transfer, time,
-                     view->plain);
+            fail_msg("%s: p %d m %d chunks %d slices %d group %d delay %d: transfer %g takes %g, not %g",
+                     view->kind->name, spec->stages, spec->microbatches, spec->chunks, spec->slices, spec->group,
+                     spec->delay, transfer, time, view->plain);
     }
 }
 
@@ -380,6 +389,9 @@ static void illegal_specs_are_refused_with_the_key_to_blame(void **state) {
         {"gis", "microbatches", {.stages = 8, .microbatches = 17}},
         {"interleaved", "microbatches", {.stages = 8, .microbatches = 17}},
         {"dualpipe-v", "microbatches", {.stages = 8, .microbatches = 15}},
+        {"1f1b", "slices", {.stages = 2, .microbatches = 4, .slices = 2}},
+        {"seq1f1b", "slices", {.stages = 2, .microbatches = 4, .slices = -1}},
+        {"interleaved", "microbatches", {.stages = 8, .microbatches = 9, .slices = 4}},
         {"zb-d", "delay", {.stages = 8, .microbatches = 16, .delay = 8}},
         {"zb-v", "microbatches", {.stages = 8, .microbatches = 7}},
         {"zb-v", "stages", {.stages = 0, .microbatches = 7}},

@@ -1,0 +1,100 @@
+"""Slices of the sequence: for the same number of slices the same bits for any number of stages, schedule, BPipe, slots
+and threads; other numbers agree to 1e-5. Memory is as planned, keys included."""
+
+import pytest
+from trainer_runs import close, run
+
+pytestmark = pytest.mark.usefixtures("ranks")
+
+OFF = "schedule.bpipe=off"
+PLANNED = "memory    as planned, to the byte, on all stages"
+
+
+def sliced(p=1, n=4, name="seq1f1b", bpipe=False, **keys):
+    return [
+        f"schedule.name={name}",
+        f"schedule.slices={n}",
+        f"parallel.pipeline={p}",
+        f"schedule.bpipe={'on' if bpipe else 'off'}",
+        *(f"schedule.{key}={value}" for key, value in keys.items()),
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(small):
+    """The run of four slices with one rank and one thread."""
+    return small.train(*sliced())
+
+
+LAYOUTS = {
+    "p4": sliced(4),
+    "p2": sliced(2),
+    "p8": sliced(8),
+    "interleaved": sliced(2, name="interleaved"),
+    "split": sliced(4, split_backward="on"),
+    "bpipe": sliced(4, bpipe=True),
+    "bpipe_host": sliced(4, bpipe=True, evict_to="host"),
+    "bpipe_more_slots": sliced(4, bpipe=True, slots=6),
+    "bpipe_interleaved": sliced(4, name="interleaved", bpipe=True),
+    "recomputed": sliced(4, recompute_layers=1),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_has_the_same_bits(small, alone, name):
+    ended = small.train(*LAYOUTS[name])
+    assert ended.bits == alone.bits
+    assert PLANNED in ended.stderr
+    if "bpipe" in name:
+        assert all(step["evictions"] > 0 for step in ended.steps)
+
+
+def test_threads_change_no_bit(small, alone):
+    assert small.train(*sliced(2), threads="2").bits == alone.bits
+
+
+@pytest.mark.parametrize("mode", ["flash", "none", "recompute"])
+@pytest.mark.parametrize("n", [2, 8])
+def test_other_numbers_of_slices_agree_to_rounding(small, n, mode):
+    mode = f"attention.mode={mode}"
+    whole = small.train("parallel.pipeline=1", OFF, mode)
+    assert close(small.train(*sliced(2, n), mode).losses, whole.losses, 1e-5)
+
+
+@pytest.mark.parametrize("mode", ["flash", "none", "recompute"])
+def test_slices_longer_than_a_block_of_keys(small, mode):
+    """Slices of 200 tokens begin neither with a block of queries nor with one of keys, which have up to 256."""
+    longer = ["model.seq_len=600", "train.global_batch=4", "schedule.micro_batch=1", "data.val_every=0"]
+    longer.append(f"attention.mode={mode}")
+    whole = small.train("parallel.pipeline=1", OFF, *longer)
+    assert close(small.train(*sliced(2, 3), *longer).losses, whole.losses, 1e-5)
+
+
+def test_documents_stop_at_slices_as_in_one_piece(small):
+    documents = ["data.mask_documents=on", "data.reset_positions=on", "data.end_of_text=7"]
+    whole = small.train("parallel.pipeline=1", OFF, *documents)
+    assert close(small.train(*sliced(2), *documents).losses, whole.losses, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "wider",
+    [["parallel.tensor=2"], ["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"]],
+    ids=["t2", "sp2", "d2"],
+)
+def test_tensor_and_data_ranks_have_the_bits_of_one_stage(small, alone, wider):
+    one, two = small.train(*sliced(), *wider), small.train(*sliced(2, bpipe=True), *wider)
+    assert one.bits == two.bits
+    assert close(one.losses, alone.losses, 1e-5)
+    assert PLANNED in two.stderr
+
+
+def test_slices_that_do_not_divide_the_sequence_are_refused(small):
+    ended = run(small.config, *sliced(2, 3), family=small.family)
+    assert ended.code == 2
+    assert "3 does not divide seq_len" in ended.stderr and "use 1, 2, 4, 8" in ended.stderr
+
+
+def test_a_schedule_without_slices_is_refused(small):
+    ended = run(small.config, *sliced(2, 2, name="zb-d"), family=small.family)
+    assert ended.code == 2
+    assert "use seq1f1b or interleaved" in ended.stderr
