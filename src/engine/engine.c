@@ -6,9 +6,8 @@
 //
 // Three decisions to know:
 //
-//   - A bundle is known by its number (schedule_bundle). The state of its slot (slots.h) says where
-//     the bundle is and who may touch it. An action that finds its slot in another state than the proof promised fails
-//     with a sentence that names both.
+//   - A bundle's number is schedule_bundle. The state of its slot (slots.h) says where it is and who may touch it. An
+//     action that finds its slot in another state than the proof promised fails with a sentence that names both.
 //   - A bundle goes to the partner and back as a message of the pair's group. E and L are messages that this stage
 //     moves, one at a time. A and R only say that a lent slot may be written or read (comm_pushed.h), so all that are
 //     posted and have their slot are in flight at once, and the evictor never waits for the acceptor's compute:
@@ -396,7 +395,6 @@ static int engine_begin_(Engine *engine, const char *label, const Schedule *sche
     const StageShape *at = &engine->stage->at;
     P2pLink *link;
     if (schedule->chunks != at->chunks || schedule->placement != at->placement || schedule->slices > at->shape.slices ||
-        (!schedule->forward_only && schedule->slices < at->shape.slices) ||
         schedule->edge_buffers > engine->links.edge_buffers)
         return error_set(err, EXIT_FAILED, "schedule %s does not place layers or messages as this run does",
                          schedule->name);
