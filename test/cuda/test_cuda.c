@@ -259,7 +259,13 @@ static void attention_agrees_with_the_cpu_in_every_mode(void **state) {
             for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++)
                 for (int softmax = SOFTMAX_FUSED; softmax <= SOFTMAX_MEGATRON; softmax++) {
                     const int64_t *d = shapes[i];
-                    AttentionShape s = {d[0], d[1], d[2], d[3], d[4], mode, softmax, DETERMINISTIC_AUTO, NULL};
+                    AttentionShape s = {.batch = d[0],
+                                        .seq = d[1],
+                                        .heads = d[2],
+                                        .kv_heads = d[3],
+                                        .head_dim = d[4],
+                                        .mode = mode,
+                                        .softmax = softmax};
                     check_attention(precision, &s);
                 }
 }
