@@ -251,10 +251,11 @@ int search_report(const SearchSpace *space, const SearchResult *result, FILE *fi
         fprintf(
             file,
             "rank: the fullest one's memory; host: host memory of a rank; by time: layers are dealt out so that "
-            "embedding and\nhead weigh what they weigh; by list: as -o parallel.layers says; again: layers that are "
-            "recomputed;\npointwise: schedule.recompute; seq: parallel.sequence; adjacent: parallel.placement; regret: "
-            "as in robust, - if it may not "
-            "fit\n");
+            "embedding "
+            "and\nhead weigh what they weigh; by list: as -o parallel.layers says; again: layers that are recomputed;\n"
+            "pointwise: schedule.recompute; seq: parallel.sequence; adjacent: parallel.placement;\nregret: as in "
+            "robust, - "
+            "if it may not fit\n");
     }
     char evaluated[32], simulated[32];
     grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cuts, %.2f s%s",

@@ -2,8 +2,8 @@
 """Plans by loops what --search finds with bounds, and compares: no plan of these loops may be faster by over 0.2 %.
 
 Every cut, micro-batch size up to 8 and schedule is planned first. Those that would be faster than the search's answer
-are then planned with evictions, recomputed prefixes and ramps, moved layers and overlap, nearest misfits first. The
-search is one program, the loops ask `--plan --sweep`, so they share the planner and nothing of the search.
+are then planned with evictions, recomputed prefixes and ramps, moved layers and overlap, in the order of how fast they
+are and how near to fitting. The search is one program, the loops ask `--plan --sweep`, so they share the planner and nothing of the search.
 
     test/soak/brute_force.py [--plans 6000] [--case 0]...
 """
@@ -119,10 +119,11 @@ def compare(case, threads=2):
                 if row["fits"]:
                     best = min(best, (row["step_ms"], keys))
                 if row["step_ms"] < searched:
-                    nearest.append((row["peak_bytes"], keys))
+                    nearest.append((row["peak_bytes"], row["step_ms"], keys))
+        places = [sorted(at[i] for at in nearest) for i in range(2)]
         asked = (
             sweep
-            for _, keys in sorted(nearest)
+            for _, _, keys in sorted(nearest, key=lambda at: places[0].index(at[0]) + places[1].index(at[1]))
             for sweep in variants(case, keys, int(next(key for key in keys if "pipeline" in key).split("=")[1]))
         )
         while case.made < case.left and (part := list(itertools.islice(asked, 16))):
