@@ -34,44 +34,52 @@ int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type
     return first > last ? first : last;
 }
 
-void comm_pause(int *looks) {
+// Sleeps without the 50 microseconds that Linux may add (prctl(2), PR_SET_TIMERSLACK).
+static void nap_(long ns, bool first) {
+    enum { SLACK_NS = 1000 };
+    if (first) prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS, 0UL, 0UL, 0UL);
+    struct timespec nap = {0, ns};
+    nanosleep(&nap, NULL);
+}
+
+void comm_pause(Pause *pause) {
     // A poll costs about 8 microseconds, the wake-up included: every 200 microseconds that is 4 percent of a core,
     // every 100 twice that, and several ranks of a machine may wait at once. The first polls, without sleep, cover
-    // short waits.
-    enum { YIELDS = 16, SHORTEST_NS = 12500, LONGEST_NS = 200000 };
-    int look = (*looks)++;
-    if (look < YIELDS) {
-        sched_yield();
+    // short waits. If another program takes the core, a yield lasts its time slice, while a sleeper soon gets it back.
+    enum { YIELDS = 16, SHORTEST_NS = 12500 };
+    static const double SLICE_S = 1e-3, BUSY_S = 0.1;
+    double now = clock_seconds();
+    int look = pause->looks++, naps = look < YIELDS ? 0 : look - YIELDS;
+    if (naps > 0 || look == YIELDS || now < pause->busy) {
+        nap_((long)SHORTEST_NS << (naps < 16 ? naps / 4 : 4), naps == 0);
         return;
     }
-    long ns = (long)SHORTEST_NS << (look - YIELDS < 16 ? (look - YIELDS) / 4 : 4);
-    struct timespec nap = {0, ns < LONGEST_NS ? ns : LONGEST_NS};
-    nanosleep(&nap, NULL);
+    sched_yield();
+    double back = clock_seconds();
+    if (back - now > SLICE_S) pause->busy = back + BUSY_S;
 }
 
 void comm_pause_briefly(int *looks) {
-    // A yield with nothing else to run takes a quarter of a microsecond. Linux ends sleeps up to 50 microseconds late
-    // (prctl(2), PR_SET_TIMERSLACK), which would be most of a hop between stages.
-    enum { YIELDS = 1000, NAP_NS = 20000, SLACK_NS = 1000 };
+    // A yield with nothing else to run takes a quarter of a microsecond. A late end of a sleep would be most of a hop
+    // between stages.
+    enum { YIELDS = 1000, NAP_NS = 20000 };
     int look = (*looks)++;
     if (look < YIELDS) {
         sched_yield();
         return;
     }
-    if (look == YIELDS) prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS, 0UL, 0UL, 0UL);
-    struct timespec nap = {0, NAP_NS};
-    nanosleep(&nap, NULL);
+    nap_(NAP_NS, look == YIELDS);
 }
 
 int comm_wait(Comm *comm, CommRequest *request, Error *err) {
-    int looks = 0;
     int64_t steps = request->steps;
+    comm->pause.looks = 0;
     for (;;) {
         int done = comm->test(comm, request, err);
         if (done != 0) return done < 0 ? -1 : 0;
-        if (request->steps != steps) looks = 0;
+        if (request->steps != steps) comm->pause.looks = 0;
         steps = request->steps;
-        comm_pause(&looks);
+        comm_pause(&comm->pause);
     }
 }
 

@@ -29,10 +29,17 @@ typedef struct CommRequest {
     bool active;
 } CommRequest;
 
+// The pauses of a wait.
+typedef struct Pause {
+    int looks;   // set to 0 at the start of a wait and after every poll that found something
+    double busy; // until then other programs are taken to want the core
+} Pause;
+
 struct Comm {
     char name[16]; // "pipeline", "tensor", "data", "pair"
     int rank, size;
     void *self;
+    Pause pause; // of waits for this group
 
     // Prepares the messages that will go one way between this rank and `peer`. Both call it before the first message,
     // with the same `bytes`, and all ranks of the group make these calls in one order. One of the two passes `memory`
@@ -74,8 +81,8 @@ int comm_send_now(Comm *comm, int peer, const void *from, int64_t bytes, Error *
 int comm_receive_now(Comm *comm, int peer, void *to, int64_t bytes, Error *err);
 
 // Pauses between two polls that found nothing: yields at first, then sleeps, longer each time, up to 200 microseconds.
-// *looks counts the pauses; set it to 0 at the start of a wait and after every poll that found something.
-void comm_pause(int *looks);
+// While other programs keep the core it only sleeps.
+void comm_pause(Pause *pause);
 // Pauses a rank whose work is a GPU's, so that its core has nothing better to do: yields for some hundred microseconds
 // before it sleeps, and then for about 20 at a time.
 void comm_pause_briefly(int *looks);

@@ -54,6 +54,7 @@ struct Engine {
     Checksum *checksum; // NULL: none
     Links links;
     Queue queue;
+    Pause pause; // of waits for an action
     // --- the current run
     const char *label;
     const Schedule *schedule;
@@ -290,11 +291,11 @@ static void say_lack_(Engine *engine, const Action *action, Lack lack) {
 
 // Pauses between two polls. On GPUs only briefly: other stages' hosts wait for this one, hop by hop, and there are
 // cores to spare.
-static void engine_pause_(const Engine *engine, int *looks) {
+static void engine_pause_(Engine *engine) {
     if (engine->be->own_sums)
-        comm_pause(looks);
+        comm_pause(&engine->pause);
     else
-        comm_pause_briefly(looks);
+        comm_pause_briefly(&engine->pause.looks);
 }
 
 // Returns whether compute has nothing left to do. The host runs ahead of a GPU: while that still computes, no transfer
@@ -306,7 +307,7 @@ static bool engine_idle_(const Engine *engine) {
 // Waits until the action can run, advancing transfers meanwhile.
 static int await_(Engine *engine, const Action *action, Error *err) {
     double since = 0.0;
-    int tries = 0;
+    engine->pause.looks = 0;
     Lack said = LACK_NOTHING;
     for (;;) {
         engine_progress_(engine);
@@ -321,7 +322,7 @@ static int await_(Engine *engine, const Action *action, Error *err) {
         since = transfer ? now : 0.0;
         if (lack != said) say_lack_(engine, action, said = lack);
         if (lack == LACK_NOTHING) return 0;
-        engine_pause_(engine, &tries);
+        engine_pause_(engine);
     }
 }
 
@@ -429,9 +430,9 @@ static bool drained_(Engine *engine) {
 static int drain_(Engine *engine, Error *err) {
     engine_say_(engine, "end of the pipeline");
     status_page_set_wait(engine->status_page, "its last messages", -1);
-    int tries = 0;
+    engine->pause.looks = 0;
     for (engine_progress_(engine); engine->error.code == 0 && !drained_(engine); engine_progress_(engine))
-        engine_pause_(engine, &tries);
+        engine_pause_(engine);
     if (engine->error.code != 0) *err = engine->error;
     if (err->code != 0) return -1;
     if (engine->own.in_use + engine->lent.in_use != 0)

@@ -15,13 +15,13 @@ static void blocks_poll_(Pass *pass) {
 // Waits for a collective; one that could not start is not waited for, and its error is in pass->err. Messages progress
 // meanwhile: the tensor partner may join only after one that another rank's partner still has to send.
 static void blocks_wait_(Pass *pass, CommRequest *request) {
-    int looks = 0;
     int64_t steps = request->steps;
+    pass->tensor->pause.looks = 0;
     while (pass->tensor->test(pass->tensor, request, pass->err) == 0) {
         if (pass->poll != NULL && !pass->poll(pass->poll_argument, false)) break;
-        if (request->steps != steps) looks = 0;
+        if (request->steps != steps) pass->tensor->pause.looks = 0;
         steps = request->steps;
-        comm_pause(&looks);
+        comm_pause(&pass->tensor->pause);
     }
     blocks_poll_(pass);
 }

@@ -91,11 +91,12 @@ static int world_fail_(const World *world, int code, const char *doing, Error *e
 
 // Completes the operation that `code` reports as started.
 static int world_finish_(const World *world, int code, MPI_Request *request, const char *doing, Error *err) {
-    int looks = 0, done = 0;
+    int done = 0;
+    Pause pause = {0};
     while (code == MPI_SUCCESS) {
         code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (code == MPI_SUCCESS && done) return 0;
-        comm_pause(&looks);
+        comm_pause(&pause);
     }
     return world_fail_(world, code, doing, err);
 }

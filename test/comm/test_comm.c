@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <time.h>
 #include <cmocka.h>
 
 static void one_rank_keeps_its_sums(void **state) {
@@ -133,8 +134,39 @@ static void a_brief_pause_yields_first_and_then_sleeps_without_slack(void **stat
     assert_int_equal(prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL), 1000);
 }
 
+static int yields, yield_ms;
+
+// Takes the place of the C library's: other programs get the core for that long.
+int sched_yield(void) {
+    const struct timespec slice = {0, yield_ms * 1000000L};
+    yields++;
+    return yield_ms > 0 ? nanosleep(&slice, NULL) : 0;
+}
+
+static int yields_of(Pause *pause, int pauses) {
+    yields = 0;
+    for (int i = 0; i < pauses; i++) comm_pause(pause);
+    return yields;
+}
+
+// Each yield would cost a time slice of every program that wants the core.
+static void a_pause_yields_no_more_once_another_program_has_kept_the_core(void **state) {
+    (void)state;
+    Pause pause = {0};
+    yield_ms = 0;
+    assert_int_equal(yields_of(&pause, 24), 16);
+    pause.looks = 0;
+    yield_ms = 3;
+    assert_int_equal(yields_of(&pause, 24), 1);
+    pause.looks = 0;
+    assert_int_equal(yields_of(&pause, 24), 0);
+    pause = (Pause){0, pause.busy - 1};
+    assert_int_equal(yields_of(&pause, 1), 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pause_yields_no_more_once_another_program_has_kept_the_core),
         cmocka_unit_test(a_brief_pause_yields_first_and_then_sleeps_without_slack),
         cmocka_unit_test(one_rank_keeps_its_sums),
         cmocka_unit_test(one_rank_has_no_rank_to_send_to),
