@@ -2,8 +2,8 @@
 """Plans by loops what --search finds with bounds, and compares: no plan of these loops may be faster by over 0.2 %.
 
 Every cut, micro-batch size up to 8 and schedule is planned first. Those that would be faster than the search's answer
-are then planned with evictions, recomputed prefixes and ramps, moved layers and overlap, in the order of how fast they
-are and how near to fitting. The search is one program, the loops ask `--plan --sweep`, so they share the planner and nothing of the search.
+are then planned with evictions, recomputed prefixes and ramps, pointwise recomputation, moved layers and overlap, in
+the order of how fast they are and how near to fitting. The search is one program, the loops ask `--plan --sweep`, so they share the planner and nothing of the search.
 
     test/soak/brute_force.py [--plans 6000] [--case 0]...
 """
@@ -77,7 +77,7 @@ def plain(case):
             continue
         keys = [f"parallel.tensor={t}", f"parallel.pipeline={p}", f"parallel.data={d}", "schedule.bpipe=off"]
         keys += [f"parallel.sequence={'true' if t > 1 else 'false'}", "parallel.layers=auto", "parallel.placement=linear"]
-        yield [*keys, "schedule.recompute_layers=0", *schedule], [("schedule.micro_batch", ["1", "2", "4", "8"])]
+        yield [*keys, "schedule.recompute_layers=0", "schedule.recompute=none", *schedule], [("schedule.micro_batch", ["1", "2", "4", "8"])]
 
 
 def listed(values):
@@ -105,6 +105,7 @@ def variants(case, keys, p):
             yield [*kept, *evict], [
                 ("schedule.recompute_layers", recompute[part : part + 8]),
                 ("parallel.layers", list(dict.fromkeys(layers))),
+                ("schedule.recompute", ["none", "pointwise"]),
                 ("parallel.overlap", ["auto", "3"]),
             ]
 
