@@ -41,7 +41,7 @@ typedef struct RowBlocks {
     int64_t count, rows, x_stride, y_stride;
 } RowBlocks;
 
-// Causal self-attention of one microbatch on one tensor rank.
+// Self-attention of one microbatch on one tensor rank.
 typedef struct AttentionShape {
     int64_t batch, seq, heads, kv_heads, head_dim;
     int mode;          // AttentionMode
@@ -57,6 +57,7 @@ typedef struct AttentionShape {
     int64_t first;
     void *keys;
     float *dkeys;
+    bool full; // every query sees all keys of its sequence, not only those up to its own; places is then NULL
 } AttentionShape;
 
 // Returns how many keys the last query sees.

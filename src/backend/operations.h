@@ -61,7 +61,8 @@ OPERATION(void, heads_norm_backward, void *dqkv, float *dwq, float *dwk, const v
           const void *wk, const AttentionShape *shape, double eps);
 
 // --- attention. qkv (rows, (heads + 2*kv_heads) * head_dim), each row q | k | v; out (rows, heads * head_dim); scale
-// 1/sqrt(head_dim), causal, inside documents (AttentionShape). saved: none - probabilities (batch, heads, seq, keys) in
+// 1/sqrt(head_dim), causal or full, inside documents (AttentionShape). saved: none - probabilities (batch, heads, seq,
+// keys) in
 // the run's precision, zero for hidden keys; flash - log-sum-exp (batch, heads, seq) fp32; recompute - NULL. scratch:
 // attention_scratch bytes, the larger of forward and backward; attention_scratch can be called before any device memory
 // is held.
@@ -82,7 +83,7 @@ OPERATION(void, embedding_backward, float *dwte, float *dwpe, const void *dx, co
 // --- vocabulary-parallel cross-entropy, in two passes with an exchange of statistics between them. logits (rows,
 // width): columns [0, count) are the vocabulary [first, first + count), the others are padding and never get
 // probability. Pass 1: stats (rows, 3) fp32 = { maximum, sum of exp(logit - maximum), logit of the target or 0 if
-// another rank has it }.
+// another rank has it }. A target below 0 is none: loss and gradient of its row are 0.
 OPERATION(void, cross_entropy_stats, float *stats, const void *logits, const int32_t *targets, int64_t rows,
           int64_t width, int64_t first, int64_t count);
 // Pass 2: `gathered` (ranks, rows, 3) holds the stats of all tensor ranks; loss (rows) = -log p(target) + z_loss *

@@ -69,6 +69,7 @@ void hf_config_write(const Config *config, int64_t end, FILE *file) {
         fprintf(file, "  \"head_dim\": %lld,\n", (long long)m->head_dim);
         write_rope_scaling_(m, file);
     }
+    if (!m->causal) fputs("  \"is_causal\": false,\n", file);
     fprintf(file, "  \"tie_word_embeddings\": %s,\n", config_word("model.tie_embeddings", m->tie_embeddings));
     for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) {
         bool length = row->offset == offsetof(ModelConfig, seq_len);
@@ -134,6 +135,7 @@ static void compare_models_(Differences *list, const ModelConfig *there, const M
         compare_key_(list, row->key, there, here);
     }
     compare_key_(list, "model.tie_embeddings", there, here);
+    compare_key_(list, "model.causal", there, here);
     for (int i = 0; i < 3 + rotations && family->rotary; i++) compare_key_(list, rotary[i], there, here);
     if (!rotations) return;
     for (int i = 0; i < HF_ROPE_NUMBERS && there->rope_scaling == here->rope_scaling; i++)
@@ -156,7 +158,7 @@ static int hf_compare_(const HfModel *found, const Config *config, bool exact, E
 // Returns whether compare_models_ compares the key for this configuration, or the key has no effect in it.
 static bool is_written_(const Config *config, const char *name) {
     static const char *const always[] = {"model.family",   "model.kv_heads", "model.tie_embeddings", "model.head_dim",
-                                         "model.qkv_bias", "model.qk_norm",  "model.rope_scaling"};
+                                         "model.qkv_bias", "model.qk_norm",  "model.rope_scaling",   "model.causal"};
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         if (strcmp(name, always[i]) == 0) return true;
     for (const FamilyNumber *row = families[config->model.family].numbers; row->key != NULL; row++)

@@ -33,6 +33,7 @@ typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_POINTWISE } Recompute;
 typedef enum Determinism { DETERMINISTIC_AUTO, DETERMINISTIC_ON, DETERMINISTIC_OFF } Determinism;
 typedef enum SoftmaxKind { SOFTMAX_FUSED, SOFTMAX_UNFUSED, SOFTMAX_MEGATRON } SoftmaxKind;
 typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule;
+typedef enum Objective { OBJECTIVE_NEXT, OBJECTIVE_MASKED } Objective;
 typedef enum DecayShape { DECAY_LINEAR, DECAY_COSINE, DECAY_SQRT, DECAY_1_SQRT } DecayShape;
 typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
 typedef enum ChangedMode { CHANGED_REFUSE, CHANGED_ACCEPT } ChangedMode;
@@ -72,6 +73,7 @@ typedef struct ModelConfig {
     double rope_low_freq, rope_high_freq;  // llama3
     double rope_beta_fast, rope_beta_slow; // yarn
     double rope_attention;                 // yarn: factor of cosines and sines; config_check resolves auto
+    bool causal;                           // false: an encoder, whose attention sees the tokens after its own too
     int tie_embeddings;                    // TieEmbeddings; config_check resolves auto by the family
 } ModelConfig;
 
@@ -130,6 +132,7 @@ typedef struct TrainConfig {
     int64_t seed;
     double lr, min_lr_ratio;
     int64_t warmup_steps;
+    int objective;       // Objective
     int schedule;        // LrSchedule
     int64_t decay_steps; // wsd: length of the decay; 0: a tenth of the steps after the warm-up
     int decay_shape;     // DecayShape
@@ -154,6 +157,7 @@ typedef struct DataConfig {
     int64_t val_every, val_batches;
     bool mixed_tokenizers;
     int mask_documents, reset_positions; // 0: off, 1: on
+    int64_t mask_token;                  // masked objective: replaces chosen tokens; -1: none
     int64_t end_of_text;                 // token that begins every document; -1: from the data set
     char hellaswag[CONFIG_TEXT];         // an evaluation file; may be empty
     int64_t hellaswag_every;
@@ -281,6 +285,8 @@ int64_t config_batch_at(const Config *config, int64_t step);
 int64_t config_samples(const Config *config, int64_t first, int64_t last);
 int64_t config_world(const Config *config);       // p * t * d
 bool config_uses_documents(const Config *config); // data.mask_documents or data.reset_positions is on
+// Returns the tokens of a sequence that the loss is over: all, or the 15 % that the masked objective chooses.
+int64_t config_targets(const Config *config);
 // Returns the layers of virtual stage g of `virtual_stages`: those of parallel.layers if it lists that many, else an
 // even share; the remainder goes to virtual stages with neither embedding nor head.
 int64_t config_layers(const Config *config, int virtual_stages, int g);

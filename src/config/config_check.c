@@ -520,9 +520,26 @@ static int check_rates_(const Config *config, Error *err) {
                         given->stream_gb_s, memory);
 }
 
+// Checks what an encoder, whose attention sees all of a sequence, excludes.
+static int check_objective_(const Config *config, Error *err) {
+    bool masked = config->train.objective == OBJECTIVE_MASKED;
+    if (masked && config->model.causal)
+        return config_error(config, "train.objective", err, "masked is for encoders; set model.causal: false");
+    if (!config->model.causal && config->data.mask_documents)
+        return config_error(config, "data.mask_documents", err,
+                            "attention inside documents is causal; set model.causal: true, or turn this off");
+    if (!config->model.causal && config->schedule.slices > 1)
+        return config_error(config, "schedule.slices", err, "an encoder's tokens see later slices; set slices: 1");
+    if (config->data.mask_token >= config->model.vocab)
+        return config_error(config, "data.mask_token", err, "must be below model.vocab, %lld",
+                            (long long)config->model.vocab);
+    return 0;
+}
+
 int config_check(Config *config, Error *err) {
     if (config_require(config, "model.", err) != 0 || check_size_(config, err) != 0 || check_family_(config, err) != 0)
         return -1;
+    if (check_objective_(config, err) != 0) return -1;
     if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0) return -1;
     if (config_check_file_(config, err) != 0 || check_kind_(config, "chunks", err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;

@@ -43,6 +43,11 @@ int64_t config_layers(const Config *config, int virtual_stages, int g) {
     return even + (g < virtual_stages - 1 && g >= virtual_stages - 1 - rest);
 }
 
+int64_t config_targets(const Config *config) {
+    int64_t length = config->model.seq_len, chosen = (15 * length + 50) / 100;
+    return config->train.objective == OBJECTIVE_NEXT ? length : chosen > 0 ? chosen : 1;
+}
+
 bool config_uses_documents(const Config *config) {
     return config->data.mask_documents != 0 || config->data.reset_positions != 0;
 }

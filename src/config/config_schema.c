@@ -30,6 +30,8 @@ static const char *const deterministic_words[] = {
     [DETERMINISTIC_AUTO] = "auto", [DETERMINISTIC_ON] = "on", [DETERMINISTIC_OFF] = "off", NULL};
 static const char *const lr_words[] = {
     [LR_COSINE] = "cosine", [LR_LINEAR] = "linear", [LR_CONSTANT] = "constant", [LR_WSD] = "wsd", NULL};
+static const char *const objective_words[] = {[OBJECTIVE_NEXT] = "next", [OBJECTIVE_MASKED] = "masked", NULL};
+static const char *const none_words[] = {"none", NULL};
 static const char *const decay_words[] = {
     [DECAY_LINEAR] = "linear", [DECAY_COSINE] = "cosine", [DECAY_SQRT] = "sqrt", [DECAY_1_SQRT] = "1-sqrt", NULL};
 static const char *const precision_words[] = {[PRECISION_FP32] = "fp32", [PRECISION_BF16] = "bf16", NULL};
@@ -134,6 +136,7 @@ const ConfigKey config_keys[] = {
            .flags = KEY_ABOVE_MIN),
     NUMBER(model, rope_attention, "auto", 0, 1e3, "yarn: factor of q and k; auto: 0.1 ln(rope_factor) + 1",
            .zero_word = "auto"),
+    BOOL(model, causal, "true", "attention sees only earlier tokens; false: all of the sequence, for encoders"),
     WORD(model, tie_embeddings, "auto", tie_words,
          "tie the output matrix to the embedding; auto: yes for gpt, no for llama"),
 
@@ -195,6 +198,7 @@ const ConfigKey config_keys[] = {
     INT(train, decay_steps, "auto", 1, MAX_COUNT,
         "wsd: steps of the decay; auto: a tenth of the steps after the warm-up", .zero_word = "auto"),
     WORD(train, decay_shape, "linear", decay_words, "wsd: shape of the decay; sqrt, 1-sqrt: 1 - sqrt(done)"),
+    WORD(train, objective, "next", objective_words, "the next token, or 15 % of tokens that are masked (encoders)"),
     NUMBER(train, init_std, "0.02", 0, 1e3,
            "standard deviation of initial weights, less for projections into the residual stream",
            .flags = KEY_ABOVE_MIN),
@@ -220,6 +224,8 @@ const ConfigKey config_keys[] = {
     INT(data, val_every, "0", 0, MAX_COUNT, "steps between validations; 0: none"),
     INT(data, val_batches, "8", 1, MAX_COUNT, "batches in one validation"),
     BOOL(data, mixed_tokenizers, "false", "allow data of different tokenizers in one run"),
+    INT(data, mask_token, "none", 0, MAX_LENGTH, "objective masked: the token that replaces chosen tokens",
+        .words = none_words),
     WORD(data, mask_documents, "off", switch_words, "attention sees only the tokens of its own document"),
     WORD(data, reset_positions, "off", switch_words, "positions count from the beginning of the document"),
     INT(data, end_of_text, "auto", 0, MAX_LENGTH, "the token that begins every document; auto: from the data's kind",

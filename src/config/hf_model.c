@@ -166,6 +166,7 @@ int hf_model_read(HfModel *found, int family_of_run, Error *err) {
     const JsonValue *tied = json_find(found->root, "tie_word_embeddings");
     bool said = tied != NULL && tied->type == JSON_BOOL;
     m->tie_embeddings = (said ? tied->truth : family->tied) ? TIE_TRUE : TIE_FALSE;
+    m->causal = json_find(found->root, "is_causal") == NULL || is_true_(found->root, "is_causal");
     return family->rotary ? read_rope_(found, err) : 0;
 }
 
@@ -195,6 +196,7 @@ static void write_model_(FILE *file, const ModelConfig *model) {
     fprintf(file, "model: {family: %s", family_words[model->family]);
     for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) write_key_(file, row->key, model);
     write_key_(file, "model.tie_embeddings", model);
+    if (!model->causal) write_key_(file, "model.causal", model);
     if (family->rotary) {
         static const char *const rotary[] = {"model.head_dim", "model.qkv_bias", "model.qk_norm", "model.rope_scaling"};
         for (int i = 0; i < 4; i++) write_key_(file, rotary[i], model);

@@ -1,4 +1,4 @@
-// Causal attention over strided views of qkv, in three modes that differ in what they keep for the backward:
+// Causal or full attention over strided views of qkv, in three modes that differ in what they keep for the backward:
 //   none       the probabilities, (batch, heads, seq, keys)
 //   recompute  nothing: probabilities are recomputed, a block of QUERIES rows at a time
 //   flash      log-sum-exp of each row; see flash.c
@@ -56,7 +56,8 @@ typedef struct Block {
 
 static Block attention_block_at_(const Head *h, int64_t index) {
     int64_t seq = h->shape->seq, first = index * QUERIES, count = seq - first < QUERIES ? seq - first : QUERIES;
-    return (Block){first, count, head_from(h, first) / QUERIES * QUERIES, h->shape->first + first + count};
+    int64_t keys = h->shape->full ? seq : h->shape->first + first + count;
+    return (Block){first, count, head_from(h, first) / QUERIES * QUERIES, keys};
 }
 
 static int64_t blocks_of_(int64_t seq) {
@@ -99,8 +100,8 @@ static void block_probabilities_(const Head *h, const Workspace *workspace, cons
              stride);
     for (int64_t r = 0; r < block->count; r++) {
         float *row = p + r * stride;
-        int64_t query = block->first + r, from = head_from(h, query), end = h->shape->first + query + 1;
-        int64_t seen = end - from;
+        int64_t query = block->first + r, from = head_from(h, query);
+        int64_t end = h->shape->full ? stride : h->shape->first + query + 1, seen = end - from;
         float sum = row_exp_(row + from, seen, head_scale(h), row_max_(row + from, seen));
         row_scale_(row + from, seen, 1.0f / sum);
         row_clear_(row, low, from);

@@ -122,6 +122,7 @@ void cpu_cross_entropy_gradient(Backend *backend, void *logits, float *loss, con
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t row = 0; row < rows; row++) {
         RowSoftmax softmax = row_combine_(gathered, ranks, rows, row, scale == 0.0f ? 0.0 : (double)z_loss);
+        if (targets[row] < 0) softmax.loss = 0.0f, softmax.share = 0.0;
         loss[row] = softmax.loss;
         if (scale != 0.0f) row_gradient_(backend, logits, targets[row], row, &softmax, scale, &columns);
     }

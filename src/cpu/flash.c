@@ -83,6 +83,7 @@ typedef struct Block {
     int64_t first, count, begin,
         keys;                // of its queries; of the keys that they see: the first, rounded down, and the end
     int64_t place, edge;     // key of its first query, which all of them see; that rounded up to a whole panel
+    bool full;               // the diagonal hides nothing
     float *query, *dout;     // (head_dim, Q): right factors of scores and of their gradients
     float *query_t, *dout_t; // (Q, head_dim) packed as right factors of dk and dv
     float *sums;             // (head_dim, Q): out or dq, transposed
@@ -120,8 +121,9 @@ static Group group_at_(const Head *h, int64_t first) {
     for (; group.blocks < GROUP && first < seq; group.blocks++, first += Q) {
         Block *block = &group.block[group.blocks];
         block->first = first, block->count = seq - first < Q ? seq - first : Q;
+        block->full = h->shape->full;
         block->place = h->shape->first + first, block->edge = round_up_(block->place, STEP);
-        group.keys = block->keys = block->place + block->count;
+        group.keys = block->keys = block->full ? seq : block->place + block->count;
         for (int64_t j = 0; j < Q; j++)
             block->from[j] = (int32_t)head_from(h, first + (j < block->count ? j : block->count - 1));
         block->begin = block->from[0] / STEP * STEP;
@@ -157,6 +159,7 @@ typedef struct Part {
 
 static Part part_at_(const Block *block, int64_t k0, int64_t width, int64_t from) {
     int64_t hidden = k0 + from - block->edge;
+    if (block->full) return (Part){from, width, 0};
     if (hidden < 0) return (Part){from, width < from - hidden ? width : from - hidden, 0};
     return (Part){from, width < from + STEP ? width : from + STEP, hidden};
 }
@@ -194,6 +197,7 @@ static void hide_keys_(float *scores, const Block *block, int64_t k0, int64_t sk
     for (int64_t k = skip; k < others && k < width; k++)
         for (int j = 0; j < Q; j++)
             if (k0 + k < block->from[j]) scores[k * Q + j] = -INFINITY;
+    if (block->full) return;
     for (int64_t k = block->place - k0 > 0 ? block->place - k0 : 0; k < width; k++) {
         int64_t hidden = k0 + k - block->place < Q ? k0 + k - block->place : Q;
         for (int64_t j = 0; j < hidden; j++) scores[k * Q + j] = -INFINITY;
@@ -277,7 +281,7 @@ static void forward_end_(const Head *h, const Group *group, Block *block, void *
 void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span, int64_t spans) {
     int64_t seq = h->shape->seq, unit = GROUP * Q;
     int64_t first = span * groups_of_(seq) / spans * unit, end = (span + 1) * groups_of_(seq) / spans * unit;
-    Packed packed = pack_forward_(h, scratch, qkv, h->shape->first + (end < seq ? end : seq));
+    Packed packed = pack_forward_(h, scratch, qkv, h->shape->first + (end < seq && !h->shape->full ? end : seq));
     for (; first < end; first += unit) {
         Group group = group_at_(h, first);
         for (int i = 0; i < group.blocks; i++) forward_start_(h, &group.block[i], qkv);

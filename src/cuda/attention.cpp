@@ -81,9 +81,12 @@ static void attention_multiply_(const Part *part, View c, View a, View b, int64_
     cuda_product(part->cuda, &p);
 }
 
+// In full attention each row is a matrix of its own, of which its one row, the last, sees all columns.
 static CudaScores scores_of_(const AttentionShape *s, int64_t sequence) {
+    float scale = (float)(1.0 / std::sqrt((double)s->head_dim));
+    if (s->full) return CudaScores{s->heads * s->seq, 1, s->seq, s->seq - 1, scale, NULL, 0};
     const int32_t *places = s->places == NULL ? NULL : s->places + sequence;
-    return CudaScores{s->heads, s->seq, s->seq, 0, (float)(1.0 / std::sqrt((double)s->head_dim)), places, s->batch};
+    return CudaScores{s->heads, s->seq, s->seq, 0, scale, places, s->batch};
 }
 
 // --- scratch: probabilities if they are not kept, their gradient, and fp32 workspace for the unfused softmax
@@ -243,7 +246,8 @@ void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const 
         CudaFlashCall call = {qkv, out, dout, (float *)const_cast<void *>(saved), dqkv, scratch};
         cuda_flash_backward(cuda, shape, &call);
         double scores = (double)(shape->batch * shape->heads) * (double)shape->seq * (double)shape->seq;
-        cuda_beside(cuda, 5 * scores * (double)shape->head_dim); // five products over half of the scores
+        double products = shape->full ? 10 : 5; // five products over the scores, of which causal ones are half
+        cuda_beside(cuda, products * scores * (double)shape->head_dim);
         return;
     }
 #endif

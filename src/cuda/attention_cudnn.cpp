@@ -21,7 +21,7 @@ namespace fe = cudnn_frontend;
 
 typedef std::shared_ptr<fe::graph::Graph> CudnnGraph;
 typedef std::shared_ptr<fe::graph::Tensor_attributes> CudnnTensor;
-typedef std::array<int64_t, 5> Key;
+typedef std::array<int64_t, 6> Key;
 
 enum Name { QUERY = 1, KEY, VALUE, OUT, STATS, DOUT, DQUERY, DKEY, DVALUE };
 
@@ -110,7 +110,8 @@ static CudnnGraph describe_forward_(const AttentionShape *s) {
     CudnnTensor q = graph->tensor(rows_(s, QUERY, s->heads, width));
     CudnnTensor k = graph->tensor(rows_(s, KEY, s->kv_heads, width));
     CudnnTensor v = graph->tensor(rows_(s, VALUE, s->kv_heads, width));
-    auto options = fe::graph::SDPA_attributes().set_name("flash").set_generate_stats(true).set_causal_mask(true);
+    auto options = fe::graph::SDPA_attributes().set_name("flash").set_generate_stats(true);
+    options.set_causal_mask(!s->full);
     options.set_attn_scale(scale_(s));
     auto [out, stats] = graph->sdpa(q, k, v, options);
     as_rows_(out, s, OUT, s->heads, s->heads * s->head_dim);
@@ -128,7 +129,7 @@ static CudnnGraph describe_backward_(const AttentionShape *s, bool deterministic
     CudnnTensor out = graph->tensor(rows_(s, OUT, s->heads, out_width));
     CudnnTensor dout = graph->tensor(rows_(s, DOUT, s->heads, out_width));
     CudnnTensor stats = graph->tensor(stats_(s));
-    auto options = fe::graph::SDPA_backward_attributes().set_name("flash_backward").set_causal_mask(true);
+    auto options = fe::graph::SDPA_backward_attributes().set_name("flash_backward").set_causal_mask(!s->full);
     options.set_attn_scale(scale_(s)).set_deterministic_algorithm(deterministic);
     auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dout, stats, options);
     as_rows_(dq, s, DQUERY, s->heads, width);
@@ -165,7 +166,7 @@ static CudnnPlan cudnn_make_plan_(CudaBackend *cuda, CudaFlash *flash, const Att
 }
 
 static CudnnPlan *plan_(CudaBackend *cuda, CudaFlash *flash, const AttentionShape *s) {
-    Key key = {s->batch, s->seq, s->heads, s->kv_heads, s->head_dim};
+    Key key = {s->batch, s->seq, s->heads, s->kv_heads, s->head_dim, s->full};
     auto known = flash->plans.find(key);
     if (known == flash->plans.end()) known = flash->plans.emplace(key, cudnn_make_plan_(cuda, flash, s)).first;
     return &known->second;

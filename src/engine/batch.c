@@ -2,9 +2,13 @@
 // the embedding or the head read and upload them; if documents matter, all ranks read them.
 #include "batch.h"
 #include "base/alloc.h"
+#include "base/random.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+// Separates the choice of masked tokens from other random numbers of the same seed.
+static const uint64_t MASK_SALT = UINT64_C(0x6d61736b) << 24;
 
 int64_t batch_bytes(const Config *config, const StageShape *at) {
     int64_t losses = at->last ? config_microbatches(config) : 0;
@@ -52,16 +56,36 @@ static void batch_places_(Batch *batch) {
         batch->places[i] = i < b || batch->tokens[i] == batch->end_of_text ? 0 : batch->places[i - b] + 1;
 }
 
+// Chooses tokens of sequence j for the masked objective (Devlin et al. 2018): of 10 chosen, 8 become mask_token, 1 a
+// random token, 1 stays. The other tokens have no target. All follows from (seed, position, place).
+static void batch_mask_(Batch *batch, uint64_t position, int64_t j) {
+    const Config *config = batch->config;
+    int64_t b = batch->stage->at.shape.batch, s = config->model.seq_len, chosen = config_targets(config);
+    uint64_t seed = (uint64_t)config->train.seed ^ MASK_SALT;
+    for (int64_t i = 0; i < s; i++) {
+        int32_t *token = batch->tokens + i * b + j, *target = batch->targets + i * b + j;
+        *target = -1;
+        if (permute_index(i, s, seed, position) >= chosen) continue;
+        uint64_t bits = random_bits(seed, position, (uint64_t)i), tenth = bits % 10;
+        *target = *token;
+        if (tenth < 8) *token = (int32_t)config->data.mask_token;
+        if (tenth == 8) *token = (int32_t)((bits >> 32) % (uint64_t)config->model.vocab);
+    }
+}
+
 // Loads and uploads a batch. `first`: position of its first sequence, over all data ranks.
 static int batch_load_(Batch *batch, const Source *source, int64_t first, Error *err) {
     Stage *stage = batch->stage;
     stage->documents = batch->places != NULL && source->evaluation == NULL; // a row of an evaluation is one document
     if (!stage->at.first && !stage->at.last && !stage->documents) return 0;
+    bool masked = batch->config->train.objective == OBJECTIVE_MASKED;
     int64_t b = stage->at.shape.batch, rows = stage->at.rows;
     int64_t position = first + batch->data_rank * stage->microbatches * b;
     for (int64_t i = 0; i < stage->microbatches; i++) {
         for (int64_t j = 0; j < b; j++, position++) {
             if (batch_fetch_(batch, source, position, j, err) != 0) return -1;
+            if (!masked) continue;
+            batch_mask_(batch, (uint64_t)(source->training != NULL ? position : -1 - position), j);
         }
         Backend *be = stage->be;
         if (stage->at.first) be->upload(be, stage->tokens + i * rows, batch->tokens, rows * 4);

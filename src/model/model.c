@@ -31,7 +31,7 @@ double model_flops_per_token(const Config *config, bool full) {
            f = (double)m->ffn;
     double layers = (double)m->layers, products = families[m->family].gated ? 3.0 : 2.0;
     double dense = layers * (h * (q + 2.0 * kv) + q * h + products * h * f) + h * (double)m->vocab;
-    return 6.0 * dense + (full ? 12.0 : 6.0) * layers * q * (double)m->seq_len;
+    return 6.0 * dense + (full || !m->causal ? 12.0 : 6.0) * layers * q * (double)m->seq_len;
 }
 
 // --- rotary frequencies, for each way of extending a model to longer sequences than it was trained with
@@ -103,20 +103,12 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, n = config_slices(config);
     int64_t s = m->seq_len / n, dim = m->head_dim;
     const AttentionConfig *a = &config->attention;
-    AttentionShape attention = {b,
-                                s,
-                                m->heads / t,
-                                m->kv_heads / t,
-                                dim,
-                                config_attention(config, stage),
-                                a->softmax,
-                                a->deterministic,
-                                NULL,
-                                m->seq_len - s,
-                                NULL,
-                                NULL};
-    if ((config->data.mask_documents || n > 1) && attention.mode == ATTENTION_FLASH && !be->own_sums)
-        attention.mode = ATTENTION_RECOMPUTE; // cuDNN's workspace would grow with documents (test_cudnn.py)
+    int64_t heads = m->heads / t, kv_heads = m->kv_heads / t, first = m->seq_len - s;
+    int mode = config_attention(config, stage), same = a->deterministic;
+    if ((config->data.mask_documents || n > 1) && mode == ATTENTION_FLASH && !be->own_sums)
+        mode = ATTENTION_RECOMPUTE; // cuDNN's workspace would grow with documents (test_cudnn.py)
+    AttentionShape attention = {b,    s,    heads, kv_heads, dim,  mode,      a->softmax,
+                                same, NULL, first, NULL,     NULL, !m->causal};
     shape_places_(shape, model, m);
     shape->batch = b;
     shape->seq = s;

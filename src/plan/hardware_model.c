@@ -135,7 +135,7 @@ static void stored_attention_(const Work *work, PartTime *time) {
 static void flash_attention_(const Work *work, PartTime *time) {
     const AttentionShape *a = &work->shape->attention;
     const Cost *cost = &work->hardware->cost;
-    double heads = (double)(a->batch * a->heads);
+    double heads = (double)(a->batch * a->heads) * (a->full ? 2 : 1); // cost_flash counts the causal half
     double *times[] = {&time->forward, &time->backward};
     for (int back = 0; back < 2; back++) { // a slice takes what the sequence up to its end takes beyond that before it
         *times[back] += cost_flash(cost, heads, attention_keys(a), a->head_dim, back == 1);

@@ -185,6 +185,9 @@ void run_trace_close(Run *run);
 
 // ---------------------------------------------------------------- data
 
+// Refuses, with code 2, an encoder (model.causal: false) that could not train or is asked to write text.
+int run_check_objective(const Config *config, bool generates, Error *err);
+
 // Opens the training and the validation set and checks that both suffice for the configuration; val is NULL where none
 // is used. -1 with err.
 int run_open_data(const Config *config, Blend **train, Dataset **val, Error *err);

@@ -396,6 +396,7 @@ static int create_metrics_(Run *run, Error *err) {
 }
 
 static int open_files_(Run *run, const RunAsk *ask, Error *err) {
+    if (run_check_objective(run->config, ask->generate != NULL, err) != 0) return -1;
     if (ask->generate != NULL) return 0;
     int opened = ask->validate ? run_open_validation(run->config, &run->val, err)
                                : run_open_data(run->config, &run->train, &run->val, err);

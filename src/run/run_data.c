@@ -25,6 +25,21 @@ static int check_tokenizers_(const Config *config, Blend *train, const Dataset *
                         first->path, other->path);
 }
 
+int run_check_objective(const Config *config, bool generates, Error *err) {
+    bool writes = generates || config->sample.every > 0 || config->data.hellaswag[0] != '\0';
+    if (config->model.causal) return 0;
+    if (writes)
+        return config_error(config, "model.causal", err,
+                            "an encoder predicts no next token; leave out --generate, sample.every and data.hellaswag");
+    if (config->train.objective != OBJECTIVE_MASKED)
+        return config_error(config, "train.objective", err,
+                            "an encoder would see the token that it predicts; set train.objective: masked");
+    if (config->data.mask_token < 0)
+        return config_error(config, "data.mask_token", err,
+                            "is missing, and train.objective masked needs it; set it to a token of the vocabulary");
+    return 0;
+}
+
 int run_open_data(const Config *config, Blend **train, Dataset **val, Error *err) {
     const ModelConfig *m = &config->model;
     const DataConfig *data = &config->data;

@@ -29,7 +29,7 @@ static const Schedule *schedule_of_step_(const Run *run, int64_t step) {
 static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     double start = clock_seconds();
     const Schedule *schedule = schedule_of_step_(run, step);
-    double tokens = (double)(config_batch_at(run->config, step) * run->config->model.seq_len);
+    double tokens = (double)(config_batch_at(run->config, step) * config_targets(run->config));
     StepFigures figures = {.step = step};
     EngineRun pipeline;
     char label[64];

@@ -49,7 +49,7 @@ static int validation_loss_(Run *run, double *mean, bool ends, Error *err) {
         if (run_trace_step(run, "validation", run->validation, &pipeline, start, err) != 0) return -1;
         total += loss;
     }
-    *mean = total / (double)(batches * config_step_tokens(run->config));
+    *mean = total / (double)(batches * run->config->train.global_batch * config_targets(run->config));
     return 0;
 }
 

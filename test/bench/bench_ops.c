@@ -150,7 +150,7 @@ static void bench_attention(Backend *backend, int64_t head_dim) {
         Timing t[MODES];
         for (int mode = 0; mode < MODES; mode++)
             t[mode] = timing_start(backend, (AttentionShape){2048 / seq, seq, 12, 12, head_dim, mode, SOFTMAX_FUSED,
-                                                             DETERMINISTIC_AUTO, NULL});
+                                                             DETERMINISTIC_AUTO, NULL, 0, NULL, NULL, false});
         for (int i = 0; i < ROUNDS * MODES; i++) timing_run(&t[i % MODES]);
         for (int mode = 0; mode < MODES; mode++) {
             double ratio = (t[0].forward + t[0].backward) / (t[mode].forward + t[mode].backward);

@@ -256,7 +256,7 @@ static void json_reads_back_as_the_same_configuration(void **state) {
     assert_non_null(strstr(json, "\"kv_heads\":8,"));
     assert_non_null(strstr(json, "\"layers\":[3,3,2]"));
     assert_non_null(strstr(json, "\"memory_gib\":79.6,"));
-    assert_non_null(strstr(json, "\"rope_attention\":1,\"tie_embeddings\":false}"));
+    assert_non_null(strstr(json, "\"rope_attention\":1,\"causal\":true,\"tie_embeddings\":false}"));
     free(json);
 }
 
@@ -265,7 +265,8 @@ static const char defaults[] =
     "{\"model\":{\"family\":\"llama\",\"hidden\":64,\"layers\":8,\"heads\":8,\"kv_heads\":8,\"head_dim\":8,"
     "\"ffn\":96,\"vocab\":257,\"seq_len\":32,\"norm_eps\":1e-05,\"qkv_bias\":false,\"qk_norm\":false,"
     "\"rope_theta\":10000,\"rope_scaling\":\"none\",\"rope_factor\":1,\"rope_original\":\"auto\",\"rope_low_freq\":1,"
-    "\"rope_high_freq\":4,\"rope_beta_fast\":32,\"rope_beta_slow\":1,\"rope_attention\":1,\"tie_embeddings\":false},"
+    "\"rope_high_freq\":4,\"rope_beta_fast\":32,\"rope_beta_slow\":1,\"rope_attention\":1,\"causal\":true,\"tie_"
+    "embeddings\":false},"
     "\"parallel\":{\"pipeline\":1,\"tensor\":1,\"data\":1,\"sequence\":false,\"overlap\":\"auto\","
     "\"shard_gradients\":\"off\",\"placement\":\"linear\",\"layers\":[8]},"
     "\"schedule\":{\"name\":\"1f1b\",\"chunks\":\"auto\",\"group\":\"auto\",\"delay\":\"auto\","
@@ -275,10 +276,11 @@ static const char defaults[] =
     "\"train\":{\"global_batch\":8,\"batch_ramp\":\"none\",\"steps\":100,\"tokens\":\"auto\",\"seed\":1337,\"lr\":0."
     "0003,"
     "\"min_lr_ratio\":0.1,\"warmup_steps\":0,\"schedule\":\"cosine\",\"decay_steps\":\"auto\",\"decay_shape\":"
-    "\"linear\",\"init_std\":0.02,\"z_loss\":0,\"weight_decay\":0.1,\"beta1\":0.9,"
+    "\"linear\",\"objective\":\"next\",\"init_std\":0.02,\"z_loss\":0,\"weight_decay\":0.1,\"beta1\":0.9,"
     "\"beta2\":0.95,\"eps\":1e-08,\"grad_clip\":1,\"precision\":\"fp32\",\"max_restarts\":0,\"peer_timeout_s\":10,"
     "\"timeout_s\":600,\"skip_bad_steps\":0,\"skip_outlier_z\":0},"
-    "\"data\":{\"train\":\"x.bin\",\"val\":\"\",\"val_every\":0,\"val_batches\":8,\"mixed_tokenizers\":false,"
+    "\"data\":{\"train\":\"x.bin\",\"val\":\"\",\"val_every\":0,\"val_batches\":8,\"mixed_tokenizers\":false,\"mask_"
+    "token\":\"none\","
     "\"mask_documents\":\"off\",\"reset_positions\":\"off\",\"end_of_text\":\"auto\","
     "\"hellaswag\":\"\",\"hellaswag_every\":0},"
     "\"sample\":{\"every\":0,\"prompt\":\"\",\"tokens\":100,\"count\":1,\"temperature\":0.8,\"top_k\":0,"

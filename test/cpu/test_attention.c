@@ -4,20 +4,25 @@
 
 typedef struct Sizes {
     int64_t batch, seq, heads, kv_heads, head_dim;
-    int64_t document; // mean length; 0: every sequence is one document
+    int64_t document; // mean length; 0: every sequence is one document; FULL: a query sees all keys
 } Sizes;
+
+enum { FULL = -1 };
 
 // All shapes, with blocks, chunks and vectors cut at odd places.
 static const Sizes SIZES[] = {
-    {1, 1, 1, 1, 1, 0},    {2, 1, 2, 1, 8, 0},    {1, 2, 1, 1, 6, 0},     {2, 17, 4, 2, 6, 0},    {3, 64, 2, 2, 16, 0},
-    {1, 65, 3, 1, 40, 0},  {2, 100, 4, 4, 33, 0}, {1, 257, 2, 1, 7, 0},   {1, 320, 6, 2, 64, 0},  {1, 530, 1, 1, 96, 0},
-    {2, 128, 2, 2, 80, 0}, {2, 17, 4, 2, 6, 1},   {2, 300, 2, 1, 24, 40}, {1, 900, 1, 1, 8, 300}, {3, 530, 2, 2, 33, 7},
+    {1, 1, 1, 1, 1, 0},      {2, 1, 2, 1, 8, 0},       {1, 2, 1, 1, 6, 0},       {2, 17, 4, 2, 6, 0},
+    {3, 64, 2, 2, 16, 0},    {1, 65, 3, 1, 40, 0},     {2, 100, 4, 4, 33, 0},    {1, 257, 2, 1, 7, 0},
+    {1, 320, 6, 2, 64, 0},   {1, 530, 1, 1, 96, 0},    {2, 128, 2, 2, 80, 0},    {2, 17, 4, 2, 6, 1},
+    {2, 300, 2, 1, 24, 40},  {1, 900, 1, 1, 8, 300},   {3, 530, 2, 2, 33, 7},    {2, 17, 4, 2, 6, FULL},
+    {1, 65, 3, 1, 40, FULL}, {1, 530, 1, 1, 96, FULL}, {3, 128, 2, 2, 33, FULL},
 };
 enum { SIZES_COUNT = sizeof SIZES / sizeof *SIZES };
 
 static AttentionShape shape_of(const Sizes *s, int mode) {
     return (AttentionShape){s->batch, s->seq,        s->heads,           s->kv_heads, s->head_dim,
-                            mode,     SOFTMAX_FUSED, DETERMINISTIC_AUTO, NULL};
+                            mode,     SOFTMAX_FUSED, DETERMINISTIC_AUTO, NULL,        0,
+                            NULL,     NULL,          s->document == FULL};
 }
 
 static int64_t qkv_count(const Sizes *s) {
@@ -56,20 +61,24 @@ static int64_t first_key(const Reference *r, int64_t b, int64_t i) {
     return r->places == NULL ? 0 : i - r->places[i * r->s->batch + b];
 }
 
+static int64_t end_key(const Reference *r, int64_t i) {
+    return r->s->document == FULL ? r->s->seq : i + 1;
+}
+
 static void reference_row(const Reference *r, int64_t b, int64_t head, int64_t i) {
     const Sizes *s = r->s;
     double *p = r->p + ((b * s->heads + head) * s->seq + i) * s->seq, most = -INFINITY, sum = 0;
     double *out = r->out + out_at(s, b, head, i);
-    int64_t from = first_key(r, b, i);
-    for (int64_t j = from; j <= i; j++) {
+    int64_t from = first_key(r, b, i), end = end_key(r, i);
+    for (int64_t j = from; j < end; j++) {
         p[j] = dot(r->qkv + at(s, 0, b, head, i), r->qkv + at(s, 1, b, head, j), s->head_dim);
         p[j] /= sqrt((double)s->head_dim);
         most = fmax(most, p[j]);
     }
-    for (int64_t j = from; j <= i; j++) sum += exp(p[j] - most);
-    for (int64_t j = 0; j < s->seq; j++) p[j] = j >= from && j <= i ? exp(p[j] - most) / sum : 0.0;
+    for (int64_t j = from; j < end; j++) sum += exp(p[j] - most);
+    for (int64_t j = 0; j < s->seq; j++) p[j] = j >= from && j < end ? exp(p[j] - most) / sum : 0.0;
     for (int64_t d = 0; d < s->head_dim; d++) out[d] = 0;
-    for (int64_t j = from; j <= i; j++)
+    for (int64_t j = from; j < end; j++)
         for (int64_t d = 0; d < s->head_dim; d++) out[d] += p[j] * r->qkv[at(s, 2, b, head, j) + d];
     r->lse[(b * s->heads + head) * s->seq + i] = most + log(sum);
 }
@@ -83,10 +92,10 @@ static void reference_forward(const Reference *r) {
 static void reference_backward_row(const Reference *r, int64_t b, int64_t head, int64_t i) {
     const Sizes *s = r->s;
     const double *p = r->p + ((b * s->heads + head) * s->seq + i) * s->seq, *dout = r->dout + out_at(s, b, head, i);
-    int64_t q = at(s, 0, b, head, i), from = first_key(r, b, i);
+    int64_t q = at(s, 0, b, head, i), from = first_key(r, b, i), end = end_key(r, i);
     double delta = 0, scale = 1 / sqrt((double)s->head_dim);
-    for (int64_t j = from; j <= i; j++) delta += p[j] * dot(dout, r->qkv + at(s, 2, b, head, j), s->head_dim);
-    for (int64_t j = from; j <= i; j++) {
+    for (int64_t j = from; j < end; j++) delta += p[j] * dot(dout, r->qkv + at(s, 2, b, head, j), s->head_dim);
+    for (int64_t j = from; j < end; j++) {
         int64_t k = at(s, 1, b, head, j), v = at(s, 2, b, head, j);
         double ds = p[j] * (dot(dout, r->qkv + v, s->head_dim) - delta) * scale;
         for (int64_t d = 0; d < s->head_dim; d++) {
@@ -120,8 +129,8 @@ static double loss(void *context) {
 
 static void the_reference_backward_agrees_with_central_differences(void **state) {
     (void)state;
-    static const Sizes small[] = {{2, 5, 4, 2, 3, 0}, {1, 9, 1, 1, 4, 0}, {2, 9, 2, 1, 3, 3}};
-    for (int i = 0; i < 3; i++) {
+    static const Sizes small[] = {{2, 5, 4, 2, 3, 0}, {1, 9, 1, 1, 4, 0}, {2, 9, 2, 1, 3, 3}, {2, 5, 4, 2, 3, FULL}};
+    for (int i = 0; i < 4; i++) {
         const Sizes *s = &small[i];
         Op op = op_start(PRECISION_FP32, 1);
         double *qkv = op_operand(&op, qkv_count(s), 1, 0, 1).value,

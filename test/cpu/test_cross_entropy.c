@@ -111,6 +111,26 @@ static void check(int precision, const Shape *s) {
     op_end(&op);
 }
 
+static void a_row_without_a_target_has_no_loss_and_no_gradient(void **state) {
+    (void)state;
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
+        const Shape *s = &SHAPES[2];
+        Op op = op_start(precision, 2);
+        Sharded c = sharded(&op, s);
+        int64_t row = s->rows / 2;
+        c.targets[row] = -1;
+        stats_pass(&op, s, &c);
+        for (int64_t rank = 0; rank < s->ranks; rank++) {
+            gradient_pass(&op, s, &c, rank, 0.125f);
+            const double *got = op_read(&op, &c.logits[rank]);
+            for (int64_t i = 0; i < s->width; i++) assert_true(got[row * s->width + i] == 0.0);
+        }
+        assert_true(c.loss[row] == 0.0f);
+        for (int64_t i = 0; i < s->rows; i++) assert_true(i == row || c.loss[i] > 0.0f);
+        op_end(&op);
+    }
+}
+
 static void loss_and_gradient_agree_with_float64(void **state) {
     (void)state;
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
@@ -251,6 +271,7 @@ static void bits_do_not_depend_on_threads(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_and_gradient_agree_with_float64),
+        cmocka_unit_test(a_row_without_a_target_has_no_loss_and_no_gradient),
         cmocka_unit_test(gradient_agrees_with_central_differences),
         cmocka_unit_test(scale_zero_leaves_z_loss_out),
         cmocka_unit_test(scale_zero_leaves_the_logits_alone),

@@ -267,6 +267,8 @@ static void attention_agrees_with_the_cpu_in_every_mode(void **state) {
                                         .mode = mode,
                                         .softmax = softmax};
                     check_attention(precision, &s);
+                    s.full = true;
+                    check_attention(precision, &s);
                 }
 }
 

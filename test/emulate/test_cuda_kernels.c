@@ -270,7 +270,8 @@ static void both_softmaxes_agree_with_float64(void **state) {
 static void fused_softmax_follows_its_rule(void **state) {
     (void)state;
     Op wide = emulated(PRECISION_FP32, 1), op = emulated(PRECISION_BF16, 1);
-    AttentionShape gpt = {1, 2048, 26, 26, 96, ATTENTION_RECOMPUTE, SOFTMAX_MEGATRON, DETERMINISTIC_AUTO, NULL};
+    AttentionShape gpt = {1,    2048, 26,   26,   96,   ATTENTION_RECOMPUTE, SOFTMAX_MEGATRON, DETERMINISTIC_AUTO,
+                          NULL, 0,    NULL, NULL, false};
     AttentionShape two = gpt, shape = gpt;
     two.batch = 2;
     assert_false(attention_softmax_fuses(&gpt, op.backend->element)); // 26 heads are no multiple of 4

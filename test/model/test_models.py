@@ -34,9 +34,11 @@ MODELS = {
     "qwen2": dict(LLAMA, kv_heads=2, qkv_bias=True, tie_embeddings=True),
     "qwen3": dict(LLAMA, kv_heads=2, qk_norm=True, head_dim=20),
     "gpt": GPT,
+    "llama_encoder": dict(LLAMA, kv_heads=2, causal=False),
+    "gpt_encoder": dict(GPT, causal=False),
     "gpt_untied": dict(GPT, tie_embeddings=False),
 }
-TIED = ["llama_tied", "qwen2", "gpt"]
+TIED = ["llama_tied", "qwen2", "gpt", "gpt_encoder"]
 MODES = ["none", "recompute", "flash"]
 
 

@@ -118,7 +118,7 @@ static inline void op_near(const char *what, const double *got, const double *wa
 // Places of tokens in documents that begin anywhere, `length` tokens long on average: (positions, batch). NULL: length
 // 0.
 static inline int32_t *op_places(Op *op, int64_t positions, int64_t batch, int64_t length) {
-    if (length == 0) return NULL;
+    if (length <= 0) return NULL;
     int32_t *places = (int32_t *)op_hold(op, positions * batch * (int64_t)sizeof *places);
     for (int64_t i = batch; i < positions * batch; i++)
         places[i] = op_random(31, i) < 2.0 / (double)length - 1.0 ? 0 : places[i - batch] + 1;

@@ -24,11 +24,12 @@ def token_losses(model, weights, tokens, z_loss=0.0):
     return (losses + z_loss * logits.logsumexp(-1) ** 2).view(targets.shape)
 
 
-def causal_attention(query, key, value):
-    """softmax(q k^T / sqrt(d)) v over (sequences, heads, positions, d); a position sees itself and those before it."""
+def dot_attention(model, query, key, value):
+    """softmax(q k^T / sqrt(d)) v over (sequences, heads, positions, d); a position sees itself and those before it, in
+    an encoder all."""
     positions = query.shape[-2]
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-    later = torch.ones(positions, positions, dtype=torch.bool).triu(1)
+    later = torch.ones(positions, positions, dtype=torch.bool).triu(1) & model.get("causal", True)
     return scores.masked_fill(later, -math.inf).softmax(-1) @ value
 
 
@@ -115,7 +116,7 @@ def llama_attention(model, x, w):
     query, key, value = project("q", heads), project("k", kv_heads), project("v", kv_heads)
     query, key = rotate(query, model), rotate(key, model)
     key, value = (part.repeat_interleave(heads // kv_heads, 1) for part in (key, value))
-    return merge_heads(causal_attention(query, key, value)) @ w("self_attn.o_proj").T
+    return merge_heads(dot_attention(model, query, key, value)) @ w("self_attn.o_proj").T
 
 
 def llama_logits(model, weights, tokens):
@@ -171,7 +172,7 @@ def gpt_logits(model, weights, tokens):
             return functional.linear(x, weights[f"{prefix}{name}.weight"], weights[f"{prefix}{name}.bias"])
 
         qkv = linear("attn.c_attn", norm("ln_1", x)).chunk(3, -1)
-        attention = causal_attention(*(split_heads(part, model["heads"]) for part in qkv))
+        attention = dot_attention(model, *(split_heads(part, model["heads"]) for part in qkv))
         x = x + linear("attn.c_proj", merge_heads(attention))
         x = x + linear("mlp.c_proj", functional.gelu(linear("mlp.c_fc", norm("ln_2", x)), approximate="tanh"))
     parameters = weights["transformer.ln_f.weight"], weights["transformer.ln_f.bias"]

@@ -71,7 +71,9 @@ void add_scaled(double *to, double scale, const double *x, int64_t count) {
 struct Head {
     int64_t b, h, kv, seq, dim;
     double scale;
+    bool causal;
     std::vector<double> q, k, v;
+    int64_t end(int64_t i) const { return causal ? i + 1 : seq; }
     const double *query(int64_t i) const { return &q[(size_t)(i * dim)]; }
     const double *key(int64_t j) const { return &k[(size_t)(j * dim)]; }
     const double *value(int64_t j) const { return &v[(size_t)(j * dim)]; }
@@ -80,13 +82,13 @@ struct Head {
 // Scores of one query row, softmaxed; returns their log-sum-exp.
 double row(const Head &head, int64_t i, std::vector<double> &p) {
     double most = -INFINITY, total = 0;
-    for (int64_t j = 0; j <= i; j++) {
+    for (int64_t j = 0; j < head.end(i); j++) {
         p[(size_t)j] = inner(head.query(i), head.key(j), head.dim) * head.scale;
         most = std::max(most, p[(size_t)j]);
     }
-    for (int64_t j = 0; j <= i; j++) total += exp(p[(size_t)j] - most);
+    for (int64_t j = 0; j < head.end(i); j++) total += exp(p[(size_t)j] - most);
     double lse = most + log(total);
-    for (int64_t j = 0; j <= i; j++) p[(size_t)j] = exp(p[(size_t)j] - lse);
+    for (int64_t j = 0; j < head.end(i); j++) p[(size_t)j] = exp(p[(size_t)j] - lse);
     return lse;
 }
 
@@ -95,7 +97,7 @@ void forward_head(const Head &head, const View &out, const View &stats) {
     for (int64_t i = 0; i < head.seq; i++) {
         stats.statistic(head.b, head.h, i) = (float)row(head, i, p);
         sum.assign((size_t)head.dim, 0);
-        for (int64_t j = 0; j <= i; j++) add_scaled(sum.data(), p[(size_t)j], head.value(j), head.dim);
+        for (int64_t j = 0; j < head.end(i); j++) add_scaled(sum.data(), p[(size_t)j], head.value(j), head.dim);
         for (int64_t d = 0; d < head.dim; d++) out.put(head.b, head.h, i, d, sum[(size_t)d]);
     }
 }
@@ -112,7 +114,7 @@ void backward_head(const Head &head, Slopes &g, const View &stats, const View &d
         double lse = row(head, i, p), kept = stats.statistic(head.b, head.h, i);
         double delta = inner(&g.out[(size_t)(i * dim)], slope, dim);
         dq.assign((size_t)dim, 0);
-        for (int64_t j = 0; j <= i; j++) {
+        for (int64_t j = 0; j < head.end(i); j++) {
             // The statistics of the forward are used, as cuDNN uses them: wrong ones give wrong gradients.
             double probability = p[(size_t)j] * exp(lse - kept);
             double ds = probability * (inner(slope, head.value(j), dim) - delta) * head.scale;
@@ -131,8 +133,16 @@ struct Inputs {
 
 Head head_of(const Inputs &in, int64_t b, int64_t h) {
     int64_t kv = h * in.k.heads / in.q.heads;
-    return {
-        b, h, kv, in.q.seq, in.q.dim, in.options.scale, matrix(in.q, b, h), matrix(in.k, b, kv), matrix(in.v, b, kv)};
+    return {b,
+            h,
+            kv,
+            in.q.seq,
+            in.q.dim,
+            in.options.scale,
+            in.options.causal,
+            matrix(in.q, b, h),
+            matrix(in.k, b, kv),
+            matrix(in.v, b, kv)};
 }
 
 void forward(const Inputs &in, const View &out, const View &stats) {
@@ -192,7 +202,7 @@ std::array<Tensor, 3> Graph::sdpa_backward(Tensor q_, Tensor k_, Tensor v_, Tens
 
 error_t Graph::validate() {
     if (io != DataType_t::BFLOAT16 || stats->type != DataType_t::FLOAT) return {"only bf16 with fp32 statistics"};
-    if (!options.causal || (!options.backward && !options.stats)) return {"not the attention of this program"};
+    if (!options.backward && !options.stats) return {"not the attention of this program"};
     for (const Tensor &t : {q, k, v, out, dout, dq, dk, dv})
         if (t != nullptr && (t->dim.size() != 4 || t->stride.size() != 4 || t->stride[3] != 1))
             return {"a tensor has no four dimensions, or its last is not contiguous"};

@@ -106,8 +106,10 @@ __global__ void __launch_bounds__(THREADS)
     int64_t row = blockIdx.x, own = targets[row] - c.first;
     if (threadIdx.x == 0) {
         double sum, share;
-        loss[row] = combine_(gathered, row, scale == 0.0f ? 0.0 : (double)z_loss, &shared[0], &sum, &share);
-        shared[1] = (float)((double)scale * share / sum);
+        bool asked = targets[row] >= 0;
+        float of_row = combine_(gathered, row, scale == 0.0f ? 0.0 : (double)z_loss, &shared[0], &sum, &share);
+        loss[row] = asked ? of_row : 0.0f;
+        shared[1] = asked ? (float)((double)scale * share / sum) : 0.0f;
     }
     if (scale == 0.0f) return;
     __syncthreads();

@@ -1,0 +1,84 @@
+"""Encoders: attention over all of the sequence (model.causal: false) and the masked objective. Layouts change no bit, and
+a model learns to fill in what it can only know from later tokens."""
+
+import math
+
+import pytest
+from trainer_runs import FAMILIES, close, environment, run, trained, write_config, write_tokens
+
+pytestmark = pytest.mark.usefixtures("ranks")
+
+ON = ["model.causal=false", "train.objective=masked", "data.mask_token=99"]
+OFF = "schedule.bpipe=off"
+LAYOUTS = {
+    "p4": [],
+    "p2_to_host": ["parallel.pipeline=2", "schedule.name=gpipe", "schedule.evict_to=host", "schedule.slots=2"],
+    "p8": ["parallel.pipeline=8"],
+    "p2_interleaved": ["parallel.pipeline=2", "schedule.name=interleaved", OFF],
+    "p2_v_half": ["parallel.pipeline=2", "schedule.name=v-half", OFF],
+    "p4_recomputes_by_stage": [OFF, "schedule.recompute_layers=[1,2,0,1]"],
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def config(family, tmp_path_factory):
+    return write_config(tmp_path_factory.mktemp(family), family)
+
+
+@pytest.fixture(scope="module")
+def alone(config, family):
+    env = environment(OMP_NUM_THREADS="1")
+    return trained(config, *ON, OFF, "parallel.pipeline=1", family=family, env=env)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_do_not_change_a_bit(config, family, alone, layout):
+    assert abs(alone.losses[0] - math.log(100)) < 0.3
+    assert trained(config, *ON, *LAYOUTS[layout], family=family).bits == alone.bits
+
+
+@pytest.mark.parametrize("keys", [["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"],
+                                  ["schedule.micro_batch=1"], ["attention.mode=none"], ["attention.mode=recompute"]])
+def test_other_sums_agree_to_rounding(config, family, alone, keys):
+    assert close(trained(config, *ON, *keys, "parallel.pipeline=2", family=family).losses, alone.losses, 1e-5)
+
+
+def test_later_tokens_are_seen(tmp_path):
+    """Every token occurs twice in a row: it can be filled in where either neighbour is left."""
+    tokens = [7 + (i // 2 * 7919) % 89 for i in range(8001)]
+    write_tokens(tmp_path / "train_000.bin", tokens)
+    config = write_config(tmp_path)
+    keys = ["train.steps=60", "data.val_every=0", "train.lr=1e-2", "parallel.pipeline=1", OFF]
+    assert trained(config, *ON, *keys).steps[-1]["loss"] < 0.7 * math.log(89)
+
+
+def test_a_checkpoint_is_that_of_an_encoder(config, family, tmp_path):
+    keys = [*ON, "parallel.pipeline=1", OFF, f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=2"]
+    whole = trained(config, *keys, "train.steps=4", family=family)
+    assert '"is_causal": false' in (tmp_path / "saved/step_00000002/config.json").read_text()
+    resume = ["--resume", str(tmp_path / "saved/step_00000002")]
+    again = trained(config, *keys, "train.steps=4", "checkpoint.dir=", arguments=resume, family=family)
+    assert [step["loss"] for step in again.steps] == [step["loss"] for step in whole.steps[2:]]
+    refused = run(config, "checkpoint.dir=", arguments=resume, family=family)
+    assert refused.code == 2 and "model.causal is false there and true here" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "keys, words",
+    [
+        (ON[:2], "data.mask_token: is missing, and train.objective masked needs it; set it to a token"),
+        (ON[:1], "train.objective: an encoder would see the token that it predicts; set train.objective: masked"),
+        (ON[1:], "train.objective: masked is for encoders; set model.causal: false"),
+        ([*ON[:2], "data.mask_token=100"], "data.mask_token: must be below model.vocab, 100"),
+        ([*ON, "data.mask_documents=on"], "data.mask_documents: attention inside documents is causal; set"),
+        ([*ON, "data.hellaswag=none.bin"], "model.causal: an encoder predicts no next token; leave out"),
+    ],
+)
+def test_what_excludes_itself_is_refused_with_the_remedy(config, family, keys, words):
+    ended = run(config, *keys, family=family)
+    assert ended.code == 2 and words in ended.stderr, ended.stderr

@@ -1,0 +1,114 @@
+// The masked objective: which tokens of a batch are chosen, and what becomes of them.
+#include "engine/batch.h"
+#include "scratch_folder.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { LENGTH = 128, BATCH = 64, VOCAB = 1000, MASK = 999, CHOSEN = 19, TOKENS = BATCH * LENGTH };
+
+typedef struct Masked {
+    int32_t tokens[TOKENS], targets[TOKENS]; // (sequence, position)
+} Masked;
+
+// Tokens tell the place in the file, so that an original token is known from its neighbours.
+static uint32_t place_of(int64_t i, const void *context) {
+    (void)context;
+    return (uint32_t)(i % 900);
+}
+
+static void make_config(Config *config) {
+    memset(config, 0, sizeof *config);
+    config->model.seq_len = LENGTH;
+    config->model.vocab = VOCAB;
+    config->parallel.data = 1;
+    config->train.global_batch = BATCH;
+    config->train.seed = 7;
+    config->train.objective = OBJECTIVE_MASKED;
+    config->data.mask_token = MASK;
+    config->data.train_sources = 1, config->data.train[0].weight = 1.0;
+    snprintf(config->data.train[0].path, CONFIG_TEXT, "%s", test_path("train_000.bin"));
+}
+
+// Loads a step with micro-batches of b.
+static void load(Masked *to, Config *config, int64_t b, int64_t step) {
+    Error err = {0};
+    Backend *be = backend_cpu_create(PRECISION_FP32, 1, &err);
+    Stage stage = {.be = be, .config = config, .microbatches = BATCH / b, .most_microbatches = BATCH / b};
+    Masked rows;
+    stage.at.first = stage.at.last = true;
+    stage.at.shape.batch = config->schedule.micro_batch = b;
+    stage.at.shape.rows = b * LENGTH;
+    stage.tokens = rows.tokens, stage.targets = rows.targets;
+    Batch batch = {0};
+    batch_create(&batch, &stage, 0);
+    Blend *blend = blend_open("data.train", config->data.train, 1, LENGTH, VOCAB, BATCH, &err);
+    assert_non_null(blend);
+    assert_int_equal(batch_train(&batch, blend, step, &err), 0);
+    for (int64_t i = 0; i < TOKENS; i++) {
+        int64_t sequence = i / (b * LENGTH) * b + i % b, at = sequence * LENGTH + i % (b * LENGTH) / b;
+        to->tokens[at] = rows.tokens[i], to->targets[at] = rows.targets[i];
+    }
+    blend_close(blend);
+    batch_destroy(&batch);
+    be->destroy(be);
+}
+
+static void of_fifteen_percent_most_become_masks(void **state) {
+    (void)state;
+    Config config;
+    Masked one;
+    int64_t masks = 0, same = 0, drawn = 0;
+    make_config(&config);
+    load(&one, &config, 1, 1);
+    for (int64_t s = 0; s < BATCH; s++) {
+        int64_t chosen = 0;
+        for (int64_t i = 0; i < LENGTH; i++) {
+            int32_t token = one.tokens[s * LENGTH + i], target = one.targets[s * LENGTH + i];
+            if (target < 0) continue;
+            chosen++;
+            masks += token == MASK, same += token == target, drawn += token != MASK && token != target;
+            // An unchosen neighbour still has its own token, which is one less.
+            if (i > 0 && one.targets[s * LENGTH + i - 1] < 0)
+                assert_int_equal(target, (one.tokens[s * LENGTH + i - 1] + 1) % 900);
+        }
+        assert_int_equal(chosen, CHOSEN);
+    }
+    double all = BATCH * CHOSEN, bound = 4 * sqrt(all * 0.09);
+    assert_true(fabs((double)masks - 0.8 * all) < 1.4 * bound);
+    assert_true(fabs((double)same - 0.1 * all) < bound && fabs((double)drawn - 0.1 * all) < bound);
+}
+
+static void the_choice_depends_on_seed_step_and_place_alone(void **state) {
+    (void)state;
+    Config config;
+    Masked one, other;
+    make_config(&config);
+    load(&one, &config, 1, 1);
+    load(&other, &config, 4, 1);
+    assert_memory_equal(&one, &other, sizeof one);
+    load(&other, &config, 1, 2);
+    assert_memory_not_equal(&one, &other, sizeof one);
+    config.train.seed = 8;
+    load(&other, &config, 1, 1);
+    assert_memory_not_equal(&one, &other, sizeof one);
+}
+
+static int create(void **state) {
+    if (test_folder_create(state) != 0) return -1;
+    test_shard_write("train_000.bin", (ShardHeader){SHARD_GPT2, 1, 2 * TOKENS + 1}, 2 * TOKENS + 1, place_of, NULL);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(of_fifteen_percent_most_become_masks),
+        cmocka_unit_test(the_choice_depends_on_seed_step_and_place_alone),
+    };
+    return cmocka_run_group_tests(tests, create, test_folder_remove);
+}
