@@ -269,7 +269,7 @@ static const char defaults[] =
     "embeddings\":false},"
     "\"parallel\":{\"pipeline\":1,\"tensor\":1,\"data\":1,\"sequence\":false,\"overlap\":\"auto\","
     "\"shard_gradients\":\"off\",\"placement\":\"linear\",\"layers\":[8]},"
-    "\"schedule\":{\"name\":\"1f1b\",\"chunks\":\"auto\",\"group\":\"auto\",\"delay\":\"auto\","
+    "\"schedule\":{\"name\":\"1f1b\",\"chunks\":\"auto\",\"group\":\"auto\",\"delay\":\"auto\",\"slices\":1,"
     "\"split_backward\":\"auto\",\"file\":\"\",\"bpipe\":\"off\",\"slots\":\"auto\",\"load_ahead\":\"auto\","
     "\"micro_batch\":1,\"evict_to\":\"peer\",\"recompute_layers\":0,\"recompute\":\"none\"},"
     "\"attention\":{\"mode\":\"flash\",\"softmax\":\"fused\",\"deterministic\":\"auto\"},"

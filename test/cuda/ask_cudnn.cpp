@@ -1,8 +1,8 @@
 // Asks cuDNN, without a device or a driver, for plans of the graphs that src/cuda/attention_cudnn.cpp builds:
 // `ask_cudnn 90` reads lines "batch seq heads kv_heads head_dim" and answers each with "workspace planned", where
-// planned is attention_flash_workspace, or with "none: why". `ask_cudnn 90 16` asks for up to 16 documents a sequence.
-// cuDNN's frontend takes a description of a device in place of one; what it asks the CUDA runtime is answered below,
-// and libcuda.so.1 is a stub that test_cudnn.py makes.
+// planned is attention_flash_workspace, or with "none: why". `ask_cudnn 90 16` asks for up to 16 documents a sequence,
+// `ask_cudnn 90 full` for attention that is not causal. cuDNN's frontend takes a description of a device in place of
+// one; what it asks the CUDA runtime is answered below, and libcuda.so.1 is a stub that test_cudnn.py makes.
 #include "backend/attention_scratch.h"
 #include "cuda/attention_cudnn.cpp"
 
@@ -125,6 +125,7 @@ int main(int argc, char **argv) {
     auto properties = device();
     AttentionShape s = {};
     s.mode = ATTENTION_FLASH;
+    s.full = argc > 2 && strcmp(argv[2], "full") == 0;
     long b, q, h, k, d;
     char word[8];
     while (scanf("%ld %ld %ld %ld %ld %7s", &b, &q, &h, &k, &d, word) == 6) {

@@ -97,6 +97,13 @@ def test_the_workspace_is_planned_for_either_backward(driver, capability, determ
     check(driver, capability, [*SHAPES, *SHORT, *shapes_of_configs()], deterministic)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_attention_of_encoders_takes_the_same_workspace(driver, capability):
+    for answer in ask(driver, capability, SHAPES[:1] + SHAPES[4:], "auto", "full"):
+        assert len(set(answer.split())) == 1, answer
+
+
 def workspaces(driver, capability, documents, deterministic):
     answers = ask(driver, capability, SHAPES[:1], deterministic, documents)
     return [None if answer.startswith("none") else int(answer.split()[0]) for answer in answers]

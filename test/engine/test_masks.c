@@ -43,7 +43,7 @@ static void load(Masked *to, Config *config, int64_t b, int64_t step) {
     Masked rows;
     stage.at.first = stage.at.last = true;
     stage.at.shape.batch = config->schedule.micro_batch = b;
-    stage.at.shape.rows = b * LENGTH;
+    stage.at.rows = stage.at.shape.rows = b * LENGTH;
     stage.tokens = rows.tokens, stage.targets = rows.targets;
     Batch batch = {0};
     batch_create(&batch, &stage, 0);

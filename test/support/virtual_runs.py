@@ -40,6 +40,7 @@ def case(family, *options, **environment):
 BPIPE = ("parallel.pipeline=4", "schedule.bpipe=on")
 WIDE = ("parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true")
 DOCUMENTS = ("data.mask_documents=on", "data.reset_positions=on", "data.end_of_text=0")
+ENCODER = ("model.causal=false", "train.objective=masked", "data.mask_token=60")
 APART = {"VIRTUAL_NODES": "2"}
 ONE_GPU = {"VIRTUAL_GPUS": "1"}
 
@@ -114,6 +115,8 @@ CASES = {
     "attention in separate passes": case("gpt", "attention.mode=none", "attention.softmax=unfused"),
     "documents": case("gpt", *BPIPE, *DOCUMENTS),
     "documents on two tensor ranks in bf16": case("llama", *WIDE, *DOCUMENTS, "train.precision=bf16"),
+    "an encoder": case("gpt", "parallel.pipeline=2", *ENCODER, "train.precision=bf16"),
+    "an encoder with stored attention": case("llama", *WIDE, *ENCODER, "attention.mode=none"),
     "layers recomputed": case("llama", "parallel.pipeline=2", "schedule.recompute_layers=1"),
     "outputs computed again": case("gpt", *BPIPE, "schedule.recompute=pointwise"),
     "outputs computed again on two tensor ranks": case(
