@@ -6,7 +6,7 @@ CUDA_INTERFACE := $(firstword $(shell cat $(addprefix src/,cuda/cuda_library.h c
 $(B)/src/device/cuda_load.o: CFLAGS_ += -DCUDA_INTERFACE=$(CUDA_INTERFACE)
 
 # Sources of the trainer that the library has a copy of; that of the virtual GPU has them, too.
-CUDA_SHARED := base/alloc base/log comm/comm backend/memory backend/attention_scratch
+CUDA_SHARED := base/alloc base/log comm/comm comm/lending backend/memory backend/attention_scratch
 
 ifneq ($(CUDA_SRC),)
 CUDA_LIB    := $(B)/libtrainer_cuda.so

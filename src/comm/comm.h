@@ -17,6 +17,16 @@ __BEGIN_DECLS
 
 typedef struct Comm Comm;
 
+// Memory of one allocation in which the collectives of a group work. received NULL: there is no more than that.
+typedef struct CommMemory {
+    void *memory;
+    int64_t bytes;
+    void *partial, *received; // inputs of reduce_scatter, and as many bytes for what the other ranks send of them
+    int64_t part;             // bytes of either
+    uint32_t *flags;          // COMM_FLAGS
+} CommMemory;
+enum { COMM_FLAGS = 1024 };
+
 // Collectives of doubles are of host memory, on GPUs too; all others, and messages, are of the backend's memory.
 typedef enum CommType { COMM_FLOAT, COMM_BF16, COMM_DOUBLE } CommType;
 typedef enum CommOperation { COMM_ALL_REDUCE, COMM_ALL_GATHER, COMM_REDUCE_SCATTER } CommOperation;
@@ -38,6 +48,7 @@ typedef struct Pause {
 struct Comm {
     char name[16]; // "pipeline", "tensor", "data", "pair"
     int rank, size;
+    char why[160]; // after use_memory: why the ranks do not map each other's memory, in one clause
     void *self;
     Pause pause; // of waits for this group
 
@@ -60,11 +71,11 @@ struct Comm {
     // comm_sum_workspace of the largest. The caller owns it; NULL takes it back. A sum that it is too small for fails;
     // without it, memory is allocated as needed. NULL pointer if a library makes the sums.
     void (*use_workspace)(Comm *, void *memory, int64_t bytes, int sums);
-    // Names the memory in which most collectives of this group work, so that a library can register it and spare
-    // copies; NULL takes it back, before it is released and while nothing is in progress. All ranks of the group call
-    // this, with the same layout. Returns 1 if it is registered from now on, 0 if not, -1 with err. NULL pointer if
+    // Names the memory in which most collectives of this group work, so that a library can register it or other ranks
+    // can map it; NULL takes it back, before it is released and while nothing is in progress. All ranks of the group
+    // call this, with the same layout. Returns 1 if it is used so from now on, 0 if not, -1 with err. NULL pointer if
     // that makes no difference.
-    int (*use_memory)(Comm *, void *memory, int64_t bytes, Error *);
+    int (*use_memory)(Comm *, const CommMemory *, Error *);
     // From now on a checksum follows every message of a collective, and data are compared with it before they are
     // summed or kept. All ranks of the group call this. NULL if the library does its own point-to-point (NCCL).
     void (*use_checksums)(Comm *, const Crc64 *);

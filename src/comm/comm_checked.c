@@ -217,9 +217,11 @@ static void checked_use_workspace_(Comm *comm, void *memory, int64_t bytes, int 
     self->data->use_workspace(self->data, memory, bytes, sums);
 }
 
-static int checked_use_memory_(Comm *comm, void *memory, int64_t bytes, Error *err) {
+static int checked_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     Checked *self = checked_self_(comm);
-    return self->data->use_memory(self->data, memory, bytes, err);
+    int used = self->data->use_memory(self->data, memory, err);
+    memcpy(comm->why, self->data->why, sizeof comm->why);
+    return used;
 }
 
 static void checked_destroy_(Comm *comm) {

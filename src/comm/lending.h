@@ -6,6 +6,10 @@
 #include "backend/backend.h"
 #include "comm.h"
 
+#include <sys/cdefs.h>
+
+__BEGIN_DECLS
+
 // The lender and the borrower each call their function, over `control`, a group with messages in host memory. Neither
 // returns before the other has reached the same point.
 
@@ -16,5 +20,7 @@ int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int pe
 // Maps what rank `peer` lends into *memory; the caller gives it back to the backend. *memory is NULL if it cannot be
 // reached, and `why` then says so in one clause. Returns -1 with err only if a message or the device fails.
 int lending_borrow(Backend *be, int64_t bytes, Comm *control, int peer, void **memory, char why[256], Error *err);
+
+__END_DECLS
 
 #endif

@@ -27,6 +27,7 @@ typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
 // OVERLAP_ON and those after it: into how many chunks of rows the forward's products are cut, 1 to OVERLAP_MOST.
 typedef enum Overlap { OVERLAP_AUTO, OVERLAP_OFF, OVERLAP_ON, OVERLAP_2, OVERLAP_3, OVERLAP_4 } Overlap;
 enum { OVERLAP_MOST = 1 + OVERLAP_4 - OVERLAP_ON };
+typedef enum Collectives { COLLECTIVES_AUTO, COLLECTIVES_NCCL, COLLECTIVES_COPY } Collectives;
 typedef enum SplitBackward { SPLIT_AUTO, SPLIT_ON, SPLIT_OFF } SplitBackward;
 typedef enum AttentionMode { ATTENTION_NONE, ATTENTION_RECOMPUTE, ATTENTION_FLASH } AttentionMode;
 typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_POINTWISE } Recompute;
@@ -83,6 +84,7 @@ typedef struct ParallelConfig {
     int64_t data;     // d
     bool sequence;
     int overlap;                                 // Overlap
+    int collectives;                             // Collectives
     int shard_gradients;                         // ShardGradients
     int placement;                               // RankPlacement
     int64_t layers_given;                        // entries of the user's list; 0: auto
@@ -287,6 +289,9 @@ int64_t config_world(const Config *config);       // p * t * d
 bool config_uses_documents(const Config *config); // data.mask_documents or data.reset_positions is on
 // Returns the tokens of a sequence that the loss is over: all, or the 15 % that the masked objective chooses.
 int64_t config_targets(const Config *config);
+// Returns whether GPUs may gather and sum over tensor ranks by copies: parallel.collectives is not nccl, and the ranks
+// of a stage split the rows and are on one node, each with a GPU of its own.
+bool config_copies(const Config *config);
 // Returns the layers of virtual stage g of `virtual_stages`: those of parallel.layers if it lists that many, else an
 // even share; the remainder goes to virtual stages with neither embedding nor head.
 int64_t config_layers(const Config *config, int virtual_stages, int g);

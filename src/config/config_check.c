@@ -163,6 +163,18 @@ static int check_tensor_(const Config *config, Error *err) {
     return 0;
 }
 
+static int check_collectives_(const Config *config, Error *err) {
+    const ParallelConfig *p = &config->parallel;
+    if (p->collectives != COLLECTIVES_COPY || p->tensor == 1 || config_copies(config)) return 0;
+    const char *remedy = !p->sequence                 ? "set parallel.sequence: true"
+                         : config->hardware.share_gpu ? "remove hardware.share_gpu"
+                                                      : "use fewer tensor ranks";
+    return config_error(config, "parallel.collectives", err,
+                        "copy needs rows that are split over the tensor ranks of one node, each with a GPU; %s, or use "
+                        "auto",
+                        remedy);
+}
+
 int config_resolve_ramp(Config *config, Error *err) {
     TrainConfig *train = &config->train;
     BatchRamp *ramp = train->batch_ramp;
@@ -540,7 +552,8 @@ int config_check(Config *config, Error *err) {
     if (config_require(config, "model.", err) != 0 || check_size_(config, err) != 0 || check_family_(config, err) != 0)
         return -1;
     if (check_objective_(config, err) != 0) return -1;
-    if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0) return -1;
+    if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0 || check_collectives_(config, err) != 0)
+        return -1;
     if (config_check_file_(config, err) != 0 || check_kind_(config, "chunks", err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
     if (check_kind_(config, NULL, err) != 0 || check_sharding_(config, err) != 0) return -1;

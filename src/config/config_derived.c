@@ -35,6 +35,14 @@ int64_t config_world(const Config *config) {
     return config->parallel.pipeline * config->parallel.tensor * config->parallel.data;
 }
 
+bool config_copies(const Config *config) {
+    const ParallelConfig *p = &config->parallel;
+    int64_t node = config->hardware.gpus_per_node;
+    bool one_node = config_world(config) <= node || node % p->tensor == 0;
+    return p->collectives != COLLECTIVES_NCCL && p->tensor > 1 && p->sequence && one_node &&
+           !config->hardware.share_gpu;
+}
+
 int64_t config_layers(const Config *config, int virtual_stages, int g) {
     const ParallelConfig *parallel = &config->parallel;
     if (parallel->layers_given == virtual_stages) return parallel->layers_per_stage[g];

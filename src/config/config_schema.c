@@ -19,6 +19,8 @@ static const char *const overlap_words[] = {[OVERLAP_AUTO] = "auto",
                                             [OVERLAP_3] = "3",
                                             [OVERLAP_4] = "4",
                                             NULL};
+static const char *const collectives_words[] = {
+    [COLLECTIVES_AUTO] = "auto", [COLLECTIVES_NCCL] = "nccl", [COLLECTIVES_COPY] = "copy", NULL};
 static const char *const split_words[] = {[SPLIT_AUTO] = "auto", [SPLIT_ON] = "on", [SPLIT_OFF] = "off", NULL};
 static const char *const evict_to_words[] = {[EVICT_TO_PEER] = "peer", [EVICT_TO_HOST] = "host", NULL};
 static const char *const mode_words[] = {
@@ -146,6 +148,9 @@ const ConfigKey config_keys[] = {
     BOOL(parallel, sequence, "false", "split norms and residuals over the tensor ranks along the sequence"),
     WORD(parallel, overlap, "auto", overlap_words,
          "run collectives over tensor ranks beside products; n: the forward's in n chunks"),
+    WORD(parallel, collectives, "auto", collectives_words,
+         "who gathers and sums over tensor ranks of a node; copy: copy engines, for parallel.sequence; auto: copy, or "
+         "nccl"),
     WORD(parallel, shard_gradients, "off", shard_words,
          "data ranks keep only their pieces of gradients; needs 1 stage and 1 microbatch a step"),
     WORD(parallel, placement, "linear", placement_words, "adjacent: the two stages of a BPipe pair are neighbours"),

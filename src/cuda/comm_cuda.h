@@ -30,6 +30,11 @@ enum { COMM_ON_HOST = 3 };
 // `connect`. Takes ownership of `host` if `owns`, even on failure. NULL with err.
 Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err);
 
+// Creates a group for COMM_USE_COMPUTE that owns `host` and, once use_memory has mapped the memory of all ranks into
+// each other, gathers and sums there by copies; the rest, and all else until then, is NCCL's. If a rank cannot map
+// another one, NCCL does it all, or use_memory fails if copies are `demanded`. NULL with err.
+Comm *comm_copy_create(Backend *backend, Comm *host, bool demanded, Error *err);
+
 // Creates a group that goes through host memory and `host`, for ranks that share a GPU, which NCCL refuses. It is slow,
 // but computes the same. NULL with err.
 Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err);

@@ -401,7 +401,7 @@ static int nccl_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t c
 // registered on all ranks or on none. What is registered is the result of gathers and the input of scattered sums,
 // which is what a collective by NVLink SHARP needs (ncclRegisterCollNvlsBuffers in NCCL's coll_reg.cc); other
 // algorithms ignore it.
-static int nccl_use_memory_(Comm *comm, void *memory, int64_t bytes, Error *err) {
+static int nccl_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     Group *group = nccl_group_(comm);
     Comm *host = group->host;
     CommRequest request = {};
@@ -411,11 +411,11 @@ static int nccl_use_memory_(Comm *comm, void *memory, int64_t bytes, Error *err)
         group->registered = NULL;
     }
     if (memory == NULL) return 0;
-    double able = memory == group->cuda->registered;
+    double able = memory->memory == group->cuda->registered;
     if (host->all_reduce(host, &able, 1, COMM_DOUBLE, &request, err) != 0 || comm_wait(host, &request, err) != 0)
         return -1;
     if ((int)able < host->size) return 0;
-    ncclResult_t status = ncclCommRegister(group->all.nccl, memory, (size_t)bytes, &group->registered);
+    ncclResult_t status = ncclCommRegister(group->all.nccl, memory->memory, (size_t)memory->bytes, &group->registered);
     if (status != ncclSuccess) return give_up_(group, "registering memory", -1, nccl_text_(status), err);
     return group->registered != NULL;
 }

@@ -83,6 +83,10 @@ static inline cudaError_t cuda_event_status(cudaEvent_t event) {
 void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void *x, int64_t count);
 // Adds bias (cols) to each row of y (rows, cols).
 void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, int64_t cols);
+// Sums blocks of `count` elements in the order of ranks, in fp32, and rounds once, as CPUs do: out (count) = own of
+// `rank`, and from each other rank q < ranks block q of others (ranks, count). out may be own.
+void cuda_sum_blocks(Backend *backend, void *out, const void *own, const void *others, int ranks, int rank,
+                     int64_t count);
 // norm.cu: sums (cols) += column sums of x (rows, cols), in an order that shapes and the device fix.
 void cuda_column_sums(Backend *backend, float *sums, const void *x, int64_t rows, int64_t cols);
 

@@ -21,7 +21,7 @@ static void set_environment_() {
 const CudaLibrary *cuda_library(void) {
     static const CudaLibrary table = {
         CUDA_INTERFACE,      backend_cuda_count, backend_cuda_identity, backend_cuda_versions,
-        backend_cuda_create, comm_nccl_create,   comm_staged_create,
+        backend_cuda_create, comm_nccl_create,   comm_copy_create,      comm_staged_create,
     };
     set_environment_();
     return &table;

@@ -70,6 +70,7 @@ int64_t cuda_flash_version(void); // cuDNN's: 91900
 // --- lend.cpp
 int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);
 void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err);
+void cuda_take_back(CudaBackend *cuda, const void *memory); // what was lent and is mapped nowhere any more
 void cuda_give_back(Backend *backend, void *memory, int64_t bytes);
 int cuda_pin(Backend *backend, void *host, int64_t bytes, Error *err);
 void cuda_unpin(Backend *backend, void *host);

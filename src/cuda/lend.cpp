@@ -23,6 +23,13 @@ static void mark_lent_(CudaBackend *cuda, const void *memory) {
     cuda->lent[cuda->lent_count++] = memory;
 }
 
+void cuda_take_back(CudaBackend *cuda, const void *memory) {
+    int kept = 0;
+    for (int i = 0; i < cuda->lent_count; i++)
+        if (cuda->lent[i] != memory) cuda->lent[kept++] = cuda->lent[i];
+    cuda->lent_count = kept;
+}
+
 int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err) {
     (void)bytes;
     Handle handle;

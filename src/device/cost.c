@@ -164,6 +164,10 @@ double cost_beside(const Cost *cost, double collective, double product, double o
     return fmax(collective - product - other, fmin(collective, longer) + rest * kept);
 }
 
+double cost_copies(const Cost *cost, double bytes, int ranks) {
+    return sent_(COST_ALL_GATHER, bytes, ranks) / cost->tensor + cost->latency;
+}
+
 double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, double rate) {
     double rounds = (kind == COST_ALL_REDUCE ? 2 : 1) * ceil(log2(ranks));
     return sent_(kind, bytes, ranks) / rate + rounds * cost->latency;

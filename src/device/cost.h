@@ -66,7 +66,11 @@ double cost_pass(const Cost *cost, double bytes);
 // Returns the seconds of a collective among `ranks` ranks of one node. bytes: of all ranks' parts together.
 double cost_collective(const Cost *cost, CostCollective kind, double bytes, int ranks);
 
-// Returns the bytes/s that one rank then sends.
+// Returns the seconds of a gather or a reduce-scatter by copies to each other rank of the node; of the latter without
+// the kernel that adds up what has arrived.
+double cost_copies(const Cost *cost, double bytes, int ranks);
+
+// Returns the bytes/s that one rank sends in a collective.
 double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes, int ranks);
 
 // Returns the seconds that a collective over tensor ranks adds to a product and other kernels after it, which start with

@@ -187,6 +187,7 @@ static Backend *open_gpu_(Device *device, const Config *config, World *world, Er
 Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err) {
     memset(device, 0, sizeof *device);
     device->numa_node = -1;
+    device->collectives = config_copies(config) ? config->parallel.collectives : COLLECTIVES_NCCL;
     int gpus = config->hardware.device == DEVICE_CPU ? 0 : device_settle_(device, config, world, err);
     if (gpus < 0) return NULL;
     return gpus > 0 ? open_gpu_(device, config, world, err) : backend_cpu_create(config->train.precision, threads, err);
@@ -204,6 +205,8 @@ Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse 
     static const CommUse uses[] = {COMM_USE_COMPUTE, COMM_USE_BESIDE, COMM_USE_NEIGHBOURS, COMM_USE_NEIGHBOURS};
     const CudaLibrary *cuda = device->cuda;
     if (host == NULL || cuda == NULL) return host;
+    if (use == USE_COMPUTE && device->collectives != COLLECTIVES_NCCL)
+        return cuda->copy_create(backend, host, device->collectives == COLLECTIVES_COPY, err);
     // NCCL's messages are announced over `host`; the messages of ranks that share a GPU go over it themselves.
     bool announced = use == USE_NEIGHBOURS && !device->shared;
     Comm *comm = device->shared ? cuda->staged_create(backend, host, !announced, err)

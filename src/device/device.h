@@ -12,6 +12,7 @@ typedef struct Device {
     const CudaLibrary *cuda; // the GPU code; NULL if CPUs compute
     bool shared;             // several ranks on one GPU: messages go through host memory
     int ranks_on_gpu;        // on this rank's, itself included
+    int collectives;         // over tensor ranks: Collectives
     int numa_node;           // of the host, next to this rank's GPU; -1: not known, or of no consequence
     char about[256];         // a line for the user: versions, or why the CPU computes; empty: none
 } Device;

@@ -63,6 +63,7 @@ void stage_shape(StageShape *at, const Model *model, const Config *config, const
     at->chunks = schedule->chunks;
     at->placement = schedule->placement;
     at->own_sums = be->own_sums;
+    at->lent_page = be->lent_page;
     shape_from_config(&at->shape, model, config, be, stage, tensor_rank);
     at->message_bytes = memory_round(at->shape.shard_rows * at->shape.hidden * at->shape.element);
     at->layer_bundle = layer_bundle_layout(NULL, NULL, &at->shape);
@@ -131,12 +132,26 @@ static void layout_tensors_(StageTensors *tensors, const TensorTable *table, con
     if (config_shards_gradients(config)) tensors_shard_gradients(tensors);
 }
 
-static void layout_gathered_(Pass *pass, Layout *layout, const Shape *s) {
-    if (!s->sequence) return;
+static int64_t layout_gathered_(Stage *stage, Layout *layout) {
+    const Shape *s = &stage->at.shape;
+    Pass *pass = &stage->pass;
+    CommMemory *memory = &stage->gathered;
+    if (!s->sequence) return layout->used;
     int64_t bytes = s->rows * s->hidden * s->element;
     pass->partial = layout_take(layout, bytes);
     for (int i = 0; i < GATHERED_COUNT; i++)
         pass->gathered[i] = s->overlap ? layout_take(layout, bytes) : pass->partial;
+    if (!s->copies) return layout->used;
+    *memory = (CommMemory){layout->base,  0,
+                           pass->partial, layout_take(layout, bytes),
+                           bytes,         layout_take(layout, COMM_FLAGS * sizeof *memory->flags)};
+    return memory->bytes = memory_pages(layout->used, stage->at.lent_page);
+}
+
+// Returns the bytes of gathered rows that other ranks map: an allocation of its own.
+static int64_t layout_mapped_(Stage *stage, void *base) {
+    Layout layout = {base, 0};
+    return stage->at.shape.copies ? layout_gathered_(stage, &layout) : 0;
 }
 
 static int64_t layout_workspace_(Stage *stage, Layout *layout) {
@@ -144,7 +159,7 @@ static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     stage->pass.work = layout_take(layout, layer_work_layout(NULL, NULL, s));
     stage->pass.scratch = layout_take(layout, s->scratch_bytes);
     stage->op_workspace = s->workspace_bytes > 0 ? layout_take(layout, s->workspace_bytes) : NULL;
-    layout_gathered_(&stage->pass, layout, s);
+    if (!s->copies) layout_gathered_(stage, layout);
     stage->recomputed = stage->at.recomputed > 0 ? layout_take(layout, stage->at.layer_bundle) : NULL;
     stage->gradient = stage->at.first ? layout_take(layout, stage->at.message_bytes) : NULL;
     return layout->used;
@@ -210,6 +225,7 @@ void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const 
     StageTensors tensors;
     layout_tensors_(&tensors, table, at, config, 0);
     tensors_bytes(&tensors, bytes);
+    bytes->bytes[MEMORY_MESSAGES] += layout_mapped_(&stage, NULL);
     bytes->bytes[MEMORY_MESSAGES] += layout_sums_(&stage.workspaces, NULL, config, at, &tensors);
     *staged = staged_bytes_(config, at, &tensors);
     *states = tensors_states(&tensors);
@@ -234,6 +250,10 @@ static int allocate_work_(Stage *stage, Error *err) {
     layout_workspace_(stage, &bind);
     const Shape *s = &stage->at.shape;
     if (be->use_workspace != NULL) be->use_workspace(be, stage->op_workspace, s->shard_rows, s->hidden, &s->attention);
+    int64_t mapped_bytes = layout_mapped_(stage, NULL);
+    void *mapped = mapped_bytes > 0 ? be->allocate(be, MEMORY_MESSAGES, mapped_bytes, "gathered rows", err) : NULL;
+    if (mapped_bytes > 0 && mapped == NULL) return -1;
+    layout_mapped_(stage, mapped);
     if (!stage->at.last) return 0;
     stage->head_workspace = be->allocate(be, MEMORY_HEAD, head_bytes, "logits", err);
     if (stage->head_workspace == NULL) return -1;
@@ -256,13 +276,16 @@ static int allocate_sums_(Stage *stage, Error *err) {
     return 0;
 }
 
-// The workspace has the sums and gathers of all layers.
+// Unless they are mapped, the workspace has the sums and gathers of all layers.
 static int register_workspace_(Stage *stage, Error *err) {
     Comm *tensor = stage->pass.tensor;
     Layout count = {NULL, 0};
     Stage counted = *stage;
     if (tensor == NULL || tensor->use_memory == NULL) return 0;
-    int registered = tensor->use_memory(tensor, stage->workspace, layout_workspace_(&counted, &count), err);
+    CommMemory memory = stage->gathered;
+    if (memory.memory == NULL)
+        memory = (CommMemory){.memory = stage->workspace, .bytes = layout_workspace_(&counted, &count)};
+    int registered = tensor->use_memory(tensor, &memory, err);
     stage->registered = registered > 0;
     return registered < 0 ? -1 : 0;
 }
@@ -327,7 +350,8 @@ void stage_destroy(Stage *stage) {
         stage_release_(stage->be, MEMORY_MESSAGES, stage->sums_memory, sums_bytes_(stage, NULL));
     }
     Comm *tensor = stage->pass.tensor;
-    if (stage->registered) tensor->use_memory(tensor, NULL, 0, NULL);
+    if (stage->registered) tensor->use_memory(tensor, NULL, NULL);
+    stage_release_(stage->be, MEMORY_MESSAGES, stage->gathered.memory, stage->gathered.bytes);
     stage_release_(stage->be, MEMORY_WORKSPACE, stage->workspace, layout_workspace_(stage, &count));
     stage_release_(stage->be, MEMORY_HEAD, stage->head_workspace, layout_head_(stage, &head));
     tensors_free(&stage->tensors, stage->be);

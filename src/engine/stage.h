@@ -30,6 +30,7 @@ typedef struct StageShape {
     bool first, last;            // one of its chunks has the embedding, the head
     int64_t recomputed;          // layers whose forward runs again in the backward
     bool own_sums;               // the backend's own_sums
+    int64_t lent_page;           // the backend's lent_page
     Shape shape;
     int64_t rows;          // tokens of a microbatch; shape.rows are those of a slice
     int64_t layer_bundle;  // bytes of one layer's part of a bundle
@@ -50,7 +51,8 @@ typedef struct Stage {
         *head; // into tensors.tensors; embedding and head may be NULL; layers chunk by chunk
     Pass pass;
     void *workspace, *head_workspace, *sums_memory;
-    bool registered;          // the workspace, with the tensor group's library (Comm.use_memory)
+    CommMemory gathered;      // of gathered rows and partial sums; memory NULL: they are in the workspace
+    bool registered;          // that memory, with the tensor group (Comm.use_memory)
     void *op_workspace;       // part of the workspace, for the backend's operations
     SumWorkspaces workspaces; // parts of sums_memory, lent to the groups that use them
     HeadWork head_work;

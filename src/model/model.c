@@ -117,6 +117,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->sequence = config->parallel.sequence && t > 1;
     bool beside = config->parallel.overlap >= OVERLAP_ON || (config->parallel.overlap == OVERLAP_AUTO && !be->own_sums);
     shape->shard_rows = shape->sequence ? shape->rows / t : shape->rows;
+    shape->copies = !be->own_sums && config_copies(config);
     shape->overlap = beside && t > 1;
     shape->chunks = shape->overlap ? shape_chunks_(be, config->parallel.overlap, shape->shard_rows) : 1;
     shape->hidden = m->hidden;

@@ -32,6 +32,7 @@ typedef struct Shape {
     int64_t workspace_bytes; // of the backend's operations themselves
     int tensor_rank, tensor_ranks;
     bool sequence;
+    bool copies;  // gathers and reduce-scatters may be copies into memory that the other ranks map
     bool overlap; // collectives run beside products that need nothing of them
     int chunks; // of rows, in which the forward's collectives and products run beside each other; 1: one after another
     bool pointwise; // outputs of norms and activation are not kept, but computed again in the backward

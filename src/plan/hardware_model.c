@@ -267,15 +267,23 @@ static double collective_(const Hardware *hardware, const Config *config, const 
     int t = s->tensor_ranks;
     if (spans_nodes_(hardware, config))
         return cost_collective_between(cost, COST_ALL_REDUCE, bytes, t, fmin(cost->network, cost->tensor)) / 2;
+    if (s->copies) return cost_copies(cost, bytes, t) + cost_pass(cost, bytes / t); // a gather copies its own rows too
     if (!s->sequence) return cost_collective(cost, COST_ALL_REDUCE, bytes, t) / 2;
     return (cost_collective(cost, COST_ALL_GATHER, bytes, t) + cost_collective(cost, COST_REDUCE_SCATTER, bytes, t)) /
            2;
+}
+
+// Returns the kernel that ends a reduce-scatter by copies: it reads a block of every rank and writes one.
+static double blocks_summed_(const Hardware *hardware, const Shape *s) {
+    if (!s->copies || hardware->cost.flops == 0) return 0;
+    return cost_pass(&hardware->cost, (1 + 1.0 / s->tensor_ranks) * (double)(s->rows * s->hidden * s->element));
 }
 
 // Returns what a collective adds to a step if a product, and other work after it, run meanwhile.
 static double exposed_(const Work *work, double collective, double product, double other) {
     if (!work->shape->overlap) return collective;
     if (work->hardware->cost.flops == 0) return 0; // the time of the products is unknown, and they take longer
+    if (work->shape->copies) return fmax(0, collective - product - other);
     return cost_beside(&work->hardware->cost, collective, product, other);
 }
 
@@ -323,10 +331,12 @@ static double exposed_forward_(const Work *work, double whole) {
 static void layer_collectives_(const Work *work, double one, PartTime *layer) {
     Beside b = beside_(work);
     double gathers = work->shape->sequence ? 2 * one : 0, sum = 2 * one - gathers / 2;
-    layer->tensor_forward = exposed_forward_(work, one);
+    double blocks = 2 * blocks_summed_(work->hardware, work->shape);
+    layer->tensor_forward = exposed_forward_(work, one) + blocks;
     layer->tensor_input = 4 * one;
     if (work->shape->pointwise)
         layer->tensor_input = gathers + exposed_(work, sum, b.down, 0) + exposed_(work, sum, b.out, 0);
+    layer->tensor_input += blocks;
     layer->tensor_weight = 0;
     if (!work->shape->sequence) {
         layer->tensor_backward = exposed_(work, 2 * one, b.down + b.up, 0) + exposed_(work, 2 * one, b.out + b.qkv, 0);
@@ -334,7 +344,7 @@ static void layer_collectives_(const Work *work, double one, PartTime *layer) {
     }
     double down = exposed_(work, one, b.down, 0), out = exposed_(work, one, b.out, 0);
     double products = down + exposed_(work, one, b.up, 0) + out + exposed_(work, one, b.qkv, 0);
-    layer->tensor_backward = products + down + exposed_(work, one, b.out, b.attention);
+    layer->tensor_backward = products + down + exposed_(work, one, b.out, b.attention) + blocks;
     layer->tensor_weight = work->shape->pointwise ? gathers : products;
 }
 
@@ -343,9 +353,11 @@ void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Co
     double one = s->tensor_ranks > 1 ? collective_(hardware, config, s, 1) : 0;
     double head = hardware->cost.flops > 0 ? product_(&work, 1, s->rows, s->vocab_width, s->hidden) : 0;
     layer_collectives_(&work, one, &times->layer);
-    times->embedding.tensor_forward = (s->sequence ? 1 : 2) * one;
+    double sum = blocks_summed_(hardware, s);
+    times->embedding.tensor_forward = (s->sequence ? 1 : 2) * one + sum;
     times->embedding.tensor_backward = times->embedding.tensor_input = s->sequence ? one : 0;
-    times->head.tensor_forward = s->sequence ? one + exposed_(&work, one, head, 0) : exposed_(&work, 2 * one, head, 0);
+    double gradient = exposed_(&work, s->sequence ? one : 2 * one, head, 0);
+    times->head.tensor_forward = s->sequence ? one + gradient + sum : gradient;
     times->head.tensor_backward = 0;
 }
 

@@ -299,6 +299,9 @@ static int create_stage_(Run *run, Error *err) {
     if (why[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
         log_line(run->log, "stage %d sends what it evicts as messages, which its partner has to take: %s",
                  run->at.stage, why);
+    if (run->tensor != NULL && run->tensor->why[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
+        log_line(run->log, "stage %d gathers and sums over tensor ranks by NCCL, which takes multiprocessors: %s",
+                 run->at.stage, run->tensor->why);
     OptimizerGroups meeting = {run->world, run->tensor, run->data, run->tied};
     run->optimizer = optimizer_create(&run->stage, &meeting);
     return 0;

@@ -41,6 +41,11 @@ void details_found(const Details *details, const Run *run) {
 
 void details_collectives(const Details *details, const Run *run) {
     if (run->tensor == NULL || run->tensor->use_memory == NULL) return;
+    if (run->stage.at.shape.copies) {
+        log_detail(&details->log, "chosen: gathers and sums over tensor ranks by %s",
+                   run->stage.registered ? "copies into the memory of the other ranks" : "NCCL");
+        return;
+    }
     log_detail(&details->log, "chosen: collectives over tensor ranks work in memory that is %sregistered with NCCL",
                run->stage.registered ? "" : "not ");
 }

@@ -115,6 +115,33 @@ static void memory_that_is_not_aligned_gives_the_same_values(void **state) {
         }
 }
 
+// The rule of CPUs: in the order of ranks, in fp32, rounded once. The rank's own block is elsewhere, or is the output.
+static void check_blocks(int precision, int ranks, int rank, int64_t count) {
+    Op op = emulated(precision, 1 + rank % 3), cpu = op_start(precision, 1);
+    int64_t width = op.backend->element;
+    char *others = op_operand(&op, ranks * count, 1, 0, 1).data;
+    float *values = op_hold(&op, ranks * count * 4), *sum = op_hold(&op, count * 4);
+    cpu.backend->to_float(cpu.backend, values, others, ranks * count);
+    for (int q = 0; q < ranks; q++)
+        for (int64_t i = 0; i < count; i++) sum[i] = q == 0 ? values[i] : sum[i] + values[q * count + i];
+    Operand want = op_output(&cpu, count), out = op_output(&op, count);
+    cpu.backend->from_float(cpu.backend, want.data, sum, count);
+    memcpy(out.data, others + rank * count * width, (size_t)(count * width));
+    memset(others + rank * count * width, 0xff, (size_t)(count * width));
+    cuda_sum_blocks(op.backend, out.data, out.data, others, ranks, rank, count);
+    assert_memory_equal(out.data, want.data, (size_t)(count * width));
+    op_end(&op);
+    op_end(&cpu);
+}
+
+static void blocks_of_ranks_are_summed_to_the_bits_of_cpus(void **state) {
+    (void)state;
+    static const int64_t counts[] = {1, 8, 1000, 4096, 4099};
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int ranks = 2; ranks <= 9; ranks++)
+            for (int i = 0; i < 5; i++) check_blocks(precision, ranks, (ranks + i) % ranks, counts[i]);
+}
+
 // Tensors that begin at odd places: their norms keep every bit, their update every value.
 static void tensors_may_begin_anywhere(void **state) {
     (void)state;
@@ -361,6 +388,7 @@ int main(void) {
         cmocka_unit_test(norms_agree_with_the_cpu_at_every_length),
         cmocka_unit_test(rows_beyond_the_limit_are_refused),
         cmocka_unit_test(memory_that_is_not_aligned_gives_the_same_values),
+        cmocka_unit_test(blocks_of_ranks_are_summed_to_the_bits_of_cpus),
         cmocka_unit_test(tensors_may_begin_anywhere),
         cmocka_unit_test(gelu_agrees_with_float64),
         cmocka_unit_test(biases_and_their_gradients_agree_with_float64),

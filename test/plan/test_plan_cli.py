@@ -604,6 +604,7 @@ EVICTS_FOR_LITTLE = [
     "schedule.micro_batch=1",
     "parallel.data=1",
     "parallel.sequence=true",
+    "parallel.collectives=nccl",
 ]
 LITTLE = [
     ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=72", "hardware.memory_gib=40"], False),  # 0.02 %
@@ -772,7 +773,7 @@ def test_memory_of_long_sequences_is_linear_in_their_length():
     for times, stage in zip((4, 16), longer):
         assert stage["bundle_bytes"] == pytest.approx(times * short["bundle_bytes"], rel=0.01)
         assert stage["memory"]["workspace"] <= times * short["memory"]["workspace"]
-        assert stage["memory"]["messages"] == times * short["memory"]["messages"]
+        assert stage["memory"]["messages"] <= times * short["memory"]["messages"]
         assert stage["states_bytes"] == short["states_bytes"]
 
 

@@ -72,6 +72,9 @@ CASES = {
     ),
     # Tensor and data ranks.
     "two tensor ranks": case("llama", *WIDE),
+    "two tensor ranks over NCCL": case("llama", *WIDE, "parallel.collectives=nccl", "parallel.overlap=2"),
+    "two tensor ranks over NCCL in bf16": case("gpt", *WIDE, "parallel.collectives=nccl", "train.precision=bf16"),
+    "two tensor ranks whose GPUs cannot map each other": case("gpt", *WIDE, VIRTUAL_PEERS="0"),
     "two tensor ranks in bf16": case("gpt", *WIDE, "train.precision=bf16"),
     "a split backward on two tensor ranks": case("gpt", *WIDE, "schedule.split_backward=on"),
     "collectives in a row with products": case("llama", *WIDE, "parallel.overlap=off"),

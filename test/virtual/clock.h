@@ -45,8 +45,10 @@ void line_work(int line, const Op &op);
 void line_record(int line, int mark);
 void line_wait(int line, int mark);
 void line_meet(int line, const Encounter &encounter);
+void line_flag(int line, int flag, uint32_t value, bool raises);
 void stream_meet(cudaStream_t stream, const Encounter &encounter); // device.cc
-bool line_idle(int line);                                          // as mark_passed, of all that the stream was given
+void stream_flag(cudaStream_t stream, int flag, uint32_t value, bool raises);
+bool line_idle(int line); // as mark_passed, of all that the stream was given
 
 // Lets the host wait, in virtual time, until `done`: what other hosts do is looked at when they ring.
 void clock_wait(const std::function<bool()> &done, const std::string &what);

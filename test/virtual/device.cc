@@ -21,6 +21,7 @@
 #include "virtual.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <map>
 #include <set>
@@ -152,6 +153,7 @@ Outcome advance(Device *d, VirtualStream *stream, std::unique_lock<std::mutex> &
 }
 
 void inject_fault(Device *d) {
+    if (fault_comes("stops", d->steps + 1)) raise(SIGSTOP);
     if (!fault_comes("lost", ++d->steps)) return;
     __atomic_store_n(&job()->lost, true, __ATOMIC_SEQ_CST);
     d->error = cudaErrorLaunchFailure;
@@ -234,6 +236,10 @@ const char *stream_name(int context) {
 
 void stream_meet(cudaStream_t stream, const Encounter &encounter) {
     line_meet(stream->context % CONTEXTS, encounter);
+}
+
+void stream_flag(cudaStream_t stream, int flag, uint32_t value, bool raises) {
+    line_flag(stream->context % CONTEXTS, flag, value, raises);
 }
 
 void enqueue(cudaStream_t stream, Op op) {

@@ -238,6 +238,24 @@ void tell_host(int process, WatchKind kind, int index) {
         if (host.watch[i].kind == kind && host.watch[i].index == index) timeline()->news = true;
 }
 
+// A flag takes half of a latency, so that a collective by copies, of two flags, takes one.
+void raise_flag(const Step &step, double time, Work &work) {
+    FlagTimes *flag = &timeline()->flags[step.flag];
+    flag->latest[flag->count++ % 32] = {step.value, time + cost().latency / 2};
+    int owner = job()->flags[step.flag].owner - 1;
+    for (int other = 0; other < CONTEXTS; other++)
+        if (pending(&timeline()->lines[owner][other])) work.push_back({owner, other});
+}
+
+// When the flag has reached the step's value; NEVER: not known yet.
+double flag_time(const Step &step) {
+    const FlagTimes *flag = &timeline()->flags[step.flag];
+    double time = NEVER;
+    for (uint32_t i = 0; i < flag->count && i < 32; i++)
+        if ((int32_t)(flag->latest[i].value - step.value) >= 0) time = std::min(time, flag->latest[i].time);
+    return time;
+}
+
 // Takes the first step of a line. False: it has not come to that yet.
 bool take_step(int process, int number, Work &work) {
     Timeline *t = timeline();
@@ -265,6 +283,14 @@ bool take_step(int process, int number, Work &work) {
         if (!line->on) launch(process, line, step, work);
         if (!has_ended(process, line, work)) return false;
         line->time = t->moment;
+        break;
+    case STEP_RAISE:
+        line->time = t->moment;
+        raise_flag(step, t->moment, work);
+        break;
+    case STEP_AWAIT:
+        if (flag_time(step) == NEVER) return false;
+        line->time = std::max(t->moment, flag_time(step));
         break;
     }
     line->first++;
@@ -374,6 +400,7 @@ static void tell_line(int number, std::string &all) {
     if (line->first == line->last) return;
     const Step &step = line->steps[line->first % STEPS];
     std::string waits = "an event that another stream has not reached";
+    if (step.kind == STEP_AWAIT) waits = "a flag of another rank";
     if (step.kind == STEP_MEET)
         waits = text("the other ranks of %s of %lld bytes", step.encounter.target < 0 ? "a collective" : "a message",
                      (long long)step.encounter.bytes);
@@ -446,21 +473,25 @@ void line_close(int line) {
 }
 
 void line_work(int line, const Op &op) {
-    give(line, {STEP_WORK, -1, op.seconds, op.sharing, op.multiprocessors, {}});
+    give(line, {STEP_WORK, -1, op.seconds, op.sharing, op.multiprocessors, {}, 0, 0});
 }
 
 void line_record(int line, int mark) {
     mark_hold(mark);
-    give(line, {STEP_RECORD, mark, 0, SHARING_NONE, 0, {}});
+    give(line, {STEP_RECORD, mark, 0, SHARING_NONE, 0, {}, 0, 0});
 }
 
 void line_wait(int line, int mark) {
     mark_hold(mark);
-    give(line, {STEP_WAIT, mark, 0, SHARING_NONE, 0, {}});
+    give(line, {STEP_WAIT, mark, 0, SHARING_NONE, 0, {}, 0, 0});
 }
 
 void line_meet(int line, const Encounter &encounter) {
-    give(line, {STEP_MEET, -1, 0, SHARING_NONE, encounter.blocks, encounter});
+    give(line, {STEP_MEET, -1, 0, SHARING_NONE, encounter.blocks, encounter, 0, 0});
+}
+
+void line_flag(int line, int flag, uint32_t value, bool raises) {
+    give(line, {raises ? STEP_RAISE : STEP_AWAIT, -1, 0, SHARING_NONE, 0, {}, flag, value});
 }
 
 } // namespace virtual_gpu

@@ -9,6 +9,8 @@ from typing import NamedTuple
 PAIR = ("parallel.pipeline=4", "schedule.bpipe=on")
 TWO = ("parallel.pipeline=2",)
 WIDE = ("parallel.tensor=2",)
+SEQUENCE = ("parallel.sequence=true",)
+NCCL = ("parallel.collectives=nccl",)
 DATA = ("parallel.data=2",)
 HOST = (*PAIR, "schedule.evict_to=host")
 SHARED = (*DATA, "hardware.share_gpu=true")
@@ -68,9 +70,9 @@ MISTAKES = [
             "    group->failed = true;\n    ncclCommAbort(group->all.nccl);\n    return nccl_fail_(",
             WIDE, DEADLOCK + ".*ncclCommAbort", {"VIRTUAL_FAULT": "nccl@5@1"}),
     Mistake("kernels_of_nccl_come_in_clusters", "src/cuda/comm_nccl.cpp", "config.cgaClusterSize = 1;", "",
-            WIDE + ("parallel.sequence=true",), "kernels come in clusters of 4 blocks"),
+            WIDE + SEQUENCE + NCCL, "kernels come in clusters of 4 blocks"),
     Mistake("a_product_may_start_before_its_collective", "src/cuda/comm_nccl.cpp", "    start_first_(group);\n", "    (void)start_first_;\n",
-            WIDE + ("parallel.sequence=true",), "is queued after a collective"),
+            WIDE + SEQUENCE + NCCL, "is queued after a collective"),
     # --- messages between stages
     Mistake("a_copy_is_taken_for_done", "src/comm/comm_pushed.c",
             "if (!be->event_done(be, parcel->copied)) return 0;", ";", TWO, RACE),
@@ -115,7 +117,7 @@ MISTAKES = [
             DATA, RACE),
     Mistake("compute_does_not_wait_for_a_gather", "src/cuda/comm_nccl.cpp",
             'cuda_note(group->cuda, cudaStreamWaitEvent(cuda_compute(group->cuda), event, 0), "ordering streams");',
-            "", WIDE + ("parallel.sequence=true",), RACE),
+            "", WIDE + SEQUENCE + NCCL, RACE),
     Mistake("two_gathers_share_a_buffer", "src/engine/stage.c",
             "s->overlap ? layout_take(layout, bytes) : pass->partial;", "pass->partial;",
             WIDE + ("parallel.sequence=true",), f"{RACE}|{DIFFERS}"),
@@ -127,13 +129,36 @@ MISTAKES = [
             "ncclAllReduce(data, data, (size_t)count - (size_t)comm->rank, type_(type)",
             WIDE + ("parallel.sequence=false",), "meets ncclAllReduce"),
     Mistake("memory_is_freed_while_registered", "src/engine/stage.c",
-            "if (stage->registered) tensor->use_memory(tensor, NULL, 0, NULL);", "(void)tensor;",
+            "if (stage->registered) tensor->use_memory(tensor, NULL, NULL);", "(void)tensor;",
             WIDE, "freed while it is registered", NVLS),
     Mistake("a_rank_registers_what_another_cannot", "src/cuda/comm_nccl.cpp",
             "if ((int)able < host->size) return 0;", "if (able < 1.0) return 0;", WIDE, "of what is registered here",
             {**NVLS, "VIRTUAL_FAULT": "memalloc@1@1"}),
     Mistake("memory_of_nccl_is_freed_as_cudas", "src/cuda/backend_cuda.cpp",
             "if (memory != cuda->registered) {", "if (cuda != NULL) {", WIDE, "which is ncclMemAlloc's", NVLS),
+    # --- copies between tensor ranks
+    Mistake("rows_are_pushed_into_memory_that_is_read", "src/cuda/comm_copy.cpp",
+            "    int status = await_flag_(self, self->stream, peer, false, self->number);\n", "    int status = cudaSuccess;\n",
+            WIDE + SEQUENCE, RACE),
+    Mistake("compute_does_not_wait_for_the_rows_of_a_peer", "src/cuda/comm_copy.cpp",
+            "if (peer != comm->rank) status = await_flag_(self, compute, peer, true, number);",
+            "if (peer != comm->rank) status = cudaSuccess;", WIDE + SEQUENCE, f"{RACE}|nothing has written"),
+    Mistake("a_flag_overtakes_its_rows", "src/cuda/comm_copy.cpp",
+            "    if (status == cudaSuccess)\n        status = cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, "
+            "self->stream);\n    return status == cudaSuccess ? raise_(self, peer, true) : status;",
+            "    if (status == cudaSuccess) status = raise_(self, peer, true);\n    return status != cudaSuccess ? status : "
+            "cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, self->stream);",
+            WIDE + SEQUENCE, f"{RACE}|nothing has written"),
+    Mistake("compute_waits_for_the_collective_before", "src/cuda/comm_copy.cpp",
+            "await_flag_(self, compute, peer, true, number)", "await_flag_(self, compute, peer, true, number - 1)",
+            WIDE + SEQUENCE, f"{RACE}|nothing has written"),
+    Mistake("compute_writes_rows_that_are_being_pushed", "src/cuda/comm_copy.cpp",
+            "int status = cudaStreamWaitEvent(compute, self->pushed[number % PUSHED], 0);", "int status = cudaSuccess;",
+            WIDE + SEQUENCE, RACE),
+    Mistake("a_peer_is_never_told_that_it_may_write", "src/cuda/comm_copy.cpp",
+            "for (int i = 1; i < self->base.size && status == cudaSuccess; i++)\n        status = raise_",
+            "for (int i = 2; i < self->base.size && status == cudaSuccess; i++)\n        status = raise_",
+            WIDE + SEQUENCE, DEADLOCK),
     # --- through host memory
     Mistake("a_message_leaves_before_its_copy_is_down", "src/cuda/comm_staged.cpp",
             "    if (status == cudaErrorNotReady) return 0;\n",

@@ -327,8 +327,13 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
         (kind == cudaMemcpyDeviceToDevice && (host_from || host_to)))
         defect("a copy of %zu bytes says it goes the other way: it is from %s to %s", bytes, place_of(from).c_str(),
                place_of(to).c_str());
+    if (bytes == sizeof(uint32_t) && target.kind == REGION_MAPPED && !host_from)
+        return copy_flag(to, from, stream), answer(cudaSuccess);
     if (dry()) {
-        enqueue(stream, dry_copy(to, from, bytes, source.kind, target.kind));
+        Op op = dry_copy(to, from, bytes, source.kind, target.kind);
+        if (target.kind == REGION_MAPPED && raises_flags(stream))
+            op.seconds = (double)bytes / dry_figures().cost.tensor;
+        enqueue(stream, std::move(op));
         return pageable_to ? cudaStreamSynchronize(stream) : answer(cudaSuccess);
     }
     std::shared_ptr<std::vector<char>> aside;

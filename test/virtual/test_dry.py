@@ -125,13 +125,15 @@ def test_the_clock_shows_that_the_quickest_kernels_were_chosen(tmp_path, tokens)
     assert 1.015 < suggested / chosen < 1.03
 
 
+NCCL = ("parallel.collectives=nccl",)
 H100 = ("hardware.gpu=h100", "parallel.tensor=4", "schedule.micro_batch=2")
 
 
 @pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("overlap", ["off", "on", "4"])
-def test_the_clock_and_the_plan_count_the_same_loss_beside_collectives(tmp_path, tokens, overlap):
-    shape = ("model.layers=4", "parallel.pipeline=1", "train.global_batch=8", f"parallel.overlap={overlap}")
+@pytest.mark.parametrize("collectives", ["nccl", "copy"])
+def test_the_clock_and_the_plan_count_the_same_loss_beside_collectives(tmp_path, tokens, collectives, overlap):
+    shape = (f"parallel.collectives={collectives}", "model.layers=4", "parallel.pipeline=1", "train.global_batch=8", f"parallel.overlap={overlap}")
     agrees("llama", tokens, tmp_path, *H100, *shape)
 
 
@@ -144,7 +146,7 @@ def test_a_collective_in_clusters_waits_for_persistent_products(tmp_path, tokens
         monkeypatch.setenv("NCCL_CGA_CLUSTER_SIZE", cluster)
         metrics = tmp_path / f"{gpu}{cluster}.jsonl"
         shape = ("model.layers=4", "parallel.pipeline=1", "train.global_batch=4", f"hardware.gpu={gpu}")
-        assert dry("llama", tokens, metrics, *H100, *shape, "parallel.overlap=2").returncode == 0
+        assert dry("llama", tokens, metrics, *H100, *shape, *NCCL, "parallel.overlap=2").returncode == 0
         steps[gpu, cluster] = json.loads(metrics.read_text().splitlines()[-1])["step_ms"]
     assert steps["h100", "4"] > 1.02 * steps["h100", "1"]
     assert steps["a100-80g", "4"] == pytest.approx(steps["a100-80g", "1"])

@@ -91,6 +91,40 @@ def test_memory_that_nccl_and_the_libraries_need_is_missing_with_a_sentence(tmp_
     assert re.search(free, said), said
 
 
+FLAGS = {"VIRTUAL_MEMOPS": "0"}
+NO_PEERS = {"VIRTUAL_PEERS": "0"}
+REASONS = {
+    "no peer access": (NO_PEERS, r"CUDA cannot map memory of its GPU here: peer access is not supported"),
+    "no flags": (FLAGS, r"the driver has no memory operations of streams: operation not supported"),
+}
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("environment, reason", REASONS.values(), ids=REASONS)
+def test_tensor_ranks_that_cannot_copy_use_nccl_and_say_why(tmp_path, environment, reason):
+    ended = virtual_runs.trained(write_config(tmp_path, "llama"), "llama", *WIDE, **environment)
+    said = [line for line in ended.stderr.splitlines() if "gathers and sums over tensor ranks by NCCL" in line]
+    assert len(said) == 2 and all(re.search(reason, line) for line in said), ended.stderr  # one line a stage
+    told = complaints(tmp_path, *WIDE, "parallel.collectives=copy", **environment)
+    wanted = r"tensor group, rank \d of 2: parallel\.collectives copy is impossible here \(.*\); use auto or nccl$"
+    assert re.search(wanted, told[0]) and re.search(reason, told[0]), told
+
+
+@pytest.mark.parametrize("option", ["parallel.sequence=false", "hardware.share_gpu=true", "hardware.gpus_per_node=3"])
+def test_copies_that_a_configuration_excludes_are_refused_with_the_key_to_change(tmp_path, option):
+    said = refused(tmp_path, *WIDE, "parallel.collectives=copy", option, code=2)
+    remedy = {"parallel.sequence=false": "sequence: true", "hardware.share_gpu=true": "remove hardware.share_gpu"}
+    assert "copy needs rows that are split over the tensor ranks of one node" in said, said
+    assert remedy.get(option, "use fewer tensor ranks") in said, said
+
+
+def test_a_rank_that_stops_between_copies_ends_the_job(tmp_path):
+    """Its peers' devices wait for its flags, and no host waits for a device that never answers."""
+    options = ("parallel.tensor=2", "parallel.sequence=true", "parallel.collectives=copy", "train.timeout_s=20")
+    said = complaints(tmp_path, *options, VIRTUAL_FAULT="stops@1500@1")
+    assert any(re.search("rank 1", each) for each in said), said
+
+
 def test_a_reserve_that_libraries_exceed_is_named_with_what_they_hold(tmp_path):
     config = write_config(tmp_path, "llama")
     ended = virtual_runs.trained(config, "llama", "hardware.reserve_gib=0.5", arguments=("-v",))

@@ -49,6 +49,22 @@ def test_chunks_of_rows_do_not_change_a_bit(tmp_path, sequence):
     assert len(bits[0]) > 2 and bits.count(bits[0]) == len(bits)
 
 
+@pytest.mark.every_case
+@pytest.mark.parametrize("precision", virtual_runs.BOUNDS)
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_copies_have_the_bits_of_sums_in_rank_order_in_every_order(tmp_path, ranks, precision):
+    """NCCL's sums here are in rank order, in fp32, rounded once, as CPUs make them."""
+    config = write_config(tmp_path, "gpt", model=virtual_runs.SMALL["gpt"].replace("heads: 4", "heads: 8"))
+    shape = (f"parallel.tensor={ranks}", "parallel.sequence=true", f"train.precision={precision}")
+    wanted = trained(config, "gpt", *shape, "parallel.collectives=nccl")
+    assert virtual_runs.differences(wanted.steps, on_cpu(config, "gpt", *shape).steps, precision) == []
+    for order in virtual_runs.ORDERS:
+        for overlap in ("off", "2") if ranks < 8 else ("auto",):
+            copies = (*shape, "parallel.collectives=copy", f"parallel.overlap={overlap}")
+            ended = trained(config, "gpt", *copies, arguments=("-v",), VIRTUAL_ORDER=order)
+            assert ended.bits == wanted.bits and "by copies into the memory" in ended.stderr, (order, overlap)
+
+
 def saving(folder):
     return "train.steps=4", f"checkpoint.dir={folder}", "checkpoint.every=2"
 
@@ -105,7 +121,7 @@ def test_collectives_work_in_registered_memory_if_every_rank_has_it(tmp_path):
     config, said = write_config(tmp_path, "llama"), {}
     fault = {"NCCL_NVLS_ENABLE": "1", "VIRTUAL_FAULT": "memalloc@1@1"}  # rank 1 gets no such memory
     for name, environment in {"fault": fault, "on": {"NCCL_NVLS_ENABLE": "1"}, "off": {}}.items():
-        ended = trained(config, "llama", *WIDE, arguments=("-v",), **environment)
+        ended = trained(config, "llama", *WIDE, "parallel.collectives=nccl", arguments=("-v",), **environment)
         found = re.findall(r"chosen: collectives over tensor ranks work in memory that is (.*)", ended.stderr)
         said[name] = (found, ended.bits)
     assert [said[name][0] for name in said] == [["not registered with NCCL"], ["registered with NCCL"], []]
@@ -141,9 +157,19 @@ def test_products_beside_collectives_count_on_the_other_multiprocessors(tmp_path
     config, counts = write_config(tmp_path, "llama"), {}
     for overlap in ("on", "off"):
         chosen = f"hardware.products={tmp_path}/{overlap}/products.json"
-        trained(config, "llama", *WIDE, f"parallel.overlap={overlap}", chosen, VIRTUAL_RACES="0")
+        collectives = "parallel.collectives=nccl"
+        trained(config, "llama", *WIDE, collectives, f"parallel.overlap={overlap}", chosen, VIRTUAL_RACES="0")
         counts[overlap] = {product["product"][-1] for product in kept_products(tmp_path / overlap)}
     assert counts == {"on": {0, 132 - 24}, "off": {0}}  # 24: COMPUTE_CTAS
+
+
+def test_products_beside_copies_count_on_all_multiprocessors(tmp_path):
+    config = write_config(tmp_path, "llama")
+    trained(config, "llama", *WIDE, "parallel.overlap=on", VIRTUAL_RACES="0")
+    assert {product["product"][-1] for product in kept_products(tmp_path)} == {0}
+
+
+NCCL = ("parallel.collectives=nccl",)
 
 
 def test_a_collective_that_has_ended_leaves_all_multiprocessors_to_products(tmp_path):
@@ -151,7 +177,7 @@ def test_a_collective_that_has_ended_leaves_all_multiprocessors_to_products(tmp_
     one, though the calls are the same."""
     config, beside = write_config(tmp_path, "llama"), {}
     for rate in (512, 1536):
-        options = (f"hardware.tensor_gb_s={rate}", f"hardware.products={tmp_path}/{rate}/products.json")
+        options = (*NCCL, f"hardware.tensor_gb_s={rate}", f"hardware.products={tmp_path}/{rate}/products.json")
         trained(config, "llama", *WIDE, "parallel.sequence=true", "parallel.overlap=on", *options, VIRTUAL_RACES="0")
         beside[rate] = sum(product["product"][-1] > 0 for product in kept_products(tmp_path / str(rate)))
     assert 0 < beside[1536] < 0.8 * beside[512]

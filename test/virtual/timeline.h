@@ -25,7 +25,7 @@ enum {
 };
 constexpr double NEVER = INFINITY;
 
-enum StepKind { STEP_WORK, STEP_RECORD, STEP_WAIT, STEP_MEET };
+enum StepKind { STEP_WORK, STEP_RECORD, STEP_WAIT, STEP_MEET, STEP_RAISE, STEP_AWAIT };
 
 struct Step {
     StepKind kind;
@@ -34,6 +34,17 @@ struct Step {
     Sharing sharing;
     int blocks; // multiprocessors that it asks for
     Encounter encounter;
+    int flag;
+    uint32_t value;
+};
+
+// The latest values of a flag, and when each is seen.
+struct FlagTimes {
+    uint32_t count;
+    struct {
+        uint32_t value;
+        double time;
+    } latest[32];
 };
 
 // Blocks of a kernel that started together.
@@ -128,6 +139,7 @@ struct Timeline {
     Meeting meetings[MEETINGS];
     Flow flows[FLOWS];
     Letter mail[PROCESSES][PROCESSES][MAIL]; // from..to
+    FlagTimes flags[FLAGS];
     Mark marks[PROCESSES][MARKS];
     Line lines[PROCESSES][CONTEXTS];
 };

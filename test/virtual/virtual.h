@@ -8,6 +8,7 @@
 //   lt.cc        matrix products (cuBLASLt)        sdpa.cc   attention (cuDNN)
 //   clock.cc     virtual time in dry runs          traffic.cc  what a kernel reads and writes, for it
 //   fibers.cc    a second opinion about races, by ThreadSanitizer
+//   flags.cc     words by which streams of two processes order each other
 //   nccl.cc      messages and collectives (NCCL)   messages.c, host.cc   clocks on the host's messages (MPI)
 //
 // A context is whoever executes in order: a process's host thread, or a stream. Each has a vector clock. What one
@@ -54,6 +55,7 @@ struct Options {
     int64_t taken;             // bytes of the GPU that other programs hold
     bool peers;                // VIRTUAL_PEERS: the GPUs of a node reach each other's memory
     bool late;                 // VIRTUAL_PAGEABLE=late: large uploads read ordinary memory when they are executed
+    bool memory_operations;    // VIRTUAL_MEMOPS: streams can wait for a value in memory
     bool mig;                  // VIRTUAL_MIG: they are instances of one GPU
 };
 const Options &options();
@@ -121,6 +123,14 @@ struct AlgorithmRan {
     int process;
 };
 
+// A word by which a stream tells a stream of another process how far it has come: who wrote it last.
+struct Flag {
+    int owner; // one more than the process; 0: unused
+    uint64_t offset;
+    SharedClock clock;
+};
+enum { FLAGS = 1024 };
+
 struct Job {
     uint32_t magic;
     pthread_mutex_t lock;
@@ -133,6 +143,7 @@ struct Job {
     Post posts[POSTS];
     AlgorithmRan algorithms[4096];
     SharedClock clocks[POSTS];
+    Flag flags[FLAGS];
     SharedClock mail[PROCESSES][PROCESSES]; // the host's clock at its latest message from..to
 };
 
@@ -270,6 +281,10 @@ std::unique_lock<std::mutex> device_lock();
 cudaError_t sticky();
 
 enum { MULTIPROCESSORS = 132 };
+
+// --- flags.cc
+void copy_flag(void *to, const void *from, cudaStream_t stream); // to another process's memory
+bool raises_flags(cudaStream_t stream);                          // it has written a flag
 
 // --- fibers.cc: ThreadSanitizer's opinion, in programs that are linked with it; elsewhere nothing
 bool tsan_judges();

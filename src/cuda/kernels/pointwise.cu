@@ -101,6 +101,58 @@ void cuda_accumulate(Backend *backend, float *to, const float *from, int64_t cou
     pointwise_map_<Sum, float, float, float>(backend, to, to, from, count);
 }
 
+// --- blocks of several ranks
+
+namespace {
+
+enum { BLOCKS_AHEAD = 4 }; // loads of 16 bytes a thread in flight
+
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS)
+    sum_blocks_kernel(T *out, const T *own, const T *others, int ranks, int rank, int64_t stride, int64_t count) {
+    int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * W;
+    if (at + W > count) return;
+    Floats<W> sum = {};
+    for (int first = 0; first < ranks; first += BLOCKS_AHEAD) {
+        Piece<T, W> piece[BLOCKS_AHEAD];
+#pragma unroll
+        for (int i = 0; i < BLOCKS_AHEAD; i++) {
+            int q = first + i;
+            if (q < ranks) piece[i] = piece_load<W>((q == rank ? own : others + q * stride) + at);
+        }
+#pragma unroll
+        for (int i = 0; i < BLOCKS_AHEAD; i++) {
+            if (first + i >= ranks) continue;
+            Floats<W> x = piece_floats(piece[i]);
+#pragma unroll
+            for (int k = 0; k < W; k++) sum.v[k] = first + i == 0 ? x.v[k] : sum.v[k] + x.v[k];
+        }
+    }
+    store_floats<T, W>(out + at, sum);
+}
+
+template <typename T, int W>
+void sum_blocks_launch_(CudaBackend *cuda, T *out, const T *own, const T *others, int ranks, int rank, int64_t stride,
+                        int64_t count) {
+    CUDA_LAUNCH(cuda, launch_blocks(count, THREADS * W), THREADS, 0, (sum_blocks_kernel<T, W>), out, own, others, ranks,
+                rank, stride, count);
+}
+
+template <typename T>
+void sum_blocks_(CudaBackend *cuda, T *out, const T *own, const T *others, int ranks, int rank, int64_t count) {
+    int64_t whole = aligned_16(out, own, others) && count % PACK<T> == 0 ? count : 0;
+    sum_blocks_launch_<T, PACK<T>>(cuda, out, own, others, ranks, rank, count, whole);
+    sum_blocks_launch_<T, 1>(cuda, out + whole, own + whole, others + whole, ranks, rank, count, count - whole);
+}
+
+} // namespace
+
+void cuda_sum_blocks(Backend *backend, void *out, const void *own, const void *others, int ranks, int rank,
+                     int64_t count) {
+    CudaBackend *cuda = cuda_self(backend);
+    FOR_ELEMENT(backend, (sum_blocks_<T>(cuda, (T *)out, (const T *)own, (const T *)others, ranks, rank, count)));
+}
+
 void cuda_gelu_forward(Backend *backend, void *out, const void *x, int64_t count) {
     FOR_ELEMENT(backend, (pointwise_map_<Gelu, T, T, T>(backend, (T *)out, (const T *)x, nullptr, count)));
 }

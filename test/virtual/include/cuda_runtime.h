@@ -26,7 +26,8 @@
     X(cudaErrorNotReady, 600, "device not ready")                                                                      \
     X(cudaErrorHostMemoryAlreadyRegistered, 712, "part or all of the requested memory range is already mapped")        \
     X(cudaErrorHostMemoryNotRegistered, 713, "pointer does not correspond to a registered memory region")              \
-    X(cudaErrorLaunchFailure, 719, "unspecified launch failure")
+    X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                                       \
+    X(cudaErrorNotSupported, 801, "operation not supported")
 #define VIRTUAL_ENUMERATOR(name, number, text) name = number,
 
 typedef enum cudaError_t { VIRTUAL_ERRORS(VIRTUAL_ENUMERATOR) } cudaError_t;
@@ -40,7 +41,7 @@ typedef enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16BF = 14 }
 typedef enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 } cudaFuncAttribute;
 enum {
     cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2, cudaHostRegisterPortable = 1,
-    cudaIpcMemLazyEnablePeerAccess = 1
+    cudaIpcMemLazyEnablePeerAccess = 1, cudaEnableDefault = 0
 };
 // clang-format on
 
@@ -109,6 +110,10 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *memory);
 cudaError_t cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
 cudaError_t cudaIpcCloseMemHandle(void *memory);
+
+// Gives cuStreamWriteValue32 and cuStreamWaitValue32 of the driver's interface.
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
+                                             unsigned long long flags, void *status);
 
 // The runtime's own header gives these two as templates, and src/cuda passes pointers of other types.
 cudaError_t virtual_malloc(void **memory, size_t bytes);

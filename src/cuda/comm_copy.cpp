@@ -1,0 +1,302 @@
+// Gathers and sums over the tensor ranks of a node by copy engines, which leave every multiprocessor to the products
+// beside them. Each rank maps the memory of the others (lending.h) and pushes its rows there. Sums are of what has
+// arrived: one kernel adds the blocks in the order of ranks (cuda_sum_blocks), so the bits are those of CPUs.
+//
+// Two flags for each pair of ranks order the devices, with the number of the collective as their value; no host waits:
+//
+//   ready    "what was in my memory has been read: write there"      arrived   "my rows are in your memory"
+//
+//     compute, rank 0  | product | record ordered ------------------------------ wait pushed, arrived | sum or product
+//     stream, rank 0             +-> ready to 1 | wait ready of 1 | copy | arrived to 1, record pushed
+//     stream, rank 1             +-> ready to 0 | wait ready of 0 | copy | arrived to 0, record pushed
+//
+// A stream waits by cuStreamWaitValue32 on flags in its own device's memory. That is a cyclic comparison,
+// (int32_t)(flag - number) >= 0 (cuda.h, CU_STREAM_WAIT_VALUE_GEQ), so numbers may wrap around. A flag is a copy of 4
+// bytes from a word that cuStreamWriteValue32 has set: it follows the rows in the stream, through the same engine
+// (NCCL's ce_coll.cc does the same). Every rank starts its collectives in one order, so each waits only for work that
+// its peers have queued already, or will queue without it.
+//
+// The copy of a rank's own rows comes last, because CUDA may make copies inside a GPU by a kernel, which waits for
+// multiprocessors.
+#include "base/alloc.h"
+#include "comm/lending.h"
+#include "comm_cuda.h"
+#include "internal.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+typedef int (*MemoryOperation)(cudaStream_t stream, unsigned long long address, uint32_t value, unsigned flags);
+
+enum { PUSHED = 16 };                     // more collectives than are under way at a time
+enum { NUMBER = 0, BY_COPIES = 2 };       // an entry of CommRequest.detail; the value of COMM_ON_HOST's
+static const uint32_t BEFORE = 0u - 100u; // the number before the first: every run wraps around
+
+typedef struct Copies {
+    Comm base;
+    Comm *nccl, *host;
+    CudaBackend *cuda;
+    bool demanded;
+    cudaStream_t stream;
+    cudaEvent_t ordered, pushed[PUSHED];
+    MemoryOperation write, wait;
+    CommMemory memory;
+    char **mapped; // [size] memory of each rank, as it is mapped here; NULL: nothing is mapped
+    uint32_t number;
+    struct {
+        void *out;
+        const char *own, *others;
+        int64_t count; // 0: a gather
+    } sums[PUSHED];
+} Copies;
+
+static Copies *copies_of_(Comm *comm) {
+    return (Copies *)comm->self;
+}
+
+static int copy_fail_(const Copies *self, int status, Error *err) {
+    return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: copies to the other ranks failed: %s%s",
+                     self->base.name, self->base.rank, self->base.size, cudaGetErrorString((cudaError_t)status),
+                     cuda_remedy());
+}
+
+// --- flags, in each rank's memory: `ready` of every rank, then `arrived` of every rank, then the word
+
+static uint32_t *flag_(const Copies *self, int at_rank, bool arrived, int of_rank) {
+    char *flags = self->mapped[at_rank] + ((char *)self->memory.flags - (char *)self->memory.memory);
+    return (uint32_t *)flags + (arrived ? self->base.size : 0) + of_rank;
+}
+
+static int raise_(const Copies *self, int peer, bool arrived) {
+    const uint32_t *word = flag_(self, self->base.rank, true, self->base.size);
+    return cudaMemcpyAsync(flag_(self, peer, arrived, self->base.rank), word, sizeof *word, cudaMemcpyDeviceToDevice,
+                           self->stream);
+}
+
+static int await_flag_(const Copies *self, cudaStream_t stream, int peer, bool arrived, uint32_t number) {
+    return self->wait(stream, (unsigned long long)flag_(self, self->base.rank, arrived, peer), number, 0);
+}
+
+// --- collectives
+
+static bool inside_(const Copies *self, const void *data, int64_t bytes, const void *memory, int64_t size) {
+    const char *at = (const char *)data, *from = (const char *)memory;
+    return self->mapped != NULL && at >= from && at + bytes <= from + size;
+}
+
+static char *at_peer_(const Copies *self, int peer, const void *here) {
+    return self->mapped[peer] + ((const char *)here - (const char *)self->memory.memory);
+}
+
+// Orders the collective after what was queued on compute, and tells the peers that they may write.
+static int copy_begin_(Copies *self) {
+    uint32_t *word = flag_(self, self->base.rank, true, self->base.size);
+    int status = cudaEventRecord(self->ordered, cuda_compute(self->cuda));
+    if (status == cudaSuccess) status = cudaStreamWaitEvent(self->stream, self->ordered, 0);
+    if (status == cudaSuccess) status = self->write(self->stream, (unsigned long long)word, ++self->number, 0);
+    for (int i = 1; i < self->base.size && status == cudaSuccess; i++)
+        status = raise_(self, (self->base.rank + self->base.size - i) % self->base.size, false);
+    return status;
+}
+
+// Copies this rank's rows to where the peer has this rank's; each rank has another peer at a time.
+static int push_(Copies *self, int peer, char *to, const void *from, int64_t bytes) {
+    int status = await_flag_(self, self->stream, peer, false, self->number);
+    if (status == cudaSuccess)
+        status = cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, self->stream);
+    return status == cudaSuccess ? raise_(self, peer, true) : status;
+}
+
+static int copy_end_(Copies *self, int status, CommRequest *request, Error *err) {
+    if (status == cudaSuccess) status = cudaEventRecord(self->pushed[self->number % PUSHED], self->stream);
+    memset(request, 0, sizeof *request);
+    if (status != cudaSuccess) return copy_fail_(self, status, err);
+    request->detail[NUMBER] = self->number;
+    request->detail[COMM_ON_HOST] = BY_COPIES;
+    request->active = true;
+    return 0;
+}
+
+static int copy_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
+                            Error *err) {
+    Copies *self = copies_of_(comm);
+    const int64_t bytes = count * comm_type_bytes(type);
+    if (!inside_(self, out, bytes * comm->size, self->memory.memory, self->memory.bytes))
+        return self->nccl->all_gather(self->nccl, out, in, count, type, request, err);
+    char *mine = (char *)out + comm->rank * bytes;
+    int status = copy_begin_(self);
+    for (int i = 1; i < comm->size && status == cudaSuccess; i++) {
+        int peer = (comm->rank + i) % comm->size;
+        status = push_(self, peer, at_peer_(self, peer, mine), in, bytes);
+    }
+    if (status == cudaSuccess && mine != in)
+        status = cudaMemcpyAsync(mine, in, (size_t)bytes, cudaMemcpyDeviceToDevice, self->stream);
+    self->sums[self->number % PUSHED].count = 0;
+    return copy_end_(self, status, request, err);
+}
+
+static int copy_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
+                                CommRequest *request, Error *err) {
+    Copies *self = copies_of_(comm);
+    const int64_t bytes = count * comm_type_bytes(type);
+    if (!inside_(self, in, bytes * comm->size, self->memory.partial, self->memory.part))
+        return self->nccl->reduce_scatter(self->nccl, out, in, count, type, request, err);
+    const char *blocks = (const char *)in;
+    char *received = (char *)self->memory.received + (blocks - (const char *)self->memory.partial);
+    int status = copy_begin_(self);
+    for (int i = 1; i < comm->size && status == cudaSuccess; i++) {
+        int peer = (comm->rank + i) % comm->size;
+        status = push_(self, peer, at_peer_(self, peer, received + comm->rank * bytes), blocks + peer * bytes, bytes);
+    }
+    self->sums[self->number % PUSHED] = {out, blocks + comm->rank * bytes, received, count};
+    return copy_end_(self, status, request, err);
+}
+
+// Makes compute wait for the rows of all ranks, and queues the sum. The host waits for nothing.
+static int copy_test_(Comm *comm, CommRequest *request, Error *err) {
+    Copies *self = copies_of_(comm);
+    if (!request->active || request->detail[COMM_ON_HOST] != BY_COPIES)
+        return self->nccl->test(self->nccl, request, err);
+    const uint32_t number = (uint32_t)request->detail[NUMBER];
+    cudaStream_t compute = cuda_compute(self->cuda);
+    int status = cudaStreamWaitEvent(compute, self->pushed[number % PUSHED], 0);
+    for (int peer = 0; peer < comm->size && status == cudaSuccess; peer++)
+        if (peer != comm->rank) status = await_flag_(self, compute, peer, true, number);
+    const auto &sum = self->sums[number % PUSHED];
+    request->active = false;
+    if (status != cudaSuccess) return copy_fail_(self, status, err);
+    if (sum.count > 0)
+        cuda_sum_blocks(&self->cuda->backend, sum.out, sum.own, sum.others, comm->size, comm->rank, sum.count);
+    return 1;
+}
+
+static int copy_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
+    Comm *nccl = copies_of_(comm)->nccl;
+    return nccl->all_reduce(nccl, data, count, type, request, err);
+}
+
+// --- mapping
+
+// Sums over the ranks, which also lets none go on before all have come.
+static int agree_(const Copies *self, double *value, Error *err) {
+    CommRequest request = {};
+    if (self->host->all_reduce(self->host, value, 1, COMM_DOUBLE, &request, err) != 0) return -1;
+    return comm_wait(self->host, &request, err);
+}
+
+static int unmap_(Copies *self, Error *err) {
+    Backend *backend = &self->cuda->backend;
+    double all = 0;
+    if (self->mapped == NULL) return 0;
+    for (int peer = 0; peer < self->base.size; peer++)
+        if (peer != self->base.rank) cuda_give_back(backend, self->mapped[peer], self->memory.bytes);
+    free(self->mapped);
+    self->mapped = NULL;
+    if (self->cuda->failed_at != NULL || agree_(self, &all, err) != 0) return -1;
+    cuda_take_back(self->cuda, self->memory.memory);
+    return 0;
+}
+
+// Maps the memory of every rank into every other, one pair at a time.
+static int map_all_(Copies *self, Error *err) {
+    Backend *backend = &self->cuda->backend;
+    const CommMemory *m = &self->memory;
+    for (int lender = 0; lender < self->base.size; lender++)
+        for (int peer = 0; peer < self->base.size; peer++) {
+            char why[256] = "";
+            void *there = NULL;
+            bool lent, lends = lender == self->base.rank;
+            if (lender == peer || (!lends && peer != self->base.rank)) continue;
+            int status = lends ? lending_lend(backend, m->memory, m->bytes, self->host, peer, &lent, err)
+                               : lending_borrow(backend, m->bytes, self->host, lender, &there, why, err);
+            if (status != 0) return -1;
+            if (!lends) self->mapped[lender] = (char *)there;
+            if (why[0] != '\0') snprintf(self->base.why, sizeof self->base.why, "rank %d: %.140s", lender, why);
+        }
+    return 0;
+}
+
+// Finds the driver's functions and tries them, on a flag that no other rank uses.
+static int try_flags_(Copies *self) {
+    const char *names[] = {"cuStreamWriteValue32", "cuStreamWaitValue32"};
+    void *found[2] = {};
+    int status = cudaSuccess;
+    for (int i = 0; i < 2 && status == cudaSuccess; i++)
+#if CUDART_VERSION >= 12050
+        status = cudaGetDriverEntryPointByVersion(names[i], &found[i], 12000, cudaEnableDefault, NULL);
+#else
+        status = cudaGetDriverEntryPoint(names[i], &found[i], cudaEnableDefault);
+#endif
+    if (status != cudaSuccess || found[0] == NULL || found[1] == NULL) return cudaErrorNotSupported;
+    self->write = (MemoryOperation)found[0], self->wait = (MemoryOperation)found[1];
+    uint32_t *own = flag_(self, self->base.rank, false, self->base.rank);
+    status = self->write(self->stream, (unsigned long long)own, BEFORE, 0);
+    if (status == cudaSuccess) status = await_flag_(self, self->stream, self->base.rank, false, BEFORE);
+    return status == cudaSuccess ? (int)cudaStreamSynchronize(self->stream) : status;
+}
+
+static int copy_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
+    Copies *self = copies_of_(comm);
+    uint32_t before[COMM_FLAGS];
+    double missing = 0;
+    if (memory == NULL) return unmap_(self, err);
+    for (uint32_t &flag : before) flag = BEFORE;
+    self->memory = *memory, self->number = BEFORE;
+    self->cuda->backend.upload(&self->cuda->backend, memory->flags, before, sizeof before);
+    self->mapped = (char **)xcalloc((size_t)comm->size, sizeof *self->mapped);
+    self->mapped[comm->rank] = (char *)memory->memory;
+    int status = try_flags_(self);
+    if (status != cudaSuccess) cudaGetLastError();
+    if (map_all_(self, err) != 0) return -1;
+    if (status != cudaSuccess)
+        snprintf(comm->why, sizeof comm->why, "the driver has no memory operations of streams: %.60s",
+                 cudaGetErrorString((cudaError_t)status));
+    if (comm->why[0] != '\0') missing = 1;
+    if (agree_(self, &missing, err) != 0) return -1;
+    if (missing == 0) return 1;
+    if (comm->why[0] == '\0') snprintf(comm->why, sizeof comm->why, "another tensor rank cannot map a peer's memory");
+    if (unmap_(self, err) != 0) return -1;
+    if (!self->demanded) return 0;
+    return error_set(err, EXIT_FAILED,
+                     "%s group, rank %d of %d: parallel.collectives copy is impossible here (%s); use auto or nccl",
+                     comm->name, comm->rank, comm->size, comm->why);
+}
+
+// --- life
+
+static void copy_destroy_(Comm *comm) {
+    Copies *self = copies_of_(comm);
+    cudaSetDevice(self->cuda->device);
+    for (cudaEvent_t event : self->pushed)
+        if (event != NULL) cudaEventDestroy(event);
+    if (self->ordered != NULL) cudaEventDestroy(self->ordered);
+    if (self->stream != NULL) cudaStreamDestroy(self->stream);
+    self->nccl->destroy(self->nccl);
+    free(self->mapped);
+    free(self);
+}
+
+Comm *comm_copy_create(Backend *backend, Comm *host, bool demanded, Error *err) {
+    Comm *nccl = comm_nccl_create(backend, host, COMM_USE_COMPUTE, true, err);
+    if (nccl == NULL) return NULL;
+    Copies *self = (Copies *)xcalloc(1, sizeof *self);
+    Comm *base = &self->base;
+    snprintf(base->name, sizeof base->name, "%s", nccl->name);
+    base->rank = nccl->rank, base->size = nccl->size, base->self = self;
+    base->all_reduce = copy_all_reduce_, base->all_gather = copy_all_gather_,
+    base->reduce_scatter = copy_reduce_scatter_;
+    base->use_memory = copy_use_memory_, base->test = copy_test_, base->destroy = copy_destroy_;
+    self->nccl = nccl, self->host = host, self->cuda = cuda_self(backend), self->demanded = demanded;
+    self->cuda->registers = false; // memory that other processes map is cudaMalloc's
+    int least = 0, most = 0;
+    cudaError_t status = cudaDeviceGetStreamPriorityRange(&least, &most);
+    if (status == cudaSuccess) status = cudaStreamCreateWithPriority(&self->stream, cudaStreamNonBlocking, most);
+    if (status == cudaSuccess) status = cudaEventCreateWithFlags(&self->ordered, cudaEventDisableTiming);
+    for (int i = 0; i < PUSHED && status == cudaSuccess; i++)
+        status = cudaEventCreateWithFlags(&self->pushed[i], cudaEventDisableTiming);
+    if (status == cudaSuccess) return base;
+    copy_fail_(self, status, err);
+    copy_destroy_(base);
+    return NULL;
+}
