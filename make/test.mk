@@ -21,7 +21,7 @@ MODEL_OBJ := $(TRAINERS:%=$(B)/%.test.o)
 
 # The kernels of src/cuda/kernels, run on the CPU by test/emulate, with or without nvcc. The tests of the CPU's
 # operations are compiled once more for them. ThreadSanitizer cannot follow the emulator's fibers.
-OPERATIONS   := norm pointwise embedding cross_entropy adamw
+OPERATIONS   := norm pointwise embedding cross_entropy adamw quantize
 EMULATED_OBJ := $(patsubst src/cuda/kernels/%.cu,$(B)/emulate/%.o,$(wildcard src/cuda/kernels/*.cu)) \
                 $(B)/emulate/emulate.o $(B)/emulate/backend_emulated.o
 EMULATED_ALL := $(OPERATIONS:%=test_cuda_%) test_cuda_kernels test_emulator

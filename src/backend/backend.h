@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "memory.h"
+#include "factor.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,7 +32,7 @@ typedef struct Event Event;
 // Compute; bundles that are evicted and loaded; messages to other ranks, which must not wait for bundles.
 typedef enum Stream { STREAM_COMPUTE, STREAM_EVICT, STREAM_MESSAGES, STREAM_COUNT } Stream;
 
-enum { PRODUCT_NUMBERS = 22 };
+enum { PRODUCT_NUMBERS = 24 };
 
 typedef enum Epilogue { EPILOGUE_NONE, EPILOGUE_GELU } Epilogue;
 

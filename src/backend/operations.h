@@ -15,16 +15,22 @@
 OPERATION(void, from_float, void *to, const float *from, int64_t count);
 OPERATION(void, to_float, float *to, const void *from, int64_t count);
 
-// --- matrix products. y (rows, out), x (rows, in), w (out, in), bias (out) or NULL.
+// --- matrix products. y (rows, out), x (rows, in), w (out, in), bias (out) or NULL. Both operands are plain or both
+// are quantized; quantized ones have the product's sum along their rows, so they are those of dyT, xT and wT where
+// noted.
 // y = x wT + bias. With EPILOGUE_GELU `aux` (rows, out) receives that, and y = gelu(aux) (tanh form).
-LIBRARY_OPERATION(void, linear_forward, void *y, void *aux, const void *x, const void *w, const void *bias,
-                  int64_t rows, int64_t in, int64_t out, Epilogue epilogue);
-// dx = dy w. With EPILOGUE_GELU dx is multiplied by gelu'(aux), aux (rows, in).
-LIBRARY_OPERATION(void, linear_backward_input, void *dx, const void *aux, const void *dy, const void *w, int64_t rows,
+LIBRARY_OPERATION(void, linear_forward, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
                   int64_t in, int64_t out, Epilogue epilogue);
-// dw += dyT x, dbias += column sums of dy (NULL: no bias).
-LIBRARY_OPERATION(void, linear_backward_weight, float *dw, float *dbias, const void *dy, const void *x, int64_t rows,
-                  int64_t in, int64_t out);
+// dx = dy w (quantized: of wT). With EPILOGUE_GELU dx is multiplied by gelu'(aux), aux (rows, in).
+LIBRARY_OPERATION(void, linear_backward_input, void *dx, const void *aux, Factor dy, Factor w, int64_t rows, int64_t in,
+                  int64_t out, Epilogue epilogue);
+// dw += dyT x (quantized: of dyT and xT), dbias += column sums of dy, of its source (NULL: no bias).
+LIBRARY_OPERATION(void, linear_backward_weight, float *dw, float *dbias, Factor dy, Factor x, int64_t rows, int64_t in,
+                  int64_t out);
+// Quantizes x (rows, cols), bf16, or its transpose, to an operand of a kind: numbers of eight bits, row-major, and
+// scales (factor.h). If a value is not finite, the scale that it shares becomes NaN, and so does all that reads it.
+OPERATION(void, quantize, void *numbers, void *scales, const void *x, int64_t rows, int64_t cols, int kind,
+          bool transposed);
 
 // --- norms over the last dimension. Forward: sum = x + delta and out = norm(sum) * w (+ b); with delta NULL nothing is
 // added and sum is not written (it may be NULL). Statistics are not kept: the backward recomputes them from its input.

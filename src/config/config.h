@@ -37,6 +37,7 @@ typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule
 typedef enum Objective { OBJECTIVE_NEXT, OBJECTIVE_MASKED } Objective;
 typedef enum DecayShape { DECAY_LINEAR, DECAY_COSINE, DECAY_SQRT, DECAY_1_SQRT } DecayShape;
 typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
+typedef enum Fp8 { FP8_OFF, FP8_TENSOR, FP8_BLOCK, FP8_MX } Fp8;
 typedef enum ChangedMode { CHANGED_REFUSE, CHANGED_ACCEPT } ChangedMode;
 typedef enum ChecksumMode { CHECKSUM_OFF, CHECKSUM_ON } ChecksumMode;
 typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
@@ -141,6 +142,7 @@ typedef struct TrainConfig {
     double init_std, z_loss;
     double weight_decay, beta1, beta2, eps, grad_clip;
     int precision; // Precision
+    int fp8;       // Fp8: the layers' products
     int64_t max_restarts;
     double peer_timeout_s, timeout_s; // timeouts for a silent rank and for a job without progress; 0: none
     int64_t skip_bad_steps;           // number allowed in a run

@@ -1,5 +1,6 @@
 // Checks that the keys fit each other. Every error names a value that would work.
 #include "config_schema.h"
+#include "gpus.h"
 #include "base/units.h"
 #include "gpus.h"
 
@@ -453,6 +454,37 @@ static int check_schedule_(const Config *config, Error *err) {
                         (long long)schedule->slots, p, smallest);
 }
 
+// Checks that every dimension of the layers' products on one rank has whole groups: 16 bytes of numbers, as cuBLASLt
+// demands of FP8, or 32 numbers, which share a scale of mx.
+static int check_fp8_(const Config *config, Error *err) {
+    const ModelConfig *m = &config->model;
+    int64_t t = config->parallel.tensor, group = config->train.fp8 == FP8_MX ? 32 : 16;
+    const struct {
+        int64_t count;
+        const char *key, *what;
+    } dimensions[] = {{m->hidden, "model.hidden", "hidden"},
+                      {m->heads / t * m->head_dim, "parallel.tensor", "heads * head_dim / tensor"},
+                      {m->kv_heads / t * m->head_dim * 2, "parallel.tensor", "2 * kv_heads * head_dim / tensor"},
+                      {m->ffn / t, "parallel.tensor", "ffn / tensor"},
+                      {config->schedule.micro_batch * m->seq_len / config_slices(config), "schedule.micro_batch",
+                       "micro_batch * seq_len / slices"}};
+    if (config->train.fp8 == FP8_OFF) return 0;
+    if (config->train.precision != PRECISION_BF16)
+        return config_error(config, "train.fp8", err, "needs train.precision bf16, not fp32; use bf16, or fp8 off");
+    for (int i = 0; i < 5; i++)
+        if (dimensions[i].count % group != 0)
+            return config_error(config, dimensions[i].key, err,
+                                "train.fp8 %s needs %s to be a multiple of %lld, not %lld; use %s, or fp8 off",
+                                config_word("train.fp8", config->train.fp8), dimensions[i].what, (long long)group,
+                                (long long)dimensions[i].count,
+                                i == 0   ? "another hidden"
+                                : i == 4 ? "a micro_batch with such a product"
+                                         : "fewer tensor ranks");
+    const char *why = gpu_without_fp8(config->train.fp8, gpu_capability(config->hardware.gpu));
+    bool planned = config->hardware.gpu > 0 && config->hardware.device != DEVICE_CPU;
+    return planned && why != NULL ? config_error(config, "train.fp8", err, "%s", why) : 0;
+}
+
 // Checks the products that the program forms in int64_t; bounds on single keys cannot keep all of them in range.
 static int check_size_(const Config *config, Error *err) {
     const ModelConfig *m = &config->model;
@@ -557,7 +589,7 @@ int config_check(Config *config, Error *err) {
     if (config_check_file_(config, err) != 0 || check_kind_(config, "chunks", err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
     if (check_kind_(config, NULL, err) != 0 || check_sharding_(config, err) != 0) return -1;
-    if (check_slices_(config, err) != 0) return -1;
+    if (check_slices_(config, err) != 0 || check_fp8_(config, err) != 0) return -1;
     if (check_sources_(config, err) != 0 || check_stage_lists_(config, err) != 0) return -1;
     if (check_decay_(config, err) != 0 || check_rates_(config, err) != 0) return -1;
     return check_schedule_(config, err);

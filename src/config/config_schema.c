@@ -37,6 +37,8 @@ static const char *const none_words[] = {"none", NULL};
 static const char *const decay_words[] = {
     [DECAY_LINEAR] = "linear", [DECAY_COSINE] = "cosine", [DECAY_SQRT] = "sqrt", [DECAY_1_SQRT] = "1-sqrt", NULL};
 static const char *const precision_words[] = {[PRECISION_FP32] = "fp32", [PRECISION_BF16] = "bf16", NULL};
+static const char *const fp8_words[] = {
+    [FP8_OFF] = "off", [FP8_TENSOR] = "tensor", [FP8_BLOCK] = "block", [FP8_MX] = "mx", NULL};
 static const char *const changed_words[] = {[CHANGED_REFUSE] = "refuse", [CHANGED_ACCEPT] = "accept", NULL};
 static const char *const checksum_words[] = {[CHECKSUM_OFF] = "off", [CHECKSUM_ON] = "on", NULL};
 static const char *const switch_words[] = {"off", "on", NULL};
@@ -214,6 +216,8 @@ const ConfigKey config_keys[] = {
     NUMBER(train, eps, "1.0e-8", 0, 1, "AdamW: added to the denominator", .flags = KEY_ABOVE_MIN),
     NUMBER(train, grad_clip, "1.0", 0, 1e12, "largest norm of the gradient; 0: no clipping"),
     WORD(train, precision, "fp32", precision_words, "bf16: matrix products and activations; weights keep fp32 masters"),
+    WORD(train, fp8, "off", fp8_words,
+         "with bf16: layers' products in 8 bits, a scale per tensor, per 128 (Hopper) or per 32 numbers (Blackwell)"),
     INT(train, max_restarts, "0", 0, 1000000,
         "restarts from the newest checkpoint after a rank dies or falls silent; 0: none"),
     NUMBER(train, peer_timeout_s, "10", 0, 1e6, "end if a rank is silent for this many seconds; 0: never"),

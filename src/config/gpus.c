@@ -97,6 +97,15 @@ int gpu_capability(int word) {
     return family == 'H' ? 90 : family == 'B' ? 100 : 80;
 }
 
+// cuBLASLt has scales per 128 numbers for compute capability 9.0 and scales per 32 from 10.0 on (its documentation, "1D
+// and 2D Block Scaling").
+const char *gpu_without_fp8(int fp8, int capability) {
+    if (fp8 != FP8_OFF && capability < 90) return "needs Hopper or Blackwell GPUs (H100 and newer); use off";
+    if (fp8 == FP8_MX && capability < 100) return "mx needs Blackwell GPUs (B200 and newer); use block or tensor";
+    if (fp8 == FP8_BLOCK && capability >= 100) return "block needs Hopper GPUs (H100, H200); use mx or tensor";
+    return NULL;
+}
+
 const Gpu *gpu_by_name(const char *device) {
     for (int i = 0; i < GPUS; i++) {
         const char *at = strstr(device, gpus_[i].name);

@@ -59,6 +59,9 @@ const Gpu *gpu_row(int word);
 // "none".
 int gpu_capability(int word);
 
+// Returns why GPUs of this compute capability cannot compute train.fp8, as a clause with the remedy; NULL if they can.
+const char *gpu_without_fp8(int fp8, int capability);
+
 // Returns the row of a device by the name its driver reports ("NVIDIA H100 80GB HBM3"), NULL if it is not known.
 const Gpu *gpu_by_name(const char *device);
 

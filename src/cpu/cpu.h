@@ -165,7 +165,16 @@ typedef struct CpuOperand {
     const void *data;
     int64_t stride;
     bool transposed, bf16;
+    const struct CpuFactor *quantized; // NULL: plain
 } CpuOperand;
+
+// An operand of a product; a quantized one is read as (rows, depth) floats.
+typedef struct CpuFactor {
+    Factor factor;
+    int64_t rows, depth;
+    bool right;
+    float values[256]; // of each number, without its scale
+} CpuFactor;
 
 // Blocks that fit a core's second-level cache; a caller that cuts C into tiles of at most ROWS x COLS packs nothing
 // twice. DEPTH: how much of k is summed in registers before C is updated.

@@ -252,8 +252,27 @@ static inline __attribute__((always_inline)) void pack_width_(float *to, int wid
         pack_as_(to, width, count, depth, from, stride, along, bf16);
 }
 
+// Packs rows of a quantized operand, from a column on where a block of each kind begins.
+static void pack_quantized_(float *to, int width, int64_t count, int64_t depth, CpuOperand from) {
+    enum { BLOCK = 32 }; // divides the columns of every kind of block
+    const CpuFactor *f = from.quantized;
+    const uint8_t *numbers = from.data;
+    int64_t at = numbers - (const uint8_t *)f->factor.data, row = at / f->depth, col = at % f->depth;
+    memset(to, 0, sizeof(float) * (size_t)((count + width - 1) / width * width * depth));
+    for (int64_t w = 0; w < count; w++) {
+        float *lane = to + w / width * width * depth + w % width;
+        for (int64_t k0 = 0; k0 < depth; k0 += BLOCK) {
+            float scale = factor_scale(&f->factor, f->rows, f->depth, row + w, col + k0);
+            int64_t end = k0 + BLOCK < depth ? k0 + BLOCK : depth;
+            for (int64_t k = k0; k < end; k++) lane[k * width] = f->values[numbers[w * from.stride + k]] * scale;
+        }
+    }
+}
+
 void gemm_pack(float *to, int width, int64_t count, int64_t depth, CpuOperand from) {
-    if (from.bf16)
+    if (from.quantized != NULL)
+        pack_quantized_(to, width, count, depth, from);
+    else if (from.bf16)
         pack_width_(to, width, count, depth, from.data, from.stride, from.transposed, true);
     else
         pack_width_(to, width, count, depth, from.data, from.stride, from.transposed, false);
@@ -262,7 +281,8 @@ void gemm_pack(float *to, int width, int64_t count, int64_t depth, CpuOperand fr
 // Returns op(matrix) from (row, col) on.
 static CpuOperand gemm_part_(CpuOperand matrix, int64_t row, int64_t col) {
     int64_t at = matrix.transposed ? col * matrix.stride + row : row * matrix.stride + col;
-    matrix.data = gemm_advance_(matrix.data, at, matrix.bf16);
+    matrix.data =
+        matrix.quantized != NULL ? (const uint8_t *)matrix.data + at : gemm_advance_(matrix.data, at, matrix.bf16);
     return matrix;
 }
 

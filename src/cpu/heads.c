@@ -5,7 +5,7 @@
 static CpuOperand view_(const Head *h, const void *matrix, int64_t width, int64_t position, int64_t column) {
     int64_t at = (position * h->shape->batch + h->sequence) * width + column;
     return (CpuOperand){(const char *)matrix + at * h->backend->element, h->shape->batch * width, false,
-                        cpu_is_bf16(h->backend)};
+                        cpu_is_bf16(h->backend), NULL};
 }
 
 // Column `part` counts heads of head_dim: query heads first, then keys, then values.

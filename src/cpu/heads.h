@@ -58,7 +58,7 @@ static inline CpuOperand transposed(CpuOperand a) {
 }
 
 static inline CpuOperand floats(const float *data, int64_t stride) {
-    return (CpuOperand){data, stride, false, false};
+    return (CpuOperand){data, stride, false, false, NULL};
 }
 
 // Stores rows (count, head_dim) as the rows of what `to` views.

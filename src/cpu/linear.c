@@ -43,10 +43,22 @@ static Tile tile_at_(const Tiles *t, int64_t index, int64_t m, int64_t n) {
     return tile;
 }
 
-static CpuOperand operand_part_(const Backend *backend, const void *data, int64_t stride, int64_t row, int64_t col,
+// Opens an operand whose quantized form is (rows, depth): of a product's two the left or the right one.
+static CpuFactor factor_open_(Factor operand, int64_t rows, int64_t depth, bool right) {
+    CpuFactor f = {.factor = operand, .rows = rows, .depth = depth, .right = right};
+    for (int i = 0; operand.kind != FACTOR_PLAIN && i < 256; i++)
+        f.values[i] = fp8_to_float((uint8_t)i, factor_fraction(operand.kind));
+    return f;
+}
+
+// Returns the part of an operand from (row, col) of the plain matrix on, one of which is 0; a quantized operand begins
+// at that row of its own form.
+static CpuOperand operand_part_(const Backend *backend, const CpuFactor *f, int64_t stride, int64_t row, int64_t col,
                                 bool transposed) {
-    const char *at = (const char *)data + (row * stride + col) * backend->element;
-    return (CpuOperand){at, stride, transposed, cpu_is_bf16(backend)};
+    const char *data = f->factor.data;
+    if (f->factor.kind != FACTOR_PLAIN)
+        return (CpuOperand){data + (row + col) * f->depth, f->depth, f->right, false, f};
+    return (CpuOperand){data + (row * stride + col) * backend->element, stride, transposed, cpu_is_bf16(backend), NULL};
 }
 
 #if defined(HAVE_DNNL)
@@ -65,9 +77,10 @@ void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, i
 #if defined(_OPENMP)
     omp_set_num_threads(1); // of this task: in a region of one thread oneDNN would start some of its own
 #endif
-    if (a.bf16 && cpu->bf16_library && k > 0 && library_product_bf16_(cpu, m, n, k, a, b, accumulate, c, stride))
+    bool plain = a.quantized == NULL && k > 0;
+    if (plain && a.bf16 && cpu->bf16_library && library_product_bf16_(cpu, m, n, k, a, b, accumulate, c, stride))
         return;
-    if (!a.bf16 && k > 0 &&
+    if (plain && !a.bf16 &&
         dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.data, a.stride, b.data,
                    b.stride, accumulate ? 1.0f : 0.0f, c, stride) == dnnl_success)
         return;
@@ -161,9 +174,10 @@ int64_t cpu_linear_workspace(void) {
     return TILE_WORKSPACE;
 }
 
-void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
-                        int64_t rows, int64_t in, int64_t out, Epilogue epilogue) {
+void cpu_linear_forward(Backend *backend, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
+                        int64_t in, int64_t out, Epilogue epilogue) {
     CpuBackend *cpu = cpu_self(backend);
+    const CpuFactor left = factor_open_(x, rows, in, false), right = factor_open_(w, out, in, true);
     Tiles tiles = tiles_of_(rows, out);
     Forward forward = {y, epilogue == EPILOGUE_GELU ? aux : NULL, bias, out};
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
@@ -172,8 +186,8 @@ void cpu_linear_forward(Backend *backend, void *y, void *aux, const void *x, con
         Tile t = tile_at_(&tiles, i, rows, out);
         int64_t stride;
         float *sums = tile_place_(backend, workspace, forward.aux != NULL ? aux : y, out, &t, &stride);
-        cpu_tile_product(cpu, workspace, t.rows, t.cols, in, operand_part_(backend, x, in, t.row, 0, false),
-                         operand_part_(backend, w, in, t.col, 0, true), false, sums, stride);
+        cpu_tile_product(cpu, workspace, t.rows, t.cols, in, operand_part_(backend, &left, in, t.row, 0, false),
+                         operand_part_(backend, &right, in, t.col, 0, true), false, sums, stride);
         finish_forward_(backend, &forward, &t, sums, stride);
     }
 }
@@ -189,9 +203,10 @@ static void finish_backward_input_(const Backend *backend, void *dx, const void 
     }
 }
 
-void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, const void *dy, const void *w, int64_t rows,
+void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, Factor dy, Factor w, int64_t rows,
                                int64_t in, int64_t out, Epilogue epilogue) {
     CpuBackend *cpu = cpu_self(backend);
+    const CpuFactor left = factor_open_(dy, rows, out, false), right = factor_open_(w, in, out, true);
     Tiles tiles = tiles_of_(rows, in);
     const void *gelu_at = epilogue == EPILOGUE_GELU ? aux : NULL;
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
@@ -200,8 +215,8 @@ void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, cons
         Tile t = tile_at_(&tiles, i, rows, in);
         int64_t stride;
         float *sums = tile_place_(backend, workspace, dx, in, &t, &stride);
-        cpu_tile_product(cpu, workspace, t.rows, t.cols, out, operand_part_(backend, dy, out, t.row, 0, false),
-                         operand_part_(backend, w, in, 0, t.col, false), false, sums, stride);
+        cpu_tile_product(cpu, workspace, t.rows, t.cols, out, operand_part_(backend, &left, out, t.row, 0, false),
+                         operand_part_(backend, &right, in, 0, t.col, false), false, sums, stride);
         finish_backward_input_(backend, dx, gelu_at, in, &t, sums, stride);
     }
 }
@@ -219,16 +234,17 @@ static void column_sums_(const Backend *backend, float *dbias, const void *dy, i
     }
 }
 
-void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, const void *dy, const void *x, int64_t rows,
+void cpu_linear_backward_weight(Backend *backend, float *dw, float *dbias, Factor dy, Factor x, int64_t rows,
                                 int64_t in, int64_t out) {
     CpuBackend *cpu = cpu_self(backend);
+    const CpuFactor left = factor_open_(dy, out, rows, false), right = factor_open_(x, in, rows, true);
     Tiles tiles = tiles_of_(out, in);
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
         float *workspace = cpu_scratch(cpu, TILE_WORKSPACE);
         Tile t = tile_at_(&tiles, i, out, in);
-        cpu_tile_product(cpu, workspace, t.rows, t.cols, rows, operand_part_(backend, dy, out, 0, t.row, true),
-                         operand_part_(backend, x, in, 0, t.col, false), true, dw + t.row * in + t.col, in);
-        if (dbias != NULL && t.col == 0) column_sums_(backend, dbias, dy, rows, out, t.row, t.rows);
+        cpu_tile_product(cpu, workspace, t.rows, t.cols, rows, operand_part_(backend, &left, out, 0, t.row, true),
+                         operand_part_(backend, &right, in, 0, t.col, false), true, dw + t.row * in + t.col, in);
+        if (dbias != NULL && t.col == 0) column_sums_(backend, dbias, dy.source, rows, out, t.row, t.rows);
     }
 }

@@ -17,7 +17,7 @@ static double quickest_tile_(CpuBackend *cpu, float *memory, double budget) {
     enum { LEAST_TILES = 4 };
     bool bf16 = cpu_is_bf16(&cpu->backend);
     float *x = memory, *w = x + PEAK_ROWS * PEAK_DEPTH, *y = w + PEAK_COLS * PEAK_DEPTH;
-    CpuOperand a = {x, PEAK_DEPTH, false, bf16}, b = {w, PEAK_DEPTH, true, bf16};
+    CpuOperand a = {x, PEAK_DEPTH, false, bf16, NULL}, b = {w, PEAK_DEPTH, true, bf16, NULL};
     double start = clock_seconds(), last = start, best = INFINITY;
     for (int tile = 0; tile < LEAST_TILES || last - start < budget; tile++) {
         cpu_tile_product(cpu, y + PEAK_ROWS * PEAK_COLS, PEAK_ROWS, PEAK_COLS, PEAK_DEPTH, a, b, false, y, PEAK_COLS);

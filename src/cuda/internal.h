@@ -20,8 +20,8 @@ static inline void cuda_beside(CudaBackend *cuda, double flops) {
 
 // --- matmul.cpp
 // c (m, n) = alpha * a (m, k) b (k, n), or += where `accumulate`; row-major with leading dimensions. Transposed
-// operands are stored (k, m) and (n, k). `batch` of them at strides (elements). Inputs in the run's precision; the
-// output too, or fp32 where `wide`.
+// operands are stored (k, m) and (n, k). `batch` of them at strides (elements). Inputs in the run's precision, or
+// quantized: then b is transposed and a is not. The output is in the run's precision, or fp32 where `wide`.
 typedef struct CudaProduct {
     int64_t m, n, k;
     const void *a, *b;
@@ -30,9 +30,11 @@ typedef struct CudaProduct {
     bool transpose_a, transpose_b, accumulate, wide;
     float alpha;
     int64_t batch, stride_a, stride_b, stride_c;
-    const void *bias; // (n), with an epilogue that has one
-    void *aux;        // (m, n) at ldc
-    int epilogue;     // cublasLtEpilogue_t; 0: none
+    const void *bias;   // (n), with an epilogue that has one
+    void *aux;          // (m, n) at ldc
+    int epilogue;       // cublasLtEpilogue_t; 0: none
+    int kind_a, kind_b; // FactorKind
+    const void *scales_a, *scales_b;
 } CudaProduct;
 
 // Creates what products need, 32 MiB of device memory included. -1 with err.

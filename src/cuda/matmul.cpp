@@ -128,11 +128,18 @@ static Key matmul_key_(const CudaBackend *cuda, const CudaProduct *p) {
                alignment_(p->c),
                p->aux == NULL ? 0 : (int64_t)alignment_(p->aux),
                cuda_is_bf16(&cuda->backend),
-               matmul_sms_(cuda, p)};
+               matmul_sms_(cuda, p),
+               p->kind_a,
+               p->kind_b};
 }
 
 static cudaDataType_t input_type_(const CudaBackend *cuda) {
     return cuda_is_bf16(&cuda->backend) ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+static cudaDataType_t operand_type_(const CudaBackend *cuda, int kind) {
+    if (kind == FACTOR_PLAIN) return input_type_(cuda);
+    return kind == FACTOR_E5M2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
 }
 
 static cudaDataType_t output_type_(const CudaBackend *cuda, const CudaProduct *p) {
@@ -164,7 +171,31 @@ static bool layout_(cublasLtMatrixLayout_t *layout, cudaDataType_t type, int64_t
                                                 sizeof batch_stride));
 }
 
-// Sets all but the addresses of bias and aux, which change with every call and are set before each.
+#if CUBLAS_VERSION >= 120900
+static cublasLtMatmulMatrixScale_t scale_mode_(int kind) {
+    if (kind == FACTOR_ROWS_128) return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    if (kind == FACTOR_BLOCKS_128) return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    return kind == FACTOR_ROWS_32 ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+}
+#endif
+
+// Describes the operands of 8 bits. Hopper's fast accumulation keeps fewer bits of partial sums. As in Transformer
+// Engine (common/recipe and module/_common: _2X_ACC_FPROP false, _2X_ACC_DGRAD and _2X_ACC_WGRAD true), forwards with
+// one scale use it; gradients (E5M2) and scales of blocks do not.
+static bool describe_quantized_(const CudaProduct *p, MatmulPlan *plan) {
+    int8_t fast = p->kind_a == FACTOR_E4M3 && p->kind_b == FACTOR_E4M3;
+    if (p->kind_a == FACTOR_PLAIN) return true;
+#if CUBLAS_VERSION >= 120900
+    if (!matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, (int32_t)scale_mode_(p->kind_b)) ||
+        !matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, (int32_t)scale_mode_(p->kind_a)))
+        return false;
+#else
+    if (p->kind_a > FACTOR_E5M2) return false;
+#endif
+    return matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
+}
+
+// Sets all but the addresses of bias, aux and scales, which change with every call and are set before each.
 static bool describe_product_(const CudaBackend *cuda, const CudaProduct *p, MatmulPlan *plan) {
     if (!ok_(cublasLtMatmulDescCreate(&plan->product, CUBLAS_COMPUTE_32F, CUDA_R_32F))) return false;
     // "Optimizes heuristics for execution on a different number of SMs when user expects a concurrent stream to be
@@ -174,7 +205,7 @@ static bool describe_product_(const CudaBackend *cuda, const CudaProduct *p, Mat
     cublasOperation_t first = p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     if (!matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_TRANSA, first) ||
-        !matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_TRANSB, second))
+        !matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_TRANSB, second) || !describe_quantized_(p, plan))
         return false;
     if (p->epilogue == 0) return true;
     if (!matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE, (cublasLtEpilogue_t)p->epilogue)) return false;
@@ -188,6 +219,10 @@ static bool describe_product_(const CudaBackend *cuda, const CudaProduct *p, Mat
 }
 
 static bool point_(const CudaProduct *p, MatmulPlan *plan) {
+    if (p->kind_a != FACTOR_PLAIN &&
+        (!matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p->scales_b) ||
+         !matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p->scales_a)))
+        return false;
     if (p->bias != NULL && !matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p->bias)) return false;
     return p->aux == NULL || matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p->aux);
 }
@@ -238,11 +273,12 @@ static MatmulPlan matmul_make_plan_(CudaBackend *cuda, const CudaProduct *p, con
     memset(&plan, 0, sizeof plan);
     plan.operands = *p;
     int64_t b_rows = p->transpose_b ? p->n : p->k, a_rows = p->transpose_a ? p->k : p->m;
-    plan.found = describe_product_(cuda, p, &plan) && point_(p, &plan) &&
-                 layout_(&plan.a, input_type_(cuda), b_rows, p->n + p->k - b_rows, p->ldb, p->batch, p->stride_b) &&
-                 layout_(&plan.b, input_type_(cuda), a_rows, p->m + p->k - a_rows, p->lda, p->batch, p->stride_a) &&
-                 layout_(&plan.c, output_type_(cuda, p), p->m, p->n, p->ldc, p->batch, p->stride_c) &&
-                 suggest_(cuda->matmul, &plan);
+    plan.found =
+        describe_product_(cuda, p, &plan) && point_(p, &plan) &&
+        layout_(&plan.a, operand_type_(cuda, p->kind_b), b_rows, p->n + p->k - b_rows, p->ldb, p->batch, p->stride_b) &&
+        layout_(&plan.b, operand_type_(cuda, p->kind_a), a_rows, p->m + p->k - a_rows, p->lda, p->batch, p->stride_a) &&
+        layout_(&plan.c, output_type_(cuda, p), p->m, p->n, p->ldc, p->batch, p->stride_c) &&
+        suggest_(cuda->matmul, &plan);
     take_choice_(cuda->matmul, key, &plan);
     return plan;
 }
@@ -355,21 +391,31 @@ void cuda_product(CudaBackend *cuda, const CudaProduct *product) {
     cuda_refuse(cuda, "cuBLASLt has no matrix product for a shape of this model");
 }
 
+// Sets both operands of a product. Quantized ones are (m, k) and (n, k).
+static void operands_(CudaProduct *p, Factor a, Factor b) {
+    p->a = a.data, p->b = b.data;
+    p->kind_a = a.kind, p->kind_b = b.kind;
+    p->scales_a = a.scales, p->scales_b = b.scales;
+    if (a.kind == FACTOR_PLAIN) return;
+    p->transpose_a = false, p->transpose_b = true;
+    p->lda = p->ldb = p->k;
+}
+
 // Describes y = x wT. Blocks of rows are a batch whose members share w (at a stride of 0) and the bias.
-static CudaProduct matmul_forward_(void *y, const void *x, const void *w, const RowBlocks *blocks, int64_t in,
-                                   int64_t out) {
+static CudaProduct matmul_forward_(void *y, Factor x, Factor w, const RowBlocks *blocks, int64_t in, int64_t out) {
     CudaProduct p = {};
     p.m = blocks->rows, p.n = out, p.k = in;
-    p.a = x, p.lda = in;
-    p.b = w, p.ldb = in, p.transpose_b = true;
+    p.lda = p.ldb = in, p.transpose_b = true;
+    operands_(&p, x, w);
     p.c = y, p.ldc = out;
     p.alpha = 1.0f, p.batch = blocks->count;
     if (p.batch > 1) p.stride_a = blocks->x_stride * in, p.stride_c = blocks->y_stride * out;
     return p;
 }
 
-void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
-                                const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue) {
+// No product of 8 bits has an epilogue of GELU.
+static void matmul_product_(Backend *backend, void *y, void *aux, Factor x, Factor w, const void *bias,
+                            const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue) {
     CudaBackend *cuda = cuda_self(backend);
     bool gelu = epilogue == EPILOGUE_GELU;
     CudaProduct fused = matmul_forward_(y, x, w, blocks, in, out);
@@ -379,7 +425,7 @@ void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void
         fused.epilogue = bias != NULL ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     else if (bias != NULL)
         fused.epilogue = CUBLASLT_EPILOGUE_BIAS;
-    if (cuda_product_try(cuda, &fused) == 0) return;
+    if (!(gelu && x.kind != FACTOR_PLAIN) && cuda_product_try(cuda, &fused) == 0) return;
     CudaProduct plain = matmul_forward_(gelu ? aux : y, x, w, blocks, in, out);
     cuda_product(cuda, &plain);
     for (int64_t i = 0; i < blocks->count; i++) {
@@ -389,20 +435,25 @@ void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void
     }
 }
 
-void cuda_linear_forward(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
-                         int64_t rows, int64_t in, int64_t out, Epilogue epilogue) {
-    const RowBlocks whole = {1, rows, 0, 0};
-    cuda_linear_forward_blocks(backend, y, aux, x, w, bias, &whole, in, out, epilogue);
+void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
+                                const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue) {
+    matmul_product_(backend, y, aux, factor_plain(x), factor_plain(w), bias, blocks, in, out, epilogue);
 }
 
-void cuda_linear_backward_input(Backend *backend, void *dx, const void *aux, const void *dy, const void *w,
-                                int64_t rows, int64_t in, int64_t out, Epilogue epilogue) {
+void cuda_linear_forward(Backend *backend, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
+                         int64_t in, int64_t out, Epilogue epilogue) {
+    const RowBlocks whole = {1, rows, 0, 0};
+    matmul_product_(backend, y, aux, x, w, bias, &whole, in, out, epilogue);
+}
+
+void cuda_linear_backward_input(Backend *backend, void *dx, const void *aux, Factor dy, Factor w, int64_t rows,
+                                int64_t in, int64_t out, Epilogue epilogue) {
     CudaBackend *cuda = cuda_self(backend);
     bool gelu = epilogue == EPILOGUE_GELU;
     CudaProduct plain = {};
     plain.m = rows, plain.n = in, plain.k = out;
-    plain.a = dy, plain.lda = out;
-    plain.b = w, plain.ldb = in;
+    plain.lda = out, plain.ldb = in;
+    operands_(&plain, dy, w);
     plain.c = dx, plain.ldc = in;
     plain.alpha = 1.0f, plain.batch = 1;
     CudaProduct fused = plain;
@@ -410,20 +461,20 @@ void cuda_linear_backward_input(Backend *backend, void *dx, const void *aux, con
         fused.aux = const_cast<void *>(aux);
         fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
     }
-    if (cuda_product_try(cuda, &fused) == 0) return;
+    if (!(gelu && dy.kind != FACTOR_PLAIN) && cuda_product_try(cuda, &fused) == 0) return;
     cuda_product(cuda, &plain);
     if (gelu) cuda_gelu_backward(backend, dx, dx, aux, rows * in);
 }
 
-void cuda_linear_backward_weight(Backend *backend, float *dw, float *dbias, const void *dy, const void *x, int64_t rows,
+void cuda_linear_backward_weight(Backend *backend, float *dw, float *dbias, Factor dy, Factor x, int64_t rows,
                                  int64_t in, int64_t out) {
     CudaProduct p = {};
     p.m = out, p.n = in, p.k = rows;
-    p.a = dy, p.lda = out, p.transpose_a = true;
-    p.b = x, p.ldb = in;
+    p.lda = out, p.ldb = in, p.transpose_a = true;
+    operands_(&p, dy, x);
     p.c = dw, p.ldc = in;
     p.accumulate = p.wide = true;
     p.alpha = 1.0f, p.batch = 1;
     cuda_product(cuda_self(backend), &p);
-    if (dbias != NULL) cuda_column_sums(backend, dbias, dy, rows, out);
+    if (dbias != NULL) cuda_column_sums(backend, dbias, dy.source, rows, out);
 }

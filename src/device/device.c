@@ -179,6 +179,13 @@ static Backend *open_gpu_(Device *device, const Config *config, World *world, Er
     Backend *backend = create_gpu_(config, gpu, err);
     if (backend == NULL) return NULL;
     device->cuda = loaded_();
+    const char *unfit = gpu_without_fp8(config->train.fp8, backend->capability);
+    if (unfit != NULL) {
+        config_error(config, "train.fp8", err, "%s: %s", backend->device, unfit);
+        err->everywhere = true;
+        backend->destroy(backend);
+        return NULL;
+    }
     backend->peak_tflops /= device->ranks_on_gpu;
     device->cuda->versions(device->about, sizeof device->about);
     return backend;

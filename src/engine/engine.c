@@ -415,6 +415,7 @@ static int engine_begin_(Engine *engine, const char *label, const Schedule *sche
     engine->queue.posted = engine->queue.started = engine->queue.done = 0;
     slots_begin(&engine->own);
     slots_begin(&engine->lent);
+    tensors_quantize(&engine->stage->tensors, engine->be);
     for (int i = 0; (link = links_at(&engine->links, i)) != NULL; i++)
         p2p_begin(link, schedule->forward_only && link->way == P2P_BACKWARD ? 0 : messages);
     return 0;
@@ -588,11 +589,10 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     void (*layer_done)(void *, int64_t) = stage->layer_done;
     int status = 0;
     if (!engine->be->loads_late) return 0;
-    for (int64_t i = 0; i < list->count; i++) {
-        parts[0] |= list->actions[i].kind == ACTION_BACKWARD;
-        parts[1] |= list->actions[i].kind == ACTION_INPUT;
-    }
+    for (int64_t i = 0; i < list->count; i++)
+        parts[0] |= list->actions[i].kind == ACTION_BACKWARD, parts[1] |= list->actions[i].kind == ACTION_INPUT;
     stage->layer_done = NULL; // its gradients belong to no step
+    tensors_quantize(&stage->tensors, engine->be);
     for (int c = 0; status == 0 && c < schedule->chunks; c++)
         status = rehearse_chunk_(engine, c, schedule->forward_only ? 0.0f : 1.0f, parts, err);
     stage->layer_done = layer_done;

@@ -128,7 +128,7 @@ static void layout_tensors_(StageTensors *tensors, const TensorTable *table, con
         ranges[count++][1] = table->count;
     }
     Split split = {at->shape.tensor_rank, at->shape.tensor_ranks, data_rank, (int)config->parallel.data};
-    tensors_layout(tensors, table, ranges, count, &split, config->train.precision);
+    tensors_layout(tensors, table, ranges, count, &split, &config->train);
     if (config_shards_gradients(config)) tensors_shard_gradients(tensors);
 }
 
@@ -161,6 +161,7 @@ static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     stage->op_workspace = s->workspace_bytes > 0 ? layout_take(layout, s->workspace_bytes) : NULL;
     if (!s->copies) layout_gathered_(stage, layout);
     stage->recomputed = stage->at.recomputed > 0 ? layout_take(layout, stage->at.layer_bundle) : NULL;
+    for (int i = 0; i < 2; i++) stage->pass.quantized[i] = layout_take(layout, quantized_work_bytes(s));
     stage->gradient = stage->at.first ? layout_take(layout, stage->at.message_bytes) : NULL;
     return layout->used;
 }

@@ -7,6 +7,7 @@
 #include "model/blocks.h"
 #include "model/layer.h"
 #include "model/model.h"
+#include "model/quantized.h"
 #include "sums.h"
 #include "model/tensors.h"
 

@@ -1,6 +1,7 @@
 // The blocks of a model: products split over tensor ranks, attention, embedding and head, each with its collectives.
 // The collectives are here and nowhere else, so a model reads as if there were one rank.
 #include "blocks.h"
+#include "quantized.h"
 
 #include <string.h>
 
@@ -81,6 +82,20 @@ void block_reduce(Pass *pass, void *to) {
     sum_wait_(pass);
 }
 
+void block_product(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const void *bias, int64_t in,
+                   int64_t out, Epilogue epilogue) {
+    int64_t rows = pass->shape->rows;
+    Factor left = quantized_factor(pass, x, rows, in, FACTOR_INPUT, false, w->factor[0].kind);
+    pass->be->linear_forward(pass->be, y, aux, left, w->factor[0], bias, rows, in, out, epilogue);
+}
+
+static void input_gradient_(Pass *pass, void *dx, const void *aux, const void *dy, const Tensor *w, int64_t in,
+                            int64_t out, Epilogue epilogue) {
+    int64_t rows = pass->shape->rows;
+    Factor left = quantized_factor(pass, dy, rows, out, FACTOR_GRADIENT, false, w->factor[1].kind);
+    pass->be->linear_backward_input(pass->be, dx, aux, left, w->factor[1], rows, in, out, epilogue);
+}
+
 // --- the forward in chunks
 //
 // The next product of a forward needs the result of the collective before it, so nothing else could run beside that
@@ -114,7 +129,8 @@ void column_forward_chunks(Pass *pass, void *y, void *aux, const void *x, const 
                            Epilogue epilogue) {
     const Shape *s = pass->shape;
     if (!s->sequence) { // nothing to gather
-        pass->be->linear_forward(pass->be, y, aux, x, w, bias, s->rows, s->hidden, out, epilogue);
+        pass->be->linear_forward(pass->be, y, aux, factor_plain(x), factor_plain(w), bias, s->rows, s->hidden, out,
+                                 epilogue);
         return;
     }
     char *gathered = pass->gathered[GATHERED_INPUT];
@@ -163,7 +179,11 @@ void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const
 static void weight_gradient_(Pass *pass, const WeightGradient *g) {
     const void *x = g->shard ? block_gathered(pass, GATHERED_INPUT, g->x) : g->x;
     float *dbias = g->bias == NULL ? NULL : g->bias->gradient;
-    pass->be->linear_backward_weight(pass->be, g->w->gradient, dbias, g->dy, x, pass->shape->rows, g->in, g->out);
+    int64_t rows = pass->shape->rows;
+    int kind = g->w->factor[0].kind;
+    Factor left = quantized_factor(pass, g->dy, rows, g->out, FACTOR_GRADIENT, true, kind);
+    Factor right = quantized_factor(pass, x, rows, g->in, FACTOR_INPUT, true, kind);
+    pass->be->linear_backward_weight(pass->be, g->w->gradient, dbias, left, right, rows, g->in, g->out);
 }
 
 static void weight_later_(Pass *pass, WeightGradient g) {
@@ -188,8 +208,7 @@ void block_later(Pass *pass) {
 // Computes dx (shard) = sum over t of dy w, and meanwhile all gradients that wait but `leave`.
 static void column_input_(Pass *pass, void *dx, const void *dy, const Tensor *w, int64_t out, int leave) {
     const Shape *s = pass->shape;
-    pass->be->linear_backward_input(pass->be, block_partial(pass, dx), NULL, dy, w->weight, s->rows, s->hidden, out,
-                                    EPILOGUE_NONE);
+    input_gradient_(pass, block_partial(pass, dx), NULL, dy, w, s->hidden, out, EPILOGUE_NONE);
     sum_start_(pass, dx);
     weights_compute_(pass, leave);
     sum_wait_(pass);
@@ -219,7 +238,7 @@ void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const v
                   const Tensor *bias, int64_t in, Epilogue epilogue) {
     const Shape *s = pass->shape;
     if (!pass_keeps_rows(pass)) weight_later_(pass, row_weight_(pass, dy, x, w, bias, in));
-    pass->be->linear_backward_input(pass->be, dx, aux, dy, w->weight, s->rows, in, s->hidden, epilogue);
+    input_gradient_(pass, dx, aux, dy, w, in, s->hidden, epilogue);
 }
 
 void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
@@ -310,8 +329,7 @@ void head_block(Pass *pass, const Model *model, const Tensor *tensors, const Hea
     const Tensor *matrix = &tensors[model->head_matrix];
     block_norm_forward(pass, model, tensors, work->norm, x);
     const void *whole = block_gathered(pass, GATHERED_INPUT, work->norm);
-    be->linear_forward(be, work->logits, NULL, whole, matrix->weight, NULL, s->rows, s->hidden, s->vocab_width,
-                       EPILOGUE_NONE);
+    block_product(pass, work->logits, NULL, whole, matrix, NULL, s->hidden, s->vocab_width, EPILOGUE_NONE);
     blocks_poll_(pass);
     be->cross_entropy_stats(be, work->stats, work->logits, targets, s->rows, s->vocab_width, s->vocab_first,
                             s->vocab_count);

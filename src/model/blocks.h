@@ -18,6 +18,10 @@ void *block_partial(Pass *pass, void *to);
 // Sets `to` (shard) to the sum over t of these parts.
 void block_reduce(Pass *pass, void *to);
 
+// Computes y = x wT + bias, with EPILOGUE_GELU as linear_forward does, in eight bits if w is so.
+void block_product(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const void *bias, int64_t in,
+                   int64_t out, Epilogue epilogue);
+
 // With shape->chunks > 1, compute linear_forward chunk by chunk; each chunk's collective runs beside the product of
 // another chunk. column: x (shard) is gathered for w (out, hidden), whose rows are split over t. row: the product with
 // w (hidden, in), whose columns are split over t, is summed into y (shard).

@@ -99,23 +99,21 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     } else {
         // x2 = x + out(attention(qkv(norm1(x)))). Each tensor rank has its heads, and a part of the sum.
         x = block_gathered(pass, GATHERED_INPUT, a->norm1);
-        be->linear_forward(be, a->qkv, NULL, x, w[LAYER_QKV], w[LAYER_QKV_BIAS], s->rows, s->hidden, s->qkv_cols,
-                           EPILOGUE_NONE);
+        block_product(pass, a->qkv, NULL, x, t[LAYER_QKV], w[LAYER_QKV_BIAS], s->hidden, s->qkv_cols, EPILOGUE_NONE);
         if (model->heads_forward != NULL) model->heads_forward(pass, t, a->qkv, a->kept);
         attention_block_forward(pass, a->attention, a->saved, a->qkv);
-        be->linear_forward(be, part, NULL, a->attention, w[LAYER_OUT], w[LAYER_OUT_BIAS], s->rows, s->query_cols,
-                           s->hidden, EPILOGUE_NONE);
+        block_product(pass, part, NULL, a->attention, t[LAYER_OUT], w[LAYER_OUT_BIAS], s->query_cols, s->hidden,
+                      EPILOGUE_NONE);
         block_reduce(pass, delta);
 
         // y = x2 + down(act(up(norm2(x2)))). Each tensor rank has its columns of the MLP, and a part of the sum.
         model->norm_forward(pass, t[LAYER_NORM2], a->norm2, a->x2, a->x, delta);
         x = block_gathered(pass, GATHERED_INPUT, a->norm2);
-        be->linear_forward(be, layer.fused ? a->act : a->mlp, layer.fused ? a->mlp : NULL, x, w[LAYER_UP],
-                           w[LAYER_UP_BIAS], s->rows, s->hidden, s->mlp_cols, layer.epilogue);
+        block_product(pass, layer.fused ? a->act : a->mlp, layer.fused ? a->mlp : NULL, x, t[LAYER_UP],
+                      w[LAYER_UP_BIAS], s->hidden, s->mlp_cols, layer.epilogue);
         if (!layer.fused) model->activation_forward(pass, a->act, a->mlp);
         if (output == LAYER_NO_OUTPUT) return;
-        be->linear_forward(be, part, NULL, a->act, w[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->rows, s->ffn, s->hidden,
-                           EPILOGUE_NONE);
+        block_product(pass, part, NULL, a->act, t[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn, s->hidden, EPILOGUE_NONE);
         block_reduce(pass, delta);
     }
     if (output == LAYER_WRITES) be->add(be, y, a->x2, delta, s->shard_rows * s->hidden);

@@ -119,7 +119,10 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->shard_rows = shape->sequence ? shape->rows / t : shape->rows;
     shape->copies = !be->own_sums && config_copies(config);
     shape->overlap = beside && t > 1;
-    shape->chunks = shape->overlap ? shape_chunks_(be, config->parallel.overlap, shape->shard_rows) : 1;
+    // Chunks of rows would have scales of their own, so that bits depended on their number.
+    shape->fp8 = config->train.fp8;
+    shape->chunks =
+        shape->overlap && shape->fp8 == FP8_OFF ? shape_chunks_(be, config->parallel.overlap, shape->shard_rows) : 1;
     shape->hidden = m->hidden;
     shape->query_cols = attention.heads * dim;
     shape->qkv_cols = (attention.heads + 2 * attention.kv_heads) * dim;

@@ -41,6 +41,7 @@ typedef struct Shape {
     float z_loss;
     RopeTable rope;         // filled where the family rotates
     int64_t element;        // bytes of one activation
+    int fp8;                // Fp8, of the layers' products
     int place[LAYER_ROLES]; // of a tensor with this role among a layer's; -1: the model has none
 } Shape;
 
@@ -87,8 +88,9 @@ typedef struct Pass {
     int64_t first;
     void *keys;
     float *dkeys;
-    void *work; // a layer's temporaries, see layer.h
-    bool split; // a backward leaves the gradients of matrices and their biases to layer_weights
+    void *quantized[2]; // an input and a gradient of a product in eight bits (quantized.h)
+    void *work;         // a layer's temporaries, see layer.h
+    bool split;         // a backward leaves the gradients of matrices and their biases to layer_weights
     // Lets pending transfers progress: between layers, around collectives, and while one is waited for (moved: false).
     // Returns false if a transfer has failed. May be NULL.
     bool (*poll)(void *, bool moved);

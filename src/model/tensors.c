@@ -1,6 +1,7 @@
 // Builds the table, lays out one rank's part of it in arenas, and draws initial weights. Layout is arithmetic on the
 // table alone, so plan, optimizer and checkpoint compute the same places without asking each other.
 #include "tensors.h"
+#include "quantized.h"
 #include "base/alloc.h"
 
 #include "base/random.h"
@@ -158,11 +159,12 @@ static void place_units_(StageTensors *tensors) {
 }
 
 void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
-                    const Split *split, int precision) {
+                    const Split *split, const TrainConfig *train) {
     memset(tensors, 0, sizeof *tensors);
     tensors->table = table;
     tensors->split = *split;
-    tensors->element = precision == PRECISION_BF16 ? 2 : 4;
+    tensors->element = train->precision == PRECISION_BF16 ? 2 : 4;
+    tensors->fp8 = train->fp8;
     int64_t total = 0;
     for (int r = 0; r < range_count; r++) total += ranges[r][1] - ranges[r][0];
     tensors->tensors = xcalloc((size_t)total + 1, sizeof *tensors->tensors);
@@ -228,7 +230,7 @@ int64_t states_total(const StateBytes *states) {
 
 void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes) {
     StateBytes layers = group_bytes_(tensors, STATES_OF_LAYERS), ends = group_bytes_(tensors, STATES_OF_ENDS);
-    bytes->bytes[MEMORY_WEIGHTS] += layers.weights;
+    bytes->bytes[MEMORY_WEIGHTS] += layers.weights + tensors_quantized_layout(tensors, NULL);
     bytes->bytes[MEMORY_GRADIENTS] += layers.gradients;
     bytes->bytes[MEMORY_MASTERS] += layers.masters;
     bytes->bytes[MEMORY_OPTIMIZER] += layers.moments;
@@ -250,6 +252,7 @@ static void tensors_bind_(StageTensors *tensors) {
         const Unit *unit = &tensors->units[tensor->unit];
         tensor->weight = (char *)unit->weights + tensor->within * tensors->element;
         tensor->gradient = unit->gradients + tensor->within;
+        tensor->factor[0] = tensor->factor[1] = factor_plain(tensor->weight);
     }
 }
 
@@ -299,7 +302,11 @@ int tensors_allocate(StageTensors *tensors, Backend *be, Error *err) {
         if (allocate_group_(tensors, group, be, err) != 0) return -1;
     }
     tensors_bind_(tensors);
-    return 0;
+    int64_t quantized = tensors_quantized_layout(tensors, NULL);
+    if (quantized == 0) return 0;
+    tensors->quantized = be->allocate(be, MEMORY_WEIGHTS, quantized, "weights of 8 bits", err);
+    tensors_quantized_layout(tensors, tensors->quantized);
+    return tensors->quantized == NULL ? -1 : 0;
 }
 
 int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks) {
@@ -415,6 +422,8 @@ void tensors_free(StageTensors *tensors, Backend *be) {
         tensors_release_(be, category_(group, MEMORY_MASTERS), arenas->masters, bytes.masters);
         tensors_release_(be, category_(group, MEMORY_OPTIMIZER), arenas->moments, bytes.moments);
     }
+    if (tensors->quantized != NULL)
+        be->release(be, MEMORY_WEIGHTS, tensors->quantized, tensors_quantized_layout(tensors, NULL));
     free(tensors->tensors);
     free(tensors->units);
     memset(tensors, 0, sizeof *tensors);

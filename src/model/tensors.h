@@ -96,6 +96,7 @@ typedef struct Tensor {
     bool alias;         // shares another tensor's weight on this stage and has no states of its own
     void *weight;
     float *gradient;
+    Factor factor[2]; // what products read: the weight and its transpose; plain, or quantized (quantized.h)
 } Tensor;
 
 // A tensor and those joined to it: what data ranks divide among themselves. Data rank r owns the r-th piece: it sums
@@ -151,12 +152,14 @@ typedef struct StageTensors {
     Split split;
     int64_t element; // bytes of one weight
     int64_t buffer;  // elements of each of the layers' two gradient buffers; 0: every gradient has a place of its own
+    int fp8;         // Fp8
+    char *quantized; // the layers' matrices and their transposes in eight bits (quantized.h); NULL: none
 } StageTensors;
 
 // Lays out the specs [begin, end) of the table for one rank without allocating device memory. A head that is tied to an
 // embedding on the same stage becomes an alias.
 void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
-                    const Split *split, int precision);
+                    const Split *split, const TrainConfig *train);
 
 // Before allocation, reassigns gradient addresses: layers alternate between two buffers of the size of the largest,
 // followed by this rank's pieces of the sums.

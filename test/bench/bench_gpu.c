@@ -81,15 +81,18 @@ static double measure(Bench *b, Run run, double *sustained) {
 }
 
 static void forward(Bench *b) {
-    b->gpu->linear_forward(b->gpu, b->y, NULL, b->x, b->w, NULL, b->rows, b->in, b->out, EPILOGUE_NONE);
+    b->gpu->linear_forward(b->gpu, b->y, NULL, factor_plain(b->x), factor_plain(b->w), NULL, b->rows, b->in, b->out,
+                           EPILOGUE_NONE);
 }
 
 static void backward_input(Bench *b) {
-    b->gpu->linear_backward_input(b->gpu, b->z, NULL, b->y, b->w, b->rows, b->in, b->out, EPILOGUE_NONE);
+    b->gpu->linear_backward_input(b->gpu, b->z, NULL, factor_plain(b->y), factor_plain(b->w), b->rows, b->in, b->out,
+                                  EPILOGUE_NONE);
 }
 
 static void backward_weight(Bench *b) {
-    b->gpu->linear_backward_weight(b->gpu, b->wide, NULL, b->y, b->x, b->rows, b->in, b->out);
+    b->gpu->linear_backward_weight(b->gpu, b->wide, NULL, factor_plain(b->y), factor_plain(b->x), b->rows, b->in,
+                                   b->out);
 }
 
 static void product(Bench *b) {

@@ -50,15 +50,18 @@ static double best_seconds(Bench *bench, void (*op)(Bench *)) {
 // --- linear layers
 
 static void forward(Bench *b) {
-    b->backend->linear_forward(b->backend, b->y, b->z, b->x, b->w, b->bias, b->rows, b->in, b->out, b->epilogue);
+    b->backend->linear_forward(b->backend, b->y, b->z, factor_plain(b->x), factor_plain(b->w), b->bias, b->rows, b->in,
+                               b->out, b->epilogue);
 }
 
 static void backward_input(Bench *b) {
-    b->backend->linear_backward_input(b->backend, b->x, b->z, b->y, b->w, b->rows, b->in, b->out, EPILOGUE_NONE);
+    b->backend->linear_backward_input(b->backend, b->x, b->z, factor_plain(b->y), factor_plain(b->w), b->rows, b->in,
+                                      b->out, EPILOGUE_NONE);
 }
 
 static void backward_weight(Bench *b) {
-    b->backend->linear_backward_weight(b->backend, b->w, b->bias, b->y, b->x, b->rows, b->in, b->out);
+    b->backend->linear_backward_weight(b->backend, b->w, b->bias, factor_plain(b->y), factor_plain(b->x), b->rows,
+                                       b->in, b->out);
 }
 
 typedef struct Layer {

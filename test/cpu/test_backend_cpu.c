@@ -61,9 +61,9 @@ static void run_operations(Op *op, int64_t rows, int64_t cols, const AttentionSh
     void *x = op_hold(op, bytes), *y = op_hold(op, bytes), *w = op_hold(op, (IN * OUT + cols) * b->element);
     float *dw = op_hold(op, (IN * OUT + cols) * 4), *db = op_hold(op, cols * 4);
     void *in = op_hold(op, TILES * IN * b->element), *to = op_hold(op, TILES * OUT * b->element);
-    b->linear_forward(b, to, NULL, in, w, NULL, TILES, IN, OUT, EPILOGUE_NONE);
-    b->linear_backward_input(b, in, NULL, to, w, TILES, IN, OUT, EPILOGUE_NONE);
-    b->linear_backward_weight(b, dw, NULL, to, in, TILES, IN, OUT);
+    b->linear_forward(b, to, NULL, factor_plain(in), factor_plain(w), NULL, TILES, IN, OUT, EPILOGUE_NONE);
+    b->linear_backward_input(b, in, NULL, factor_plain(to), factor_plain(w), TILES, IN, OUT, EPILOGUE_NONE);
+    b->linear_backward_weight(b, dw, NULL, factor_plain(to), factor_plain(in), TILES, IN, OUT);
     b->layernorm_forward(b, y, NULL, x, NULL, w, w, rows, cols, 1e-5);
     b->layernorm_backward(b, x, dw, db, y, y, w, rows, cols, 1e-5);
     b->rmsnorm_backward(b, x, dw, y, y, w, rows, cols, 1e-5);

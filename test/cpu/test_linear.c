@@ -45,8 +45,8 @@ static void check_product(int64_t m, int64_t n, int64_t k, int form) {
     Operand c = keep ? op_operand(&op, m * sc, 3, 0, 1) : op_output(&op, m * sc);
     double *want = op_hold(&op, m * n * 8);
     reference_product(want, m, n, k, a.value, ta ? 1 : sa, ta ? sa : 1, b.value, tb ? 1 : sb, tb ? sb : 1);
-    cpu_gemm(cpu_scratch(cpu_self(op.backend), CPU_GEMM_WORKSPACE), m, n, k, (CpuOperand){a.data, sa, ta, bf16},
-             (CpuOperand){b.data, sb, tb, bf16}, keep, c.data, sc);
+    cpu_gemm(cpu_scratch(cpu_self(op.backend), CPU_GEMM_WORKSPACE), m, n, k, (CpuOperand){a.data, sa, ta, bf16, NULL},
+             (CpuOperand){b.data, sb, tb, bf16, NULL}, keep, c.data, sc);
     for (int64_t i = 0; i < m; i++) {
         double got[1024];
         for (int64_t j = 0; j < n; j++) {
@@ -73,8 +73,9 @@ static void nothing_is_written_beside_the_product(void **state) {
     Op op = op_start(PRECISION_FP32, 1);
     Operand a = op_operand(&op, M * K, 1, 0, 1), b = op_operand(&op, K * N, 2, 0, 1);
     float *c = op_poison(&op, (M + 1) * STRIDE * 4);
-    cpu_gemm(cpu_scratch(cpu_self(op.backend), CPU_GEMM_WORKSPACE), M, N, K, (CpuOperand){a.data, K, false, false},
-             (CpuOperand){b.data, N, false, false}, false, c, STRIDE);
+    cpu_gemm(cpu_scratch(cpu_self(op.backend), CPU_GEMM_WORKSPACE), M, N, K,
+             (CpuOperand){a.data, K, false, false, NULL}, (CpuOperand){b.data, N, false, false, NULL}, false, c,
+             STRIDE);
     for (int64_t i = 0; i <= M; i++)
         for (int64_t j = 0; j < STRIDE; j++) assert_int_equal(isnan(c[i * STRIDE + j]) != 0, i == M || j >= N);
     op_end(&op);
@@ -105,13 +106,72 @@ static Layer run_layer(Op *op, const Shape *s) {
                .db = op_gradient(op, s->out, 7, 1)};
     l.dw_old = copied(op, &l.dw), l.db_old = copied(op, &l.db);
     Epilogue epilogue = s->gelu ? EPILOGUE_GELU : EPILOGUE_NONE;
-    backend->linear_forward(backend, l.y.data, s->gelu ? l.z.data : NULL, l.x.data, l.w.data, s->bias ? l.b.data : NULL,
-                            s->rows, s->in, s->out, epilogue);
-    backend->linear_backward_input(backend, l.dx.data, s->gelu ? l.aux.data : NULL, l.dy.data, l.w.data, s->rows, s->in,
-                                   s->out, epilogue);
-    backend->linear_backward_weight(backend, l.dw.data, s->bias ? l.db.data : NULL, l.dy.data, l.x.data, s->rows, s->in,
-                                    s->out);
+    backend->linear_forward(backend, l.y.data, s->gelu ? l.z.data : NULL, factor_plain(l.x.data),
+                            factor_plain(l.w.data), s->bias ? l.b.data : NULL, s->rows, s->in, s->out, epilogue);
+    backend->linear_backward_input(backend, l.dx.data, s->gelu ? l.aux.data : NULL, factor_plain(l.dy.data),
+                                   factor_plain(l.w.data), s->rows, s->in, s->out, epilogue);
+    backend->linear_backward_weight(backend, l.dw.data, s->bias ? l.db.data : NULL, factor_plain(l.dy.data),
+                                    factor_plain(l.x.data), s->rows, s->in, s->out);
     return l;
+}
+
+// --- operands of eight bits
+
+// Quantizes x (rows, cols) or its transpose and writes the values that it then has.
+static Factor quantized(Op *op, const Operand *x, int64_t rows, int64_t cols, int kind, bool transposed,
+                        double **value) {
+    int64_t height = transposed ? cols : rows, depth = transposed ? rows : cols;
+    uint8_t *numbers = op_poison(op, rows * cols);
+    void *scales = op_poison(op, factor_scale_bytes(kind, height, depth));
+    Factor factor = {numbers, scales, x->data, kind};
+    op->backend->quantize(op->backend, numbers, scales, x->data, rows, cols, kind, transposed);
+    *value = op_hold(op, rows * cols * 8);
+    for (int64_t i = 0; i < rows * cols; i++)
+        (*value)[i] = (double)fp8_to_float(numbers[i], factor_fraction(kind)) *
+                      (double)factor_scale(&factor, height, depth, i / depth, i % depth);
+    return factor;
+}
+
+static void check_quantized(int input, int gradient, int weight, int64_t rows, int64_t in, int64_t out) {
+    Op op = op_start(PRECISION_BF16, 2);
+    Backend *b = op.backend;
+    Operand x = op_operand(&op, rows * in, 1, 0, 1), w = op_operand(&op, out * in, 2, 0, 0.1);
+    Operand dy = op_operand(&op, rows * out, 3, 0, 0.01), bias = op_operand(&op, out, 4, 0, 1);
+    Operand y = op_output(&op, rows * out), dx = op_output(&op, rows * in), dw = op_gradient(&op, out * in, 5, 1);
+    Operand db = op_gradient(&op, out, 6, 1);
+    double *xv, *wv, *dyv, *wtv, *dytv, *xtv, *want = op_hold(&op, (rows + in) * (out + in) * 8);
+    Factor fx = quantized(&op, &x, rows, in, input, false, &xv), fw = quantized(&op, &w, out, in, weight, false, &wv);
+    Factor fdy = quantized(&op, &dy, rows, out, gradient, false, &dyv);
+    Factor fwt = quantized(&op, &w, out, in, weight, true, &wtv);
+    Factor fdyt = quantized(&op, &dy, rows, out, gradient, true, &dytv);
+    Factor fxt = quantized(&op, &x, rows, in, input, true, &xtv);
+    b->linear_forward(b, y.data, NULL, fx, fw, bias.data, rows, in, out, EPILOGUE_NONE);
+    b->linear_backward_input(b, dx.data, NULL, fdy, fwt, rows, in, out, EPILOGUE_NONE);
+    b->linear_backward_weight(b, dw.data, db.data, fdyt, fxt, rows, in, out);
+    reference_product(want, rows, out, in, xv, in, 1, wv, 1, in);
+    for (int64_t i = 0; i < rows * out; i++) want[i] += bias.value[i % out];
+    op_near("y", op_read(&op, &y), want, rows * out, op_bound(&op), 0.01);
+    reference_product(want, rows, in, out, dyv, out, 1, wtv, 1, out);
+    op_near("dx", op_read(&op, &dx), want, rows * in, op_bound(&op), 0.001);
+    double *old = copied(&op, &dw), *old_bias = copied(&op, &db);
+    reference_product(want, out, in, rows, dytv, rows, 1, xtv, 1, rows);
+    for (int64_t i = 0; i < out * in; i++) want[i] += old[i];
+    op_near("dw", op_read(&op, &dw), want, out * in, 1e-5, 1.0);
+    for (int64_t j = 0; j < out; j++) want[j] = old_bias[j];
+    for (int64_t i = 0; i < rows * out; i++) want[i % out] += dy.value[i];
+    op_near("db", op_read(&op, &db), want, out, 1e-5, 1.0);
+    op_end(&op);
+}
+
+static void quantized_products_are_those_of_their_values(void **state) {
+    (void)state;
+    static const int kinds[][3] = {{FACTOR_E4M3, FACTOR_E5M2, FACTOR_E4M3},
+                                   {FACTOR_ROWS_128, FACTOR_ROWS_128, FACTOR_BLOCKS_128},
+                                   {FACTOR_ROWS_32, FACTOR_ROWS_32, FACTOR_ROWS_32}};
+    static const int64_t shapes[][3] = {{32, 64, 96}, {288, 160, 416}, {64, 544, 32}};
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < 3; i++)
+            check_quantized(kinds[k][0], kinds[k][1], kinds[k][2], shapes[i][0], shapes[i][1], shapes[i][2]);
 }
 
 static void reference_forward(const Shape *s, double *z, double *y, const double *x, const double *w, const double *b) {
@@ -254,7 +314,8 @@ static void gelu_is_accurate_far_from_zero_too(void **state) {
     double want[N], *got;
     for (int i = 0; i < N; i++) ((float *)x.data)[i] = (float)pow((i - N / 2) / 400.0, 3);
     op_read(&op, &x);
-    op.backend->linear_forward(op.backend, y.data, z.data, x.data, one.data, NULL, N, 1, 1, EPILOGUE_GELU);
+    op.backend->linear_forward(op.backend, y.data, z.data, factor_plain(x.data), factor_plain(one.data), NULL, N, 1, 1,
+                               EPILOGUE_GELU);
     got = op_read(&op, &y);
     for (int i = 0; i < N; i++) {
         want[i] = gelu(x.value[i]);
@@ -262,7 +323,8 @@ static void gelu_is_accurate_far_from_zero_too(void **state) {
     }
     op_near("gelu", got, want, N, 3e-6, 1e-3);
     Operand ones = op_operand(&op, N, 1, 1, 0);
-    op.backend->linear_backward_input(op.backend, y.data, x.data, ones.data, one.data, N, 1, 1, EPILOGUE_GELU);
+    op.backend->linear_backward_input(op.backend, y.data, x.data, factor_plain(ones.data), factor_plain(one.data), N, 1,
+                                      1, EPILOGUE_GELU);
     for (int i = 0; i < N; i++) want[i] = gelu_slope(x.value[i]);
     op_near("gelu'", op_read(&op, &y), want, N, 3e-6, 1.0);
     op_end(&op);
@@ -277,6 +339,7 @@ static void the_peak_is_measured_in_a_fraction_of_a_second(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(quantized_products_are_those_of_their_values),
         cmocka_unit_test(products_of_every_kind_agree_with_float64),
         cmocka_unit_test(nothing_is_written_beside_the_product),
         cmocka_unit_test(layers_agree_with_float64),

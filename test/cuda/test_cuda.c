@@ -118,11 +118,12 @@ static void check_linear(int precision, int64_t rows, int64_t in, int64_t out, b
     for (int e = 0; e < 2; e++) {
         Backend *be = ends[e];
 #define AT(i) (e == 0 ? t[i].cpu : t[i].gpu)
-        be->linear_forward(be, AT(Y), gelu ? AT(AUX) : NULL, AT(X), AT(W), bias ? AT(BIAS) : NULL, rows, in, out,
-                           epilogue);
-        be->linear_backward_input(be, AT(DX), gelu ? (e == 0 ? pre.cpu : pre.gpu) : NULL, AT(DY), AT(W), rows, in, out,
-                                  epilogue);
-        be->linear_backward_weight(be, AT(DW), bias ? AT(DBIAS) : NULL, AT(DY), AT(X), rows, in, out);
+        be->linear_forward(be, AT(Y), gelu ? AT(AUX) : NULL, factor_plain(AT(X)), factor_plain(AT(W)),
+                           bias ? AT(BIAS) : NULL, rows, in, out, epilogue);
+        be->linear_backward_input(be, AT(DX), gelu ? (e == 0 ? pre.cpu : pre.gpu) : NULL, factor_plain(AT(DY)),
+                                  factor_plain(AT(W)), rows, in, out, epilogue);
+        be->linear_backward_weight(be, AT(DW), bias ? AT(DBIAS) : NULL, factor_plain(AT(DY)), factor_plain(AT(X)), rows,
+                                   in, out);
 #undef AT
     }
     double bound = bound_of(&b);
@@ -145,8 +146,8 @@ static void check_blocks(int precision, int64_t in, int64_t out, bool bias, bool
     for (int64_t i = 0; i < blocks.count; i++) {
         int64_t from = i * blocks.x_stride * in * b.cpu->element, to = i * blocks.y_stride * out * b.cpu->element;
         b.cpu->linear_forward(b.cpu, (char *)t[Y].cpu + to, gelu ? (char *)t[AUX].cpu + to : NULL,
-                              (char *)t[X].cpu + from, t[W].cpu, bias ? t[BIAS].cpu : NULL, blocks.rows, in, out,
-                              gelu ? EPILOGUE_GELU : EPILOGUE_NONE);
+                              factor_plain((char *)t[X].cpu + from), factor_plain(t[W].cpu), bias ? t[BIAS].cpu : NULL,
+                              blocks.rows, in, out, gelu ? EPILOGUE_GELU : EPILOGUE_NONE);
     }
     b.gpu->linear_forward_blocks(b.gpu, t[Y].gpu, gelu ? t[AUX].gpu : NULL, t[X].gpu, t[W].gpu,
                                  bias ? t[BIAS].gpu : NULL, &blocks, in, out, gelu ? EPILOGUE_GELU : EPILOGUE_NONE);
@@ -198,8 +199,10 @@ static void bf16_products_of_many_terms_are_summed_in_fp32(void **state) {
     Both b = both_open(PRECISION_BF16);
     Twin x = twin(&b, ROWS * TERMS, false, 1, 1), w = twin(&b, OUT * TERMS, false, 2, 1);
     Twin y = twin(&b, ROWS * OUT, false, 0, 0);
-    b.cpu->linear_forward(b.cpu, y.cpu, NULL, x.cpu, w.cpu, NULL, ROWS, TERMS, OUT, EPILOGUE_NONE);
-    b.gpu->linear_forward(b.gpu, y.gpu, NULL, x.gpu, w.gpu, NULL, ROWS, TERMS, OUT, EPILOGUE_NONE);
+    b.cpu->linear_forward(b.cpu, y.cpu, NULL, factor_plain(x.cpu), factor_plain(w.cpu), NULL, ROWS, TERMS, OUT,
+                          EPILOGUE_NONE);
+    b.gpu->linear_forward(b.gpu, y.gpu, NULL, factor_plain(x.gpu), factor_plain(w.gpu), NULL, ROWS, TERMS, OUT,
+                          EPILOGUE_NONE);
     void *down = malloc((size_t)y.bytes);
     assert_non_null(down);
     b.gpu->download(b.gpu, down, y.gpu, y.bytes);
@@ -282,7 +285,7 @@ static void reruns_give_the_same_bits(void **state) {
     Twin dw[2] = {twin(&b, OUT * IN, true, 3, 1), twin(&b, OUT * IN, true, 3, 1)};
     void *down[2];
     for (int i = 0; i < 2; i++) {
-        b.gpu->linear_backward_weight(b.gpu, dw[i].gpu, NULL, dy.gpu, x.gpu, ROWS, IN, OUT);
+        b.gpu->linear_backward_weight(b.gpu, dw[i].gpu, NULL, factor_plain(dy.gpu), factor_plain(x.gpu), ROWS, IN, OUT);
         down[i] = malloc((size_t)dw[i].bytes);
         assert_non_null(down[i]);
         b.gpu->download(b.gpu, down[i], dw[i].gpu, dw[i].bytes);

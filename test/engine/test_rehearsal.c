@@ -36,25 +36,25 @@ static void look_at(const Backend *be, const void *operand, int64_t elements) {
     count.flat += memcmp(bytes, bytes + element, (size_t)(elements - 1) * element) == 0;
 }
 
-static void count_forward(Backend *be, void *y, void *aux, const void *x, const void *w, const void *bias, int64_t rows,
+static void count_forward(Backend *be, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
                           int64_t in, int64_t out, Epilogue epilogue) {
     count.forward++;
-    look_at(be, x, rows * in);
+    look_at(be, x.data, rows * in);
     count.as_made.linear_forward(be, y, aux, x, w, bias, rows, in, out, epilogue);
 }
 
-static void count_input(Backend *be, void *dx, const void *aux, const void *dy, const void *w, int64_t rows, int64_t in,
+static void count_input(Backend *be, void *dx, const void *aux, Factor dy, Factor w, int64_t rows, int64_t in,
                         int64_t out, Epilogue epilogue) {
     count.input++;
-    look_at(be, dy, rows * out);
+    look_at(be, dy.data, rows * out);
     count.as_made.linear_backward_input(be, dx, aux, dy, w, rows, in, out, epilogue);
 }
 
-static void count_weight(Backend *be, float *dw, float *dbias, const void *dy, const void *x, int64_t rows, int64_t in,
+static void count_weight(Backend *be, float *dw, float *dbias, Factor dy, Factor x, int64_t rows, int64_t in,
                          int64_t out) {
     count.weight++;
-    look_at(be, dy, rows * out);
-    look_at(be, x, rows * in);
+    look_at(be, dy.data, rows * out);
+    look_at(be, x.data, rows * in);
     count.as_made.linear_backward_weight(be, dw, dbias, dy, x, rows, in, out);
 }
 

@@ -164,6 +164,52 @@ def test_bf16_halves_the_bundles(small):
     assert all(0.45 < b / f < 0.6 for b, f in zip(bundles("train.precision=bf16"), bundles()))
 
 
+# ---- products of 8 bits: train.fp8 -----------------------------------------------------------------------------------
+
+EIGHT = ["train.precision=bf16", "model.hidden=64", "model.ffn=64", "model.seq_len=32"]
+
+
+@pytest.fixture(scope="module", params=["tensor", "block", "mx"])
+def fp8(request):
+    return [*EIGHT, f"train.fp8={request.param}"]
+
+
+def test_fp8_learns_as_bf16_does(small, fp8):
+    narrow, wide = small.train(*fp8), small.train(*EIGHT)
+    assert close([step["loss"] for step in narrow.steps], [step["loss"] for step in wide.steps], 5e-3)
+    assert narrow.losses != wide.losses
+
+
+def test_fp8_stages_schedules_and_threads_do_not_change_a_bit(small, fp8):
+    one = small.train("parallel.pipeline=1", OFF, *fp8)
+    for layout in (["schedule.slots=4"], [OFF, "schedule.name=zb-d"], [OFF, "schedule.name=interleaved"],
+                   ["schedule.recompute_layers=1"], ["schedule.name=gpipe", "schedule.evict_to=host"]):
+        assert small.train(*fp8, *layout, threads="2").bits == one.bits
+
+
+def test_fp8_resumes_with_the_same_bits_and_leaves_checkpoints_as_they_are(small, fp8, tmp_path):
+    keys = [*fp8, "checkpoint.every=1", f"checkpoint.dir={tmp_path}", "parallel.pipeline=2", "schedule.bpipe=off"]
+    through = small.train(*keys)
+    arguments = ["--resume", f"{tmp_path}/step_00000002"]
+    resumed = trained(small.config, *keys, family=small.family, arguments=arguments)
+    assert resumed.steps[-1]["loss"] == through.steps[-1]["loss"]
+
+
+@pytest.mark.parametrize(
+    "keys,says",
+    [
+        (["train.precision=fp32"], "needs train.precision bf16, not fp32; use bf16, or fp8 off"),
+        (["model.ffn=40"], "ffn / tensor to be a multiple of 16, not 40; use fewer tensor ranks, or fp8 off"),
+        (["hardware.device=cuda", "hardware.gpu=a100-80g"], "needs Hopper or Blackwell GPUs (H100 and newer); use off"),
+        (["hardware.device=cuda", "hardware.gpu=h100", "train.fp8=mx", "model.ffn=64"], "mx needs Blackwell GPUs (B200 and newer)"),
+        (["hardware.device=cuda", "hardware.gpu=b200", "train.fp8=block"], "block needs Hopper GPUs (H100, H200); use mx or tensor"),
+    ],
+)
+def test_what_fp8_cannot_do_is_refused_with_the_remedy(small, keys, says):
+    ended = run(small.config, *EIGHT, "train.fp8=tensor", *keys, family=small.family)
+    assert ended.code == 2 and says in ended.stderr
+
+
 # ---- what a step says ------------------------------------------------------------------------------------------------
 
 MEMORY = r"\d+(?:\.\d+)? [KMG]iB@\d"

@@ -252,6 +252,31 @@ def test_bf16_is_near(tmp_path, name, mode):
     assert {name: value for name, value in likeness.items() if not value > 0.99} == {}
 
 
+WHOLE = {"hidden": 64, "ffn": 96, "seq_len": 32}  # in groups of 32, which share a scale
+
+
+@pytest.mark.parametrize("fp8", ["tensor", "block", "mx"])
+@pytest.mark.parametrize("name", ["llama_grouped", "gpt"])
+def test_gradients_of_8_bits_are_near_those_of_bf16(tmp_path, name, fp8):
+    model = dict(MODELS[name], **WHOLE, heads=4)
+    tokens = random_tokens(model, 6)
+    wide = run_tool(tmp_path, model, tokens, b=3, precision="bf16")
+    narrow = run_tool(tmp_path, model, tokens, b=3, precision="bf16", fp8=fp8)
+    assert 0 < abs(narrow["losses"].mean(dtype="f8") / wide["losses"].mean(dtype="f8") - 1) < 5e-3
+    pairs = {key: (narrow[key], wide[key]) for key in wide if key.startswith("gradient:")}
+    likeness = {key: cosine(a, b) for key, (a, b) in pairs.items()}
+    assert {key: value for key, value in likeness.items() if not value > 0.99} == {}
+
+
+@pytest.mark.parametrize("fp8", ["tensor", "block", "mx"])
+def test_stages_and_split_backwards_in_8_bits_do_not_change_a_bit(tmp_path, fp8):
+    model = dict(MODELS["llama_grouped"], **WHOLE, heads=4)
+    batch = model, random_tokens(model, 6), random_weights(model)
+    one = run_tool(tmp_path, *batch, b=3, precision="bf16", fp8=fp8)
+    assert_same_bits(run_tool(tmp_path, *batch, b=3, p=2, threads=2, precision="bf16", fp8=fp8), one)
+    assert_same_bits(run_tool(tmp_path, *batch, b=3, split=True, precision="bf16", fp8=fp8), one)
+
+
 # --- the same bits however the work is cut
 
 

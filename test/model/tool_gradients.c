@@ -12,6 +12,7 @@
 // the same from a forward that computes no gradient.
 #include "models.h"
 #include "engine/stage.h"
+#include "model/quantized.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -197,6 +198,7 @@ static int forward_(Tool *tool, int64_t microbatch, float scale) {
     int chunk;
     for (int g = 0; g < tool->virtual_stages; g++) {
         Stage *stage = stage_of_(tool, g, &chunk);
+        if (microbatch == 0) tensors_quantize(&stage->tensors, tool->be);
         if (stage_forward(stage, chunk, microbatch, tool->bundles[g * tool->microbatches + microbatch],
                           tool->activation[g % 2], tool->activation[(g + 1) % 2], scale, tool->err) != 0)
             return -1;

@@ -41,6 +41,7 @@ BPIPE = ("parallel.pipeline=4", "schedule.bpipe=on")
 WIDE = ("parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true")
 DOCUMENTS = ("data.mask_documents=on", "data.reset_positions=on", "data.end_of_text=0")
 ENCODER = ("model.causal=false", "train.objective=masked", "data.mask_token=60")
+EIGHT = ("train.precision=bf16", "model.hidden=64", "model.ffn=128", "model.seq_len=32")
 APART = {"VIRTUAL_NODES": "2"}
 ONE_GPU = {"VIRTUAL_GPUS": "1"}
 
@@ -111,6 +112,10 @@ CASES = {
     "zb-v": case("llama", "parallel.pipeline=4", "model.layers=8", "schedule.name=zb-v"),
     "zb-v on two nodes": case("gpt", "parallel.pipeline=2", "schedule.name=zb-v", **APART),
     "dualpipe-v": case("gpt", "parallel.pipeline=2", "schedule.name=dualpipe-v"),
+    # Products of 8 bits.
+    "fp8 with a scale per tensor": case("gpt", *BPIPE, *EIGHT, "train.fp8=tensor"),
+    "fp8 with scales of blocks on two tensor ranks": case("llama", *WIDE, *EIGHT, "train.fp8=block"),
+    "fp8 with scales of 32": case("llama", *EIGHT, "train.fp8=mx", VIRTUAL_CAPABILITY="100"),
     # Attention, and what is checked where it arrives.
     "stored and recomputed attention": case(
         "llama", "parallel.pipeline=2", "attention.mode=[none, flash]", "train.precision=bf16"

@@ -13,6 +13,7 @@
 // program.
 #include "clock.h"
 #include "virtual.h"
+#include "backend/factor.h"
 
 #include <algorithm>
 #include <cmath>
@@ -35,6 +36,9 @@ struct VirtualProduct {
     int64_t aux_leading = 0, aux_stride = 0;
     int32_t bias_type = -1; // that of D
     int32_t multiprocessors = 0;
+    const void *a_scale = nullptr, *b_scale = nullptr; // on the device, read by the product
+    int32_t a_mode = 0, b_mode = 0;
+    int8_t fast = 0;
 };
 
 struct VirtualLayout {
@@ -80,7 +84,61 @@ struct Call {
     bool split; // sums of parts are stored in the type of D
 };
 
+bool narrow(const VirtualLayout &l) {
+    return width_of(l.type) == 1;
+}
+
+// An operand of 8 bits, whose columns are rows of numbers that share scales.
+Factor factor_of(const VirtualLayout &l, const void *data, const void *scales, int mode) {
+    int kind = mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F       ? FACTOR_ROWS_128
+               : mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F ? FACTOR_BLOCKS_128
+               : mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0    ? FACTOR_ROWS_32
+               : l.type == CUDA_R_8F_E5M2                            ? FACTOR_E5M2
+                                                                     : FACTOR_E4M3;
+    return Factor{data, scales, nullptr, kind};
+}
+
+Factor factor_a(const Call &call) {
+    return factor_of(call.a, call.a_data, call.product.a_scale, call.product.a_mode);
+}
+
+Factor factor_b(const Call &call) {
+    return factor_of(call.b, call.b_data, call.product.b_scale, call.product.b_mode);
+}
+
+void touch_scales(const Access &access, const Factor &f, const VirtualLayout &l) {
+    if (!narrow(l)) return;
+    bool one = f.kind == FACTOR_E4M3 || f.kind == FACTOR_E5M2;
+    touch(access, f.scales, one ? 4 : factor_scale_bytes(f.kind, l.columns, l.rows), false);
+}
+
+// Returns the rule for operands of 8 bits that a product breaks; NULL: none. "Requirements to use FP8 kernels" of
+// cublasLtMatmul: dimensions and pointers of 16 bytes, A transposed and B not on compute capability 9.0, no E5M2 times
+// E5M2; "1D and 2D Block Scaling": not both operands by blocks of 128 x 128, E4M3 alone, on 9.0; UE8M0 from 10.0 on.
+const char *broken_rule(const VirtualProduct *p, const VirtualLayout *a, const VirtualLayout *b, const VirtualLayout *c,
+                        int generation) {
+    if (!narrow(*a) && !narrow(*b)) return nullptr;
+    const int blocks = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F, mx = CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    bool wide = c->type == CUDA_R_32F || c->type == CUDA_R_16BF;
+    if (!narrow(*a) || !narrow(*b)) return "one operand of 8 bits and one of more";
+    if (p->a != CUBLAS_OP_T || p->b != CUBLAS_OP_N) return "operands that are not TN";
+    if (a->type == CUDA_R_8F_E5M2 && b->type == CUDA_R_8F_E5M2) return "E5M2 times E5M2";
+    if (a->rows % 16 != 0 || a->columns % 16 != 0 || b->columns % 16 != 0 || a->leading % 16 != 0 ||
+        b->leading % 16 != 0 || !wide)
+        return "a dimension that is no multiple of 16, or another type of C than bf16 and fp32";
+    if (p->a_scale == nullptr || p->b_scale == nullptr) return "no scales";
+    if (p->a_mode == blocks && p->b_mode == blocks) return "blocks of 128 x 128 in both operands";
+    if ((p->a_mode == mx) != (p->b_mode == mx)) return "UE8M0 scales in one operand alone";
+    if (p->a_mode == mx) return generation < 100 ? "UE8M0 scales before compute capability 10.0" : nullptr;
+    if ((p->a_mode == 0) != (p->b_mode == 0)) return "scales of blocks in one operand alone";
+    if (p->a_mode != 0 && generation != 90) return "fp32 scales of blocks on another compute capability than 9.0";
+    if (p->a_mode != 0 && p->fast != 0) return "fast accumulation with scales of blocks";
+    return nullptr;
+}
+
 void declare(const Access &access, const Call &call) {
+    touch_scales(access, factor_a(call), call.a);
+    touch_scales(access, factor_b(call), call.b);
     const VirtualLayout *layouts[] = {&call.a, &call.b};
     const void *data[] = {call.a_data, call.b_data};
     int64_t batches = call.c.batch;
@@ -131,10 +189,13 @@ std::vector<double> spread(const Call &call, int64_t batch) {
     std::vector<double> a((size_t)(call.k * call.m));
     const char *data = (const char *)call.a_data + batch * call.a.stride * width_of(call.a.type);
     bool turned = call.product.a == CUBLAS_OP_T;
+    Factor factor = factor_a(call);
     for (int64_t i = 0; i < call.k; i++)
-        for (int64_t row = 0; row < call.m; row++)
-            a[(size_t)(i * call.m + row)] =
-                number_at(data, turned ? row * call.a.leading + i : i * call.a.leading + row, call.a.type);
+        for (int64_t row = 0; row < call.m; row++) {
+            double &to = a[(size_t)(i * call.m + row)];
+            to = number_at(data, turned ? row * call.a.leading + i : i * call.a.leading + row, call.a.type);
+            if (narrow(call.a)) to *= factor_scale(&factor, call.m, call.k, row, i);
+        }
     return a;
 }
 
@@ -159,10 +220,12 @@ void multiply(const Call &call, int64_t batch) {
     const char *b = (const char *)call.b_data + batch * call.b.stride * width_of(call.b.type);
     char *d = (char *)call.d + batch * call.c.stride * width_of(call.c.type);
     bool turned = call.product.b == CUBLAS_OP_T;
+    Factor factor = factor_b(call);
     for (int64_t column = 0; column < call.n; column++) {
         for (double &value : sum) value = 0.0;
         for (int64_t i = 0; i < call.k; i++) {
             double x = number_at(b, turned ? i * call.b.leading + column : column * call.b.leading + i, call.b.type);
+            if (narrow(call.b)) x *= factor_scale(&factor, call.n, call.k, column, i);
             const double *__restrict__ from = a.data() + i * call.m;
             double *__restrict__ to = sum.data();
             for (int64_t row = 0; row < call.m; row++) to[row] += x * from[row];
@@ -210,8 +273,9 @@ bool consistent(const VirtualProduct *p, const VirtualLayout *a, const VirtualLa
     *k = p->a == CUBLAS_OP_N ? a->columns : a->rows;
     *n = p->b == CUBLAS_OP_N ? b->columns : b->rows;
     int64_t other = p->b == CUBLAS_OP_N ? b->rows : b->columns;
-    return *k == other && c->rows == *m && c->columns == *n && a->type == b->type && a->batch == c->batch &&
-           b->batch == c->batch && a->leading >= a->rows && b->leading >= b->rows && c->leading >= c->rows;
+    bool types = a->type == b->type || (narrow(*a) && narrow(*b));
+    return *k == other && c->rows == *m && c->columns == *n && types && a->batch == c->batch && b->batch == c->batch &&
+           a->leading >= a->rows && b->leading >= b->rows && c->leading >= c->rows;
 }
 
 // CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: "must be divisible by 8 and no less than the number of rows in the output
@@ -256,7 +320,8 @@ void take_time(Op *op, const Call &call) {
 // What every rank has to compute in one way.
 std::string signature(const VirtualProduct &p, const VirtualLayout &a, const VirtualLayout &b, const VirtualLayout &c,
                       const uint64_t *algorithm) {
-    std::string all = text("%d %d %d %d", (int)p.a, (int)p.b, p.epilogue, p.multiprocessors);
+    std::string all =
+        text("%d %d %d %d %d %d %d", (int)p.a, (int)p.b, p.epilogue, p.multiprocessors, p.a_mode, p.b_mode, p.fast);
     for (const VirtualLayout *l : {&a, &b, &c})
         all += text(", %d %lld %lld %lld %d %lld", (int)l->type, (long long)l->rows, (long long)l->columns,
                     (long long)l->leading, l->batch, (long long)l->stride);
@@ -334,6 +399,11 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t p, cublasLtMa
                           {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->aux_leading, 8},
                           {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, &p->aux_stride, 8},
                           {CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &p->multiprocessors, 4},
+                          {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p->a_scale, 8},
+                          {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p->b_scale, 8},
+                          {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &p->a_mode, 4},
+                          {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &p->b_mode, 4},
+                          {CUBLASLT_MATMUL_DESC_FAST_ACCUM, &p->fast, 1},
                           {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &p->bias_type, 4}},
                          attribute, value, bytes);
 }
@@ -395,6 +465,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     int64_t m, n, k;
     *found = 0;
     if (!consistent(product, a, b, c, &m, &n, &k)) return CUBLAS_STATUS_INVALID_VALUE;
+    const char *rule = broken_rule(product, a, b, c, gpu_generation());
+    if (rule != nullptr)
+        defect("a product of %lld x %lld x %lld: cuBLASLt computes none with %s", (long long)m, (long long)n,
+               (long long)k, rule);
+    bool gelu = has_aux(product->epilogue) && narrow(*a);
+    if (rule != nullptr || gelu) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (asked < 1 || !aux_allowed(product, m)) return CUBLAS_STATUS_NOT_SUPPORTED;
     int64_t count = asked < SUGGESTIONS ? asked : SUGGESTIONS;
     for (int64_t i = 0; i < count; i++) {

@@ -2,6 +2,7 @@
 #include "clock.h"
 #include "emulate.h"
 #include "virtual.h"
+#include "base/fp8.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -17,7 +18,8 @@ thread_local int chosen_gpu = 0;
 int first_gpu = -1; // of the node
 
 int capability() {
-    return dry() ? dry_figures().capability : 90;
+    const char *asked = getenv("VIRTUAL_CAPABILITY");
+    return dry() ? dry_figures().capability : asked != nullptr ? atoi(asked) : 90;
 }
 
 int multiprocessors() {
@@ -95,12 +97,19 @@ Op dry_copy(void *to, const void *from, size_t bytes, RegionKind source, RegionK
 
 } // namespace
 
+int gpu_generation() {
+    return capability();
+}
+
 int64_t width_of(cudaDataType_t type) {
+    if (type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2) return 1;
     return type == CUDA_R_16BF ? 2 : type == CUDA_R_64F ? 8 : 4;
 }
 
 double number_at(const void *memory, int64_t index, cudaDataType_t type) {
     if (type == CUDA_R_64F) return ((const double *)memory)[index];
+    if (type == CUDA_R_8F_E4M3) return fp8_to_float(((const uint8_t *)memory)[index], FP8_E4M3);
+    if (type == CUDA_R_8F_E5M2) return fp8_to_float(((const uint8_t *)memory)[index], FP8_E5M2);
     if (type == CUDA_R_32F) return ((const float *)memory)[index];
     uint32_t bits = (uint32_t)((const uint16_t *)memory)[index] << 16;
     float value;

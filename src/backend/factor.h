@@ -1,0 +1,71 @@
+// An operand of a matrix product: in the run's precision, or quantized to eight bits with scales. A quantized operand
+// is (rows, depth), row-major, the product's sum running along each row; so a product of two of them is a bT. Scales
+// lie as cuBLASLt reads them ("Narrow Precision Data Types Usage" in the cuBLAS documentation), on every device.
+#ifndef FACTOR_H
+#define FACTOR_H
+
+#include "base/fp8.h"
+
+#include <stdbool.h>
+
+typedef enum FactorKind {
+    FACTOR_PLAIN,      // the run's precision; no scales
+    FACTOR_E4M3,       // one fp32 scale for all
+    FACTOR_E5M2,       // the same, for gradients
+    FACTOR_ROWS_128,   // E4M3; an fp32 scale for each 128 numbers of a row
+    FACTOR_BLOCKS_128, // E4M3; an fp32 scale for each 128 x 128 block
+    FACTOR_ROWS_32,    // E4M3; a UE8M0 scale for each 32 numbers of a row
+} FactorKind;
+
+typedef struct Factor {
+    const void *data;
+    const void *scales; // NULL: plain
+    const void *source; // the plain matrix that was quantized, maybe its transpose; for column sums
+    int kind;           // FactorKind
+} Factor;
+
+static inline Factor factor_plain(const void *data) {
+    Factor operand = {data, 0, data, FACTOR_PLAIN};
+    return operand;
+}
+
+FP8_INLINE int factor_fraction(int kind) {
+    return kind == FACTOR_E5M2 ? FP8_E5M2 : FP8_E4M3;
+}
+
+// Rows and columns of the block that shares a scale; 0: all of them.
+FP8_INLINE int factor_block_rows(int kind) {
+    return kind == FACTOR_BLOCKS_128 ? 128 : kind == FACTOR_ROWS_128 || kind == FACTOR_ROWS_32 ? 1 : 0;
+}
+
+FP8_INLINE int factor_block_cols(int kind) {
+    return kind == FACTOR_ROWS_32 ? 32 : kind == FACTOR_ROWS_128 || kind == FACTOR_BLOCKS_128 ? 128 : 0;
+}
+
+// Returns the place of the scale of the block that begins at (row, col), col a multiple of the block's columns. One
+// scale for 128 of a row: rows follow each other. Blocks: lines of blocks, padded to four. UE8M0: tiles of 128 rows and
+// 4 scales, in which four rows that are 32 apart follow each other.
+FP8_INLINE int64_t factor_scale_place(int kind, int64_t rows, int64_t depth, int64_t row, int64_t col) {
+    if (kind == FACTOR_ROWS_128) return col / 128 * rows + row;
+    if (kind == FACTOR_BLOCKS_128) return row / 128 * ((depth + 511) / 512 * 4) + col / 128;
+    if (kind != FACTOR_ROWS_32) return 0;
+    int64_t tile = row / 128 * ((depth + 127) / 128) + col / 128;
+    return tile * 512 + row % 32 * 16 + row / 32 % 4 * 4 + col / 32 % 4;
+}
+
+// Returns the bytes of an operand's scales. Those of one scale for all hold the largest magnitude, too.
+static inline int64_t factor_scale_bytes(int kind, int64_t rows, int64_t depth) {
+    if (kind == FACTOR_PLAIN) return 0;
+    if (kind == FACTOR_ROWS_128) return (depth + 127) / 128 * rows * 4;
+    if (kind == FACTOR_BLOCKS_128) return (rows + 127) / 128 * ((depth + 511) / 512) * 16;
+    return kind == FACTOR_ROWS_32 ? (rows + 127) / 128 * ((depth + 127) / 128) * 512 : 16;
+}
+
+// Returns the scale of the number at (row, col) of a quantized operand.
+static inline float factor_scale(const Factor *operand, int64_t rows, int64_t depth, int64_t row, int64_t col) {
+    int64_t at = factor_scale_place(operand->kind, rows, depth, row, col);
+    if (operand->kind == FACTOR_ROWS_32) return fp8_scale_float(((const uint8_t *)operand->scales)[at]);
+    return ((const float *)operand->scales)[at];
+}
+
+#endif

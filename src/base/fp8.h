@@ -1,0 +1,73 @@
+// Numbers of eight bits and their scales, with the same bits on a CPU and on a GPU: integers, and one addition of
+// floats that is exact but for its rounding to nearest even. Formats: E4M3 without infinities and E5M2 (Micikevicius et
+// al., FP8 Formats for Deep Learning, 2022), UE8M0 (OCP Microscaling Formats 1.0).
+//
+// A scale is a power of two, so that scaling rounds nothing: the smallest one with which the largest magnitude of the
+// values that share it stays in range. It is held as UE8M0, the exponent of a float; 255 is NaN.
+#ifndef FP8_H
+#define FP8_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__CUDACC__)
+#define FP8_INLINE static __host__ __device__ __forceinline__
+#else
+#define FP8_INLINE static inline
+#endif
+
+// Bits of the fraction, which tell the formats apart: E4M3 has the bias 7, E5M2 has 15.
+enum { FP8_E4M3 = 3, FP8_E5M2 = 2 };
+
+FP8_INLINE uint32_t fp8_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+FP8_INLINE float fp8_float(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+// Rounds to nearest even. Magnitudes above the largest number become that number, NaN stays NaN. Has no branches, so
+// that loops become vectors.
+FP8_INLINE uint8_t fp8_from_float(float x, int fraction) {
+    uint32_t bits = fp8_bits(x), sign = bits >> 24 & 0x80u, most = fraction == FP8_E4M3 ? 0x7eu : 0x7bu;
+    uint32_t bias = fraction == FP8_E4M3 ? 7 : 15, shift = 23u - (uint32_t)fraction;
+    bits &= 0x7fffffffu;
+    // Subnormal numbers: the last bit of the sum is worth the smallest number.
+    uint32_t large = (151u - bias - (uint32_t)fraction) << 23;
+    uint32_t small = fp8_bits(fp8_float(bits) + fp8_float(large)) - large;
+    uint32_t normal = ((bits + (1u << (shift - 1)) - 1 + (bits >> shift & 1)) >> shift) - ((127u - bias) << fraction);
+    uint32_t number = bits < (128u - bias) << 23 ? small : normal;
+    number = number < most ? number : most;
+    return (uint8_t)(sign | (bits > 0x7f800000u ? 0x7fu : number));
+}
+
+// Returns the value of a number that fp8_from_float made.
+FP8_INLINE float fp8_to_float(uint8_t number, int fraction) {
+    uint32_t bias = fraction == FP8_E4M3 ? 7 : 15, bits = (uint32_t)(number & 0x7fu) << (23 - fraction);
+    if ((number & 0x7fu) == 0x7fu) return fp8_float(0x7fc00000u);
+    float x = fp8_float(bits) * fp8_float((254u - bias) << 23);
+    return number & 0x80u ? -x : x;
+}
+
+// Returns the scale of values whose largest magnitude has these bits of a float. The largest numbers are 1.75 * 2^8 and
+// 1.75 * 2^15. A scale is not below 2^-126, so that it and its inverse are normal floats.
+FP8_INLINE uint8_t fp8_scale(uint32_t largest, int fraction) {
+    int top = fraction == FP8_E4M3 ? 8 : 15, scale = (int)(largest >> 23) - top + ((largest & 0x7fffffu) > 0x600000u);
+    if (largest >= 0x7f800000u) return 255;
+    return (uint8_t)(scale > 1 ? scale : 1);
+}
+
+FP8_INLINE float fp8_scale_float(uint8_t scale) {
+    return fp8_float(scale == 255 ? 0x7fc00000u : (uint32_t)scale << 23);
+}
+
+FP8_INLINE float fp8_scale_inverse(uint8_t scale) {
+    return fp8_float(scale == 255 ? 0x3f800000u : (254u - scale) << 23);
+}
+
+#endif

@@ -1,0 +1,109 @@
+// Quantizes a matrix to eight bits. The result is cut into tiles that hold whole blocks of every kind, so threads share
+// no scale. The largest magnitude is a maximum of integers, whose order does not matter.
+#include "cpu.h"
+
+enum { TILE = 128 };
+
+// A tile of the result as floats, and where it is.
+typedef struct QuantizeTile {
+    int64_t row, col, rows, cols;
+    float x[TILE][TILE];
+} QuantizeTile;
+
+static void tile_load_(const Backend *backend, QuantizeTile *tile, const void *x, int64_t stride, bool transposed) {
+    float workspace[TILE];
+    int64_t lines = transposed ? tile->cols : tile->rows, length = transposed ? tile->rows : tile->cols;
+    int64_t first = transposed ? tile->col * stride + tile->row : tile->row * stride + tile->col;
+    for (int64_t line = 0; line < lines; line++) {
+        const float *from = cpu_load(backend, workspace, x, first + line * stride, length);
+        for (int64_t i = 0; i < length; i++) *(transposed ? &tile->x[i][line] : &tile->x[line][i]) = from[i];
+    }
+}
+
+static uint32_t row_largest_(uint32_t largest, const float *restrict x, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits = fp8_bits(x[i]) & 0x7fffffffu;
+        largest = bits > largest ? bits : largest;
+    }
+    return largest;
+}
+
+static void row_numbers_(uint8_t *restrict to, const float *restrict x, float inverse, int fraction, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] = fp8_from_float(x[i] * inverse, fraction);
+}
+
+static uint32_t tile_largest_(const QuantizeTile *tile, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+    uint32_t largest = 0;
+    int64_t count = tile->cols - col < cols ? tile->cols - col : cols;
+    for (int64_t r = row; r < row + rows && r < tile->rows; r++)
+        largest = row_largest_(largest, &tile->x[r][col], count);
+    return largest;
+}
+
+// An operand that is being made.
+typedef struct Quantize {
+    uint8_t *numbers;
+    void *scales;
+    int64_t rows, cols;
+    int kind;
+} Quantize;
+
+static void block_store_(const Quantize *q, const QuantizeTile *tile, int64_t row, int64_t col, int64_t rows,
+                         int64_t cols, uint8_t scale) {
+    int fraction = factor_fraction(q->kind);
+    float inverse = fp8_scale_inverse(scale);
+    int64_t at = factor_scale_place(q->kind, q->rows, q->cols, tile->row + row, tile->col + col);
+    if (q->kind == FACTOR_ROWS_32)
+        ((uint8_t *)q->scales)[at] = scale;
+    else if (factor_block_cols(q->kind) > 0)
+        ((float *)q->scales)[at] = fp8_scale_float(scale);
+    int64_t count = tile->cols - col < cols ? tile->cols - col : cols;
+    for (int64_t r = row; r < row + rows && r < tile->rows; r++) {
+        uint8_t *to = q->numbers + (tile->row + r) * q->cols + tile->col + col;
+        if (fraction == FP8_E4M3)
+            row_numbers_(to, &tile->x[r][col], inverse, FP8_E4M3, count);
+        else
+            row_numbers_(to, &tile->x[r][col], inverse, FP8_E5M2, count);
+    }
+}
+
+// Quantizes one tile; `largest` is that of the matrix if all of it shares a scale.
+static void tile_store_(const Quantize *q, const QuantizeTile *tile, uint32_t largest) {
+    bool shared = factor_block_cols(q->kind) == 0;
+    int64_t rows = shared ? TILE : factor_block_rows(q->kind), cols = shared ? TILE : factor_block_cols(q->kind);
+    for (int64_t r = 0; r < tile->rows; r += rows)
+        for (int64_t c = 0; c < tile->cols; c += cols) {
+            uint32_t bits = shared ? largest : tile_largest_(tile, r, rows, c, cols);
+            block_store_(q, tile, r, c, rows, cols, fp8_scale(bits, factor_fraction(q->kind)));
+        }
+}
+
+void cpu_quantize(Backend *backend, void *numbers, void *scales, const void *x, int64_t rows, int64_t cols, int kind,
+                  bool transposed) {
+    CpuBackend *cpu = cpu_self(backend);
+    const Quantize q = {numbers, scales, transposed ? cols : rows, transposed ? rows : cols, kind};
+    int64_t across = (q.cols + TILE - 1) / TILE, tiles = (q.rows + TILE - 1) / TILE * across;
+    uint32_t largest = 0;
+    for (int pass = factor_block_cols(kind) == 0 ? 0 : 1; pass < 2; pass++) {
+        CPU_PARALLEL_FOR(cpu)
+        for (int64_t i = 0; i < tiles; i++) {
+            QuantizeTile tile;
+            tile.row = i / across * TILE, tile.col = i % across * TILE;
+            tile.rows = q.rows - tile.row < TILE ? q.rows - tile.row : TILE;
+            tile.cols = q.cols - tile.col < TILE ? q.cols - tile.col : TILE;
+            tile_load_(backend, &tile, x, cols, transposed);
+            if (pass == 1) {
+                tile_store_(&q, &tile, largest);
+                continue;
+            }
+            uint32_t here = tile_largest_(&tile, 0, TILE, 0, TILE);
+#ifdef _OPENMP
+#pragma omp critical(cpu_quantize_largest)
+#endif
+            largest = here > largest ? here : largest;
+        }
+    }
+    if (factor_block_cols(kind) > 0) return;
+    ((uint32_t *)scales)[1] = largest;
+    ((float *)scales)[0] = fp8_scale_float(fp8_scale(largest, factor_fraction(kind)));
+}

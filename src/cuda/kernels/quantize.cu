@@ -1,0 +1,182 @@
+// Quantizes a bf16 matrix, or its transpose, to eight bits. A block takes 128 x 128 numbers of the result, which hold
+// complete blocks of every kind of scale. They come through shared memory, so that rows are read and written in pieces
+// of 16 bytes both ways. Eight lanes hold a row of the result, two of them what shares a scale of 32.
+//
+// One scale for the matrix takes a pass of its own, whose maximum of integers does not depend on the order of blocks.
+#include "row.cuh"
+
+namespace {
+
+constexpr int THREADS = 256, TILE = 128, LINE = TILE + 2; // numbers; a line's extra word spreads columns over banks
+constexpr int TILE_BYTES = TILE * LINE * 2, LANES = 8, PIECE_NUMBERS = TILE / LANES, ROWS = THREADS / LANES;
+
+struct Quantized {
+    uint8_t *numbers;
+    void *scales;
+    int64_t rows, cols; // of the result
+};
+
+__device__ __forceinline__ uint32_t magnitude_(uint16_t x) {
+    return (uint32_t)(x & 0x7fffu) << 16;
+}
+
+__global__ void clear_kernel(int *largest) {
+    *largest = 0;
+}
+
+__global__ void __launch_bounds__(THREADS) largest_kernel(int *largest, const __nv_bfloat16 *x, const int64_t pieces) {
+    int most = 0;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < pieces; i += (int64_t)gridDim.x * THREADS) {
+        const Piece<__nv_bfloat16, 8> piece = piece_load<8>(x + 8 * i);
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            int low = (int)(piece.word[w] << 16 & 0x7fffffffu), high = (int)(piece.word[w] & 0x7fff0000u);
+            low = low > high ? low : high;
+            most = most > low ? most : low;
+        }
+    }
+#pragma unroll
+    for (int lane = WARP / 2; lane > 0; lane /= 2) {
+        int other = __shfl_xor_sync(ALL_LANES, most, lane);
+        most = most > other ? most : other;
+    }
+    if (threadIdx.x % WARP == 0) atomicMax(largest, most);
+}
+
+// Converts two numbers; the second goes to the upper half.
+template <int FRACTION> __device__ __forceinline__ uint32_t pair_(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint16_t pair;
+    if (FRACTION == FP8_E4M3)
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    return fp8_from_float(low, FRACTION) | (uint32_t)fp8_from_float(high, FRACTION) << 8;
+#endif
+}
+
+// Copies the tile of x that becomes the result's tile at (row, col); `transposed`: the tile at (col, row) of x.
+__device__ __forceinline__ void tile_read_(uint16_t *tile, const __nv_bfloat16 *x, const int64_t row, const int64_t col,
+                                           const int64_t rows, const int64_t cols) {
+    constexpr int PIECES = TILE / 8;
+    for (int i = threadIdx.x; i < TILE * PIECES; i += THREADS) {
+        int line = i / PIECES, at = i % PIECES * 8;
+        if (row + line >= rows || col + at >= cols) continue;
+        const Piece<__nv_bfloat16, 8> piece = piece_load<8>(x + (row + line) * cols + col + at);
+#pragma unroll
+        for (int w = 0; w < 4; w++) memcpy(tile + line * LINE + at + 2 * w, &piece.word[w], sizeof piece.word[w]);
+    }
+}
+
+// Returns the largest magnitude among the lanes that share a scale.
+template <int KIND> __device__ __forceinline__ uint32_t shared_(uint32_t bits) {
+    constexpr int SHARE = KIND == FACTOR_ROWS_32 ? 2 : LANES;
+#pragma unroll
+    for (int lane = 1; lane < SHARE; lane *= 2) {
+        uint32_t other = __shfl_xor_sync(ALL_LANES, bits, lane);
+        bits = bits > other ? bits : other;
+    }
+    return bits;
+}
+
+template <int KIND, bool TRANSPOSED>
+__global__ void __launch_bounds__(THREADS) quantize_kernel(const Quantized q, const __nv_bfloat16 *x) {
+    SHARED_DYNAMIC(uint16_t, tile);
+    SHARED(uint32_t, blocks, THREADS / WARP);
+    constexpr int FRACTION = KIND == FACTOR_E5M2 ? FP8_E5M2 : FP8_E4M3;
+    int64_t across = (q.cols + TILE - 1) / TILE, row = blockIdx.x / across * TILE, col = blockIdx.x % across * TILE;
+    if (TRANSPOSED)
+        tile_read_(tile, x, col, row, q.cols, q.rows);
+    else
+        tile_read_(tile, x, row, col, q.rows, q.cols);
+    __syncthreads();
+
+    int at = (int)threadIdx.x % LANES * PIECE_NUMBERS, first = (int)threadIdx.x / LANES;
+    bool wide = col + at < q.cols;
+    uint32_t largest[TILE / ROWS], all = 0;
+#pragma unroll
+    for (int r = 0; r < TILE / ROWS; r++) {
+        int line = first + r * ROWS;
+        largest[r] = 0;
+        if (wide && row + line < q.rows) {
+#pragma unroll
+            for (int i = 0; i < PIECE_NUMBERS; i++) {
+                uint32_t bits = magnitude_(TRANSPOSED ? tile[(at + i) * LINE + line] : tile[line * LINE + at + i]);
+                largest[r] = largest[r] > bits ? largest[r] : bits;
+            }
+        }
+        largest[r] = shared_<KIND>(largest[r]);
+        all = all > largest[r] ? all : largest[r];
+    }
+    if (KIND == FACTOR_BLOCKS_128) {
+#pragma unroll
+        for (int lane = LANES; lane < WARP; lane *= 2) {
+            uint32_t other = __shfl_xor_sync(ALL_LANES, all, lane);
+            all = all > other ? all : other;
+        }
+        if (threadIdx.x % WARP == 0) blocks[threadIdx.x / WARP] = all;
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < THREADS / WARP; w++) all = all > blocks[w] ? all : blocks[w];
+    }
+    if (KIND == FACTOR_E4M3 || KIND == FACTOR_E5M2) all = ((const uint32_t *)q.scales)[1];
+
+#pragma unroll
+    for (int r = 0; r < TILE / ROWS; r++) {
+        int line = first + r * ROWS;
+        if (!wide || row + line >= q.rows) continue;
+        const bool by_row = KIND == FACTOR_ROWS_128 || KIND == FACTOR_ROWS_32;
+        uint8_t scale = fp8_scale(by_row ? largest[r] : all, FRACTION);
+        int64_t place = factor_scale_place(KIND, q.rows, q.cols, row + line, col + at);
+        if (KIND == FACTOR_ROWS_32) {
+            if (at % 32 == 0) ((uint8_t *)q.scales)[place] = scale;
+        } else if (at == 0 &&
+                   (KIND == FACTOR_ROWS_128 || (line == 0 && (KIND == FACTOR_BLOCKS_128 || blockIdx.x == 0)))) {
+            ((float *)q.scales)[place] = fp8_scale_float(scale);
+        }
+        float inverse = fp8_scale_inverse(scale);
+        Piece<uint8_t, PIECE_NUMBERS> piece;
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            float v[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int number = at + 4 * w + i;
+                uint16_t from = TRANSPOSED ? tile[number * LINE + line] : tile[line * LINE + number];
+                v[i] = fp8_float((uint32_t)from << 16) * inverse;
+            }
+            piece.word[w] = pair_<FRACTION>(v[0], v[1]) | pair_<FRACTION>(v[2], v[3]) << 16;
+        }
+        piece_store(q.numbers + (row + line) * q.cols + col + at, piece);
+    }
+}
+
+template <int KIND> void launch_(CudaBackend *cuda, const Quantized &q, const void *x, bool transposed) {
+    unsigned blocks = launch_blocks(q.rows, TILE) * launch_blocks(q.cols, TILE);
+    const __nv_bfloat16 *from = (const __nv_bfloat16 *)x;
+    if (transposed)
+        CUDA_LAUNCH(cuda, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, true>), q, from);
+    else
+        CUDA_LAUNCH(cuda, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, false>), q, from);
+}
+
+} // namespace
+
+void cuda_quantize(Backend *backend, void *numbers, void *scales, const void *x, int64_t rows, int64_t cols, int kind,
+                   bool transposed) {
+    CudaBackend *cuda = cuda_self(backend);
+    const Quantized q = {(uint8_t *)numbers, scales, transposed ? cols : rows, transposed ? rows : cols};
+    if (kind == FACTOR_E4M3 || kind == FACTOR_E5M2) {
+        int64_t pieces = rows * cols / 8, blocks = (pieces + THREADS - 1) / THREADS, most = cuda->multiprocessors * 8;
+        CUDA_LAUNCH(cuda, 1, 1, 0, clear_kernel, (int *)scales + 1);
+        CUDA_LAUNCH(cuda, (unsigned)(blocks < most ? blocks : most), THREADS, 0, largest_kernel, (int *)scales + 1,
+                    (const __nv_bfloat16 *)x, pieces);
+    }
+    if (kind == FACTOR_E4M3) launch_<FACTOR_E4M3>(cuda, q, x, transposed);
+    if (kind == FACTOR_E5M2) launch_<FACTOR_E5M2>(cuda, q, x, transposed);
+    if (kind == FACTOR_ROWS_128) launch_<FACTOR_ROWS_128>(cuda, q, x, transposed);
+    if (kind == FACTOR_BLOCKS_128) launch_<FACTOR_BLOCKS_128>(cuda, q, x, transposed);
+    if (kind == FACTOR_ROWS_32) launch_<FACTOR_ROWS_32>(cuda, q, x, transposed);
+}

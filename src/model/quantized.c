@@ -1,0 +1,78 @@
+// Operands of eight bits (quantized.h).
+#include "quantized.h"
+
+static int kind_(int fp8, FactorUse use) {
+    static const int kinds[][3] = {
+        [FP8_OFF] = {FACTOR_PLAIN, FACTOR_PLAIN, FACTOR_PLAIN},
+        [FP8_TENSOR] = {FACTOR_E4M3, FACTOR_E5M2, FACTOR_E4M3},
+        [FP8_BLOCK] = {FACTOR_ROWS_128, FACTOR_ROWS_128, FACTOR_BLOCKS_128},
+        [FP8_MX] = {FACTOR_ROWS_32, FACTOR_ROWS_32, FACTOR_ROWS_32},
+    };
+    return kinds[fp8][use];
+}
+
+static Factor lay_factor_(Layout *layout, const void *source, int64_t rows, int64_t depth, int kind) {
+    void *numbers = layout_take(layout, rows * depth);
+    void *scales = layout_take(layout, factor_scale_bytes(kind, rows, depth));
+    return (Factor){numbers, scales, source, kind};
+}
+
+static void quantize_(Backend *be, const Factor *operand, int64_t rows, int64_t cols, bool transposed) {
+    be->quantize(be, (void *)operand->data, (void *)operand->scales, operand->source, rows, cols, operand->kind,
+                 transposed);
+}
+
+int64_t quantized_work_bytes(const Shape *s) {
+    const int64_t widths[] = {s->hidden, s->query_cols, s->qkv_cols, s->ffn, s->mlp_cols};
+    int64_t most = 0;
+    for (int i = 0; s->fp8 != FP8_OFF && i < 5; i++)
+        for (int transposed = 0; transposed < 2; transposed++) {
+            Layout layout = {NULL, 0};
+            lay_factor_(&layout, NULL, transposed ? widths[i] : s->rows, transposed ? s->rows : widths[i],
+                        kind_(s->fp8, FACTOR_INPUT));
+            most = layout.used > most ? layout.used : most;
+        }
+    return most;
+}
+
+Factor quantized_factor(Pass *pass, const void *x, int64_t rows, int64_t cols, FactorUse use, bool transposed,
+                        int with) {
+    if (with == FACTOR_PLAIN) return factor_plain(x);
+    Layout layout = {pass->quantized[use], 0};
+    Factor operand =
+        lay_factor_(&layout, x, transposed ? cols : rows, transposed ? rows : cols, kind_(pass->shape->fp8, use));
+    quantize_(pass->be, &operand, rows, cols, transposed);
+    return operand;
+}
+
+// Returns the first tensor of a unit that is a matrix of a layer, with the rows of all tensors that are joined; NULL
+// for other units.
+static Tensor *matrix_(const StageTensors *tensors, const Unit *unit, int64_t *rows) {
+    Tensor *first = &tensors->tensors[unit->first];
+    int role = first->spec->role;
+    *rows = 0;
+    if (role != LAYER_QKV && role != LAYER_OUT && role != LAYER_UP && role != LAYER_DOWN) return NULL;
+    for (int64_t i = 0; i < unit->tensors; i++) *rows += first[i].rows;
+    return first;
+}
+
+int64_t tensors_quantized_layout(const StageTensors *tensors, char *base) {
+    Layout layout = {base, 0};
+    int kind = kind_(tensors->fp8, FACTOR_WEIGHT);
+    for (int64_t u = 0; kind != FACTOR_PLAIN && u < tensors->unit_count; u++) {
+        int64_t rows;
+        Tensor *w = matrix_(tensors, &tensors->units[u], &rows);
+        if (w == NULL) continue;
+        w->factor[0] = lay_factor_(&layout, w->weight, rows, w->cols, kind);
+        w->factor[1] = lay_factor_(&layout, w->weight, w->cols, rows, kind);
+    }
+    return layout.used;
+}
+
+void tensors_quantize(const StageTensors *tensors, Backend *be) {
+    for (int64_t u = 0; tensors->fp8 != FP8_OFF && u < tensors->unit_count; u++) {
+        int64_t rows;
+        Tensor *w = matrix_(tensors, &tensors->units[u], &rows);
+        for (int i = 0; w != NULL && i < 2; i++) quantize_(be, &w->factor[i], rows, w->cols, i == 1);
+    }
+}
