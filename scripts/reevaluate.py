@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Plans the ten runs of the re-evaluation of BPipe (configs/paper) and writes their two tables into docs/bpipe.md.
+"""Plans the ten runs of the re-evaluation of BPipe (configs/paper), and encoders, and writes tables into docs/bpipe.md.
 
     scripts/reevaluate.py [--bin DIR] [--profile] [-o FILE]
 
-The tables are between the lines <!-- reevaluation --> and <!-- end -->. With --profile the stages of each run are
+The tables are between the lines <!-- reevaluation -->, or <!-- encoders -->, and <!-- end -->. With --profile the stages of each run are
 measured first if this machine has the device that the run names. Needs the built trainers, no GPU.
 """
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,14 @@ STATEMENTS = [
     ("GPT-3 96B, flash attention, b 1 to 2", "gpt3_96b_b2_flash", "gpt3_96b_b1_flash", (), "negligible"),
     ("LLaMA 65B, attention recomputed, b 2 to 4", "llama65b_b4_recompute", "llama65b_b2_recompute", (), "slower, MFU -8.7 %"),
     ("LLaMA 65B, flash attention, b 2 to 4", "llama65b_b4_flash", "llama65b_b2_flash", (), "slower"),
+]  # fmt: skip
+# Encoders: options on top of GPT-3 96B's runs with micro-batch 1 (4 tensor ranks, 8 stages).
+ENCODERS = [
+    ("BERT-large, s = 512, B = 1024, t = 1", "hidden=1024 layers=24 heads=16 ffn=4096 vocab=30522 seq_len=512",
+     "parallel.tensor=1 parallel.sequence=false train.global_batch=1024"),
+    ("ViT-22B, s = 256, B = 4096", "hidden=6144 layers=48 heads=48 ffn=24576 vocab=1000 seq_len=256", "train.global_batch=4096"),
+    ("96B encoder, s = 512, B = 512", "seq_len=512", "train.global_batch=512"),
+    ("96B encoder, s = 2048, B = 128", "seq_len=2048", ""),
 ]  # fmt: skip
 GIB = 2**30
 
@@ -112,21 +121,50 @@ def table_of_statements(planner):
     return lines
 
 
+def table_of_encoders(planner):
+    lines = [
+        "| encoder | attention | largest b with 1F1B | with BPipe | a stage must gain | a stage gains | pays |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, model, rest in ENCODERS:
+        options = ["model.causal=false", *(f"model.{key}" for key in model.split()), *rest.split()]
+        for mode in ("recompute", "flash"):
+            reason = planner.plan(f"gpt3_96b_b1_{mode}", *options)["verdict"]["reason"]
+            found = re.search(r"from micro-batch (\d+) to (\d+) .* gain ([\d.]+) % .* model, ([-\d.]+) %", reason)
+            if found:
+                plain, with_bpipe, must, gains = found.groups()
+                row = f"{plain} | {with_bpipe} | +{must}% | {float(gains):+.1f}% | {'yes' if ': worth it' in reason else 'no'}"
+            else:
+                most = re.search(r"up to micro-batch (\d+) fits", reason)[1]
+                row = f"{most} | {most} | – | – | no"
+            lines.append(f"| {name} | {'recomputed' if mode == 'recompute' else mode} | {row} |")
+    return lines
+
+
+def fill(page, name, lines):
+    """Returns the page with the lines between <!-- name --> and the next <!-- end -->."""
+    before, _, rest = page.partition(f"<!-- {name} -->\n")
+    _, mark, after = rest.partition("<!-- end -->\n")
+    if not mark:
+        sys.exit(f"reevaluate: the page lacks the lines <!-- {name} --> and <!-- end -->")
+    return "\n".join([f"{before}<!-- {name} -->", "", *lines, "", f"{mark}{after}"])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, default=ROOT, help="where the trainers are")
     parser.add_argument("--profile", action="store_true", help="measure stages where this machine has the device")
-    parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "bpipe.md", help="a page with the two lines")
+    parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "bpipe.md", help="a page with these lines")
     asked = parser.parse_args()
     planner = Planner(asked.bin.resolve())
     for run in RUNS if asked.profile else []:
         planner.measure(run)
-    before, _, rest = asked.output.read_text(encoding="utf-8").partition("<!-- reevaluation -->\n")
-    _, mark, after = rest.partition("<!-- end -->\n")
-    if not mark:
-        sys.exit(f"reevaluate: {asked.output} lacks the lines <!-- reevaluation --> and <!-- end -->")
-    tables = "\n".join(["", *table_of_statements(planner), "", *table_of_runs(planner), ""])
-    asked.output.write_text(f"{before}<!-- reevaluation -->\n{tables}\n{mark}{after}", encoding="utf-8")
+    page = asked.output.read_text(encoding="utf-8")
+    for name in ("reevaluation", "encoders"):
+        fill(page, name, [])  # the marks are checked before the plans are made
+    page = fill(page, "reevaluation", [*table_of_statements(planner), "", *table_of_runs(planner)])
+    page = fill(page, "encoders", table_of_encoders(planner))
+    asked.output.write_text(page, encoding="utf-8")
     print(asked.output)
 
 

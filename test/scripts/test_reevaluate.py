@@ -29,6 +29,15 @@ def test_the_page_is_what_the_script_writes(tmp_path):
     assert page.read_text() == PAGE.read_text()
 
 
+def test_encoders_have_the_figures_of_the_verdict():
+    options = ("model.causal=false", "model.seq_len=2048")
+    told = plan("gpt3_96b_b1_recompute", "--json", *(part for option in options for part in ("-o", option)))
+    cells = next(row for row in rows(PAGE.read_text()) if row[0].startswith("96B encoder, s = 2048"))
+    reason = json.loads(told)["verdict"]["reason"]
+    assert cells[6] == ("yes" if ": worth it" in reason else "no")
+    assert f"from micro-batch {cells[2]} to {cells[3]} a stage has to gain {cells[4].strip('+%')} %" in reason
+
+
 def test_a_page_without_the_marks_is_left_alone(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# Nothing to fill\n")
