@@ -3,9 +3,11 @@
 #include "json.h"
 #include "alloc.h"
 
+#include "crc64.h"
 #include "files.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -356,4 +358,28 @@ void json_write_member(FILE *file, const char *key, double value) {
     json_write_text(file, key);
     fputc(':', file);
     json_write_number(file, value);
+}
+
+// The last line has the checksum of everything before it.
+enum { TAIL_BYTES = 32 };
+
+static void json_tail_(char tail[TAIL_BYTES + 1], const char *text, size_t length) {
+    Crc64 crc;
+    crc64_init(&crc);
+    uint64_t sum = crc64_finish(&crc, crc64_add(&crc, 0, text, length), (int64_t)length);
+    snprintf(tail, TAIL_BYTES + 1, "  \"crc64\": \"%016" PRIx64 "\"\n}\n", sum);
+}
+
+void json_seal(FILE *memory, char *const *text, const size_t *length) {
+    char tail[TAIL_BYTES + 1];
+    fflush(memory);
+    json_tail_(tail, *text, *length);
+    fputs(tail, memory);
+}
+
+bool json_sealed(const char *text, int64_t length) {
+    char tail[TAIL_BYTES + 1];
+    if (length <= TAIL_BYTES) return false;
+    json_tail_(tail, text, (size_t)(length - TAIL_BYTES));
+    return memcmp(text + length - TAIL_BYTES, tail, TAIL_BYTES) == 0;
 }

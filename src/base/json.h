@@ -58,6 +58,11 @@ int json_utf8_length(const char *at, const char *end);
 void json_write_text(FILE *file, const char *text);
 // Writes a number with as few digits as read back as the same double; null for inf and nan, which JSON has not.
 void json_write_number(FILE *file, double value);
+
+// Ends an object that was written to an xmemstream, up to the comma after its last member, with its own checksum.
+void json_seal(FILE *memory, char *const *text, const size_t *length);
+// Returns whether a text agrees with the checksum at its end: false for one that is torn or was changed.
+bool json_sealed(const char *text, int64_t length);
 // Writes `"key":number`.
 void json_write_member(FILE *file, const char *key, double value);
 

@@ -133,7 +133,7 @@ int directory_lock(const char *path, int *lock, Error *err) {
     return 0;
 }
 
-int directory_sync(const char *path, Error *err) {
+static int sync_(const char *path, Error *err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return io_error_(path, "synchronized", err);
     // Some file systems do not support this for directories; they need not.
@@ -146,9 +146,9 @@ static int sync_parent_(const char *path, Error *err) {
     char parent[CHECKPOINT_PATH];
     snprintf(parent, sizeof parent, "%s", path);
     char *slash = strrchr(parent, '/');
-    if (slash == NULL) return directory_sync(".", err);
+    if (slash == NULL) return sync_(".", err);
     slash[slash == parent ? 1 : 0] = '\0';
-    return directory_sync(parent, err);
+    return sync_(parent, err);
 }
 
 // Writes "DIR/.NAME<end>" for "DIR/NAME" or "DIR/.NAME".
@@ -186,7 +186,7 @@ static int files_keep_(const char *path, Error *err) {
 }
 
 int directory_publish(const char *partial, const char *path, bool replace, Error *err) {
-    if (directory_sync(partial, err) != 0) return -1;
+    if (sync_(partial, err) != 0) return -1;
     if (rename(partial, path) != 0) {
         // ENOTDIR: the name is a file's or a symbolic link's.
         if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return io_error_(path, "named", err);

@@ -55,14 +55,13 @@ typedef struct Manifest {
 struct JsonValue;
 int run_id_read(uint64_t *run, const struct JsonValue *root);
 
-int manifest_write(const Manifest *manifest, const Crc64 *crc, const char *dir, Error *err);
+int manifest_write(const Manifest *manifest, const char *dir, Error *err);
 // Reads a manifest. -1 with err that gives the reason: missing, torn, changed. manifest_free in both cases.
-int manifest_read(Manifest *manifest, const Crc64 *crc, const char *dir, Error *err);
+int manifest_read(Manifest *manifest, const char *dir, Error *err);
 void manifest_free(Manifest *manifest);
 // Reads the files first, first + step, ... in several threads and compares their sizes and checksums. -1 with err that
 // names the first file that is not as it was written. world: informed of progress; may be NULL.
-int manifest_check(const Manifest *manifest, int64_t first, int64_t step, const Crc64 *crc, const char *dir,
-                   World *world, Error *err);
+int manifest_check(const Manifest *manifest, int64_t first, int64_t step, const char *dir, World *world, Error *err);
 // Checks everything: the manifest and every file. -1 with err that names the first file that is not as it was written.
 int checkpoint_verify(const char *dir, Error *err);
 
@@ -84,7 +83,6 @@ int directory_check_writable(const char *path, Error *err);
 // Locks the directory for this process until *lock is closed; *lock is -1 if the file system has no locks. -1 with err
 // if another process holds it for some seconds.
 int directory_lock(const char *path, int *lock, Error *err);
-int directory_sync(const char *path, Error *err);
 // Gives a complete checkpoint its name. A directory that had the name is removed afterwards if `replace` is set;
 // otherwise it is kept as "NAME.kept", with a number if that is taken.
 int directory_publish(const char *partial, const char *path, bool replace, Error *err);
@@ -100,10 +98,10 @@ typedef struct CheckpointName {
 
 // Lists the checkpoints in `dir`: those without a readable manifest first, then the newest first, by sequence and then
 // by step. A directory that does not exist has no checkpoints.
-int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, int64_t *count, Error *err);
+int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Error *err);
 // Removes the complete checkpoints of `run` that `config` does not keep, and never the one called `newest`. With
 // config->overwrite removes those of other runs too. A checkpoint that cannot be removed stays.
-int checkpoint_prune(const CheckpointConfig *config, const Crc64 *crc, uint64_t run, const char *newest);
+int checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *newest);
 // Removes files that an earlier run left half written or half removed. A checkpoint that was being replaced gets its
 // name back unless the new one is complete.
 void checkpoint_sweep(const char *dir);

@@ -42,10 +42,8 @@ const char *resume_option(bool if_any) {
 int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool if_any, Error *err) {
     *candidates = (Candidates){find_has_(dir, CHECKPOINT_MANIFEST) || find_has_(dir, CHECKPOINT_TRAINING), 1, 1, NULL};
     if (candidates->itself) return 0;
-    Crc64 crc;
-    crc64_init(&crc);
     candidates->complete = 0;
-    if (checkpoint_list(dir, &crc, &candidates->names, &candidates->count, err) != 0) return -1;
+    if (checkpoint_list(dir, &candidates->names, &candidates->count, err) != 0) return -1;
     for (int64_t i = 0; i < candidates->count; i++) candidates->complete += candidates->names[i].complete;
     int64_t other = candidates->complete > 1 ? first_of_another_run_(candidates) : -1;
     if (other >= 0 && !any_run) {
@@ -149,14 +147,12 @@ int checkpoint_check_dir(const Config *config, const char *resume, Error *err) {
     CheckpointName *list = NULL;
     int64_t count = 0;
     Manifest manifest = {0};
-    Crc64 crc;
     if (dir[0] == '\0' || config->checkpoint.overwrite) return 0;
-    crc64_init(&crc);
     ResumePlace place = resume_place_(resume, dir);
     // A damaged checkpoint is refused when its bytes are checked.
-    if (place == RESUME_ONE_OF_DIR && manifest_read(&manifest, &crc, resume, NULL) != 0) place = RESUME_DIR;
+    if (place == RESUME_ONE_OF_DIR && manifest_read(&manifest, resume, NULL) != 0) place = RESUME_DIR;
     Error unreadable = {0};
-    int status = checkpoint_list(dir, &crc, &list, &count, &unreadable);
+    int status = checkpoint_list(dir, &list, &count, &unreadable);
     if (status != 0) error_set(err, unreadable.code, "checkpoint.dir: %s", unreadable.text);
     const CheckpointName *found = status == 0 ? find_others_(list, count, place, manifest.run) : NULL;
     if (found != NULL) status = find_refuse_(config, found, place == RESUME_ONE_OF_DIR, err);

@@ -38,10 +38,10 @@ static int list_compare_(const void *a, const void *b) {
     return (x->step < y->step) - (x->step > y->step);
 }
 
-static void list_look_(CheckpointName *entry, const char *dir, const Crc64 *crc) {
+static void list_look_(CheckpointName *entry, const char *dir) {
     char path[CHECKPOINT_PATH];
     Manifest manifest = {0};
-    entry->complete = path_join(path, dir, entry->name, NULL) == 0 && manifest_read(&manifest, crc, path, NULL) == 0;
+    entry->complete = path_join(path, dir, entry->name, NULL) == 0 && manifest_read(&manifest, path, NULL) == 0;
     entry->run = manifest.run;
     entry->sequence = manifest.sequence;
     manifest_free(&manifest);
@@ -65,7 +65,7 @@ static void list_add_(CheckpointName **list, int64_t *count, const char *name, i
     entry->step = step;
 }
 
-int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, int64_t *count, Error *err) {
+int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Error *err) {
     *list = NULL;
     *count = 0;
     DIR *stream = opendir(dir);
@@ -76,16 +76,16 @@ int checkpoint_list(const char *dir, const Crc64 *crc, CheckpointName **list, in
         if (step >= 0) list_add_(list, count, entry->d_name, step);
     }
     closedir(stream);
-    for (int64_t i = 0; i < *count; i++) list_look_(&(*list)[i], dir, crc);
+    for (int64_t i = 0; i < *count; i++) list_look_(&(*list)[i], dir);
     if (*count > 1) qsort(*list, (size_t)*count, sizeof **list, list_compare_);
     return 0;
 }
 
-int checkpoint_prune(const CheckpointConfig *config, const Crc64 *crc, uint64_t run, const char *newest) {
+int checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *newest) {
     CheckpointName *list;
     const char *dir = config->dir;
     int64_t count, own = 0, spared = config->keep_every * config->every;
-    int status = checkpoint_list(dir, crc, &list, &count, NULL);
+    int status = checkpoint_list(dir, &list, &count, NULL);
     for (int64_t i = 0; status == 0 && i < count; i++) {
         char path[CHECKPOINT_PATH];
         if (!list[i].complete) continue; // belongs to no run, or its manifest could not be read this time

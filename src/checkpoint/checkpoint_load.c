@@ -27,12 +27,10 @@ static void __attribute__((format(printf, 3, 4))) load_say_(World *world, const 
 
 // Collective. Every byte is read once, by one rank.
 static int verify_(const char *dir, World *world, Error *err) {
-    Crc64 crc;
     Manifest manifest;
     Error mine = {0};
-    crc64_init(&crc);
-    if (manifest_read(&manifest, &crc, dir, &mine) == 0)
-        manifest_check(&manifest, world_rank(world), world_size(world), &crc, dir, world, &mine);
+    if (manifest_read(&manifest, dir, &mine) == 0)
+        manifest_check(&manifest, world_rank(world), world_size(world), dir, world, &mine);
     manifest_free(&manifest);
     return world_agree(world, &mine, err);
 }
@@ -242,14 +240,12 @@ static int place_by_tokens_(TrainingState *state, const Config *config, const ch
 }
 
 static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, Error *err) {
-    Crc64 crc;
     Manifest manifest;
-    crc64_init(&crc);
     int status = hf_config_compare(load->stage->config, dir, true, err);
     if (status == 0) status = training_state_read(state, dir, err);
     if (status == 0) status = place_by_tokens_(state, load->stage->config, dir, err);
     if (status == 0) {
-        status = manifest_read(&manifest, &crc, dir, err);
+        status = manifest_read(&manifest, dir, err);
         if (status == 0) status = check_manifest_(&manifest, state, dir, err);
         if (status == 0) status = source_open_manifest(&load->source, dir, &manifest, err);
         manifest_free(&manifest);

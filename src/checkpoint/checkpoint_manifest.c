@@ -14,9 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// The last line has the checksum of everything before it.
-#define TAIL_FORMAT "  \"crc64\": \"%016" PRIx64 "\"\n}\n"
-enum { TAIL_BYTES = 32, MANIFEST_VERSION = 1 };
+enum { MANIFEST_VERSION = 1 };
 
 // The run of checkpoints written by versions without run ids.
 #define RUN_ID_NONE "0000000000000000"
@@ -37,17 +35,12 @@ static void write_files_(const Manifest *manifest, FILE *file) {
     fputs("\n  ],\n", file);
 }
 
-static uint64_t checksum_(const Crc64 *crc, const char *text, size_t length) {
-    return crc64_finish(crc, crc64_add(crc, 0, text, length), (int64_t)length);
-}
-
-int manifest_write(const Manifest *manifest, const Crc64 *crc, const char *dir, Error *err) {
+int manifest_write(const Manifest *manifest, const char *dir, Error *err) {
     char *text = NULL;
     size_t length = 0;
     FILE *file = xmemstream(&text, &length);
     write_files_(manifest, file);
-    fflush(file);
-    fprintf(file, TAIL_FORMAT, checksum_(crc, text, length));
+    json_seal(file, &text, &length);
     xmemstream_close(file);
     int status = file_write(dir, CHECKPOINT_MANIFEST, text, (int64_t)length, err);
     free(text);
@@ -98,18 +91,16 @@ static int read_manifest_(Manifest *manifest, const JsonValue *root, const char 
     return 0;
 }
 
-int manifest_read(Manifest *manifest, const Crc64 *crc, const char *dir, Error *err) {
+int manifest_read(Manifest *manifest, const char *dir, Error *err) {
     memset(manifest, 0, sizeof *manifest);
-    char path[CHECKPOINT_PATH], tail[TAIL_BYTES + 1] = "";
+    char path[CHECKPOINT_PATH];
     int64_t length = 0;
     if (file_path_within(path, dir, CHECKPOINT_MANIFEST, err) != 0) return -1;
     char *text = read_text_(path, &length, err);
     if (text == NULL) return -1;
-    int64_t body = length - TAIL_BYTES;
-    if (body > 0) snprintf(tail, sizeof tail, TAIL_FORMAT, checksum_(crc, text, (size_t)body));
     Json json = {0};
     int status = 0;
-    if (body <= 0 || memcmp(text + body, tail, TAIL_BYTES) != 0)
+    if (!json_sealed(text, length))
         status =
             error_set(err, EXIT_FAILED, "%s: is torn or was changed: it does not agree with its own checksum", path);
     if (status == 0) status = json_parse(&json, text, length, path, err);
@@ -198,9 +189,10 @@ static void *check_lane_(void *argument) {
     return NULL;
 }
 
-int manifest_check(const Manifest *manifest, int64_t first, int64_t step, const Crc64 *crc, const char *dir,
-                   World *world, Error *err) {
-    Checking checking = {.manifest = manifest, .step = step, .crc = crc, .dir = dir, .world = world};
+int manifest_check(const Manifest *manifest, int64_t first, int64_t step, const char *dir, World *world, Error *err) {
+    Crc64 crc;
+    Checking checking = {.manifest = manifest, .step = step, .crc = &crc, .dir = dir, .world = world};
+    crc64_init(&crc);
     atomic_init(&checking.next, first);
     CheckLane lane[CHECK_LANES];
     memset(lane, 0, sizeof lane);
@@ -215,11 +207,9 @@ int manifest_check(const Manifest *manifest, int64_t first, int64_t step, const 
 }
 
 int checkpoint_verify(const char *dir, Error *err) {
-    Crc64 crc;
     Manifest manifest;
-    crc64_init(&crc);
-    int status = manifest_read(&manifest, &crc, dir, err);
-    if (status == 0) status = manifest_check(&manifest, 0, 1, &crc, dir, NULL, err);
+    int status = manifest_read(&manifest, dir, err);
+    if (status == 0) status = manifest_check(&manifest, 0, 1, dir, NULL, err);
     manifest_free(&manifest);
     return status;
 }

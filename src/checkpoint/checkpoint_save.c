@@ -158,7 +158,7 @@ static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
 // may hold anything, or the disk may have failed to read it just now: it is kept.
 static bool may_replace_(const Checkpoint *checkpoint) {
     Manifest there;
-    bool readable = manifest_read(&there, &checkpoint->writer.crc, checkpoint->path, NULL) == 0;
+    bool readable = manifest_read(&there, checkpoint->path, NULL) == 0;
     bool ours = readable && there.run == checkpoint->run;
     manifest_free(&there);
     return ours || (readable && checkpoint->config->checkpoint.overwrite);
@@ -166,7 +166,7 @@ static bool may_replace_(const Checkpoint *checkpoint) {
 
 static int commit_files_(Checkpoint *checkpoint, Error *err) {
     if (check_sizes_(checkpoint, err) != 0) return -1;
-    if (manifest_write(&checkpoint->manifest, &checkpoint->writer.crc, checkpoint->partial, err) != 0) return -1;
+    if (manifest_write(&checkpoint->manifest, checkpoint->partial, err) != 0) return -1;
     return directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), err);
 }
 
@@ -177,7 +177,7 @@ static void *commit_(void *argument) {
     if (commit_files_(checkpoint, &checkpoint->failure) == 0) {
         // A superfluous checkpoint does no harm. Files that a failed attempt could not remove at once, as on a disk
         // that was read-only for a while, are not in use by any rank: all are done.
-        checkpoint_prune(config, &checkpoint->writer.crc, checkpoint->run, strrchr(checkpoint->path, '/') + 1);
+        checkpoint_prune(config, checkpoint->run, strrchr(checkpoint->path, '/') + 1);
         checkpoint_sweep(config->dir);
     }
     checkpoint->seconds += clock_seconds() - start;
@@ -341,7 +341,7 @@ static int claim_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *er
     int64_t count;
     bool goes_on = from->found && checkpoint_lies_in(from->dir, dir);
     checkpoint->run = goes_on ? from->run : run_id_draw();
-    if (checkpoint_list(dir, &checkpoint->writer.crc, &list, &count, err) != 0) return -1;
+    if (checkpoint_list(dir, &list, &count, err) != 0) return -1;
     for (int64_t i = 0; i < count; i++)
         if (list[i].sequence > checkpoint->sequence) checkpoint->sequence = list[i].sequence;
     free(list);

@@ -6,7 +6,6 @@
 #include "products.h"
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/crc64.h"
 #include "base/files.h"
 #include "base/json.h"
 
@@ -19,8 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TAIL_FORMAT "\"crc64\":\"%016" PRIx64 "\"}\n"
-enum { TAIL_BYTES = 28, VERSION_ = 2, KERNEL_BYTES = sizeof((ProductChoice *)NULL)->kernel };
+enum { VERSION_ = 2, KERNEL_BYTES = sizeof((ProductChoice *)NULL)->kernel };
 
 typedef struct Products {
     ProductChoice *list;
@@ -61,20 +59,13 @@ static void products_write_text_(FILE *file, const Products *products, const cha
     fputs("],\n", file);
 }
 
-static uint64_t products_checksum_(const char *text, size_t length) {
-    Crc64 crc;
-    crc64_init(&crc);
-    return crc64_finish(&crc, crc64_add(&crc, 0, text, length), (int64_t)length);
-}
-
 // Replaces the file. Returns 0, or an errno.
 static int products_write_(const Products *products, const char *path, const char *choices_for) {
     char beside[CONFIG_TEXT + 8], *text = NULL;
     size_t length = 0;
     FILE *memory = xmemstream(&text, &length);
     products_write_text_(memory, products, choices_for);
-    fflush(memory);
-    fprintf(memory, TAIL_FORMAT, products_checksum_(text, length));
+    json_seal(memory, &text, &length);
     xmemstream_close(memory);
     snprintf(beside, sizeof beside, "%s.new", path);
     int fd = file_open_new(beside), code = fd < 0 ? errno : 0;
@@ -127,11 +118,8 @@ static const char *products_read_root_(Products *products, const JsonValue *root
 }
 
 static const char *products_read_text_(Products *products, const char *text, int64_t length, const char *choices_for) {
-    char tail[TAIL_BYTES + 1] = "";
-    int64_t body = length - TAIL_BYTES;
     Json json = {0};
-    if (body > 0) snprintf(tail, sizeof tail, TAIL_FORMAT, products_checksum_(text, (size_t)body));
-    if (body <= 0 || memcmp(text + body, tail, TAIL_BYTES) != 0) return "is torn or was changed";
+    if (!json_sealed(text, length)) return "is torn or was changed";
     const char *wrong = json_parse(&json, text, length, "", NULL) != 0
                             ? "is damaged"
                             : products_read_root_(products, json.root, choices_for);

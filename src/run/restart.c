@@ -40,9 +40,7 @@ bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]) {
 static CheckpointName *restart_list_(const Config *config, int64_t *count) {
     CheckpointName *names = NULL;
     int64_t all = 0;
-    Crc64 crc;
-    crc64_init(&crc);
-    if (config->checkpoint.dir[0] != '\0') checkpoint_list(config->checkpoint.dir, &crc, &names, &all, NULL);
+    if (config->checkpoint.dir[0] != '\0') checkpoint_list(config->checkpoint.dir, &names, &all, NULL);
     *count = 0;
     for (int64_t i = 0; i < all; i++)
         if (names[i].complete) names[(*count)++] = names[i];

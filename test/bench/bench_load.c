@@ -78,7 +78,7 @@ static void check_alone(Load *load) {
 
 static void check_by_threads(Load *load) {
     Error err = {0};
-    check(manifest_check(&load->manifest, 0, 1, &load->crc, load->dir, NULL, &err), &err);
+    check(manifest_check(&load->manifest, 0, 1, load->dir, NULL, &err), &err);
 }
 
 static int take(void *context, const ReadPiece *piece, const ReadValues *read, Error *err) {
@@ -138,7 +138,7 @@ int main(int argc, char **argv) {
     load->dir = argv[1];
     load->to = calloc(SOURCE_PIECE, sizeof *load->to);
     crc64_init(&load->crc);
-    check(manifest_read(&load->manifest, &load->crc, load->dir, &err), &err);
+    check(manifest_read(&load->manifest, load->dir, &err), &err);
     check(source_open_manifest(&load->source, load->dir, &load->manifest, &err), &err);
     list_pieces(load);
     compare(load, "checksums", check_alone, check_by_threads);

@@ -39,9 +39,9 @@ static void manifest_(const uint8_t *data, size_t size, Error *err) {
     fuzz_file(CHECKPOINT_MANIFEST, text, size);
     Manifest manifest;
     Source source;
-    int status = manifest_read(&manifest, &crc, fuzz_folder(), err);
+    int status = manifest_read(&manifest, fuzz_folder(), err);
     if (status == 0) {
-        manifest_check(&manifest, 0, 1, &crc, fuzz_folder(), NULL, NULL);
+        manifest_check(&manifest, 0, 1, fuzz_folder(), NULL, NULL);
         source_open_manifest(&source, fuzz_folder(), &manifest, NULL);
         source_close(&source);
     }
