@@ -72,11 +72,16 @@ void comm_pause_briefly(int *looks) {
 }
 
 int comm_wait(Comm *comm, CommRequest *request, Error *err) {
+    return comm_wait_polling(comm, request, NULL, NULL, err);
+}
+
+int comm_wait_polling(Comm *comm, CommRequest *request, bool (*poll)(void *, bool), void *argument, Error *err) {
     int64_t steps = request->steps;
     comm->pause.looks = 0;
     for (;;) {
         int done = comm->test(comm, request, err);
         if (done != 0) return done < 0 ? -1 : 0;
+        if (poll != NULL && !poll(argument, false)) return 0;
         if (request->steps != steps) comm->pause.looks = 0;
         steps = request->steps;
         comm_pause(&comm->pause);

@@ -87,6 +87,8 @@ struct Comm {
 // Tests until complete, sleeping in between so that a waiting rank leaves its core to others. Returns 0, or -1 with
 // err.
 int comm_wait(Comm *comm, CommRequest *request, Error *err);
+// Does the same and calls poll(argument, false) after each test; gives up, without err, once that returns false.
+int comm_wait_polling(Comm *comm, CommRequest *request, bool (*poll)(void *, bool), void *argument, Error *err);
 // Send or receive one message and wait until it is complete. Return 0, or -1 with err.
 int comm_send_now(Comm *comm, int peer, const void *from, int64_t bytes, Error *err);
 int comm_receive_now(Comm *comm, int peer, void *to, int64_t bytes, Error *err);

@@ -16,14 +16,7 @@ static void blocks_poll_(Pass *pass) {
 // Waits for a collective; one that could not start is not waited for, and its error is in pass->err. Messages progress
 // meanwhile: the tensor partner may join only after one that another rank's partner still has to send.
 static void blocks_wait_(Pass *pass, CommRequest *request) {
-    int64_t steps = request->steps;
-    pass->tensor->pause.looks = 0;
-    while (pass->tensor->test(pass->tensor, request, pass->err) == 0) {
-        if (pass->poll != NULL && !pass->poll(pass->poll_argument, false)) break;
-        if (request->steps != steps) pass->tensor->pause.looks = 0;
-        steps = request->steps;
-        comm_pause(&pass->tensor->pause);
-    }
+    comm_wait_polling(pass->tensor, request, pass->poll, pass->poll_argument, pass->err);
     blocks_poll_(pass);
 }
 

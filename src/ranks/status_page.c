@@ -34,10 +34,6 @@ StatusPage *status_page_create(bool printed) {
     return page;
 }
 
-void status_page_free(StatusPage *page) {
-    if (page != NULL) munmap(page, sizeof *page);
-}
-
 void status_page_set_stage(StatusPage *page, int stage) {
     if (page != NULL) atomic_store(&page->stage, stage);
 }

@@ -35,7 +35,6 @@ typedef struct RankStatus {
 // Creates a page in memory shared with processes forked later. `printed`: the program that started all ranks prints
 // what the rank reports. NULL: out of memory. All other functions accept NULL and then do nothing.
 StatusPage *status_page_create(bool printed);
-void status_page_free(StatusPage *page);
 
 void status_page_set_stage(StatusPage *page, int stage);
 void status_page_set_step(StatusPage *page, int64_t step);

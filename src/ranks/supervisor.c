@@ -63,7 +63,8 @@ static void supervisor_nap_(double seconds) {
     nanosleep(&nap, NULL);
 }
 
-int supervisor_launched_rank(void) {
+// Returns the rank that the launcher's environment names; -1: none.
+static int launched_rank_(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (getenv(names[i]) != NULL) return atoi(getenv(names[i]));
@@ -405,7 +406,7 @@ bool supervisor_report_early(const Error *err) {
     Place place;
     Message message = {
         .kind = MESSAGE_ENDED,
-        .rank = supervisor_launched_rank(),
+        .rank = launched_rank_(),
         .status = {
             .stage = -1, .wait_stage = -1, .ending = ENDING_REPORTED, .code = err->code, .when = clock_wall_ns()}};
     if (text == NULL || message.rank < 0 || invitation_read(&invitation, text) != 0) return false;
@@ -442,7 +443,7 @@ Supervisor *supervisor_start(const char *program, const Job *job, bool launched,
     Supervisor *supervisor = xcalloc(1, sizeof *supervisor);
     Patience alone = {0, job->patience.progress_s};
     supervisor->program = program, supervisor->job = *job;
-    supervisor->rank = launched ? supervisor_launched_rank() : -1;
+    supervisor->rank = launched ? launched_rank_() : -1;
     supervisor->channel.file = -1;
     supervisor->answered = NOT_ANSWERED;
     supervisor->alone = watchdog_create(1, alone, clock_seconds());

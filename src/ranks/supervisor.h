@@ -52,7 +52,4 @@ int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error 
 // Ends the rank cleanly, at the end of main. Returns `code`.
 int supervisor_leave(Supervisor *supervisor, int code);
 
-// Returns the rank that the launcher's environment names; -1: none.
-int supervisor_launched_rank(void);
-
 #endif

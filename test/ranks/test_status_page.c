@@ -32,7 +32,6 @@ static void a_page_says_what_a_rank_does(void **state) {
     status_page_set_action(page, longer);
     status_page_read(page, &status);
     assert_int_equal(strlen(status.action), sizeof status.action - 1);
-    status_page_free(page);
 }
 
 static void the_first_report_counts(void **state) {
@@ -54,7 +53,6 @@ static void the_first_report_counts(void **state) {
     assert_string_equal(status.text, "why");
     assert_int_equal(status_page_leave(NULL, 3), 3);
     status_page_set_action(NULL, "F0"), status_page_set_stage(NULL, 1), status_page_set_ready(NULL);
-    status_page_free(NULL), status_page_free(page), status_page_free(alone);
 }
 
 static bool is_whole_(const StatusPage *page) {
@@ -82,7 +80,6 @@ static void an_action_is_whole_whenever_it_is_read(void **state) {
         waitpid(child, NULL, 0);
         assert_true(whole && is_whole_(page));
     }
-    status_page_free(page);
 }
 
 int main(void) {
