@@ -95,6 +95,8 @@ class Case:
         bpipe = ["off"] if name != "1f1b" or p == 1 else ["off", "on", "host"]
         chosen = self.random.choice(bpipe)
         target = "host" if chosen == "host" else "peer"
+        if p > 1 and self.random.random() < 0.04:  # no row of the plan keeps to all of these keys on four stages
+            return ["schedule.name=auto", "schedule.bpipe=on", "schedule.load_ahead=3", "schedule.micro_batch=1"]
         layers = []
         if name in ("v-half", "zb-v") and self.random.random() < 0.5:  # some virtual stages are empty
             cuts = sorted(self.random.randint(0, 8) for _ in range(2 * p - 1))
@@ -115,6 +117,10 @@ class Case:
         if self.way == "hosts":
             kinds = ["cut", "cut", "call", "kill rank", "stop"]
         faults = []
+        if self.way == "hand" and self.ranks > 1 and draw.random() < 0.03:  # a start that hangs is asked to stop
+            hang = {"kind": "call", "step": None, "after": 0, "rank": self.some_rank(), "effect": "stop", "lasts": 1}
+            asked = {"kind": "signal", "step": None, "after": 1.0, "rank": 0, "number": signal.SIGTERM}
+            return [{**hang, "call": draw.randint(1, 15), "jump": 0}, asked]
         for kind in draw.sample(kinds, draw.choice([0, 1, 1, 1, 1, 2, 2])):
             if any(fault["kind"] == kind for fault in faults):
                 continue
@@ -320,6 +326,7 @@ class Trial:
             with contextlib.suppress(ProcessLookupError, FileNotFoundError, TypeError):
                 if self.moment(job, fault):
                     fault["at"] = time.monotonic()
+                    fault["early"] = not steps_of(self.metrics)
                     if self.strike(job, fault):
                         self.done.append(fault)
 
@@ -373,6 +380,9 @@ class Trial:
             if fault["kind"].startswith("kill") and self.case.restarts == 0 and self.case.way == "hand":
                 since = time.monotonic() - fault["at"]
                 must(since < patience(ENDS_WITHIN), f"ended {since:.0f} s after {fault['kind']}\n{tail}")
+            if fault["kind"].startswith("signal") and fault.get("early") and self.case.way == "hand":
+                since = ended.at - fault["at"]
+                must(since < patience(ENDS_WITHIN) + PEER_TIMEOUT_S, f"ended {since:.0f} s after a signal\n{tail}")
         signalled = any(fault["kind"].startswith("signal") for fault in self.done)
         if code == 0:
             must(self.once.exists() or len(steps_of(self.metrics)) > 0, f"code 0 without a step\n{tail}")
@@ -485,7 +495,8 @@ class Trial:
             with contextlib.suppress(ProcessLookupError):  # nobody watches a program of one rank, or the parent
                 os.kill(job.parent.pid, signal.SIGCONT)
         ended = self.end(job)
-        seconds = time.monotonic() - began
+        ended.at = time.monotonic()
+        seconds = ended.at - began
         disturber.join()
         others = list(self.check_second())
         self.check_end(ended, seconds)
