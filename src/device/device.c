@@ -160,7 +160,10 @@ static Backend *create_gpu_(const Config *config, int gpu, Error *err) {
     Cost cost;
     backend->peak_tflops = gpu_peak(row, precision);
     cost_of_gpu(&cost, config, backend->peak_tflops * 1e12);
-    if (cost.tensor > 0) backend->flops_per_sent_byte = cost.flops * cost.efficiency / cost.tensor;
+    // In bf16, of a micro-batch.
+    double bytes = 2.0 * (double)(config->schedule.micro_batch * config->model.seq_len * config->model.hidden);
+    double rate = cost_collective_rate(&cost, COST_ALL_GATHER, bytes, (int)config->parallel.tensor);
+    if (rate > 0) backend->flops_per_sent_byte = cost.flops * cost.efficiency / rate;
     return backend;
 }
 
