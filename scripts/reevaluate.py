@@ -3,8 +3,8 @@
 
     scripts/reevaluate.py [--bin DIR] [--profile] [-o FILE]
 
-The tables are between the lines <!-- reevaluation -->, or <!-- encoders -->, and <!-- end -->. With --profile the stages of each run are
-measured first if this machine has the device that the run names. Needs the built trainers, no GPU.
+The tables are between the lines <!-- reevaluation -->, or <!-- encoders -->, and <!-- end -->. With --profile the stages
+of each run are measured first if this machine has the device that the run names. Needs the built trainers, no GPU.
 """
 
 import argparse
@@ -133,7 +133,8 @@ def table_of_encoders(planner):
             found = re.search(r"from micro-batch (\d+) to (\d+) .* gain ([\d.]+) % .* model, ([-\d.]+) %", reason)
             if found:
                 plain, with_bpipe, must, gains = found.groups()
-                row = f"{plain} | {with_bpipe} | +{must}% | {float(gains):+.1f}% | {'yes' if ': worth it' in reason else 'no'}"
+                pays = "yes" if ": worth it" in reason else "no"
+                row = f"{plain} | {with_bpipe} | +{must}% | {float(gains):+.1f}% | {pays}"
             else:
                 most = re.search(r"up to micro-batch (\d+) fits", reason)[1]
                 row = f"{most} | {most} | – | – | no"

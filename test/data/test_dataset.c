@@ -319,6 +319,29 @@ static void a_side_file_tells_the_vocabulary_before_any_token_does(void **state)
     dataset_close(dataset);
 }
 
+static void the_token_that_begins_documents_is_the_side_files_or_that_of_llm_c(void **state) {
+    (void)state;
+    write_shard("ends_train_000.bin", GPT2, 1, 100, 100, 0);
+    write_side("ends.json", "{\"tokenizer\": \"sentencepiece\", \"vocab\": 257, \"eot\": 2}");
+    write_side("mute.json", "{\"tokenizer\": \"sentencepiece\", \"vocab\": 257}");
+    write_shard("mute_train_000.bin", GPT2, 1, 100, 100, 0);
+    write_shard("plain.bin", GPT2, 1, 100, 100, 0);
+    write_shard("wide.bin", LLAMA3, 7, 100, 100, 0);
+    static const struct {
+        const char *name;
+        int64_t vocab, token;
+    } cases[] = {{"ends_train_000.bin", 257, 2}, {"mute_train_000.bin", 257, -1}, {"plain.bin", 257, 256},
+                 {"plain.bin", 50257, 50256},    {"plain.bin", 300, -1},          {"wide.bin", 128256, 128000},
+                 {"wide.bin", 300, -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Error err = {0};
+        Dataset *dataset = dataset_open("data.train", test_path(cases[i].name), 8, cases[i].vocab, 1, &err);
+        assert_non_null(dataset);
+        assert_int_equal(dataset_end_of_text(dataset), cases[i].token);
+        dataset_close(dataset);
+    }
+}
+
 static void a_damaged_side_file_is_named_and_an_absent_one_is_not_missed(void **state) {
     (void)state;
     static const char *const damaged[] = {"",
@@ -564,6 +587,7 @@ int main(void) {
         cmocka_unit_test(a_token_outside_the_vocabulary_is_named_at_start),
         cmocka_unit_test(a_token_outside_the_vocabulary_is_named_when_fetched),
         cmocka_unit_test(a_side_file_tells_the_vocabulary_before_any_token_does),
+        cmocka_unit_test(the_token_that_begins_documents_is_the_side_files_or_that_of_llm_c),
         cmocka_unit_test(a_damaged_side_file_is_named_and_an_absent_one_is_not_missed),
         cmocka_unit_test(shards_of_two_tokenizers_are_noticed),
         cmocka_unit_test(side_files_are_named_after_their_shards),

@@ -1,5 +1,5 @@
-"""Encoders: attention over all of the sequence (model.causal: false) and the masked objective. Layouts change no bit, and
-a model learns to fill in what it can only know from later tokens."""
+"""Encoders: attention over all of the sequence (model.causal: false) and the masked objective. Layouts change no bit,
+and a model learns to fill in what it can only know from later tokens."""
 
 import math
 
