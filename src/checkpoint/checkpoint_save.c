@@ -79,20 +79,6 @@ static void thread_join_(Checkpoint *checkpoint) {
 
 // --- writing: every rank's thread
 
-typedef void (*TextWriter)(const Checkpoint *checkpoint, FILE *file);
-
-static void config_text_(const Checkpoint *checkpoint, FILE *file) {
-    hf_config_write(checkpoint->config, checkpoint->tokenizer.end, file);
-}
-
-static void index_text_(const Checkpoint *checkpoint, FILE *file) {
-    layout_write_index(&checkpoint->writer.layout, file);
-}
-
-static void training_text_(const Checkpoint *checkpoint, FILE *file) {
-    training_state_write(checkpoint->config, &checkpoint->state, file);
-}
-
 static int write_memory_(Checkpoint *checkpoint, ManifestFile *entry, const char *name, const char *text, size_t length,
                          Error *err) {
     const Crc64 *crc = &checkpoint->writer.crc;
@@ -102,29 +88,28 @@ static int write_memory_(Checkpoint *checkpoint, ManifestFile *entry, const char
     return file_write(checkpoint->partial, name, text, (int64_t)length, err);
 }
 
-static int write_text_(Checkpoint *checkpoint, ManifestFile *entry, const char *name, TextWriter write, Error *err) {
-    char *text = NULL;
-    size_t length = 0;
-    FILE *file = xmemstream(&text, &length);
-    write(checkpoint, file);
-    xmemstream_close(file);
-    int status = write_memory_(checkpoint, entry, name, text, length, err);
-    free(text);
-    return status;
-}
-
+// Writes the files that rank 0 makes in memory: what describes the run, and the tokenizer's.
 static int write_small_(Checkpoint *checkpoint, Error *err) {
-    if (world_rank(checkpoint->world) != 0) return 0;
-    ManifestFile *entry = checkpoint->manifest.file + checkpoint->writer.layout.files;
-    if (write_text_(checkpoint, &entry[0], CHECKPOINT_CONFIG, config_text_, err) != 0) return -1;
-    if (write_text_(checkpoint, &entry[1], CHECKPOINT_INDEX, index_text_, err) != 0) return -1;
-    if (write_text_(checkpoint, &entry[2], CHECKPOINT_TRAINING, training_text_, err) != 0) return -1;
+    static const char *const names[SMALL_FILES] = {CHECKPOINT_CONFIG, CHECKPOINT_INDEX, CHECKPOINT_TRAINING};
     const HfTokenizer *tokenizer = &checkpoint->tokenizer;
-    for (int i = 0; i < tokenizer->count; i++)
-        if (write_memory_(checkpoint, &entry[SMALL_FILES + i], tokenizer->file[i].name, tokenizer->file[i].text,
-                          tokenizer->file[i].length, err) != 0)
-            return -1;
-    return 0;
+    ManifestFile *entry = checkpoint->manifest.file + checkpoint->writer.layout.files;
+    int status = 0;
+    if (world_rank(checkpoint->world) != 0) return 0;
+    for (int i = 0; i < SMALL_FILES && status == 0; i++) {
+        char *text = NULL;
+        size_t length = 0;
+        FILE *file = xmemstream(&text, &length);
+        if (i == 0) hf_config_write(checkpoint->config, tokenizer->end, file);
+        if (i == 1) layout_write_index(&checkpoint->writer.layout, file);
+        if (i == 2) training_state_write(checkpoint->config, &checkpoint->state, file);
+        xmemstream_close(file);
+        status = write_memory_(checkpoint, entry++, names[i], text, length, err);
+        free(text);
+    }
+    for (int i = 0; i < tokenizer->count && status == 0; i++)
+        status = write_memory_(checkpoint, entry++, tokenizer->file[i].name, tokenizer->file[i].text,
+                               tokenizer->file[i].length, err);
+    return status;
 }
 
 static void *saver_write_(void *argument) {
