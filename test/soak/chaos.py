@@ -69,9 +69,9 @@ class Case:
         if self.way == "hosts":
             self.layout = (4, 1, 1)
         p, t, d = self.layout
-        self.ranks = p * t * d
+        self.ranks, self.layers = p * t * d, 8
         self.restarts = draw.choice([0, 0, 1, 3]) if self.way == "hand" else 0
-        self.every = draw.choice([0, 1, 2, 3, 5])
+        self.every = draw.choice([0, 1, 2, 3, 5, 50])  # 50: only at the end
         self.keys = [
             f"parallel.pipeline={p}", f"parallel.tensor={t}", f"parallel.data={d}", *self.draw_schedule(p),
             f"checkpoint.every={self.every}", f"checkpoint.keep={draw.choice([1, 2, 3])}",
@@ -99,9 +99,10 @@ class Case:
             return ["schedule.name=auto", "schedule.bpipe=on", "schedule.load_ahead=3", "schedule.micro_batch=1"]
         layers = []
         if name in ("v-half", "zb-v") and self.random.random() < 0.5:  # some virtual stages are empty
-            cuts = sorted(self.random.randint(0, 8) for _ in range(2 * p - 1))
-            parts = [b - a for a, b in zip([0, *cuts], [*cuts, 8])]
-            layers = [f"parallel.layers=[{','.join(map(str, parts))}]"]
+            self.layers = self.random.choice([8, 8, 2])
+            cuts = sorted(self.random.randint(0, self.layers) for _ in range(2 * p - 1))
+            parts = [b - a for a, b in zip([0, *cuts], [*cuts, self.layers])]
+            layers = [f"model.layers={self.layers}", f"parallel.layers=[{','.join(map(str, parts))}]"]
         return [*layers, f"schedule.name={name}", f"schedule.bpipe={'off' if chosen == 'off' else 'on'}",
                 f"schedule.evict_to={target}", "schedule.micro_batch=1"]  # fmt: skip
 
@@ -184,18 +185,19 @@ class Bench:
         return write_config(folder, model=MODEL, train=TRAIN, parallel="{}", schedule="{}",
                             data=f'{{train: "{self.folder}/train_*.bin"}}')  # fmt: skip
 
-    def bits(self, t, d):
+    def bits(self, t, d, layers):
         """The losses and norms of one stage: no schedule, number of stages or way to start changes them."""
         with self.lock:
-            if (t, d) not in self.known:
+            if (t, d, layers) not in self.known:
                 folder = Path(tempfile.mkdtemp(dir=self.folder))
-                keys = [f"parallel.tensor={t}", f"parallel.data={d}", f"log.metrics={folder}/metrics.jsonl"]
+                keys = [f"model.layers={layers}", f"parallel.tensor={t}", f"parallel.data={d}"]
+                keys += [f"log.metrics={folder}/metrics.jsonl"]
                 config = self.config(folder)
                 ended = Job(config, *keys, "parallel.pipeline=1", "schedule.bpipe=off", env=environment()).end()
                 must(ended.code == 0, ended.stderr)
-                self.known[t, d] = steps_of(folder / "metrics.jsonl")
-                must(len(self.known[t, d]) == STEPS, "the undisturbed run has lost steps")
-            return self.known[t, d]
+                self.known[t, d, layers] = steps_of(folder / "metrics.jsonl")
+                must(len(self.known[t, d, layers]) == STEPS, "the undisturbed run has lost steps")
+            return self.known[t, d, layers]
 
 
 def steps_of(metrics):
@@ -444,7 +446,8 @@ class Trial:
     def check_refused(self):
         """A data set that names a tokenizer outside of its folder, or a pipe, is refused before anything starts."""
         ended = self.start(disturbed=False).end()
-        must(ended.code == 2 and any("tokenizer_file" in line for line in self.last_lines(ended)), f"code {ended.code}\n{ended.stderr}")
+        named = any("tokenizer_file" in line for line in self.last_lines(ended))
+        must(ended.code == 2 and named, f"code {ended.code}\n{ended.stderr}")
         self.check_nothing_left()
 
     def check_plan(self):
@@ -457,7 +460,7 @@ class Trial:
         wait_until(lambda: not any(self.left()), lambda: f"left: {self.left()}", 15)
 
     def check_bits(self, complete):
-        whole, steps = self.bench.bits(*self.case.layout[1:]), steps_of(self.metrics)
+        whole, steps = self.bench.bits(*self.case.layout[1:], self.case.layers), steps_of(self.metrics)
         wrong = [step for step, bits in steps.items() if bits != whole[step]]
         must(not wrong, f"other bits at steps {wrong}: {[(steps[step], whole[step]) for step in wrong[:2]]}")
         failed_writes = self.case.call() is not None and self.once.exists()
