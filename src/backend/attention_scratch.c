@@ -8,17 +8,19 @@ static int64_t pad_(int64_t length, int64_t to) {
 
 // Counts the statistics of each row, and for every query head the gradients of its group's keys and values. A
 // deterministic backward on 80 and 90 also keeps the gradient of the scores, in 16 bits. Any other adds up dq in fp32;
-// on 80 it also keeps two of the three gradients, one of them in rows of 8.
+// on 80 it also keeps two of the three gradients, one of them in rows of 8. A slice has fewer queries than keys: its mask
+// is aligned to the last key, for which cuDNN 9.19 has plans on 80, 90 and 100.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability) {
     int64_t matrices = shape->batch * shape->heads, rows = matrices * shape->seq, seq = shape->seq;
+    int64_t keys = attention_keys(shape), each = matrices * keys * shape->head_dim * 4;
     bool grouped = shape->heads != shape->kv_heads, same = attention_flash_deterministic(shape, capability);
-    int64_t wide = rows * shape->head_dim * 4, bytes = rows * 4 + (grouped ? wide : 0);
+    int64_t wide = rows * shape->head_dim * 4, bytes = rows * 4 + (grouped ? each : 0);
     if (capability < 90) {
-        int64_t scores = matrices * pad_(seq, 64) * pad_(seq, 64) * 2;
+        int64_t scores = matrices * pad_(seq, 64) * pad_(keys, 64) * 2;
         return bytes + 128 + (same ? scores : wide + matrices * pad_(seq, 8) * shape->head_dim * 4);
     }
-    if (capability < 100) return bytes + 256 + (same ? matrices * pad_(seq, 64) * pad_(seq, 128) * 2 : wide);
-    if (same) return grouped ? bytes + wide + 128 : bytes;
+    if (capability < 100) return bytes + 256 + (same ? matrices * pad_(seq, 64) * pad_(keys, 128) * 2 : wide);
+    if (same) return grouped ? bytes + each + 128 : bytes;
     if (seq <= 128) return bytes + 2 * wide + 128;
     return bytes + wide + (grouped ? 128 : 0);
 }
@@ -36,7 +38,9 @@ static int64_t flash_of_gpu_(const AttentionShape *shape, int capability) {
 
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element, int capability) {
     int64_t scores = shape->heads * shape->seq * attention_keys(shape);
-    if (shape->mode == ATTENTION_FLASH) return memory_round(flash_of_gpu_(shape, capability));
+    int64_t gradients = 2 * shape->batch * attention_keys(shape) * shape->kv_heads * shape->head_dim * element;
+    if (shape->first == 0) gradients = 0; // of a slice, those of all keys, before they are added to dkeys
+    if (shape->mode == ATTENTION_FLASH) return memory_round(flash_of_gpu_(shape, capability)) + memory_round(gradients);
     int64_t bytes = memory_round(scores * element) * (shape->mode == ATTENTION_NONE ? 1 : 2);
     return attention_softmax_fuses(shape, element) ? bytes : bytes + memory_round(scores * 4);
 }

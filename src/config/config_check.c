@@ -572,7 +572,7 @@ static int check_objective_(const Config *config, Error *err) {
     if (!config->model.causal && config->data.mask_documents)
         return config_error(config, "data.mask_documents", err,
                             "attention inside documents is causal; set model.causal: true, or turn this off");
-    if (!config->model.causal && config->schedule.slices > 1)
+    if (!config->model.causal && config_slices(config) > 1)
         return config_error(config, "schedule.slices", err, "an encoder's tokens see later slices; set slices: 1");
     if (config->data.mask_token >= config->model.vocab)
         return config_error(config, "data.mask_token", err, "must be below model.vocab, %lld",

@@ -105,7 +105,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     const AttentionConfig *a = &config->attention;
     int64_t heads = m->heads / t, kv_heads = m->kv_heads / t, first = m->seq_len - s;
     int mode = config_attention(config, stage), same = a->deterministic;
-    if ((config->data.mask_documents || n > 1) && mode == ATTENTION_FLASH && !be->own_sums)
+    if (config->data.mask_documents && mode == ATTENTION_FLASH && !be->own_sums)
         mode = ATTENTION_RECOMPUTE; // cuDNN's workspace would grow with documents (test_cudnn.py)
     AttentionShape attention = {b,    s,    heads, kv_heads, dim,  mode,      a->softmax,
                                 same, NULL, first, NULL,     NULL, !m->causal};
