@@ -92,6 +92,11 @@ double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_
     return slower * flops * (1 + cost->half / (double)k) / (cost->flops * cost->efficiency) + cost->launch;
 }
 
+double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k) {
+    enum { LARGE = 2048 };
+    return cost_product(cost, 1, m, n, k) / (m >= LARGE && n >= LARGE && k >= LARGE ? COST_FP8 : 1);
+}
+
 // Returns the part of a product's time in which its tiles of 128 x `width` fill the multiprocessors. Narrower tiles load
 // more for each term.
 static double fill_(double count, int64_t m, int64_t n, int width, int multiprocessors) {

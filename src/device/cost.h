@@ -52,6 +52,12 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak);
 // Returns the seconds of `count` products of m x n x k, one after another. flops must be known.
 double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_t k);
 
+// Returns the same of one product of 8 bits. Measured large products take 1 / COST_FP8 of bf16's time, not half; with a
+// dimension below 2,048 they take as long (fp8_static tables of ai-dynamo/aiconfigurator: 1.42 to 1.51 times on large
+// ones). Passes that quantize are not included.
+#define COST_FP8 1.42
+double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k);
+
 // Returns how many times as long as cost_product says products take on some of the multiprocessors: these are fewer, and
 // the last tiles may leave most of them idle.
 double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int multiprocessors);

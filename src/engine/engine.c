@@ -570,8 +570,7 @@ static int rehearse_chunk_(Engine *engine, int chunk, float scale, const bool pa
     const P2pLink *in = engine->links.chunk[chunk].in, *out = engine->links.chunk[chunk].out;
     void *x = p2p_buffer(&in[P2P_FORWARD]), *y = p2p_buffer(&out[P2P_FORWARD]);
     void *dy = p2p_buffer(&in[P2P_BACKWARD]), *dx = p2p_buffer(&out[P2P_BACKWARD]);
-    draw_message_(stage, x, 0, bundle);
-    draw_message_(stage, dy, 1, bundle);
+    draw_message_(stage, x, 0, bundle), draw_message_(stage, dy, 1, bundle);
     for (int split = 0; split < 2; split++) {
         if (!parts[split]) continue;
         if (stage_forward(stage, chunk, 0, bundle, x, y, scale, err) != 0) return -1;

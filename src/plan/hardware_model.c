@@ -104,6 +104,12 @@ static double product_(const Work *work, double count, int64_t m, int64_t n, int
     return cost_product(&work->hardware->cost, count, m, n, k);
 }
 
+static double layer_product_(const Work *work, int64_t m, int64_t n, int64_t k) {
+    const Cost *cost = &work->hardware->cost;
+    bool narrow = work->shape->fp8 != FP8_OFF && !work->hardware->cpu;
+    return narrow ? cost_product_fp8(cost, m, n, k) : product_(work, 1, m, n, k);
+}
+
 // Returns the bytes of one pass over the residual stream of this rank.
 static double hardware_stream_(const Shape *s) {
     return (double)(s->shard_rows * s->hidden * s->element);
@@ -152,7 +158,7 @@ static double in_chunks_(const Work *work, int chunks, int64_t n, int64_t k) {
     for (int c = 0; c < chunks; c++) {
         int64_t rows = s->shard_rows * (c + 1) / chunks - s->shard_rows * c / chunks;
         double longer = chunks > 1 ? cost_waves(cost, 1, rows * blocks, n, cost->multiprocessors) : 1;
-        seconds += longer * product_(work, 1, rows * blocks, n, k);
+        seconds += longer * layer_product_(work, rows * blocks, n, k);
     }
     return seconds;
 }
@@ -166,9 +172,10 @@ double hardware_left_to_w(const Shape *s) {
 static void layer_products_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     int columns = s->sequence ? s->chunks : 1; // without gathers there is nothing to wait for
-    double whole = product_(work, 1, s->rows, s->qkv_cols, s->hidden) +
-                   product_(work, 1, s->rows, s->hidden, s->query_cols) +
-                   product_(work, 1, s->rows, s->mlp_cols, s->hidden) + product_(work, 1, s->rows, s->hidden, s->ffn);
+    double whole = layer_product_(work, s->rows, s->qkv_cols, s->hidden) +
+                   layer_product_(work, s->rows, s->hidden, s->query_cols) +
+                   layer_product_(work, s->rows, s->mlp_cols, s->hidden) +
+                   layer_product_(work, s->rows, s->hidden, s->ffn);
     time->forward += in_chunks_(work, columns, s->qkv_cols, s->hidden) +
                      in_chunks_(work, s->chunks, s->hidden, s->query_cols) +
                      in_chunks_(work, columns, s->mlp_cols, s->hidden) + in_chunks_(work, s->chunks, s->hidden, s->ffn);
@@ -179,6 +186,23 @@ static void layer_products_(const Work *work, PartTime *time) {
         ((double)s->hidden * (double)(s->qkv_cols + s->mlp_cols + s->query_cols) + (double)(s->hidden * s->ffn));
     time->spent[0].peak = flops / work->hardware->cost.flops;
     time->spent[1].peak = 2 * time->spent[0].peak;
+}
+
+// Returns the bytes that quantizing a number of bf16 moves. One scale for all takes a pass to find it.
+static double quantize_bytes_(int fp8) {
+    return fp8 == FP8_OFF ? 0 : fp8 == FP8_TENSOR ? 2 + 3 : 3;
+}
+
+// Adds the passes that quantize the inputs and output gradients of the four products: inputs for the forward and for
+// the weight's gradient, gradients for both products of the backward.
+static void layer_quantize_(const Work *work, PartTime *time) {
+    const Shape *s = work->shape;
+    double each = (double)s->rows * quantize_bytes_(s->fp8);
+    double inputs = each * (double)(2 * s->hidden + s->query_cols + s->ffn);
+    double gradients = each * (double)(2 * s->hidden + s->qkv_cols + s->mlp_cols);
+    time->forward += bytes_(work, inputs);
+    time->backward += bytes_(work, inputs + 2 * gradients);
+    time->weight += bytes_(work, inputs + gradients);
 }
 
 // Adds norms, residuals, rotation and activation: 8 passes over the stream each way, and those over what is between the
@@ -215,6 +239,7 @@ static PartTime layer_(const Work *work) {
     layer_products_(work, &time);
     double forward = time.forward, backward = time.backward;
     layer_passes_(work, &time);
+    layer_quantize_(work, &time);
     time.spent[0].passes = time.forward - forward;
     time.spent[1].passes = time.backward - backward;
     forward = time.forward, backward = time.backward;
@@ -297,10 +322,10 @@ static Beside beside_(const Work *work) {
     PartTime core = {0};
     if (work->hardware->cost.flops == 0) return (Beside){0};
     attention_(work, &core);
-    return (Beside){product_(work, 1, s->rows, s->qkv_cols, s->hidden),
-                    product_(work, 1, s->rows, s->hidden, s->query_cols),
-                    product_(work, 1, s->rows, s->mlp_cols, s->hidden), product_(work, 1, s->rows, s->hidden, s->ffn),
-                    core.backward};
+    return (Beside){layer_product_(work, s->rows, s->qkv_cols, s->hidden),
+                    layer_product_(work, s->rows, s->hidden, s->query_cols),
+                    layer_product_(work, s->rows, s->mlp_cols, s->hidden),
+                    layer_product_(work, s->rows, s->hidden, s->ffn), core.backward};
 }
 
 // Returns what the gathers before a product in chunks, or the sums after it, add to a step: of n that each take `one`
@@ -365,6 +390,10 @@ double hardware_optimizer_seconds(const Hardware *hardware, const Config *config
     double norm = 4, moments = 16, gradient = 8;
     double weights = config->train.precision == PRECISION_BF16 ? 8 + 2 : 8; // master read and written, weight written
     return (double)owned * (norm + gradient + moments + weights) / hardware->cost.memory_rate;
+}
+
+double hardware_quantize_seconds(const Hardware *hardware, const Config *config, double weights) {
+    return weights * 2 * quantize_bytes_(config->train.fp8) / hardware->cost.memory_rate;
 }
 
 // ---------------------------------------------------------------- what it rests on

@@ -63,6 +63,8 @@ void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Co
 
 // Returns the seconds of the gradient's norm and AdamW over `owned` elements, whose gradients and states a rank keeps.
 double hardware_optimizer_seconds(const Hardware *hardware, const Config *config, int64_t owned);
+// Returns the seconds to quantize this many weights and their transpose; 0 without train.fp8.
+double hardware_quantize_seconds(const Hardware *hardware, const Config *config, double weights);
 
 // Returns a rank's node: a CPU run is one node; else gpus_per_node consecutive ranks are one.
 int hardware_node(const Hardware *hardware, const Config *config, int rank);

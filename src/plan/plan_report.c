@@ -177,7 +177,7 @@ static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
 static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
     const PlanTime *time = &answer->time;
     const Hardware *hardware = &answer->planner.hardware;
-    char step[SECONDS_TEXT], mfu[24] = "";
+    char step[SECONDS_TEXT], mfu[32] = "";
     if (!time->known) {
         fprintf(file, "time      nothing is known of the device: give hardware.peak_tflops, or a profile of it\n");
         return;
@@ -195,9 +195,11 @@ static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
                   "transfers, tensor-parallel collectives %.1f ms on the slowest stage",
                   1e3 * time->pipeline, 1e3 * time->reduction, 1e3 * time->optimizer, 1e3 * time->exposed,
                   1e3 * time->tensor);
+        bool fp8 = answer->config.train.fp8 != FP8_OFF;
+        if (fp8) snprintf(mfu, sizeof mfu, ", %.1f%% of the FP8 one", 50 * time->mfu);
         if (time->mfu > 0)
-            grid_line(file, "MFU", "%.1f%% (attention counted in full); of one stage at work %.1f%%", 100 * time->mfu,
-                      100 * time->stage_mfu);
+            grid_line(file, "MFU", "%.1f%% of the %speak%s (attention counted in full); of one stage at work %.1f%%",
+                      100 * time->mfu, fp8 ? "bf16 " : "", fp8 ? mfu : "", 100 * time->stage_mfu);
         if (time->estimate > 0)
             grid_line(file, "", "by the paper's formula, without imbalance, messages, sums and optimizer: %.1f%%",
                       100 * time->estimate);

@@ -181,6 +181,7 @@ static double optimizer_seconds_(const Costing *costing, int s) {
     double gather = d == 1 ? 0 : weights * (d - 1) / d / data_rate_(costing, parts, COST_ALL_GATHER, piece);
     double update = profile != NULL ? (profile->norm_seconds + profile->optimizer_seconds) * (double)owned
                                     : hardware_optimizer_seconds(hardware, costing->config, owned);
+    update += hardware_quantize_seconds(hardware, costing->config, profile != NULL ? 0 : weights / 2);
     // All ranks update at the same time, even if they share cores.
     if (hardware->cpu && world > hardware->cores_share) update *= world / hardware->cores_share;
     return gather + update;

@@ -27,7 +27,7 @@ typedef struct ProfileTime {
 typedef struct Profile {
     bool cpu;
     char device[96];
-    int precision;
+    int precision, fp8;
     ModelConfig model; // except for layers, which may differ
     int64_t tensor;
     bool sequence;

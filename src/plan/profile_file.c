@@ -20,6 +20,7 @@ void profile_start(Profile *profile, const Config *config, const char *device) {
     profile->cpu = hardware_is_cpu(config);
     snprintf(profile->device, sizeof profile->device, "%s", device);
     profile->precision = config->train.precision;
+    profile->fp8 = config->train.fp8;
     profile->model = config->model;
     profile->tensor = config->parallel.tensor;
     profile->sequence = config->parallel.sequence;
@@ -92,9 +93,9 @@ static void write_all_(const Profile *profile, FILE *file) {
     write_number_(file, "peak_tflops", profile->peak_tflops);
     fprintf(file, "},\n");
     profile_write_model_(file, &profile->model);
-    fprintf(file, ",\n\"precision\":\"%s\",\"tensor\":%lld,\"sequence\":%s,\n",
-            config_word("train.precision", profile->precision), (long long)profile->tensor,
-            profile->sequence ? "true" : "false");
+    fprintf(file, ",\n\"precision\":\"%s\",\"fp8\":\"%s\",\"tensor\":%lld,\"sequence\":%s,\n",
+            config_word("train.precision", profile->precision), config_word("train.fp8", profile->fp8),
+            (long long)profile->tensor, profile->sequence ? "true" : "false");
     write_number_(file, "optimizer_ns_per_element", 1e9 * profile->optimizer_seconds);
     fputc(',', file);
     write_number_(file, "norm_ns_per_element", 1e9 * profile->norm_seconds);
@@ -212,6 +213,7 @@ static int profile_read_all_(Profile *profile, const JsonValue *root, const char
     snprintf(profile->device, sizeof profile->device, "%s", json_text(device, "name", ""));
     profile->peak_tflops = profile_number_(device, "peak_tflops");
     profile->precision = word_(root, "precision", "train.precision");
+    profile->fp8 = json_find(root, "fp8") == NULL ? FP8_OFF : word_(root, "fp8", "train.fp8");
     profile->tensor = json_integer(root, "tensor", 0);
     profile->sequence = truth_(root, "sequence");
     profile->optimizer_seconds = 1e-9 * profile_number_(root, "optimizer_ns_per_element");
@@ -282,6 +284,9 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
     if (config_slices(config) > 1) return snprintf(why, size, "it has no times of slices"), why;
     if (profile->precision != config->train.precision)
         return snprintf(why, size, "it is of train.precision %s", precision), why;
+    if (profile->fp8 != config->train.fp8)
+        return snprintf(why, size, "it is of another train.fp8 than %s", config_word("train.fp8", config->train.fp8)),
+               why;
     if (profile->tensor != config->parallel.tensor)
         return snprintf(why, size, "it is of parallel.tensor %lld", (long long)profile->tensor), why;
     if (profile->sequence != config->parallel.sequence && profile->tensor > 1)

@@ -75,6 +75,14 @@ static void products_of_all_shapes_are_within_8_percent_of_the_table_at_one_leve
     }
 }
 
+static void products_of_8_bits_gain_only_where_they_are_large(void **state) {
+    (void)state;
+    Cost cost = cost_of("h100");
+    assert_float_equal(cost_product(&cost, 1, 4096, 2048, 8192) / cost_product_fp8(&cost, 4096, 2048, 8192), COST_FP8,
+                       1e-9);
+    assert_float_equal(cost_product(&cost, 1, 4096, 1024, 8192) / cost_product_fp8(&cost, 4096, 1024, 8192), 1, 1e-9);
+}
+
 static void attention_is_within_5_percent_of_its_tables(void **state) {
     (void)state;
     static const char *const words[][2] = {
@@ -170,6 +178,7 @@ static void a_gpu_without_tables_is_said_to_be_planned_by_its_data_sheet(void **
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_of_all_shapes_are_within_8_percent_of_the_table_at_one_level),
+        cmocka_unit_test(products_of_8_bits_gain_only_where_they_are_large),
         cmocka_unit_test(attention_is_within_5_percent_of_its_tables),
         cmocka_unit_test(fewer_heads_fill_a_device_less),
         cmocka_unit_test(collectives_are_those_of_the_table_and_longer_ones_never_take_less_time),

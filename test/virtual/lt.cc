@@ -313,8 +313,10 @@ void take_time(Op *op, const Call &call) {
     int all = dry_figures().multiprocessors, target = call.product.multiprocessors;
     op->sharing = dry_figures().capability >= FIRST_PERSISTENT ? SHARING_OWNS : SHARING_SPREAD;
     op->multiprocessors = op->sharing == SHARING_OWNS && target > 0 ? target : all;
-    op->seconds = cost_product(cost, (double)count, call.m, columns, call.k) * TAKES[call.algorithm] *
-                  cost_waves(cost, (double)count, call.m, columns, op->multiprocessors);
+    double seconds = narrow(call.a) ? cost_product_fp8(cost, call.m, columns, call.k)
+                                    : cost_product(cost, (double)count, call.m, columns, call.k);
+    op->seconds =
+        seconds * TAKES[call.algorithm] * cost_waves(cost, (double)count, call.m, columns, op->multiprocessors);
 }
 
 // What every rank has to compute in one way.
