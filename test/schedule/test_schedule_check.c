@@ -225,7 +225,7 @@ static void draft_add(Draft *draft, double place, ActionKind kind, int microbatc
     int at = draft->count++;
     assert_true(at < MOST_ACTIONS);
     for (; at > 0 && draft->placed[at - 1].place > place; at--) draft->placed[at] = draft->placed[at - 1];
-    draft->placed[at] = (Placed){place, {kind, microbatch, 0, peer}};
+    draft->placed[at] = (Placed){place, {.kind = kind, .microbatch = microbatch, .peer = peer}};
 }
 
 static double place_of(const Draft *draft, ActionKind kind, int microbatch) {
