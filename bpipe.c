@@ -246,7 +246,7 @@ int bpipe_min_slots_host(int stages) {
     return stages == 1 ? 1 : 2;
 }
 
-// The walk along the compute actions of one stage: what its slots would hold.
+// The walk along the compute actions of one stage, which follows the contents of its slots.
 typedef struct Walk {
     ActionList list;
     const StageSchedule *base;
@@ -432,9 +432,9 @@ static int balance_stage_(Schedule *schedule, int s, const Schedule *base, Evict
                      walk.slots, base->name, s, ahead);
 }
 
-// Writes A and R into the acceptor's list: what the evictor posts after its B or I(c,i), the acceptor posts right after
-// its own B or I(c,i). That one is complete before the evictor's can begin, whatever the durations, so no transfer ever
-// waits for the acceptor to reach it.
+// Writes A and R into the acceptor's list: after the evictor's B or I(c,i) come its E and L; the acceptor posts their A
+// and R right after its own B or I(c,i). That one is complete before the evictor's can begin, whatever the durations,
+// so no transfer ever waits for the acceptor to reach it.
 static void balance_acceptor_(Schedule *schedule, int s) {
     const StageSchedule *evictor = &schedule->stage[s];
     StageSchedule *acceptor = &schedule->stage[bpipe_partner(schedule->stages, s)];
@@ -456,7 +456,7 @@ static void balance_acceptor_(Schedule *schedule, int s) {
 }
 
 // Returns the most bundles that at one time wait for their W or are needed by the current action: with fewer slots, no
-// eviction helps, since what waits for its W cannot leave.
+// eviction helps, since a bundle that waits for its W cannot leave.
 static int held_(const StageSchedule *stage) {
     int waiting = 0, most = 1;
     for (int64_t i = 0; i < stage->count; i++) {

@@ -1,8 +1,7 @@
-// Schedules as data: what a schedule is, how one runs, the BPipe pass, the proof that a schedule is sound, its text
-// form.
+// Schedules as data: their definition, how one runs, the BPipe pass, the proof that a schedule is sound, its text form.
 //
 // A schedule is one list of actions per stage. Everything else in the program reads these lists: the plan counts slots,
-// the engine runs them word for word, the simulator and the trace draw them. Nothing else decides what happens when.
+// the engine runs them word for word, the simulator and the trace draw them. Nothing else decides the order of a step.
 //
 // 1F1B with p = 4 stages and m = 8 microbatches. F is a forward (1 unit of time), B a backward (2):
 //
@@ -12,17 +11,17 @@
 //   stage 3           F0 B0--- F1 B1--- F2 B2--- F3 B3--- F4 B4--- F5 B5--- F6 B6--- F7 B7---
 //
 // Stage 0 holds up to 4 bundles at a time, stage 3 only one. BPipe with 3 slots leaves every F and B where it is and
-// adds transfers between stages 0 and 3, which run beside compute:
+// adds transfers between stages 0 and 3, which run while the stages compute:
 //
 //   stage 0  F0 F1 F2 F3                   B0--- F4 B1--- F5 B2--- F6 B3--- F7 B4---    B5---    B6---    B7---
 //     queue        E1    E3 L1                               E5 L3                   L5
 //   stage 3           F0 B0--- F1 B1--- F2 B2--- F3 B3--- F4 B4--- F5 B5--- F6 B6--- F7 B7---
 //     queue        A1    A3 R1                               A5 R3                   R5
 //
-// Words. A *bundle* is what the forward of one microbatch leaves on one stage for the backward; a *slot* holds one
-// bundle. 1F1B keeps p-s bundles on stage s. BPipe (Kim et al., ICML 2023) levels that: stage s of the first half, the
-// *evictor*, sends bundles to stage p-1-s, the *acceptor*, and loads each before its backward. A stage's own slots and
-// the slots it lends are fixed, disjoint sets.
+// Words. A *bundle* holds the activations that one microbatch's forward saves on a stage for its backward; a *slot*
+// holds one bundle. 1F1B keeps p-s bundles on stage s. BPipe (Kim et al., ICML 2023) levels that: stage s of the first
+// half, the *evictor*, sends bundles to stage p-1-s, the *acceptor*, and loads each before its backward. A stage's own
+// slots and the slots it lends are fixed, disjoint sets.
 //
 // Chunks. A stage may hold several *chunks* of consecutive layers. The chunks of all stages are the *virtual stages*
 // that a microbatch visits, 0 .. p*chunks-1. With loop placement chunk c of stage s is virtual stage c*p + s; with V
@@ -44,13 +43,13 @@
 // How a schedule runs. The engine, the proof and the simulator follow these rules and no others. (c,i) is microbatch i
 // on chunk c. With slices, i numbers (microbatch, slice) in the order of the chunk's actions of that kind: slices
 // ascend for F, and descend for B, I and W.
-//   1. Compute actions F, B, I and W run in list order, one at a time. B is the whole backward. I is the part that
+//   1. Compute actions F, B, I and W run in list order, one at a time. B is the complete backward. I is the part that
 //      makes the gradient of the input, W the part that makes the gradients of the weights. A microbatch on a chunk has
 //      either one B or one I and, later, one W. Per chunk, the F are in microbatch order, and so are the B and I, and
 //      the B and W; that is what keeps gradients the same to the bit.
 //   2. E, A, R and L are posted when the list reaches them: when the compute action before them is complete (on a
 //      device with streams, when it is launched; the proof covers both). They go through the stage's transfer queue in
-//      list order, one at a time, beside compute.
+//      list order, one at a time, while the stage computes.
 //   3. E(c,i) of the evictor and A(c,i) of the acceptor are one transfer, and so are L(c,i) and R(c,i). It starts when
 //      it is at the head of both queues and has a slot to go to. To host memory there is only the evictor's queue, and
 //      always a place to go to.
@@ -58,7 +57,7 @@
 //      takes a lent slot at the start, R frees it when complete. L takes an own slot at its start.
 //   5. F(c,i) takes an own slot at its start, and waits for that slot, its input and a free send buffer. B(c,i) and
 //      I(c,i) wait for their gradient, for L(c,i) if the bundle was evicted, and for a free send buffer. W(c,i) waits
-//      for nothing but its place in the list: what it needs is in the slot, where I left it. B and W free the slot when
+//      for nothing but its place in the list: I left its operands in the slot. B and W free the slot when
 //      complete. In a forward-only schedule F frees its slot when complete.
 //   6. Every boundary between virtual stages g and g+1 has, per direction, `edge_buffers` send buffers and as many
 //      receive buffers. A send buffer is taken when F, B or I starts and is free when its message has arrived; a
@@ -80,7 +79,7 @@ __BEGIN_DECLS
 
 typedef enum ActionKind {
     ACTION_FORWARD = 'F',
-    ACTION_BACKWARD = 'B', // the whole backward: I and W in one
+    ACTION_BACKWARD = 'B', // the complete backward: I and W in one
     ACTION_INPUT = 'I',    // the gradient of the input
     ACTION_WEIGHT = 'W',   // the gradients of the weights, after I
     ACTION_EVICT = 'E',    // send an own bundle to the peer
@@ -179,7 +178,7 @@ void schedule_split(Schedule *schedule);
 // Runs the BPipe pass: returns a copy of `base` in which no stage needs more than `slots` slots, with the same compute
 // actions. The base may be any schedule that moves no bundles yet; eviction to a partner needs loop placement. Fewer
 // slots than bpipe_least_slots is an error that names that number; with as many as the base needs, nothing is evicted.
-// slots 0: that number. docs/bpipe.md says how it chooses and what that costs.
+// slots 0: that number. docs/bpipe.md describes the choice and its cost.
 Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, Error *err);
 
 // Does the same for slow transfers: bundles are loaded up to `ahead` (>= 1; bpipe_balance: 1) backwards before their
@@ -187,9 +186,9 @@ Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, Err
 // spare, this is the better use of them when 2 transfers take longer than a forward and a backward; see docs/bpipe.md.
 Schedule *bpipe_balance_ahead(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err);
 
-// Returns the smallest `slots` for this base. To a partner: what the pair needs and one slot to move to, over two
-// stages. To the host: what the pass succeeds with; 2 if no backward is split, one slot for compute and one that
-// changes hands.
+// Returns the smallest `slots` for this base. To a partner: the slots that the pair needs, and one to move to, over two
+// stages. To the host: the fewest with which the pass succeeds; 2 if no backward is split, one slot for compute and one
+// that changes hands.
 int bpipe_least_slots(const Schedule *base, EvictTarget target);
 
 // Return the same for 1F1B: ceil((p+2)/2) to a partner; 2 to the host, 1 with one stage.
@@ -209,7 +208,7 @@ void schedule_free(Schedule *schedule);
 //   complete   every chunk of every stage runs F, and B or I and W, once per microbatch and slice, each in its order
 //              (forward-only: F alone)
 //   paired     E and L of a stage are A and R of its partner, in the same order
-//   resident   B, I, E and R only of what is there, L only of what was evicted, no E after I, none away at the end
+//   resident   B, I, E and R only of bundles on the stage, L only of evicted ones, no E after I, all back at the end
 //   bounded    own and lent slots suffice in list order, and together stay within `slots`
 //   live       whatever the durations, and whichever action gets a slot that two wait for, no stage ever waits forever
 // Time O(actions) for schedules whose queue follows compute closely, as those made here do.

@@ -28,8 +28,8 @@ void cost_take_given(Cost *cost, const Config *config) {
     take_(&cost->memory_rate, given->stream_gb_s * 1e9);
 }
 
-// What a GPU without a row is assumed to do: the middle of the rows that there are. Of AMD's GPUs the best product is
-// known (stas00/ml-engineering@744d01e), 0.51 of the data sheet's peak on MI300X and 0.68 on MI355X.
+// The assumed figures of a GPU without a row: the middle of the existing rows. Of AMD's GPUs the best product is known
+// (stas00/ml-engineering@744d01e), 0.51 of the data sheet's peak on MI300X and 0.68 on MI355X.
 static const GpuKernels unknown_ = {"", 0.70, 3, 80, {0.65, 500, 250}, {0.55, 1000, 100}, 1, 0.8, NULL};
 static const struct {
     const char *word;

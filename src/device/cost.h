@@ -1,7 +1,7 @@
-// What single pieces of work cost on given hardware, in seconds: a matrix product, flash attention, a pass over memory,
-// a collective, a message. Two readers share these formulas and nothing else: the plan, which counts the pieces of a
-// layer by formulas of its own, and the clock of the virtual GPU (test/virtual), which takes them from the calls that
-// the program makes. Where the two disagree about a step, one of them has counted wrong.
+// The cost of single pieces of work on given hardware, in seconds: a matrix product, flash attention, a pass over
+// memory, a collective, a message. Two readers share these formulas and nothing else: the plan, which counts the pieces
+// of a layer by formulas of its own, and the clock of the virtual GPU (test/virtual), which takes them from the calls
+// that the program makes. Where the two disagree about a step, one of them has counted wrong.
 //
 // The assumptions, which the plan prints:
 //   - a matrix product of m x n x k takes flops (1 + k0 / k) / (peak share), and the time of a launch; rows of operands
@@ -26,7 +26,7 @@ __BEGIN_DECLS
 // Rates are in bytes/s in one direction: of one rank, the network's of one node.
 typedef struct Cost {
     double flops;                    // FLOP/s of one rank while no other needs its cores; 0: unknown
-    double efficiency, half, launch; // of products: share of the peak, k0, seconds
+    double efficiency, half, launch; // matrix products: share of the peak, k0, seconds
     FlashRate flash_forward, flash_backward;
     double memory_rate;
     double pair, tensor, network, host;
@@ -34,9 +34,9 @@ typedef struct Cost {
     int multiprocessors; // 0: a CPU
     bool persistent;     // kernels of products keep their multiprocessors to the end
     bool data_sheet;     // nothing was measured of this GPU
-    GpuBand band;        // of published runs; runs 0: a CPU
-    // Measured bus bandwidths of collectives in a node (gpu_kernels.c); all 0 if there are none. By value, since
-    // processes share a Cost.
+    GpuBand band;        // the band of published runs; runs 0: a CPU
+    // Measured bus bandwidths of collectives in a node (gpu_kernels.c); all 0 if unknown. By value, since processes
+    // share a Cost.
     uint16_t collectives[GPU_COLLECTIVES][GPU_SIZES];
 } Cost;
 
@@ -73,7 +73,7 @@ double cost_pass(const Cost *cost, double bytes);
 double cost_collective(const Cost *cost, CostCollective kind, double bytes, int ranks);
 
 // Returns the seconds of a gather or a reduce-scatter by copies to each other rank of the node; of the latter without
-// the kernel that adds up what has arrived.
+// the kernel that adds up the blocks received.
 double cost_copies(const Cost *cost, double bytes, int ranks);
 
 // Returns the bytes/s that one rank sends in a collective.

@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What a rank tells all others about its GPU.
+// The facts about a rank's GPU that it sends to all other ranks.
 typedef struct Seat {
     GpuIdentity gpu;
     char host[64];
     int32_t node; // world_place
-    int32_t gpus; // visible to the rank; 0: none
+    int32_t gpus; // visible to the rank
     char why[256];
 } Seat;
 

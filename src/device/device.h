@@ -13,11 +13,11 @@ typedef struct Device {
     bool shared;             // several ranks on one GPU: messages go through host memory
     int ranks_on_gpu;        // on this rank's, itself included
     int collectives;         // over tensor ranks: Collectives
-    int numa_node;           // of the host, next to this rank's GPU; -1: not known, or of no consequence
-    char about[256];         // a line for the user: versions, or why the CPU computes; empty: none
+    int numa_node;           // the host's node next to this rank's GPU; -1: unknown, or irrelevant
+    char about[256];         // a line for the user: versions, or why the CPU computes; may be empty
 } Device;
 
-// What a group is for; see CommUse in cuda/comm_cuda.h. Messages between neighbouring stages are announced
+// The purpose of a group; see CommUse in cuda/comm_cuda.h. Messages between neighbouring stages are announced
 // (comm_pushed.h); those of USE_PAIR are announced by the caller.
 typedef enum DeviceUse { USE_COMPUTE, USE_BESIDE, USE_NEIGHBOURS, USE_PAIR } DeviceUse;
 
@@ -25,14 +25,14 @@ typedef enum DeviceUse { USE_COMPUTE, USE_BESIDE, USE_NEIGHBOURS, USE_PAIR } Dev
 // nothing.
 bool device_has_gpus(const Config *config, int64_t ranks);
 
-// Says in one clause why there is no GPU to compute on; empty if the configuration wants none.
+// Says in one clause why there is no GPU to compute on; empty if the configuration does not want one.
 void device_missing(const Config *config, char why[256]);
 
-// Fills in what the first GPU is known to offer each rank; zeros if GPUs would not compute or the GPU is unknown.
+// Fills in the known figures of the first GPU, per rank; zeros if GPUs would not compute or the GPU is unknown.
 // Allocates nothing.
 typedef struct DeviceFigures {
     int64_t memory_bytes;
-    double peak_tflops; // of matrix products in the run's precision
+    double peak_tflops; // peak of matrix products in the run's precision
 } DeviceFigures;
 
 void device_figures(DeviceFigures *figures, const Config *config);
@@ -51,9 +51,9 @@ Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse 
 
 // --- the library with the GPU code (cuda_load.c)
 
-// Returns the library's table. It lies beside the program, or in ../lib/bpipe-trainer where `make install` puts it.
-// NULL if there is none or it cannot be used; `why` then says so in one clause, with the remedy. Every call returns the
-// same table, and the library stays loaded until the process ends.
+// Returns the library's table. It lies next to the program, or in ../lib/bpipe-trainer where `make install` puts it.
+// NULL if it is missing or unusable; `why` then says so in one clause, with the remedy. Every call returns the same
+// table, and the library stays loaded until the process ends.
 const CudaLibrary *cuda_load(char why[256]);
 
 // Returns whether an NVIDIA driver is loaded on this machine, judged by its device files: costs nothing.
@@ -66,7 +66,7 @@ bool cuda_driver_present(void);
 int numa_node(const char *sysfs, const char *bus);
 
 // Binds this thread, and all that it starts from now on, to those of its cores that the node has, and prefers the
-// node's memory. Leaves the cores alone if none of the allowed ones is there (a launcher has chosen others). Returns
+// node's memory. Leaves the cores alone if the process may not use any of them (a launcher has chosen others). Returns
 // whether the cores are the node's now.
 bool numa_bind(const char *sysfs, int node);
 

@@ -1,4 +1,4 @@
-// NUMA placement of a rank beside its GPU, see device.h. Everything comes from sysfs and two system calls, so that no
+// NUMA placement of a rank next to its GPU, see device.h. Everything comes from sysfs and two system calls, so that no
 // library is needed; where the kernel says nothing, nothing is done.
 #include "device.h"
 
@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Reads the first line of a file of sysfs. Returns false where there is none.
+// Reads the first line of a file of sysfs. Returns false if the file does not exist.
 static bool numa_read_(const char *sysfs, const char *path, char *line, int size) {
     char whole[512];
     snprintf(whole, sizeof whole, "%s/%s", sysfs, path);
@@ -40,7 +40,7 @@ static void numa_cores_(const char *list, cpu_set_t *cores) {
     }
 }
 
-// Prefers the node's memory (MPOL_PREFERRED): once the node has none left, memory comes from elsewhere.
+// Prefers the node's memory (MPOL_PREFERRED): once the node is full, memory comes from other nodes.
 static void prefer_memory_(int node) {
 #ifdef SYS_set_mempolicy
     enum { MPOL_PREFERRED_ = 1, BITS = 8 * sizeof(unsigned long) };

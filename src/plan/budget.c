@@ -95,7 +95,7 @@ static void print_goodput_(const Goodput *goodput, const Config *config, double 
               amount_(goodput->days, days), config->hardware.checkpoint_s, config->hardware.restart_s);
 }
 
-// Writes what the run and a billion tokens cost: prices and watts, if they are given.
+// Writes the cost of the run and of a billion tokens: price and energy, if prices and watts are given.
 static void print_rates_(const Budget *budget, const HardwareConfig *hardware, FILE *file) {
     char bill[BILL_TEXT], rates[96] = "";
     int used = 0;

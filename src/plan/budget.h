@@ -1,4 +1,4 @@
-// What a training costs by the step time of its plan: days, GPU hours, money and energy. Prices and powers come from
+// The cost of a training by the step time of its plan: days, GPU hours, money and energy. Prices and powers come from
 // the configuration; figures that depend on missing ones are left out.
 #ifndef BUDGET_H
 #define BUDGET_H
@@ -16,15 +16,15 @@ typedef struct Bill {
 typedef struct Goodput {
     double mtbf;  // seconds between failures of the job; 0: unknown, like everything else here
     double every; // steps between checkpoints with the shortest expected time (Young 1974, Daly 2006)
-    double share; // of the time without failures and checkpoints in the expected one
-    double days;  // expected, for the whole training
-    double own;   // share with the configuration's checkpoint.every; 0: it writes none
+    double share; // time without failures and checkpoints / expected time
+    double days;  // expected, for the complete training
+    double own;   // share with the configuration's checkpoint.every; 0: it writes no checkpoints
 } Goodput;
 
 typedef struct Budget {
-    double tokens;             // of the whole training: train.tokens, or those of train.steps
+    double tokens;             // train.tokens, or the tokens of train.steps
     Bill step, billion, whole; // one step, 1e9 tokens, all of them
-    GpuBand band;              // factors on all of them, set by the caller; low 0: none is known
+    GpuBand band;              // factors on all of them, set by the caller; low 0: unknown
     Goodput goodput;
 } Budget;
 
@@ -34,9 +34,9 @@ void budget_make(Budget *budget, const Config *config, double step_seconds, bool
 // Writes the lines for people, 120 columns wide at most; not `verbose`: only days and the like of all tokens.
 void budget_print(const Budget *budget, const Config *config, bool verbose, FILE *file);
 
-// Writes `"budget":{...}`: tokens, and of a step, a billion tokens and the whole {"days","gpu_hours","price","mwh"},
-// null for what is not known, and if a band is known its ends too, as "days_low" and "days_high"; with
-// hardware.mtbf_hours also "goodput":{"mtbf_hours","every","share","days","own"}.
+// Writes `"budget":{...}`: tokens, and of a step, a billion tokens and the complete training
+// {"days","gpu_hours","price","mwh"}, null for unknown figures, and if a band is known its ends too, as "days_low" and
+// "days_high"; with hardware.mtbf_hours also "goodput":{"mtbf_hours","every","share","days","own"}.
 void budget_write_json(const Budget *budget, FILE *file);
 
 #endif

@@ -145,7 +145,7 @@ int emulation_run(Emulation *e, const Schedule *schedule, EmulationTimes *times,
     return 0;
 }
 
-// A disturbance only makes an action longer, so the quickest run is the closest to what the action takes.
+// A disturbance only makes an action longer, so the fastest run is the closest to the action's own time.
 int emulation_actions(Emulation *e, const Schedule *schedule, double *seconds, Error *err) {
     enum { RUNS = 5 };
     int64_t count = schedule->stage[e->stage.at.stage].count;

@@ -1,6 +1,6 @@
 // One stage of a pipeline alone on one device: its list of the schedule runs word for word through the engine, while
-// its neighbours, its partner and the other tensor ranks are emulated. It measures what a run would find out on as many
-// devices as it has stages: the stage's true peak memory, and how long its forwards and backwards take.
+// its neighbours, its partner and the other tensor ranks are emulated. It measures the figures that a run would show on
+// as many devices as it has stages: the stage's true peak memory, and how long its forwards and backwards take.
 #ifndef EMULATE_H
 #define EMULATE_H
 
@@ -11,8 +11,8 @@
 // Medians over the microbatches of one run, added up over chunks, in seconds, without collectives over tensor ranks.
 typedef struct EmulationTimes {
     double forward;
-    double backward;       // of whole backwards; 0 if all are split
-    double input, weights; // of split ones: I and W; 0 if none is
+    double backward;       // B; 0 if all backwards are split
+    double input, weights; // I and W; 0 if no backward is split
     double exposed;        // total time that compute waited for transfers
     int64_t microbatches;
 } EmulationTimes;
@@ -27,7 +27,7 @@ typedef struct Emulation {
     int64_t scratch_bytes, scratch_counted; // requested bytes; bytes including the device's padding
 } Emulation;
 
-// Returns the median of the values and sorts them; 0 if there are none.
+// Returns the median of the values and sorts them; 0 for an empty list.
 double emulation_median(double *values, int64_t count);
 
 // Allocates stage `plan->at.stage` as `plan` has it; evictions are paced at hardware->cost.pair. moves: the stage's
@@ -57,7 +57,7 @@ void emulation_optimizer(Emulation *emulation, double *norm, double *adamw);
 // backward is split. NULL with err.
 Schedule *emulation_list(int stages, int stage, int microbatches, Error *err);
 
-// Creates a backend that can compute, of the kind the configuration names. NULL with err if there is none.
+// Creates a backend that can compute, of the kind the configuration names. NULL with err if it is unavailable.
 Backend *emulation_backend(const Config *config, Error *err);
 
 // Runs the program's --emulate-stage; stage: a number or "all". 0, or -1 with err.

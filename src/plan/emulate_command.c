@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What is emulated, and what it needs.
+// The emulated stage and its resources.
 typedef struct Subject {
     Config config; // with schedule.bpipe resolved
     const Model *model;

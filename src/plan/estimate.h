@@ -1,5 +1,5 @@
-// The estimate of Huang et al. (arXiv 2401.02088): what a whole pipeline reaches, from the MFU of one of its stages.
-// Transfers, imbalance and the optimizer are left out, which makes it an upper bound; plan_time.h has them.
+// The estimate of Huang et al. (arXiv 2401.02088): the MFU of a pipeline, from the MFU of one of its stages. Transfers,
+// imbalance and the optimizer are left out, which makes it an upper bound; plan_time.h has them.
 //   step = (B/b + p - 1) * T(b), so MFU(b) = B / (B + b (p - 1)) * MFU_stage(b)
 // B: sequences of a step on one data rank, b: micro-batch size, p: stages, T(b): forward and backward of one microbatch
 // on one stage.

@@ -1,4 +1,5 @@
-// Compares what a run needs with what the machine has free, cgroup limits included, and names what would fit.
+// Compares the memory that a run needs with the machine's free memory, cgroup limits included, and suggests settings
+// that would fit.
 #include "fits.h"
 #include "base/alloc.h"
 #include "base/units.h"
@@ -26,7 +27,7 @@ static void lower_to_file_(int64_t *bytes, const char *path) {
     if (file == NULL) return;
     long long limit;
     if (fscanf(file, "%lld", &limit) == 1 && limit > 0 && (*bytes == 0 || limit < *bytes))
-        *bytes = limit; // "max": none
+        *bytes = limit; // "max": no limit
     fclose(file);
 }
 

@@ -1,24 +1,24 @@
 // Whether a run fits the machine it was started on, checked before anything is allocated: a run that does not fit is
-// refused in two lines (what it needs and what the machine has; what to run instead), so that no machine starts to
+// refused in two lines (needed and available memory; a configuration to run instead), so that no machine starts to
 // swap.
 #ifndef FITS_H
 #define FITS_H
 
 #include "plan.h"
 
-// What the machine has.
+// The machine's memory.
 typedef struct Machine {
     bool cuda;          // CUDA devices can be used
     int cores;          // this process may run on
-    int64_t free_bytes; // of host memory available without swapping; 0: unknown
-    int64_t gpu_bytes;  // of memory on the GPU that a rank gets; 0: none, or unknown
+    int64_t free_bytes; // host memory available without swapping; 0: unknown
+    int64_t gpu_bytes;  // memory of the GPU that a rank gets; 0: no GPU, or unknown
 } Machine;
 
 // Reads MemAvailable of /proc/meminfo, or the limit of this process's control group (v2 or v1) if that is lower.
 void machine_look(Machine *machine, bool cuda_available);
 
 // Returns 0 if the plan fits, else -1 with err (code 1, two lines). ranks_of_stage[s]: ranks of stage s on this host.
-// On CPUs the ranks' bytes, what they evict to host memory, their copies for checkpoints, and hardware.reserve_gib once
+// On CPUs the ranks' bytes, their evictions to host memory, their copies for checkpoints, and hardware.reserve_gib once
 // per host have to be free; on GPUs there has to be a device. On both, each rank's bytes plus the reserve must not
 // exceed hardware.memory_gib if that is given, else, on GPUs, the GPU's own memory.
 int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,

@@ -1,5 +1,5 @@
-// Describes the device of a configuration, and adds up what the pieces of a layer, the embedding and the head cost on
-// it. What a single product, pass or collective costs is in device/cost.c.
+// Describes the device of a configuration, and adds up the costs of a layer, the embedding and the head on it. The cost
+// of a single product, pass or collective is in device/cost.c.
 #include "hardware_model.h"
 #include "base/grid.h"
 #include "backend/attention_scratch.h"
@@ -304,7 +304,7 @@ static double blocks_summed_(const Hardware *hardware, const Shape *s) {
     return cost_pass(&hardware->cost, (1 + 1.0 / s->tensor_ranks) * (double)(s->rows * s->hidden * s->element));
 }
 
-// Returns what a collective adds to a step if a product, and other work after it, run meanwhile.
+// Returns the seconds that a collective adds to a step if a product, and other work after it, run meanwhile.
 static double exposed_(const Work *work, double collective, double product, double other) {
     if (!work->shape->overlap) return collective;
     if (work->hardware->cost.flops == 0) return 0; // the time of the products is unknown, and they take longer
@@ -312,7 +312,7 @@ static double exposed_(const Work *work, double collective, double product, doub
     return cost_beside(&work->hardware->cost, collective, product, other);
 }
 
-// The products of a layer whose weight gradients run beside collectives, and the attention's backward.
+// The products of a layer whose weight gradients run during collectives, and the attention's backward.
 typedef struct Beside {
     double qkv, out, up, down, attention;
 } Beside;
@@ -334,7 +334,7 @@ static double exposed_chunks_(const Work *work, double one, double product) {
     return one + (work->shape->chunks - 1) * exposed_(work, one, product, 0);
 }
 
-// Returns what the four collectives of a forward, or its two all-reduces, add to a step.
+// Returns the seconds that the four collectives of a forward, or its two all-reduces, add to a step.
 static double exposed_forward_(const Work *work, double whole) {
     const Shape *s = work->shape;
     int64_t products[][2] = {
@@ -396,7 +396,7 @@ double hardware_quantize_seconds(const Hardware *hardware, const Config *config,
     return weights * 2 * quantize_bytes_(config->train.fp8) / hardware->cost.memory_rate;
 }
 
-// ---------------------------------------------------------------- what it rests on
+// ---------------------------------------------------------------- assumptions
 
 GpuBand hardware_band(const Hardware *hardware, bool measured) {
     return measured || hardware->cost.flops == 0 ? (GpuBand){0} : hardware->cost.band;

@@ -1,6 +1,6 @@
-// What a device is assumed to do if nothing was measured: seconds of every part of a model, from what its single pieces
-// cost (device/cost.h, which has the assumptions) and how often a layer makes each of them. Attention `none` and
-// `recompute` compute all s*s pairs as products over the head dimension and pass over the scores in memory.
+// The assumed speed of a device without measurements: seconds of every part of a model, from the costs of its pieces
+// (device/cost.h, which has the assumptions) and how often a layer makes each of them. Attention `none` and `recompute`
+// compute all s*s pairs as products over the head dimension and pass over the scores in memory.
 #ifndef HARDWARE_MODEL_H
 #define HARDWARE_MODEL_H
 
@@ -15,7 +15,7 @@ typedef struct Hardware {
     double action, step;  // overhead of a forward or backward, and of a step, seconds
     double cores_share;   // CPU: ranks that compute at full speed at a time; else 0: all do
     int64_t memory_bytes; // one rank may hold; 0: unknown
-    int64_t host_bytes;   // CPU: what all ranks together may hold if memory_bytes is 0; 0: unknown
+    int64_t host_bytes;   // CPU: the limit of all ranks together if memory_bytes is 0; 0: unknown
 } Hardware;
 
 // Reads the configuration and, on a CPU, measures the peak (a tenth of a second) unless it is given. device: name from
@@ -38,8 +38,8 @@ typedef struct Spent {
 // One microbatch through one part of a model on one tensor rank, in seconds. `weight` is the part of `backward` that W
 // takes if a backward is split into I and W, which adds `kept` to I: gradients are copied into the bundle for W. norms,
 // act: parts of `backward`, the former of `weight` too, in which outputs are computed again (schedule.recompute).
-// tensor_*: what collectives over the tensor ranks add to the above; with parallel.overlap that is less than they take.
-// A split backward takes tensor_input + tensor_weight instead of tensor_backward. spent: of forward, and of backward.
+// tensor_*: the seconds that collectives over tensor ranks add to the above; parallel.overlap hides a part of them. A
+// split backward takes tensor_input + tensor_weight instead of tensor_backward. spent: of forward, and of backward.
 typedef struct PartTime {
     double forward, backward, weight, kept, norms, act;
     double tensor_forward, tensor_backward, tensor_input, tensor_weight;

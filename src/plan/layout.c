@@ -20,7 +20,7 @@ static bool fixes_(const LayoutSpace *space, LayoutMask bit) {
     return (space->fixed & bit) != 0;
 }
 
-// ---------------------------------------------------------------- where keys apply, and what auto means
+// ---------------------------------------------------------------- where keys apply, and the meaning of auto
 
 static bool is_grouped_(const RunLayout *at) {
     return kind_of_(at)->grouped;
@@ -173,7 +173,7 @@ static int placement_values_(const LayoutSpace *space, const RunLayout *at, int6
 // A schedule from a file is for one number of microbatches.
 static int micro_batch_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     const Config *base = space->base;
-    enum { MOST = 65536 }; // of schedule.micro_batch
+    enum { MOST = 65536 }; // largest schedule.micro_batch
     int64_t batch = base->train.global_batch, p = at->pipeline;
     int count = 0;
     if (batch % at->data != 0) return 0;

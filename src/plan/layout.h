@@ -73,7 +73,7 @@ typedef uint32_t LayoutMask; // a bit for each key
 
 // The layouts to enumerate: those of a world, with some keys as they are given.
 typedef struct LayoutSpace {
-    const Config *base; // what the user gave
+    const Config *base; // the user's configuration
     RunLayout given;    // its keys
     LayoutMask fixed;   // keys that keep their value
     int64_t world;      // ranks
@@ -84,14 +84,15 @@ enum { LAYOUT_CANDIDATES = 1024, LAYOUT_MOST_STAGES = 128 };
 typedef struct LayoutKey {
     const char *name;
     size_t offset;            // in RunLayout
-    size_t field, size;       // of the value in Config, an integer of `size` bytes
+    size_t field, size;       // place of the value in Config, an integer of `size` bytes
     bool lists;               // the schedule's actions depend on it
     bool free;                // changing it alone is no change of its own: it follows from others
     int open, undecided;      // the auto that only a plan can decide, and the value that it counts as until then
     const char *const *rules; // words of the values LAYERS_EVEN ..., or RECOMPUTE_TO_FIT and those above it
     // Returns whether the key has a meaning in a layout. NULL: in all.
     bool (*belongs)(const RunLayout *at);
-    // Returns the number for a value such as `auto` in a layout; an auto that only a plan can decide stays. NULL: none.
+    // Returns the number for a value such as `auto` in a layout; an auto that only a plan can decide stays. NULL: the
+    // key has no such words.
     int64_t (*settled)(const RunLayout *at, int64_t value);
     // Writes the values to try if the keys of the rows above have theirs, and returns how many. NULL: not enumerated.
     int (*candidates)(const LayoutSpace *space, const RunLayout *at, int64_t *values);

@@ -1,4 +1,4 @@
-// What a run will hold in memory, stage by stage and by category, before anything is allocated: the same layouts that
+// The memory that a run will hold, stage by stage and by category, before anything is allocated: the same layouts that
 // allocate, only counted.
 #ifndef PLAN_H
 #define PLAN_H
@@ -17,7 +17,7 @@ typedef struct PlanStage {
     int64_t copy_bytes;   // host memory of a rank for the copy from which checkpoints are written
     int64_t order_bytes;  // and for the order of a blend's sources
     int64_t buffer_bytes; // and on the way to files, from data, and between ranks that share a GPU
-    // Unpadded, of the stage, whole over the tensor ranks; a tied head counts on the first stage only.
+    // Unpadded parameters of the stage, all tensor ranks together; a tied head counts on the first stage only.
     int64_t parameters;
 } PlanStage;
 
@@ -56,7 +56,7 @@ void plan_make_from(Plan *plan, const TensorTable *table, const Model *model, co
                     const Schedule *schedule, Backend *be);
 void plan_free(Plan *plan);
 
-// Returns what the engine of the stage allocates.
+// Returns the bytes that the engine of the stage allocates.
 SlotCounts plan_slots(const PlanStage *stage);
 
 // Returns the stage whose ranks hold most; the first if several do.
@@ -79,7 +79,7 @@ double plan_lacks(double bytes, double limit, double reserve_gib);
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file);
 
 // Checks that all ranks of the run fit on this machine, as when the program starts them itself (fits.h). -1 with err
-// (code 1): two lines, what is needed and available, and what to run instead.
+// (code 1): two lines: needed and available memory, and a configuration to run instead.
 int plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda_available, Error *err);
 
 #endif

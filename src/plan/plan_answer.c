@@ -1,4 +1,4 @@
-// Gathers the answer of --plan: the plan, the plain schedule beside it, the verdict and the table of schedules.
+// Gathers the answer of --plan: the plan, the plain schedule for comparison, the verdict and the table of schedules.
 #include "plan_answer.h"
 #include "base/alloc.h"
 

@@ -8,7 +8,7 @@
 typedef struct PlanAnswer {
     Planner planner;
     Config config;            // with schedule.bpipe and split_backward resolved
-    const Schedule *schedule; // whole
+    const Schedule *schedule; // complete, not an extract
     ScheduleLoan loan;        // its owner
     Plan plan;
     Plan plan_1f1b; // the same, with 1F1B and no BPipe

@@ -74,7 +74,7 @@ static void write_verdict_(const Verdict *verdict, FILE *file) {
     fputc('}', file);
 }
 
-// Writes what a batch system needs: CPUs are one node's, GPUs as many to a node as hardware.gpus_per_node says.
+// Writes the request for a batch system: CPUs are one node's, GPUs as many to a node as hardware.gpus_per_node says.
 static void write_job_(const PlanAnswer *answer, FILE *file) {
     const Config *config = &answer->config;
     int64_t world = config_world(config), gpus = answer->planner.hardware.cpu ? 0 : config->hardware.gpus_per_node;

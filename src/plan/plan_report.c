@@ -113,7 +113,7 @@ static void time_cells_(Grid *grid, const PlanTime *time) {
     }
 }
 
-// Adds one size: bytes in three ways, and the time of what fits, 1F1B before BPipe.
+// Adds one size: bytes in three ways, and the time of those that fit, 1F1B before BPipe.
 static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err) {
     const Planner *planner = &answer->planner;
     const Config *config = &answer->config;
@@ -140,7 +140,7 @@ static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err
     return 0;
 }
 
-// Prints powers of two up to twice what fits, and the configured size.
+// Prints powers of two up to twice the largest that fits, and the configured size.
 static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
     Grid grid = {.columns = 11};
     const Config *config = &answer->config;

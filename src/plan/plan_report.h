@@ -1,4 +1,4 @@
-// What `--plan` writes: for people, as JSON, as a trace; and the smallest world that holds the model.
+// The output of `--plan`: for people, as JSON, as a trace; and the smallest world that holds the model.
 #ifndef PLAN_REPORT_H
 #define PLAN_REPORT_H
 
@@ -12,11 +12,10 @@ int plan_write_json(const PlanAnswer *answer, FILE *file);
 // Writes the report for people: about twenty lines, or with `verbose` all that they rest on. -1 with err.
 int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err);
 
-// Prints what published schedules that this engine cannot run would take, by their formulas.
+// Prints, by their formulas, the cost of published schedules that this engine cannot run.
 void plan_formulas_print(const PlanAnswer *answer, FILE *file);
 
-// Writes what will run when, as a trace of one step, to the file `path`. -1 with err, also if nothing is known of the
-// device.
+// Writes a planned step as a trace to the file `path`. -1 with err, also if nothing is known of the device.
 int plan_trace(const PlanAnswer *answer, const char *path, Error *err);
 
 // Writes a simulated step of `step` seconds as a trace to the file `path`. -1 with err.

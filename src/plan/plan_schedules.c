@@ -64,7 +64,7 @@ static bool recomputes_all_(const Config *config) {
     return s == p;
 }
 
-// Tries what also saves memory without evicting: recomputing all layers, or the attention.
+// Tries the ways to save memory without evicting: recomputing all layers, or the attention.
 static int row_recomputed_(ScheduleTable *table, const Planner *planner, const RunLayout *choice, Error *err) {
     RunLayout layout = *choice;
     layout.recompute = (int32_t)planner->config->model.layers;

@@ -9,21 +9,21 @@
 typedef struct ScheduleTable {
     Forecast *rows;
     int count;
-    int best; // of all rows; -1: none fits, or nothing is known of the device
+    int best; // index among all rows; -1: no schedule fits, or the device is unknown
 } ScheduleTable;
 
-// Returns whether simulating all schedules would take several seconds, so that none is simulated: more than 32 stages,
-// and many microbatches.
+// Returns whether simulating all schedules would take several seconds, so that they are not simulated: more than 32
+// stages, and many microbatches.
 bool schedule_table_too_long(const Config *config);
 
-// Forecasts every schedule at the planner's micro-batch size; none if that takes too long. threads: run on all cores;
-// set it only if the process forks nothing later, because a child has none of the threads. -1 with err;
+// Forecasts every schedule at the planner's micro-batch size; nothing if that takes too long. threads: run on all
+// cores; set it only if the process forks nothing later, because threads do not survive a fork. -1 with err;
 // schedule_table_free in both cases.
 int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threads, Error *err);
 void schedule_table_free(ScheduleTable *table);
 
 // Returns the row to run, by planner_prefers, of those that fit, have a time, and have the values of `given` for the
-// keys of a mask (0: all rows); -1: none.
+// keys of a mask (0: all rows); -1: no such row.
 int schedule_table_best(const ScheduleTable *table, const RunLayout *given, LayoutMask mask);
 
 // Writes a layout's schedule as people do: "1F1B, split, BPipe". Returns `text`.
@@ -32,8 +32,8 @@ char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]);
 // Returns how a layout keeps bundles that do not stay on their stage: "", ", BPipe" or ", host".
 const char *schedule_evicts_text(const RunLayout *layout);
 
-// Print the table for people, within 120 columns, fastest first: the five fastest that fit, the row that `config`
-// runs, and the leanest; or all rows; or why there are none. Write it as the "schedules" and "best" of --plan --json.
+// Print the table for people, within 120 columns, fastest first: the five fastest that fit, the row that `config` runs,
+// and the leanest; or all rows; or why there is no row. Write it as the "schedules" and "best" of --plan --json.
 void schedule_table_print(const ScheduleTable *table, const Planner *planner, const Config *config, bool all,
                           FILE *file);
 void schedule_table_write_json(const ScheduleTable *table, const Config *config, FILE *file);

@@ -1,5 +1,5 @@
 // Turns stage times into a step: durations of every action for the simulator, the resources that messages share, and
-// what follows the pipeline. If a list is long, two shorter ones are simulated and the steady state between them is
+// the work after the pipeline. If a list is long, two shorter ones are simulated and the steady state between them is
 // repeated.
 #include "plan_time.h"
 #include "base/alloc.h"
@@ -15,7 +15,7 @@
 
 // ---------------------------------------------------------------- stages
 
-// What costs depend on.
+// The inputs of all costs.
 typedef struct Costing {
     const Config *config;
     const Model *model;
@@ -53,7 +53,7 @@ static double tensor_of_(const PartTime *part, double count, bool split) {
     return count * (part->tensor_forward + backward);
 }
 
-// If a profile has only whole backwards, W's share is the hardware model's, or half without it.
+// If a profile has only complete backwards, W's share is the hardware model's, or half without it.
 static void take_measured_(StageTime *time, const ProfileTime *found, const ModelTimes *model, double left) {
     double share = model->layer.backward > 0 ? model->layer.weight / model->layer.backward : 0.5 * left;
     bool split = found->input > 0;
@@ -99,18 +99,19 @@ static int chunk_compute_(const Costing *costing, int s, int c, int slice, Stage
         for (int way = 0; way < 2; way++) costing_add_spent_(&time->spent, &part[i]->spent[way], count[i]);
         if (costing->schedule->split) time->spent.passes += count[i] * part[i]->kept;
     }
-    // A layer's first norm adds up what the layer before left. The ends of a chunk differ: its input is copied into the
-    // bundle, unless the embedding writes it there; its first norm adds up nothing, which is two passes less; and its
-    // last layer writes its own sum, unless the head's norm does. The backward copies the gradient of the output.
+    // A layer's first norm adds up the outputs of the previous layer. The ends of a chunk differ: its input is copied
+    // into the bundle, unless the embedding writes it there; its first norm adds up nothing, which is two passes less;
+    // and its last layer writes its own sum, unless the head's norm does. The backward copies the gradient of the
+    // output.
     double passes = (at.first ? 0 : 2) - 2 + (at.last ? 0 : 3);
     PartTime ends = {.forward = passes * parts.pass, .backward = 2 * parts.pass};
     costing_add_part_(time, &ends, at.layers > 0, !measured);
     if (at.layers > 0) time->spent.passes += ends.forward + ends.backward;
-    // A layer's second forward leaves out the last product; its time is planned as that of a whole one.
+    // A layer's second forward leaves out the last product; its time is planned as that of a complete one.
     double again = (double)at.recomputed * (parts.layer.tensor_forward + (measured ? 0 : parts.layer.forward));
     time->tensor += (double)at.recomputed * parts.layer.tensor_forward;
     costing_add_spent_(&time->spent, &parts.layer.spent[0], (double)at.recomputed);
-    // Their weights' gradients are made with the input's, while what was recomputed is there.
+    // Their weights' gradients are made with the input's, while the recomputed operands exist.
     double moved = at.layers > 0 ? time->weight * (double)at.recomputed / (double)at.layers : 0;
     time->backward += again;
     time->input += again + moved;

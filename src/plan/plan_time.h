@@ -20,12 +20,13 @@ typedef struct TimeSource {
 // forward, backward, input and weight, and also given separately.
 typedef struct StageTime {
     double forward;
-    double backward;      // of B, or of I and W together if the schedule splits backwards
-    double input, weight; // of I and of W
+    double backward;      // B, or I and W together if the schedule splits backwards
+    double input, weight; // I; W
     double tensor;
-    Spent spent;      // by the model of the hardware, even if the stage was measured
-    double reduction; // of the stage's gradients over data ranks, per step, as far as the last backward does not hide
-                      // it, if no other stage uses the network meanwhile
+    Spent spent; // by the model of the hardware, even if the stage was measured
+    double
+        reduction; // sum of the stage's gradients over data ranks, per step, less the part that the last backward hides
+                   // it, if no other stage uses the network meanwhile
     double optimizer; // seconds per step: gradient norm, AdamW, weight gather
 } StageTime;
 
@@ -38,7 +39,7 @@ typedef struct DataSums {
     double network, most; // bytes/s of a rank if its stage uses the network alone; if there is no network
 } DataSums;
 
-// What the simulator needs, and its memory: for the plan's step time and for the trace of a plan.
+// The simulator's inputs, and their memory: for the plan's step time and for the trace of a plan.
 typedef struct PlanCosts {
     SimulateCosts costs;
     SimulateShares shares;

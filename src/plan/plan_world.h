@@ -5,7 +5,7 @@
 #include "planner.h"
 
 typedef struct SmallestWorld {
-    int64_t ranks, pipeline, tensor, data; // ranks 0: none was found
+    int64_t ranks, pipeline, tensor, data; // ranks 0: not found
     bool bpipe;
 } SmallestWorld;
 

@@ -92,7 +92,7 @@ void planner_free(Planner *planner) {
 // Returns how many of a configuration's microbatches suffice to time its schedule.
 static int64_t planner_microbatches_(const Config *config) {
     int64_t enough = plan_enough_microbatches((int)config->parallel.pipeline), all = config_microbatches(config);
-    // Up to this many actions the whole schedule is as quick as two parts of it.
+    // Up to this many actions, simulating the complete schedule is as fast as simulating two extracts.
     enum { SMALL = 16384 };
     bool small = all <= enough || all * config->parallel.pipeline <= SMALL;
     // GPipe keeps a bundle of every microbatch, so a shorter schedule says nothing about its memory.
@@ -240,7 +240,7 @@ bool planner_split_open(const Config *config) {
            config->parallel.pipeline > 1 && config->hardware.device != DEVICE_CPU;
 }
 
-// Asks for whole backwards and for split ones. gain: the fraction of a step that splitting saves. Only the keys of
+// Plans complete backwards and split ones. gain: the fraction of a step that splitting saves. Only the keys of
 // `hardware` describe the GPU here, so that machines without one decide alike.
 static int ask_both_(const Planner *planner, const Config *config, bool timed, Forecast both[2], double *gain,
                      Error *err) {

@@ -1,6 +1,6 @@
-// What-if questions to a plan: what would this configuration take and reach with another micro-batch size, with or
-// without BPipe, with another attention? Answers come from the same tables and schedules that a run would use; nothing
-// is allocated and no rank is started.
+// What-if questions to a plan: bytes and time of a configuration with another micro-batch size, with or without BPipe,
+// with another attention? Answers come from the same tables and schedules that a run would use; nothing is allocated
+// and no rank is started.
 #ifndef PLANNER_H
 #define PLANNER_H
 
@@ -15,8 +15,8 @@ typedef struct Planner {
     Profile profile;
     bool measured;        // times come from `profile`
     Backend *be;          // answers for the attention's scratch; allocates nothing
-    TensorTable table;    // of the model
-    ScheduleCache *lists; // kept for callers with many questions; NULL: none
+    TensorTable table;    // the model's tensors
+    ScheduleCache *lists; // kept for callers with many questions; may be NULL
 } Planner;
 
 // Looks up the device and a profile. If hardware.profile exists but is of something else, `log` says so and the model
@@ -37,12 +37,12 @@ typedef struct Forecast {
     RunLayout layout;   // with split_backward decided
     bool possible;      // the batch divides that way and, with evictions, something is evicted
     int fullest;        // stage whose ranks hold most
-    int64_t peak_bytes; // of such a rank
+    int64_t peak_bytes; // bytes of the fullest rank
     double lacks;       // bytes that such a rank lacks (plan_lacks)
     bool fits;          // with the reserve; true if no limit is known
     PlanTime time;      // known: false unless asked for
     int64_t slot_bytes; // the largest
-    int slots;          // of the schedule, own and lent together
+    int slots;          // slots of the schedule, own and lent together
     int load_ahead;     // with evictions; else 0
     double split_gain;  // if split_backward was open and is on: the fraction of a step that this saves; else 0
 } Forecast;
@@ -63,12 +63,12 @@ bool planner_equally_fast(const Forecast *a, const Forecast *b);
 // alike. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);
 
-// Does the same, but times only what fits, and not what clearly takes longer than `worth` seconds (INFINITY: any), as
-// seen by its transfers or its first rounds; an open split_backward counts as off. -1 with err.
+// Does the same, but times only candidates that fit and do not clearly take longer than `worth` seconds (INFINITY:
+// any), as seen by its transfers or its first rounds; an open split_backward counts as off. -1 with err.
 int planner_forecast_fitting(const Planner *planner, const Config *config, double worth, Forecast *forecast,
                              Error *err);
 
-// Returns whether schedule.split_backward auto can mean anything but off: no list from a file, whole backwards to
+// Returns whether schedule.split_backward auto can mean anything but off: no list from a file, complete backwards to
 // split, stages between which a gradient can leave earlier, and perhaps GPUs.
 bool planner_split_open(const Config *config);
 
@@ -89,10 +89,10 @@ ScheduleLoan planner_schedule(const Planner *planner, const Config *config, Erro
 // A schedule that keeps every bundle has counts alone.
 ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error *err);
 
-// Finds the largest micro-batch size that fits, 0 for none.
+// Finds the largest micro-batch size that fits; 0 if even 1 does not.
 int planner_largest(const Planner *planner, PlanWay way, int64_t *micro_batch, Error *err);
 
-// Finds the fastest step among micro-batch sizes up to `largest` without BPipe; possible: false if none has a time.
+// Finds the fastest step among micro-batch sizes up to `largest` without BPipe; possible: false if no size has a time.
 int planner_fastest(const Planner *planner, int64_t largest, Forecast *fastest, Error *err);
 
 #endif

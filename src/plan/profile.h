@@ -1,6 +1,6 @@
-// What was measured of one device: forward and backward of the stages of a model at several micro-batch sizes and
-// attention modes, with the tensor-parallel shapes of the run and its neighbours emulated, so that one device tells
-// what a whole cluster would do.
+// The measurements of one device: forward and backward of the stages of a model at several micro-batch sizes and
+// attention modes, with the tensor-parallel shapes of the run and its neighbours emulated, so that one device tells the
+// behaviour of a cluster.
 //
 // The file is JSON. It says for which device, model and shapes it was made, and is used for no other.
 #ifndef PROFILE_H
@@ -15,7 +15,7 @@ typedef struct ProfileStage {
     int64_t micro_batch, layers;
     bool first, last;         // with the embedding, with the head
     double forward, backward; // seconds
-    double input, weight;     // of a split backward: I and W; 0 in profiles of versions that did not measure them
+    double input, weight;     // I and W; 0 in profiles of versions that did not measure them
     int64_t peak_bytes;       // with one slot
 } ProfileStage;
 
@@ -31,7 +31,7 @@ typedef struct Profile {
     ModelConfig model; // except for layers, which may differ
     int64_t tensor;
     bool sequence;
-    double peak_tflops;       // of one rank with cores of its own; 0: unknown
+    double peak_tflops;       // peak of one rank with cores of its own; 0: unknown
     double optimizer_seconds; // AdamW, per element whose states a rank owns
     double norm_seconds;      // norm of the gradient, per element
     ProfileStage *stages;
@@ -52,7 +52,7 @@ int profile_write(const Profile *profile, const char *path, Error *err);
 int profile_read(Profile *profile, const char *path, Error *err);
 
 // Returns NULL if the profile fits the configuration and the device ("": not present, any of its kind will do), else
-// what differs, in `why`.
+// the first difference, in `why`.
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size);
 
 // Finds the times of one microbatch on a stage from a measured stage of its kind, adjusted by the time of a layer if it
@@ -61,7 +61,7 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
 bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTime *time);
 
 // Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and
-// its own, as memory allows, in every attention mode; logs what it measures. On CPUs as many ranks as run at a time
+// its own, as memory allows, in every attention mode; logs each measurement. On CPUs as many ranks as run at a time
 // load the cores meanwhile, as in the run. -1 with err; profile_free in both cases.
 int profile_measure(Profile *profile, const Config *config, const Model *model, const Log *log, Error *err);
 

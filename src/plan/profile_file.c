@@ -38,7 +38,7 @@ void profile_free(Profile *profile) {
 
 // ---------------------------------------------------------------- keys
 
-// The whole numbers of a model that stage times depend on.
+// The integers of a model that stage times depend on.
 typedef struct Extent {
     const char *key;
     int64_t value;
@@ -116,7 +116,7 @@ int profile_check(const char *path, Error *err) {
     struct stat status;
     int code = file_check_to_write(path);
     if (code != 0) return unwritable_(path, code, err);
-    // It will replace what is there.
+    // It will replace the existing file.
     if (stat(path, &status) != 0 || S_ISREG(status.st_mode)) return 0;
     return error_set(err, EXIT_FAILED, "%s: is not a regular file; name another with hardware.profile", path);
 }
@@ -153,7 +153,7 @@ static double profile_number_(const JsonValue *object, const char *key) {
     return value != NULL && value->type == JSON_NUMBER ? value->number : -1;
 }
 
-// Returns the value of a word of the configuration, -1 for none.
+// Returns the value of a word of the configuration; -1 if the word is unknown.
 static int word_(const JsonValue *object, const char *member, const char *key) {
     const char *text = json_text(object, member, "");
     for (int i = 0;; i++) {
@@ -243,7 +243,8 @@ int profile_read(Profile *profile, const char *path, Error *err) {
 
 // ---------------------------------------------------------------- answers
 
-// Returns whether an entry was measured as the run computes. A CPU has one softmax; flash attention has none to choose.
+// Returns whether an entry was measured as the run computes. A CPU has one softmax; flash attention has no choice of
+// softmax.
 static bool alike_(const Profile *profile, const ProfileStage *entry, const AttentionShape *attention, bool first,
                    bool last) {
     bool softmax = profile->cpu || attention->mode == ATTENTION_FLASH || entry->softmax == attention->softmax;
@@ -256,7 +257,7 @@ static bool profile_has_(const Profile *profile, const AttentionShape *attention
     return false;
 }
 
-// Returns a kind of stage that the run has but the profile lacks; NULL for none.
+// Returns a kind of stage that the run has but the profile lacks; NULL: the profile has all.
 static const char *lacks_(const Profile *profile, const Config *config) {
     AttentionShape attention = {.mode = config->attention.mode, .softmax = config->attention.softmax};
     int64_t p = config->parallel.pipeline;

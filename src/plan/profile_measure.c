@@ -1,5 +1,5 @@
-// Measures profiles. Every measurement runs in a process of its own, so that none inherits another's memory or threads,
-// and one that runs out of memory harms no other; identical processes load the other cores until it is done.
+// Measures profiles. Every measurement runs in a process of its own, so that it inherits no memory or threads of
+// another, and one that runs out of memory harms no other; identical processes load the other cores until it is done.
 #include "emulate.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 enum {
-    MICROBATCHES = 4, // two whole backwards and two split ones
+    MICROBATCHES = 4, // two complete backwards and two split ones
     MOST_RUNS = 32,
 };
 static const double ENOUGH_SECONDS = 0.4;

@@ -1,4 +1,4 @@
-// A hash table that only grows, up to a bound on the bytes of its lists; what is made after that is freed by its user.
+// A hash table that only grows, up to a bound on the bytes of its lists; lists made after that are freed by their user.
 #include "schedule_cache.h"
 
 #include "base/alloc.h"

@@ -17,8 +17,8 @@ typedef struct ScheduleLoan {
     Schedule *own;
 } ScheduleLoan;
 
-// Borrows the list of a configuration with so many microbatches (plan_schedule_with), which is made if the cache has
-// none; err is from making it. cache may be NULL. Returned with schedule_cache_return.
+// Borrows the list of a configuration with so many microbatches (plan_schedule_with), which is made if the cache has no
+// schedule; err is from making it. cache may be NULL. Returned with schedule_cache_return.
 ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches, Error *err);
 void schedule_cache_return(ScheduleLoan *loan);
 

@@ -1,5 +1,5 @@
 // Finds the forecasts that the verdict compares, decides, and writes the reason as one sentence; and resolves `auto` of
-// schedule.name, split_backward and bpipe with the same forecasts, so that a run does what the plan says.
+// schedule.name, split_backward and bpipe with the same forecasts, so that a run follows the plan.
 #include "verdict.h"
 #include "base/alloc.h"
 #include "base/units.h"
@@ -100,7 +100,7 @@ static void say_mfu_(Verdict *verdict, const PlanTime *time) {
         verdict_say_(verdict, "%.1f ms a step", 1e3 * time->step);
 }
 
-// Writes, from one micro-batch size to a larger one, what a stage has to gain, what it gains, and the resulting steps.
+// Writes, from one micro-batch size to a larger one, a stage's required gain, its gain, and the resulting steps.
 static void say_gain_(Verdict *verdict, const Planner *planner, const Forecast *from, const Forecast *to) {
     const Config *config = planner->config;
     int64_t batch = config->train.global_batch / config->parallel.data;

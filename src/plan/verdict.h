@@ -12,15 +12,17 @@
 typedef struct Verdict {
     bool use_bpipe;
     char reason[1280];
-    // The largest micro-batch that fits without BPipe, with BPipe, with BPipe and recomputed attention; 0: none.
+    // The largest micro-batch that fits without BPipe, with BPipe, with BPipe and recomputed attention; 0: even 1 does
+    // not fit.
     int64_t largest_plain, largest_bpipe, largest_recompute;
     Forecast plain, bpipe; // this micro-batch size without and with BPipe
-    Forecast best;         // the largest one that fits without it; possible: false if none does
+    Forecast best;         // the largest one that fits without it; possible: false if no size fits
     Forecast larger;       // the largest one with it, if that is larger; else possible: false
     Forecast fastest;      // without it, if a smaller one than `best` is faster than BPipe; else possible: false
     bool gains;            // the two below are known
-    double required_gain;  // of MFU_stage over best's micro-batch size, for the pipeline to be no slower (estimate.h)
-    double stage_gain;     // the gain of a stage, by profile or model
+    double
+        required_gain; // gain of MFU_stage over best's micro-batch size, for the pipeline to be no slower (estimate.h)
+    double stage_gain; // the gain of a stage, by profile or model
 } Verdict;
 
 // Makes the verdict. -1 with err.
@@ -32,8 +34,8 @@ bool verdict_undecided(const Config *config);
 
 // Decides all three. schedule.name auto becomes the fastest schedule that fits, with all its values, among those that
 // evict as schedule.bpipe says (auto: either), split backwards as schedule.split_backward says, and keep to the other
-// keys of `schedule` that are given; 1f1b if there is none. Then schedule.bpipe auto becomes what the verdict says, and
-// split_backward auto what planner_forecast_config says. Logs the reason. -1 with err.
+// keys of `schedule` that are given; 1f1b if no schedule fits. Then schedule.bpipe auto becomes the verdict's answer,
+// and split_backward auto the answer of planner_forecast_config. Logs the reason. -1 with err.
 int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err);
 
 // Decides only the name.

@@ -1,7 +1,7 @@
-// The pipeline is planned a second time with free messages: what that saves is their line. Compute is what the stages
-// are busy on average, divided by the hardware's model into kinds of work; what a stage was measured, or slowed down by
-// ranks on its cores, differs from that model in the line of the products' loss. The rest of the pipeline is idle time:
-// imbalance is what the average stage waits for the slowest, and the ramp is what remains.
+// The pipeline is planned a second time with free messages: the time saved is their line. Compute is the time that
+// stages are busy on average, divided by the hardware's model into kinds of work; what a stage was measured, or slowed
+// down by ranks on its cores, differs from that model in the line of the products' loss. The rest of the pipeline is
+// idle time: imbalance is the average stage's wait for the slowest, and the ramp is what remains.
 #include "waterfall.h"
 #include "base/grid.h"
 #include "base/json.h"

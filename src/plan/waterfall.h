@@ -1,4 +1,5 @@
-// Where a planned step goes, and what would shorten it: nine lines that sum to the step, and sentences of advice.
+// Where the time of a planned step goes, and how to shorten it: nine lines that sum to the step, and sentences of
+// advice.
 #ifndef WATERFALL_H
 #define WATERFALL_H
 
@@ -8,7 +9,7 @@
 
 typedef enum WaterfallLine {
     WATERFALL_PEAK,      // matrix products at the device's peak, recomputed ones too
-    WATERFALL_LOSS,      // what they take beyond that: rate, shape, launches, cores that ranks share
+    WATERFALL_LOSS,      // their time beyond that: rate, shape, launches, cores that ranks share
     WATERFALL_ATTENTION, // core attention
     WATERFALL_PASSES,    // over memory
     WATERFALL_TENSOR,    // exposed collectives of tensor ranks
@@ -29,7 +30,7 @@ typedef struct Waterfall {
 // Returns -1 with err.
 int waterfall_make(Waterfall *waterfall, const PlanAnswer *answer, Error *err);
 
-// Write the lines as a table, and as `"waterfall":[{"what","ms","share"}],"advice":["..."]`; null if it is not known.
+// Write the lines as a table, and as `"waterfall":[{"what","ms","share"}],"advice":["..."]`; null if unknown.
 void waterfall_print(const Waterfall *waterfall, FILE *file);
 void waterfall_write_json(const Waterfall *waterfall, FILE *file);
 

@@ -30,7 +30,7 @@ typedef struct Link {
     int64_t needs; // how far the stage's other chain has to be
 } Link;
 
-// The virtual stages before and after one chunk of a stage. stage -1: there is none.
+// The virtual stages before and after one chunk of a stage. stage -1: the pipeline ends there.
 typedef struct Neighbour {
     int stage, chunk;
 } Neighbour;
@@ -52,7 +52,7 @@ typedef struct Proof {
     const Schedule *schedule;
     Chains *chains;   // [stages]
     Neighbours *near; // [stages*chunks]
-    int *counts;      // what the forwards and gradients of all chains point into
+    int *counts;      // memory of the forwards and gradients of all chains
     int *weights;     // [chunks] B or W of the current stage
     int *home; // [chunks*microbatches*slices] where a bundle of the stage is: a stage, SCHEDULE_HOST, or a value below
     int64_t *load; // [chunks*microbatches*slices] place in the queue, plus one, of its last load
@@ -327,7 +327,7 @@ static void row_add_(Row *row, int64_t q) {
     if (q > row->high) row->high = q;
 }
 
-// Visits one reachable state: what comes next in it, and what waits for what.
+// Visits one reachable state: the actions that may come next, and the waits between actions.
 static int grid_visit_(ActionGrid *grid, int64_t c, int64_t q) {
     const Chains *chains = &grid->proof->chains[grid->stage];
     bool full = grid->in_flight - grid->away[q] >= grid->proof->schedule->stage[grid->stage].own_slots;
@@ -411,8 +411,8 @@ static bool neighbour_lacks_(const Proof *proof, int s, Neighbour of, bool forwa
     return (forward ? chains->forwards : chains->gradients)[of.chunk] <= i;
 }
 
-// Returns what an F, B or I waits for at the virtual stages next to it: its input, and the consumption of the message
-// that has its buffer. A message occupies a send buffer until a receive buffer takes it, and that one until its
+// Returns the actions on neighbouring virtual stages that an F, B or I waits for: its input, and the consumption of the
+// message that has its buffer. A message occupies a send buffer until a receive buffer takes it, and that one until its
 // consumer is complete.
 static Cause edge_cause_(const Proof *proof, int s, Action action) {
     bool forward = action.kind == ACTION_FORWARD;

@@ -24,7 +24,8 @@ typedef struct Share {
 
 struct Contention {
     int count;
-    // [2 * count]. Resource i is at count + i; at k is that of 2k and 2k + 1 with the smaller `next`. -1: none is busy.
+    // [2 * count]. Resource i is at count + i; at k is that of 2k and 2k + 1 with the smaller `next`. -1: both are
+    // idle.
     int *winner;
     Share *share;
 };

@@ -19,7 +19,7 @@ void contention_free(Contention *contention);
 // Adds a user that, from `now` on, needs `duration` of the resource at full speed.
 void contention_add(Contention *contention, int resource, double now, double duration, ContentionUser user);
 
-// Returns when the next user is done; negative if none is active.
+// Returns when the next user is done; negative if all are idle.
 double contention_next(const Contention *contention);
 
 // Removes the user that is done at contention_next(), which is now.

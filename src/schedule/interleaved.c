@@ -2,7 +2,7 @@
 // take the microbatches in groups of g: all of a group on chunk 0, then all of it on chunk 1, and so on; backwards go
 // in the opposite order. They differ in the number of forwards before the first backward:
 //
-//   interleaved   (v-1)g + 2(p-1-s)    g = p, whole backwards
+//   interleaved   (v-1)g + 2(p-1-s)    g = p, complete backwards
 //   gis           (v-1)g + (p-1-s)     ceil(p/2) <= g <= p, split backwards, W right after I
 //
 // After those, forwards and backwards alternate, so a stage keeps one bundle more than that. GIS keeps fewer because a

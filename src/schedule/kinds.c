@@ -55,7 +55,7 @@ static int least_1f1b_(const ScheduleSpec *spec, EvictTarget target) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What is illegal
+// Illegal settings
 
 static const char *refuse_interleaved_(const ScheduleSpec *spec, Error *err) {
     int g = spec->group, m = spec->microbatches;

@@ -1,5 +1,6 @@
-// All schedules that have a name, one row each: how to make one, what it accepts and refuses. Configuration, plan and
-// search ask this table and never for a particular name, so a new schedule is one function and one row in kinds.c.
+// All schedules that have a name, one row each: how to make one, the settings it accepts and refuses. Configuration,
+// plan and search ask this table and never for a particular name, so a new schedule is one function and one row in
+// kinds.c.
 #ifndef KINDS_H
 #define KINDS_H
 
@@ -22,7 +23,7 @@ typedef struct ScheduleKind {
     // from each other, `make` makes the schedule instead, within `slots` slots.
     StageMaker *stage;
     Schedule *(*make)(const ScheduleSpec *spec, int slots);
-    // Checks a completed spec for what is particular to the kind. Returns the field of ScheduleSpec to blame
+    // Checks a completed spec against the rules of its kind. Returns the field of ScheduleSpec to blame
     // ("microbatches") and why in err (code 2), or NULL if nothing is wrong. The pointer is NULL if every completed
     // spec is accepted.
     const char *(*refuse)(const ScheduleSpec *spec, Error *err);
@@ -48,12 +49,12 @@ extern const int schedule_kind_count;
 // Their names in the same order, then "auto" and NULL: for the table of configuration keys.
 extern const char *const schedule_words[];
 
-// Returns the row of a name, -1 if there is none.
+// Returns the row of a name, -1 if it is unknown.
 int schedule_kind_index(const char *name);
 // Returns the row that is marked as plain.
 int schedule_kind_plain(void);
 
-// Fills in the defaults of a spec and refuses what is illegal. 0, or -1 with err (code 2) and, in *key if that is not
+// Fills in the defaults of a spec and refuses illegal ones. 0, or -1 with err (code 2) and, in *key if that is not
 // NULL, the field to blame: "stages", "microbatches", "chunks", "slices", "group" or "delay".
 int schedule_complete(const ScheduleKind *kind, ScheduleSpec *spec, const char **key, Error *err);
 

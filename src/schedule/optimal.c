@@ -2,9 +2,9 @@
 // every stage does one pass whose inputs are there, or nothing. The search tries one bound on the idle time after the
 // other, from the least that is possible, and drops states in which a stage can no longer finish in time.
 //
-// A stage that can do I or W, or F of its only chunk, never does better by waiting: what it would do later may as well
-// be done now, as nothing else of the stage would have used the slot. So waiting is tried where nothing can be done,
-// and beside F where two chunks compete for slots.
+// A stage that can do I or W, or F of its only chunk, never does better by waiting: later work may as well be done now,
+// as nothing else of the stage would have used the slot. So waiting is tried where nothing can be done, and also F
+// where two chunks compete for slots.
 #include "optimal.h"
 
 #include "base/alloc.h"
@@ -16,7 +16,7 @@
 enum { MOST_VIRTUAL = 10, KINDS = 3, BYTES = MOST_VIRTUAL * KINDS + 2, PASS_NONE = -1 };
 enum { FORWARD, INPUT, WEIGHT };
 
-// Counts by virtual stage and kind. Whole backwards count in INPUT, two for each, and never stop half-way.
+// Counts by virtual stage and kind. Complete backwards count in INPUT, two for each, and never stop half-way.
 typedef struct Counts {
     uint8_t done[BYTES];
 } Counts;

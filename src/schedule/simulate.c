@@ -1,7 +1,7 @@
 // The discrete-event loop. Time does not move while everything that ends at one instant ends; then every stage
-// concerned starts what it can; then time moves to the next end. Ends are kept in a heap. At most one compute action
-// and one transfer per stage, and one message per direction of a boundary between virtual stages are in progress, which
-// bounds the heap.
+// concerned starts every action that it can; then time moves to the next end. Ends are kept in a heap. At most one
+// compute action and one transfer per stage, and one message per direction of a boundary between virtual stages are in
+// progress, which bounds the heap.
 #include "simulate.h"
 
 #include "base/alloc.h"
@@ -15,19 +15,19 @@
 // them. If sender and receiver are one stage nothing travels: a message arrives when made, in the sender's buffer.
 typedef struct Edge {
     int from, to; // stages
-    int chunk;    // of `from`
+    int chunk;    // chunk on stage `from`
     int made;     // actions of the sender that are complete
     int reserved; // actions of the sender that have started: each holds a send buffer until its message arrives
     int left;     // messages that have left, each in a receive buffer until it is consumed
     int arrived;  // messages that have arrived
     int consumed; // actions of the receiver that are complete
-    double time;  // of one message
-    int share;    // resource it uses in transit, -1: none
+    double time;  // seconds per message
+    int share;    // resource it uses in transit, or -1
     bool sending;
 } Edge;
 
 typedef struct SimStage {
-    const Action *actions;  // of the list
+    const Action *actions;  // the stage's list
     int64_t count;          // its length
     int64_t compute, queue; // places of the next compute action and of the next transfer: neither is complete
     double compute_start, transfer_start;
@@ -91,7 +91,7 @@ static End ends_pop_(SimRun *run) {
     return first;
 }
 
-// Starts something that takes `duration`; `share`: the resource it shares meanwhile, -1 for none.
+// Starts something that takes `duration`; `share`: the resource it shares meanwhile, or -1.
 static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind kind, int where) {
     if (share < 0)
         ends_push_(run, duration, kind, where);
@@ -244,7 +244,7 @@ static void start_message_(SimRun *run, Edge *edge, EndKind kind, const Edge *fi
     simulate_ends_in_(run, edge->time, edge->share, kind, (int)(edge - first));
 }
 
-// Starts what the chunks of a stage have to send: forward from g to g+1, backward from g to g-1.
+// Starts the messages that the chunks of a stage have ready: forward from g to g+1, backward from g to g-1.
 static void start_messages_(SimRun *run, int s) {
     const SimChunk *chunks = &run->chunks[s * run->schedule->chunks];
     uint64_t sends = run->stages[s].sends;
@@ -284,7 +284,8 @@ static void stir_sender_(SimRun *run, const Edge *edge) {
     stir_(run, edge->from);
 }
 
-// Returns the first place from `at` on of an action that computes, or of a transfer; the list's length: there is none.
+// Returns the first place from `at` on of an action that computes, or of a transfer; the list's length if there is no
+// such action.
 static int64_t next_place_(const SimStage *stage, int64_t at, bool compute) {
     while (at < stage->count && (stage->actions[at].peer == SCHEDULE_NO_PEER) != compute) at++;
     return at;
@@ -312,7 +313,7 @@ static void end_compute_(SimRun *run, int s) {
     note_times_(run, line, stage->compute, stage->compute_start);
     line->busy += run->now - stage->compute_start;
     stage->compute = next_place_(stage, stage->compute + 1, true);
-    // this stage may send what it has made, and the sender of its input has a receive buffer again
+    // this stage may send its output, and the sender of its input has a receive buffer again
     stir_(run, s);
     if (out != NULL) {
         out->made++;

@@ -8,9 +8,9 @@
 
 #include "bpipe.h"
 
-// What actions share with others, each given by the number of a resource or -1 for none. While n users of a resource
-// are active, each runs at min(1, capacity / n) of the speed it has alone, which is the one in SimulateCosts. Arrays
-// may be NULL: nothing of that kind shares.
+// The resources that actions share with others, each a number of a resource or -1. While n users of a resource are
+// active, each runs at min(1, capacity / n) of the speed it has alone, which is the one in SimulateCosts. Arrays may be
+// NULL: nothing of that kind shares.
 typedef struct SimulateShares {
     int count;               // resources
     const double *capacity;  // [count] users that run at full speed: 1 for a network card that one message fills
@@ -24,8 +24,8 @@ typedef struct SimulateShares {
 // leads to the first one; only chunks in a loop use it, and without them its entry may be missing.
 typedef struct SimulateCosts {
     const double *forward;
-    const double *backward;       // of B, recompute included; NULL in a schedule without B
-    const double *input, *weight; // of I, recompute included, and of W; NULL in a schedule without them
+    const double *backward;       // seconds of B, recompute included; NULL in a schedule without B
+    const double *input, *weight; // seconds of I, recompute included, and of W; NULL in a schedule without them
     const double *const
         *action;            // [stages][count of the list] of F, B, I and W, each for itself; NULL: by the four above
     const double *transfer; // [stages] one bundle, either way, by evictor; NULL: 0

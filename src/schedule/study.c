@@ -124,7 +124,7 @@ static double shortest_(const Schedule *schedule, const Timeline *timeline) {
 // One lane as text: for each column the character, and the kind of action that it belongs to.
 typedef struct Lane {
     char *text, *kinds;
-    int columns;  // of the whole step
+    int columns;  // columns of the complete step
     double scale; // columns per unit of time
 } Lane;
 
@@ -166,7 +166,7 @@ int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bo
                    schedule->slices - 1};
     double label = (double)strlen(action_text(schedule, last, name)) + 1, shortest = shortest_(schedule, timeline);
     int room = (width < LEAST ? LEAST : width) - LABEL;
-    // The whole step if it fits with labels that can be read; else its two ends on the scale of the labels.
+    // The complete step if it fits with legible labels; else its two ends on the scale of the labels.
     Lane lane = {.scale = fmax(label / shortest, room / timeline->makespan)};
     if (timeline->makespan * lane.scale > MOST) lane.scale = MOST / timeline->makespan;
     lane.columns = (int)ceil(timeline->makespan * lane.scale);

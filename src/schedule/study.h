@@ -16,7 +16,7 @@ typedef struct StudyTimes {
 } StudyTimes;
 
 // Reads "F=1,I=1,W=1,message=0.05,transfer=0.5". Absent ones: F, I and W 1, message and transfer 0; B=x sets I and W to
-// x/2 each. text NULL: all absent. -1 with err (code 2): an unknown name, or a number that is negative or none.
+// x/2 each. text NULL: all absent. -1 with err (code 2): an unknown name, or a value that is negative or not a number.
 int study_times_parse(const char *text, StudyTimes *times, Error *err);
 
 // Simulates one step. The caller owns the result (timeline_free). NULL and err as simulate_run.

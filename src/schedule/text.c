@@ -59,7 +59,7 @@ int schedule_write(const Schedule *schedule, FILE *file) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Reading
 
-// Where the reader is. Every text_take_ moves past what it names, or leaves `at` unchanged and returns false.
+// The reader's place. Every text_take_ moves past the item in its name, or leaves `at` unchanged and returns false.
 typedef struct Reader {
     const char *at;
     int line;

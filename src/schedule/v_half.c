@@ -5,7 +5,7 @@
 //
 // The pattern alone wastes time before and after its stable phase, so the maker goes on:
 //   1. lays the pattern of all microbatches on a grid of stages and units, and puts W into the holes, oldest I first;
-//   2. pulls what is outside the stable phase into earlier holes, as far as its inputs and the bound of bundles allow,
+//   2. pulls the passes outside the stable phase into earlier holes, as far as its inputs and the bound of bundles allow,
 //      and then closes up the gaps;
 //   3. takes W out again and does the same once more for F and I after the stable phase, with W in the holes as they
 //      come.
@@ -27,10 +27,10 @@ typedef struct Grid {
     int stages, microbatches, slots;
     int length;  // units
     int *time;   // [passes] when it runs, -1: not on the grid
-    int *pass;   // [stages*length] what runs then, or NO_PASS
+    int *pass;   // [stages*length] the pass that runs then, or NO_PASS
     int *in_use; // [stages*length] bundles in slots then, including the bundle of the running pass
     int *order;  // [passes] space for a list of passes
-    int *free;   // [stages] the first unit after what has been placed
+    int *free;   // [stages] the first unit after all placed passes
 } Grid;
 
 // The units in which microbatch 0 runs F and I of each chunk on a stage. V-Half with p = 2 and two microbatches, with

@@ -10,8 +10,8 @@
 // go from its forward to its backward at once. All stages keep 2p chunk bundles.
 //
 // dualpipe-v (DeepSeek-AI, DualPipe, 2025), without running a forward and a backward at the same time: two chunks in a
-// V, whole backwards in the steady phase, and split ones where a stage would otherwise wait: at the start because the
-// gradient has to leave soon, at the end because W can wait. Needs at least 2p microbatches.
+// V, complete backwards in the steady phase, and split ones where a stage would otherwise wait: at the start because
+// the gradient has to leave soon, at the end because W can wait. Needs at least 2p microbatches.
 #include "kinds.h"
 
 #include "base/units.h"
@@ -65,7 +65,7 @@ static void input_weight_(Counting *at, int chunk) {
     weight_(at, chunk);
 }
 
-// Appends the W of the I that has waited longest, on either chunk. Returns false if none waits.
+// Appends the W of the I that has waited longest, on either chunk. Returns false if no W is pending.
 static bool oldest_weight_(Counting *at) {
     const ActionList *list = at->list;
     while (at->oldest < list->count && list->actions[at->oldest].kind != ACTION_INPUT) at->oldest++;
@@ -127,7 +127,7 @@ void dualpipe_v_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
         forward_(&at, 1);
         backward_(&at, 0);
     }
-    // 2(s+1) backwards, chunks 1 and 0 in turn: the first half whole, the second half without their W.
+    // 2(s+1) backwards, chunks 1 and 0 in turn: the first half complete, the second half without their W.
     for (int i = 0; i < 2 * (s + 1); i++) {
         if (i < s + 1)
             backward_(&at, 1 - i % 2);

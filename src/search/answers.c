@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---------------------------------------------------------------- what forbids a better one
+// ---------------------------------------------------------------- limits that exclude a better layout
 
 // The misfit that lacks least comes last, where it is taken from; of equals the one with `all` set, then the first met.
 static int compare_misfits_(const void *a, const void *b) {
@@ -114,7 +114,7 @@ char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text
 
 // ---------------------------------------------------------------- the smallest world
 
-// Takes the plain schedule, or the first one that -o allows. false: it allows none.
+// Takes the plain schedule, or the first one that -o allows. false: it allows no schedule.
 static bool world_schedule_(const SearchSpace *space, RunLayout *layout) {
     LayoutList choices = space_schedules(space, layout);
     int64_t at = 0;
@@ -184,7 +184,7 @@ int answer_smallest_world(const SearchSpace *space, SmallestWorld *world, Error 
     return 0;
 }
 
-// ---------------------------------------------------------------- what the user gave
+// ---------------------------------------------------------------- the user's layout
 
 int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Error *err) {
     Error ignored = {0};

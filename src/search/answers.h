@@ -1,5 +1,5 @@
-// What a search answers in addition to its best: what forbids a better one, the smallest world that would do, and the
-// smallest change to the given configuration that brings most of the gain.
+// A search's answers in addition to its best: limits that exclude a better one, the smallest world that suffices, and
+// the smallest change to the given configuration that brings most of the gain.
 #ifndef ANSWERS_H
 #define ANSWERS_H
 
@@ -7,7 +7,7 @@
 #include "search.h"
 
 // Finds the misfit that is faster than the best (or any, if nothing fits) and lacks the least memory. step: its
-// seconds. false: there is none.
+// seconds. false: not found.
 bool answer_next_better(const SearchSpace *space, const SearchResult *result, Candidate *misfit, double *step,
                         Error *err);
 
@@ -29,7 +29,7 @@ int answer_smallest_world(const SearchSpace *space, SmallestWorld *world, Error 
 int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Error *err);
 
 // Finds, among the candidates that were found and whose step is at most `step`, the one with the fewest changes; of
-// several the fastest. false: there is none.
+// several the fastest. false: not found.
 bool answer_cheapest(const SearchResult *result, const Config *given, double step, Candidate *cheapest);
 
 #endif

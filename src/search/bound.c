@@ -88,7 +88,7 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
         for (int c = 0; c < cut->chunks; c++) {
             weights += cut->split ? costs->weight[own + c] : 0;
             double parts = cut->split ? costs->input[own + c] + costs->weight[own + c] : costs->backward[own + c];
-            // Some lists in a V run a few backwards whole, which gather less.
+            // Some lists in a V run a few backwards unsplit, which gather less.
             if (in_v && costs->backward[own + c] < parts) parts = costs->backward[own + c];
             work += costs->forward[own + c] + parts;
         }

@@ -1,9 +1,9 @@
 // A lower bound of a step, known before its schedule is made or simulated. It orders the search and ends it.
 //
-// On stage s all m microbatches take m (F+B+W); none starts before the first one's forward has passed the stages before
-// it, and after its last gradient has left, those stages still have work to do. For equal stages this is m (F+B+W) +
-// (p-1)(F+B+W)/v with whole backwards, and with split ones (p-1)(F+I)/v less what W hides. Sums over data ranks and the
-// optimizer are added as in the plan. For p = 4 and the last stage:
+// On stage s all m microbatches take m (F+B+W); the first starts only after the first one's forward has passed the
+// stages before it, and after its last gradient has left, those stages still have work to do. For equal stages this is
+// m (F+B+W) + (p-1)(F+B+W)/v with complete backwards, and with split ones (p-1)(F+I)/v less the part that W hides. Sums
+// over data ranks and the optimizer are added as in the plan. For p = 4 and the last stage:
 //
 //     stage 0  F F F F                      ...            B
 //     stage 1    F F F F                    ...          B
@@ -15,7 +15,7 @@
 
 #include "space.h"
 
-// Times and bytes of one way to cut the model: a shape with chunks, placement, layers, whole or split backwards, and
+// Times and bytes of one way to cut the model: a shape with chunks, placement, layers, complete or split backwards, and
 // recomputed layers. Schedules of the same cut differ only in their lists.
 typedef struct Cut {
     PlanCosts costs;
@@ -23,7 +23,7 @@ typedef struct Cut {
     int64_t microbatches;
     bool split;
     double after;        // seconds of a step after the pipeline that nothing hides
-    int64_t least_bytes; // of the fullest rank: with one slot on every stage
+    int64_t least_bytes; // the fullest rank with one slot on every stage
 } Cut;
 
 // Computes the times and bytes of a candidate's cut. config: of a candidate of the space. -1 with err; call cut_free in

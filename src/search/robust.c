@@ -16,7 +16,7 @@ const char robust_assumptions[] = "products at 0.6, 0.7 and 0.85 of the peak, ha
 
 // The figures that change; 0: unchanged.
 typedef struct Assumption {
-    double efficiency;       // of products
+    double efficiency;       // efficiency of products
     double network, latency; // factors
     double reserve;          // GiB
 } Assumption;

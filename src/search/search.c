@@ -29,7 +29,7 @@ typedef struct NodeList {
 
 // The results of one node. One thread writes them; they are read when its batch is done.
 typedef struct Outcome {
-    NodeList lists; // of a shape
+    NodeList lists; // schedules of one shape
     CandidateList found, misfits;
     int64_t evaluated;
     Error err;
@@ -94,7 +94,7 @@ void candidates_add(CandidateList *list, const Candidate *candidate) {
     list->items[list->count++] = *candidate;
 }
 
-// ---------------------------------------------------------------- what can be left out
+// ---------------------------------------------------------------- candidates that need no plan
 
 // Returns the longest step that is of interest in a candidate of at least these bytes: one in class 0, among the ten
 // best, or on the front. new_key: false for one that is no faster than a candidate found with the same cut and
@@ -118,7 +118,7 @@ static bool hopeless_(const Search *search, double bound, int64_t bytes) {
     return bound > worth_(search, bytes, true);
 }
 
-// ---------------------------------------------------------------- what is best so far
+// ---------------------------------------------------------------- the best so far
 
 // Returns whether a comes before b: by planner_prefers, then the one met first.
 static bool found_before_(const Candidate *a, const Candidate *b) {
@@ -174,7 +174,7 @@ static double lacking_(const Search *search, int64_t bytes) {
 
 // A cut shared by several lists of a shape.
 typedef struct CutOf {
-    RunLayout layout; // of the first of them
+    RunLayout layout; // layout of the first candidate
     bool never_fits;
     Cut cut;
 } CutOf;
@@ -492,7 +492,7 @@ static void take_ten_(SearchResult *result, const CandidateList *keys) {
         result->ten[result->ten_count++] = index_of_(result, &keys->items[i]);
 }
 
-// Adds to every step what the search leaves out.
+// Adds the constant time that the search leaves out to every step.
 static void add_overhead_(SearchResult *result, double seconds) {
     for (int64_t i = 0; i < result->found.count; i++) {
         PlanTime *time = &result->found.items[i].forecast.time;

@@ -1,8 +1,8 @@
 // The best configurations of a model for a number of ranks: best-first over the candidates of space.h, by the bounds of
-// bound.h. A figure comes from the planner alone, so it is what --plan says of the same configuration.
+// bound.h. A figure comes from the planner alone, so --plan prints the same for that configuration.
 //
 // Results depend neither on the number of threads nor on the time: candidates are evaluated in batches of a fixed size,
-// in parallel within a batch, and what a batch found counts from the next one on.
+// in parallel within a batch, and the results of a batch count from the next one on.
 #ifndef SEARCH_H
 #define SEARCH_H
 
@@ -12,11 +12,11 @@
 
 // A candidate with the plan's answer. With evictions, slots and load_ahead are numbers.
 typedef struct Candidate {
-    Forecast forecast; // of the layout in it
-    double bound;      // of the step, if the candidate does not fit
+    Forecast forecast; // forecast of the layout
+    double bound;      // lower bound of the step, if the candidate does not fit
     int64_t order;     // in which candidates are met, for ties
     double robust;     // worst regret over the assumptions of robust.h; NAN: not planned again
-    bool all; // none of the candidates with this shape, schedule and layers fits, and each lacks at least this much
+    bool all;          // no candidate with this shape, schedule and layers fits; each lacks at least this much
 } Candidate;
 
 typedef struct CandidateList {

@@ -22,7 +22,7 @@ static void interrupt_(int signal) {
     interrupted_ = 1;
 }
 
-// ---------------------------------------------------------------- what was asked
+// ---------------------------------------------------------------- the request
 
 static int read_gpus_(const char *text, int64_t *gpus, Error *err) {
     enum { MOST = 1 << 20 };
@@ -49,7 +49,7 @@ static int contradicts_(const SearchSpace *space, const char *key, int64_t value
                         (long long)value, (long long)space->keys.world);
 }
 
-// Checks that what -o fixes leaves something to search for.
+// Checks that the keys which -o fixes leave something to search for.
 static int check_fixed_(const SearchSpace *space, Error *err) {
     const ParallelConfig *parallel = &space->keys.base->parallel;
     const struct {
@@ -147,7 +147,7 @@ static void progress_(void *argument, const SearchResult *result, double bound) 
 
 static int run_(const SearchSpace *space, SearchResult *result, const Log *log, Error *err) {
     Progress progress = {log, clock_seconds(), false};
-    interrupted_ = 0; // of the search before it
+    interrupted_ = 0; // left by the previous search
     SearchOptions options = {.stop = &interrupted_, .argument = &progress};
     if (isatty(STDERR_FILENO) && log->level != LOG_QUIET) options.progress = progress_;
     struct sigaction action = {.sa_handler = interrupt_}, before;
@@ -169,7 +169,8 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
     SearchResult result = {0};
     Config base = *config;
     if (ranks > 0) base.hardware.device = DEVICE_CUDA;
-    // From its own configuration the planner reads what does not depend on the candidate, and the number of ranks.
+    // From its own configuration the planner reads the settings that do not depend on the candidate, and the number of
+    // ranks.
     Config world = base;
     world.hardware.profile[0] = '\0';
     if (ranks > 0) world.parallel.pipeline = world.parallel.tensor = 1, world.parallel.data = ranks;

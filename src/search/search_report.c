@@ -30,7 +30,7 @@ static int64_t recomputed_(const Config *config) {
     return layers < all ? layers : all;
 }
 
-// Writes what else distinguishes a configuration: "flash, seq, 3 again, by time".
+// Writes the other settings that distinguish a configuration: "flash, seq, 3 again, by time".
 static char *rest_text_(const SearchSpace *space, const Config *config, char text[SCHEDULE_TEXT]) {
     char again[48] = "", overlap[24] = "";
     const char *dealt = config->parallel.layers_given == 0       ? ""

@@ -16,8 +16,8 @@
 
 // ---------------------------------------------------------------- why
 
-// Says why a key of the search has its value: what the fastest candidate with another value takes. Returns false for a
-// key that is not searched, or that means nothing without another one, such as schedule.group.
+// Says why a searched key has its value: the step of the fastest candidate with another value. Returns false for a key
+// that is not searched, or that means nothing without another one, such as schedule.group.
 static bool why_searched_(const SearchSpace *space, const SearchResult *result, const char *name, char *text,
                           size_t size) {
     const Forecast *best = &result->found.items[result->best].forecast, *other = NULL;
@@ -102,7 +102,7 @@ static void write_yaml_(const SearchSpace *space, const SearchResult *result, co
             snprintf(why, sizeof why, "%s: not given, and a run needs it", config_short_name(key));
         else
             why_(space, result, key, why, sizeof why);
-        // The comment goes beside the value if both fit on one line, else above it.
+        // The comment follows the value if both fit on one line, else it goes above.
         if (lacks)
             write_comment_(why, file);
         else if (length <= VALUES && VALUES + 3 + strlen(why) <= WIDTH)

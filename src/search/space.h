@@ -1,6 +1,6 @@
-// What a search may vary, and the configuration that comes of it.
+// The settings that a search varies, and the resulting configuration.
 //
-// A *shape* has the first keys of a layout: how the ranks are cut up and what one microbatch is. A *candidate* is a
+// A *shape* has the first keys of a layout: how the ranks are cut up and how large a microbatch is. A *candidate* is a
 // complete layout: a shape with a schedule, a split of the layers, and a way to keep bundles: on the stage, with the
 // partner, on the host, or not kept: the layers are recomputed. Model, global batch and hardware stay as they are. A
 // key that the command line sets with -o stays too.
@@ -10,8 +10,8 @@
 #include "plan/planner.h"
 
 typedef struct SearchSpace {
-    LayoutSpace keys;       // from what the user gave, in a world of this size; keys of -o are fixed
-    const Planner *planner; // of that; if it has a profile, only shapes that the profile is for are searched
+    LayoutSpace keys;       // from the user's configuration, in a world of this size; keys of -o are fixed
+    const Planner *planner; // planner of `keys`; if it has a profile, only shapes that the profile is for are searched
 } SearchSpace;
 
 SearchSpace space_make(const Config *base, const Planner *planner, int64_t world);
@@ -19,7 +19,7 @@ SearchSpace space_make(const Config *base, const Planner *planner, int64_t world
 // Returns whether -o gives one of the keys of a mask a value other than auto.
 bool space_fixes(const SearchSpace *space, LayoutMask keys);
 
-// Returns the layout to start from: what -o fixes, one rank, and the plain schedule without evictions.
+// Returns the layout to start from: the keys that -o fixes, one rank, and the plain schedule without evictions.
 RunLayout space_start(const SearchSpace *space);
 
 // Returns the shapes, with the plain schedule, and the schedules that a shape can have. The caller frees `layouts`.

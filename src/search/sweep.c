@@ -1,5 +1,5 @@
 // Every combination is a configuration of its own: the file, the overrides, and one value of each swept key as a
-// further override. So a row says what --plan or --search says with these overrides.
+// further override. So a row equals the answer of --plan or --search with these overrides.
 #include "sweep.h"
 
 #include "base/alloc.h"
@@ -29,8 +29,8 @@ typedef struct SweepRow {
     char cut[TEXT]; // "8x4x1 b1 GIS v2"
     bool stopped;
     Forecast forecast; // all zero if nothing fits
-    Budget budget;     // of its step
-    char *config;      // of a search: the best, as JSON; NULL: nothing fits
+    Budget budget;     // cost of the row's step
+    char *config;      // the best of a search, as JSON; NULL: nothing fits
     Error refused;     // code 0: it was not
     Hardware hardware; // that it was planned for
 } SweepRow;
@@ -45,12 +45,12 @@ typedef struct Sweep {
     int row_count;
     bool stopped;    // true: stopped before the last row
     bool budgets;    // true: rows have days and cost
-    double deadline; // days; 0: none
+    double deadline; // days; 0: no deadline
 } Sweep;
 
 static const char GPUS_[] = "--gpus"; // a swept option, not a key
 
-// ---------------------------------------------------------------- what is asked
+// ---------------------------------------------------------------- the request
 
 static int bad_sweep_(const char *text, const char *why, Error *err) {
     return error_set(err, EXIT_USAGE,
@@ -215,7 +215,7 @@ static double row_cost_(const SweepRow *row) {
     return row->budget.whole.price > 0 ? row->budget.whole.price : row->budget.whole.gpu_hours;
 }
 
-// Returns the row that meets the deadline at the smallest cost; -1: none.
+// Returns the row that meets the deadline at the smallest cost; -1 if no row does.
 static int cheapest_row_(const Sweep *sweep) {
     int cheapest = -1;
     for (int r = 0; r < sweep->row_count; r++) {
@@ -334,7 +334,7 @@ int sweep_command(const Options *options, const Model *model, const Log *log, Er
     for (int r = 0; r < sweep.row_count && code == 0; r++) {
         sweep_row_(&sweep, r);
         sweep.stopped = sweep.rows[r].stopped;
-        if (sweep.stopped) sweep.row_count = r; // what a search found by then need not be the best
+        if (sweep.stopped) sweep.row_count = r; // an interrupted search need not have found the best
         if (sweep.stopped) break;
         refused += sweep.rows[r].refused.code != 0;
         fits += sweep.rows[r].forecast.fits;
