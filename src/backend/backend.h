@@ -102,7 +102,7 @@ typedef struct ProductChoice {
     double seconds, suggested;        // that it took, and that the library's first suggestion took
 } ProductChoice;
 
-// Blocks of a collective over tensor ranks on a GPU, each a multiprocessor: products beside it get the others.
+// Blocks of a collective over tensor ranks on a GPU, each a multiprocessor: concurrent products get the others.
 enum { COMPUTE_CTAS = 24 };
 
 struct Backend {

@@ -51,7 +51,7 @@ OPERATION(void, accumulate, float *to, const float *from, int64_t count);
 // gate_up (rows, 2*ffn): gate in the first ffn columns, up in the others. out (rows, ffn) = silu(gate) * up.
 OPERATION(void, swiglu_forward, void *out, const void *gate_up, int64_t rows, int64_t ffn);
 OPERATION(void, swiglu_backward, void *dgate_up, const void *dout, const void *gate_up, int64_t rows, int64_t ffn);
-// out = gelu(x), tanh form: what EPILOGUE_GELU makes of aux.
+// out = gelu(x), tanh form: the result of EPILOGUE_GELU for aux.
 OPERATION(void, gelu_forward, void *out, const void *x, int64_t count);
 // Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place; pairs are (i, i +
 // head_dim/2), angle position * frequency[i], position = positions[row], or shape->first + row / batch if it is NULL.
@@ -82,14 +82,14 @@ LIBRARY_OPERATION(void, attention_backward, void *dqkv, void *scratch, const voi
 // token of another rank contributes zero. wpe (seq, hidden) is added where not NULL, position as in rope.
 OPERATION(void, embedding_forward, void *x, const int32_t *tokens, const int32_t *positions, const void *wte,
           const void *wpe, int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count);
-// dwte +=, dwpe += (NULL: none); rows with the same token, or the same position, are added in row order.
+// dwte +=, dwpe += (may be NULL); rows with the same token, or the same position, are added in row order.
 OPERATION(void, embedding_backward, float *dwte, float *dwpe, const void *dx, const int32_t *tokens,
           const int32_t *positions, int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count);
 
 // --- vocabulary-parallel cross-entropy, in two passes with an exchange of statistics between them. logits (rows,
 // width): columns [0, count) are the vocabulary [first, first + count), the others are padding and never get
 // probability. Pass 1: stats (rows, 3) fp32 = { maximum, sum of exp(logit - maximum), logit of the target or 0 if
-// another rank has it }. A target below 0 is none: loss and gradient of its row are 0.
+// another rank has it }. For a target below 0, loss and gradient of its row are 0.
 OPERATION(void, cross_entropy_stats, float *stats, const void *logits, const int32_t *targets, int64_t rows,
           int64_t width, int64_t first, int64_t count);
 // Pass 2: `gathered` (ranks, rows, 3) holds the stats of all tensor ranks; loss (rows) = -log p(target) + z_loss *

@@ -43,14 +43,14 @@ int json_parse(Json *json, const char *text, int64_t length, const char *name, E
 int json_read_file(Json *json, const char *path, Error *err);
 void json_free(Json *json);
 
-// Returns the member of an object; NULL if it has none of that name, or if `object` is NULL or not an object.
+// Returns the member of an object; NULL if that name is missing, or if `object` is NULL or not an object.
 const JsonValue *json_find(const JsonValue *object, const char *key);
 
 // Returns the member's value if it exists and has that type, else `otherwise`.
 int64_t json_integer(const JsonValue *object, const char *key, int64_t otherwise);
 const char *json_text(const JsonValue *object, const char *key, const char *otherwise);
 
-// Returns the bytes of the UTF-8 character at `at`, or 0 if there is none: overlong forms, surrogates and code points
+// Returns the bytes of the UTF-8 character at `at`, or 0 if it is invalid: overlong forms, surrogates and code points
 // above U+10FFFF do not count.
 int json_utf8_length(const char *at, const char *end);
 

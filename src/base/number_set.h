@@ -28,7 +28,7 @@ void number_set_add(NumberSet *set, int number);
 void number_set_remove(NumberSet *set, int number);
 bool number_set_has(const NumberSet *set, int number);
 
-// Return the largest member below `number`, and the smallest above it; -1 if there is none. `number` may also be the
+// Return the largest member below `number`, and the smallest above it; -1 if not found. `number` may also be the
 // `numbers` of number_set_create (number_set_before) or -1 (number_set_after).
 int number_set_before(const NumberSet *set, int number);
 int number_set_after(const NumberSet *set, int number);

@@ -24,7 +24,7 @@ typedef struct ResumePoint {
     int64_t step, samples;
     int64_t seed;
     uint64_t data;        // identity of the data; the caller of checkpoint_create sets that of this run
-    StepGuard step_guard; // a fresh guard if the checkpoint has none
+    StepGuard step_guard; // a fresh guard if the checkpoint lacks it
 } ResumePoint;
 
 // --- saving

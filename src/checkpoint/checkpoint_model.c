@@ -45,7 +45,7 @@ static bool in_reach_(int64_t count) {
     return count >= 0 && count <= 1000000000000;
 }
 
-// A missing window stays empty: checkpoints of earlier versions have none.
+// A missing window stays empty: checkpoints of earlier versions lack it.
 static int read_window_(ZScore *window, const JsonValue *found) {
     const JsonValue *values = json_find(found, "values");
     int count = 0;

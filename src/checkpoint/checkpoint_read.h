@@ -19,7 +19,7 @@ typedef struct ReadPiece {
 
 typedef struct ReadValues {
     const float *values;
-    int64_t strange; // the first that is not finite; -1 if there is none
+    int64_t strange; // the first that is not finite, or -1
 } ReadValues;
 
 typedef int (*PieceVisitor)(void *context, const ReadPiece *piece, const ReadValues *values, Error *err);

@@ -31,11 +31,11 @@ struct Checkpoint {
     Writer writer;
     SavePhase phase;
     TrainingState state; // the state being saved
-    int64_t saved;       // step of the newest complete one, -1: none yet
+    int64_t saved;       // step of the newest complete one, or -1
     uint64_t run;        // the run that checkpoints belong to; this and the next two only on rank 0
     uint64_t data;       // identity of its data
     int64_t sequence;    // sequence number of the newest one in checkpoint.dir
-    int lock;    // lock of checkpoint.dir, on rank 0: two runs would sweep away each other's files; -1 if there is none
+    int lock;    // lock of checkpoint.dir, on rank 0: two runs would sweep away each other's files; -1 on other ranks
     bool locked; // no other run holds it; also if the file system has no locks
     char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
     Manifest manifest;     // manifest of all files, on rank 0
@@ -88,7 +88,7 @@ static int write_memory_(Checkpoint *checkpoint, ManifestFile *entry, const char
     return file_write(checkpoint->partial, name, text, (int64_t)length, err);
 }
 
-// Writes the files that rank 0 makes in memory: what describes the run, and the tokenizer's.
+// Writes the files that rank 0 makes in memory: the run's description and the tokenizer's.
 static int write_small_(Checkpoint *checkpoint, Error *err) {
     static const char *const names[SMALL_FILES] = {CHECKPOINT_CONFIG, CHECKPOINT_INDEX, CHECKPOINT_TRAINING};
     const HfTokenizer *tokenizer = &checkpoint->tokenizer;

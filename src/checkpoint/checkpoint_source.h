@@ -31,7 +31,7 @@ typedef struct SourceReader {
     void *raw; // a block in the file's order
     int64_t raw_bytes;
     float *values;   // (SOURCE_PIECE)
-    int64_t strange; // the first of them that is not finite; -1 if there is none
+    int64_t strange; // the first of them that is not finite, or -1
 } SourceReader;
 
 // Opens the files that a manifest lists. -1 with err; source_close in every case.

@@ -44,7 +44,7 @@ static int read_type_(const SafeFile *file, SafeTensor *tensor, const JsonValue 
     return bad_(file, err, tensor->name, "no dtype that is known");
 }
 
-// Reads the shape and counts the bytes; no product may exceed the file's length, so none can overflow 64 bits.
+// Reads the shape and counts the bytes; no product may exceed the file's length, so products cannot overflow 64 bits.
 static int read_shape_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, Error *err) {
     const JsonValue *shape = json_find(entry, "shape");
     if (shape == NULL || shape->type != JSON_ARRAY) return bad_(file, err, tensor->name, "no shape");
@@ -91,7 +91,7 @@ static int compare_offsets_(const void *a, const void *b) {
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-// Tensors must follow one another from the header to the file's end, as the format demands: no byte twice, none
+// Tensors must follow one another from the header to the file's end, as the format demands: no byte twice, no byte
 // unchecked.
 static int check_cover_(const SafeFile *file, int64_t data, Error *err) {
     int64_t at = data;

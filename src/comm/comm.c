@@ -1,4 +1,4 @@
-// What all groups share: sizes of types, the pieces in which sums are made, waiting, and the offset of clocks.
+// Common to all groups: sizes of types, the pieces in which sums are made, waiting, and the offset of clocks.
 #include "comm.h"
 #include "base/clock.h"
 #include "backend/backend.h"

@@ -21,7 +21,7 @@ typedef struct Comm Comm;
 typedef struct CommMemory {
     void *memory;
     int64_t bytes;
-    void *partial, *received; // inputs of reduce_scatter, and as many bytes for what the other ranks send of them
+    void *partial, *received; // inputs of reduce_scatter, and as many bytes for the other ranks' inputs
     int64_t part;             // bytes of either
     uint32_t *flags;          // COMM_FLAGS
 } CommMemory;
@@ -31,7 +31,7 @@ enum { COMM_FLAGS = 1024 };
 typedef enum CommType { COMM_FLOAT, COMM_BF16, COMM_DOUBLE } CommType;
 typedef enum CommOperation { COMM_ALL_REDUCE, COMM_ALL_GATHER, COMM_REDUCE_SCATTER } CommOperation;
 
-// An operation in progress. The caller owns the storage; zeroed means none. It must not move while active.
+// An operation in progress. The caller owns the storage; zeroed means idle. It must not move while active.
 typedef struct CommRequest {
     void *handle[6];
     int64_t detail[4];
@@ -50,7 +50,7 @@ struct Comm {
     int rank, size;
     char why[160]; // after use_memory: why the ranks do not map each other's memory, in one clause
     void *self;
-    Pause pause; // of waits for this group
+    Pause pause; // how this group waits
 
     // Prepares the messages that will go one way between this rank and `peer`. Both call it before the first message,
     // with the same `bytes`, and all ranks of the group make these calls in one order. One of the two passes `memory`
@@ -67,7 +67,7 @@ struct Comm {
     int (*all_gather)(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
     // out (count) = sum over ranks of their in (size, count), block `rank`; out may be in + rank * count.
     int (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
-    // Workspace for sums: `sums` pieces of `bytes` for what the other ranks send, one piece per sum in progress,
+    // Workspace for sums: `sums` pieces of `bytes` for the other ranks' data, one piece per sum in progress,
     // comm_sum_workspace of the largest. The caller owns it; NULL takes it back. A sum that it is too small for fails;
     // without it, memory is allocated as needed. NULL pointer if a library makes the sums.
     void (*use_workspace)(Comm *, void *memory, int64_t bytes, int sums);
@@ -103,9 +103,9 @@ void comm_pause_briefly(int *looks);
 int64_t comm_type_bytes(CommType type);
 
 // If ranks make their sums themselves, data are summed piece by piece, so that the workspace is small for any length.
-// comm_piece returns the elements of the next piece if `rest` are left; comm_piece_is_direct whether every rank
-// gets every rank's whole piece, which takes one trip (else rank q gets block q of every rank, and a second trip
-// spreads the sums); comm_piece_workspace the bytes that others send to a rank meanwhile.
+// comm_piece returns the elements of the next piece if `rest` are left; comm_piece_is_direct whether every rank gets
+// every rank's complete piece, which takes one trip (else rank q gets block q of every rank, and a second trip spreads
+// the sums); comm_piece_workspace the bytes that others send to a rank meanwhile.
 enum { COMM_PIECE_BYTES = 16 << 20, COMM_DIRECT_BYTES = 32 << 10, COMM_DIRECT_WORKSPACE = 1 << 20 };
 int64_t comm_piece(CommOperation operation, int64_t rest, CommType type, int size);
 bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type, int size);

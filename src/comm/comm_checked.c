@@ -1,5 +1,5 @@
 // Checks the messages, gathers and sums of another group. If its collectives are messages of our own (MPI), each
-// message is checked on arrival; a library's collectives (NCCL) can only be checked by what goes in and what comes out.
+// message is checked on arrival; a library's collectives (NCCL) can only be checked by their inputs and outputs.
 //
 //   message   data, then 8 bytes of checksum over `sums`; the receiver compares when both have arrived
 //   gather    data; then every rank gathers the checksums of all parts and compares each part with its owner's

@@ -3,7 +3,7 @@
 // them. Messages keep their sizes and buffers, so no plan changes.
 //
 // Collectives over MPI are made of messages, and each is checked on arrival, before it is summed. Of a library's
-// collectives (NCCL), each part of a gather is compared with what its rank had, and all ranks compare the checksums of
+// collectives (NCCL), each part of a gather is compared with its rank's input, and all ranks compare the checksums of
 // an all-reduce's result, which has the same bits everywhere. A library's reduce-scatter has no result that two ranks
 // share, and is not checked.
 #ifndef COMM_CHECKED_H

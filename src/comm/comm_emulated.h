@@ -1,6 +1,6 @@
-// A group whose other ranks do not exist: what they would send is available at once, and what is sent to them is gone
-// at once or after the time its bytes take at a given rate. It lets one device run one stage's list of a schedule
-// alone, through the same engine.
+// A group whose other ranks do not exist: their messages are available at once, and messages to them are complete at
+// once or after the time its bytes take at a given rate. It lets one device run one stage's list of a schedule alone,
+// through the same engine.
 #ifndef COMM_EMULATED_H
 #define COMM_EMULATED_H
 
@@ -10,7 +10,7 @@
 typedef struct EmulatedPeers {
     double rate;    // bytes/s of messages, one after the other; 0: messages take no time
     double latency; // seconds per message, if rate is not 0
-    void *scratch;  // device memory that messages are copied to and from, to load memory as real ones do; NULL: none
+    void *scratch;  // device memory that messages are copied to and from, to load memory as real ones do; may be NULL
 } EmulatedPeers;
 
 // Collectives take no time and leave the other ranks' parts as they are, with this rank's in its place: plausible

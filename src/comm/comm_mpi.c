@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What kind of operation a request is, in detail[0].
+// The kind of operation of a request, in detail[0].
 enum { KIND_SEND = 1, KIND_RECEIVE, KIND_COLLECTIVE };
 enum { TAG_MESSAGE = 0 };
 
@@ -20,7 +20,7 @@ static int check_peer_(const CommMpi *comm, int peer, int64_t bytes, Error *err)
                      comm->base.name, comm->base.rank, comm->base.size, (long long)bytes, peer);
 }
 
-// Describes a message for the tests that follow: the MPI request, what it is, and the length that has to arrive.
+// Describes a message for the tests that follow: the MPI request, its kind, and the length that has to arrive.
 static void mpi_fill_(CommRequest *request, MPI_Request mpi, int kind, int peer, int64_t bytes) {
     memset(request, 0, sizeof *request);
     memcpy(request->handle, &mpi, sizeof mpi);

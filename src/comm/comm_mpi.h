@@ -1,8 +1,8 @@
 // Messages over MPI, for ranks whose data are in host memory. Every call starts an operation and returns. The work
 // happens in test: Open MPI makes progress there, and so does every collective in progress in any group, so that two
 // ranks that wait for different things still help each other along. On one machine the receiver copies straight out of
-// the sender's memory, the whole message inside one call of the receiver (about 8 GB/s: 100 MB take 13 ms); the sender
-// only has to poll now and then. Only files that use MPI include this.
+// the sender's memory, the complete message inside one call of the receiver (about 8 GB/s: 100 MB take 13 ms); the
+// sender only has to poll now and then. Only files that use MPI include this.
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
 
@@ -35,7 +35,7 @@ typedef struct CommMpi {
     int sequence;  // collectives started, equal on all ranks: distinguishes those in progress
     Collective *idle;
     CommWorkspace workspace;
-    const Crc64 *crc; // of the messages of collectives; NULL: unchecked
+    const Crc64 *crc; // checksum of collectives' messages; NULL: unchecked
     CommMpiWork *work;
 } CommMpi;
 

@@ -1,6 +1,6 @@
 // Collectives made of plain messages, because the order of their sums is a promise: each rank sums one block of the
-// data, in rank order, from what all others sent it, and passes the result on. Long data are processed piece by piece,
-// so that the scratch memory is small for any length.
+// data, in rank order, from the blocks that all others sent it, and passes the result on. Long data are processed piece
+// by piece, so that the scratch memory is small for any length.
 //
 // An all_reduce of 7 elements a ... g over 3 ranks has blocks of 3, 3 and 1 elements (a2: rank 2's a):
 //
@@ -26,7 +26,7 @@
 
 enum { KIND_COLLECTIVE = 3 };
 
-// What a collective is doing in the current piece.
+// The phase of a collective in its current piece.
 typedef enum Phase {
     PHASE_DIRECT,   // every rank gets every rank's data and sums all of it: few bytes, one trip
     PHASE_EXCHANGE, // rank q gets block q of every rank
@@ -34,7 +34,7 @@ typedef enum Phase {
     PHASE_GATHER,   // all_gather: blocks go round, nothing is summed
 } Phase;
 
-// What one peer sends in a phase, and its checksum in the message that follows.
+// The data that one peer sends in a phase, and its checksum in the message that follows.
 typedef struct Parcel {
     const char *to;
     int64_t bytes;
@@ -42,7 +42,7 @@ typedef struct Parcel {
 } Parcel;
 
 struct Collective {
-    Collective *next; // of those in progress, or of the idle ones
+    Collective *next; // next in the list of active, or of idle, collectives
     CommMpi *comm;
     int state;     // 0 in progress, 1 done, -1 failed with error
     int64_t steps; // phases completed
@@ -62,7 +62,7 @@ struct Collective {
     char *scratch;         // (size - 1, elements summed here)
     char *own;             // scratch of this collective, if the group has no workspace
     int64_t own_bytes;
-    int place; // in the group's workspace; -1: none taken
+    int place; // in the group's workspace; -1: not in it
 };
 
 // --- sums
@@ -101,7 +101,7 @@ static void add_bf16_(float *sum, const uint16_t *x, int64_t n, bool first) {
 
 enum { SUM_BLOCK = 1024 };
 
-// Returns what rank q contributed, elements from `at` on: own data at their place, the others' one after another in
+// Returns rank q's contribution, elements from `at` on: own data at their place, the others' one after another in
 // scratch.
 static const char *collective_part_(const CommMpi *comm, const Collective *work, const char *own, int q, int64_t n,
                                     int64_t at) {
@@ -282,7 +282,7 @@ static int start_piece_(CommMpi *comm, Collective *work, Error *err) {
     return start_phase_(comm, work, err);
 }
 
-// Sums after the messages of a phase have arrived, and starts what comes next. Returns 1 if nothing does.
+// Sums after the messages of a phase have arrived, and starts the next phase. Returns 1 after the last.
 static int collective_advance_(CommMpi *comm, Collective *work, Error *err) {
     int64_t width = comm_type_bytes(work->type), rank = comm->base.rank, first = 0, count;
     char *data = work->out + work->first * width;

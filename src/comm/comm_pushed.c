@@ -54,7 +54,7 @@ typedef struct PushWay {
     bool direct;  // one end has mapped the memory of the other; else messages go through `far`
     bool mapped;  // `memory` is the peer's and mapped by this way
     bool grants;  // this end grants, the other one moves
-    char *memory; // what was lent, by either end
+    char *memory; // memory lent by either end
     int64_t bytes;
     Parcel *first, *last;    // the messages in the order they were started
     int64_t started, mail;   // messages; mail that came for them
@@ -249,7 +249,7 @@ static int pushed_test_(Comm *comm, CommRequest *request, Error *err) {
 
 // ---------------------------------------------------------------- life
 
-// Lends `memory`, or maps what the peer lends. An end that lends for both directions lends the same memory, which is
+// Lends `memory`, or maps the peer's memory. An end that lends for both directions lends the same memory, which is
 // mapped once; so is the end that maps it.
 static int push_share_(Pushed *self, int peer, PushWay *way, const PushWay *other, void *memory, Error *err) {
     void *borrowed = NULL;

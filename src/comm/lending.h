@@ -1,5 +1,5 @@
-// One rank lends memory of its device to another one of the same host, and both check that what one writes the other
-// reads. comm_pushed.c lends the slots of evicted bundles and the receive buffers of messages between stages.
+// One rank lends memory of its device to another one of the same host, and both check that the data one writes the
+// other reads. comm_pushed.c lends the slots of evicted bundles and the receive buffers of messages between stages.
 #ifndef LENDING_H
 #define LENDING_H
 
@@ -17,8 +17,8 @@ __BEGIN_DECLS
 // it. The first 8 bytes are 0 afterwards. Returns -1 with err only if a message or the device fails.
 int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int peer, bool *lent, Error *err);
 
-// Maps what rank `peer` lends into *memory; the caller gives it back to the backend. *memory is NULL if it cannot be
-// reached, and `why` then says so in one clause. Returns -1 with err only if a message or the device fails.
+// Maps the memory that rank `peer` lends into *memory; the caller gives it back to the backend. *memory is NULL if it
+// cannot be reached, and `why` then says so in one clause. Returns -1 with err only if a message or the device fails.
 int lending_borrow(Backend *be, int64_t bytes, Comm *control, int peer, void **memory, char why[256], Error *err);
 
 __END_DECLS

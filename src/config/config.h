@@ -2,8 +2,8 @@
 //
 // A single schema table (config_schema.c) holds every key: its place in Config, type, default, bounds and meaning.
 // Parsing, validation, `--help-config` and the suggestions for misspelt keys all read that table and nothing else.
-// Every error is one sentence `FILE:LINE: key: what is wrong; what would be right` (for an override the place reads `-o
-// key`) and exit code 2.
+// Every error is one sentence `FILE:LINE: key: the fault; the remedy` (for an override the place reads `-o key`) and
+// exit code 2.
 #ifndef CONFIG_H
 #define CONFIG_H
 
@@ -101,7 +101,7 @@ typedef struct ScheduleConfig {
     int split_backward;                            // SplitBackward
     char file[CONFIG_TEXT];                        // a schedule as text, run instead of the named one; may be empty
     int64_t file_chunks, file_microbatches;        // from its header; 0 without a file
-    int64_t slices, file_slices;                   // of a microbatch; config_slices has the number
+    int64_t slices, file_slices;                   // slices of a sequence; config_slices has the number
     int bpipe;                                     // BpipeMode
     int64_t slots;                                 // 0: auto
     int64_t load_ahead;                            // backwards; 0: auto
@@ -144,7 +144,7 @@ typedef struct TrainConfig {
     int precision; // Precision
     int fp8;       // Fp8: the layers' products
     int64_t max_restarts;
-    double peer_timeout_s, timeout_s; // timeouts for a silent rank and for a job without progress; 0: none
+    double peer_timeout_s, timeout_s; // timeouts for a silent rank and for a job without progress; 0: no timeout
     int64_t skip_bad_steps;           // number allowed in a run
     double skip_outlier_z;            // 0: off
 } TrainConfig;
@@ -161,14 +161,14 @@ typedef struct DataConfig {
     int64_t val_every, val_batches;
     bool mixed_tokenizers;
     int mask_documents, reset_positions; // 0: off, 1: on
-    int64_t mask_token;                  // masked objective: replaces chosen tokens; -1: none
+    int64_t mask_token;                  // masked objective: replaces chosen tokens; -1: not set
     int64_t end_of_text;                 // token that begins every document; -1: from the data set
     char hellaswag[CONFIG_TEXT];         // an evaluation file; may be empty
     int64_t hellaswag_every;
 } DataConfig;
 
 typedef struct SampleConfig {
-    int64_t every; // steps; 0: none while training
+    int64_t every; // steps; 0: only at the end
     char prompt[CONFIG_TEXT];
     int64_t tokens, count;
     double temperature; // 0: greedy
@@ -196,7 +196,7 @@ typedef struct CommConfig {
 
 typedef struct HardwareConfig {
     int device;         // DeviceKind
-    int gpu;            // word of gpus.h whose row fills the keys that were not given; 0: none
+    int gpu;            // word of gpus.h whose row fills the keys that were not given; 0: not named
     double peak_tflops; // peak of one rank; 0: from the device
     double memory_gib;  // memory of one rank; 0: from the device
     double memory_gb_s; // rate of the device's memory, 1e9 bytes/s; 0: that of the GPU with this peak
@@ -302,7 +302,7 @@ int64_t config_layers(const Config *config, int virtual_stages, int g);
 int config_attention(const Config *config, int stage);
 int64_t config_recompute(const Config *config, int stage);
 bool config_pointwise(const Config *config, int stage);
-void config_set_attention(Config *config, int mode); // of all stages
+void config_set_attention(Config *config, int mode); // sets all stages
 int config_min_slots(const Config *config);          // the smallest schedule.slots that BPipe works with here
 int config_chunks(const Config *config);             // chunks on every stage
 int config_slices(const Config *config);             // slices of a microbatch

@@ -454,8 +454,8 @@ static int check_schedule_(const Config *config, Error *err) {
                         (long long)schedule->slots, p, smallest);
 }
 
-// Checks that every dimension of the layers' products on one rank has whole groups: 16 bytes of numbers, as cuBLASLt
-// demands of FP8, or 32 numbers, which share a scale of mx.
+// Checks that every dimension of the layers' products on one rank is a multiple of a group: 16 bytes of numbers, as
+// cuBLASLt demands of FP8, or 32 numbers, which share a scale of mx.
 static int check_fp8_(const Config *config, Error *err) {
     const ModelConfig *m = &config->model;
     int64_t t = config->parallel.tensor, group = config->train.fp8 == FP8_MX ? 32 : 16;
@@ -531,7 +531,7 @@ static int check_family_(Config *config, Error *err) {
     return 0;
 }
 
-// Checks the shares of a blend. A share under a millionth of the whole is taken for a slip: its samples would hardly
+// Checks the shares of a blend. A share under a millionth of all data is taken for a slip: its samples would hardly
 // ever come.
 static int check_sources_(Config *config, Error *err) {
     DataConfig *data = &config->data;
@@ -564,7 +564,7 @@ static int check_rates_(const Config *config, Error *err) {
                         given->stream_gb_s, memory);
 }
 
-// Checks what an encoder, whose attention sees all of a sequence, excludes.
+// Refuses settings that exclude an encoder, where attention sees all of a sequence.
 static int check_objective_(const Config *config, Error *err) {
     bool masked = config->train.objective == OBJECTIVE_MASKED;
     if (masked && config->model.causal)

@@ -50,7 +50,7 @@ typedef struct Family {
 extern const Family families[];
 extern const char *const family_words[];
 
-// Returns the row of a word, -1 if there is none.
+// Returns the row of a word, -1 if it is unknown.
 int family_find(const char *word);
 
 __END_DECLS

@@ -38,7 +38,7 @@ typedef struct GpuKernels {
     const uint16_t (*collectives)[GPU_SIZES]; // [GPU_COLLECTIVES] bus bandwidths in a node; NULL: not measured
 } GpuKernels;
 
-// Returns the measured constants of a GPU's kernels; NULL if there are none, or gpu is NULL.
+// Returns the measured constants of a GPU's kernels; NULL if they are unknown, or gpu is NULL.
 const GpuKernels *gpu_kernels(const Gpu *gpu);
 
 // How much longer than planned the published runs of programs on such GPUs took: from the tenth to the ninetieth of
@@ -65,7 +65,7 @@ const char *gpu_without_fp8(int fp8, int capability);
 // Returns the row of a device by the name its driver reports ("NVIDIA H100 80GB HBM3"), NULL if it is not known.
 const Gpu *gpu_by_name(const char *device);
 
-// Returns the row with this bf16 peak, NULL if there is none.
+// Returns the row with this bf16 peak, or NULL.
 const Gpu *gpu_by_peak(double bf16_tflops);
 
 double gpu_peak(const Gpu *gpu, int precision); // TFLOP/s

@@ -29,7 +29,7 @@ typedef struct Options {
     bool plan, profile, json;
     bool search;
     const char *gpus;          // numbers with commas between them; NULL: the ranks of the configuration
-    const char *deadline;      // "30d"; NULL: none
+    const char *deadline;      // "30d", or NULL
     const char *write;         // file for the best; may be NULL
     const char *emulate_stage; // may be NULL
     bool quiet, verbose;       // at most one
@@ -57,7 +57,7 @@ typedef enum OptionKind { OPTION_FLAG, OPTION_TEXT, OPTION_MAYBE, OPTION_LIST } 
 typedef struct OptionRow {
     const char *name;     // after --
     char letter;          // after -; may be 0
-    const char *argument; // name of the value; NULL: takes none
+    const char *argument; // name of the value; NULL: it takes no value
     OptionKind kind;
     size_t offset; // in Options: bool, const char * or the list's const char **
     const char *meaning;

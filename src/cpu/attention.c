@@ -90,7 +90,7 @@ static void row_clear_(float *row, int64_t from, int64_t to) {
     memset(row + from, 0, sizeof(float) * (size_t)(to - from));
 }
 
-// Computes rows of probabilities, zero for hidden keys: whole rows if they are kept, else the block's keys.
+// Computes rows of probabilities, zero for hidden keys: complete rows if they are kept, else the block's keys.
 static void block_probabilities_(const Head *h, const Workspace *workspace, const void *qkv, const Block *block,
                                  float *p) {
     bool keep = h->shape->mode == ATTENTION_NONE;
@@ -172,7 +172,7 @@ static void attention_stored_backward_(const Backend *backend, const AttentionSh
     }
 }
 
-// --- the operations. Scratch holds what each thread's form needs, and the sums of dk and dv.
+// --- the operations. Scratch holds each thread's workspace, and the sums of dk and dv.
 
 static int64_t form_floats_(const AttentionShape *s) {
     return memory_round(s->mode == ATTENTION_FLASH ? flash_scratch_floats(s) : QUERIES * attention_keys(s));

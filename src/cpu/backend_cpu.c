@@ -20,7 +20,7 @@ struct Event {
 
 // --- workspace
 
-// Returns the floats of one thread's workspace, a whole number of cache lines.
+// Returns the floats of one thread's workspace, a multiple of cache lines.
 static int64_t thread_workspace_(const CpuBackend *cpu, int thread, int64_t rows, int64_t hidden,
                                  const AttentionShape *shape) {
     int64_t floats[] = {cpu_linear_workspace(), cpu_attention_workspace(shape),
@@ -204,7 +204,7 @@ static void cpu_destroy_(Backend *backend) {
     free(cpu);
 }
 
-// Writes the processor's name from Linux, or "CPU" if it has none.
+// Writes the processor's name from Linux, or "CPU" if it has no name there.
 static void processor_name_(char *name, size_t size) {
     snprintf(name, size, "CPU");
     FILE *file = fopen("/proc/cpuinfo", "r");

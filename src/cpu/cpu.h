@@ -41,7 +41,7 @@ typedef struct CpuProducts CpuProducts; // gemm_bf16.c
 typedef struct CpuScratch {
     float *memory;
     int64_t floats;
-    CpuProducts *products; // bf16 products that this thread has made; NULL: none yet
+    CpuProducts *products; // bf16 products that this thread has made; NULL before the first
     bool given;            // by cpu_use_workspace; else our own, and counted as workspace
     char apart[32];        // a cache line of its own for each thread's entry
 } CpuScratch;
@@ -72,7 +72,7 @@ static inline bool cpu_is_bf16(const Backend *backend) {
 // Returns at least `floats` floats of the calling thread's own, 64-byte aligned, contents undefined. There is one piece
 // per thread: a second call invalidates the first. Call it inside CPU_PARALLEL(_FOR) or outside (thread 0's).
 float *cpu_scratch(CpuBackend *cpu, int64_t floats);
-void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch); // frees it, if it is our own, and leaves none
+void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch); // frees it, if it is our own, and clears it
 
 // Return the largest per-thread scratch, in floats, of any operation in the file. Thread 0's holds a norm's sums over
 // blocks.
@@ -173,7 +173,7 @@ typedef struct CpuFactor {
     Factor factor;
     int64_t rows, depth;
     bool right;
-    float values[256]; // of each number, without its scale
+    float values[256]; // value of each number, without its scale
 } CpuFactor;
 
 // Blocks that fit a core's second-level cache; a caller that cuts C into tiles of at most ROWS x COLS packs nothing
@@ -186,8 +186,9 @@ enum { CPU_GEMM_WORKSPACE = (CPU_GEMM_ROWS + CPU_GEMM_COLS) * CPU_GEMM_DEPTH }; 
 void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
               int64_t stride);
 
-// Does the same for bf16 operands by oneDNN, with what this thread keeps from product to product. Returns false, with C
-// unchanged, if oneDNN has no such product. cpu_bf16_by_library: whether this processor multiplies bf16 itself.
+// Does the same for bf16 operands by oneDNN, with primitives that this thread keeps from product to product. Returns
+// false, with C unchanged, if oneDNN has no such product. cpu_bf16_by_library: whether this processor multiplies bf16
+// itself.
 bool cpu_bf16_by_library(void);
 CpuProducts *cpu_products_create(void); // NULL if oneDNN is not available
 void cpu_products_destroy(CpuProducts *products);
@@ -205,7 +206,7 @@ void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, i
                       bool accumulate, float *c, int64_t stride);
 
 // --- memory that other processes can map (loan.c)
-// Returns zeroed, page-aligned memory to be lent, or NULL if there is none (or one piece is lent already).
+// Returns zeroed, page-aligned memory to be lent, or NULL if memory runs out, or one piece is lent already.
 void *cpu_shared_allocate(CpuBackend *cpu, int64_t bytes);
 bool cpu_shared_release(CpuBackend *cpu, void *memory); // false: it is not such memory
 int cpu_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);

@@ -52,7 +52,7 @@ static void scatter_columns_(Backend *backend, const Scatter *s, int64_t column,
     }
 }
 
-// Returns a thread's share of the columns: equal, of whole cache lines, and at most a piece, which is what
+// Returns a thread's share of the columns: equal, in complete cache lines, and at most a piece, the part that
 // scatter_columns_ takes.
 static int64_t embedding_share_(int64_t hidden, int threads) {
     int64_t share = (hidden + threads - 1) / threads;

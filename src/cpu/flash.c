@@ -1,7 +1,7 @@
 // Flash attention (Dao et al. 2022) for vector units. Everything is computed transposed, (keys, queries), with as many
 // queries side by side as the matrix kernel has columns: maxima and sums over keys then run down the vectors without
-// crossing lanes, and what one product leaves, scores or their gradients, already has the layout in which the next one
-// reads a factor. Keys and values are packed once for all the queries that see them. Nothing of size seq * seq
+// crossing lanes, and the result of one product, scores or their gradients, already has the layout in which the next
+// one reads a factor. Keys and values are packed once for all the queries that see them. Nothing of size seq * seq
 // exists; scratch grows with seq * head_dim. Keys before the documents of a block's queries are skipped.
 //
 // A group of blocks visits a chunk of keys together: the packed chunk is then read once from memory, and for every
@@ -82,7 +82,7 @@ static Packed pack_backward_(const Head *h, float *scratch, const void *qkv) {
 typedef struct Block {
     int64_t first, count, begin,
         keys;                // of its queries; of the keys that they see: the first, rounded down, and the end
-    int64_t place, edge;     // key of its first query, which all of them see; that rounded up to a whole panel
+    int64_t place, edge;     // key of its first query, which all of them see; that rounded up to a multiple of a panel
     bool full;               // the diagonal hides nothing
     float *query, *dout;     // (head_dim, Q): right factors of scores and of their gradients
     float *query_t, *dout_t; // (Q, head_dim) packed as right factors of dk and dv
@@ -142,7 +142,7 @@ static int64_t chunk_width_(const Block *block, int64_t k0, int64_t *skip) {
     return left < 0 || *skip >= KEYS ? 0 : left < KEYS ? left : KEYS;
 }
 
-// Stores the block's transposed result as rows of what `to` views.
+// Stores the block's transposed result as rows of the view `to`.
 static void store_block_(const Head *h, const Group *group, const Block *block, CpuOperand to) {
     int64_t d = h->shape->head_dim;
     gemm_pack(group->rows, (int)d, d, block->count, floats(block->sums, Q));
@@ -152,7 +152,7 @@ static void store_block_(const Head *h, const Group *group, const Block *block, 
 // --- products of keys [skip, width) of a chunk, without those that the diagonal hides: from the block's edge on, every
 // STEP keys are seen by STEP queries fewer.
 
-// Keys [from, to) of the chunk, and the queries before which they see none.
+// Keys [from, to) of the chunk, and the first query that sees one.
 typedef struct Part {
     int64_t from, to, hidden;
 } Part;
@@ -232,11 +232,11 @@ static void column_slopes_(float *restrict ds, const float *restrict p, const fl
         for (int j = 0; j < Q; j++) ds[k * Q + j] = p[k * Q + j] * (ds[k * Q + j] - delta[j]) * scale;
 }
 
-// --- forward. Exponentials are powers of two: what would multiply every score by log2(e) is in the scale.
+// --- forward. Exponentials are powers of two: the factor log2(e) of every score is in the scale.
 
 static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
-// Turns one chunk's scores into exponentials. What was summed before is scaled down where the maximum has grown.
+// Turns one chunk's scores into exponentials. Earlier sums are scaled down where the maximum has grown.
 static void softmax_chunk_(Block *b, float *scores, int64_t width, float scale, int64_t d, bool first) {
     float shrink[Q];
     memcpy(shrink, b->most, sizeof shrink);

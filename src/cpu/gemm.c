@@ -19,7 +19,7 @@ typedef float Vec __attribute__((vector_size(LANES * 4)));
 typedef float Loose __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
 
-// Returns a * b + c. Contraction is off for the whole program, so the fused operation is asked for by name where there
+// Returns a * b + c. Contraction is off for all of the program, so the fused operation is asked for by name where there
 // is one.
 static inline Vec multiply_add_(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
@@ -31,7 +31,7 @@ static inline Vec multiply_add_(Vec a, Vec b, Vec c) {
 #endif
 }
 
-// Computes a whole tile of C (MR, vectors * LANES), = or +=, the product of two panels over `depth`.
+// Computes a full tile of C (MR, vectors * LANES), = or +=, the product of two panels over `depth`.
 static inline __attribute__((always_inline)) void kernel_(int vectors, bool rows, int64_t depth,
                                                           const float *restrict a, const float *restrict b,
                                                           int64_t step, bool accumulate, float *restrict c,
@@ -96,7 +96,7 @@ int gemm_vectors(int64_t n) {
     return best;
 }
 
-// Adds a tile at the edge of C, which was computed as a whole one.
+// Adds a tile at the edge of C, which was computed as a full one.
 static void add_edge_(int64_t rows, int64_t cols, const float *tile, bool accumulate, float *c, int64_t stride) {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++)
@@ -204,7 +204,7 @@ static inline __attribute__((always_inline)) void copy_run_(float *restrict to, 
     for (int i = width & ~7; i < width; i++) to[i] = gemm_element_(from, at + i, bf16);
 }
 
-// Packs all panels of a block whose rows (one per k) are contiguous in w: a few rows at a time, so that what is read
+// Packs all panels of a block whose rows (one per k) are contiguous in w: a few rows at a time, so that the data read
 // and written in one go stays in the first-level cache. The distance of the panels would map all of them to one set.
 static inline __attribute__((always_inline)) void pack_along_(float *restrict to, int width, int64_t count,
                                                               int64_t depth, const void *restrict from, int64_t stride,

@@ -42,7 +42,7 @@ static inline GemmLeft gemm_rows(const float *matrix) {
 }
 
 // A right factor: packed panels of `vectors` vectors, `step` floats from one k to the next and `next` from panel to
-// panel. Both exceed what the panels need where only some of their columns, or of their k, are meant.
+// panel. Both exceed the panels' needs where only some of their columns, or of their k, are meant.
 typedef struct GemmRight {
     const float *data;
     int vectors;

@@ -25,7 +25,7 @@ typedef struct Product {
     void *scratch_bytes;
 } Product;
 
-enum { PRODUCTS = 256 }; // of a model's layer, edges of matrices included, there are some fifty
+enum { PRODUCTS = 256 }; // a model's layer has some fifty, edges of matrices included
 
 struct CpuProducts {
     dnnl_engine_t engine;

@@ -1,4 +1,5 @@
-// Strided views of one head in qkv and in the output, and what both forms of attention compute of its rows.
+// Strided views of one head in qkv and in the output, and the computations on its rows that both forms of attention
+// share.
 #include "heads.h"
 #include "lanes.h"
 

@@ -1,4 +1,4 @@
-// What both forms of attention on the CPU share: strided views of one head, and what they compute of its rows.
+// Shared by both forms of attention on the CPU: strided views of one head, and computations on its rows.
 #ifndef CPU_HEADS_H
 #define CPU_HEADS_H
 
@@ -11,7 +11,7 @@ typedef struct Head {
     int64_t sequence, head;
 } Head;
 
-// What a backward reads and writes. dk, dv: (keys, head_dim) sums of one key/value head, this thread's own.
+// The operands of a backward. dk, dv: (keys, head_dim) sums of one key/value head, this thread's own.
 typedef struct AttentionBackward {
     void *dqkv;
     const void *dout, *out, *saved, *qkv;
@@ -61,7 +61,7 @@ static inline CpuOperand floats(const float *data, int64_t stride) {
     return (CpuOperand){data, stride, false, false, NULL};
 }
 
-// Stores rows (count, head_dim) as the rows of what `to` views.
+// Stores rows (count, head_dim) as the rows of the view `to`.
 void head_store(const Head *h, CpuOperand to, const float *rows, int64_t count);
 
 // Sets delta (count) to the row sums of dout * out, which the softmax's backward subtracts from every dp of a row.
@@ -73,7 +73,7 @@ void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_
 // bits.
 int64_t flash_spans(const AttentionShape *shape, int threads);
 int64_t flash_scratch_floats(const AttentionShape *shape);
-int64_t flash_workspace_floats(const AttentionShape *shape); // of cpu_scratch
+int64_t flash_workspace_floats(const AttentionShape *shape); // floats of cpu_scratch
 // Computes one span's rows with all the keys they see. scratch: flash_scratch_floats(shape) of this thread's own.
 void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span, int64_t spans);
 

@@ -16,7 +16,7 @@ typedef float Lanes __attribute__((vector_size(64)));
 typedef double LanesDouble __attribute__((vector_size(64)));
 typedef float LanesHalf __attribute__((vector_size(32))); // as many floats as LanesDouble has doubles
 
-// Returns the elements that fill whole vectors; the others follow, one each in the first lanes.
+// Returns the elements that fill complete vectors; the others follow, one each in the first lanes.
 static inline int64_t lanes_whole(int64_t count, int64_t lanes) {
     return count - count % lanes;
 }

@@ -9,7 +9,7 @@
 #endif
 
 typedef struct Tiles {
-    int64_t rows, cols; // of one tile
+    int64_t rows, cols; // size of one tile
     int64_t down, across;
 } Tiles;
 
@@ -62,7 +62,8 @@ static CpuOperand operand_part_(const Backend *backend, const CpuFactor *f, int6
 }
 
 #if defined(HAVE_DNNL)
-// Computes one tile's bf16 product by oneDNN, with the primitives that this thread keeps. False: there is none.
+// Computes one tile's bf16 product by oneDNN, with the primitives that this thread keeps. False: oneDNN has no such
+// primitive.
 static bool library_product_bf16_(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
                                   bool accumulate, float *c, int64_t stride) {
     CpuScratch *mine = &cpu->scratch[cpu_thread()];
@@ -75,7 +76,7 @@ void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, i
                       bool accumulate, float *c, int64_t stride) {
 #if defined(HAVE_DNNL)
 #if defined(_OPENMP)
-    omp_set_num_threads(1); // of this task: in a region of one thread oneDNN would start some of its own
+    omp_set_num_threads(1); // for this task: in a region of one thread oneDNN would start some of its own
 #endif
     bool plain = a.quantized == NULL && k > 0;
     if (plain && a.bf16 && cpu->bf16_library && library_product_bf16_(cpu, m, n, k, a, b, accumulate, c, stride))
@@ -153,7 +154,7 @@ static void finish_forward_(const Backend *backend, const Forward *f, const Tile
         if (bias != NULL) linear_add_row_(row, bias, t->cols);
         cpu_store(backend, linear, at, row, t->cols);
         if (!gelu) continue;
-        // gelu sees what was stored, as the backward will.
+        // gelu sees the stored values, as the backward will.
         const float *x = cpu_load(backend, row, linear, at, t->cols);
         float *y = cpu_place(backend, gelu_workspace, f->y, at);
         gelu_row_(y, x, t->cols);

@@ -18,7 +18,7 @@ _Static_assert(sizeof(Handle) <= sizeof(Loan), "a handle has to fit into a loan"
 
 void *cpu_shared_allocate(CpuBackend *cpu, int64_t bytes) {
     CpuShared *shared = &cpu->shared;
-    if (shared->memory != NULL || bytes == 0) return NULL; // one at a time, which is what a stage has
+    if (shared->memory != NULL || bytes == 0) return NULL; // one at a time: a stage has one
     int fd = memfd_create("lent slots", MFD_CLOEXEC);
     if (fd < 0) return NULL;
     void *memory = MAP_FAILED;

@@ -5,7 +5,7 @@
 //     g = dout * w,  dx = rstd * (g - mean(g) - xhat * mean(g * xhat)),  dw = sum dout * xhat,  db = sum dout
 //
 // A row is small against the caches, so that several passes over it are one pass over memory. Statistics come from the
-// values as stored (rounded in bf16), which is what backward will see.
+// values as stored (rounded in bf16), as backward will see them.
 #include "cpu.h"
 #include "lanes.h"
 
@@ -14,7 +14,7 @@
 enum { FORWARD_ROWS = 16, BACKWARD_ROWS = 32, BACKWARD_BLOCKS = 64 };
 
 typedef struct Norm {
-    const void *w, *b; // b NULL: none
+    const void *w, *b; // b may be NULL
     int64_t rows, cols;
     double eps;
     bool centered; // LayerNorm
@@ -118,7 +118,7 @@ static void norm_forward_(Backend *backend, const Norm *norm, void *out, void *s
 }
 
 typedef struct RowSums {
-    float squares, g, gx; // of (x - mean)^2, g, g * (x - mean)
+    float squares, g, gx; // sums of (x - mean)^2, g, g * (x - mean)
 } RowSums;
 
 static RowSums row_sums_(const float *dout, const float *x, const float *w, float mean, int64_t cols) {
@@ -196,7 +196,7 @@ static void norm_backward_(Backend *backend, const Norm *norm, void *dx, float *
 // A row's query heads, or its key heads. Blocks are runs of rows, as above.
 typedef struct HeadNorm {
     Norm norm;                               // rows: of qkv; cols: a head's
-    int64_t first, count, width, kept_width; // heads of a row; elements of a row of qkv and of what is kept
+    int64_t first, count, width, kept_width; // heads of a row; elements of a row of qkv, of a kept row
 } HeadNorm;
 
 static HeadNorm head_norm_(const AttentionShape *s, const void *w, bool keys, double eps) {

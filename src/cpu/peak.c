@@ -1,4 +1,4 @@
-// What this machine's cores can do in matrix products, measured: the denominator of MFU where none is given.
+// The measured peak of this machine's cores in matrix products: the denominator of MFU if no peak is given.
 //
 // Every thread times one tile of a linear layer again and again, about a millisecond each, and its best time counts.
 // Other programs therefore lower the result only if they never leave a thread alone for a millisecond. All threads

@@ -2,7 +2,7 @@
 // among threads gives the same bits.
 #include "cpu.h"
 
-// Elements taken at once: what a bf16 piece needs as floats stays in the first-level cache.
+// Elements taken at once: a bf16 piece converted to floats stays in the first-level cache.
 enum { PIECE = 1024 };
 
 static int64_t pieces_(int64_t count) {

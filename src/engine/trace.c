@@ -31,7 +31,7 @@ struct Trace {
     bool begun;
     double zero;
     int stages, columns;
-    FILE *text; // what is about to be written
+    FILE *text; // text to be written next
     char *bytes;
     size_t size;
     Change *changes; // changes of one rank in one run
@@ -51,7 +51,7 @@ int trace_check(const char *path, Error *err) {
     return code == 0 ? 0 : trace_file_error_(path, code, err);
 }
 
-// Writes what was collected since the last time.
+// Writes the events collected since the last time.
 static int trace_flush_(Trace *trace, Error *err) {
     fflush(trace->text);
     if (!trace->failed && file_write_all(trace->fd, trace->bytes, (int64_t)trace->size) != 0) {
@@ -68,8 +68,8 @@ static int64_t ns_(const Trace *trace, double seconds) {
     return llround((seconds - trace->zero) * 1e9);
 }
 
-// Writes microseconds, as the format wants them, from whole nanoseconds, so that rounding
-// makes no overlap of neighbours that touch.
+// Writes microseconds, as the format wants them, from integer nanoseconds, so that rounding makes no overlap of
+// neighbours that touch.
 static void write_us_(FILE *text, const char *key, int64_t ns) {
     fprintf(text, ",\"%s\":%s%lld.%03lld", key, ns < 0 ? "-" : "", llabs((long long)ns) / 1000,
             llabs((long long)ns) % 1000);

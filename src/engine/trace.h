@@ -1,6 +1,6 @@
 // Traces in the JSON array form of Chrome's trace event format, which chrome://tracing and ui.perfetto.dev open: one
 // process per rank with a row for F and B, a row for transfers, and its slots in use as counters; one more process
-// whose row shows whole steps. Real and predicted runs are written by the same calls.
+// whose row shows complete steps. Real and predicted runs are written by the same calls.
 //
 // Each step is written with one write and nothing is kept, so memory does not grow with the run, and the trace of a
 // killed run lacks only its closing bracket, which both viewers accept.

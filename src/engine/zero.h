@@ -3,7 +3,7 @@
 // data ranks start as soon as a layer's gradients are complete, inside the last microbatch's backward.
 //
 // With parallel.shard_gradients (ZeRO-2) a rank keeps only its pieces of the layers' gradients: layers alternate
-// between two buffers, and the sums of one layer run beside the backward of the next. The sums are the same, in the
+// between two buffers, and the sums of one layer run during the backward of the next. The sums are the same, in the
 // same order.
 #ifndef ZERO_H
 #define ZERO_H
@@ -17,8 +17,8 @@ typedef struct Zero Zero;
 Zero *zero_create(Stage *stage, Comm *data);
 void zero_destroy(Zero *zero);
 
-// Starts what the backwards have not started yet and waits until this rank's pieces of the gradients are the sums over
-// data ranks.
+// Starts the sums that the backwards have not started yet and waits until this rank's pieces of the gradients are the
+// sums over data ranks.
 int zero_reduce_gradients(Zero *zero, Error *err);
 
 // Gives every rank all pieces of the updated weights.

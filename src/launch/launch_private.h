@@ -46,7 +46,7 @@ typedef struct LaunchChildren {
     int ranks, count;
     const Coordinator *coordinator;
     int ends;  // epoll, of all `file`: readable if one has ended
-    int first; // child that ended first without the coordinator hearing of it; -1 if there is none
+    int first; // child that ended first without the coordinator hearing of it, or -1
     double when;
     bool sure; // it is certain: no other had ended when it was found
 } LaunchChildren;
@@ -56,7 +56,7 @@ void launch_children_close(LaunchChildren *children);
 // Polls which have started and which have ended. Call often until all are known, and when `ends` is readable.
 void launch_children_look(LaunchChildren *children, pid_t mpirun, double now);
 bool launch_children_complete(const LaunchChildren *children);
-// Returns the rank of the child that ended first without a report; -1 if there is none, or unknown.
+// Returns the rank of the child that ended first without a report; -1 if unknown.
 int launch_children_lost(const LaunchChildren *children);
 
 // --- launch_signals.c

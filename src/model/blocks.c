@@ -91,8 +91,8 @@ static void input_gradient_(Pass *pass, void *dx, const void *aux, const void *d
 
 // --- the forward in chunks
 //
-// The next product of a forward needs the result of the collective before it, so nothing else could run beside that
-// collective. The rows are therefore cut into chunks, and the collective of one chunk runs beside the product of
+// The next product of a forward needs the result of the collective before it, so nothing else could run during that
+// collective. The rows are therefore cut into chunks, and the collective of one chunk runs during the product of
 // another. For 8 rows, t = 2, sequence parallelism and 2 chunks (digits are rows):
 //
 //     shards of the ranks      0 1 2 3 on rank 0, 4 5 6 7 on rank 1
@@ -158,15 +158,15 @@ void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const
 // --- the backward
 //
 // A weight's gradient is not needed before the step's end. With overlap it therefore waits in pass->later until a
-// collective is in flight, and runs beside it. One branch of a layer (y = x + row(column(norm(x))), see layer.c) then
-// does this with sequence parallelism:
+// collective is in flight, and overlaps it. One branch of a layer (y = x + row(column(norm(x))), see layer.c) then does
+// this with sequence parallelism:
 //
 //     communication                gather of   | sum of dx over t    |          | gather of dx for the next branch
 //                                  norm(x)     |                     |          |
 //     compute        row's input gradient, ... | row's weight        | norm's   | column's weight gradient, which
 //                    column's input gradient   | gradient            | backward | reads the gathered norm(x)
 //
-// Without sequence parallelism nothing is gathered, and both weight gradients run beside the sum. Without overlap each
+// Without sequence parallelism nothing is gathered, and both weight gradients run during the sum. Without overlap each
 // runs at once: before the column's input gradient, because its sum takes the buffer of the gathered norm(x).
 
 static void weight_gradient_(Pass *pass, const WeightGradient *g) {
@@ -331,7 +331,7 @@ void head_block(Pass *pass, const Model *model, const Tensor *tensors, const Hea
                                s->vocab_width, s->vocab_first, s->vocab_count, scale, s->z_loss);
     blocks_poll_(pass);
     if (scale == 0.0f) return;
-    // The matrix's gradient reads what was gathered for the logits.
+    // The matrix's gradient reads the input that was gathered for the logits.
     weight_later_(pass, (WeightGradient){matrix, NULL, work->logits, whole, s->hidden, s->vocab_width, false});
     column_input_(pass, work->dnorm, work->logits, matrix, s->vocab_width, 0);
     int64_t stream = s->shard_rows * s->hidden * s->element;

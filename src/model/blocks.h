@@ -1,4 +1,4 @@
-// What the models have in common: linear layers split over tensor ranks (Shoeybi et al. 2019), with or without sequence
+// Common to all models: linear layers split over tensor ranks (Shoeybi et al. 2019), with or without sequence
 // parallelism (Korthikanti et al. 2022), the embedding, and the head with its loss. "shard" buffers have shard_rows
 // rows, "full" ones all rows.
 #ifndef BLOCKS_H
@@ -9,7 +9,7 @@
 // Returns all rows (rows, hidden) of x (shard), which is x itself without sequence parallelism. The next call for the
 // same `what` may overwrite them; without shape->overlap, any gather and any sum over t may.
 const void *block_gathered(Pass *pass, Gathered what, const void *x);
-// With shape->overlap, starts that gather; it runs beside compute until block_gathered waits for it. Does nothing
+// With shape->overlap, starts that gather; it runs during compute until block_gathered waits for it. Does nothing
 // without overlap or sequence parallelism, or if a gather for the same `what` is in progress.
 void block_gather(Pass *pass, Gathered what, const void *x);
 
@@ -22,7 +22,7 @@ void block_reduce(Pass *pass, void *to);
 void block_product(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const void *bias, int64_t in,
                    int64_t out, Epilogue epilogue);
 
-// With shape->chunks > 1, compute linear_forward chunk by chunk; each chunk's collective runs beside the product of
+// With shape->chunks > 1, compute linear_forward chunk by chunk; each chunk's collective runs during the product of
 // another chunk. column: x (shard) is gathered for w (out, hidden), whose rows are split over t. row: the product with
 // w (hidden, in), whose columns are split over t, is summed into y (shard).
 void column_forward_chunks(Pass *pass, void *y, void *aux, const void *x, const void *w, const void *bias, int64_t out,
@@ -45,7 +45,7 @@ void block_later(Pass *pass);
 void row_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t in);
 void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out);
 
-// Returns whether a split backward leaves the gradients of row_backward, too, and keeps what they need.
+// Returns whether a split backward leaves the gradients of row_backward, too, and keeps their operands.
 bool pass_keeps_rows(const Pass *pass);
 // If pass->split is set, copies `made` to `kept`, a part of the bundle that the backward does not read again.
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
@@ -77,8 +77,8 @@ typedef struct HeadWork {
 } HeadWork;
 void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape);
 
-// Computes final norm, logits, loss (rows) and, if scale is not 0, their whole backward at once: x (shard) is replaced
-// by its own gradient, loss gradients scaled by `scale`. With scale 0 x holds the output of the layers.
+// Computes final norm, logits, loss (rows) and, if scale is not 0, their complete backward at once: x (shard) is
+// replaced by its own gradient, loss gradients scaled by `scale`. With scale 0 x holds the output of the layers.
 void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
                 const int32_t *targets, float scale);
 

@@ -39,7 +39,7 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *s) {
     return layout.used > attention.used ? layout.used : attention.used;
 }
 
-// One layer at work: its tensors by role (NULL: the model has none), its bundle and its temporaries.
+// One layer at work: its tensors by role (NULL: not in this model), its bundle and its temporaries.
 typedef struct Layer {
     const Tensor *t[LAYER_ROLES];
     const void *w[LAYER_ROLES]; // their weights for the forward; NULL, too, for a bias that another rank adds
@@ -66,7 +66,7 @@ static Layer layer_open_(const Pass *pass, const Model *model, const Tensor *ten
     return layer;
 }
 
-// The middle of layer_forward, the same products and blocks, with each collective cut into chunks that run beside the
+// The middle of layer_forward, the same products and blocks, with each collective cut into chunks that run during the
 // product next to it (blocks.c). Leaves the MLP's output in the temporary `delta`.
 static void forward_chunks_(Pass *pass, const Model *model, Layer *layer, LayerOutput output) {
     const Shape *s = pass->shape;
@@ -136,10 +136,10 @@ static void act_again_(Pass *pass, const Model *model, const Layer *layer) {
 
 // dx is the gradient of y, then of x2, then of x: the norms' backwards add to it. Gathers are started as early as their
 // operands allow, and the gradients of weights put off until a collective is in flight; both only with overlap
-// (blocks.c). A split backward leaves what layer_weights needs in the bundle, in place of what has been read for the
-// last time: the gradient of the MLP's first product in `mlp`, of x2 in `x2`, of q, k and v in `qkv`. With
-// shape->pointwise `x` and `x2` stay, since norms are computed again from them, so `out` and `down` have their gradients
-// here (pass_keeps_rows).
+// (blocks.c). A split backward leaves the operands of layer_weights in the bundle, in place of data read for the last
+// time: the gradient of the MLP's first product in `mlp`, of x2 in `x2`, of q, k and v in `qkv`. With shape->pointwise
+// `x` and `x2` stay, since norms are computed again from them, so `out` and `down` have their gradients here
+// (pass_keeps_rows).
 void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx, bool onward) {
     const Shape *s = pass->shape;
     Layer layer = layer_open_(pass, model, tensors, bundle);

@@ -1,5 +1,5 @@
-// One transformer layer, as all models here have it: x2 = x + attention(norm(x)), y = x2 + mlp(norm(x2)). What differs
-// between models is in Model: the tensors, the norm, what is done to q and k, and the activation.
+// One transformer layer, as all models here have it: x2 = x + attention(norm(x)), y = x2 + mlp(norm(x2)). The
+// differences between models are in Model: the tensors, the norm, the operations on q and k, and the activation.
 #ifndef LAYER_H
 #define LAYER_H
 
@@ -7,8 +7,8 @@
 
 // The layer's part of a bundle: everything that its backward needs from its forward. In 16 bit that is (12 h + 4 kv + 6
 // f) * s * b / t bytes with SwiGLU (kv = kv_heads * head dimension) and 32 h * s * b / t with GELU and f = 4h
-// (Korthikanti et al. 2022, without dropout's masks), plus what the attention saves. With shape->pointwise, norm1, norm2
-// and act are temporaries, computed again in the backward: (8 h + 4 kv + 4 f) * s * b / t, and 20 h * s * b / t.
+// (Korthikanti et al. 2022, without dropout's masks), plus the attention's saved values. With shape->pointwise, norm1,
+// norm2 and act are temporaries, computed again in the backward: (8 h + 4 kv + 4 f) * s * b / t, and 20 h * s * b / t.
 typedef struct LayerBundle {
     void *x;         // (shard_rows, h)       the layer's input
     void *norm1;     // (shard_rows, h)
@@ -24,19 +24,19 @@ typedef struct LayerBundle {
 
 // Temporaries of one layer. The attention's gradients reuse the MLP's memory: they are never alive together.
 typedef struct LayerWork {
-    void *delta;      // (shard_rows, h)  what a block adds to the residual stream; the gradient of a norm's output
+    void *delta;      // (shard_rows, h)  a block's addition to the residual stream; the gradient of a norm's output
     void *dmlp;       // (rows, mlp_cols)
     void *dact;       // (rows, f/t)      only if the activation has a backward of its own
     void *dqkv;       // (rows, (q + 2 kv)/t)
     void *dattention; // (rows, q/t)
-    void *norm, *act; // (shard_rows, h), (rows, f/t): in place of a bundle's norm1, norm2 and act if it has none
+    void *norm, *act; // (shard_rows, h), (rows, f/t): in place of a bundle's norm1, norm2 and act if it lacks them
 } LayerWork;
 
 // Bind to memory at base and return the bytes it takes; with base NULL they only count.
 int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *shape);
 int64_t layer_work_layout(LayerWork *work, void *base, const Shape *shape);
 
-// What layer_forward does about its output y (shard_rows, hidden). LAYER_WRITES: writes it. LAYER_LEAVES: leaves the
+// The treatment of layer_forward's output y (shard_rows, hidden). LAYER_WRITES: writes it. LAYER_LEAVES: leaves the
 // last addition to the norm that reads y next (block_norm_forward). LAYER_NO_OUTPUT: makes only the rest of the bundle,
 // which is all that a backward needs.
 typedef enum LayerOutput { LAYER_WRITES, LAYER_LEAVES, LAYER_NO_OUTPUT } LayerOutput;

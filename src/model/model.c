@@ -1,4 +1,4 @@
-// What follows from a model's table and a configuration: the whole table, parameters, FLOPs, and the shape of one
+// Derived from a model's table and a configuration: the complete table, parameters, FLOPs, and the shape of one
 // microbatch on one tensor rank with its rotary frequencies. Frequencies are in double; transformers computes them in
 // fp32, a relative difference of 1e-7.
 #include "model.h"

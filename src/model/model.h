@@ -15,7 +15,7 @@ typedef struct Model Model;
 // Sizes of one microbatch, or of a slice of it, on one tensor rank. b sequences of s tokens; t tensor ranks.
 typedef struct Shape {
     int64_t batch, seq;  // b, and s or a slice of it
-    int64_t slices;      // of a sequence, which pass one after another
+    int64_t slices;      // slices of a sequence, computed one after another
     int64_t rows;        // s*b
     int64_t shard_rows;  // rows/t with sequence parallelism, else rows: residual stream, norms, stage-to-stage messages
     int64_t hidden;      // h
@@ -27,14 +27,14 @@ typedef struct Shape {
     int64_t vocab_first; // first vocabulary row here
     int64_t vocab_count; // vocabulary rows here that are not padding
     AttentionShape attention;
-    int64_t saved_bytes;     // of attention_forward
-    int64_t scratch_bytes;   // of attention
-    int64_t workspace_bytes; // of the backend's operations themselves
+    int64_t saved_bytes;     // saved by attention_forward
+    int64_t scratch_bytes;   // scratch of attention
+    int64_t workspace_bytes; // workspace of the backend's operations
     int tensor_rank, tensor_ranks;
     bool sequence;
-    bool copies;  // gathers and reduce-scatters may be copies into memory that the other ranks map
-    bool overlap; // collectives run beside products that need nothing of them
-    int chunks; // of rows, in which the forward's collectives and products run beside each other; 1: one after another
+    bool copies;    // gathers and reduce-scatters may be copies into memory that the other ranks map
+    bool overlap;   // collectives run during products that do not depend on them
+    int chunks;     // pieces of the rows: the collective of one overlaps the product of another; 1: no overlap
     bool pointwise; // outputs of norms and activation are not kept, but computed again in the backward
     bool qk_norm;   // heads of q and k are normalized
     double norm_eps;
@@ -42,7 +42,7 @@ typedef struct Shape {
     RopeTable rope;         // filled where the family rotates
     int64_t element;        // bytes of one activation
     int fp8;                // Fp8, of the layers' products
-    int place[LAYER_ROLES]; // of a tensor with this role among a layer's; -1: the model has none
+    int place[LAYER_ROLES]; // index of this role's tensor in a layer; -1: not in this model
 } Shape;
 
 // Fills the rotations of a model (transformers' modeling_rope_utils.py has the three ways of scaling).
@@ -58,14 +58,14 @@ typedef enum Gathered { GATHERED_INPUT, GATHERED_GRADIENT, GATHERED_COUNT } Gath
 
 // The gradient of a matrix and its bias: dw += dyT x, dbias += column sums of dy.
 typedef struct WeightGradient {
-    const Tensor *w, *bias; // bias: NULL if the matrix has none
+    const Tensor *w, *bias; // bias may be NULL
     const void *dy, *x;     // (rows, out), (rows, in)
     int64_t in, out;
     bool shard; // x is this rank's shard (shard_rows, in), and is gathered first
 } WeightGradient;
 
-// One forward or backward in progress: where it runs and what it may use. An error of a collective is kept in `err`;
-// later operations of the pass are then harmless, and the caller ends the run.
+// One forward or backward in progress: its place and its resources. An error of a collective is kept in `err`; later
+// operations of the pass are then harmless, and the caller ends the run.
 typedef struct Pass {
     Backend *be;
     Comm *tensor; // NULL or size 1: no tensor parallelism
@@ -98,7 +98,7 @@ typedef struct Pass {
     Error *err;
 } Pass;
 
-// What differs between models. The layer itself and what surrounds it is common to all (layer.h, blocks.h).
+// The differences between models. The layer, embedding and head are common to all (layer.h, blocks.h).
 struct Model {
     const char *family; // "llama": its word in the table of config/family.c
     // --- the table. The three append their tensors in order; every layer appends the same number, with a role where
@@ -115,7 +115,7 @@ struct Model {
     // and k before the norm, for the norm's backward (LayerBundle); unused without model.qk_norm.
     void (*heads_forward)(Pass *, const Tensor *const *t, void *qkv, void *kept);
     void (*heads_backward)(Pass *, const Tensor *const *t, void *dqkv, const void *kept);
-    // --- act (rows, f/t) from mlp (rows, mlp_cols); both NULL: GELU, which the products beside it include.
+    // --- act (rows, f/t) from mlp (rows, mlp_cols); both NULL: GELU, which is part of the products.
     void (*activation_forward)(Pass *, void *act, const void *mlp);
     void (*activation_backward)(Pass *, void *dmlp, const void *dact, const void *mlp);
     // Index of the output matrix among the head's tensors, and whether the embedding's second tensor is a table of
@@ -124,7 +124,7 @@ struct Model {
     bool learned_positions;
 };
 
-// Makes the whole model's table. The caller frees it.
+// Makes the complete model's table. The caller frees it.
 void model_table(const Model *model, const ModelConfig *config, TensorTable *table);
 
 // Returns the FLOPs of one token's forward and backward (3 times the forward) as counted for MFU: matrix products only,

@@ -354,7 +354,7 @@ void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const 
     if (be->precision != PRECISION_FP32) keep_values_(tensors, be, index, first, last);
 }
 
-// Returns how many rows from `row` on follow each other in the whole tensor too, or are all padding.
+// Returns how many rows from `row` on follow each other in the unsharded tensor too, or are all padding.
 static int64_t rows_alike_(const Tensor *tensor, const Split *split, int64_t row) {
     int64_t global = tensor_global_row(tensor, row, split->tensor_rank, split->tensor_ranks), count = 1;
     while (row + count < tensor->rows) {

@@ -1,9 +1,9 @@
 // The table of a model's tensors, and the part of it that one rank holds.
 //
-// The table (TensorTable) lists every tensor of the whole model once, in the order embedding, layers, head. It is cheap
-// (no data) and the same on all ranks; initialization, partition, optimizer, gradient norm, checkpoint and the plan's
-// bytes all read it. The part (StageTensors) holds the tensors of one pipeline stage, cut for one tensor rank, in one
-// arena per kind of state, the layers separate from embedding and head.
+// The table (TensorTable) lists every tensor of the model once, in the order embedding, layers, head. It is cheap (no
+// data) and the same on all ranks; initialization, partition, optimizer, gradient norm, checkpoint and the plan's bytes
+// all read it. The part (StageTensors) holds the tensors of one pipeline stage, cut for one tensor rank, in one arena
+// per kind of state, the layers separate from embedding and head.
 #ifndef TENSORS_H
 #define TENSORS_H
 
@@ -32,7 +32,7 @@ typedef enum LayerRole {
 
 typedef enum TensorInit { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_OUTPUT } TensorInit;
 
-// One tensor of the whole model. A matrix is (out, in), a vector (rows, 1).
+// One tensor of the model, unsharded. A matrix is (out, in), a vector (rows, 1).
 typedef struct TensorSpec {
     char name[72];      // Hugging Face's name
     int64_t rows, cols; // unpadded
@@ -52,13 +52,13 @@ typedef struct TensorSpec {
 typedef struct TensorTable {
     TensorSpec *specs;
     int64_t count;
-    char prefix[40]; // of the names that are added next
+    char prefix[40]; // prefix of the names that are added next
     // specs [0, first_layer) are the embedding's; layer l's are [first_layer + l * per_layer, ... + per_layer); those
     // from `head` on are the head's
     int64_t first_layer, per_layer, head;
 } TensorTable;
 
-// Sets the beginning of the names that are added next: "model.layers.%lld." and a layer's number. Empty: none.
+// Sets the beginning of the names that are added next: "model.layers.%lld." and a layer's number. May be empty.
 void table_prefix(TensorTable *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Each appends a tensor and returns it for further settings (parts is 1, tied_to -1). Vectors are not split; with
@@ -89,24 +89,24 @@ typedef struct Split {
 typedef struct Tensor {
     const TensorSpec *spec;
     int64_t index;      // in the table
-    int64_t rows, cols; // of this rank's part, padding included
+    int64_t rows, cols; // size of this rank's part, padding included
     int64_t count;      // rows * cols
     int64_t within;     // elements from the start of its unit
     int64_t unit;       // index of the unit that contains it
     bool alias;         // shares another tensor's weight on this stage and has no states of its own
     void *weight;
     float *gradient;
-    Factor factor[2]; // what products read: the weight and its transpose; plain, or quantized (quantized.h)
+    Factor factor[2]; // operands of products: the weight and its transpose; plain, or quantized (quantized.h)
 } Tensor;
 
-// A tensor and those joined to it: what data ranks divide among themselves. Data rank r owns the r-th piece: it sums
-// that piece's gradients, keeps its optimizer states and updates its weights. Units depend on the model and the split,
-// not on the stage.
+// A tensor and those joined to it, the unit that data ranks divide among themselves. Data rank r owns the r-th piece:
+// it sums that piece's gradients, keeps its optimizer states and updates its weights. Units depend on the model and the
+// split, not on the stage.
 typedef struct Unit {
     int64_t first, tensors; // its tensors on this stage
     int64_t count;          // elements, padded so that pieces are equal
     int64_t piece;          // count / data_ranks
-    int64_t owner;          // of an alias: the unit whose weights these are; else -1
+    int64_t owner;          // an alias: the unit that owns these weights; else -1
     int group;              // StateGroup: whose arenas it lies in
     // Elements, into the weights, the gradients, and masters and each moment of this rank's piece. An alias has
     // gradients alone.
@@ -120,9 +120,9 @@ typedef enum StateGroup { STATES_OF_LAYERS, STATES_OF_ENDS, STATE_GROUPS } State
 
 // The states of one group: an arena for each kind.
 typedef struct StateArenas {
-    int64_t elements;          // of the weights
+    int64_t elements;          // elements of the weights
     int64_t gradient_elements; // elements, then the separate gradients of aliases
-    int64_t state_elements;    // of masters and each moment: this rank's pieces
+    int64_t state_elements;    // masters, and each moment: this rank's pieces
     void *weights;
     float *gradients, *masters, *moments; // moments: m, then v
 } StateArenas;
@@ -136,7 +136,7 @@ typedef struct StateBytes {
 // end.
 typedef struct TensorPiece {
     int64_t begin, end;
-    void *weight;    // of element `begin`, like the pointers below
+    void *weight;    // address of element `begin`, like the pointers below
     float *gradient; // the sum over data ranks, once reduced
     float *master;   // NULL in fp32
     float *m, *v;    // NULL for an alias
@@ -153,7 +153,7 @@ typedef struct StageTensors {
     int64_t element; // bytes of one weight
     int64_t buffer;  // elements of each of the layers' two gradient buffers; 0: every gradient has a place of its own
     int fp8;         // Fp8
-    char *quantized; // the layers' matrices and their transposes in eight bits (quantized.h); NULL: none
+    char *quantized; // the layers' matrices and their transposes in eight bits (quantized.h); NULL: not kept
 } StageTensors;
 
 // Lays out the specs [begin, end) of the table for one rank without allocating device memory. A head that is tied to an
@@ -176,8 +176,8 @@ int64_t states_total(const StateBytes *states);
 
 int tensors_allocate(StageTensors *tensors, Backend *be, Error *err);
 
-// Draws initial weights: element e of the whole unpadded tensor `name` depends on (seed, name, e) alone. Padding is
-// zero.
+// Draws initial weights: element e of the unsharded, unpadded tensor `name` depends on (seed, name, e) alone. Padding
+// is zero.
 void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, double std);
 
 // Returns the rows as split over t tensor ranks: a vocabulary's are rounded up to a multiple of 128 t.

@@ -1,7 +1,6 @@
-// One entry per rank: where its supervisor sends from and its last counter. The watchdog has what ranks are doing and
-// how they ended.
+// One entry per rank: its supervisor's address and last counter. The watchdog has the ranks' states and how they ended.
 //
-// The first rank that died decides what is said; but a rank that reported why it fails takes precedence over those that
+// The first rank that died decides the message; but a rank that reported why it fails takes precedence over those that
 // were only seen to die, because their deaths may be consequences.
 #include "coordinator.h"
 
@@ -27,13 +26,13 @@ struct Coordinator {
     int open, left;           // ranks that were heard and have not ended; that left cleanly
     bool expects;             // the silence of ranks that were never heard is still to be counted
     double next;              // look
-    int first, worth;         // the rank that decides what is said, and why it does; -1: none
+    int first, worth;         // the rank that decides the message, and its precedence; -1: no rank yet
     int64_t when;             // it ended
     bool over;                // a rank ended without leaving cleanly
     bool died;                // the first of those gave no reason
-    bool found;               // the watchdog found something, and `reason` says what
-    int silent;               // rank; -1: none
-    char reason[STATUS_TEXT]; // of `first` or of the watchdog
+    bool found;               // the watchdog found a fault, described in `reason`
+    int silent;               // rank, or -1
+    char reason[STATUS_TEXT]; // reason given by `first` or the watchdog
 };
 
 Coordinator *coordinator_open(const Job *job, Error *err) {

@@ -15,7 +15,7 @@ typedef struct Job {
     int ranks;
     Patience patience;
     bool one_host;      // all ranks share this host: listen only on its loopback
-    const char *remedy; // what follows from a failure: "the job ends; go on with --resume out"
+    const char *remedy; // end of a failure's message: "the job ends; go on with --resume out"
 } Job;
 
 // Opens its channel. NULL with err.
@@ -28,24 +28,24 @@ int coordinator_file(const Coordinator *coordinator); // to poll
 // met). This finds a supervisor that stopped before its first datagram. Call it only if no datagram can get lost.
 void coordinator_expect_all(Coordinator *coordinator);
 
-// Takes what has arrived, up to a few thousand datagrams.
+// Processes the datagrams received, up to a few thousand.
 void coordinator_take(Coordinator *coordinator, double now);
 // Takes a rank's status directly: from the supervisor in this process, or when a killed supervisor cannot report it.
 void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *status, double now);
 
 // Checks all ranks if it is time to. Returns true once the job has to end; if a rank fell silent or nothing moves, it
-// has then logged what every stage is doing.
+// has then logged the state of every stage.
 bool coordinator_look(Coordinator *coordinator, const Log *log, double now);
 // Why a job ends. `spoken`: the failing rank gave the reason itself, in its own words, and prints it unless one process
 // prints for all ranks.
 typedef struct JobEnd {
     int code;
-    int rank, stage; // -1: the job as a whole
+    int rank, stage; // -1: the job
     bool spoken, silent;
     bool lost;                  // a rank died or fell silent, or nothing moved: another start may get further
-    int64_t began;              // first step of this start; 0: none
-    int64_t step;               // that was trained, the furthest of all ranks; 0: none
-    char action[STATUS_ACTION]; // of the rank
+    int64_t began;              // first step of this start, or 0
+    int64_t step;               // last step that any rank trained; 0 before the first
+    char action[STATUS_ACTION]; // the rank's action
     char text[STATUS_TEXT + 256];
 } JobEnd;
 JobEnd coordinator_why(const Coordinator *coordinator);

@@ -52,7 +52,7 @@ void channel_set_key(Channel *channel, SipKey key) {
     uint64_t gate = channel_gate_(channel);
     uint32_t word[2]; // in the order of bytes in which the filter loads them
     memcpy(word, &gate, sizeof word);
-    enum { HEADER = 8 }; // of UDP, with which the filter's packet begins
+    enum { HEADER = 8 }; // UDP's, with which the filter's packet begins
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, HEADER),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(word[0]), 0, 3),
@@ -62,7 +62,7 @@ void channel_set_key(Channel *channel, SipKey key) {
         BPF_STMT(BPF_RET | BPF_K, 0),          // dropped
     };
     struct sock_fprog filter = {sizeof code / sizeof *code, code};
-    // Without filters (some sandboxes) a flood costs heartbeats, and the signature still protects what they say.
+    // Without filters (some sandboxes) a flood costs heartbeats, and the signature still protects their content.
     setsockopt(channel->file, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
 }
 

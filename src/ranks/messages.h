@@ -22,12 +22,13 @@ typedef enum MessageKind { MESSAGE_BEAT = 1, MESSAGE_ANSWER, MESSAGE_ENDED, MESS
 
 typedef struct Message {
     uint64_t gate;      // the same in all messages of a job; unknown to other users
-    uint64_t signature; // of all that follows
-    uint64_t counter;   // grows with every message of its sender, so that none is taken twice
+    uint64_t signature; // signature of the rest of the message
+    uint64_t counter;   // grows with every message of its sender, so that repeats are ignored
     int32_t kind, rank; // rank: of the supervisor that sends or receives it
     int32_t address;    // which of the coordinator's addresses this was sent to; an answer repeats it
     int32_t heard;      // in an ANSWER: the rank's ending that the coordinator has heard
-    RankStatus status;  // of the rank; in an ANSWER of rank 0; in END only `code`. Its text is sent with ENDED alone
+    RankStatus
+        status; // status of the rank; in an ANSWER, of rank 0; in END only `code`. Its text is sent with ENDED alone
 } Message;
 
 // Where a message came from or goes to.
@@ -38,7 +39,7 @@ typedef struct Place {
 
 enum { MESSAGES_ADDRESSES = 16 };
 
-// What a supervisor needs to reach its coordinator: the key, which no datagram contains, its addresses (IPv4 in IPv6's
+// The address of a coordinator for its supervisors: the key, which no datagram contains, its addresses (IPv4 in IPv6's
 // form) and its port.
 typedef struct Invitation {
     SipKey key;
@@ -47,7 +48,7 @@ typedef struct Invitation {
 } Invitation;
 
 typedef struct Channel {
-    int file; // to poll; -1: none
+    int file; // descriptor to poll, or -1
     int family;
     uint64_t sent; // counter of the last message
     SipKey key;
@@ -73,7 +74,7 @@ void channel_send(Channel *channel, const Place *to, Message *message);
 bool channel_receive(Channel *channel, int ranks, Place *from, Message *message, int *budget);
 
 // Turn an invitation into text for an environment variable, and back. Only the loopback's fits: a program that starts
-// its ranks does so on this host. -1 if the text is none.
+// its ranks does so on this host. -1 if the text is malformed.
 enum { INVITATION_TEXT = 64 };
 void invitation_write(const Invitation *invitation, char text[INVITATION_TEXT]);
 int invitation_read(Invitation *invitation, const char *text);

@@ -1,5 +1,5 @@
 // The page of one rank: atomics for numbers, and two buffers per text with a counter that says which is valid. A text
-// is written into the other buffer before the counter moves, so that a kill at any instruction leaves a whole text.
+// is written into the other buffer before the counter moves, so that a kill at any instruction leaves a complete text.
 #include "status_page.h"
 #include "base/clock.h"
 

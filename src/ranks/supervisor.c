@@ -26,9 +26,9 @@
 
 enum { NOT_ANSWERED = -1 };
 
-// What a rank tells its supervisor, apart from the page, once it has met the others.
+// The data that a rank sends to its supervisor, apart from the page, once it has met the others.
 typedef struct Meeting {
-    Invitation invitation; // of the coordinator; count 0: none
+    Invitation invitation; // address of the coordinator; count 0: not known yet
     _Atomic int invited;
 } Meeting;
 
@@ -48,11 +48,11 @@ struct Supervisor {
     Channel channel;
     Watchdog *hub;   // the coordinator, heard through its answers
     Watchdog *alone; // this rank, while no coordinator hears it
-    RankStatus last; // of the rank, when it was last looked at; once it has ended, with its end
+    RankStatus last; // the rank's status when last read; once it has ended, with its end
     bool ended, stopped, told, acknowledged;
     int code;         // to end with
-    uint64_t counter; // of the coordinator's last message
-    int answered;     // address of the coordinator that has; NOT_ANSWERED: none yet
+    uint64_t counter; // counter of the coordinator's last message
+    int answered;     // the coordinator's address that answered; NOT_ANSWERED before that
     double next, last_words;
     double settles; // when rank 0 says which ranks it does not hear; 0: unknown so far
     bool settled;   // it has
@@ -63,7 +63,7 @@ static void supervisor_nap_(double seconds) {
     nanosleep(&nap, NULL);
 }
 
-// Returns the rank that the launcher's environment names; -1: none.
+// Returns the rank that the launcher's environment names, or -1.
 static int launched_rank_(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -188,7 +188,7 @@ static void supervisor_meet_(Supervisor *supervisor) {
     channel_set_key(&supervisor->channel, invitation->key);
 }
 
-// Tells the coordinator what the rank does, or how it ended.
+// Tells the coordinator the rank's action, or how it ended.
 static void supervisor_tell_(Supervisor *supervisor, double now) {
     const Invitation *invitation = &supervisor->meeting->invitation;
     Message message = {.kind = supervisor->ended ? MESSAGE_ENDED : MESSAGE_BEAT, .rank = supervisor->rank};
@@ -237,7 +237,7 @@ static void supervisor_miss_coordinator_(const Supervisor *supervisor, double no
     supervisor_give_up_(supervisor, text);
 }
 
-// Notes, for the job script that may start the ranks again, which rank was lost, the step, and what the rank was doing.
+// Notes, for the job script that may start the ranks again, which rank was lost, the step, and the rank's action.
 static void supervisor_note_loss_(const JobEnd *why) {
     const char *path = getenv(SUPERVISOR_LOSS);
     FILE *file = path == NULL ? NULL : fopen(path, "we");
@@ -310,7 +310,7 @@ static void supervisor_beat_(Supervisor *supervisor, double now) {
         supervisor_miss_coordinator_(supervisor, now);
 }
 
-// Returns whether the rank has ended and every process that must know does, or there is none to tell, or it does not
+// Returns whether the rank has ended and every process that must know does, or there is no coordinator, or it does not
 // answer.
 static bool supervisor_may_end_(Supervisor *supervisor, double now) {
     enum { LONGEST_S = 1 };

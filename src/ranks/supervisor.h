@@ -1,7 +1,7 @@
 // The supervisor of a rank: the process that the launcher started, which forks the rank at once and waits for its end.
-// So it knows how the rank ends, down to the signal, whatever the rank does, and reads on the status page what it was
-// doing. It tells the coordinator every second that the rank lives, and kills it when the coordinator says that the job
-// ends.
+// So it knows how the rank ends, down to the signal, whatever the rank does, and reads on the status page the action it
+// was doing. It tells the coordinator every second that the rank lives, and kills it when the coordinator says that the
+// job ends.
 //
 //     started by hand                          under mpirun or srun
 //
@@ -31,7 +31,7 @@
 // one.
 #define SUPERVISOR_LOSS "TRAINER_LOSS"
 
-// What a rank is doing before there is a world.
+// A rank's action before there is a world.
 #define SUPERVISOR_JOINING "joining the other ranks"
 
 typedef struct Supervisor Supervisor;

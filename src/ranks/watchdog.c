@@ -1,4 +1,4 @@
-// Keeps what each rank last said and when, and words the findings. It reads no clock; test_watchdog.c sets its own.
+// Keeps each rank's last report and its time, and words the findings. It reads no clock; test_watchdog.c sets its own.
 #include "watchdog.h"
 
 #include "base/alloc.h"
@@ -16,7 +16,7 @@ struct Watchdog {
     Patience patience;
     int ranks;
     double looked, moved; // last check; last time that any rank made progress
-    int64_t progress;     // of all ranks
+    int64_t progress;     // sum over all ranks
     Watched rank[];
 };
 

@@ -1,6 +1,6 @@
-// Decides from what ranks report whether one of them has fallen silent, or nothing moves in the whole job, and then
-// says what every stage is doing and waiting for. It does no input and reads no clock: the coordinator (coordinator.h)
-// tells it what it heard and when.
+// Decides from the ranks' reports whether one of them has fallen silent, or nothing moves in the job, and then lists
+// every stage's action and wait. It does no input and reads no clock: the coordinator (coordinator.h) passes on each
+// report with its time.
 //
 // If the watchdog itself was not called for a while (a machine that slept, a debugger), all ranks seem silent, and
 // their messages may still be in a buffer. It then starts waiting anew.
@@ -10,8 +10,8 @@
 #include "status_page.h"
 
 typedef struct Patience {
-    double peer_s;     // for a silent rank; 0: none
-    double progress_s; // for a job without progress; 0: none
+    double peer_s;     // limit for a silent rank; 0: no limit
+    double progress_s; // limit for a job without progress; 0: no limit
 } Patience;
 
 typedef struct Watchdog Watchdog;
@@ -35,7 +35,7 @@ Found watchdog_look(Watchdog *dog, double now, int *rank);
 
 enum { WATCHDOG_TEXT = 512 };
 
-// Writes the sentence for what was found, without a remedy.
+// Writes the sentence for a finding, without a remedy.
 void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, char text[WATCHDOG_TEXT]);
 // Writes line `index` of the state of the job, one line a stage: "stage 2 waits for B14 from stage 3, which is at step
 // 12 F21". Returns false if there are no more.
@@ -44,7 +44,7 @@ bool watchdog_line(const Watchdog *dog, int index, double now, char text[WATCHDO
 // "rank 2 (stage 2)"
 enum { WATCHDOG_NAME = 64 };
 void watchdog_name(int rank, int stage, char name[WATCHDOG_NAME]);
-// Returns what a rank is doing; a rank that has not reported is at start-up.
+// Returns a rank's action; a rank that has not reported is at start-up.
 const char *watchdog_action(const RankStatus *status);
 // Writes the same for a rank that knows of no other: "waits for B14 from stage 3", "is at step 12 F21".
 void watchdog_describe(const RankStatus *status, char text[WATCHDOG_TEXT]);

@@ -29,7 +29,7 @@ struct World {
     Comm *messages; // all ranks, for gathers, sums in rank order and clocks
 #ifdef HAVE_MPI
     MPI_Comm control; // the same, for the other operations below
-    CommMpiWork work; // of all groups
+    CommMpiWork work; // requests of all groups
 #endif
 };
 
@@ -297,7 +297,7 @@ void world_progress(World *world) {
 
 // --- collectives
 
-// Publishes what the rank waits for.
+// Publishes the event that the rank waits for.
 static void world_waits_(World *world, const char *what) {
     status_page_set_wait(world->page, what, -1);
 }

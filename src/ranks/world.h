@@ -41,7 +41,7 @@ typedef struct WorldPlace {
 
 const WorldPlace *world_place(const World *); // lives as long as the world
 
-// Sets the page on which waits and progress are published; NULL: none.
+// Sets the page on which waits and progress are published, or NULL.
 void world_set_status_page(World *, StatusPage *page);
 // Counts progress that the engine's actions do not show, such as a file read. Any thread; NULL: does nothing.
 void world_progress(World *);
@@ -53,15 +53,15 @@ int world_gather(World *, int root, void *all, const void *mine, int64_t bytes, 
 int world_sum(World *, double *data, int64_t count, Error *); // in rank order, result everywhere
 int world_max(World *, double *data, int count, Error *);     // result everywhere
 
-// Makes a group from `color` (equal numbers join; -1: none, returns NULL without error) ordered by `key`. All ranks
-// call it in the same order.
+// Makes a group from `color` (equal numbers join; -1: joins no group, returns NULL without error) ordered by `key`. All
+// ranks call it in the same order.
 Comm *world_split(World *, const char *name, int color, int key, Error *err);
 
 // Collective. If `mine` is an error on any rank, returns -1 with the error of the lowest such rank on all, so that all
 // ranks fail together and one of them reports it.
 int world_agree(World *, const Error *mine, Error *err);
 
-// Ends the whole job: never returns. Peers end within seconds.
+// Ends the job: never returns. Peers end within seconds.
 void world_abort(World *, int code) __attribute__((noreturn));
 
 // Leaves cleanly (collective).

@@ -20,7 +20,7 @@ static inline int64_t record_width(const Record *record) {
 void record_free(Record *record);
 
 // Finds the first difference, in the order in which a step computes: loss, gradients from the last tensor to the first,
-// norm, weights. Returns 0 if there is none, or 1, and in text "step 2: the gradient of NAME is 0123... and 4567...".
+// norm, weights. Returns 0 if they agree, or 1, and in text "step 2: the gradient of NAME is 0123... and 4567...".
 int record_compare(const Record *one, const Record *other, const TensorTable *table, char *text, size_t size);
 
 // Write and read a file. -1 with err.

@@ -188,8 +188,8 @@ void run_trace_close(Run *run);
 // Refuses, with code 2, an encoder (model.causal: false) that could not train or is asked to write text.
 int run_check_objective(const Config *config, bool generates, Error *err);
 
-// Opens the training and the validation set and checks that both suffice for the configuration; val is NULL where none
-// is used. -1 with err.
+// Opens the training and the validation set and checks that both suffice for the configuration; val is NULL where it is
+// not is used. -1 with err.
 int run_open_data(const Config *config, Blend **train, Dataset **val, Error *err);
 
 // Opens the validation set alone, whatever data.val_every says.
@@ -216,6 +216,6 @@ void details_phase(Details *details, const char *what);                   // log
 void details_ready(const Details *details);                               // logs the time of all phases together
 void details_found(const Details *details, const Run *run);               // launcher, host, device, libraries
 void details_collectives(const Details *details, const Run *run);         // where those over tensor ranks work
-void details_bundles(const Run *run); // how this stage's evicted bundles travel; nothing where it evicts none
+void details_bundles(const Run *run); // logs how this stage's evicted bundles travel, if it evicts any
 
 #endif

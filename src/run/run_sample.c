@@ -93,7 +93,7 @@ void run_sampler_destroy(Run *run) {
 
 // ---------------------------------------------------------------- one token for each of b texts
 
-// Fills in the last seq_len tokens of a text; no position sees what comes after it, so the rest may be anything.
+// Fills in the last seq_len tokens of a text; no position sees later ones, so the rest may be anything.
 static void fill_window_(Sampler *sampler, const Shape *s) {
     int64_t seq = s->slices * s->seq;
     memset(sampler->window, 0, (size_t)(s->slices * s->rows) * sizeof *sampler->window);

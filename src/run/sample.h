@@ -30,7 +30,7 @@ int64_t sample_capacity(const SampleRule *rule);
 int64_t sample_candidates(const SampleRule *rule, uint64_t stream, const float *logits, int64_t first, int64_t count,
                           SampleCandidate *out);
 
-// Returns the token chosen among the candidates of all parts, in any order; -1 if there are none. Ties: the lowest
+// Returns the token chosen among the candidates of all parts, in any order; -1 without candidates. Ties: the lowest
 // token.
 int64_t sample_choose(const SampleRule *rule, SampleCandidate *candidates, int64_t count);
 

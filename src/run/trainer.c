@@ -199,7 +199,7 @@ static int rank_main_(Trainer *t, Error *err) {
 // The layout that the parent of ranks has decided, for their environment.
 #define LAYOUT_VARIABLE "TRAINER_LAYOUT"
 
-// Takes the layout that the parent has decided, so that ranks decide nothing. Without a parent there is none.
+// Takes the layout that the parent has decided, so that ranks decide nothing. Without a parent nothing is taken.
 static int take_layout_(Config *config, Error *err) {
     const char *text = getenv(LAYOUT_VARIABLE);
     RunLayout layout;
@@ -242,7 +242,7 @@ static int trainer_flush_(Error *err) {
     return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
 }
 
-// Handles options that need no configuration (--help, --version, ...). Returns false if none was given.
+// Handles options that need no configuration (--help, --version, ...). Returns false if no such option was given.
 static bool answer_(const Options *options, const char *program) {
     if (options->help)
         options_help(program, stdout);

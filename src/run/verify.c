@@ -185,8 +185,8 @@ typedef struct Verify {
 
 enum { MOST_CHANGES = 12 };
 
-// Returns the attention.mode with which one stage computes the same bits as these stages (recomputing changes none), or
-// NULL if some stages use flash and others do not.
+// Returns the attention.mode with which one stage computes the same bits as these stages (recomputing changes no bit),
+// or NULL if some stages use flash and others do not.
 static const char *verify_attention_(const Config *given) {
     bool flash = config_attention(given, 0) == ATTENTION_FLASH;
     for (int s = 1; s < (int)given->parallel.pipeline; s++)
