@@ -8,8 +8,8 @@ static int64_t pad_(int64_t length, int64_t to) {
 
 // Counts the statistics of each row, and for every query head the gradients of its group's keys and values. A
 // deterministic backward on 80 and 90 also keeps the gradient of the scores, in 16 bits. Any other adds up dq in fp32;
-// on 80 it also keeps two of the three gradients, one of them in rows of 8. A slice has fewer queries than keys: its mask
-// is aligned to the last key, for which cuDNN 9.19 has plans on 80, 90 and 100.
+// on 80 it also keeps two of the three gradients, one of them in rows of 8. A slice has fewer queries than keys: its
+// mask is aligned to the last key, for which cuDNN 9.19 has plans on 80, 90 and 100.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability) {
     int64_t matrices = shape->batch * shape->heads, rows = matrices * shape->seq, seq = shape->seq;
     int64_t keys = attention_keys(shape), each = matrices * keys * shape->head_dim * 4;

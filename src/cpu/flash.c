@@ -81,7 +81,7 @@ static Packed pack_backward_(const Head *h, float *scratch, const void *qkv) {
 // --- a thread's workspace for one group of blocks
 typedef struct Block {
     int64_t first, count, begin,
-        keys;                // of its queries; of the keys that they see: the first, rounded down, and the end
+        keys;                // visible to its queries: the first key, rounded down, and the end
     int64_t place, edge;     // key of its first query, which all of them see; that rounded up to a multiple of a panel
     bool full;               // the diagonal hides nothing
     float *query, *dout;     // (head_dim, Q): right factors of scores and of their gradients

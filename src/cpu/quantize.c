@@ -1,5 +1,5 @@
-// Quantizes a matrix to eight bits. The result is cut into tiles that hold whole blocks of every kind, so threads share
-// no scale. The largest magnitude is a maximum of integers, whose order does not matter.
+// Quantizes a matrix to eight bits. The result is cut into tiles that hold complete blocks of every kind, so threads
+// share no scale. The largest magnitude is a maximum of integers, whose order does not matter.
 #include "cpu.h"
 
 enum { TILE = 128 };

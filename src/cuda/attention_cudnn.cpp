@@ -26,7 +26,7 @@ typedef std::array<int64_t, 6> Key;
 enum Name { QUERY = 1, KEY, VALUE, OUT, STATS, DOUT, DQUERY, DKEY, DVALUE };
 
 struct CudnnPlan {
-    CudnnGraph forward, backward; // NULL: none
+    CudnnGraph forward, backward; // NULL: not built
     int64_t workspace;
     std::string why;
 };
@@ -34,7 +34,7 @@ struct CudnnPlan {
 struct CudaFlash {
     cudnnHandle_t handle;
     std::map<Key, CudnnPlan> plans;
-    std::string failure; // of the first graph that could not run
+    std::string failure; // reason of the first graph that could not run
 };
 
 int64_t cuda_flash_version(void) {

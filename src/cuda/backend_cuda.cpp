@@ -77,7 +77,7 @@ static int cuda_fail_(const CudaBackend *cuda, const char *doing, cudaError_t st
                      cudaGetErrorString(status), cuda_remedy());
 }
 
-// Reports that the GPU has too little free memory: what holds it, and what would make room.
+// Reports that the GPU has too little free memory: its holders, and how to make room.
 static int no_room_(const CudaBackend *cuda, int64_t bytes, const char *what, Error *err) {
     char own[512];
     size_t left = 0, total = 0;
@@ -108,14 +108,14 @@ static int64_t cuda_held_by_others_(Backend *backend) {
     return (int64_t)(total - left) - memory_total(&backend->held);
 }
 
-// Rounds memory that another process maps up to whole pages of the device, which must hold nothing else.
+// Rounds memory that another process maps up to full pages of the device, which must hold nothing else.
 static int64_t whole_(const Backend *backend, MemoryCategory category, int64_t bytes) {
     bool lent = category == MEMORY_LENT_SLOTS || category == MEMORY_MESSAGES;
     return lent ? memory_pages(bytes, backend->lent_page) : bytes;
 }
 
-// NCCL registers only what is allocated as ncclMemAlloc does ("legacy buffer registration is disabled by default", NCCL
-// user guide, "User Buffer Registration"). If it has no such memory to give, cudaMalloc may, or says what is missing.
+// NCCL registers only memory allocated as ncclMemAlloc does ("legacy buffer registration is disabled by default", NCCL
+// user guide, "User Buffer Registration"). If it has no such memory to give, cudaMalloc may, or returns the reason.
 static cudaError_t cuda_take_(CudaBackend *cuda, MemoryCategory category, void **memory, size_t bytes) {
     bool registers = cuda->registers && cuda->registered == NULL && category == MEMORY_WORKSPACE && bytes > 0;
     if (registers && ncclMemAlloc(memory, bytes) == ncclSuccess) {
@@ -153,8 +153,8 @@ static void cuda_release_(Backend *backend, MemoryCategory category, void *memor
     if (memory == NULL) return;
     backend->held.bytes[category] -= whole_(backend, category, bytes);
     CudaBackend *cuda = cuda_self(backend);
-    // Another process may still have lent memory mapped, and CUDA leaves undefined what freeing it then does. The
-    // memory is freed with the process, which is about to end.
+    // Another process may still have lent memory mapped, and CUDA does not define freeing it then. The memory is freed
+    // with the process, which is about to end.
     for (int i = 0; i < cuda->lent_count; i++)
         if (memory == cuda->lent[i]) return;
     if (memory != cuda->registered) {
@@ -392,7 +392,7 @@ Backend *backend_cuda_create(int precision, int device, Error *err) {
     return backend;
 }
 
-// --- what is there
+// --- devices
 
 static void version_text_(char *text, size_t size, int version) {
     snprintf(text, size, "%d.%d", version / 1000, version % 1000 / 10);

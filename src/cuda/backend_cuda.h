@@ -8,11 +8,11 @@
 
 __BEGIN_DECLS
 
-// Returns the number of GPUs visible to this process. If it is 0, `why` says in one clause what is missing: a driver, a
-// newer driver, a GPU. Takes no memory on any of them.
+// Returns the number of GPUs visible to this process. If it is 0, `why` names the missing part in one clause: a driver,
+// a newer driver, a GPU. Takes no memory on any of them.
 int backend_cuda_count(char why[256]);
 
-// What a visible GPU reports about itself without a context, so that nothing on it is taken.
+// A visible GPU's description of itself, read without a context, which would take memory.
 typedef struct GpuIdentity {
     char id[40]; // its UUID in hexadecimal, which tells it from every other
     char name[80];
@@ -24,7 +24,7 @@ typedef struct GpuIdentity {
 void backend_cuda_identity(int device, GpuIdentity *identity);
 
 // Creates the backend of one GPU: `device` counts from 0 among those visible. Takes 64 MiB of its memory in addition to
-// what is allocated later: scratch of the kernels and cuBLASLt's workspace. NULL with err.
+// later allocations: scratch of the kernels and cuBLASLt's workspace. NULL with err.
 Backend *backend_cuda_create(int precision, int device, Error *err);
 
 // Writes "driver for CUDA 13.0, CUDA 13.0, cuBLAS 13.1.0, cuDNN 9.19.0, NCCL 2.28.9".

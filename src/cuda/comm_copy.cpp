@@ -1,10 +1,10 @@
-// Gathers and sums over the tensor ranks of a node by copy engines, which leave every multiprocessor to the products
-// beside them. Each rank maps the memory of the others (lending.h) and pushes its rows there. Sums are of what has
-// arrived: one kernel adds the blocks in the order of ranks (cuda_sum_blocks), so the bits are those of CPUs.
+// Gathers and sums over the tensor ranks of a node by copy engines, which leave every multiprocessor to the products at
+// the same time. Each rank maps the memory of the others (lending.h) and pushes its rows there. Sums are over the rows
+// that have arrived: one kernel adds the blocks in the order of ranks (cuda_sum_blocks), so the bits are those of CPUs.
 //
 // Two flags for each pair of ranks order the devices, with the number of the collective as their value; no host waits:
 //
-//   ready    "what was in my memory has been read: write there"      arrived   "my rows are in your memory"
+//   ready    "my memory has been read: write there"              arrived   "my rows are in your memory"
 //
 //     compute, rank 0  | product | record ordered ------------------------------ wait pushed, arrived | sum or product
 //     stream, rank 0             +-> ready to 1 | wait ready of 1 | copy | arrived to 1, record pushed
@@ -89,7 +89,7 @@ static char *at_peer_(const Copies *self, int peer, const void *here) {
     return self->mapped[peer] + ((const char *)here - (const char *)self->memory.memory);
 }
 
-// Orders the collective after what was queued on compute, and tells the peers that they may write.
+// Orders the collective after the work queued on compute, and tells the peers that they may write.
 static int copy_begin_(Copies *self) {
     uint32_t *word = flag_(self, self->base.rank, true, self->base.size);
     int status = cudaEventRecord(self->ordered, cuda_compute(self->cuda));
@@ -178,7 +178,7 @@ static int copy_all_reduce_(Comm *comm, void *data, int64_t count, CommType type
 
 // --- mapping
 
-// Sums over the ranks, which also lets none go on before all have come.
+// Sums over the ranks, which also lets no rank go on before all have come.
 static int agree_(const Copies *self, double *value, Error *err) {
     CommRequest request = {};
     if (self->host->all_reduce(self->host, value, 1, COMM_DOUBLE, &request, err) != 0) return -1;

@@ -1,5 +1,5 @@
 // Messages between ranks whose memory is a GPU's. Each is made from the host's group of the same ranks, which carries
-// what NCCL needs to start and all sums over doubles, since those lie in host memory.
+// NCCL's start-up data and all sums over doubles, since those lie in host memory.
 #ifndef COMM_CUDA_H
 #define COMM_CUDA_H
 
@@ -13,10 +13,10 @@ __BEGIN_DECLS
 // How a group is used decides which communicators and streams it gets.
 typedef enum CommUse {
     // Sums and gathers that compute reads, on a stream of their own, after everything queued on compute before the
-    // call. `test` reports them complete at once; what is queued on compute later waits for them on the device.
+    // call. `test` reports them complete at once; work queued on compute later waits for them on the device.
     COMM_USE_COMPUTE,
-    // Sums and gathers beside compute, on a stream of their own: they begin after what compute was given before the
-    // call, and are complete when `test` says so.
+    // Sums and gathers on a stream of their own: they begin after the work that compute was given before the call, and
+    // are complete when `test` says so.
     COMM_USE_BESIDE,
     // Messages between two ranks. Every connected direction has a communicator and a stream of its own: a waiting
     // receive holds up nothing else, so traffic in both directions cannot stall itself.

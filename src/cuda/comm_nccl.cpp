@@ -23,14 +23,14 @@ typedef struct Link {
 
 // Blocks that a message, a sum over data ranks and a collective over tensor ranks may occupy. All that can wait at once
 // has to fit on the smallest GPU with NVLink (108 multiprocessors); otherwise sums that wait for another rank could
-// occupy what that rank is waiting for. Products always run beside the first two, beside the third (COMPUTE_CTAS) with
-// parallel.overlap.
+// occupy the multiprocessors that the rank waits for. Products always run during the first two, during the third
+// (COMPUTE_CTAS) with parallel.overlap.
 enum { LINK_CTAS = 4, BESIDE_CTAS = 16 };
 enum { NUMBER = 1 }; // entry of CommRequest.detail: the number of a collective
 // NCCL's buffers for one block: 10 MiB to receive and 2 MiB to send, of a ring and of a tree (init.cc, p2p.cc).
 static const int64_t CTA_BYTES = 24 << 20;
 enum { EVENTS = 64 };               // kept for reuse
-enum { LOOKS_BETWEEN_CHECKS = 64 }; // of unfinished messages, before NCCL is asked whether it failed
+enum { LOOKS_BETWEEN_CHECKS = 64 }; // looks at unfinished messages before NCCL is asked whether it failed
 
 typedef struct Group {
     Comm base;
@@ -39,7 +39,7 @@ typedef struct Group {
     CommUse use;
     CudaBackend *cuda;
     Link all;                      // collectives
-    void *registered;              // what ncclCommRegister returned; NULL: none
+    void *registered;              // handle of ncclCommRegister, or NULL
     Link *out, *in;                // [size] messages to and from each rank; most are never made
     cudaEvent_t idle[EVENTS];      // not in use
     cudaEvent_t ordered, starting; // compute to stream; stream to compute
@@ -88,7 +88,7 @@ static int open_link_(Group *group, Link *link, const ncclUniqueId *id, int size
     if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = LINK_CTAS;
     if (group->use == COMM_USE_BESIDE) config.maxCTAs = BESIDE_CTAS;
     if (group->use == COMM_USE_COMPUTE) config.maxCTAs = COMPUTE_CTAS;
-    // Without room for its buffers NCCL would fail with no word about what holds the memory.
+    // Without room for its buffers NCCL would fail with no word about the memory's holders.
     Backend *backend = &group->cuda->backend;
     if (backend->check_free(backend, config.maxCTAs * CTA_BYTES, err) != 0) return -1;
     cudaError_t opened = open_stream_(link);
@@ -109,7 +109,7 @@ static int pass_id_(Comm *host, int peer, ncclUniqueId *id, bool sends, Error *e
     return started == 0 ? comm_wait(host, &request, err) : -1;
 }
 
-// Waits for what was queued on the link, so that a broken link fails here.
+// Waits for the work queued on the link, so that a broken link fails here.
 static int settle_(Group *group, Link *link, ncclResult_t status, Error *err) {
     if (status != ncclSuccess) return nccl_fail_(group, "connecting", -1, nccl_text_(status), err);
     cudaError_t waited = cudaStreamSynchronize(link->stream);
@@ -119,7 +119,7 @@ static int settle_(Group *group, Link *link, ncclResult_t status, Error *err) {
 // Runs every collective in a small and a large form, in place in the kernels' scratch: NCCL has different kernels for
 // them.
 static int try_collectives_(Group *group, Error *err) {
-    static const size_t bytes[] = {1024, 4 << 20}; // of one rank
+    static const size_t bytes[] = {1024, 4 << 20}; // one rank's bytes
     char *memory = (char *)group->cuda->scratch;
     Link *link = &group->all;
     const size_t size = (size_t)group->base.size, rank = (size_t)group->base.rank;
@@ -205,7 +205,7 @@ static void nccl_destroy_(Comm *comm) {
     free(group);
 }
 
-// --- what is under way
+// --- operations in flight
 
 // From here on the group only repeats that it has failed.
 static int give_up_(Group *group, const char *doing, int peer, const char *text, Error *err) {
@@ -243,7 +243,7 @@ static void keep_event_(Group *group, cudaEvent_t event) {
         cudaEventDestroy(event);
 }
 
-// Marks the end of what was just queued on the link.
+// Marks the end of the work just queued on the link.
 static int mark_(Group *group, Link *link, CommRequest *request, Error *err) {
     cudaEvent_t event = NULL;
     memset(request, 0, sizeof *request);
@@ -324,7 +324,7 @@ static int nccl_on_host_(int started, CommRequest *request) {
     return started;
 }
 
-// Orders the collective after what was queued on compute so far; it runs beside what is queued later.
+// Orders the collective after the work queued on compute so far; it overlaps later work.
 static int order_(Group *group, Error *err) {
     if (group->failed) return nccl_check_(group, err);
     cudaError_t status = cudaEventRecord(group->ordered, cuda_compute(group->cuda));
@@ -335,7 +335,7 @@ static int order_(Group *group, Error *err) {
 
 // Makes compute wait until the collective may start, or the next product would win: it follows in its own stream, while
 // the collective waits for an event of another. Blocks of a product for Hopper stay until the product ends, so that the
-// collective would run after the product instead of beside it.
+// collective would run after the product instead of during it.
 //
 //     compute   norm | record ordered ----------- wait starting | product
 //     stream         +--> wait ordered, record starting | all-gather
@@ -348,7 +348,7 @@ static void start_first_(Group *group) {
     cuda_note(group->cuda, status, "ordering streams");
 }
 
-// Marks the collective that NCCL was given, and notes the work that fits beside it: this rank sends `count` elements in
+// Marks the collective that NCCL was given, and notes the work that it can overlap: this rank sends `count` elements in
 // each of `steps` steps of a ring.
 static int nccl_started_(Group *group, ncclResult_t status, const char *doing, int64_t count, int steps, CommType type,
                          CommRequest *request, Error *err) {
@@ -398,9 +398,8 @@ static int nccl_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t c
 
 // "If any rank in a communicator passes registered buffers to a NCCL communication function, all other ranks in the
 // same communicator must pass their registered buffers" (NCCL user guide, "User Buffer Registration"), so it is
-// registered on all ranks or on none. What is registered is the result of gathers and the input of scattered sums,
-// which is what a collective by NVLink SHARP needs (ncclRegisterCollNvlsBuffers in NCCL's coll_reg.cc); other
-// algorithms ignore it.
+// registered on all ranks or not at all. Registered memory is the result of gathers and the input of scattered sums, as
+// a collective by NVLink SHARP needs (ncclRegisterCollNvlsBuffers in NCCL's coll_reg.cc); other algorithms ignore it.
 static int nccl_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     Group *group = nccl_group_(comm);
     Comm *host = group->host;

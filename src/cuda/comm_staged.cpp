@@ -1,6 +1,6 @@
 // Messages of GPU memory through pinned host memory and the host's own group: copied down, sent or summed there, and
 // copied up again; `test` advances each step. For ranks that share one GPU. Copies have a stream of their own; sums and
-// gathers begin after what was queued on compute before the call.
+// gathers begin after the work queued on compute before the call.
 #include "base/alloc.h"
 #include "comm_cuda.h"
 #include "internal.h"
@@ -23,7 +23,7 @@ typedef struct Work {
     int64_t workspace_bytes;
     cudaEvent_t copied;
     CommRequest transit;
-    struct Work *next; // of those at rest
+    struct Work *next; // next item of the idle list
 } Work;
 
 typedef struct Group {
@@ -51,8 +51,8 @@ static void free_work_(Work *work) {
     free(work);
 }
 
-// Takes an idle one that is large enough. If none is, enlarges a smaller one. So there are never more than were in
-// progress at once, and none is larger than the largest message, which is what the plan counts (sums.h).
+// Takes an idle one that is large enough. Otherwise enlarges a smaller one. So there are never more than were in
+// progress at once, and each is at most as large as the largest message, as the plan counts (sums.h).
 static Work *take_work_(Group *group, int64_t bytes, Error *err) {
     Work **at = &group->idle;
     while (*at != NULL && (*at)->workspace_bytes < bytes) at = &(*at)->next;
@@ -133,7 +133,7 @@ static int staged_test_(Comm *comm, CommRequest *request, Error *err) {
 }
 
 // Starts work of the kind and with the operands of `like`. from NULL: nothing is copied down. after_compute: begins
-// after what compute was given before.
+// after the work that compute was given before.
 static int staged_start_(Group *group, const Work *like, const void *from, bool after_compute, CommRequest *request,
                          Error *err) {
     Work *work = take_work_(group, like->in_bytes + like->out_bytes, err);

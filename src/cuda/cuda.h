@@ -1,9 +1,9 @@
 // The declarations that the files of the CUDA backend share. Each operation of backend/operations.h is a function
 // cuda_NAME; kernels/ holds the operations that are kernels of our own.
 //
-// Everything is queued on the compute stream in the order of the calls. Nothing allocates: what a kernel leaves for the
-// next launch of the same operation is in `scratch`, which no operation may expect to find again at its next call.
-// An operation has no way to fail at the call, so the first failure is kept here and surfaces in `synchronize`.
+// Everything is queued on the compute stream in the order of the calls. Nothing allocates: data that a kernel leaves
+// for the next launch of the same operation is in `scratch`, which no operation may expect to find again at its next
+// call. An operation has no way to fail at the call, so the first failure is kept here and surfaces in `synchronize`.
 //
 // The files in kernels/ include this header, <cuda_runtime.h> and <cuda_bf16.h> and nothing else of CUDA, and launch
 // through CUDA_LAUNCH (launch.cuh) alone: with test/emulate first in the include path an ordinary C++ compiler builds
@@ -24,18 +24,18 @@ typedef struct CudaBackend {
     Backend backend; // first, so that a Backend * of this implementation is a CudaBackend *
     int device;
     int multiprocessors;
-    // FLOPs of products and attention that fit beside the collectives over tensor ranks in flight, less those that were
+    // FLOPs of products and attention that overlap the collectives over tensor ranks in flight, less those that were
     // queued since: at 0 the collectives have ended when the next product starts. INFINITY: the rates are unknown.
     double collective_flops;
     int64_t shared_bytes; // shared memory one block may have (cudaDeviceProp's sharedMemPerBlockOptin)
     cudaStream_t streams[STREAM_COUNT];
     bool registers;    // NCCL can use registered memory for collectives over tensor ranks
-    void *registered;  // memory of ncclMemAlloc, which NCCL can register; NULL: none
+    void *registered;  // memory of ncclMemAlloc, which NCCL can register, or NULL
     const void **lent; // [lent_count] allocations that other processes may have mapped: freed with the process
     int lent_count;
     void *scratch; // device memory, CUDA_SCRATCH_BYTES, for operations on the compute stream
     int64_t scratch_bytes;
-    cudaError_t status;    // of the first call or launch that failed
+    cudaError_t status;    // status of the first call or launch that failed
     const char *failed_at; // which one; with status cudaSuccess, a sentence about something else that is impossible
     struct CudaMatmul *matmul;
     struct CudaFlash *flash;
@@ -58,7 +58,7 @@ static inline void cuda_note(CudaBackend *cuda, cudaError_t status, const char *
     cuda->failed_at = what;
 }
 
-// Keeps as a failure what CUDA would not report: "norm: a row of more than 32768 columns".
+// Keeps a failure that CUDA would not report: "norm: a row of more than 32768 columns".
 static inline void cuda_refuse(CudaBackend *cuda, const char *sentence) {
     if (!cuda->failed_at) cuda->failed_at = sentence;
 }
@@ -78,7 +78,7 @@ static inline cudaError_t cuda_event_status(cudaEvent_t event) {
 #define OPERATION(result, name, ...) result cuda_##name(Backend *backend, __VA_ARGS__)
 #include "backend/operations.h"
 
-// --- what matrix products and attention need beside the products themselves
+// --- kernels around matrix products and in attention
 // pointwise.cu: the slope of gelu, where no epilogue does it. dx may be dout.
 void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void *x, int64_t count);
 // Adds bias (cols) to each row of y (rows, cols).
@@ -102,12 +102,12 @@ typedef struct CudaScores {
 } CudaScores;
 
 void cuda_softmax_forward(Backend *backend, void *p, const void *scores, const CudaScores *shape);
-// Computes dscores = scale * p * (dp - sum over the row of p * dp). dscores may be dp. Does not read what dp holds
-// above the diagonal.
+// Computes dscores = scale * p * (dp - sum over the row of p * dp). dscores may be dp. Does not read dp's values above
+// the diagonal.
 void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, const CudaScores *shape);
 
 // Does the same as separate passes through fp32 (cast, scale, mask, softmax, cast), each over all of memory, which is
-// what Megatron-LM runs where its fused kernel does not apply. wide: matrices * rows * cols floats.
+// as Megatron-LM does where its fused kernel does not apply. wide: matrices * rows * cols floats.
 void cuda_softmax_unfused_forward(Backend *backend, void *p, const void *scores, float *wide, const CudaScores *shape);
 void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
                                    const CudaScores *shape);

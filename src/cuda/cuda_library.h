@@ -5,8 +5,8 @@
 // compares `interface` and calls through the table; nothing else in the trainer refers to src/cuda.
 //
 // Another library may take its place: link any implementation of cuda_library (the virtual GPU of test/virtual builds
-// src/cuda over its own CUDA runtime) under the same file name and put it beside the program. Trainer and library share
-// the structs of the headers included here and no code: each links its own copy of what it calls.
+// src/cuda over its own CUDA runtime) under the same file name and put it next to the program. Trainer and library
+// share the structs of the headers included here and no code: each links its own copy of the functions it calls.
 #ifndef CUDA_LIBRARY_H
 #define CUDA_LIBRARY_H
 

@@ -1,4 +1,4 @@
-// What the host side of the CUDA backend shares in addition to cuda.h: matrix products, attention and lending.
+// Shared by the host side of the CUDA backend, in addition to cuda.h: matrix products, attention and lending.
 #ifndef CUDA_INTERNAL_H
 #define CUDA_INTERNAL_H
 
@@ -9,11 +9,11 @@
 __BEGIN_DECLS
 
 // --- backend_cuda.cpp
-// Returns the end of an error's sentence: what to do about a device that this process has lost; "" for any other error.
+// Returns the end of an error's sentence: the remedy for a device that this process has lost; "" for any other error.
 const char *cuda_remedy(void);
 
 // --- comm_nccl.cpp
-// Notes work of `flops` that was queued on compute, beside the collectives in flight.
+// Notes work of `flops` that was queued on compute, during the collectives in flight.
 static inline void cuda_beside(CudaBackend *cuda, double flops) {
     cuda->collective_flops = cuda->collective_flops > flops ? cuda->collective_flops - flops : 0;
 }
@@ -32,12 +32,12 @@ typedef struct CudaProduct {
     int64_t batch, stride_a, stride_b, stride_c;
     const void *bias;   // (n), with an epilogue that has one
     void *aux;          // (m, n) at ldc
-    int epilogue;       // cublasLtEpilogue_t; 0: none
+    int epilogue;       // cublasLtEpilogue_t, or 0
     int kind_a, kind_b; // FactorKind
     const void *scales_a, *scales_b;
 } CudaProduct;
 
-// Creates what products need, 32 MiB of device memory included. -1 with err.
+// Creates the products' resources, 32 MiB of device memory included. -1 with err.
 int cuda_matmul_create(CudaBackend *cuda, Error *err);
 void cuda_matmul_destroy(CudaBackend *cuda);
 
@@ -46,7 +46,7 @@ int cuda_product_try(CudaBackend *cuda, const CudaProduct *product);
 // Queues a product, and notes the failure if there is no kernel for it.
 void cuda_product(CudaBackend *cuda, const CudaProduct *product);
 
-// What Backend.choices says; measure_products and use_products of backend.h.
+// See Backend.choices; measure_products and use_products of backend.h.
 void cuda_product_versions(CudaBackend *cuda);
 int64_t cuda_measure_products(Backend *backend, ProductChoice **choices);
 void cuda_use_products(Backend *backend, const ProductChoice *choices, int64_t count);
@@ -72,7 +72,7 @@ int64_t cuda_flash_version(void); // cuDNN's: 91900
 // --- lend.cpp
 int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);
 void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err);
-void cuda_take_back(CudaBackend *cuda, const void *memory); // what was lent and is mapped nowhere any more
+void cuda_take_back(CudaBackend *cuda, const void *memory); // memory that was lent and is mapped nowhere any more
 void cuda_give_back(Backend *backend, void *memory, int64_t bytes);
 int cuda_pin(Backend *backend, void *host, int64_t bytes, Error *err);
 void cuda_unpin(Backend *backend, void *host);

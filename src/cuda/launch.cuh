@@ -11,7 +11,7 @@
 
 // Queues kernel<<<grid, block, shared bytes>>>(arguments) on the compute stream; an empty grid is not an error. Write a
 // template with several arguments in parentheses. A block's shared memory beyond 48 KiB has to be requested, including
-// what the kernel declares itself; no kernel declares more than 16 KiB.
+// the kernel's own declarations; no kernel declares more than 16 KiB.
 #define CUDA_LAUNCH(cuda, grid, block, shared, kernel, ...)                                                            \
     do {                                                                                                               \
         enum { UNASKED_BYTES = 32 << 10 };                                                                             \

@@ -2,14 +2,14 @@
 // itself.
 //
 // Which kernel computes a product is asked once and kept: cuBLASLt's first suggestion, or the one that was chosen by
-// time. measure_products times the suggestions, one product after another on an idle device, which collectives beside
-// products would disturb. The caller shares one choice among all ranks: other kernels add in another order.
+// time. measure_products times the suggestions, one product after another on an idle device, which collectives in
+// flight products would disturb. The caller shares one choice among all ranks: other kernels add in another order.
 //
 // cuBLASLt counts columns first: a row-major (rows, cols) matrix is its (cols, rows) one. So c = a b is asked for as
 // cT = bT aT, and no operand moves.
 //
 // Its GELU is the tanh form (as its documentation of CUBLASLT_EPILOGUE_GELU gives it), which is ours. Gradients of
-// biases are summed by a kernel of our own: the product's epilogue could only overwrite what it should add to.
+// biases are summed by a kernel of our own: the product's epilogue could only overwrite the bias that it should add to.
 #include "base/alloc.h"
 #include "internal.h"
 
@@ -36,7 +36,7 @@ struct MatmulPlan {
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t suggested, algorithm;
-    CudaProduct operands; // of the first call
+    CudaProduct operands; // operands of the first call
 };
 
 struct CudaMatmul {
@@ -95,11 +95,11 @@ static double flops_(const CudaProduct *p) {
 
 // Returns the multiprocessors that a product should count on; 0: all.
 //
-// Collectives that run beside it keep COMPUTE_CTAS. A kernel made for the others may take all / others times as long. A
-// kernel made for all may have its last blocks wait until the collectives have ended. So a product counts on the others
-// if that costs it less time than the collectives still take, or if their time is not known. A collective lasts as long
-// as the work that was queued since it started, not until compute waits for it: the gather of norm1's output starts
-// before the attention's backward and has ended long before the product after that.
+// Collectives in flight keep COMPUTE_CTAS. A kernel made for the others may take all / others times as long. A kernel
+// made for all may have its last blocks wait until the collectives have ended. So a product counts on the others if
+// that costs it less time than the collectives still take, or if their time is not known. A collective lasts as long as
+// the work that was queued since it started, not until compute waits for it: the gather of norm1's output starts before
+// the attention's backward and has ended long before the product after that.
 static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
     const int64_t others = cuda->multiprocessors - COMPUTE_CTAS;
     bool loses_more = flops_(p) * COMPUTE_CTAS > cuda->collective_flops * (double)others;
@@ -335,7 +335,7 @@ static double matmul_time_(CudaBackend *cuda, MatmulPlan *plan, const cublasLtMa
     return 1e-3 * (double)least;
 }
 
-// Times the suggestions for one product and writes the quickest into `choice`; false if there are none.
+// Times the suggestions for one product and writes the fastest into `choice`; false without suggestions.
 static bool measure_(CudaBackend *cuda, MatmulPlan *plan, ProductChoice *choice, cudaEvent_t marks[REPEATS + 1]) {
     cublasLtMatmulHeuristicResult_t results[CANDIDATES];
     int count = suggestions_(cuda->matmul, plan, results, CANDIDATES);
@@ -387,7 +387,7 @@ void cuda_use_products(Backend *backend, const ProductChoice *choices, int64_t c
 
 void cuda_product(CudaBackend *cuda, const CudaProduct *product) {
     if (cuda_product_try(cuda, product) == 0) return;
-    cuda_note(cuda, cudaFree(NULL), "a matrix product"); // a lost GPU computes none either
+    cuda_note(cuda, cudaFree(NULL), "a matrix product"); // a lost GPU does not compute either
     cuda_refuse(cuda, "cuBLASLt has no matrix product for a shape of this model");
 }
 

@@ -97,8 +97,8 @@ double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k) {
     return cost_product(cost, 1, m, n, k) / (m >= LARGE && n >= LARGE && k >= LARGE ? COST_FP8 : 1);
 }
 
-// Returns the part of a product's time in which its tiles of 128 x `width` fill the multiprocessors. Narrower tiles load
-// more for each term.
+// Returns the part of a product's time in which its tiles of 128 x `width` fill the multiprocessors. Narrower tiles
+// load more for each term.
 static double fill_(double count, int64_t m, int64_t n, int width, int multiprocessors) {
     double tiles = count * ceil((double)m / 128) * ceil((double)n / width);
     double area = count * (double)m * (double)n / (128.0 * width);

@@ -58,8 +58,8 @@ double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_
 #define COST_FP8 1.42
 double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k);
 
-// Returns how many times as long as cost_product says products take on some of the multiprocessors: these are fewer, and
-// the last tiles may leave most of them idle.
+// Returns how many times as long as cost_product says products take on some of the multiprocessors: these are fewer,
+// and the last tiles may leave most of them idle.
 double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int multiprocessors);
 
 // Returns the seconds of causal attention of `heads` heads in all, over sequences of `seq` positions. flops must be
@@ -79,9 +79,9 @@ double cost_copies(const Cost *cost, double bytes, int ranks);
 // Returns the bytes/s that one rank sends in a collective.
 double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes, int ranks);
 
-// Returns the seconds that a collective over tensor ranks adds to a product and other kernels after it, which start with
-// it. It keeps COMPUTE_CTAS multiprocessors. A persistent product is made for the others, or runs after the collective
-// where that takes less; other kernels run on the others meanwhile.
+// Returns the seconds that a collective over tensor ranks adds to a product and other kernels after it, which start
+// with it. It keeps COMPUTE_CTAS multiprocessors. A persistent product is made for the others, or runs after the
+// collective where that takes less; other kernels run on the others meanwhile.
 double cost_beside(const Cost *cost, double collective, double product, double other);
 
 // Returns the seconds of a collective whose rings leave each node once, at `rate` bytes/s, if all ranks are ready.

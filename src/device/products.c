@@ -1,8 +1,8 @@
 // The choices as a file (JSON that ends with its own checksum), and how ranks agree on them: rank 0 alone reads and
-// writes, all others send what they timed and receive the whole.
+// writes, all others send their choices and receive the complete table.
 //
-// Two runs may start in one folder at the same time, and time the same products. So rank 0 locks the file, reads what
-// it holds by then, adds only what is missing, and its run uses the result.
+// Two runs may start in one folder at the same time, and time the same products. So rank 0 locks the file, reads its
+// current choices, adds only what is missing, and its run uses the result.
 #include "products.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -127,7 +127,7 @@ static const char *products_read_text_(Products *products, const char *text, int
     return wrong;
 }
 
-// Reads the file; one that does not exist, or is empty, has no choices. If it cannot be used, there are none, and
+// Reads the file; one that does not exist, or is empty, has no choices. If it cannot be used, there are no choices, and
 // `log`, unless it is NULL, says why.
 static void products_read_(Products *products, const char *path, const char *choices_for, const Log *log) {
     Error err = {0};
@@ -161,7 +161,7 @@ static int products_lock_(const char *path) {
     }
 }
 
-// Adds to the file what `timed` has and it lacks, and leaves in `kept` all that it then holds.
+// Adds to the file the choices of `timed` that it lacks, and leaves the resulting choices in `kept`.
 static void products_keep_(Products *kept, const Products *timed, const char *path, const char *choices_for,
                            const Log *log) {
     int fd = products_lock_(path), code = fd < 0 ? errno : 0;
@@ -200,7 +200,7 @@ static int products_spread_(Products *products, Backend *be, World *world, Error
     return status;
 }
 
-// Collects on rank 0 what all ranks timed, the lowest rank's choice for each product. most: of one rank.
+// Collects the choices of all ranks on rank 0, the lowest rank's for each product. most: of one rank.
 static int products_gather_(Products *all, const Products *own, int64_t most, World *world, Error *err) {
     int64_t ranks = world == NULL ? 1 : world_size(world);
     ProductChoice *gathered = xcalloc(products_rank_(world) == 0 ? (size_t)(ranks * most) : 1, sizeof *gathered);

@@ -13,14 +13,14 @@
 #include "ranks/world.h"
 
 // Both are collective over `world` (NULL: this process alone) and do nothing if the backend has no choice to make or
-// hardware.products is empty. Rank 0 logs what is wrong with the file, which is no error; -1 with err only if ranks
-// cannot reach each other.
+// hardware.products is empty. Rank 0 logs a fault of the file, which is no error; -1 with err only if ranks cannot
+// reach each other.
 
 // Before anything is computed: reads the file and gives its choices to the backends of all ranks.
 int products_recall(const Config *config, Backend *be, World *world, const Log *log, Error *err);
 // After a rehearsal of all that will be computed: times the products that have no choice yet, adds the choices of the
-// lowest rank that timed each to the file, and gives the whole to all backends. What products last wrote is garbage
-// afterwards.
+// lowest rank that timed each to the file, and gives the complete table to all backends. The outputs of earlier
+// products are garbage afterwards.
 int products_choose(const Config *config, Backend *be, World *world, const Log *log, Error *err);
 
 #endif

@@ -1,7 +1,7 @@
 // The engine runs one stage's list of a schedule, word for word (engine.h).
 //
 // Compute actions (F, B, I, W) run in list order on the calling thread. Transfers (E, A, R, L) go into one queue and
-// move beside compute, as do the messages between virtual stages. No transfer has a thread of its own: engine_progress_
+// move during compute, as do the messages between virtual stages. No transfer has a thread of its own: engine_progress_
 // moves all of them. The engine calls it while an action waits, and layers call it between their operations.
 //
 // Three decisions to know:
@@ -15,8 +15,8 @@
 //       evictor   queue  E1 | E3 | L1 | E5 ...      one copy at a time, in list order
 //       acceptor  queue  [A1 A3 R1] A5 ...          offered ahead; A5 waits for the slot that R1 frees
 //
-//   - The host runs ahead of a GPU. What an action reads or frees is guarded by the events of the actions before it,
-//     never by the order of calls.
+//   - The host runs ahead of a GPU. The memory that an action reads or frees is guarded by the events of the actions
+//     before it, never by the order of calls.
 #include "engine.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -24,8 +24,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What a compute action waits for, in the order of the checks: a wait for a load or a slot counts as exposed transfer
-// only if the input has arrived.
+// The conditions of a compute action, in the order of the checks: a wait for a load or a slot counts as exposed
+// transfer only if the input has arrived.
 typedef enum Lack { LACK_NOTHING, LACK_INPUT, LACK_OUTPUT, LACK_SLOT, LACK_LOAD } Lack;
 
 // A transfer in flight.
@@ -51,10 +51,10 @@ struct Engine {
     int partner; // rank in pair
     SlotPool own, lent, host;
     Event *host_copied; // the copy to or from host memory
-    Checksum *checksum; // NULL: none
+    Checksum *checksum; // may be NULL
     Links links;
     Queue queue;
-    Pause pause; // of waits for an action
+    Pause pause; // how it waits for an action
     // --- the current run
     const char *label;
     const Schedule *schedule;
@@ -62,7 +62,7 @@ struct Engine {
     int64_t capacity;                   // capacity of times, begin_events and end_events
     Event **begin_events, **end_events; // per action; of compute actions
     ActionTime *times;
-    Event *latest;           // the end of the compute action that was queued last; NULL: none
+    Event *latest;           // the end of the compute action that was queued last, or NULL
     int64_t *forward_action; // per bundle, the action that was its F; -1 before
     uint64_t *left_with;     // per bundle, its checksum when it was evicted
     EngineRun run;
@@ -267,7 +267,7 @@ static Lack lack_(Engine *engine, const Action *action) {
     return slot != NULL && slot->state == SLOT_HELD ? LACK_NOTHING : LACK_LOAD;
 }
 
-// Publishes what the stage waits for: "B14 from stage 3".
+// Publishes the event that the stage waits for: "B14 from stage 3".
 static void say_lack_(Engine *engine, const Action *action, Lack lack) {
     const Queue *queue = &engine->queue;
     P2pLink *in, *out;
@@ -326,7 +326,7 @@ static int await_(Engine *engine, const Action *action, Error *err) {
     }
 }
 
-// Publishes what this rank is doing.
+// Publishes this rank's action.
 static void engine_say_(Engine *engine, const char *what) {
     char text[96];
     snprintf(text, sizeof text, "%s %s", engine->label, what);
@@ -467,7 +467,7 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
             engine->queue.actions[engine->queue.posted++] = i;
         else if (engine_compute_(engine, i, err) != 0)
             return -1;
-        engine_progress_(engine); // send what was just made or posted, before the next action is checked
+        engine_progress_(engine); // send the data just made or posted, before the next action is checked
         if (engine->be->check != NULL && engine->be->check(engine->be, err) != 0) return -1;
     }
     if (drain_(engine, err) != 0) return -1;
@@ -550,8 +550,8 @@ void engine_destroy(Engine *engine) {
 
 // Fills a message buffer with normals of variance 1, others for each `stream`, because the same products are timed
 // afterwards to choose their kernels (device/products.h): a GPU whose clock is limited by power multiplies zeros faster
-// than data, so what is fastest for zeros need not be fastest for data. The device draws them as fp32, in pieces that
-// fit into `bundle`, which the next forward overwrites.
+// than data, so the fastest algorithm for zeros need not be the fastest for data. The device draws them as fp32, in
+// pieces that fit into `bundle`, which the next forward overwrites.
 static void draw_message_(Stage *stage, void *message, uint64_t stream, void *bundle) {
     Backend *be = stage->be;
     int64_t count = stage->at.message_bytes / be->element, piece = stage->at.bundle_bytes / (int64_t)sizeof(float);
@@ -580,7 +580,7 @@ static int rehearse_chunk_(Engine *engine, int chunk, float scale, const bool pa
     return 0;
 }
 
-// Reads from the list how backwards run: whole (B), split (I and W), or both.
+// Reads from the list how backwards run: complete (B), split (I and W), or both.
 int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     Stage *stage = engine->stage;
     const StageSchedule *list = &schedule->stage[engine->index];

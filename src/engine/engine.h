@@ -1,8 +1,8 @@
 // Runs one stage's list of a schedule, word for word.
 //
 // Compute actions run in list order on the compute stream; E, A, R and L go through one queue, in list order, at the
-// same time. The host waits for what an action needs, keeps everything else moving while it waits, and yields its core
-// in between. The rules are those of bpipe.h, under which the schedule was proved.
+// same time. The host waits for an action's inputs, keeps everything else moving while it waits, and yields its core in
+// between. The rules are those of bpipe.h, under which the schedule was proved.
 #ifndef ENGINE_H
 #define ENGINE_H
 
@@ -14,8 +14,8 @@
 #include "slots.h"
 #include "stage.h"
 
-// When an action ran, on this host's clock_seconds(). A transfer begins when it is at the head of the queue and has
-// what it needs, and ends when it is complete.
+// When an action ran, on this host's clock_seconds(). A transfer begins when it is at the head of the queue and has its
+// inputs, and ends when it is complete.
 typedef struct ActionTime {
     double begin, end;
 } ActionTime;
@@ -51,8 +51,8 @@ void engine_destroy(Engine *engine);
 // device and all messages have arrived. Returns -1 with err, which names the action.
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err);
 
-// Runs on the device what a step of `schedule` will run on this rank: a forward and a backward of every chunk, in one
-// part and in two where the list has both, between the buffers that the steps use. Afterwards kernels are loaded,
+// Runs on the device the operations of a step of `schedule` on this rank: a forward and a backward of every chunk, in
+// one part and in two where the list has both, between the buffers that the steps use. Afterwards kernels are loaded,
 // matrix products have chosen theirs and attention has its plans: a first use inside a step may wait for the device to
 // drain, and so for a receive that waits for its sender. Sums over tensor ranks run, so all ranks of a stage call this;
 // no message leaves. Gradients are garbage until optimizer_rehearse. Does nothing on a backend that has all its code

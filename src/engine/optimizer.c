@@ -29,7 +29,7 @@ struct Optimizer {
     Stage *stage;
     OptimizerGroups groups;
     Zero *zero;
-    AdamwTensor *list; // what this rank owns, in table order
+    AdamwTensor *list; // this rank's parts, in table order
     Owned *owned;      // parallel to `list`
     int64_t count;
     double *squares; // (tensor ranks, table entries): the holder of a tensor fills its entry, the others leave zero
@@ -269,7 +269,7 @@ int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double
                         clip > 0.0 && norm > clip ? clip / norm : 1.0,
                         step - skipped};
     stage->be->adamw(stage->be, optimizer->list, optimizer->count, &update);
-    // adamw zeroed what it read; this zeroes the other data ranks' pieces, which only fed their sums.
+    // adamw zeroed the gradients it read; this zeroes the other data ranks' pieces, which only fed their sums.
     if (optimizer->groups.data != NULL) optimizer_skip(optimizer);
     if (stage->be->synchronize(stage->be, err) != 0) return -1;
     return zero_gather_weights(optimizer->zero, err);

@@ -1,5 +1,5 @@
-// The end of a step: gradients of shared weights are summed, their norm is taken over the whole model, they are
-// clipped, and every rank updates what it owns.
+// The end of a step: gradients of shared weights are summed, their norm is taken over the model, they are clipped, and
+// every rank updates its parts.
 #ifndef OPTIMIZER_H
 #define OPTIMIZER_H
 
@@ -35,8 +35,8 @@ int optimizer_norm(Optimizer *optimizer, double *norm, Error *err);
 // The tensors to blame for a loss or norm that is not finite, found after optimizer_norm. Collective, with one answer
 // on all ranks.
 typedef struct Blame {
-    const TensorSpec *gradient; // the first in the order of the backward whose gradient is not finite; NULL: none
-    const TensorSpec *weight;   // the first, in the order of the forward, that is not finite itself; NULL: none
+    const TensorSpec *gradient; // the first in the order of the backward whose gradient is not finite, or NULL
+    const TensorSpec *weight;   // the first, in the order of the forward, that is not finite itself, or NULL
     int gradient_stage, weight_stage;
     double squares; // squared norm of that gradient: inf or nan
 } Blame;
@@ -47,8 +47,8 @@ int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err);
 // updates.
 int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double norm, Error *err);
 
-// On a backend that loads code late, runs what a step's norm and update run on this rank alone, once, without changing
-// weights or moments; clears the gradients. No rank is waited for. -1 with err.
+// On a backend that loads code late, runs this rank's part of a step's norm and update once, without changing weights
+// or moments; clears the gradients. No rank is waited for. -1 with err.
 int optimizer_rehearse(Optimizer *optimizer, Error *err);
 
 // Leaves the update out: zeroes the gradients and leaves weights and moments unchanged.

@@ -39,8 +39,8 @@ int p2p_lanes(const Schedule *schedule);
 // Returns the lane of a direction over the boundary between virtual stages g and g+1.
 int p2p_lane(const Schedule *schedule, int g, P2pWay way);
 
-// Returns the bytes a stage allocates for the buffers of all its links, each link's in whole pages of the device (0:
-// none).
+// Returns the bytes a stage allocates for the buffers of all its links, each link's in full pages of the device (0: no
+// rounding).
 int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, int64_t page);
 
 // Creates one end. `comm` and `peer`: the other rank, or NULL if there is no neighbour. -1 with err if memory runs out.
@@ -50,7 +50,7 @@ void p2p_destroy(P2pLink *link);
 // Starts a run of `expected` messages.
 void p2p_begin(P2pLink *link, int64_t expected);
 
-// Starts and finishes what it can. Returns 0, or -1 with err.
+// Starts and finishes every message that it can. Returns 0, or -1 with err.
 int p2p_progress(P2pLink *link, Error *err);
 
 // Returns whether the next message has a buffer: free to write (sender), or arrived (receiver); and that buffer, which

@@ -1,12 +1,12 @@
 // Activation slots: the only places an activation can be. A stage has a fixed number of equal slots: its own, those it
-// lends to its partner, and those in host memory. Every slot knows what it holds; using one out of turn is an error
-// that names slot and action.
+// lends to its partner, and those in host memory. Every slot knows its contents; using one out of turn is an error that
+// names slot and action.
 #ifndef SLOTS_H
 #define SLOTS_H
 
 #include "backend/backend.h"
 
-// What a stage needs: its own slots, the slots it lends, and slots in host memory for evicted bundles.
+// A stage's slots: its own, the slots it lends, and slots in host memory for evicted bundles.
 typedef struct SlotCounts {
     int own, lent, host;
     int64_t bytes; // bytes of one slot

@@ -443,8 +443,8 @@ static void layer_complete_(Stage *stage, const StageChunk *chunk, int64_t unit,
 
 // The gradient of layer l's output is passed in dx. stage_weights needs it too: the last layer's is at the end of the
 // bundle, where the head has put it; any other's is kept in the next layer's `x`, which that layer's backward was the
-// last to read. A recomputed layer has its complete backward here, split or not, because what it recomputes would be
-// gone by stage_weights.
+// last to read. A recomputed layer has its complete backward here, split or not, because the recomputed operands would
+// be gone by stage_weights.
 int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const void *input, void *output, bool split,
                    Error *err) {
     Pass *pass = &stage->pass;

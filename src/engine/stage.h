@@ -52,7 +52,7 @@ typedef struct Stage {
         *head; // into tensors.tensors; embedding and head may be NULL; layers chunk by chunk
     Pass pass;
     void *workspace, *head_workspace, *sums_memory;
-    CommMemory gathered;      // of gathered rows and partial sums; memory NULL: they are in the workspace
+    CommMemory gathered;      // memory of gathered rows and partial sums; NULL: they are in the workspace
     bool registered;          // that memory, with the tensor group (Comm.use_memory)
     void *op_workspace;       // part of the workspace, for the backend's operations
     SumWorkspaces workspaces; // parts of sums_memory, lent to the groups that use them
@@ -64,7 +64,7 @@ typedef struct Stage {
     int32_t *places;           // as large: each token's place in its document; NULL if documents do not matter
     bool documents;            // places are filled; false: every sequence is one document
     float *losses;             // (most_microbatches, rows), if it has the head
-    int64_t microbatches, most_microbatches; // of the current step; of the run, which is what memory is for
+    int64_t microbatches, most_microbatches; // in the current step; the most of the run, for which memory is allocated
     // Called when the gradients of a layer's tensors are complete: in the last microbatch's backward, or in its
     // stage_weights if backwards are split. `layer` counts the layers of all chunks of this stage. May be NULL.
     void (*layer_done)(void *argument, int64_t layer);
@@ -102,7 +102,7 @@ void stage_destroy(Stage *stage);
 int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const void *input, void *output, float scale,
                   Error *err);
 // input: gradient from the next virtual stage (not read by the last). output: gradient for the previous one (not
-// written by the first). split: leaves the gradients of the layers' matrices to stage_weights, and what that needs in
+// written by the first). split: leaves the gradients of the layers' matrices to stage_weights, and their operands in
 // the bundle.
 int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const void *input, void *output, bool split,
                    Error *err);

@@ -1,5 +1,5 @@
 // Workspace for the sums over ranks that a stage takes part in. On CPUs ranks make these sums themselves (comm.h) and
-// need a place for what the others send; the same layout counts it in a plan and allocates it in a run. NCCL sums in
+// need a place for the others' data; the same layout counts it in a plan and allocates it in a run. NCCL sums in
 // buffers of its own.
 #ifndef SUMS_H
 #define SUMS_H
@@ -23,14 +23,14 @@ typedef struct SumWorkspaces {
     SumWorkspace tensor, data, tied;
 } SumWorkspaces;
 
-// What the sums depend on. staged: ranks share a GPU, so whole operands and results go through host memory, in addition
-// to the workspace of the sums, which the host then makes.
+// The inputs of the layout. staged: ranks share a GPU, so complete operands and results go through host memory, in
+// addition to the workspace of the sums, which the host then makes.
 typedef struct SumShape {
     int64_t
         count; // elements of the stream on one tensor rank: with `sequence` each rank's block, else the complete sum
     CommType type; // the stream's
     bool sequence;
-    bool overlap;  // over tensor ranks: a gather is in progress beside a sum or another gather
+    bool overlap;  // over tensor ranks: a gather may be in progress during a sum or another gather
     bool tied;     // this stage shares its embedding or its head with another
     int64_t stats; // elements that each rank gathers from the others in addition: the head's statistics
     int chunks;    // chunks of rows that a forward sums or gathers at once

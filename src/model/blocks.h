@@ -30,8 +30,8 @@ void column_forward_chunks(Pass *pass, void *y, void *aux, const void *x, const 
 void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const void *bias, int64_t in);
 
 // Computes the backward of a product with w (hidden, in), whose columns are split: dx (rows, in) = dy w [* gelu'(aux)],
-// dw += dyT x, dbias += column sums of dy. dy (rows, hidden): gathered. With pass_keeps_rows, leaves the gradients of the
-// weights to row_weight.
+// dw += dyT x, dbias += column sums of dy. dy (rows, hidden): gathered. With pass_keeps_rows, leaves the gradients of
+// the weights to row_weight.
 void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
                   const Tensor *bias, int64_t in, Epilogue epilogue);
 // Computes the backward of a product with w (out, hidden), whose rows are split: dx (shard) = sum over t of dy w; dw,

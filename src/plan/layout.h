@@ -160,9 +160,9 @@ bool layout_places(const LayoutSpace *space, const RunLayout *at);
 // other.
 bool layout_places_both(const LayoutSpace *space, const RunLayout *at);
 
-// Deals layers of `layer` seconds to chunks that have load[g] seconds of other work: each goes to the least loaded rank,
-// and to its least loaded chunk, which makes the slowest rank as fast as any split does. Of equals it takes the later
-// rank, since most schedules keep fewer bundles there. `load` then includes the layers.
+// Deals layers of `layer` seconds to chunks that have load[g] seconds of other work: each goes to the least loaded
+// rank, and to its least loaded chunk, which makes the slowest rank as fast as any split does. Of equals it takes the
+// later rank, since most schedules keep fewer bundles there. `load` then includes the layers.
 void layout_deal_layers(const Schedule *placed, int64_t layers, double layer, double *load, int16_t *dealt);
 
 // Write a layout as a short text for another process of this program, and read it. Returns false if the text is not

@@ -30,8 +30,8 @@ typedef struct ComputeTimes {
     double *forward, *backward, *input, *weight;
 } ComputeTimes;
 
-// Adds `count` parts to the time of a chunk. Without `compute` it adds only their collectives and what pointwise computes
-// again, because the rest was measured.
+// Adds `count` parts to the time of a chunk. Without `compute` it adds only their collectives and what pointwise
+// computes again, because the rest was measured.
 static void costing_add_part_(StageTime *time, const PartTime *part, double count, bool compute) {
     double input = compute ? part->backward - part->weight + part->kept : part->act;
     time->forward += count * ((compute ? part->forward : 0) + part->tensor_forward);

@@ -1,6 +1,6 @@
-// The receiver of all messages (messages.h) of one job: it hears every rank's supervisor, knows what each rank is
-// doing, which has ended and how, decides when the job has to end, and says why. One process of a job holds it: the
-// program that a user started by hand, or the supervisor of rank 0 under mpirun or srun.
+// The receiver of all messages (messages.h) of one job: it hears every rank's supervisor, knows each rank's action and
+// end, decides when the job has to end, and says why. One process of a job holds it: the program that a user started by
+// hand, or the supervisor of rank 0 under mpirun or srun.
 //
 // Its work and memory grow with the number of ranks; each supervisor's do not.
 #ifndef COORDINATOR_H

@@ -1,4 +1,4 @@
-// Which rank does what: the (data, stage, tensor) coordinates of a rank, and the inverse. Pure arithmetic.
+// The grid of ranks: the (data, stage, tensor) coordinates of a rank, and the inverse. Pure arithmetic.
 //   linear:   rank = (data * p + stage) * t + tensor
 //   adjacent: rank = ((data * p/2 + k) * 2 + half) * t + tensor, so that stages k and p-1-k of BPipe pair k are
 //             neighbours; with odd p the middle stage comes last of its data rank.

@@ -5,8 +5,8 @@
 //
 // The pattern alone wastes time before and after its stable phase, so the maker goes on:
 //   1. lays the pattern of all microbatches on a grid of stages and units, and puts W into the holes, oldest I first;
-//   2. pulls the passes outside the stable phase into earlier holes, as far as its inputs and the bound of bundles allow,
-//      and then closes up the gaps;
+//   2. pulls the passes outside the stable phase into earlier holes, as far as its inputs and the bound of bundles
+//      allow, and then closes up the gaps;
 //   3. takes W out again and does the same once more for F and I after the stable phase, with W in the holes as they
 //      come.
 // For V-Half this reaches the bound of the paper, 6p-3k-1 idle units with k slots, for every p and m; V-Min comes

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// The rows of one token, counted so that zero means none: (rows - its first row), and its last row + 1.
+// The rows of one token, counted so that zero means no row: (rows - its first row), and its last row + 1.
 struct Span {
     int first, last;
 };

@@ -5,7 +5,7 @@
 //     g = dout * w,  dx = rstd * (g - mean(g) - xhat * mean(g * xhat)),  dw = sum dout * xhat,  db = sum dout
 //
 // A block keeps a row in registers, so each element is read once and written once. Statistics are fp32, of the values
-// as stored (rounded in bf16), which are what the backward sees; variances are taken around the mean.
+// as stored (rounded in bf16), as the backward sees them; variances are taken around the mean.
 //
 // Weight gradients: each block of the backward walks a run of rows in order and keeps its own sums in shared memory,
 // where each thread touches only its own columns; a second launch adds the blocks' sums in block order. The number of
@@ -30,7 +30,7 @@ struct Forward {
     const void *x, *delta, *w, *b;
     int cols;
     float eps;
-    Rows at;    // of x and out
+    Rows at;    // layout of x and out
     void *kept; // receives x, rows at `keep`; NULL: not wanted
     Rows keep;
 };
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
 struct Slots {
     int width, group; // W, and 4 or 1 of it
     int threads;
-    int64_t count; // of one array; at least the columns
+    int64_t count; // elements of one array; at least the columns
 };
 
 static Slots slots_make_(int64_t cols, int width, int threads) {
@@ -169,7 +169,7 @@ struct Backward {
     int64_t rows, slots;
     int cols;
     float eps;
-    Rows at, keep; // of dx and dout, and of x
+    Rows at, keep; // layout of dx and dout; of x
     bool replace;  // dx is overwritten, and may be dout
     bool shared;   // a block keeps its sums in shared memory until its end; for huge rows in `sums` throughout
 };
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
             block_sum(mean, mine + 3 * WARP);
             mean[0] /= (float)a.cols;
         }
-        float sums[3] = {0.0f, 0.0f, 0.0f}; // of (x - mean)^2, g * (x - mean), g
+        float sums[3] = {0.0f, 0.0f, 0.0f}; // sums of (x - mean)^2, g * (x - mean), g
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
             if (row_column<W>(u) >= a.cols) continue;
@@ -269,7 +269,7 @@ template <typename T, bool CENTERED> void norm_forward_launch_(CudaBackend *cuda
 }
 
 // Returns the blocks of a backward: as many as the multiprocessors hold at once (1,024 threads of 64 registers each, or
-// what shared memory allows), at most one a row, and at most as many as the scratch has sums for.
+// the limit of shared memory), at most one a row, and at most as many as the scratch has sums for.
 static int backward_blocks_(const CudaBackend *cuda, int64_t rows, int threads, int64_t sums_bytes) {
     int64_t resident = 1024 / threads, fits = cuda->shared_bytes / (sums_bytes + 1024 + 2048);
     if (resident > fits) resident = fits;

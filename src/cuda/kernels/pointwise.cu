@@ -161,7 +161,7 @@ void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void
     FOR_ELEMENT(backend, (pointwise_map_<GeluSlope, T, T, T>(backend, (T *)dx, (const T *)dout, (const T *)x, count)));
 }
 
-// --- rows: a piece of row `row` at `column`. The division is uniform, one a block; runs of blocks take whole rows.
+// --- rows: a piece of row `row` at `column`. The division is uniform, one a block; runs of blocks take complete rows.
 
 namespace {
 

@@ -1,6 +1,6 @@
 // Quantizes a bf16 matrix, or its transpose, to eight bits. A block takes 128 x 128 numbers of the result, which hold
 // complete blocks of every kind of scale. They come through shared memory, so that rows are read and written in pieces
-// of 16 bytes both ways. Eight lanes hold a row of the result, two of them what shares a scale of 32.
+// of 16 bytes both ways. Eight lanes hold a row of the result, two of them a group with one scale, 32 elements.
 //
 // One scale for the matrix takes a pass of its own, whose maximum of integers does not depend on the order of blocks.
 #include "row.cuh"
@@ -13,7 +13,7 @@ constexpr int TILE_BYTES = TILE * LINE * 2, LANES = 8, PIECE_NUMBERS = TILE / LA
 struct Quantized {
     uint8_t *numbers;
     void *scales;
-    int64_t rows, cols; // of the result
+    int64_t rows, cols; // size of the result
 };
 
 __device__ __forceinline__ uint32_t magnitude_(uint16_t x) {

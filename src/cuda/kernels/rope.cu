@@ -23,7 +23,7 @@ struct Rope {
     int64_t batch, width; // elements of a row
     int heads, head_dim, first, pairs;
     float scale, direction;
-    const int32_t *positions; // of each row; NULL: a block's own number
+    const int32_t *positions; // position of each row; NULL: a block's own number
 };
 
 // Computes cos and sin of an angle: subtracts its multiple of pi/2 (Cody & Waite), then takes the Taylor series on

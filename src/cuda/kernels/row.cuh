@@ -73,7 +73,7 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// --- over a block of whole warps, one barrier each. workspace: N * WARP floats of shared memory that no thread reads
+// --- over a block of full warps, one barrier each. workspace: N * WARP floats of shared memory that no thread reads
 // or writes between the last barrier before and the next one after.
 template <int N> __device__ __forceinline__ void block_sum(float (&x)[N], float *workspace) {
     int lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
