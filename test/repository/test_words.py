@@ -1,4 +1,4 @@
-"""What the pages name exists: links, files, options, keys and make's targets."""
+"""What the pages name exists: links, files, options, keys and make's targets. Comments name their nouns."""
 
 import re
 
@@ -82,3 +82,20 @@ def test_every_page_is_reached_from_the_readme():
     for page in PAGES:
         name = str(page.relative_to(ROOT))
         assert name == "README.md" or f"]({name})" in readme, f"{name}: the table in README.md (The pages) lacks it"
+
+
+# Words that comments used in place of a noun, and how often a plain writer uses them, in 10,000 words.
+MOST = {r"\bwhat\b": 15, r"\bnone\b": 6, r"\bwhole\b": 6, r"\bbeside\b": 3, r"^of\b": 10, r"\bbehind\b": 1, r"\bstands?\b": 1}
+
+
+def comments():
+    for path in [*ROOT.glob("*.[ch]"), *ROOT.glob("*.cu"), *ROOT.joinpath("src").rglob("*.*")]:
+        if path.suffix in (".c", ".h", ".cpp", ".cu", ".cuh"):
+            yield from re.findall(r"// ?(.*)", path.read_text())
+
+
+@pytest.mark.parametrize("word", MOST)
+def test_comments_name_the_noun(word):
+    words = sum(len(re.findall(r"[A-Za-z']+", comment)) for comment in comments())
+    used = [comment for comment in comments() if re.search(word, comment, re.I)]
+    assert words > 50_000 and len(used) * 10_000 / words < MOST[word], used
