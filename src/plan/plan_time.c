@@ -101,8 +101,7 @@ static int chunk_compute_(const Costing *costing, int s, int c, int slice, Stage
     }
     // A layer's first norm adds up the outputs of the previous layer. The ends of a chunk differ: its input is copied
     // into the bundle, unless the embedding writes it there; its first norm adds up nothing, which is two passes less;
-    // and its last layer writes its own sum, unless the head's norm does. The backward copies the gradient of the
-    // output.
+    // its last layer writes its own sum, unless the head's norm does. The backward copies the output's gradient.
     double passes = (at.first ? 0 : 2) - 2 + (at.last ? 0 : 3);
     PartTime ends = {.forward = passes * parts.pass, .backward = 2 * parts.pass};
     costing_add_part_(time, &ends, at.layers > 0, !measured);
