@@ -148,7 +148,7 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, FI
     if (result->alike > 0)
         grid_line(file, "alike",
                   "%lld more candidate%s within 1 %% of the fastest, %.1f ms; the best is the plainest of them: fewest "
-                  "stages, no eviction, most free memory",
+                  "stages, no eviction, no pointwise, most free memory",
                   (long long)result->alike, result->alike == 1 ? " is" : "s are",
                   1e3 * result->found.items[result->fastest].forecast.time.step);
     print_regret_(space, result, file);

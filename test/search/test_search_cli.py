@@ -194,6 +194,7 @@ LITTLE = [
     "attention.mode=none",
     "schedule.micro_batch=1",
     "schedule.recompute_layers=0",
+    "schedule.recompute=none",
     "train.global_batch=24",
 ]
 
