@@ -13,9 +13,13 @@ enum {
     CUDA_LENT_PAGE = 2 << 20,  // bytes; memory that another process maps is allocated in such pages
 };
 
+// Returns the sequences and heads that one call of cuDNN's backward takes: all, unless it stores the gradient of the
+// scores. Then fewer do, so that the store is small, but enough to fill a GPU. Calls of a backward follow one another.
+AttentionShape attention_flash_part(const AttentionShape *shape, int capability);
+
 // Returns the workspace of cuDNN's flash attention, the larger of forward and backward, exact to the byte: cuDNN 9.19
 // asks for it on a GPU of compute capability 8.x, 9.x and 10.x (80, 90, 100). On 80 and 90 a deterministic backward
-// takes the gradient of the probabilities, as large as all scores in 16 bits. test/cuda/test_cudnn.py asks cuDNN and
+// takes the gradient of the probabilities, as large as all scores of a call in 16 bits. test/cuda/test_cudnn.py asks cuDNN and
 // compares.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability);
 

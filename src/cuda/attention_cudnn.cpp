@@ -69,26 +69,28 @@ static int64_t cudnn_qkv_width_(const AttentionShape *s) {
     return (s->heads + 2 * s->kv_heads) * s->head_dim;
 }
 
-// Describes `heads` matrices (seq, head_dim) in rows of `width` elements.
-static fe::graph::Tensor_attributes rows_(const AttentionShape *s, int name, int64_t heads, int64_t width) {
+// Describes `heads` matrices (seq, head_dim) of each of `batch` sequences, in rows of `width` elements.
+static fe::graph::Tensor_attributes rows_(const AttentionShape *s, int64_t batch, int name, int64_t heads,
+                                          int64_t width) {
     return fe::graph::Tensor_attributes()
         .set_uid(name)
-        .set_dim({s->batch, heads, s->seq, s->head_dim})
+        .set_dim({batch, heads, s->seq, s->head_dim})
         .set_stride({width, s->head_dim, s->batch * width, 1});
 }
 
-static fe::graph::Tensor_attributes stats_(const AttentionShape *s) {
+static fe::graph::Tensor_attributes stats_(const AttentionShape *s, const AttentionShape *part) {
     return fe::graph::Tensor_attributes()
         .set_uid(STATS)
-        .set_dim({s->batch, s->heads, s->seq, 1})
+        .set_dim({part->batch, part->heads, s->seq, 1})
         .set_stride({s->heads * s->seq, s->seq, 1, 1})
         .set_data_type(fe::DataType_t::FLOAT);
 }
 
-static void as_rows_(const CudnnTensor &tensor, const AttentionShape *s, int name, int64_t heads, int64_t width) {
+static void as_rows_(const CudnnTensor &tensor, const AttentionShape *s, int64_t batch, int name, int64_t heads,
+                     int64_t width) {
     tensor->set_output(true)
         .set_uid(name)
-        .set_dim({s->batch, heads, s->seq, s->head_dim})
+        .set_dim({batch, heads, s->seq, s->head_dim})
         .set_stride({width, s->head_dim, s->batch * width, 1});
 }
 
@@ -107,34 +109,35 @@ static float scale_(const AttentionShape *s) {
 static CudnnGraph describe_forward_(const AttentionShape *s) {
     CudnnGraph graph = graph_();
     int64_t width = cudnn_qkv_width_(s);
-    CudnnTensor q = graph->tensor(rows_(s, QUERY, s->heads, width));
-    CudnnTensor k = graph->tensor(rows_(s, KEY, s->kv_heads, width));
-    CudnnTensor v = graph->tensor(rows_(s, VALUE, s->kv_heads, width));
+    CudnnTensor q = graph->tensor(rows_(s, s->batch, QUERY, s->heads, width));
+    CudnnTensor k = graph->tensor(rows_(s, s->batch, KEY, s->kv_heads, width));
+    CudnnTensor v = graph->tensor(rows_(s, s->batch, VALUE, s->kv_heads, width));
     auto options = fe::graph::SDPA_attributes().set_name("flash").set_generate_stats(true);
     options.set_causal_mask(!s->full);
     options.set_attn_scale(scale_(s));
     auto [out, stats] = graph->sdpa(q, k, v, options);
-    as_rows_(out, s, OUT, s->heads, s->heads * s->head_dim);
+    as_rows_(out, s, s->batch, OUT, s->heads, s->heads * s->head_dim);
     stats->set_output(true).set_uid(STATS).set_data_type(fe::DataType_t::FLOAT);
     stats->set_dim({s->batch, s->heads, s->seq, 1}).set_stride({s->heads * s->seq, s->seq, 1, 1});
     return graph;
 }
 
-static CudnnGraph describe_backward_(const AttentionShape *s, bool deterministic) {
+// Describes the backward of a part of `s`, whose rows are those of `s`.
+static CudnnGraph describe_backward_(const AttentionShape *s, const AttentionShape *part, bool deterministic) {
     CudnnGraph graph = graph_();
     int64_t width = cudnn_qkv_width_(s), out_width = s->heads * s->head_dim;
-    CudnnTensor q = graph->tensor(rows_(s, QUERY, s->heads, width));
-    CudnnTensor k = graph->tensor(rows_(s, KEY, s->kv_heads, width));
-    CudnnTensor v = graph->tensor(rows_(s, VALUE, s->kv_heads, width));
-    CudnnTensor out = graph->tensor(rows_(s, OUT, s->heads, out_width));
-    CudnnTensor dout = graph->tensor(rows_(s, DOUT, s->heads, out_width));
-    CudnnTensor stats = graph->tensor(stats_(s));
+    CudnnTensor q = graph->tensor(rows_(s, part->batch, QUERY, part->heads, width));
+    CudnnTensor k = graph->tensor(rows_(s, part->batch, KEY, part->kv_heads, width));
+    CudnnTensor v = graph->tensor(rows_(s, part->batch, VALUE, part->kv_heads, width));
+    CudnnTensor out = graph->tensor(rows_(s, part->batch, OUT, part->heads, out_width));
+    CudnnTensor dout = graph->tensor(rows_(s, part->batch, DOUT, part->heads, out_width));
+    CudnnTensor stats = graph->tensor(stats_(s, part));
     auto options = fe::graph::SDPA_backward_attributes().set_name("flash_backward").set_causal_mask(!s->full);
     options.set_attn_scale(scale_(s)).set_deterministic_algorithm(deterministic);
     auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dout, stats, options);
-    as_rows_(dq, s, DQUERY, s->heads, width);
-    as_rows_(dk, s, DKEY, s->kv_heads, width);
-    as_rows_(dv, s, DVALUE, s->kv_heads, width);
+    as_rows_(dq, s, part->batch, DQUERY, part->heads, width);
+    as_rows_(dk, s, part->batch, DKEY, part->kv_heads, width);
+    as_rows_(dv, s, part->batch, DVALUE, part->kv_heads, width);
     return graph;
 }
 
@@ -157,8 +160,10 @@ static CudnnPlan cudnn_make_plan_(CudaBackend *cuda, CudaFlash *flash, const Att
         plan.why = "cuDNN's flash attention computes in bf16, and train.precision is fp32";
         return plan;
     }
+    int capability = cuda->backend.capability;
+    AttentionShape part = attention_flash_part(s, capability);
     CudnnGraph forward = describe_forward_(s),
-               backward = describe_backward_(s, attention_flash_deterministic(s, cuda->backend.capability));
+               backward = describe_backward_(s, &part, attention_flash_deterministic(s, capability));
     plan.why = build_(forward, flash->handle, &plan.workspace);
     if (plan.why.empty()) plan.why = build_(backward, flash->handle, &plan.workspace);
     if (plan.why.empty()) plan.forward = forward, plan.backward = backward;
@@ -186,9 +191,9 @@ int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, char 
 
 // --- running
 
-// Returns where queries, keys or values of a (rows, q | k | v) matrix begin.
-static void *cudnn_part_(const CudaBackend *cuda, const void *qkv, int64_t heads, const AttentionShape *s) {
-    return (char *)qkv + heads * s->head_dim * cuda->backend.element;
+// Returns where a head of the first sequence begins in a matrix of rows: a query's, key's or value's in q | k | v.
+static void *cudnn_part_(const CudaBackend *cuda, const void *rows, int64_t head, const AttentionShape *s) {
+    return (char *)rows + head * s->head_dim * cuda->backend.element;
 }
 
 static void execute_(CudaBackend *cuda, const CudnnGraph &graph, std::unordered_map<int64_t, void *> &tensors,
@@ -210,18 +215,29 @@ void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *s, const CudaFl
     execute_(cuda, plan_(cuda, cuda->flash, s)->forward, tensors, call->workspace, "cuDNN's attention");
 }
 
-void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call) {
+// Runs the backward from one sequence, query head and key head on.
+static void backward_from_(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call, int64_t sequence,
+                           int64_t head, int64_t kv_head) {
+    int64_t query = sequence * (s->heads + 2 * s->kv_heads) + head,
+            key = sequence * (s->heads + 2 * s->kv_heads) + s->heads + kv_head, out = sequence * s->heads + head;
     std::unordered_map<int64_t, void *> tensors = {
-        {QUERY, cudnn_part_(cuda, call->qkv, 0, s)},
-        {KEY, cudnn_part_(cuda, call->qkv, s->heads, s)},
-        {VALUE, cudnn_part_(cuda, call->qkv, s->heads + s->kv_heads, s)},
-        {OUT, const_cast<void *>(call->out)},
-        {DOUT, const_cast<void *>(call->dout)},
-        {STATS, call->saved},
-        {DQUERY, cudnn_part_(cuda, call->to, 0, s)},
-        {DKEY, cudnn_part_(cuda, call->to, s->heads, s)},
-        {DVALUE, cudnn_part_(cuda, call->to, s->heads + s->kv_heads, s)},
+        {QUERY, cudnn_part_(cuda, call->qkv, query, s)},
+        {KEY, cudnn_part_(cuda, call->qkv, key, s)},
+        {VALUE, cudnn_part_(cuda, call->qkv, key + s->kv_heads, s)},
+        {OUT, cudnn_part_(cuda, call->out, out, s)},
+        {DOUT, cudnn_part_(cuda, call->dout, out, s)},
+        {STATS, call->saved + out * s->seq},
+        {DQUERY, cudnn_part_(cuda, call->to, query, s)},
+        {DKEY, cudnn_part_(cuda, call->to, key, s)},
+        {DVALUE, cudnn_part_(cuda, call->to, key + s->kv_heads, s)},
     };
     execute_(cuda, plan_(cuda, cuda->flash, s)->backward, tensors, call->workspace,
              "the backward of cuDNN's attention");
+}
+
+void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call) {
+    AttentionShape part = attention_flash_part(s, cuda->backend.capability);
+    for (int64_t sequence = 0; sequence < s->batch; sequence += part.batch)
+        for (int64_t kv_head = 0; kv_head < s->kv_heads; kv_head += part.kv_heads)
+            backward_from_(cuda, s, call, sequence, kv_head * (s->heads / s->kv_heads), kv_head);
 }

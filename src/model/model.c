@@ -3,6 +3,8 @@
 // fp32, a relative difference of 1e-7.
 #include "model.h"
 
+#include "backend/attention_scratch.h"
+
 #include <math.h>
 
 void model_table(const Model *model, const ModelConfig *config, TensorTable *table) {
@@ -146,6 +148,8 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
                          : attention.mode == ATTENTION_NONE ? pairs * m->seq_len * shape->element
                                                             : 0;
     shape->scratch_bytes = be->attention_scratch(be, &attention);
+    AttentionShape part = attention_flash_part(&attention, be->capability);
+    shape->flash_calls = be->own_sums ? 1 : pairs / (part.batch * part.heads * s);
     shape->workspace_bytes =
         be->workspace_bytes == NULL ? 0 : be->workspace_bytes(be, shape->shard_rows, m->hidden, &attention);
 }

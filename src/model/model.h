@@ -28,6 +28,7 @@ typedef struct Shape {
     int64_t vocab_count; // vocabulary rows here that are not padding
     AttentionShape attention;
     int64_t saved_bytes;     // saved by attention_forward
+    int64_t flash_calls;     // calls of a GPU that make up flash's backward
     int64_t scratch_bytes;   // scratch of attention
     int64_t workspace_bytes; // workspace of the backend's operations
     int tensor_rank, tensor_ranks;

@@ -144,8 +144,9 @@ static void flash_attention_(const Work *work, PartTime *time) {
     double heads = (double)(a->batch * a->heads) * (a->full ? 2 : 1); // cost_flash counts the causal half
     double *times[] = {&time->forward, &time->backward};
     for (int back = 0; back < 2; back++) { // a slice takes what the sequence up to its end takes beyond that before it
-        *times[back] += cost_flash(cost, heads, attention_keys(a), a->head_dim, back == 1);
-        if (a->first > 0) *times[back] -= cost_flash(cost, heads, a->first, a->head_dim, back == 1);
+        double calls = back == 1 ? (double)work->shape->flash_calls : 1;
+        *times[back] += calls * cost_flash(cost, heads / calls, attention_keys(a), a->head_dim, back == 1);
+        if (a->first > 0) *times[back] -= calls * cost_flash(cost, heads / calls, a->first, a->head_dim, back == 1);
     }
 }
 

@@ -74,9 +74,9 @@ static Documents documents_of(const CudnnGraph &graph, const AttentionShape *s, 
     int64_t width = cudnn_qkv_width_(s);
     Documents d = {integers(graph, LENGTHS, s->batch), integers(graph, OFFSETS_QKV, s->batch + 1),
                    integers(graph, OFFSETS_OUT, s->batch + 1), integers(graph, OFFSETS_STATS, s->batch + 1)};
-    d.q = ragged(graph->tensor(rows_(s, QUERY, s->heads, width)), d.qkv);
-    d.k = ragged(graph->tensor(rows_(s, KEY, s->kv_heads, width)), d.qkv);
-    d.v = ragged(graph->tensor(rows_(s, VALUE, s->kv_heads, width)), d.qkv);
+    d.q = ragged(graph->tensor(rows_(s, s->batch, QUERY, s->heads, width)), d.qkv);
+    d.k = ragged(graph->tensor(rows_(s, s->batch, KEY, s->kv_heads, width)), d.qkv);
+    d.v = ragged(graph->tensor(rows_(s, s->batch, VALUE, s->kv_heads, width)), d.qkv);
     d.tokens = tokens;
     return d;
 }
@@ -92,7 +92,7 @@ static CudnnGraph documents_forward(const AttentionShape *s, int64_t tokens) {
     auto options = fe::graph::SDPA_attributes().set_name("flash").set_generate_stats(true).set_causal_mask(true);
     options.set_attn_scale(scale_(s)).set_padding_mask(true).set_seq_len_q(d.lengths).set_seq_len_kv(d.lengths);
     auto [out, stats] = graph->sdpa(d.q, d.k, d.v, options);
-    as_rows_(out, s, OUT, s->heads, s->heads * s->head_dim);
+    as_rows_(out, s, s->batch, OUT, s->heads, s->heads * s->head_dim);
     ragged(out, d.out);
     stats->set_output(true);
     as_stats(stats, s, d);
@@ -103,18 +103,18 @@ static CudnnGraph documents_backward(const AttentionShape *s, int64_t tokens, bo
     CudnnGraph graph = graph_();
     int64_t width = cudnn_qkv_width_(s), out_width = s->heads * s->head_dim;
     Documents d = documents_of(graph, s, tokens);
-    CudnnTensor out = ragged(graph->tensor(rows_(s, OUT, s->heads, out_width)), d.out);
-    CudnnTensor dout = ragged(graph->tensor(rows_(s, DOUT, s->heads, out_width)), d.out);
-    CudnnTensor stats = graph->tensor(stats_(s));
+    CudnnTensor out = ragged(graph->tensor(rows_(s, s->batch, OUT, s->heads, out_width)), d.out);
+    CudnnTensor dout = ragged(graph->tensor(rows_(s, s->batch, DOUT, s->heads, out_width)), d.out);
+    CudnnTensor stats = graph->tensor(stats_(s, s));
     as_stats(stats, s, d);
     auto options = fe::graph::SDPA_backward_attributes().set_name("backward").set_causal_mask(true);
     options.set_attn_scale(scale_(s)).set_deterministic_algorithm(deterministic);
     options.set_padding_mask(true).set_seq_len_q(d.lengths).set_seq_len_kv(d.lengths);
     options.set_max_total_seq_len_q(tokens).set_max_total_seq_len_kv(tokens);
     auto [dq, dk, dv] = graph->sdpa_backward(d.q, d.k, d.v, out, dout, stats, options);
-    as_rows_(dq, s, DQUERY, s->heads, width);
-    as_rows_(dk, s, DKEY, s->kv_heads, width);
-    as_rows_(dv, s, DVALUE, s->kv_heads, width);
+    as_rows_(dq, s, s->batch, DQUERY, s->heads, width);
+    as_rows_(dk, s, s->batch, DKEY, s->kv_heads, width);
+    as_rows_(dv, s, s->batch, DVALUE, s->kv_heads, width);
     ragged(dq, d.qkv), ragged(dk, d.qkv), ragged(dv, d.qkv);
     return graph;
 }
@@ -133,9 +133,10 @@ int main(int argc, char **argv) {
         s.batch = b, s.seq = q, s.heads = h, s.kv_heads = k, s.head_dim = d;
         bool same = attention_flash_deterministic(&s, capability);
         int64_t planned = attention_flash_workspace(&s, capability), tokens = s.batch * s.seq;
+        AttentionShape part = attention_flash_part(&s, capability);
         s.batch *= documents > 0 ? documents : 1;
         CudnnGraph forward = documents > 0 ? documents_forward(&s, tokens) : describe_forward_(&s);
-        CudnnGraph backward = documents > 0 ? documents_backward(&s, tokens, same) : describe_backward_(&s, same);
+        CudnnGraph backward = documents > 0 ? documents_backward(&s, tokens, same) : describe_backward_(&s, &part, same);
         forward->set_device_properties(properties);
         backward->set_device_properties(properties);
         int64_t workspace = 0;
