@@ -1,5 +1,6 @@
 // The plan: bytes and parameters against figures worked out by hand, and against what is really allocated. Which
 // machine can run it: test_fits.c.
+#include "backend/attention_scratch.h"
 #include "models.h"
 #include "engine/engine.h"
 #include "base/grid.h"
@@ -384,6 +385,26 @@ static void grid_aligns_numbers_right_and_words_left(void **state) {
     assert_string_equal(grid_bytes(GIB / 2, number), "512.0 MiB");
 }
 
+// A deterministic backward on Hopper is cut into calls that divide sequences, then groups of heads, and lack no tiles.
+static void flash_backwards_are_cut_where_they_store_scores(void **state) {
+    (void)state;
+    static const int64_t cases[][7] = {{4, 2048, 16, 16, 2, 16, 16}, {3, 2048, 16, 16, 3, 16, 16},
+                                       {8, 2048, 32, 8, 1, 32, 8},   {1, 32768, 16, 16, 1, 2, 2},
+                                       {2, 32768, 16, 2, 1, 8, 1},   {4, 128, 2, 2, 4, 2, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int64_t *c = cases[i];
+        AttentionShape shape = {
+            .batch = c[0], .seq = c[1], .heads = c[2], .kv_heads = c[3], .head_dim = 128, .mode = ATTENTION_FLASH};
+        AttentionShape part = attention_flash_part(&shape, 90), whole = attention_flash_part(&shape, 100);
+        assert_int_equal(part.batch, c[4]);
+        assert_int_equal(part.heads, c[5]);
+        assert_int_equal(part.kv_heads, c[6]);
+        assert_int_equal(whole.batch * whole.heads, c[0] * c[2]);
+        assert_true(attention_flash_workspace(&shape, 90) >= part.batch * part.heads * c[1] * c[1] * 2);
+        assert_true(attention_flash_workspace(&shape, 90) < 2 * part.batch * part.heads * c[1] * (c[1] + 512) * 2);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_are_those_of_the_published_models),
@@ -405,6 +426,7 @@ int main(void) {
         cmocka_unit_test(bundles_on_the_host_are_counted),
         cmocka_unit_test(table_says_model_world_and_every_stage),
         cmocka_unit_test(grid_aligns_numbers_right_and_words_left),
+        cmocka_unit_test(flash_backwards_are_cut_where_they_store_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
