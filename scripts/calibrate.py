@@ -158,9 +158,10 @@ def beginning(runs):
     return figures
 
 
-def complete(figures, cpu):
-    """Returns every key for a set of fitted figures."""
+def complete(figures, cpu, memory):
+    """Returns every key for a set of fitted figures, each within its limit. memory: rate in GB/s."""
     keys = dict(figures)
+    keys["stream_gb_s"] = min(keys["stream_gb_s"], memory)
     for key in ("matmul_efficiency", "flash_forward"):
         if key in keys:
             keys[key] = min(keys[key], 1.0)
@@ -188,13 +189,16 @@ def solve(matrix, right):
 class Fit:
     def __init__(self, runs, planner, noise):
         self.runs, self.planner, self.cpu = runs, planner, runs[0].on_cpu
+        rates = (number(run.config["hardware"].get("memory_gb_s")) for run in runs if not run.on_cpu)
+        self.memory = min((rate for rate in rates if rate is not None), default=math.inf)
         start = beginning(runs)
         self.names, self.start = list(start), [math.log(value) for value in start.values()]
         self.logs, self.pull = list(self.start), noise / KNOWN
         self.off = self.errors([self.logs])[0]
 
     def figures(self, logs):
-        return complete({name: math.exp(value) for name, value in zip(self.names, logs, strict=True)}, self.cpu)
+        found = {name: math.exp(value) for name, value in zip(self.names, logs, strict=True)}
+        return complete(found, self.cpu, self.memory)
 
     def errors(self, points):
         """Returns each point's logarithms of planned over measured step times, then its distance from the start."""

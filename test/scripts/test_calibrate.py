@@ -64,7 +64,7 @@ def made(folder, name):
     ended = command("gpt", "-c", path, "--plan", "--json", *(part for option in options for part in ("-o", option)))
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
-    lines = [{"type": "run", "config": configuration(name), "world": told["world"], "peak_tflops": 312}]
+    lines = [{"type": "run", "config": told["config"], "world": told["world"], "peak_tflops": 312}]
     lines += [{"type": "step", "step_ms": told["step_ms"] * factor} for factor in (9, 2, 1, 1, 1)]
     (folder / name).mkdir()
     (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
