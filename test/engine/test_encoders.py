@@ -1,5 +1,5 @@
 """Encoders: attention over all of the sequence (model.causal: false) and the masked objective. Layouts change no bit,
-and a model learns to fill in what it can only know from later tokens."""
+a loss depends on later tokens, and a model learns to fill in tokens."""
 
 import math
 
@@ -48,12 +48,23 @@ def test_other_sums_agree_to_rounding(config, family, alone, keys):
     assert close(trained(config, *ON, *keys, "parallel.pipeline=2", family=family).losses, alone.losses, 1e-5)
 
 
-def test_later_tokens_are_seen(tmp_path):
+def test_later_tokens_are_seen(tmp_path, family):
+    """The last of 32 tokens is no target of this step, so only attention to it can change the loss."""
+    losses = []
+    for last in (7, 8):
+        write_tokens(tmp_path / "train_000.bin", [*range(40, 71), last, 7])
+        config = write_config(tmp_path, family)
+        one = ["train.seed=1", "train.steps=1", "train.global_batch=1", "schedule.micro_batch=1", "data.val_every=0"]
+        losses.append(trained(config, *ON, *one, "parallel.pipeline=1", OFF, family=family).losses)
+    assert losses[0] != losses[1]
+
+
+def test_tokens_are_filled_in(tmp_path):
     """Every token occurs twice in a row: it can be filled in where either neighbour is left."""
     tokens = [7 + (i // 2 * 7919) % 89 for i in range(8001)]
     write_tokens(tmp_path / "train_000.bin", tokens)
     config = write_config(tmp_path)
-    keys = ["train.steps=60", "data.val_every=0", "train.lr=1e-2", "parallel.pipeline=1", OFF]
+    keys = ["train.steps=120", "data.val_every=0", "train.lr=1e-2", "parallel.pipeline=1", OFF]
     assert trained(config, *ON, *keys).steps[-1]["loss"] < 0.7 * math.log(89)
 
 
