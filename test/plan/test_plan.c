@@ -102,6 +102,8 @@ static void llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash(void **state)
     Made all = made(LLAMA, &llama_model, larger, COUNT(larger));
     // 2048 * 4 rows over 4 tensor ranks: 2048; (12 + 4) h + 6 f = 263168; flash 4 a s b / t.
     const int64_t layer = INT64_C(2048) * 263168 + INT64_C(4) * 64 * 2048, message = INT64_C(2048) * 8192 * 2;
+    // Tensor ranks map partial sums, two gathered operands and the received rows, of all rows, and a page of flags.
+    const int64_t mapped = INT64_C(4) * 4 * message + COMM_FLAGS * 4;
     const PlanStage *stage = all.plan.stage;
     for (int s = 0; s < 8; s++) {
         bool ends =
@@ -112,7 +114,7 @@ static void llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash(void **state)
         assert_int_equal(stage[s].memory.bytes[MEMORY_OWN_SLOTS], stage[s].own_slots * stage[s].slot_bytes);
         assert_int_equal(stage[s].memory.bytes[MEMORY_LENT_SLOTS], stage[s].lent_slots * stage[s].slot_bytes);
         // Per neighbour two directions of two buffers.
-        assert_int_equal(stage[s].memory.bytes[MEMORY_MESSAGES], (ends ? 4 : 8) * message);
+        assert_int_equal(stage[s].memory.bytes[MEMORY_MESSAGES], (ends ? 4 : 8) * message + mapped);
     }
     assert_int_equal(stage[0].own_slots, 5);
     assert_int_equal(stage[7].own_slots, 1);
@@ -157,11 +159,11 @@ static void logits_and_tokens_lie_on_the_stages_that_use_them(void **state) {
 // four at once, and what the other end of the pipeline sends of a half.
 static void sums_that_ranks_make_themselves_take_workspace(void **state) {
     (void)state;
-    const char *wide[] = {"parallel.data=2"};
+    const char *wide[] = {"parallel.collectives=nccl", "parallel.data=2"};
     const int64_t mib = 1 << 20, tensor = 12 * mib, data = 4 * 8 * mib, tied = 8 * mib;
     Backend cpu = {.own_sums = true};
-    Made none = made(LLAMA, &llama_model, wide, 1), llama = made_for(cpu, LLAMA, &llama_model, wide, 1);
-    Made without = made(GPT, &gpt_model, NULL, 0), gpt = made_for(cpu, GPT, &gpt_model, NULL, 0);
+    Made none = made(LLAMA, &llama_model, wide, 2), llama = made_for(cpu, LLAMA, &llama_model, wide, 2);
+    Made without = made(GPT, &gpt_model, wide, 1), gpt = made_for(cpu, GPT, &gpt_model, wide, 1);
     for (int s = 0; s < 8; s++) {
         int64_t edges = none.plan.stage[s].memory.bytes[MEMORY_MESSAGES];
         assert_int_equal(llama.plan.stage[s].memory.bytes[MEMORY_MESSAGES], edges + tensor + data);
@@ -178,9 +180,9 @@ static void ranks_that_share_a_gpu_need_host_memory(void **state) {
     (void)state;
     const char *shared[] = {"hardware.share_gpu=true", "checkpoint.every=0", "parallel.overlap=off"};
     const char *beside[] = {"hardware.share_gpu=true", "checkpoint.every=0", "parallel.overlap=on"};
-    const char *alone[] = {"checkpoint.every=0"};
+    const char *alone[] = {"checkpoint.every=0", "parallel.collectives=nccl"};
     Made with = made(LLAMA, &llama_model, shared, 3), overlap = made(LLAMA, &llama_model, beside, 3);
-    Made without = made(LLAMA, &llama_model, alone, 1);
+    Made without = made(LLAMA, &llama_model, alone, 2);
     int64_t block = INT64_C(2048) * 8192 / 4 * 2, passing = (4 + 1) * block, sums = passing + (12 << 20);
     for (int s = 0; s < 8; s++) {
         const PlanStage *stage = &without.plan.stage[s];
