@@ -13,9 +13,9 @@ static int64_t fewest_(int64_t all, int64_t each, int64_t need) {
     return count;
 }
 
-// A multiprocessor takes tiles of 128 rows, so 512 of them are about four for each.
+// A multiprocessor takes tiles of 128 rows, so 1,024 of them are about eight for each.
 AttentionShape attention_flash_part(const AttentionShape *shape, int capability) {
-    enum { TILE_ROWS = 128, TILES = 512 };
+    enum { TILE_ROWS = 128, TILES = 1024 };
     AttentionShape part = *shape;
     int64_t tiles = pad_(shape->seq, TILE_ROWS) / TILE_ROWS, group = shape->heads / shape->kv_heads;
     if (capability >= 100 || !attention_flash_deterministic(shape, capability)) return part;

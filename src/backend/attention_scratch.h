@@ -19,8 +19,8 @@ AttentionShape attention_flash_part(const AttentionShape *shape, int capability)
 
 // Returns the workspace of cuDNN's flash attention, the larger of forward and backward, exact to the byte: cuDNN 9.19
 // asks for it on a GPU of compute capability 8.x, 9.x and 10.x (80, 90, 100). On 80 and 90 a deterministic backward
-// takes the gradient of the probabilities, as large as all scores of a call in 16 bits. test/cuda/test_cudnn.py asks cuDNN and
-// compares.
+// takes the gradient of the probabilities, as large as all scores of a call in 16 bits. test/cuda/test_cudnn.py asks
+// cuDNN and compares.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability);
 
 // Returns whether that backward is deterministic (attention.deterministic). auto: where cuDNN documents that it can be,

@@ -10,12 +10,14 @@ from trainer_runs import ROOT, TOOLS, patience
 PROGRAM = TOOLS / "ask_cudnn"
 STUB = "/usr/local/cuda/lib64/stubs/libcuda.so"
 # batch, sequence, heads of one tensor rank, kv heads, head size: LLaMA 65B and GPT-3 96B at t=4, grouped queries, and
-# lengths that no tile divides.
+# lengths that no tile divides. Two are cut into calls on Hopper, of sequences and of heads.
 SHAPES = [
     (1, 2048, 16, 16, 128),
     (4, 2048, 16, 16, 128),
     (2, 2048, 26, 26, 96),
     (1, 8192, 16, 2, 128),
+    (8, 2048, 16, 16, 128),
+    (1, 16384, 16, 2, 128),
     (2, 200, 4, 4, 64),
     (1, 1000, 6, 3, 96),
 ]

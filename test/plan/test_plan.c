@@ -390,8 +390,8 @@ static void grid_aligns_numbers_right_and_words_left(void **state) {
 // A deterministic backward on Hopper is cut into calls that divide sequences, then groups of heads, and lack no tiles.
 static void flash_backwards_are_cut_where_they_store_scores(void **state) {
     (void)state;
-    static const int64_t cases[][7] = {{4, 2048, 16, 16, 2, 16, 16}, {3, 2048, 16, 16, 3, 16, 16},
-                                       {8, 2048, 32, 8, 1, 32, 8},   {1, 32768, 16, 16, 1, 2, 2},
+    static const int64_t cases[][7] = {{4, 2048, 16, 16, 4, 16, 16}, {8, 2048, 16, 16, 4, 16, 16},
+                                       {8, 2048, 64, 8, 1, 64, 8},   {1, 32768, 16, 16, 1, 4, 4},
                                        {2, 32768, 16, 2, 1, 8, 1},   {4, 128, 2, 2, 4, 2, 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int64_t *c = cases[i];
