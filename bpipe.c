@@ -108,9 +108,7 @@ static ListCounts list_counts_(const StageSchedule *stage) {
     return most;
 }
 
-int schedule_in_flight(const StageSchedule *stage) {
-    return list_counts_(stage).own;
-}
+int schedule_in_flight(const StageSchedule *stage) { return list_counts_(stage).own; }
 
 // Own slots are counted as if nothing were evicted and then cut to the bound, so that a stage that evicts nothing gets
 // exactly the slots that it uses.
@@ -238,13 +236,9 @@ int bpipe_partner(int stages, int stage) {
     return partner == stage ? SCHEDULE_NO_PEER : partner;
 }
 
-int bpipe_min_slots(int stages) {
-    return stages == 1 ? 1 : (stages + 3) / 2;
-}
+int bpipe_min_slots(int stages) { return stages == 1 ? 1 : (stages + 3) / 2; }
 
-int bpipe_min_slots_host(int stages) {
-    return stages == 1 ? 1 : 2;
-}
+int bpipe_min_slots_host(int stages) { return stages == 1 ? 1 : 2; }
 
 // The walk along the compute actions of one stage, which follows the contents of its slots.
 typedef struct Walk {
@@ -267,13 +261,9 @@ typedef struct Walk {
     bool silent; // writes no list
 } Walk;
 
-static bool turns_(ActionKind kind) {
-    return kind == ACTION_BACKWARD || kind == ACTION_INPUT;
-}
+static bool turns_(ActionKind kind) { return kind == ACTION_BACKWARD || kind == ACTION_INPUT; }
 
-static int walk_turn_(const Walk *walk, Action action) {
-    return walk->turn[schedule_bundle(walk->schedule, action)];
-}
+static int walk_turn_(const Walk *walk, Action action) { return walk->turn[schedule_bundle(walk->schedule, action)]; }
 
 static void walk_move_(Walk *walk, ActionKind kind, int turn) {
     bool evict = kind == ACTION_EVICT;

@@ -65,8 +65,7 @@
 //      F(g,i) cannot start before F(g+1,i-2*edge_buffers) is complete, nor B or I on g+1 before the one on g. Where g
 //      and g+1 are on one stage there is no message: the consumer reads the sender's buffer, and F(g,i) cannot start
 //      before F(g+1,i-edge_buffers) is complete.
-#ifndef BPIPE_H
-#define BPIPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -226,7 +225,8 @@ Schedule *schedule_parse(const char *text, Error *err);
 
 // Writes an action to `text` in this schedule's text form: F3, E3>0, L3<h, or with chunk numbers F3.1, E3.1>0,
 // and with slices F3.1:2, E3.1:2>0. Returns `text`.
-char *action_text(const Schedule *schedule, Action action, char text[32]);
+enum { ACTION_TEXT = 48 };
+char *action_text(const Schedule *schedule, Action action, char text[ACTION_TEXT]);
 
 // --- for the functions that make schedules. A stage's list grows action by action; schedule_finish then counts slots.
 
@@ -278,5 +278,3 @@ int schedule_possible(int stages, int microbatches, Error *err);
 int schedule_in_flight(const StageSchedule *stage);
 
 __END_DECLS
-
-#endif

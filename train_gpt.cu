@@ -69,6 +69,4 @@ const Model gpt_model = {
     .learned_positions = true,
 };
 
-int main(int argc, char **argv) {
-    return trainer_main("train_gpt", &gpt_model, argc, argv);
-}
+int main(int argc, char **argv) { return trainer_main("train_gpt", &gpt_model, argc, argv); }

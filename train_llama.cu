@@ -90,6 +90,4 @@ const Model llama_model = {
     .head_matrix = 1, // after the final norm's weight
 };
 
-int main(int argc, char **argv) {
-    return trainer_main("train_llama", &llama_model, argc, argv);
-}
+int main(int argc, char **argv) { return trainer_main("train_llama", &llama_model, argc, argv); }

@@ -2,9 +2,7 @@
 // test/cuda/test_cudnn.py repeats, and decide to the byte whether a stage fits.
 #include "attention_scratch.h"
 
-static int64_t pad_(int64_t length, int64_t to) {
-    return (length + to - 1) / to * to;
-}
+static int64_t pad_(int64_t length, int64_t to) { return (length + to - 1) / to * to; }
 
 // Returns the smallest divisor of `all` that makes at least `need` of `each`, or `all`.
 static int64_t fewest_(int64_t all, int64_t each, int64_t need) {

@@ -1,6 +1,5 @@
 // The memory that operations on an NVIDIA GPU need in addition to their operands. A plan for GPUs needs no GPU for it.
-#ifndef ATTENTION_SCRATCH_H
-#define ATTENTION_SCRATCH_H
+#pragma once
 
 #include "backend.h"
 
@@ -47,5 +46,3 @@ static inline bool attention_softmax_fuses(const AttentionShape *shape, int64_t 
 }
 
 __END_DECLS
-
-#endif

@@ -10,8 +10,7 @@
 //   the device surfaces in `synchronize`. Outputs must not overlap inputs except where "in place" is said.
 // - Results do not depend on the number of threads: sums run over blocks that depend on shapes alone.
 // - "+=" means that the output's old value is added to.
-#ifndef BACKEND_H
-#define BACKEND_H
+#pragma once
 
 #include "config/config.h"
 #include "base/clock.h"
@@ -62,9 +61,7 @@ typedef struct AttentionShape {
 } AttentionShape;
 
 // Returns how many keys the last query sees.
-static inline int64_t attention_keys(const AttentionShape *shape) {
-    return shape->first + shape->seq;
-}
+static inline int64_t attention_keys(const AttentionShape *shape) { return shape->first + shape->seq; }
 
 // How fast each pair of a head rotates (Su et al. 2021): radians per position for the first head_dim / 2 entries, and a
 // factor on all cosines and sines, which YaRN uses (Peng et al. 2023) and others leave at 1.
@@ -205,5 +202,3 @@ Backend *backend_cpu_create(int precision, int threads, Error *err);
 double backend_cpu_measure_peak(int precision, int threads);
 
 __END_DECLS
-
-#endif

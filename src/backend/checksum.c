@@ -18,9 +18,7 @@ struct Checksum {
     char piece[2][PIECE_BYTES];
 };
 
-int64_t checksum_bytes(void) {
-    return sizeof(Checksum);
-}
+int64_t checksum_bytes(void) { return sizeof(Checksum); }
 
 Checksum *checksum_create(Backend *be) {
     Checksum *checksum = xmalloc(sizeof *checksum);
@@ -40,17 +38,11 @@ void checksum_destroy(Checksum *checksum) {
     free(checksum);
 }
 
-const Crc64 *checksum_crc(const Checksum *checksum) {
-    return &checksum->crc;
-}
+const Crc64 *checksum_crc(const Checksum *checksum) { return &checksum->crc; }
 
-Backend *checksum_backend(const Checksum *checksum) {
-    return checksum->be;
-}
+Backend *checksum_backend(const Checksum *checksum) { return checksum->be; }
 
-static int64_t piece_(int64_t rest) {
-    return rest < PIECE_BYTES ? rest : PIECE_BYTES;
-}
+static int64_t piece_(int64_t rest) { return rest < PIECE_BYTES ? rest : PIECE_BYTES; }
 
 // Starts to fetch piece i, if there is one.
 static void fetch_(Checksum *checksum, const void *memory, int64_t bytes, int64_t i) {

@@ -1,6 +1,5 @@
 // Checksums of device memory for messages between ranks: CRC-64/XZ, which detects every flipped bit.
-#ifndef CHECKSUM_H
-#define CHECKSUM_H
+#pragma once
 
 #include "backend.h"
 #include "base/crc64.h"
@@ -29,5 +28,3 @@ Backend *checksum_backend(const Checksum *checksum);
 int checksum_compare(uint64_t left, uint64_t arrived, Error *err);
 
 __END_DECLS
-
-#endif

@@ -1,8 +1,7 @@
 // An operand of a matrix product: in the run's precision, or quantized to eight bits with scales. A quantized operand
 // is (rows, depth), row-major, the product's sum running along each row; so a product of two of them is a bT. Scales
 // lie as cuBLASLt reads them ("Narrow Precision Data Types Usage" in the cuBLAS documentation), on every device.
-#ifndef FACTOR_H
-#define FACTOR_H
+#pragma once
 
 #include "base/fp8.h"
 
@@ -29,9 +28,7 @@ static inline Factor factor_plain(const void *data) {
     return operand;
 }
 
-FP8_INLINE int factor_fraction(int kind) {
-    return kind == FACTOR_E5M2 ? FP8_E5M2 : FP8_E4M3;
-}
+FP8_INLINE int factor_fraction(int kind) { return kind == FACTOR_E5M2 ? FP8_E5M2 : FP8_E4M3; }
 
 // Rows and columns of the block that shares a scale; 0: all of them.
 FP8_INLINE int factor_block_rows(int kind) {
@@ -67,5 +64,3 @@ static inline float factor_scale(const Factor *operand, int64_t rows, int64_t de
     if (operand->kind == FACTOR_ROWS_32) return fp8_scale_float(((const uint8_t *)operand->scales)[at]);
     return ((const float *)operand->scales)[at];
 }
-
-#endif

@@ -1,7 +1,6 @@
 // The purposes of memory. Every allocation on a device names a category; the plan counts in the same categories, so
 // that planned and allocated bytes can be compared line by line.
-#ifndef MEMORY_H
-#define MEMORY_H
+#pragma once
 
 #include <stdint.h>
 #include <sys/cdefs.h>
@@ -48,5 +47,3 @@ typedef struct Layout {
 void *layout_take(Layout *layout, int64_t bytes);
 
 __END_DECLS
-
-#endif

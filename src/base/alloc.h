@@ -3,8 +3,7 @@
 //
 // Allocations that can be large (activation slots, device memory, the copy of a checkpoint, a file with a size in its
 // header) keep an error of their own, which names the bytes and the remedy.
-#ifndef ALLOC_H
-#define ALLOC_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -32,5 +31,3 @@ void xmemstream_close(FILE *stream);
 void alloc_keep_freed(void);
 
 __END_DECLS
-
-#endif

@@ -1,8 +1,7 @@
 // The clocks of the program. Events of a device, waits, traces and step times are all read from one, CLOCK_MONOTONIC of
 // the host, so that they can be subtracted from each other. Only a stage that is emulated alone on one thread of a CPU
 // is timed by clock_thread_seconds.
-#ifndef CLOCK_H
-#define CLOCK_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -28,5 +27,3 @@ static inline double clock_thread_seconds(void) {
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
-
-#endif

@@ -9,9 +9,7 @@
 static const uint64_t POLYNOMIAL = 0xC96C5795D7870F42u;
 static const uint64_t ONE = 1ull << 63;
 
-static uint64_t times_x_(uint64_t a) {
-    return (a >> 1) ^ (a & 1 ? POLYNOMIAL : 0);
-}
+static uint64_t times_x_(uint64_t a) { return (a >> 1) ^ (a & 1 ? POLYNOMIAL : 0); }
 
 uint64_t crc64_times(uint64_t a, uint64_t b) {
     uint64_t product = 0;

@@ -3,8 +3,7 @@
 //
 // A CRC is linear: the checksum of a file is the exclusive or of the checksums of its pieces, each shifted to its
 // place. So ranks that write one file together never read it again, and pieces may come in any order.
-#ifndef CRC64_H
-#define CRC64_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ uint64_t crc64_times(uint64_t a, uint64_t b);
 
 // Returns the CRC-64/XZ of `bytes` bytes whose raw checksum is `raw`.
 uint64_t crc64_finish(const Crc64 *crc, uint64_t raw, int64_t bytes);
-
-#endif

@@ -1,7 +1,6 @@
 // Files whose contents or paths come from the user. Anything but a regular file (a named pipe, a device, a directory)
 // is refused instead of waited for, and no more memory is allocated than the file's length justifies.
-#ifndef FILES_H
-#define FILES_H
+#pragma once
 
 #include "log.h"
 
@@ -46,5 +45,3 @@ const char *file_why(int code);
 // If stdin, stdout or stderr is closed at start, the next open() would take its descriptor and our output would land in
 // that file. Fills the gaps with a descriptor that cannot be written to.
 void file_reserve_standard(void);
-
-#endif

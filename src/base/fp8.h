@@ -4,8 +4,7 @@
 //
 // A scale is a power of two, so that scaling rounds nothing: the smallest one with which the largest magnitude of the
 // values that share it stays in range. It is held as UE8M0, the exponent of a float; 255 is NaN.
-#ifndef FP8_H
-#define FP8_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -69,5 +68,3 @@ FP8_INLINE float fp8_scale_float(uint8_t scale) {
 FP8_INLINE float fp8_scale_inverse(uint8_t scale) {
     return fp8_float(scale == 255 ? 0x3f800000u : (254u - scale) << 23);
 }
-
-#endif

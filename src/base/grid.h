@@ -1,6 +1,5 @@
 // Figures for people: a small table with aligned columns, thousands separated, bytes in units read at a glance.
-#ifndef GRID_H
-#define GRID_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -42,5 +41,3 @@ typedef struct GridUnit {
 } GridUnit;
 
 GridUnit grid_unit(int64_t largest);
-
-#endif

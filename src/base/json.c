@@ -150,9 +150,7 @@ static int parse_text_(Parser *parser, const char **text) {
 
 // --- numbers
 
-static bool digit_(char c) {
-    return c >= '0' && c <= '9';
-}
+static bool digit_(char c) { return c >= '0' && c <= '9'; }
 
 static const char *skip_digits_(const char *at) {
     while (digit_(*at)) at++;

@@ -1,8 +1,7 @@
 // A small strict reader of JSON (RFC 8259) for files from elsewhere; every deviation is an error that says where it is.
 // It is stricter than the standard where leniency would hide damage: no duplicate keys, no NUL inside a text, UTF-8
 // only. Depth and size are bounded, so that no file can exhaust the stack or the memory.
-#ifndef JSON_H
-#define JSON_H
+#pragma once
 
 #include "log.h"
 
@@ -65,5 +64,3 @@ void json_seal(FILE *memory, char *const *text, const size_t *length);
 bool json_sealed(const char *text, int64_t length);
 // Writes `"key":number`.
 void json_write_member(FILE *file, const char *key, double value);
-
-#endif

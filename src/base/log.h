@@ -3,8 +3,7 @@
 // A function that can fail for a reason a user can act on takes an `Error *`, fills it once, and returns -1 or NULL.
 // Only the top of the program prints: status lines and errors go to stderr, results to stdout. --quiet and --verbose
 // choose how many status lines are printed; errors and results always are.
-#ifndef LOG_H
-#define LOG_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -51,5 +50,3 @@ void log_detail(const Log *log, const char *format, ...) __attribute__((format(p
 size_t text_make_printable(char *text, size_t length, const char *keep);
 
 __END_DECLS
-
-#endif

@@ -3,8 +3,7 @@
 // The logarithm, sine and cosine of a mathematics library differ in their last bits between libraries, and so are
 // series of our own here. No sum takes a product that is not an fma already, so that a compiler which contracts changes
 // nothing.
-#ifndef NORMAL_H
-#define NORMAL_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -99,5 +98,3 @@ NORMAL_INLINE void normal_block(uint64_t seed, uint64_t stream, uint64_t block, 
     normal_pair(words[0], words[1], out);
     normal_pair(words[2], words[3], out + 2);
 }
-
-#endif

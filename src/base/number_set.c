@@ -23,13 +23,9 @@ void number_set_free(NumberSet *set) {
     *set = (NumberSet){0};
 }
 
-void number_set_clear(NumberSet *set) {
-    memset(set->words, 0, (size_t)set->count * sizeof *set->words);
-}
+void number_set_clear(NumberSet *set) { memset(set->words, 0, (size_t)set->count * sizeof *set->words); }
 
-static uint64_t bit_(int number) {
-    return (uint64_t)1 << (number % WORD);
-}
+static uint64_t bit_(int number) { return (uint64_t)1 << (number % WORD); }
 
 void number_set_add(NumberSet *set, int number) {
     for (int l = 0; l < set->levels; l++, number /= WORD) set->level[l][number / WORD] |= bit_(number);
@@ -42,17 +38,11 @@ void number_set_remove(NumberSet *set, int number) {
     }
 }
 
-bool number_set_has(const NumberSet *set, int number) {
-    return (set->level[0][number / WORD] & bit_(number)) != 0;
-}
+bool number_set_has(const NumberSet *set, int number) { return (set->level[0][number / WORD] & bit_(number)) != 0; }
 
-static int lowest_(uint64_t word) {
-    return __builtin_ctzll(word);
-}
+static int lowest_(uint64_t word) { return __builtin_ctzll(word); }
 
-static int highest_(uint64_t word) {
-    return WORD - 1 - __builtin_clzll(word);
-}
+static int highest_(uint64_t word) { return WORD - 1 - __builtin_clzll(word); }
 
 int number_set_before(const NumberSet *set, int number) {
     for (int l = 0; l < set->levels; l++, number /= WORD) {

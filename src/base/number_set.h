@@ -5,8 +5,7 @@
 //
 //   level 1   ...0101                            a search for the member after 2 finds no bit above 2 in word 0,
 //   level 0   word 0 ...0110  word 2 ...1000     climbs, finds word 2, and descends to its lowest bit: 131
-#ifndef NUMBER_SET_H
-#define NUMBER_SET_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,5 +31,3 @@ bool number_set_has(const NumberSet *set, int number);
 // `numbers` of number_set_create (number_set_before) or -1 (number_set_after).
 int number_set_before(const NumberSet *set, int number);
 int number_set_after(const NumberSet *set, int number);
-
-#endif

@@ -1,7 +1,6 @@
 // Counter-based random numbers: a value depends on (seed, stream, index) alone, never on which rank draws it or when.
 // Philox 4x32-10 (Salmon et al., SC 2011).
-#ifndef RANDOM_H
-#define RANDOM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -23,5 +22,3 @@ float random_normal(uint64_t seed, uint64_t stream, uint64_t index);
 
 // Sets out[i] = scale * normal(seed, stream, first + i) for i in [0, count): equal to random_normal element by element.
 void random_normal_fill(float *out, int64_t count, float scale, uint64_t seed, uint64_t stream, uint64_t first);
-
-#endif

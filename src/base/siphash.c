@@ -3,9 +3,7 @@
 
 #include <string.h>
 
-static uint64_t siphash_rotate_(uint64_t x, int bits) {
-    return x << bits | x >> (64 - bits);
-}
+static uint64_t siphash_rotate_(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
 
 static void siphash_round_(uint64_t v[4]) {
     v[0] += v[1], v[2] += v[3];

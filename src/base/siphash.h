@@ -1,7 +1,6 @@
 // SipHash-2-4 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012): a keyed hash of short messages. Only
 // the holder of the key can compute the value of a new message, so it signs datagrams.
-#ifndef SIPHASH_H
-#define SIPHASH_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -11,5 +10,3 @@ typedef struct SipKey {
 } SipKey;
 
 uint64_t siphash(SipKey key, const void *bytes, size_t count);
-
-#endif

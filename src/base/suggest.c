@@ -8,9 +8,7 @@
 
 enum { MAX_WORD = 63 };
 
-static bool suggest_same_(char a, char b) {
-    return tolower((unsigned char)a) == tolower((unsigned char)b);
-}
+static bool suggest_same_(char a, char b) { return tolower((unsigned char)a) == tolower((unsigned char)b); }
 
 int suggest_distance(const char *a, const char *b) {
     int na = (int)strnlen(a, MAX_WORD + 1), nb = (int)strnlen(b, MAX_WORD + 1);

@@ -1,6 +1,5 @@
 // "Did you mean ...": which known word is near a misspelt one. Used for configuration keys, words and options.
-#ifndef SUGGEST_H
-#define SUGGEST_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -11,5 +10,3 @@ int suggest_distance(const char *a, const char *b);
 // Returns whether `known` is near enough to `typed` to be a likely correction, and nearer than *best, which it updates.
 // Start with *best = INT_MAX and go through all candidates.
 bool suggest_nearer(const char *typed, const char *known, int *best);
-
-#endif

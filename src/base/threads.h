@@ -1,6 +1,5 @@
 // Threads in addition to OpenMP's, for work that waits: reading and writing files.
-#ifndef THREADS_H
-#define THREADS_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -15,5 +14,3 @@ bool thread_start(pthread_t *thread, void *(*work)(void *), void *argument);
 // caller's thread takes the first item, and later those for which no thread could be started. Returns when all are
 // done.
 void threads_run(void *(*work)(void *), void *items, size_t size, int count);
-
-#endif

@@ -1,27 +1,16 @@
 // Units and small arithmetic that several modules share.
-#ifndef UNITS_H
-#define UNITS_H
+#pragma once
 
 #include <stdint.h>
 
 #define MIB (1024.0 * 1024.0)
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
-static inline int min_int(int a, int b) {
-    return a < b ? a : b;
-}
-static inline int max_int(int a, int b) {
-    return a > b ? a : b;
-}
-static inline int64_t min_i64(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-static inline int64_t max_i64(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-static inline double max_double(double a, double b) {
-    return a > b ? a : b;
-}
+static inline int min_int(int a, int b) { return a < b ? a : b; }
+static inline int max_int(int a, int b) { return a > b ? a : b; }
+static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline double max_double(double a, double b) { return a > b ? a : b; }
 
 // Returns the greatest common divisor of two non-negative integers; gcd(a, 0) = a.
 static inline int64_t greatest_common_divisor(int64_t a, int64_t b) {
@@ -32,5 +21,3 @@ static inline int64_t greatest_common_divisor(int64_t a, int64_t b) {
     }
     return a;
 }
-
-#endif

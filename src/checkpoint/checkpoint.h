@@ -8,8 +8,7 @@
 // training goes on; the next checkpoint is a new attempt.
 //
 // Loading. Ranks share the work of checking every byte, then each reads the parts it holds.
-#ifndef CHECKPOINT_H
-#define CHECKPOINT_H
+#pragma once
 
 #include "checkpoint_files.h"
 #include "engine/step_guard.h"
@@ -79,5 +78,3 @@ int checkpoint_resume(ResumePoint *point, const char *dir, bool if_any, Stage *s
 // Loads only weights, from a model as transformers saves it: model.safetensors, or an index with its files; fp32, bf16
 // or fp16.
 int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log *log, Error *err);
-
-#endif

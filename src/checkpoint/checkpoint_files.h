@@ -4,8 +4,7 @@
 // one rename once every byte is on the disk, so whatever has such a name is complete. The manifest lists every other
 // file with its size and checksum and ends with a checksum of its own text, so that no byte of a checkpoint can change
 // unnoticed.
-#ifndef CHECKPOINT_FILES_H
-#define CHECKPOINT_FILES_H
+#pragma once
 
 #include "base/crc64.h"
 #include "base/files.h"
@@ -106,5 +105,3 @@ int checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *n
 // name back unless the new one is complete.
 void checkpoint_sweep(const char *dir);
 void directory_remove(const char *path);
-
-#endif

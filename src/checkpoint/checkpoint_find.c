@@ -35,9 +35,7 @@ static void keep_newest_run_(Candidates *candidates) {
     candidates->count = kept;
 }
 
-const char *resume_option(bool if_any) {
-    return if_any ? "--resume-if-any" : "--resume";
-}
+const char *resume_option(bool if_any) { return if_any ? "--resume-if-any" : "--resume"; }
 
 int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool if_any, Error *err) {
     *candidates = (Candidates){find_has_(dir, CHECKPOINT_MANIFEST) || find_has_(dir, CHECKPOINT_TRAINING), 1, 1, NULL};

@@ -4,8 +4,7 @@
 // A checkpoint belongs to a run: a random number in its manifest, drawn when a run starts and kept when it resumes in
 // the same folder. A run that resumes in another folder is a new one. Within a folder a sequence number that only grows
 // says which checkpoint is the newest. No clock decides anything.
-#ifndef CHECKPOINT_FIND_H
-#define CHECKPOINT_FIND_H
+#pragma once
 
 #include "checkpoint_files.h"
 #include "config/config.h"
@@ -39,5 +38,3 @@ uint64_t run_id_draw(void);
 // trains: without a checkpoint the run could start at step 0. Both only read.
 int checkpoint_check_resume(const Config *config, const char *resume, bool if_any, bool trains, Error *err);
 int checkpoint_check_dir(const Config *config, const char *resume, Error *err);
-
-#endif

@@ -9,8 +9,7 @@
 // Tensors are stored in Hugging Face's form: unsharded, without the padding of the vocabulary, GPT-2's matrices
 // transposed, a tied head left out. Everything below speaks of runs of elements and not of ranks, so it does not matter
 // which rank holds which part of a state.
-#ifndef CHECKPOINT_LAYOUT_H
-#define CHECKPOINT_LAYOUT_H
+#pragma once
 
 #include "safetensors.h"
 #include "model/tensors.h"
@@ -74,5 +73,3 @@ typedef struct FileBlock {
 } FileBlock;
 
 FileBlock block_in_file(const TensorSpec *spec, const Block *block, int64_t element);
-
-#endif

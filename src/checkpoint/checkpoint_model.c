@@ -41,9 +41,7 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
 
 // Returns whether a count is in reach of any training. Counts are added to and multiplied, so others are refused before
 // they overflow.
-static bool in_reach_(int64_t count) {
-    return count >= 0 && count <= 1000000000000;
-}
+static bool in_reach_(int64_t count) { return count >= 0 && count <= 1000000000000; }
 
 // A missing window stays empty: checkpoints of earlier versions lack it.
 static int read_window_(ZScore *window, const JsonValue *found) {

@@ -1,7 +1,6 @@
 // The small files of a checkpoint: config.json, Hugging Face's description of the model, and training.json, our own of
 // the run.
-#ifndef CHECKPOINT_MODEL_H
-#define CHECKPOINT_MODEL_H
+#pragma once
 
 #include "engine/step_guard.h"
 
@@ -25,5 +24,3 @@ typedef struct TrainingState {
 
 void training_state_write(const Config *config, const TrainingState *state, FILE *file);
 int training_state_read(TrainingState *state, const char *dir, Error *err);
-
-#endif

@@ -1,7 +1,6 @@
 // Reading a rank's pieces of a checkpoint by several threads, each with its own range of a file, while the caller puts
 // those that have come where they belong.
-#ifndef CHECKPOINT_READ_H
-#define CHECKPOINT_READ_H
+#pragma once
 
 #include "checkpoint_source.h"
 
@@ -28,5 +27,3 @@ typedef int (*PieceVisitor)(void *context, const ReadPiece *piece, const ReadVal
 // piece that cannot be read or whose visit does not return 0, and returns -1 with err.
 int pieces_read(const Source *source, const Split *split, const ReadPiece *pieces, int64_t count, PieceVisitor visit,
                 void *context, Error *err);
-
-#endif

@@ -313,9 +313,7 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
     return 0;
 }
 
-int64_t checkpoint_saved(const Checkpoint *checkpoint) {
-    return checkpoint == NULL ? -1 : checkpoint->saved;
-}
+int64_t checkpoint_saved(const Checkpoint *checkpoint) { return checkpoint == NULL ? -1 : checkpoint->saved; }
 
 // --- life
 

@@ -1,6 +1,5 @@
 // The tensors of a directory of safetensors files, by name, and reading a rank's part of one.
-#ifndef CHECKPOINT_SOURCE_H
-#define CHECKPOINT_SOURCE_H
+#pragma once
 
 #include "checkpoint_files.h"
 #include "checkpoint_layout.h"
@@ -54,5 +53,3 @@ void source_reader_close(SourceReader *reader);
 // looks for values that are not finite; padding is zero.
 int source_read(SourceReader *reader, const SourceTensor *found, const Tensor *tensor, const Split *split,
                 int64_t begin, int64_t end, Error *err);
-
-#endif

@@ -1,6 +1,5 @@
 // The part of a checkpoint that one rank writes: which elements, their copy in host memory, and writing them to files.
-#ifndef CHECKPOINT_WRITE_H
-#define CHECKPOINT_WRITE_H
+#pragma once
 
 #include "checkpoint_files.h"
 #include "checkpoint_layout.h"
@@ -66,5 +65,3 @@ enum { WRITER_BROKEN = 64 };
 // Symbolic links are not followed: neither `dir` nor a file in it may be one. A value that is not finite fails with
 // WRITER_BROKEN, or is described in `strange` if train.skip_bad_steps allows a run to continue with such values.
 int writer_write(Writer *writer, const char *dir, Error *err);
-
-#endif

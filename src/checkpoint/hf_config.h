@@ -1,6 +1,5 @@
 // config.json, by which transformers knows a model: written into checkpoints, and compared if a run starts from one.
-#ifndef HF_CONFIG_H
-#define HF_CONFIG_H
+#pragma once
 
 #include "config/config.h"
 
@@ -24,5 +23,3 @@ int hf_config_check(const Config *config, Error *err);
 int hf_config_compare(const Config *config, const char *dir, bool exact, Error *err);
 
 __END_DECLS
-
-#endif

@@ -1,7 +1,6 @@
 // The tokenizer that a checkpoint carries, so that AutoTokenizer and generate() of transformers work on its folder:
 // that of the training data (side_file.h), or for bytes one that is written here.
-#ifndef HF_TOKENIZER_H
-#define HF_TOKENIZER_H
+#pragma once
 
 #include "config/config.h"
 
@@ -22,5 +21,3 @@ typedef struct HfTokenizer {
 // Reads the tokenizer's file into memory. -1 with err if it is missing or damaged: then checkpoints have no tokenizer.
 int hf_tokenizer_load(HfTokenizer *tokenizer, const Config *config, Error *err);
 void hf_tokenizer_free(HfTokenizer *tokenizer);
-
-#endif

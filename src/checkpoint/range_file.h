@@ -1,8 +1,7 @@
 // A file that several processes write in ranges, down to the disk. Large ranges go past the page cache (O_DIRECT) if
 // the file system supports it: the cache costs a copy, memory that training may need, and on the machines measured half
 // of the disk's rate (docs/performance.md). Parts of a disk block go through the cache.
-#ifndef RANGE_FILE_H
-#define RANGE_FILE_H
+#pragma once
 
 #include "base/log.h"
 
@@ -33,5 +32,3 @@ int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_
 // Flushes to the disk. Then call range_file_close, as after every open that returned 0.
 int range_file_sync(RangeFile *file, Error *err);
 int range_file_close(RangeFile *file, Error *err);
-
-#endif

@@ -4,8 +4,7 @@
 //
 // Nothing that a file says about sizes is believed before it was checked against the file's length: lengths, offsets
 // and shapes agree with each other and cover the data exactly, or the file is refused with a sentence that names it.
-#ifndef SAFETENSORS_H
-#define SAFETENSORS_H
+#pragma once
 
 #include "base/log.h"
 
@@ -70,5 +69,3 @@ void safetensors_header_begin(SafeHeader *header);
 int64_t safetensors_header_add(SafeHeader *header, const char *name, SafeType type, int dimensions, int64_t rows,
                                int64_t cols);
 void safetensors_header_end(SafeHeader *header);
-
-#endif

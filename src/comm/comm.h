@@ -3,8 +3,7 @@
 // replace those. Everything is started without blocking and finished by test or wait. Messages between the same two
 // ranks of one group arrive in the order they were started. Sums run in rank order (NCCL's in an order of its own), so
 // that a result depends on the group's size and nothing else, and is the same on all ranks.
-#ifndef COMM_H
-#define COMM_H
+#pragma once
 
 #include "base/crc64.h"
 #include "base/log.h"
@@ -121,5 +120,3 @@ int comm_clock_offset(Comm *comm, int peer, double *offset, Error *err);
 Comm *comm_self_create(const char *name);
 
 __END_DECLS
-
-#endif

@@ -41,9 +41,7 @@ typedef struct Checked {
     Flight *idle, *all;
 } Checked;
 
-static Checked *checked_self_(Comm *comm) {
-    return (Checked *)comm->self;
-}
+static Checked *checked_self_(Comm *comm) { return (Checked *)comm->self; }
 
 static Flight *checked_take_(Checked *self) {
     Flight *flight = self->idle;
@@ -144,9 +142,7 @@ static int checked_reduce_scatter_(Comm *comm, void *out, const void *in, int64_
 
 // --- collectives: all ranks exchange the checksums of their parts
 
-static bool collects_(const Flight *flight) {
-    return flight->kind == FLIGHT_GATHER || flight->kind == FLIGHT_SUM;
-}
+static bool collects_(const Flight *flight) { return flight->kind == FLIGHT_GATHER || flight->kind == FLIGHT_SUM; }
 
 // Returns whether the device has completed the collective, whose end compute waits for.
 static bool written_(const Checked *self, Flight *flight) {

@@ -6,8 +6,7 @@
 // collectives (NCCL), each part of a gather is compared with its rank's input, and all ranks compare the checksums of
 // an all-reduce's result, which has the same bits everywhere. A library's reduce-scatter has no result that two ranks
 // share, and is not checked.
-#ifndef COMM_CHECKED_H
-#define COMM_CHECKED_H
+#pragma once
 
 #include "backend/checksum.h"
 #include "comm.h"
@@ -15,5 +14,3 @@
 // data: the group to check; destroyed with this one if `owns`. sums: a group for messages in host memory that carries
 // nothing else. The caller keeps both otherwise, and the checksum. If data differ, the receiver's test fails.
 Comm *comm_checked_create(Comm *data, bool owns, Comm *sums, Checksum *checksum);
-
-#endif

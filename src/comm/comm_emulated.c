@@ -21,13 +21,9 @@ typedef struct Emulated {
     int filled_count;
 } Emulated;
 
-static Emulated *emulated_self_(Comm *comm) {
-    return (Emulated *)comm->self;
-}
+static Emulated *emulated_self_(Comm *comm) { return (Emulated *)comm->self; }
 
-static void emulated_complete_(CommRequest *request) {
-    memset(request, 0, sizeof *request);
-}
+static void emulated_complete_(CommRequest *request) { memset(request, 0, sizeof *request); }
 
 // detail[0]: when a message arrives, in nanoseconds of clock_seconds().
 static void emulated_begin_(Emulated *self, int64_t bytes, CommRequest *request) {

@@ -1,8 +1,7 @@
 // A group whose other ranks do not exist: their messages are available at once, and messages to them are complete at
 // once or after the time its bytes take at a given rate. It lets one device run one stage's list of a schedule alone,
 // through the same engine.
-#ifndef COMM_EMULATED_H
-#define COMM_EMULATED_H
+#pragma once
 
 #include "backend/backend.h"
 #include "comm.h"
@@ -17,5 +16,3 @@ typedef struct EmulatedPeers {
 // numbers, but not the right ones. Without scratch, memory is filled with random numbers at its first receive, so that
 // computing on it takes the usual time and power. The caller keeps the backend and the scratch.
 Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, const EmulatedPeers *peers);
-
-#endif

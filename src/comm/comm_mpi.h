@@ -3,8 +3,7 @@
 // ranks that wait for different things still help each other along. On one machine the receiver copies straight out of
 // the sender's memory, the complete message inside one call of the receiver (about 8 GB/s: 100 MB take 13 ms); the
 // sender only has to poll now and then. Only files that use MPI include this.
-#ifndef COMM_MPI_H
-#define COMM_MPI_H
+#pragma once
 
 #include "comm.h"
 
@@ -59,5 +58,3 @@ void comm_mpi_progress(CommMpiWork *work);
 int comm_mpi_test_collective(CommMpi *comm, CommRequest *request, Error *err);
 void comm_mpi_free_collectives(CommMpi *comm);
 int64_t comm_mpi_scratch_bytes(const Comm *comm); // that the group owns, for collectives that are not in progress
-
-#endif

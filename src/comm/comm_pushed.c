@@ -78,9 +78,7 @@ typedef struct Pushed {
     char why[256];
 } Pushed;
 
-static Pushed *pushed_self_(const Comm *comm) {
-    return comm->self;
-}
+static Pushed *pushed_self_(const Comm *comm) { return comm->self; }
 
 // ---------------------------------------------------------------- mail
 
@@ -100,9 +98,7 @@ static void keep_mail_(PushWay *way, int64_t offset) {
     way->offsets[way->mail++ % way->slots] = offset;
 }
 
-static int64_t missing_(const PushWay *way) {
-    return way->started > way->mail ? way->started - way->mail : 0;
-}
+static int64_t missing_(const PushWay *way) { return way->started > way->mail ? way->started - way->mail : 0; }
 
 // Takes the mail that has come from this peer. Listens only while a message lacks its mail, so that no receive stays
 // posted at shutdown.
@@ -330,6 +326,4 @@ void comm_pushed_ways(const Comm *comm, int *direct, int *through_far) {
     }
 }
 
-const char *comm_pushed_why(const Comm *comm) {
-    return pushed_self_(comm)->why;
-}
+const char *comm_pushed_why(const Comm *comm) { return pushed_self_(comm)->why; }

@@ -9,8 +9,7 @@
 //
 // The lender only has to start its messages. While it computes, the other end copies as soon as it wants to, so all
 // traffic of a pair of stages moves at the pace of its evictor.
-#ifndef COMM_PUSHED_H
-#define COMM_PUSHED_H
+#pragma once
 
 #include "backend/backend.h"
 #include "comm.h"
@@ -26,5 +25,3 @@ void comm_pushed_ways(const Comm *comm, int *direct, int *through_far);
 
 // Returns why the memory of a peer could not be mapped here, in one clause; empty if all of it was.
 const char *comm_pushed_why(const Comm *comm);
-
-#endif

@@ -5,9 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void self_complete_(CommRequest *request) {
-    memset(request, 0, sizeof *request);
-}
+static void self_complete_(CommRequest *request) { memset(request, 0, sizeof *request); }
 
 static int no_peer_(Comm *comm, int peer, Error *err) {
     return error_set(err, EXIT_FAILED, "the %s group has one rank; there is no rank %d to exchange messages with",
@@ -44,9 +42,7 @@ static int self_test_(Comm *comm, CommRequest *request, Error *err) {
     return 1;
 }
 
-static void self_destroy_(Comm *comm) {
-    free(comm);
-}
+static void self_destroy_(Comm *comm) { free(comm); }
 
 Comm *comm_self_create(const char *name) {
     Comm *comm = xcalloc(1, sizeof *comm);

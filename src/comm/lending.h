@@ -1,7 +1,6 @@
 // One rank lends memory of its device to another one of the same host, and both check that the data one writes the
 // other reads. comm_pushed.c lends the slots of evicted bundles and the receive buffers of messages between stages.
-#ifndef LENDING_H
-#define LENDING_H
+#pragma once
 
 #include "backend/backend.h"
 #include "comm.h"
@@ -22,5 +21,3 @@ int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int pe
 int lending_borrow(Backend *be, int64_t bytes, Comm *control, int peer, void **memory, char why[256], Error *err);
 
 __END_DECLS
-
-#endif

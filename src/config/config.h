@@ -4,8 +4,7 @@
 // Parsing, validation, `--help-config` and the suggestions for misspelt keys all read that table and nothing else.
 // Every error is one sentence `FILE:LINE: key: the fault; the remedy` (for an override the place reads `-o key`) and
 // exit code 2.
-#ifndef CONFIG_H
-#define CONFIG_H
+#pragma once
 
 #include "bpipe.h"
 #include "schedule/kinds.h"
@@ -329,5 +328,3 @@ int64_t config_fewer_microbatches(const Config *config, int64_t least);
 Schedule *config_read_schedule(const Config *config, Error *err);
 
 __END_DECLS
-
-#endif

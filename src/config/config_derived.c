@@ -9,13 +9,9 @@ int64_t config_microbatches(const Config *config) {
     return config->train.global_batch / (config->schedule.micro_batch * config->parallel.data);
 }
 
-int64_t config_step_tokens(const Config *config) {
-    return config->train.global_batch * config->model.seq_len;
-}
+int64_t config_step_tokens(const Config *config) { return config->train.global_batch * config->model.seq_len; }
 
-int64_t config_batch_at(const Config *config, int64_t step) {
-    return config_samples(config, step - 1, step);
-}
+int64_t config_batch_at(const Config *config, int64_t step) { return config_samples(config, step - 1, step); }
 
 int64_t config_samples(const Config *config, int64_t first, int64_t last) {
     const TrainConfig *train = &config->train;

@@ -334,9 +334,7 @@ bool config_has_section(const char *section, size_t length) {
     return false;
 }
 
-const char *config_short_name(const ConfigKey *key) {
-    return strchr(key->name, '.') + 1;
-}
+const char *config_short_name(const ConfigKey *key) { return strchr(key->name, '.') + 1; }
 
 const char *config_word(const char *key_name, int value) {
     const ConfigKey *key = config_find(key_name);

@@ -1,7 +1,6 @@
 // Shared by the files of this folder: the schema table, and setting a field through it. Other folders include only
 // config.h.
-#ifndef CONFIG_SCHEMA_H
-#define CONFIG_SCHEMA_H
+#pragma once
 
 #include "config.h"
 
@@ -93,5 +92,3 @@ int config_resolve_ramp(Config *config, Error *err);
 
 // Resolves `auto` if the configuration alone decides it, and refuses combinations that cannot work.
 int config_check(Config *config, Error *err);
-
-#endif

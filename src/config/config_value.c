@@ -23,9 +23,7 @@ void config_printable(const char *text, size_t length, char *out, size_t n) {
     strcpy(out + text_make_printable(out, shown, ""), shown < length ? "..." : "");
 }
 
-static void *field_(Config *config, const ConfigKey *key) {
-    return (char *)config + key->offset;
-}
+static void *field_(Config *config, const ConfigKey *key) { return (char *)config + key->offset; }
 
 // Sets the error for a value: WHAT; use EXPECTED.
 static int value_refuse_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *what,
@@ -217,9 +215,7 @@ static bool is_null_(ConfigScalar scalar) {
                               value_is_(scalar, "Null") || value_is_(scalar, "NULL"));
 }
 
-static int64_t *given_(Config *config, const ConfigKey *key) {
-    return (int64_t *)((char *)config + key->list->given);
-}
+static int64_t *given_(Config *config, const ConfigKey *key) { return (int64_t *)((char *)config + key->list->given); }
 
 // Sets `auto`, which is 0 in every type of field.
 static int set_zero_(Config *config, const ConfigKey *key) {

@@ -29,13 +29,9 @@ typedef struct Reader {
     size_t length;
 } Reader;
 
-static int yaml_line_(const Reader *r) {
-    return r->key != NULL ? CONFIG_OVERRIDE : (int)r->event.start_mark.line + 1;
-}
+static int yaml_line_(const Reader *r) { return r->key != NULL ? CONFIG_OVERRIDE : (int)r->event.start_mark.line + 1; }
 
-static const char *yaml_name_(const Reader *r) {
-    return r->key != NULL ? r->key->name : NULL;
-}
+static const char *yaml_name_(const Reader *r) { return r->key != NULL ? r->key->name : NULL; }
 
 // Errors in single bytes carry an offset instead of a line.
 static int problem_line_(const Reader *r) {

@@ -1,7 +1,6 @@
 // The properties of a model family apart from its layers: the keys it takes, how its FLOPs are counted, and its names
 // at Hugging Face. Each family is one row of `families`; its layers are in train_NAME.cu.
-#ifndef FAMILY_H
-#define FAMILY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,5 +53,3 @@ extern const char *const family_words[];
 int family_find(const char *word);
 
 __END_DECLS
-
-#endif

@@ -74,9 +74,7 @@ const char *const gpu_words[] = {
 };
 _Static_assert(sizeof gpu_words / sizeof *gpu_words == GPUS + 2, "one word for each row, and none");
 
-const Gpu *gpu_row(int word) {
-    return word > 0 && word <= GPUS ? &gpus_[word - 1] : NULL;
-}
+const Gpu *gpu_row(int word) { return word > 0 && word <= GPUS ? &gpus_[word - 1] : NULL; }
 
 // By scripts/published.py --bands. Of H100s only two runs have all settings published, so that they share the band of
 // A100s, in which both lie. Those of B200 are of one machine; their band has the width of that of A100s.
@@ -124,6 +122,4 @@ const Gpu *gpu_by_peak(double bf16_tflops) {
     return NULL;
 }
 
-double gpu_peak(const Gpu *gpu, int precision) {
-    return precision == PRECISION_BF16 ? gpu->bf16 : gpu->fp32;
-}
+double gpu_peak(const Gpu *gpu, int precision) { return precision == PRECISION_BF16 ? gpu->bf16 : gpu->fp32; }

@@ -1,7 +1,6 @@
 // Figures of GPUs from vendors' data sheets, and of their measured kernels: for `hardware.gpu`, for the plan, and for
 // the peak of a run's MFU.
-#ifndef GPUS_H
-#define GPUS_H
+#pragma once
 
 #include "config.h"
 
@@ -69,5 +68,3 @@ const Gpu *gpu_by_name(const char *device);
 const Gpu *gpu_by_peak(double bf16_tflops);
 
 double gpu_peak(const Gpu *gpu, int precision); // TFLOP/s
-
-#endif

@@ -32,9 +32,7 @@ static void hf_put_(ModelConfig *model, size_t offset, bool real, double value) 
         *(int64_t *)field = (int64_t)value;
 }
 
-static bool is_number_(const JsonValue *value) {
-    return value != NULL && value->type == JSON_NUMBER;
-}
+static bool is_number_(const JsonValue *value) { return value != NULL && value->type == JSON_NUMBER; }
 
 static bool is_true_(const JsonValue *root, const char *word) {
     const JsonValue *value = json_find(root, word);

@@ -1,6 +1,5 @@
 // Hugging Face's config.json as a model: compared when a run starts from a checkpoint, and accepted with -c for plans.
-#ifndef HF_MODEL_H
-#define HF_MODEL_H
+#pragma once
 
 #include "base/json.h"
 #include "config.h"
@@ -36,5 +35,3 @@ int hf_model_check(const HfModel *found, int64_t seq_len, Error *err);
 // frees it. NULL without err: the text is no config.json (it has no model_type). NULL with err: it is one that cannot
 // be planned.
 char *hf_model_yaml(const char *text, size_t length, const char *path, Error *err);
-
-#endif

@@ -143,9 +143,7 @@ static const struct {
     {"attention.mode", "selective", "recompute"},
 };
 
-static bool same_letter_(char a, char b) {
-    return (a == '-' ? '_' : tolower((unsigned char)a)) == b;
-}
+static bool same_letter_(char a, char b) { return (a == '-' ? '_' : tolower((unsigned char)a)) == b; }
 
 // Returns whether the first `length` letters of `word` are one of `words`.
 static bool is_one_of_(const char *word, size_t length, const char *words) {

@@ -1,6 +1,5 @@
 // Translates keys and options of other trainers (Megatron-LM, torchtitan, Hugging Face, llm.c, nanoGPT).
-#ifndef HINTS_H
-#define HINTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,5 +20,3 @@ bool hint_for_option(const char *typed, const char *next, char *out, size_t size
 
 // Returns our word for a value of `key` ("schedule.name") as others spell it, or NULL.
 const char *hint_for_word(const char *key, const char *word);
-
-#endif

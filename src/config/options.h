@@ -1,7 +1,6 @@
 // The command line: one table of options that parses it and makes `--help`; scripts/faces.py makes the manual page and
 // the completion of shells from it.
-#ifndef OPTIONS_H
-#define OPTIONS_H
+#pragma once
 
 #include "base/log.h"
 
@@ -65,5 +64,3 @@ typedef struct OptionRow {
 
 extern const OptionRow option_rows[];
 extern const int option_row_count;
-
-#endif

@@ -6,9 +6,7 @@
 
 enum { CHUNK = 1 << 15, CHUNKS_AT_ONCE = 1024 };
 
-static int64_t tensor_chunks_(const AdamwTensor *tensor) {
-    return (tensor->count + CHUNK - 1) / CHUNK;
-}
+static int64_t tensor_chunks_(const AdamwTensor *tensor) { return (tensor->count + CHUNK - 1) / CHUNK; }
 
 static int64_t total_chunks_(const AdamwTensor *tensors, int64_t tensor_count) {
     int64_t total = 0;

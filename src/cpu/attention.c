@@ -60,9 +60,7 @@ static Block attention_block_at_(const Head *h, int64_t index) {
     return (Block){first, count, head_from(h, first) / QUERIES * QUERIES, keys};
 }
 
-static int64_t blocks_of_(int64_t seq) {
-    return (seq + QUERIES - 1) / QUERIES;
-}
+static int64_t blocks_of_(int64_t seq) { return (seq + QUERIES - 1) / QUERIES; }
 
 // A thread's own workspace, in one piece.
 typedef struct Workspace {

@@ -7,8 +7,7 @@
 //
 // Both precisions run the same arithmetic in fp32: kernels work on rows of floats. cpu_load gives a row as floats (the
 // row itself where the run is fp32), cpu_store rounds it back.
-#ifndef CPU_H
-#define CPU_H
+#pragma once
 
 #include "backend/backend.h"
 
@@ -24,16 +23,12 @@
 // where iterations differ in cost; neither may carry a sum from one iteration to the next.
 #define CPU_PARALLEL_FOR(cpu) CPU_PRAGMA_(omp parallel for num_threads((cpu)->threads) schedule(static))
 #define CPU_PARALLEL_FOR_DYNAMIC(cpu) CPU_PRAGMA_(omp parallel for num_threads((cpu)->threads) schedule(dynamic, 1))
-static inline int cpu_thread(void) {
-    return omp_get_thread_num();
-}
+static inline int cpu_thread(void) { return omp_get_thread_num(); }
 #else
 #define CPU_PARALLEL(cpu)             (void)(cpu);
 #define CPU_PARALLEL_FOR(cpu)         (void)(cpu);
 #define CPU_PARALLEL_FOR_DYNAMIC(cpu) (void)(cpu);
-static inline int cpu_thread(void) {
-    return 0;
-}
+static inline int cpu_thread(void) { return 0; }
 #endif
 
 typedef struct CpuProducts CpuProducts; // gemm_bf16.c
@@ -62,12 +57,8 @@ typedef struct CpuBackend {
     CpuShared shared;
 } CpuBackend;
 
-static inline CpuBackend *cpu_self(Backend *backend) {
-    return (CpuBackend *)backend->self;
-}
-static inline bool cpu_is_bf16(const Backend *backend) {
-    return backend->precision == PRECISION_BF16;
-}
+static inline CpuBackend *cpu_self(Backend *backend) { return (CpuBackend *)backend->self; }
+static inline bool cpu_is_bf16(const Backend *backend) { return backend->precision == PRECISION_BF16; }
 
 // Returns at least `floats` floats of the calling thread's own, 64-byte aligned, contents undefined. There is one piece
 // per thread: a second call invalidates the first. Call it inside CPU_PARALLEL(_FOR) or outside (thread 0's).
@@ -212,5 +203,3 @@ bool cpu_shared_release(CpuBackend *cpu, void *memory); // false: it is not such
 int cpu_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);
 void *cpu_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err);
 void cpu_give_back(Backend *backend, void *memory, int64_t bytes);
-
-#endif

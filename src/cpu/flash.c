@@ -12,9 +12,7 @@
 // Queries of a block; keys of a chunk; blocks of a group.
 enum { Q = GEMM_COLS, KEYS = 256, GROUP = 4 };
 
-static int64_t groups_of_(int64_t seq) {
-    return (seq + GROUP * Q - 1) / (GROUP * Q);
-}
+static int64_t groups_of_(int64_t seq) { return (seq + GROUP * Q - 1) / (GROUP * Q); }
 
 // Every span packs the keys that it sees, so there are only as many spans as spread the work evenly over the threads.
 int64_t flash_spans(const AttentionShape *s, int threads) {
@@ -22,9 +20,7 @@ int64_t flash_spans(const AttentionShape *s, int threads) {
     return spans < groups_of_(s->seq) ? spans : groups_of_(s->seq);
 }
 
-static int64_t round_up_(int64_t n, int64_t unit) {
-    return (n + unit - 1) / unit * unit;
-}
+static int64_t round_up_(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // --- packed operands. Left factors in panels of GEMM_ROWS rows: "keys" forms have a panel for every few keys, "dims"
 // forms are cut into chunks of KEYS keys, each with panels of dimensions.
@@ -35,16 +31,10 @@ typedef struct Packed {
     float *k_dims, *v_keys; // backward
 } Packed;
 
-static int64_t keys_floats_(const AttentionShape *s) {
-    return round_up_(attention_keys(s), GEMM_ROWS) * s->head_dim;
-}
-static int64_t dims_floats_(const AttentionShape *s) {
-    return round_up_(s->head_dim, GEMM_ROWS) * attention_keys(s);
-}
+static int64_t keys_floats_(const AttentionShape *s) { return round_up_(attention_keys(s), GEMM_ROWS) * s->head_dim; }
+static int64_t dims_floats_(const AttentionShape *s) { return round_up_(s->head_dim, GEMM_ROWS) * attention_keys(s); }
 
-int64_t flash_scratch_floats(const AttentionShape *s) {
-    return 2 * keys_floats_(s) + dims_floats_(s);
-}
+int64_t flash_scratch_floats(const AttentionShape *s) { return 2 * keys_floats_(s) + dims_floats_(s); }
 
 // Returns the chunk at k0 of a "dims" form from key `skip` on; a block may want fewer keys of it than were packed.
 static GemmLeft dims_panels_(const Packed *packed, const float *form, int64_t k0, int64_t skip, int64_t d) {
@@ -100,9 +90,7 @@ typedef struct Group {
     float *rows;            // (Q, head_dim)
 } Group;
 
-static int64_t wide_floats_(const AttentionShape *s) {
-    return round_up_(s->head_dim, GEMM_COLS) * Q;
-}
+static int64_t wide_floats_(const AttentionShape *s) { return round_up_(s->head_dim, GEMM_COLS) * Q; }
 
 int64_t flash_workspace_floats(const AttentionShape *s) {
     return 2 * KEYS * Q + wide_floats_(s) + GROUP * (2 * s->head_dim * Q + 3 * wide_floats_(s));

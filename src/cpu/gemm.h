@@ -1,6 +1,5 @@
 // The parts of the matrix product, for code that packs an operand once and multiplies with it often.
-#ifndef CPU_GEMM_H
-#define CPU_GEMM_H
+#pragma once
 
 #include "cpu.h"
 
@@ -37,9 +36,7 @@ typedef struct GemmLeft {
 static inline GemmLeft gemm_panels(const float *panels, int64_t depth) {
     return (GemmLeft){panels, depth * GEMM_ROWS, false};
 }
-static inline GemmLeft gemm_rows(const float *matrix) {
-    return (GemmLeft){matrix, GEMM_ROWS * GEMM_COLS, true};
-}
+static inline GemmLeft gemm_rows(const float *matrix) { return (GemmLeft){matrix, GEMM_ROWS * GEMM_COLS, true}; }
 
 // A right factor: packed panels of `vectors` vectors, `step` floats from one k to the next and `next` from panel to
 // panel. Both exceed the panels' needs where only some of their columns, or of their k, are meant.
@@ -57,5 +54,3 @@ static inline GemmRight gemm_columns(const float *panels, int vectors, int64_t d
 // Sets C (m, n), rows `stride` apart, = or += left times right over `depth` k.
 void gemm_multiply(int64_t m, int64_t n, int64_t depth, GemmLeft left, GemmRight right, bool accumulate, float *c,
                    int64_t stride);
-
-#endif

@@ -89,9 +89,7 @@ static bool describe_scratch_(Desc *scratch, dnnl_primitive_desc_t desc) {
            dnnl_success;
 }
 
-static size_t described_bytes_(const Desc *desc) {
-    return dnnl_memory_desc_get_size(*desc);
-}
+static size_t described_bytes_(const Desc *desc) { return dnnl_memory_desc_get_size(*desc); }
 
 static bool append_sum_(dnnl_post_ops_t ops) {
     return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef) == dnnl_success;
@@ -125,17 +123,11 @@ static bool describe_scratch_(Desc *scratch, dnnl_primitive_desc_t desc) {
     return true;
 }
 
-static size_t described_bytes_(const Desc *desc) {
-    return dnnl_memory_desc_get_size(desc);
-}
+static size_t described_bytes_(const Desc *desc) { return dnnl_memory_desc_get_size(desc); }
 
-static bool append_sum_(dnnl_post_ops_t ops) {
-    return dnnl_post_ops_append_sum(ops, 1.0f) == dnnl_success;
-}
+static bool append_sum_(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f) == dnnl_success; }
 
-static void forget_matrix_(Desc *desc) {
-    (void)desc;
-}
+static void forget_matrix_(Desc *desc) { (void)desc; }
 #endif
 
 // Makes the attributes of a product. Scratch is ours, so that a primitive never shares the library's with another
@@ -225,17 +217,11 @@ bool cpu_gemm_bf16(CpuProducts *products, int64_t m, int64_t n, int64_t k, CpuOp
 
 #else
 
-bool cpu_bf16_by_library(void) {
-    return false;
-}
+bool cpu_bf16_by_library(void) { return false; }
 
-CpuProducts *cpu_products_create(void) {
-    return NULL;
-}
+CpuProducts *cpu_products_create(void) { return NULL; }
 
-void cpu_products_destroy(CpuProducts *products) {
-    (void)products;
-}
+void cpu_products_destroy(CpuProducts *products) { (void)products; }
 
 bool cpu_gemm_bf16(CpuProducts *products, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
                    float *c, int64_t stride) {

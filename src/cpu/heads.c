@@ -14,13 +14,9 @@ static CpuOperand qkv_view_(const Head *h, const void *qkv, int64_t position, in
     return view_(h, qkv, qkv_width(h->shape), position, part * h->shape->head_dim);
 }
 
-static int64_t kv_head_of_(const Head *h) {
-    return h->head / (h->shape->heads / h->shape->kv_heads);
-}
+static int64_t kv_head_of_(const Head *h) { return h->head / (h->shape->heads / h->shape->kv_heads); }
 
-CpuOperand head_query(const Head *h, const void *qkv, int64_t position) {
-    return qkv_view_(h, qkv, position, h->head);
-}
+CpuOperand head_query(const Head *h, const void *qkv, int64_t position) { return qkv_view_(h, qkv, position, h->head); }
 
 // Returns keys (part 0) or values (part 1) from place `key` on: of the sequence with slices, else of qkv.
 static CpuOperand keys_view_(const Head *h, const void *qkv, int64_t key, int part) {
@@ -30,13 +26,9 @@ static CpuOperand keys_view_(const Head *h, const void *qkv, int64_t key, int pa
     return view_(h, s->keys, 2 * s->kv_heads * s->head_dim, key, at * s->head_dim);
 }
 
-CpuOperand head_key(const Head *h, const void *qkv, int64_t key) {
-    return keys_view_(h, qkv, key, 0);
-}
+CpuOperand head_key(const Head *h, const void *qkv, int64_t key) { return keys_view_(h, qkv, key, 0); }
 
-CpuOperand head_value(const Head *h, const void *qkv, int64_t key) {
-    return keys_view_(h, qkv, key, 1);
-}
+CpuOperand head_value(const Head *h, const void *qkv, int64_t key) { return keys_view_(h, qkv, key, 1); }
 
 void head_keep_keys(const Head *h, const void *qkv) {
     const AttentionShape *s = h->shape;

@@ -1,6 +1,5 @@
 // Shared by both forms of attention on the CPU: strided views of one head, and computations on its rows.
-#ifndef CPU_HEADS_H
-#define CPU_HEADS_H
+#pragma once
 
 #include "cpu.h"
 
@@ -19,14 +18,10 @@ typedef struct AttentionBackward {
     float *dk, *dv;
 } AttentionBackward;
 
-static inline float head_scale(const Head *h) {
-    return (float)(1.0 / sqrt((double)h->shape->head_dim));
-}
+static inline float head_scale(const Head *h) { return (float)(1.0 / sqrt((double)h->shape->head_dim)); }
 
 // Returns the index among all (sequence, head) pairs of this one's statistics.
-static inline int64_t head_index(const Head *h) {
-    return h->sequence * h->shape->heads + h->head;
-}
+static inline int64_t head_index(const Head *h) { return h->sequence * h->shape->heads + h->head; }
 
 // Returns the first key that a query sees: where its document begins.
 static inline int64_t head_from(const Head *h, int64_t query) {
@@ -34,12 +29,8 @@ static inline int64_t head_from(const Head *h, int64_t query) {
     return places == NULL ? 0 : h->shape->first + query - places[query * h->shape->batch + h->sequence];
 }
 
-static inline int64_t qkv_width(const AttentionShape *s) {
-    return (s->heads + 2 * s->kv_heads) * s->head_dim;
-}
-static inline int64_t out_width(const AttentionShape *s) {
-    return s->heads * s->head_dim;
-}
+static inline int64_t qkv_width(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
+static inline int64_t out_width(const AttentionShape *s) { return s->heads * s->head_dim; }
 
 // Return a view of this head's rows from `query` on, and of the keys and values that it sees from place `key` on.
 CpuOperand head_query(const Head *h, const void *qkv, int64_t query);
@@ -80,5 +71,3 @@ void flash_forward(const Head *h, void *out, float *lse, float *scratch, const v
 // Computes dq of the heads that share a key/value head, and their sums in b->dk and b->dv (cleared by the caller).
 void flash_backward(const Backend *backend, const AttentionShape *shape, const AttentionBackward *b, int64_t sequence,
                     int64_t kv_head);
-
-#endif

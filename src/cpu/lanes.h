@@ -4,8 +4,7 @@
 //
 // Uses vector types, because gcc turns the same loop over an array into shuffles. They are passed by address: by value,
 // their calling convention depends on the instruction set.
-#ifndef LANES_H
-#define LANES_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -17,13 +16,9 @@ typedef double LanesDouble __attribute__((vector_size(64)));
 typedef float LanesHalf __attribute__((vector_size(32))); // as many floats as LanesDouble has doubles
 
 // Returns the elements that fill complete vectors; the others follow, one each in the first lanes.
-static inline int64_t lanes_whole(int64_t count, int64_t lanes) {
-    return count - count % lanes;
-}
+static inline int64_t lanes_whole(int64_t count, int64_t lanes) { return count - count % lanes; }
 
-static inline void lanes_load(Lanes *lanes, const float *from) {
-    memcpy(lanes, from, sizeof *lanes);
-}
+static inline void lanes_load(Lanes *lanes, const float *from) { memcpy(lanes, from, sizeof *lanes); }
 
 static inline void lanes_load_double(LanesDouble *lanes, const float *from) {
     LanesHalf half;
@@ -53,5 +48,3 @@ static inline float lanes_sum(const float *x, int64_t count) {
     for (int64_t i = whole; i < count; i++) sum[i - whole] += x[i];
     return lanes_fold(&sum);
 }
-
-#endif

@@ -171,9 +171,7 @@ static float *tile_place_(const Backend *backend, float *workspace, void *c, int
 
 enum { TILE_WORKSPACE = CPU_GEMM_WORKSPACE + CPU_GEMM_ROWS * CPU_GEMM_COLS };
 
-int64_t cpu_linear_workspace(void) {
-    return TILE_WORKSPACE;
-}
+int64_t cpu_linear_workspace(void) { return TILE_WORKSPACE; }
 
 void cpu_linear_forward(Backend *backend, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
                         int64_t in, int64_t out, Epilogue epilogue) {

@@ -20,9 +20,7 @@ typedef struct Norm {
     bool centered; // LayerNorm
 } Norm;
 
-static int64_t stride_(const Norm *norm) {
-    return (norm->cols + LANES - 1) / LANES * LANES;
-}
+static int64_t stride_(const Norm *norm) { return (norm->cols + LANES - 1) / LANES * LANES; }
 
 static int64_t blocks_(const Norm *norm, int64_t rows_per_block) {
     return (norm->rows + rows_per_block - 1) / rows_per_block;

@@ -5,9 +5,7 @@
 // Elements taken at once: a bf16 piece converted to floats stays in the first-level cache.
 enum { PIECE = 1024 };
 
-static int64_t pieces_(int64_t count) {
-    return (count + PIECE - 1) / PIECE;
-}
+static int64_t pieces_(int64_t count) { return (count + PIECE - 1) / PIECE; }
 
 static int64_t pointwise_piece_length_(int64_t count, int64_t piece) {
     int64_t left = count - piece * PIECE;

@@ -18,15 +18,9 @@ typedef struct Part {
     int64_t sequence, member;
 } Part;
 
-static int64_t attention_group_(const AttentionShape *s) {
-    return s->heads / s->kv_heads;
-}
-static int64_t attention_qkv_width_(const AttentionShape *s) {
-    return (s->heads + 2 * s->kv_heads) * s->head_dim;
-}
-static int64_t scores_(const AttentionShape *s) {
-    return s->heads * s->seq * s->seq;
-}
+static int64_t attention_group_(const AttentionShape *s) { return s->heads / s->kv_heads; }
+static int64_t attention_qkv_width_(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
+static int64_t scores_(const AttentionShape *s) { return s->heads * s->seq * s->seq; }
 
 static char *at_(const Part *part, const void *base, int64_t elements) {
     return (char *)base + elements * part->cuda->backend.element;

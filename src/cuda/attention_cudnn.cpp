@@ -37,9 +37,7 @@ struct CudaFlash {
     std::string failure; // reason of the first graph that could not run
 };
 
-int64_t cuda_flash_version(void) {
-    return (int64_t)cudnnGetVersion();
-}
+int64_t cuda_flash_version(void) { return (int64_t)cudnnGetVersion(); }
 
 void cuda_flash_destroy(CudaBackend *cuda) {
     if (cuda->flash == NULL) return;
@@ -65,9 +63,7 @@ static CudaFlash *flash_(CudaBackend *cuda) {
 
 // --- graphs
 
-static int64_t cudnn_qkv_width_(const AttentionShape *s) {
-    return (s->heads + 2 * s->kv_heads) * s->head_dim;
-}
+static int64_t cudnn_qkv_width_(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
 
 // Describes `heads` matrices (seq, head_dim) of each of `batch` sequences, in rows of `width` elements.
 static fe::graph::Tensor_attributes rows_(const AttentionShape *s, int64_t batch, int name, int64_t heads,
@@ -102,9 +98,7 @@ static CudnnGraph graph_() {
     return graph;
 }
 
-static float scale_(const AttentionShape *s) {
-    return (float)(1.0 / std::sqrt((double)s->head_dim));
-}
+static float scale_(const AttentionShape *s) { return (float)(1.0 / std::sqrt((double)s->head_dim)); }
 
 static CudnnGraph describe_forward_(const AttentionShape *s) {
     CudnnGraph graph = graph_();

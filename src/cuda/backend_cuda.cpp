@@ -35,9 +35,7 @@ typedef struct Device {
     Clock clock;
 } Device;
 
-static Clock *clock_of_(Backend *backend) {
-    return &((Device *)backend->self)->clock;
-}
+static Clock *clock_of_(Backend *backend) { return &((Device *)backend->self)->clock; }
 
 // --- memory
 

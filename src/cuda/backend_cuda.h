@@ -1,6 +1,5 @@
 // NVIDIA GPUs as devices. These functions are in the library that cuda_library.h describes, and are called through it.
-#ifndef BACKEND_CUDA_H
-#define BACKEND_CUDA_H
+#pragma once
 
 #include "backend/backend.h"
 
@@ -31,5 +30,3 @@ Backend *backend_cuda_create(int precision, int device, Error *err);
 void backend_cuda_versions(char *text, int64_t size);
 
 __END_DECLS
-
-#endif

@@ -51,9 +51,7 @@ typedef struct Copies {
     } sums[PUSHED];
 } Copies;
 
-static Copies *copies_of_(Comm *comm) {
-    return (Copies *)comm->self;
-}
+static Copies *copies_of_(Comm *comm) { return (Copies *)comm->self; }
 
 static int copy_fail_(const Copies *self, int status, Error *err) {
     return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: copies to the other ranks failed: %s%s",

@@ -1,7 +1,6 @@
 // Messages between ranks whose memory is a GPU's. Each is made from the host's group of the same ranks, which carries
 // NCCL's start-up data and all sums over doubles, since those lie in host memory.
-#ifndef COMM_CUDA_H
-#define COMM_CUDA_H
+#pragma once
 
 #include "backend/backend.h"
 #include "comm/comm.h"
@@ -40,5 +39,3 @@ Comm *comm_copy_create(Backend *backend, Comm *host, bool demanded, Error *err);
 Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err);
 
 __END_DECLS
-
-#endif

@@ -48,9 +48,7 @@ typedef struct Group {
     int64_t looks;
 } Group;
 
-static Group *nccl_group_(Comm *comm) {
-    return (Group *)comm->self;
-}
+static Group *nccl_group_(Comm *comm) { return (Group *)comm->self; }
 
 static int nccl_fail_(Group *group, const char *doing, int peer, const char *text, Error *err) {
     Comm *base = &group->base;

@@ -36,9 +36,7 @@ typedef struct Group {
     Work *idle;
 } Group;
 
-static Group *staged_group_(Comm *comm) {
-    return (Group *)comm->self;
-}
+static Group *staged_group_(Comm *comm) { return (Group *)comm->self; }
 
 static int staged_fail_(Group *group, cudaError_t status, Error *err) {
     return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: a message through host memory failed: %s%s",

@@ -8,8 +8,7 @@
 // The files in kernels/ include this header, <cuda_runtime.h> and <cuda_bf16.h> and nothing else of CUDA, and launch
 // through CUDA_LAUNCH (launch.cuh) alone: with test/emulate first in the include path an ordinary C++ compiler builds
 // them for the CPU.
-#ifndef CUDA_H
-#define CUDA_H
+#pragma once
 
 #include "backend/backend.h"
 
@@ -41,15 +40,9 @@ typedef struct CudaBackend {
     struct CudaFlash *flash;
 } CudaBackend;
 
-static inline CudaBackend *cuda_self(Backend *backend) {
-    return (CudaBackend *)backend->self;
-}
-static inline bool cuda_is_bf16(const Backend *backend) {
-    return backend->precision == PRECISION_BF16;
-}
-static inline cudaStream_t cuda_compute(const CudaBackend *cuda) {
-    return cuda->streams[STREAM_COMPUTE];
-}
+static inline CudaBackend *cuda_self(Backend *backend) { return (CudaBackend *)backend->self; }
+static inline bool cuda_is_bf16(const Backend *backend) { return backend->precision == PRECISION_BF16; }
+static inline cudaStream_t cuda_compute(const CudaBackend *cuda) { return cuda->streams[STREAM_COMPUTE]; }
 
 // Keeps the first failure; `what` must stay valid.
 static inline void cuda_note(CudaBackend *cuda, cudaError_t status, const char *what) {
@@ -113,5 +106,3 @@ void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *
                                    const CudaScores *shape);
 
 __END_DECLS
-
-#endif

@@ -7,8 +7,7 @@
 // Another library may take its place: link any implementation of cuda_library (the virtual GPU of test/virtual builds
 // src/cuda over its own CUDA runtime) under the same file name and put it next to the program. Trainer and library
 // share the structs of the headers included here and no code: each links its own copy of the functions it calls.
-#ifndef CUDA_LIBRARY_H
-#define CUDA_LIBRARY_H
+#pragma once
 
 #include "backend_cuda.h"
 #include "comm_cuda.h"
@@ -40,5 +39,3 @@ __BEGIN_DECLS
 __attribute__((visibility("default"))) const CudaLibrary *cuda_library(void);
 
 __END_DECLS
-
-#endif

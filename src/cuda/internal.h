@@ -1,6 +1,5 @@
 // Shared by the host side of the CUDA backend, in addition to cuda.h: matrix products, attention and lending.
-#ifndef CUDA_INTERNAL_H
-#define CUDA_INTERNAL_H
+#pragma once
 
 #include "cuda.h"
 
@@ -78,5 +77,3 @@ int cuda_pin(Backend *backend, void *host, int64_t bytes, Error *err);
 void cuda_unpin(Backend *backend, void *host);
 
 __END_DECLS
-
-#endif

@@ -1,7 +1,6 @@
 // How kernels are launched and how they declare shared memory, as macros: an emulator on a CPU (EMULATED,
 // test/emulate/emulate.h) defines them differently.
-#ifndef LAUNCH_CUH
-#define LAUNCH_CUH
+#pragma once
 
 #include "cuda.h"
 
@@ -40,8 +39,4 @@
 #endif
 
 // Returns the blocks for `work` pieces, `each` a block. One dimension is enough: 2^31 - 1 blocks exceed any memory.
-static inline unsigned launch_blocks(int64_t work, int64_t each) {
-    return (unsigned)((work + each - 1) / each);
-}
-
-#endif
+static inline unsigned launch_blocks(int64_t work, int64_t each) { return (unsigned)((work + each - 1) / each); }

@@ -146,9 +146,7 @@ static cudaDataType_t output_type_(const CudaBackend *cuda, const CudaProduct *p
     return p->wide ? CUDA_R_32F : input_type_(cuda);
 }
 
-static bool ok_(cublasStatus_t status) {
-    return status == CUBLAS_STATUS_SUCCESS;
-}
+static bool ok_(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS; }
 
 template <typename T>
 static bool matmul_describe_(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, T value) {

@@ -157,13 +157,9 @@ int64_t blend_order_bytes(const DataConfig *data) {
     return data->train_sources > 1 ? blend_order_size(weights, (int)data->train_sources) : 0;
 }
 
-int blend_sources(const Blend *blend) {
-    return blend->count;
-}
+int blend_sources(const Blend *blend) { return blend->count; }
 
-const Dataset *blend_source(const Blend *blend, int index) {
-    return blend->source[index];
-}
+const Dataset *blend_source(const Blend *blend, int index) { return blend->source[index]; }
 
 int blend_identify(const Blend *blend, uint64_t *identity, Error *err) {
     Crc64 crc;

@@ -3,8 +3,7 @@
 // Position k of training belongs to the source whose turn it is. A source gives its samples in the
 // order it would have alone, one permutation after another, so a source smaller than its share repeats. All of this
 // follows from (seed, k): as with one data set, a checkpoint holds one number, and no layout changes the order.
-#ifndef BLEND_H
-#define BLEND_H
+#pragma once
 
 #include "config/config.h"
 #include "dataset.h"
@@ -63,5 +62,3 @@ void blend_order_destroy(BlendOrder *blend);
 
 // Returns the source of turn k (0, 1, ...); *before: how many turns it had before.
 int blend_order_source(const BlendOrder *blend, int64_t k, int64_t *before);
-
-#endif

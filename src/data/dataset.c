@@ -270,17 +270,11 @@ void dataset_close(Dataset *dataset) {
     free(dataset);
 }
 
-int64_t dataset_samples(const Dataset *dataset) {
-    return dataset->samples;
-}
+int64_t dataset_samples(const Dataset *dataset) { return dataset->samples; }
 
-int64_t dataset_tokens(const Dataset *dataset) {
-    return dataset->tokens;
-}
+int64_t dataset_tokens(const Dataset *dataset) { return dataset->tokens; }
 
-int dataset_shards(const Dataset *dataset) {
-    return dataset->count;
-}
+int dataset_shards(const Dataset *dataset) { return dataset->count; }
 
 const SideFile *dataset_side(const Dataset *dataset, int index) {
     const SideFile *side = index == 0 ? &dataset->side : &dataset->other;

@@ -7,8 +7,7 @@
 // the last seq_len the targets; shards never mix in a sample.
 // Sample order: one pseudo-random permutation of all samples per (seed, epoch), computed and never stored, so that
 // a position in training is one number: step k takes samples [k*B, (k+1)*B) of the endless sequence of epochs.
-#ifndef DATASET_H
-#define DATASET_H
+#pragma once
 
 #include "base/crc64.h"
 #include "base/log.h"
@@ -50,5 +49,3 @@ int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32
 
 // Returns where the permutation, a bijection of [0, count) keyed by (seed, epoch), takes an index; for tests.
 int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoch);
-
-#endif

@@ -189,17 +189,11 @@ void evaluation_close(Evaluation *evaluation) {
     free(evaluation);
 }
 
-int64_t evaluation_examples(const Evaluation *evaluation) {
-    return evaluation->example_count;
-}
+int64_t evaluation_examples(const Evaluation *evaluation) { return evaluation->example_count; }
 
-int64_t evaluation_left_out(const Evaluation *evaluation) {
-    return evaluation->left_out;
-}
+int64_t evaluation_left_out(const Evaluation *evaluation) { return evaluation->left_out; }
 
-int64_t evaluation_rows(const Evaluation *evaluation) {
-    return evaluation->row_count;
-}
+int64_t evaluation_rows(const Evaluation *evaluation) { return evaluation->row_count; }
 
 static int32_t row_token_(const Row *row, int64_t i) {
     if (i < row->context_tokens) return (int32_t)row->context[i];

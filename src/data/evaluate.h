@@ -5,8 +5,7 @@
 // bytes, its number, the right completion, the number of completions; then the context and each completion, as a count
 // and that many tokens. Version 2 is ours, for vocabularies above 65535: the same words as uint32.
 // A *row* is a context followed by one completion, one sequence for the model; an example's rows are consecutive.
-#ifndef EVALUATE_H
-#define EVALUATE_H
+#pragma once
 
 #include "base/log.h"
 
@@ -34,5 +33,3 @@ double evaluation_mean(const Evaluation *evaluation, int64_t row, const float *l
 // Returns the number of examples whose right completion has the lowest mean; ties count for the first. means: one per
 // row.
 int64_t evaluation_correct(const Evaluation *evaluation, const double *means);
-
-#endif

@@ -9,8 +9,7 @@
 //             8 S            byte offset of each sequence in NAME.bin, int64
 //             8 D            sequence with which each document begins, and S, int64
 //             S or nothing   mode of each sequence
-#ifndef MEGATRON_INDEX_H
-#define MEGATRON_INDEX_H
+#pragma once
 
 #include "base/log.h"
 
@@ -24,5 +23,3 @@ typedef struct MegatronIndex {
 // Reads the index next to the token file `path` of `bytes` bytes. Checks that it describes exactly those bytes. Returns
 // 1 if it was read, 0 if it is missing, -1 with err if it is damaged or belongs to another file.
 int megatron_index_read(MegatronIndex *index, const char *path, int64_t bytes, Error *err);
-
-#endif

@@ -1,7 +1,6 @@
 // The side file of a data set says which tokenizer made its shards (docs/data.md): NAME.json next to NAME_train_000.bin
 // and NAME_val_000.bin. Shards from elsewhere may lack it.
-#ifndef SIDE_FILE_H
-#define SIDE_FILE_H
+#pragma once
 
 #include "base/files.h"
 #include "base/log.h"
@@ -27,5 +26,3 @@ int side_file_read(SideFile *side, const char *path, Error *err);
 
 // Returns whether two data sets have the same tokenizer.
 bool side_file_same_tokenizer(const SideFile *a, const SideFile *b);
-
-#endif

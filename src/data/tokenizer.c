@@ -87,9 +87,7 @@ void tokenizer_close(Tokenizer *tokenizer) {
     free(tokenizer);
 }
 
-int64_t tokenizer_end(const Tokenizer *tokenizer) {
-    return tokenizer->end;
-}
+int64_t tokenizer_end(const Tokenizer *tokenizer) { return tokenizer->end; }
 
 // ---------------------------------------------------------------- text to tokens
 

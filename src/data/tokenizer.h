@@ -5,8 +5,7 @@
 //   bytes     one token a byte, 256 ends a text
 //   ids       numbers with blanks between them, both ways
 //   a file    a tokenizer.json, or SentencePiece's *.model, through its own library (tokenizer_library.c)
-#ifndef TOKENIZER_H
-#define TOKENIZER_H
+#pragma once
 
 #include "config/config.h"
 #include "side_file.h"
@@ -47,5 +46,3 @@ char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens);
 // NULL with err (EXIT_USAGE): the library's error, or that Python, the script or the library is missing. The caller
 // frees the result.
 char *tokenizer_library_run(const char *action, const char *file, const char *input, size_t length, Error *err);
-
-#endif

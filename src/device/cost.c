@@ -83,9 +83,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
 
 // Returns how much longer a product takes if its rows cannot be read in pieces of 16 bytes: 273 instead of 398 TFLOP/s
 // for 10,922 instead of 10,944 columns on an H100 (stas00/ml-engineering, 2024).
-static double misaligned_(int64_t extent) {
-    return extent % 8 == 0 ? 1 : 398.0 / 273.0;
-}
+static double misaligned_(int64_t extent) { return extent % 8 == 0 ? 1 : 398.0 / 273.0; }
 
 double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_t k) {
     double flops = count * 2 * (double)m * (double)n * (double)k, slower = fmax(misaligned_(n), misaligned_(k));
@@ -124,9 +122,7 @@ double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim,
     return flops / (cost->flops * share);
 }
 
-double cost_pass(const Cost *cost, double bytes) {
-    return bytes / cost->memory_rate;
-}
+double cost_pass(const Cost *cost, double bytes) { return bytes / cost->memory_rate; }
 
 // Returns a measured bandwidth of `row`, on a straight line between the logarithms of sizes and bandwidths; below the
 // first size it falls as between the first two, above the last it stays. A longer collective never takes less time.
@@ -178,6 +174,4 @@ double cost_collective_between(const Cost *cost, CostCollective kind, double byt
     return sent_(kind, bytes, ranks) / rate + rounds * cost->latency;
 }
 
-double cost_message(const Cost *cost, double bytes, double rate) {
-    return bytes / rate + cost->latency;
-}
+double cost_message(const Cost *cost, double bytes, double rate) { return bytes / rate + cost->latency; }

@@ -13,8 +13,7 @@
 //     the links' rate and one latency;
 //   - a node's network has one rate for all that leaves the node at a time; other links are each rank's own.
 // The constants of a GPU are those of gpu_kernels.c. A GPU without a row there is planned "by the data sheet".
-#ifndef COST_H
-#define COST_H
+#pragma once
 
 #include "config/config.h"
 #include "config/gpus.h"
@@ -91,5 +90,3 @@ double cost_collective_between(const Cost *cost, CostCollective kind, double byt
 double cost_message(const Cost *cost, double bytes, double rate);
 
 __END_DECLS
-
-#endif

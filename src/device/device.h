@@ -1,6 +1,5 @@
 // Which device each rank computes on, and the groups that fit its memory: CPUs and MPI, or GPUs and NCCL.
-#ifndef DEVICE_H
-#define DEVICE_H
+#pragma once
 
 #include "backend/backend.h"
 #include "comm/comm.h"
@@ -69,5 +68,3 @@ int numa_node(const char *sysfs, const char *bus);
 // node's memory. Leaves the cores alone if the process may not use any of them (a launcher has chosen others). Returns
 // whether the cores are the node's now.
 bool numa_bind(const char *sysfs, int node);
-
-#endif

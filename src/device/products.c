@@ -184,9 +184,7 @@ static bool products_used_(const Config *config, const Backend *be) {
     return be->measure_products != NULL && config->hardware.products[0] != '\0';
 }
 
-static int products_rank_(const World *world) {
-    return world == NULL ? 0 : world_rank(world);
-}
+static int products_rank_(const World *world) { return world == NULL ? 0 : world_rank(world); }
 
 // Gives rank 0's choices to all ranks' backends, and frees them.
 static int products_spread_(Products *products, Backend *be, World *world, Error *err) {

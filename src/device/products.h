@@ -6,8 +6,7 @@
 // cuBLASLt stay the same; a run that meets new products adds them. So a run that is resumed, or repeated, with the same
 // file has the same bits. If the file cannot be written, products without a choice are computed by cuBLASLt's first
 // suggestion, which is the same at every start, too.
-#ifndef PRODUCTS_H
-#define PRODUCTS_H
+#pragma once
 
 #include "backend/backend.h"
 #include "ranks/world.h"
@@ -22,5 +21,3 @@ int products_recall(const Config *config, Backend *be, World *world, const Log *
 // lowest rank that timed each to the file, and gives the complete table to all backends. The outputs of earlier
 // products are garbage afterwards.
 int products_choose(const Config *config, Backend *be, World *world, const Log *log, Error *err);
-
-#endif

@@ -1,6 +1,5 @@
 // Tokens of a step onto the device: which samples a rank needs, and where they go.
-#ifndef BATCH_H
-#define BATCH_H
+#pragma once
 
 #include "data/blend.h"
 #include "data/evaluate.h"
@@ -38,5 +37,3 @@ int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *e
 
 // Uploads evaluation batch 0, 1, ...: rows [batch*B, (batch+1)*B); rows after the last one are zeros.
 int batch_evaluate(Batch *batch, const Evaluation *evaluation, int64_t index, Error *err);
-
-#endif

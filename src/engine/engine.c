@@ -70,15 +70,13 @@ struct Engine {
     Error error; // the first transfer or message that failed during compute
 };
 
-static const Action *engine_action_(const Engine *engine, int64_t i) {
-    return &engine->list->actions[i];
-}
+static const Action *engine_action_(const Engine *engine, int64_t i) { return &engine->list->actions[i]; }
 
 static int engine_bundle_(const Engine *engine, const Action *action) {
     return (int)schedule_bundle(engine->schedule, *action);
 }
 
-static char *engine_text_(const Engine *engine, const Action *action, char text[32]) {
+static char *engine_text_(const Engine *engine, const Action *action, char text[ACTION_TEXT]) {
     return action_text(engine->schedule, *action, text);
 }
 
@@ -157,7 +155,7 @@ static int queue_start_(Engine *engine, Error *err) {
     if (move.pool == &engine->own && queue->done < queue->started) return 0;
     Slot *slot = transfer_slot_(engine, action, &move);
     if (slot == NULL) return 0;
-    char who[32];
+    char who[ACTION_TEXT];
     int bundle = engine_bundle_(engine, action), started;
     if (slots_move(move.pool, slot, move.before, move.during, bundle, engine_text_(engine, action, who), err) != 0)
         return -1;
@@ -194,7 +192,7 @@ static int queue_finish_(Engine *engine, Error *err) {
     if (done == 0) return 0;
     if (done < 0 || check_bundle_(engine, action, flight->slot, err) != 0) return blame_transfer_(engine, action, err);
     Movement move = movement_(engine, action->kind);
-    char who[32];
+    char who[ACTION_TEXT];
     flight->slot->occupied = NULL;
     if (slots_move(move.pool, flight->slot, move.during, move.after, engine_bundle_(engine, action),
                    engine_text_(engine, action, who), err) != 0)
@@ -220,7 +218,7 @@ static int queue_progress_(Engine *engine, Error *err) {
 
 // Names the message that failed; messages of a link go in the order of microbatches.
 static void blame_link_(const Engine *engine, const P2pLink *link, Error *err) {
-    char to[32];
+    char to[ACTION_TEXT];
     snprintf(to, sizeof to, "stage %d", link->sends ? link->peer : engine->index);
     blame_message_(engine, link->way == P2P_FORWARD ? "the activation" : "the gradient",
                    link->finished / engine->schedule->slices, link->chunk, engine->index,
@@ -271,7 +269,7 @@ static Lack lack_(Engine *engine, const Action *action) {
 static void say_lack_(Engine *engine, const Action *action, Lack lack) {
     const Queue *queue = &engine->queue;
     P2pLink *in, *out;
-    char what[64], who[32];
+    char what[64], who[ACTION_TEXT];
     int peer;
     action_links_(engine, action, &in, &out);
     if (lack == LACK_INPUT) {
@@ -344,7 +342,7 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
     SlotState before = forward ? SLOT_FREE : weights ? SLOT_READING : SLOT_HELD;
     SlotState during = forward ? SLOT_FILLING : SLOT_READING, after = forward ? SLOT_HELD : SLOT_READING;
     P2pLink *in, *out;
-    char who[32];
+    char who[ACTION_TEXT];
     engine_say_(engine, engine_text_(engine, action, who));
     if (await_(engine, action, err) != 0) return -1;
     int bundle = engine_bundle_(engine, action), c = action->chunk, ran;

@@ -3,8 +3,7 @@
 // Compute actions run in list order on the compute stream; E, A, R and L go through one queue, in list order, at the
 // same time. The host waits for an action's inputs, keeps everything else moving while it waits, and yields its core in
 // between. The rules are those of bpipe.h, under which the schedule was proved.
-#ifndef ENGINE_H
-#define ENGINE_H
+#pragma once
 
 #include "ranks/status_page.h"
 #include "base/clock.h"
@@ -58,5 +57,3 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
 // no message leaves. Gradients are garbage until optimizer_rehearse. Does nothing on a backend that has all its code
 // from the start (a CPU), where it would only make the start longer. -1 with err.
 int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err);
-
-#endif

@@ -1,7 +1,6 @@
 // The end of a step: gradients of shared weights are summed, their norm is taken over the model, they are clipped, and
 // every rank updates its parts.
-#ifndef OPTIMIZER_H
-#define OPTIMIZER_H
+#pragma once
 
 #include "stage.h"
 #include "ranks/world.h"
@@ -53,5 +52,3 @@ int optimizer_rehearse(Optimizer *optimizer, Error *err);
 
 // Leaves the update out: zeroes the gradients and leaves weights and moments unchanged.
 void optimizer_skip(Optimizer *optimizer);
-
-#endif

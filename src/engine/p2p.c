@@ -17,9 +17,7 @@
 
 // ---------------------------------------------------------------- which links a schedule has
 
-static int virtual_stages_(const Schedule *schedule) {
-    return schedule->stages * schedule->chunks;
-}
+static int virtual_stages_(const Schedule *schedule) { return schedule->stages * schedule->chunks; }
 
 static int stage_of_(const Schedule *schedule, int g) {
     int stage, chunk;
@@ -174,9 +172,7 @@ void p2p_used(P2pLink *link, const Event *when) {
     link->opened++;
 }
 
-bool p2p_drained(const P2pLink *link) {
-    return link->finished == link->expected;
-}
+bool p2p_drained(const P2pLink *link) { return link->finished == link->expected; }
 
 // ---------------------------------------------------------------- all links of a stage
 

@@ -2,8 +2,7 @@
 // the sender has `edge_buffers` buffers and the receiver as many (rule 6 of bpipe.h), used in turn, so that a message
 // can travel while the next one is made. If both virtual stages are on this rank there is no message: the receiver
 // reads the sender's buffer.
-#ifndef P2P_H
-#define P2P_H
+#pragma once
 
 #include "backend/backend.h"
 #include "bpipe.h"
@@ -86,5 +85,3 @@ void links_destroy(Links *links);
 
 // Returns the links one after another, NULL after the last.
 P2pLink *links_at(Links *links, int i);
-
-#endif

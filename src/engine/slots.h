@@ -1,8 +1,7 @@
 // Activation slots: the only places an activation can be. A stage has a fixed number of equal slots: its own, those it
 // lends to its partner, and those in host memory. Every slot knows its contents; using one out of turn is an error that
 // names slot and action.
-#ifndef SLOTS_H
-#define SLOTS_H
+#pragma once
 
 #include "backend/backend.h"
 
@@ -59,5 +58,3 @@ Slot *slots_find(SlotPool *pool, int bundle);
 // Moves a slot from one state to another for action `who` ("F3"). -1 with err if the slot is not in `from` or holds
 // another bundle.
 int slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int bundle, const char *who, Error *err);
-
-#endif

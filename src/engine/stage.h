@@ -1,7 +1,6 @@
 // One pipeline stage on one rank: its layers' weights, its temporaries, and the forward and backward of one microbatch
 // through them. It knows no schedule: the engine says which microbatch, in which slot, between which buffers.
-#ifndef STAGE_H
-#define STAGE_H
+#pragma once
 
 #include "bpipe.h"
 #include "model/blocks.h"
@@ -112,5 +111,3 @@ int stage_weights(Stage *stage, int chunk, int64_t unit, void *bundle, Error *er
 // vocab_count values that this tensor rank of the last stage has. They stay in the head's workspace until the next
 // forward.
 void stage_logits(Stage *stage, int64_t row, float *logits);
-
-#endif

@@ -4,8 +4,7 @@
 // The decision depends on the loss and the norm, which all ranks know to the bit, and on the state below, which is part
 // of checkpoints. So all ranks decide alike, in every layout, and a resumed run decides like one that was never
 // interrupted.
-#ifndef STEP_GUARD_H
-#define STEP_GUARD_H
+#pragma once
 
 #include "config/config.h"
 
@@ -40,5 +39,3 @@ typedef enum StepDecision { STEP_APPLY, STEP_SKIP_BAD, STEP_SKIP_OUTLIER, STEP_S
 // because an unusually low loss is harmless. Skipped values enter the windows, so that a lasting change becomes normal.
 StepDecision step_guard_decide(StepGuard *state, const TrainConfig *train, double loss, double norm, double *loss_z,
                                double *norm_z);
-
-#endif

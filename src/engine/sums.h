@@ -1,8 +1,7 @@
 // Workspace for the sums over ranks that a stage takes part in. On CPUs ranks make these sums themselves (comm.h) and
 // need a place for the others' data; the same layout counts it in a plan and allocates it in a run. NCCL sums in
 // buffers of its own.
-#ifndef SUMS_H
-#define SUMS_H
+#pragma once
 
 #include "comm/comm.h"
 #include "model/tensors.h"
@@ -42,5 +41,3 @@ int64_t sums_layout(SumWorkspaces *workspaces, void *base, const SumShape *shape
 
 // Gives a group its workspace, if it wants one; takes it back if workspace is NULL. comm may be NULL.
 void sums_lend(Comm *comm, const SumWorkspace *workspace);
-
-#endif

@@ -64,9 +64,7 @@ static int trace_flush_(Trace *trace, Error *err) {
 
 // ---------------------------------------------------------------- events
 
-static int64_t ns_(const Trace *trace, double seconds) {
-    return llround((seconds - trace->zero) * 1e9);
-}
+static int64_t ns_(const Trace *trace, double seconds) { return llround((seconds - trace->zero) * 1e9); }
 
 // Writes microseconds, as the format wants them, from integer nanoseconds, so that rounding makes no overlap of
 // neighbours that touch.
@@ -178,7 +176,7 @@ static void trace_rank_(Trace *trace, const char *label, const Schedule *schedul
         bool compute = action_computes(action->kind);
         int row = compute ? TRACE_ROW_COMPUTE : TRACE_ROW_TRANSFERS;
         int64_t begin = ns_(trace, times[i].begin), end = ns_(trace, times[i].end);
-        char name[32];
+        char name[ACTION_TEXT];
         if (begin < row_end[row] && begin + CLOCK_GRAIN >= row_end[row]) begin = row_end[row];
         if (end < begin) end = begin;
         row_end[row] = end;

@@ -4,8 +4,7 @@
 //
 // Each step is written with one write and nothing is kept, so memory does not grow with the run, and the trace of a
 // killed run lacks only its closing bracket, which both viewers accept.
-#ifndef TRACE_H
-#define TRACE_H
+#pragma once
 
 #include "bpipe.h"
 #include "engine.h"
@@ -37,5 +36,3 @@ int trace_step(Trace *trace, const char *label, const Schedule *schedule, const 
 
 // Ends the file, unless it failed before. Accepts NULL.
 int trace_close(Trace *trace, Error *err);
-
-#endif

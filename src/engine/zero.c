@@ -19,9 +19,7 @@ struct Zero {
     Error error;                       // the first sum that failed while a backward ran
 };
 
-static bool alone_(const Zero *zero) {
-    return zero->data == NULL;
-}
+static bool alone_(const Zero *zero) { return zero->data == NULL; }
 
 static void start_next_(Zero *zero) {
     StageTensors *tensors = &zero->stage->tensors;

@@ -5,8 +5,7 @@
 // With parallel.shard_gradients (ZeRO-2) a rank keeps only its pieces of the layers' gradients: layers alternate
 // between two buffers, and the sums of one layer run during the backward of the next. The sums are the same, in the
 // same order.
-#ifndef ZERO_H
-#define ZERO_H
+#pragma once
 
 #include "stage.h"
 
@@ -23,5 +22,3 @@ int zero_reduce_gradients(Zero *zero, Error *err);
 
 // Gives every rank all pieces of the updated weights.
 int zero_gather_weights(Zero *zero, Error *err);
-
-#endif

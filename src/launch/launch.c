@@ -98,9 +98,7 @@ static void launch_pass_errors_(Launch *launch) {
             if ((wrote = write(STDERR_FILENO, bytes + done, (size_t)(count - done))) <= 0) break; // no reader is left
 }
 
-static bool launch_results_wait_(const Launch *launch) {
-    return launch->passed < launch->taken;
-}
+static bool launch_results_wait_(const Launch *launch) { return launch->passed < launch->taken; }
 
 // Writes as much as our stdout takes now. If its reader pauses (a pager), signals and ranks are handled all the same: a
 // pipe that is ready takes PIPE_BUF bytes at once.

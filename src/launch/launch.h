@@ -8,8 +8,7 @@
 //
 // Signals: TERM, INT, HUP and USR1 to the parent reach the ranks as SIGUSR1 (mpirun would kill them on TERM), once all
 // of them handle it; a second one ends everything at once. Everything that ranks write passes through the parent.
-#ifndef LAUNCH_H
-#define LAUNCH_H
+#pragma once
 
 #include "ranks/coordinator.h"
 
@@ -20,5 +19,3 @@
 // the exit code (EXIT_DONE ... EXIT_STOPPED), after a message on stderr in log's name if it is not 0. -1 with err if
 // the ranks could not be started. end: why, if a rank failed or was lost; or NULL.
 int launch_ranks(const Log *log, const Job *job, char **argv, JobEnd *end, Error *err);
-
-#endif

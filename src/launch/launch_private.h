@@ -1,6 +1,5 @@
 // Between the files of this folder: the folder of a launch, mpirun, and the signals to the parent.
-#ifndef LAUNCH_PRIVATE_H
-#define LAUNCH_PRIVATE_H
+#pragma once
 
 #include "launch.h"
 
@@ -66,5 +65,3 @@ int launch_children_lost(const LaunchChildren *children);
 int launch_signals_open(Error *err);
 // Restores the previous handlers.
 void launch_signals_close(void);
-
-#endif

@@ -5,9 +5,7 @@
 
 #include <string.h>
 
-static CommType comm_type_(const Pass *pass) {
-    return pass->shape->element == 2 ? COMM_BF16 : COMM_FLOAT;
-}
+static CommType comm_type_(const Pass *pass) { return pass->shape->element == 2 ? COMM_BF16 : COMM_FLOAT; }
 
 static void blocks_poll_(Pass *pass) {
     if (pass->poll != NULL) pass->poll(pass->poll_argument, true);
@@ -57,9 +55,7 @@ const void *block_gathered(Pass *pass, Gathered what, const void *x) {
     return pass->gathered[what];
 }
 
-void *block_partial(Pass *pass, void *to) {
-    return pass->shape->sequence ? pass->partial : to;
-}
+void *block_partial(Pass *pass, void *to) { return pass->shape->sequence ? pass->partial : to; }
 
 static void sum_start_(Pass *pass, void *to) {
     if (pass->shape->tensor_ranks > 1)
@@ -194,9 +190,7 @@ static void weights_compute_(Pass *pass, int leave) {
     memmove(pass->later, pass->later + done, (size_t)pass->later_count * sizeof *pass->later);
 }
 
-void block_later(Pass *pass) {
-    weights_compute_(pass, 0);
-}
+void block_later(Pass *pass) { weights_compute_(pass, 0); }
 
 // Computes dx (shard) = sum over t of dy w, and meanwhile all gradients that wait but `leave`.
 static void column_input_(Pass *pass, void *dx, const void *dy, const Tensor *w, int64_t out, int leave) {
@@ -240,9 +234,7 @@ void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const 
     column_input_(pass, dx, dy, w, out, pass->shape->sequence && !pass->split ? 1 : 0);
 }
 
-bool pass_keeps_rows(const Pass *pass) {
-    return pass->split && !pass->shape->pointwise;
-}
+bool pass_keeps_rows(const Pass *pass) { return pass->split && !pass->shape->pointwise; }
 
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes) {
     if (pass->split) pass->be->copy(pass->be, STREAM_COMPUTE, kept, made, bytes);

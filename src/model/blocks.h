@@ -1,8 +1,7 @@
 // Common to all models: linear layers split over tensor ranks (Shoeybi et al. 2019), with or without sequence
 // parallelism (Korthikanti et al. 2022), the embedding, and the head with its loss. "shard" buffers have shard_rows
 // rows, "full" ones all rows.
-#ifndef BLOCKS_H
-#define BLOCKS_H
+#pragma once
 
 #include "model.h"
 
@@ -81,5 +80,3 @@ void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape);
 // replaced by its own gradient, loss gradients scaled by `scale`. With scale 0 x holds the output of the layers.
 void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
                 const int32_t *targets, float scale);
-
-#endif

@@ -1,7 +1,6 @@
 // One transformer layer, as all models here have it: x2 = x + attention(norm(x)), y = x2 + mlp(norm(x2)). The
 // differences between models are in Model: the tensors, the norm, the operations on q and k, and the activation.
-#ifndef LAYER_H
-#define LAYER_H
+#pragma once
 
 #include "model.h"
 
@@ -52,5 +51,3 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
 // received in dx. next: dy of the following call, or NULL.
 void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle, const void *dy,
                    const void *next);
-
-#endif

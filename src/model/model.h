@@ -2,8 +2,7 @@
 //
 // A model is a table of tensors and a handful of functions over one layer, written once over backend.h. It knows
 // nothing of stages, schedules, slots or optimizers; those know nothing of norms and MLPs.
-#ifndef MODEL_H
-#define MODEL_H
+#pragma once
 
 #include "backend/backend.h"
 #include "comm/comm.h"
@@ -136,5 +135,3 @@ double model_flops_per_token(const Config *config, bool full);
 
 // Returns the number of parameters, unpadded, tied weights counted once.
 int64_t model_parameters(const Model *model, const ModelConfig *config);
-
-#endif

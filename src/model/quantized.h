@@ -2,8 +2,7 @@
 // lies, and how it is made. Weights are quantized once a run of the engine; inputs and gradients are made in the
 // workspace before each product, from bf16 that is the same for every schedule. A scale belongs to this rank's operand
 // alone and to this product alone, so that no bit depends on stages, schedules, slots or resumes.
-#ifndef QUANTIZED_H
-#define QUANTIZED_H
+#pragma once
 
 #include "model.h"
 
@@ -23,5 +22,3 @@ Factor quantized_factor(Pass *pass, const void *x, int64_t rows, int64_t cols, F
 // of them.
 int64_t tensors_quantized_layout(const StageTensors *tensors, char *base);
 void tensors_quantize(const StageTensors *tensors, Backend *be);
-
-#endif

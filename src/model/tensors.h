@@ -4,8 +4,7 @@
 // data) and the same on all ranks; initialization, partition, optimizer, gradient norm, checkpoint and the plan's bytes
 // all read it. The part (StageTensors) holds the tensors of one pipeline stage, cut for one tensor rank, in one arena
 // per kind of state, the layers separate from embedding and head.
-#ifndef TENSORS_H
-#define TENSORS_H
+#pragma once
 
 #include "backend/backend.h"
 #include "config/config.h"
@@ -202,5 +201,3 @@ bool tensor_summed(const TensorSpec *spec, bool sequence);
 void tensors_zero_gradients(const StageTensors *tensors, Backend *be);
 
 void tensors_free(StageTensors *tensors, Backend *be);
-
-#endif

@@ -1,7 +1,6 @@
 // The cost of a training by the step time of its plan: days, GPU hours, money and energy. Prices and powers come from
 // the configuration; figures that depend on missing ones are left out.
-#ifndef BUDGET_H
-#define BUDGET_H
+#pragma once
 
 #include "config/gpus.h"
 
@@ -38,5 +37,3 @@ void budget_print(const Budget *budget, const Config *config, bool verbose, FILE
 // {"days","gpu_hours","price","mwh"}, null for unknown figures, and if a band is known its ends too, as "days_low" and
 // "days_high"; with hardware.mtbf_hours also "goodput":{"mtbf_hours","every","share","days","own"}.
 void budget_write_json(const Budget *budget, FILE *file);
-
-#endif

@@ -1,8 +1,7 @@
 // One stage of a pipeline alone on one device: its list of the schedule runs word for word through the engine, while
 // its neighbours, its partner and the other tensor ranks are emulated. It measures the figures that a run would show on
 // as many devices as it has stages: the stage's true peak memory, and how long its forwards and backwards take.
-#ifndef EMULATE_H
-#define EMULATE_H
+#pragma once
 
 #include "engine/engine.h"
 #include "hardware_model.h"
@@ -62,5 +61,3 @@ Backend *emulation_backend(const Config *config, Error *err);
 
 // Runs the program's --emulate-stage; stage: a number or "all". 0, or -1 with err.
 int emulate_command(const Config *config, const Model *model, const char *stage, const Log *log, Error *err);
-
-#endif

@@ -3,8 +3,7 @@
 //   step = (B/b + p - 1) * T(b), so MFU(b) = B / (B + b (p - 1)) * MFU_stage(b)
 // B: sequences of a step on one data rank, b: micro-batch size, p: stages, T(b): forward and backward of one microbatch
 // on one stage.
-#ifndef ESTIMATE_H
-#define ESTIMATE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ double estimate_mfu(double stage_mfu, int64_t batch, int64_t micro_batch, int64_
 // Returns by which fraction MFU_stage has to grow from micro-batch size `from` to `to` for the pipeline to be no
 // slower: the larger of the two leaves stages idle for longer. 0.052 for B = 128, p = 8, 1 to 2.
 double estimate_required_gain(int64_t batch, int64_t from, int64_t to, int64_t stages);
-
-#endif

@@ -69,9 +69,7 @@ void machine_look(Machine *machine, bool cuda_available) {
     lower_to_limits_(&machine->free_bytes);
 }
 
-static const char *plural_(int64_t count) {
-    return count == 1 ? "" : "s";
-}
+static const char *plural_(int64_t count) { return count == 1 ? "" : "s"; }
 
 // Writes the second line. If the run is already minimal, suggests smaller settings to try.
 static void what_to_run_(char *line, size_t size, const Config *config, const char *program, bool on_cpu) {

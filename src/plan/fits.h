@@ -1,8 +1,7 @@
 // Whether a run fits the machine it was started on, checked before anything is allocated: a run that does not fit is
 // refused in two lines (needed and available memory; a configuration to run instead), so that no machine starts to
 // swap.
-#ifndef FITS_H
-#define FITS_H
+#pragma once
 
 #include "plan.h"
 
@@ -23,5 +22,3 @@ void machine_look(Machine *machine, bool cuda_available);
 // exceed hardware.memory_gib if that is given, else, on GPUs, the GPU's own memory.
 int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,
                    const int64_t *ranks_of_stage, Error *err);
-
-#endif

@@ -96,9 +96,7 @@ typedef struct Work {
     const Shape *shape;
 } Work;
 
-static double bytes_(const Work *work, double bytes) {
-    return cost_pass(&work->hardware->cost, bytes);
-}
+static double bytes_(const Work *work, double bytes) { return cost_pass(&work->hardware->cost, bytes); }
 
 static double product_(const Work *work, double count, int64_t m, int64_t n, int64_t k) {
     return cost_product(&work->hardware->cost, count, m, n, k);
@@ -111,9 +109,7 @@ static double layer_product_(const Work *work, int64_t m, int64_t n, int64_t k) 
 }
 
 // Returns the bytes of one pass over the residual stream of this rank.
-static double hardware_stream_(const Shape *s) {
-    return (double)(s->shard_rows * s->hidden * s->element);
-}
+static double hardware_stream_(const Shape *s) { return (double)(s->shard_rows * s->hidden * s->element); }
 
 // Returns the bytes of the passes over each of the scores. Fused: read and write in 16 bit, and once more to read in
 // the backward. Unfused, in fp32: cast, scale, mask, softmax, cast back; and the same way back. The CPU backend has one
@@ -190,9 +186,7 @@ static void layer_products_(const Work *work, PartTime *time) {
 }
 
 // Returns the bytes that quantizing a number of bf16 moves. One scale for all takes a pass to find it.
-static double quantize_bytes_(int fp8) {
-    return fp8 == FP8_OFF ? 0 : fp8 == FP8_TENSOR ? 2 + 3 : 3;
-}
+static double quantize_bytes_(int fp8) { return fp8 == FP8_OFF ? 0 : fp8 == FP8_TENSOR ? 2 + 3 : 3; }
 
 // Adds the passes that quantize the inputs and output gradients of the four products: inputs for the forward and for
 // the weight's gradient, gradients for both products of the backward.

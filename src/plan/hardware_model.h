@@ -1,8 +1,7 @@
 // The assumed speed of a device without measurements: seconds of every part of a model, from the costs of its pieces
 // (device/cost.h, which has the assumptions) and how often a layer makes each of them. Attention `none` and `recompute`
 // compute all s*s pairs as products over the head dimension and pass over the scores in memory.
-#ifndef HARDWARE_MODEL_H
-#define HARDWARE_MODEL_H
+#pragma once
 
 #include "device/cost.h"
 #include "model/model.h"
@@ -84,5 +83,3 @@ void hardware_print_band(const Hardware *hardware, bool measured, double step, d
 
 // Prints the assumptions of the model, one line each.
 void hardware_print(const Hardware *hardware, FILE *file);
-
-#endif

@@ -16,35 +16,21 @@ static const ScheduleKind *kind_of_(const RunLayout *at) {
     return &schedule_kinds[at->name < schedule_kind_count ? at->name : schedule_kind_plain()];
 }
 
-static bool fixes_(const LayoutSpace *space, LayoutMask bit) {
-    return (space->fixed & bit) != 0;
-}
+static bool fixes_(const LayoutSpace *space, LayoutMask bit) { return (space->fixed & bit) != 0; }
 
 // ---------------------------------------------------------------- where keys apply, and the meaning of auto
 
-static bool is_grouped_(const RunLayout *at) {
-    return kind_of_(at)->grouped;
-}
+static bool is_grouped_(const RunLayout *at) { return kind_of_(at)->grouped; }
 
-static bool is_delayed_(const RunLayout *at) {
-    return kind_of_(at)->delayed;
-}
+static bool is_delayed_(const RunLayout *at) { return kind_of_(at)->delayed; }
 
-static bool is_sliced_(const RunLayout *at) {
-    return kind_of_(at)->sliced;
-}
+static bool is_sliced_(const RunLayout *at) { return kind_of_(at)->sliced; }
 
-bool layout_evicts(const RunLayout *layout) {
-    return layout->bpipe != BPIPE_OFF;
-}
+bool layout_evicts(const RunLayout *layout) { return layout->bpipe != BPIPE_OFF; }
 
-static int64_t settled_chunks_(const RunLayout *at, int64_t value) {
-    return value == 0 ? kind_of_(at)->chunks : value;
-}
+static int64_t settled_chunks_(const RunLayout *at, int64_t value) { return value == 0 ? kind_of_(at)->chunks : value; }
 
-static int64_t settled_slices_(const RunLayout *at, int64_t value) {
-    return is_sliced_(at) ? value : 1;
-}
+static int64_t settled_slices_(const RunLayout *at, int64_t value) { return is_sliced_(at) ? value : 1; }
 
 static int64_t settled_group_(const RunLayout *at, int64_t value) {
     if (value == SCHEDULE_GROUP_HALF) return (at->pipeline + 1) / 2;
@@ -304,9 +290,7 @@ void layout_put(RunLayout *layout, int index, int64_t value) {
     *(int32_t *)(void *)((char *)layout + layout_keys[index].offset) = (int32_t)value;
 }
 
-static ConfigKey value_key_(const LayoutKey *row) {
-    return (ConfigKey){.size = row->size};
-}
+static ConfigKey value_key_(const LayoutKey *row) { return (ConfigKey){.size = row->size}; }
 
 void layout_of(RunLayout *layout, const Config *config) {
     for (int i = 0; i < LAYOUT_COUNT; i++) {

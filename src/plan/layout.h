@@ -8,8 +8,7 @@
 //
 // One row of LAYOUT_KEYS is all that the planners know of a key: reading, writing, comparing, printing, enumerating and
 // sending layouts are loops over the rows. To let them choose one more key, add its row.
-#ifndef LAYOUT_H
-#define LAYOUT_H
+#pragma once
 
 #include "config/config.h"
 
@@ -170,5 +169,3 @@ void layout_deal_layers(const Schedule *placed, int64_t layers, double layer, do
 enum { LAYOUT_ENCODED = 16 + 12 * LAYOUT_COUNT };
 char *layout_encode(const RunLayout *layout, char text[LAYOUT_ENCODED]);
 bool layout_decode(RunLayout *layout, const char *text);
-
-#endif

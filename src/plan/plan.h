@@ -1,7 +1,6 @@
 // The memory that a run will hold, stage by stage and by category, before anything is allocated: the same layouts that
 // allocate, only counted.
-#ifndef PLAN_H
-#define PLAN_H
+#pragma once
 
 #include "bpipe.h"
 #include "engine/slots.h"
@@ -81,5 +80,3 @@ void plan_print(const Plan *plan, const Config *config, const Schedule *schedule
 // Checks that all ranks of the run fit on this machine, as when the program starts them itself (fits.h). -1 with err
 // (code 1): two lines: needed and available memory, and a configuration to run instead.
 int plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda_available, Error *err);
-
-#endif

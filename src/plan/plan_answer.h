@@ -1,6 +1,5 @@
 // Everything `--plan` says, gathered before anything is printed.
-#ifndef PLAN_ANSWER_H
-#define PLAN_ANSWER_H
+#pragma once
 
 #include "plan_schedules.h"
 #include "verdict.h"
@@ -26,5 +25,3 @@ int plan_answer_forecast(const PlanAnswer *answer, int64_t micro_batch, PlanWay 
 
 // Returns whether stage s fits with the reserve, by the answer's plan.
 bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes);
-
-#endif

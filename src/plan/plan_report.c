@@ -11,9 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static double report_gib_(int64_t bytes) {
-    return (double)bytes / GIB;
-}
+static double report_gib_(int64_t bytes) { return (double)bytes / GIB; }
 
 // Returns one unit for all tables.
 static GridUnit unit_(const PlanAnswer *answer) {

@@ -1,6 +1,5 @@
 // The output of `--plan`: for people, as JSON, as a trace; and the smallest world that holds the model.
-#ifndef PLAN_REPORT_H
-#define PLAN_REPORT_H
+#pragma once
 
 #include "config/options.h"
 #include "plan_answer.h"
@@ -27,5 +26,3 @@ int plan_command(const Config *config, const Model *model, bool json, const char
 // Runs the program's --schedule: proves the schedule, prints it to stdout or draws it, and reports on stderr the result
 // of the proof and of a simulation with the given times. 0, or -1 with err.
 int schedule_command(Config *config, const Model *model, const Options *options, const Log *log, Error *err);
-
-#endif

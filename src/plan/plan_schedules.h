@@ -1,7 +1,6 @@
 // Every schedule that can run with a configuration's model, world and micro-batch size, each with its bytes and its
 // simulated step: the alternatives to BPipe, by the engine's own lists instead of formulas.
-#ifndef PLAN_SCHEDULES_H
-#define PLAN_SCHEDULES_H
+#pragma once
 
 #include "planner.h"
 
@@ -37,5 +36,3 @@ const char *schedule_evicts_text(const RunLayout *layout);
 void schedule_table_print(const ScheduleTable *table, const Planner *planner, const Config *config, bool all,
                           FILE *file);
 void schedule_table_write_json(const ScheduleTable *table, const Config *config, FILE *file);
-
-#endif

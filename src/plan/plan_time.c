@@ -346,9 +346,7 @@ void plan_costs_free(PlanCosts *costs) {
 
 // ---------------------------------------------------------------- one step
 
-int plan_enough_microbatches(int stages) {
-    return 4 * stages + 8;
-}
+int plan_enough_microbatches(int stages) { return 4 * stages + 8; }
 
 // The pipeline phase, in seconds.
 typedef struct Phase {

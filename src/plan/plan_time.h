@@ -1,8 +1,7 @@
 // How long a step will take: stage times from a profile or from the model of the hardware, the pipeline by simulation
 // of the very schedule that would run, and what follows it: sums of gradients over data ranks, the tied head's, norm,
 // optimizer and gathered weights.
-#ifndef PLAN_TIME_H
-#define PLAN_TIME_H
+#pragma once
 
 #include "hardware_model.h"
 #include "plan.h"
@@ -80,5 +79,3 @@ double plan_transfer_seconds(const Config *config, const Schedule *schedule, con
 
 // Returns the microbatches that suffice to know a schedule of `stages` stages: a longer one has the same slots.
 int plan_enough_microbatches(int stages);
-
-#endif

@@ -1,6 +1,5 @@
 // The fewest ranks on which a model fits, for a configuration in which nothing fits.
-#ifndef PLAN_WORLD_H
-#define PLAN_WORLD_H
+#pragma once
 
 #include "planner.h"
 
@@ -19,5 +18,3 @@ int plan_fewest_stages(const int64_t *stages, int64_t count, int64_t t, int64_t 
 
 // Finds the smallest world for the planner's model at micro-batch size 1, over stages and tensor ranks. -1 with err.
 int plan_smallest_world(const Planner *planner, SmallestWorld *world, Error *err);
-
-#endif

@@ -20,9 +20,7 @@ static int64_t scratch_of_gpu_(Backend *be, const AttentionShape *shape) {
     return attention_scratch_cuda(shape, be->element, be->capability);
 }
 
-static void planner_destroy_(Backend *be) {
-    free(be);
-}
+static void planner_destroy_(Backend *be) { free(be); }
 
 Backend *planner_backend(const Config *config, Error *err) {
     if (hardware_is_cpu(config)) {

@@ -1,8 +1,7 @@
 // What-if questions to a plan: bytes and time of a configuration with another micro-batch size, with or without BPipe,
 // with another attention? Answers come from the same tables and schedules that a run would use; nothing is allocated
 // and no rank is started.
-#ifndef PLANNER_H
-#define PLANNER_H
+#pragma once
 
 #include "layout.h"
 #include "plan_time.h"
@@ -94,5 +93,3 @@ int planner_largest(const Planner *planner, PlanWay way, int64_t *micro_batch, E
 
 // Finds the fastest step among micro-batch sizes up to `largest` without BPipe; possible: false if no size has a time.
 int planner_fastest(const Planner *planner, int64_t largest, Forecast *fastest, Error *err);
-
-#endif

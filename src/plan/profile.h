@@ -3,8 +3,7 @@
 // behaviour of a cluster.
 //
 // The file is JSON. It says for which device, model and shapes it was made, and is used for no other.
-#ifndef PROFILE_H
-#define PROFILE_H
+#pragma once
 
 #include "engine/stage.h"
 
@@ -67,5 +66,3 @@ int profile_measure(Profile *profile, const Config *config, const Model *model, 
 
 // Runs the program's --profile: measures, writes hardware.profile. 0, or -1 with err.
 int profile_command(const Config *config, const Model *model, const Log *log, Error *err);
-
-#endif

@@ -1,8 +1,7 @@
 // Schedules that were made and proved, kept for the next configuration with the same list. A list depends on stages,
 // microbatches and the keys of `schedule`, but not on tensor and data ranks or the size of a microbatch, so a search
 // over those needs the same few lists again and again. Several threads may share one.
-#ifndef SCHEDULE_CACHE_H
-#define SCHEDULE_CACHE_H
+#pragma once
 
 #include "config/config.h"
 
@@ -21,5 +20,3 @@ typedef struct ScheduleLoan {
 // schedule; err is from making it. cache may be NULL. Returned with schedule_cache_return.
 ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches, Error *err);
 void schedule_cache_return(ScheduleLoan *loan);
-
-#endif

@@ -3,8 +3,7 @@
 // BPipe makes no step shorter by itself: it makes a larger micro-batch fit. So the question is whether this micro-batch
 // size, if it needs BPipe, beats the largest one that does not; and if so, whether it beats all smaller ones too, since
 // one of them may have a fused softmax that the largest lacks.
-#ifndef VERDICT_H
-#define VERDICT_H
+#pragma once
 
 #include "planner.h"
 #include "ranks/world.h"
@@ -50,5 +49,3 @@ int verdict_agree(Config *config, const Model *model, World *world, const Log *l
 // Computes the reserves (GiB) up to which this micro-batch size fits without and with BPipe; negative if it does not
 // fit even without a reserve. Returns false if no limit is known.
 bool verdict_reserves(const Verdict *verdict, const Planner *planner, double *plain, double *bpipe);
-
-#endif

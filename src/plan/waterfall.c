@@ -15,9 +15,7 @@ static const char *const lines_[WATERFALL_LINES] = {"products at peak",   "rate 
                                                     "messages",           "sums over data ranks", "optimizer"};
 
 // Returns the seconds of all work of a stage for one microbatch.
-static double stage_work_(const StageTime *stage) {
-    return stage->forward + stage->backward;
-}
+static double stage_work_(const StageTime *stage) { return stage->forward + stage->backward; }
 
 static void waterfall_divide_(Waterfall *fall, const PlanAnswer *answer, const PlanCosts *costs,
                               const PlanTime *unsent) {

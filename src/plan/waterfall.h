@@ -1,7 +1,6 @@
 // Where the time of a planned step goes, and how to shorten it: nine lines that sum to the step, and sentences of
 // advice.
-#ifndef WATERFALL_H
-#define WATERFALL_H
+#pragma once
 
 #include "plan_answer.h"
 
@@ -33,5 +32,3 @@ int waterfall_make(Waterfall *waterfall, const PlanAnswer *answer, Error *err);
 // Write the lines as a table, and as `"waterfall":[{"what","ms","share"}],"advice":["..."]`; null if unknown.
 void waterfall_print(const Waterfall *waterfall, FILE *file);
 void waterfall_write_json(const Waterfall *waterfall, FILE *file);
-
-#endif

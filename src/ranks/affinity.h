@@ -1,7 +1,6 @@
 // The cores of a host, and which of them count as a rank's own. Launchers differ: srun and a bare mpirun bind a rank to
 // cores, others leave all cores to all ranks. Threads beyond a rank's share wait for each other instead of computing.
-#ifndef AFFINITY_H
-#define AFFINITY_H
+#pragma once
 
 #include "world.h"
 
@@ -30,5 +29,3 @@ int affinity_share(World *world, double *part, Error *err);
 // another program on the machine a step then takes up to eight times as long. If the environment does not set it, this
 // program starts itself again with an environment that does.
 void affinity_spin_briefly(char **argv);
-
-#endif

@@ -57,13 +57,9 @@ void coordinator_close(Coordinator *coordinator) {
     free(coordinator);
 }
 
-const Invitation *coordinator_invitation(const Coordinator *coordinator) {
-    return &coordinator->invitation;
-}
+const Invitation *coordinator_invitation(const Coordinator *coordinator) { return &coordinator->invitation; }
 
-int coordinator_file(const Coordinator *coordinator) {
-    return coordinator->channel.file;
-}
+int coordinator_file(const Coordinator *coordinator) { return coordinator->channel.file; }
 
 // --- messages
 
@@ -92,9 +88,7 @@ static void coordinator_note_end_(Coordinator *coordinator, int rank, const Rank
     status_copy_text(coordinator->reason, sizeof coordinator->reason, status->text);
 }
 
-void coordinator_expect_all(Coordinator *coordinator) {
-    coordinator->expects = true;
-}
+void coordinator_expect_all(Coordinator *coordinator) { coordinator->expects = true; }
 
 static void coordinator_count_silence_(Coordinator *coordinator, double now) {
     coordinator->expects = false;
@@ -213,9 +207,7 @@ int coordinator_unheard(const Coordinator *coordinator, int *first) {
     return count;
 }
 
-int coordinator_open_ranks(const Coordinator *coordinator) {
-    return coordinator->open;
-}
+int coordinator_open_ranks(const Coordinator *coordinator) { return coordinator->open; }
 
 int coordinator_code(const Coordinator *coordinator) {
     int code = EXIT_DONE;

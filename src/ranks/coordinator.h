@@ -3,8 +3,7 @@
 // hand, or the supervisor of rank 0 under mpirun or srun.
 //
 // Its work and memory grow with the number of ranks; each supervisor's do not.
-#ifndef COORDINATOR_H
-#define COORDINATOR_H
+#pragma once
 
 #include "messages.h"
 #include "watchdog.h"
@@ -59,5 +58,3 @@ int coordinator_open_ranks(const Coordinator *coordinator);          // that wer
 // Returns the code of a job whose ranks all ended in order, the first that is not 0; -1: some have not ended so.
 int coordinator_code(const Coordinator *coordinator);
 const RankStatus *coordinator_status(const Coordinator *coordinator, int rank);
-
-#endif

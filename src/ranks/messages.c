@@ -43,9 +43,7 @@ void channel_close(Channel *channel) {
 }
 
 // A word that only processes with the key know.
-static uint64_t channel_gate_(const Channel *channel) {
-    return siphash(channel->key, "gate", 4);
-}
+static uint64_t channel_gate_(const Channel *channel) { return siphash(channel->key, "gate", 4); }
 
 void channel_set_key(Channel *channel, SipKey key) {
     channel->key = key;

@@ -8,8 +8,7 @@
 //     supervisor <- ANSWER -- coordinator   to each BEAT and ENDED
 //     supervisor -- ENDED --> coordinator   its rank has ended, and how; until it is answered
 //     supervisor <- END ----- coordinator   the job ends: kill the rank
-#ifndef MESSAGES_H
-#define MESSAGES_H
+#pragma once
 
 #include "base/log.h"
 #include "base/siphash.h"
@@ -78,5 +77,3 @@ bool channel_receive(Channel *channel, int ranks, Place *from, Message *message,
 enum { INVITATION_TEXT = 64 };
 void invitation_write(const Invitation *invitation, char text[INVITATION_TEXT]);
 int invitation_read(Invitation *invitation, const char *text);
-
-#endif

@@ -1,6 +1,5 @@
 // Where each rank is: host, device and coordinates, known to all ranks after start-up.
-#ifndef ROSTER_H
-#define ROSTER_H
+#pragma once
 
 #include "topology.h"
 #include "world.h"
@@ -28,5 +27,3 @@ int roster_pairs_apart(const Roster *roster, const ParallelConfig *parallel, int
 
 // Prints the start-up table; for a large job the ranks of the first nodes.
 void roster_print(const Roster *roster, FILE *file);
-
-#endif

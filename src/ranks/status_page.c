@@ -88,9 +88,7 @@ bool status_page_report(StatusPage *page, const Error *err) {
     return page->printed;
 }
 
-bool status_page_printed(const StatusPage *page) {
-    return page != NULL && page->printed;
-}
+bool status_page_printed(const StatusPage *page) { return page != NULL && page->printed; }
 
 int status_page_leave(StatusPage *page, int code) {
     if (page == NULL) return code;

@@ -1,8 +1,7 @@
 // The current action of a rank. The rank writes it into a page of memory that it shares with its supervisor, the
 // process that started it (supervisor.h). The rank may be killed between any two instructions, and the page is still
 // consistent.
-#ifndef STATUS_PAGE_H
-#define STATUS_PAGE_H
+#pragma once
 
 #include "base/log.h"
 
@@ -61,5 +60,3 @@ void status_page_read(const StatusPage *page, RankStatus *status);
 
 // Copies as much as fits into `size` bytes and always ends it with a NUL.
 void status_copy_text(char *to, size_t size, const char *from);
-
-#endif

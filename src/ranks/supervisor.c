@@ -460,9 +460,7 @@ Supervisor *supervisor_start(const char *program, const Job *job, bool launched,
     return status == 0 ? supervisor : NULL;
 }
 
-StatusPage *supervisor_page(const Supervisor *supervisor) {
-    return supervisor == NULL ? NULL : supervisor->page;
-}
+StatusPage *supervisor_page(const Supervisor *supervisor) { return supervisor == NULL ? NULL : supervisor->page; }
 
 // --- in the rank
 

@@ -14,8 +14,7 @@
 //                |-- rank 1
 //
 // A rank alone has no supervisor process: a thread ends it if nothing moves.
-#ifndef SUPERVISOR_H
-#define SUPERVISOR_H
+#pragma once
 
 #include "coordinator.h"
 #include "world.h"
@@ -51,5 +50,3 @@ int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error 
 
 // Ends the rank cleanly, at the end of main. Returns `code`.
 int supervisor_leave(Supervisor *supervisor, int code);
-
-#endif

@@ -2,8 +2,7 @@
 //   linear:   rank = (data * p + stage) * t + tensor
 //   adjacent: rank = ((data * p/2 + k) * 2 + half) * t + tensor, so that stages k and p-1-k of BPipe pair k are
 //             neighbours; with odd p the middle stage comes last of its data rank.
-#ifndef TOPOLOGY_H
-#define TOPOLOGY_H
+#pragma once
 
 #include "config/config.h"
 
@@ -13,5 +12,3 @@ typedef struct Coordinates {
 
 Coordinates topology_coordinates(const ParallelConfig *parallel, int rank);
 int topology_rank(const ParallelConfig *parallel, Coordinates at);
-
-#endif

@@ -32,9 +32,7 @@ Watchdog *watchdog_create(int ranks, Patience patience, double now) {
     return dog;
 }
 
-void watchdog_free(Watchdog *dog) {
-    free(dog);
-}
+void watchdog_free(Watchdog *dog) { free(dog); }
 
 double watchdog_interval(Patience patience) {
     double interval = 1.0;
@@ -52,13 +50,9 @@ void watchdog_expect(Watchdog *dog, int rank, double now) {
     dog->rank[rank].heard = now;
 }
 
-void watchdog_excuse(Watchdog *dog, int rank) {
-    dog->rank[rank].expected = false;
-}
+void watchdog_excuse(Watchdog *dog, int rank) { dog->rank[rank].expected = false; }
 
-const RankStatus *watchdog_status(const Watchdog *dog, int rank) {
-    return &dog->rank[rank].status;
-}
+const RankStatus *watchdog_status(const Watchdog *dog, int rank) { return &dog->rank[rank].status; }
 
 static int64_t watchdog_progress_(const Watchdog *dog) {
     int64_t sum = 0;

@@ -4,8 +4,7 @@
 //
 // If the watchdog itself was not called for a while (a machine that slept, a debugger), all ranks seem silent, and
 // their messages may still be in a buffer. It then starts waiting anew.
-#ifndef WATCHDOG_H
-#define WATCHDOG_H
+#pragma once
 
 #include "status_page.h"
 
@@ -48,5 +47,3 @@ void watchdog_name(int rank, int stage, char name[WATCHDOG_NAME]);
 const char *watchdog_action(const RankStatus *status);
 // Writes the same for a rank that knows of no other: "waits for B14 from stage 3", "is at step 12 F21".
 void watchdog_describe(const RankStatus *status, char text[WATCHDOG_TEXT]);
-
-#endif

@@ -275,21 +275,13 @@ void world_abort(World *world, int code) {
 
 // --- questions
 
-int world_rank(const World *world) {
-    return world->rank;
-}
+int world_rank(const World *world) { return world->rank; }
 
-int world_size(const World *world) {
-    return world->size;
-}
+int world_size(const World *world) { return world->size; }
 
-const WorldPlace *world_place(const World *world) {
-    return &world->place;
-}
+const WorldPlace *world_place(const World *world) { return &world->place; }
 
-void world_set_status_page(World *world, StatusPage *page) {
-    world->page = page;
-}
+void world_set_status_page(World *world, StatusPage *page) { world->page = page; }
 
 void world_progress(World *world) {
     if (world != NULL) status_page_progress(world->page);
@@ -298,9 +290,7 @@ void world_progress(World *world) {
 // --- collectives
 
 // Publishes the event that the rank waits for.
-static void world_waits_(World *world, const char *what) {
-    status_page_set_wait(world->page, what, -1);
-}
+static void world_waits_(World *world, const char *what) { status_page_set_wait(world->page, what, -1); }
 
 int world_barrier(World *world, Error *err) {
     int status = 0;

@@ -1,7 +1,6 @@
 // The control plane: all ranks of the job, over MPI if it is built in, else one rank alone. Its messages are small and
 // blocking; waiting ranks sleep between polls, so that they leave the cores to ranks that compute.
-#ifndef WORLD_H
-#define WORLD_H
+#pragma once
 
 #include "status_page.h"
 #include "base/clock.h"
@@ -66,5 +65,3 @@ void world_abort(World *, int code) __attribute__((noreturn));
 
 // Leaves cleanly (collective).
 void world_leave(World *);
-
-#endif

@@ -165,18 +165,14 @@ Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step
     return NULL;
 }
 
-void metrics_say_all(Metrics *metrics) {
-    metrics->say_all = true;
-}
+void metrics_say_all(Metrics *metrics) { metrics->say_all = true; }
 
 void metrics_wait_with(Metrics *metrics, bool (*waits)(void *context), void *context) {
     metrics->waits = waits;
     metrics->context = context;
 }
 
-bool metrics_unheard(const Metrics *metrics) {
-    return metrics->unheard;
-}
+bool metrics_unheard(const Metrics *metrics) { return metrics->unheard; }
 
 // Returns whether the reader takes a line within so many milliseconds: a pipe that is ready takes PIPE_BUF bytes at
 // once.

@@ -1,7 +1,6 @@
 // The output of a run: the step line, and the JSON lines of log.metrics. Units: seconds and bytes inside, milliseconds
 // and GiB for people; fractions for MFU and bubble.
-#ifndef METRICS_H
-#define METRICS_H
+#pragma once
 
 #include "config/config.h"
 #include "base/log.h"
@@ -80,5 +79,3 @@ void metrics_wait_with(Metrics *metrics, bool (*waits)(void *context), void *con
 // Returns whether the last line failed because of standard output, not of the file.
 bool metrics_unheard(const Metrics *metrics);
 void metrics_close(Metrics *metrics);
-
-#endif

@@ -107,9 +107,7 @@ struct Recorder {
     uint64_t *all;  // (ranks, entries), on rank 0
 };
 
-int64_t recorder_last_step(const Recorder *recorder) {
-    return recorder->record.first + recorder->capacity - 1;
-}
+int64_t recorder_last_step(const Recorder *recorder) { return recorder->record.first + recorder->capacity - 1; }
 
 int recorder_create(Run *run, int64_t steps, Error *err) {
     Recorder *recorder = run->recorder = xcalloc(1, sizeof *recorder);

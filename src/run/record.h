@@ -1,8 +1,7 @@
 // The results of a run, as one number each: per step the loss, the gradient's norm, and a checksum of every tensor's
 // gradient and of every updated weight. A checksum covers the unsharded, unpadded tensor: each rank computes the
 // checksum of its part at its place, and the sum (crc64.h) does not depend on the partition.
-#ifndef RECORD_H
-#define RECORD_H
+#pragma once
 
 #include "run.h"
 
@@ -14,9 +13,7 @@ typedef struct Record {
     uint64_t *words;      // (steps, 2 + 2 * entries); NULL except on rank 0
 } Record;
 
-static inline int64_t record_width(const Record *record) {
-    return 2 + 2 * record->entries;
-}
+static inline int64_t record_width(const Record *record) { return 2 + 2 * record->entries; }
 void record_free(Record *record);
 
 // Finds the first difference, in the order in which a step computes: loss, gradients from the last tensor to the first,
@@ -42,5 +39,3 @@ int recorder_weights(Run *run, Error *err);
 
 // Returns the record so far; the caller owns it.
 Record recorder_take(Recorder *recorder);
-
-#endif

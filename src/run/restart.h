@@ -1,6 +1,5 @@
 // Starts ranks again after one of them died or fell silent, as often as train.max_restarts says.
-#ifndef RESTART_H
-#define RESTART_H
+#pragma once
 
 #include "config/config.h"
 #include "launch/launch.h"
@@ -31,5 +30,3 @@ int64_t restart_newest(const Config *config, int64_t before, time_t *made, char 
 // Starts the ranks (launch_ranks) with the arguments argv, and again from the newest complete checkpoint while that is
 // allowed. Returns the exit code, or -1 with err.
 int restart_launch(const Log *log, const Config *config, const Job *job, char **argv, Error *err);
-
-#endif

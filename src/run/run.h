@@ -7,8 +7,7 @@
 //   run_validate.c  losses, validation, --validate                                run_evaluate.c  data.hellaswag
 //   run_sample.c    samples and --generate      run_trace.c  --trace
 //   run_stop.c      requests to stop            run_data.c   data sets            run_details.c   --verbose
-#ifndef RUN_H
-#define RUN_H
+#pragma once
 
 #include "checkpoint/checkpoint.h"
 #include "data/blend.h"
@@ -217,5 +216,3 @@ void details_ready(const Details *details);                               // log
 void details_found(const Details *details, const Run *run);               // launcher, host, device, libraries
 void details_collectives(const Details *details, const Run *run);         // where those over tensor ranks work
 void details_bundles(const Run *run); // logs how this stage's evicted bundles travel, if it evicts any
-
-#endif

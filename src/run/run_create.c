@@ -210,9 +210,7 @@ static void tell_pairs_(const Run *run, const Roster *roster) {
              apart, pairs);
 }
 
-bool run_trains(const RunAsk *ask) {
-    return ask->generate == NULL && !ask->validate;
-}
+bool run_trains(const RunAsk *ask) { return ask->generate == NULL && !ask->validate; }
 
 int run_check_checkpoints(const Config *config, const RunAsk *ask, Error *err) {
     if (checkpoint_check_resume(config, ask->resume, ask->resume_if_any, run_trains(ask), err) != 0) return -1;

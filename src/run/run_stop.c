@@ -27,13 +27,9 @@ static void note_stop_(int signal) {
     stop_signal_ = signal;
 }
 
-bool run_stop_requested(void) {
-    return stop_signal_ != 0;
-}
+bool run_stop_requested(void) { return stop_signal_ != 0; }
 
-void run_request_stop(void) {
-    note_stop_(SIGTERM);
-}
+void run_request_stop(void) { note_stop_(SIGTERM); }
 
 // Gives the handler a stack of its own: oneDNN's AVX-512 matrix products keep data below the stack pointer, where a
 // handler would write. Signals sent to the process come to this thread, the first one, as long as it does not block

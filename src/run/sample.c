@@ -10,13 +10,9 @@
 // Separates these random numbers from those of initial weights and of the order of samples, even with equal seeds.
 static const uint64_t OTHER_NUMBERS = 0x53616D706C657221;
 
-int64_t sample_capacity(const SampleRule *rule) {
-    return rule->temperature > 0.0 && rule->top_k > 0 ? rule->top_k : 1;
-}
+int64_t sample_capacity(const SampleRule *rule) { return rule->temperature > 0.0 && rule->top_k > 0 ? rule->top_k : 1; }
 
-uint64_t sample_stream(int64_t sequence, int64_t position) {
-    return (uint64_t)sequence << 40 ^ (uint64_t)position;
-}
+uint64_t sample_stream(int64_t sequence, int64_t position) { return (uint64_t)sequence << 40 ^ (uint64_t)position; }
 
 // Returns Gumbel noise. 52 bits and a half are never 0 and never 1, so that both logarithms are finite.
 static double gumbel_(const SampleRule *rule, uint64_t stream, int64_t token) {

@@ -4,8 +4,7 @@
 // wins with probability softmax(logits / temperature)[i]. The noise is counter-based, keyed by (seed, sequence,
 // position, token), so each tensor rank handles its part of the vocabulary alone and only a few candidates are sent; no
 // rank needs the complete distribution.
-#ifndef SAMPLE_H
-#define SAMPLE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -35,5 +34,3 @@ int64_t sample_candidates(const SampleRule *rule, uint64_t stream, const float *
 int64_t sample_choose(const SampleRule *rule, SampleCandidate *candidates, int64_t count);
 
 uint64_t sample_stream(int64_t sequence, int64_t position);
-
-#endif

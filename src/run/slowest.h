@@ -1,8 +1,7 @@
 // Which rank a run waits for: over the last steps, each rank's seconds in forwards and in backwards against those of
 // its peers or, without peers, against its plan. Peers are the ranks with the same stage and tensor rank, which do the
 // same work.
-#ifndef SLOWEST_H
-#define SLOWEST_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -34,5 +33,3 @@ void slowest_add(Slowest *slowest, const RankSeconds *seconds, double step_secon
 
 // Returns false before SLOWEST_WINDOW steps, or if no rank can be compared with anything.
 bool slowest_find(const Slowest *slowest, SlowestRank *found);
-
-#endif

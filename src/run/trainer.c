@@ -262,9 +262,7 @@ static int trainer_emulate_(Trainer *t, Error *err) {
     return emulate_command(t->config, t->model, t->options.emulate_stage, &t->log, err);
 }
 
-static int trainer_sweep_(Trainer *t, Error *err) {
-    return sweep_command(&t->options, t->model, &t->log, err);
-}
+static int trainer_sweep_(Trainer *t, Error *err) { return sweep_command(&t->options, t->model, &t->log, err); }
 
 static int trainer_search_(Trainer *t, Error *err) {
     const Options *o = &t->options;

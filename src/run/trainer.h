@@ -1,6 +1,5 @@
 // The function that main() of each trainer calls: reads the command line, starts or joins the ranks, and trains.
-#ifndef TRAINER_H
-#define TRAINER_H
+#pragma once
 
 #include "model/model.h"
 
@@ -12,5 +11,3 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
 
 // Writes the version in the first line, then the built-in libraries, one line each.
 void version_report(const char *program, FILE *file);
-
-#endif

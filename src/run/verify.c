@@ -308,9 +308,7 @@ static int go_all_(Verify *verify, const Config *given, Error *err) {
     return code;
 }
 
-bool verify_is_run(void) {
-    return getenv(RECORD_VARIABLE) != NULL;
-}
+bool verify_is_run(void) { return getenv(RECORD_VARIABLE) != NULL; }
 
 int verify_command(const Model *model, const Options *options, VerifyCheck check, const Log *log, char **argv,
                    Error *err) {

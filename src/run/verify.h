@@ -6,8 +6,7 @@
 // configured. Each run hands its record (record.h) to the parent through a file without a name. The number of ranks
 // that a launcher started cannot change: they run their stages without and with BPipe, one after another. No file is
 // written.
-#ifndef VERIFY_H
-#define VERIFY_H
+#pragma once
 
 #include "ranks/world.h"
 #include "config/options.h"
@@ -30,5 +29,3 @@ int verify_command(const Model *model, const Options *options, VerifyCheck check
 // Runs in a rank, alone or with all others. Returns the exit code, the same on all ranks, or -1 with err.
 int verify_as_rank(const Config *config, const Model *model, const Options *options, World *world,
                    StatusPage *status_page, Log *log, Error *err);
-
-#endif

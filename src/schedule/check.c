@@ -63,7 +63,7 @@ typedef struct Proof {
 enum { BUNDLE_HERE = -3, BUNDLE_NOT_YET = -4, BUNDLE_HALF_DONE = -5, BUNDLE_DONE = -6 };
 
 static int check_refuse_(const Proof *proof, int s, Action action, const char *why) {
-    char text[32];
+    char text[ACTION_TEXT];
     return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: %s %s", proof->schedule->name, s,
                      action_text(proof->schedule, action, text), why);
 }
@@ -80,9 +80,7 @@ static int64_t check_turn_(const Proof *proof, Action action) {
     return (int64_t)action.microbatch * slices + within;
 }
 
-static bool check_frees_(ActionKind kind) {
-    return kind == ACTION_BACKWARD || kind == ACTION_WEIGHT;
-}
+static bool check_frees_(ActionKind kind) { return kind == ACTION_BACKWARD || kind == ACTION_WEIGHT; }
 
 static Neighbours near_(const Proof *proof, int s, int chunk) {
     return proof->near[s * proof->schedule->chunks + chunk];
@@ -480,7 +478,7 @@ static int refuse_circle_(const Proof *proof, int s) {
     Cause first = {s, proof->chains[s].c == proof->chains[s].computes};
     // There are two chains per stage, so after that many steps the walk is on the circle.
     for (int step = 0; step < 2 * proof->schedule->stages; step++) first = cause_(proof, first);
-    char text[700], name[32];
+    char text[700], name[ACTION_TEXT];
     size_t used = (size_t)snprintf(text, sizeof text, "%s of stage %d",
                                    action_text(proof->schedule, front_(proof, first), name), first.stage);
     Cause at = first;

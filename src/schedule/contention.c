@@ -57,9 +57,7 @@ static void contention_advance_(Share *share, double now) {
     share->since = now;
 }
 
-static int soonest_(const Contention *contention) {
-    return contention->winner[1];
-}
+static int soonest_(const Contention *contention) { return contention->winner[1]; }
 
 static int sooner_(const Contention *contention, int a, int b) {
     if (a < 0 || b < 0) return a < 0 ? b : a;

@@ -1,8 +1,7 @@
 // Resources that several users share evenly: the network of a node, the cores of a host. While n users of a resource
 // are active, each runs at min(1, capacity / n) of the speed it has alone (processor sharing). Used only by the
 // simulator.
-#ifndef CONTENTION_H
-#define CONTENTION_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -24,5 +23,3 @@ double contention_next(const Contention *contention);
 
 // Removes the user that is done at contention_next(), which is now.
 ContentionUser contention_pop(Contention *contention);
-
-#endif

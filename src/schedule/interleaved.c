@@ -39,10 +39,6 @@ static void write_groups_(const ScheduleSpec *spec, int s, int drain, bool split
     }
 }
 
-void interleaved_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
-    write_groups_(spec, s, 2, false, list);
-}
+void interleaved_stage_(const ScheduleSpec *spec, int s, ActionList *list) { write_groups_(spec, s, 2, false, list); }
 
-void gis_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
-    write_groups_(spec, s, 1, true, list);
-}
+void gis_stage_(const ScheduleSpec *spec, int s, ActionList *list) { write_groups_(spec, s, 1, true, list); }

@@ -9,9 +9,7 @@
 StageMaker zb_d_stage_, interleaved_stage_, gis_stage_, zb_v_stage_, dualpipe_v_stage_;
 Schedule *make_v_half_(const ScheduleSpec *spec, int slots), *make_v_min_(const ScheduleSpec *spec, int slots);
 
-static int half_(int p) {
-    return (p + 1) / 2;
-}
+static int half_(int p) { return (p + 1) / 2; }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Formulas of p stages, m microbatches, v chunks, groups of g and n slices

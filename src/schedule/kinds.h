@@ -1,8 +1,7 @@
 // All schedules that have a name, one row each: how to make one, the settings it accepts and refuses. Configuration,
 // plan and search ask this table and never for a particular name, so a new schedule is one function and one row in
 // kinds.c.
-#ifndef KINDS_H
-#define KINDS_H
+#pragma once
 
 #include "bpipe.h"
 
@@ -65,5 +64,3 @@ Schedule *schedule_make(const ScheduleKind *kind, const ScheduleSpec *spec, Erro
 int schedule_least_slots(const ScheduleKind *kind, const ScheduleSpec *spec, EvictTarget target);
 
 __END_DECLS
-
-#endif

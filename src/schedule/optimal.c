@@ -37,9 +37,7 @@ typedef struct Search {
     bool failed; // seen too many
 } Search;
 
-static int done_(const Counts *at, int g, int kind) {
-    return at->done[g * KINDS + kind];
-}
+static int done_(const Counts *at, int g, int kind) { return at->done[g * KINDS + kind]; }
 
 static int gradients_(const Search *search, const Counts *at, int g) {
     return search->ask.split ? done_(at, g, INPUT) : done_(at, g, INPUT) / 2;

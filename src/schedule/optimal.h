@@ -1,6 +1,5 @@
 // The least idle time that any schedule can have, by exhaustive search, for a few stages and microbatches: --optimum.
-#ifndef OPTIMAL_H
-#define OPTIMAL_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -19,5 +18,3 @@ enum { OPTIMAL_NONE = -1, OPTIMAL_TOO_LARGE = -2 };
 // last. OPTIMAL_NONE: more than `most`. OPTIMAL_TOO_LARGE: the search was given up, or the question is beyond its
 // limits.
 int optimal_idle(const OptimalAsk *ask, int most);
-
-#endif

@@ -99,16 +99,12 @@ static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind k
         contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, where});
 }
 
-static int share_of_(const int *resources, int i) {
-    return resources == NULL ? -1 : resources[i];
-}
+static int share_of_(const int *resources, int i) { return resources == NULL ? -1 : resources[i]; }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Starts
 
-static int boundaries_(const SimRun *run) {
-    return run->schedule->stages * run->schedule->chunks - 1;
-}
+static int boundaries_(const SimRun *run) { return run->schedule->stages * run->schedule->chunks - 1; }
 
 static const SimChunk *chunk_(const SimRun *run, int s, Action action) {
     return &run->chunks[s * run->schedule->chunks + action.chunk];
@@ -132,9 +128,7 @@ static bool edge_has_buffer_(const SimRun *run, const Edge *edge) {
     return edge->reserved - free_again < run->schedule->edge_buffers;
 }
 
-static int64_t bundle_at_(const SimRun *run, Action action) {
-    return schedule_bundle(run->schedule, action);
-}
+static int64_t bundle_at_(const SimRun *run, Action action) { return schedule_bundle(run->schedule, action); }
 
 // Returns the duration of `action`, the stage's next compute action.
 static double duration_(const SimRun *run, int s, Action action) {
@@ -461,7 +455,7 @@ static int run_to_end_(SimRun *run, Error *err) {
     for (int s = 0; s < run->schedule->stages; s++) {
         const SimStage *stage = &run->stages[s];
         if (stage->compute == stage->count && stage->queue == stage->count) continue;
-        char text[32];
+        char text[ACTION_TEXT];
         int64_t place = stage->compute < stage->count ? stage->compute : stage->queue;
         return error_set(err, EXIT_FAILED, "schedule %s stops for good: stage %d waits at %s", run->schedule->name, s,
                          action_text(run->schedule, stage->actions[place], text));

@@ -3,8 +3,7 @@
 // It follows the six rules at the top of bpipe.h, edge depth included, and shares no code with the proof and the
 // engine, so that each can be held against the other. The plan reads its makespan, the trace draws its actions, and the
 // tests count lost time with it.
-#ifndef SIMULATE_H
-#define SIMULATE_H
+#pragma once
 
 #include "bpipe.h"
 
@@ -63,5 +62,3 @@ typedef struct Timeline {
 Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Error *err);
 
 void timeline_free(Timeline *timeline);
-
-#endif

@@ -135,7 +135,7 @@ static void lane_fill_(Lane *lane, const Schedule *schedule, const Timeline *tim
     for (int64_t i = 0; i < schedule->stage[s].count; i++) {
         Action action = schedule->stage[s].actions[i];
         if (action_computes(action.kind) != computes) continue;
-        char name[32];
+        char name[ACTION_TEXT];
         int from = (int)lround(timeline->stage[s].start[i] * lane->scale);
         int to = (int)lround(timeline->stage[s].end[i] * lane->scale);
         int letters = (int)strlen(action_text(schedule, action, name));
@@ -161,7 +161,7 @@ static void lane_print_(const Lane *lane, int from, int to, bool colour, FILE *f
 
 int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bool colour, FILE *file) {
     enum { LABEL = 9, CUT = 5, LEAST = 40, MOST = 1 << 20 };
-    char name[32];
+    char name[ACTION_TEXT];
     Action last = {ACTION_FORWARD, schedule->microbatches - 1, schedule->chunks - 1, SCHEDULE_NO_PEER,
                    schedule->slices - 1};
     double label = (double)strlen(action_text(schedule, last, name)) + 1, shortest = shortest_(schedule, timeline);
@@ -213,7 +213,7 @@ int study_draw_svg(const Schedule *schedule, const Timeline *timeline, FILE *fil
             double start = timeline->stage[s].start[i], length = timeline->stage[s].end[i] - start;
             bool computes = action_computes(action.kind);
             double x = LEFT + start * scale, y = s * LANE + (computes ? 1 : 17), w = fmax(length * scale - 0.3, 0.4);
-            char name[32];
+            char name[ACTION_TEXT];
             action_text(schedule, action, name);
             fprintf(file, "<rect class=\"%c\" x=\"%.2f\" y=\"%g\" width=\"%.2f\" height=\"%d\"><title>",
                     (char)action.kind, x, y, w, computes ? 15 : 5);

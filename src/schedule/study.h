@@ -1,7 +1,6 @@
 // Schedules studied without a model: given times of F, I, W, messages and transfers, says how long a step takes and
 // how much of it is idle, and draws the lanes of the stages as text or as SVG.
-#ifndef STUDY_H
-#define STUDY_H
+#pragma once
 
 #include "simulate.h"
 
@@ -33,5 +32,3 @@ int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bo
 
 // Draws the same as an SVG picture that follows the viewer's light or dark mode. -1 if the stream fails.
 int study_draw_svg(const Schedule *schedule, const Timeline *timeline, FILE *file);
-
-#endif

@@ -18,7 +18,7 @@ static bool is_version_1_(const Schedule *schedule) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Writing
 
-char *action_text(const Schedule *schedule, Action action, char text[32]) {
+char *action_text(const Schedule *schedule, Action action, char text[ACTION_TEXT]) {
     char chunk[12] = "", slice[12] = "", peer[12] = "";
     if (!is_version_1_(schedule)) snprintf(chunk, sizeof chunk, ".%d", action.chunk);
     if (schedule->slices > 1) snprintf(slice, sizeof slice, ":%d", action.slice);
@@ -26,7 +26,7 @@ char *action_text(const Schedule *schedule, Action action, char text[32]) {
         bool leaves = action.kind == ACTION_EVICT || action.kind == ACTION_RETURN;
         snprintf(peer, sizeof peer, action.peer == SCHEDULE_HOST ? "%ch" : "%c%d", leaves ? '>' : '<', action.peer);
     }
-    snprintf(text, 32, "%c%d%s%s%s", action.kind, action.microbatch, chunk, slice, peer);
+    snprintf(text, ACTION_TEXT, "%c%d%s%s%s", action.kind, action.microbatch, chunk, slice, peer);
     return text;
 }
 
@@ -48,7 +48,7 @@ int schedule_write(const Schedule *schedule, FILE *file) {
     for (int s = 0; s < schedule->stages; s++) {
         fprintf(file, "stage %d:", s);
         for (int64_t i = 0; i < schedule->stage[s].count; i++) {
-            char text[32];
+            char text[ACTION_TEXT];
             fprintf(file, " %s", action_text(schedule, schedule->stage[s].actions[i], text));
         }
         fputc('\n', file);

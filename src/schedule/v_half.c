@@ -62,25 +62,17 @@ static int pass_of_(const Grid *grid, int stage, PassKind kind, int chunk, int m
     return ((stage * PASS_KINDS + (int)kind) * CHUNKS + chunk) * grid->microbatches + microbatch;
 }
 
-static int grid_microbatch_(const Grid *grid, int pass) {
-    return pass % grid->microbatches;
-}
+static int grid_microbatch_(const Grid *grid, int pass) { return pass % grid->microbatches; }
 
-static int grid_chunk_(const Grid *grid, int pass) {
-    return pass / grid->microbatches % CHUNKS;
-}
+static int grid_chunk_(const Grid *grid, int pass) { return pass / grid->microbatches % CHUNKS; }
 
 static PassKind grid_kind_(const Grid *grid, int pass) {
     return (PassKind)(pass / grid->microbatches / CHUNKS % PASS_KINDS);
 }
 
-static int grid_stage_(const Grid *grid, int pass) {
-    return pass / grid->microbatches / CHUNKS / PASS_KINDS;
-}
+static int grid_stage_(const Grid *grid, int pass) { return pass / grid->microbatches / CHUNKS / PASS_KINDS; }
 
-static int grid_passes_(const Grid *grid) {
-    return grid->stages * PASS_KINDS * CHUNKS * grid->microbatches;
-}
+static int grid_passes_(const Grid *grid) { return grid->stages * PASS_KINDS * CHUNKS * grid->microbatches; }
 
 static int *grid_at_(const Grid *grid, int stage, int time) {
     return &grid->pass[(int64_t)stage * grid->length + time];
@@ -338,6 +330,4 @@ Schedule *make_v_half_(const ScheduleSpec *spec, int slots) {
     return make_pattern_("v-half", spec, slots, v_half_start_);
 }
 
-Schedule *make_v_min_(const ScheduleSpec *spec, int slots) {
-    return make_pattern_("v-min", spec, slots, v_min_start_);
-}
+Schedule *make_v_min_(const ScheduleSpec *spec, int slots) { return make_pattern_("v-min", spec, slots, v_min_start_); }

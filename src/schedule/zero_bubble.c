@@ -44,21 +44,13 @@ static void next_(Counting *at, ActionKind kind, int chunk, int *next) {
     ++*next;
 }
 
-static void forward_(Counting *at, int chunk) {
-    next_(at, ACTION_FORWARD, chunk, &at->forwards[chunk]);
-}
+static void forward_(Counting *at, int chunk) { next_(at, ACTION_FORWARD, chunk, &at->forwards[chunk]); }
 
-static void backward_(Counting *at, int chunk) {
-    next_(at, ACTION_BACKWARD, chunk, &at->backwards[chunk]);
-}
+static void backward_(Counting *at, int chunk) { next_(at, ACTION_BACKWARD, chunk, &at->backwards[chunk]); }
 
-static void input_(Counting *at, int chunk) {
-    next_(at, ACTION_INPUT, chunk, &at->backwards[chunk]);
-}
+static void input_(Counting *at, int chunk) { next_(at, ACTION_INPUT, chunk, &at->backwards[chunk]); }
 
-static void weight_(Counting *at, int chunk) {
-    next_(at, ACTION_WEIGHT, chunk, &at->weights[chunk]);
-}
+static void weight_(Counting *at, int chunk) { next_(at, ACTION_WEIGHT, chunk, &at->weights[chunk]); }
 
 static void input_weight_(Counting *at, int chunk) {
     input_(at, chunk);

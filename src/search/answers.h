@@ -1,7 +1,6 @@
 // A search's answers in addition to its best: limits that exclude a better one, the smallest world that suffices, and
 // the smallest change to the given configuration that brings most of the gain.
-#ifndef ANSWERS_H
-#define ANSWERS_H
+#pragma once
 
 #include "plan/plan_world.h"
 #include "search.h"
@@ -31,5 +30,3 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
 // Finds, among the candidates that were found and whose step is at most `step`, the one with the fewest changes; of
 // several the fastest. false: not found.
 bool answer_cheapest(const SearchResult *result, const Config *given, double step, Candidate *cheapest);
-
-#endif

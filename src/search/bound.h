@@ -10,8 +10,7 @@
 //     stage 2      F F F F                  ...        B
 //     stage 3        [F B F B ... all m microbatches ]
 //              before        m (F+B+W)           back
-#ifndef BOUND_H
-#define BOUND_H
+#pragma once
 
 #include "space.h"
 
@@ -40,5 +39,3 @@ double cut_bound(const Cut *cut, const RunLayout *layout);
 // Returns the same for any schedule of a shape, from the times of its parts: no rank has less than its part of the
 // work.
 double shape_bound(const SearchSpace *space, const RunLayout *shape);
-
-#endif

@@ -1,7 +1,6 @@
 // How much a choice may be regretted: the fastest candidates are planned again with other assumptions about the
 // hardware, since which of them is the fastest depends on figures that nobody knows exactly.
-#ifndef ROBUST_H
-#define ROBUST_H
+#pragma once
 
 #include "search.h"
 
@@ -12,5 +11,3 @@ extern const char robust_assumptions[];
 // `robust`: the largest fraction by which the step is longer than that of the fastest of them with the same assumption.
 // A candidate that no longer fits, or takes more than twice as long, has 1. -1 with err.
 int robust_find(const SearchSpace *space, SearchResult *result, Error *err);
-
-#endif

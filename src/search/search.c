@@ -114,9 +114,7 @@ static double worth_(const Search *search, int64_t bytes, bool new_key) {
     return most / BOUND_SLACK;
 }
 
-static bool hopeless_(const Search *search, double bound, int64_t bytes) {
-    return bound > worth_(search, bytes, true);
-}
+static bool hopeless_(const Search *search, double bound, int64_t bytes) { return bound > worth_(search, bytes, true); }
 
 // ---------------------------------------------------------------- the best so far
 
@@ -126,9 +124,7 @@ static bool found_before_(const Candidate *a, const Candidate *b) {
     return !planner_prefers(&b->forecast, &a->forecast) && a->order < b->order;
 }
 
-static int compare_found_(const void *a, const void *b) {
-    return found_before_(a, b) ? -1 : found_before_(b, a);
-}
+static int compare_found_(const void *a, const void *b) { return found_before_(a, b) ? -1 : found_before_(b, a); }
 
 static void standing_take_front_(CandidateList *front, const Candidate *found) {
     double compared = planner_compared(&found->forecast);

@@ -3,8 +3,7 @@
 //
 // Results depend neither on the number of threads nor on the time: candidates are evaluated in batches of a fixed size,
 // in parallel within a batch, and the results of a batch count from the next one on.
-#ifndef SEARCH_H
-#define SEARCH_H
+#pragma once
 
 #include "space.h"
 
@@ -67,5 +66,3 @@ int search_open_misfit(const SearchSpace *space, const Candidate *misfit, Candid
 // Searches. -1 with err; call search_free in either case.
 int search_run(SearchResult *result, const SearchSpace *space, const SearchOptions *options, Error *err);
 void search_free(SearchResult *result);
-
-#endif

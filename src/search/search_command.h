@@ -1,6 +1,5 @@
 // The program's --search, and the search of a sweep.
-#ifndef SEARCH_COMMAND_H
-#define SEARCH_COMMAND_H
+#pragma once
 
 #include "search.h"
 
@@ -13,5 +12,3 @@ int search_command(const Config *config, const Model *model, const char *gpus, b
 typedef int SearchTake(void *argument, const SearchSpace *space, SearchResult *result, Error *err);
 int search_for(const Config *config, const Model *model, const char *gpus, SearchTake *take, void *argument,
                const Log *log, Error *err);
-
-#endif

@@ -1,6 +1,5 @@
 // The output of --search: for people, as JSON, and the best as a configuration.
-#ifndef SEARCH_REPORT_H
-#define SEARCH_REPORT_H
+#pragma once
 
 #include "answers.h"
 
@@ -12,5 +11,3 @@ int search_write_json(const SearchSpace *space, const SearchResult *result, FILE
 
 // Writes the best into the file `path`, complete or not at all. result->best must be valid. -1 with err.
 int search_write_config(const SearchSpace *space, const SearchResult *result, const char *path, Error *err);
-
-#endif

@@ -13,9 +13,7 @@ SearchSpace space_make(const Config *base, const Planner *planner, int64_t world
     return space;
 }
 
-bool space_fixes(const SearchSpace *space, LayoutMask keys) {
-    return (space->keys.fixed & keys) != 0;
-}
+bool space_fixes(const SearchSpace *space, LayoutMask keys) { return (space->keys.fixed & keys) != 0; }
 
 RunLayout space_start(const SearchSpace *space) {
     RunLayout start = {.tensor = 1,

@@ -4,8 +4,7 @@
 // complete layout: a shape with a schedule, a split of the layers, and a way to keep bundles: on the stage, with the
 // partner, on the host, or not kept: the layers are recomputed. Model, global batch and hardware stay as they are. A
 // key that the command line sets with -o stays too.
-#ifndef SPACE_H
-#define SPACE_H
+#pragma once
 
 #include "plan/planner.h"
 
@@ -38,5 +37,3 @@ bool space_config(const SearchSpace *space, const RunLayout *layout, Config *con
 
 // Computes the seconds of the model's parts on one tensor rank of a shape.
 void space_times(const SearchSpace *space, const RunLayout *shape, ModelTimes *times);
-
-#endif

@@ -202,9 +202,7 @@ static void sweep_row_(const Sweep *sweep, int index) {
 
 // ---------------------------------------------------------------- the table
 
-static const char *swept_name_(const Swept *swept) {
-    return swept->key + strspn(swept->key, "-");
-}
+static const char *swept_name_(const Swept *swept) { return swept->key + strspn(swept->key, "-"); }
 
 // Returns the days that a row takes; at the slow end of the band, if there is one.
 static double row_days_(const SweepRow *row) {

@@ -1,7 +1,6 @@
 // --sweep KEY=A,B,C and --gpus N,N,N: a plan, or a search, for each combination of several values, in one table. With
 // --deadline it names the row that meets it at the smallest cost: by hardware.gpu_hour, else in GPU hours.
-#ifndef SWEEP_H
-#define SWEEP_H
+#pragma once
 
 #include "config/options.h"
 #include "model/model.h"
@@ -10,5 +9,3 @@
 // that a run would refuse is a row that says why. Returns the exit code: 0, or 1 where nothing fits anywhere or meets
 // the deadline; -1 with err, also where every combination is refused.
 int sweep_command(const Options *options, const Model *model, const Log *log, Error *err);
-
-#endif

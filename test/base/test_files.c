@@ -60,9 +60,7 @@ static void make_case(const Case *row, char folder[TEST_PATH], char link[TEST_PA
     assert_int_equal(chmod(folder, row->mode), 0);
 }
 
-static void remove_case(const char *folder, const char *link) {
-    assert_int_equal(unlink(link) | rmdir(folder), 0);
-}
+static void remove_case(const char *folder, const char *link) { assert_int_equal(unlink(link) | rmdir(folder), 0); }
 
 static bool every_user_is_mapped(void) {
     char text[64] = "";

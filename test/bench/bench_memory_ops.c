@@ -52,15 +52,9 @@ static void layernorm_forward(Bench *x) {
 static void layernorm_backward(Bench *x) {
     x->backend->layernorm_backward(x->backend, x->c, x->dw, x->dw + x->cols, x->a, x->b, x->w, x->rows, x->cols, 1e-5);
 }
-static void add_in_place(Bench *x) {
-    x->backend->add(x->backend, x->a, x->a, x->b, x->rows * x->cols);
-}
-static void swiglu_forward(Bench *x) {
-    x->backend->swiglu_forward(x->backend, x->c, x->a, x->rows, x->cols);
-}
-static void swiglu_backward(Bench *x) {
-    x->backend->swiglu_backward(x->backend, x->d, x->c, x->a, x->rows, x->cols);
-}
+static void add_in_place(Bench *x) { x->backend->add(x->backend, x->a, x->a, x->b, x->rows * x->cols); }
+static void swiglu_forward(Bench *x) { x->backend->swiglu_forward(x->backend, x->c, x->a, x->rows, x->cols); }
+static void swiglu_backward(Bench *x) { x->backend->swiglu_backward(x->backend, x->d, x->c, x->a, x->rows, x->cols); }
 static void rope(Bench *x) {
     AttentionShape shape = {
         .batch = 4, .seq = x->rows / 4, .heads = x->cols / 64, .kv_heads = x->cols / 64, .head_dim = 64};

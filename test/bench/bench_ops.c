@@ -254,9 +254,7 @@ static void bench_long(void) {
     backend->destroy(backend);
 }
 
-static bool wanted(int argc, char **argv, const char *part) {
-    return argc < 3 || strcmp(argv[2], part) == 0;
-}
+static bool wanted(int argc, char **argv, const char *part) { return argc < 3 || strcmp(argv[2], part) == 0; }
 
 int main(int argc, char **argv) {
     Error err = {0};

@@ -16,13 +16,9 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static int create_both_(void **state) {
-    return test_folder_create(state) != 0 ? -1 : config_file_create(state);
-}
+static int create_both_(void **state) { return test_folder_create(state) != 0 ? -1 : config_file_create(state); }
 
-static int remove_both_(void **state) {
-    return test_folder_remove(state) != 0 ? -1 : config_file_remove(state);
-}
+static int remove_both_(void **state) { return test_folder_remove(state) != 0 ? -1 : config_file_remove(state); }
 
 static uint32_t token_(int64_t i, const void *unused) {
     (void)unused;

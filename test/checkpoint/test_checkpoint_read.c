@@ -16,9 +16,7 @@ static const char *const NAMES[TENSORS] = {"plain", "turned", "half"};
 static const SafeType TYPES[TENSORS] = {SAFE_F32, SAFE_F32, SAFE_BF16};
 
 // Element i of tensor t, exact in bf16 too.
-static float value_of(int t, int64_t i) {
-    return (float)(i % 200 + t);
-}
+static float value_of(int t, int64_t i) { return (float)(i % 200 + t); }
 
 // Writes model.safetensors; `strange` is an element of "plain" that is not a number, or -1.
 static void write_model(int64_t strange) {

@@ -25,12 +25,8 @@ static AttentionShape shape_of(const Sizes *s, int mode) {
                             NULL,     NULL,          s->document == FULL};
 }
 
-static int64_t qkv_count(const Sizes *s) {
-    return s->batch * s->seq * (s->heads + 2 * s->kv_heads) * s->head_dim;
-}
-static int64_t out_count(const Sizes *s) {
-    return s->batch * s->seq * s->heads * s->head_dim;
-}
+static int64_t qkv_count(const Sizes *s) { return s->batch * s->seq * (s->heads + 2 * s->kv_heads) * s->head_dim; }
+static int64_t out_count(const Sizes *s) { return s->batch * s->seq * s->heads * s->head_dim; }
 
 // --- float64: one head of one sequence at a time, as the definition reads
 
@@ -61,9 +57,7 @@ static int64_t first_key(const Reference *r, int64_t b, int64_t i) {
     return r->places == NULL ? 0 : i - r->places[i * r->s->batch + b];
 }
 
-static int64_t end_key(const Reference *r, int64_t i) {
-    return r->s->document == FULL ? r->s->seq : i + 1;
-}
+static int64_t end_key(const Reference *r, int64_t i) { return r->s->document == FULL ? r->s->seq : i + 1; }
 
 static void reference_row(const Reference *r, int64_t b, int64_t head, int64_t i) {
     const Sizes *s = r->s;

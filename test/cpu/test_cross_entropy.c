@@ -22,9 +22,7 @@ static int64_t rank_first(const Shape *s, int64_t rank) {
     return rank * s->width < s->vocab ? rank * s->width : s->vocab;
 }
 
-static int64_t rank_count(const Shape *s, int64_t rank) {
-    return rank_first(s, rank + 1) - rank_first(s, rank);
-}
+static int64_t rank_count(const Shape *s, int64_t rank) { return rank_first(s, rank + 1) - rank_first(s, rank); }
 
 typedef struct Sharded {
     Operand logits[MAX_RANKS];

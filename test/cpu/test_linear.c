@@ -9,9 +9,7 @@ typedef struct Shape {
     bool bias, gelu;
 } Shape;
 
-static double gelu(double x) {
-    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
+static double gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
 static double gelu_slope(double x) {
     double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));

@@ -202,9 +202,7 @@ static const AttentionShape HEADS[] = {
     {.batch = 1, .seq = 9, .heads = 8, .kv_heads = 4, .head_dim = 128},
 };
 
-static int64_t heads_width(const AttentionShape *s) {
-    return (s->heads + 2 * s->kv_heads) * s->head_dim;
-}
+static int64_t heads_width(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
 
 typedef struct Heads {
     Operand qkv, kept, w[2], dqkv, dw[2];

@@ -42,9 +42,7 @@ typedef struct Gated {
     double gate, up, dout;
 } Gated;
 
-static double swiglu(double gate, double up) {
-    return gate / (1.0 + exp(-gate)) * up;
-}
+static double swiglu(double gate, double up) { return gate / (1.0 + exp(-gate)) * up; }
 
 static double gated_loss(void *context) {
     const Gated *g = context;
@@ -117,9 +115,7 @@ static void swiglu_bits_do_not_depend_on_the_place(void **state) {
 
 // --- rotary positions
 
-static int64_t row_width(const AttentionShape *s) {
-    return (s->heads + 2 * s->kv_heads) * s->head_dim;
-}
+static int64_t row_width(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
 
 static RopeTable rope_table(int64_t head_dim, double scale) {
     RopeTable table = {.scale = scale};

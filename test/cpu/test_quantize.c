@@ -9,9 +9,7 @@ static double magnitude(int bits, int fraction) {
     return exponent == 0 ? ldexp(part, 1 - bias) : ldexp(1 + part, exponent - bias);
 }
 
-static int largest_bits(int fraction) {
-    return fraction == FP8_E4M3 ? 0x7e : 0x7b;
-}
+static int largest_bits(int fraction) { return fraction == FP8_E4M3 ? 0x7e : 0x7b; }
 
 // The nearest number, of two as near the one with an even last bit; above the largest the largest.
 static uint8_t nearest(double x, int fraction) {

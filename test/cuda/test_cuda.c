@@ -98,9 +98,7 @@ static void near_twins(Both *both, const char *what, const Twin *t, double relat
     free(down), free(got), free(want);
 }
 
-static double bound_of(const Both *both) {
-    return both->cpu->precision == PRECISION_BF16 ? 0x1p-6 : 2e-5;
-}
+static double bound_of(const Both *both) { return both->cpu->precision == PRECISION_BF16 ? 0x1p-6 : 2e-5; }
 
 // --- matrix products
 

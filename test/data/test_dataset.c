@@ -19,9 +19,7 @@
 
 enum { GPT2 = SHARD_GPT2, LLAMA3 = SHARD_LLAMA3 };
 
-static uint32_t counted_(int64_t i, const void *start) {
-    return (uint32_t)((*(const int64_t *)start + i) % 251);
-}
+static uint32_t counted_(int64_t i, const void *start) { return (uint32_t)((*(const int64_t *)start + i) % 251); }
 
 // A shard whose header promises `promised` tokens and whose body holds `count`: token i is (start + i) % 251.
 static void write_shard(const char *name, int magic, int version, int64_t promised, int64_t count, int64_t start) {

@@ -1,6 +1,5 @@
 // A CudaBackend whose device is the emulator: the operations that are kernels of our own, and nothing else.
-#ifndef BACKEND_EMULATED_H
-#define BACKEND_EMULATED_H
+#pragma once
 
 #include "backend/backend.h"
 
@@ -15,6 +14,4 @@ Backend *backend_emulated_create(int precision, int order, Error *err);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

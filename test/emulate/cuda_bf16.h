@@ -1,7 +1,6 @@
 // bf16 as the kernels use it: the upper half of a float, rounded to nearest even; a NaN becomes the one NaN that the
 // hardware's conversion gives.
-#ifndef EMULATED_CUDA_BF16_H
-#define EMULATED_CUDA_BF16_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -31,5 +30,3 @@ static inline __nv_bfloat16 __float2bfloat16_rn(float x) {
 static inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
     return __nv_bfloat162{__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
 }
-
-#endif

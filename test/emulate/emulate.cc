@@ -58,9 +58,7 @@ void stack_prepare(Stack *stack, char *memory, void (*start)(void)) {
 #include <ucontext.h>
 typedef ucontext_t Stack;
 
-void emulate_switch(Stack *from, Stack &to) {
-    swapcontext(from, &to);
-}
+void emulate_switch(Stack *from, Stack &to) { swapcontext(from, &to); }
 
 void stack_prepare(Stack *stack, char *memory, void (*start)(void)) {
     getcontext(stack);
@@ -104,9 +102,7 @@ struct Block {
 
 Block *block_now;
 
-char *shared_memory() {
-    return block_now->memory + (int64_t)MAX_THREADS * STACK;
-}
+char *shared_memory() { return block_now->memory + (int64_t)MAX_THREADS * STACK; }
 
 // Gives the thread its turn and leaves `from`, until that has its turn again.
 void turn_give(Stack *from, int thread) {
@@ -287,9 +283,7 @@ void *emulate_shared(const void *key, int64_t bytes) {
     return shared_memory() + array_add(key, bytes);
 }
 
-void *emulate_shared_dynamic(void) {
-    return shared_memory();
-}
+void *emulate_shared_dynamic(void) { return shared_memory(); }
 
 void emulate_check_aligned(const void *pointer, int64_t bytes) {
     if ((uintptr_t)pointer % (uintptr_t)bytes != 0)

@@ -15,8 +15,7 @@
 //
 // Not shown: speed, races between blocks that run at the same time, the memory model, and the last bits of the device's
 // own expf, exp2f and __fdividef.
-#ifndef EMULATE_H
-#define EMULATE_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -68,9 +67,7 @@ void emulate_check_aligned(const void *pointer, int64_t bytes);
     type *const name = (type *)emulate_shared(&name##_key, (int64_t)sizeof(type) * (count))
 #define SHARED_DYNAMIC(type, name) type *const name = (type *)emulate_shared_dynamic()
 
-template <typename F> void emulate_call(void *context) {
-    (*(F *)context)();
-}
+template <typename F> void emulate_call(void *context) { (*(F *)context)(); }
 
 template <typename F> const char *emulate_launch(dim3 grid, dim3 block, int64_t shared, const char *kernel, F body) {
     return emulate_run(grid, block, shared, emulate_call<F>, &body, kernel);
@@ -84,9 +81,7 @@ template <typename F> const char *emulate_launch(dim3 grid, dim3 block, int64_t 
     } while (0)
 
 // --- device functions
-static inline void __syncthreads(void) {
-    emulate_barrier();
-}
+static inline void __syncthreads(void) { emulate_barrier(); }
 
 template <typename T> static inline T __shfl_xor_sync(unsigned, T value, int mask) {
     uint64_t bits = 0;
@@ -110,12 +105,8 @@ static inline int atomicMax(int *at, int value) {
     return old;
 }
 
-static inline int __ffs(int x) {
-    return __builtin_ffs(x);
-}
-static inline float __fdividef(float a, float b) {
-    return a / b;
-}
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __uint_as_float(unsigned x) {
     float out;
     memcpy(&out, &x, sizeof out);
@@ -126,5 +117,3 @@ static inline unsigned __float_as_uint(float x) {
     memcpy(&out, &x, sizeof out);
     return out;
 }
-
-#endif

@@ -174,12 +174,8 @@ static void tensors_may_begin_anywhere(void **state) {
 
 // --- operations next to matrix products
 
-static double gelu(double x) {
-    return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
-}
-static double gelu_of(void *x) {
-    return gelu(*(double *)x);
-}
+static double gelu(double x) { return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x * x * x))); }
+static double gelu_of(void *x) { return gelu(*(double *)x); }
 
 static void gelu_agrees_with_float64(void **state) {
     (void)state;
@@ -235,9 +231,7 @@ static const CudaScores SCORES[] = {
 };
 enum { SCORES_COUNT = sizeof SCORES / sizeof *SCORES };
 
-static int64_t scores_count(const CudaScores *s) {
-    return s->matrices * s->rows * s->cols;
-}
+static int64_t scores_count(const CudaScores *s) { return s->matrices * s->rows * s->cols; }
 
 static void softmax_reference(const CudaScores *s, double *p, double *ds, const double *x, const double *dp) {
     for (int64_t row = 0; row < s->matrices * s->rows; row++) {

@@ -142,9 +142,7 @@ void writes_past_shared_memory_are_reported(void **) {
     assert_non_null(two.failed_at);
 }
 
-void read_kernel(float *out, const float *from) {
-    store_floats<float, 4>(out, load_floats<4>(from));
-}
+void read_kernel(float *out, const float *from) { store_floats<float, 4>(out, load_floats<4>(from)); }
 
 void accesses_that_are_not_aligned_are_reported(void **) {
     alignas(16) float from[8] = {1, 2, 3, 4, 5, 6, 7, 8}, out[4] = {0};

@@ -1,8 +1,7 @@
 // What the fuzz targets share. A target is a function that is handed bytes; libFuzzer makes them up (make fuzz),
 // replay.c reads them from the corpus (make fuzz-replay). A target asks for more than not crashing where it can: what
 // reads back must be equal.
-#ifndef FUZZ_H
-#define FUZZ_H
+#pragma once
 
 #include "config/config_schema.h"
 
@@ -30,5 +29,3 @@ const char *fuzz_file(const char *name, const void *data, size_t size);
 
 // Sets every key that has a default, and the configuration's path to a file of that name which holds `text`.
 void fuzz_config(Config *config, const char *name, const void *text, size_t size);
-
-#endif

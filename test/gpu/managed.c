@@ -15,9 +15,7 @@
 enum { OF_CUDA = 0x6d616e61, OF_HOST = 0x686f7374, HEAD = 256 };
 
 // Before CUDA starts: every launch waits for its kernel.
-__attribute__((constructor)) static void launch_one_by_one(void) {
-    setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
-}
+__attribute__((constructor)) static void launch_one_by_one(void) { setenv("CUDA_LAUNCH_BLOCKING", "1", 1); }
 
 Backend *managed_backend_create(int precision, int threads, Error *err) {
     char why[256];

@@ -1,7 +1,6 @@
 // Lets the tests of the CPU's operations run on a GPU as they are: compiled with backend_cpu_create, malloc, calloc and
 // free renamed to these, their memory is managed (both sides read it) and every operation is complete when it returns.
-#ifndef MANAGED_H
-#define MANAGED_H
+#pragma once
 
 #include "backend/backend.h"
 
@@ -14,5 +13,3 @@ Backend *managed_backend_create(int precision, int threads, Error *err);
 void *managed_malloc(size_t bytes);
 void *managed_calloc(size_t count, size_t bytes);
 void managed_free(void *memory);
-
-#endif

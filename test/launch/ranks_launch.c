@@ -46,9 +46,7 @@ static int transport_(Rank *r) {
     return leave_(r, EXIT_DONE);
 }
 
-static int three_(Rank *r) {
-    return leave_(r, EXIT_STOPPED);
-}
+static int three_(Rank *r) { return leave_(r, EXIT_STOPPED); }
 
 // One rank fails; the others would wait for ever.
 static int error_(Rank *r) {

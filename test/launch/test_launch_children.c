@@ -56,9 +56,7 @@ static bool met_(const LaunchChildren *children, int rank) {
     return false;
 }
 
-static void look_(Scene *scene) {
-    launch_children_look(&scene->watch, scene->mpirun, 1);
-}
+static void look_(Scene *scene) { launch_children_look(&scene->watch, scene->mpirun, 1); }
 
 static void look_until_met_(Scene *scene, int identified) {
     for (int tries = 0; tries < 1000; tries++) {

@@ -65,13 +65,9 @@ static Record recorded(Bench *bench) {
     return record;
 }
 
-static const uint64_t *gradients_of(const Record *record) {
-    return record->words + 2;
-}
+static const uint64_t *gradients_of(const Record *record) { return record->words + 2; }
 
-static const uint64_t *weights_of(const Record *record) {
-    return record->words + 2 + record->entries;
-}
+static const uint64_t *weights_of(const Record *record) { return record->words + 2 + record->entries; }
 
 #define SMALL       "parallel.pipeline=1", "model.layers=2", "schedule.bpipe=off"
 #define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))

@@ -153,9 +153,7 @@ static void every_schedule_is_sound_and_within_its_slots(void **state) {
     look_at_every_kind((const Look[]){look_at_soundness, NULL});
 }
 
-static double larger(double a, double b) {
-    return a > b ? a : b;
-}
+static double larger(double a, double b) { return a > b ? a : b; }
 
 // Idle time with F = B = W = 1; negative: no formula for this p and m. V-Min's is a bound.
 static double bubble_of(const ScheduleKind *kind, const ScheduleSpec *spec) {
@@ -273,9 +271,7 @@ static void forward_only_lists_are_sound_on_every_placement(void **state) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The BPipe pass
 
-static int in_flight(const Schedule *schedule, int s) {
-    return schedule->stage[s].own_slots;
-}
+static int in_flight(const Schedule *schedule, int s) { return schedule->stage[s].own_slots; }
 
 // Half of what the fullest pair keeps, and one place to move to; never more than a stage keeps anyway.
 static int pair_slots(const Schedule *base) {

@@ -84,9 +84,7 @@ static char *text_of(const Candidate *found, char text[LAYOUT_ENCODED]) {
     return layout_encode(&found->forecast.layout, text);
 }
 
-static double step_of(const Candidate *found) {
-    return found->forecast.time.step;
-}
+static double step_of(const Candidate *found) { return found->forecast.time.step; }
 
 static void assert_same_step(const Candidate *one, const Candidate *other) {
     char a[LAYOUT_ENCODED], b[LAYOUT_ENCODED];

@@ -138,13 +138,9 @@ ssize_t pwrite(int file, const void *from, size_t bytes, off_t at) {
     FAIL_OR(count_file_(file), REAL(ssize_t, "pwrite", int, const void *, size_t, off_t)(file, from, bytes, at));
 }
 
-int fsync(int file) {
-    FAIL_OR(count_file_(file), REAL(int, "fsync", int)(file));
-}
+int fsync(int file) { FAIL_OR(count_file_(file), REAL(int, "fsync", int)(file)); }
 
-int fdatasync(int file) {
-    FAIL_OR(count_file_(file), REAL(int, "fdatasync", int)(file));
-}
+int fdatasync(int file) { FAIL_OR(count_file_(file), REAL(int, "fdatasync", int)(file)); }
 
 int mkdir(const char *path, mode_t mode) {
     FAIL_OR(count_path_(path), REAL(int, "mkdir", const char *, mode_t)(path, mode));

@@ -1,6 +1,5 @@
 // A configuration as text, through a file of its own into a Config: what the tests of the configuration share.
-#ifndef CONFIG_FILE_H
-#define CONFIG_FILE_H
+#pragma once
 
 #include "config/config_schema.h"
 
@@ -24,5 +23,3 @@ int config_file_load_one(Config *config, const char *text, const char *override,
 
 // The same, for a text that must load: fails the test with the message otherwise.
 void config_file_load_well(Config *config, const char *text, const char *override);
-
-#endif

@@ -1,6 +1,5 @@
 // Plans of configurations, for tests.
-#ifndef MADE_PLAN_H
-#define MADE_PLAN_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -20,5 +19,3 @@ Made made(const char *path, const Model *model, const char *const *overrides, in
 // The same, with what else the plan asks of a backend from `be`.
 Made made_for(Backend be, const char *path, const Model *model, const char *const *overrides, int count);
 void unmake(Made *all);
-
-#endif

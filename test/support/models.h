@@ -1,6 +1,5 @@
 // The models that the trainers train, train_llama.cu and train_gpt.cu, which are linked into every test program.
-#ifndef MODELS_H
-#define MODELS_H
+#pragma once
 
 #include "model/model.h"
 
@@ -10,5 +9,3 @@ extern const Model llama_model, gpt_model;
 static inline const Model *model_of(const Config *config) {
     return config->model.family == family_find("llama") ? &llama_model : &gpt_model;
 }
-
-#endif

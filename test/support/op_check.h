@@ -1,7 +1,6 @@
 // What tests of a backend's operations share: operands in the run's precision whose exact values a float64 reference
 // can read, outputs filled with NaN beforehand, comparison with a bound, and central differences.
-#ifndef OP_CHECK_H
-#define OP_CHECK_H
+#pragma once
 
 #include "backend/backend.h"
 
@@ -49,9 +48,7 @@ static inline void *op_hold(Op *op, int64_t bytes) {
 }
 
 // All bits set is a NaN in either precision: what is not written shows.
-static inline void *op_poison(Op *op, int64_t bytes) {
-    return memset(op_hold(op, bytes), 0xff, (size_t)bytes);
-}
+static inline void *op_poison(Op *op, int64_t bytes) { return memset(op_hold(op, bytes), 0xff, (size_t)bytes); }
 
 // Uniform in (-1, 1): splitmix64 of the place.
 static inline double op_random(uint64_t seed, int64_t i) {
@@ -70,9 +67,7 @@ static inline Operand op_blank(Op *op, int64_t count, int64_t element) {
 }
 
 // An output in the run's precision, not yet written.
-static inline Operand op_output(Op *op, int64_t count) {
-    return op_blank(op, count, op->backend->element);
-}
+static inline Operand op_output(Op *op, int64_t count) { return op_blank(op, count, op->backend->element); }
 
 static inline double *op_read(Op *op, Operand *operand) {
     float *floats = malloc((size_t)operand->count * sizeof *floats + 1);
@@ -126,9 +121,7 @@ static inline int32_t *op_places(Op *op, int64_t positions, int64_t batch, int64
 }
 
 // Bounds of a result computed in fp32 and stored in the run's precision.
-static inline double op_bound(const Op *op) {
-    return op->backend->precision == PRECISION_BF16 ? 0x1p-8 : 4e-6;
-}
+static inline double op_bound(const Op *op) { return op->backend->precision == PRECISION_BF16 ? 0x1p-8 : 4e-6; }
 
 // d f(context) / d *x, f a double function of memory that x points into.
 typedef double (*OpFunction)(void *context);
@@ -184,5 +177,3 @@ static inline int64_t op_append(unsigned char *out, int64_t at, const Operand *o
     memcpy(out + at, operand->data, (size_t)operand->bytes);
     return at + operand->bytes;
 }
-
-#endif

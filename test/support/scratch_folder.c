@@ -24,9 +24,7 @@ int test_folder_remove(void **state) {
     return system(command);
 }
 
-const char *test_folder(void) {
-    return folder;
-}
+const char *test_folder(void) { return folder; }
 
 const char *test_path(const char *name) {
     static char path[TEST_PATH];

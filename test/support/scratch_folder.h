@@ -1,6 +1,5 @@
 // A folder of its own for a test program, and token files in it.
-#ifndef TEST_FOLDER_H
-#define TEST_FOLDER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -23,5 +22,3 @@ typedef struct ShardHeader {
 // Writes a shard with this header and `count` tokens: token i is token_of(i, context).
 void test_shard_write(const char *name, ShardHeader header, int64_t count,
                       uint32_t (*token_of)(int64_t i, const void *context), const void *context);
-
-#endif

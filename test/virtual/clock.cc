@@ -30,9 +30,7 @@
 
 namespace virtual_gpu {
 
-size_t timeline_bytes() {
-    return sizeof(Timeline);
-}
+size_t timeline_bytes() { return sizeof(Timeline); }
 
 Here here;
 
@@ -43,9 +41,7 @@ const VirtualDry *figures() {
     return found;
 }
 
-const Cost &cost() {
-    return figures()->cost;
-}
+const Cost &cost() { return figures()->cost; }
 
 // --- hosts
 
@@ -307,9 +303,7 @@ void mpi_unfinished() {
     watch(WATCH_MPI, 0, 0, 0);
 }
 
-void progress_with(void (*progress)(void)) {
-    here.progress = progress;
-}
+void progress_with(void (*progress)(void)) { here.progress = progress; }
 
 void join_timeline() {
     timeline();
@@ -323,17 +317,11 @@ __attribute__((constructor)) void offer_timeline() {
 
 } // namespace
 
-bool dry() {
-    return figures() != nullptr && figures()->on;
-}
+bool dry() { return figures() != nullptr && figures()->on; }
 
-const VirtualDry &dry_figures() {
-    return *figures();
-}
+const VirtualDry &dry_figures() { return *figures(); }
 
-double clock_now() {
-    return timeline()->now;
-}
+double clock_now() { return timeline()->now; }
 
 bool mark_passed(int mark) {
     ClockLock lock;
@@ -381,9 +369,7 @@ void clock_wait_mark(int mark, const std::string &what) {
 } // namespace virtual_gpu
 
 // The clock that src/cuda reads (base/clock.h) and the naps of comm_pause, of which the library has a copy.
-static const VirtualClock *clock_table() {
-    return virtual_gpu::program();
-}
+static const VirtualClock *clock_table() { return virtual_gpu::program(); }
 
 extern "C" {
 #include "naps.h"

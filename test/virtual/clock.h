@@ -1,6 +1,5 @@
 // Virtual time, for runs in which nothing is computed (VIRTUAL_DRY=1). See clock.cc.
-#ifndef VIRTUAL_CLOCK_H
-#define VIRTUAL_CLOCK_H
+#pragma once
 
 #include "dry.h"
 #include "virtual.h"
@@ -61,5 +60,3 @@ void traffic_touch(uintptr_t at, size_t bytes, bool writes);
 bool traffic_counts();
 
 } // namespace virtual_gpu
-
-#endif

@@ -103,9 +103,7 @@ bool queue_lets(Device *d, const VirtualStream *stream) {
     return true;
 }
 
-bool blocks_free(Device *d, const Op &op) {
-    return op.started || op.blocks + d->busy_blocks <= MULTIPROCESSORS;
-}
+bool blocks_free(Device *d, const Op &op) { return op.started || op.blocks + d->busy_blocks <= MULTIPROCESSORS; }
 
 std::vector<VirtualStream *> candidates(Device *d) {
     std::vector<VirtualStream *> found;
@@ -203,30 +201,20 @@ void serve(Device *d) {
 
 } // namespace
 
-std::unique_lock<std::mutex> device_lock() {
-    return std::unique_lock<std::mutex>(device().lock);
-}
+std::unique_lock<std::mutex> device_lock() { return std::unique_lock<std::mutex>(device().lock); }
 
-cudaError_t sticky() {
-    return device().error;
-}
+cudaError_t sticky() { return device().error; }
 
-Clock &host_clock() {
-    return device().host;
-}
+Clock &host_clock() { return device().host; }
 
 void host_join(const Clock &other) {
     auto lock = device_lock();
     device().host.join(other);
 }
 
-Clock &stream_clock(cudaStream_t stream) {
-    return stream->clock;
-}
+Clock &stream_clock(cudaStream_t stream) { return stream->clock; }
 
-Access host_access(const char *what) {
-    return {&device().host, process() * CONTEXTS + HOST, what};
-}
+Access host_access(const char *what) { return {&device().host, process() * CONTEXTS + HOST, what}; }
 
 const char *stream_name(int context) {
     static std::string texts[CONTEXTS];
@@ -234,9 +222,7 @@ const char *stream_name(int context) {
     return texts[context].c_str();
 }
 
-void stream_meet(cudaStream_t stream, const Encounter &encounter) {
-    line_meet(stream->context % CONTEXTS, encounter);
-}
+void stream_meet(cudaStream_t stream, const Encounter &encounter) { line_meet(stream->context % CONTEXTS, encounter); }
 
 void stream_flag(cudaStream_t stream, int flag, uint32_t value, bool raises) {
     line_flag(stream->context % CONTEXTS, flag, value, raises);
@@ -462,9 +448,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
     return answer(cudaSuccess);
 }
 
-cudaError_t cudaEventCreate(cudaEvent_t *event) {
-    return cudaEventCreateWithFlags(event, cudaEventDefault);
-}
+cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
     check_event(event, "cudaEventDestroy");

@@ -35,9 +35,7 @@ static bool asked_(void) {
 
 // ---------------------------------------------------------------- time
 
-static const VirtualClock *clock_table(void) {
-    return &virtual_clock;
-}
+static const VirtualClock *clock_table(void) { return &virtual_clock; }
 
 #include "naps.h"
 

@@ -1,6 +1,5 @@
 // What the program and the virtual GPU's library tell each other in a dry run (VIRTUAL_DRY=1): see dry.c and clock.cc.
-#ifndef VIRTUAL_DRY_H
-#define VIRTUAL_DRY_H
+#pragma once
 
 #include "device/cost.h"
 
@@ -39,6 +38,4 @@ typedef struct VirtualClock {
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -13,9 +13,7 @@ namespace virtual_gpu {
 
 namespace {
 
-template <typename F> F found(const char *name) {
-    return (F)dlsym(RTLD_DEFAULT, name);
-}
+template <typename F> F found(const char *name) { return (F)dlsym(RTLD_DEFAULT, name); }
 
 typedef void (*Annotate)(const char *file, int line);
 typedef void (*Range)(const void *memory, size_t bytes);
@@ -62,9 +60,7 @@ struct Said {
 
 } // namespace
 
-bool tsan_judges() {
-    return tsan().create != nullptr;
-}
+bool tsan_judges() { return tsan().create != nullptr; }
 
 void fiber_run(void **fiber, void *from, void *to, const std::function<void()> &step) {
     const Tsan &t = tsan();

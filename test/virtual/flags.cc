@@ -104,9 +104,7 @@ int wait_value(cudaStream_t stream, unsigned long long address, uint32_t value, 
 
 } // namespace
 
-bool raises_flags(cudaStream_t stream) {
-    return raising().count(stream) > 0;
-}
+bool raises_flags(cudaStream_t stream) { return raising().count(stream) > 0; }
 
 // In a dry run the host's order is that of the stream, so the value is known at the call.
 void copy_flag(void *to, const void *from, cudaStream_t stream) {

@@ -81,9 +81,7 @@ std::string job_name() {
     return std::to_string(getpid());
 }
 
-bool alive(int pid) {
-    return pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
-}
+bool alive(int pid) { return pid > 0 && (kill(pid, 0) == 0 || errno == EPERM); }
 
 bool anybody(const Job *job) {
     for (const Member &member : job->members)
@@ -92,13 +90,9 @@ bool anybody(const Job *job) {
 }
 
 // The job, and from the next page on the timeline. Untouched pages take no memory.
-size_t timeline_offset() {
-    return (sizeof(Job) + 4095) / 4096 * 4096;
-}
+size_t timeline_offset() { return (sizeof(Job) + 4095) / 4096 * 4096; }
 
-size_t segment_bytes() {
-    return timeline_offset() + timeline_bytes();
-}
+size_t segment_bytes() { return timeline_offset() + timeline_bytes(); }
 
 Job *map_segment(const std::string &path, bool create, int *fd) {
     *fd = open(path.c_str(), O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0600);
@@ -199,18 +193,14 @@ Job *job() {
     return attached;
 }
 
-void *job_timeline() {
-    return (char *)job() + timeline_offset();
-}
+void *job_timeline() { return (char *)job() + timeline_offset(); }
 
 int process() {
     static const int rank = (int)number("OMPI_COMM_WORLD_RANK", number("PMI_RANK", 0)) % PROCESSES;
     return rank;
 }
 
-int processes() {
-    return (int)number("OMPI_COMM_WORLD_SIZE", number("PMI_SIZE", 1));
-}
+int processes() { return (int)number("OMPI_COMM_WORLD_SIZE", number("PMI_SIZE", 1)); }
 
 // Nodes are dealt in contiguous blocks of ranks.
 int node() {
@@ -251,9 +241,7 @@ SharedLock::SharedLock(pthread_mutex_t *taken) : lock(taken) {
     if (pthread_mutex_lock(lock) == EOWNERDEAD) pthread_mutex_consistent(lock);
 }
 
-SharedLock::~SharedLock() {
-    pthread_mutex_unlock(lock);
-}
+SharedLock::~SharedLock() { pthread_mutex_unlock(lock); }
 
 double real_seconds() {
     timespec now;
@@ -271,9 +259,7 @@ void wait_bell(uint32_t seen, double wait) {
     syscall(SYS_futex, &job()->bell, FUTEX_WAIT, seen, &limit, nullptr, 0);
 }
 
-void progressed() {
-    __atomic_add_fetch(&job()->members[process()].progress, 1, __ATOMIC_RELAXED);
-}
+void progressed() { __atomic_add_fetch(&job()->members[process()].progress, 1, __ATOMIC_RELAXED); }
 
 void dump_waits(); // device.cc
 

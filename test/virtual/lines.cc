@@ -9,21 +9,13 @@ namespace virtual_gpu {
 
 namespace {
 
-const Cost &cost() {
-    return dry_figures().cost;
-}
+const Cost &cost() { return dry_figures().cost; }
 
-Mark *mark_of(int process, int mark) {
-    return &timeline()->marks[process][mark];
-}
+Mark *mark_of(int process, int mark) { return &timeline()->marks[process][mark]; }
 
-void let_go(int process, int mark) {
-    mark_of(process, mark)->users--;
-}
+void let_go(int process, int mark) { mark_of(process, mark)->users--; }
 
-int node_of(const Encounter &e, int rank) {
-    return job()->comms[e.comm].node[rank];
-}
+int node_of(const Encounter &e, int rank) { return job()->comms[e.comm].node[rank]; }
 
 void add_flow(int meeting, int node, double start, double bytes) {
     for (Flow &flow : timeline()->flows)
@@ -70,9 +62,7 @@ void check_agreement(const Meeting *m, const Encounter &e) {
                (long long)first.count, (long long)first.bytes, (long long)e.count, (long long)e.bytes);
 }
 
-int members_of(const Encounter &e) {
-    return e.target >= 0 ? 2 : e.size;
-}
+int members_of(const Encounter &e) { return e.target >= 0 ? 2 : e.size; }
 
 // The line comes to a meeting at `time`; returns its number.
 int arrive(int process, int line, const Encounter &e, double time, Work &work) {
@@ -117,17 +107,11 @@ constexpr double HOP = 1e-7;
 // GPCs of a device. The blocks of a cluster share one (CUDA C++ Programming Guide, "Thread Block Clusters").
 enum { GPCS = 8 };
 
-int multiprocessors() {
-    return dry_figures().multiprocessors;
-}
+int multiprocessors() { return dry_figures().multiprocessors; }
 
-const Step &head(const Line *line) {
-    return line->steps[line->first % STEPS];
-}
+const Step &head(const Line *line) { return line->steps[line->first % STEPS]; }
 
-bool pending(const Line *line) {
-    return line->first != line->last;
-}
+bool pending(const Line *line) { return line->first != line->last; }
 
 // How fast a kernel works that shares: on what others leave, in parts of the device.
 double rate(int process) {
@@ -312,13 +296,9 @@ double next_of(int process) {
 
 } // namespace
 
-double idle_from(const Line *line) {
-    return pending(line) ? NEVER : line->time;
-}
+double idle_from(const Line *line) { return pending(line) ? NEVER : line->time; }
 
-bool has_room(const Line *line) {
-    return line->last - line->first < LAUNCHES;
-}
+bool has_room(const Line *line) { return line->last - line->first < LAUNCHES; }
 
 void run_lines(Work work) {
     uint64_t changed = 0;
@@ -333,9 +313,7 @@ void run_lines(Work work) {
         if (changed >> p & 1) timeline()->next[p] = next_of(p);
 }
 
-double devices_next() {
-    return *std::min_element(timeline()->next, timeline()->next + PROCESSES);
-}
+double devices_next() { return *std::min_element(timeline()->next, timeline()->next + PROCESSES); }
 
 void devices_move(double time) {
     Timeline *t = timeline();

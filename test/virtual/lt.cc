@@ -64,9 +64,7 @@ const double ROUNDS = 3e-7;
 // "CUBLASLT_EPILOGUE_GELU: GELU ... approximation by tanh".
 const double ROOT = 0.79788456080286535588, CUBE = 0.044715;
 
-double gelu(double x) {
-    return 0.5 * x * (1.0 + tanh(ROOT * (x + CUBE * x * x * x)));
-}
+double gelu(double x) { return 0.5 * x * (1.0 + tanh(ROOT * (x + CUBE * x * x * x))); }
 
 double gelu_slope(double x) {
     double t = tanh(ROOT * (x + CUBE * x * x * x));
@@ -84,9 +82,7 @@ struct Call {
     bool split; // sums of parts are stored in the type of D
 };
 
-bool narrow(const VirtualLayout &l) {
-    return width_of(l.type) == 1;
-}
+bool narrow(const VirtualLayout &l) { return width_of(l.type) == 1; }
 
 // An operand of 8 bits, whose columns are rows of numbers that share scales.
 Factor factor_of(const VirtualLayout &l, const void *data, const void *scales, int mode) {
@@ -98,13 +94,9 @@ Factor factor_of(const VirtualLayout &l, const void *data, const void *scales, i
     return Factor{data, scales, nullptr, kind};
 }
 
-Factor factor_a(const Call &call) {
-    return factor_of(call.a, call.a_data, call.product.a_scale, call.product.a_mode);
-}
+Factor factor_a(const Call &call) { return factor_of(call.a, call.a_data, call.product.a_scale, call.product.a_mode); }
 
-Factor factor_b(const Call &call) {
-    return factor_of(call.b, call.b_data, call.product.b_scale, call.product.b_mode);
-}
+Factor factor_b(const Call &call) { return factor_of(call.b, call.b_data, call.product.b_scale, call.product.b_mode); }
 
 void touch_scales(const Access &access, const Factor &f, const VirtualLayout &l) {
     if (!narrow(l)) return;
@@ -290,9 +282,7 @@ enum { SUGGESTIONS = 3 };
 // What they take, in times of what src/device/cost.h gives for the product.
 const double TAKES[SUGGESTIONS] = {1.03, 1.01, 1.0};
 
-uint64_t shape_mark(int64_t m, int64_t n, int64_t k) {
-    return (uint64_t)m ^ (uint64_t)n << 20 ^ (uint64_t)k << 40;
-}
+uint64_t shape_mark(int64_t m, int64_t n, int64_t k) { return (uint64_t)m ^ (uint64_t)n << 20 ^ (uint64_t)k << 40; }
 
 bool made_for(const uint64_t *algorithm, const VirtualProduct *product, int64_t m, int64_t n, int64_t k) {
     return algorithm[0] == ALGORITHM && algorithm[1] < SUGGESTIONS && algorithm[6] == (uint64_t)product->epilogue &&
@@ -372,9 +362,7 @@ cublasStatus_t set_attribute(const std::vector<Attribute> &known, int name, cons
 
 extern "C" {
 
-size_t cublasLtGetVersion(void) {
-    return 130100;
-}
+size_t cublasLtGetVersion(void) { return 130100; }
 
 const char *cublasLtGetStatusString(cublasStatus_t status) {
     return status == CUBLAS_STATUS_SUCCESS ? "CUBLAS_STATUS_SUCCESS" : "CUBLAS_STATUS_NOT_SUPPORTED";

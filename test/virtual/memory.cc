@@ -39,9 +39,7 @@ std::map<uintptr_t, Region> &regions() {
     return all;
 }
 
-size_t arena_bytes() {
-    return dry() ? DRY_ARENA : ARENA;
-}
+size_t arena_bytes() { return dry() ? DRY_ARENA : ARENA; }
 
 Arena open_arena() {
     Arena a;
@@ -60,9 +58,7 @@ Arena open_arena() {
 }
 
 // Of this process's GPU. With the job's lock held.
-int64_t not_held() {
-    return memory_total() - job()->held[node() * options().gpus + current_gpu()] - options().taken;
-}
+int64_t not_held() { return memory_total() - job()->held[node() * options().gpus + current_gpu()] - options().taken; }
 
 Arena &arena() {
     static Arena opened = open_arena();
@@ -87,9 +83,7 @@ void erase(uintptr_t base) {
     generation++;
 }
 
-size_t up(size_t bytes, size_t unit) {
-    return (bytes + unit - 1) / unit * unit;
-}
+size_t up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 struct Handle {
     uint32_t magic;
@@ -117,9 +111,7 @@ Region region_of(const void *memory) {
     return none;
 }
 
-uint64_t regions_generation() {
-    return generation.load(std::memory_order_acquire);
-}
+uint64_t regions_generation() { return generation.load(std::memory_order_acquire); }
 
 std::string place_of(const void *memory) {
     Region region = region_of(memory);
@@ -248,9 +240,7 @@ cudaError_t memory_unpin(void *memory, bool allocated) {
     return cudaSuccess;
 }
 
-int64_t memory_most_pinned() {
-    return most_pinned;
-}
+int64_t memory_most_pinned() { return most_pinned; }
 
 // CUDA C++ programming guide, "Interprocess communication": an allocation may be part of a larger block, and IPC shares
 // the whole block; so only allocations of whole 2 MiB should be shared.

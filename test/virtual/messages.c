@@ -38,13 +38,9 @@ enum { ALL = -1 };
 static Pending pending_[WAITING];
 static int most_pending_; // entries from here on were never used
 
-static bool dry_(void) {
-    return virtual_clock.now != NULL;
-}
+static bool dry_(void) { return virtual_clock.now != NULL; }
 
-static bool live_(void) {
-    return virtual_messages.sent != NULL || dry_();
-}
+static bool live_(void) { return virtual_messages.sent != NULL || dry_(); }
 
 // The place in the job of a rank of `comm`.
 static int world_rank_(MPI_Comm comm, int rank) {
@@ -154,9 +150,7 @@ static uint64_t next_(uint64_t key) {
 
 enum { GOES = 1, COMES, MEETS };
 
-static uint64_t channel_(MPI_Comm comm, int tag) {
-    return mix_(group_(comm)->id, (uint64_t)tag + 1);
-}
+static uint64_t channel_(MPI_Comm comm, int tag) { return mix_(group_(comm)->id, (uint64_t)tag + 1); }
 
 static void date_send_(MPI_Comm comm, int peer, int tag) {
     int to = world_rank_(comm, peer);
@@ -224,9 +218,7 @@ int MPI_Comm_split(MPI_Comm from, int color, int key, MPI_Comm *out) {
     return made_(PMPI_Comm_split(from, color, key, out), from, out);
 }
 
-int MPI_Comm_dup(MPI_Comm from, MPI_Comm *out) {
-    return made_(PMPI_Comm_dup(from, out), from, out);
-}
+int MPI_Comm_dup(MPI_Comm from, MPI_Comm *out) { return made_(PMPI_Comm_dup(from, out), from, out); }
 
 int MPI_Comm_free(MPI_Comm *comm) {
     group_(*comm)->used = false;

@@ -1,6 +1,5 @@
 // What the program's MPI calls tell the virtual GPU: see messages.c. Ranks are those of MPI_COMM_WORLD.
-#ifndef VIRTUAL_MESSAGES_H
-#define VIRTUAL_MESSAGES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,5 +9,3 @@ typedef struct VirtualMessages {
     void (*received)(int from);                                // after one has come
     void (*touched)(void *memory, int64_t bytes, bool writes); // MPI reads or writes this memory now
 } VirtualMessages;
-
-#endif

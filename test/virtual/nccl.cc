@@ -59,9 +59,7 @@ const char *const KIND_NAMES[] = {"a message", "ncclAllReduce", "ncclAllGather",
 thread_local std::string last_error;
 std::string fault_text;
 
-Communicator *shared(const VirtualComm *comm) {
-    return &job()->comms[comm->index];
-}
+Communicator *shared(const VirtualComm *comm) { return &job()->comms[comm->index]; }
 
 // Whether this rank aborted, or one of another node did, which closes a socket. Ranks of one node share memory, and see
 // nothing.
@@ -107,13 +105,9 @@ int64_t registered_at(const VirtualComm *comm, const void *memory) {
     return -1;
 }
 
-int64_t in_count(const Part &p) {
-    return p.kind == KIND_REDUCE_SCATTER ? p.count * p.comm->size : p.count;
-}
+int64_t in_count(const Part &p) { return p.kind == KIND_REDUCE_SCATTER ? p.count * p.comm->size : p.count; }
 
-int64_t out_count(const Part &p) {
-    return p.kind == KIND_ALL_GATHER ? p.count * p.comm->size : p.count;
-}
+int64_t out_count(const Part &p) { return p.kind == KIND_ALL_GATHER ? p.count * p.comm->size : p.count; }
 
 std::string describe(const Part &p) {
     if (p.kind != KIND_MESSAGE)
@@ -524,9 +518,7 @@ const char *ncclGetErrorString(ncclResult_t result) {
                                               : "internal error - please report this issue to the NCCL developers";
 }
 
-const char *ncclGetLastError(ncclComm_t) {
-    return last_error.c_str();
-}
+const char *ncclGetLastError(ncclComm_t) { return last_error.c_str(); }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     static int count = 0;

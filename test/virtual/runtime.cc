@@ -22,9 +22,7 @@ int capability() {
     return dry() ? dry_figures().capability : asked != nullptr ? atoi(asked) : 90;
 }
 
-int multiprocessors() {
-    return dry() ? dry_figures().multiprocessors : (int)MULTIPROCESSORS;
-}
+int multiprocessors() { return dry() ? dry_figures().multiprocessors : (int)MULTIPROCESSORS; }
 
 // The GPUs of the node that this process sees, in its own order. "If one of the indices is invalid, only the devices
 // whose index precedes the invalid index are visible to CUDA applications" (programming guide, CUDA_VISIBLE_DEVICES).
@@ -52,9 +50,7 @@ cudaError_t driver_state(std::vector<int> *gpus) {
     return gpus->empty() ? cudaErrorNoDevice : cudaSuccess;
 }
 
-void store(const void *to, int value, size_t bytes) {
-    memset(const_cast<void *>(to), value, bytes);
-}
+void store(const void *to, int value, size_t bytes) { memset(const_cast<void *>(to), value, bytes); }
 
 // A copy in up to three pieces, so that what reads or writes beside it finds it half done.
 Op copy_op(void *to, const void *from, size_t bytes, bool from_device, bool to_device,
@@ -97,9 +93,7 @@ Op dry_copy(void *to, const void *from, size_t bytes, RegionKind source, RegionK
 
 } // namespace
 
-int gpu_generation() {
-    return capability();
-}
+int gpu_generation() { return capability(); }
 
 int64_t width_of(cudaDataType_t type) {
     if (type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2) return 1;
@@ -128,9 +122,7 @@ void put_number(void *memory, int64_t index, cudaDataType_t type, double value) 
             single != single ? 0x7fff : (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-int current_gpu() {
-    return first_gpu < 0 ? 0 : first_gpu;
-}
+int current_gpu() { return first_gpu < 0 ? 0 : first_gpu; }
 
 // Runtime API, cudaGetLastError: "the last error that has been produced by any of the runtime calls in the same
 // instance of the CUDA Runtime library in the host thread and resets it". Success does not reset it.

@@ -167,9 +167,7 @@ void backward(const Inputs &in, const View &out, const View &dout, const View &s
         }
 }
 
-int64_t padded(int64_t x, int64_t to) {
-    return (x + to - 1) / to * to;
-}
+int64_t padded(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 int64_t workspace(const Graph &graph) {
     const std::vector<int64_t> &q = graph.q->dim, &k = graph.k->dim;
@@ -262,9 +260,7 @@ error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<int64_t, void *>
 } // namespace graph
 } // namespace cudnn_frontend
 
-size_t cudnnGetVersion(void) {
-    return 91900;
-}
+size_t cudnnGetVersion(void) { return 91900; }
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
     if (sticky() != cudaSuccess) return CUDNN_STATUS_NOT_INITIALIZED;

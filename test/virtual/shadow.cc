@@ -162,9 +162,7 @@ inline void access(const void *memory, size_t bytes, bool writes) {
 
 } // namespace
 
-uint64_t epoch(const Access &access) {
-    return (uint64_t)access.context << 48 | access.clock->get(access.context);
-}
+uint64_t epoch(const Access &access) { return (uint64_t)access.context << 48 | access.clock->get(access.context); }
 
 void remember(int context, uint32_t time, const char *what) {
     if (!options().races) return;
@@ -196,38 +194,24 @@ void kernel_begin(const Access &access, const void *arguments, int64_t bytes) {
     r.kernel = true;
 }
 
-void kernel_end() {
-    running.kernel = false;
-}
+void kernel_end() { running.kernel = false; }
 
 } // namespace virtual_gpu
 
 // --- what -fsanitize=thread calls (gcc/sanitizer.def)
 #define ACCESS(bytes)                                                                                                  \
-    void __tsan_read##bytes(void *at) {                                                                                \
-        virtual_gpu::access(at, bytes, false);                                                                         \
-    }                                                                                                                  \
-    void __tsan_write##bytes(void *at) {                                                                               \
-        virtual_gpu::access(at, bytes, true);                                                                          \
-    }                                                                                                                  \
-    void __tsan_unaligned_read##bytes(void *at) {                                                                      \
-        virtual_gpu::access(at, bytes, false);                                                                         \
-    }                                                                                                                  \
-    void __tsan_unaligned_write##bytes(void *at) {                                                                     \
-        virtual_gpu::access(at, bytes, true);                                                                          \
-    }
+    void __tsan_read##bytes(void *at) { virtual_gpu::access(at, bytes, false); }                                       \
+    void __tsan_write##bytes(void *at) { virtual_gpu::access(at, bytes, true); }                                       \
+    void __tsan_unaligned_read##bytes(void *at) { virtual_gpu::access(at, bytes, false); }                             \
+    void __tsan_unaligned_write##bytes(void *at) { virtual_gpu::access(at, bytes, true); }
 extern "C" {
 ACCESS(1)
 ACCESS(2)
 ACCESS(4)
 ACCESS(8)
 ACCESS(16)
-void __tsan_read_range(void *at, size_t bytes) {
-    virtual_gpu::access(at, bytes, false);
-}
-void __tsan_write_range(void *at, size_t bytes) {
-    virtual_gpu::access(at, bytes, true);
-}
+void __tsan_read_range(void *at, size_t bytes) { virtual_gpu::access(at, bytes, false); }
+void __tsan_write_range(void *at, size_t bytes) { virtual_gpu::access(at, bytes, true); }
 void __tsan_init(void) {}
 void __tsan_func_entry(void *) {}
 void __tsan_func_exit(void) {}

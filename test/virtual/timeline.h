@@ -2,8 +2,7 @@
 //
 //   clock.cc   hosts: who sleeps until when, and how time goes on
 //   lines.cc   streams and events, the meetings of ranks, and the network of each node
-#ifndef VIRTUAL_TIMELINE_H
-#define VIRTUAL_TIMELINE_H
+#pragma once
 
 #include "clock.h"
 
@@ -181,5 +180,3 @@ void devices_move(double time);
 void tell_lines(std::string &all); // what this process's streams wait for
 
 } // namespace virtual_gpu
-
-#endif

@@ -78,9 +78,7 @@ double sampled_bytes(const VirtualLaunch &launch, int64_t blocks, bool *lasts) {
 
 } // namespace
 
-bool traffic_counts() {
-    return counted != nullptr;
-}
+bool traffic_counts() { return counted != nullptr; }
 
 void traffic_touch(uintptr_t at, size_t bytes, bool writes) {
     for (uint64_t sector = at / SECTOR; sector <= (at + bytes - 1) / SECTOR; sector++)

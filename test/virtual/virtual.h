@@ -15,8 +15,7 @@
 // context does happens before what another does only if a chain of edges leads from the first to the second: a call
 // that queues work, an event waited for, a successful query, a synchronize, a message. Two accesses to the same bytes
 // without such a chain are a race, whatever the order in which they happened this time.
-#ifndef VIRTUAL_H
-#define VIRTUAL_H
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -307,5 +306,3 @@ cudaError_t answer(cudaError_t error); // keeps the last error
 const char *stream_name(int context);
 
 } // namespace virtual_gpu
-
-#endif

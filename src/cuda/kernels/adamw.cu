@@ -21,9 +21,7 @@ struct Entry {
 };
 
 // Returns the most tensors of one launch: the table takes half of the scratch, the partial sums of the norms the other.
-static int64_t table_limit_(const CudaBackend *cuda) {
-    return cuda->scratch_bytes / 2 / (int64_t)sizeof(Entry);
-}
+static int64_t table_limit_(const CudaBackend *cuda) { return cuda->scratch_bytes / 2 / (int64_t)sizeof(Entry); }
 
 struct Found {
     const Entry *entry;

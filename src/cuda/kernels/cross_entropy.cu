@@ -15,9 +15,7 @@ struct Columns {
 };
 
 // Where all columns are -inf the sum has to be zero, so exponentials are then relative to 0 instead of -inf.
-__device__ __forceinline__ float base_of_(float max) {
-    return max == -INFINITY ? 0.0f : max;
-}
+__device__ __forceinline__ float base_of_(float max) { return max == -INFINITY ? 0.0f : max; }
 
 // AHEAD pieces are loaded before the first is used: 64 bytes in flight a thread, or 64 KB on a multiprocessor with two
 // blocks of 512 threads.

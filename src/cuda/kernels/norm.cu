@@ -338,13 +338,9 @@ void cuda_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, c
 
 // --- norms over the heads of q and k: rows within rows of qkv
 
-static int64_t heads_qkv_width_(const AttentionShape *s) {
-    return (s->heads + 2 * s->kv_heads) * s->head_dim;
-}
+static int64_t heads_qkv_width_(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
 
-static int64_t heads_kept_width_(const AttentionShape *s) {
-    return (s->heads + s->kv_heads) * s->head_dim;
-}
+static int64_t heads_kept_width_(const AttentionShape *s) { return (s->heads + s->kv_heads) * s->head_dim; }
 
 // Returns the address of the first key head if `keys`, else of the first query head.
 static void *heads_first_(Backend *backend, const void *at, const AttentionShape *s, bool keys) {

@@ -20,15 +20,11 @@ struct First {
 
 // For large negative x, exp overflows to infinity and the quotient is 0. __fdividef also returns 0 for divisors above
 // 2^126, where the exact value is below 1e-36.
-__device__ __forceinline__ float sigmoid_(float x) {
-    return __fdividef(1.0f, 1.0f + expf(-x));
-}
+__device__ __forceinline__ float sigmoid_(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
 
 // (1 + tanh(u)) / 2 = sigmoid_(2u), which avoids the cancellation near tanh(u) = -1.
 constexpr float GELU_SLOPE = 2.0f * 0.7978845608f, GELU_CUBE = 0.044715f;
-__device__ __forceinline__ float gelu_share_(float x) {
-    return sigmoid_(GELU_SLOPE * (x + GELU_CUBE * x * x * x));
-}
+__device__ __forceinline__ float gelu_share_(float x) { return sigmoid_(GELU_SLOPE * (x + GELU_CUBE * x * x * x)); }
 struct Gelu {
     __device__ static float of(float x, float) { return x * gelu_share_(x); }
 };

@@ -16,13 +16,9 @@ struct Quantized {
     int64_t rows, cols; // size of the result
 };
 
-__device__ __forceinline__ uint32_t magnitude_(uint16_t x) {
-    return (uint32_t)(x & 0x7fffu) << 16;
-}
+__device__ __forceinline__ uint32_t magnitude_(uint16_t x) { return (uint32_t)(x & 0x7fffu) << 16; }
 
-__global__ void clear_kernel(int *largest) {
-    *largest = 0;
-}
+__global__ void clear_kernel(int *largest) { *largest = 0; }
 
 __global__ void __launch_bounds__(THREADS) largest_kernel(int *largest, const __nv_bfloat16 *x, const int64_t pieces) {
     int most = 0;

@@ -4,8 +4,7 @@
 // threads + t, so a warp's 32 pieces are 512 contiguous bytes. Each statistic needs a barrier, during which a block has
 // nothing in flight; rows of 8,192 bf16 take 512 threads, so two to four blocks share a multiprocessor and one waits
 // while others load.
-#ifndef ROW_CUH
-#define ROW_CUH
+#pragma once
 
 #include "vector.cuh"
 
@@ -94,5 +93,3 @@ __device__ __forceinline__ float block_max(float x, float *workspace) {
     __syncthreads();
     return warp_max(lane < warps ? workspace[lane] : -INFINITY);
 }
-
-#endif

@@ -22,9 +22,7 @@ __device__ __forceinline__ int row_from_(const Rows &r, int64_t query) {
     return r.places == nullptr ? 0 : (int)query - r.places[query * r.apart];
 }
 
-__device__ __forceinline__ int row_seen_(const Rows &r) {
-    return (int)(r.first + blockIdx.x % r.rows) + 1;
-}
+__device__ __forceinline__ int row_seen_(const Rows &r) { return (int)(r.first + blockIdx.x % r.rows) + 1; }
 
 // exp(scale * (x - max)) as one product and one power of two. p may be scores: a thread reads what it writes.
 template <typename T, int W, int UNITS>

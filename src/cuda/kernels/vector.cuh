@@ -4,8 +4,7 @@
 // Bandwidth needs bytes in flight: at 4 TB/s and some 700 ns of latency about 3 MB, or 20 to 25 KB a multiprocessor.
 // With 1,024 resident threads each 16-byte load that a thread issues before its first use adds 16 KB, so kernels issue
 // two or more, by loading complete Pieces in a loop of their own ahead of the arithmetic.
-#ifndef VECTOR_CUH
-#define VECTOR_CUH
+#pragma once
 
 #include "../launch.cuh"
 
@@ -123,5 +122,3 @@ static inline bool aligned_16(const void *a, const void *b = nullptr, const void
             __VA_ARGS__;                                                                                               \
         }                                                                                                              \
     } while (0)
-
-#endif

@@ -1,7 +1,6 @@
 // The part of cuBLASLt's interface that src/cuda uses, declared by ourselves. Names and numbers as in NVIDIA's cuBLAS
 // documentation; the structs that cuBLASLt keeps opaque hold what the virtual GPU needs.
-#ifndef VIRTUAL_CUBLASLT_H
-#define VIRTUAL_CUBLASLT_H
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -102,6 +101,4 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

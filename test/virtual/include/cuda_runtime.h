@@ -1,8 +1,7 @@
 // The part of the CUDA runtime's interface that src/cuda uses, declared by ourselves: the virtual GPU is built where no
 // toolkit is. Names, order of arguments and numbers are those of the CUDA runtime API reference (12 and 13); a struct
 // has only the members that are read here. A call that is missing here has to be added with its rules.
-#ifndef VIRTUAL_CUDA_RUNTIME_H
-#define VIRTUAL_CUDA_RUNTIME_H
+#pragma once
 
 #include <math.h>
 #include <stddef.h>
@@ -129,6 +128,4 @@ template <typename T> static inline cudaError_t cudaMalloc(T **memory, size_t by
 template <typename T> static inline cudaError_t cudaMallocHost(T **memory, size_t bytes) {
     return virtual_malloc_host((void **)memory, bytes);
 }
-#endif
-
 #endif

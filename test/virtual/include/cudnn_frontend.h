@@ -2,8 +2,7 @@
 // templates over cuDNN's graph interface; faking the part in between would need an interpreter of graphs, so the fake
 // begins here. Names as in cudnn-frontend 1.x; what a graph is told is kept, checked in `validate` and handed to
 // test/virtual/sdpa.cc.
-#ifndef VIRTUAL_CUDNN_FRONTEND_H
-#define VIRTUAL_CUDNN_FRONTEND_H
+#pragma once
 
 #include <array>
 #include <cuda_runtime.h>
@@ -97,5 +96,3 @@ class Graph {
 
 } // namespace graph
 } // namespace cudnn_frontend
-
-#endif

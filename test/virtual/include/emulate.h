@@ -1,8 +1,7 @@
 // Kernels of src/cuda/kernels on the virtual GPU: the emulator of test/emulate runs them, but a launch is queued on its
 // stream and not executed at once. Found by src/cuda/launch.cuh because test/virtual/include comes first in the include
 // path.
-#ifndef VIRTUAL_EMULATE_H
-#define VIRTUAL_EMULATE_H
+#pragma once
 
 #include "../../emulate/emulate.h"
 
@@ -49,5 +48,3 @@ cudaError_t virtual_queue(const char *name, void (*kernel)(P...), dim3 grid, dim
             virtual_queue(#kernel, kernel_, grid_, block_, (int64_t)(shared), cuda_compute(cuda), __VA_ARGS__),        \
                 cuda_note(cuda, cudaGetLastError(), #kernel);                                                          \
     } while (0)
-
-#endif

@@ -1,7 +1,6 @@
 // The part of NCCL's interface that src/cuda uses, declared by ourselves. Names, order of arguments and numbers as in
 // NVIDIA's NCCL user guide (2.28).
-#ifndef VIRTUAL_NCCL_H
-#define VIRTUAL_NCCL_H
+#pragma once
 
 #include <cuda_runtime.h>
 #include <limits.h>
@@ -63,6 +62,4 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif
