@@ -344,10 +344,8 @@ static void walk_home_(Walk *walk) {
 // Loads the bundle of this very turn, if a slot for it came too late to load it earlier.
 static void walk_late_(Walk *walk) {
     if (!number_set_has(&walk->away, walk->now)) return;
-    if (walk_make_room_(walk, 1, walk->now))
-        walk_load_(walk, walk->now);
-    else
-        walk->failed = true;
+    if (walk_make_room_(walk, 1, walk->now)) walk_load_(walk, walk->now);
+    else walk->failed = true;
 }
 
 static void walk_action_(Walk *walk, Action action) {

@@ -332,12 +332,9 @@ void json_write_text(FILE *file, const char *text) {
     fputc('"', file);
     for (; *text != '\0'; text++) {
         unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            fprintf(file, "\\%c", c);
-        else if (c < 0x20 || c == 0x7F)
-            fprintf(file, "\\u%04x", c);
-        else
-            fputc(c, file);
+        if (c == '"' || c == '\\') fprintf(file, "\\%c", c);
+        else if (c < 0x20 || c == 0x7F) fprintf(file, "\\u%04x", c);
+        else fputc(c, file);
     }
     fputc('"', file);
 }

@@ -109,10 +109,8 @@ size_t text_make_printable(char *text, size_t length, const char *keep) {
         uint32_t code = 0;
         int bytes = decode_((const unsigned char *)text + at, length - at, &code);
         bool kept = bytes > 0 && (!harmful_(code) || (code != 0 && code < 0x80 && strchr(keep, (int)code) != NULL));
-        if (kept)
-            memmove(text + out, text + at, (size_t)bytes);
-        else
-            text[out] = '?';
+        if (kept) memmove(text + out, text + at, (size_t)bytes);
+        else text[out] = '?';
         out += kept ? (size_t)bytes : 1;
         at += bytes > 0 ? (size_t)bytes : 1;
     }

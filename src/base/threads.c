@@ -20,9 +20,7 @@ void threads_run(void *(*work)(void *), void *items, size_t size, int count) {
     for (int i = 1; i < count; i++) started[i] = thread_start(&thread[i], work, (char *)items + (size_t)i * size);
     work(items);
     for (int i = 1; i < count; i++) {
-        if (started[i])
-            pthread_join(thread[i], NULL);
-        else
-            work((char *)items + (size_t)i * size);
+        if (started[i]) pthread_join(thread[i], NULL);
+        else work((char *)items + (size_t)i * size);
     }
 }

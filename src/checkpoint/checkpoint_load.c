@@ -291,8 +291,7 @@ static int candidate_path_(char path[CHECKPOINT_PATH], const Candidates *candida
     Error mine = {0};
     memset(path, 0, CHECKPOINT_PATH);
     if (world_rank(world) == 0) {
-        if (!candidates->itself)
-            path_join(path, dir, candidates->names[i].name, &mine);
+        if (!candidates->itself) path_join(path, dir, candidates->names[i].name, &mine);
         else if (snprintf(path, CHECKPOINT_PATH, "%s", dir) >= CHECKPOINT_PATH)
             error_set(&mine, EXIT_FAILED, "%.200s...: the path is too long", dir);
     }

@@ -66,10 +66,8 @@ static void *read_lane_(void *argument) {
 static int take_pieces_(Reading *reading, PieceVisitor visit, void *context, Error *err) {
     for (int64_t i = 0; i < reading->count; i++) {
         Lane *lane = &reading->lane[i % READER_LANES];
-        if (lane->runs)
-            wait_(lane, true);
-        else
-            read_piece_(lane, &reading->pieces[i]);
+        if (lane->runs) wait_(lane, true);
+        else read_piece_(lane, &reading->pieces[i]);
         if (lane->failed) {
             *err = lane->err;
             return -1;

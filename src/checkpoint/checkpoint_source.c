@@ -100,10 +100,8 @@ int source_open_model(Source *source, const char *dir, Error *err) {
     if (file_path_within(index, dir, CHECKPOINT_INDEX, err) != 0) return -1;
     if (file_path_within(single, dir, "model.safetensors", err) != 0) return -1;
     int status;
-    if (access(index, F_OK) == 0)
-        status = read_index_(source, index, err);
-    else if (access(single, F_OK) == 0)
-        status = add_file_(source, "model.safetensors", err);
+    if (access(index, F_OK) == 0) status = read_index_(source, index, err);
+    else if (access(single, F_OK) == 0) status = add_file_(source, "model.safetensors", err);
     else
         status =
             error_set(err, EXIT_FAILED,
@@ -230,10 +228,8 @@ static int read_block_(void *context, const Block *block) {
     if (from->type == SAFE_F32 && !turned) return read_raw_(reading, &at, (char *)to);
     char *raw = raw_of_(reading->reader, at.rows * at.run);
     if (read_raw_(reading, &at, raw) != 0) return -1;
-    if (turned)
-        turn_(reading, block, raw, to);
-    else
-        safetensors_to_float(to, raw, from->type, block->rows * block->cols);
+    if (turned) turn_(reading, block, raw, to);
+    else safetensors_to_float(to, raw, from->type, block->rows * block->cols);
     return 0;
 }
 

@@ -175,10 +175,8 @@ static int put_transposed_(const OpenFile *file, const Block *block, FileBlock a
     void *scratch = file->writer->scratch[file->lane];
     for (int64_t row = 0; row < rows; row += most) {
         at.rows = rows - row < most ? rows - row : most;
-        if (file->part->element == 4)
-            transpose4_(scratch, (const uint32_t *)data + row, block->rows, at.rows, stride);
-        else
-            transpose2_(scratch, (const uint16_t *)data + row, block->rows, at.rows, stride);
+        if (file->part->element == 4) transpose4_(scratch, (const uint32_t *)data + row, block->rows, at.rows, stride);
+        else transpose2_(scratch, (const uint16_t *)data + row, block->rows, at.rows, stride);
         if (put_rows_(file, &at, scratch) != 0) return -1;
         at.offset += at.rows * at.stride;
     }

@@ -40,10 +40,8 @@ static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
         if (!row->kind[m->rope_scaling]) continue;
         double value = get_(m, row->offset, row->real);
         // Writes a float as one, because transformers warns about integers there.
-        if (row->real && value == floor(value))
-            fprintf(file, ", \"%s\": %.1f", row->word, value);
-        else
-            fprintf(file, ", \"%s\": ", row->word), json_write_number(file, value);
+        if (row->real && value == floor(value)) fprintf(file, ", \"%s\": %.1f", row->word, value);
+        else fprintf(file, ", \"%s\": ", row->word), json_write_number(file, value);
     }
     fputs("},\n", file);
 }
@@ -52,10 +50,8 @@ static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
 static void write_ends_(int64_t end, FILE *file) {
     const char *const words[] = {"bos_token_id", "eos_token_id"};
     for (int i = 0; i < 2; i++) {
-        if (end < 0)
-            fprintf(file, "  \"%s\": null,\n", words[i]);
-        else
-            fprintf(file, "  \"%s\": %lld,\n", words[i], (long long)end);
+        if (end < 0) fprintf(file, "  \"%s\": null,\n", words[i]);
+        else fprintf(file, "  \"%s\": %lld,\n", words[i], (long long)end);
     }
 }
 
@@ -87,14 +83,10 @@ void hf_config_write(const Config *config, int64_t end, FILE *file) {
 // --- comparing
 
 static void hf_value_text_(char *text, size_t size, const ConfigKey *key, const void *field) {
-    if (key->type == KEY_NUMBER)
-        snprintf(text, size, "%.10g", *(const double *)field);
-    else if (key->type == KEY_INT)
-        snprintf(text, size, "%lld", (long long)*(const int64_t *)field);
-    else if (key->type == KEY_BOOL)
-        snprintf(text, size, "%s", *(const bool *)field ? "true" : "false");
-    else
-        snprintf(text, size, "%s", key->words[*(const int *)field]);
+    if (key->type == KEY_NUMBER) snprintf(text, size, "%.10g", *(const double *)field);
+    else if (key->type == KEY_INT) snprintf(text, size, "%lld", (long long)*(const int64_t *)field);
+    else if (key->type == KEY_BOOL) snprintf(text, size, "%s", *(const bool *)field ? "true" : "false");
+    else snprintf(text, size, "%s", key->words[*(const int *)field]);
 }
 
 // Compares two values; constants may be rounded, since some files contain those that went through fp32.

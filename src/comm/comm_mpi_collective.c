@@ -68,15 +68,13 @@ struct Collective {
 // --- sums
 
 static void add_float_(float *sum, const float *x, int64_t n, bool first) {
-    if (first)
-        memcpy(sum, x, (size_t)n * sizeof *x);
+    if (first) memcpy(sum, x, (size_t)n * sizeof *x);
     else
         for (int64_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
 static void add_double_(double *sum, const double *x, int64_t n, bool first) {
-    if (first)
-        memcpy(sum, x, (size_t)n * sizeof *x);
+    if (first) memcpy(sum, x, (size_t)n * sizeof *x);
     else
         for (int64_t i = 0; i < n; i++) sum[i] += x[i];
 }
@@ -391,10 +389,8 @@ void comm_mpi_progress(CommMpiWork *all) {
     while (*link != NULL) {
         Collective *work = *link;
         collective_step_(work);
-        if (work->state != 0)
-            *link = work->next;
-        else
-            link = &work->next;
+        if (work->state != 0) *link = work->next;
+        else link = &work->next;
     }
 }
 

@@ -65,10 +65,8 @@ bool config_lacks(const Config *config, const ConfigKey *key) {
 
 // Writes a word; those that mean true and false become JSON's own, as in the file.
 static void config_write_word_(FILE *file, const char *word) {
-    if (strcmp(word, "true") == 0 || strcmp(word, "false") == 0)
-        fputs(word, file);
-    else
-        json_write_text(file, word);
+    if (strcmp(word, "true") == 0 || strcmp(word, "false") == 0) fputs(word, file);
+    else json_write_text(file, word);
 }
 
 static void config_write_value_(FILE *file, const Config *config, const ConfigKey *key, const void *field);
@@ -76,10 +74,8 @@ static void config_write_value_(FILE *file, const Config *config, const ConfigKe
 static void config_write_entry_(FILE *file, const Config *config, const ConfigList *list, const char *entry) {
     for (int i = 0; i < list->part_count; i++) {
         const ConfigKey *part = &list->parts[i];
-        if (list->tuple)
-            fputc(i == 0 ? '[' : ',', file);
-        else if (part->name != NULL)
-            fprintf(file, "%c\"%s\":", i == 0 ? '{' : ',', part->name);
+        if (list->tuple) fputc(i == 0 ? '[' : ',', file);
+        else if (part->name != NULL) fprintf(file, "%c\"%s\":", i == 0 ? '{' : ',', part->name);
         config_write_value_(file, config, part, entry + part->offset);
     }
     if (list->parts[0].name != NULL) fputc(list->tuple ? ']' : '}', file);
@@ -114,24 +110,12 @@ static void config_write_value_(FILE *file, const Config *config, const ConfigKe
         return;
     }
     switch (key->type) {
-    case KEY_INT:
-        fprintf(file, "%lld", (long long)config_get_whole(key, field));
-        break;
-    case KEY_NUMBER:
-        json_write_number(file, *(const double *)field);
-        break;
-    case KEY_BOOL:
-        fputs(*(const bool *)field ? "true" : "false", file);
-        break;
-    case KEY_WORD:
-        config_write_word_(file, key->words[config_get_whole(key, field)]);
-        break;
-    case KEY_TEXT:
-        json_write_text(file, field);
-        break;
-    case KEY_LIST:
-        config_write_list_(file, config, key->list, field);
-        break;
+    case KEY_INT: fprintf(file, "%lld", (long long)config_get_whole(key, field)); break;
+    case KEY_NUMBER: json_write_number(file, *(const double *)field); break;
+    case KEY_BOOL: fputs(*(const bool *)field ? "true" : "false", file); break;
+    case KEY_WORD: config_write_word_(file, key->words[config_get_whole(key, field)]); break;
+    case KEY_TEXT: json_write_text(file, field); break;
+    case KEY_LIST: config_write_list_(file, config, key->list, field); break;
     }
 }
 
@@ -147,10 +131,8 @@ void config_write_json(const Config *config, FILE *file) {
         size_t section = (size_t)(config_short_name(key) - key->name); // length with its dot
         if (config_lacks(config, key)) continue;
         bool same = before != NULL && strncmp(before->name, key->name, section) == 0;
-        if (same)
-            fputc(',', file);
-        else
-            fprintf(file, "%s\"%.*s\":{", before == NULL ? "{" : "},", (int)section - 1, key->name);
+        if (same) fputc(',', file);
+        else fprintf(file, "%s\"%.*s\":{", before == NULL ? "{" : "},", (int)section - 1, key->name);
         before = key;
         fprintf(file, "\"%s\":", config_short_name(key));
         config_write_value_(file, config, key, (const char *)config + key->offset);

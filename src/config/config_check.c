@@ -30,10 +30,8 @@ static void near_divisors_(int64_t n, int64_t value, char *out, size_t size) {
     int64_t below = value < n ? value : n, above = value;
     while (n % below != 0) below--;
     while (above < n && n % above != 0) above++;
-    if (above > n || above == below)
-        snprintf(out, size, "%lld", (long long)below);
-    else
-        snprintf(out, size, "%lld or %lld", (long long)below, (long long)above);
+    if (above > n || above == below) snprintf(out, size, "%lld", (long long)below);
+    else snprintf(out, size, "%lld or %lld", (long long)below, (long long)above);
 }
 
 // Writes the first divisors of n as "1, 2, 4, 8, ...".
@@ -42,10 +40,8 @@ static void first_divisors_(int64_t n, char *out, size_t size) {
     int found = 0;
     for (int64_t i = 1; i <= n && found < 5; i++) {
         if (n % i != 0) continue;
-        if (++found == 5)
-            used += (size_t)snprintf(out + used, size - used, ", ...");
-        else
-            used += (size_t)snprintf(out + used, size - used, "%s%lld", found > 1 ? ", " : "", (long long)i);
+        if (++found == 5) used += (size_t)snprintf(out + used, size - used, ", ...");
+        else used += (size_t)snprintf(out + used, size - used, "%s%lld", found > 1 ? ", " : "", (long long)i);
     }
 }
 
@@ -56,10 +52,8 @@ int config_require(const Config *config, const char *section, Error *err) {
     for (int i = 0; i < config_key_count; i++) {
         bool inside = strncmp(config_keys[i].name, section, strlen(section)) == 0;
         if (!inside || config_keys[i].def != NULL || config->place[i] != CONFIG_DEFAULT) continue;
-        if (first == NULL)
-            first = config_keys[i].name;
-        else
-            used += (size_t)snprintf(missing + used, sizeof missing - used, ", %s", config_keys[i].name);
+        if (first == NULL) first = config_keys[i].name;
+        else used += (size_t)snprintf(missing + used, sizeof missing - used, ", %s", config_keys[i].name);
     }
     if (first == NULL) return 0;
     if (used == 0)

@@ -373,9 +373,7 @@ void config_expected(const ConfigKey *key, char *out, size_t n) {
                  key->zero_word != NULL ? ", or " : "", key->zero_word != NULL ? key->zero_word : "",
                  key->words != NULL ? ", or " : "", key->words != NULL ? key->words[0] : "");
         break;
-    case KEY_BOOL:
-        snprintf(out, n, "true or false");
-        break;
+    case KEY_BOOL: snprintf(out, n, "true or false"); break;
     case KEY_WORD:
         join_words_(key, ", ", text, sizeof text);
         snprintf(out, n, "one of %s", text);
@@ -397,12 +395,9 @@ void config_expected(const ConfigKey *key, char *out, size_t n) {
 void config_where(const Config *config, const char *name, char *where, size_t size) {
     const ConfigKey *key = config_find(name);
     int place = key != NULL ? config->place[key - config_keys] : CONFIG_DEFAULT;
-    if (place == CONFIG_OVERRIDE)
-        snprintf(where, size, "-o %s", name);
-    else if (place == CONFIG_DEFAULT)
-        snprintf(where, size, "%s", config->path);
-    else
-        snprintf(where, size, "%s:%d", config->path, place);
+    if (place == CONFIG_OVERRIDE) snprintf(where, size, "-o %s", name);
+    else if (place == CONFIG_DEFAULT) snprintf(where, size, "%s", config->path);
+    else snprintf(where, size, "%s:%d", config->path, place);
 }
 
 static int config_word_error_(const Config *config, int line, const char *name, Error *err, const char *format,

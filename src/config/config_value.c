@@ -255,16 +255,11 @@ int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error 
         return 0;
     }
     switch (key->type) {
-    case KEY_INT:
-        return set_int_(config, key, scalar, err);
-    case KEY_NUMBER:
-        return set_number_(config, key, scalar, err);
-    case KEY_BOOL:
-        return set_bool_(config, key, scalar, err);
-    case KEY_WORD:
-        return set_word_(config, key, scalar, err);
-    case KEY_TEXT:
-        return set_text_(config, key, scalar, err);
+    case KEY_INT: return set_int_(config, key, scalar, err);
+    case KEY_NUMBER: return set_number_(config, key, scalar, err);
+    case KEY_BOOL: return set_bool_(config, key, scalar, err);
+    case KEY_WORD: return set_word_(config, key, scalar, err);
+    case KEY_TEXT: return set_text_(config, key, scalar, err);
     case KEY_LIST:
         if (key->list->alone) return set_alone_(config, key, scalar, err);
         break;

@@ -56,10 +56,8 @@ static int syntax_error_(Reader *r) {
         snprintf(context, sizeof context, " %s begun in line %d", parser->context, (int)parser->context_mark.line + 1);
     }
     const char *remedy = "check quotes, brackets and indentation";
-    if (parser->error == YAML_READER_ERROR)
-        remedy = "use UTF-8 text without control characters";
-    else if (line_begins_with_tab_(r, line))
-        remedy = "indent with spaces instead of tabs";
+    if (parser->error == YAML_READER_ERROR) remedy = "use UTF-8 text without control characters";
+    else if (line_begins_with_tab_(r, line)) remedy = "indent with spaces instead of tabs";
     const char *problem = parser->problem != NULL ? parser->problem : "out of memory";
     return config_error_at(r->config, r->key != NULL ? CONFIG_OVERRIDE : line, yaml_name_(r), r->err,
                            "not valid YAML: %s%s; %s", problem, context, remedy);

@@ -26,10 +26,8 @@ const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS] = {
 
 static void hf_put_(ModelConfig *model, size_t offset, bool real, double value) {
     void *field = (char *)model + offset;
-    if (real)
-        *(double *)field = value;
-    else
-        *(int64_t *)field = (int64_t)value;
+    if (real) *(double *)field = value;
+    else *(int64_t *)field = (int64_t)value;
 }
 
 static bool is_number_(const JsonValue *value) { return value != NULL && value->type == JSON_NUMBER; }
@@ -179,14 +177,10 @@ static void write_key_(FILE *file, const char *name, const ModelConfig *model) {
     const ConfigKey *key = config_find(name);
     const void *field = (const char *)model + key->offset - offsetof(Config, model);
     fprintf(file, ", %s: ", config_short_name(key));
-    if (key->type == KEY_NUMBER)
-        json_write_number(file, *(const double *)field);
-    else if (key->type == KEY_INT)
-        fprintf(file, "%lld", (long long)*(const int64_t *)field);
-    else if (key->type == KEY_BOOL)
-        fputs(*(const bool *)field ? "true" : "false", file);
-    else
-        fputs(key->words[*(const int *)field], file);
+    if (key->type == KEY_NUMBER) json_write_number(file, *(const double *)field);
+    else if (key->type == KEY_INT) fprintf(file, "%lld", (long long)*(const int64_t *)field);
+    else if (key->type == KEY_BOOL) fputs(*(const bool *)field ? "true" : "false", file);
+    else fputs(key->words[*(const int *)field], file);
 }
 
 static void write_model_(FILE *file, const ModelConfig *model) {

@@ -201,10 +201,8 @@ void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scrat
         float *mine = (float *)scratch + cpu_thread() * thread_floats_(shape);
         int64_t part = parts - 1 - i % parts; // the last part sees the most keys
         Block block = attention_block_at_(&h, part);
-        if (flash)
-            flash_forward(&h, out, (float *)saved + head_index(&h) * shape->seq, mine, qkv, part, parts);
-        else
-            attention_block_forward_(&h, out, saved, mine, qkv, &block);
+        if (flash) flash_forward(&h, out, (float *)saved + head_index(&h) * shape->seq, mine, qkv, part, parts);
+        else attention_block_forward_(&h, out, saved, mine, qkv, &block);
     }
 }
 
@@ -219,10 +217,8 @@ void cpu_attention_backward(Backend *backend, void *dqkv, void *scratch, const v
         b.scratch = (float *)scratch + cpu_thread() * thread_floats_(shape);
         b.dk = b.scratch + form_floats_(shape), b.dv = b.dk + sums;
         memset(b.dk, 0, sizeof(float) * (size_t)(2 * sums));
-        if (shape->mode == ATTENTION_FLASH)
-            flash_backward(backend, shape, &b, sequence, kv_head);
-        else
-            attention_stored_backward_(backend, shape, &b, sequence, kv_head);
+        if (shape->mode == ATTENTION_FLASH) flash_backward(backend, shape, &b, sequence, kv_head);
+        else attention_stored_backward_(backend, shape, &b, sequence, kv_head);
         Head h = {backend, shape, sequence, kv_head * (shape->heads / shape->kv_heads)};
         head_store_keys(&h, &b);
     }

@@ -173,10 +173,8 @@ void cpu_from_float(Backend *backend, void *to, const float *from, int64_t count
     CPU_PARALLEL_FOR(cpu)
     for (int64_t at = 0; at < count; at += PIECE) {
         int64_t n = count - at < PIECE ? count - at : PIECE;
-        if (cpu_is_bf16(backend))
-            cpu_store(backend, to, at, from + at, n);
-        else
-            memcpy((float *)to + at, from + at, (size_t)n * sizeof(float));
+        if (cpu_is_bf16(backend)) cpu_store(backend, to, at, from + at, n);
+        else memcpy((float *)to + at, from + at, (size_t)n * sizeof(float));
     }
 }
 
@@ -185,10 +183,8 @@ void cpu_to_float(Backend *backend, float *to, const void *from, int64_t count) 
     CPU_PARALLEL_FOR(cpu)
     for (int64_t at = 0; at < count; at += PIECE) {
         int64_t n = count - at < PIECE ? count - at : PIECE;
-        if (cpu_is_bf16(backend))
-            cpu_load(backend, to + at, from, at, n);
-        else
-            memcpy(to + at, (const float *)from + at, (size_t)n * sizeof(float));
+        if (cpu_is_bf16(backend)) cpu_load(backend, to + at, from, at, n);
+        else memcpy(to + at, (const float *)from + at, (size_t)n * sizeof(float));
     }
 }
 

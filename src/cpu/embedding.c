@@ -14,10 +14,8 @@ static void forward_piece_(Backend *backend, void *x, const void *wte, const voi
                            int64_t position_at, int64_t n) {
     float workspace[2][PIECE];
     float *to = cpu_place(backend, workspace[0], x, at);
-    if (token_at >= 0)
-        memcpy(to, cpu_load(backend, workspace[1], wte, token_at, n), (size_t)n * sizeof *to);
-    else
-        memset(to, 0, (size_t)n * sizeof *to);
+    if (token_at >= 0) memcpy(to, cpu_load(backend, workspace[1], wte, token_at, n), (size_t)n * sizeof *to);
+    else memset(to, 0, (size_t)n * sizeof *to);
     if (wpe) accumulate_(to, cpu_load(backend, workspace[1], wpe, position_at, n), n);
     cpu_store(backend, x, at, to, n);
 }

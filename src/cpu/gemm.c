@@ -135,8 +135,7 @@ static inline const void *gemm_advance_(const void *from, int64_t elements, bool
 
 // Loads eight floats. By address: how a vector is returned depends on the instruction set.
 static inline __attribute__((always_inline)) void load8_(Eight *to, const void *from, int64_t at, bool bf16) {
-    if (!bf16)
-        *to = *(const Eight *)((const float *)from + at);
+    if (!bf16) *to = *(const Eight *)((const float *)from + at);
     else
         for (int i = 0; i < 8; i++) (*to)[i] = gemm_element_(from, at + i, true);
 }
@@ -242,14 +241,10 @@ static inline __attribute__((always_inline)) void pack_as_(float *restrict to, i
 // The widths that occur get code of their own.
 static inline __attribute__((always_inline)) void pack_width_(float *to, int width, int64_t count, int64_t depth,
                                                               const void *from, int64_t stride, bool along, bool bf16) {
-    if (width == MR)
-        pack_as_(to, MR, count, depth, from, stride, along, bf16);
-    else if (width == NR)
-        pack_as_(to, NR, count, depth, from, stride, along, bf16);
-    else if (width == 2 * LANES)
-        pack_as_(to, 2 * LANES, count, depth, from, stride, along, bf16);
-    else
-        pack_as_(to, width, count, depth, from, stride, along, bf16);
+    if (width == MR) pack_as_(to, MR, count, depth, from, stride, along, bf16);
+    else if (width == NR) pack_as_(to, NR, count, depth, from, stride, along, bf16);
+    else if (width == 2 * LANES) pack_as_(to, 2 * LANES, count, depth, from, stride, along, bf16);
+    else pack_as_(to, width, count, depth, from, stride, along, bf16);
 }
 
 // Packs rows of a quantized operand, from a column on where a block of each kind begins.
@@ -270,12 +265,9 @@ static void pack_quantized_(float *to, int width, int64_t count, int64_t depth, 
 }
 
 void gemm_pack(float *to, int width, int64_t count, int64_t depth, CpuOperand from) {
-    if (from.quantized != NULL)
-        pack_quantized_(to, width, count, depth, from);
-    else if (from.bf16)
-        pack_width_(to, width, count, depth, from.data, from.stride, from.transposed, true);
-    else
-        pack_width_(to, width, count, depth, from.data, from.stride, from.transposed, false);
+    if (from.quantized != NULL) pack_quantized_(to, width, count, depth, from);
+    else if (from.bf16) pack_width_(to, width, count, depth, from.data, from.stride, from.transposed, true);
+    else pack_width_(to, width, count, depth, from.data, from.stride, from.transposed, false);
 }
 
 // Returns op(matrix) from (row, col) on.

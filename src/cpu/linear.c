@@ -22,12 +22,9 @@ static Tiles tiles_of_(int64_t m, int64_t n) {
         t.down = (m + t.rows - 1) / t.rows, t.across = (n + t.cols - 1) / t.cols;
         if (t.down * t.across >= ENOUGH) return t;
         bool narrow = t.cols > LEAST_COLS && t.cols * 2 >= t.rows * 3;
-        if (narrow)
-            t.cols /= 2;
-        else if (t.rows > LEAST_ROWS)
-            t.rows /= 2;
-        else
-            return t;
+        if (narrow) t.cols /= 2;
+        else if (t.rows > LEAST_ROWS) t.rows /= 2;
+        else return t;
     }
 }
 

@@ -53,17 +53,13 @@ static void block_store_(const Quantize *q, const QuantizeTile *tile, int64_t ro
     int fraction = factor_fraction(q->kind);
     float inverse = fp8_scale_inverse(scale);
     int64_t at = factor_scale_place(q->kind, q->rows, q->cols, tile->row + row, tile->col + col);
-    if (q->kind == FACTOR_ROWS_32)
-        ((uint8_t *)q->scales)[at] = scale;
-    else if (factor_block_cols(q->kind) > 0)
-        ((float *)q->scales)[at] = fp8_scale_float(scale);
+    if (q->kind == FACTOR_ROWS_32) ((uint8_t *)q->scales)[at] = scale;
+    else if (factor_block_cols(q->kind) > 0) ((float *)q->scales)[at] = fp8_scale_float(scale);
     int64_t count = tile->cols - col < cols ? tile->cols - col : cols;
     for (int64_t r = row; r < row + rows && r < tile->rows; r++) {
         uint8_t *to = q->numbers + (tile->row + r) * q->cols + tile->col + col;
-        if (fraction == FP8_E4M3)
-            row_numbers_(to, &tile->x[r][col], inverse, FP8_E4M3, count);
-        else
-            row_numbers_(to, &tile->x[r][col], inverse, FP8_E5M2, count);
+        if (fraction == FP8_E4M3) row_numbers_(to, &tile->x[r][col], inverse, FP8_E4M3, count);
+        else row_numbers_(to, &tile->x[r][col], inverse, FP8_E5M2, count);
     }
 }
 

@@ -134,10 +134,8 @@ static void *cuda_allocate_(Backend *backend, MemoryCategory category, int64_t b
         char needs[160];
         cudaGetLastError();
         snprintf(needs, sizeof needs, "%.80s (%s) need", what, memory_name(category));
-        if (status == cudaErrorMemoryAllocation)
-            no_room_(cuda, bytes, needs, err);
-        else
-            cuda_fail_(cuda, "allocating memory", status, err);
+        if (status == cudaErrorMemoryAllocation) no_room_(cuda, bytes, needs, err);
+        else cuda_fail_(cuda, "allocating memory", status, err);
         return NULL;
     }
     cuda_note(cuda, cudaMemsetAsync(memory, 0, (size_t)bytes, cuda_compute(cuda)), "clearing memory");
@@ -415,8 +413,7 @@ int backend_cuda_count(char why[256]) {
     } else if (status == cudaErrorNoDevice || status == cudaSuccess)
         snprintf(why, 256, "the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES=%s)",
                  getenv("CUDA_VISIBLE_DEVICES") == NULL ? "" : getenv("CUDA_VISIBLE_DEVICES"));
-    else
-        snprintf(why, 256, "the NVIDIA driver says: %s", cudaGetErrorString(status));
+    else snprintf(why, 256, "the NVIDIA driver says: %s", cudaGetErrorString(status));
     return 0;
 }
 

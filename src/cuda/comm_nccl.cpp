@@ -235,10 +235,8 @@ static cudaError_t take_event_(Group *group, cudaEvent_t *event) {
 }
 
 static void keep_event_(Group *group, cudaEvent_t event) {
-    if (group->idle_count < EVENTS)
-        group->idle[group->idle_count++] = event;
-    else
-        cudaEventDestroy(event);
+    if (group->idle_count < EVENTS) group->idle[group->idle_count++] = event;
+    else cudaEventDestroy(event);
 }
 
 // Marks the end of the work just queued on the link.

@@ -84,16 +84,11 @@ static int start_transit_(Group *group, Work *work, Error *err) {
     work->step = IN_TRANSIT;
     memset(&work->transit, 0, sizeof work->transit);
     switch (work->kind) {
-    case SEND:
-        return host->send(host, work->peer, work->workspace, work->in_bytes, &work->transit, err);
-    case RECEIVE:
-        return host->receive(host, work->peer, out, work->out_bytes, &work->transit, err);
-    case REDUCE:
-        return host->all_reduce(host, work->workspace, work->count, work->type, &work->transit, err);
-    case GATHER:
-        return host->all_gather(host, out, work->workspace, work->count, work->type, &work->transit, err);
-    default:
-        return host->reduce_scatter(host, out, work->workspace, work->count, work->type, &work->transit, err);
+    case SEND: return host->send(host, work->peer, work->workspace, work->in_bytes, &work->transit, err);
+    case RECEIVE: return host->receive(host, work->peer, out, work->out_bytes, &work->transit, err);
+    case REDUCE: return host->all_reduce(host, work->workspace, work->count, work->type, &work->transit, err);
+    case GATHER: return host->all_gather(host, out, work->workspace, work->count, work->type, &work->transit, err);
+    default: return host->reduce_scatter(host, out, work->workspace, work->count, work->type, &work->transit, err);
     }
 }
 

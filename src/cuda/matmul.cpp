@@ -419,10 +419,8 @@ static void matmul_product_(Backend *backend, void *y, void *aux, Factor x, Fact
     CudaProduct fused = matmul_forward_(y, x, w, blocks, in, out);
     fused.bias = bias;
     fused.aux = gelu ? aux : NULL;
-    if (gelu)
-        fused.epilogue = bias != NULL ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    else if (bias != NULL)
-        fused.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    if (gelu) fused.epilogue = bias != NULL ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    else if (bias != NULL) fused.epilogue = CUBLASLT_EPILOGUE_BIAS;
     if (!(gelu && x.kind != FACTOR_PLAIN) && cuda_product_try(cuda, &fused) == 0) return;
     CudaProduct plain = matmul_forward_(gelu ? aux : y, x, w, blocks, in, out);
     cuda_product(cuda, &plain);

@@ -200,10 +200,8 @@ static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_
     if (found < 0)
         return error_set(err, EXIT_USAGE, "%s: %s; make the data set again, or remove this file", key, damage.text);
     if (found == 0) return 0;
-    if (dataset->side.vocab == 0)
-        dataset->side = side;
-    else if (dataset->other.vocab == 0 && !side_file_same_tokenizer(&dataset->side, &side))
-        dataset->other = side;
+    if (dataset->side.vocab == 0) dataset->side = side;
+    else if (dataset->other.vocab == 0 && !side_file_same_tokenizer(&dataset->side, &side)) dataset->other = side;
     return check_vocabulary_(&side, key, dataset->vocab, err);
 }
 
@@ -297,10 +295,8 @@ static const Shard *shard_of_(const Dataset *dataset, int64_t sample) {
     int low = 0, high = dataset->count - 1;
     while (low < high) {
         int middle = low + (high - low + 1) / 2;
-        if (dataset->shards[middle].first_sample <= sample)
-            low = middle;
-        else
-            high = middle - 1;
+        if (dataset->shards[middle].first_sample <= sample) low = middle;
+        else high = middle - 1;
     }
     return &dataset->shards[low];
 }

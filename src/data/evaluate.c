@@ -168,13 +168,11 @@ Evaluation *evaluation_open(const char *key, const char *path, int64_t seq_len, 
     char *file = file_read_whole(path, MOST_BYTES, &bytes, &wrong);
     evaluation->seq_len = seq_len;
     evaluation->vocab = vocab;
-    if (file == NULL)
-        status = error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
+    if (file == NULL) status = error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
     else if (bytes < HEADER_BYTES)
         status = error_set(err, EXIT_USAGE, "%s: %s has not the size of an evaluation file; make one with %s", key,
                            path, "scripts/prepare_eval.py");
-    else
-        status = read_examples_(evaluation, key, path, file, bytes, err);
+    else status = read_examples_(evaluation, key, path, file, bytes, err);
     free(file);
     if (status == 0) return evaluation;
     evaluation_close(evaluation);

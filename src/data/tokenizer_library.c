@@ -98,8 +98,7 @@ char *tokenizer_library_run(const char *action, const char *file, const char *in
     opened = opened && write(files[0], input, length) == (ssize_t)length && lseek(files[0], 0, SEEK_SET) == 0;
     const char *command[] = {library_python_(), script, action, "--eot", "none", "--tokenizer", file, NULL};
     char *answer = NULL;
-    if (opened)
-        answer = library_answer_(library_spawn_((char *const *)command, files), files, file, err);
+    if (opened) answer = library_answer_(library_spawn_((char *const *)command, files), files, file, err);
     else
         error_set(err, EXIT_FAILED, "sample.tokenizer: no memory for a request to scripts/tokens.py: %s",
                   strerror(errno));

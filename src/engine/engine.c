@@ -166,8 +166,7 @@ static int queue_start_(Engine *engine, Error *err) {
         engine->left_with[bundle] = checksum_of(engine->checksum, slot->memory, bytes);
     engine->times[i].begin = clock_seconds();
     Comm *pair = engine->pair;
-    if (action->peer == SCHEDULE_HOST)
-        started = copy_to_host_(engine, action, slot, who, err);
+    if (action->peer == SCHEDULE_HOST) started = copy_to_host_(engine, action, slot, who, err);
     else
         started = move.sends ? pair->send(pair, engine->partner, slot->memory, bytes, &flight->request, err)
                              : pair->receive(pair, engine->partner, slot->memory, bytes, &flight->request, err);
@@ -290,10 +289,8 @@ static void say_lack_(Engine *engine, const Action *action, Lack lack) {
 // Pauses between two polls. On GPUs only briefly: other stages' hosts wait for this one, hop by hop, and there are
 // cores to spare.
 static void engine_pause_(Engine *engine) {
-    if (engine->be->own_sums)
-        comm_pause(&engine->pause);
-    else
-        comm_pause_briefly(&engine->pause.looks);
+    if (engine->be->own_sums) comm_pause(&engine->pause);
+    else comm_pause_briefly(&engine->pause.looks);
 }
 
 // Returns whether compute has nothing left to do. The host runs ahead of a GPU: while that still computes, no transfer
@@ -352,12 +349,9 @@ static int engine_compute_(Engine *engine, int64_t i, Error *err) {
     action_links_(engine, action, &in, &out);
     if (be->range_begin != NULL) be->range_begin(be, who);
     be->event_record(be, engine->begin_events[i], STREAM_COMPUTE);
-    if (forward)
-        ran = stage_forward(stage, c, unit, slot->memory, p2p_buffer(in), p2p_buffer(out), engine->scale, err);
-    else if (weights)
-        ran = stage_weights(stage, c, unit, slot->memory, err);
-    else
-        ran = stage_backward(stage, c, unit, slot->memory, p2p_buffer(in), p2p_buffer(out), kind == ACTION_INPUT, err);
+    if (forward) ran = stage_forward(stage, c, unit, slot->memory, p2p_buffer(in), p2p_buffer(out), engine->scale, err);
+    else if (weights) ran = stage_weights(stage, c, unit, slot->memory, err);
+    else ran = stage_backward(stage, c, unit, slot->memory, p2p_buffer(in), p2p_buffer(out), kind == ACTION_INPUT, err);
     be->event_record(be, engine->end_events[i], STREAM_COMPUTE);
     engine->latest = engine->end_events[i];
     if (be->range_end != NULL) be->range_end(be);
@@ -461,10 +455,8 @@ static void collect_(Engine *engine, EngineRun *run) {
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err) {
     if (engine_begin_(engine, label, schedule, scale, err) != 0) return -1;
     for (int64_t i = 0; i < engine->list->count; i++) {
-        if (!action_computes(engine_action_(engine, i)->kind))
-            engine->queue.actions[engine->queue.posted++] = i;
-        else if (engine_compute_(engine, i, err) != 0)
-            return -1;
+        if (!action_computes(engine_action_(engine, i)->kind)) engine->queue.actions[engine->queue.posted++] = i;
+        else if (engine_compute_(engine, i, err) != 0) return -1;
         engine_progress_(engine); // send the data just made or posted, before the next action is checked
         if (engine->be->check != NULL && engine->be->check(engine->be, err) != 0) return -1;
     }

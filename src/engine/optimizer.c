@@ -89,13 +89,10 @@ void optimizer_destroy(Optimizer *optimizer) {
 // Durations, 2024.
 static double decay_shape_(const TrainConfig *train, double left) {
     switch (train->decay_shape) {
-    case DECAY_COSINE:
-        return 0.5 * (1.0 + cos(3.14159265358979323846 * (1.0 - left)));
+    case DECAY_COSINE: return 0.5 * (1.0 + cos(3.14159265358979323846 * (1.0 - left)));
     case DECAY_SQRT:
-    case DECAY_1_SQRT:
-        return 1.0 - sqrt(1.0 - left);
-    default:
-        return left;
+    case DECAY_1_SQRT: return 1.0 - sqrt(1.0 - left);
+    default: return left;
     }
 }
 
@@ -105,16 +102,13 @@ static double decay_(const TrainConfig *train, int64_t step) {
     if (train->decay_steps > 0) left = (double)(train->steps - step) / (double)train->decay_steps;
     double low = train->lr * train->min_lr_ratio, range = train->lr - low;
     switch (train->schedule) {
-    case LR_COSINE:
-        return low + range * 0.5 * (1.0 + cos(3.14159265358979323846 * progress));
-    case LR_LINEAR:
-        return low + range * (1.0 - progress);
+    case LR_COSINE: return low + range * 0.5 * (1.0 + cos(3.14159265358979323846 * progress));
+    case LR_LINEAR: return low + range * (1.0 - progress);
     case LR_WSD:
         if (train->decay_steps == 0 && train->decay_shape == DECAY_LINEAR) // keeps the bits of earlier versions
             return progress <= 0.9 ? train->lr : low + range * (1.0 - progress) / 0.1;
         return left >= 1.0 ? train->lr : low + range * decay_shape_(train, left);
-    default:
-        return train->lr;
+    default: return train->lr;
     }
 }
 

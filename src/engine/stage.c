@@ -99,8 +99,7 @@ int stage_holding(const Stage *stage, int64_t table_index) {
     const TensorTable *table = &stage->table;
     int virtual_stages = stage->at.stages * stage->at.chunks, g = 0, holder, chunk;
     int64_t layer = (table_index - table->first_layer) / table->per_layer;
-    if (table_index >= table->head)
-        g = virtual_stages - 1;
+    if (table_index >= table->head) g = virtual_stages - 1;
     else if (table_index >= table->first_layer)
         for (int64_t seen = 0; (seen += config_layers(stage->config, virtual_stages, g)) <= layer;) g++;
     Schedule placed = {.stages = stage->at.stages, .chunks = stage->at.chunks, .placement = stage->at.placement};
@@ -419,10 +418,8 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
     // The last chunk's output goes to the end of its bundle, where the head turns it into its own gradient.
     void *final = here->last ? layer_bundle_(stage, here, bundle, here->layers) : output;
     void *begin = here->layers > 0 ? bundle : final;
-    if (here->first)
-        embedding_block_forward(pass, stage->model, stage->embedding, begin, stage->tokens + tokens);
-    else
-        stage->be->copy(stage->be, STREAM_COMPUTE, begin, input, at->message_bytes);
+    if (here->first) embedding_block_forward(pass, stage->model, stage->embedding, begin, stage->tokens + tokens);
+    else stage->be->copy(stage->be, STREAM_COMPUTE, begin, input, at->message_bytes);
     for (int64_t l = 0; l < here->layers; l++) {
         open_keys_(stage, here, unit, l);
         void *place = layer_place_(stage, here, bundle, l);

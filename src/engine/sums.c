@@ -81,8 +81,6 @@ int64_t sums_layout(SumWorkspaces *workspaces, void *base, const SumShape *shape
 
 void sums_lend(Comm *comm, const SumWorkspace *workspace) {
     if (comm == NULL || comm->use_workspace == NULL) return;
-    if (workspace == NULL)
-        comm->use_workspace(comm, NULL, 0, 0);
-    else if (workspace->memory != NULL)
-        comm->use_workspace(comm, workspace->memory, workspace->bytes, workspace->sums);
+    if (workspace == NULL) comm->use_workspace(comm, NULL, 0, 0);
+    else if (workspace->memory != NULL) comm->use_workspace(comm, workspace->memory, workspace->bytes, workspace->sums);
 }

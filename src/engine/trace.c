@@ -98,10 +98,8 @@ static void sort_index_(Trace *trace, int pid) {
 static void name_rank_(Trace *trace, int pid, const int *ranks, const StageSchedule *list) {
     char name[64], slots[64];
     int stage = pid / trace->columns;
-    if (ranks == NULL)
-        snprintf(name, sizeof name, "stage %d (planned)", stage);
-    else
-        snprintf(name, sizeof name, "stage %d (rank %d)", stage, ranks[pid]);
+    if (ranks == NULL) snprintf(name, sizeof name, "stage %d (planned)", stage);
+    else snprintf(name, sizeof name, "stage %d (rank %d)", stage, ranks[pid]);
     snprintf(slots, sizeof slots, "slots: %d own, %d lent", list->own_slots, list->lent_slots);
     trace_name_(trace, "process_name", "name", name, pid, 0);
     trace_name_(trace, "process_labels", "labels", slots, pid, 0);

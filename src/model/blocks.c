@@ -176,10 +176,8 @@ static void weight_gradient_(Pass *pass, const WeightGradient *g) {
 }
 
 static void weight_later_(Pass *pass, WeightGradient g) {
-    if (pass->shape->overlap)
-        pass->later[pass->later_count++] = g;
-    else
-        weight_gradient_(pass, &g);
+    if (pass->shape->overlap) pass->later[pass->later_count++] = g;
+    else weight_gradient_(pass, &g);
 }
 
 // Computes the oldest gradients that wait, until `leave` are left.
@@ -241,10 +239,8 @@ void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes) {
 }
 
 void block_norm_forward(Pass *pass, const Model *model, const Tensor *norm, void *out, void *x) {
-    if (pass->residual == NULL)
-        model->norm_forward(pass, norm, out, NULL, x, NULL);
-    else
-        model->norm_forward(pass, norm, out, x, pass->residual, pass->delta);
+    if (pass->residual == NULL) model->norm_forward(pass, norm, out, NULL, x, NULL);
+    else model->norm_forward(pass, norm, out, x, pass->residual, pass->delta);
     pass->residual = NULL;
 }
 

@@ -128,10 +128,8 @@ static void norm_again_(Pass *pass, const Model *model, const Layer *layer, int 
 static void act_again_(Pass *pass, const Model *model, const Layer *layer) {
     const Shape *s = pass->shape;
     if (!s->pointwise) return;
-    if (layer->fused)
-        pass->be->gelu_forward(pass->be, layer->a.act, layer->a.mlp, s->rows * s->ffn);
-    else
-        model->activation_forward(pass, layer->a.act, layer->a.mlp);
+    if (layer->fused) pass->be->gelu_forward(pass->be, layer->a.act, layer->a.mlp, s->rows * s->ffn);
+    else model->activation_forward(pass, layer->a.act, layer->a.mlp);
 }
 
 // dx is the gradient of y, then of x2, then of x: the norms' backwards add to it. Gathers are started as early as their

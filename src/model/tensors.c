@@ -395,10 +395,8 @@ void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t laye
         int init = tensor->spec->init;
         if (tensor->alias || init == INIT_ZERO) continue;
         float scale = init == INIT_OUTPUT ? (float)(std / sqrt(2.0 * (double)layers)) : (float)std;
-        if (init == INIT_ONE)
-            put_ones_(tensors, i, be);
-        else
-            draw_(tensors, i, be, seed, scale);
+        if (init == INIT_ONE) put_ones_(tensors, i, be);
+        else draw_(tensors, i, be, seed, scale);
     }
 }
 

@@ -81,8 +81,7 @@ static void what_to_run_(char *line, size_t size, const Config *config, const ch
         snprintf(line, size,
                  "run instead: ./%s -c %s with less, as with -o schedule.micro_batch=1 or a smaller -o model.hidden",
                  program, config->path);
-    else if (is_tiny)
-        snprintf(line, size, "run instead: ./%s -c %s -o hardware.device=cpu", program, config->path);
+    else if (is_tiny) snprintf(line, size, "run instead: ./%s -c %s -o hardware.device=cpu", program, config->path);
     else
         snprintf(line, size, "run instead: ./%s -c %s, or ./%s -c %s --plan to see what it would take and bring",
                  program, tiny, program, config->path);

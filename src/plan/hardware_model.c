@@ -71,10 +71,8 @@ void hardware_describe(Hardware *hardware, const Config *config, const char *dev
     hardware->action = config->hardware.action_us * 1e-6;
     hardware->step = config->hardware.step_overhead_ms * 1e-3;
     snprintf(hardware->device, sizeof hardware->device, "%s", device);
-    if (hardware->cpu)
-        describe_cpu_(hardware, config);
-    else
-        describe_gpu_(hardware, config);
+    if (hardware->cpu) describe_cpu_(hardware, config);
+    else describe_gpu_(hardware, config);
 }
 
 void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tflops) {
@@ -223,10 +221,8 @@ static void layer_passes_(const Work *work, PartTime *time) {
 }
 
 static void attention_(const Work *work, PartTime *time) {
-    if (work->shape->attention.mode == ATTENTION_FLASH)
-        flash_attention_(work, time);
-    else
-        stored_attention_(work, time);
+    if (work->shape->attention.mode == ATTENTION_FLASH) flash_attention_(work, time);
+    else stored_attention_(work, time);
 }
 
 static PartTime layer_(const Work *work) {

@@ -305,10 +305,8 @@ void layout_set(const RunLayout *layout, Config *config) {
     for (int i = 0; i < LAYOUT_COUNT; i++) {
         const LayoutKey *row = &layout_keys[i];
         ConfigKey key = value_key_(row);
-        if (row->set != NULL)
-            row->set(layout, config);
-        else
-            config_set_whole(&key, (char *)config + row->field, layout_get(layout, i));
+        if (row->set != NULL) row->set(layout, config);
+        else config_set_whole(&key, (char *)config + row->field, layout_get(layout, i));
     }
 }
 
@@ -387,10 +385,8 @@ int layout_write_changes(const Config *from, const Config *to, FILE *file) {
         int i = layout_index(key);
         if (i < 0 || !layout_differs_(i, from, to)) continue;
         fprintf(file, "%s-o %s=", changes++ > 0 ? " " : "", key);
-        if (i == LAYOUT_layers && to->parallel.layers_given == 0)
-            fputs("auto", file);
-        else
-            config_write_value(to, key, file);
+        if (i == LAYOUT_layers && to->parallel.layers_given == 0) fputs("auto", file);
+        else config_write_value(to, key, file);
     }
     return changes;
 }
@@ -400,12 +396,9 @@ char *layout_value_text(int index, int64_t value, char text[LAYOUT_TEXT]) {
     const ConfigKey *key = config_find(row->name);
     const char *const *words = row->rules != NULL ? row->rules : key->type == KEY_INT ? NULL : key->words;
     int64_t word = index != LAYOUT_recompute ? value : value < 0 ? 0 : value - RECOMPUTE_TO_FIT;
-    if (key->type == KEY_BOOL)
-        snprintf(text, LAYOUT_TEXT, "%s", value == 1 ? "true" : "false");
-    else if (words != NULL)
-        snprintf(text, LAYOUT_TEXT, "%s", words[word]);
-    else
-        snprintf(text, LAYOUT_TEXT, "%lld", (long long)value);
+    if (key->type == KEY_BOOL) snprintf(text, LAYOUT_TEXT, "%s", value == 1 ? "true" : "false");
+    else if (words != NULL) snprintf(text, LAYOUT_TEXT, "%s", words[word]);
+    else snprintf(text, LAYOUT_TEXT, "%lld", (long long)value);
     return text;
 }
 

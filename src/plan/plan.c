@@ -289,18 +289,14 @@ static void add_stage_(Grid *grid, const PlanStage *stage, const bool *used, Gri
     bool many = stage->parameters >= 1000000000;
     grid_cell(grid, "%s%s", grid_count(many ? (stage->parameters + 500000) / 1000000 : stage->parameters, parameters),
               many ? " M" : "");
-    if (stage->lent_slots > 0)
-        grid_cell(grid, "%d+%d", stage->own_slots, stage->lent_slots);
-    else
-        grid_cell(grid, "%d", stage->own_slots);
+    if (stage->lent_slots > 0) grid_cell(grid, "%d+%d", stage->own_slots, stage->lent_slots);
+    else grid_cell(grid, "%d", stage->own_slots);
     int64_t other = memory_total(&stage->memory);
     for (int c = 0; c < OTHER; c++) {
         other -= stage->memory.bytes[c];
         if (!used[c]) continue;
-        if (stage->memory.bytes[c] == 0)
-            grid_cell(grid, "-");
-        else
-            grid_cell(grid, "%.*f", unit.digits, (double)stage->memory.bytes[c] / unit.bytes);
+        if (stage->memory.bytes[c] == 0) grid_cell(grid, "-");
+        else grid_cell(grid, "%.*f", unit.digits, (double)stage->memory.bytes[c] / unit.bytes);
     }
     grid_cell(grid, "%.*f", unit.digits, (double)other / unit.bytes);
     grid_cell(grid, "%.*f", unit.digits, (double)memory_total(&stage->memory) / unit.bytes);

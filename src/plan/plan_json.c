@@ -33,8 +33,7 @@ static void json_write_memory_(const MemoryBytes *memory, FILE *file) {
 
 // Writes the first and last layer of a chunk: null, null if it has no layer.
 static void json_write_layers_(const StageChunk *chunk, FILE *file) {
-    if (chunk->layers == 0)
-        fputs("\"first_layer\":null,\"last_layer\":null", file);
+    if (chunk->layers == 0) fputs("\"first_layer\":null,\"last_layer\":null", file);
     else
         fprintf(file, "\"first_layer\":%lld,\"last_layer\":%lld", (long long)chunk->first_layer,
                 (long long)(chunk->first_layer + chunk->layers - 1));

@@ -81,8 +81,7 @@ static void print_limit_(const PlanAnswer *answer, FILE *file) {
                   "%.2f GiB free on this host for all %lld ranks, of which %.2f are reserved for what is not counted "
                   "here:",
                   report_gib_(hardware->host_bytes), (long long)config_world(&answer->config), reserve);
-    else
-        grid_line(file, "memory", "no limit is known: give hardware.memory_gib. Not counted here:");
+    else grid_line(file, "memory", "no limit is known: give hardware.memory_gib. Not counted here:");
     grid_line(file, "", "%s",
               hardware->cpu ? "the program and its libraries, MPI's buffers, packed operands of matrix products"
                             : "the device's context, libraries and what they allocate, NCCL's buffers, fragmentation");
@@ -92,10 +91,8 @@ static void print_limit_(const PlanAnswer *answer, FILE *file) {
 
 // Writes the bytes, in brackets if they do not fit, "-" if the variant is impossible.
 static void peak_cell_(Grid *grid, const Forecast *forecast, GridUnit unit) {
-    if (forecast->possible)
-        bytes_cell_(grid, forecast->peak_bytes, unit, !forecast->fits);
-    else
-        grid_cell(grid, "-");
+    if (forecast->possible) bytes_cell_(grid, forecast->peak_bytes, unit, !forecast->fits);
+    else grid_cell(grid, "-");
 }
 
 static void time_cells_(Grid *grid, const PlanTime *time) {
@@ -129,10 +126,8 @@ static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err
     peak_cell_(grid, &plain, unit);
     peak_cell_(grid, &bpipe, unit);
     peak_cell_(grid, &recompute, unit);
-    if (best > 0)
-        grid_cell(grid, "%+.1f%%", 100 * estimate_required_gain(batch, best, b, config->parallel.pipeline));
-    else
-        grid_cell(grid, "-");
+    if (best > 0) grid_cell(grid, "%+.1f%%", 100 * estimate_required_gain(batch, best, b, config->parallel.pipeline));
+    else grid_cell(grid, "-");
     time_cells_(grid, with ? &bpipe.time : &plain.time);
     grid_cell(grid, "%s", plain.fits ? plan_plain_name(config) : with ? "BPipe" : "does not fit");
     return 0;
@@ -221,8 +216,7 @@ static void print_reserve_(const PlanAnswer *answer, FILE *file) {
     if (!verdict->bpipe.possible || !verdict_reserves(verdict, &answer->planner, &plain, &bpipe)) return;
     long long b = (long long)verdict->plain.layout.micro_batch;
     double now = answer->config.hardware.reserve_gib;
-    if (bpipe < 0)
-        grid_line(file, "reserve", "micro-batch %lld fits with no reserve at all, not even with BPipe", b);
+    if (bpipe < 0) grid_line(file, "reserve", "micro-batch %lld fits with no reserve at all, not even with BPipe", b);
     else if (plain < 0)
         grid_line(file, "reserve",
                   "micro-batch %lld fits with BPipe up to a reserve of %.2f GiB, without it with none (now %.2f)", b,
@@ -234,10 +228,8 @@ static void print_reserve_(const PlanAnswer *answer, FILE *file) {
 }
 
 static void size_(FILE *file, const char *with, int64_t b, const char *end) {
-    if (b > 0)
-        fprintf(file, "%s up to %lld%s", with, (long long)b, end);
-    else
-        fprintf(file, "%s none%s", with, end);
+    if (b > 0) fprintf(file, "%s up to %lld%s", with, (long long)b, end);
+    else fprintf(file, "%s none%s", with, end);
 }
 
 // Prints the smallest world that would do, if no micro-batch size fits. A list from a file is for one number of stages.
@@ -251,8 +243,7 @@ static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
                   "the smallest that would do: %lld ranks, pipeline %lld x tensor %lld%s, at micro-batch 1",
                   (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor,
                   world.bpipe ? " with BPipe" : "");
-    else
-        grid_line(file, "world", "no number of ranks with this memory would do");
+    else grid_line(file, "world", "no number of ranks with this memory would do");
     return 0;
 }
 

@@ -306,8 +306,6 @@ void schedule_table_write_json(const ScheduleTable *table, const Config *config,
         if (i > 0) fputc(',', file);
         json_row_(file, &table->rows[i], config);
     }
-    if (table->best >= 0)
-        fprintf(file, "],\"best\":%d", table->best);
-    else
-        fputs("],\"best\":null", file);
+    if (table->best >= 0) fprintf(file, "],\"best\":%d", table->best);
+    else fputs("],\"best\":null", file);
 }

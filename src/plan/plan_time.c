@@ -85,10 +85,8 @@ static int chunk_compute_(const Costing *costing, int s, int c, int slice, Stage
     if (!measured && hardware->cost.flops == 0)
         return error_set(err, EXIT_FAILED,
                          "nothing is known of the device: give hardware.peak_tflops, or a profile of it");
-    if (hardware->cost.flops > 0)
-        hardware_times(&parts, hardware, costing->config, &at.shape);
-    else
-        hardware_tensor_times(&parts, hardware, costing->config, &at.shape);
+    if (hardware->cost.flops > 0) hardware_times(&parts, hardware, costing->config, &at.shape);
+    else hardware_tensor_times(&parts, hardware, costing->config, &at.shape);
     *time = (StageTime){0};
     if (measured) take_measured_(time, &found, &parts, hardware_left_to_w(&at.shape));
     const PartTime *part[] = {&parts.layer, &parts.embedding, &parts.head};

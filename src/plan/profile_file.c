@@ -232,10 +232,8 @@ int profile_read(Profile *profile, const char *path, Error *err) {
     Error unread = {0};
     memset(profile, 0, sizeof *profile);
     int status = json_read_file(&json, path, &unread);
-    if (status != 0)
-        error_set(err, unread.code, "%s; make one with --profile", unread.text);
-    else
-        status = profile_read_all_(profile, json.root, path, err);
+    if (status != 0) error_set(err, unread.code, "%s; make one with --profile", unread.text);
+    else status = profile_read_all_(profile, json.root, path, err);
     json_free(&json);
     if (status != 0) profile_free(profile);
     return status;

@@ -182,8 +182,7 @@ static int measure_stage_(Session *session, int stage, Error *err) {
     if (status == 0) {
         Case at = {session->config, planner->model, &planner->hardware, &plan, list, stage, session->log};
         Result result = {0};
-        if (workspace_for_(session, &at))
-            status = run_case_(&at, &result, err);
+        if (workspace_for_(session, &at)) status = run_case_(&at, &result, err);
         else
             log_status(session->log, "%s attention, micro-batch %lld, stage %d: not measured, it does not fit",
                        config_word("attention.mode", session->config->attention.mode),

@@ -45,8 +45,7 @@ static int find_forecasts_(Verdict *verdict, const Planner *planner, Error *err)
     if (forecast_(planner, here, PLAN_PLAIN, &verdict->plain, err) != 0 ||
         forecast_(planner, here, PLAN_BPIPE, &verdict->bpipe, err) != 0)
         return -1;
-    if (verdict->largest_plain == here)
-        verdict->best = verdict->plain;
+    if (verdict->largest_plain == here) verdict->best = verdict->plain;
     else if (verdict->largest_plain > 0 &&
              forecast_(planner, verdict->largest_plain, PLAN_PLAIN, &verdict->best, err) != 0)
         return -1;
@@ -94,10 +93,8 @@ static void say_need_(Verdict *verdict, const Planner *planner, const Forecast *
 }
 
 static void say_mfu_(Verdict *verdict, const PlanTime *time) {
-    if (time->mfu > 0)
-        verdict_say_(verdict, "%.1f ms a step, MFU %.1f %%", 1e3 * time->step, 100 * time->mfu);
-    else
-        verdict_say_(verdict, "%.1f ms a step", 1e3 * time->step);
+    if (time->mfu > 0) verdict_say_(verdict, "%.1f ms a step, MFU %.1f %%", 1e3 * time->step, 100 * time->mfu);
+    else verdict_say_(verdict, "%.1f ms a step", 1e3 * time->step);
 }
 
 // Writes, from one micro-batch size to a larger one, a stage's required gain, its gain, and the resulting steps.
@@ -143,8 +140,7 @@ static void decide_impossible_(Verdict *verdict, const Planner *planner) {
                  plan_plain_name(planner->config), (long long)verdict->plain.layout.micro_batch);
     say_need_(verdict, planner, &verdict->bpipe);
     verdict_say_(verdict, "). ");
-    if (verdict->largest_plain == 0 && verdict->largest_bpipe == 0)
-        verdict_say_(verdict, "No micro-batch size fits.");
+    if (verdict->largest_plain == 0 && verdict->largest_bpipe == 0) verdict_say_(verdict, "No micro-batch size fits.");
     else if (verdict->largest_plain >= verdict->largest_bpipe)
         verdict_say_(verdict, "Up to micro-batch %lld fits, without BPipe.", (long long)verdict->largest_plain);
     else
@@ -163,8 +159,7 @@ static void decide_needed_(Verdict *verdict, const Planner *planner) {
     verdict_say_(verdict, "; without it ");
     say_need_(verdict, planner, &verdict->plain);
     verdict_say_(verdict, "); ");
-    if (none)
-        verdict_say_(verdict, "without it %s fits at no micro-batch size.", plan_plain_name(planner->config));
+    if (none) verdict_say_(verdict, "without it %s fits at no micro-batch size.", plan_plain_name(planner->config));
     else if (unknown)
         verdict_say_(verdict,
                      "without it micro-batch %lld fits; give hardware.peak_tflops or a profile to learn "
@@ -192,12 +187,9 @@ static void decide_(Verdict *verdict, const Planner *planner) {
         verdict_say_(verdict, "No: with %lld stage%s, %s and these slots BPipe has nothing to move.",
                      (long long)config->parallel.pipeline, config->parallel.pipeline == 1 ? "" : "s",
                      config_word("schedule.name", config->schedule.name));
-    else if (verdict->plain.fits)
-        decide_unneeded_(verdict, planner);
-    else if (!verdict->bpipe.fits)
-        decide_impossible_(verdict, planner);
-    else
-        decide_needed_(verdict, planner);
+    else if (verdict->plain.fits) decide_unneeded_(verdict, planner);
+    else if (!verdict->bpipe.fits) decide_impossible_(verdict, planner);
+    else decide_needed_(verdict, planner);
 }
 
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {

@@ -159,8 +159,7 @@ void waterfall_print(const Waterfall *fall, FILE *file) {
         grid_cell(&grid, "%.1f%%", 100 * fall->seconds[line] / step);
         if (line == WATERFALL_IDLE)
             grid_cell(&grid, "ramp %.1f, imbalance %.1f", 1e3 * fall->ramp, 1e3 * fall->imbalance);
-        else
-            grid_cell(&grid, "%s", "");
+        else grid_cell(&grid, "%s", "");
     }
     grid_print(&grid, file);
     grid_free(&grid);

@@ -153,8 +153,7 @@ static void coordinator_say_death_(const RankStatus *status, int rank, char *tex
     watchdog_name(rank, status->stage, name);
     if (status->signal > 0)
         snprintf(how, sizeof how, "was killed by signal %d (%s)", status->signal, strsignal(status->signal));
-    else if (status->code >= 0)
-        snprintf(how, sizeof how, "ended with exit code %d", status->code);
+    else if (status->code >= 0) snprintf(how, sizeof how, "ended with exit code %d", status->code);
     snprintf(text, size, "%s %s while at %s%s", name, how, watchdog_action(status), hint);
 }
 

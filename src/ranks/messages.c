@@ -106,10 +106,8 @@ int channel_invite(Channel *channel, Invitation *invitation, Error *err) {
     bool one = channel->family == AF_INET && four->sin_addr.s_addr != INADDR_ANY;
     // The port is at the same place in both families.
     invitation->port = four->sin_port;
-    if (one)
-        channel_map_(&invitation->address[invitation->count++], &four->sin_addr);
-    else
-        channel_add_interfaces_(channel, invitation);
+    if (one) channel_map_(&invitation->address[invitation->count++], &four->sin_addr);
+    else channel_add_interfaces_(channel, invitation);
     return 0;
 }
 

@@ -90,10 +90,8 @@ const char *watchdog_action(const RankStatus *status) {
 }
 
 void watchdog_name(int rank, int stage, char name[WATCHDOG_NAME]) {
-    if (stage >= 0)
-        snprintf(name, WATCHDOG_NAME, "rank %d (stage %d)", rank, stage);
-    else
-        snprintf(name, WATCHDOG_NAME, "rank %d", rank);
+    if (stage >= 0) snprintf(name, WATCHDOG_NAME, "rank %d (stage %d)", rank, stage);
+    else snprintf(name, WATCHDOG_NAME, "rank %d", rank);
 }
 
 void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, char text[WATCHDOG_TEXT]) {
@@ -112,12 +110,9 @@ void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, cha
 }
 
 void watchdog_describe(const RankStatus *status, char text[WATCHDOG_TEXT]) {
-    if (status->wait[0] == '\0')
-        snprintf(text, WATCHDOG_TEXT, "is at %s", watchdog_action(status));
-    else if (status->wait_stage >= 0)
-        snprintf(text, WATCHDOG_TEXT, "waits for %s", status->wait);
-    else
-        snprintf(text, WATCHDOG_TEXT, "is at %s and waits for %s", watchdog_action(status), status->wait);
+    if (status->wait[0] == '\0') snprintf(text, WATCHDOG_TEXT, "is at %s", watchdog_action(status));
+    else if (status->wait_stage >= 0) snprintf(text, WATCHDOG_TEXT, "waits for %s", status->wait);
+    else snprintf(text, WATCHDOG_TEXT, "is at %s and waits for %s", watchdog_action(status), status->wait);
 }
 
 // Returns the rank that represents its stage: one that is silent, else one that does not wait, else the lowest. -1: no

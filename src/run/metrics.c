@@ -234,10 +234,8 @@ static int line_end_(Line *line, Metrics *metrics, Error *err) {
 
 // Writes a number. JSON has no NaN and no infinity; they become null.
 static void metrics_number_(Line *line, const char *key, double value, int digits) {
-    if (isfinite(value))
-        fprintf(line->file, ",\"%s\":%.*g", key, digits, value);
-    else
-        fprintf(line->file, ",\"%s\":null", key);
+    if (isfinite(value)) fprintf(line->file, ",\"%s\":%.*g", key, digits, value);
+    else fprintf(line->file, ",\"%s\":null", key);
 }
 
 static void metrics_count_(Line *line, const char *key, int64_t value) {
@@ -328,14 +326,10 @@ static int metrics_say_(Metrics *metrics, const char *text, Error *err) {
 // Writes "24s", "3m05s", "1h02m", "2d03h".
 static char *metrics_duration_(double seconds, char text[48]) {
     int64_t s = (int64_t)(seconds + 0.5);
-    if (s >= 86400)
-        snprintf(text, 48, "%lldd%02lldh", (long long)(s / 86400), (long long)(s / 3600 % 24));
-    else if (s >= 3600)
-        snprintf(text, 48, "%lldh%02lldm", (long long)(s / 3600), (long long)(s / 60 % 60));
-    else if (s >= 60)
-        snprintf(text, 48, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
-    else
-        snprintf(text, 48, "%llds", (long long)s);
+    if (s >= 86400) snprintf(text, 48, "%lldd%02lldh", (long long)(s / 86400), (long long)(s / 3600 % 24));
+    else if (s >= 3600) snprintf(text, 48, "%lldh%02lldm", (long long)(s / 3600), (long long)(s / 60 % 60));
+    else if (s >= 60) snprintf(text, 48, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
+    else snprintf(text, 48, "%llds", (long long)s);
     return text;
 }
 
@@ -372,10 +366,8 @@ static void deviating_(StepLine *line, const char *name, int digits, double valu
     char deviation[32] = "";
     if (always || fabs(z) > 3.0)
         snprintf(deviation, sizeof deviation, fabs(z) < 1000.0 ? " (z %+.1f)" : " (z %+.0e)", isnan(z) ? fabs(z) : z);
-    if (fabs(plain) < 1e4)
-        step_field_(line, 0, "%s %.*f%s", name, digits, plain, deviation);
-    else
-        step_field_(line, 0, "%s %.*e%s", name, digits, plain, deviation);
+    if (fabs(plain) < 1e4) step_field_(line, 0, "%s %.*f%s", name, digits, plain, deviation);
+    else step_field_(line, 0, "%s %.*e%s", name, digits, plain, deviation);
 }
 
 // Writes the memory of the fullest stage, and with `all` also of the emptiest.
@@ -388,10 +380,8 @@ static void memory_field_(StepLine *line, const StepFigures *figures, bool all) 
     char most[32], least[32];
     grid_bytes(figures->stage[fullest].peak_bytes, most);
     grid_bytes(figures->stage[emptiest].peak_bytes, least);
-    if (all && figures->stages > 1)
-        step_field_(line, 0, "%s@%d %s@%d", most, fullest, least, emptiest);
-    else
-        step_field_(line, 0, "%s@%d", most, fullest);
+    if (all && figures->stages > 1) step_field_(line, 0, "%s@%d %s@%d", most, fullest, least, emptiest);
+    else step_field_(line, 0, "%s@%d", most, fullest);
 }
 
 static void metrics_fill_(StepLine *line, const Metrics *metrics, const StepFigures *figures) {
@@ -407,12 +397,9 @@ static void metrics_fill_(StepLine *line, const Metrics *metrics, const StepFigu
     step_field_(line, 1, "lr %.1e", figures->lr);
     step_field_(line, 0, ms < 100.0 ? "%.1f ms" : "%.0f ms", ms);
     step_field_(line, 5, "%.0f tok/s", (double)figures->tokens / figures->seconds);
-    if (metrics->quickest > metrics->raised)
-        step_field_(line, 0, "MFU ? (peak too low)");
-    else if (isfinite(mfu))
-        step_field_(line, 0, "MFU %.1f%%", mfu / metrics->raised * 100.0);
-    else
-        step_field_(line, 0, "MFU n/a");
+    if (metrics->quickest > metrics->raised) step_field_(line, 0, "MFU ? (peak too low)");
+    else if (isfinite(mfu)) step_field_(line, 0, "MFU %.1f%%", mfu / metrics->raised * 100.0);
+    else step_field_(line, 0, "MFU n/a");
     step_field_(line, 3, "bubble %.0f%%", figures_bubble(figures) * 100.0);
     memory_field_(line, figures, all);
     if (all || exposed >= 0.05) step_field_(line, 4, "xfer +%.1f ms", exposed);

@@ -100,8 +100,7 @@ void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
     if (failing)
         log_line(&all, "step %lld: %s; training goes on and leaves out what cannot be written", (long long)step,
                  trouble->text);
-    else
-        log_line(&all, "step %lld: %s can be written again", (long long)step, run->config->log.metrics);
+    else log_line(&all, "step %lld: %s can be written again", (long long)step, run->config->log.metrics);
 }
 
 int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err) {
@@ -161,8 +160,7 @@ static void compare_print_(const Plan *plan, const MemoryBytes *measured, bool q
     for (int s = 0; s < plan->stages; s++) off += difference_(&plan->stage[s].memory, &measured[s]);
     int fullest = plan_fullest(plan);
     char peak[32];
-    if (off != 0)
-        print_difference_(plan, measured, file);
+    if (off != 0) print_difference_(plan, measured, file);
     else if (!quiet)
         fprintf(file, "memory    as planned, to the byte, on %s; the fullest, stage %d, has allocated %s\n",
                 plan->stages == 1 ? "the one stage" : "all stages", fullest,

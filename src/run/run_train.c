@@ -132,10 +132,8 @@ int run_train(Run *run, Error *err) {
         if (status == 0 && run->hellaswag != NULL && is_due_(run, step, config->data.hellaswag_every))
             status = run_evaluate_step(run, step, err);
         if (status == 0 && is_due_(run, step, config->sample.every)) status = run_sample(run, step, err);
-        if (status == 0 && stop && step < config->train.steps)
-            status = end_on_request_(run, step, err);
-        else if (status == 0 && saves_(run, step))
-            status = train_save_(run, step, err);
+        if (status == 0 && stop && step < config->train.steps) status = end_on_request_(run, step, err);
+        else if (status == 0 && saves_(run, step)) status = train_save_(run, step, err);
     }
     return train_end_(run, status, err);
 }

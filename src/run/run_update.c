@@ -61,8 +61,7 @@ int run_update(Run *run, StepFigures *figures, Error *err) {
         snprintf(why, sizeof why,
                  "loss %.4f is %+.1f and norm %.2f %+.1f deviations from the last steps; %g are allowed", figures->loss,
                  figures->loss_z, figures->norm, figures->norm_z, train->skip_outlier_z);
-    else if (explain_bad_(run, figures, why, sizeof why - 48, &weight, err) != 0)
-        return -1;
+    else if (explain_bad_(run, figures, why, sizeof why - 48, &weight, err) != 0) return -1;
     if (decision == STEP_STOP) return stop_bad_(run, figures->step, why, weight, err);
     size_t used = strlen(why);
     if (decision == STEP_SKIP_BAD)

@@ -45,8 +45,7 @@ static int trainer_fail_(const Log *log, const Error *err) {
 static Job trainer_job_(const Config *config, char *remedy, size_t size) {
     if (config->checkpoint.dir[0] != '\0')
         snprintf(remedy, size, "the job ends; go on with --resume %s", config->checkpoint.dir);
-    else
-        snprintf(remedy, size, "the job ends; nothing was saved, since checkpoint.dir is not set");
+    else snprintf(remedy, size, "the job ends; nothing was saved, since checkpoint.dir is not set");
     return (Job){.ranks = (int)config_world(config),
                  .patience = {config->train.peer_timeout_s, config->train.timeout_s},
                  .one_host = true,
@@ -244,14 +243,10 @@ static int trainer_flush_(Error *err) {
 
 // Handles options that need no configuration (--help, --version, ...). Returns false if no such option was given.
 static bool answer_(const Options *options, const char *program) {
-    if (options->help)
-        options_help(program, stdout);
-    else if (options->help_config)
-        options->json ? config_help_json(program, stdout) : config_help(stdout);
-    else if (options->version)
-        version_report(program, stdout);
-    else
-        return false;
+    if (options->help) options_help(program, stdout);
+    else if (options->help_config) options->json ? config_help_json(program, stdout) : config_help(stdout);
+    else if (options->version) version_report(program, stdout);
+    else return false;
     return true;
 }
 

@@ -322,10 +322,8 @@ int verify_command(const Model *model, const Options *options, VerifyCheck check
     Verify verify = {model, options, check, log, argv, memfd_create("record", MFD_CLOEXEC), false};
     Config given = {0};
     int code = -1;
-    if (verify.file < 0)
-        error_set(err, EXIT_FAILED, "cannot create a file in memory: %s", strerror(errno));
-    else if (verify_load_(&verify, &given, NULL, 0, err) == 0)
-        code = go_all_(&verify, &given, err);
+    if (verify.file < 0) error_set(err, EXIT_FAILED, "cannot create a file in memory: %s", strerror(errno));
+    else if (verify_load_(&verify, &given, NULL, 0, err) == 0) code = go_all_(&verify, &given, err);
     if (verify.file >= 0) close(verify.file);
     return code;
 }

@@ -93,10 +93,8 @@ static End ends_pop_(SimRun *run) {
 
 // Starts something that takes `duration`; `share`: the resource it shares meanwhile, or -1.
 static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind kind, int where) {
-    if (share < 0)
-        ends_push_(run, duration, kind, where);
-    else
-        contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, where});
+    if (share < 0) ends_push_(run, duration, kind, where);
+    else contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, where});
 }
 
 static int share_of_(const int *resources, int i) { return resources == NULL ? -1 : resources[i]; }

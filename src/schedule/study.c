@@ -178,10 +178,8 @@ int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bo
         bool computes = row % 2 == 0;
         if (!computes && !stage_transfers_(&schedule->stage[s])) continue;
         lane_fill_(&lane, schedule, timeline, s, computes);
-        if (computes)
-            fprintf(file, "stage %-*d", LABEL - 6, s);
-        else
-            fprintf(file, "%*s", LABEL, "");
+        if (computes) fprintf(file, "stage %-*d", LABEL - 6, s);
+        else fprintf(file, "%*s", LABEL, "");
         lane_print_(&lane, 0, half, colour, file);
         if (half < lane.columns) {
             fputs(" ... ", file);
@@ -218,10 +216,8 @@ int study_draw_svg(const Schedule *schedule, const Timeline *timeline, FILE *fil
             fprintf(file, "<rect class=\"%c\" x=\"%.2f\" y=\"%g\" width=\"%.2f\" height=\"%d\"><title>",
                     (char)action.kind, x, y, w, computes ? 15 : 5);
             for (const char *c = name; *c != '\0'; c++)
-                if (*c == '<' || *c == '>')
-                    fputs(*c == '<' ? "&lt;" : "&gt;", file);
-                else
-                    fputc(*c, file);
+                if (*c == '<' || *c == '>') fputs(*c == '<' ? "&lt;" : "&gt;", file);
+                else fputc(*c, file);
             fprintf(file, "  %g to %g</title></rect>\n", start, start + length);
             if (computes && w > LETTER * (double)strlen(name))
                 fprintf(file, "<text class=\"b\" x=\"%.2f\" y=\"%g\">%s</text>\n", x + w / 2, y + 11, name);

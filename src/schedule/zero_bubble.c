@@ -121,10 +121,8 @@ void dualpipe_v_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
     }
     // 2(s+1) backwards, chunks 1 and 0 in turn: the first half complete, the second half without their W.
     for (int i = 0; i < 2 * (s + 1); i++) {
-        if (i < s + 1)
-            backward_(&at, 1 - i % 2);
-        else
-            input_(&at, 1 - i % 2);
+        if (i < s + 1) backward_(&at, 1 - i % 2);
+        else input_(&at, 1 - i % 2);
     }
     for (int i = 0; i < later; i++) {
         oldest_weight_(&at);

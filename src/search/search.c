@@ -199,10 +199,8 @@ static void expand_list_(const Search *search, const RunLayout *list, CutOf *cut
     if (hopeless_(search, node.bound, node.least_bytes)) return;
     Candidate misfit = {
         .forecast = {.layout = *list, .lacks = lacking_(search, node.least_bytes)}, .bound = node.bound, .all = true};
-    if (at->never_fits)
-        candidates_add(&outcome->misfits, &misfit);
-    else
-        nodes_add_(&outcome->lists, &node);
+    if (at->never_fits) candidates_add(&outcome->misfits, &misfit);
+    else nodes_add_(&outcome->lists, &node);
 }
 
 static void expand_(const Search *search, const Node *shape, Outcome *outcome) {
@@ -408,10 +406,8 @@ static int search_batch_(Search *search, const Node *batch, int count, Error *er
     memset(outcomes, 0, sizeof outcomes);
 #pragma omp parallel for schedule(dynamic, 1)
     for (int i = 0; i < count; i++) {
-        if (batch[i].list)
-            try_list_(search, &batch[i], &outcomes[i]);
-        else
-            expand_(search, &batch[i], &outcomes[i]);
+        if (batch[i].list) try_list_(search, &batch[i], &outcomes[i]);
+        else expand_(search, &batch[i], &outcomes[i]);
     }
     for (int i = 0; i < count; i++) {
         if (outcomes[i].status != 0 && status == 0)

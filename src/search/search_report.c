@@ -131,8 +131,7 @@ static void print_regret_(const SearchSpace *space, const SearchResult *result, 
     if (best->robust < 1)
         grid_line(file, "robust", "at worst %.1f %% longer than the fastest, with %s", 100 * best->robust,
                   robust_assumptions);
-    else
-        grid_line(file, "robust", "does not fit, or takes twice as long, with one of %s", robust_assumptions);
+    else grid_line(file, "robust", "does not fit, or takes twice as long, with one of %s", robust_assumptions);
     if (least->robust < best->robust)
         grid_line(file, "", "least: %.1f %%, %s, %.1f ms a step", 100 * least->robust, cut_text_(&config, cut),
                   1e3 * least->forecast.time.step);
@@ -191,8 +190,7 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
     if (counts)
         snprintf(format, sizeof format, "%.1f ms a step, %.0f %%%% of the gain, with %%s", 1e3 * own,
                  100 * (step - own) / (step - best));
-    else
-        snprintf(format, sizeof format, "%.1f ms a step with %%s", 1e3 * own);
+    else snprintf(format, sizeof format, "%.1f ms a step with %%s", 1e3 * own);
     line_of_changes_(space->keys.base, &config, "cheapest", format, file);
     return 0;
 }
@@ -222,15 +220,13 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
     else if (result->misfits.count == 0 && !result->stopped)
         grid_line(file, "best",
                   "none: no schedule for %lld ranks satisfies the -o settings; leave out a key of schedule", ranks);
-    else
-        grid_line(file, "best", "none: no configuration for %lld ranks fits", ranks);
+    else grid_line(file, "best", "none: no configuration for %lld ranks fits", ranks);
     if (result->shapes > 0 && result->misfits.count == 0) return 0;
     if (answer_smallest_world(space, &world, err) != 0) return -1;
     if (world.ranks > 0)
         grid_line(file, "world", "the smallest that would do: %lld ranks, pipeline %lld x tensor %lld x data %lld",
                   (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor, (long long)world.data);
-    else
-        grid_line(file, "world", "no number of ranks with this memory would do");
+    else grid_line(file, "world", "no number of ranks with this memory would do");
     return print_next_(space, result, file, err);
 }
 

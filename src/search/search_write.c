@@ -39,8 +39,7 @@ static bool why_searched_(const SearchSpace *space, const SearchResult *result, 
     }
     layout_value_text(key, layout_get(&other->layout, key), value);
     double longer = 100 * (other->time.step / best->time.step - 1);
-    if (fabs(longer) < 0.005)
-        snprintf(text, size, "%s is as fast, with all else at its best", value);
+    if (fabs(longer) < 0.005) snprintf(text, size, "%s is as fast, with all else at its best", value);
     else
         snprintf(text, size, "%s takes %.2f %% %s, with all else at its best", value, fabs(longer),
                  longer > 0 ? "longer" : "less");
@@ -57,8 +56,7 @@ static void why_(const SearchSpace *space, const SearchResult *result, const Con
                  space->planner->measured
                      ? "the search planned from its times"
                      : "the search planned from the figures above; name a profile to plan from measured times");
-    else
-        snprintf(text, size, "%s", key->meaning);
+    else snprintf(text, size, "%s", key->meaning);
 }
 
 // ---------------------------------------------------------------- YAML
@@ -98,17 +96,12 @@ static void write_yaml_(const SearchSpace *space, const SearchResult *result, co
         fprintf(stream, "  %s: ", config_short_name(key));
         config_write_value(config, key->name, stream);
         xmemstream_close(stream);
-        if (lacks)
-            snprintf(why, sizeof why, "%s: not given, and a run needs it", config_short_name(key));
-        else
-            why_(space, result, key, why, sizeof why);
+        if (lacks) snprintf(why, sizeof why, "%s: not given, and a run needs it", config_short_name(key));
+        else why_(space, result, key, why, sizeof why);
         // The comment follows the value if both fit on one line, else it goes above.
-        if (lacks)
-            write_comment_(why, file);
-        else if (length <= VALUES && VALUES + 3 + strlen(why) <= WIDTH)
-            fprintf(file, "%-*s # %s\n", VALUES, line, why);
-        else
-            write_comment_(why, file), fprintf(file, "%s\n", line);
+        if (lacks) write_comment_(why, file);
+        else if (length <= VALUES && VALUES + 3 + strlen(why) <= WIDTH) fprintf(file, "%-*s # %s\n", VALUES, line, why);
+        else write_comment_(why, file), fprintf(file, "%s\n", line);
         free(line);
     }
 }
@@ -174,10 +167,8 @@ static void json_found_(const SearchSpace *space, const SearchResult *result, in
 
 int search_write_json(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
     fputs("{\"best\":", file);
-    if (result->best >= 0)
-        json_found_(space, result, result->best, file);
-    else
-        fputs("null", file);
+    if (result->best >= 0) json_found_(space, result, result->best, file);
+    else fputs("null", file);
     fputs(",\"front\":[", file);
     for (int i = 0; i < result->front_count; i++) {
         if (i > 0) fputc(',', file);
@@ -193,8 +184,7 @@ int search_write_json(const SearchSpace *space, const SearchResult *result, FILE
         if (world.ranks > 0)
             fprintf(file, "{\"ranks\":%lld,\"pipeline\":%lld,\"tensor\":%lld,\"data\":%lld}", (long long)world.ranks,
                     (long long)world.pipeline, (long long)world.tensor, (long long)world.data);
-        else
-            fputs("null", file);
+        else fputs("null", file);
     }
     fputs("}\n", file);
     return 0;

@@ -148,10 +148,8 @@ static bool recompute_(const SearchSpace *space, Config *config) {
         }
         for (int64_t s = 0; s < p; s++) {
             open = open || high[s] - low[s] > 1;
-            if (high[s] - low[s] > 1)
-                of[s] = (int16_t)(low[s] + (high[s] - low[s]) / 2);
-            else
-                of[s] = high[s];
+            if (high[s] - low[s] > 1) of[s] = (int16_t)(low[s] + (high[s] - low[s]) / 2);
+            else of[s] = high[s];
         }
         plan_free(&plan);
     }

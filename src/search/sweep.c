@@ -193,8 +193,7 @@ static void sweep_row_(const Sweep *sweep, int index) {
     config_plan_device(&config);
     if (status == 0 && options->search)
         status = search_for(&config, sweep->model, gpus, take_row_, row, sweep->log, &err);
-    else if (status == 0)
-        status = plan_row_(sweep, &config, row, &err);
+    else if (status == 0) status = plan_row_(sweep, &config, row, &err);
     if (status != 0) row->refused = err;
     free(text);
     free(overrides);
@@ -228,8 +227,7 @@ static void print_deadline_(const Sweep *sweep) {
     int r = cheapest_row_(sweep);
     char cost[32];
     if (sweep->deadline == 0) return;
-    if (r < 0)
-        grid_line(stdout, "deadline", "no row trains in %.4g days; give more GPUs", sweep->deadline);
+    if (r < 0) grid_line(stdout, "deadline", "no row trains in %.4g days; give more GPUs", sweep->deadline);
     else
         grid_line(stdout, "deadline", "row %d trains in %.3g days, within %.4g, at the smallest cost: %s %s", r + 1,
                   row_days_(&sweep->rows[r]), sweep->deadline,
@@ -312,10 +310,8 @@ static void sweep_json_(const Sweep *sweep) {
         fputs(row->config != NULL ? row->config : "", stdout);
         if (sweep->budgets && row->config != NULL) putchar(','), budget_write_json(&row->budget, stdout);
         fputs(",\"refused\":", stdout);
-        if (row->refused.code != 0)
-            json_write_text(stdout, row->refused.text);
-        else
-            fputs("null", stdout);
+        if (row->refused.code != 0) json_write_text(stdout, row->refused.text);
+        else fputs("null", stdout);
         putchar('}');
     }
     putchar(']');

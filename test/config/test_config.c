@@ -165,18 +165,12 @@ static void auto_spreads_any_number_of_layers(void **state) {
 
 static size_t field_size(KeyType type) {
     switch (type) {
-    case KEY_INT:
-        return sizeof(int64_t);
-    case KEY_NUMBER:
-        return sizeof(double);
-    case KEY_BOOL:
-        return sizeof(bool);
-    case KEY_WORD:
-        return sizeof(int);
-    case KEY_TEXT:
-        return CONFIG_TEXT;
-    case KEY_LIST:
-        break;
+    case KEY_INT: return sizeof(int64_t);
+    case KEY_NUMBER: return sizeof(double);
+    case KEY_BOOL: return sizeof(bool);
+    case KEY_WORD: return sizeof(int);
+    case KEY_TEXT: return CONFIG_TEXT;
+    case KEY_LIST: break;
     }
     return 0;
 }

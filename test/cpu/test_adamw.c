@@ -103,10 +103,8 @@ static void norms_and_biases_do_not_decay(void **state) {
     for (int t = 0; t < TENSORS; t++)
         for (int64_t i = 0; i < COUNTS[t]; i++) {
             double before = s.master[t].value[i], after = (double)((float *)s.tensors[t].weight)[i];
-            if (s.tensors[t].decay)
-                assert_true(fabs(after - before * (1 - 1e-4)) <= 1e-7 && after != before);
-            else
-                assert_true(after == before);
+            if (s.tensors[t].decay) assert_true(fabs(after - before * (1 - 1e-4)) <= 1e-7 && after != before);
+            else assert_true(after == before);
         }
     op_end(&op);
 }

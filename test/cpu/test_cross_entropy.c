@@ -95,8 +95,7 @@ static void check(int precision, const Shape *s) {
             op_near("loss", &measured, &loss, 1, 2e-6, 1.0);
             for (int64_t i = 0; i < s->width; i++) {
                 int64_t token = rank_first(s, rank) + i;
-                if (i >= rank_count(s, rank))
-                    assert_true(got[row * s->width + i] == 0.0);
+                if (i >= rank_count(s, rank)) assert_true(got[row * s->width + i] == 0.0);
                 else
                     want[row * s->width + i] =
                         (double)scale * (exp(logit_at(&r, token) - log_sum) * (1 + 2 * (double)s->z_loss * log_sum) -

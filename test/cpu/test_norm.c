@@ -36,8 +36,7 @@ static Forward forward(Op *op, const Shape *s) {
     if (s->layernorm)
         backend->layernorm_forward(backend, f.out.data, sum, f.x.data, delta, f.w.data, f.b.data, s->rows, s->cols,
                                    EPS);
-    else
-        backend->rmsnorm_forward(backend, f.out.data, sum, f.x.data, delta, f.w.data, s->rows, s->cols, EPS);
+    else backend->rmsnorm_forward(backend, f.out.data, sum, f.x.data, delta, f.w.data, s->rows, s->cols, EPS);
     return f;
 }
 

@@ -30,8 +30,7 @@ static void every_bf16_value_becomes_the_nearest_number(void **state) {
         for (uint32_t half = 0; half < 1 << 16; half++) {
             float x = fp8_float(half << 16);
             uint8_t got = fp8_from_float(x, fractions[f]);
-            if (isnan(x))
-                assert_true(isnan(fp8_to_float(got, fractions[f])));
+            if (isnan(x)) assert_true(isnan(fp8_to_float(got, fractions[f])));
             else if (got != nearest((double)x, fractions[f]))
                 fail_msg("%a became %02x, not %02x", (double)x, got, nearest((double)x, fractions[f]));
         }

@@ -59,10 +59,8 @@ static Twin twin(Both *both, int64_t count, bool wide, uint64_t seed, double spr
     float *values = malloc((size_t)count * 4 + 1);
     if (t.cpu == NULL || t.gpu == NULL || values == NULL) fail_msg("%s", err.text);
     for (int64_t i = 0; i < count; i++) values[i] = seed == 0 ? NAN : (float)(spread * op_random(seed, i));
-    if (wide)
-        memcpy(t.cpu, values, (size_t)t.bytes);
-    else
-        both->cpu->from_float(both->cpu, t.cpu, values, count);
+    if (wide) memcpy(t.cpu, values, (size_t)t.bytes);
+    else both->cpu->from_float(both->cpu, t.cpu, values, count);
     both->gpu->upload(both->gpu, t.gpu, t.cpu, t.bytes);
     free(values);
     return t;
@@ -79,10 +77,8 @@ static double *as_doubles(Both *both, const Twin *t, const void *memory) {
     float *floats = malloc((size_t)t->count * 4 + 1);
     double *out = malloc((size_t)t->count * 8 + 1);
     assert_true(floats != NULL && out != NULL);
-    if (t->wide)
-        memcpy(floats, memory, (size_t)t->bytes);
-    else
-        both->cpu->to_float(both->cpu, floats, memory, t->count);
+    if (t->wide) memcpy(floats, memory, (size_t)t->bytes);
+    else both->cpu->to_float(both->cpu, floats, memory, t->count);
     for (int64_t i = 0; i < t->count; i++) out[i] = (double)floats[i];
     free(floats);
     return out;

@@ -26,10 +26,8 @@ static void write_side(const char *text) {
         char path[200];
         snprintf(path, sizeof path, "%s", test_path(names[i]));
         FILE *file = text == NULL ? NULL : fopen(path, "w");
-        if (file == NULL)
-            assert_int_equal(unlink(path), 0);
-        else
-            assert_true(fputs(text, file) >= 0 && fclose(file) == 0);
+        if (file == NULL) assert_int_equal(unlink(path), 0);
+        else assert_true(fputs(text, file) >= 0 && fclose(file) == 0);
     }
 }
 

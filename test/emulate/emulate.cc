@@ -116,10 +116,8 @@ void wait_as(State state) {
     Block *b = block_now;
     int me = b->running, place = b->place[me] + 1, next = place < b->threads ? b->order[(size_t)place] : me;
     b->state[me] = state;
-    if (next / WARP == me / WARP && b->state[next] == READY && b->failure.empty())
-        turn_give(&b->stacks[me], next);
-    else
-        emulate_switch(&b->stacks[me], b->scheduler);
+    if (next / WARP == me / WARP && b->state[next] == READY && b->failure.empty()) turn_give(&b->stacks[me], next);
+    else emulate_switch(&b->stacks[me], b->scheduler);
 }
 
 // The block ends here; its fibers are left where they are. (Not to be seen through: AddressSanitizer prepares for
@@ -305,10 +303,8 @@ const char *emulate_run(dim3 grid, dim3 block, int64_t shared_bytes, void (*body
     if (threads < 1 || threads > MAX_THREADS) state.failure = "a block of " + std::to_string(threads) + " threads";
     if (shared_bytes > 227 << 10) state.failure = "more shared memory than a GPU has";
     std::vector<int64_t> block_order;
-    if (emulate.only >= 0)
-        block_order = {emulate.only};
-    else
-        order_fill(block_order, blocks, 1);
+    if (emulate.only >= 0) block_order = {emulate.only};
+    else order_fill(block_order, blocks, 1);
     if (state.failure.empty()) threads_order();
     for (int64_t i : block_order) {
         block_index(i);

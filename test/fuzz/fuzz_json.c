@@ -8,18 +8,12 @@ static void write_(const JsonValue *value, FILE *file) {
     bool object = value->type == JSON_OBJECT;
     switch (value->type) {
     case JSON_NULL:
-    case JSON_BOOL:
-        fputs(words[value->type == JSON_NULL ? 0 : 1 + value->truth], file);
-        return;
+    case JSON_BOOL: fputs(words[value->type == JSON_NULL ? 0 : 1 + value->truth], file); return;
     case JSON_NUMBER:
-        if (value->whole)
-            fprintf(file, "%lld", (long long)value->integer);
-        else
-            json_write_number(file, value->number);
+        if (value->whole) fprintf(file, "%lld", (long long)value->integer);
+        else json_write_number(file, value->number);
         return;
-    case JSON_TEXT:
-        json_write_text(file, value->text);
-        return;
+    case JSON_TEXT: json_write_text(file, value->text); return;
     case JSON_ARRAY:
     case JSON_OBJECT:
         fputc(object ? '{' : '[', file);

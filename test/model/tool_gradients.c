@@ -146,10 +146,8 @@ static int tokens_read_(Tool *tool, const char *path) {
     FILE *file = fopen(path, "rb");
     int result = file != NULL && sequences != NULL && rows != NULL ? 0 : fail_(tool, "cannot be read", path);
     for (int64_t i = 0; i < tool->microbatches && result == 0; i++) {
-        if (fread(sequences, 4, (size_t)count, file) == (size_t)count)
-            microbatch_upload_(tool, i, sequences, rows);
-        else
-            result = fail_(tool, "has fewer tokens than global_batch * (seq_len + 1)", path);
+        if (fread(sequences, 4, (size_t)count, file) == (size_t)count) microbatch_upload_(tool, i, sequences, rows);
+        else result = fail_(tool, "has fewer tokens than global_batch * (seq_len + 1)", path);
     }
     if (file != NULL) fclose(file);
     free(sequences);
@@ -185,8 +183,7 @@ static int weights_read_(Tool *tool, const char *path) {
             result = fail_(tool, "has a record of no tensor here", path);
         else if (fread(tool->host, 4, (size_t)(rows * cols), file) != (size_t)(rows * cols))
             result = fail_(tool, "ends early", path);
-        else
-            result = record_apply_(tool, name, rows, cols);
+        else result = record_apply_(tool, name, rows, cols);
     }
     fclose(file);
     return result;

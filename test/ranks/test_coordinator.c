@@ -107,10 +107,8 @@ static void a_field_out_of_range_is_not_heard(void **state) {
         int32_t *const fields[] = {
             &bad.rank,          &bad.kind,        &bad.address,      &bad.status.stage, &bad.status.wait_stage,
             &bad.status.ending, &bad.status.code, &bad.status.signal};
-        if (which < 8)
-            *fields[which] = 1 << 30;
-        else
-            bad.status.step = -1;
+        if (which < 8) *fields[which] = 1 << 30;
+        else bad.status.step = -1;
         channel_send(&pair.channel, &pair.place, &bad);
         assert_false(answered_(&pair, &answer));
     }

@@ -43,10 +43,8 @@ static void check_distribution(double temperature, int top_k) {
     for (int i = 0; i < DRAWS; i++) seen[choose(&rule, sample_stream(i % 7, i), logits, 1)]++;
     for (int i = 0; i < VOCAB; i++) {
         double expected = share[i] * DRAWS;
-        if (share[i] == 0.0)
-            assert_int_equal(seen[i], 0);
-        else
-            squares += (seen[i] - expected) * (seen[i] - expected) / expected;
+        if (share[i] == 0.0) assert_int_equal(seen[i], 0);
+        else squares += (seen[i] - expected) * (seen[i] - expected) / expected;
     }
     // Chi-square: mean kept - 1, variance twice that; five standard deviations.
     assert_true(squares <= (kept - 1) + 5.0 * sqrt(2.0 * (kept - 1)));

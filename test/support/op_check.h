@@ -74,8 +74,7 @@ static inline double *op_read(Op *op, Operand *operand) {
     assert_non_null(floats);
     if (operand->bytes == operand->count * op->backend->element)
         op->backend->to_float(op->backend, floats, operand->data, operand->count);
-    else
-        memcpy(floats, operand->data, (size_t)operand->bytes);
+    else memcpy(floats, operand->data, (size_t)operand->bytes);
     for (int64_t i = 0; i < operand->count; i++) operand->value[i] = (double)floats[i];
     free(floats);
     return operand->value;

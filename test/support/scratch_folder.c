@@ -41,10 +41,8 @@ void test_shard_write(const char *name, ShardHeader header, int64_t count,
     for (int64_t i = 0; i < count; i++) {
         uint32_t token = token_of(i, context);
         uint16_t narrow = (uint16_t)token;
-        if (header.magic == SHARD_LLAMA3)
-            fwrite(&token, sizeof token, 1, file);
-        else
-            fwrite(&narrow, sizeof narrow, 1, file);
+        if (header.magic == SHARD_LLAMA3) fwrite(&token, sizeof token, 1, file);
+        else fwrite(&narrow, sizeof narrow, 1, file);
     }
     assert_int_equal(fclose(file), 0);
 }

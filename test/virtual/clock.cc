@@ -65,21 +65,15 @@ double known_time(int process, const Watch &watch) {
     Timeline *t = timeline();
     const Letter *letter;
     switch (watch.kind) {
-    case WATCH_MARK:
-        return t->marks[process][watch.index].passed ? t->marks[process][watch.index].time : NEVER;
-    case WATCH_LINE:
-        return idle_from(&t->lines[process][watch.index]);
+    case WATCH_MARK: return t->marks[process][watch.index].passed ? t->marks[process][watch.index].time : NEVER;
+    case WATCH_LINE: return idle_from(&t->lines[process][watch.index]);
     case WATCH_LETTER:
         letter = find_letter(watch.index, process, watch.channel, watch.number);
         return letter == nullptr ? NEVER : letter->arrives;
-    case WATCH_GATHERING:
-        return ends_at(find_gathering(watch.channel, watch.number));
-    case WATCH_ROOM:
-        return has_room(&t->lines[process][watch.index]) ? t->now : NEVER;
-    case WATCH_BELL:
-        return job()->bell != (uint32_t)watch.number ? t->now : NEVER;
-    default:
-        return NEVER;
+    case WATCH_GATHERING: return ends_at(find_gathering(watch.channel, watch.number));
+    case WATCH_ROOM: return has_room(&t->lines[process][watch.index]) ? t->now : NEVER;
+    case WATCH_BELL: return job()->bell != (uint32_t)watch.number ? t->now : NEVER;
+    default: return NEVER;
     }
 }
 
@@ -120,10 +114,8 @@ bool move_until(double time) {
     for (t->news = false; !t->news;) {
         double network = network_next(), device = devices_next(), next = std::min(network, device);
         if (next == NEVER || next > time) return false;
-        if (network <= device)
-            network_move(network);
-        else
-            devices_move(device);
+        if (network <= device) network_move(network);
+        else devices_move(device);
     }
     return true;
 }

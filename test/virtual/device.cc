@@ -254,8 +254,7 @@ void host_waits(const std::function<bool()> &done, const std::string &what, bool
     while (!done()) {
         if (d.error != cudaSuccess && !remote) break;
         uint32_t bell = __atomic_load_n(&job()->bell, __ATOMIC_SEQ_CST);
-        if (!remote)
-            d.changed.wait_for(lock, std::chrono::milliseconds(200));
+        if (!remote) d.changed.wait_for(lock, std::chrono::milliseconds(200));
         else {
             lock.unlock();
             if (!done()) wait_bell(bell, 0.002);
@@ -405,10 +404,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
 // will be released automatically once the device has completed all work in stream". Here the call waits for that.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     Device &d = device();
-    if (dry())
-        clock_wait_lines({stream->context % CONTEXTS}, "the work of a stream that it destroys");
-    else
-        host_waits([stream] { return stream->ops.empty(); }, "the work of a stream that it destroys", false);
+    if (dry()) clock_wait_lines({stream->context % CONTEXTS}, "the work of a stream that it destroys");
+    else host_waits([stream] { return stream->ops.empty(); }, "the work of a stream that it destroys", false);
     std::unique_lock<std::mutex> lock(d.lock);
     auto at = std::find(d.streams.begin(), d.streams.end(), stream);
     if (at == d.streams.end()) defect("cudaStreamDestroy is given a stream that does not exist");

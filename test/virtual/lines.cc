@@ -203,10 +203,8 @@ bool has_ended(int process, Line *line, Work &work) {
     }
     int kept = 0;
     for (int i = 0; i < line->batches; i++)
-        if (line->batch[i].ends <= moment)
-            freed += line->batch[i].blocks;
-        else
-            line->batch[kept++] = line->batch[i];
+        if (line->batch[i].ends <= moment) freed += line->batch[i].blocks;
+        else line->batch[kept++] = line->batch[i];
     line->batches = kept;
     bool ended = line->batches == 0 && line->late == 0;
     if (ended) line->on = false;

@@ -160,19 +160,14 @@ double after(const Call &call, int64_t batch, double value, int64_t row, int64_t
     cudaDataType_t type = call.c.type;
     int64_t at = batch * p.aux_stride + column * p.aux_leading + row;
     switch (p.epilogue) {
-    case CUBLASLT_EPILOGUE_BIAS:
-        return value + number_at(p.bias, row, (cudaDataType_t)p.bias_type);
+    case CUBLASLT_EPILOGUE_BIAS: return value + number_at(p.bias, row, (cudaDataType_t)p.bias_type);
     case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
         value += number_at(p.bias, row, (cudaDataType_t)p.bias_type);
         put_number(p.aux, at, type, value);
         return gelu(value);
-    case CUBLASLT_EPILOGUE_GELU_AUX:
-        put_number(p.aux, at, type, value);
-        return gelu(value);
-    case CUBLASLT_EPILOGUE_DGELU:
-        return value * gelu_slope(number_at(p.aux, at, type));
-    default:
-        return value;
+    case CUBLASLT_EPILOGUE_GELU_AUX: put_number(p.aux, at, type, value); return gelu(value);
+    case CUBLASLT_EPILOGUE_DGELU: return value * gelu_slope(number_at(p.aux, at, type));
+    default: return value;
     }
 }
 

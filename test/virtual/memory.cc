@@ -121,14 +121,12 @@ std::string place_of(const void *memory) {
         return text("byte %lld of device allocation %lld (%zu bytes)", at, (long long)region.number, region.size);
     case REGION_MAPPED:
         return text("byte %lld of rank %d's allocation %lld, mapped here", at, region.owner, (long long)region.number);
-    case REGION_PINNED:
-        return text("byte %lld of %zu pinned bytes", at, region.size);
+    case REGION_PINNED: return text("byte %lld of %zu pinned bytes", at, region.size);
     case REGION_FREED:
         return region.size == 0
                    ? "device memory that was never allocated"
                    : text("byte %lld of device allocation %lld, which was freed", at, (long long)region.number);
-    default:
-        return "host memory";
+    default: return "host memory";
     }
 }
 

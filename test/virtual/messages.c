@@ -195,10 +195,8 @@ static int test_dry_(MPI_Request *request, int *done, MPI_Status *status) {
         return MPI_SUCCESS;
     do code = PMPI_Test(request, done, status);
     while (code == MPI_SUCCESS && !*done);
-    if (p->peer == ALL)
-        virtual_clock.left(p->channel, p->number);
-    else
-        virtual_clock.taken(p->peer, p->channel, p->number);
+    if (p->peer == ALL) virtual_clock.left(p->channel, p->number);
+    else virtual_clock.taken(p->peer, p->channel, p->number);
     memset(p, 0, sizeof *p);
     return code;
 }

@@ -254,8 +254,7 @@ void compute(Part &p, const Post posts[]) {
         for (int r = 0; r < p.comm->size; r++) memcpy(p.result.data() + r * bytes, inputs[r], (size_t)bytes);
     else if (p.type != ncclFloat32 && p.type != ncclBfloat16 && p.type != ncclFloat64)
         defect("%s: sums of this type are not modelled", describe(p).c_str());
-    else
-        sum(p, p.result.data(), inputs, p.kind == KIND_REDUCE_SCATTER ? p.comm->rank * p.count : 0);
+    else sum(p, p.result.data(), inputs, p.kind == KIND_REDUCE_SCATTER ? p.comm->rank * p.count : 0);
 }
 
 // Everybody reads all inputs before anybody writes an output, since outputs may be inputs.
@@ -311,10 +310,8 @@ bool all_called(const VirtualComm *comm, int kind) {
 
 void announce(const Part &p) {
     JobLock lock;
-    if (p.kind == KIND_MESSAGE)
-        shared(p.comm)->first[p.source][p.target][p.in == nullptr] = 1;
-    else
-        shared(p.comm)->called[p.comm->rank] |= 1u << p.kind;
+    if (p.kind == KIND_MESSAGE) shared(p.comm)->first[p.source][p.target][p.in == nullptr] = 1;
+    else shared(p.comm)->called[p.comm->rank] |= 1u << p.kind;
     ring();
 }
 

@@ -84,10 +84,8 @@ Op dry_copy(void *to, const void *from, size_t bytes, RegionKind source, RegionK
     op.seconds = down || up ? (double)bytes / cost.host
                  : mapped   ? (double)bytes / cost.pair
                             : cost_pass(&cost, 2.0 * (double)bytes);
-    if ((up && bytes <= UPLOAD) || (down && bytes <= DOWNLOAD))
-        memcpy(to, from, bytes);
-    else if (target == REGION_NONE)
-        memset(to, 0, bytes);
+    if ((up && bytes <= UPLOAD) || (down && bytes <= DOWNLOAD)) memcpy(to, from, bytes);
+    else if (target == REGION_NONE) memset(to, 0, bytes);
     return op;
 }
 
@@ -171,8 +169,7 @@ cudaError_t cudaGetLastError(void) {
 
 const char *cudaGetErrorString(cudaError_t error) {
 #define VIRTUAL_CASE(name, number, text)                                                                               \
-    case name:                                                                                                         \
-        return text;
+    case name: return text;
     switch (error) { VIRTUAL_ERRORS(VIRTUAL_CASE) }
     return "unknown error";
 }

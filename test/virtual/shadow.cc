@@ -77,8 +77,7 @@ void touch_cells(const Access &access, const Region &region, uintptr_t at, int64
     Cell *first = region.cells + (at / 4 - region.base / 4);
     int64_t words = (int64_t)((at + (size_t)bytes + 3) / 4 - at / 4);
     for (int64_t i = 0; i < words; i++)
-        if (writes)
-            write_cell(access, first + i, now, (const void *)(at / 4 * 4 + 4 * (size_t)i));
+        if (writes) write_cell(access, first + i, now, (const void *)(at / 4 * 4 + 4 * (size_t)i));
         else
             read_cell(access, first + i, now, (const void *)(at / 4 * 4 + 4 * (size_t)i), region.kind == REGION_PINNED);
 }
@@ -118,10 +117,8 @@ void find_own_variables(Running &r) {
     auto &data = r.own[1];
     for (const auto &[file, bounds] : all) {
         bool follows = bounds.first == data.to && (file == program || file.empty());
-        if (follows)
-            data.to = bounds.second;
-        else if (file == program && !(code >= data.from && code < data.to))
-            data = {bounds.first, bounds.second};
+        if (follows) data.to = bounds.second;
+        else if (file == program && !(code >= data.from && code < data.to)) data = {bounds.first, bounds.second};
     }
 }
 
@@ -154,10 +151,8 @@ inline void access(const void *memory, size_t bytes, bool writes) {
     for (const Region &region : r.recent)
         if (at >= region.base && at + bytes <= region.base + region.size) found = &region;
     if (found == nullptr || r.generation != regions_generation()) found = access_slow(at, bytes);
-    if (found != nullptr && traffic_counts())
-        traffic_touch(at, bytes, writes);
-    else if (found != nullptr)
-        touch_cells(r.access, *found, at, (int64_t)bytes, writes);
+    if (found != nullptr && traffic_counts()) traffic_touch(at, bytes, writes);
+    else if (found != nullptr) touch_cells(r.access, *found, at, (int64_t)bytes, writes);
 }
 
 } // namespace

@@ -32,10 +32,8 @@ __device__ __forceinline__ Found adamw_find_chunk_(const Entry *entries, int cou
     int low = 0, high = count - 1; // the last entry that begins at `chunk` or before, and is not empty
     while (low < high) {
         int middle = (low + high + 1) / 2;
-        if (entries[middle].first_chunk <= chunk)
-            low = middle;
-        else
-            high = middle - 1;
+        if (entries[middle].first_chunk <= chunk) low = middle;
+        else high = middle - 1;
     }
     const Entry *entry = entries + low;
     int64_t begin = (chunk - entry->first_chunk) * CHUNK, end = begin + CHUNK;

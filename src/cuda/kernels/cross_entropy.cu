@@ -156,8 +156,7 @@ void cuda_cross_entropy_stats(Backend *backend, float *stats, const void *logits
     FOR_ELEMENT(backend, {
         if (width % PACK<T> == 0 && aligned_16(logits))
             stats_launch_<T, PACK<T>>(cuda, stats, (const T *)logits, targets, rows, c);
-        else
-            stats_launch_<T, 1>(cuda, stats, (const T *)logits, targets, rows, c);
+        else stats_launch_<T, 1>(cuda, stats, (const T *)logits, targets, rows, c);
     });
 }
 
@@ -170,7 +169,6 @@ void cuda_cross_entropy_gradient(Backend *backend, void *logits, float *loss, co
     FOR_ELEMENT(backend, {
         if (width % PACK<T> == 0 && aligned_16(logits))
             gradient_launch_<T, PACK<T>>(cuda, (T *)logits, loss, g, targets, c, scale, z_loss);
-        else
-            gradient_launch_<T, 1>(cuda, (T *)logits, loss, g, targets, c, scale, z_loss);
+        else gradient_launch_<T, 1>(cuda, (T *)logits, loss, g, targets, c, scale, z_loss);
     });
 }

@@ -142,10 +142,8 @@ void embedding_backward_launch_(CudaBackend *cuda, float *dwte, float *dwpe, con
     Table places = {positions, t.rows, t.hidden, t.batch, 0, t.rows / t.batch};
     dim3 grid((unsigned)places.count, launch_blocks(t.hidden, THREADS * W));
     scatter_launch_<T, W>(cuda, dwte, dx, t);
-    if (dwpe && positions)
-        scatter_launch_<T, W>(cuda, dwpe, dx, places);
-    else if (dwpe)
-        CUDA_LAUNCH(cuda, grid, THREADS, 0, (position_backward_kernel<T, W>), dwpe, dx, t.hidden, t.batch);
+    if (dwpe && positions) scatter_launch_<T, W>(cuda, dwpe, dx, places);
+    else if (dwpe) CUDA_LAUNCH(cuda, grid, THREADS, 0, (position_backward_kernel<T, W>), dwpe, dx, t.hidden, t.batch);
 }
 
 } // namespace
@@ -181,7 +179,6 @@ void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, const v
         constexpr int W = PACK<T>;
         if (hidden % W == 0 && aligned_16(dwte, dwpe, dx) && (((uintptr_t)dwte | (uintptr_t)dwpe) & (4 * W - 1)) == 0)
             embedding_backward_launch_<T, W>(cuda, dwte, dwpe, (const T *)dx, positions, t);
-        else
-            embedding_backward_launch_<T, 1>(cuda, dwte, dwpe, (const T *)dx, positions, t);
+        else embedding_backward_launch_<T, 1>(cuda, dwte, dwpe, (const T *)dx, positions, t);
     });
 }

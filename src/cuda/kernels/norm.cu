@@ -435,9 +435,7 @@ void cuda_column_sums(Backend *backend, float *sums, const void *x, int64_t rows
     CudaBackend *cuda = cuda_self(backend);
     if (rows == 0) return;
     FOR_ELEMENT(backend, {
-        if (cols % PACK<T> == 0 && aligned_16(x))
-            column_sums_launch_<T, PACK<T>>(cuda, sums, (const T *)x, rows, cols);
-        else
-            column_sums_launch_<T, 1>(cuda, sums, (const T *)x, rows, cols);
+        if (cols % PACK<T> == 0 && aligned_16(x)) column_sums_launch_<T, PACK<T>>(cuda, sums, (const T *)x, rows, cols);
+        else column_sums_launch_<T, 1>(cuda, sums, (const T *)x, rows, cols);
     });
 }

@@ -242,8 +242,7 @@ void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, in
     FOR_ELEMENT(backend, {
         if (cols % PACK<T> == 0 && aligned_16(y, bias))
             bias_launch_<T, PACK<T>>(cuda, (T *)y, (const T *)bias, rows, cols);
-        else
-            bias_launch_<T, 1>(cuda, (T *)y, (const T *)bias, rows, cols);
+        else bias_launch_<T, 1>(cuda, (T *)y, (const T *)bias, rows, cols);
     });
 }
 
@@ -252,8 +251,7 @@ void cuda_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64
     FOR_ELEMENT(backend, {
         if (ffn % PACK<T> == 0 && aligned_16(out, gate_up))
             swiglu_launch_<T, PACK<T>>(cuda, (T *)out, (const T *)gate_up, rows, ffn);
-        else
-            swiglu_launch_<T, 1>(cuda, (T *)out, (const T *)gate_up, rows, ffn);
+        else swiglu_launch_<T, 1>(cuda, (T *)out, (const T *)gate_up, rows, ffn);
     });
 }
 
@@ -263,7 +261,6 @@ void cuda_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, co
     FOR_ELEMENT(backend, {
         if (ffn % PACK<T> == 0 && aligned_16(dgate_up, dout, gate_up))
             swiglu_backward_launch_<T, PACK<T>>(cuda, (T *)dgate_up, (const T *)dout, (const T *)gate_up, rows, ffn);
-        else
-            swiglu_backward_launch_<T, 1>(cuda, (T *)dgate_up, (const T *)dout, (const T *)gate_up, rows, ffn);
+        else swiglu_backward_launch_<T, 1>(cuda, (T *)dgate_up, (const T *)dout, (const T *)gate_up, rows, ffn);
     });
 }

@@ -43,10 +43,8 @@ __global__ void __launch_bounds__(THREADS) largest_kernel(int *largest, const __
 template <int FRACTION> __device__ __forceinline__ uint32_t pair_(float low, float high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
     uint16_t pair;
-    if (FRACTION == FP8_E4M3)
-        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-    else
-        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    if (FRACTION == FP8_E4M3) asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    else asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
     return pair;
 #else
     return fp8_from_float(low, FRACTION) | (uint32_t)fp8_from_float(high, FRACTION) << 8;
@@ -83,10 +81,8 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(const Quantized q, co
     SHARED(uint32_t, blocks, THREADS / WARP);
     constexpr int FRACTION = KIND == FACTOR_E5M2 ? FP8_E5M2 : FP8_E4M3;
     int64_t across = (q.cols + TILE - 1) / TILE, row = blockIdx.x / across * TILE, col = blockIdx.x % across * TILE;
-    if (TRANSPOSED)
-        tile_read_(tile, x, col, row, q.cols, q.rows);
-    else
-        tile_read_(tile, x, row, col, q.rows, q.cols);
+    if (TRANSPOSED) tile_read_(tile, x, col, row, q.cols, q.rows);
+    else tile_read_(tile, x, row, col, q.rows, q.cols);
     __syncthreads();
 
     int at = (int)threadIdx.x % LANES * PIECE_NUMBERS, first = (int)threadIdx.x / LANES;
@@ -152,10 +148,8 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(const Quantized q, co
 template <int KIND> void launch_(CudaBackend *cuda, const Quantized &q, const void *x, bool transposed) {
     unsigned blocks = launch_blocks(q.rows, TILE) * launch_blocks(q.cols, TILE);
     const __nv_bfloat16 *from = (const __nv_bfloat16 *)x;
-    if (transposed)
-        CUDA_LAUNCH(cuda, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, true>), q, from);
-    else
-        CUDA_LAUNCH(cuda, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, false>), q, from);
+    if (transposed) CUDA_LAUNCH(cuda, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, true>), q, from);
+    else CUDA_LAUNCH(cuda, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, false>), q, from);
 }
 
 } // namespace

@@ -105,8 +105,7 @@ void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const R
         FOR_ELEMENT(backend, {
             if (half % PACK<T> == 0 && aligned_16(qkv))
                 rope_launch_<T, PACK<T>>(cuda, (T *)qkv, blocks, rope, frequencies);
-            else
-                rope_launch_<T, 1>(cuda, (T *)qkv, blocks, rope, frequencies);
+            else rope_launch_<T, 1>(cuda, (T *)qkv, blocks, rope, frequencies);
         });
     }
 }

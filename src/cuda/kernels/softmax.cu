@@ -165,8 +165,7 @@ __global__ void __launch_bounds__(PASS_THREADS) pass_kernel(float *wide, int64_t
     for (int i = 0; i < 4 && at + i < count; i++) {
         int64_t row = (at + i) / r.cols % r.rows, column = (at + i) % r.cols;
         float x = wide[at + i];
-        if (pass == PASS_SCALE)
-            x *= r.scale;
+        if (pass == PASS_SCALE) x *= r.scale;
         else if (column > r.first + row || column < row_from_(r, r.first + row))
             x = pass == PASS_MASK_SCORES ? -INFINITY : 0.0f;
         wide[at + i] = x;
