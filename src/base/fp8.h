@@ -1,5 +1,5 @@
-// Numbers of eight bits and their scales, with the same bits on a CPU and on a GPU: integers, and one addition of
-// floats that is exact but for its rounding to nearest even. Formats: E4M3 without infinities and E5M2 (Micikevicius et
+// Numbers of sixteen (bf16) and eight bits, and their scales, with the same bits on a CPU and on a GPU: integers, and
+// one addition of floats that is exact but for its rounding to nearest even. Formats: E4M3 without infinities and E5M2 (Micikevicius et
 // al., FP8 Formats for Deep Learning, 2022), UE8M0 (OCP Microscaling Formats 1.0).
 //
 // A scale is a power of two, so that scaling rounds nothing: the smallest one with which the largest magnitude of the
@@ -30,7 +30,16 @@ FP8_INLINE float fp8_float(uint32_t bits) {
     return x;
 }
 
-// Rounds to nearest even. Magnitudes above the largest number become that number, NaN stays NaN. Has no branches, so
+// --- bf16: the upper half of a float, rounded to nearest even. A NaN stays one.
+FP8_INLINE float bf16_to_float(uint16_t value) { return fp8_float((uint32_t)value << 16); }
+
+FP8_INLINE uint16_t bf16_from_float(float value) {
+    uint32_t bits = fp8_bits(value), quiet = bits >> 16 | 0x40u;
+    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+}
+
+// --- fp8. Rounds to nearest even. Magnitudes above the largest number become that number, NaN stays NaN. Has no branches, so
 // that loops become vectors.
 FP8_INLINE uint8_t fp8_from_float(float x, int fraction) {
     uint32_t bits = fp8_bits(x), sign = bits >> 24 & 0x80u, most = fraction == FP8_E4M3 ? 0x7eu : 0x7bu;

@@ -102,7 +102,6 @@ void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_coun
         float *w = (t->master ? t->master : (float *)t->weight) + chunk.first;
         adamw_chunk_(w, t->m + chunk.first, t->v + chunk.first, t->gradient + chunk.first, chunk.count,
                      t->decay ? with_decay : without);
-        if (t->master && cpu_is_bf16(backend)) cpu_store(backend, t->weight, chunk.first, w, chunk.count);
-        else if (t->master) memcpy((float *)t->weight + chunk.first, w, (size_t)chunk.count * sizeof *w);
+        if (t->master) cpu_store(backend, t->weight, chunk.first, w, chunk.count);
     }
 }

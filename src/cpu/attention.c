@@ -119,7 +119,7 @@ static void attention_block_forward_(const Head *h, void *out, void *saved, floa
     cpu_gemm(workspace.gemm, block->count, d, block->keys - from, floats(p + from, keys), head_value(h, qkv, from),
              false, workspace.sums, d);
     head_store(h, head_output(h, out, block->first), workspace.sums, block->count);
-    if (keep && p == rows) cpu_store(h->backend, saved, at, rows, block->count * keys);
+    if (keep) cpu_store(h->backend, saved, at, p, block->count * keys);
 }
 
 // Returns p (block, width) for the chunk of keys at k0, from wherever it is kept; *stride is the distance of its rows.

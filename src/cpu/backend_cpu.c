@@ -23,12 +23,9 @@ struct Event {
 // Returns the floats of one thread's workspace, a multiple of cache lines.
 static int64_t thread_workspace_(const CpuBackend *cpu, int thread, int64_t rows, int64_t hidden,
                                  const AttentionShape *shape) {
-    int64_t floats[] = {cpu_linear_workspace(), cpu_attention_workspace(shape),
-                        cpu_norm_workspace(rows, hidden, cpu->threads, thread),
-                        cpu_norm_workspace(shape->seq * shape->batch, shape->head_dim, cpu->threads, thread)};
-    int64_t most = 0;
-    for (int i = 0; i < 4; i++)
-        if (floats[i] > most) most = floats[i];
+    int64_t norm = cpu_norm_workspace(rows, hidden, cpu->threads, thread);
+    int64_t heads = cpu_norm_workspace(shape->seq * shape->batch, shape->head_dim, cpu->threads, thread);
+    int64_t most = max_i64(max_i64(norm, heads), max_i64(cpu_linear_workspace(), cpu_attention_workspace(shape)));
     return memory_round(most * (int64_t)sizeof(float));
 }
 
@@ -120,11 +117,9 @@ static void cpu_transfer_(Backend *backend, void *to, const void *from, int64_t 
 }
 
 static void cpu_zero_(Backend *backend, void *memory, int64_t bytes) {
-    CpuBackend *cpu = cpu_self(backend);
     enum { PIECE = 1 << 20 };
-    CPU_PARALLEL_FOR(cpu)
-    for (int64_t at = 0; at < bytes; at += PIECE)
-        memset((char *)memory + at, 0, (size_t)(bytes - at < PIECE ? bytes - at : PIECE));
+    CPU_PARALLEL_FOR(cpu_self(backend))
+    for (int64_t at = 0; at < bytes; at += PIECE) memset((char *)memory + at, 0, (size_t)min_i64(bytes - at, PIECE));
 }
 
 // --- time
@@ -169,22 +164,16 @@ static int cpu_synchronize_(Backend *backend, Error *err) {
 enum { PIECE = 1 << 16 };
 
 void cpu_from_float(Backend *backend, void *to, const float *from, int64_t count) {
-    CpuBackend *cpu = cpu_self(backend);
-    CPU_PARALLEL_FOR(cpu)
-    for (int64_t at = 0; at < count; at += PIECE) {
-        int64_t n = count - at < PIECE ? count - at : PIECE;
-        if (cpu_is_bf16(backend)) cpu_store(backend, to, at, from + at, n);
-        else memcpy((float *)to + at, from + at, (size_t)n * sizeof(float));
-    }
+    CPU_PARALLEL_FOR(cpu_self(backend))
+    for (int64_t at = 0; at < count; at += PIECE) cpu_store(backend, to, at, from + at, min_i64(count - at, PIECE));
 }
 
 void cpu_to_float(Backend *backend, float *to, const void *from, int64_t count) {
-    CpuBackend *cpu = cpu_self(backend);
-    CPU_PARALLEL_FOR(cpu)
+    CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t at = 0; at < count; at += PIECE) {
-        int64_t n = count - at < PIECE ? count - at : PIECE;
-        if (cpu_is_bf16(backend)) cpu_load(backend, to + at, from, at, n);
-        else memcpy(to + at, (const float *)from + at, (size_t)n * sizeof(float));
+        int64_t n = min_i64(count - at, PIECE);
+        const float *piece = cpu_load(backend, to + at, from, at, n);
+        if (piece != to + at) memcpy(to + at, piece, (size_t)n * sizeof *to);
     }
 }
 
@@ -237,14 +226,6 @@ static int64_t memory_size_(void) {
     return size == INT64_MAX ? 0 : size;
 }
 
-static int default_threads_(void) {
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
 static void fill_table_(Backend *b) {
     b->destroy = cpu_destroy_;
     b->allocate = cpu_allocate_;
@@ -284,8 +265,9 @@ static void keep_freed_memory_(void) {
 Backend *backend_cpu_create(int precision, int threads, Error *err) {
     (void)err; // for backends that can fail, which tests compile in place of this one
     keep_freed_memory_();
-    if (threads <= 0) threads = default_threads_();
-#ifndef _OPENMP
+#ifdef _OPENMP
+    if (threads <= 0) threads = omp_get_max_threads();
+#else
     threads = 1;
 #endif
     CpuBackend *cpu = xcalloc(1, sizeof *cpu);

@@ -71,32 +71,21 @@ int64_t cpu_linear_workspace(void);
 int64_t cpu_attention_workspace(const AttentionShape *shape);
 int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread);
 
-// --- bf16: the upper half of a float, rounded to nearest even. A NaN stays one.
-static inline float cpu_bf16_to_float(uint16_t value) {
-    uint32_t bits = (uint32_t)value << 16;
-    float out;
-    memcpy(&out, &bits, sizeof out);
-    return out;
-}
-
-static inline uint16_t cpu_float_to_bf16(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    uint32_t quiet = (bits >> 16) | 0x40u;
-    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
-}
-
+// --- rows
 // Returns `count` elements from element `offset` of `from` (run precision) as floats: a pointer into `from` if the run
 // is fp32, else `workspace` after conversion.
 const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count);
 
 // Returns where to compute `count` floats that belong at element `offset` of `to`: there if the run is fp32, else
-// `workspace`. cpu_store then finishes: nothing for fp32, rounding for bf16.
+// `workspace`. cpu_store then finishes: rounds for bf16, and copies for fp32 what was computed elsewhere.
 static inline float *cpu_place(const Backend *backend, float *workspace, void *to, int64_t offset) {
     return cpu_is_bf16(backend) ? workspace : (float *)to + offset;
 }
 void cpu_store(const Backend *backend, void *to, int64_t offset, const float *from, int64_t count);
+
+static inline void cpu_accumulate_row(float *restrict sum, const float *restrict x, int64_t count) {
+    for (int64_t i = 0; i < count; i++) sum[i] += x[i];
+}
 
 // Returns a * b + c, rounded once if the processor can; vector loops and their remainders do the same.
 static inline float cpu_fmaf(float a, float b, float c) {
@@ -158,6 +147,11 @@ typedef struct CpuOperand {
     bool transposed, bf16;
     const struct CpuFactor *quantized; // NULL: plain
 } CpuOperand;
+
+static inline CpuOperand transposed(CpuOperand a) {
+    a.transposed = !a.transposed;
+    return a;
+}
 
 // An operand of a product; a quantized one is read as (rows, depth) floats.
 typedef struct CpuFactor {

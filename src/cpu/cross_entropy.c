@@ -4,6 +4,8 @@
 #include "cpu.h"
 #include "lanes.h"
 
+#include "base/units.h"
+
 // Columns processed at once. Sums within a piece are fp32, from piece to piece double: with 50,000 columns a plain fp32
 // sum would lose digits that the gradient needs.
 enum { PIECE = 1024 };
@@ -11,11 +13,6 @@ enum { PIECE = 1024 };
 typedef struct Columns {
     int64_t rows, width, first, count;
 } Columns;
-
-static int64_t cross_entropy_piece_length_(int64_t count, int64_t column) {
-    int64_t left = count - column;
-    return left < PIECE ? left : PIECE;
-}
 
 // Wide enough that compilers keep the loop over the lanes, as a maximum of vectors.
 enum { MAX_LANES = 128 };
@@ -44,13 +41,13 @@ static void row_stats_(Backend *backend, float *stats, const void *logits, int32
     float workspace[PIECE], max = -INFINITY;
     int64_t at = row * c->width, own = (int64_t)target - c->first;
     for (int64_t column = 0; column < c->count; column += PIECE) {
-        int64_t n = cross_entropy_piece_length_(c->count, column);
+        int64_t n = min_i64(c->count - column, PIECE);
         max = piece_max_(cpu_load(backend, workspace, logits, at + column, n), n, max);
     }
     float base = max == -INFINITY ? 0.0f : max;
     double sum = 0.0;
     for (int64_t column = 0; column < c->count; column += PIECE) {
-        int64_t n = cross_entropy_piece_length_(c->count, column);
+        int64_t n = min_i64(c->count - column, PIECE);
         sum += (double)piece_exp_sum_(cpu_load(backend, workspace, logits, at + column, n), n, base);
     }
     stats[0] = max;
@@ -104,8 +101,7 @@ static void row_gradient_(Backend *backend, void *logits, int32_t target, int64_
     int64_t at = row * c->width, own = (int64_t)target - c->first;
     float factor = (float)((double)scale * softmax->share / softmax->sum);
     for (int64_t column = 0; column < c->width; column += PIECE) {
-        int64_t n = cross_entropy_piece_length_(c->width, column), real = c->count - column;
-        real = real < 0 ? 0 : real < n ? real : n;
+        int64_t n = min_i64(c->width - column, PIECE), real = max_i64(0, min_i64(c->count - column, n));
         cpu_load(backend, workspace, logits, at + column, n);
         float *x = cpu_place(backend, workspace, logits, at + column);
         piece_gradient_(x, real, softmax->max, factor);

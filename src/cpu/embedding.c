@@ -5,10 +5,6 @@
 
 enum { PIECE = 1024, CACHE_LINE_FLOATS = 16 };
 
-static void accumulate_(float *restrict sum, const float *restrict x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
-}
-
 // Computes columns [column, column + n) of one row.
 static void forward_piece_(Backend *backend, void *x, const void *wte, const void *wpe, int64_t at, int64_t token_at,
                            int64_t position_at, int64_t n) {
@@ -16,7 +12,7 @@ static void forward_piece_(Backend *backend, void *x, const void *wte, const voi
     float *to = cpu_place(backend, workspace[0], x, at);
     if (token_at >= 0) memcpy(to, cpu_load(backend, workspace[1], wte, token_at, n), (size_t)n * sizeof *to);
     else memset(to, 0, (size_t)n * sizeof *to);
-    if (wpe) accumulate_(to, cpu_load(backend, workspace[1], wpe, position_at, n), n);
+    if (wpe) cpu_accumulate_row(to, cpu_load(backend, workspace[1], wpe, position_at, n), n);
     cpu_store(backend, x, at, to, n);
 }
 
@@ -45,8 +41,8 @@ static void scatter_columns_(Backend *backend, const Scatter *s, int64_t column,
     for (int64_t row = 0; row < s->rows; row++) {
         int64_t token = s->tokens[row] - s->first;
         if (token < 0 || token >= s->count) continue;
-        accumulate_(s->dwte + token * s->hidden + column,
-                    cpu_load(backend, workspace, s->dx, row * s->hidden + column, n), n);
+        cpu_accumulate_row(s->dwte + token * s->hidden + column,
+                           cpu_load(backend, workspace, s->dx, row * s->hidden + column, n), n);
     }
 }
 
@@ -65,8 +61,8 @@ static void position_backward_(Backend *backend, float *dwpe, const void *dx, in
     for (int64_t row = position * batch; row < (position + 1) * batch; row++)
         for (int64_t column = 0; column < hidden; column += PIECE) {
             int64_t n = min_i64(hidden - column, PIECE);
-            accumulate_(dwpe + position * hidden + column, cpu_load(backend, workspace, dx, row * hidden + column, n),
-                        n);
+            cpu_accumulate_row(dwpe + position * hidden + column,
+                               cpu_load(backend, workspace, dx, row * hidden + column, n), n);
         }
 }
 

@@ -126,7 +126,7 @@ void gemm_multiply(int64_t m, int64_t n, int64_t depth, GemmLeft left, GemmRight
 // --- packing. A panel's element (k, w) is at panel[k * width + w].
 
 static inline __attribute__((always_inline)) float gemm_element_(const void *from, int64_t at, bool bf16) {
-    return bf16 ? cpu_bf16_to_float(((const uint16_t *)from)[at]) : ((const float *)from)[at];
+    return bf16 ? bf16_to_float(((const uint16_t *)from)[at]) : ((const float *)from)[at];
 }
 
 static inline const void *gemm_advance_(const void *from, int64_t elements, bool bf16) {
@@ -278,11 +278,6 @@ static CpuOperand gemm_part_(CpuOperand matrix, int64_t row, int64_t col) {
     return matrix;
 }
 
-static CpuOperand flipped_(CpuOperand matrix) {
-    matrix.transposed = !matrix.transposed;
-    return matrix;
-}
-
 void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
               int64_t stride) {
     float *panels_a = workspace, *panels_b = workspace + MC * KC;
@@ -295,7 +290,7 @@ void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, C
             gemm_pack(panels_a, MR, rows, depth, gemm_part_(a, i, k0));
             for (int64_t j = 0; j < n; j += NC) {
                 int64_t cols = n - j < NC ? n - j : NC;
-                gemm_pack(panels_b, vectors * LANES, cols, depth, flipped_(gemm_part_(b, k0, j)));
+                gemm_pack(panels_b, vectors * LANES, cols, depth, transposed(gemm_part_(b, k0, j)));
                 gemm_multiply(rows, cols, depth, gemm_panels(panels_a, depth), gemm_columns(panels_b, vectors, depth),
                               accumulate || k0 > 0, c + i * stride + j, stride);
             }

@@ -64,10 +64,7 @@ CpuOperand head_output(const Head *h, const void *out, int64_t position) {
 
 void head_store(const Head *h, CpuOperand to, const float *rows, int64_t count) {
     int64_t d = h->shape->head_dim;
-    for (int64_t r = 0; r < count; r++) {
-        if (to.bf16) cpu_store(h->backend, (void *)to.data, r * to.stride, rows + r * d, d);
-        else memcpy((float *)to.data + r * to.stride, rows + r * d, sizeof(float) * (size_t)d);
-    }
+    for (int64_t r = 0; r < count; r++) cpu_store(h->backend, (void *)to.data, r * to.stride, rows + r * d, d);
 }
 
 static float row_dot_(const float *restrict x, const float *restrict y, int64_t n) {

@@ -43,11 +43,6 @@ void head_keep_keys(const Head *h, const void *qkv);
 // those of earlier slices for their backwards.
 void head_store_keys(const Head *h, const AttentionBackward *b);
 
-static inline CpuOperand transposed(CpuOperand a) {
-    a.transposed = !a.transposed;
-    return a;
-}
-
 static inline CpuOperand floats(const float *data, int64_t stride) {
     return (CpuOperand){data, stride, false, false, NULL};
 }

@@ -129,10 +129,6 @@ void cpu_gelu_forward(Backend *backend, void *out, const void *x, int64_t count)
     }
 }
 
-static void linear_add_row_(float *restrict y, const float *restrict bias, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] += bias[i];
-}
-
 typedef struct Forward {
     void *y, *aux;
     const void *bias;
@@ -148,7 +144,7 @@ static void finish_forward_(const Backend *backend, const Forward *f, const Tile
     for (int64_t r = 0; r < t->rows; r++) {
         int64_t at = (t->row + r) * f->out + t->col;
         float *row = sums + r * stride;
-        if (bias != NULL) linear_add_row_(row, bias, t->cols);
+        if (bias != NULL) cpu_accumulate_row(row, bias, t->cols);
         cpu_store(backend, linear, at, row, t->cols);
         if (!gelu) continue;
         // gelu sees the stored values, as the backward will.
@@ -225,8 +221,8 @@ static void column_sums_(const Backend *backend, float *dbias, const void *dy, i
     for (int64_t r0 = 0; r0 < rows; r0 += ROWS) {
         memset(sums, 0, sizeof sums);
         for (int64_t r = r0; r < rows && r < r0 + ROWS; r++)
-            linear_add_row_(sums, cpu_load(backend, workspace, dy, r * out + first, count), count);
-        linear_add_row_(dbias + first, sums, count);
+            cpu_accumulate_row(sums, cpu_load(backend, workspace, dy, r * out + first, count), count);
+        cpu_accumulate_row(dbias + first, sums, count);
     }
 }
 

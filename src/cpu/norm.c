@@ -6,19 +6,25 @@
 //
 // A row is small against the caches, so that several passes over it are one pass over memory. Statistics come from the
 // values as stored (rounded in bf16), as backward will see them.
-#include "cpu.h"
+#include "heads.h"
 #include "lanes.h"
 
 // Rows of one backward block add their dw in row order; blocks add theirs in block order. Large inputs have at most
 // BACKWARD_BLOCKS, which bounds the memory for their sums. The forward has no such sum, and its blocks share w alone.
 enum { FORWARD_ROWS = 16, BACKWARD_ROWS = 32, BACKWARD_BLOCKS = 64 };
 
+// What is normalized: each row of a matrix, or the query heads, or the key heads, in each row of qkv.
 typedef struct Norm {
     const void *w, *b; // b may be NULL
     int64_t rows, cols;
     double eps;
-    bool centered; // LayerNorm
+    bool centered;                           // LayerNorm
+    int64_t first, heads, width, kept_width; // heads of a row; elements of a row of the operands, of a kept row
 } Norm;
+
+static Norm norm_of_rows_(const void *w, const void *b, int64_t rows, int64_t cols, double eps, bool centered) {
+    return (Norm){w, b, rows, cols, eps, centered, 0, 1, cols, cols};
+}
 
 static int64_t stride_(const Norm *norm) { return (norm->cols + LANES - 1) / LANES * LANES; }
 
@@ -61,10 +67,6 @@ static void add_rows_(float *restrict sum, const float *restrict a, const float 
     for (int64_t i = 0; i < cols; i++) sum[i] = a[i] + b[i];
 }
 
-static void accumulate_row_(float *restrict sum, const float *restrict x, int64_t cols) {
-    for (int64_t i = 0; i < cols; i++) sum[i] += x[i];
-}
-
 static void normalize_row_(const Norm *norm, float *restrict out, const float *restrict x, const float *restrict w,
                            const float *restrict b) {
     int64_t cols = norm->cols;
@@ -89,30 +91,34 @@ int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread) 
     return forward > backward ? forward : backward;
 }
 
-static void forward_block_(Backend *backend, const Norm *norm, int64_t block, void *out, void *sum, const void *x,
+// `kept` (may be NULL) receives what is normalized, x + delta or x, which the backward reads. out may be x.
+static void forward_block_(Backend *backend, const Norm *norm, int64_t block, void *out, void *kept, const void *x,
                            const void *delta) {
     int64_t cols = norm->cols, stride = stride_(norm);
     float *workspace = cpu_scratch(cpu_self(backend), FORWARD_WORKSPACE * stride);
     const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
     const float *b = norm->b ? cpu_load(backend, workspace + stride, norm->b, 0, cols) : NULL;
-    for (int64_t row = block * FORWARD_ROWS; row < block_end_(norm, block, FORWARD_ROWS); row++) {
-        const float *in = cpu_load(backend, workspace + 2 * stride, x, row * cols, cols);
-        if (delta) {
-            float *total = cpu_place(backend, workspace + 4 * stride, sum, row * cols);
-            add_rows_(total, in, cpu_load(backend, workspace + 3 * stride, delta, row * cols, cols), cols);
-            cpu_store(backend, sum, row * cols, total, cols);
-            in = cpu_load(backend, workspace + 2 * stride, sum, row * cols, cols);
+    for (int64_t row = block * FORWARD_ROWS; row < block_end_(norm, block, FORWARD_ROWS); row++)
+        for (int64_t head = norm->first; head < norm->first + norm->heads; head++) {
+            int64_t at = row * norm->width + head * cols, keep = row * norm->kept_width + head * cols;
+            const float *in = cpu_load(backend, workspace + 2 * stride, x, at, cols);
+            if (kept) {
+                float *sum = cpu_place(backend, workspace + 4 * stride, kept, keep);
+                if (delta) add_rows_(sum, in, cpu_load(backend, workspace + 3 * stride, delta, at, cols), cols);
+                else memcpy(sum, in, (size_t)cols * sizeof *sum);
+                cpu_store(backend, kept, keep, sum, cols);
+                in = cpu_load(backend, workspace + 2 * stride, kept, keep, cols);
+            }
+            float *to = cpu_place(backend, workspace + 3 * stride, out, at);
+            normalize_row_(norm, to, in, w, b);
+            cpu_store(backend, out, at, to, cols);
         }
-        float *to = cpu_place(backend, workspace + 3 * stride, out, row * cols);
-        normalize_row_(norm, to, in, w, b);
-        cpu_store(backend, out, row * cols, to, cols);
-    }
 }
 
-static void norm_forward_(Backend *backend, const Norm *norm, void *out, void *sum, const void *x, const void *delta) {
+static void norm_forward_(Backend *backend, const Norm *norm, void *out, void *kept, const void *x, const void *delta) {
     int64_t blocks = blocks_(norm, FORWARD_ROWS);
     CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
-    for (int64_t block = 0; block < blocks; block++) forward_block_(backend, norm, block, out, sum, x, delta);
+    for (int64_t block = 0; block < blocks; block++) forward_block_(backend, norm, block, out, kept, x, delta);
 }
 
 typedef struct RowSums {
@@ -155,21 +161,25 @@ static void backward_row_(const Norm *norm, float *restrict dx, float *restrict 
     }
 }
 
-// workspace: the thread's, 4 rows for bf16. dw, db: the block's own sums, one after the other.
+// workspace: the thread's, 4 rows. dw, db: the block's own sums, one after the other. dx = dout: heads, in place, so the
+// gradient of the norm's outputs is replaced and nothing is added to it.
 static void backward_block_(Backend *backend, const Norm *norm, int64_t block, float *workspace, float *dw, void *dx,
                             const void *dout, const void *x) {
     int64_t cols = norm->cols, stride = stride_(norm), rows = backward_rows_(norm);
     memset(dw, 0, (size_t)(2 * stride) * sizeof *dw);
     const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
-    for (int64_t row = block * rows; row < block_end_(norm, block, rows); row++) {
-        const float *in = cpu_load(backend, workspace + stride, x, row * cols, cols);
-        const float *upstream = cpu_load(backend, workspace + 2 * stride, dout, row * cols, cols);
-        cpu_load(backend, workspace + 3 * stride, dx, row * cols, cols);
-        float *to = cpu_place(backend, workspace + 3 * stride, dx, row * cols);
-        backward_row_(norm, to, dw, upstream, in, w);
-        if (norm->centered) accumulate_row_(dw + stride, upstream, cols);
-        cpu_store(backend, dx, row * cols, to, cols);
-    }
+    for (int64_t row = block * rows; row < block_end_(norm, block, rows); row++)
+        for (int64_t head = norm->first; head < norm->first + norm->heads; head++) {
+            int64_t at = row * norm->width + head * cols, keep = row * norm->kept_width + head * cols;
+            const float *in = cpu_load(backend, workspace + stride, x, keep, cols);
+            const float *upstream = cpu_load(backend, workspace + 2 * stride, dout, at, cols);
+            float *to = workspace + 3 * stride;
+            if (dx == dout) memset(to, 0, (size_t)cols * sizeof *to);
+            else cpu_load(backend, to, dx, at, cols), to = cpu_place(backend, to, dx, at);
+            backward_row_(norm, to, dw, upstream, in, w);
+            if (norm->centered) cpu_accumulate_row(dw + stride, upstream, cols);
+            cpu_store(backend, dx, at, to, cols);
+        }
 }
 
 // The blocks' sums wait in memory until all are there. Threads that took turns instead would need less of it, but with
@@ -184,121 +194,58 @@ static void norm_backward_(Backend *backend, const Norm *norm, void *dx, float *
         backward_block_(backend, norm, block, workspaces + 4 * stride * cpu_thread(), sums + 2 * stride * block, dx,
                         dout, x);
     for (int64_t block = 0; block < blocks; block++) {
-        accumulate_row_(dw, sums + 2 * stride * block, norm->cols);
-        if (db) accumulate_row_(db, sums + 2 * stride * block + stride, norm->cols);
+        cpu_accumulate_row(dw, sums + 2 * stride * block, norm->cols);
+        if (db) cpu_accumulate_row(db, sums + 2 * stride * block + stride, norm->cols);
     }
-}
-
-// --- norms over the heads of q and k, in place within rows of qkv
-
-// A row's query heads, or its key heads. Blocks are runs of rows, as above.
-typedef struct HeadNorm {
-    Norm norm;                               // rows: of qkv; cols: a head's
-    int64_t first, count, width, kept_width; // heads of a row; elements of a row of qkv, of a kept row
-} HeadNorm;
-
-static HeadNorm head_norm_(const AttentionShape *s, const void *w, bool keys, double eps) {
-    HeadNorm heads = {.norm = {.w = w, .rows = s->seq * s->batch, .cols = s->head_dim, .eps = eps},
-                      .first = keys ? s->heads : 0,
-                      .count = keys ? s->kv_heads : s->heads,
-                      .width = (s->heads + 2 * s->kv_heads) * s->head_dim,
-                      .kept_width = (s->heads + s->kv_heads) * s->head_dim};
-    return heads;
-}
-
-static void heads_forward_block_(Backend *backend, const HeadNorm *heads, int64_t block, void *qkv, void *kept) {
-    const Norm *norm = &heads->norm;
-    int64_t cols = norm->cols, stride = stride_(norm);
-    float *workspace = cpu_scratch(cpu_self(backend), FORWARD_WORKSPACE * stride);
-    const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
-    for (int64_t row = block * FORWARD_ROWS; row < block_end_(norm, block, FORWARD_ROWS); row++) {
-        for (int64_t head = heads->first; head < heads->first + heads->count; head++) {
-            int64_t at = row * heads->width + head * cols, keep = row * heads->kept_width + head * cols;
-            const float *in = cpu_load(backend, workspace + stride, qkv, at, cols);
-            float *copy = cpu_place(backend, workspace + 2 * stride, kept, keep);
-            memcpy(copy, in, (size_t)cols * sizeof *copy);
-            cpu_store(backend, kept, keep, copy, cols);
-            float *out = cpu_place(backend, workspace + 3 * stride, qkv, at);
-            normalize_row_(norm, out, copy, w, NULL);
-            cpu_store(backend, qkv, at, out, cols);
-        }
-    }
-}
-
-static void heads_forward_(Backend *backend, const HeadNorm *heads, void *qkv, void *kept) {
-    int64_t blocks = blocks_(&heads->norm, FORWARD_ROWS);
-    CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
-    for (int64_t block = 0; block < blocks; block++) heads_forward_block_(backend, heads, block, qkv, kept);
-}
-
-// workspace: the thread's, 4 rows. dw: the block's own sums.
-static void heads_backward_block_(Backend *backend, const HeadNorm *heads, int64_t block, float *workspace, float *dw,
-                                  void *dqkv, const void *kept) {
-    const Norm *norm = &heads->norm;
-    int64_t cols = norm->cols, stride = stride_(norm), rows = backward_rows_(norm);
-    memset(dw, 0, (size_t)stride * sizeof *dw);
-    const float *w = cpu_load(backend, workspace, norm->w, 0, cols);
-    for (int64_t row = block * rows; row < block_end_(norm, block, rows); row++) {
-        for (int64_t head = heads->first; head < heads->first + heads->count; head++) {
-            int64_t at = row * heads->width + head * cols, keep = row * heads->kept_width + head * cols;
-            const float *in = cpu_load(backend, workspace + stride, kept, keep, cols);
-            const float *upstream = cpu_load(backend, workspace + 2 * stride, dqkv, at, cols);
-            float *dx = workspace + 3 * stride;
-            memset(dx, 0, (size_t)cols * sizeof *dx);
-            backward_row_(norm, dx, dw, upstream, in, w);
-            float *to = cpu_place(backend, dx, dqkv, at);
-            if (to != dx) memcpy(to, dx, (size_t)cols * sizeof *dx);
-            cpu_store(backend, dqkv, at, to, cols);
-        }
-    }
-}
-
-static void heads_backward_(Backend *backend, const HeadNorm *heads, void *dqkv, float *dw, const void *kept) {
-    const Norm *norm = &heads->norm;
-    CpuBackend *cpu = cpu_self(backend);
-    int64_t blocks = blocks_(norm, backward_rows_(norm)), stride = stride_(norm);
-    float *sums = cpu_scratch(cpu, backward_workspace_(norm, cpu->threads)), *workspaces = sums + 2 * blocks * stride;
-    CPU_PARALLEL_FOR_DYNAMIC(cpu)
-    for (int64_t block = 0; block < blocks; block++)
-        heads_backward_block_(backend, heads, block, workspaces + 4 * stride * cpu_thread(), sums + 2 * stride * block,
-                              dqkv, kept);
-    for (int64_t block = 0; block < blocks; block++) accumulate_row_(dw, sums + 2 * stride * block, norm->cols);
-}
-
-void cpu_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
-                            const AttentionShape *shape, double eps) {
-    HeadNorm q = head_norm_(shape, wq, false, eps), k = head_norm_(shape, wk, true, eps);
-    heads_forward_(backend, &q, qkv, kept);
-    heads_forward_(backend, &k, qkv, kept);
-}
-
-void cpu_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
-                             const void *wk, const AttentionShape *shape, double eps) {
-    HeadNorm q = head_norm_(shape, wq, false, eps), k = head_norm_(shape, wk, true, eps);
-    heads_backward_(backend, &q, dqkv, dwq, kept);
-    heads_backward_(backend, &k, dqkv, dwk, kept);
 }
 
 void cpu_rmsnorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
                          int64_t rows, int64_t cols, double eps) {
-    Norm norm = {.w = w, .rows = rows, .cols = cols, .eps = eps, .centered = false};
-    norm_forward_(backend, &norm, out, sum, x, delta);
+    Norm norm = norm_of_rows_(w, NULL, rows, cols, eps, false);
+    norm_forward_(backend, &norm, out, delta ? sum : NULL, x, delta);
 }
 
 void cpu_rmsnorm_backward(Backend *backend, void *dx, float *dw, const void *dout, const void *x, const void *w,
                           int64_t rows, int64_t cols, double eps) {
-    Norm norm = {.w = w, .rows = rows, .cols = cols, .eps = eps, .centered = false};
+    Norm norm = norm_of_rows_(w, NULL, rows, cols, eps, false);
     norm_backward_(backend, &norm, dx, dw, NULL, dout, x);
 }
 
 void cpu_layernorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
                            const void *b, int64_t rows, int64_t cols, double eps) {
-    Norm norm = {.w = w, .b = b, .rows = rows, .cols = cols, .eps = eps, .centered = true};
-    norm_forward_(backend, &norm, out, sum, x, delta);
+    Norm norm = norm_of_rows_(w, b, rows, cols, eps, true);
+    norm_forward_(backend, &norm, out, delta ? sum : NULL, x, delta);
 }
 
 void cpu_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
                             const void *w, int64_t rows, int64_t cols, double eps) {
-    Norm norm = {.w = w, .rows = rows, .cols = cols, .eps = eps, .centered = true};
+    Norm norm = norm_of_rows_(w, NULL, rows, cols, eps, true);
     norm_backward_(backend, &norm, dx, dw, db, dout, x);
+}
+
+static Norm norm_of_heads_(const AttentionShape *s, const void *w, int64_t first, int64_t heads, double eps) {
+    return (Norm){w,
+                  NULL,
+                  s->seq * s->batch,
+                  s->head_dim,
+                  eps,
+                  false,
+                  first,
+                  heads,
+                  qkv_width(s),
+                  (s->heads + s->kv_heads) * s->head_dim};
+}
+
+void cpu_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,
+                            const AttentionShape *s, double eps) {
+    Norm q = norm_of_heads_(s, wq, 0, s->heads, eps), k = norm_of_heads_(s, wk, s->heads, s->kv_heads, eps);
+    norm_forward_(backend, &q, qkv, kept, qkv, NULL);
+    norm_forward_(backend, &k, qkv, kept, qkv, NULL);
+}
+
+void cpu_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
+                             const void *wk, const AttentionShape *s, double eps) {
+    Norm q = norm_of_heads_(s, wq, 0, s->heads, eps), k = norm_of_heads_(s, wk, s->heads, s->kv_heads, eps);
+    norm_backward_(backend, &q, dqkv, dwq, NULL, dqkv, kept);
+    norm_backward_(backend, &k, dqkv, dwk, NULL, dqkv, kept);
 }

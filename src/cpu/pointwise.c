@@ -2,22 +2,18 @@
 // among threads gives the same bits.
 #include "cpu.h"
 
+#include "base/units.h"
+
 // Elements taken at once: a bf16 piece converted to floats stays in the first-level cache.
 enum { PIECE = 1024 };
 
 static int64_t pieces_(int64_t count) { return (count + PIECE - 1) / PIECE; }
 
-static int64_t pointwise_piece_length_(int64_t count, int64_t piece) {
-    int64_t left = count - piece * PIECE;
-    return left < PIECE ? left : PIECE;
-}
-
 void cpu_add(Backend *backend, void *out, const void *a, const void *b, int64_t count) {
-    int64_t pieces = pieces_(count);
     CPU_PARALLEL_FOR(cpu_self(backend))
-    for (int64_t piece = 0; piece < pieces; piece++) {
+    for (int64_t at = 0; at < count; at += PIECE) {
         float workspace[3][PIECE];
-        int64_t at = piece * PIECE, n = pointwise_piece_length_(count, piece);
+        int64_t n = min_i64(count - at, PIECE);
         const float *left = cpu_load(backend, workspace[0], a, at, n);
         const float *right = cpu_load(backend, workspace[1], b, at, n);
         float *to = cpu_place(backend, workspace[2], out, at);
@@ -28,14 +24,8 @@ void cpu_add(Backend *backend, void *out, const void *a, const void *b, int64_t 
 
 void cpu_accumulate(Backend *backend, float *to, const float *from, int64_t count) {
     (void)backend; // read by the pragma alone
-    int64_t pieces = pieces_(count);
     CPU_PARALLEL_FOR(cpu_self(backend))
-    for (int64_t piece = 0; piece < pieces; piece++) {
-        float *restrict sum = to + piece * PIECE;
-        const float *restrict term = from + piece * PIECE;
-        int64_t n = pointwise_piece_length_(count, piece);
-        for (int64_t i = 0; i < n; i++) sum[i] += term[i];
-    }
+    for (int64_t at = 0; at < count; at += PIECE) cpu_accumulate_row(to + at, from + at, min_i64(count - at, PIECE));
 }
 
 // --- SwiGLU (Shazeer 2020)
@@ -59,8 +49,7 @@ void cpu_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t piece = 0; piece < pieces; piece++) {
         float workspace[3][PIECE];
-        int64_t row = piece / per_row, column = piece % per_row * PIECE,
-                n = pointwise_piece_length_(ffn, piece % per_row);
+        int64_t row = piece / per_row, column = piece % per_row * PIECE, n = min_i64(ffn - column, PIECE);
         int64_t in = row * 2 * ffn + column, at = row * ffn + column;
         const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
         const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
@@ -76,8 +65,7 @@ void cpu_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, con
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t piece = 0; piece < pieces; piece++) {
         float workspace[5][PIECE];
-        int64_t row = piece / per_row, column = piece % per_row * PIECE,
-                n = pointwise_piece_length_(ffn, piece % per_row);
+        int64_t row = piece / per_row, column = piece % per_row * PIECE, n = min_i64(ffn - column, PIECE);
         int64_t in = row * 2 * ffn + column, at = row * ffn + column;
         const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
         const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
@@ -180,7 +168,7 @@ void cpu_draw_normal(Backend *backend, float *to, int64_t rows, int64_t cols, co
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t i = 0; i < rows * pieces; i++) {
         int64_t row = i / pieces, at = i % pieces * PIECE;
-        random_normal_fill(to + row * cols + at, pointwise_piece_length_(cols, i % pieces), draw->scale, draw->seed,
-                           draw->stream, draw->first + (uint64_t)(row * (int64_t)draw->stride + at));
+        random_normal_fill(to + row * cols + at, min_i64(cols - at, PIECE), draw->scale, draw->seed, draw->stream,
+                           draw->first + (uint64_t)(row * (int64_t)draw->stride + at));
     }
 }

@@ -38,11 +38,11 @@ float *cpu_scratch(CpuBackend *cpu, int64_t floats) {
 // --- rows
 
 static void widen_(float *restrict to, const uint16_t *restrict from, int64_t count) {
-    for (int64_t i = 0; i < count; i++) to[i] = cpu_bf16_to_float(from[i]);
+    for (int64_t i = 0; i < count; i++) to[i] = bf16_to_float(from[i]);
 }
 
 static void narrow_(uint16_t *restrict to, const float *restrict from, int64_t count) {
-    for (int64_t i = 0; i < count; i++) to[i] = cpu_float_to_bf16(from[i]);
+    for (int64_t i = 0; i < count; i++) to[i] = bf16_from_float(from[i]);
 }
 
 const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count) {
@@ -53,4 +53,5 @@ const float *cpu_load(const Backend *backend, float *workspace, const void *from
 
 void cpu_store(const Backend *backend, void *to, int64_t offset, const float *from, int64_t count) {
     if (cpu_is_bf16(backend)) narrow_((uint16_t *)to + offset, from, count);
+    else if ((float *)to + offset != from) memcpy((float *)to + offset, from, (size_t)count * sizeof *from);
 }
