@@ -43,20 +43,24 @@ typedef struct Checked {
 
 static Checked *checked_self_(Comm *comm) { return (Checked *)comm->self; }
 
-static Flight *checked_take_(Checked *self) {
+// Takes an idle flight, or a new one; what was allocated for it is kept.
+static Flight *checked_take_(Checked *self, FlightKind kind, void *memory, const void *own, int64_t bytes) {
     Flight *flight = self->idle;
     if (flight != NULL) {
         self->idle = flight->next;
-        Flight kept = *flight;
-        memset(flight, 0, sizeof *flight);
-        flight->made = kept.made;
-        flight->all = kept.all;
-        flight->written = kept.written;
-        return flight;
+    } else {
+        flight = xcalloc(1, sizeof *flight);
+        flight->made = self->all;
+        self->all = flight;
     }
-    flight = xcalloc(1, sizeof *flight);
-    flight->made = self->all;
-    return self->all = flight;
+    *flight = (Flight){.kind = kind,
+                       .memory = memory,
+                       .own = own,
+                       .bytes = bytes,
+                       .made = flight->made,
+                       .all = flight->all,
+                       .written = flight->written};
+    return flight;
 }
 
 static void put_back_(Checked *self, Flight *flight) {
@@ -66,9 +70,7 @@ static void put_back_(Checked *self, Flight *flight) {
 
 // Makes the request refer to the flight, unless it failed to start.
 static int checked_started_(Checked *self, Flight *flight, int status, CommRequest *request) {
-    memset(request, 0, sizeof *request);
-    request->handle[0] = flight;
-    request->active = status == 0;
+    *request = (CommRequest){.handle = {flight}, .active = status == 0};
     if (status != 0) put_back_(self, flight);
     return status;
 }
@@ -87,8 +89,7 @@ static int checked_connect_(Comm *comm, int peer, bool sends, void *memory, int6
 
 static int checked_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
-    Flight *flight = checked_take_(self);
-    flight->kind = FLIGHT_SEND;
+    Flight *flight = checked_take_(self, FLIGHT_SEND, NULL, from, bytes);
     flight->crc = checksum_of(self->checksum, from, bytes);
     int status = self->data->send(self->data, peer, from, bytes, &flight->data, err);
     if (status == 0) status = self->sums->send(self->sums, peer, &flight->crc, sizeof flight->crc, &flight->sum, err);
@@ -97,10 +98,7 @@ static int checked_send_(Comm *comm, int peer, const void *from, int64_t bytes, 
 
 static int checked_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
-    Flight *flight = checked_take_(self);
-    flight->kind = FLIGHT_RECEIVE;
-    flight->memory = to;
-    flight->bytes = bytes;
+    Flight *flight = checked_take_(self, FLIGHT_RECEIVE, to, NULL, bytes);
     int status = self->data->receive(self->data, peer, to, bytes, &flight->data, err);
     if (status == 0)
         status = self->sums->receive(self->sums, peer, &flight->crc, sizeof flight->crc, &flight->sum, err);
@@ -109,11 +107,9 @@ static int checked_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommR
 
 static int checked_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
-    Flight *flight = checked_take_(self);
-    flight->kind = self->exact ? FLIGHT_PLAIN : FLIGHT_SUM;
-    flight->own = flight->memory = data;
+    FlightKind kind = self->exact ? FLIGHT_PLAIN : FLIGHT_SUM;
+    Flight *flight = checked_take_(self, kind, data, data, count * comm_type_bytes(type));
     flight->on_host = type == COMM_DOUBLE;
-    flight->bytes = count * comm_type_bytes(type);
     int status = self->data->all_reduce(self->data, data, count, type, &flight->data, err);
     return checked_started_(self, flight, status, request);
 }
@@ -121,12 +117,9 @@ static int checked_all_reduce_(Comm *comm, void *data, int64_t count, CommType t
 static int checked_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
                                CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
-    Flight *flight = checked_take_(self);
-    flight->kind = self->exact ? FLIGHT_PLAIN : FLIGHT_GATHER;
-    flight->memory = out;
-    flight->own = in;
+    FlightKind kind = self->exact ? FLIGHT_PLAIN : FLIGHT_GATHER;
+    Flight *flight = checked_take_(self, kind, out, in, count * comm_type_bytes(type));
     flight->on_host = type == COMM_DOUBLE;
-    flight->bytes = count * comm_type_bytes(type);
     int status = self->data->all_gather(self->data, out, in, count, type, &flight->data, err);
     return checked_started_(self, flight, status, request);
 }
@@ -134,8 +127,7 @@ static int checked_all_gather_(Comm *comm, void *out, const void *in, int64_t co
 static int checked_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
                                    CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
-    Flight *flight = checked_take_(self);
-    flight->kind = FLIGHT_PLAIN;
+    Flight *flight = checked_take_(self, FLIGHT_PLAIN, out, in, 0);
     int status = self->data->reduce_scatter(self->data, out, in, count, type, &flight->data, err);
     return checked_started_(self, flight, status, request);
 }

@@ -8,44 +8,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The kind of operation of a request, in detail[0].
-enum { KIND_SEND = 1, KIND_RECEIVE, KIND_COLLECTIVE };
 enum { TAG_MESSAGE = 0 };
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(void *), "an MPI_Request is kept in a handle");
 
-static int check_peer_(const CommMpi *comm, int peer, int64_t bytes, Error *err) {
-    if (peer >= 0 && peer < comm->base.size && peer != comm->base.rank && bytes >= 0) return 0;
-    return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: cannot exchange %lld bytes with rank %d",
-                     comm->base.name, comm->base.rank, comm->base.size, (long long)bytes, peer);
-}
-
-// Describes a message for the tests that follow: the MPI request, its kind, and the length that has to arrive.
-static void mpi_fill_(CommRequest *request, MPI_Request mpi, int kind, int peer, int64_t bytes) {
-    memset(request, 0, sizeof *request);
+// Starts a message and describes it for the tests that follow: the MPI request, its kind, and the length that has to
+// arrive.
+static int mpi_start_(Comm *base, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request, Error *err) {
+    CommMpi *comm = base->self;
+    MPI_Request mpi;
+    if (peer < 0 || peer >= base->size || peer == base->rank || bytes < 0)
+        return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: cannot exchange %lld bytes with rank %d",
+                         base->name, base->rank, base->size, (long long)bytes, peer);
+    if (comm_mpi_start(comm, sends, peer, memory, bytes, TAG_MESSAGE, &mpi, err) != 0) return -1;
+    *request = (CommRequest){.detail = {sends ? KIND_SEND : KIND_RECEIVE, peer, bytes}, .active = true};
     memcpy(request->handle, &mpi, sizeof mpi);
-    request->detail[0] = kind;
-    request->detail[1] = peer;
-    request->detail[2] = bytes;
-    request->active = true;
+    return 0;
 }
 
 static int mpi_send_(Comm *base, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
-    CommMpi *comm = base->self;
-    MPI_Request mpi;
-    if (check_peer_(comm, peer, bytes, err) != 0) return -1;
-    if (comm_mpi_start_send(comm, peer, from, bytes, TAG_MESSAGE, &mpi, err) != 0) return -1;
-    mpi_fill_(request, mpi, KIND_SEND, peer, bytes);
-    return 0;
+    return mpi_start_(base, true, peer, (void *)from, bytes, request, err);
 }
 
 static int mpi_receive_(Comm *base, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
-    CommMpi *comm = base->self;
-    MPI_Request mpi;
-    if (check_peer_(comm, peer, bytes, err) != 0) return -1;
-    if (comm_mpi_start_receive(comm, peer, to, bytes, TAG_MESSAGE, &mpi, err) != 0) return -1;
-    mpi_fill_(request, mpi, KIND_RECEIVE, peer, bytes);
-    return 0;
+    return mpi_start_(base, false, peer, to, bytes, request, err);
 }
 
 // MPI reports a message that was too long, but accepts one that was too short.
@@ -90,8 +76,15 @@ static void mpi_destroy_(Comm *base) {
     free(comm);
 }
 
-static void mpi_bind_(CommMpi *comm, const char *name) {
+Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work) {
+    CommMpi *comm = xcalloc(1, sizeof *comm);
     Comm *base = &comm->base;
+    comm->mpi = mpi;
+    comm->work = work;
+    comm->limit = COMM_MESSAGE_LIMIT;
+    MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(mpi, &base->rank);
+    MPI_Comm_size(mpi, &base->size);
     snprintf(base->name, sizeof base->name, "%s", name);
     base->self = comm;
     base->send = mpi_send_;
@@ -103,18 +96,7 @@ static void mpi_bind_(CommMpi *comm, const char *name) {
     base->use_checksums = comm_mpi_use_checksums;
     base->test = mpi_test_;
     base->destroy = mpi_destroy_;
-    comm->limit = COMM_MESSAGE_LIMIT;
-}
-
-Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work) {
-    CommMpi *comm = xcalloc(1, sizeof *comm);
-    comm->mpi = mpi;
-    comm->work = work;
-    MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(mpi, &comm->base.rank);
-    MPI_Comm_size(mpi, &comm->base.size);
-    mpi_bind_(comm, name);
-    return &comm->base;
+    return base;
 }
 
 #else

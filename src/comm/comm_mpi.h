@@ -40,12 +40,14 @@ typedef struct CommMpi {
 
 enum { COMM_MESSAGE_LIMIT = 1 << 30 };
 
+// The kind of operation of a request, in detail[0].
+enum { KIND_SEND = 1, KIND_RECEIVE, KIND_COLLECTIVE };
+
 // Takes ownership of `mpi`. Call destroy before MPI_Finalize.
 Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work);
 
 // --- comm_mpi_message.c
-int comm_mpi_start_send(CommMpi *comm, int peer, const void *from, int64_t bytes, int tag, MPI_Request *, Error *err);
-int comm_mpi_start_receive(CommMpi *comm, int peer, void *to, int64_t bytes, int tag, MPI_Request *, Error *err);
+int comm_mpi_start(CommMpi *comm, bool sends, int peer, void *memory, int64_t bytes, int tag, MPI_Request *, Error *);
 int comm_mpi_fail(const CommMpi *comm, int code, const char *doing, int peer, Error *err); // always -1
 
 // --- comm_mpi_collective.c

@@ -24,8 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KIND_COLLECTIVE = 3 };
-
 // The phase of a collective in its current piece.
 typedef enum Phase {
     PHASE_DIRECT,   // every rank gets every rank's data and sums all of it: few bytes, one trip
@@ -68,33 +66,15 @@ struct Collective {
 // --- sums
 
 static void add_float_(float *sum, const float *x, int64_t n, bool first) {
-    if (first) memcpy(sum, x, (size_t)n * sizeof *x);
-    else
-        for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+    for (int64_t i = 0; i < n; i++) sum[i] = first ? x[i] : sum[i] + x[i];
 }
 
 static void add_double_(double *sum, const double *x, int64_t n, bool first) {
-    if (first) memcpy(sum, x, (size_t)n * sizeof *x);
-    else
-        for (int64_t i = 0; i < n; i++) sum[i] += x[i];
-}
-
-static float from_bf16_(uint16_t x) {
-    uint32_t bits = (uint32_t)x << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint16_t to_bf16_(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if (value != value) return (uint16_t)(bits >> 16 | 0x40); // rounding up could turn a NaN into an infinity
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    for (int64_t i = 0; i < n; i++) sum[i] = first ? x[i] : sum[i] + x[i];
 }
 
 static void add_bf16_(float *sum, const uint16_t *x, int64_t n, bool first) {
-    for (int64_t i = 0; i < n; i++) sum[i] = first ? from_bf16_(x[i]) : sum[i] + from_bf16_(x[i]);
+    for (int64_t i = 0; i < n; i++) sum[i] = first ? bf16_to_float(x[i]) : sum[i] + bf16_to_float(x[i]);
 }
 
 enum { SUM_BLOCK = 1024 };
@@ -128,7 +108,7 @@ static void sum_block_(const CommMpi *comm, const Collective *work, char *out, c
         return;
     }
     uint16_t *rounded = (uint16_t *)(out + at * width);
-    for (int64_t i = 0; i < length; i++) rounded[i] = to_bf16_(sum.single[i]);
+    for (int64_t i = 0; i < length; i++) rounded[i] = bf16_from_float(sum.single[i]);
 }
 
 // out (n) = sum in rank order; own may be out. Blocks stay in the cache while all ranks are added.
@@ -140,18 +120,6 @@ static void collective_sum_(const CommMpi *comm, const Collective *work, char *o
 
 static uint64_t collective_crc_(const CommMpi *comm, const char *bytes, int64_t count) {
     return crc64_finish(comm->crc, crc64_add(comm->crc, 0, bytes, (size_t)count), count);
-}
-
-// Messages of one tag between two ranks arrive in the order they were started, so each checksum follows its data.
-static int start_checksums_(CommMpi *comm, Collective *work, int peer, Error *err) {
-    Parcel *parcel = &work->parcels[peer];
-    MPI_Request *at = work->requests + work->request_count;
-    if (comm_mpi_start_receive(comm, peer, &parcel->arrived, sizeof parcel->arrived, work->tag, at, err) != 0)
-        return -1;
-    work->request_count++;
-    if (comm_mpi_start_send(comm, peer, &parcel->sent, sizeof parcel->sent, work->tag, at + 1, err) != 0) return -1;
-    work->request_count++;
-    return 0;
 }
 
 // Compares the messages of a phase, which have all arrived, before any of them is summed.
@@ -174,19 +142,25 @@ void comm_mpi_use_checksums(Comm *base, const Crc64 *crc) {
     comm->crc = crc;
 }
 
+static int post_(CommMpi *comm, Collective *work, bool sends, int peer, void *memory, int64_t bytes, Error *err) {
+    MPI_Request *request = work->requests + work->request_count;
+    if (comm_mpi_start(comm, sends, peer, memory, bytes, work->tag, request, err) != 0) return -1;
+    work->request_count++;
+    return 0;
+}
+
 // Starts the messages to and from one peer. The receive is started first, so that no message waits in MPI's buffers.
-static int collective_exchange_(CommMpi *comm, Collective *work, int peer, const char *from, int64_t send_count,
-                                char *to, int64_t receive_count, Error *err) {
+// Messages of one tag between two ranks arrive in the order they were started, so each checksum follows its data.
+static int collective_exchange_(CommMpi *comm, Collective *work, int peer, const char *from, int64_t sent, char *to,
+                                int64_t received, Error *err) {
     int64_t width = comm_type_bytes(work->type);
-    MPI_Request *at = work->requests + work->request_count;
-    if (comm_mpi_start_receive(comm, peer, to, receive_count * width, work->tag, at, err) != 0) return -1;
-    work->request_count++;
-    if (comm_mpi_start_send(comm, peer, from, send_count * width, work->tag, at + 1, err) != 0) return -1;
-    work->request_count++;
+    if (post_(comm, work, false, peer, to, received * width, err) != 0) return -1;
+    if (post_(comm, work, true, peer, (void *)from, sent * width, err) != 0) return -1;
     if (comm->crc == NULL) return 0;
     Parcel *parcel = &work->parcels[peer];
-    *parcel = (Parcel){to, receive_count * width, collective_crc_(comm, from, send_count * width), 0};
-    return start_checksums_(comm, work, peer, err);
+    *parcel = (Parcel){to, received * width, collective_crc_(comm, from, sent * width), 0};
+    if (post_(comm, work, false, peer, &parcel->arrived, sizeof parcel->arrived, err) != 0) return -1;
+    return post_(comm, work, true, peer, &parcel->sent, sizeof parcel->sent, err);
 }
 
 // Computes rank q's block of a piece of n elements: equal blocks, the last ones shorter or empty.
@@ -198,26 +172,20 @@ static void block_(const CommMpi *comm, int64_t n, int q, int64_t *first, int64_
 
 // Starts the messages of the current phase to and from one peer. Scratch has one slot for every other rank.
 static int start_with_(CommMpi *comm, Collective *work, int peer, Error *err) {
-    int64_t width = comm_type_bytes(work->type), n = work->piece, mine, my_count, theirs, their_count;
-    int rank = comm->base.rank;
-    int64_t slot = peer < rank ? peer : peer - 1;
-    char *data = work->out + work->first * width;
+    int64_t width = comm_type_bytes(work->type), n = work->piece, sent = n, received = n;
+    int64_t mine, my_count, theirs, their_count;
+    int rank = comm->base.rank, slot = peer < rank ? peer : peer - 1;
+    char *data = work->out + work->first * width, *to = NULL;
+    const char *from = data;
     block_(comm, n, rank, &mine, &my_count);
     block_(comm, n, peer, &theirs, &their_count);
-    if (work->operation == COMM_REDUCE_SCATTER) {
-        const char *from = work->in + (peer * work->count + work->first) * width;
-        return collective_exchange_(comm, work, peer, from, n, work->scratch + slot * n * width, n, err);
-    }
-    if (work->operation == COMM_ALL_GATHER)
-        return collective_exchange_(comm, work, peer, work->out + rank * n * width, n, work->out + peer * n * width, n,
-                                    err);
-    if (work->phase == PHASE_DIRECT)
-        return collective_exchange_(comm, work, peer, data, n, work->scratch + slot * n * width, n, err);
-    if (work->phase == PHASE_EXCHANGE)
-        return collective_exchange_(comm, work, peer, data + theirs * width, their_count,
-                                    work->scratch + slot * my_count * width, my_count, err);
-    return collective_exchange_(comm, work, peer, data + mine * width, my_count, data + theirs * width, their_count,
-                                err);
+    if (work->operation == COMM_REDUCE_SCATTER) from = work->in + (peer * work->count + work->first) * width;
+    else if (work->phase == PHASE_GATHER) from = work->out + rank * n * width, to = work->out + peer * n * width;
+    else if (work->phase == PHASE_EXCHANGE) from = data + theirs * width, sent = their_count, received = my_count;
+    else if (work->phase == PHASE_SPREAD)
+        from = data + mine * width, sent = my_count, to = data + theirs * width, received = their_count;
+    if (to == NULL) to = work->scratch + slot * received * width;
+    return collective_exchange_(comm, work, peer, from, sent, to, received, err);
 }
 
 // Every rank starts with its own successor, so that no rank is the first destination of all.
@@ -329,17 +297,19 @@ static int collective_start_(CommMpi *comm, CommOperation operation, void *out, 
     if (comm->sequence == TAGS) comm->sequence = 0;
     if (count == 0) return 0;
     Collective *work = collective_take_(comm);
-    work->operation = operation;
-    work->type = type;
-    work->tag = tag;
-    work->out = out;
-    work->in = in;
-    work->count = count;
-    work->first = 0;
-    work->comm = comm;
-    work->state = 0;
-    work->steps = 0;
-    memset(&work->error, 0, sizeof work->error);
+    // What was allocated is kept.
+    *work = (Collective){.next = comm->work->first,
+                         .comm = comm,
+                         .operation = operation,
+                         .type = type,
+                         .tag = tag,
+                         .out = out,
+                         .in = in,
+                         .count = count,
+                         .requests = work->requests,
+                         .parcels = work->parcels,
+                         .own = work->own,
+                         .own_bytes = work->own_bytes};
     if (take_scratch_(comm, work, err) != 0) {
         give_back_(comm, work);
         return -1;
@@ -347,7 +317,6 @@ static int collective_start_(CommMpi *comm, CommOperation operation, void *out, 
     request->handle[0] = work;
     request->detail[0] = KIND_COLLECTIVE;
     request->active = true;
-    work->next = comm->work->first;
     comm->work->first = work;
     return start_piece_(comm, work, err);
 }

@@ -28,33 +28,17 @@ static int long_type_(int64_t bytes, int64_t limit, MPI_Datatype *type) {
     return code == MPI_SUCCESS ? MPI_Type_commit(type) : code;
 }
 
-// Returns the type and count for `bytes`; the caller frees a type other than MPI_BYTE.
-static int message_type_(const CommMpi *comm, int64_t bytes, MPI_Datatype *type, int *count) {
-    *type = MPI_BYTE;
-    *count = (int)bytes;
-    if (bytes <= comm->limit) return MPI_SUCCESS;
-    *count = 1;
-    return long_type_(bytes, comm->limit, type);
-}
-
-int comm_mpi_start_send(CommMpi *comm, int peer, const void *from, int64_t bytes, int tag, MPI_Request *request,
-                        Error *err) {
-    MPI_Datatype type;
-    int count;
-    int code = message_type_(comm, bytes, &type, &count);
-    if (code == MPI_SUCCESS) code = MPI_Isend(from, count, type, peer, tag, comm->mpi, request);
+int comm_mpi_start(CommMpi *comm, bool sends, int peer, void *memory, int64_t bytes, int tag, MPI_Request *request,
+                   Error *err) {
+    MPI_Datatype type = MPI_BYTE;
+    bool longer = bytes > comm->limit;
+    int count = longer ? 1 : (int)bytes, code = longer ? long_type_(bytes, comm->limit, &type) : MPI_SUCCESS;
+    if (code == MPI_SUCCESS)
+        code = sends ? MPI_Isend(memory, count, type, peer, tag, comm->mpi, request)
+                     : MPI_Irecv(memory, count, type, peer, tag, comm->mpi, request);
     if (type != MPI_BYTE && type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
-    return code == MPI_SUCCESS ? 0 : comm_mpi_fail(comm, code, "starting a send to", peer, err);
-}
-
-int comm_mpi_start_receive(CommMpi *comm, int peer, void *to, int64_t bytes, int tag, MPI_Request *request,
-                           Error *err) {
-    MPI_Datatype type;
-    int count;
-    int code = message_type_(comm, bytes, &type, &count);
-    if (code == MPI_SUCCESS) code = MPI_Irecv(to, count, type, peer, tag, comm->mpi, request);
-    if (type != MPI_BYTE && type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
-    return code == MPI_SUCCESS ? 0 : comm_mpi_fail(comm, code, "starting a receive from", peer, err);
+    if (code == MPI_SUCCESS) return 0;
+    return comm_mpi_fail(comm, code, sends ? "starting a send to" : "starting a receive from", peer, err);
 }
 
 #else

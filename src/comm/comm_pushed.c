@@ -209,10 +209,7 @@ static int pushed_start_(Pushed *self, int peer, PushWay *way, void *memory, int
     way->last = parcel;
     parcel->queued = true;
     way->started++;
-    memset(request, 0, sizeof *request);
-    request->handle[0] = parcel;
-    request->detail[0] = peer;
-    request->active = true;
+    *request = (CommRequest){.handle = {parcel}, .detail = {peer}, .active = true};
     return way->grants ? mail_(self, peer, way, parcel, offset, err) : 0;
 }
 

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void self_complete_(CommRequest *request) { memset(request, 0, sizeof *request); }
-
 static int no_peer_(Comm *comm, int peer, Error *err) {
     return error_set(err, EXIT_FAILED, "the %s group has one rank; there is no rank %d to exchange messages with",
                      comm->name, peer);
@@ -24,7 +22,7 @@ static int self_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequ
 
 static int self_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
     (void)comm, (void)data, (void)count, (void)type, (void)err;
-    self_complete_(request);
+    *request = (CommRequest){0};
     return 0;
 }
 
@@ -32,13 +30,13 @@ static int self_copy_(Comm *comm, void *out, const void *in, int64_t count, Comm
                       Error *err) {
     (void)comm, (void)err;
     if (out != in && count > 0) memcpy(out, in, (size_t)(count * comm_type_bytes(type)));
-    self_complete_(request);
+    *request = (CommRequest){0};
     return 0;
 }
 
 static int self_test_(Comm *comm, CommRequest *request, Error *err) {
     (void)comm, (void)err;
-    self_complete_(request);
+    *request = (CommRequest){0};
     return 1;
 }
 
