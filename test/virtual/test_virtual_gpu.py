@@ -132,6 +132,11 @@ def kept_products(folder):
     return json.loads((folder / "products.json").read_text())["products"]
 
 
+def counted_on(folder):
+    """The multiprocessors that each product counts on; 0: all. Two numbers for 8 bits follow."""
+    return [product["product"][-3] for product in kept_products(folder)]
+
+
 def test_a_resumed_run_computes_products_by_the_kernels_of_the_first(tmp_path):
     """Here the kernels that a product can have differ in the last bits, and their times are those of a busy machine."""
     config, rounds = write_config(tmp_path, "llama"), {"VIRTUAL_ROUND": "1"}
@@ -159,14 +164,14 @@ def test_products_beside_collectives_count_on_the_other_multiprocessors(tmp_path
         chosen = f"hardware.products={tmp_path}/{overlap}/products.json"
         collectives = "parallel.collectives=nccl"
         trained(config, "llama", *WIDE, collectives, f"parallel.overlap={overlap}", chosen, VIRTUAL_RACES="0")
-        counts[overlap] = {product["product"][-1] for product in kept_products(tmp_path / overlap)}
+        counts[overlap] = set(counted_on(tmp_path / overlap))
     assert counts == {"on": {0, 132 - 24}, "off": {0}}  # 24: COMPUTE_CTAS
 
 
 def test_products_beside_copies_count_on_all_multiprocessors(tmp_path):
     config = write_config(tmp_path, "llama")
     trained(config, "llama", *WIDE, "parallel.overlap=on", VIRTUAL_RACES="0")
-    assert {product["product"][-1] for product in kept_products(tmp_path)} == {0}
+    assert set(counted_on(tmp_path)) == {0}
 
 
 NCCL = ("parallel.collectives=nccl",)
@@ -179,7 +184,7 @@ def test_a_collective_that_has_ended_leaves_all_multiprocessors_to_products(tmp_
     for rate in (512, 1536):
         options = (*NCCL, f"hardware.tensor_gb_s={rate}", f"hardware.products={tmp_path}/{rate}/products.json")
         trained(config, "llama", *WIDE, "parallel.sequence=true", "parallel.overlap=on", *options, VIRTUAL_RACES="0")
-        beside[rate] = sum(product["product"][-1] > 0 for product in kept_products(tmp_path / str(rate)))
+        beside[rate] = sum(count > 0 for count in counted_on(tmp_path / str(rate)))
     assert 0 < beside[1536] < 0.8 * beside[512]
 
 
