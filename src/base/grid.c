@@ -9,11 +9,7 @@
 #include <string.h>
 
 void grid_cell(Grid *grid, const char *format, ...) {
-    if (grid->count == grid->capacity) {
-        int64_t capacity = grid->capacity == 0 ? 128 : 2 * grid->capacity;
-        grid->cells = xrealloc(grid->cells, (size_t)capacity * sizeof *grid->cells);
-        grid->capacity = capacity;
-    }
+    grid->cells = xgrow(grid->cells, grid->count, sizeof *grid->cells);
     va_list args;
     va_start(args, format);
     vsnprintf(grid->cells[grid->count++], GRID_CELL, format, args);

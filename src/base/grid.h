@@ -10,7 +10,7 @@ enum { GRID_COLUMNS = 16, GRID_CELL = 48, GRID_WIDTH = 120 };
 // Rows of text cells; the first row is the heading. Owns its cells (grid_free). A zeroed Grid is empty.
 typedef struct Grid {
     char (*cells)[GRID_CELL];
-    int64_t count, capacity;
+    int64_t count;
     int columns; // 1 .. GRID_COLUMNS, set before the first cell
 } Grid;
 

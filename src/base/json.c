@@ -50,49 +50,30 @@ static void skip_space_(Parser *parser) {
 
 // --- texts, decoded in place: a decoded text is never longer than its source
 
-static int hex4_(const char *at, const char *end, uint32_t *code) {
-    if (end - at < 4) return -1;
-    *code = 0;
-    for (int i = 0; i < 4; i++) {
-        char c = at[i];
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
-        if (digit < 0) return -1;
-        *code = *code * 16 + (uint32_t)digit;
-    }
+static int hex4_(const char *at, uint32_t *code) {
+    if (strspn(at, "0123456789abcdefABCDEF") < 4) return -1; // the text ends with NUL
+    const char digits[5] = {at[0], at[1], at[2], at[3], '\0'};
+    *code = (uint32_t)strtoul(digits, NULL, 16);
     return 0;
 }
 
 static char *put_utf8_(char *to, uint32_t code) {
-    if (code < 0x80) {
-        *to++ = (char)code;
-        return to;
-    }
-    if (code < 0x800) {
-        *to++ = (char)(0xC0 | code >> 6);
-    } else if (code < 0x10000) {
-        *to++ = (char)(0xE0 | code >> 12);
-        *to++ = (char)(0x80 | (code >> 6 & 0x3F));
-    } else {
-        *to++ = (char)(0xF0 | code >> 18);
-        *to++ = (char)(0x80 | (code >> 12 & 0x3F));
-        *to++ = (char)(0x80 | (code >> 6 & 0x3F));
-    }
-    *to++ = (char)(0x80 | (code & 0x3F));
+    static const unsigned leads[] = {0, 0xC0, 0xE0, 0xF0};
+    int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3; // bytes after the first
+    *to++ = (char)(leads[more] | code >> 6 * more);
+    while (more-- > 0) *to++ = (char)(0x80 | (code >> 6 * more & 0x3F));
     return to;
 }
 
 // Decodes an escape; `at` points after "\u".
 static int decode_unicode_(Parser *parser, char **to) {
     uint32_t code, low;
-    if (hex4_(parser->at, parser->end, &code) != 0) return json_fail_(parser, "\\u needs four hexadecimal digits");
+    if (hex4_(parser->at, &code) != 0) return json_fail_(parser, "\\u needs four hexadecimal digits");
     parser->at += 4;
     if (code >= 0xDC00 && code < 0xE000) return json_fail_(parser, "second half of a surrogate pair without the first");
     if (code >= 0xD800 && code < 0xDC00) {
         bool pair = parser->end - parser->at >= 6 && parser->at[0] == '\\' && parser->at[1] == 'u' &&
-                    hex4_(parser->at + 2, parser->end, &low) == 0 && low >= 0xDC00 && low < 0xE000;
+                    hex4_(parser->at + 2, &low) == 0 && low >= 0xDC00 && low < 0xE000;
         if (!pair) return json_fail_(parser, "first half of a surrogate pair without the second");
         parser->at += 6;
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
@@ -116,17 +97,6 @@ static int decode_escape_(Parser *parser, char **to) {
     return 0;
 }
 
-int json_utf8_length(const char *at, const char *end) {
-    const unsigned char *c = (const unsigned char *)at;
-    int length = c[0] < 0x80 ? 1 : c[0] < 0xC2 ? 0 : c[0] < 0xE0 ? 2 : c[0] < 0xF0 ? 3 : c[0] < 0xF5 ? 4 : 0;
-    if (length == 0 || end - at < length) return 0;
-    for (int i = 1; i < length; i++)
-        if ((c[i] & 0xC0) != 0x80) return 0;
-    bool overlong = (c[0] == 0xE0 && c[1] < 0xA0) || (c[0] == 0xF0 && c[1] < 0x90);
-    bool beyond = (c[0] == 0xED && c[1] >= 0xA0) || (c[0] == 0xF4 && c[1] >= 0x90);
-    return overlong || beyond ? 0 : length;
-}
-
 // Parses a text; `at` points to the opening quote, on return after the closing one.
 static int parse_text_(Parser *parser, const char **text) {
     char *to = ++parser->at;
@@ -138,7 +108,8 @@ static int parse_text_(Parser *parser, const char **text) {
             continue;
         }
         if ((unsigned char)*parser->at < 0x20) return json_fail_(parser, "control character inside a text");
-        int length = json_utf8_length(parser->at, parser->end);
+        uint32_t code;
+        int length = text_decode(parser->at, (size_t)(parser->end - parser->at), &code);
         if (length == 0) return json_fail_(parser, "not UTF-8");
         while (length-- > 0) *to++ = *parser->at++;
     }
@@ -158,22 +129,19 @@ static const char *skip_digits_(const char *at) {
 }
 
 static int parse_number_(Parser *parser, JsonValue *value) {
-    const char *at = parser->at + (*parser->at == '-'), *integer = at;
-    at = skip_digits_(at);
-    if (at == integer || (integer[0] == '0' && at - integer > 1)) return json_fail_(parser, "malformed number");
-    bool whole = *at != '.' && *at != 'e' && *at != 'E';
+    const char *begin = parser->at + (*parser->at == '-'), *at = skip_digits_(begin);
+    bool sound = at - begin == 1 || (at > begin && *begin != '0'), whole = *at != '.' && *at != 'e' && *at != 'E';
     if (*at == '.') {
-        const char *fraction = ++at;
-        at = skip_digits_(at);
-        if (at == fraction) return json_fail_(parser, "malformed number");
+        begin = at + 1;
+        at = skip_digits_(begin);
+        sound = sound && at > begin;
     }
     if (*at == 'e' || *at == 'E') {
-        at++;
-        at += *at == '+' || *at == '-';
-        const char *exponent = at;
-        at = skip_digits_(at);
-        if (at == exponent) return json_fail_(parser, "malformed number");
+        begin = at + 1 + (at[1] == '+' || at[1] == '-');
+        at = skip_digits_(begin);
+        sound = sound && at > begin;
     }
+    if (!sound) return json_fail_(parser, "malformed number");
     value->type = JSON_NUMBER;
     value->number = strtod(parser->at, NULL);
     if (!isfinite(value->number)) return json_fail_(parser, "a number beyond what 64 bits hold");
@@ -239,7 +207,6 @@ static int parse_entries_(Parser *parser, JsonValue *value, char closing) {
     if (parser->at < parser->end && *parser->at == closing) return parser->at++, 0;
     for (;;) {
         JsonValue *entry = take_value_(parser);
-        if (entry == NULL) return -1;
         skip_space_(parser);
         if (closing == '}' && parse_key_(parser, entry) != 0) return -1;
         if (parse_value_(parser, entry) != 0) return -1;
@@ -285,7 +252,7 @@ int json_parse(Json *json, const char *text, int64_t length, const char *name, E
     json->text_[length] = '\0';
     Parser parser = {json, json->text_, json->text_, json->text_ + length, name, 0, err};
     JsonValue *root = take_value_(&parser);
-    if (root == NULL || parse_value_(&parser, root) != 0) return -1;
+    if (parse_value_(&parser, root) != 0) return -1;
     skip_space_(&parser);
     if (parser.at != parser.end) return json_fail_(&parser, "more text after the end");
     json->root = root;

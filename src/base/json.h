@@ -49,10 +49,6 @@ const JsonValue *json_find(const JsonValue *object, const char *key);
 int64_t json_integer(const JsonValue *object, const char *key, int64_t otherwise);
 const char *json_text(const JsonValue *object, const char *key, const char *otherwise);
 
-// Returns the bytes of the UTF-8 character at `at`, or 0 if it is invalid: overlong forms, surrogates and code points
-// above U+10FFFF do not count.
-int json_utf8_length(const char *at, const char *end);
-
 // Writes text as a JSON string with its quotes.
 void json_write_text(FILE *file, const char *text);
 // Writes a number with as few digits as read back as the same double; null for inf and nan, which JSON has not.

@@ -81,9 +81,8 @@ void log_detail(const Log *log, const char *format, ...) {
 // Decides which characters of a foreign text reach a terminal. Terminals obey C1 control characters (U+009B is ESC [)
 // in both forms, as two bytes of UTF-8 and as a lone byte, so bytes that are not UTF-8 are replaced too.
 
-// Returns the length in bytes of the UTF-8 character at `text` and its code point; 0 if the bytes are not UTF-8
-// (overlong, a surrogate, cut off).
-static int decode_(const unsigned char *text, size_t length, uint32_t *code) {
+int text_decode(const char *at, size_t length, uint32_t *code) {
+    const unsigned char *text = (const unsigned char *)at;
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     int bytes = text[0] < 0x80 ? 1 : text[0] >> 5 == 6 ? 2 : text[0] >> 4 == 14 ? 3 : text[0] >> 3 == 30 ? 4 : 0;
     if (bytes == 0 || (size_t)bytes > length) return 0;
@@ -107,7 +106,7 @@ size_t text_make_printable(char *text, size_t length, const char *keep) {
     size_t out = 0;
     for (size_t at = 0; at < length;) {
         uint32_t code = 0;
-        int bytes = decode_((const unsigned char *)text + at, length - at, &code);
+        int bytes = text_decode(text + at, length - at, &code);
         bool kept = bytes > 0 && (!harmful_(code) || (code != 0 && code < 0x80 && strchr(keep, (int)code) != NULL));
         if (kept) memmove(text + out, text + at, (size_t)bytes);
         else text[out] = '?';

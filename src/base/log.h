@@ -7,6 +7,7 @@
 
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <sys/cdefs.h>
 
@@ -43,6 +44,10 @@ Log log_of_all(const Log *log);
 void log_line(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));   // errors and warnings
 void log_status(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3))); // unless --quiet
 void log_detail(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3))); // only with --verbose
+
+// Returns the bytes of the UTF-8 character at `text`, of which `length` are left, and its code point; 0 if it is
+// invalid: overlong, a surrogate, above U+10FFFF, cut off.
+int text_decode(const char *text, size_t length, uint32_t *code);
 
 // Replaces in place every character that could move the cursor, forge a line or reorder the text by one '?': control
 // characters (C0, DEL, C1), marks of writing direction, line and paragraph separators, and bytes that are not UTF-8.

@@ -4,10 +4,6 @@
 
 #include "normal.h"
 
-void random_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
-    normal_philox(counter, key, out);
-}
-
 uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
     uint32_t words[4];
     normal_words(seed, stream, index, words);

@@ -11,9 +11,6 @@ typedef struct NormalRows {
     uint64_t seed, stream, first, stride;
 } NormalRows;
 
-// Writes four uniform 32-bit words for a 128-bit counter (counter[4]) under a 64-bit key.
-void random_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
-
 // Returns 64 uniform bits for (seed, stream, index).
 uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index);
 

@@ -57,12 +57,10 @@ static int64_t list_step_of_entry_(const char *dir, const char *name) {
 }
 
 static void list_add_(CheckpointName **list, int64_t *count, const char *name, int64_t step) {
-    CheckpointName *grown = xrealloc(*list, (size_t)(*count + 1) * sizeof **list);
-    *list = grown;
-    CheckpointName *entry = &grown[(*count)++];
-    memset(entry, 0, sizeof *entry);
+    *list = xgrow(*list, *count, sizeof **list);
+    CheckpointName *entry = &(*list)[(*count)++];
+    *entry = (CheckpointName){.step = step};
     memcpy(entry->name, name, strlen(name)); // at most ".step_", 18 digits and CHECKPOINT_REPLACED
-    entry->step = step;
 }
 
 int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Error *err) {

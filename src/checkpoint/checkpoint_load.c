@@ -58,17 +58,15 @@ static SourceTensor *load_find_(Load *load, const TensorSpec *spec, StateKind ki
     return found;
 }
 
-static int check_state_(Load *load, const TensorSpec *spec, StateKind kind, Error *err) {
-    SourceTensor *found = load_find_(load, spec, kind, kind == STATE_MASTER, err);
-    if (found == NULL) return kind == STATE_MASTER ? 0 : -1;
-    return source_check(&load->source, found, spec, err);
-}
-
 static int check_tensors_(Load *load, Error *err) {
     const TensorTable *table = &load->stage->table;
     for (int64_t i = 0; i < table->count; i++)
-        for (int kind = 0; kind < (load->states ? STATE_KINDS : 1); kind++)
-            if (check_state_(load, &table->specs[i], (StateKind)kind, err) != 0) return -1;
+        for (int kind = 0; kind < (load->states ? STATE_KINDS : 1); kind++) {
+            bool optional = kind == STATE_MASTER;
+            SourceTensor *found = load_find_(load, &table->specs[i], (StateKind)kind, optional, err);
+            if (found == NULL && optional) continue;
+            if (found == NULL || source_check(&load->source, found, &table->specs[i], err) != 0) return -1;
+        }
     return 0;
 }
 
@@ -100,7 +98,7 @@ static int check_rest_(const Load *load, Error *err) {
 
 typedef struct Pieces {
     ReadPiece *piece;
-    int64_t count, room;
+    int64_t count;
 } Pieces;
 
 // Adds elements [begin, end) in pieces that end at the end of a row if possible.
@@ -109,43 +107,32 @@ static void add_pieces_(Pieces *pieces, ReadPiece piece, int64_t begin, int64_t 
         int64_t most = (begin + SOURCE_PIECE) / piece.tensor->cols * piece.tensor->cols;
         if (most <= begin) most = begin + SOURCE_PIECE;
         piece.begin = begin, piece.end = most < end ? most : end;
-        if (pieces->count == pieces->room) {
-            pieces->room = 2 * pieces->room + 64;
-            pieces->piece = xrealloc(pieces->piece, (size_t)pieces->room * sizeof *pieces->piece);
-        }
+        pieces->piece = xgrow(pieces->piece, pieces->count, sizeof *pieces->piece);
         pieces->piece[pieces->count++] = piece;
     }
 }
 
-// A weight's fp32 value is the master if there is one, whichever precision either run has.
-static int list_weight_(Load *load, Pieces *pieces, int64_t index, Error *err) {
-    const Tensor *tensor = &load->stage->tensors.tensors[index];
-    SourceTensor *found = load->states ? load_find_(load, tensor->spec, STATE_MASTER, true, err) : NULL;
-    if (found == NULL) found = load_find_(load, tensor->spec, STATE_WEIGHT, false, err);
-    if (found == NULL) return -1;
-    add_pieces_(pieces, (ReadPiece){found, tensor, index, STATE_WEIGHT, 0, 0}, 0, tensor->count);
-    return 0;
-}
-
-static int list_moment_(Load *load, Pieces *pieces, int64_t index, StateKind kind, Error *err) {
+// Lists the pieces of one state of a tensor. A weight's fp32 value is the master if there is one, whichever precision
+// either run has; of the moments a data rank reads its own part.
+static int list_state_(Load *load, Pieces *pieces, int64_t index, StateKind kind, Error *err) {
     StageTensors *tensors = &load->stage->tensors;
     const Tensor *tensor = &tensors->tensors[index];
-    TensorPiece mine = tensors_piece(tensors, index);
-    SourceTensor *found = load_find_(load, tensor->spec, kind, false, err);
+    bool weight = kind == STATE_WEIGHT;
+    SourceTensor *found = weight && load->states ? load_find_(load, tensor->spec, STATE_MASTER, true, err) : NULL;
+    if (found == NULL) found = load_find_(load, tensor->spec, kind, false, err);
     if (found == NULL) return -1;
-    add_pieces_(pieces, (ReadPiece){found, tensor, index, kind, 0, 0}, mine.begin, mine.end);
+    TensorPiece mine = tensors_piece(tensors, index);
+    add_pieces_(pieces, (ReadPiece){found, tensor, index, kind, 0, 0}, weight ? 0 : mine.begin,
+                weight ? tensor->count : mine.end);
     return 0;
 }
 
 static int list_pieces_(Load *load, Pieces *pieces, Error *err) {
+    static const StateKind kinds[] = {STATE_WEIGHT, STATE_M, STATE_V};
     const StageTensors *tensors = &load->stage->tensors;
-    for (int64_t i = 0; i < tensors->count; i++) {
-        if (tensors->tensors[i].alias) continue;
-        if (list_weight_(load, pieces, i, err) != 0) return -1;
-        if (!load->states) continue;
-        if (list_moment_(load, pieces, i, STATE_M, err) != 0) return -1;
-        if (list_moment_(load, pieces, i, STATE_V, err) != 0) return -1;
-    }
+    for (int64_t i = 0; i < tensors->count; i++)
+        for (int k = 0; k < (load->states ? 3 : 1) && !tensors->tensors[i].alias; k++)
+            if (list_state_(load, pieces, i, kinds[k], err) != 0) return -1;
     return 0;
 }
 
@@ -255,16 +242,12 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, E
 
 static int load_checkpoint_(ResumePoint *point, const char *dir, Stage *stage, World *world, const Log *log,
                             Error *err) {
-    Load *load = xcalloc(1, sizeof *load);
+    Load load = {.stage = stage, .world = world, .states = true};
     TrainingState state = {0};
     Error mine = {0};
-    load->stage = stage;
-    load->world = world;
-    load->states = true;
-    int prepared = open_checkpoint_(load, dir, &state, &mine);
-    int status = load_(load, prepared, &mine, world, log, err);
-    source_close(&load->source);
-    free(load);
+    int prepared = open_checkpoint_(&load, dir, &state, &mine);
+    int status = load_(&load, prepared, &mine, world, log, err);
+    source_close(&load.source);
     if (status != 0) return -1;
     *point = (ResumePoint){true, "", state.run, state.step, state.samples, state.seed, state.data, state.step_guard};
     snprintf(point->dir, sizeof point->dir, "%s", dir);
@@ -356,14 +339,11 @@ int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log 
     char manifest[CHECKPOINT_PATH];
     double own = path_join(manifest, dir, CHECKPOINT_MANIFEST, NULL) == 0 && access(manifest, F_OK) == 0;
     if (world_max(world, &own, 1, err) != 0 || (own > 0.0 && verify_(dir, world, err) != 0)) return -1;
-    Load *load = xcalloc(1, sizeof *load);
-    load->stage = stage;
-    load->world = world;
-    int prepared = source_open_model(&load->source, dir, &mine);
+    Load load = {.stage = stage, .world = world};
+    int prepared = source_open_model(&load.source, dir, &mine);
     if (prepared == 0) prepared = hf_config_compare(stage->config, dir, false, &mine);
-    int status = load_(load, prepared, &mine, world, log, err);
-    source_close(&load->source);
-    free(load);
+    int status = load_(&load, prepared, &mine, world, log, err);
+    source_close(&load.source);
     if (status == 0) load_say_(world, log, "weights from %s", dir);
     return status;
 }

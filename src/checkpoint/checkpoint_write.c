@@ -157,16 +157,12 @@ static int put_rows_(const OpenFile *file, const FileBlock *at, const char *data
 // rows stay in the cache until all their elements are used.
 enum { TILE = 32 };
 
-static void transpose4_(uint32_t *to, const uint32_t *from, int64_t rows, int64_t cols, int64_t stride) {
+static inline __attribute__((always_inline)) void transpose_(char *to, const char *from, int64_t rows, int64_t cols,
+                                                             int64_t stride, size_t element) {
     for (int64_t r0 = 0; r0 < rows; r0 += TILE)
         for (int64_t c = 0; c < cols; c++)
-            for (int64_t r = r0; r < rows && r < r0 + TILE; r++) to[c * rows + r] = from[r * stride + c];
-}
-
-static void transpose2_(uint16_t *to, const uint16_t *from, int64_t rows, int64_t cols, int64_t stride) {
-    for (int64_t r0 = 0; r0 < rows; r0 += TILE)
-        for (int64_t c = 0; c < cols; c++)
-            for (int64_t r = r0; r < rows && r < r0 + TILE; r++) to[c * rows + r] = from[r * stride + c];
+            for (int64_t r = r0; r < rows && r < r0 + TILE; r++)
+                memcpy(to + (c * rows + r) * (int64_t)element, from + (r * stride + c) * (int64_t)element, element);
 }
 
 // Writes a few columns at a time as rows of the file.
@@ -175,8 +171,8 @@ static int put_transposed_(const OpenFile *file, const Block *block, FileBlock a
     void *scratch = file->writer->scratch[file->lane];
     for (int64_t row = 0; row < rows; row += most) {
         at.rows = rows - row < most ? rows - row : most;
-        if (file->part->element == 4) transpose4_(scratch, (const uint32_t *)data + row, block->rows, at.rows, stride);
-        else transpose2_(scratch, (const uint16_t *)data + row, block->rows, at.rows, stride);
+        if (file->part->element == 4) transpose_(scratch, data + 4 * row, block->rows, at.rows, stride, 4);
+        else transpose_(scratch, data + 2 * row, block->rows, at.rows, stride, 2);
         if (put_rows_(file, &at, scratch) != 0) return -1;
         at.offset += at.rows * at.stride;
     }
@@ -185,16 +181,12 @@ static int put_transposed_(const OpenFile *file, const Block *block, FileBlock a
 
 // --- values that are not finite
 
-// Finds values with all bits of the exponent set, in fp32 and bf16 alike.
-static int64_t find_strange4_(const uint32_t *values, int64_t count) {
-    for (int64_t i = 0; i < count; i++)
-        if ((values[i] & 0x7F800000u) == 0x7F800000u) return i;
-    return -1;
-}
-
-static int64_t find_strange2_(const uint16_t *values, int64_t count) {
-    for (int64_t i = 0; i < count; i++)
-        if ((values[i] & 0x7F80u) == 0x7F80u) return i;
+// Finds a value with all bits of the exponent set; bf16 has the same exponent in its upper half.
+static int64_t find_strange_value_(const void *values, int64_t count, int64_t element) {
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits = element == 4 ? ((const uint32_t *)values)[i] : (uint32_t)((const uint16_t *)values)[i] << 16;
+        if ((bits & 0x7F800000u) == 0x7F800000u) return i;
+    }
     return -1;
 }
 
@@ -205,8 +197,7 @@ static int check_finite_(const OpenFile *file, const Block *block, const char *d
     Writer *writer = file->writer;
     int64_t stride = part->tensor->cols * part->element, found = -1, row = 0;
     for (; row < block->rows && found < 0; row++)
-        found = part->element == 4 ? find_strange4_((const uint32_t *)(data + row * stride), block->cols)
-                                   : find_strange2_((const uint16_t *)(data + row * stride), block->cols);
+        found = find_strange_value_(data + row * stride, block->cols, part->element);
     if (found < 0) return 0;
     char text[sizeof writer->strange];
     snprintf(text, sizeof text, "%s%s holds a value that is not finite, in row %lld, column %lld",

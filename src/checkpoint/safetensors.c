@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 
 #include "base/files.h"
+#include "base/fp8.h"
 #include "base/json.h"
 
 #include <stdlib.h>
@@ -174,16 +175,10 @@ const char *safetensors_shape(const SafeTensor *tensor, char *text, int64_t size
 
 // --- numbers
 
-static float from_bits_(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 static float safetensors_half_(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 0x1F, mantissa = half & 0x3FF;
-    if (exponent == 0x1F) return from_bits_(sign | 0x7F800000 | mantissa << 13);
-    if (exponent != 0) return from_bits_(sign | (exponent + 112) << 23 | mantissa << 13);
+    if (exponent == 0x1F) return fp8_float(sign | 0x7F800000 | mantissa << 13);
+    if (exponent != 0) return fp8_float(sign | (exponent + 112) << 23 | mantissa << 13);
     float value = (float)mantissa * 0x1p-24f; // subnormal
     return sign != 0 ? -value : value;
 }
@@ -196,7 +191,7 @@ static float element_(const uint8_t *at, SafeType type) {
         return (float)wide;
     }
     memcpy(&half, at, sizeof half);
-    return type == SAFE_BF16 ? from_bits_((uint32_t)half << 16) : safetensors_half_(half);
+    return type == SAFE_BF16 ? bf16_to_float(half) : safetensors_half_(half);
 }
 
 void safetensors_to_float(float *to, const void *from, SafeType type, int64_t count) {

@@ -3,7 +3,6 @@
 #include "tokenizer.h"
 #include "base/alloc.h"
 
-#include "base/json.h"
 #include "side_file.h"
 
 #include <errno.h>
@@ -124,7 +123,8 @@ static int encode_bytes_(const char *name, const char *text, int64_t vocab, Toke
 
 static int check_utf8_(const char *name, const char *text, int64_t length, Error *err) {
     for (const char *at = text; *at != '\0';) {
-        int n = json_utf8_length(at, text + length);
+        uint32_t code;
+        int n = text_decode(at, (size_t)(text + length - at), &code);
         if (n == 0) return error_set(err, EXIT_USAGE, "%s: byte %lld is not UTF-8", name, (long long)(at - text));
         at += n;
     }
@@ -166,18 +166,16 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
 
 // ---------------------------------------------------------------- tokens to text
 
-// Returns whether the character is a control character, including those that UTF-8 encodes in two bytes (U+0080 to
-// U+009F); terminals may obey them.
-static bool control_(const char *at, int length) {
-    unsigned char first = (unsigned char)at[0], second = length > 1 ? (unsigned char)at[1] : 0;
-    if (length == 1) return (first < 0x20 && first != '\n' && first != '\t') || first == 0x7F;
-    return first == 0xC2 && second < 0xA0;
+// Returns whether terminals may obey the character: C0 but newline and tab, DEL, C1.
+static bool control_(uint32_t code) {
+    return (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7F && code < 0xA0);
 }
 
 static void write_safely_(const char *text, size_t length, FILE *out) {
     for (const char *at = text, *end = text + length; at < end;) {
-        int n = json_utf8_length(at, end);
-        bool shown = n > 0 && !control_(at, n);
+        uint32_t code;
+        int n = text_decode(at, (size_t)(end - at), &code);
+        bool shown = n > 0 && !control_(code);
         if (n == 0) n = 1;
         for (int i = 0; i < n; i++, at++) {
             if (shown) fputc(*at, out);

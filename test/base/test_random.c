@@ -27,7 +27,7 @@ static void philox_gives_the_published_answers(void **state) {
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         uint32_t out[4];
-        random_philox(known[i].counter, known[i].key, out);
+        normal_philox(known[i].counter, known[i].key, out);
         assert_memory_equal(out, known[i].out, sizeof out);
     }
 }
