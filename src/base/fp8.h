@@ -1,6 +1,6 @@
 // Numbers of sixteen (bf16) and eight bits, and their scales, with the same bits on a CPU and on a GPU: integers, and
-// one addition of floats that is exact but for its rounding to nearest even. Formats: E4M3 without infinities and E5M2 (Micikevicius et
-// al., FP8 Formats for Deep Learning, 2022), UE8M0 (OCP Microscaling Formats 1.0).
+// one addition of floats that is exact but for its rounding to nearest even. Formats: E4M3 without infinities and E5M2
+// (Micikevicius et al., FP8 Formats for Deep Learning, 2022), UE8M0 (OCP Microscaling Formats 1.0).
 //
 // A scale is a power of two, so that scaling rounds nothing: the smallest one with which the largest magnitude of the
 // values that share it stays in range. It is held as UE8M0, the exponent of a float; 255 is NaN.
@@ -39,8 +39,8 @@ FP8_INLINE uint16_t bf16_from_float(float value) {
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
-// --- fp8. Rounds to nearest even. Magnitudes above the largest number become that number, NaN stays NaN. Has no branches, so
-// that loops become vectors.
+// --- fp8. Rounds to nearest even. Magnitudes above the largest number become that number, NaN stays NaN. Has no
+// branches, so that loops become vectors.
 FP8_INLINE uint8_t fp8_from_float(float x, int fraction) {
     uint32_t bits = fp8_bits(x), sign = bits >> 24 & 0x80u, most = fraction == FP8_E4M3 ? 0x7eu : 0x7bu;
     uint32_t bias = fraction == FP8_E4M3 ? 7 : 15, shift = 23u - (uint32_t)fraction;

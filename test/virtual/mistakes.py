@@ -15,6 +15,7 @@ DATA = ("parallel.data=2",)
 HOST = (*PAIR, "schedule.evict_to=host")
 SHARED = (*DATA, "hardware.share_gpu=true")
 BF16 = ("train.precision=bf16",)
+EIGHT = (*BF16, "model.hidden=64", "model.ffn=128", "model.seq_len=32")
 APART = {"VIRTUAL_NODES": "2"}
 NVLS = {"NCCL_NVLS_ENABLE": "1"}
 
@@ -37,6 +38,13 @@ class Mistake(NamedTuple):
 
 # fmt: off
 MISTAKES = [
+    # --- products of 8 bits
+    Mistake("both_operands_are_e5m2", "src/model/quantized.c",
+            "[FP8_TENSOR] = {FACTOR_E4M3, FACTOR_E5M2,", "[FP8_TENSOR] = {FACTOR_E5M2, FACTOR_E5M2,",
+            (*EIGHT, "train.fp8=tensor"), "none with E5M2 times E5M2"),
+    Mistake("fast_accumulation_everywhere", "src/cuda/matmul.cpp",
+            "int8_t fast = p->kind_a == FACTOR_E4M3 && p->kind_b == FACTOR_E4M3;", "int8_t fast = 1;",
+            (*EIGHT, "train.fp8=block"), "none with fast accumulation with scales of blocks"),
     # --- errors and start-up
     Mistake("a_query_leaves_its_error", "src/cuda/cuda.h",
             "if (status == cudaErrorNotReady) (void)cudaGetLastError();", ";", TWO, "device not ready"),

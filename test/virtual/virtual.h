@@ -232,7 +232,8 @@ std::string place_of(const void *memory);              // "byte 512 of allocatio
 int64_t width_of(cudaDataType_t type);
 int gpu_generation(); // compute capability: 90
 double number_at(const void *memory, int64_t index, cudaDataType_t type);
-void put_number(void *memory, int64_t index, cudaDataType_t type, double value); // rounded to the nearest, ties to even
+// Rounds to the nearest, ties to even.
+void put_number(void *memory, int64_t index, cudaDataType_t type, double value);
 
 // --- device.cc
 
