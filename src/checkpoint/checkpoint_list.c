@@ -16,10 +16,6 @@ static int64_t list_step_of_name_(const char *name) {
     return digits >= 8 && digits <= 18 && name[5 + digits] == '\0' ? atoll(name + 5) : -1;
 }
 
-static bool list_is_leftover_(const char *name) {
-    return strncmp(name, ".step_", 6) == 0 && (strstr(name, ".partial") != NULL || strstr(name, ".removed") != NULL);
-}
-
 static bool list_is_replaced_(const char *name) {
     return strncmp(name, ".step_", 6) == 0 && name_ends_with(name, CHECKPOINT_REPLACED);
 }
@@ -96,20 +92,17 @@ int checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *n
     return status;
 }
 
-static bool list_give_back_(const char *hidden) {
-    char path[CHECKPOINT_PATH];
-    list_replaced_path_(path, hidden);
-    return access(path, F_OK) != 0 && rename(hidden, path) == 0;
-}
-
 void checkpoint_sweep(const char *dir) {
     DIR *stream = opendir(dir);
     if (stream == NULL) return;
     for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
-        char path[CHECKPOINT_PATH];
+        char path[CHECKPOINT_PATH], back[CHECKPOINT_PATH];
         if (path_join(path, dir, entry->d_name, NULL) != 0) continue;
-        if (list_is_replaced_(entry->d_name) && list_give_back_(path)) continue;
-        if (list_is_leftover_(entry->d_name) || list_is_replaced_(entry->d_name)) directory_remove(path);
+        bool hidden = strncmp(entry->d_name, ".step_", 6) == 0, replaced = list_is_replaced_(entry->d_name);
+        if (replaced) list_replaced_path_(back, path);
+        if (replaced && access(back, F_OK) != 0 && rename(path, back) == 0) continue;
+        bool leftover = hidden && (strstr(entry->d_name, ".partial") || strstr(entry->d_name, ".removed"));
+        if (leftover || replaced) directory_remove(path);
     }
     closedir(stream);
 }

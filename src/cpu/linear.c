@@ -129,88 +129,70 @@ void cpu_gelu_forward(Backend *backend, void *out, const void *x, int64_t count)
     }
 }
 
-typedef struct Forward {
-    void *y, *aux;
-    const void *bias;
-    int64_t out;
-} Forward;
+// The output of a product, (rows, cols), and what is applied to it.
+typedef struct Output {
+    void *y, *aux;      // aux: receives what GELU is taken of; NULL: no GELU
+    const void *bias;   // NULL: none
+    const void *slopes; // where gelu' is taken, which multiplies the product; NULL: nowhere
+    int64_t cols;
+} Output;
 
-// Finishes a tile. sums (stride apart): its x wT.
-static void finish_forward_(const Backend *backend, const Forward *f, const Tile *t, float *sums, int64_t stride) {
-    float bias_workspace[CPU_GEMM_COLS], gelu_workspace[CPU_GEMM_COLS];
-    bool gelu = f->aux != NULL;
-    void *linear = gelu ? f->aux : f->y;
-    const float *bias = f->bias == NULL ? NULL : cpu_load(backend, bias_workspace, f->bias, t->col, t->cols);
+// Finishes a tile. sums (stride apart): its product.
+static void finish_tile_(const Backend *backend, const Output *o, const Tile *t, float *sums, int64_t stride) {
+    float bias_workspace[CPU_GEMM_COLS], workspace[CPU_GEMM_COLS];
+    void *linear = o->aux != NULL ? o->aux : o->y;
+    const float *bias = o->bias == NULL ? NULL : cpu_load(backend, bias_workspace, o->bias, t->col, t->cols);
     for (int64_t r = 0; r < t->rows; r++) {
-        int64_t at = (t->row + r) * f->out + t->col;
+        int64_t at = (t->row + r) * o->cols + t->col;
         float *row = sums + r * stride;
         if (bias != NULL) cpu_accumulate_row(row, bias, t->cols);
+        if (o->slopes != NULL) gelu_backward_row_(row, cpu_load(backend, workspace, o->slopes, at, t->cols), t->cols);
         cpu_store(backend, linear, at, row, t->cols);
-        if (!gelu) continue;
+        if (o->aux == NULL) continue;
         // gelu sees the stored values, as the backward will.
         const float *x = cpu_load(backend, row, linear, at, t->cols);
-        float *y = cpu_place(backend, gelu_workspace, f->y, at);
+        float *y = cpu_place(backend, workspace, o->y, at);
         gelu_row_(y, x, t->cols);
-        cpu_store(backend, f->y, at, y, t->cols);
+        cpu_store(backend, o->y, at, y, t->cols);
     }
-}
-
-// Returns where a tile of C is summed: in C itself, or in the thread's workspace if C is bf16.
-static float *tile_place_(const Backend *backend, float *workspace, void *c, int64_t n, const Tile *t,
-                          int64_t *stride) {
-    *stride = cpu_is_bf16(backend) ? t->cols : n;
-    return cpu_place(backend, workspace + CPU_GEMM_WORKSPACE, c, t->row * n + t->col);
 }
 
 enum { TILE_WORKSPACE = CPU_GEMM_WORKSPACE + CPU_GEMM_ROWS * CPU_GEMM_COLS };
 
 int64_t cpu_linear_workspace(void) { return TILE_WORKSPACE; }
 
-void cpu_linear_forward(Backend *backend, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
-                        int64_t in, int64_t out, Epilogue epilogue) {
+// Computes y = left right over a sum of length k. right: stored as (cols, k), `transposed`, or as (k, cols).
+static void product_in_tiles_(Backend *backend, const Output *o, int64_t rows, int64_t k, const CpuFactor *left,
+                              const CpuFactor *right, bool transposed) {
     CpuBackend *cpu = cpu_self(backend);
-    const CpuFactor left = factor_open_(x, rows, in, false), right = factor_open_(w, out, in, true);
-    Tiles tiles = tiles_of_(rows, out);
-    Forward forward = {y, epilogue == EPILOGUE_GELU ? aux : NULL, bias, out};
+    Tiles tiles = tiles_of_(rows, o->cols);
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
         float *workspace = cpu_scratch(cpu, TILE_WORKSPACE);
-        Tile t = tile_at_(&tiles, i, rows, out);
-        int64_t stride;
-        float *sums = tile_place_(backend, workspace, forward.aux != NULL ? aux : y, out, &t, &stride);
-        cpu_tile_product(cpu, workspace, t.rows, t.cols, in, operand_part_(backend, &left, in, t.row, 0, false),
-                         operand_part_(backend, &right, in, t.col, 0, true), false, sums, stride);
-        finish_forward_(backend, &forward, &t, sums, stride);
+        Tile t = tile_at_(&tiles, i, rows, o->cols);
+        // A tile is summed in the output itself, or in the thread's workspace if the output is bf16.
+        int64_t stride = cpu_is_bf16(backend) ? t.cols : o->cols, at = t.row * o->cols + t.col;
+        float *sums = cpu_place(backend, workspace + CPU_GEMM_WORKSPACE, o->aux != NULL ? o->aux : o->y, at);
+        CpuOperand a = operand_part_(backend, left, k, t.row, 0, false);
+        CpuOperand b = transposed ? operand_part_(backend, right, k, t.col, 0, true)
+                                  : operand_part_(backend, right, o->cols, 0, t.col, false);
+        cpu_tile_product(cpu, workspace, t.rows, t.cols, k, a, b, false, sums, stride);
+        finish_tile_(backend, o, &t, sums, stride);
     }
 }
 
-static void finish_backward_input_(const Backend *backend, void *dx, const void *aux, int64_t in, const Tile *t,
-                                   float *sums, int64_t stride) {
-    float workspace[CPU_GEMM_COLS];
-    for (int64_t r = 0; r < t->rows; r++) {
-        int64_t at = (t->row + r) * in + t->col;
-        float *row = sums + r * stride;
-        if (aux != NULL) gelu_backward_row_(row, cpu_load(backend, workspace, aux, at, t->cols), t->cols);
-        cpu_store(backend, dx, at, row, t->cols);
-    }
+void cpu_linear_forward(Backend *backend, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
+                        int64_t in, int64_t out, Epilogue epilogue) {
+    const CpuFactor left = factor_open_(x, rows, in, false), right = factor_open_(w, out, in, true);
+    Output output = {y, epilogue == EPILOGUE_GELU ? aux : NULL, bias, NULL, out};
+    product_in_tiles_(backend, &output, rows, in, &left, &right, true);
 }
 
 void cpu_linear_backward_input(Backend *backend, void *dx, const void *aux, Factor dy, Factor w, int64_t rows,
                                int64_t in, int64_t out, Epilogue epilogue) {
-    CpuBackend *cpu = cpu_self(backend);
     const CpuFactor left = factor_open_(dy, rows, out, false), right = factor_open_(w, in, out, true);
-    Tiles tiles = tiles_of_(rows, in);
-    const void *gelu_at = epilogue == EPILOGUE_GELU ? aux : NULL;
-    CPU_PARALLEL_FOR_DYNAMIC(cpu)
-    for (int64_t i = 0; i < tiles.down * tiles.across; i++) {
-        float *workspace = cpu_scratch(cpu, TILE_WORKSPACE);
-        Tile t = tile_at_(&tiles, i, rows, in);
-        int64_t stride;
-        float *sums = tile_place_(backend, workspace, dx, in, &t, &stride);
-        cpu_tile_product(cpu, workspace, t.rows, t.cols, out, operand_part_(backend, &left, out, t.row, 0, false),
-                         operand_part_(backend, &right, in, 0, t.col, false), false, sums, stride);
-        finish_backward_input_(backend, dx, gelu_at, in, &t, sums, stride);
-    }
+    Output output = {dx, NULL, NULL, epilogue == EPILOGUE_GELU ? aux : NULL, in};
+    product_in_tiles_(backend, &output, rows, out, &left, &right, false);
 }
 
 // Adds the column sums of dy to dbias[first, first + count): 64 rows at a time, so that the error grows with rows / 64.

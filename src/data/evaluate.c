@@ -63,11 +63,6 @@ static const uint32_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int
     return tokens;
 }
 
-static Row *evaluation_add_row_(Evaluation *evaluation) {
-    evaluation->rows = xgrow(evaluation->rows, evaluation->row_count, sizeof *evaluation->rows);
-    return &evaluation->rows[evaluation->row_count++];
-}
-
 // Reads the rows of an example whose header was read; the cursor ends at the example's end.
 static int read_rows_(Evaluation *evaluation, Cursor *cursor, int64_t label, int64_t completions, Error *err) {
     Example example = {evaluation->row_count, completions, label};
@@ -76,7 +71,8 @@ static int read_rows_(Evaluation *evaluation, Cursor *cursor, int64_t label, int
     const uint32_t *context = tokens_(evaluation, cursor, &context_tokens, err);
     if (context == NULL) return -1;
     for (int64_t i = 0; i < completions; i++) {
-        Row *row = evaluation_add_row_(evaluation);
+        evaluation->rows = xgrow(evaluation->rows, evaluation->row_count, sizeof *evaluation->rows);
+        Row *row = &evaluation->rows[evaluation->row_count++];
         *row = (Row){.context = context, .context_tokens = context_tokens};
         row->completion = tokens_(evaluation, cursor, &row->completion_tokens, err);
         if (row->completion == NULL) return -1;
