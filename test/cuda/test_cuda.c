@@ -246,6 +246,18 @@ static void check_attention(int precision, const AttentionShape *s) {
     both_close(&b);
 }
 
+// Shapes of so many tiles that a deterministic backward on Hopper is several calls, of sequences and of heads.
+static void flash_in_several_calls_agrees_with_the_cpu(void **state) {
+    (void)state;
+    NEEDS_GPU();
+    static const int64_t shapes[][3] = {{32, 64, 64}, {1, 2048, 1024}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        AttentionShape s = {.batch = shapes[i][0], .heads = shapes[i][1], .kv_heads = shapes[i][2]};
+        s.seq = 16, s.head_dim = 8, s.mode = ATTENTION_FLASH, s.deterministic = DETERMINISTIC_AUTO;
+        check_attention(PRECISION_BF16, &s);
+    }
+}
+
 static void attention_agrees_with_the_cpu_in_every_mode(void **state) {
     (void)state;
     NEEDS_GPU();
@@ -362,6 +374,7 @@ int main(void) {
         cmocka_unit_test(blocks_of_rows_agree_with_the_cpu),
         cmocka_unit_test(bf16_products_of_many_terms_are_summed_in_fp32),
         cmocka_unit_test(attention_agrees_with_the_cpu_in_every_mode),
+        cmocka_unit_test(flash_in_several_calls_agrees_with_the_cpu),
         cmocka_unit_test(reruns_give_the_same_bits),
         cmocka_unit_test(memory_that_was_uploaded_may_be_overwritten_at_once),
         cmocka_unit_test(events_tell_the_time_of_the_host),
