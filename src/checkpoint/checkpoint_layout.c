@@ -38,18 +38,15 @@ static void layout_add_tensor_(CheckpointLayout *layout, SafeHeader *header, int
         safetensors_header_add(header, name, type, spec_is_vector(spec) ? 1 : 2, rows, cols);
 }
 
-static bool file_holds_(const CheckpointLayout *layout, int file, int64_t index, StateKind kind, int precision) {
-    if (layout->table->specs[index].tied_to >= 0 || layout_file(layout, index, kind) != file) return false;
-    return kind != STATE_MASTER || precision == PRECISION_BF16;
-}
-
 static void lay_file_(CheckpointLayout *layout, int file, int precision) {
     SafeHeader header;
     safetensors_header_begin(&header);
     for (int64_t i = 0; i < layout->table->count; i++)
-        for (int kind = 0; kind < STATE_KINDS; kind++)
-            if (file_holds_(layout, file, i, (StateKind)kind, precision))
+        for (int kind = 0; kind < STATE_KINDS; kind++) {
+            bool exists = layout->table->specs[i].tied_to < 0 && (kind != STATE_MASTER || precision == PRECISION_BF16);
+            if (exists && layout_file(layout, i, (StateKind)kind) == file)
                 layout_add_tensor_(layout, &header, i, (StateKind)kind, precision);
+        }
     int64_t data = header.data;
     safetensors_header_end(&header);
     LayoutFile *out = &layout->file[file];

@@ -149,17 +149,14 @@ static bool may_replace_(const Checkpoint *checkpoint) {
     return ours || (readable && checkpoint->config->checkpoint.overwrite);
 }
 
-static int commit_files_(Checkpoint *checkpoint, Error *err) {
-    if (check_sizes_(checkpoint, err) != 0) return -1;
-    if (manifest_write(&checkpoint->manifest, checkpoint->partial, err) != 0) return -1;
-    return directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), err);
-}
-
 static void *commit_(void *argument) {
     Checkpoint *checkpoint = argument;
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
     double start = clock_seconds();
-    if (commit_files_(checkpoint, &checkpoint->failure) == 0) {
+    Error *failure = &checkpoint->failure;
+    if (check_sizes_(checkpoint, failure) == 0 &&
+        manifest_write(&checkpoint->manifest, checkpoint->partial, failure) == 0 &&
+        directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), failure) == 0) {
         // A superfluous checkpoint does no harm. Files that a failed attempt could not remove at once, as on a disk
         // that was read-only for a while, are not in use by any rank: all are done.
         checkpoint_prune(config, checkpoint->run, strrchr(checkpoint->path, '/') + 1);

@@ -85,17 +85,15 @@ static char *map_image_(Backend *be, int64_t bytes) {
     return image;
 }
 
-static bool allocate_lane_(Writer *writer, int lane) {
-    if (writer->scratch[lane] == NULL) writer->scratch[lane] = xmalloc((size_t)writer->scratch_bytes);
-    if (writer->staging[lane] == NULL)
-        writer->staging[lane] = aligned_alloc(RANGE_FILE_BLOCK, (size_t)RANGE_FILE_STAGING);
-    return writer->scratch[lane] != NULL && writer->staging[lane] != NULL;
-}
-
 int writer_allocate(Writer *writer, Error *err) {
     if (writer->image == NULL) writer->image = map_image_(writer->stage->be, writer->image_bytes);
     bool ready = writer->image != NULL;
-    for (int lane = 0; lane < WRITER_LANES; lane++) ready = ready && allocate_lane_(writer, lane);
+    for (int lane = 0; lane < WRITER_LANES && ready; lane++) {
+        void **scratch = &writer->scratch[lane], **staging = &writer->staging[lane];
+        if (*scratch == NULL) *scratch = xmalloc((size_t)writer->scratch_bytes);
+        if (*staging == NULL) *staging = aligned_alloc(RANGE_FILE_BLOCK, (size_t)RANGE_FILE_STAGING);
+        ready = *staging != NULL;
+    }
     if (ready) return 0;
     return error_set(err, EXIT_FAILED, "out of host memory for the copy of %.2f GiB that a checkpoint is written from",
                      (double)writer->image_bytes / 1073741824.0);

@@ -80,12 +80,6 @@ static int read_offsets_(const SafeFile *file, SafeTensor *tensor, const JsonVal
     return 0;
 }
 
-static int read_tensor_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, int64_t data, Error *err) {
-    tensor->name = xstrdup(entry->key);
-    if (read_type_(file, tensor, entry, err) != 0 || read_shape_(file, tensor, entry, err) != 0) return -1;
-    return read_offsets_(file, tensor, entry, data, err);
-}
-
 static int compare_offsets_(const void *a, const void *b) {
     const SafeTensor *x = a, *y = b;
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
@@ -110,7 +104,11 @@ static int read_entries_(SafeFile *file, const JsonValue *root, int64_t data, Er
     file->tensors = xcalloc((size_t)root->count + 1, sizeof *file->tensors);
     for (const JsonValue *entry = root->first; entry != NULL; entry = entry->next) {
         if (strcmp(entry->key, "__metadata__") == 0) continue;
-        if (read_tensor_(file, &file->tensors[file->count++], entry, data, err) != 0) return -1;
+        SafeTensor *tensor = &file->tensors[file->count++];
+        tensor->name = xstrdup(entry->key);
+        if (read_type_(file, tensor, entry, err) != 0 || read_shape_(file, tensor, entry, err) != 0 ||
+            read_offsets_(file, tensor, entry, data, err) != 0)
+            return -1;
     }
     qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_offsets_);
     return check_cover_(file, data, err);
