@@ -49,6 +49,22 @@ static void a_number_comes_back_as_it_is(void **state) {
             }
 }
 
+// Bytes of PyTorch's float8_e4m3fn and float8_e5m2: ones, largest and smallest numbers, ties to even both ways.
+static void bytes_are_those_of_float8(void **state) {
+    (void)state;
+    static const struct {
+        float x;
+        uint8_t e4m3, e5m2;
+    } written[] = {{1.0f, 0x38, 0x3c},    {448.0f, 0x7e, 0x5f},   {57344.0f, 0x7e, 0x7b},  {0x1p-6f, 0x08, 0x24},
+                   {0x1p-9f, 0x01, 0x18}, {0x1p-10f, 0x00, 0x14}, {0x1.8p-9f, 0x02, 0x1a}, {0x1p-16f, 0x00, 0x01},
+                   {1.0625f, 0x38, 0x3c}, {1.1875f, 0x3a, 0x3d},  {1.125f, 0x39, 0x3c},    {1.375f, 0x3b, 0x3e},
+                   {-0.3f, 0xaa, 0xb5},   {-0.0f, 0x80, 0x80}};
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
+        assert_int_equal(fp8_from_float(written[i].x, FP8_E4M3), written[i].e4m3);
+        assert_int_equal(fp8_from_float(written[i].x, FP8_E5M2), written[i].e5m2);
+    }
+}
+
 static double rule(double largest, int fraction) {
     int exponent = -126;
     while (ldexp(magnitude(largest_bits(fraction), fraction), exponent) < largest) exponent++;
@@ -191,6 +207,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_bf16_value_becomes_the_nearest_number),
         cmocka_unit_test(a_number_comes_back_as_it_is),
+        cmocka_unit_test(bytes_are_those_of_float8),
         cmocka_unit_test(a_scale_is_the_smallest_that_keeps_the_range),
         cmocka_unit_test(matrices_follow_the_rule_in_every_kind),
         cmocka_unit_test(scales_lie_where_cublaslt_reads_them),
