@@ -168,17 +168,22 @@ static Backend *create_gpu_(const Config *config, int gpu, Error *err) {
 }
 
 // Binds the process before the GPU is opened, so that the driver's threads and pinned memory are on its side too.
-static void stay_near_(Device *device, int gpu) {
-    GpuIdentity identity;
-    loaded_()->identity(gpu, &identity);
-    int node = numa_node("/sys", identity.bus);
+static void stay_near_(Device *device, int gpu, int gpus) {
+    int *nodes = xcalloc((size_t)gpus, sizeof *nodes);
+    for (int i = 0; i < gpus; i++) {
+        GpuIdentity identity;
+        loaded_()->identity(i, &identity);
+        nodes[i] = numa_node("/sys", identity.bus);
+    }
+    int node = numa_near(nodes, gpus, gpu);
     if (numa_bind("/sys", node)) device->numa_node = node;
+    free(nodes);
 }
 
 static Backend *open_gpu_(Device *device, const Config *config, World *world, Error *err) {
     char why[256];
-    int gpu = device_choose_(world, count_gpus_(config, why));
-    stay_near_(device, gpu);
+    int gpus = count_gpus_(config, why), gpu = device_choose_(world, gpus);
+    stay_near_(device, gpu, gpus);
     Backend *backend = create_gpu_(config, gpu, err);
     if (backend == NULL) return NULL;
     device->cuda = loaded_();

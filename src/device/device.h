@@ -64,6 +64,10 @@ bool cuda_driver_present(void);
 // Returns the NUMA node of a PCI device ("0000:3b:00.0") as sysfs (mounted at `sysfs`, "/sys") tells it; -1 if unknown.
 int numa_node(const char *sysfs, const char *bus);
 
+// Returns the node of one of `count` GPUs, or -1 if several all have the same: virtual machines report node 0 for every
+// GPU, and all ranks would share its cores and memory.
+int numa_near(const int *nodes, int count, int gpu);
+
 // Binds this thread, and all that it starts from now on, to those of its cores that the node has, and prefers the
 // node's memory. Leaves the cores alone if the process may not use any of them (a launcher has chosen others). Returns
 // whether the cores are the node's now.

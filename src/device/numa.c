@@ -30,6 +30,12 @@ int numa_node(const char *sysfs, const char *bus) {
     return end != line && node >= 0 && node < 1024 ? (int)node : -1;
 }
 
+int numa_near(const int *nodes, int count, int gpu) {
+    bool same = true;
+    for (int i = 1; i < count; i++) same = same && nodes[i] == nodes[0];
+    return count > 1 && same ? -1 : nodes[gpu];
+}
+
 // Adds the cores of a list such as "0-3,8-11" to the set.
 static void numa_cores_(const char *list, cpu_set_t *cores) {
     while (isdigit((unsigned char)*list)) {

@@ -54,6 +54,16 @@ static void the_node_of_a_gpu_is_what_sysfs_says(void **state) {
     assert_int_equal(numa_node(root, "0000:99:00.0"), -1);
 }
 
+static void gpus_that_all_report_one_node_are_near_none(void **state) {
+    (void)state;
+    const int sockets[] = {0, 0, 1, 1}, machine[] = {0, 0, 0, 0}, unknown[] = {-1, 0};
+    assert_int_equal(numa_near(sockets, 4, 1), 0);
+    assert_int_equal(numa_near(sockets, 4, 3), 1);
+    assert_int_equal(numa_near(machine, 4, 2), -1);
+    assert_int_equal(numa_near(machine, 1, 0), 0);
+    assert_int_equal(numa_near(unknown, 2, 1), 0);
+}
+
 // In a process of its own, since it stays bound. Returns numa_bind's answer and sets *left to what is allowed then.
 static bool bound(int node, cpu_set_t *left) {
     int ends[2];
@@ -99,6 +109,7 @@ static void a_process_keeps_those_of_its_cores_that_the_node_has(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpus_that_all_report_one_node_are_near_none),
         cmocka_unit_test(the_node_of_a_gpu_is_what_sysfs_says),
         cmocka_unit_test(a_process_keeps_those_of_its_cores_that_the_node_has),
     };
