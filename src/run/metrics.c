@@ -258,6 +258,7 @@ int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Erro
     metrics_number_(&line, "peak_tflops", peak->peak_tflops > 0.0 ? peak->peak_tflops : NAN, EXACT);
     metrics_number_(&line, "flops_per_token_full", peak->flops_per_token_full, EXACT);
     metrics_number_(&line, "flops_per_token_causal", peak->flops_per_token_causal, EXACT);
+    if (peak->outside_gib > 0) metrics_number_(&line, "outside_gib", peak->outside_gib, CLEAR);
     return line_end_(&line, metrics, err);
 }
 

@@ -48,6 +48,7 @@ typedef struct Peak {
     int64_t world;
     double (*measure)(void *context); // measures peak_tflops again, when a step was quicker than it allows; NULL: given
     void *context;
+    double outside_gib; // memory of a GPU that context, libraries and other programs hold; 0: unknown
 } Peak;
 
 typedef struct Metrics Metrics;

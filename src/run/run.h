@@ -68,6 +68,7 @@ typedef struct Run {
     Batch batch;
     StepGuard step_guard;   // the same on all ranks
     Metrics *metrics;       // rank 0
+    double outside_gib;     // Peak
     double peak_cores;      // cores of this rank, if be->peak_tflops was measured on them
     bool metrics_failing;   // the latest line could not be written
     Error unheard;          // standard output cannot be written

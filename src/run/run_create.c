@@ -307,13 +307,14 @@ static int create_stage_(Run *run, Error *err) {
 
 // After the rehearsal all libraries have their memory. Checks that some is left for later growth (a driver fails
 // without a clear word if it finds none), and compares it all with the reserve that the plan was made with.
-static int create_check_reserve_(const Run *run, Details *details, Error *err) {
+static int create_check_reserve_(Run *run, Details *details, Error *err) {
     enum { SPARE_BYTES = 200 << 20 };
     Backend *be = run->be;
     if (be->held_by_others == NULL || run->device.shared) return 0;
     if (be->check_free(be, SPARE_BYTES, err) != 0) return -1;
     double others = (double)be->held_by_others(be) / GIB, reserve = run->config->hardware.reserve_gib;
     if (world_max(run->world, &others, 1, err) != 0) return -1;
+    run->outside_gib = others;
     log_detail(&details->log, "found: context, libraries, NCCL and other programs hold up to %.2f GiB of a GPU",
                others);
     if (others > reserve && world_rank(run->world) == 0)
@@ -383,7 +384,8 @@ static int create_metrics_(Run *run, Error *err) {
                  run->be->peak_tflops,
                  config_world(config),
                  run->peak_cores > 0.0 ? measure_peak_ : NULL,
-                 run};
+                 run,
+                 run->outside_gib};
     run->metrics = metrics_open(config, &peak, run->from.found ? run->from.step : -1, err);
     if (run->metrics != NULL && run->log->level == LOG_VERBOSE) metrics_say_all(run->metrics);
     if (run->metrics != NULL && world_size(run->world) == 1) metrics_wait_with(run->metrics, waits_for_reader_, run);

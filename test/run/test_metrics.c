@@ -116,7 +116,7 @@ static StepFigures made_figures(int64_t step) {
     return figures;
 }
 
-static const Peak known_peak = {8e6, 6e6, 0.02, 4, NULL, NULL};
+static const Peak known_peak = {8e6, 6e6, 0.02, 4, NULL, NULL, 0};
 
 static Config *made_config(const char *path) {
     static Config config;

@@ -130,6 +130,7 @@ def test_a_reserve_that_libraries_exceed_is_named_with_what_they_hold(tmp_path):
     ended = virtual_runs.trained(config, "llama", "hardware.reserve_gib=0.5", arguments=("-v",))
     held = re.search(r"found: context, .* hold up to ([\d.]+) GiB of a GPU", ended.stderr)
     assert held and 0.5 < float(held[1]) < 2, ended.stderr
+    assert ended.of_type("run")[0]["outside_gib"] == pytest.approx(float(held[1]), abs=0.005)
     assert re.search(r"more than hardware\.reserve_gib, 0\.5; plan with -o hardware\.reserve_gib=", ended.stderr)
 
 
