@@ -114,12 +114,14 @@ def stage_mfu(family, name, tokens, peak, t, b, options):
 
 
 def print_mfu(tokens):
-    ways = ("off", "on", "auto")
-    print("| model | GPU | t | b | off | on | auto |")
-    print("|---|---|---|---|---|---|---|")
+    """The last column is of copies, the others of NCCL."""
+    ways = [("off", "nccl"), ("on", "nccl"), ("auto", "nccl"), ("auto", "copy")]
+    texts = [(f"parallel.overlap={overlap}", f"parallel.collectives={by}") for overlap, by in ways]
+    print("| model | GPU | t | b | off | on | auto | copies |")
+    print("|---|---|---|---|---|---|---|---|")
     for (model, (family, name)), (gpu, (peak, keys)) in itertools.product(MODELS.items(), GPUS.items()):
         for t, b in itertools.product((4, 8), (1, 2, 4)):
-            mfu = [stage_mfu(family, name, tokens, peak, t, b, (*keys, f"parallel.overlap={way}")) for way in ways]
+            mfu = [stage_mfu(family, name, tokens, peak, t, b, (*keys, *way)) for way in texts]
             print(f"| {model} | {gpu} | {t} | {b} | {' | '.join(f'{100 * each:.1f} %' for each in mfu)} |", flush=True)
 
 
