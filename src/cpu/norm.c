@@ -161,8 +161,8 @@ static void backward_row_(const Norm *norm, float *restrict dx, float *restrict 
     }
 }
 
-// workspace: the thread's, 4 rows. dw, db: the block's own sums, one after the other. dx = dout: heads, in place, so the
-// gradient of the norm's outputs is replaced and nothing is added to it.
+// workspace: the thread's, 4 rows. dw, db: the block's own sums, one after the other. dx = dout: heads, in place, so
+// the gradient of the norm's outputs is replaced and nothing is added to it.
 static void backward_block_(Backend *backend, const Norm *norm, int64_t block, float *workspace, float *dw, void *dx,
                             const void *dout, const void *x) {
     int64_t cols = norm->cols, stride = stride_(norm), rows = backward_rows_(norm);

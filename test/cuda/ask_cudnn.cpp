@@ -136,7 +136,8 @@ int main(int argc, char **argv) {
         AttentionShape part = attention_flash_part(&s, capability);
         s.batch *= documents > 0 ? documents : 1;
         CudnnGraph forward = documents > 0 ? documents_forward(&s, tokens) : describe_forward_(&s);
-        CudnnGraph backward = documents > 0 ? documents_backward(&s, tokens, same) : describe_backward_(&s, &part, same);
+        CudnnGraph backward =
+            documents > 0 ? documents_backward(&s, tokens, same) : describe_backward_(&s, &part, same);
         forward->set_device_properties(properties);
         backward->set_device_properties(properties);
         int64_t workspace = 0;

@@ -299,8 +299,8 @@ static void tensor_ranks_on_several_nodes_share_one_ring(void **state) {
 // Products of an A100 run meanwhile on the multiprocessors that a collective leaves.
 static const double KEPT = COMPUTE_CTAS / 108.0;
 
-// Of ten collectives a layer, the forward's four remain, and the head's gather. The others take multiprocessors from the
-// products that they overlap. On slow links those of the backward
+// Of ten collectives a layer, the forward's four remain, and the head's gather. The others take multiprocessors from
+// the products that they overlap. On slow links those of the backward
 // outlast the products beside them.
 static void overlap_hides_the_collectives_of_a_backward(void **state) {
     (void)state;

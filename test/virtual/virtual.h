@@ -237,8 +237,8 @@ void put_number(void *memory, int64_t index, cudaDataType_t type, double value);
 
 // --- device.cc
 
-// How an operation of a dry run uses multiprocessors: not at all, or bounded by memory; by short blocks, which make room
-// for other kernels and run on what these leave; by blocks that keep theirs to the end.
+// How an operation of a dry run uses multiprocessors: not at all, or bounded by memory; by short blocks, which make
+// room for other kernels and run on what these leave; by blocks that keep theirs to the end.
 enum Sharing { SHARING_NONE, SHARING_SPREAD, SHARING_OWNS };
 
 enum Outcome { OUTCOME_DONE, OUTCOME_AGAIN, OUTCOME_WAITS };
