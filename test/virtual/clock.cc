@@ -10,8 +10,8 @@
 // no host ever hears of something before all that happened earlier.
 //
 // A stream is a line of steps, as the host queued them. A step begins when the one before it has ended. Kernels share
-// the multiprocessors of their device, and what leaves a node shares its network, with an equal part of the rate for each
-// flow: so both begin and end in the order of time, before the next host wakes (lines.cc).
+// the multiprocessors of their device, and what leaves a node shares its network, with an equal part of the rate for
+// each flow: so both begin and end in the order of time, before the next host wakes (lines.cc).
 //
 // If all hosts sleep and nothing will come, the job is deadlocked; every rank then says what it waits for.
 #include "timeline.h"
