@@ -49,6 +49,9 @@ typedef struct GpuBand {
 } GpuBand;
 
 GpuBand gpu_band(const Gpu *gpu);
+// The band of plans from a profile, or from rates that were fitted to runs: five rounds of `make bench` on two CPU
+// cores, where the step was off by -5.4 to +2.6 %. `on` is NULL.
+extern const GpuBand gpu_band_measured;
 
 // Words of hardware.gpu, "none" first, NULL last; the row of word i is gpu_row(i), NULL for 0.
 extern const char *const gpu_words[];

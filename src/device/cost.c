@@ -68,7 +68,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .multiprocessors = gpu_multiprocessors_(given->gpu),
         .persistent = given->gpu == 0 || gpu_capability(given->gpu) >= 90,
         .data_sheet = known == NULL,
-        .band = gpu_band(gpu),
+        .band = given->matmul_efficiency > 0 ? gpu_band_measured : gpu_band(gpu),
     };
     if (config->attention.deterministic != DETERMINISTIC_OFF) cost->flash_backward.share *= kernels->deterministic;
     // Links whose rate was given are not the measured ones.

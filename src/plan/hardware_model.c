@@ -390,7 +390,7 @@ double hardware_quantize_seconds(const Hardware *hardware, const Config *config,
 // ---------------------------------------------------------------- assumptions
 
 GpuBand hardware_band(const Hardware *hardware, bool measured) {
-    return measured || hardware->cost.flops == 0 ? (GpuBand){0} : hardware->cost.band;
+    return measured ? gpu_band_measured : hardware->cost.flops == 0 ? (GpuBand){0} : hardware->cost.band;
 }
 
 char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]) {
@@ -410,8 +410,14 @@ void hardware_print_band(const Hardware *hardware, bool measured, double step, d
     hardware_seconds_text(band.low * step, low);
     if (step * band.low >= 1) low[strcspn(low, " ")] = '\0'; // both in seconds
     if (mfu > 0) snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
+    hardware_seconds_text(band.high * step, high);
+    if (band.on == NULL) {
+        grid_line(file, "band", "%s to %s%s: as far off as plans from measurements were on two CPU cores (make bench)",
+                  low, high, share);
+        return;
+    }
     grid_line(file, "published", "%s to %s%s: as much longer as four of five of %d published runs on %s took%s", low,
-              hardware_seconds_text(band.high * step, high), share, band.runs, band.on,
+              high, share, band.runs, band.on,
               hardware->cost.data_sheet ? "; this GPU is planned by its data sheet" : "");
 }
 

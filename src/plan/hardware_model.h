@@ -72,7 +72,7 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank);
 void hardware_print_cpus(const Hardware *hardware, FILE *file);
 
 // Returns the band in which four of five published programs on such GPUs would lie, for a step that was planned from
-// the model of the hardware; runs is 0 on CPUs and if stages were measured.
+// the model of the hardware, or that of plans from measurements; runs is 0 on CPUs without a profile.
 GpuBand hardware_band(const Hardware *hardware, bool measured);
 // Writes a time with three digits: "823 ms", "14.9 s". Returns `text`.
 enum { SECONDS_TEXT = 24 };
