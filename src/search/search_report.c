@@ -99,8 +99,8 @@ static void table_row_(Grid *grid, const SearchSpace *space, const Candidate *ca
 
 static void table_(const SearchSpace *space, const SearchResult *result, const int *rows, int count, FILE *file) {
     Grid grid = {.columns = 10};
-    const char *cells[] = {"p x t x d", "b",        "schedule", "chunks", "attention, layers",
-                           "rank GiB",  "host GiB", "step ms",  "MFU",    "regret"};
+    const char *cells[] = {"p x t x d", "b",    "schedule", "v",   "attention, layers",
+                           "GiB",       "host", "step ms",  "MFU", "regret"};
     for (int i = 0; i < 10; i++) grid_cell(&grid, "%s", cells[i]);
     for (int i = 0; i < count; i++) table_row_(&grid, space, &result->found.items[rows[i]]);
     grid_print(&grid, file);
@@ -246,7 +246,7 @@ int search_report(const SearchSpace *space, const SearchResult *result, FILE *fi
         table_(space, result, result->ten, result->ten_count, file);
         fprintf(
             file,
-            "rank: the fullest one's memory; host: host memory of a rank; by time: layers are dealt out so that "
+            "v: chunks; GiB: of the fullest rank; host: host memory of a rank; by time: layers are dealt out so that "
             "embedding "
             "and\nhead weigh what they weigh; by list: as -o parallel.layers says; again: layers that are recomputed;\n"
             "pointwise: schedule.recompute; seq: parallel.sequence; adjacent: parallel.placement;\nregret: as in "
