@@ -151,8 +151,7 @@ const ConfigKey config_keys[] = {
     WORD(parallel, overlap, "auto", overlap_words,
          "run collectives over tensor ranks beside products; n: the forward's in n chunks"),
     WORD(parallel, collectives, "auto", collectives_words,
-         "who gathers and sums over tensor ranks of a node; copy: copy engines, for parallel.sequence; auto: copy, or "
-         "nccl"),
+         "tensor ranks gather by NCCL or copy engines (needs parallel.sequence); auto: copy, or nccl"),
     WORD(parallel, shard_gradients, "off", shard_words,
          "data ranks keep only their pieces of gradients; needs 1 stage and 1 microbatch a step"),
     WORD(parallel, placement, "linear", placement_words, "adjacent: the two stages of a BPipe pair are neighbours"),
@@ -217,7 +216,7 @@ const ConfigKey config_keys[] = {
     NUMBER(train, grad_clip, "1.0", 0, 1e12, "largest norm of the gradient; 0: no clipping"),
     WORD(train, precision, "fp32", precision_words, "bf16: matrix products and activations; weights keep fp32 masters"),
     WORD(train, fp8, "off", fp8_words,
-         "with bf16: layers' products in 8 bits, a scale per tensor, per 128 (Hopper) or per 32 numbers (Blackwell)"),
+         "bf16 only: layers' products in 8 bits; a scale per tensor, 128 (block) or 32 numbers (mx)"),
     INT(train, max_restarts, "0", 0, 1000000,
         "restarts from the newest checkpoint after a rank dies or falls silent; 0: none"),
     NUMBER(train, peer_timeout_s, "10", 0, 1e6, "end if a rank is silent for this many seconds; 0: never"),
