@@ -217,7 +217,7 @@ static void text_that_is_not_a_schedule_is_refused_with_its_line(void **state) {
         {"# schedule a  stages 1  chunks 1  placement w  microbatches 1  slots 1  edges 2\n",
          "schedule, line 1: found \"w\", expected the header \"# schedule NAME  stages P  chunks V  placement loop|v"},
         {"# schedule a  stages 1  chunks 0  placement v  microbatches 1  slots 1  edges 2\n",
-         "schedule, line 1: chunks and edges start at 1"},
+         "schedule, line 1: chunks, slices and edges start at 1"},
         {"# schedule a  stages 1  chunks 1  placement v  microbatches 1  slots 1\n",
          "schedule, line 1: found the end of the line, expected the header"},
         {"# schedule a  stages 1  chunks 1  placement loop  microbatches 1  slots 1  edges 1\nstage 0: F0 B0\n",
