@@ -73,8 +73,10 @@ def words(text):
     return " ".join(text.split())
 
 
-def test_the_quoted_verdict_is_the_plan_s():
-    command, quote = re.search(r"^    \$ (\./train_gpt .*)\n((?:    .*\n)+?)    \[\.\.\.\]$", README, re.M).groups()
+@pytest.mark.parametrize("option", ["--plan", "--search"])
+def test_the_quoted_answer_is_the_program_s(option):
+    block = rf"^    \$ (\./train_\w+ .*{option}.*)\n((?:    .*\n)+?)    \[\.\.\.\]$"
+    command, quote = re.search(block, README, re.M).groups()
     ended = subprocess.run(
         ["bash", "-c", command.replace("./", f"{BUILD}/")], cwd=ROOT, env=environment(), capture_output=True, text=True
     )
