@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Plans LLaMA 65B and Llama 3 70B on H100s with sequences of 8k, 32k and 128k tokens, and prints the tables of slices in
-docs/schedules.md. A cell has GiB of the fullest rank, seconds a step and MFU in percent. Needs `make programs`, no GPU.
+"""Plans LLaMA 65B and Llama 3 70B on H100s with sequences of 8k, 32k and 128k tokens, and prints the tables of slices
+in docs/schedules.md. A cell has GiB of the fullest rank, seconds a step and MFU in percent. Needs `make programs`.
 
     scripts/slices_table.py [--slices N ...]                 nothing is recomputed; N: slices, 2 4 8 16 unless given
     scripts/slices_table.py --search [--slices N ...]        --search may recompute layers; takes minutes
-    scripts/slices_table.py --dry MODEL GPUS TOKENS KIND     runs such a cell on virtual GPUs (also needs `make virtual`)
+    scripts/slices_table.py --dry MODEL GPUS TOKENS KIND     runs such a cell on virtual GPUs (`make virtual`)
 
 For example --dry 65B 32 32768 BPipe: minutes, and one process a GPU. Slices do not run on GPUs.
 """
