@@ -48,7 +48,6 @@ def command(program, name, tokens, options):
         "checkpoint.every=0",
         "train.steps=2",
         "log.metrics=",
-        f"hardware.products={Path(tokens).parent}/products.json",
     ]
     texts = [item for text in (*fixed, *options) for item in ("-o", text)]
     return [program, "-c", ROOT / "configs" / f"{name}.yaml", *texts]

@@ -88,7 +88,7 @@ class Day:
         keys = [f"model.{key}={value}" for key, value in shape.items()]
         keys += [f"parallel.pipeline={p}", f"parallel.tensor={t}", f"parallel.data={d}", f"schedule.micro_batch={b}"]
         keys += [f"train.global_batch={b * m * d}", "schedule.bpipe=off", "data.val=", f"hardware.gpu={self.gpu()}"]
-        keys += [f"data.train={ROOT}/data/bible_train_*.bin", f"hardware.products={self.out}/products.json"]
+        keys += [f"data.train={ROOT}/data/bible_train_*.bin"]
         words = [word for key in keys for word in ("-o", key)] + list(options)
         found = self.train(name, *words, config="llama65b.yaml", steps=6, **more)
         planned = self.plan(*words)
@@ -289,7 +289,7 @@ def rates(day):
 def stages(day):
     result = {}
     for b in (1, 2, 4):
-        keys = [f"schedule.micro_batch={b}", f"hardware.gpu={day.gpu()}", f"hardware.products={day.out}/products.json"]
+        keys = [f"schedule.micro_batch={b}", f"hardware.gpu={day.gpu()}"]
         if day.options.tiny:
             keys += [f"model.{key}={value}" for key, value in {**TINY, "layers": 8}.items()] + ["train.global_batch=64"]
         words = [word for key in keys for word in ("-o", key)]

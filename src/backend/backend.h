@@ -31,8 +31,6 @@ typedef struct Event Event;
 // Compute; bundles that are evicted and loaded; messages to other ranks, which must not wait for bundles.
 typedef enum Stream { STREAM_COMPUTE, STREAM_EVICT, STREAM_MESSAGES, STREAM_COUNT } Stream;
 
-enum { PRODUCT_NUMBERS = 24 };
-
 typedef enum Epilogue { EPILOGUE_NONE, EPILOGUE_GELU } Epilogue;
 
 // Rows that one product takes out of two larger matrices: `count` blocks of `rows` rows, which begin x_stride rows
@@ -91,14 +89,6 @@ typedef struct Loan {
     unsigned char handle[96];
 } Loan;
 
-// The kernel that computes one matrix product, of those that a library offers for it. Plain bytes, which can be sent to
-// other ranks and kept in a file.
-typedef struct ProductChoice {
-    int64_t product[PRODUCT_NUMBERS]; // shapes, layout, types and alignment; the first is not 0
-    unsigned char kernel[64];         // in the library's own form
-    double seconds, suggested;        // that it took, and that the library's first suggestion took
-} ProductChoice;
-
 // Blocks of a collective over tensor ranks on a GPU, each a multiprocessor: concurrent products get the others.
 enum { COMPUTE_CTAS = 24 };
 
@@ -119,7 +109,6 @@ struct Backend {
     MemoryBytes peak;    // bytes by category when the total was largest
     char note[384];      // a sentence for the user, once the shapes are known; may be empty
     char kernels[160];   // the libraries or kernels of products and attention, for --verbose
-    char choices[160];   // device and versions that a ProductChoice holds for; empty: there is nothing to choose
     void *self;          // the implementation's own
 
     // --- life
@@ -180,14 +169,6 @@ struct Backend {
     // --- linear_forward for blocks of rows; aux has y's. NULL if own_sums is set, which does not divide rows.
     void (*linear_forward_blocks)(Backend *, void *y, void *aux, const void *x, const void *w, const void *bias,
                                   const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);
-    // --- the kernels of products (device/products.h). Both are NULL if there is nothing to choose. measure_products
-    // times the kernels for each product that was computed so far and has no choice yet, on the operands that it had
-    // then, which must still be allocated; their outputs are garbage afterwards. Returns how many there were and
-    // allocates their list, which the caller frees. use_products replaces all choices. A product without one, or whose
-    // kernel the library refuses, is computed by the library's first suggestion.
-    int64_t (*measure_products)(Backend *, ProductChoice **choices);
-    void (*use_products)(Backend *, const ProductChoice *choices, int64_t count);
-
     // --- the operations that every device has: operations.h
 #define OPERATION(result, name, ...) result (*name)(Backend *, __VA_ARGS__)
 #include "operations.h"

@@ -213,7 +213,7 @@ typedef struct HardwareConfig {
     double gpu_watts;  // 0: from the row of hardware.gpu, or unknown
     double mtbf_hours; // mean time between failures of one node; 0: unknown
     double checkpoint_s, restart_s;
-    char profile[CONFIG_TEXT], products[CONFIG_TEXT];
+    char profile[CONFIG_TEXT];
 } HardwareConfig;
 
 typedef struct Config {

@@ -311,8 +311,6 @@ const ConfigKey config_keys[] = {
            .flags = KEY_ABOVE_MIN),
     NUMBER(hardware, restart_s, "300", 0, 1e6, "for plans: seconds from a failure to the next step"),
     TEXT(hardware, profile, "profile.json", "measured stage times, written by --profile"),
-    TEXT(hardware, products, "products.json",
-         "GPUs: timed kernels of matrix products; empty: cuBLASLt's first suggestions"),
 };
 
 const int config_key_count = (int)(sizeof config_keys / sizeof config_keys[0]);

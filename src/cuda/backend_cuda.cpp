@@ -312,8 +312,6 @@ static void fill_table_cuda_(Backend *b) {
     b->range_begin = range_begin_;
     b->range_end = range_end_;
     b->linear_forward_blocks = cuda_linear_forward_blocks;
-    b->measure_products = cuda_measure_products;
-    b->use_products = cuda_use_products;
 #define OPERATION(result, name, ...) b->name = cuda_##name
 #include "backend/operations.h"
 }
@@ -365,7 +363,6 @@ static int cuda_start_(Device *device, Error *err) {
     // Two moments, so that everything recorded from now on comes after the first.
     set_clock_(cuda, &device->clock);
     set_clock_(cuda, &device->clock);
-    cuda_product_versions(cuda);
     return cuda_check_(backend, err) == 0 ? cuda_matmul_create(cuda, err) : -1;
 }
 

@@ -45,11 +45,6 @@ int cuda_product_try(CudaBackend *cuda, const CudaProduct *product);
 // Queues a product, and notes the failure if there is no kernel for it.
 void cuda_product(CudaBackend *cuda, const CudaProduct *product);
 
-// See Backend.choices; measure_products and use_products of backend.h.
-void cuda_product_versions(CudaBackend *cuda);
-int64_t cuda_measure_products(Backend *backend, ProductChoice **choices);
-void cuda_use_products(Backend *backend, const ProductChoice *choices, int64_t count);
-
 void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
                                 const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);
 

@@ -1,54 +1,37 @@
 // Matrix products by cuBLASLt. Sums are fp32 throughout; gradients of weights are fp32 and added to by the product
 // itself.
 //
-// Which kernel computes a product is asked once and kept: cuBLASLt's first suggestion, or the one that was chosen by
-// time. measure_products times the suggestions, one product after another on an idle device, which collectives in
-// flight products would disturb. The caller shares one choice among all ranks: other kernels add in another order.
+// Which kernel computes a product is asked once and kept: cuBLASLt's first suggestion, which is the same on all ranks and
+// at every start. Other kernels add in another order.
 //
 // cuBLASLt counts columns first: a row-major (rows, cols) matrix is its (cols, rows) one. So c = a b is asked for as
 // cT = bT aT, and no operand moves.
 //
 // Its GELU is the tanh form (as its documentation of CUBLASLT_EPILOGUE_GELU gives it), which is ours. Gradients of
 // biases are summed by a kernel of our own: the product's epilogue could only overwrite the bias that it should add to.
-#include "base/alloc.h"
 #include "internal.h"
 
 #include <algorithm>
 #include <array>
 #include <cublasLt.h>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <new>
 
-typedef std::array<int64_t, PRODUCT_NUMBERS> Key;
-
-// Suggestions to time, and how often each is timed after its first run.
-enum { CANDIDATES = 8, REPEATS = 3 };
-// A later suggestion has to be quicker by more than times vary.
-static const double QUICKER = 0.995;
-// A suggestion whose first run takes longer than the best by this factor is not timed again.
-static const double HOPELESS = 1.5;
+typedef std::array<int64_t, 24> Key;
 
 struct MatmulPlan {
-    bool found, chosen;
+    bool found;
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
-    cublasLtMatmulAlgo_t suggested, algorithm;
-    CudaProduct operands; // operands of the first call
+    cublasLtMatmulAlgo_t algorithm;
 };
 
 struct CudaMatmul {
     cublasLtHandle_t handle;
     void *workspace;
     std::map<Key, MatmulPlan> plans;
-    std::map<Key, cublasLtMatmulAlgo_t> choices;
 };
-
-// "This structure can be trivially serialized and later restored for use with the same version of cuBLAS library"
-// (cuBLAS documentation, cublasLtMatmulAlgo_t).
-static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(ProductChoice::kernel), "an algorithm fits");
 
 int cuda_matmul_create(CudaBackend *cuda, Error *err) {
     CudaMatmul *matmul = new (std::nothrow) CudaMatmul();
@@ -229,13 +212,12 @@ static bool point_(const CudaProduct *p, MatmulPlan *plan) {
 // of the output (OUTPUT_TYPE), or add them there (INPLACE), for which no order is promised.
 static const uint32_t REDUCTIONS = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
-// Asks for the kernels that suit the plan's product, the best first. Returns how many there are.
-static int suggestions_(const CudaMatmul *matmul, const MatmulPlan *plan, cublasLtMatmulHeuristicResult_t *results,
-                        int most) {
-    const CudaProduct *p = &plan->operands;
+// Asks for the kernel that suits the plan's product best.
+static bool suggest_(const CudaMatmul *matmul, const CudaProduct *p, MatmulPlan *plan) {
     cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t result;
     int found = 0;
-    if (!ok_(cublasLtMatmulPreferenceCreate(&preference))) return 0;
+    if (!ok_(cublasLtMatmulPreferenceCreate(&preference))) return false;
     bool asked = prefer_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)CUDA_MATMUL_BYTES) &&
                  prefer_(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, REDUCTIONS) &&
                  prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_(p->b)) &&
@@ -243,142 +225,47 @@ static int suggestions_(const CudaMatmul *matmul, const MatmulPlan *plan, cublas
                  prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_(p->c)) &&
                  prefer_(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_(p->c)) &&
                  ok_(cublasLtMatmulAlgoGetHeuristic(matmul->handle, plan->product, plan->a, plan->b, plan->c, plan->c,
-                                                    preference, most, results, &found));
+                                                    preference, 1, &result, &found));
     cublasLtMatmulPreferenceDestroy(preference);
-    return asked ? found : 0;
+    if (asked && found > 0) plan->algorithm = result.algo;
+    return asked && found > 0;
 }
 
-static bool suggest_(const CudaMatmul *matmul, MatmulPlan *plan) {
-    cublasLtMatmulHeuristicResult_t result;
-    if (suggestions_(matmul, plan, &result, 1) == 0) return false;
-    plan->suggested = plan->algorithm = result.algo;
-    return true;
-}
-
-// Takes the choice for a product, if there is one that this cuBLASLt can run: a file may hold anything.
-static void take_choice_(const CudaMatmul *matmul, const Key &key, MatmulPlan *plan) {
-    cublasLtMatmulHeuristicResult_t checked;
-    auto choice = matmul->choices.find(key);
-    plan->chosen = plan->found && choice != matmul->choices.end() &&
-                   ok_(cublasLtMatmulAlgoCheck(matmul->handle, plan->product, plan->a, plan->b, plan->c, plan->c,
-                                               &choice->second, &checked)) &&
-                   checked.workspaceSize <= CUDA_MATMUL_BYTES;
-    plan->algorithm = plan->chosen ? choice->second : plan->suggested;
-}
-
-static MatmulPlan matmul_make_plan_(CudaBackend *cuda, const CudaProduct *p, const Key &key) {
+static MatmulPlan matmul_make_plan_(CudaBackend *cuda, const CudaProduct *p) {
     MatmulPlan plan;
     memset(&plan, 0, sizeof plan);
-    plan.operands = *p;
     int64_t b_rows = p->transpose_b ? p->n : p->k, a_rows = p->transpose_a ? p->k : p->m;
     plan.found =
         describe_product_(cuda, p, &plan) && point_(p, &plan) &&
         layout_(&plan.a, operand_type_(cuda, p->kind_b), b_rows, p->n + p->k - b_rows, p->ldb, p->batch, p->stride_b) &&
         layout_(&plan.b, operand_type_(cuda, p->kind_a), a_rows, p->m + p->k - a_rows, p->lda, p->batch, p->stride_a) &&
         layout_(&plan.c, output_type_(cuda, p), p->m, p->n, p->ldc, p->batch, p->stride_c) &&
-        suggest_(cuda->matmul, &plan);
-    take_choice_(cuda->matmul, key, &plan);
+        suggest_(cuda->matmul, p, &plan);
     return plan;
 }
 
 // --- products
 
-static cublasStatus_t multiply_(CudaBackend *cuda, const CudaProduct *p, MatmulPlan *plan,
-                                const cublasLtMatmulAlgo_t *algorithm) {
+static cublasStatus_t multiply_(CudaBackend *cuda, const CudaProduct *p, MatmulPlan *plan) {
     CudaMatmul *matmul = cuda->matmul;
     float alpha = p->alpha, beta = p->accumulate ? 1.0f : 0.0f;
     if (!point_(p, plan)) return CUBLAS_STATUS_INVALID_VALUE;
     return cublasLtMatmul(matmul->handle, plan->product, &alpha, p->b, plan->a, p->a, plan->b, &beta, p->c, plan->c,
-                          p->c, plan->c, algorithm, matmul->workspace, CUDA_MATMUL_BYTES, cuda_compute(cuda));
+                          p->c, plan->c, &plan->algorithm, matmul->workspace, CUDA_MATMUL_BYTES, cuda_compute(cuda));
 }
 
 int cuda_product_try(CudaBackend *cuda, const CudaProduct *p) {
     CudaMatmul *matmul = cuda->matmul;
     Key key = matmul_key_(cuda, p);
     auto known = matmul->plans.find(key);
-    if (known == matmul->plans.end()) known = matmul->plans.emplace(key, matmul_make_plan_(cuda, p, key)).first;
+    if (known == matmul->plans.end()) known = matmul->plans.emplace(key, matmul_make_plan_(cuda, p)).first;
     MatmulPlan *plan = &known->second;
-    if (plan->found && !ok_(multiply_(cuda, p, plan, &plan->algorithm))) {
+    if (plan->found && !ok_(multiply_(cuda, p, plan))) {
         plan->found = false;
         cudaGetLastError(); // or the next launch of a kernel would take this error for its own
     }
     if (plan->found) cuda_beside(cuda, flops_(p));
     return plan->found ? 0 : -1;
-}
-
-// --- choices
-
-void cuda_product_versions(CudaBackend *cuda) {
-    int driver = 0;
-    cudaDriverGetVersion(&driver);
-    snprintf(cuda->backend.choices, sizeof cuda->backend.choices, "%s, cuBLASLt %lld, driver for CUDA %d.%d",
-             cuda->backend.device, (long long)cublasLtGetVersion(), driver / 1000, driver % 1000 / 10);
-}
-
-// Returns the seconds that one run of a kernel takes, the least of `runs`; a negative number if it fails.
-static double matmul_time_(CudaBackend *cuda, MatmulPlan *plan, const cublasLtMatmulAlgo_t *algorithm, int runs,
-                           cudaEvent_t marks[REPEATS + 1]) {
-    float least = -1.0f;
-    cudaEventRecord(marks[0], cuda_compute(cuda));
-    for (int i = 0; i < runs; i++) {
-        if (!ok_(multiply_(cuda, &plan->operands, plan, algorithm))) return -1.0;
-        cudaEventRecord(marks[i + 1], cuda_compute(cuda));
-    }
-    cuda_note(cuda, cudaStreamSynchronize(cuda_compute(cuda)), "timing matrix products");
-    for (int i = 0; i < runs; i++) {
-        float ms = 0.0f;
-        if (cudaEventElapsedTime(&ms, marks[i], marks[i + 1]) != cudaSuccess) return -1.0;
-        if (least < 0.0f || ms < least) least = ms;
-    }
-    return 1e-3 * (double)least;
-}
-
-// Times the suggestions for one product and writes the fastest into `choice`; false without suggestions.
-static bool measure_(CudaBackend *cuda, MatmulPlan *plan, ProductChoice *choice, cudaEvent_t marks[REPEATS + 1]) {
-    cublasLtMatmulHeuristicResult_t results[CANDIDATES];
-    int count = suggestions_(cuda->matmul, plan, results, CANDIDATES);
-    choice->seconds = -1.0;
-    for (int i = 0; i < count; i++) {
-        const cublasLtMatmulAlgo_t *algorithm = &results[i].algo;
-        double seconds = matmul_time_(cuda, plan, algorithm, 1, marks); // also loads the kernel
-        bool promising = choice->seconds < 0.0 || seconds < HOPELESS * choice->seconds;
-        if (seconds >= 0.0 && promising) seconds = matmul_time_(cuda, plan, algorithm, REPEATS, marks);
-        if (i == 0) choice->suggested = seconds;
-        if (seconds < 0.0 || (choice->seconds >= 0.0 && seconds >= QUICKER * choice->seconds)) continue;
-        choice->seconds = seconds;
-        memcpy(choice->kernel, algorithm, sizeof choice->kernel);
-    }
-    return choice->seconds >= 0.0;
-}
-
-int64_t cuda_measure_products(Backend *backend, ProductChoice **choices) {
-    CudaBackend *cuda = cuda_self(backend);
-    CudaMatmul *matmul = cuda->matmul;
-    cudaEvent_t marks[REPEATS + 1] = {};
-    int64_t count = 0;
-    *choices = (ProductChoice *)xcalloc(matmul->plans.size() + 1, sizeof **choices);
-    for (cudaEvent_t &mark : marks) cuda_note(cuda, cudaEventCreate(&mark), "making an event");
-    for (auto &entry : matmul->plans) {
-        if (!entry.second.found || entry.second.chosen || cuda->failed_at != NULL) continue;
-        ProductChoice *choice = &(*choices)[count];
-        std::copy(entry.first.begin(), entry.first.end(), choice->product);
-        if (measure_(cuda, &entry.second, choice, marks)) count++;
-    }
-    for (cudaEvent_t mark : marks) cudaEventDestroy(mark);
-    return count;
-}
-
-void cuda_use_products(Backend *backend, const ProductChoice *choices, int64_t count) {
-    CudaMatmul *matmul = cuda_self(backend)->matmul;
-    matmul->choices.clear();
-    for (int64_t i = 0; i < count; i++) {
-        Key key;
-        cublasLtMatmulAlgo_t algorithm;
-        std::copy(choices[i].product, choices[i].product + PRODUCT_NUMBERS, key.begin());
-        memcpy(&algorithm, choices[i].kernel, sizeof algorithm);
-        matmul->choices[key] = algorithm;
-    }
-    for (auto &entry : matmul->plans) take_choice_(matmul, entry.first, &entry.second);
 }
 
 // --- products of a model

@@ -538,21 +538,6 @@ void engine_destroy(Engine *engine) {
 
 // ---------------------------------------------------------------- the rehearsal
 
-// Fills a message buffer with normals of variance 1, others for each `stream`, because the same products are timed
-// afterwards to choose their kernels (device/products.h): a GPU whose clock is limited by power multiplies zeros faster
-// than data, so the fastest algorithm for zeros need not be the fastest for data. The device draws them as fp32, in
-// pieces that fit into `bundle`, which the next forward overwrites.
-static void draw_message_(Stage *stage, void *message, uint64_t stream, void *bundle) {
-    Backend *be = stage->be;
-    int64_t count = stage->at.message_bytes / be->element, piece = stage->at.bundle_bytes / (int64_t)sizeof(float);
-    for (int64_t first = 0; message != NULL && first < count; first += piece) {
-        int64_t drawn = count - first < piece ? count - first : piece;
-        const NormalRows draw = {.scale = 1.0f, .stream = stream, .first = (uint64_t)first};
-        be->draw_normal(be, bundle, 1, drawn, &draw);
-        be->from_float(be, (char *)message + first * be->element, bundle, drawn);
-    }
-}
-
 // Runs microbatch 0 through one chunk and back. One slot is enough. parts: in one part, in two.
 static int rehearse_chunk_(Engine *engine, int chunk, float scale, const bool parts[2], Error *err) {
     Stage *stage = engine->stage;
@@ -560,7 +545,6 @@ static int rehearse_chunk_(Engine *engine, int chunk, float scale, const bool pa
     const P2pLink *in = engine->links.chunk[chunk].in, *out = engine->links.chunk[chunk].out;
     void *x = p2p_buffer(&in[P2P_FORWARD]), *y = p2p_buffer(&out[P2P_FORWARD]);
     void *dy = p2p_buffer(&in[P2P_BACKWARD]), *dx = p2p_buffer(&out[P2P_BACKWARD]);
-    draw_message_(stage, x, 0, bundle), draw_message_(stage, dy, 1, bundle);
     for (int split = 0; split < 2; split++) {
         if (!parts[split]) continue;
         if (stage_forward(stage, chunk, 0, bundle, x, y, scale, err) != 0) return -1;

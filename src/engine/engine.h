@@ -52,7 +52,7 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
 
 // Runs on the device the operations of a step of `schedule` on this rank: a forward and a backward of every chunk, in
 // one part and in two where the list has both, between the buffers that the steps use. Afterwards kernels are loaded,
-// matrix products have chosen theirs and attention has its plans: a first use inside a step may wait for the device to
+// matrix products have theirs and attention has its plans: a first use inside a step may wait for the device to
 // drain, and so for a receive that waits for its sender. Sums over tensor ranks run, so all ranks of a stage call this;
 // no message leaves. Gradients are garbage until optimizer_rehearse. Does nothing on a backend that has all its code
 // from the start (a CPU), where it would only make the start longer. -1 with err.

@@ -6,7 +6,6 @@
 
 #include "comm/comm_emulated.h"
 #include "device/device.h"
-#include "device/products.h"
 #include "planner.h"
 #include "base/random.h"
 
@@ -125,12 +124,6 @@ static void take_times_(const Schedule *schedule, int stage, const EngineRun *ru
         times->weights += median_time_(list, run, ACTION_WEIGHT, i / slices, i % slices, &others);
     }
     times->microbatches = forwards / parts;
-}
-
-int emulation_rehearse(Emulation *e, const Schedule *schedule, const Log *log, Error *err) {
-    if (products_recall(e->config, e->be, NULL, log, err) != 0) return -1;
-    if (engine_rehearse(e->engine, schedule, err) != 0) return -1;
-    return products_choose(e->config, e->be, NULL, log, err);
 }
 
 static int emulation_once_(Emulation *e, const Schedule *schedule, EngineRun *run, Error *err) {

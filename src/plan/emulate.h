@@ -35,11 +35,7 @@ int emulation_create(Emulation *emulation, const Config *config, const Model *mo
                      const PlanStage *plan, bool moves, const Hardware *hardware, Backend *be, Error *err);
 void emulation_destroy(Emulation *emulation);
 
-// Call before the first run: on a GPU, rehearses the list and chooses the kernels of its products (device/products.h).
-// -1 with err.
-int emulation_rehearse(Emulation *emulation, const Schedule *schedule, const Log *log, Error *err);
-
-// Runs the stage's list once. The first run on a device touches its memory for the first time, so time a later one.
+// Runs the stage's list once, after engine_rehearse. The first run on a device touches its memory for the first time, so time a later one.
 int emulation_run(Emulation *emulation, const Schedule *schedule, EmulationTimes *times, Error *err);
 
 // Runs the list once untimed and then five times. seconds[i]: the least time of action i of the stage's list, if it

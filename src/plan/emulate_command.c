@@ -120,10 +120,10 @@ static void print_times_(const Subject *subject, const EmulationTimes *times, FI
     fputc('\n', file);
 }
 
-static int emulate_one_(Subject *subject, const Log *log, FILE *file, Error *err) {
+static int emulate_one_(Subject *subject, FILE *file, Error *err) {
     EmulationTimes times;
     if (start_(subject, err) != 0) return -1;
-    if (emulation_rehearse(&subject->emulation, subject->schedule, log, err) != 0) return -1;
+    if (engine_rehearse(subject->emulation.engine, subject->schedule, err) != 0) return -1;
     // The first run touches memory for the first time.
     for (int run = 0; run < 2; run++)
         if (emulation_run(&subject->emulation, subject->schedule, &times, err) != 0) return -1;
@@ -142,13 +142,13 @@ static int emulate_one_(Subject *subject, const Log *log, FILE *file, Error *err
 // ---------------------------------------------------------------- all stages
 
 // Fills seconds[s] with the times of stage s's actions, measured alone.
-static int measure_stages_(Subject *subject, double **seconds, const Log *log, Error *err) {
+static int measure_stages_(Subject *subject, double **seconds, Error *err) {
     int status = 0;
     for (int s = 0; s < subject->plan.stages && status == 0; s++) {
         subject->stage = s;
         seconds[s] = xcalloc((size_t)subject->schedule->stage[s].count, sizeof **seconds);
         status = start_(subject, err);
-        if (status == 0) status = emulation_rehearse(&subject->emulation, subject->schedule, log, err);
+        if (status == 0) status = engine_rehearse(subject->emulation.engine, subject->schedule, err);
         if (status == 0) status = emulation_actions(&subject->emulation, subject->schedule, seconds[s], err);
         emulation_destroy(&subject->emulation);
     }
@@ -201,7 +201,7 @@ static int emulate_all_(Subject *subject, const Log *log, FILE *file, Error *err
     Planner planner = {0};
     double **seconds = xcalloc((size_t)subject->plan.stages, sizeof *seconds);
     int status = planner_create(&planner, &subject->config, subject->model, log, err);
-    if (status == 0) status = measure_stages_(subject, seconds, log, err);
+    if (status == 0) status = measure_stages_(subject, seconds, err);
     if (status == 0) status = emulate_compare_(subject, &planner, seconds, file, err);
     for (int s = 0; s < subject->plan.stages; s++) free(seconds[s]);
     free(seconds);
@@ -217,8 +217,8 @@ int emulate_command(const Config *config, const Model *model, const char *stage,
     if (status == 0) status = verdict_resolve(&subject->config, model, log, err);
     if (status == 0) status = prepare_(subject, err);
     if (status == 0)
-        status = subject->stage == ALL_STAGES ? emulate_all_(subject, log, stdout, err)
-                                              : emulate_one_(subject, log, stdout, err);
+        status =
+            subject->stage == ALL_STAGES ? emulate_all_(subject, log, stdout, err) : emulate_one_(subject, stdout, err);
     emulation_destroy(&subject->emulation);
     plan_free(&subject->plan);
     schedule_free(subject->schedule);

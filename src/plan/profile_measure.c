@@ -67,7 +67,7 @@ static int measure_case_(const Case *at, bool forever, Result *result, Error *er
     if (be == NULL) return -1;
     int status = emulation_create(&emulation, at->config, at->model, at->list, &at->plan->stage[at->stage], false,
                                   at->hardware, be, err);
-    if (status == 0) status = emulation_rehearse(&emulation, at->list, at->log, err);
+    if (status == 0) status = engine_rehearse(emulation.engine, at->list, err);
     do {
         if (status == 0) status = measure_time_(&emulation, at, result, err);
     } while (forever && status == 0);

@@ -5,7 +5,6 @@
 #include "comm/comm_checked.h"
 #include "comm/comm_pushed.h"
 #include "ranks/affinity.h"
-#include "device/products.h"
 #include "plan/fits.h"
 #include "plan/plan_time.h"
 #include "base/alloc.h"
@@ -329,12 +328,10 @@ static int create_check_reserve_(Run *run, Details *details, Error *err) {
 // Weights are not loaded yet: a rehearsal takes any.
 static int create_rehearse_(Run *run, Details *details, Error *err) {
     if (!run->be->loads_late) return 0;
-    if (products_recall(run->config, run->be, run->world, run->log, err) != 0) return -1;
     if (engine_rehearse(run->engine, run->schedule, err) != 0) return -1;
-    if (products_choose(run->config, run->be, run->world, run->log, err) != 0) return -1;
     if (!run->schedule->forward_only && optimizer_rehearse(run->optimizer, err) != 0) return -1;
     if (create_check_reserve_(run, details, err) != 0) return -1;
-    details_phase(details, "one forward, backward and update rehearsed on the device, products chosen");
+    details_phase(details, "one forward, backward and update rehearsed on the device");
     return 0;
 }
 

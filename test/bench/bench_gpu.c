@@ -107,19 +107,12 @@ static void product(Bench *b) {
     b->y = normals(b, b->rows * b->out);
     b->wide = take(b, b->in * b->out * 4);
     for (int i = 0; i < 3; i++) {
-        ProductChoice *choices = NULL;
         passes[i].run(b);
-        int64_t count = b->gpu->measure_products != NULL ? b->gpu->measure_products(b->gpu, &choices) : 0;
-        if (count > 0) b->gpu->use_products(b->gpu, choices, count);
         double burst = measure(b, passes[i].run, &sustained);
         printf("{\"product\":\"%s\",\"rows\":%lld,\"in\":%lld,\"out\":%lld,\"burst_tflops\":%.6g,"
-               "\"sustained_tflops\":%.6g",
+               "\"sustained_tflops\":%.6g}\n",
                passes[i].name, (long long)b->rows, (long long)b->in, (long long)b->out, flops / burst / 1e12,
                flops / sustained / 1e12);
-        if (count > 0)
-            printf(",\"suggested_us\":%.6g,\"chosen_us\":%.6g", choices[0].suggested * 1e6, choices[0].seconds * 1e6);
-        puts("}");
-        free(choices);
     }
     b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->x, b->rows * b->in * 2);
     b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->z, b->rows * b->in * 2);

@@ -292,7 +292,7 @@ static const char defaults[] =
     "\"run_share\":1,\"action_us\":0,\"step_overhead_ms\":0,\"gpu_hour\":\"auto\",\"gpu_watts\":\"auto\",\"mtbf_"
     "hours\":\"auto\","
     "\"checkpoint_s\":10,\"restart_s\":300,"
-    "\"profile\":\"profile.json\",\"products\":\"products.json\"}}";
+    "\"profile\":\"profile.json\"}}";
 
 // The defaults are part of what the program promises: changing one changes other people's runs.
 static void what_is_not_said_is_the_default(void **state) {

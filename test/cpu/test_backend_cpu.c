@@ -178,11 +178,10 @@ static void what_the_device_says_of_itself(void **state) {
 
 static void every_function_is_there_but_those_that_a_cpu_does_not_need(void **state) {
     (void)state;
-    static const size_t absent[] = {
-        offsetof(Backend, check_free),      offsetof(Backend, held_by_others), offsetof(Backend, pin),
-        offsetof(Backend, unpin),           offsetof(Backend, check),          offsetof(Backend, range_begin),
-        offsetof(Backend, range_end),       offsetof(Backend, use_products),   offsetof(Backend, linear_forward_blocks),
-        offsetof(Backend, measure_products)};
+    static const size_t absent[] = {offsetof(Backend, check_free), offsetof(Backend, held_by_others),
+                                    offsetof(Backend, pin),        offsetof(Backend, unpin),
+                                    offsetof(Backend, check),      offsetof(Backend, range_begin),
+                                    offsetof(Backend, range_end),  offsetof(Backend, linear_forward_blocks)};
     Op op = op_start(PRECISION_FP32, 1);
     op_table(op.backend, absent, sizeof absent / sizeof *absent);
     op_end(&op);

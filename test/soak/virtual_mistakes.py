@@ -34,8 +34,7 @@ def build(tree, target):
 
 
 def outcome(tree, mistake):
-    """What the run said, with the word `differs` if its figures are not those of a CPU. Its folder is new: a run that
-    finds the products.json of another times no kernels."""
+    """What the run said, with the word `differs` if its figures are not those of a CPU."""
     case = virtual_runs.Case(mistake.family, mistake.case, mistake.environment)
     with tempfile.TemporaryDirectory(dir=tree) as folder:
         config = virtual_runs.write_config(Path(folder), case.family)

@@ -162,7 +162,7 @@ def run(config, family, *overrides, arguments=(), timeout=300, before=(), **chan
     """One run of a trainer of build/virtual to its end, with its metrics; on a virtual GPU, unless an override says
     cpu."""
     metrics = config.parent / f"{uuid.uuid4().hex}.jsonl"
-    own = (f"log.metrics={metrics}", "hardware.device=cuda", f"hardware.products={config.parent}/products.json")
+    own = (f"log.metrics={metrics}", "hardware.device=cuda")
     options = [item for text in (*own, *overrides) for item in ("-o", text)]
     command = [*before, *PREFIX, VIRTUAL / f"train_{family}", "-c", config, *options, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment(**changes))

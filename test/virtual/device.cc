@@ -15,8 +15,6 @@
 //   ready when a product does has to start first: the product's stream waits for an event that the collective's stream
 //   records after its own wait (TransformerEngine orders the two for this reason, comm_gemm_overlap.cpp). This is
 //   demanded of a collective whose stream has nothing else to do by then.
-// - A GPU multiplies zeros faster than data, since fewer bits toggle and its clock is limited by power. So most
-//   products have to be timed with operands of several values (a tensor rank may have nothing but padding).
 #include "clock.h"
 #include "virtual.h"
 
@@ -39,7 +37,6 @@ struct VirtualStream {
     bool first;
     cudaStream_t after;
     std::map<cudaStream_t, int64_t> seen;
-    int64_t works, products, flats; // that have run: all work, products, products with an operand of a single value
 };
 
 namespace virtual_gpu {
@@ -58,7 +55,6 @@ struct Device {
     bool listens = false;  // to the bell of the job, not to `idle`
     bool messages = false; // messages_begin
     std::set<std::string> loaded;
-    Timed timed = {0, 0};
     std::string host_waits;
     cudaError_t error = cudaSuccess;
 };
@@ -122,9 +118,6 @@ std::vector<VirtualStream *> candidates(Device *d) {
 void finish(Device *d, VirtualStream *stream) {
     Op &op = stream->ops.front();
     if (op.started && op.remote) d->busy_blocks -= op.blocks;
-    stream->works += !op.event;
-    stream->products += op.flat != nullptr;
-    stream->flats += op.flat != nullptr && *op.flat;
     stream->ops.pop_front();
     progressed();
     d->changed.notify_all();
@@ -299,11 +292,6 @@ void load_once(const std::string &kernel, bool library) {
     wait_for_device("the device to drain, so that " + kernel + " can be loaded at its first launch");
 }
 
-Timed products_timed() {
-    auto lock = device_lock();
-    return device().timed;
-}
-
 void messages_begin() {
     auto lock = device_lock();
     device().messages = true;
@@ -354,8 +342,6 @@ struct Record {
     bool done = false;
     Clock clock;
     double seconds = 0;
-    cudaStream_t stream = nullptr;
-    int64_t works = 0, products = 0, flats = 0; // of the stream, before the event
 };
 
 struct VirtualEvent {
@@ -475,8 +461,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     op.blocks = 0, op.event = true;
     op.step = [record, stream](const Access &access) {
         auto lock = device_lock();
-        record->stream = stream;
-        record->works = stream->works, record->products = stream->products, record->flats = stream->flats;
         record->clock = *access.clock;
         edge_release(record.get());
         record->seconds = real_seconds();
@@ -560,13 +544,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     return answer(sticky());
 }
 
-// Counts products that ran alone between two events whose times are compared.
-static void count_timed(const Record &start, const Record &end) {
-    int64_t products = end.products - start.products;
-    if (start.stream != end.stream || end.works - start.works != products) return;
-    device().timed.all += products, device().timed.flat += end.flats - start.flats;
-}
-
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
     check_event(start, "cudaEventElapsedTime");
     check_event(end, "cudaEventElapsedTime");
@@ -580,7 +557,6 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) 
     if (!start->timing || !end->timing || start->latest == nullptr || end->latest == nullptr)
         return answer(cudaErrorInvalidResourceHandle);
     if (!start->latest->done || !end->latest->done) return answer(cudaErrorNotReady);
-    count_timed(*start->latest, *end->latest);
     *ms = (float)(1e3 * (end->latest->seconds - start->latest->seconds));
     return answer(cudaSuccess);
 }

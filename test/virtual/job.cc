@@ -60,7 +60,6 @@ Options read_options() {
     o.driver = word("VIRTUAL_DRIVER", "13000");
     o.fault = word("VIRTUAL_FAULT", "");
     o.late_ranks = " " + word("VIRTUAL_LATE", "") + " ";
-    o.rounds = number("VIRTUAL_ROUND", 0) != 0;
     o.taken = number("VIRTUAL_TAKEN_MIB", 0) << 20;
     o.late = word("VIRTUAL_PAGEABLE", "") == "late";
     o.memory_operations = number("VIRTUAL_MEMOPS", 1) != 0;

@@ -82,9 +82,6 @@ def test_ranks_that_share_a_gpu_pin_what_is_planned(tmp_path, precision):
     """With overlap, one more collective is in progress: the plan counts the bytes that are allocated for it."""
     config = write_config(tmp_path, "llama")
     shared = ("parallel.tensor=2", "parallel.sequence=true", "hardware.share_gpu=true", f"train.precision={precision}")
-    # Of 61 tokens, rank 1 would hold padding only: its head multiplies zeros, and leaves them in the buffer from which
-    # the other products are timed.
-    shared += ("model.vocab=193",)
     off, planned_off = pinned_and_planned(config, tmp_path / "off", *shared, "parallel.overlap=off")
     on, planned_on = pinned_and_planned(config, tmp_path / "on", *shared, "parallel.overlap=on")
     block = 16 * 32 * (4 if precision == "fp32" else 2) // 2  # of a microbatch, on one of two ranks
@@ -128,53 +125,22 @@ def test_collectives_work_in_registered_memory_if_every_rank_has_it(tmp_path):
     assert said["fault"][1] == said["on"][1] == said["off"][1]
 
 
-def kept_products(folder):
-    return json.loads((folder / "products.json").read_text())["products"]
-
-
-def counted_on(folder):
-    """The multiprocessors that each product counts on; 0: all. Two numbers for 8 bits follow."""
-    return [product["product"][-3] for product in kept_products(folder)]
-
-
-def test_a_resumed_run_computes_products_by_the_kernels_of_the_first(tmp_path):
-    """Here the kernels that a product can have differ in the last bits, and their times are those of a busy machine."""
-    config, rounds = write_config(tmp_path, "llama"), {"VIRTUAL_ROUND": "1"}
-    whole = trained(config, "llama", *WIDE, *saving(tmp_path / "whole"), arguments=("-v",), **rounds)
-    said = re.search(r"chosen: kernels of (\d+) matrix products, timed in [\d.]+ ms: together ", whole.stderr)
-    assert said and int(said[1]) == len(kept_products(tmp_path)) > 10, whole.stderr
-    kept = (tmp_path / "products.json").read_bytes()
-    resume = ("-v", "--resume", tmp_path / "whole" / "step_00000002")
-    rest = trained(config, "llama", *WIDE, *saving(tmp_path / "rest"), arguments=resume, **rounds)
-    assert rest.bits == whole.bits[len(whole.bits) // 2 :] and "chosen: kernels of" not in rest.stderr
-    assert (tmp_path / "products.json").read_bytes() == kept
-    other = trained(config, "llama", *WIDE, *saving(tmp_path / "other"), "hardware.products=", **rounds)
-    assert len({product["kernel"] for product in kept_products(tmp_path)}) > 1 and other.bits != whole.bits
-
-
-def test_ways_to_run_that_share_the_kernels_of_products_have_the_same_bits(tmp_path):
-    asked = ("--verify", "1")
-    done = trained(write_config(tmp_path, "llama"), "llama", arguments=asked, VIRTUAL_ROUND="1", VIRTUAL_RACES="0")
-    assert "verified: 3 runs agree in 1 step" in done.stdout and kept_products(tmp_path)
-
-
-def test_products_beside_collectives_count_on_the_other_multiprocessors(tmp_path):
-    config, counts = write_config(tmp_path, "llama"), {}
-    for overlap in ("on", "off"):
-        chosen = f"hardware.products={tmp_path}/{overlap}/products.json"
-        collectives = "parallel.collectives=nccl"
-        trained(config, "llama", *WIDE, collectives, f"parallel.overlap={overlap}", chosen, VIRTUAL_RACES="0")
-        counts[overlap] = set(counted_on(tmp_path / overlap))
-    assert counts == {"on": {0, 132 - 24}, "off": {0}}  # 24: COMPUTE_CTAS
-
-
-def test_products_beside_copies_count_on_all_multiprocessors(tmp_path):
-    config = write_config(tmp_path, "llama")
-    trained(config, "llama", *WIDE, "parallel.overlap=on", VIRTUAL_RACES="0")
-    assert set(counted_on(tmp_path)) == {0}
+def counted_on(config, folder, *options):
+    """The multiprocessors that each kernel of a product counts on, rank by rank; 0: all."""
+    folder.mkdir()
+    overlap = ("parallel.overlap=on",) if not any("overlap" in option for option in options) else ()
+    trained(config, "llama", *WIDE, *overlap, *options, VIRTUAL_RACES="0", VIRTUAL_PRODUCTS=folder)
+    return [int(line) for rank in sorted(folder.iterdir()) for line in rank.read_text().split()]
 
 
 NCCL = ("parallel.collectives=nccl",)
+
+
+def test_products_beside_collectives_count_on_the_other_multiprocessors(tmp_path):
+    config = write_config(tmp_path, "llama")
+    ways = {"nccl": NCCL, "off": (*NCCL, "parallel.overlap=off"), "copies": ()}
+    counts = {name: set(counted_on(config, tmp_path / name, *options)) for name, options in ways.items()}
+    assert counts == {"nccl": {0, 132 - 24}, "off": {0}, "copies": {0}}  # 24: COMPUTE_CTAS
 
 
 def test_a_collective_that_has_ended_leaves_all_multiprocessors_to_products(tmp_path):
@@ -182,9 +148,8 @@ def test_a_collective_that_has_ended_leaves_all_multiprocessors_to_products(tmp_
     one, though the calls are the same."""
     config, beside = write_config(tmp_path, "llama"), {}
     for rate in (512, 1536):
-        options = (*NCCL, f"hardware.tensor_gb_s={rate}", f"hardware.products={tmp_path}/{rate}/products.json")
-        trained(config, "llama", *WIDE, "parallel.sequence=true", "parallel.overlap=on", *options, VIRTUAL_RACES="0")
-        beside[rate] = sum(count > 0 for count in counted_on(tmp_path / str(rate)))
+        counts = counted_on(config, tmp_path / str(rate), *NCCL, f"hardware.tensor_gb_s={rate}")
+        beside[rate] = sum(count > 0 for count in counts)
     assert 0 < beside[1536] < 0.8 * beside[512]
 
 

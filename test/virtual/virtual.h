@@ -50,7 +50,6 @@ struct Options {
     bool connects_late;        // NCCL_RUNTIME_CONNECT
     std::string late_ranks;    // VIRTUAL_LATE="4 7": there events are found to have passed only a while later
     std::string driver, fault; // VIRTUAL_DRIVER, VIRTUAL_FAULT
-    bool rounds;               // VIRTUAL_ROUND: cuBLASLt's algorithms round differently
     int64_t taken;             // bytes of the GPU that other programs hold
     bool peers;                // VIRTUAL_PEERS: the GPUs of a node reach each other's memory
     bool late;                 // VIRTUAL_PAGEABLE=late: large uploads read ordinary memory when they are executed
@@ -116,12 +115,6 @@ struct Mapping {
     uint64_t offset;
 };
 
-// With which algorithm a rank that has ended computed a product (lt.cc).
-struct AlgorithmRan {
-    uint64_t product, algorithm; // 0: unused
-    int process;
-};
-
 // A word by which a stream tells a stream of another process how far it has come: who wrote it last.
 struct Flag {
     int owner; // one more than the process; 0: unused
@@ -140,7 +133,6 @@ struct Job {
     Mapping mappings[1024];
     Communicator comms[COMMUNICATORS];
     Post posts[POSTS];
-    AlgorithmRan algorithms[4096];
     SharedClock clocks[POSTS];
     Flag flags[FLAGS];
     SharedClock mail[PROCESSES][PROCESSES]; // the host's clock at its latest message from..to
@@ -253,18 +245,11 @@ struct Op {
     bool started = false;
     bool remote = false;                                   // what it waits for is in another process
     bool event = false;                                    // records one or waits for one: takes no time
-    std::shared_ptr<bool> flat;                            // of a product: whether an operand has a single value
     std::shared_ptr<char> call = std::make_shared<char>(); // where the host's call and its execution meet (fibers.cc)
     double seconds = 0;                                    // in a dry run (clock.h), as are the next two
     Sharing sharing = SHARING_NONE;
     int multiprocessors = 0; // that it asks for
 };
-
-// Products between two events whose times were compared: all, and those with an operand of a single value.
-struct Timed {
-    int64_t all, flat;
-};
-Timed products_timed();
 
 void enqueue(cudaStream_t stream, Op op);
 void host_waits(const std::function<bool()> &done, const std::string &what, bool remote);
