@@ -218,6 +218,7 @@ class Trial:
         if case.tokenizer is not None:
             self.name_tokenizer(case.tokenizer)
         self.text, self.made, self.hosts = self.config.read_text(), [], None
+        self.older = set(Path("/dev/shm").glob("trainer-*"))
         self.done = []  # the faults that hit
         self.others = []  # second starts
 
@@ -426,7 +427,8 @@ class Trial:
         must(all(re.fullmatch(known, name) for name in hidden), f"left: {hidden}")
 
     def left(self):
-        shared = [path for job in self.made for path in Path("/dev/shm").glob(f"trainer-{job.parent.pid}-*")]
+        made = [path for job in self.made for path in Path("/dev/shm").glob(f"trainer-{job.parent.pid}-*")]
+        shared = [path for path in made if path not in self.older]  # numbers of processes come again
         both = [self.hosts.processes(0), self.hosts.processes(1)] if self.hosts is not None else []
         # The processes that hold two hosts up have the folder in their command line too.
         own = [] if self.hosts is not None else processes_with(f"{self.folder}/")
