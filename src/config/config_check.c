@@ -2,7 +2,6 @@
 #include "config_schema.h"
 #include "gpus.h"
 #include "base/units.h"
-#include "gpus.h"
 
 #include <math.h>
 #include <string.h>

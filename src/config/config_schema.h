@@ -78,6 +78,8 @@ int config_list_begin(Config *config, const ConfigKey *key, Error *err);
 int config_list_add(Config *config, const ConfigKey *key, Error *err);
 int config_list_set(Config *config, const ConfigKey *key, int part, ConfigScalar scalar, Error *err);
 
+// Sets the error WHAT; use EXPECTED, about a key or about a part of a list's entry.
+int config_refuse(const Config *config, const ConfigKey *key, const char *what, Error *err);
 // Sets an error about a name that may not be a key, at a line of the file or CONFIG_OVERRIDE. name NULL: about the
 // file.
 int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...)

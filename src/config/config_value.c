@@ -25,15 +25,21 @@ void config_printable(const char *text, size_t length, char *out, size_t n) {
 
 static void *field_(Config *config, const ConfigKey *key) { return (char *)config + key->offset; }
 
-// Sets the error for a value: WHAT; use EXPECTED.
+int config_refuse(const Config *config, const ConfigKey *key, const char *what, Error *err) {
+    char expected[CONFIG_EXPECTED];
+    config_expected(key, expected, sizeof expected);
+    const char *part = key->part != NULL ? key->part : "";
+    return config_error(config, key->name, err, "%s%s%s; use %s", part, part[0] != '\0' ? " " : "", what, expected);
+}
+
+// Sets the error for a value: VALUE WHAT; use EXPECTED.
 static int value_refuse_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *what,
                          Error *err) {
-    char shown[80], expected[CONFIG_EXPECTED];
+    char shown[80], text[320];
+    const char *quote = scalar.quoted ? "\"" : "";
     config_printable(scalar.text, scalar.length, shown, sizeof shown);
-    config_expected(key, expected, sizeof expected);
-    const char *quote = scalar.quoted ? "\"" : "", *part = key->part != NULL ? key->part : "";
-    return config_error(config, key->name, err, "%s%s%s%s%s %s; use %s", part, part[0] != '\0' ? " " : "", quote, shown,
-                        quote, what, expected);
+    snprintf(text, sizeof text, "%s%s%s %s", quote, shown, quote, what);
+    return config_refuse(config, key, text, err);
 }
 
 // Returns whether the text is -?(0|[1-9][0-9]*), or for numbers the same with a fraction and an exponent.
@@ -242,13 +248,7 @@ static int set_alone_(Config *config, const ConfigKey *key, ConfigScalar scalar,
 }
 
 int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
-    if (is_null_(scalar)) {
-        char expected[CONFIG_EXPECTED];
-        config_expected(key, expected, sizeof expected);
-        const char *part = key->part != NULL ? key->part : "";
-        return config_error(config, key->name, err, "%s%shas no value; use %s", part, part[0] != '\0' ? " " : "",
-                            expected);
-    }
+    if (is_null_(scalar)) return config_refuse(config, key, "has no value", err);
     if (key->zero_word != NULL && value_is_(scalar, key->zero_word)) return set_zero_(config, key);
     if (key->type == KEY_INT && key->words != NULL && value_is_(scalar, key->words[0])) {
         config_set_whole(key, field_(config, key), -1);
@@ -273,12 +273,7 @@ int config_set_default(Config *config, const ConfigKey *key, Error *err) {
 }
 
 int config_list_begin(Config *config, const ConfigKey *key, Error *err) {
-    if (key->type != KEY_LIST) {
-        char expected[CONFIG_EXPECTED];
-        config_expected(key, expected, sizeof expected);
-        return config_error(config, key->name, err, "is a list; use %s", expected);
-    }
-    return set_zero_(config, key);
+    return key->type == KEY_LIST ? set_zero_(config, key) : config_refuse(config, key, "is a list", err);
 }
 
 int config_list_add(Config *config, const ConfigKey *key, Error *err) {

@@ -65,14 +65,14 @@ static int syntax_error_(Reader *r) {
 
 static int refuse_extras_(Reader *r) {
     const yaml_event_t *e = &r->event;
-    const char *extra = NULL;
-    if (e->type == YAML_ALIAS_EVENT) extra = "alias (*name)";
-    if (e->type == YAML_SCALAR_EVENT && e->data.scalar.anchor != NULL) extra = "anchor (&name)";
-    if (e->type == YAML_SEQUENCE_START_EVENT && e->data.sequence_start.anchor != NULL) extra = "anchor (&name)";
-    if (e->type == YAML_MAPPING_START_EVENT && e->data.mapping_start.anchor != NULL) extra = "anchor (&name)";
-    if (e->type == YAML_SCALAR_EVENT && e->data.scalar.tag != NULL) extra = "tag (!name)";
-    if (e->type == YAML_SEQUENCE_START_EVENT && e->data.sequence_start.tag != NULL) extra = "tag (!name)";
-    if (e->type == YAML_MAPPING_START_EVENT && e->data.mapping_start.tag != NULL) extra = "tag (!name)";
+    const void *anchor = NULL, *tag = NULL;
+    if (e->type == YAML_SCALAR_EVENT) anchor = e->data.scalar.anchor, tag = e->data.scalar.tag;
+    if (e->type == YAML_SEQUENCE_START_EVENT) anchor = e->data.sequence_start.anchor, tag = e->data.sequence_start.tag;
+    if (e->type == YAML_MAPPING_START_EVENT) anchor = e->data.mapping_start.anchor, tag = e->data.mapping_start.tag;
+    const char *extra = tag != NULL                   ? "tag (!name)"
+                        : anchor != NULL              ? "anchor (&name)"
+                        : e->type == YAML_ALIAS_EVENT ? "alias (*name)"
+                                                      : NULL;
     if (extra == NULL) return 0;
     return config_error_at(r->config, yaml_line_(r), yaml_name_(r), r->err,
                            "%s is not used here; write the value itself, in quotes if it begins with &, * or !", extra);
@@ -172,11 +172,7 @@ static int yaml_read_entry_(Reader *r, const ConfigKey *key) {
 static int read_list_(Reader *r, const ConfigKey *key) {
     int32_t *place = &r->config->place[key - config_keys], begin = *place;
     if (config_list_begin(r->config, key, r->err) != 0 || yaml_next_(r) != 0) return -1;
-    if (r->event.type == YAML_SEQUENCE_END_EVENT) {
-        char expected[CONFIG_EXPECTED];
-        config_expected(key, expected, sizeof expected);
-        return config_error(r->config, key->name, r->err, "is an empty list; use %s", expected);
-    }
+    if (r->event.type == YAML_SEQUENCE_END_EVENT) return config_refuse(r->config, key, "is an empty list", r->err);
     while (r->event.type != YAML_SEQUENCE_END_EVENT) {
         *place = yaml_line_(r);
         if (yaml_read_entry_(r, key) != 0 || yaml_next_(r) != 0) return -1;
@@ -189,9 +185,7 @@ static int read_list_(Reader *r, const ConfigKey *key) {
 static int read_value_(Reader *r, const ConfigKey *key) {
     if (r->event.type == YAML_SCALAR_EVENT) return config_set(r->config, key, scalar_(r), r->err);
     if (r->event.type == YAML_SEQUENCE_START_EVENT) return read_list_(r, key);
-    char expected[CONFIG_EXPECTED];
-    config_expected(key, expected, sizeof expected);
-    return config_error(r->config, key->name, r->err, "is a mapping; use %s", expected);
+    return config_refuse(r->config, key, "is a mapping", r->err);
 }
 
 static int unknown_key_(Reader *r, int line, const char *name) {
