@@ -129,15 +129,8 @@ typedef struct Trainer {
     int argc;
     char **argv;
     bool launched; // mpirun or srun started this process as a rank
+    RunAsk ask;
 } Trainer;
-
-static RunAsk ask_of_(const Options *options) {
-    bool if_any = options->resume == NULL && options->resume_if_any != NULL;
-    return (RunAsk){.resume = if_any ? options->resume_if_any : options->resume,
-                    .generate = options->generate,
-                    .validate = options->validate,
-                    .resume_if_any = if_any};
-}
 
 // --- in a rank
 
@@ -166,7 +159,6 @@ static int rank_main_(Trainer *t, Error *err) {
     const Options *options = &t->options;
     char remedy[CONFIG_TEXT + 64];
     Job job = trainer_job_(t->config, remedy, sizeof remedy);
-    RunAsk ask = ask_of_(options);
     Supervisor *supervisor;
     Run run;
     memset(&run, 0, sizeof run);
@@ -180,12 +172,12 @@ static int rank_main_(Trainer *t, Error *err) {
         code = verify_as_rank(t->config, t->model, options, world, page, &t->log, err);
         status = code < 0 ? -1 : 0;
     } else if (status == 0) {
-        status = run_create(&run, t->config, t->model, &ask, world, page, &t->log, err);
+        status = run_create(&run, t->config, t->model, &t->ask, world, page, &t->log, err);
         if (status == 0) status = run_trace_open(&run, options->trace, err);
         if (status == 0)
-            status = ask.generate != NULL ? run_generate(&run, err)
-                     : ask.validate       ? run_validate(&run, options->json, err)
-                                          : run_train(&run, err);
+            status = t->ask.generate != NULL ? run_generate(&run, err)
+                     : t->ask.validate       ? run_validate(&run, options->json, err)
+                                             : run_train(&run, err);
     }
     if (status != 0) code = rank_fail_(world, page, &t->log, err);
     status_page_set_action(page, "leaving");
@@ -215,23 +207,21 @@ static int take_layout_(Config *config, Error *err) {
 static int parent_main_(Trainer *t, Error *err) {
     char remedy[CONFIG_TEXT + 64], text[LAYOUT_ENCODED];
     Job job = trainer_job_(t->config, remedy, sizeof remedy);
-    RunAsk ask = ask_of_(&t->options);
     RunLayout layout;
     layout_of(&layout, t->config);
     setenv(LAYOUT_VARIABLE, layout_encode(&layout, text), 1);
-    int code = run_trains(&ask) ? restart_launch(&t->log, t->config, &job, t->argv, err)
-                                : launch_ranks(&t->log, &job, t->argv, NULL, err);
+    int code = run_trains(&t->ask) ? restart_launch(&t->log, t->config, &job, t->argv, err)
+                                   : launch_ranks(&t->log, &job, t->argv, NULL, err);
     return err->code != 0 ? -1 : code;
 }
 
 // Checks plan, machine and data before any rank starts, and decides the keys that the configuration leaves to the plan.
 static int check_before_ranks_(Trainer *t, Error *err) {
-    RunAsk ask = ask_of_(&t->options);
     Details details;
     details_begin(&details, &t->log, NULL);
     if (t->options.trace != NULL && trace_check(t->options.trace, err) != 0) return -1;
     if (verdict_resolve(t->config, t->model, &t->log, err) != 0) return -1;
-    if (check_start_(t->config, t->log.program, t->model, &ask, err) != 0) return -1;
+    if (check_start_(t->config, t->log.program, t->model, &t->ask, err) != 0) return -1;
     details_phase(&details, "plan, machine and data checked");
     return 0;
 }
@@ -250,29 +240,30 @@ static bool answer_(const Options *options, const char *program) {
     return true;
 }
 
-// A command of the command line, once its configuration is read. Returns an exit code, or -1 with err.
+// Answers questions about plans and schedules, for which no rank starts. *code: the exit code, or -1 with err. Returns
+// false if no such question was asked.
+static bool answer_plan_(Trainer *t, int *code, Error *err) {
+    const Options *o = &t->options;
+    if (!o->profile && (o->plan || o->search || o->schedule)) config_plan_device(t->config);
+    if (o->emulate_stage != NULL) {
+        *code = emulate_command(t->config, t->model, o->emulate_stage, &t->log, err);
+    } else if (options_sweep(o)) {
+        *code = sweep_command(o, t->model, &t->log, err);
+    } else if (o->search) {
+        *code = search_command(t->config, t->model, o->gpus, o->json, o->write, &t->log, err);
+    } else if (o->plan || o->profile) {
+        *code = o->profile ? profile_command(t->config, t->model, &t->log, err) : EXIT_DONE;
+        if (*code == EXIT_DONE) *code = plan_command(t->config, t->model, o->json, o->trace, &t->log, err);
+    } else if (o->schedule) {
+        *code = schedule_command(t->config, t->model, o, &t->log, err);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+// A way to train. Returns an exit code, or -1 with err.
 typedef int (*Command)(Trainer *, Error *err);
-
-static int trainer_emulate_(Trainer *t, Error *err) {
-    return emulate_command(t->config, t->model, t->options.emulate_stage, &t->log, err);
-}
-
-static int trainer_sweep_(Trainer *t, Error *err) { return sweep_command(&t->options, t->model, &t->log, err); }
-
-static int trainer_search_(Trainer *t, Error *err) {
-    const Options *o = &t->options;
-    return search_command(t->config, t->model, o->gpus, o->json, o->write, &t->log, err);
-}
-
-static int trainer_plan_(Trainer *t, Error *err) {
-    const Options *o = &t->options;
-    int status = o->profile ? profile_command(t->config, t->model, &t->log, err) : 0;
-    return status != 0 ? status : plan_command(t->config, t->model, o->json, o->trace, &t->log, err);
-}
-
-static int trainer_schedule_(Trainer *t, Error *err) {
-    return schedule_command(t->config, t->model, &t->options, &t->log, err);
-}
 
 static int trainer_verify_(Trainer *t, Error *err) {
     return verify_command(t->model, &t->options, check_start_, &t->log, t->argv, err);
@@ -282,32 +273,16 @@ static int trainer_verify_(Trainer *t, Error *err) {
 // is the only rank, else in ranks that this process starts. NULL with err.
 static Command training_command_(Trainer *t, Error *err) {
     Config *config = t->config;
-    RunAsk ask = ask_of_(&t->options);
     if (config_require(config, "data.", err) != 0) return NULL;
-    if (!run_trains(&ask)) config->schedule.bpipe = BPIPE_OFF; // forwards leave nothing to balance
+    if (!run_trains(&t->ask)) config->schedule.bpipe = BPIPE_OFF; // forwards leave nothing to balance
     if (world_under_launcher(&t->launched, err) != 0) return NULL;
     if (t->launched && take_layout_(config, err) != 0) return NULL;
     if (t->options.verify != NULL && !t->launched && !verify_is_run()) return trainer_verify_;
     if (!t->launched && check_before_ranks_(t, err) != 0) return NULL;
     bool alone = config_world(config) == 1 && config->train.max_restarts == 0;
     // A reader of step lines that goes away (head) is then a write error, and the run ends with a checkpoint.
-    if (alone && !t->launched && run_trains(&ask)) signal(SIGPIPE, SIG_IGN);
+    if (alone && !t->launched && run_trains(&t->ask)) signal(SIGPIPE, SIG_IGN);
     return t->launched || alone ? rank_main_ : parent_main_;
-}
-
-static Command trainer_command_(Trainer *t, Error *err) {
-    const Options *o = &t->options;
-    const struct {
-        bool asked;
-        Command command;
-    } questions[] = {
-        {o->emulate_stage != NULL, trainer_emulate_}, {options_sweep(o), trainer_sweep_}, {o->search, trainer_search_},
-        {o->plan || o->profile, trainer_plan_},       {o->schedule, trainer_schedule_},
-    };
-    if (!o->profile && (o->plan || o->search || o->schedule)) config_plan_device(t->config);
-    for (size_t i = 0; i < sizeof questions / sizeof questions[0]; i++)
-        if (questions[i].asked) return questions[i].command;
-    return training_command_(t, err);
 }
 
 // Checks the limits below which the program crashes, or libraries fail without saying why.
@@ -327,13 +302,14 @@ static int trainer_check_limits_(Error *err) {
 // Reads the configuration. -1 with err.
 static int trainer_load_(Trainer *t, Error *err) {
     const Options *o = &t->options;
+    bool if_any = o->resume == NULL && o->resume_if_any != NULL;
+    t->ask = (RunAsk){if_any ? o->resume_if_any : o->resume, o->generate, o->validate, if_any};
     t->log.level = o->quiet ? LOG_QUIET : o->verbose ? LOG_VERBOSE : LOG_NORMAL;
     affinity_spin_briefly(t->argv);
     t->config = xcalloc(1, sizeof *t->config);
     if (config_keep_copy(o->config, err) != 0) return -1;
     if (config_load(t->config, o->config, o->overrides, o->override_count, err) != 0) return -1;
-    if (trainer_check_family_(t->config, t->log.program, t->model, err) != 0) return -1;
-    return 0;
+    return trainer_check_family_(t->config, t->log.program, t->model, err);
 }
 
 int trainer_main(const char *program, const Model *model, int argc, char **argv) {
@@ -345,9 +321,9 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
     bool parsed = trainer_check_limits_(&err) == 0 && options_parse(&t.options, argc, argv, &err) == 0;
     if (parsed && answer_(&t.options, program)) {
         code = trainer_flush_(&err) == 0 ? EXIT_DONE : trainer_say_(&t.log, &err);
-    } else if (parsed && trainer_load_(&t, &err) == 0) {
-        Command command = trainer_command_(&t, &err);
-        code = command == NULL ? -1 : command(&t, &err);
+    } else if (parsed && trainer_load_(&t, &err) == 0 && !answer_plan_(&t, &code, &err)) {
+        Command train = training_command_(&t, &err);
+        code = train == NULL ? -1 : train(&t, &err);
     }
     if (code < 0) code = trainer_fail_(&t.log, &err);
     free(t.config);
