@@ -63,7 +63,7 @@ def test_questions_are_answered_on_stdout(family, option, holds):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-@pytest.mark.parametrize("asked", ["--help", "--help-config", "--man", "--version"])
+@pytest.mark.parametrize("asked", ["--help", "--help-config", "--version"])
 def test_an_answer_that_cannot_be_written_is_an_error(asked):
     with open("/dev/full", "w") as full:
         ended = subprocess.run([trainer("llama"), asked], stdout=full, stderr=subprocess.PIPE, text=True)
