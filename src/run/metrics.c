@@ -49,9 +49,9 @@ struct Metrics {
 double figures_bubble(const StepFigures *figures) {
     double begin = INFINITY, end = -INFINITY, busy = 0.0;
     for (int s = 0; s < figures->stages; s++) {
-        begin = fmin(begin, figures->stage[s].begin);
-        end = fmax(end, figures->stage[s].end);
-        busy += figures->stage[s].busy;
+        begin = fmin(begin, figures->stage[s].run.begin);
+        end = fmax(end, figures->stage[s].run.end);
+        busy += figures->stage[s].run.busy;
     }
     double all = (end - begin) * figures->stages;
     // Clocks of several hosts agree to microseconds only, which must not make a full pipeline busier than full.
@@ -60,13 +60,13 @@ double figures_bubble(const StepFigures *figures) {
 
 double figures_exposed(const StepFigures *figures) {
     double longest = 0.0;
-    for (int s = 0; s < figures->stages; s++) longest = fmax(longest, figures->stage[s].exposed);
+    for (int s = 0; s < figures->stages; s++) longest = fmax(longest, figures->stage[s].run.exposed);
     return longest;
 }
 
 int64_t figures_evictions(const StepFigures *figures) {
     int64_t evictions = 0;
-    for (int s = 0; s < figures->stages; s++) evictions += figures->stage[s].evictions;
+    for (int s = 0; s < figures->stages; s++) evictions += figures->stage[s].run.evictions;
     return evictions;
 }
 
@@ -208,20 +208,12 @@ static void line_begin_(Line *line, const char *type, int64_t step) {
 // Appends to the file; a line that could not be written completely is cut off again.
 static int metrics_append_(Metrics *metrics, const char *text, size_t length, Error *err) {
     off_t before = lseek(metrics->fd, 0, SEEK_END);
-    while (length > 0) {
-        ssize_t written = write(metrics->fd, text, length);
-        if (written < 0 && errno == EINTR) continue;
-        if (written < 0) {
-            metrics_file_error_(metrics, "cannot write to", err);
-            // The next line would be joined to a torn one. If this fails too, the next resume cuts it.
-            bool cut = before >= 0 && ftruncate(metrics->fd, before) == 0;
-            (void)cut;
-            return -1;
-        }
-        text += written;
-        length -= (size_t)written;
-    }
-    return 0;
+    if (file_write_all(metrics->fd, text, (int64_t)length) == 0) return 0;
+    metrics_file_error_(metrics, "cannot write to", err);
+    // The next line would be joined to a torn one. If this fails too, the next resume cuts it.
+    bool cut = before >= 0 && ftruncate(metrics->fd, before) == 0;
+    (void)cut;
+    return -1;
 }
 
 static int line_end_(Line *line, Metrics *metrics, Error *err) {
@@ -268,8 +260,8 @@ static void write_stages_(Line *line, const StepFigures *figures) {
         fprintf(line->file, "%s{\"stage\":%d", s == 0 ? ",\"stages\":[" : ",", s);
         metrics_count_(line, "peak_bytes", stage->peak_bytes);
         metrics_count_(line, "activation_bytes", stage->activation_bytes);
-        metrics_count_(line, "slots_used", stage->slots_used);
-        metrics_count_(line, "slots_lent", stage->slots_lent);
+        metrics_count_(line, "slots_used", stage->run.slots_used);
+        metrics_count_(line, "slots_lent", stage->run.slots_lent);
         fputc('}', line->file);
     }
     fputc(']', line->file);

@@ -3,22 +3,17 @@
 #pragma once
 
 #include "config/config.h"
+#include "engine/engine.h"
 #include "base/log.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-// One pipeline stage in one step: the fullest and slowest of its ranks, except that busy is their mean.
+// One pipeline stage in one step: the fullest and slowest of its ranks, except that run.busy is their mean.
 typedef struct StageFigures {
     int64_t peak_bytes;       // the most that the rank has had allocated
     int64_t activation_bytes; // own and lent slots
-    int slots_used;           // most own slots in use at once
-    int slots_lent;           // most lent slots in use at once
-    int64_t evictions;
-    double busy;       // seconds in F and B
-    double forward;    // seconds in F
-    double exposed;    // seconds F or B waited for a load or a slot
-    double begin, end; // first and last action of the pipeline phase, on rank 0's clock
+    EngineRun run;            // times on rank 0's clock; no list of actions
 } StageFigures;
 
 typedef struct StepFigures {

@@ -3,25 +3,19 @@
 // continues without it; if standard output is gone, the run ends.
 #include "base/alloc.h"
 #include "base/grid.h"
+#include "base/units.h"
 #include "run.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// Fills in this rank's figures; times are on rank 0's clock.
-static void own_figures_(const Run *run, const EngineRun *pipeline, StageFigures *mine) {
-    const MemoryBytes *peak = &run->be->peak;
+// Returns this rank's figures; times are on rank 0's clock.
+static StageFigures own_figures_(const Run *run, const EngineRun *pipeline) {
+    const MemoryBytes *peak = &run->be->peak, *held = &run->be->held;
     double offset = world_place(run->world)->clock_offset;
-    mine->peak_bytes = memory_total(peak);
-    mine->activation_bytes = run->be->held.bytes[MEMORY_OWN_SLOTS] + run->be->held.bytes[MEMORY_LENT_SLOTS];
-    mine->slots_used = pipeline->slots_used;
-    mine->slots_lent = pipeline->slots_lent;
-    mine->evictions = pipeline->evictions;
-    mine->busy = pipeline->busy;
-    mine->forward = pipeline->forward;
-    mine->exposed = pipeline->exposed;
-    mine->begin = pipeline->begin + offset;
-    mine->end = pipeline->end + offset;
+    StageFigures mine = {memory_total(peak), held->bytes[MEMORY_OWN_SLOTS] + held->bytes[MEMORY_LENT_SLOTS], *pipeline};
+    mine.run.begin += offset, mine.run.end += offset;
+    return mine;
 }
 
 // Merges the ranks of a stage: the fullest and slowest count, busy adds up.
@@ -31,10 +25,10 @@ static void merge_figures_(StageFigures *stage, const StageFigures *rank, bool f
         return;
     }
     if (rank->peak_bytes > stage->peak_bytes) stage->peak_bytes = rank->peak_bytes;
-    stage->busy += rank->busy;
-    if (rank->exposed > stage->exposed) stage->exposed = rank->exposed;
-    if (rank->begin < stage->begin) stage->begin = rank->begin;
-    if (rank->end > stage->end) stage->end = rank->end;
+    stage->run.busy += rank->run.busy;
+    stage->run.exposed = max_double(stage->run.exposed, rank->run.exposed);
+    if (rank->run.begin < stage->run.begin) stage->run.begin = rank->run.begin;
+    stage->run.end = max_double(stage->run.end, rank->run.end);
 }
 
 // Names the slowest rank of the last steps in `say`, and on stderr where it has cost more than a twentieth of
@@ -44,7 +38,8 @@ static void name_slowest_(Run *run, const StageFigures *ranks, StepFigures *say)
     int world = world_size(run->world);
     SlowestRank found;
     RankSeconds *seconds = xmalloc((size_t)world * sizeof *seconds);
-    for (int r = 0; r < world; r++) seconds[r] = (RankSeconds){{ranks[r].forward, ranks[r].busy - ranks[r].forward}};
+    for (int r = 0; r < world; r++)
+        seconds[r] = (RankSeconds){{ranks[r].run.forward, ranks[r].run.busy - ranks[r].run.forward}};
     // The first step of a start loads and chooses kernels.
     if (say->step > run->from.step + 1) slowest_add(run->slowest, seconds, say->seconds);
     free(seconds);
@@ -67,9 +62,7 @@ static void name_slowest_(Run *run, const StageFigures *ranks, StepFigures *say)
 
 // Collective. Gives rank 0 one entry per stage.
 static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *stages, StepFigures *say, Error *err) {
-    StageFigures mine;
-    memset(&mine, 0, sizeof mine);
-    own_figures_(run, pipeline, &mine);
+    StageFigures mine = own_figures_(run, pipeline);
     int world = world_size(run->world);
     StageFigures *all = xcalloc((size_t)world, sizeof *all);
     int gathered = world_gather(run->world, 0, all, &mine, sizeof mine, err);
@@ -79,7 +72,7 @@ static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *st
         merge_figures_(&stages[at.stage], &all[r], at.tensor == 0 && at.data == 0);
     }
     for (int s = 0; s < run->config->parallel.pipeline; s++)
-        stages[s].busy /= (double)(run->config->parallel.tensor * run->config->parallel.data);
+        stages[s].run.busy /= (double)(run->config->parallel.tensor * run->config->parallel.data);
     free(all);
     return gathered;
 }

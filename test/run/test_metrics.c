@@ -90,13 +90,13 @@ static StepFigures made_figures(int64_t step) {
         StageFigures stage = {
             .peak_bytes = (4 - s) * 512 * MIB,
             .activation_bytes = 100 + s,
-            .slots_used = 4 - s,
-            .slots_lent = s,
-            .evictions = s < 2 ? 3 : 0,
-            .busy = 12.0,
-            .exposed = s == 2 ? 0.0004 : 0.0001,
-            .begin = 100.0 + s,
-            .end = 121.0 - s,
+            .run.slots_used = 4 - s,
+            .run.slots_lent = s,
+            .run.evictions = s < 2 ? 3 : 0,
+            .run.busy = 12.0,
+            .run.exposed = s == 2 ? 0.0004 : 0.0001,
+            .run.begin = 100.0 + s,
+            .run.end = 121.0 - s,
         };
         stages_of_1f1b[s] = stage;
     }
@@ -160,9 +160,9 @@ static void bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1(void **state) {
     NEAR(figures_exposed(&figures), 0.0004);
     assert_int_equal(figures_evictions(&figures), 6);
     figures.stages = 1;
-    stages_of_1f1b[0].busy = 21.0 + 1e-9; // clocks that disagree a little
+    stages_of_1f1b[0].run.busy = 21.0 + 1e-9; // clocks that disagree a little
     assert_true(figures_bubble(&figures) == 0.0);
-    stages_of_1f1b[0].end = stages_of_1f1b[0].begin;
+    stages_of_1f1b[0].run.end = stages_of_1f1b[0].run.begin;
     assert_true(figures_bubble(&figures) == 0.0);
 }
 
@@ -184,7 +184,7 @@ static char *line_of(const StepFigures *figures, bool all) {
 static void step_line_says_what_matters_in_its_place(void **state) {
     (void)state;
     StepFigures figures = made_figures(12);
-    for (int s = 0; s < 4; s++) stages_of_1f1b[s].exposed = 0.0;
+    for (int s = 0; s < 4; s++) stages_of_1f1b[s].run.exposed = 0.0;
     char *text = line_of(&figures, false);
     // MFU: 8e6 * 2048 / 0.5 s over 4 * 0.02e12; 48 steps of 0.5 s are left.
     assert_string_equal(text, "step   12/60 | loss 3.2500 | norm 1.23 | lr 3.0e-04 | 500 ms | 4096 tok/s | MFU 41.0% | "
@@ -208,7 +208,7 @@ static void step_line_shows_what_is_unusual_alone(void **state) {
     assert_string_equal(text, "step   12/60 | loss 3.2500 | norm 1.23 | 500 ms | 4096 tok/s | MFU 41.0% | bubble 43% | "
                               "2.00 GiB@0 | xfer +0.4 ms | 24s\n");
     free(text);
-    for (int s = 0; s < 4; s++) stages_of_1f1b[s].exposed = 0.0;
+    for (int s = 0; s < 4; s++) stages_of_1f1b[s].run.exposed = 0.0;
     figures.loss_z = 3.04;
     figures.norm_z = -2.9;
     text = line_of(&figures, false);
@@ -229,7 +229,7 @@ static void step_line_never_exceeds_120_columns(void **state) {
         figures.seconds = 123.456;
         figures.tokens = INT64_C(1) << 20;
         figures.skipped = true;
-        for (int s = 0; s < 4; s++) stages_of_1f1b[s].exposed = 1000.0;
+        for (int s = 0; s < 4; s++) stages_of_1f1b[s].run.exposed = 1000.0;
         stages_of_1f1b[0].peak_bytes = INT64_C(179) << 30;
         char *text = line_of(&figures, false);
         if (strlen(text) > 121) fail_msg("%zu columns: %s", strlen(text) - 1, text);
