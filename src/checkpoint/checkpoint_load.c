@@ -287,12 +287,12 @@ static int candidate_path_(char path[CHECKPOINT_PATH], const Candidates *candida
 static int none_whole_(const char *dir, int64_t count, bool if_any, const Config *config, Error *err) {
     const char *option = resume_option(if_any);
     bool refused = directory_same(dir, config->checkpoint.dir) && !config->checkpoint.overwrite;
-    err->everywhere = true;
-    return error_set(err, EXIT_FAILED,
-                     "%s %s: none of its %lld checkpoints is whole; name another folder, or, to start at step 0, leave "
-                     "out %s%s",
-                     option, dir, (long long)count, option,
-                     refused ? " and name another checkpoint.dir or set checkpoint.overwrite: true" : "");
+    return error_on_all(
+        err, EXIT_FAILED,
+        "%s %s: none of its %lld checkpoints is whole; name another folder, or, to start at step 0, leave "
+        "out %s%s",
+        option, dir, (long long)count, option,
+        refused ? " and name another checkpoint.dir or set checkpoint.overwrite: true" : "");
 }
 
 // Takes the first intact checkpoint and says why it skipped the earlier ones.

@@ -212,13 +212,12 @@ static int end_failed_(Checkpoint *checkpoint, Error *err) {
     world_agree(checkpoint->world, &checkpoint->failure, &checkpoint->failure);
     checkpoint->phase = SAVE_IDLE;
     if (world_rank(checkpoint->world) == 0) directory_remove(checkpoint->partial);
-    if (checkpoint->failure.code == WRITER_BROKEN) {
-        err->everywhere = true;
-        return error_set(err, EXIT_FAILED,
-                         "step %lld: %s, so it was not saved; the checkpoints before it are untouched: go on from one "
-                         "with --resume (train.skip_bad_steps above 0 would train on)",
-                         (long long)checkpoint->state.step, checkpoint->failure.text);
-    }
+    if (checkpoint->failure.code == WRITER_BROKEN)
+        return error_on_all(
+            err, EXIT_FAILED,
+            "step %lld: %s, so it was not saved; the checkpoints before it are untouched: go on from one "
+            "with --resume (train.skip_bad_steps above 0 would train on)",
+            (long long)checkpoint->state.step, checkpoint->failure.text);
     if (world_rank(checkpoint->world) != 0) return 0;
     log_line(&checkpoint->log, "the checkpoint of step %lld could not be written: %s; the ones before it are untouched",
              (long long)checkpoint->state.step, checkpoint->failure.text);

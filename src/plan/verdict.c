@@ -301,9 +301,8 @@ int verdict_agree(Config *config, const Model *model, World *world, const Log *l
     if (world_broadcast(world, 0, &layout, sizeof layout, err) != 0) return -1;
     layout_set(&layout, config);
     if (!verdict_undecided(config)) return 0;
-    err->everywhere = true;
-    return error_set(err, EXIT_FAILED,
-                     "rank 0 could not decide schedule.name, schedule.split_backward or schedule.bpipe");
+    return error_on_all(err, EXIT_FAILED,
+                        "rank 0 could not decide schedule.name, schedule.split_backward or schedule.bpipe");
 }
 
 bool verdict_reserves(const Verdict *verdict, const Planner *planner, double *plain, double *bpipe) {

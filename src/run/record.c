@@ -112,13 +112,11 @@ int64_t recorder_last_step(const Recorder *recorder) { return recorder->record.f
 int recorder_create(Run *run, int64_t steps, Error *err) {
     Recorder *recorder = run->recorder = xcalloc(1, sizeof *recorder);
     int64_t left = run->config->train.steps - run->from.step, entries = run->stage.table.count;
-    if (left < 1) {
-        err->everywhere = true;
-        return error_set(err, EXIT_USAGE,
-                         "--verify: nothing is left to train: the checkpoint is at step %" PRId64
-                         " and train.steps (the total) is %" PRId64,
-                         run->from.step, run->config->train.steps);
-    }
+    if (left < 1)
+        return error_on_all(err, EXIT_USAGE,
+                            "--verify: nothing is left to train: the checkpoint is at step %" PRId64
+                            " and train.steps (the total) is %" PRId64,
+                            run->from.step, run->config->train.steps);
     recorder->capacity = steps < left ? steps : left;
     recorder->record = (Record){run->from.step + 1, 0, entries, NULL};
     recorder->checksum = checksum_create(run->be);

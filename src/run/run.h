@@ -34,6 +34,8 @@ typedef struct RunAsk {
 bool run_trains(const RunAsk *ask);
 
 enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS };
+typedef enum RunGroup { GROUP_TENSOR, GROUP_DATA, GROUP_PAIR, GROUP_TIED, GROUP_LANES } RunGroup;
+enum { RUN_MOST_GROUPS = GROUP_LANES + RUN_MOST_LANES };
 
 // Refuses, with code 2, a start without the checkpoint to resume from, or among another run's checkpoints. Reads files
 // only.
@@ -48,12 +50,11 @@ typedef struct Run {
     Coordinates at;
     Backend *be;
     Device device;
-    int lanes;                       // groups of the pipeline, one for each lane of messages (engine/p2p.h)
-    Comm *lane[RUN_MOST_LANES];      // [lanes]
-    Comm *tensor, *data, *tied;      // NULL if the group would be this rank alone
-    Checksum *checksum;              // NULL without comm.checksum, like the two groups below
-    Comm *lane_sums[RUN_MOST_LANES]; // [lanes], of the checksums of messages
-    Comm *pair_sums, *tensor_sums, *data_sums, *tied_sums;
+    int lanes;                   // groups of the pipeline, one for each lane of messages (engine/p2p.h)
+    Comm *lane[RUN_MOST_LANES];  // [lanes]
+    Comm *tensor, *data, *tied;  // NULL if the group would be this rank alone
+    Checksum *checksum;          // NULL without comm.checksum, like the groups below
+    Comm *sums[RUN_MOST_GROUPS]; // of the checksums of each group's messages: RunGroup, and after those the lanes
     Comm *pair, *pair_far; // group of evicted bundles, and its messages that are not copied; NULL once `pair` owns it
     Schedule *schedule, *validation;
     Schedule *ramp[CONFIG_MAX_RAMP]; // schedule of each entry of train.batch_ramp; `schedule` is the largest batch's

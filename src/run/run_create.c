@@ -21,12 +21,12 @@ static int check_world_(const Run *run, Error *err) {
     const ParallelConfig *p = &run->config->parallel;
     int64_t want = config_world(run->config), have = world_size(run->world);
     if (want == have) return 0;
-    err->everywhere = true;
-    return error_set(err, EXIT_USAGE,
-                     "%s: this job has %lld rank%s, the configuration needs %lld (pipeline %lld x tensor %lld x data "
-                     "%lld); start as many, or change parallel.*",
-                     run->config->path, (long long)have, have == 1 ? "" : "s", (long long)want, (long long)p->pipeline,
-                     (long long)p->tensor, (long long)p->data);
+    return error_on_all(
+        err, EXIT_USAGE,
+        "%s: this job has %lld rank%s, the configuration needs %lld (pipeline %lld x tensor %lld x data "
+        "%lld); start as many, or change parallel.*",
+        run->config->path, (long long)have, have == 1 ? "" : "s", (long long)want, (long long)p->pipeline,
+        (long long)p->tensor, (long long)p->data);
 }
 
 // Collective. If any rank failed, all fail with the error of the lowest one that did, which names its host, so that no
@@ -87,14 +87,14 @@ static int find_peak_(Run *run, double cores, Error *err) {
 
 // Creates the group of the ranks that give the same color, in the order of their keys (color -1: no group for this
 // rank), and, for comm.checksum, a second one of the same ranks for the checksums of its messages.
-static int create_group_(Run *run, Comm **comm, Comm **sums, const char *name, int color, int key, Error *err) {
+static int create_group_(Run *run, Comm **comm, int group, const char *name, int color, int key, Error *err) {
     char of_sums[32];
     *comm = world_split(run->world, name, color, key, err);
     if (*comm == NULL && color >= 0) return -1;
     if (run->config->comm.checksum == CHECKSUM_OFF) return 0;
     snprintf(of_sums, sizeof of_sums, "%s sums", name);
-    *sums = world_split(run->world, of_sums, color, key, err);
-    return *sums == NULL && color >= 0 ? -1 : 0;
+    run->sums[group] = world_split(run->world, of_sums, color, key, err);
+    return run->sums[group] == NULL && color >= 0 ? -1 : 0;
 }
 
 // Returns whether bundles go from this stage to its partner or back.
@@ -118,53 +118,44 @@ static int create_groups_(Run *run, Error *err) {
     bool end = at.stage == first || at.stage == last;
     run->lanes = p2p_lanes(run->schedule);
     for (int i = 0; i < run->lanes; i++)
-        if (create_group_(run, &run->lane[i], &run->lane_sums[i], "pipeline", column, at.stage, err) != 0) return -1;
+        if (create_group_(run, &run->lane[i], GROUP_LANES + i, "pipeline", column, at.stage, err) != 0) return -1;
     int tensor = t > 1 ? at.data * p + at.stage : -1, data = d > 1 ? at.stage * t + at.tensor : -1;
-    if (create_group_(run, &run->tensor, &run->tensor_sums, "tensor", tensor, at.tensor, err) != 0) return -1;
-    if (create_group_(run, &run->data, &run->data_sums, "data", data, at.data, err) != 0) return -1;
-    if (create_group_(run, &run->pair, &run->pair_sums, "pair", pair, at.stage, err) != 0) return -1;
+    if (create_group_(run, &run->tensor, GROUP_TENSOR, "tensor", tensor, at.tensor, err) != 0) return -1;
+    if (create_group_(run, &run->data, GROUP_DATA, "data", data, at.data, err) != 0) return -1;
+    if (create_group_(run, &run->pair, GROUP_PAIR, "pair", pair, at.stage, err) != 0) return -1;
     run->pair_far = world_split(run->world, "pair", pair, at.stage, err);
     if (run->pair_far == NULL && pair >= 0) return -1;
-    return create_group_(run, &run->tied, &run->tied_sums, "tied", tied && end ? column : -1, at.stage, err);
+    return create_group_(run, &run->tied, GROUP_TIED, "tied", tied && end ? column : -1, at.stage, err);
 }
 
-// Creates the same groups for the device's memory, again in one order on all ranks. The next operation on the stream
-// reads the tensor group's results; the host waits for those of the others.
-static int convert_(Run *run, Comm **comm, DeviceUse use, Error *err) {
+// Creates the same group for the device's memory, again in one order on all ranks, and gives its messages their
+// checksums if comm.checksum asks for it. The next operation on the stream reads the tensor group's results; the host
+// waits for those of the others.
+static int convert_(Run *run, Comm **comm, int group, DeviceUse use, Error *err) {
     if (*comm == NULL) return 0;
     *comm = device_comm(&run->device, run->be, *comm, use, err);
-    return *comm == NULL ? -1 : 0;
-}
-
-// Gives a group's messages their checksums if comm.checksum asks for it.
-static void create_check_(Run *run, Comm **comm, Comm *sums) {
-    if (*comm != NULL && sums != NULL) *comm = comm_checked_create(*comm, true, sums, run->checksum);
+    if (*comm == NULL) return -1;
+    if (run->sums[group] != NULL) *comm = comm_checked_create(*comm, true, run->sums[group], run->checksum);
+    return 0;
 }
 
 // Bundles are copied by their evictor if it can map its partner's slots, else sent. A sent bundle is checked here; the
 // engine checks every bundle that comes back.
 static int convert_pair_(Run *run, Error *err) {
     if (run->pair == NULL) return 0;
-    if (convert_(run, &run->pair_far, USE_PAIR, err) != 0) return -1;
-    create_check_(run, &run->pair_far, run->pair_sums);
+    if (convert_(run, &run->pair_far, GROUP_PAIR, USE_PAIR, err) != 0) return -1;
     run->pair = comm_pushed_create(run->be, STREAM_EVICT, run->pair, run->pair_far);
     run->pair_far = NULL;
     return 0;
 }
 
 static int convert_groups_(Run *run, Error *err) {
-    bool checked = run->config->comm.checksum == CHECKSUM_ON;
-    if (checked) run->checksum = checksum_create(run->be);
-    for (int i = 0; i < run->lanes; i++) {
-        if (convert_(run, &run->lane[i], USE_NEIGHBOURS, err) != 0) return -1;
-        create_check_(run, &run->lane[i], run->lane_sums[i]);
-    }
-    if (convert_(run, &run->tensor, USE_COMPUTE, err) != 0) return -1;
-    if (convert_(run, &run->data, USE_BESIDE, err) != 0) return -1;
-    if (convert_(run, &run->tied, USE_BESIDE, err) != 0) return -1;
-    create_check_(run, &run->tensor, run->tensor_sums);
-    create_check_(run, &run->data, run->data_sums);
-    create_check_(run, &run->tied, run->tied_sums);
+    if (run->config->comm.checksum == CHECKSUM_ON) run->checksum = checksum_create(run->be);
+    for (int i = 0; i < run->lanes; i++)
+        if (convert_(run, &run->lane[i], GROUP_LANES + i, USE_NEIGHBOURS, err) != 0) return -1;
+    if (convert_(run, &run->tensor, GROUP_TENSOR, USE_COMPUTE, err) != 0) return -1;
+    if (convert_(run, &run->data, GROUP_DATA, USE_BESIDE, err) != 0) return -1;
+    if (convert_(run, &run->tied, GROUP_TIED, USE_BESIDE, err) != 0) return -1;
     return convert_pair_(run, err);
 }
 
@@ -355,11 +346,9 @@ static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
     Log quiet = *run->log, all = log_of_all(run->log);
     quiet.level = LOG_QUIET; // it would report training
     if (create_load_(run, ask, &quiet, err) != 0) return -1;
-    if (ask->resume != NULL && !run->from.found && run->config->checkpoint.init_from[0] == '\0') {
-        err->everywhere = true;
-        return error_set(err, EXIT_USAGE, "%s %s: there is no checkpoint in it; name one that a run has saved",
-                         resume_option(ask->resume_if_any), ask->resume);
-    }
+    if (ask->resume != NULL && !run->from.found && run->config->checkpoint.init_from[0] == '\0')
+        return error_on_all(err, EXIT_USAGE, "%s %s: there is no checkpoint in it; name one that a run has saved",
+                            resume_option(ask->resume_if_any), ask->resume);
     if (world_rank(run->world) == 0 && run->from.found)
         log_status(&all, "weights of step %lld from %s", (long long)run->from.step, ask->resume);
     return ask->generate != NULL ? run_sampler_create(run, ask->generate, err) : 0;
@@ -530,11 +519,7 @@ void run_destroy(Run *run) {
     create_destroy_comm_(run->data);
     create_destroy_comm_(run->tensor);
     for (int i = 0; i < run->lanes; i++) create_destroy_comm_(run->lane[i]);
-    create_destroy_comm_(run->tied_sums);
-    create_destroy_comm_(run->data_sums);
-    create_destroy_comm_(run->tensor_sums);
-    create_destroy_comm_(run->pair_sums);
-    for (int i = 0; i < run->lanes; i++) create_destroy_comm_(run->lane_sums[i]);
+    for (int i = 0; i < RUN_MOST_GROUPS; i++) create_destroy_comm_(run->sums[i]);
     checksum_destroy(run->checksum);
     if (run->be != NULL) run->be->destroy(run->be);
     evaluation_close(run->hellaswag);

@@ -161,11 +161,9 @@ static int sampler_append_(Run *run, Error *err) {
     for (int64_t j = 0; j < run->stage.at.shape.batch; j++) {
         Text *text = &sampler->texts[j];
         if (text->ended) continue;
-        if (sampler->chosen[j] < 0) {
-            err->everywhere = true;
-            return error_set(err, EXIT_FAILED, "sample: no logit of the model is a finite number, after %lld tokens",
-                             (long long)text->count);
-        }
+        if (sampler->chosen[j] < 0)
+            return error_on_all(err, EXIT_FAILED, "sample: no logit of the model is a finite number, after %lld tokens",
+                                (long long)text->count);
         text->ended = sampler->chosen[j] == tokenizer_end(sampler->tokenizer);
         if (!text->ended) text->tokens[text->count++] = sampler->chosen[j];
     }
@@ -261,6 +259,5 @@ int run_generate(Run *run, Error *err) {
     run_listen(run);
     if (sample_all_(run, 0, say_plain_, &stop, err) != 0) return -1;
     if (!stop) return 0;
-    err->everywhere = true;
-    return error_set(err, EXIT_FAILED, "stopped on request before the text was complete");
+    return error_on_all(err, EXIT_FAILED, "stopped on request before the text was complete");
 }

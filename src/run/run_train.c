@@ -87,8 +87,7 @@ static int end_on_request_(Run *run, int64_t step, Error *err) {
                  run->config->checkpoint.dir);
     }
     if (run->unheard.code != 0) return *err = run->unheard, -1;
-    err->everywhere = true;
-    return error_set(err, code, "stopped on request after step %lld; %s", (long long)step, said);
+    return error_on_all(err, code, "stopped on request after step %lld; %s", (long long)step, said);
 }
 
 // Waits for the checkpoint that is still being written, even if training ended with an error that all ranks found.
@@ -101,9 +100,8 @@ static int train_end_(Run *run, int status, Error *err) {
     if (status != 0 || finished != 0) return -1;
     if (run->unheard.code != 0) return *err = run->unheard, -1;
     if (run->from.step >= steps || !saves_(run, steps) || checkpoint_saved(run->checkpoint) == steps) return 0;
-    err->everywhere = true;
-    return error_set(err, EXIT_FAILED, "training is done, but its last checkpoint could not be written to %s",
-                     run->config->checkpoint.dir);
+    return error_on_all(err, EXIT_FAILED, "training is done, but its last checkpoint could not be written to %s",
+                        run->config->checkpoint.dir);
 }
 
 static void tell_done_(const Run *run) {

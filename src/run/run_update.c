@@ -35,10 +35,9 @@ static int stop_bad_(const Run *run, int64_t step, const char *why, bool weight,
     int64_t allowed = run->config->train.skip_bad_steps;
     if (allowed > 0)
         snprintf(before, sizeof before, "; train.skip_bad_steps allows no more than %lld", (long long)allowed);
-    err->everywhere = true;
-    return error_set(err, EXIT_FAILED, "step %lld: %s; weights are unchanged%s; %s", (long long)step, why, before,
-                     weight ? "go on from an earlier checkpoint, or look at checkpoint.init_from"
-                            : "lower train.lr or look at the data of this step");
+    return error_on_all(err, EXIT_FAILED, "step %lld: %s; weights are unchanged%s; %s", (long long)step, why, before,
+                        weight ? "go on from an earlier checkpoint, or look at checkpoint.init_from"
+                               : "lower train.lr or look at the data of this step");
 }
 
 static void tell_skipped_(const Run *run, int64_t step, const char *why) {

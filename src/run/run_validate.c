@@ -41,11 +41,9 @@ static int validation_loss_(Run *run, double *mean, bool ends, Error *err) {
         if (batch_validate(&run->batch, run->val, i, err) != 0) return -1;
         if (engine_run(run->engine, "validation", run->validation, 0.0f, &pipeline, err) != 0) return -1;
         if (run_loss(run, &loss, &stop, err) != 0) return -1;
-        if (stop && ends) {
-            err->everywhere = true;
-            return error_set(err, EXIT_FAILED, "stopped on request after %lld of %lld batches of the validation",
-                             (long long)i + 1, (long long)batches);
-        }
+        if (stop && ends)
+            return error_on_all(err, EXIT_FAILED, "stopped on request after %lld of %lld batches of the validation",
+                                (long long)i + 1, (long long)batches);
         if (run_trace_step(run, "validation", run->validation, &pipeline, start, err) != 0) return -1;
         total += loss;
     }
@@ -92,26 +90,21 @@ int run_validate(Run *run, bool json, Error *err) {
     run_listen(run);
     status_page_set_action(run->status_page, "validation");
     if (validation_loss_(run, &found.loss, true, err) != 0) return -1;
-    if (!isfinite(found.loss)) {
-        err->everywhere = true;
-        return error_set(
+    if (!isfinite(found.loss))
+        return error_on_all(
             err, EXIT_FAILED,
             "the loss of data.val is %s: the weights already contain NaN or inf, or the forward pass produces them",
             isnan(found.loss) ? "nan" : "inf");
-    }
     if (run->hellaswag != NULL) {
         found.examples = evaluation_examples(run->hellaswag);
         bool stop = false;
         if (run_evaluate(run, &found.correct, &stop, err) != 0) return -1;
-        if (stop) {
-            err->everywhere = true;
-            return error_set(err, EXIT_FAILED,
-                             "stopped on request before the evaluation of data.hellaswag was complete");
-        }
+        if (stop)
+            return error_on_all(err, EXIT_FAILED,
+                                "stopped on request before the evaluation of data.hellaswag was complete");
     }
     if (world_rank(run->world) > 0) return 0;
     print_validated_(run, &found, json);
     if (fflush(stdout) == 0) return 0;
-    err->everywhere = true;
-    return error_set(err, EXIT_FAILED, "the loss could not be written to stdout");
+    return error_on_all(err, EXIT_FAILED, "the loss could not be written to stdout");
 }
