@@ -42,10 +42,9 @@ void config_plan_device(Config *config) {
 
 int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err) {
     memset(config, 0, sizeof *config);
-    if (strlen(path) >= sizeof config->path) {
+    if (strlen(path) >= sizeof config->path)
         return error_set(err, EXIT_USAGE, "the name of the configuration is longer than %d bytes; use a shorter path",
                          CONFIG_TEXT - 1);
-    }
     strcpy(config->path, path);
     for (int i = 0; i < config_key_count; i++) {
         if (config_keys[i].def != NULL && config_set_default(config, &config_keys[i], err) != 0) return -1;

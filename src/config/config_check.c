@@ -66,10 +66,9 @@ static int check_head_dim_auto_(Config *config, Error *err) {
     ModelConfig *m = &config->model;
     bool rotary = families[m->family].rotary;
     char use[64];
-    if (rotary && m->hidden % 2 != 0) {
+    if (rotary && m->hidden % 2 != 0)
         return config_error(config, "model.hidden", err, "must be even for rotary embedding, not %lld; use %lld",
                             (long long)m->hidden, (long long)m->hidden + 1);
-    }
     // A head of odd size cannot be rotated in pairs, so the heads divide half the width.
     int64_t units = rotary ? m->hidden / 2 : m->hidden;
     if (units % m->heads != 0) {
@@ -105,11 +104,10 @@ static int check_heads_(Config *config, Error *err) {
     if (m->kv_heads == 0) m->kv_heads = m->heads;
     if (check_head_dim_(config, err) != 0) return -1;
     const char *kv_key = blame_(config, "model.kv_heads", "model.heads");
-    if (!families[m->family].grouped && m->kv_heads != m->heads) {
+    if (!families[m->family].grouped && m->kv_heads != m->heads)
         return config_error(config, kv_key, err,
                             "family %s has no grouped attention: kv_heads must equal heads; use %lld or auto",
                             family_words[m->family], (long long)m->heads);
-    }
     if (m->heads % m->kv_heads == 0) return 0;
     near_divisors_(m->heads, m->kv_heads, use, sizeof use);
     return config_error(config, kv_key, err, "kv_heads %lld does not divide %lld heads; use %s", (long long)m->kv_heads,
@@ -246,10 +244,9 @@ static int check_layers_(Config *config, Error *err) {
     snprintf(parts, sizeof parts, chunks > 1 ? "%lld stage%s of %d chunks" : "%lld stage%s", (long long)p,
              p == 1 ? "" : "s", chunks);
     parallel->layers_count = p * chunks;
-    if (parallel->layers_count > CONFIG_MAX_STAGES) {
+    if (parallel->layers_count > CONFIG_MAX_STAGES)
         return config_error(config, blame_(config, "schedule.chunks", "parallel.pipeline"), err,
                             "%s are more than %d parts of the model; use fewer", parts, CONFIG_MAX_STAGES);
-    }
     // A list may leave some without layers: the first and the last have the embedding and the head to do.
     if (parallel->layers_given == 0 && layers < parallel->layers_count) {
         char remedy[96];
@@ -266,10 +263,9 @@ static int check_layers_(Config *config, Error *err) {
         config_spread_layers(config, parallel->layers_count);
         return 0;
     }
-    if (parallel->layers_given != parallel->layers_count) {
+    if (parallel->layers_given != parallel->layers_count)
         return config_error(config, key, err, "the list of layers has %lld entries for %s; give %lld, or layers auto",
                             (long long)parallel->layers_given, parts, (long long)parallel->layers_count);
-    }
     for (int64_t s = 0; s < parallel->layers_count; s++) sum += parallel->layers_per_stage[s];
     if (sum == layers) return 0;
     return config_error(config, blame_(config, "parallel.layers", "model.layers"), err,
@@ -299,29 +295,25 @@ static int check_stage_lists_(Config *config, Error *err) {
 // Checks that the header of schedule.file agrees with the rest: the schedule is run as it is.
 static int check_file_header_(Config *config, const Schedule *schedule, Error *err) {
     long long p = config->parallel.pipeline, m = config_microbatches(config), chunks = config->schedule.chunks;
-    if (schedule->stages != p || schedule->microbatches != m) {
+    if (schedule->stages != p || schedule->microbatches != m)
         return config_error(config, "schedule.file", err,
                             "%s has %d stages and %d microbatches a step; pipeline and global_batch / (micro_batch * "
                             "data) are %lld and %lld here, make them equal",
                             config->schedule.file, schedule->stages, schedule->microbatches, p, m);
-    }
-    if (chunks > 0 && schedule->chunks != chunks) {
+    if (chunks > 0 && schedule->chunks != chunks)
         return config_error(config, blame_(config, "schedule.chunks", "schedule.file"), err,
                             "%s has chunks %d, not %lld; leave schedule.chunks out", config->schedule.file,
                             schedule->chunks, chunks);
-    }
-    if (schedule->chunks > 64 || schedule->forward_only) {
+    if (schedule->chunks > 64 || schedule->forward_only)
         return config_error(config, "schedule.file", err, "%s%s", config->schedule.file,
                             schedule->forward_only
                                 ? ": the name \"forward\" is reserved for schedules without backwards; rename it"
                                 : " has more than 64 chunks; use fewer");
-    }
     int split = config->schedule.split_backward;
-    if (split != SPLIT_AUTO && (split == SPLIT_ON) != schedule->split) {
+    if (split != SPLIT_AUTO && (split == SPLIT_ON) != schedule->split)
         return config_error(config, blame_(config, "schedule.split_backward", "schedule.file"), err,
                             "%s has %s; a schedule from a file is run as it is, use split_backward auto",
                             config->schedule.file, schedule->split ? "I and W" : "no I and W");
-    }
     if (config->schedule.bpipe != BPIPE_ON) return 0;
     return config_error(config, blame_(config, "schedule.bpipe", "schedule.file"), err,
                         "a schedule from a file is run as it is; use bpipe off, and put E and L into the file");
@@ -369,10 +361,9 @@ static int check_kind_(const Config *config, const char *only, Error *err) {
     const char *field;
     Error why = {0};
     if (config->schedule.file[0] != '\0') return 0;
-    if (config->schedule.split_backward == SPLIT_OFF && kind->splits) {
+    if (config->schedule.split_backward == SPLIT_OFF && kind->splits)
         return config_error(config, blame_(config, "schedule.split_backward", "schedule.name"), err,
                             "schedule %s always splits its backwards; use split_backward auto or on", kind->name);
-    }
     if (schedule_complete(kind, &spec, &field, &why) == 0) return 0;
     if (only != NULL && strcmp(field, only) != 0) return 0;
     const char *key = "schedule.name";
@@ -485,16 +476,14 @@ static int check_size_(const Config *config, Error *err) {
     const long double limit = 1152921504606846976.0L; // 2^60
     long double s = m->seq_len, b = config->schedule.micro_batch, layers = m->layers;
     long double width = 16.0L * m->hidden + 6.0L * m->ffn + 2.0L * m->heads * s + 8.0L * m->heads * 2048;
-    if (4 * (s * b * layers * width + s * b * m->vocab) > limit) {
+    if (4 * (s * b * layers * width + s * b * m->vocab) > limit)
         return config_error(
             config, "model.seq_len", err,
             "the activations of one microbatch take more than 2^60 bytes; use a smaller seq_len or micro_batch");
-    }
     long double steps = config->train.steps, batch = config->train.global_batch;
-    if (steps * batch * s > limit) {
+    if (steps * batch * s > limit)
         return config_error(config, "train.steps", err, "the run takes more than 2^60 tokens; use at most %.0Lf steps",
                             limit / (batch * s) - 1);
-    }
     int64_t others = parallel->pipeline * parallel->tensor, most = 1 << 20;
     if (others * parallel->data <= most) return 0;
     return config_error(config, "parallel.data", err,

@@ -349,9 +349,8 @@ bool config_takes_text(const ConfigKey *key) {
 static void join_words_(const ConfigKey *key, const char *between, char *out, size_t n) {
     size_t used = 0;
     out[0] = '\0';
-    for (int i = 0; key->words[i] != NULL && used < n; i++) {
+    for (int i = 0; key->words[i] != NULL && used < n; i++)
         used += (size_t)snprintf(out + used, n - used, "%s%s", i > 0 ? between : "", key->words[i]);
-    }
 }
 
 static void range_(const ConfigKey *key, char *out, size_t n) {

@@ -52,9 +52,8 @@ static int syntax_error_(Reader *r) {
     const yaml_parser_t *parser = &r->parser;
     int line = problem_line_(r);
     char context[160] = "";
-    if (parser->context != NULL) {
+    if (parser->context != NULL)
         snprintf(context, sizeof context, " %s begun in line %d", parser->context, (int)parser->context_mark.line + 1);
-    }
     const char *remedy = "check quotes, brackets and indentation";
     if (parser->error == YAML_READER_ERROR) remedy = "use UTF-8 text without control characters";
     else if (line_begins_with_tab_(r, line)) remedy = "indent with spaces instead of tabs";
@@ -90,10 +89,9 @@ static ConfigScalar scalar_(const Reader *r) {
 }
 
 static int read_name_(Reader *r, char name[MAX_NAME]) {
-    if (r->event.type != YAML_SCALAR_EVENT) {
+    if (r->event.type != YAML_SCALAR_EVENT)
         return config_error_at(r->config, yaml_line_(r), NULL, r->err,
                                "a key must be a plain word such as hidden, not a list or mapping");
-    }
     ConfigScalar scalar = scalar_(r);
     config_printable(scalar.text, scalar.length, name, MAX_NAME);
     return 0;
@@ -219,9 +217,8 @@ static int read_key_(Reader *r, const char *section) {
     const ConfigKey *key = config_find(full);
     if (key == NULL) return unknown_key_(r, yaml_line_(r), full);
     int32_t *place = &r->config->place[key - config_keys];
-    if (*place != CONFIG_DEFAULT) {
+    if (*place != CONFIG_DEFAULT)
         return config_error_at(r->config, yaml_line_(r), full, r->err, "given twice; line %d has it already", *place);
-    }
     *place = yaml_line_(r);
     if (yaml_next_(r) != 0 || read_value_(r, key) != 0) return -1;
     return yaml_next_(r);
@@ -236,10 +233,9 @@ static bool is_nothing_(const Reader *r) {
 // A section whose keys are all commented out is null in YAML; that is allowed.
 static int read_section_(Reader *r, const char *section) {
     if (is_nothing_(r)) return yaml_next_(r);
-    if (r->event.type != YAML_MAPPING_START_EVENT) {
+    if (r->event.type != YAML_MAPPING_START_EVENT)
         return config_error_at(r->config, yaml_line_(r), section, r->err,
                                "is a section; write its keys below it, indented, as key: value");
-    }
     if (yaml_next_(r) != 0) return -1;
     while (r->event.type != YAML_MAPPING_END_EVENT) {
         if (read_key_(r, section) != 0) return -1;
@@ -251,21 +247,19 @@ static int note_section_(Reader *r, const char *section, int lines[CONFIG_MAX_KE
     if (!config_has_section(section, strlen(section))) return unknown_section_(r, section);
     int first = 0;
     while (strncmp(config_keys[first].name, section, strlen(section)) != 0) first++;
-    if (lines[first] != 0) {
+    if (lines[first] != 0)
         return config_error_at(r->config, yaml_line_(r), section, r->err,
                                "given twice; line %d has it already, put its keys there", lines[first]);
-    }
     lines[first] = yaml_line_(r);
     return 0;
 }
 
 static int read_root_(Reader *r) {
     if (is_nothing_(r)) return yaml_next_(r); // a file of comments; required keys are reported missing later
-    if (r->event.type != YAML_MAPPING_START_EVENT) {
+    if (r->event.type != YAML_MAPPING_START_EVENT)
         return config_error_at(
             r->config, yaml_line_(r), NULL, r->err,
             "the file is not a mapping of sections; begin with a line such as model: {family: llama, ...}");
-    }
     int lines[CONFIG_MAX_KEYS] = {0}; // line of a section, at its first key
     if (yaml_next_(r) != 0) return -1;
     while (r->event.type != YAML_MAPPING_END_EVENT) {

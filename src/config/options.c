@@ -104,10 +104,9 @@ static int store_(Options *options, const OptionRow *row, const char *value, Err
         *(bool *)field = true;
         return 0;
     }
-    if (*(const char **)field != NULL) {
+    if (*(const char **)field != NULL)
         return error_set(err, EXIT_USAGE, "--%s: given twice, %s and %s; give one", row->name, *(const char **)field,
                          value);
-    }
     if (value[0] == '\0')
         return error_set(err, EXIT_USAGE, "--%s: the value is empty; give %s", row->name, row->argument);
     *(const char **)field = value;
@@ -137,9 +136,8 @@ static int options_take_(Options *options, int left, char **argv, Error *err) {
     const char *value;
     const OptionRow *row = argv[0][0] == '-' ? options_split_(argv[0], &value) : NULL;
     if (row == NULL) return unknown_(argv[0], left > 1 ? argv[1] : NULL, err);
-    if (row->argument == NULL && value != NULL) {
+    if (row->argument == NULL && value != NULL)
         return error_set(err, EXIT_USAGE, "--%s: takes no value; leave out =%s", row->name, value);
-    }
     if (row->argument == NULL || value != NULL) return store_(options, row, value, err) != 0 ? -1 : 1;
     // A value that looks like an option was forgotten, not meant.
     if (left < 2 || argv[1][0] == '-') {
