@@ -1,14 +1,10 @@
 // Configuration: what is accepted and what it means.
 #include "config_file.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
-static void values_reach_their_fields(void **state) {
-    (void)state;
+TEST(values_reach_their_fields) {
     static Config c;
     config_file_load_well(
         &c,
@@ -45,8 +41,7 @@ static void values_reach_their_fields(void **state) {
     assert_int_equal(config_padded_vocab(&c), 512);
 }
 
-static void overrides_win_in_the_order_given_and_are_named_as_the_place(void **state) {
-    (void)state;
+TEST(overrides_win_in_the_order_given_and_are_named_as_the_place) {
     static Config c;
     Error err;
     char where[600], line[300];
@@ -72,8 +67,7 @@ static void overrides_win_in_the_order_given_and_are_named_as_the_place(void **s
     assert_string_equal(err.text, "-o train.steps: is 9");
 }
 
-static void data_is_one_glob_or_a_blend_of_several(void **state) {
-    (void)state;
+TEST(data_is_one_glob_or_a_blend_of_several) {
     static Config c;
     config_file_load_well(&c, BASE, NULL);
     assert_int_equal(c.data.train_sources, 1);
@@ -98,8 +92,7 @@ static void data_is_one_glob_or_a_blend_of_several(void **state) {
     assert_true(c.data.train[0].weight == 1.0); // all, whatever the unit
 }
 
-static void an_override_never_needs_a_second_one_to_turn_bpipe_off(void **state) {
-    (void)state;
+TEST(an_override_never_needs_a_second_one_to_turn_bpipe_off) {
     static Config c;
     config_file_load_well(&c, BASE "schedule: {bpipe: on, slots: 5}\nparallel: {pipeline: 8}\n", "schedule.bpipe=off");
     config_file_load_well(&c, BASE "schedule: {bpipe: off, slots: 1}\nparallel: {pipeline: 8}\n", NULL);
@@ -110,7 +103,7 @@ static void an_override_never_needs_a_second_one_to_turn_bpipe_off(void **state)
     config_file_load_well(&c, BASE "train: {warmup_steps: 2000, steps: 10}\n", NULL);
 }
 
-static void integers_have_exponents_and_suffixes(void **state) {
+TEST(integers_have_exponents_and_suffixes) {
     static const struct {
         const char *written;
         int64_t tokens;
@@ -125,7 +118,6 @@ static void integers_have_exponents_and_suffixes(void **state) {
                 {"1e3k", 1000000},
                 {"9007199254740992", 9007199254740992},
                 {"9007199254.740992M", 9007199254740992}};
-    (void)state;
     static Config c;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         char override[64];
@@ -138,8 +130,7 @@ static void integers_have_exponents_and_suffixes(void **state) {
 
 // The rule of parallel.layers: auto, stated apart from the code: as even as possible, the surplus on stages that have
 // neither embedding nor head as long as there are any, never on the last stage.
-static void auto_spreads_any_number_of_layers(void **state) {
-    (void)state;
+TEST(auto_spreads_any_number_of_layers) {
     static Config c;
     config_file_load_well(&c, BASE, NULL);
     c.train.global_batch = 64;
@@ -175,8 +166,7 @@ static size_t field_size(KeyType type) {
     return 0;
 }
 
-static void every_row_of_the_schema_is_whole(void **state) {
-    (void)state;
+TEST(every_row_of_the_schema_is_whole) {
     static Config c;
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
@@ -197,8 +187,7 @@ static void every_row_of_the_schema_is_whole(void **state) {
     }
 }
 
-static void required_are_the_model_and_the_data_and_nothing_else(void **state) {
-    (void)state;
+TEST(required_are_the_model_and_the_data_and_nothing_else) {
     static const char *const required[] = {"model.family", "model.hidden", "model.layers",  "model.heads",
                                            "model.ffn",    "model.vocab",  "model.seq_len", "data.train"};
     int found = 0;
@@ -222,8 +211,7 @@ static void forget_places(Config *config) {
     config->parallel.layers_given = 0;
 }
 
-static void json_reads_back_as_the_same_configuration(void **state) {
-    (void)state;
+TEST(json_reads_back_as_the_same_configuration) {
     static const char *const texts[] = {
         BASE,
         BASE
@@ -295,8 +283,7 @@ static const char defaults[] =
     "\"profile\":\"profile.json\"}}";
 
 // The defaults are part of what the program promises: changing one changes other people's runs.
-static void what_is_not_said_is_the_default(void **state) {
-    (void)state;
+TEST(what_is_not_said_is_the_default) {
     static Config c;
     config_file_load_well(&c, BASE, NULL);
     char *json = json_of(&c);
@@ -304,8 +291,7 @@ static void what_is_not_said_is_the_default(void **state) {
     free(json);
 }
 
-static void words_are_spelt_as_in_the_file(void **state) {
-    (void)state;
+TEST(words_are_spelt_as_in_the_file) {
     assert_string_equal(config_word("model.family", family_find("gpt")), "gpt");
     assert_string_equal(config_word("schedule.name", schedule_kind_index("1f1b")), "1f1b");
     assert_string_equal(config_word("schedule.bpipe", BPIPE_AUTO), "auto");
@@ -316,8 +302,7 @@ static void words_are_spelt_as_in_the_file(void **state) {
     assert_string_equal(config_word("train.steps", 0), "?");
 }
 
-static void the_ready_made_configurations_load(void **state) {
-    (void)state;
+TEST(the_ready_made_configurations_load) {
     static Config c;
     static const char *const big[] = {"configs/llama65b.yaml", "configs/gpt3_96b.yaml"};
     static const char *const tiny[] = {"configs/llama_tiny.yaml", "configs/gpt_tiny.yaml"};
@@ -337,8 +322,7 @@ static void the_ready_made_configurations_load(void **state) {
     }
 }
 
-static void help_names_every_key_with_its_default(void **state) {
-    (void)state;
+TEST(help_names_every_key_with_its_default) {
     char *text = NULL;
     size_t length;
     FILE *file = open_memstream(&text, &length);
@@ -355,21 +339,4 @@ static void help_names_every_key_with_its_default(void **state) {
     free(text);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_reach_their_fields),
-        cmocka_unit_test(overrides_win_in_the_order_given_and_are_named_as_the_place),
-        cmocka_unit_test(data_is_one_glob_or_a_blend_of_several),
-        cmocka_unit_test(an_override_never_needs_a_second_one_to_turn_bpipe_off),
-        cmocka_unit_test(integers_have_exponents_and_suffixes),
-        cmocka_unit_test(auto_spreads_any_number_of_layers),
-        cmocka_unit_test(every_row_of_the_schema_is_whole),
-        cmocka_unit_test(required_are_the_model_and_the_data_and_nothing_else),
-        cmocka_unit_test(json_reads_back_as_the_same_configuration),
-        cmocka_unit_test(what_is_not_said_is_the_default),
-        cmocka_unit_test(words_are_spelt_as_in_the_file),
-        cmocka_unit_test(the_ready_made_configurations_load),
-        cmocka_unit_test(help_names_every_key_with_its_default),
-    };
-    return cmocka_run_group_tests(tests, config_file_create, config_file_remove);
-}
+int main(void) { return unit_run(config_file_create, config_file_remove); }

@@ -1,11 +1,8 @@
 // Configuration: the sentence that every wrong input earns.
 #include "config_file.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 // The message starts with `starts` ('@': the file's name) and contains `contains`.
 static void expect_message(const Error *err, const char *starts, const char *contains) {
@@ -67,10 +64,7 @@ static const BadInput malformed[] = {
     {BASE "train: [5]\n", NULL, "@:3: train: is a section", "key: value"},
 };
 
-static void every_malformed_file_is_refused_in_its_line(void **state) {
-    (void)state;
-    EXPECT_REFUSED(malformed);
-}
+TEST(every_malformed_file_is_refused_in_its_line) { EXPECT_REFUSED(malformed); }
 
 static const BadInput unknown_names[] = {
     {BASE "train: {stpes: 5}\n", NULL, "@:3: train.stpes: no such key", "did you mean train.steps?"},
@@ -102,10 +96,7 @@ static const BadInput unknown_names[] = {
     {BASE, "train.steps =5", "-o train.steps : no such key", "did you mean train.steps?"},
 };
 
-static void every_unknown_name_is_refused_with_what_was_meant(void **state) {
-    (void)state;
-    EXPECT_REFUSED(unknown_names);
-}
+TEST(every_unknown_name_is_refused_with_what_was_meant) { EXPECT_REFUSED(unknown_names); }
 
 static const BadInput wrong_values[] = {
     {BASE "train: {steps: five}\n", NULL, "@:3: train.steps: five is not a number", "an integer from 1 to"},
@@ -226,10 +217,7 @@ static const BadInput wrong_values[] = {
     {BASE, "log.metrics=\xff", "-o log.metrics: not valid YAML", "UTF-8"},
 };
 
-static void every_wrong_value_is_refused_with_what_would_be_right(void **state) {
-    (void)state;
-    EXPECT_REFUSED(wrong_values);
-}
+TEST(every_wrong_value_is_refused_with_what_would_be_right) { EXPECT_REFUSED(wrong_values); }
 
 static const BadInput impossible[] = {
     {BASE "parallel:\n  tensor: 5\n", NULL, "@:4: parallel.tensor: 5 does not divide 8 heads", "use 1, 2, 4, 8"},
@@ -320,13 +308,9 @@ static const BadInput impossible[] = {
      "@:3: parallel.data: pipeline * tensor * data", "use data 16384 or less"},
 };
 
-static void every_impossible_combination_is_refused_with_a_remedy(void **state) {
-    (void)state;
-    EXPECT_REFUSED(impossible);
-}
+TEST(every_impossible_combination_is_refused_with_a_remedy) { EXPECT_REFUSED(impossible); }
 
-static void plans_need_no_data_and_runs_do(void **state) {
-    (void)state;
+TEST(plans_need_no_data_and_runs_do) {
     static Config config;
     Error err = {0};
     assert_int_equal(config_file_load_one(&config, MODEL, NULL, &err), 0);
@@ -336,8 +320,7 @@ static void plans_need_no_data_and_runs_do(void **state) {
     assert_int_equal(config_require(&config, "data.", &err), 0);
 }
 
-static void what_cannot_be_read_is_named(void **state) {
-    (void)state;
+TEST(what_cannot_be_read_is_named) {
     static Config config;
     Error err = {0};
     assert_int_equal(config_load(&config, "no/such.yaml", NULL, 0, &err), -1);
@@ -358,8 +341,7 @@ static void what_cannot_be_read_is_named(void **state) {
     assert_int_equal(err.code, EXIT_USAGE);
 }
 
-static void long_and_deep_input_is_refused_quickly(void **state) {
-    (void)state;
+TEST(long_and_deep_input_is_refused_quickly) {
     static Config config;
     static char text[1 << 20];
     Error err;
@@ -391,8 +373,7 @@ static void long_and_deep_input_is_refused_quickly(void **state) {
 
 // Every input made from a good one by cutting it off or by changing one byte is read or refused, with code 2 and a
 // text.
-static void no_damaged_file_breaks_the_reader(void **state) {
-    (void)state;
+TEST(no_damaged_file_breaks_the_reader) {
     static Config config;
     static const char good[] =
         "model:\n  {family: llama, hidden: 64, layers: 8, heads: 8, ffn: 96, vocab: 257, seq_len: 32}\n"
@@ -413,16 +394,4 @@ static void no_damaged_file_breaks_the_reader(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_malformed_file_is_refused_in_its_line),
-        cmocka_unit_test(every_unknown_name_is_refused_with_what_was_meant),
-        cmocka_unit_test(every_wrong_value_is_refused_with_what_would_be_right),
-        cmocka_unit_test(every_impossible_combination_is_refused_with_a_remedy),
-        cmocka_unit_test(plans_need_no_data_and_runs_do),
-        cmocka_unit_test(what_cannot_be_read_is_named),
-        cmocka_unit_test(long_and_deep_input_is_refused_quickly),
-        cmocka_unit_test(no_damaged_file_breaks_the_reader),
-    };
-    return cmocka_run_group_tests(tests, config_file_create, config_file_remove);
-}
+int main(void) { return unit_run(config_file_create, config_file_remove); }

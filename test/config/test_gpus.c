@@ -1,11 +1,9 @@
 // The table of GPUs: which value counts where a row and a key both give one, and which device has which row.
 #include "config/gpus.h"
 #include "config_file.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-#include <cmocka.h>
 
 static Config loaded(const char *hardware, const char *first, const char *second) {
     static Config config;
@@ -18,8 +16,7 @@ static Config loaded(const char *hardware, const char *first, const char *second
     return config;
 }
 
-static void a_row_fills_what_the_file_leaves_open(void **state) {
-    (void)state;
+TEST(a_row_fills_what_the_file_leaves_open) {
     Config c = loaded("gpu: h100", NULL, NULL);
     assert_true(c.hardware.peak_tflops == 989.5 && c.hardware.memory_gib == 80 && c.hardware.memory_gb_s == 3350);
     assert_true(c.hardware.pair_gb_s == 360 && c.hardware.tensor_gb_s == 360 && c.hardware.network_gb_s == 400);
@@ -29,28 +26,24 @@ static void a_row_fills_what_the_file_leaves_open(void **state) {
     assert_true(c.hardware.memory_gib == 70 && c.hardware.network_gb_s == 25 && c.hardware.peak_tflops == 989.5);
 }
 
-static void keys_given_in_the_same_place_or_later_win_over_the_row(void **state) {
-    (void)state;
+TEST(keys_given_in_the_same_place_or_later_win_over_the_row) {
     Config c = loaded("gpu: a100-80g", "hardware.memory_gib=60", NULL);
     assert_true(c.hardware.memory_gib == 60 && c.hardware.peak_tflops == 312);
     c = loaded("device: auto", "hardware.peak_tflops=700", "hardware.gpu=h100");
     assert_true(c.hardware.peak_tflops == 700 && c.hardware.memory_gib == 80);
 }
 
-static void an_override_of_the_gpu_replaces_what_the_file_says(void **state) {
-    (void)state;
+TEST(an_override_of_the_gpu_replaces_what_the_file_says) {
     Config c = loaded("peak_tflops: 312, memory_gib: 80, network_gb_s: 25", "hardware.gpu=b200", NULL);
     assert_true(c.hardware.peak_tflops == 2250 && c.hardware.memory_gib == 180 && c.hardware.network_gb_s == 400);
 }
 
-static void without_a_gpu_nothing_is_filled(void **state) {
-    (void)state;
+TEST(without_a_gpu_nothing_is_filled) {
     Config c = loaded("device: auto", NULL, NULL);
     assert_true(c.hardware.peak_tflops == 0 && c.hardware.memory_gib == 0 && c.hardware.pair_gb_s == 240);
 }
 
-static void a_device_is_known_by_the_name_its_driver_reports(void **state) {
-    (void)state;
+TEST(a_device_is_known_by_the_name_its_driver_reports) {
     const char *const names[][2] = {
         {"NVIDIA A100-SXM4-80GB", "a100-80g"},
         {"NVIDIA A100-SXM4-40GB", "a100-40g"},
@@ -73,8 +66,7 @@ static void a_device_is_known_by_the_name_its_driver_reports(void **state) {
     assert_null(gpu_by_name("NVIDIA A1000"));
 }
 
-static void every_row_has_its_word_and_whole_figures(void **state) {
-    (void)state;
+TEST(every_row_has_its_word_and_whole_figures) {
     assert_null(gpu_row(0));
     for (int i = 1; gpu_words[i] != NULL; i++) {
         const Gpu *gpu = gpu_row(i);
@@ -84,14 +76,4 @@ static void every_row_has_its_word_and_whole_figures(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_row_fills_what_the_file_leaves_open),
-        cmocka_unit_test(keys_given_in_the_same_place_or_later_win_over_the_row),
-        cmocka_unit_test(an_override_of_the_gpu_replaces_what_the_file_says),
-        cmocka_unit_test(without_a_gpu_nothing_is_filled),
-        cmocka_unit_test(a_device_is_known_by_the_name_its_driver_reports),
-        cmocka_unit_test(every_row_has_its_word_and_whole_figures),
-    };
-    return cmocka_run_group_tests(tests, config_file_create, config_file_remove);
-}
+int main(void) { return unit_run(config_file_create, config_file_remove); }

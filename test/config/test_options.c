@@ -1,16 +1,12 @@
 // The command line, and the suggestions for what is misspelt in it.
 #include "config/options.h"
 #include "base/suggest.h"
+#include "unit.h"
 
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
-static void distances_count_letters(void **state) {
-    (void)state;
+TEST(distances_count_letters) {
     assert_int_equal(suggest_distance("", ""), 0);
     assert_int_equal(suggest_distance("steps", "steps"), 0);
     assert_int_equal(suggest_distance("stpes", "steps"), 1);
@@ -78,8 +74,7 @@ static const CommandLine wrong_lines[] = {
     {{"--profile", "--emulate-stage", "0", "-c", "x", NULL}, "are answered one at a time"},
 };
 
-static void every_wrong_command_line_is_refused(void **state) {
-    (void)state;
+TEST(every_wrong_command_line_is_refused) {
     for (size_t i = 0; i < sizeof wrong_lines / sizeof wrong_lines[0]; i++) {
         Options options;
         Error err;
@@ -91,8 +86,7 @@ static void every_wrong_command_line_is_refused(void **state) {
     }
 }
 
-static void command_lines_are_understood_in_every_form(void **state) {
-    (void)state;
+TEST(command_lines_are_understood_in_every_form) {
     static const char *const forms[][6] = {{"-c", "f", "-o", "a=b", "-oc=d", NULL},
                                            {"-cf", "--override", "a=b", "--override=c=d", NULL},
                                            {"--config", "f", "-o", "a=b", "-o", "c=d"},
@@ -114,11 +108,4 @@ static void command_lines_are_understood_in_every_form(void **state) {
     options_free(&options);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(distances_count_letters),
-        cmocka_unit_test(every_wrong_command_line_is_refused),
-        cmocka_unit_test(command_lines_are_understood_in_every_form),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

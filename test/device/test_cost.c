@@ -3,14 +3,11 @@
 #include "device/cost.h"
 
 #include "base/units.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 static Cost cost_of(const char *word) {
     static Config config;
@@ -52,8 +49,7 @@ static FILE *table(const char *name, char line[512], char *cells[16]) {
 }
 
 // The published products are bursts; at the power limit a device keeps a part of their rate, which is level here.
-static void products_of_all_shapes_are_within_8_percent_of_the_table_at_one_level(void **state) {
-    (void)state;
+TEST(products_of_all_shapes_are_within_8_percent_of_the_table_at_one_level) {
     static const char *const words[] = {"a100-80g", "h100", "h200", "b200", "gb200", "b300"};
     for (int g = 0; g < 6; g++) {
         Cost cost = cost_of(words[g]);
@@ -75,16 +71,14 @@ static void products_of_all_shapes_are_within_8_percent_of_the_table_at_one_leve
     }
 }
 
-static void products_of_8_bits_gain_only_where_they_are_large(void **state) {
-    (void)state;
+TEST(products_of_8_bits_gain_only_where_they_are_large) {
     Cost cost = cost_of("h100");
     assert_float_equal(cost_product(&cost, 1, 4096, 2048, 8192) / cost_product_fp8(&cost, 4096, 2048, 8192), COST_FP8,
                        1e-9);
     assert_float_equal(cost_product(&cost, 1, 4096, 1024, 8192) / cost_product_fp8(&cost, 4096, 1024, 8192), 1, 1e-9);
 }
 
-static void attention_is_within_5_percent_of_its_tables(void **state) {
-    (void)state;
+TEST(attention_is_within_5_percent_of_its_tables) {
     static const char *const words[][2] = {
         {"a100", "a100-80g"}, {"h200", "h200"}, {"gb200", "gb200"}, {"gb300", "gb300"}};
     for (int g = 0; g < 4; g++) {
@@ -109,16 +103,14 @@ static void attention_is_within_5_percent_of_its_tables(void **state) {
     }
 }
 
-static void fewer_heads_fill_a_device_less(void **state) {
-    (void)state;
+TEST(fewer_heads_fill_a_device_less) {
     Cost cost = cost_of("a100-80g");
     // Measured for 4 and for 32 heads, sequences of 4,096: 0.257 and 0.566 of the peak in the forward.
     double few = cost_flash(&cost, 4, 4096, 128, false) / 4, many = cost_flash(&cost, 32, 4096, 128, false) / 32;
     assert_true(fabs(few / many / (0.566 / 0.257) - 1) < 0.05);
 }
 
-static void collectives_are_those_of_the_table_and_longer_ones_never_take_less_time(void **state) {
-    (void)state;
+TEST(collectives_are_those_of_the_table_and_longer_ones_never_take_less_time) {
     static const char *const words[][2] = {
         {"a100_sxm", "a100-80g"}, {"h100_sxm", "h100"}, {"h200_sxm", "h200"}, {"b200_sxm", "b200"}, {"gb200", "gb200"}};
     static const char *const kinds[] = {"all_gather", "reduce_scatter", "all_reduce"};
@@ -146,8 +138,7 @@ static void collectives_are_those_of_the_table_and_longer_ones_never_take_less_t
     assert_true(rows > 40);
 }
 
-static void messages_between_gpus_of_a_node_are_within_a_fifth_of_the_table(void **state) {
-    (void)state;
+TEST(messages_between_gpus_of_a_node_are_within_a_fifth_of_the_table) {
     static const double sizes[] = {1, 4, 16, 64}, h100[] = {105, 221, 314, 348}, a100[] = {62, 168, 258, 228};
     for (int i = 1; i < 4; i++) {
         double bytes = sizes[i] * MIB;
@@ -157,15 +148,13 @@ static void messages_between_gpus_of_a_node_are_within_a_fifth_of_the_table(void
     }
 }
 
-static void rows_of_operands_that_are_not_16_bytes_wide_cost_a_third_of_the_rate(void **state) {
-    (void)state;
+TEST(rows_of_operands_that_are_not_16_bytes_wide_cost_a_third_of_the_rate) {
     Cost cost = cost_of("h100");
     double ratio = cost_product(&cost, 1, 8192, 10922, 4096) / cost_product(&cost, 1, 8192, 10944, 4096);
     assert_true(ratio > 1.4 && ratio < 1.5);
 }
 
-static void a_gpu_without_tables_is_said_to_be_planned_by_its_data_sheet(void **state) {
-    (void)state;
+TEST(a_gpu_without_tables_is_said_to_be_planned_by_its_data_sheet) {
     assert_true(cost_of("mi300x").data_sheet && cost_of("rtx-4090").data_sheet);
     assert_false(cost_of("h100").data_sheet || cost_of("a100-40g").data_sheet);
     Cost h800 = cost_of("h800"), h100 = cost_of("h100");
@@ -175,16 +164,4 @@ static void a_gpu_without_tables_is_said_to_be_planned_by_its_data_sheet(void **
     assert_true(mi300x.flops * mi300x.efficiency < h200.flops * h200.efficiency);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_of_all_shapes_are_within_8_percent_of_the_table_at_one_level),
-        cmocka_unit_test(products_of_8_bits_gain_only_where_they_are_large),
-        cmocka_unit_test(attention_is_within_5_percent_of_its_tables),
-        cmocka_unit_test(fewer_heads_fill_a_device_less),
-        cmocka_unit_test(collectives_are_those_of_the_table_and_longer_ones_never_take_less_time),
-        cmocka_unit_test(messages_between_gpus_of_a_node_are_within_a_fifth_of_the_table),
-        cmocka_unit_test(rows_of_operands_that_are_not_16_bytes_wide_cost_a_third_of_the_rate),
-        cmocka_unit_test(a_gpu_without_tables_is_said_to_be_planned_by_its_data_sheet),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -1,18 +1,13 @@
 // A rank beside its GPU, with a sysfs of the test's own.
 #include "device/device.h"
+#include "unit.h"
 
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char root[] = "/tmp/numa_XXXXXX";
 
@@ -43,8 +38,7 @@ static int remove_root(void **state) {
     return system(command);
 }
 
-static void the_node_of_a_gpu_is_what_sysfs_says(void **state) {
-    (void)state;
+TEST(the_node_of_a_gpu_is_what_sysfs_says) {
     put("bus/pci/devices/0000:3b:00.0", "numa_node", "1");
     put("bus/pci/devices/0000:5e:00.0", "numa_node", "-1"); // one socket, or a firmware that does not tell
     put("bus/pci/devices/0000:5f:00.0", "numa_node", "");
@@ -54,8 +48,7 @@ static void the_node_of_a_gpu_is_what_sysfs_says(void **state) {
     assert_int_equal(numa_node(root, "0000:99:00.0"), -1);
 }
 
-static void gpus_that_all_report_one_node_are_near_none(void **state) {
-    (void)state;
+TEST(gpus_that_all_report_one_node_are_near_none) {
     const int sockets[] = {0, 0, 1, 1}, machine[] = {0, 0, 0, 0}, unknown[] = {-1, 0};
     assert_int_equal(numa_near(sockets, 4, 1), 0);
     assert_int_equal(numa_near(sockets, 4, 3), 1);
@@ -83,8 +76,7 @@ static bool bound(int node, cpu_set_t *left) {
     return WEXITSTATUS(status) == 1;
 }
 
-static void a_process_keeps_those_of_its_cores_that_the_node_has(void **state) {
-    (void)state;
+TEST(a_process_keeps_those_of_its_cores_that_the_node_has) {
     cpu_set_t allowed, left;
     char line[64];
     int last = -1;
@@ -107,11 +99,4 @@ static void a_process_keeps_those_of_its_cores_that_the_node_has(void **state) {
     assert_false(bound(-1, &left));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpus_that_all_report_one_node_are_near_none),
-        cmocka_unit_test(the_node_of_a_gpu_is_what_sysfs_says),
-        cmocka_unit_test(a_process_keeps_those_of_its_cores_that_the_node_has),
-    };
-    return cmocka_run_group_tests(tests, make_root, remove_root);
-}
+int main(void) { return unit_run(make_root, remove_root); }

@@ -1,17 +1,13 @@
 // Which rank ended first, as the parent sees it. Deaths in whole launches: test_faults.py.
 #include "launch/launch_private.h"
+#include "unit.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 enum { RANKS = 3 };
 
@@ -79,8 +75,7 @@ static void end_(const Scene *scene, int which) {
 #define WAIT        "for i in 1 2 3 4 5 6 7 8; do wait; done"
 
 // Whichever it was, and though all have gone when the parent looks: as when mpirun kills the others.
-static void the_first_child_to_end_is_known(void **state) {
-    (void)state;
+TEST(the_first_child_to_end_is_known) {
     for (int first = 0; first < RANKS; first++) {
         Scene scene;
         open_(&scene, SLEEP(0) SLEEP(1) SLEEP(2) WAIT);
@@ -96,8 +91,7 @@ static void the_first_child_to_end_is_known(void **state) {
 }
 
 // mpirun starts one after another and looks for deaths afterwards.
-static void one_child_may_die_before_the_others_are_started(void **state) {
-    (void)state;
+TEST(one_child_may_die_before_the_others_are_started) {
     Scene scene;
     open_(&scene, SLEEP(0) "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; " SLEEP(1) SLEEP(2) WAIT);
     for (int tries = 0; tries < 1000 && !met_(&scene.watch, 0); tries++) look_(&scene), nap_ms_(5);
@@ -113,8 +107,7 @@ static void one_child_may_die_before_the_others_are_started(void **state) {
 }
 
 // Before it has said, by its environment or on the board, which one it is.
-static void one_child_without_a_rank_is_the_rank_that_is_missing(void **state) {
-    (void)state;
+TEST(one_child_without_a_rank_is_the_rank_that_is_missing) {
     Scene scene;
     open_(&scene, SLEEP(0) "sleep 60 & " SLEEP(2) WAIT);
     look_until_met_(&scene, RANKS - 1);
@@ -127,8 +120,7 @@ static void one_child_without_a_rank_is_the_rank_that_is_missing(void **state) {
     close_(&scene);
 }
 
-static void two_children_without_ranks_are_not_told_apart(void **state) {
-    (void)state;
+TEST(two_children_without_ranks_are_not_told_apart) {
     Scene scene;
     open_(&scene, "sleep 60 & sleep 60 & " SLEEP(2) WAIT);
     look_until_met_(&scene, 1);
@@ -140,8 +132,7 @@ static void two_children_without_ranks_are_not_told_apart(void **state) {
 }
 
 // Two that are there no longer when the parent looks for the first time may have ended in any order.
-static void a_child_that_ended_before_it_was_found_is_not_certain_to_be_the_first(void **state) {
-    (void)state;
+TEST(a_child_that_ended_before_it_was_found_is_not_certain_to_be_the_first) {
     Scene scene;
     open_(&scene,
           "OMPI_COMM_WORLD_RANK=0 true & OMPI_COMM_WORLD_RANK=1 true & " SLEEP(2) "exec sleep 60"); // never waits
@@ -153,8 +144,7 @@ static void a_child_that_ended_before_it_was_found_is_not_certain_to_be_the_firs
 }
 
 // A rank that reported said itself why it ends, and is no death.
-static void a_child_that_reported_did_not_die(void **state) {
-    (void)state;
+TEST(a_child_that_reported_did_not_die) {
     Scene scene;
     open_(&scene, SLEEP(0) SLEEP(1) SLEEP(2) WAIT);
     look_until_met_(&scene, RANKS);
@@ -169,8 +159,7 @@ static void a_child_that_reported_did_not_die(void **state) {
     close_(&scene);
 }
 
-static void the_kernel_knows_other_processes(void **state) {
-    (void)state;
+TEST(the_kernel_knows_other_processes) {
     char value[16], path[4096];
     assert_true(launch_process_variable(getpid(), "PATH", path, sizeof path));
     assert_string_equal(path, getenv("PATH"));
@@ -179,15 +168,4 @@ static void the_kernel_knows_other_processes(void **state) {
     assert_false(launch_process_variable(1 << 30, "PATH", path, sizeof path));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_child_to_end_is_known),
-        cmocka_unit_test(one_child_may_die_before_the_others_are_started),
-        cmocka_unit_test(one_child_without_a_rank_is_the_rank_that_is_missing),
-        cmocka_unit_test(two_children_without_ranks_are_not_told_apart),
-        cmocka_unit_test(a_child_that_ended_before_it_was_found_is_not_certain_to_be_the_first),
-        cmocka_unit_test(a_child_that_reported_did_not_die),
-        cmocka_unit_test(the_kernel_knows_other_processes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -2,19 +2,15 @@
 // test_launch.py.
 #include "launch/launch_private.h"
 #include "ranks/supervisor.h"
+#include "unit.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 static bool gone_(const char *path) {
     for (int tries = 0; tries < 200; tries++) {
@@ -25,8 +21,7 @@ static bool gone_(const char *path) {
     return false;
 }
 
-static void a_folder_goes_with_all_in_it(void **state) {
-    (void)state;
+TEST(a_folder_goes_with_all_in_it) {
     LaunchFolder folder;
     Error err = {0};
     char path[400];
@@ -48,8 +43,7 @@ static pid_t start_stray_(const LaunchFolder *folder) {
     _exit(127);
 }
 
-static void strays_end_with_the_folder(void **state) {
-    (void)state;
+TEST(strays_end_with_the_folder) {
     LaunchFolder folder;
     Error err = {0};
     struct timespec nap = {0, 300000000};
@@ -63,8 +57,7 @@ static void strays_end_with_the_folder(void **state) {
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-static void the_caretaker_cleans_up_after_a_killed_parent(void **state) {
-    (void)state;
+TEST(the_caretaker_cleans_up_after_a_killed_parent) {
     int ends[2];
     LaunchFolder folder;
     assert_int_equal(pipe(ends), 0);
@@ -84,11 +77,4 @@ static void the_caretaker_cleans_up_after_a_killed_parent(void **state) {
     close(ends[0]), close(ends[1]);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_folder_goes_with_all_in_it),
-        cmocka_unit_test(strays_end_with_the_folder),
-        cmocka_unit_test(the_caretaker_cleans_up_after_a_killed_parent),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -1,12 +1,8 @@
 // Which cores a rank counts as its own, however its launcher bound it.
 #include "ranks/affinity.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Rank r of host `node` may run on cores [first, last).
 static CoresOfRank bound(int64_t node, int first, int last) {
@@ -17,35 +13,30 @@ static CoresOfRank bound(int64_t node, int first, int last) {
     return rank;
 }
 
-static void ranks_that_may_run_anywhere_share_evenly(void **state) {
-    (void)state;
+TEST(ranks_that_may_run_anywhere_share_evenly) {
     const CoresOfRank ranks[] = {bound(0, 0, 8), bound(0, 0, 8), bound(0, 0, 8), bound(0, 0, 8)};
     for (int r = 0; r < 4; r++) assert_float_equal(affinity_part(ranks, 4, r), 2.0, 1e-9);
 }
 
-static void a_bound_rank_has_what_it_is_bound_to(void **state) {
-    (void)state;
+TEST(a_bound_rank_has_what_it_is_bound_to) {
     const CoresOfRank ranks[] = {bound(0, 0, 1), bound(0, 1, 2), bound(0, 4, 8)};
     assert_float_equal(affinity_part(ranks, 3, 0), 1.0, 1e-9);
     assert_float_equal(affinity_part(ranks, 3, 1), 1.0, 1e-9);
     assert_float_equal(affinity_part(ranks, 3, 2), 4.0, 1e-9);
 }
 
-static void a_container_s_two_cores_are_shared_and_not_those_of_its_host(void **state) {
-    (void)state;
+TEST(a_container_s_two_cores_are_shared_and_not_those_of_its_host) {
     const CoresOfRank ranks[] = {bound(0, 6, 8), bound(0, 6, 8), bound(0, 6, 8), bound(0, 6, 8)};
     for (int r = 0; r < 4; r++) assert_float_equal(affinity_part(ranks, 4, r), 0.5, 1e-9);
 }
 
-static void cores_of_another_host_are_other_cores(void **state) {
-    (void)state;
+TEST(cores_of_another_host_are_other_cores) {
     const CoresOfRank ranks[] = {bound(0, 0, 2), bound(1, 0, 2), bound(1, 0, 2)};
     assert_float_equal(affinity_part(ranks, 3, 0), 2.0, 1e-9);
     assert_float_equal(affinity_part(ranks, 3, 1), 1.0, 1e-9);
 }
 
-static void a_process_bound_to_one_core_says_one(void **state) {
-    (void)state;
+TEST(a_process_bound_to_one_core_says_one) {
     cpu_set_t before, one;
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
     CPU_ZERO(&one);
@@ -57,13 +48,4 @@ static void a_process_bound_to_one_core_says_one(void **state) {
     assert_int_equal(affinity_allowed(), CPU_COUNT(&before));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_that_may_run_anywhere_share_evenly),
-        cmocka_unit_test(a_bound_rank_has_what_it_is_bound_to),
-        cmocka_unit_test(a_container_s_two_cores_are_shared_and_not_those_of_its_host),
-        cmocka_unit_test(cores_of_another_host_are_other_cores),
-        cmocka_unit_test(a_process_bound_to_one_core_says_one),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

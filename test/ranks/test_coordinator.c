@@ -1,15 +1,12 @@
 // Messages between two sockets, honest and forged, and what the coordinator makes of them. Whole jobs: test_faults.py.
 #include "base/clock.h"
 #include "ranks/coordinator.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 enum { RANKS = 3 };
 
@@ -56,8 +53,7 @@ static Message beat_(int rank) {
 
 // --- messages
 
-static void a_beat_is_heard_and_answered(void **state) {
-    (void)state;
+TEST(a_beat_is_heard_and_answered) {
     Pair pair;
     Message answer, beat = beat_(1);
     open_(&pair);
@@ -68,8 +64,7 @@ static void a_beat_is_heard_and_answered(void **state) {
     close_(&pair);
 }
 
-static void what_is_not_signed_with_the_key_is_not_heard(void **state) {
-    (void)state;
+TEST(what_is_not_signed_with_the_key_is_not_heard) {
     Pair pair;
     Message answer, beat = beat_(1);
     open_(&pair);
@@ -80,8 +75,7 @@ static void what_is_not_signed_with_the_key_is_not_heard(void **state) {
     close_(&pair);
 }
 
-static void a_message_that_was_changed_or_sent_twice_is_not_heard(void **state) {
-    (void)state;
+TEST(a_message_that_was_changed_or_sent_twice_is_not_heard) {
     Pair pair;
     Message answer, beat = beat_(1);
     open_(&pair);
@@ -97,8 +91,7 @@ static void a_message_that_was_changed_or_sent_twice_is_not_heard(void **state) 
     close_(&pair);
 }
 
-static void a_field_out_of_range_is_not_heard(void **state) {
-    (void)state;
+TEST(a_field_out_of_range_is_not_heard) {
     Pair pair;
     Message answer;
     open_(&pair);
@@ -116,8 +109,7 @@ static void a_field_out_of_range_is_not_heard(void **state) {
     close_(&pair);
 }
 
-static void a_flood_of_datagrams_delays_no_check_and_hides_no_beat(void **state) {
-    (void)state;
+TEST(a_flood_of_datagrams_delays_no_check_and_hides_no_beat) {
     Pair pair;
     Message answer, beat = beat_(1);
     open_(&pair);
@@ -139,8 +131,7 @@ static void a_flood_of_datagrams_delays_no_check_and_hides_no_beat(void **state)
     close_(&pair);
 }
 
-static void datagrams_of_strangers_take_no_space_from_beats(void **state) {
-    (void)state;
+TEST(datagrams_of_strangers_take_no_space_from_beats) {
     Pair pair;
     Message answer, beat = beat_(1);
     open_(&pair);
@@ -155,8 +146,7 @@ static void datagrams_of_strangers_take_no_space_from_beats(void **state) {
 
 // --- addresses
 
-static void every_address_of_this_host_reaches_a_channel(void **state) {
-    (void)state;
+TEST(every_address_of_this_host_reaches_a_channel) {
     Channel here, there;
     Invitation invitation;
     Error err = {0};
@@ -180,8 +170,7 @@ static void every_address_of_this_host_reaches_a_channel(void **state) {
     channel_close(&here), channel_close(&there);
 }
 
-static void a_channel_of_one_host_is_reached_through_the_loopback_alone(void **state) {
-    (void)state;
+TEST(a_channel_of_one_host_is_reached_through_the_loopback_alone) {
     Channel channel;
     Invitation invitation, read;
     char text[INVITATION_TEXT];
@@ -209,8 +198,7 @@ static void end_(Pair *pair, int rank, Ending ending, int code, int number, int6
     coordinator_hear(pair->coordinator, rank, &status, 1);
 }
 
-static void a_job_is_over_when_a_rank_dies_and_says_which(void **state) {
-    (void)state;
+TEST(a_job_is_over_when_a_rank_dies_and_says_which) {
     Pair pair;
     open_(&pair);
     for (int rank = 0; rank < RANKS; rank++) {
@@ -235,8 +223,7 @@ static void a_job_is_over_when_a_rank_dies_and_says_which(void **state) {
     close_(&pair);
 }
 
-static void a_rank_never_heard_is_missed_once_the_others_have_met(void **state) {
-    (void)state;
+TEST(a_rank_never_heard_is_missed_once_the_others_have_met) {
     for (int expected = 0; expected < 2; expected++) {
         Error err = {0};
         Coordinator *coordinator = coordinator_open(&local_job, &err);
@@ -255,8 +242,7 @@ static void a_rank_never_heard_is_missed_once_the_others_have_met(void **state) 
     }
 }
 
-static void of_several_reports_the_earliest_counts_whatever_came_first(void **state) {
-    (void)state;
+TEST(of_several_reports_the_earliest_counts_whatever_came_first) {
     Pair pair;
     open_(&pair);
     end_(&pair, 0, ENDING_LEFT, 1, 0, 200, "second");
@@ -269,19 +255,4 @@ static void of_several_reports_the_earliest_counts_whatever_came_first(void **st
     close_(&pair);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_beat_is_heard_and_answered),
-        cmocka_unit_test(what_is_not_signed_with_the_key_is_not_heard),
-        cmocka_unit_test(a_message_that_was_changed_or_sent_twice_is_not_heard),
-        cmocka_unit_test(a_field_out_of_range_is_not_heard),
-        cmocka_unit_test(a_flood_of_datagrams_delays_no_check_and_hides_no_beat),
-        cmocka_unit_test(datagrams_of_strangers_take_no_space_from_beats),
-        cmocka_unit_test(every_address_of_this_host_reaches_a_channel),
-        cmocka_unit_test(a_channel_of_one_host_is_reached_through_the_loopback_alone),
-        cmocka_unit_test(a_job_is_over_when_a_rank_dies_and_says_which),
-        cmocka_unit_test(a_rank_never_heard_is_missed_once_the_others_have_met),
-        cmocka_unit_test(of_several_reports_the_earliest_counts_whatever_came_first),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -1,19 +1,15 @@
 // What a rank writes on its page is read whole by its supervisor, at any moment.
 #include "ranks/status_page.h"
 #include "base/clock.h"
+#include "unit.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
 
-static void a_page_says_what_a_rank_does(void **state) {
-    (void)state;
+TEST(a_page_says_what_a_rank_does) {
     char longer[300];
     RankStatus status;
     StatusPage *page = status_page_create(false);
@@ -34,8 +30,7 @@ static void a_page_says_what_a_rank_does(void **state) {
     assert_int_equal(strlen(status.action), sizeof status.action - 1);
 }
 
-static void the_first_report_counts(void **state) {
-    (void)state;
+TEST(the_first_report_counts) {
     RankStatus status;
     StatusPage *page = status_page_create(true), *alone = status_page_create(false);
     Error why = {0}, later = {0};
@@ -65,8 +60,7 @@ static bool is_whole_(const StatusPage *page) {
 }
 
 // A process writes actions without a pause and is killed at some point; the page always has one of them.
-static void an_action_is_whole_whenever_it_is_read(void **state) {
-    (void)state;
+TEST(an_action_is_whole_whenever_it_is_read) {
     char a[91] = "", b[46] = "";
     StatusPage *page = status_page_create(false);
     memset(a, 'a', sizeof a - 1), memset(b, 'b', sizeof b - 1);
@@ -82,11 +76,4 @@ static void an_action_is_whole_whenever_it_is_read(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_page_says_what_a_rank_does),
-        cmocka_unit_test(the_first_report_counts),
-        cmocka_unit_test(an_action_is_whole_whenever_it_is_read),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -3,21 +3,14 @@
 #include "bpipe.h"
 #include "ranks/roster.h"
 #include "ranks/topology.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 static ParallelConfig grid(int p, int t, int d, int placement) {
     ParallelConfig parallel = {.pipeline = p, .tensor = t, .data = d, .placement = placement};
     return parallel;
 }
 
-static void a_rank_and_its_place_lead_to_each_other(void **state) {
-    (void)state;
+TEST(a_rank_and_its_place_lead_to_each_other) {
     static const int placements[] = {PLACEMENT_LINEAR, PLACEMENT_ADJACENT};
     for (int i = 0; i < 2; i++)
         for (int p = 1; p <= 9; p++)
@@ -34,15 +27,13 @@ static void a_rank_and_its_place_lead_to_each_other(void **state) {
                 }
 }
 
-static void linear_counts_tensor_then_stage_then_data(void **state) {
-    (void)state;
+TEST(linear_counts_tensor_then_stage_then_data) {
     ParallelConfig parallel = grid(4, 2, 2, PLACEMENT_LINEAR);
     Coordinates at = {.data = 1, .stage = 3, .tensor = 1};
     assert_int_equal(topology_rank(&parallel, at), (1 * 4 + 3) * 2 + 1);
 }
 
-static void adjacent_puts_the_stages_of_a_pair_side_by_side(void **state) {
-    (void)state;
+TEST(adjacent_puts_the_stages_of_a_pair_side_by_side) {
     for (int p = 2; p <= 9; p++)
         for (int t = 1; t <= 4; t++) {
             ParallelConfig parallel = grid(p, t, 2, PLACEMENT_ADJACENT);
@@ -56,8 +47,7 @@ static void adjacent_puts_the_stages_of_a_pair_side_by_side(void **state) {
         }
 }
 
-static void the_middle_of_an_odd_pipeline_comes_last(void **state) {
-    (void)state;
+TEST(the_middle_of_an_odd_pipeline_comes_last) {
     for (int p = 1; p <= 9; p += 2) {
         ParallelConfig parallel = grid(p, 1, 1, PLACEMENT_ADJACENT);
         Coordinates middle = {.data = 0, .stage = p / 2, .tensor = 0};
@@ -79,21 +69,11 @@ static int apart(int t, int host, int placement) {
     return found / t;
 }
 
-static void pairs_that_span_hosts_are_counted(void **state) {
-    (void)state;
+TEST(pairs_that_span_hosts_are_counted) {
     assert_int_equal(apart(4, 8, PLACEMENT_ADJACENT), 0);
     assert_int_equal(apart(4, 8, PLACEMENT_LINEAR), 4);
     assert_int_equal(apart(8, 8, PLACEMENT_ADJACENT), 4);
     assert_int_equal(apart(2, 16, PLACEMENT_LINEAR), 0);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_rank_and_its_place_lead_to_each_other),
-        cmocka_unit_test(linear_counts_tensor_then_stage_then_data),
-        cmocka_unit_test(adjacent_puts_the_stages_of_a_pair_side_by_side),
-        cmocka_unit_test(the_middle_of_an_odd_pipeline_comes_last),
-        cmocka_unit_test(pairs_that_span_hosts_are_counted),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -1,13 +1,9 @@
 // What the watchdog finds and says, with a clock of our own. Whole jobs: test_faults.py.
 #include "ranks/watchdog.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 static const Patience patience = {10, 600};
 
@@ -33,8 +29,7 @@ static Found look_every_second_(Watchdog *dog, double *now, double until, int *r
     return FOUND_WELL;
 }
 
-static void a_rank_that_falls_silent_is_found_after_its_timeout(void **state) {
-    (void)state;
+TEST(a_rank_that_falls_silent_is_found_after_its_timeout) {
     double now = 0;
     int rank;
     Watchdog *dog = watchdog_create(3, patience, now);
@@ -46,8 +41,7 @@ static void a_rank_that_falls_silent_is_found_after_its_timeout(void **state) {
     watchdog_free(dog);
 }
 
-static void a_rank_that_was_never_heard_is_not_missed(void **state) {
-    (void)state;
+TEST(a_rank_that_was_never_heard_is_not_missed) {
     double now = 0;
     int rank;
     Watchdog *dog = watchdog_create(3, patience, now);
@@ -55,8 +49,7 @@ static void a_rank_that_was_never_heard_is_not_missed(void **state) {
     watchdog_free(dog);
 }
 
-static void a_rank_that_left_is_not_missed(void **state) {
-    (void)state;
+TEST(a_rank_that_left_is_not_missed) {
     double now = 0;
     int rank;
     Watchdog *dog = watchdog_create(3, patience, now);
@@ -66,8 +59,7 @@ static void a_rank_that_left_is_not_missed(void **state) {
     watchdog_free(dog);
 }
 
-static void a_long_action_is_not_silence_and_a_standstill_is_found_later(void **state) {
-    (void)state;
+TEST(a_long_action_is_not_silence_and_a_standstill_is_found_later) {
     double now = 0;
     int rank;
     Watchdog *dog = watchdog_create(3, patience, now);
@@ -77,8 +69,7 @@ static void a_long_action_is_not_silence_and_a_standstill_is_found_later(void **
     watchdog_free(dog);
 }
 
-static void progress_of_one_rank_is_progress_of_all(void **state) {
-    (void)state;
+TEST(progress_of_one_rank_is_progress_of_all) {
     double now = 0;
     int rank;
     Watchdog *dog = watchdog_create(3, patience, now);
@@ -89,8 +80,7 @@ static void progress_of_one_rank_is_progress_of_all(void **state) {
     watchdog_free(dog);
 }
 
-static void a_timeout_of_zero_never_ends(void **state) {
-    (void)state;
+TEST(a_timeout_of_zero_never_ends) {
     double now = 0;
     int rank;
     Watchdog *dog = watchdog_create(2, (Patience){0, 0}, now);
@@ -100,8 +90,7 @@ static void a_timeout_of_zero_never_ends(void **state) {
 }
 
 // A machine that slept, or a watchdog under a debugger: all ranks seem silent at once.
-static void after_a_pause_of_its_own_the_timeout_starts_again(void **state) {
-    (void)state;
+TEST(after_a_pause_of_its_own_the_timeout_starts_again) {
     double now = 0;
     int rank;
     Watchdog *dog = watchdog_create(3, patience, now);
@@ -114,16 +103,14 @@ static void after_a_pause_of_its_own_the_timeout_starts_again(void **state) {
     watchdog_free(dog);
 }
 
-static void short_timeouts_are_checked_often_enough(void **state) {
-    (void)state;
+TEST(short_timeouts_are_checked_often_enough) {
     assert_true(watchdog_interval(patience) == 1.0);
     assert_true(watchdog_interval((Patience){0.5, 600}) <= 0.125);
     assert_true(watchdog_interval((Patience){0, 2}) <= 0.5);
     assert_true(watchdog_interval((Patience){0, 0}) == 1.0);
 }
 
-static void every_stage_says_what_it_waits_for(void **state) {
-    (void)state;
+TEST(every_stage_says_what_it_waits_for) {
     char text[WATCHDOG_TEXT];
     int rank;
     double now = 0;
@@ -155,8 +142,7 @@ static void every_stage_says_what_it_waits_for(void **state) {
     watchdog_free(dog);
 }
 
-static void the_longest_words_fit(void **state) {
-    (void)state;
+TEST(the_longest_words_fit) {
     char text[WATCHDOG_TEXT], longest[200];
     int rank;
     memset(longest, 'x', sizeof longest - 1);
@@ -170,18 +156,4 @@ static void the_longest_words_fit(void **state) {
     watchdog_free(dog);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_rank_that_falls_silent_is_found_after_its_timeout),
-        cmocka_unit_test(a_rank_that_was_never_heard_is_not_missed),
-        cmocka_unit_test(a_rank_that_left_is_not_missed),
-        cmocka_unit_test(a_long_action_is_not_silence_and_a_standstill_is_found_later),
-        cmocka_unit_test(progress_of_one_rank_is_progress_of_all),
-        cmocka_unit_test(a_timeout_of_zero_never_ends),
-        cmocka_unit_test(after_a_pause_of_its_own_the_timeout_starts_again),
-        cmocka_unit_test(short_timeouts_are_checked_often_enough),
-        cmocka_unit_test(every_stage_says_what_it_waits_for),
-        cmocka_unit_test(the_longest_words_fit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

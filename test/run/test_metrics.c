@@ -1,17 +1,12 @@
 // What a run says: the figures, the step line, and a file of JSON lines that survives crashes, resumes and full disks.
 #include "run/metrics.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define NEAR(a, b) assert_true(fabs((a) - (b)) <= 1e-12 * fabs(b))
 
@@ -153,8 +148,7 @@ static void log_steps(Metrics *metrics, int64_t first, int64_t last) {
 
 // ---- figures --------------------------------------------------------------------------------------------------------
 
-static void bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1(void **state) {
-    (void)state;
+TEST(bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1) {
     StepFigures figures = made_figures(1);
     NEAR(figures_bubble(&figures), 3.0 / 7.0);
     NEAR(figures_exposed(&figures), 0.0004);
@@ -181,8 +175,7 @@ static char *line_of(const StepFigures *figures, bool all) {
     return text;
 }
 
-static void step_line_says_what_matters_in_its_place(void **state) {
-    (void)state;
+TEST_BETWEEN(step_line_says_what_matters_in_its_place, desk_open, desk_close) {
     StepFigures figures = made_figures(12);
     for (int s = 0; s < 4; s++) stages_of_1f1b[s].run.exposed = 0.0;
     char *text = line_of(&figures, false);
@@ -192,8 +185,7 @@ static void step_line_says_what_matters_in_its_place(void **state) {
     free(text);
 }
 
-static void step_line_says_everything_if_asked(void **state) {
-    (void)state;
+TEST_BETWEEN(step_line_says_everything_if_asked, desk_open, desk_close) {
     StepFigures figures = made_figures(60);
     char *text = line_of(&figures, true);
     assert_string_equal(text, "step   60/60 | loss 3.2500 (z +0.0) | norm 1.23 (z -0.5) | lr 3.0e-04 | 500 ms | 4096 "
@@ -201,8 +193,7 @@ static void step_line_says_everything_if_asked(void **state) {
     free(text);
 }
 
-static void step_line_shows_what_is_unusual_alone(void **state) {
-    (void)state;
+TEST_BETWEEN(step_line_shows_what_is_unusual_alone, desk_open, desk_close) {
     StepFigures figures = made_figures(12);
     char *text = line_of(&figures, false);
     assert_string_equal(text, "step   12/60 | loss 3.2500 | norm 1.23 | 500 ms | 4096 tok/s | MFU 41.0% | bubble 43% | "
@@ -217,8 +208,7 @@ static void step_line_shows_what_is_unusual_alone(void **state) {
     free(text);
 }
 
-static void step_line_never_exceeds_120_columns(void **state) {
-    (void)state;
+TEST_BETWEEN(step_line_never_exceeds_120_columns, desk_open, desk_close) {
     const double values[] = {1.5, 123.25, 1e4, 1e8, 1e30, NAN, INFINITY};
     enum { VALUES = sizeof values / sizeof values[0] };
     for (int i = 0; i < VALUES * VALUES; i++) {
@@ -239,8 +229,7 @@ static void step_line_never_exceeds_120_columns(void **state) {
     }
 }
 
-static void validation_is_a_line_with_its_perplexity(void **state) {
-    (void)state;
+TEST_BETWEEN(validation_is_a_line_with_its_perplexity, desk_open, desk_close) {
     Metrics *metrics = opened("", -1);
     Error err = {0};
     listen_to_stdout();
@@ -254,8 +243,7 @@ static void validation_is_a_line_with_its_perplexity(void **state) {
 
 // For the step that shows it and for slower ones after it, whose fraction would be of the same low peak. The file keeps
 // to its definition.
-static void a_peak_too_low_is_said_from_then_on(void **state) {
-    (void)state;
+TEST_BETWEEN(a_peak_too_low_is_said_from_then_on, desk_open, desk_close) {
     Error err = {0};
     Metrics *metrics = metrics_open(made_config(desk.path), &known_peak, -1, &err);
     StepFigures slow = made_figures(1), quick = made_figures(2), last = made_figures(3);
@@ -284,8 +272,7 @@ static double more_each_time_(void *context) {
 
 // The first step is at almost twice the peak: one measurement, which finds 1.5 times it, does not explain that. The
 // next finds twice the peak, and no more are made.
-static void a_measured_peak_is_measured_again(void **state) {
-    (void)state;
+TEST_BETWEEN(a_measured_peak_is_measured_again, desk_open, desk_close) {
     Error err = {0};
     int times = 0;
     Peak peak = known_peak;
@@ -308,8 +295,7 @@ static void a_measured_peak_is_measured_again(void **state) {
     free(text);
 }
 
-static void a_peak_is_not_measured_without_end(void **state) {
-    (void)state;
+TEST_BETWEEN(a_peak_is_not_measured_without_end, desk_open, desk_close) {
     Error err = {0};
     int times = 0;
     Peak peak = known_peak;
@@ -325,8 +311,7 @@ static void a_peak_is_not_measured_without_end(void **state) {
     assert_int_equal(times, 8);
 }
 
-static void unknown_peak_is_said_and_never_a_number(void **state) {
-    (void)state;
+TEST_BETWEEN(unknown_peak_is_said_and_never_a_number, desk_open, desk_close) {
     Peak unknown = known_peak;
     unknown.peak_tflops = 0.0;
     Error err = {0};
@@ -344,8 +329,7 @@ static void unknown_peak_is_said_and_never_a_number(void **state) {
     free(file);
 }
 
-static void more_than_the_peak_is_never_called_an_mfu(void **state) {
-    (void)state;
+TEST_BETWEEN(more_than_the_peak_is_never_called_an_mfu, desk_open, desk_close) {
     Peak low = known_peak;
     low.peak_tflops = known_peak.peak_tflops * 0.4; // 102.4 %
     Error err = {0};
@@ -359,8 +343,7 @@ static void more_than_the_peak_is_never_called_an_mfu(void **state) {
     free(text);
 }
 
-static void progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line(void **state) {
-    (void)state;
+TEST_BETWEEN(progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line, desk_open, desk_close) {
     Error err = {0};
     StepFigures figures = made_figures(1);
     for (int terminal = 0; terminal < 2; terminal++) {
@@ -384,8 +367,7 @@ static void progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line
 
 // ---- the file -------------------------------------------------------------------------------------------------------
 
-static void step_line_of_the_file_has_every_key_with_its_unit(void **state) {
-    (void)state;
+TEST_BETWEEN(step_line_of_the_file_has_every_key_with_its_unit, desk_open, desk_close) {
     Metrics *metrics = opened(desk.path, -1);
     StepFigures figures = made_figures(12);
     figures.loss = 10.0 / 3.0;
@@ -412,8 +394,7 @@ static void step_line_of_the_file_has_every_key_with_its_unit(void **state) {
     free(file);
 }
 
-static void a_skipped_step_says_so_and_others_do_not(void **state) {
-    (void)state;
+TEST_BETWEEN(a_skipped_step_says_so_and_others_do_not, desk_open, desk_close) {
     Metrics *metrics = opened(desk.path, -1);
     StepFigures figures = made_figures(4);
     figures.skipped = true;
@@ -432,8 +413,7 @@ static void a_skipped_step_says_so_and_others_do_not(void **state) {
     free(file);
 }
 
-static void run_line_carries_the_configuration(void **state) {
-    (void)state;
+TEST_BETWEEN(run_line_carries_the_configuration, desk_open, desk_close) {
     Config *config = made_config(desk.path);
     Metrics *metrics = opened(desk.path, -1);
     Error err = {0};
@@ -447,8 +427,7 @@ static void run_line_carries_the_configuration(void **state) {
     free(file);
 }
 
-static void what_is_not_a_number_is_null(void **state) {
-    (void)state;
+TEST_BETWEEN(what_is_not_a_number_is_null, desk_open, desk_close) {
     Metrics *metrics = opened(desk.path, -1);
     StepFigures figures = made_figures(1);
     figures.loss = NAN;
@@ -471,8 +450,7 @@ static void what_is_not_a_number_is_null(void **state) {
     free(file);
 }
 
-static void resume_continues_the_file_as_if_nothing_had_happened(void **state) {
-    (void)state;
+TEST_BETWEEN(resume_continues_the_file_as_if_nothing_had_happened, desk_open, desk_close) {
     Metrics *metrics = opened(desk.path, -1);
     log_steps(metrics, 1, 40);
     metrics_close(metrics);
@@ -489,8 +467,7 @@ static void resume_continues_the_file_as_if_nothing_had_happened(void **state) {
     free(whole);
 }
 
-static void fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail(void **state) {
-    (void)state;
+TEST_BETWEEN(fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail, desk_open, desk_close) {
     Metrics *metrics = opened(desk.path, -1);
     log_steps(metrics, 1, 5);
     metrics_close(metrics);
@@ -524,8 +501,7 @@ static void fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail(void **state) {
     free(first);
 }
 
-static void a_file_that_is_not_ours_is_left_alone(void **state) {
-    (void)state;
+TEST_BETWEEN(a_file_that_is_not_ours_is_left_alone, desk_open, desk_close) {
     char path[128];
     snprintf(path, sizeof path, "%s/thesis.txt", desk.folder);
     write_whole(path, "line\nall my work", 16);
@@ -538,8 +514,7 @@ static void a_file_that_is_not_ours_is_left_alone(void **state) {
     free(kept);
 }
 
-static void full_disk_is_said_and_leaves_whole_lines(void **state) {
-    (void)state;
+TEST_BETWEEN(full_disk_is_said_and_leaves_whole_lines, desk_open, desk_close) {
     Error err = {0};
     StepFigures figures = made_figures(1);
     Metrics *metrics = opened("/dev/full", -1);
@@ -575,8 +550,7 @@ static void full_disk_is_said_and_leaves_whole_lines(void **state) {
     free(after);
 }
 
-static void a_folder_that_cannot_be_made_is_said(void **state) {
-    (void)state;
+TEST_BETWEEN(a_folder_that_cannot_be_made_is_said, desk_open, desk_close) {
     Error err = {0};
     assert_null(metrics_open(made_config("/dev/null/x/metrics.jsonl"), &known_peak, -1, &err));
     assert_string_equal(
@@ -584,30 +558,4 @@ static void a_folder_that_cannot_be_made_is_said(void **state) {
                   "can be written, or \"\" for none");
 }
 
-int main(void) {
-#define AT_A_DESK(test) cmocka_unit_test_setup_teardown(test, desk_open, desk_close)
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1),
-        AT_A_DESK(step_line_says_what_matters_in_its_place),
-        AT_A_DESK(step_line_says_everything_if_asked),
-        AT_A_DESK(step_line_shows_what_is_unusual_alone),
-        AT_A_DESK(step_line_never_exceeds_120_columns),
-        AT_A_DESK(validation_is_a_line_with_its_perplexity),
-        AT_A_DESK(a_peak_too_low_is_said_from_then_on),
-        AT_A_DESK(a_measured_peak_is_measured_again),
-        AT_A_DESK(a_peak_is_not_measured_without_end),
-        AT_A_DESK(unknown_peak_is_said_and_never_a_number),
-        AT_A_DESK(more_than_the_peak_is_never_called_an_mfu),
-        AT_A_DESK(progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line),
-        AT_A_DESK(step_line_of_the_file_has_every_key_with_its_unit),
-        AT_A_DESK(a_skipped_step_says_so_and_others_do_not),
-        AT_A_DESK(run_line_carries_the_configuration),
-        AT_A_DESK(what_is_not_a_number_is_null),
-        AT_A_DESK(resume_continues_the_file_as_if_nothing_had_happened),
-        AT_A_DESK(fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail),
-        AT_A_DESK(a_file_that_is_not_ours_is_left_alone),
-        AT_A_DESK(full_disk_is_said_and_leaves_whole_lines),
-        AT_A_DESK(a_folder_that_cannot_be_made_is_said),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -4,16 +4,11 @@
 #include "run/record.h"
 
 #include "base/crc64.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 // ---- one rank's part of a small model, without the rest of a run ----------------------------------------------------
 
@@ -74,8 +69,7 @@ static const uint64_t *weights_of(const Record *record) { return record->words +
 
 // ---- tests ----------------------------------------------------------------------------------------------------------
 
-static void checksums_are_those_of_the_whole_tensors_without_padding(void **state) {
-    (void)state;
+TEST(checksums_are_those_of_the_whole_tensors_without_padding) {
     const char *overrides[] = {SMALL};
     const struct {
         const char *path;
@@ -105,8 +99,7 @@ static void checksums_are_those_of_the_whole_tensors_without_padding(void **stat
 
 // finish(x) is x exclusive or a constant, so that what single ranks come to can be added up here: four of them, where
 // the constants cancel.
-static void parts_of_tensor_and_data_ranks_add_up_to_the_whole(void **state) {
-    (void)state;
+TEST(parts_of_tensor_and_data_ranks_add_up_to_the_whole) {
     const char *whole_overrides[] = {SMALL};
     const char *split_overrides[] = {SMALL, "parallel.tensor=2", "parallel.data=2"};
     const struct {
@@ -146,8 +139,7 @@ static Record made_record(const TensorTable *table) {
     return record;
 }
 
-static void the_first_difference_is_named_in_the_order_of_a_step(void **state) {
-    (void)state;
+TEST(the_first_difference_is_named_in_the_order_of_a_step) {
     static Config config;
     Error err = {0};
     TensorTable table = {0};
@@ -185,8 +177,7 @@ static void the_first_difference_is_named_in_the_order_of_a_step(void **state) {
     table_free(&table);
 }
 
-static void a_record_comes_back_from_a_file_and_half_of_one_does_not(void **state) {
-    (void)state;
+TEST(a_record_comes_back_from_a_file_and_half_of_one_does_not) {
     char path[] = P_tmpdir "/test_record_XXXXXX";
     int file = mkstemp(path);
     TensorTable table = {.count = 7};
@@ -209,12 +200,4 @@ static void a_record_comes_back_from_a_file_and_half_of_one_does_not(void **stat
     unlink(path);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checksums_are_those_of_the_whole_tensors_without_padding),
-        cmocka_unit_test(parts_of_tensor_and_data_ranks_add_up_to_the_whole),
-        cmocka_unit_test(the_first_difference_is_named_in_the_order_of_a_step),
-        cmocka_unit_test(a_record_comes_back_from_a_file_and_half_of_one_does_not),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

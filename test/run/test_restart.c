@@ -3,15 +3,11 @@
 
 #include "checkpoint/checkpoint_files.h"
 #include "scratch_folder.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <cmocka.h>
 
 static bool allowed_(Restarts *restarts, int rank, int64_t step, const char *action) {
     char why[256];
@@ -20,8 +16,7 @@ static bool allowed_(Restarts *restarts, int rank, int64_t step, const char *act
     return restart_allowed(restarts, &end, why);
 }
 
-static void a_loss_after_new_steps_costs_one_restart(void **state) {
-    (void)state;
+TEST(a_loss_after_new_steps_costs_one_restart) {
     Restarts restarts = {.left = 2};
     assert_true(allowed_(&restarts, 1, 10, "step 10 F0"));
     assert_true(allowed_(&restarts, 1, 20, "step 20 F0"));
@@ -29,8 +24,7 @@ static void a_loss_after_new_steps_costs_one_restart(void **state) {
     assert_false(allowed_(&restarts, 1, 30, "step 30 F0"));
 }
 
-static void a_loss_without_a_new_step_counts_double(void **state) {
-    (void)state;
+TEST(a_loss_without_a_new_step_counts_double) {
     Restarts restarts = {.left = 4};
     assert_true(allowed_(&restarts, 1, 10, "step 10 F0"));
     assert_true(allowed_(&restarts, 2, 10, "step 10 B0"));
@@ -38,8 +32,7 @@ static void a_loss_without_a_new_step_counts_double(void **state) {
     assert_false(allowed_(&restarts, 0, 9, "step 9 F0"));
 }
 
-static void the_same_action_twice_in_a_row_stops_it(void **state) {
-    (void)state;
+TEST(the_same_action_twice_in_a_row_stops_it) {
     Restarts restarts = {.left = 100};
     assert_true(allowed_(&restarts, 1, 10, "step 10 F3"));
     assert_false(allowed_(&restarts, 1, 10, "step 10 F3"));
@@ -56,8 +49,7 @@ static void save_(const char *dir, int64_t step, int64_t sequence) {
     assert_int_equal(manifest_write(&manifest, path, NULL), 0);
 }
 
-static void the_newest_checkpoint_of_the_run_is_the_one_with_the_highest_number(void **state) {
-    (void)state;
+TEST(the_newest_checkpoint_of_the_run_is_the_one_with_the_highest_number) {
     char path[CHECKPOINT_PATH];
     const char *dir = test_folder();
     time_t made = 0;
@@ -76,12 +68,4 @@ static void the_newest_checkpoint_of_the_run_is_the_one_with_the_highest_number(
     free(config);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_loss_after_new_steps_costs_one_restart),
-        cmocka_unit_test(a_loss_without_a_new_step_counts_double),
-        cmocka_unit_test(the_same_action_twice_in_a_row_stops_it),
-        cmocka_unit_test(the_newest_checkpoint_of_the_run_is_the_one_with_the_highest_number),
-    };
-    return cmocka_run_group_tests(tests, test_folder_create, test_folder_remove);
-}
+int main(void) { return unit_run(test_folder_create, test_folder_remove); }

@@ -1,11 +1,8 @@
 // Choosing a token: the distribution, and that neither the parts of a vocabulary nor anything else moves a choice.
 #include "run/sample.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 
 enum { VOCAB = 12, DRAWS = 20000, MOST_PARTS = 4 };
 
@@ -50,23 +47,20 @@ static void check_distribution(double temperature, int top_k) {
     assert_true(squares <= (kept - 1) + 5.0 * sqrt(2.0 * (kept - 1)));
 }
 
-static void frequencies_are_those_of_softmax(void **state) {
-    (void)state;
+TEST(frequencies_are_those_of_softmax) {
     check_distribution(1.0, 0);
     check_distribution(0.5, 0);
     check_distribution(3.0, 0);
 }
 
-static void top_k_leaves_the_likeliest_in_their_proportions(void **state) {
-    (void)state;
+TEST(top_k_leaves_the_likeliest_in_their_proportions) {
     check_distribution(1.0, 3);
     check_distribution(0.7, 6);
     check_distribution(2.0, VOCAB);
     check_distribution(5.0, 1);
 }
 
-static void temperature_zero_takes_the_likeliest_and_of_equals_the_first(void **state) {
-    (void)state;
+TEST(temperature_zero_takes_the_likeliest_and_of_equals_the_first) {
     SampleRule rule = {0.0, 5, 1};
     float equal[VOCAB] = {0.0f, 2.0f, 1.0f, 2.0f};
     for (int parts = 1; parts <= MOST_PARTS; parts++) {
@@ -75,8 +69,7 @@ static void temperature_zero_takes_the_likeliest_and_of_equals_the_first(void **
     }
 }
 
-static void parts_of_the_vocabulary_choose_as_one(void **state) {
-    (void)state;
+TEST(parts_of_the_vocabulary_choose_as_one) {
     const SampleRule rules[] = {{1.0, 0, 3}, {2.0, 4, 3}, {1.0, 1, 3}, {5.0, 1000, 3}};
     for (int r = 0; r < 4; r++)
         for (int i = 0; i < 500; i++)
@@ -85,8 +78,7 @@ static void parts_of_the_vocabulary_choose_as_one(void **state) {
                                  choose(&rules[r], (uint64_t)i, logits, 1));
 }
 
-static void seed_sequence_and_position_each_make_another_choice(void **state) {
-    (void)state;
+TEST(seed_sequence_and_position_each_make_another_choice) {
     SampleRule rule = {1.0, 0, 1}, other = {1.0, 0, 2};
     int seeds = 0, sequences = 0, positions = 0;
     for (int i = 0; i < 200; i++) {
@@ -99,8 +91,7 @@ static void seed_sequence_and_position_each_make_another_choice(void **state) {
     assert_true(seeds > 100 && sequences > 100 && positions > 100);
 }
 
-static void what_is_not_finite_is_never_chosen(void **state) {
-    (void)state;
+TEST(what_is_not_finite_is_never_chosen) {
     const SampleRule rules[] = {{0.0, 0, 1}, {1.0, 0, 1}, {1.0, 3, 1}};
     float broken[VOCAB], one[VOCAB];
     for (int i = 0; i < VOCAB; i++) broken[i] = one[i] = i % 3 == 0 ? NAN : i % 3 == 1 ? -INFINITY : INFINITY;
@@ -111,14 +102,4 @@ static void what_is_not_finite_is_never_chosen(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(frequencies_are_those_of_softmax),
-        cmocka_unit_test(top_k_leaves_the_likeliest_in_their_proportions),
-        cmocka_unit_test(temperature_zero_takes_the_likeliest_and_of_equals_the_first),
-        cmocka_unit_test(parts_of_the_vocabulary_choose_as_one),
-        cmocka_unit_test(seed_sequence_and_position_each_make_another_choice),
-        cmocka_unit_test(what_is_not_finite_is_never_chosen),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

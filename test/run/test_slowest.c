@@ -1,11 +1,8 @@
 // A rank is compared with its peers, or with the plan; without either it is not named.
 #include "run/slowest.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 
 enum { RANKS = 8 };
 
@@ -38,8 +35,7 @@ static void near(double value, double right) {
     if (fabs(value - right) > 1e-9) fail_msg("%.12g is not %.12g", value, right);
 }
 
-static void a_slow_rank_is_found_by_its_peer(void **state) {
-    (void)state;
+TEST(a_slow_rank_is_found_by_its_peer) {
     Slowest *slowest = made(RANKS, false);
     SlowestRank found;
     add(slowest, RANKS, SLOWEST_WINDOW, 6, SLOWEST_BACKWARD, 3.0);
@@ -50,8 +46,7 @@ static void a_slow_rank_is_found_by_its_peer(void **state) {
     slowest_destroy(slowest);
 }
 
-static void a_slow_rank_without_peers_is_found_by_its_plan(void **state) {
-    (void)state;
+TEST(a_slow_rank_without_peers_is_found_by_its_plan) {
     Slowest *slowest = made(4, true);
     SlowestRank found;
     add(slowest, 4, SLOWEST_WINDOW, 1, SLOWEST_FORWARD, 2.2);
@@ -62,8 +57,7 @@ static void a_slow_rank_without_peers_is_found_by_its_plan(void **state) {
     slowest_destroy(slowest);
 }
 
-static void a_stage_that_is_planned_to_take_longer_is_not_slow(void **state) {
-    (void)state;
+TEST(a_stage_that_is_planned_to_take_longer_is_not_slow) {
     Slowest *slowest = made(4, true);
     SlowestRank found;
     add(slowest, 4, SLOWEST_WINDOW, -1, SLOWEST_FORWARD, 0.0);
@@ -71,8 +65,7 @@ static void a_stage_that_is_planned_to_take_longer_is_not_slow(void **state) {
     slowest_destroy(slowest);
 }
 
-static void nothing_is_said_without_a_plan_or_before_the_window_is_full(void **state) {
-    (void)state;
+TEST(nothing_is_said_without_a_plan_or_before_the_window_is_full) {
     SlowestRank found;
     Slowest *slowest = made(4, false);
     add(slowest, 4, SLOWEST_WINDOW, 1, SLOWEST_FORWARD, 50.0);
@@ -84,8 +77,7 @@ static void nothing_is_said_without_a_plan_or_before_the_window_is_full(void **s
     slowest_destroy(slowest);
 }
 
-static void what_is_over_is_forgotten(void **state) {
-    (void)state;
+TEST(what_is_over_is_forgotten) {
     SlowestRank found;
     Slowest *slowest = made(RANKS, true);
     add(slowest, RANKS, SLOWEST_WINDOW, 1, SLOWEST_FORWARD, 50.0);
@@ -95,13 +87,4 @@ static void what_is_over_is_forgotten(void **state) {
     slowest_destroy(slowest);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_slow_rank_is_found_by_its_peer),
-        cmocka_unit_test(a_slow_rank_without_peers_is_found_by_its_plan),
-        cmocka_unit_test(a_stage_that_is_planned_to_take_longer_is_not_slow),
-        cmocka_unit_test(nothing_is_said_without_a_plan_or_before_the_window_is_full),
-        cmocka_unit_test(what_is_over_is_forgotten),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -1,0 +1,32 @@
+// Unit tests by cmocka. TEST(what_it_promises) { ... } is a test; a program runs the tests of its file in their order.
+#pragma once
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static struct CMUnitTest unit_tests[64];
+static size_t unit_count;
+
+static inline void unit_add(struct CMUnitTest test) {
+    if (unit_count == sizeof unit_tests / sizeof *unit_tests) abort();
+    unit_tests[unit_count++] = test;
+}
+
+// Runs all tests between two functions, which may be NULL. Returns the number of those that failed.
+static inline int unit_run(CMFixtureFunction before, CMFixtureFunction after) {
+    return _cmocka_run_group_tests("tests", unit_tests, unit_count, before, after);
+}
+
+#define TEST(name) TEST_BETWEEN(name, NULL, NULL)
+// A test between two functions, which may be NULL.
+#define TEST_BETWEEN(name, before, after)                                                                              \
+    static void name(void **state);                                                                                    \
+    __attribute__((constructor)) static void add_##name(void) {                                                        \
+        unit_add((struct CMUnitTest){#name, name, before, after, NULL});                                               \
+    }                                                                                                                  \
+    static void name(__attribute__((unused)) void **state)
