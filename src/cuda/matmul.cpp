@@ -1,8 +1,8 @@
 // Matrix products by cuBLASLt. Sums are fp32 throughout; gradients of weights are fp32 and added to by the product
 // itself.
 //
-// Which kernel computes a product is asked once and kept: cuBLASLt's first suggestion, which is the same on all ranks and
-// at every start. Other kernels add in another order.
+// Which kernel computes a product is asked once and kept: cuBLASLt's first suggestion, which is the same on all ranks
+// and at every start. Other kernels add in another order.
 //
 // cuBLASLt counts columns first: a row-major (rows, cols) matrix is its (cols, rows) one. So c = a b is asked for as
 // cT = bT aT, and no operand moves.
