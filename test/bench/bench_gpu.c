@@ -4,7 +4,8 @@
 //
 // A product is timed on random operands, since zeros need less power and run faster. "burst" is the fastest of the
 // first launches; "sustained" is the mean over the second half of SECONDS, when the clock has settled at the power
-// limit. "suggested" is cuBLASLt's first suggestion, "chosen" the fastest of its candidates.
+// limit. "gelu" is a forward whose GELU is cuBLASLt's epilogue, "gelu after" one with a pass of our own: compare
+// their rates, which count the product's FLOPs alone.
 #include "backend/backend.h"
 #include "device/device.h"
 
@@ -15,7 +16,7 @@
 typedef struct Bench {
     Backend *gpu;
     int64_t rows, in, out; // of the product, or rows x in values of a kernel
-    void *x, *w, *y, *z;
+    void *x, *w, *y, *z, *aux;
     float *wide; // fp32: the weight's gradient, or the optimizer's states
     double seconds;
 } Bench;
@@ -85,6 +86,17 @@ static void forward(Bench *b) {
                            EPILOGUE_NONE);
 }
 
+static void gelu(Bench *b) {
+    b->gpu->linear_forward(b->gpu, b->y, b->aux, factor_plain(b->x), factor_plain(b->w), NULL, b->rows, b->in, b->out,
+                           EPILOGUE_GELU);
+}
+
+static void gelu_after(Bench *b) {
+    b->gpu->linear_forward(b->gpu, b->aux, NULL, factor_plain(b->x), factor_plain(b->w), NULL, b->rows, b->in, b->out,
+                           EPILOGUE_NONE);
+    b->gpu->gelu_forward(b->gpu, b->y, b->aux, b->rows * b->out);
+}
+
 static void backward_input(Bench *b) {
     b->gpu->linear_backward_input(b->gpu, b->z, NULL, factor_plain(b->y), factor_plain(b->w), b->rows, b->in, b->out,
                                   EPILOGUE_NONE);
@@ -99,14 +111,19 @@ static void product(Bench *b) {
     static const struct {
         const char *name;
         Run run;
-    } passes[] = {{"forward", forward}, {"input", backward_input}, {"weight", backward_weight}};
+    } passes[] = {{"forward", forward},
+                  {"gelu", gelu},
+                  {"gelu after", gelu_after},
+                  {"input", backward_input},
+                  {"weight", backward_weight}};
     double flops = 2.0 * (double)b->rows * (double)b->in * (double)b->out, sustained;
     b->x = normals(b, b->rows * b->in);
     b->z = normals(b, b->rows * b->in);
     b->w = normals(b, b->in * b->out);
     b->y = normals(b, b->rows * b->out);
+    b->aux = take(b, b->rows * b->out * 2);
     b->wide = take(b, b->in * b->out * 4);
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) {
         passes[i].run(b);
         double burst = measure(b, passes[i].run, &sustained);
         printf("{\"product\":\"%s\",\"rows\":%lld,\"in\":%lld,\"out\":%lld,\"burst_tflops\":%.6g,"
@@ -118,6 +135,7 @@ static void product(Bench *b) {
     b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->z, b->rows * b->in * 2);
     b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->w, b->in * b->out * 2);
     b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->y, b->rows * b->out * 2);
+    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->aux, b->rows * b->out * 2);
     b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->wide, b->in * b->out * 4);
 }
 
