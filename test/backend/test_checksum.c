@@ -1,13 +1,8 @@
 // Checksums of memory of a device: the same as of the bytes, whatever the length, and compute is never waited for.
 #include "backend/checksum.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static Backend as_made;
 static int downloads;
@@ -17,8 +12,7 @@ static void count_download(Backend *be, void *to, const void *from, int64_t byte
     as_made.download(be, to, from, bytes);
 }
 
-static void a_checksum_waits_for_no_compute_and_is_that_of_the_bytes(void **state) {
-    (void)state;
+TEST(a_checksum_waits_for_no_compute_and_is_that_of_the_bytes) {
     static const int64_t sizes[] = {0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5 * (1 << 20) + 77};
     Error err = {0};
     Backend *be = backend_cpu_create(PRECISION_FP32, 1, &err);
@@ -41,9 +35,4 @@ static void a_checksum_waits_for_no_compute_and_is_that_of_the_bytes(void **stat
     be->destroy(be);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_checksum_waits_for_no_compute_and_is_that_of_the_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

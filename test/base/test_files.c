@@ -2,20 +2,16 @@
 // can give a link to another user, so most rows need root.
 #include "base/files.h"
 #include "scratch_folder.h"
+#include "unit.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 enum { OURS = 0, FRIEND = 1001, STRANGER = 1002, NOBODY = 65534 };
 
@@ -71,8 +67,7 @@ static bool every_user_is_mapped(void) {
     return read_all && sscanf(text, "%u %u %u", &inside, &outside, &count) == 3 && count == UINT32_MAX;
 }
 
-static void a_link_is_followed_if_no_stranger_can_have_put_it_there(void **state) {
-    (void)state;
+TEST(a_link_is_followed_if_no_stranger_can_have_put_it_there) {
     if (geteuid() != 0) skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char folder[TEST_PATH], link[TEST_PATH];
@@ -96,12 +91,11 @@ static void write_within_a_container(uid_t user, const char *link) {
 }
 
 // There, the folder's owner, the link's and we have the same number.
-static void users_that_are_not_mapped_are_not_taken_for_one(void **state) {
+TEST(users_that_are_not_mapped_are_not_taken_for_one) {
     static const Case rows[] = {
         {"a stranger's link in a group's scratch", FRIEND, 0, STRANGER, 02775, false},
         {"our link in our own folder", FRIEND, FRIEND, FRIEND, 0755, true},
     };
-    (void)state;
     if (geteuid() != 0) skip();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char folder[TEST_PATH], link[TEST_PATH];
@@ -117,8 +111,7 @@ static void users_that_are_not_mapped_are_not_taken_for_one(void **state) {
     }
 }
 
-static void a_link_of_one_s_own_is_followed_from_the_working_directory(void **state) {
-    (void)state;
+TEST(a_link_of_one_s_own_is_followed_from_the_working_directory) {
     char here[4096], text[8] = "";
     assert_non_null(getcwd(here, sizeof here));
     assert_int_equal(chdir(test_folder()), 0);
@@ -133,8 +126,7 @@ static void a_link_of_one_s_own_is_followed_from_the_working_directory(void **st
     assert_int_equal(chdir(here), 0);
 }
 
-static void links_that_go_in_a_circle_end(void **state) {
-    (void)state;
+TEST(links_that_go_in_a_circle_end) {
     char one[TEST_PATH], two[TEST_PATH];
     snprintf(one, sizeof one, "%s", test_path("one"));
     snprintf(two, sizeof two, "%s", test_path("two"));
@@ -143,12 +135,4 @@ static void links_that_go_in_a_circle_end(void **state) {
     assert_non_null(strstr(file_why(ELOOP), "goes in a circle"));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_link_is_followed_if_no_stranger_can_have_put_it_there),
-        cmocka_unit_test(users_that_are_not_mapped_are_not_taken_for_one),
-        cmocka_unit_test(a_link_of_one_s_own_is_followed_from_the_working_directory),
-        cmocka_unit_test(links_that_go_in_a_circle_end),
-    };
-    return cmocka_run_group_tests(tests, test_folder_create, test_folder_remove);
-}
+int main(void) { return unit_run(test_folder_create, test_folder_remove); }

@@ -1,20 +1,16 @@
 // JSON to the letter: what is read, and that everything else is refused with a place.
 #include "base/json.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 static int parse(Json *json, const char *text, Error *err) {
     *err = (Error){0};
     return json_parse(json, text, (int64_t)strlen(text), "x.json", err);
 }
 
-static void every_kind_of_value_is_read(void **state) {
-    (void)state;
+TEST(every_kind_of_value_is_read) {
     Json json;
     Error err;
     const char *text =
@@ -41,8 +37,7 @@ static void every_kind_of_value_is_read(void **state) {
     json_free(&json);
 }
 
-static void integers_are_exact_to_64_bits(void **state) {
-    (void)state;
+TEST(integers_are_exact_to_64_bits) {
     Json json;
     Error err;
     assert_int_equal(parse(&json, "[9223372036854775807, -9223372036854775808, 9223372036854775808, 1e3, 1.0]", &err),
@@ -58,8 +53,7 @@ static void integers_are_exact_to_64_bits(void **state) {
     json_free(&json);
 }
 
-static void texts_are_decoded(void **state) {
-    (void)state;
+TEST(texts_are_decoded) {
     Json json;
     Error err;
     assert_int_equal(
@@ -71,8 +65,7 @@ static void texts_are_decoded(void **state) {
     json_free(&json);
 }
 
-static void what_is_written_reads_back(void **state) {
-    (void)state;
+TEST(what_is_written_reads_back) {
     const char *texts[] = {"", "plain", "\"quoted\\\"", "\x01\x1f\x7f\n\t", "\xc3\xa4\xf0\x9f\x98\x80"};
     const double numbers[] = {0.0, 1.0, 0.1, 1e-5, 1.0 / 3.0, -2.5e300, 9007199254740993.0};
     char *text = NULL;
@@ -156,8 +149,7 @@ static const char *const garbage[] = {
     "1",
 };
 
-static void garbage_is_refused_with_its_place(void **state) {
-    (void)state;
+TEST(garbage_is_refused_with_its_place) {
     for (size_t i = 0; i < sizeof garbage / sizeof *garbage; i++) {
         Json json;
         Error err;
@@ -172,8 +164,7 @@ static void garbage_is_refused_with_its_place(void **state) {
     json_free(&json);
 }
 
-static void depth_is_bounded(void **state) {
-    (void)state;
+TEST(depth_is_bounded) {
     char text[2 * JSON_MAX_DEPTH + 8];
     for (int depth = JSON_MAX_DEPTH; depth <= JSON_MAX_DEPTH + 1; depth++) {
         memset(text, '[', (size_t)depth);
@@ -197,8 +188,7 @@ static void depth_is_bounded(void **state) {
 }
 
 // Under the sanitizers this finds every read beyond the end.
-static void no_damage_of_a_text_is_harmful(void **state) {
-    (void)state;
+TEST(no_damage_of_a_text_is_harmful) {
     const char *good = "{\"a\":[1,-2.5e1,true,null],\"b\\n\\u20ac\":{\"c\":\"\\ud83d\\ude00\xc3\xa4\"}}";
     size_t length = strlen(good);
     unsigned random = 1;
@@ -225,8 +215,7 @@ static void no_damage_of_a_text_is_harmful(void **state) {
     }
 }
 
-static void a_file_that_is_not_there_is_named(void **state) {
-    (void)state;
+TEST(a_file_that_is_not_there_is_named) {
     Json json;
     Error err = {0};
     assert_int_equal(json_read_file(&json, "no/such/file.json", &err), -1);
@@ -238,16 +227,4 @@ static void a_file_that_is_not_there_is_named(void **state) {
     json_free(&json);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_of_value_is_read),
-        cmocka_unit_test(integers_are_exact_to_64_bits),
-        cmocka_unit_test(texts_are_decoded),
-        cmocka_unit_test(what_is_written_reads_back),
-        cmocka_unit_test(garbage_is_refused_with_its_place),
-        cmocka_unit_test(depth_is_bounded),
-        cmocka_unit_test(no_damage_of_a_text_is_harmful),
-        cmocka_unit_test(a_file_that_is_not_there_is_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

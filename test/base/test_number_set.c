@@ -1,11 +1,6 @@
 // Sets of numbers against arrays of flags, at sizes around the ends of words and of levels.
 #include "base/number_set.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <cmocka.h>
+#include "unit.h"
 
 static int before(const bool *has, int number) {
     do number--;
@@ -30,8 +25,7 @@ static void assert_same(const NumberSet *set, const bool *has, int numbers) {
     assert_int_equal(number_set_after(set, -1), after(has, numbers, -1));
 }
 
-static void members_are_found_on_both_sides(void **state) {
-    (void)state;
+TEST(members_are_found_on_both_sides) {
     static const int sizes[] = {1, 2, 63, 64, 65, 127, 128, 4095, 4096, 4097, 262143, 262144, 262145};
     srand(1);
     for (size_t at = 0; at < sizeof sizes / sizeof sizes[0]; at++) {
@@ -54,7 +48,4 @@ static void members_are_found_on_both_sides(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(members_are_found_on_both_sides)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

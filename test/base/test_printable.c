@@ -1,14 +1,10 @@
 // What a terminal gets to see of foreign text: nothing that it obeys, and all that it shows.
 #include "base/log.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 static const char *printable(const char *text, const char *keep) {
     static char out[256];
@@ -17,14 +13,12 @@ static const char *printable(const char *text, const char *keep) {
     return out;
 }
 
-static void letters_of_any_script_stay(void **state) {
-    (void)state;
+TEST(letters_of_any_script_stay) {
     const char *text = "model-00001 é ß 日本 שלום مرحبا 🙂 ~";
     assert_string_equal(printable(text, ""), text);
 }
 
-static void control_characters_of_both_ranges_are_replaced(void **state) {
-    (void)state;
+TEST(control_characters_of_both_ranges_are_replaced) {
     assert_string_equal(printable("a\x1b[2Jb\r\n\tc\x7f", ""), "a?[2Jb???c?");
     assert_string_equal(printable("a\xc2\x9b"
                                   "31mb\xc2\x80\xc2\x9f",
@@ -37,15 +31,13 @@ static void control_characters_of_both_ranges_are_replaced(void **state) {
     assert_string_equal(printable("a\nb\tc\x1b", "\n\t"), "a\nb\tc?");
 }
 
-static void marks_that_reorder_text_are_replaced(void **state) {
-    (void)state;
+TEST(marks_that_reorder_text_are_replaced) {
     assert_string_equal(printable("a\u202egnp.exe", ""), "a?gnp.exe");
     assert_string_equal(printable("\u202a\u202b\u202c\u202d\u2066\u2067\u2068\u2069\u200e\u200f\u061c\u2028\u2029", ""),
                         "?????????????");
 }
 
-static void bytes_that_are_not_utf8_are_replaced(void **state) {
-    (void)state;
+TEST(bytes_that_are_not_utf8_are_replaced) {
     assert_string_equal(printable("\xff\xfe|\xc0\x9b|\xe0\x82\x9b|\xed\xa0\x80|\xe6\x97", ""), "??|??|???|???|??");
 }
 
@@ -64,8 +56,7 @@ static void said(char *text, size_t size, const char *message) {
     close(before);
 }
 
-static void a_message_has_one_line_whatever_it_quotes(void **state) {
-    (void)state;
+TEST(a_message_has_one_line_whatever_it_quotes) {
     char text[512];
     said(text, sizeof text,
          "x\xc2\x9b"
@@ -75,13 +66,4 @@ static void a_message_has_one_line_whatever_it_quotes(void **state) {
     assert_string_equal(text, "train_llama: does not fit?\nrun instead: train_llama?\n");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(letters_of_any_script_stay),
-        cmocka_unit_test(control_characters_of_both_ranges_are_replaced),
-        cmocka_unit_test(marks_that_reorder_text_are_replaced),
-        cmocka_unit_test(bytes_that_are_not_utf8_are_replaced),
-        cmocka_unit_test(a_message_has_one_line_whatever_it_quotes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

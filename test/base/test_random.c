@@ -1,19 +1,13 @@
 // Random numbers depend on (seed, stream, index) alone, and are those of the published generator.
 #include "base/normal.h"
 #include "base/random.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 // Known answers of philox4x32-10 as published with the Random123 library.
-static void philox_gives_the_published_answers(void **state) {
-    (void)state;
+TEST(philox_gives_the_published_answers) {
     static const struct {
         uint32_t counter[4], key[2], out[4];
     } known[] = {
@@ -32,8 +26,7 @@ static void philox_gives_the_published_answers(void **state) {
     }
 }
 
-static void seed_stream_and_index_all_matter(void **state) {
-    (void)state;
+TEST(seed_stream_and_index_all_matter) {
     uint64_t base = random_bits(1, 2, 3);
     assert_true(base == random_bits(1, 2, 3));
     assert_true(base != random_bits(2, 2, 3));
@@ -46,8 +39,7 @@ static void seed_stream_and_index_all_matter(void **state) {
 }
 
 // What one rank fills in one piece, another may fill from the middle.
-static void fill_equals_the_elements_for_every_start(void **state) {
-    (void)state;
+TEST(fill_equals_the_elements_for_every_start) {
     enum { COUNT = 37 };
     for (uint64_t first = 0; first < 9; first++) {
         for (int64_t count = 0; count <= COUNT; count++) {
@@ -63,8 +55,7 @@ static void fill_equals_the_elements_for_every_start(void **state) {
 }
 
 // Long enough to be split over threads.
-static void a_long_fill_equals_the_elements(void **state) {
-    (void)state;
+TEST(a_long_fill_equals_the_elements) {
     enum { COUNT = 100003 };
     static float out[COUNT];
     const uint64_t first = ((uint64_t)1 << 33) + 1;
@@ -73,8 +64,7 @@ static void a_long_fill_equals_the_elements(void **state) {
 }
 
 // The ends of the range, both sides of every octant, and words in between.
-static void logarithm_and_turn_are_those_of_the_library(void **state) {
-    (void)state;
+TEST(logarithm_and_turn_are_those_of_the_library) {
     enum { COUNT = 200000 };
     for (int64_t i = 0; i < COUNT; i++) {
         uint32_t word = i < 64 ? (uint32_t)(i % 8 - 4) + (uint32_t)(i / 8) * 0x20000000u
@@ -88,8 +78,7 @@ static void logarithm_and_turn_are_those_of_the_library(void **state) {
 }
 
 // Bounds are four standard errors of each statistic at this count.
-static void normals_are_standard(void **state) {
-    (void)state;
+TEST(normals_are_standard) {
     enum { COUNT = 1000000 };
     static float out[COUNT];
     random_normal_fill(out, COUNT, 1, 1337, 0, 0);
@@ -110,14 +99,4 @@ static void normals_are_standard(void **state) {
     assert_true(fabs((double)beyond_two / COUNT - 0.0455003) < 4 * sqrt(0.0455 * 0.9545 / COUNT));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_gives_the_published_answers),
-        cmocka_unit_test(seed_stream_and_index_all_matter),
-        cmocka_unit_test(fill_equals_the_elements_for_every_start),
-        cmocka_unit_test(a_long_fill_equals_the_elements),
-        cmocka_unit_test(logarithm_and_turn_are_those_of_the_library),
-        cmocka_unit_test(normals_are_standard),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -6,15 +6,12 @@
 #include "scratch_folder.h"
 #include "model/model.h"
 #include "run/run.h"
+#include "unit.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 static int create_both_(void **state) { return test_folder_create(state) != 0 ? -1 : config_file_create(state); }
 
@@ -70,20 +67,8 @@ static void train_quietly(const Model *model, const char *family) {
     close(out);
 }
 
-static void llama_saves_every_step_while_it_trains(void **state) {
-    (void)state;
-    train_quietly(&llama_model, "llama");
-}
+TEST(llama_saves_every_step_while_it_trains) { train_quietly(&llama_model, "llama"); }
 
-static void gpt_saves_every_step_while_it_trains(void **state) {
-    (void)state;
-    train_quietly(&gpt_model, "gpt");
-}
+TEST(gpt_saves_every_step_while_it_trains) { train_quietly(&gpt_model, "gpt"); }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama_saves_every_step_while_it_trains),
-        cmocka_unit_test(gpt_saves_every_step_while_it_trains),
-    };
-    return cmocka_run_group_tests(tests, create_both_, remove_both_);
-}
+int main(void) { return unit_run(create_both_, remove_both_); }

@@ -2,12 +2,9 @@
 #include "models.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_write.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 // A file of one tensor, as marks: how often each element was named, and that its value is the number of its place in
 // the tensor.
@@ -71,8 +68,7 @@ static void check_rank_(const TensorSpec *spec, int rank, int ranks, int64_t pie
 }
 
 // Tensor ranks that split it, and any pieces of its elements that data ranks own, name every element once.
-static void every_element_has_one_place(void **state) {
-    (void)state;
+TEST(every_element_has_one_place) {
     const TensorSpec specs[] = {
         {.rows = 24, .cols = 8, .parts = 1, .split = SPLIT_NONE},
         {.rows = 24, .cols = 1, .parts = 1, .split = SPLIT_NONE},
@@ -119,8 +115,7 @@ static void check_files_(const Model *model, const ModelConfig *size, int precis
 
 // 12 bytes a parameter in fp32 (weight, two moments), 14 in bf16 (2, master, two moments); padding and tied heads take
 // nothing.
-static void files_hold_every_parameter_once(void **state) {
-    (void)state;
+TEST(files_hold_every_parameter_once) {
     ModelConfig llama = {.family = family_find("llama"),
                          .hidden = 8192,
                          .layers = 80,
@@ -146,8 +141,7 @@ static void files_hold_every_parameter_once(void **state) {
 }
 
 // What a rank copies for a checkpoint is what the plan counts, but for the padding at the ends of tensors.
-static void the_copy_is_what_the_plan_counts(void **state) {
-    (void)state;
+TEST(the_copy_is_what_the_plan_counts) {
     static Config config;
     const char *keys[] = {"checkpoint.dir=/nowhere", "checkpoint.every=1", "parallel.data=2", "parallel.pipeline=2"};
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
@@ -176,11 +170,4 @@ static void the_copy_is_what_the_plan_counts(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_element_has_one_place),
-        cmocka_unit_test(files_hold_every_parameter_once),
-        cmocka_unit_test(the_copy_is_what_the_plan_counts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

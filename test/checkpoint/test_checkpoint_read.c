@@ -1,14 +1,11 @@
 // Pieces of tensors that several threads read come to the caller whole and in order, and so does the first error.
 #include "checkpoint/checkpoint_read.h"
 #include "scratch_folder.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 enum { ROWS = 301, COLS = 40, ELEMENTS = ROWS * COLS, PIECE = 700, TENSORS = 3 };
 
@@ -90,8 +87,7 @@ static void model_close(Model *model) {
     free(model);
 }
 
-static void pieces_come_whole_and_in_order(void **state) {
-    (void)state;
+TEST(pieces_come_whole_and_in_order) {
     Error err = {0};
     Model *model = model_open(-1);
     for (int again = 0; again < 20; again++) {
@@ -112,8 +108,7 @@ static int find_strange(void *context, const ReadPiece *piece, const ReadValues 
     return 0;
 }
 
-static void a_value_that_is_not_finite_is_pointed_out(void **state) {
-    (void)state;
+TEST(a_value_that_is_not_finite_is_pointed_out) {
     Error err = {0};
     Model *model = model_open(3 * PIECE + 17);
     Split whole = {.tensor_ranks = 1, .data_ranks = 1};
@@ -123,8 +118,7 @@ static void a_value_that_is_not_finite_is_pointed_out(void **state) {
     model_close(model);
 }
 
-static void a_refused_piece_is_the_last(void **state) {
-    (void)state;
+TEST(a_refused_piece_is_the_last) {
     Model *model = model_open(-1);
     for (model->refuse = 0; model->refuse < model->pieces; model->refuse++) {
         Error err = {0};
@@ -136,8 +130,7 @@ static void a_refused_piece_is_the_last(void **state) {
     model_close(model);
 }
 
-static void a_file_that_shrank_is_named_before_any_piece_is_taken(void **state) {
-    (void)state;
+TEST(a_file_that_shrank_is_named_before_any_piece_is_taken) {
     Error err = {0};
     Model *model = model_open(-1);
     assert_int_equal(truncate(test_path("model.safetensors"), 5000), 0);
@@ -147,12 +140,4 @@ static void a_file_that_shrank_is_named_before_any_piece_is_taken(void **state) 
     model_close(model);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_come_whole_and_in_order),
-        cmocka_unit_test(a_value_that_is_not_finite_is_pointed_out),
-        cmocka_unit_test(a_refused_piece_is_the_last),
-        cmocka_unit_test(a_file_that_shrank_is_named_before_any_piece_is_taken),
-    };
-    return cmocka_run_group_tests(tests, test_folder_create, test_folder_remove);
-}
+int main(void) { return unit_run(test_folder_create, test_folder_remove); }

@@ -1,17 +1,13 @@
 // A run starts only if the config.json of its checkpoints will describe what it trains.
 #include "checkpoint/hf_config.h"
 #include "config_file.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #define LLAMA "family: llama, hidden: 64, layers: 8, heads: 8, ffn: 96, vocab: 257, seq_len: 32"
 
-static void every_model_that_can_be_trained_can_be_described(void **state) {
-    (void)state;
+TEST(every_model_that_can_be_trained_can_be_described) {
     static const char *const models[] = {
         LLAMA,
         LLAMA ", kv_heads: 2, head_dim: 12, tie_embeddings: true, norm_eps: 1.0e-6, rope_theta: 500000",
@@ -32,8 +28,7 @@ static void every_model_that_can_be_trained_can_be_described(void **state) {
     }
 }
 
-static void a_model_that_would_read_back_as_another_is_refused(void **state) {
-    (void)state;
+TEST(a_model_that_would_read_back_as_another_is_refused) {
     static Config config;
     Error err = {0};
     config_file_load_well(&config, BASE, NULL);
@@ -44,10 +39,4 @@ static void a_model_that_would_read_back_as_another_is_refused(void **state) {
     assert_non_null(strstr(err.text, "or leave checkpoint.dir empty"));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_model_that_can_be_trained_can_be_described),
-        cmocka_unit_test(a_model_that_would_read_back_as_another_is_refused),
-    };
-    return cmocka_run_group_tests(tests, config_file_create, config_file_remove);
-}
+int main(void) { return unit_run(config_file_create, config_file_remove); }

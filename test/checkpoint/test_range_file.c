@@ -1,15 +1,12 @@
 // Files written in ranges: every byte where it belongs, whatever the ranges begin and end with, from several processes,
 // with and without a way past the page cache.
 #include "checkpoint/range_file.h"
+#include "unit.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 enum { BYTES = 23 * 1000 * 1000 + 7 };
 
@@ -83,8 +80,7 @@ static void check_content(const char *bytes) {
     free(found);
 }
 
-static void every_byte_is_where_it_belongs(void **state) {
-    (void)state;
+TEST_BETWEEN(every_byte_is_where_it_belongs, NULL, remove_file) {
     static const char *const dirs[] = {".", "/dev/shm"}; // a disk, and memory
     char *bytes = content();
     for (int i = 0; i < 2; i++) {
@@ -95,8 +91,7 @@ static void every_byte_is_where_it_belongs(void **state) {
     free(bytes);
 }
 
-static void processes_share_blocks(void **state) {
-    (void)state;
+TEST_BETWEEN(processes_share_blocks, NULL, remove_file) {
     enum { WRITERS = 3 };
     char *bytes = content();
     make_file(".");
@@ -114,8 +109,7 @@ static void processes_share_blocks(void **state) {
     free(bytes);
 }
 
-static void errors_name_the_file(void **state) {
-    (void)state;
+TEST(errors_name_the_file) {
     Error err = {0};
     RangeFile file;
     assert_int_equal(range_file_open(&file, AT_FDCWD, "/dev/null/x", "/dev/null/x", NULL, &err), -1);
@@ -127,11 +121,4 @@ static void errors_name_the_file(void **state) {
     range_file_close(&file, NULL);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(every_byte_is_where_it_belongs, remove_file),
-        cmocka_unit_test_teardown(processes_share_blocks, remove_file),
-        cmocka_unit_test(errors_name_the_file),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

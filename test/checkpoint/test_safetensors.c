@@ -2,15 +2,12 @@
 #include "checkpoint/safetensors.h"
 
 #include "base/crc64.h"
+#include "unit.h"
 
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 static char path[] = "/tmp/safetensors_XXXXXX";
 
@@ -43,8 +40,7 @@ static void write_file(const char *header, size_t data) {
     free(text);
 }
 
-static void what_is_written_reads_back(void **state) {
-    (void)state;
+TEST(what_is_written_reads_back) {
     SafeHeader header;
     Error err = {0};
     safetensors_header_begin(&header);
@@ -120,8 +116,7 @@ static const Bad bad[] = {
     {"{}", 1, "after the last tensor"},
 };
 
-static void no_size_in_a_header_is_believed(void **state) {
-    (void)state;
+TEST(no_size_in_a_header_is_believed) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         SafeFile file;
         Error err = {0};
@@ -134,8 +129,7 @@ static void no_size_in_a_header_is_believed(void **state) {
     }
 }
 
-static void odd_but_right_headers_are_taken(void **state) {
-    (void)state;
+TEST(odd_but_right_headers_are_taken) {
     const char *good[] = {"{}", "{\"__metadata__\":{\"format\":\"pt\",\"a\":\"b\"}}   ",
                           "{" TENSOR("b", "[1]", "4", "8") "," TENSOR("a", "[1]", "0", "4") "}",
                           "{" TENSOR("a", "[]", "0", "4") "," TENSOR("b", "[1,1,1]", "4", "8") "}",
@@ -150,8 +144,7 @@ static void odd_but_right_headers_are_taken(void **state) {
     }
 }
 
-static void a_length_word_beyond_the_file_is_refused(void **state) {
-    (void)state;
+TEST(a_length_word_beyond_the_file_is_refused) {
     const uint64_t lengths[] = {1, 3, 1ull << 20, 1ull << 40, 1ull << 62, 1ull << 63, ~0ull, ~0ull - 7};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         char text[10] = {0};
@@ -173,8 +166,7 @@ static void a_length_word_beyond_the_file_is_refused(void **state) {
     }
 }
 
-static void what_is_not_a_regular_file_is_refused(void **state) {
-    (void)state;
+TEST(what_is_not_a_regular_file_is_refused) {
     const char *const places[] = {"/tmp", "/no/such/file", "/dev/zero"};
     for (int i = 0; i < 3; i++) {
         SafeFile file;
@@ -185,8 +177,7 @@ static void what_is_not_a_regular_file_is_refused(void **state) {
 }
 
 // Under the sanitizers this finds every read beyond what is there.
-static void no_damage_of_a_file_is_harmful(void **state) {
-    (void)state;
+TEST(no_damage_of_a_file_is_harmful) {
     const char *header =
         "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("a", "[2,3]", "0", "24") "," TENSOR("b", "[2]", "24", "32") "}";
     size_t length = strlen(header), bytes = 8 + length + 32;
@@ -212,8 +203,7 @@ static void no_damage_of_a_file_is_harmful(void **state) {
     free(text);
 }
 
-static void numbers_become_fp32(void **state) {
-    (void)state;
+TEST(numbers_become_fp32) {
     const uint16_t halves[] = {0x0000, 0x8000, 0x3C00, 0xC000, 0x0001, 0x03FF, 0x0400, 0x7BFF, 0x7C00, 0xFC00, 0x3555};
     const float expected[] = {0.0f,     -0.0f,    1.0f,     -2.0f,     0x1p-24f,   0x1.ff8p-15f,
                               0x1p-14f, 65504.0f, INFINITY, -INFINITY, 0x1.554p-2f};
@@ -234,8 +224,7 @@ static void numbers_become_fp32(void **state) {
 
 // --- checksums
 
-static void checksums_are_crc64_xz(void **state) {
-    (void)state;
+TEST(checksums_are_crc64_xz) {
     Crc64 *crc = malloc(sizeof *crc);
     assert_non_null(crc);
     crc64_init(crc);
@@ -244,8 +233,7 @@ static void checksums_are_crc64_xz(void **state) {
     free(crc);
 }
 
-static void checksums_of_pieces_add_up_in_any_order(void **state) {
-    (void)state;
+TEST(checksums_of_pieces_add_up_in_any_order) {
     Crc64 *crc = malloc(sizeof *crc);
     uint8_t data[1000];
     unsigned random = 3;
@@ -266,17 +254,4 @@ static void checksums_of_pieces_add_up_in_any_order(void **state) {
     free(crc);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_reads_back),
-        cmocka_unit_test(no_size_in_a_header_is_believed),
-        cmocka_unit_test(odd_but_right_headers_are_taken),
-        cmocka_unit_test(a_length_word_beyond_the_file_is_refused),
-        cmocka_unit_test(what_is_not_a_regular_file_is_refused),
-        cmocka_unit_test(no_damage_of_a_file_is_harmful),
-        cmocka_unit_test(numbers_become_fp32),
-        cmocka_unit_test(checksums_are_crc64_xz),
-        cmocka_unit_test(checksums_of_pieces_add_up_in_any_order),
-    };
-    return cmocka_run_group_tests(tests, make_path, remove_path);
-}
+int main(void) { return unit_run(make_path, remove_path); }

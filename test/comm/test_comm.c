@@ -1,18 +1,13 @@
 // Groups and worlds of one rank, and who counts as started by a launcher. What takes several ranks: ranks_comm.c.
 #include "comm/comm.h"
 #include "ranks/world.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
-#include <cmocka.h>
 
-static void one_rank_keeps_its_sums(void **state) {
-    (void)state;
+TEST(one_rank_keeps_its_sums) {
     Error err = {0};
     CommRequest request = {0};
     float data[3] = {1, 2, 3}, apart[3] = {0};
@@ -31,8 +26,7 @@ static void one_rank_keeps_its_sums(void **state) {
     comm->destroy(comm);
 }
 
-static void one_rank_has_no_rank_to_send_to(void **state) {
-    (void)state;
+TEST(one_rank_has_no_rank_to_send_to) {
     Error err = {0};
     CommRequest request = {0};
     Comm *comm = comm_self_create("pipeline");
@@ -42,8 +36,7 @@ static void one_rank_has_no_rank_to_send_to(void **state) {
     comm->destroy(comm);
 }
 
-static void a_world_of_one_is_complete(void **state) {
-    (void)state;
+TEST(a_world_of_one_is_complete) {
     Error err = {0};
     int argc = 1;
     char *words[] = {"test", NULL}, **argv = words;
@@ -106,8 +99,7 @@ static void set_environment_(const Launched *launched) {
     }
 }
 
-static void launchers_are_recognised(void **state) {
-    (void)state;
+TEST(launchers_are_recognised) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         Error err = {0};
         bool under = true;
@@ -123,8 +115,7 @@ static void launchers_are_recognised(void **state) {
 }
 
 // Sleeps of 20 microseconds are that long only if the kernel may not end them 50 later.
-static void a_brief_pause_yields_first_and_then_sleeps_without_slack(void **state) {
-    (void)state;
+TEST(a_brief_pause_yields_first_and_then_sleeps_without_slack) {
     int looks = 0;
     long before = prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL);
     for (int i = 0; i < 1000; i++) comm_pause_briefly(&looks);
@@ -150,8 +141,7 @@ static int yields_of(Pause *pause, int pauses) {
 }
 
 // Each yield would cost a time slice of every program that wants the core.
-static void a_pause_yields_no_more_once_another_program_has_kept_the_core(void **state) {
-    (void)state;
+TEST(a_pause_yields_no_more_once_another_program_has_kept_the_core) {
     Pause pause = {0};
     yield_ms = 0;
     assert_int_equal(yields_of(&pause, 24), 16);
@@ -164,14 +154,4 @@ static void a_pause_yields_no_more_once_another_program_has_kept_the_core(void *
     assert_int_equal(yields_of(&pause, 1), 1);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pause_yields_no_more_once_another_program_has_kept_the_core),
-        cmocka_unit_test(a_brief_pause_yields_first_and_then_sleeps_without_slack),
-        cmocka_unit_test(one_rank_keeps_its_sums),
-        cmocka_unit_test(one_rank_has_no_rank_to_send_to),
-        cmocka_unit_test(launchers_are_recognised),
-        cmocka_unit_test(a_world_of_one_is_complete),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -2,14 +2,9 @@
 // message.
 #include "comm/comm_checked.h"
 #include "engine/p2p.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // ---- a group of two ranks in one process, whose wire flips a bit where it is told to --------------------------------
 
@@ -118,8 +113,7 @@ static int pass_on(Pair *pair, const void *from, void *to, int64_t bytes, Error 
 
 // ---- tests ----------------------------------------------------------------------------------------------------------
 
-static void what_arrives_as_it_was_sent_passes(void **state) {
-    (void)state;
+TEST(what_arrives_as_it_was_sent_passes) {
     Pair *pair = pair_open();
     Error err;
     const int64_t sizes[] = {1, 7, 4096, (1 << 20) - 1, 1 << 20, (5 << 19) + 3};
@@ -137,8 +131,7 @@ static void what_arrives_as_it_was_sent_passes(void **state) {
     pair_close(pair);
 }
 
-static void a_flipped_bit_of_the_message_or_of_its_checksum_is_noticed(void **state) {
-    (void)state;
+TEST(a_flipped_bit_of_the_message_or_of_its_checksum_is_noticed) {
     enum { BYTES = (3 << 19) + 5 };
     char *from = malloc(BYTES), *to = malloc(BYTES);
     const int64_t bits[] = {0, 7, 4099, 8LL << 20, 8 * (int64_t)BYTES - 1};
@@ -178,8 +171,7 @@ static void run_edge(Pair *pair, P2pLink *out, P2pLink *in, int messages, Error 
     (void)pair;
 }
 
-static void an_edge_stops_at_the_damaged_message_before_it_is_read(void **state) {
-    (void)state;
+TEST(an_edge_stops_at_the_damaged_message_before_it_is_read) {
     for (int damaged = -1; damaged < 5; damaged++) {
         Pair *pair = pair_open();
         P2pLink out, in;
@@ -321,8 +313,7 @@ static void run_collective(Table *table, bool gathers, float out[2][2 * PART], i
                 came[rank] = table->checked[rank]->test(table->checked[rank], &request[rank], &err[rank]);
 }
 
-static void gathers_and_sums_of_a_library_pass_where_nothing_flips(void **state) {
-    (void)state;
+TEST(gathers_and_sums_of_a_library_pass_where_nothing_flips) {
     static float out[2][2 * PART];
     Table table;
     Error err[2];
@@ -337,8 +328,7 @@ static void gathers_and_sums_of_a_library_pass_where_nothing_flips(void **state)
     table_close(&table);
 }
 
-static void a_flipped_bit_of_a_library_s_gather_is_named_where_it_arrives(void **state) {
-    (void)state;
+TEST(a_flipped_bit_of_a_library_s_gather_is_named_where_it_arrives) {
     static float out[2][2 * PART];
     for (int sender = 0; sender < 2; sender++) {
         Table table;
@@ -354,8 +344,7 @@ static void a_flipped_bit_of_a_library_s_gather_is_named_where_it_arrives(void *
     }
 }
 
-static void a_sum_that_is_not_the_same_on_all_ranks_is_noticed_by_all(void **state) {
-    (void)state;
+TEST(a_sum_that_is_not_the_same_on_all_ranks_is_noticed_by_all) {
     static float out[2][2 * PART];
     for (int damaged = 0; damaged < 2; damaged++) {
         Table table;
@@ -369,14 +358,4 @@ static void a_sum_that_is_not_the_same_on_all_ranks_is_noticed_by_all(void **sta
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_arrives_as_it_was_sent_passes),
-        cmocka_unit_test(a_flipped_bit_of_the_message_or_of_its_checksum_is_noticed),
-        cmocka_unit_test(an_edge_stops_at_the_damaged_message_before_it_is_read),
-        cmocka_unit_test(gathers_and_sums_of_a_library_pass_where_nothing_flips),
-        cmocka_unit_test(a_flipped_bit_of_a_library_s_gather_is_named_where_it_arrives),
-        cmocka_unit_test(a_sum_that_is_not_the_same_on_all_ranks_is_noticed_by_all),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

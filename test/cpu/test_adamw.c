@@ -88,14 +88,12 @@ static void check(int precision) {
     op_end(&op);
 }
 
-static void several_steps_agree_with_float64(void **state) {
-    (void)state;
+TEST(several_steps_agree_with_float64) {
     check(PRECISION_FP32);
     check(PRECISION_BF16);
 }
 
-static void norms_and_biases_do_not_decay(void **state) {
-    (void)state;
+TEST(norms_and_biases_do_not_decay) {
     Op op = op_start(PRECISION_FP32, 2);
     State s = state_make(&op); // gradients are zero: all that can change a weight is decay
     AdamwStep a = step_at(1);
@@ -109,8 +107,7 @@ static void norms_and_biases_do_not_decay(void **state) {
     op_end(&op);
 }
 
-static void squared_norms_agree_with_float64(void **state) {
-    (void)state;
+TEST(squared_norms_agree_with_float64) {
     Op op = op_start(PRECISION_FP32, 2);
     State s = state_make(&op);
     double got[TENSORS], want[TENSORS] = {0};
@@ -123,8 +120,7 @@ static void squared_norms_agree_with_float64(void **state) {
 }
 
 // So that a stage's share of the tensors, and who shares them, changes no bit of the whole norm.
-static void a_norm_does_not_depend_on_its_neighbours(void **state) {
-    (void)state;
+TEST(a_norm_does_not_depend_on_its_neighbours) {
     Op op = op_start(PRECISION_FP32, 2);
     State s = state_make(&op);
     double together[TENSORS], alone;
@@ -138,8 +134,7 @@ static void a_norm_does_not_depend_on_its_neighbours(void **state) {
 }
 
 // 4,000 tensors of one element and one of 3 million: more chunks than are summed at once.
-static void many_tensors_are_counted_once_each(void **state) {
-    (void)state;
+TEST(many_tensors_are_counted_once_each) {
     enum { SMALL = 4000, LARGE = 3 << 20 };
     Op op = op_start(PRECISION_FP32, 3);
     AdamwTensor *tensors = op_hold(&op, (SMALL + 1) * (int64_t)sizeof *tensors);
@@ -154,8 +149,7 @@ static void many_tensors_are_counted_once_each(void **state) {
     op_end(&op);
 }
 
-static void what_is_not_finite_shows_in_the_norm(void **state) {
-    (void)state;
+TEST(what_is_not_finite_shows_in_the_norm) {
     Op op = op_start(PRECISION_FP32, 2);
     State s = state_make(&op);
     double norms[TENSORS];
@@ -188,20 +182,6 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
     return at;
 }
 
-static void bits_do_not_depend_on_threads(void **state) {
-    (void)state;
-    op_same_for_any_threads(run, NULL, 4 << 20);
-}
+TEST(bits_do_not_depend_on_threads) { op_same_for_any_threads(run, NULL, 4 << 20); }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(several_steps_agree_with_float64),
-        cmocka_unit_test(norms_and_biases_do_not_decay),
-        cmocka_unit_test(squared_norms_agree_with_float64),
-        cmocka_unit_test(a_norm_does_not_depend_on_its_neighbours),
-        cmocka_unit_test(many_tensors_are_counted_once_each),
-        cmocka_unit_test(what_is_not_finite_shows_in_the_norm),
-        cmocka_unit_test(bits_do_not_depend_on_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -121,8 +121,7 @@ static double loss(void *context) {
     return dot(r->dout, r->out, out_count(r->s));
 }
 
-static void the_reference_backward_agrees_with_central_differences(void **state) {
-    (void)state;
+TEST(the_reference_backward_agrees_with_central_differences) {
     static const Sizes small[] = {{2, 5, 4, 2, 3, 0}, {1, 9, 1, 1, 4, 0}, {2, 9, 2, 1, 3, 3}, {2, 5, 4, 2, 3, FULL}};
     for (int i = 0; i < 4; i++) {
         const Sizes *s = &small[i];
@@ -189,8 +188,7 @@ static void check_attention(int precision, const Sizes *s, int mode, double spre
     op_end(&op);
 }
 
-static void every_mode_agrees_with_float64(void **state) {
-    (void)state;
+TEST(every_mode_agrees_with_float64) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < SIZES_COUNT; i++)
             for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++)
@@ -198,16 +196,14 @@ static void every_mode_agrees_with_float64(void **state) {
 }
 
 // Scores of some hundreds: exp overflows unless the maximum is taken off, also where it grows from chunk to chunk.
-static void large_scores_do_not_overflow(void **state) {
-    (void)state;
+TEST(large_scores_do_not_overflow) {
     for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++)
         check_attention(PRECISION_FP32, &(Sizes){1, 600, 1, 1, 16, 0}, mode, 12.0);
 }
 
 // --- causality: a later position changes nothing before it, to the bit
 
-static void later_positions_change_nothing_before_them(void **state) {
-    (void)state;
+TEST(later_positions_change_nothing_before_them) {
     Sizes s = {2, 300, 2, 1, 24, 0};
     int64_t cut = 271, width = (s.heads + 2 * s.kv_heads) * s.head_dim, out_width = s.heads * s.head_dim;
     for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
@@ -250,8 +246,7 @@ static void assert_close(const float *got, const float *want, int64_t count) {
             fail_msg("%ld: %g, alone %g", (long)i, got[i], want[i]);
 }
 
-static void a_document_has_the_attention_that_it_has_alone(void **state) {
-    (void)state;
+TEST(a_document_has_the_attention_that_it_has_alone) {
     static const int64_t starts[] = {0, 1, 5, 70, 256, 300, 511, 640, 700};
     Sizes row = {1, 700, 4, 2, 24, 0};
     int64_t wide = (row.heads + 2 * row.kv_heads) * row.head_dim, narrow = row.heads * row.head_dim;
@@ -272,8 +267,7 @@ static void a_document_has_the_attention_that_it_has_alone(void **state) {
     }
 }
 
-static void one_document_has_the_bits_of_none(void **state) {
-    (void)state;
+TEST(one_document_has_the_bits_of_none) {
     Sizes row = {1, 700, 4, 2, 24, 0};
     int32_t places[700];
     for (int q = 0; q < 700; q++) places[q] = q;
@@ -297,15 +291,13 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
     return at;
 }
 
-static void bits_do_not_depend_on_threads(void **state) {
-    (void)state;
+TEST(bits_do_not_depend_on_threads) {
     static const Sizes shapes[] = {
         {1, 1, 1, 1, 6, 0}, {2, 100, 6, 3, 40, 0}, {1, 513, 2, 1, 64, 0}, {3, 70, 1, 1, 96, 0}, {2, 300, 4, 2, 16, 60}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) op_same_for_any_threads(run, &shapes[i], 16 << 20);
 }
 
-static void scratch_grows_linearly_in_the_sequence(void **state) {
-    (void)state;
+TEST(scratch_grows_linearly_in_the_sequence) {
     Op op = op_start(PRECISION_FP32, 3);
     for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) {
         AttentionShape one = shape_of(&(Sizes){1, 1024, 8, 8, 64, 0}, mode), two = one;
@@ -316,16 +308,4 @@ static void scratch_grows_linearly_in_the_sequence(void **state) {
     op_end(&op);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_reference_backward_agrees_with_central_differences),
-        cmocka_unit_test(every_mode_agrees_with_float64),
-        cmocka_unit_test(large_scores_do_not_overflow),
-        cmocka_unit_test(later_positions_change_nothing_before_them),
-        cmocka_unit_test(a_document_has_the_attention_that_it_has_alone),
-        cmocka_unit_test(one_document_has_the_bits_of_none),
-        cmocka_unit_test(bits_do_not_depend_on_threads),
-        cmocka_unit_test(scratch_grows_linearly_in_the_sequence),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

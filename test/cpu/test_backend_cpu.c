@@ -2,8 +2,7 @@
 #include "op_check.h"
 #include "base/clock.h"
 
-static void memory_is_zeroed_aligned_and_counted_by_category(void **state) {
-    (void)state;
+TEST(memory_is_zeroed_aligned_and_counted_by_category) {
     Op op = op_start(PRECISION_FP32, 2);
     Backend *b = op.backend;
     static const int64_t sizes[] = {1, 255, 4096, 5 << 20};
@@ -31,8 +30,7 @@ static void memory_is_zeroed_aligned_and_counted_by_category(void **state) {
     op_end(&op);
 }
 
-static void no_memory_names_what_was_wanted_and_what_holds_the_rest(void **state) {
-    (void)state;
+TEST(no_memory_names_what_was_wanted_and_what_holds_the_rest) {
     Op op = op_start(PRECISION_FP32, 1);
     Backend *b = op.backend;
     int64_t some = 256 << 20;
@@ -75,8 +73,7 @@ static void run_operations(Op *op, int64_t rows, int64_t cols, const AttentionSh
     b->attention_backward(b, dqkv, scratch, out, out, saved, qkv, shape);
 }
 
-static void operations_keep_to_the_workspace_that_is_counted_for_them(void **state) {
-    (void)state;
+TEST(operations_keep_to_the_workspace_that_is_counted_for_them) {
     // In turn products, attention with wide heads, and norms of wide rows need the most.
     static const int64_t sizes[][3] = {{256, 64, 16}, {256, 128, 4096}, {2048, 2560, 16}};
     enum { THREADS = 3, GUARD = 4096 };
@@ -100,8 +97,7 @@ static void operations_keep_to_the_workspace_that_is_counted_for_them(void **sta
     }
 }
 
-static void copies_arrive_and_events_tell_the_time(void **state) {
-    (void)state;
+TEST(copies_arrive_and_events_tell_the_time) {
     Op op = op_start(PRECISION_FP32, 2);
     Backend *b = op.backend;
     enum { BYTES = 3 << 20 };
@@ -125,8 +121,7 @@ static void copies_arrive_and_events_tell_the_time(void **state) {
 }
 
 // With one thread, events that count its own time do not see a sleep; with two they stay on the common clock.
-static void events_can_count_the_time_of_the_one_thread(void **state) {
-    (void)state;
+TEST(events_can_count_the_time_of_the_one_thread) {
     for (int threads = 1; threads <= 2; threads++) {
         Op op = op_start(PRECISION_FP32, threads);
         Backend *b = op.backend;
@@ -145,8 +140,7 @@ static void events_can_count_the_time_of_the_one_thread(void **state) {
     }
 }
 
-static void bf16_rounds_to_nearest_even(void **state) {
-    (void)state;
+TEST(bf16_rounds_to_nearest_even) {
     static const uint32_t bits[][2] = {
         {0x3f800000, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f818000, 0x3f82}, {0x3f808001, 0x3f81},
         {0x3f807fff, 0x3f80}, {0xbf818000, 0xbf82}, {0x7f800000, 0x7f80}, {0x7f7fffff, 0x7f80},
@@ -167,8 +161,7 @@ static void bf16_rounds_to_nearest_even(void **state) {
     op_end(&op);
 }
 
-static void what_the_device_says_of_itself(void **state) {
-    (void)state;
+TEST(what_the_device_says_of_itself) {
     Op op = op_start(PRECISION_BF16, 1);
     assert_int_equal(op.backend->element, 2);
     assert_true(op.backend->memory_size > 0);
@@ -176,8 +169,7 @@ static void what_the_device_says_of_itself(void **state) {
     op_end(&op);
 }
 
-static void every_function_is_there_but_those_that_a_cpu_does_not_need(void **state) {
-    (void)state;
+TEST(every_function_is_there_but_those_that_a_cpu_does_not_need) {
     static const size_t absent[] = {offsetof(Backend, check_free), offsetof(Backend, held_by_others),
                                     offsetof(Backend, pin),        offsetof(Backend, unpin),
                                     offsetof(Backend, check),      offsetof(Backend, range_begin),
@@ -187,16 +179,4 @@ static void every_function_is_there_but_those_that_a_cpu_does_not_need(void **st
     op_end(&op);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(memory_is_zeroed_aligned_and_counted_by_category),
-        cmocka_unit_test(no_memory_names_what_was_wanted_and_what_holds_the_rest),
-        cmocka_unit_test(operations_keep_to_the_workspace_that_is_counted_for_them),
-        cmocka_unit_test(copies_arrive_and_events_tell_the_time),
-        cmocka_unit_test(events_can_count_the_time_of_the_one_thread),
-        cmocka_unit_test(bf16_rounds_to_nearest_even),
-        cmocka_unit_test(every_function_is_there_but_those_that_a_cpu_does_not_need),
-        cmocka_unit_test(what_the_device_says_of_itself),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

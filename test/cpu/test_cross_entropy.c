@@ -108,8 +108,7 @@ static void check(int precision, const Shape *s) {
     op_end(&op);
 }
 
-static void a_row_without_a_target_has_no_loss_and_no_gradient(void **state) {
-    (void)state;
+TEST(a_row_without_a_target_has_no_loss_and_no_gradient) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
         const Shape *s = &SHAPES[2];
         Op op = op_start(precision, 2);
@@ -128,8 +127,7 @@ static void a_row_without_a_target_has_no_loss_and_no_gradient(void **state) {
     }
 }
 
-static void loss_and_gradient_agree_with_float64(void **state) {
-    (void)state;
+TEST(loss_and_gradient_agree_with_float64) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < SHAPE_CASES; i++) check(precision, &SHAPES[i]);
 }
@@ -151,14 +149,12 @@ static void check_slopes(Shape s) {
     op_end(&op);
 }
 
-static void gradient_agrees_with_central_differences(void **state) {
-    (void)state;
+TEST(gradient_agrees_with_central_differences) {
     for (int z = 0; z < 2; z++) check_slopes((Shape){5, 33, 3, 16, 3.0, z == 0 ? 0 : 0.1f});
 }
 
 // Evaluation has no z-loss, and its bits are those without one.
-static void scale_zero_leaves_z_loss_out(void **state) {
-    (void)state;
+TEST(scale_zero_leaves_z_loss_out) {
     float losses[2][5];
     for (int z = 0; z < 2; z++) {
         const Shape s = {5, 33, 3, 16, 3.0, z == 0 ? 0 : 0.1f};
@@ -172,8 +168,7 @@ static void scale_zero_leaves_z_loss_out(void **state) {
     assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
 }
 
-static void scale_zero_leaves_the_logits_alone(void **state) {
-    (void)state;
+TEST(scale_zero_leaves_the_logits_alone) {
     const Shape s = {5, 33, 1, 48, 3.0, 0};
     Op op = op_start(PRECISION_FP32, 2);
     Sharded c = sharded(&op, &s);
@@ -191,8 +186,7 @@ static void scale_zero_leaves_the_logits_alone(void **state) {
 }
 
 // Padding may hold anything: it takes no probability and gets no gradient.
-static void padding_is_never_read(void **state) {
-    (void)state;
+TEST(padding_is_never_read) {
     const Shape s = {2, 20, 1, 32, 1.0, 0};
     Op op = op_start(PRECISION_FP32, 1);
     Sharded c = sharded(&op, &s);
@@ -211,8 +205,7 @@ static void padding_is_never_read(void **state) {
 }
 
 // One rank all -inf, or without columns, and single -inf elsewhere: probability zero, no NaN.
-static void minus_infinity_is_probability_zero(void **state) {
-    (void)state;
+TEST(minus_infinity_is_probability_zero) {
     const Shape s = {1, 34, 3, 17, 1.0, 0}; // the third rank has padding only
     Op op = op_start(PRECISION_FP32, 1);
     Sharded c = sharded(&op, &s);
@@ -231,8 +224,7 @@ static void minus_infinity_is_probability_zero(void **state) {
     op_end(&op);
 }
 
-static void what_is_not_finite_reaches_the_loss(void **state) {
-    (void)state;
+TEST(what_is_not_finite_reaches_the_loss) {
     static const float bad[] = {NAN, INFINITY};
     for (int kind = 0; kind < 2; kind++)
         for (int64_t place = 0; place < 33; place++) {
@@ -260,22 +252,8 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
     return at + s->rows * (int64_t)sizeof(float);
 }
 
-static void bits_do_not_depend_on_threads(void **state) {
-    (void)state;
+TEST(bits_do_not_depend_on_threads) {
     for (int i = 0; i < SHAPE_CASES; i++) op_same_for_any_threads(run, &SHAPES[i], 1 << 20);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loss_and_gradient_agree_with_float64),
-        cmocka_unit_test(a_row_without_a_target_has_no_loss_and_no_gradient),
-        cmocka_unit_test(gradient_agrees_with_central_differences),
-        cmocka_unit_test(scale_zero_leaves_z_loss_out),
-        cmocka_unit_test(scale_zero_leaves_the_logits_alone),
-        cmocka_unit_test(padding_is_never_read),
-        cmocka_unit_test(minus_infinity_is_probability_zero),
-        cmocka_unit_test(what_is_not_finite_reaches_the_loss),
-        cmocka_unit_test(bits_do_not_depend_on_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

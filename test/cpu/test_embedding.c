@@ -38,8 +38,7 @@ static void check_forward(int precision, const Shape *s, int64_t document) {
     op_end(&op);
 }
 
-static void forward_adds_token_and_position(void **state) {
-    (void)state;
+TEST(forward_adds_token_and_position) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < SHAPE_CASES; i++)
             for (int64_t document = 0; document < 4; document += 3) check_forward(precision, &SHAPES[i], document);
@@ -68,8 +67,7 @@ static void check_backward(int precision, const Shape *s, int threads, int64_t d
     op_end(&op);
 }
 
-static void gradient_adds_in_row_order_for_any_threads(void **state) {
-    (void)state;
+TEST(gradient_adds_in_row_order_for_any_threads) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < SHAPE_CASES; i++)
             for (int threads = 1; threads <= 3; threads++)
@@ -77,8 +75,7 @@ static void gradient_adds_in_row_order_for_any_threads(void **state) {
 }
 
 // Ranks that split the vocabulary add up to the whole.
-static void ranks_add_up_to_the_whole(void **state) {
-    (void)state;
+TEST(ranks_add_up_to_the_whole) {
     enum { VOCAB = 12, HIDDEN = 20, ROWS = 40 };
     Op op = op_start(PRECISION_FP32, 1);
     Shape s = {ROWS, 1, HIDDEN, VOCAB, 0, VOCAB, false};
@@ -98,11 +95,4 @@ static void ranks_add_up_to_the_whole(void **state) {
     op_end(&op);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forward_adds_token_and_position),
-        cmocka_unit_test(gradient_adds_in_row_order_for_any_threads),
-        cmocka_unit_test(ranks_add_up_to_the_whole),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -57,16 +57,14 @@ static void check_product(int64_t m, int64_t n, int64_t k, int form) {
     op_end(&op);
 }
 
-static void products_of_every_kind_agree_with_float64(void **state) {
-    (void)state;
+TEST(products_of_every_kind_agree_with_float64) {
     static const int64_t shapes[][3] = {{1, 1, 1},   {1, 48, 64},  {7, 5, 3},     {8, 48, 16},  {9, 49, 17},
                                         {64, 64, 1}, {65, 97, 70}, {257, 33, 40}, {37, 385, 9}, {13, 80, 513}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (int form = 0; form < 16; form++) check_product(shapes[s][0], shapes[s][1], shapes[s][2], form);
 }
 
-static void nothing_is_written_beside_the_product(void **state) {
-    (void)state;
+TEST(nothing_is_written_beside_the_product) {
     enum { M = 9, N = 50, K = 20, STRIDE = 64 };
     Op op = op_start(PRECISION_FP32, 1);
     Operand a = op_operand(&op, M * K, 1, 0, 1), b = op_operand(&op, K * N, 2, 0, 1);
@@ -161,8 +159,7 @@ static void check_quantized(int input, int gradient, int weight, int64_t rows, i
     op_end(&op);
 }
 
-static void quantized_products_are_those_of_their_values(void **state) {
-    (void)state;
+TEST(quantized_products_are_those_of_their_values) {
     static const int kinds[][3] = {{FACTOR_E4M3, FACTOR_E5M2, FACTOR_E4M3},
                                    {FACTOR_ROWS_128, FACTOR_ROWS_128, FACTOR_BLOCKS_128},
                                    {FACTOR_ROWS_32, FACTOR_ROWS_32, FACTOR_ROWS_32}};
@@ -214,8 +211,7 @@ static void check_layer(int precision, const Shape *s) {
     op_end(&op);
 }
 
-static void layers_agree_with_float64(void **state) {
-    (void)state;
+TEST(layers_agree_with_float64) {
     static const Shape shapes[] = {
         {1, 1, 1, true, true},       {1, 768, 5, true, false},   {3, 7, 2, false, true},
         {17, 33, 49, true, true},    {64, 96, 96, true, false},  {65, 97, 193, true, true},
@@ -243,8 +239,7 @@ static double loss(void *context) {
     return sum;
 }
 
-static void the_reference_backward_agrees_with_central_differences(void **state) {
-    (void)state;
+TEST(the_reference_backward_agrees_with_central_differences) {
     for (int gelu_before = 0; gelu_before < 2; gelu_before++) {
         Op op = op_start(PRECISION_FP32, 1);
         Shape s = {3, 4, 5, true, gelu_before};
@@ -273,8 +268,7 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
     return at;
 }
 
-static void bits_do_not_depend_on_threads(void **state) {
-    (void)state;
+TEST(bits_do_not_depend_on_threads) {
     static const Shape shapes[] = {
         {1, 40, 3, true, true}, {256, 768, 768, true, true}, {100, 3072, 70, true, true}, {2100, 65, 130, true, false}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) op_same_for_any_threads(run, &shapes[i], 16 << 20);
@@ -282,8 +276,7 @@ static void bits_do_not_depend_on_threads(void **state) {
 
 // --- the functions inside
 
-static void exp_is_accurate_from_zero_to_infinity(void **state) {
-    (void)state;
+TEST(exp_is_accurate_from_zero_to_infinity) {
     for (double x = -87.2; x < 88.2; x += 1e-4) {
         float at = (float)x;
         double want = exp((double)at);
@@ -293,8 +286,7 @@ static void exp_is_accurate_from_zero_to_infinity(void **state) {
     assert_true(isinf(cpu_expf(INFINITY)) && isinf(cpu_expf(1e30f)) && isnan(cpu_expf(NAN)));
 }
 
-static void exp2_is_accurate_up_to_its_largest_argument(void **state) {
-    (void)state;
+TEST(exp2_is_accurate_up_to_its_largest_argument) {
     for (double x = -126.0; x <= 127.0; x += 1e-4) {
         float at = (float)x;
         double want = exp2((double)at);
@@ -304,8 +296,7 @@ static void exp2_is_accurate_up_to_its_largest_argument(void **state) {
     assert_true(cpu_exp2f(-INFINITY) == 0.0f && isnan(cpu_exp2f(NAN)));
 }
 
-static void gelu_is_accurate_far_from_zero_too(void **state) {
-    (void)state;
+TEST(gelu_is_accurate_far_from_zero_too) {
     Op op = op_start(PRECISION_FP32, 1);
     enum { N = 4001 };
     Operand one = op_operand(&op, 1, 1, 1, 0), x = op_output(&op, N), y = op_output(&op, N), z = op_output(&op, N);
@@ -328,25 +319,10 @@ static void gelu_is_accurate_far_from_zero_too(void **state) {
     op_end(&op);
 }
 
-static void the_peak_is_measured_in_a_fraction_of_a_second(void **state) {
-    (void)state;
+TEST(the_peak_is_measured_in_a_fraction_of_a_second) {
     double start = clock_seconds(), peak = backend_cpu_measure_peak(PRECISION_FP32, 1);
     assert_true(peak > 0);
     assert_true(clock_seconds() - start < 30); // a tenth of a second; sanitizers and busy machines take longer
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(quantized_products_are_those_of_their_values),
-        cmocka_unit_test(products_of_every_kind_agree_with_float64),
-        cmocka_unit_test(nothing_is_written_beside_the_product),
-        cmocka_unit_test(layers_agree_with_float64),
-        cmocka_unit_test(the_reference_backward_agrees_with_central_differences),
-        cmocka_unit_test(bits_do_not_depend_on_threads),
-        cmocka_unit_test(exp_is_accurate_from_zero_to_infinity),
-        cmocka_unit_test(exp2_is_accurate_up_to_its_largest_argument),
-        cmocka_unit_test(gelu_is_accurate_far_from_zero_too),
-        cmocka_unit_test(the_peak_is_measured_in_a_fraction_of_a_second),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -27,8 +27,7 @@ static int borrow_and_answer(const Loan *loan, unsigned char lent, unsigned char
     return wrong ? 2 : 0;
 }
 
-static void what_one_process_writes_the_other_reads(void **state) {
-    (void)state;
+TEST(what_one_process_writes_the_other_reads) {
     Error err = {0};
     Loan loan;
     Backend *backend = cpu();
@@ -51,8 +50,7 @@ static void what_one_process_writes_the_other_reads(void **state) {
     backend->destroy(backend);
 }
 
-static void only_what_was_allocated_to_be_lent_is_lent(void **state) {
-    (void)state;
+TEST(only_what_was_allocated_to_be_lent_is_lent) {
     Error err = {0};
     Loan loan;
     Backend *backend = cpu();
@@ -70,8 +68,7 @@ static void only_what_was_allocated_to_be_lent_is_lent(void **state) {
     backend->destroy(backend);
 }
 
-static void a_loan_that_is_gone_is_refused(void **state) {
-    (void)state;
+TEST(a_loan_that_is_gone_is_refused) {
     Error err = {0};
     Loan loan;
     Backend *backend = cpu();
@@ -85,11 +82,4 @@ static void a_loan_that_is_gone_is_refused(void **state) {
     backend->destroy(backend);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_one_process_writes_the_other_reads),
-        cmocka_unit_test(only_what_was_allocated_to_be_lent_is_lent),
-        cmocka_unit_test(a_loan_that_is_gone_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

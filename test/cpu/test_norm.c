@@ -132,18 +132,11 @@ static void every_shape(void (*check)(int, const Shape *), int64_t most) {
                 }
 }
 
-static void forward_agrees_with_float64(void **state) {
-    (void)state;
-    every_shape(check_forward, 1 << 30);
-}
+TEST(forward_agrees_with_float64) { every_shape(check_forward, 1 << 30); }
 
-static void backward_agrees_with_central_differences(void **state) {
-    (void)state;
-    every_shape(check_backward, 3 << 20);
-}
+TEST(backward_agrees_with_central_differences) { every_shape(check_backward, 3 << 20); }
 
-static void a_large_mean_does_not_cancel_the_variance(void **state) {
-    (void)state;
+TEST(a_large_mean_does_not_cancel_the_variance) {
     Shape s = {9, 768, true, false, 1000.0};
     Op op = op_start(PRECISION_FP32, 1);
     Forward f = forward(&op, &s);
@@ -166,15 +159,13 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
     return op_append(out, at, &g.db);
 }
 
-static void bits_do_not_depend_on_threads(void **state) {
-    (void)state;
+TEST(bits_do_not_depend_on_threads) {
     static const Shape shapes[] = {{1, 33, true, true, 0.1}, {256, 768, true, true, 0.1}, {1000, 7, false, true, 0.1}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) op_same_for_any_threads(run, &shapes[i], 4 << 20);
 }
 
 // Rows that are summed out of turn are rare; many of them, many times, catch sums in the order of arrival.
-static void weight_gradients_add_in_row_order_every_time(void **state) {
-    (void)state;
+TEST(weight_gradients_add_in_row_order_every_time) {
     enum { ROWS = 4096, COLS = 32, TIMES = 40 };
     const Shape s = {ROWS, COLS, true, false, 0.1};
     float first[2 * COLS];
@@ -253,8 +244,7 @@ static void check_heads(int precision, const AttentionShape *s) {
     op_end(&op);
 }
 
-static void heads_are_normalized_one_by_one(void **state) {
-    (void)state;
+TEST(heads_are_normalized_one_by_one) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (size_t i = 0; i < sizeof HEADS / sizeof *HEADS; i++) check_heads(precision, &HEADS[i]);
 }
@@ -267,20 +257,8 @@ static int64_t run_heads(Op *op, const void *shape, unsigned char *out) {
     return op_append(out, at, &h.dw[1]);
 }
 
-static void bits_of_heads_do_not_depend_on_threads(void **state) {
-    (void)state;
+TEST(bits_of_heads_do_not_depend_on_threads) {
     for (size_t i = 0; i < sizeof HEADS / sizeof *HEADS; i++) op_same_for_any_threads(run_heads, &HEADS[i], 4 << 20);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forward_agrees_with_float64),
-        cmocka_unit_test(backward_agrees_with_central_differences),
-        cmocka_unit_test(a_large_mean_does_not_cancel_the_variance),
-        cmocka_unit_test(bits_do_not_depend_on_threads),
-        cmocka_unit_test(heads_are_normalized_one_by_one),
-        cmocka_unit_test(bits_of_heads_do_not_depend_on_threads),
-        cmocka_unit_test(weight_gradients_add_in_row_order_every_time),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

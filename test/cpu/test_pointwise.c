@@ -16,15 +16,13 @@ static void check_add(int precision, int64_t count, int place) {
     op_end(&op);
 }
 
-static void add_agrees_and_works_in_place(void **state) {
-    (void)state;
+TEST(add_agrees_and_works_in_place) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < COUNT_CASES; i++)
             for (int place = 0; place < 3; place++) check_add(precision, COUNTS[i], place);
 }
 
-static void accumulate_adds_floats_in_both_precisions(void **state) {
-    (void)state;
+TEST(accumulate_adds_floats_in_both_precisions) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < COUNT_CASES; i++) {
             Op op = op_start(precision, 3);
@@ -69,8 +67,7 @@ static void check_swiglu(int precision, int64_t rows, int64_t ffn) {
     op_end(&op);
 }
 
-static void swiglu_agrees_with_float64(void **state) {
-    (void)state;
+TEST(swiglu_agrees_with_float64) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < COUNT_CASES; i++) {
             check_swiglu(precision, 1, COUNTS[i]);
@@ -79,8 +76,7 @@ static void swiglu_agrees_with_float64(void **state) {
 }
 
 // Far out on either side exp is 0 or infinite; silu is 0 or the gate itself.
-static void swiglu_is_finite_far_out(void **state) {
-    (void)state;
+TEST(swiglu_is_finite_far_out) {
     enum { N = 24 };
     Op op = op_start(PRECISION_FP32, 1);
     float in[2 * N], out[N], din[2 * N], dout[N];
@@ -96,8 +92,7 @@ static void swiglu_is_finite_far_out(void **state) {
 }
 
 // An element's bits do not tell whether it was in a vector or in the remainder after the last one.
-static void swiglu_bits_do_not_depend_on_the_place(void **state) {
-    (void)state;
+TEST(swiglu_bits_do_not_depend_on_the_place) {
     enum { N = 48 };
     Op op = op_start(PRECISION_FP32, 1);
     for (int seed = 0; seed < 200; seed++) {
@@ -161,8 +156,7 @@ static const AttentionShape ROPE_SHAPES[] = {
     {.batch = 2, .seq = 9, .heads = 3, .kv_heads = 3, .head_dim = 256},
 };
 
-static void rope_agrees_with_float64(void **state) {
-    (void)state;
+TEST(rope_agrees_with_float64) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (size_t i = 0; i < sizeof ROPE_SHAPES / sizeof *ROPE_SHAPES; i++)
             for (int direction = -1; direction <= 1; direction += 2) {
@@ -172,8 +166,7 @@ static void rope_agrees_with_float64(void **state) {
 }
 
 // backward(forward(x)) = x and <forward(x), y> = <x, backward(y)>: direction -1 is the transposed rotation.
-static void rope_backward_is_the_transpose(void **state) {
-    (void)state;
+TEST(rope_backward_is_the_transpose) {
     const AttentionShape *s = &ROPE_SHAPES[2];
     RopeTable table = rope_table(s->head_dim, 1.0);
     Op op = op_start(PRECISION_FP32, 2);
@@ -216,22 +209,9 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
     return op_append(out, at, &qkv);
 }
 
-static void bits_do_not_depend_on_threads(void **state) {
-    (void)state;
+TEST(bits_do_not_depend_on_threads) {
     static const Size sizes[] = {{1, 7}, {3, 1000}, {129, 1025}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) op_same_for_any_threads(run, &sizes[i], 8 << 20);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(add_agrees_and_works_in_place),
-        cmocka_unit_test(accumulate_adds_floats_in_both_precisions),
-        cmocka_unit_test(swiglu_agrees_with_float64),
-        cmocka_unit_test(swiglu_is_finite_far_out),
-        cmocka_unit_test(swiglu_bits_do_not_depend_on_the_place),
-        cmocka_unit_test(rope_agrees_with_float64),
-        cmocka_unit_test(rope_backward_is_the_transpose),
-        cmocka_unit_test(bits_do_not_depend_on_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -23,8 +23,7 @@ static uint8_t nearest(double x, int fraction) {
     return (uint8_t)(best | (signbit(x) ? 0x80 : 0));
 }
 
-static void every_bf16_value_becomes_the_nearest_number(void **state) {
-    (void)state;
+TEST(every_bf16_value_becomes_the_nearest_number) {
     static const int fractions[] = {FP8_E4M3, FP8_E5M2};
     for (int f = 0; f < 2; f++)
         for (uint32_t half = 0; half < 1 << 16; half++) {
@@ -36,8 +35,7 @@ static void every_bf16_value_becomes_the_nearest_number(void **state) {
         }
 }
 
-static void a_number_comes_back_as_it_is(void **state) {
-    (void)state;
+TEST(a_number_comes_back_as_it_is) {
     static const int fractions[] = {FP8_E4M3, FP8_E5M2};
     for (int f = 0; f < 2; f++)
         for (int bits = 0; bits <= largest_bits(fractions[f]); bits++)
@@ -50,8 +48,7 @@ static void a_number_comes_back_as_it_is(void **state) {
 }
 
 // Bytes of PyTorch's float8_e4m3fn and float8_e5m2: ones, largest and smallest numbers, ties to even both ways.
-static void bytes_are_those_of_float8(void **state) {
-    (void)state;
+TEST(bytes_are_those_of_float8) {
     static const struct {
         float x;
         uint8_t e4m3, e5m2;
@@ -71,8 +68,7 @@ static double rule(double largest, int fraction) {
     return ldexp(1, exponent);
 }
 
-static void a_scale_is_the_smallest_that_keeps_the_range(void **state) {
-    (void)state;
+TEST(a_scale_is_the_smallest_that_keeps_the_range) {
     for (uint32_t half = 0; half < 0x7f80; half++) {
         double x = (double)fp8_float(half << 16);
         assert_true((double)fp8_scale_float(fp8_scale(half << 16, FP8_E4M3)) == rule(x, FP8_E4M3));
@@ -152,8 +148,7 @@ static void check_case(const Case *c) {
 static const Case CASES[] = {{16, 16, 0, false}, {48, 272, 0, false}, {144, 160, 0, true}, {256, 128, 0, true}};
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 
-static void matrices_follow_the_rule_in_every_kind(void **state) {
-    (void)state;
+TEST(matrices_follow_the_rule_in_every_kind) {
     for (int i = 0; i < CASE_COUNT; i++)
         for (int kind = FACTOR_E4M3; kind <= FACTOR_ROWS_32; kind++) {
             Case c = CASES[i];
@@ -162,8 +157,7 @@ static void matrices_follow_the_rule_in_every_kind(void **state) {
         }
 }
 
-static void scales_lie_where_cublaslt_reads_them(void **state) {
-    (void)state;
+TEST(scales_lie_where_cublaslt_reads_them) {
     // (rows, depth) = (256, 1024): 8 lines of 256; 2 lines of 8 blocks; tiles of 128 rows and 4 scales of 32.
     assert_int_equal(factor_scale_place(FACTOR_ROWS_128, 256, 1024, 5, 384), 3 * 256 + 5);
     assert_int_equal(factor_scale_place(FACTOR_BLOCKS_128, 256, 1024, 128, 384), 8 + 3);
@@ -173,8 +167,7 @@ static void scales_lie_where_cublaslt_reads_them(void **state) {
     assert_int_equal(factor_scale_place(FACTOR_ROWS_32, 256, 1024, 128, 128), 9 * 512);
 }
 
-static void what_is_not_finite_makes_its_scale_nan(void **state) {
-    (void)state;
+TEST(what_is_not_finite_makes_its_scale_nan) {
     for (int kind = FACTOR_E4M3; kind <= FACTOR_ROWS_32; kind++)
         for (int bad = 0; bad < 2; bad++) {
             Op op = op_start(PRECISION_BF16, 2);
@@ -197,22 +190,9 @@ static int64_t run(Op *op, const void *context, unsigned char *out) {
     return m.rows * m.depth + m.bytes;
 }
 
-static void bits_do_not_depend_on_threads(void **state) {
-    (void)state;
+TEST(bits_do_not_depend_on_threads) {
     for (int kind = FACTOR_E4M3; kind <= FACTOR_ROWS_32; kind++)
         op_same_for_any_threads(run, &(Case){272, 400, kind, kind % 2 == 0}, 1 << 20);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_bf16_value_becomes_the_nearest_number),
-        cmocka_unit_test(a_number_comes_back_as_it_is),
-        cmocka_unit_test(bytes_are_those_of_float8),
-        cmocka_unit_test(a_scale_is_the_smallest_that_keeps_the_range),
-        cmocka_unit_test(matrices_follow_the_rule_in_every_kind),
-        cmocka_unit_test(scales_lie_where_cublaslt_reads_them),
-        cmocka_unit_test(what_is_not_finite_makes_its_scale_nan),
-        cmocka_unit_test(bits_do_not_depend_on_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

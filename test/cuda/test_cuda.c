@@ -151,8 +151,7 @@ static void check_blocks(int precision, int64_t in, int64_t out, bool bias, bool
     both_close(&b);
 }
 
-static void blocks_of_rows_agree_with_the_cpu(void **state) {
-    (void)state;
+TEST(blocks_of_rows_agree_with_the_cpu) {
     NEEDS_GPU();
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int form = 0; form < 4; form++) {
@@ -161,8 +160,7 @@ static void blocks_of_rows_agree_with_the_cpu(void **state) {
         }
 }
 
-static void linear_layers_agree_with_the_cpu(void **state) {
-    (void)state;
+TEST(linear_layers_agree_with_the_cpu) {
     NEEDS_GPU();
     static const int64_t shapes[][3] = {{1, 8, 8},       {64, 64, 64},     {128, 256, 1024},
                                         {7, 5, 3},       {33, 65, 129},    {200, 96, 288},
@@ -186,8 +184,7 @@ static int64_t count_differences(const double *got, const double *want, int64_t 
 
 // A product of few results and many terms may be split, and the parts' sums could be rounded to bf16. If they are fp32,
 // only results next to the middle between two numbers of bf16 can differ from the CPU's.
-static void bf16_products_of_many_terms_are_summed_in_fp32(void **state) {
-    (void)state;
+TEST(bf16_products_of_many_terms_are_summed_in_fp32) {
     NEEDS_GPU();
     enum { ROWS = 48, OUT = 32, TERMS = 8192 };
     Both b = both_open(PRECISION_BF16);
@@ -247,8 +244,7 @@ static void check_attention(int precision, const AttentionShape *s) {
 }
 
 // Shapes of so many tiles that a deterministic backward on Hopper is several calls, of sequences and of heads.
-static void flash_in_several_calls_agrees_with_the_cpu(void **state) {
-    (void)state;
+TEST(flash_in_several_calls_agrees_with_the_cpu) {
     NEEDS_GPU();
     static const int64_t shapes[][3] = {{32, 64, 64}, {1, 2048, 1024}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -258,8 +254,7 @@ static void flash_in_several_calls_agrees_with_the_cpu(void **state) {
     }
 }
 
-static void attention_agrees_with_the_cpu_in_every_mode(void **state) {
-    (void)state;
+TEST(attention_agrees_with_the_cpu_in_every_mode) {
     NEEDS_GPU();
     static const int64_t shapes[][5] = {{1, 64, 2, 2, 64},  {2, 33, 3, 3, 24}, {1, 17, 4, 1, 40},
                                         {2, 128, 4, 2, 64}, {3, 96, 4, 4, 96}, {2, 256, 8, 2, 128}};
@@ -282,8 +277,7 @@ static void attention_agrees_with_the_cpu_in_every_mode(void **state) {
 }
 
 // The same call twice gives the same bits.
-static void reruns_give_the_same_bits(void **state) {
-    (void)state;
+TEST(reruns_give_the_same_bits) {
     NEEDS_GPU();
     Both b = both_open(PRECISION_BF16);
     enum { ROWS = 512, IN = 1024, OUT = 768 };
@@ -304,8 +298,7 @@ static void reruns_give_the_same_bits(void **state) {
 
 // --- the device
 
-static void events_tell_the_time_of_the_host(void **state) {
-    (void)state;
+TEST(events_tell_the_time_of_the_host) {
     NEEDS_GPU();
     Both b = both_open(PRECISION_FP32);
     Error err = {0};
@@ -327,8 +320,7 @@ static void events_tell_the_time_of_the_host(void **state) {
     both_close(&b);
 }
 
-static void memory_that_was_uploaded_may_be_overwritten_at_once(void **state) {
-    (void)state;
+TEST(memory_that_was_uploaded_may_be_overwritten_at_once) {
     NEEDS_GPU();
     enum { BYTES = 1 << 20 };
     Both b = both_open(PRECISION_FP32);
@@ -345,8 +337,7 @@ static void memory_that_was_uploaded_may_be_overwritten_at_once(void **state) {
     both_close(&b);
 }
 
-static void too_much_memory_is_refused_with_what_holds_the_rest(void **state) {
-    (void)state;
+TEST(too_much_memory_is_refused_with_what_holds_the_rest) {
     NEEDS_GPU();
     Both b = both_open(PRECISION_FP32);
     Error err = {0};
@@ -358,8 +349,7 @@ static void too_much_memory_is_refused_with_what_holds_the_rest(void **state) {
     both_close(&b);
 }
 
-static void every_function_is_there_but_those_that_a_gpu_does_not_need(void **state) {
-    (void)state;
+TEST(every_function_is_there_but_those_that_a_gpu_does_not_need) {
     NEEDS_GPU();
     static const size_t absent[] = {offsetof(Backend, count_own_time), offsetof(Backend, workspace_bytes),
                                     offsetof(Backend, use_workspace)};
@@ -368,18 +358,4 @@ static void every_function_is_there_but_those_that_a_gpu_does_not_need(void **st
     both_close(&b);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear_layers_agree_with_the_cpu),
-        cmocka_unit_test(blocks_of_rows_agree_with_the_cpu),
-        cmocka_unit_test(bf16_products_of_many_terms_are_summed_in_fp32),
-        cmocka_unit_test(attention_agrees_with_the_cpu_in_every_mode),
-        cmocka_unit_test(flash_in_several_calls_agrees_with_the_cpu),
-        cmocka_unit_test(reruns_give_the_same_bits),
-        cmocka_unit_test(memory_that_was_uploaded_may_be_overwritten_at_once),
-        cmocka_unit_test(events_tell_the_time_of_the_host),
-        cmocka_unit_test(every_function_is_there_but_those_that_a_gpu_does_not_need),
-        cmocka_unit_test(too_much_memory_is_refused_with_what_holds_the_rest),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -1,18 +1,12 @@
 // Several sources give samples as often as their weights say, at every moment, each in an order of its own.
 #include "data/blend.h"
 #include "scratch_folder.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { SEQ_LEN = 4 };
 
@@ -26,8 +20,7 @@ static void expect_shares(const double *weights, int sources, int64_t period, co
     blend_order_destroy(&order);
 }
 
-static void decimal_weights_are_exact_and_have_the_shortest_period(void **state) {
-    (void)state;
+TEST(decimal_weights_are_exact_and_have_the_shortest_period) {
     expect_shares((double[]){3.5}, 1, 1, (int64_t[]){1});
     expect_shares((double[]){0.7, 0.3}, 2, 10, (int64_t[]){7, 3});
     expect_shares((double[]){0.1, 0.2, 0.3}, 3, 6, (int64_t[]){1, 2, 3});
@@ -38,8 +31,7 @@ static void decimal_weights_are_exact_and_have_the_shortest_period(void **state)
     expect_shares((double[]){2e8, 1e9}, 2, 6, (int64_t[]){1, 5});
 }
 
-static void other_weights_are_rounded_to_a_millionth(void **state) {
-    (void)state;
+TEST(other_weights_are_rounded_to_a_millionth) {
     const double weights[] = {3.14159265358979, 2.71828182845905, 1.41421356237310, 1e-5};
     double sum = 0;
     for (int i = 0; i < 4; i++) sum += weights[i];
@@ -79,8 +71,7 @@ static void check_order(const double *weights, int sources) {
     blend_order_destroy(&order);
 }
 
-static void no_source_is_ever_a_whole_turn_off(void **state) {
-    (void)state;
+TEST(no_source_is_ever_a_whole_turn_off) {
     check_order((double[]){1}, 1);
     check_order((double[]){0.5, 0.5}, 2);
     check_order((double[]){0.7, 0.3}, 2);
@@ -131,8 +122,7 @@ static Blend *open_blend(const DataSource *sources, int count) {
     return blend;
 }
 
-static void one_source_is_the_data_set_alone(void **state) {
-    (void)state;
+TEST(one_source_is_the_data_set_alone) {
     write_source("alone.bin", 37, 20000);
     DataSource source = source_of("alone.bin", 1);
     Blend *blend = open_blend(&source, 1);
@@ -144,8 +134,7 @@ static void one_source_is_the_data_set_alone(void **state) {
     blend_close(blend);
 }
 
-static void tokens_come_from_the_source_and_the_sample_that_were_named(void **state) {
-    (void)state;
+TEST(tokens_come_from_the_source_and_the_sample_that_were_named) {
     write_source("many.bin", 500, 20000);
     write_source("few.bin", 9, 20001);
     const DataSource sources[] = {source_of("many.bin", 0.7), source_of("few.bin", 0.3)};
@@ -169,8 +158,7 @@ static void tokens_come_from_the_source_and_the_sample_that_were_named(void **st
     blend_close(blend);
 }
 
-static void every_pass_over_a_small_source_has_an_order_of_its_own(void **state) {
-    (void)state;
+TEST(every_pass_over_a_small_source_has_an_order_of_its_own) {
     write_source("big.bin", 500, 20000);
     write_source("small.bin", 20, 20001);
     const DataSource sources[] = {source_of("big.bin", 1), source_of("small.bin", 1)};
@@ -190,8 +178,7 @@ static void every_pass_over_a_small_source_has_an_order_of_its_own(void **state)
 }
 
 // Two data sets of one size would else show their samples in step.
-static void sources_of_one_size_have_different_orders(void **state) {
-    (void)state;
+TEST(sources_of_one_size_have_different_orders) {
     write_source("a.bin", 100, 20000);
     write_source("b.bin", 100, 20001);
     const DataSource sources[] = {source_of("a.bin", 1), source_of("b.bin", 1)};
@@ -207,8 +194,7 @@ static void sources_of_one_size_have_different_orders(void **state) {
     blend_close(blend);
 }
 
-static void a_source_that_cannot_be_opened_is_named(void **state) {
-    (void)state;
+TEST(a_source_that_cannot_be_opened_is_named) {
     write_source("there.bin", 100, 20000);
     const DataSource sources[] = {source_of("there.bin", 1), source_of("absent_*.bin", 1)};
     Error err = {0};
@@ -218,16 +204,4 @@ static void a_source_that_cannot_be_opened_is_named(void **state) {
     assert_non_null(strstr(err.text, "absent_*.bin"));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decimal_weights_are_exact_and_have_the_shortest_period),
-        cmocka_unit_test(other_weights_are_rounded_to_a_millionth),
-        cmocka_unit_test(no_source_is_ever_a_whole_turn_off),
-        cmocka_unit_test(one_source_is_the_data_set_alone),
-        cmocka_unit_test(tokens_come_from_the_source_and_the_sample_that_were_named),
-        cmocka_unit_test(every_pass_over_a_small_source_has_an_order_of_its_own),
-        cmocka_unit_test(sources_of_one_size_have_different_orders),
-        cmocka_unit_test(a_source_that_cannot_be_opened_is_named),
-    };
-    return cmocka_run_group_tests(tests, test_folder_create, test_folder_remove);
-}
+int main(void) { return unit_run(test_folder_create, test_folder_remove); }

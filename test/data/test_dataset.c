@@ -1,21 +1,15 @@
 // Token files are read as they are, refused with a sentence where they are wrong, and ordered by a permutation.
 #include "data/dataset.h"
 #include "scratch_folder.h"
+#include "unit.h"
 
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { GPT2 = SHARD_GPT2, LLAMA3 = SHARD_LLAMA3 };
 
@@ -45,8 +39,7 @@ static void expect_refused(const char *name, int64_t seq_len, int64_t need, cons
     }
 }
 
-static void both_kinds_are_read_and_targets_follow_inputs(void **state) {
-    (void)state;
+TEST(both_kinds_are_read_and_targets_follow_inputs) {
     write_shard("kind_2.bin", GPT2, 1, 1000, 1000, 7);
     write_shard("kind_4.bin", LLAMA3, 7, 1000, 1000, 7);
     const char *names[] = {"kind_2.bin", "kind_4.bin"};
@@ -70,8 +63,7 @@ static void both_kinds_are_read_and_targets_follow_inputs(void **state) {
     }
 }
 
-static void shards_come_in_name_order_and_never_mix_in_a_sample(void **state) {
-    (void)state;
+TEST(shards_come_in_name_order_and_never_mix_in_a_sample) {
     write_shard("order_b.bin", GPT2, 1, 30, 30, 100);
     write_shard("order_a.bin", GPT2, 1, 20, 20, 0);
     write_shard("order_aa.bin", GPT2, 1, 5, 5, 50); // too short for a sample of 8
@@ -91,8 +83,7 @@ static void shards_come_in_name_order_and_never_mix_in_a_sample(void **state) {
     dataset_close(dataset);
 }
 
-static void a_stride_makes_the_batch_sequence_major(void **state) {
-    (void)state;
+TEST(a_stride_makes_the_batch_sequence_major) {
     write_shard("stride.bin", GPT2, 1, 100, 100, 0);
     Error err = {0};
     Dataset *dataset = dataset_open("data.train", test_path("stride.bin"), 4, 257, 1, &err);
@@ -110,8 +101,7 @@ static void a_stride_makes_the_batch_sequence_major(void **state) {
     dataset_close(dataset);
 }
 
-static void wrong_files_are_refused_with_a_sentence(void **state) {
-    (void)state;
+TEST(wrong_files_are_refused_with_a_sentence) {
     const char *nothing[] = {"no file matches", "absent_*.bin", "make data", NULL};
     expect_refused("absent_*.bin", 8, 1, nothing);
     const char *directory[] = {"is a directory", NULL};
@@ -173,8 +163,7 @@ static int64_t write_megatron(const char *name, int code, int64_t tokens, int64_
     return sequences;
 }
 
-static void megatron_files_give_the_same_samples(void **state) {
-    (void)state;
+TEST(megatron_files_give_the_same_samples) {
     write_shard("ours.bin", GPT2, 1, 1000, 1000, 7);
     write_megatron("megatron_2", 8, 1000, 7, false);
     write_megatron("megatron_4", 4, 1000, 7, true);
@@ -206,8 +195,7 @@ static void poke_byte(const char *name, int64_t offset, int byte) {
     assert_int_equal(fclose(file), 0);
 }
 
-static void every_damaged_index_is_refused_with_a_sentence(void **state) {
-    (void)state;
+TEST(every_damaged_index_is_refused_with_a_sentence) {
     int64_t s = write_megatron("bad", 8, 100, 0, false);
     static const char *const no_words[] = {NULL};
     const struct {
@@ -245,8 +233,7 @@ static void every_damaged_index_is_refused_with_a_sentence(void **state) {
     expect_refused("alone.bin", 8, 1, (const char *[]){"no .idx of Megatron-LM is next to it", NULL});
 }
 
-static void too_few_samples_says_how_many_tokens_are_needed(void **state) {
-    (void)state;
+TEST(too_few_samples_says_how_many_tokens_are_needed) {
     write_shard("few.bin", GPT2, 1, 100, 100, 0);
     const char *few[] = {"100 tokens", "enough for 12 sequences of 8", "13 sequences are needed", "105 tokens", NULL};
     expect_refused("few.bin", 8, 13, few);
@@ -257,8 +244,7 @@ static void too_few_samples_says_how_many_tokens_are_needed(void **state) {
     dataset_close(dataset);
 }
 
-static void a_token_outside_the_vocabulary_is_named_at_start(void **state) {
-    (void)state;
+TEST(a_token_outside_the_vocabulary_is_named_at_start) {
     write_shard("range.bin", GPT2, 1, 1000, 1000, 0);
     poke_token("range.bin", 777, 257);
     const char *range[] = {"range.bin", "token 777 is 257", "vocabulary of 257", NULL};
@@ -270,8 +256,7 @@ static void a_token_outside_the_vocabulary_is_named_at_start(void **state) {
 }
 
 // Beyond the part that is looked at when the file is opened, the sample that holds the token is refused, no other.
-static void a_token_outside_the_vocabulary_is_named_when_fetched(void **state) {
-    (void)state;
+TEST(a_token_outside_the_vocabulary_is_named_when_fetched) {
     enum { COUNT = (16 << 20) + 1000, BAD = COUNT - 500 };
     const char *path = test_path("late.bin");
     FILE *file = fopen(path, "wb");
@@ -301,8 +286,7 @@ static void write_side(const char *name, const char *text) {
     assert_int_equal(fclose(file), 0);
 }
 
-static void a_side_file_tells_the_vocabulary_before_any_token_does(void **state) {
-    (void)state;
+TEST(a_side_file_tells_the_vocabulary_before_any_token_does) {
     write_shard("told_train_000.bin", GPT2, 1, 100, 100, 0);
     write_side("told.json", "{\"tokenizer\": \"sentencepiece\", \"tokenizer_sha256\": \"ab\", \"vocab\": 32000}");
     expect_refused("told_train_*.bin", 8, 1,
@@ -317,8 +301,7 @@ static void a_side_file_tells_the_vocabulary_before_any_token_does(void **state)
     dataset_close(dataset);
 }
 
-static void the_token_that_begins_documents_is_the_side_files_or_that_of_llm_c(void **state) {
-    (void)state;
+TEST(the_token_that_begins_documents_is_the_side_files_or_that_of_llm_c) {
     write_shard("ends_train_000.bin", GPT2, 1, 100, 100, 0);
     write_side("ends.json", "{\"tokenizer\": \"sentencepiece\", \"vocab\": 257, \"eot\": 2}");
     write_side("mute.json", "{\"tokenizer\": \"sentencepiece\", \"vocab\": 257}");
@@ -340,8 +323,7 @@ static void the_token_that_begins_documents_is_the_side_files_or_that_of_llm_c(v
     }
 }
 
-static void a_damaged_side_file_is_named_and_an_absent_one_is_not_missed(void **state) {
-    (void)state;
+TEST(a_damaged_side_file_is_named_and_an_absent_one_is_not_missed) {
     static const char *const damaged[] = {"",
                                           "{",
                                           "[]",
@@ -361,8 +343,7 @@ static void a_damaged_side_file_is_named_and_an_absent_one_is_not_missed(void **
     dataset_close(dataset);
 }
 
-static void shards_of_two_tokenizers_are_noticed(void **state) {
-    (void)state;
+TEST(shards_of_two_tokenizers_are_noticed) {
     write_shard("two_a_train_000.bin", GPT2, 1, 100, 100, 0);
     write_shard("two_a_train_001.bin", GPT2, 1, 100, 100, 0);
     write_shard("two_b_train_000.bin", GPT2, 1, 100, 100, 0);
@@ -380,8 +361,7 @@ static void shards_of_two_tokenizers_are_noticed(void **state) {
     dataset_close(dataset);
 }
 
-static void side_files_are_named_after_their_shards(void **state) {
-    (void)state;
+TEST(side_files_are_named_after_their_shards) {
     static const struct {
         const char *shard, *side; // NULL: none
     } rows[] = {{"data/own_train_000.bin", "data/own.json"},
@@ -402,8 +382,7 @@ static void side_files_are_named_after_their_shards(void **state) {
 }
 
 // Offsets beyond 2^31 bytes and beyond 2^31 tokens. The file is a hole and takes no room on disk.
-static void files_beyond_two_gib_are_read(void **state) {
-    (void)state;
+TEST(files_beyond_two_gib_are_read) {
     const int64_t count = 3000000000;
     const char *path = test_path("big.bin");
     FILE *file = fopen(path, "wb");
@@ -437,8 +416,7 @@ static void check_bijection(int64_t count, uint64_t seed, uint64_t epoch) {
     free(seen);
 }
 
-static void the_permutation_is_a_bijection(void **state) {
-    (void)state;
+TEST(the_permutation_is_a_bijection) {
     for (int64_t count = 1; count <= 2000; count++) check_bijection(count, 1337, (uint64_t)count % 3);
     const int64_t large[] = {4095, 4096, 4097, 65537, 262144, 262145, 1000003};
     for (size_t i = 0; i < sizeof large / sizeof *large; i++) check_bijection(large[i], 42, i);
@@ -450,8 +428,7 @@ static int by_value(const void *a, const void *b) {
 }
 
 // Too large to visit whole: images of a million indices, half of them neighbours, differ and stay in range.
-static void huge_permutations_have_no_two_equal_images(void **state) {
-    (void)state;
+TEST(huge_permutations_have_no_two_equal_images) {
     enum { SAMPLES = 1000000 };
     const int64_t counts[] = {3000000000, ((int64_t)1 << 40) + 1, ((int64_t)1 << 62) - 5};
     int64_t *images = malloc(SAMPLES * sizeof *images);
@@ -471,8 +448,7 @@ static void huge_permutations_have_no_two_equal_images(void **state) {
 
 // A random permutation keeps about one element in place, and brings elements of the first half to the first half
 // half of the time (bounds: five standard errors). Small counts would show a weak round function.
-static void the_permutation_looks_random(void **state) {
-    (void)state;
+TEST(the_permutation_looks_random) {
     enum { EPOCHS = 200 };
     const int64_t counts[] = {97, 256, 1000, 4097};
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
@@ -503,15 +479,13 @@ static int64_t equal_places(int64_t count, uint64_t seed_a, uint64_t epoch_a, ui
     return equal;
 }
 
-static void seeds_and_epochs_have_orders_of_their_own(void **state) {
-    (void)state;
+TEST(seeds_and_epochs_have_orders_of_their_own) {
     assert_true(equal_places(10000, 1, 0, 1, 1) < 10);
     assert_true(equal_places(10000, 1, 0, 2, 0) < 10);
     assert_int_equal(equal_places(10000, 1, 5, 1, 5), 10000);
 }
 
-static void positions_visit_every_sample_once_an_epoch(void **state) {
-    (void)state;
+TEST(positions_visit_every_sample_once_an_epoch) {
     write_shard("epoch.bin", GPT2, 1, 1001, 1001, 0);
     Dataset *dataset = dataset_open("data.train", test_path("epoch.bin"), 10, 257, 1, NULL);
     assert_non_null(dataset);
@@ -528,8 +502,7 @@ static void positions_visit_every_sample_once_an_epoch(void **state) {
     dataset_close(dataset);
 }
 
-static void a_file_that_shrinks_while_it_is_read_is_named(void **state) {
-    (void)state;
+TEST(a_file_that_shrinks_while_it_is_read_is_named) {
     write_shard("shrinks_1.bin", GPT2, 1, 101, 101, 0);
     Error err = {0};
     int32_t inputs[10];
@@ -543,8 +516,7 @@ static void a_file_that_shrinks_while_it_is_read_is_named(void **state) {
     dataset_close(dataset);
 }
 
-static void what_is_not_a_regular_file_is_refused_at_once(void **state) {
-    (void)state;
+TEST(what_is_not_a_regular_file_is_refused_at_once) {
     assert_int_equal(mkfifo(test_path("pipe_1.bin"), 0600), 0);
     alarm(20); // a named pipe without a writer would block forever
     expect_refused("pipe_1.bin", 10, 1, (const char *const[]){"pipe_1.bin is not a regular file", NULL});
@@ -553,8 +525,7 @@ static void what_is_not_a_regular_file_is_refused_at_once(void **state) {
     alarm(0);
 }
 
-static void more_shards_than_descriptors_are_opened(void **state) {
-    (void)state;
+TEST(more_shards_than_descriptors_are_opened) {
     struct rlimit before, few;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     few = (struct rlimit){16, before.rlim_max};
@@ -573,31 +544,4 @@ static void more_shards_than_descriptors_are_opened(void **state) {
     dataset_close(dataset);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_kinds_are_read_and_targets_follow_inputs),
-        cmocka_unit_test(shards_come_in_name_order_and_never_mix_in_a_sample),
-        cmocka_unit_test(a_stride_makes_the_batch_sequence_major),
-        cmocka_unit_test(wrong_files_are_refused_with_a_sentence),
-        cmocka_unit_test(megatron_files_give_the_same_samples),
-        cmocka_unit_test(every_damaged_index_is_refused_with_a_sentence),
-        cmocka_unit_test(too_few_samples_says_how_many_tokens_are_needed),
-        cmocka_unit_test(a_token_outside_the_vocabulary_is_named_at_start),
-        cmocka_unit_test(a_token_outside_the_vocabulary_is_named_when_fetched),
-        cmocka_unit_test(a_side_file_tells_the_vocabulary_before_any_token_does),
-        cmocka_unit_test(the_token_that_begins_documents_is_the_side_files_or_that_of_llm_c),
-        cmocka_unit_test(a_damaged_side_file_is_named_and_an_absent_one_is_not_missed),
-        cmocka_unit_test(shards_of_two_tokenizers_are_noticed),
-        cmocka_unit_test(side_files_are_named_after_their_shards),
-        cmocka_unit_test(files_beyond_two_gib_are_read),
-        cmocka_unit_test(a_file_that_shrinks_while_it_is_read_is_named),
-        cmocka_unit_test(what_is_not_a_regular_file_is_refused_at_once),
-        cmocka_unit_test(more_shards_than_descriptors_are_opened),
-        cmocka_unit_test(the_permutation_is_a_bijection),
-        cmocka_unit_test(huge_permutations_have_no_two_equal_images),
-        cmocka_unit_test(the_permutation_looks_random),
-        cmocka_unit_test(seeds_and_epochs_have_orders_of_their_own),
-        cmocka_unit_test(positions_visit_every_sample_once_an_epoch),
-    };
-    return cmocka_run_group_tests(tests, test_folder_create, test_folder_remove);
-}
+int main(void) { return unit_run(test_folder_create, test_folder_remove); }

@@ -1,12 +1,9 @@
 // Evaluation files: what a good one gives, and what every damaged one is refused for.
 #include "data/evaluate.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 enum { SEQ = 6, VOCAB = 50 };
 
@@ -63,8 +60,7 @@ static void refused(const char *why) {
     assert_non_null(strstr(err.text, "data.hellaswag: "));
 }
 
-static void rows_are_context_and_completion(void **state) {
-    (void)state;
+TEST(rows_are_context_and_completion) {
     make_good();
     write_file(0);
     Evaluation *evaluation = opened(SEQ);
@@ -83,8 +79,7 @@ static void rows_are_context_and_completion(void **state) {
     evaluation_close(evaluation);
 }
 
-static void the_lowest_mean_over_the_completion_is_the_choice(void **state) {
-    (void)state;
+TEST(the_lowest_mean_over_the_completion_is_the_choice) {
     make_good();
     write_file(0);
     Evaluation *evaluation = opened(SEQ);
@@ -100,8 +95,7 @@ static void the_lowest_mean_over_the_completion_is_the_choice(void **state) {
     evaluation_close(evaluation);
 }
 
-static void an_example_that_is_too_long_is_left_out(void **state) {
-    (void)state;
+TEST(an_example_that_is_too_long_is_left_out) {
     make_good();
     write_file(0);
     Evaluation *evaluation = opened(SEQ - 1);
@@ -118,8 +112,7 @@ typedef struct Damage {
     const char *why;
 } Damage;
 
-static void every_damage_to_an_example_is_named(void **state) {
-    (void)state;
+TEST(every_damage_to_an_example_is_named) {
     const Damage damages[] = {
         {0, 65534, "example 0 does not begin where"},
         {1, 33, "example 0 has a size that cannot be"},
@@ -146,8 +139,7 @@ static void every_damage_to_an_example_is_named(void **state) {
     }
 }
 
-static void every_damage_to_the_header_is_named(void **state) {
-    (void)state;
+TEST(every_damage_to_the_header_is_named) {
     const Damage damages[] = {
         {0, 20240520, "its first word is 20240520, expected 20240522"},
         {1, 3, "is of version 3, expected 1 or 2"},
@@ -165,8 +157,7 @@ static void every_damage_to_the_header_is_named(void **state) {
     }
 }
 
-static void a_file_that_is_cut_anywhere_is_refused(void **state) {
-    (void)state;
+TEST(a_file_that_is_cut_anywhere_is_refused) {
     make_good();
     for (int less = 1; less <= word_count * 2; less++) {
         write_file(less);
@@ -178,8 +169,7 @@ static void a_file_that_is_cut_anywhere_is_refused(void **state) {
     refused("cannot be read: No such file");
 }
 
-static void tokens_above_65535_are_in_files_of_version_2(void **state) {
-    (void)state;
+TEST(tokens_above_65535_are_in_files_of_version_2) {
     Error err = {0};
     make_good();
     for (int less = 1; less <= word_count * 4; less++) {
@@ -210,15 +200,4 @@ static int remove_path(void **state) {
     return 0;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_context_and_completion),
-        cmocka_unit_test(the_lowest_mean_over_the_completion_is_the_choice),
-        cmocka_unit_test(an_example_that_is_too_long_is_left_out),
-        cmocka_unit_test(every_damage_to_an_example_is_named),
-        cmocka_unit_test(every_damage_to_the_header_is_named),
-        cmocka_unit_test(tokens_above_65535_are_in_files_of_version_2),
-        cmocka_unit_test(a_file_that_is_cut_anywhere_is_refused),
-    };
-    return cmocka_run_group_tests(tests, make_path, remove_path);
-}
+int main(void) { return unit_run(make_path, remove_path); }

@@ -1,13 +1,10 @@
 // Text to tokens and back without a library, and which tokenizer is taken.
 #include "data/tokenizer.h"
 #include "scratch_folder.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 static Config config;
 
@@ -66,8 +63,7 @@ static void check_text(const Tokenizer *tokenizer, const int32_t *ids, int64_t c
     free(text);
 }
 
-static void a_byte_is_a_token_and_256_begins_a_text(void **state) {
-    (void)state;
+TEST(a_byte_is_a_token_and_256_begins_a_text) {
     Tokenizer *bytes = opened("", 257);
     check_ids(bytes, "Ab\n\xC3\xA9", "65 98 10 195 169");
     check_ids(bytes, "", "256");
@@ -77,8 +73,7 @@ static void a_byte_is_a_token_and_256_begins_a_text(void **state) {
     tokenizer_close(bytes);
 }
 
-static void what_a_terminal_could_misread_is_spelt_out(void **state) {
-    (void)state;
+TEST(what_a_terminal_could_misread_is_spelt_out) {
     Tokenizer *bytes = opened("bytes", 257);
     const int32_t ids[] = {'a',  27,   '[',  9,    0,    127,  0xC3, 'b',  0xC2,
                            0x9B, 0xED, 0xA0, 0x80, 0xE2, 0x82, 0xAC, 0xE2, 0x82};
@@ -87,8 +82,7 @@ static void what_a_terminal_could_misread_is_spelt_out(void **state) {
     tokenizer_close(bytes);
 }
 
-static void without_a_tokenizer_a_text_is_its_numbers(void **state) {
-    (void)state;
+TEST(without_a_tokenizer_a_text_is_its_numbers) {
     Tokenizer *numbers = opened("", 1000);
     check_ids(numbers, " 1, 999\t0 ", "1 999 0");
     const int32_t ids[] = {5, 0, 999};
@@ -102,8 +96,7 @@ static void without_a_tokenizer_a_text_is_its_numbers(void **state) {
     tokenizer_close(numbers);
 }
 
-static void text_outside_the_vocabulary_is_refused(void **state) {
-    (void)state;
+TEST(text_outside_the_vocabulary_is_refused) {
     Tokenizer *bytes = opened("bytes", 100);
     check_ids(bytes, "abc", "97 98 99");
     check_refused(bytes, "abcd", "byte 100 (token 100) is outside the vocabulary of 100");
@@ -111,8 +104,7 @@ static void text_outside_the_vocabulary_is_refused(void **state) {
     tokenizer_close(bytes);
 }
 
-static void the_side_file_says_which_tokenizer_it_was(void **state) {
-    (void)state;
+TEST(the_side_file_says_which_tokenizer_it_was) {
     write_side("{\"tokenizer\": \"bytes\", \"tokenizer_file\": null, \"vocab\": 257, \"eot\": 256}");
     Tokenizer *bytes = opened("", 300);
     check_ids(bytes, "A", "65");
@@ -134,8 +126,7 @@ static void the_side_file_says_which_tokenizer_it_was(void **state) {
     write_side(NULL);
 }
 
-static void a_file_that_is_not_there_is_refused(void **state) {
-    (void)state;
+TEST(a_file_that_is_not_there_is_refused) {
     static const char *const names[] = {"x.model", "x.json", "x.vocab"};
     for (int i = 0; i < 3; i++) {
         Error err = {0};
@@ -146,14 +137,4 @@ static void a_file_that_is_not_there_is_refused(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_byte_is_a_token_and_256_begins_a_text),
-        cmocka_unit_test(what_a_terminal_could_misread_is_spelt_out),
-        cmocka_unit_test(without_a_tokenizer_a_text_is_its_numbers),
-        cmocka_unit_test(text_outside_the_vocabulary_is_refused),
-        cmocka_unit_test(the_side_file_says_which_tokenizer_it_was),
-        cmocka_unit_test(a_file_that_is_not_there_is_refused),
-    };
-    return cmocka_run_group_tests(tests, test_folder_create, test_folder_remove);
-}
+int main(void) { return unit_run(test_folder_create, test_folder_remove); }

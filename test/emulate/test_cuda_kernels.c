@@ -56,16 +56,14 @@ static void check_norm(int precision, int64_t rows, int64_t cols, bool layernorm
     op_end(&gpu);
 }
 
-static void norms_agree_with_the_cpu_at_every_length(void **state) {
-    (void)state;
+TEST(norms_agree_with_the_cpu_at_every_length) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < NORM_COUNT; i++)
             for (int layernorm = 0; layernorm < 2; layernorm++)
                 check_norm(precision, NORM_COLS[i] > 4096 ? 5 : 23, NORM_COLS[i], layernorm);
 }
 
-static void rows_beyond_the_limit_are_refused(void **state) {
-    (void)state;
+TEST(rows_beyond_the_limit_are_refused) {
     Op op = emulated(PRECISION_FP32, 1);
     CudaBackend *cuda = cuda_self(op.backend);
     Operand x = op_output(&op, 32769), w = op_output(&op, 32769), out = op_output(&op, 32769);
@@ -96,8 +94,7 @@ static int64_t run_shifted(Op *op, const void *shape, unsigned char *out) {
     return 3 * n * element;
 }
 
-static void memory_that_is_not_aligned_gives_the_same_values(void **state) {
-    (void)state;
+TEST(memory_that_is_not_aligned_gives_the_same_values) {
     enum { COUNT = 1000, BYTES = 3 * COUNT * 4 };
     static unsigned char first[BYTES], other[BYTES];
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
@@ -134,8 +131,7 @@ static void check_blocks(int precision, int ranks, int rank, int64_t count) {
     op_end(&cpu);
 }
 
-static void blocks_of_ranks_are_summed_to_the_bits_of_cpus(void **state) {
-    (void)state;
+TEST(blocks_of_ranks_are_summed_to_the_bits_of_cpus) {
     static const int64_t counts[] = {1, 8, 1000, 4096, 4099};
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int ranks = 2; ranks <= 9; ranks++)
@@ -143,8 +139,7 @@ static void blocks_of_ranks_are_summed_to_the_bits_of_cpus(void **state) {
 }
 
 // Tensors that begin at odd places: their norms keep every bit, their update every value.
-static void tensors_may_begin_anywhere(void **state) {
-    (void)state;
+TEST(tensors_may_begin_anywhere) {
     enum { COUNT = 40001 };
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
         double norms[2] = {0, 0};
@@ -177,8 +172,7 @@ static void tensors_may_begin_anywhere(void **state) {
 static double gelu(double x) { return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x * x * x))); }
 static double gelu_of(void *x) { return gelu(*(double *)x); }
 
-static void gelu_agrees_with_float64(void **state) {
-    (void)state;
+TEST(gelu_agrees_with_float64) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int64_t count = 1; count < 5000; count = count * 3 + 1) {
             Op op = emulated(precision, 1);
@@ -214,8 +208,7 @@ static void check_bias(int precision, int64_t rows, int64_t cols) {
     op_end(&op);
 }
 
-static void biases_and_their_gradients_agree_with_float64(void **state) {
-    (void)state;
+TEST(biases_and_their_gradients_agree_with_float64) {
     static const int64_t rows[] = {1, 7, 300}, cols[] = {1, 33, 768, 2056};
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int r = 0; r < 3; r++)
@@ -280,16 +273,14 @@ static void check_softmax(int precision, CudaScores scores, bool fused, bool in_
     op_end(&op);
 }
 
-static void both_softmaxes_agree_with_float64(void **state) {
-    (void)state;
+TEST(both_softmaxes_agree_with_float64) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < SCORES_COUNT; i++)
             for (int form = 0; form < 8; form++)
                 check_softmax(precision, SCORES[i], form & 1, form & 2, form & 4 ? 20 : 0);
 }
 
-static void fused_softmax_follows_its_rule(void **state) {
-    (void)state;
+TEST(fused_softmax_follows_its_rule) {
     Op wide = emulated(PRECISION_FP32, 1), op = emulated(PRECISION_BF16, 1);
     AttentionShape gpt = {1,    2048, 26,   26,   96,   ATTENTION_RECOMPUTE, SOFTMAX_MEGATRON, DETERMINISTIC_AUTO,
                           NULL, 0,    NULL, NULL, false};
@@ -323,8 +314,7 @@ static int64_t run_all(Op *op, unsigned char *out) {
 }
 
 // Rows that begin anywhere in a block of four, contiguous and with gaps between them, and a stream's far end.
-static void normals_have_the_bits_of_the_cpu(void **state) {
-    (void)state;
+TEST(normals_have_the_bits_of_the_cpu) {
     static const struct {
         int64_t rows, cols;
         NormalRows draw;
@@ -348,8 +338,7 @@ static void normals_have_the_bits_of_the_cpu(void **state) {
     op_end(&gpu);
 }
 
-static void bits_do_not_depend_on_the_order_of_turns(void **state) {
-    (void)state;
+TEST(bits_do_not_depend_on_the_order_of_turns) {
     enum { LIMIT = 4 << 20 };
     unsigned char *out[3];
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
@@ -366,8 +355,7 @@ static void bits_do_not_depend_on_the_order_of_turns(void **state) {
     }
 }
 
-static void every_operation_is_there_but_those_of_libraries(void **state) {
-    (void)state;
+TEST(every_operation_is_there_but_those_of_libraries) {
     Op op = emulated(PRECISION_FP32, 1);
     Backend *b = op.backend;
 #define OPERATION(result, name, ...)         assert_non_null(b->name)
@@ -376,20 +364,4 @@ static void every_operation_is_there_but_those_of_libraries(void **state) {
     op_end(&op);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_operation_is_there_but_those_of_libraries),
-        cmocka_unit_test(norms_agree_with_the_cpu_at_every_length),
-        cmocka_unit_test(rows_beyond_the_limit_are_refused),
-        cmocka_unit_test(memory_that_is_not_aligned_gives_the_same_values),
-        cmocka_unit_test(blocks_of_ranks_are_summed_to_the_bits_of_cpus),
-        cmocka_unit_test(tensors_may_begin_anywhere),
-        cmocka_unit_test(gelu_agrees_with_float64),
-        cmocka_unit_test(biases_and_their_gradients_agree_with_float64),
-        cmocka_unit_test(both_softmaxes_agree_with_float64),
-        cmocka_unit_test(fused_softmax_follows_its_rule),
-        cmocka_unit_test(normals_have_the_bits_of_the_cpu),
-        cmocka_unit_test(bits_do_not_depend_on_the_order_of_turns),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

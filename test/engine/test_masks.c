@@ -1,14 +1,10 @@
 // The masked objective: which tokens of a batch are chosen, and what becomes of them.
 #include "engine/batch.h"
 #include "scratch_folder.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { LENGTH = 128, BATCH = 64, VOCAB = 1000, MASK = 999, CHOSEN = 19, TOKENS = BATCH * LENGTH };
 
@@ -59,8 +55,7 @@ static void load(Masked *to, Config *config, int64_t b, int64_t step) {
     be->destroy(be);
 }
 
-static void of_fifteen_percent_most_become_masks(void **state) {
-    (void)state;
+TEST(of_fifteen_percent_most_become_masks) {
     Config config;
     Masked one;
     int64_t masks = 0, same = 0, drawn = 0;
@@ -84,8 +79,7 @@ static void of_fifteen_percent_most_become_masks(void **state) {
     assert_true(fabs((double)same - 0.1 * all) < bound && fabs((double)drawn - 0.1 * all) < bound);
 }
 
-static void the_choice_depends_on_seed_step_and_place_alone(void **state) {
-    (void)state;
+TEST(the_choice_depends_on_seed_step_and_place_alone) {
     Config config;
     Masked one, other;
     make_config(&config);
@@ -105,10 +99,4 @@ static int create(void **state) {
     return 0;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(of_fifteen_percent_most_become_masks),
-        cmocka_unit_test(the_choice_depends_on_seed_step_and_place_alone),
-    };
-    return cmocka_run_group_tests(tests, create, test_folder_remove);
-}
+int main(void) { return unit_run(create, test_folder_remove); }

@@ -1,15 +1,10 @@
 // The optimizer between good and bad gradients: what is blamed, and that a skipped update leaves no trace.
 #include "models.h"
 #include "engine/optimizer.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // One rank that holds a whole small model.
 typedef struct Bench {
@@ -127,8 +122,7 @@ static void skipped_leaves_no_trace(const char *path, const Model *model, const 
     bench_close(without);
 }
 
-static void a_skipped_update_leaves_weights_moments_and_adams_count_as_they_were(void **state) {
-    (void)state;
+TEST(a_skipped_update_leaves_weights_moments_and_adams_count_as_they_were) {
     skipped_leaves_no_trace("configs/llama_tiny.yaml", &llama_model, "train.precision=fp32");
     skipped_leaves_no_trace("configs/gpt_tiny.yaml", &gpt_model, "train.precision=fp32");
     skipped_leaves_no_trace("configs/llama_tiny.yaml", &llama_model, "train.precision=bf16");
@@ -142,8 +136,7 @@ static Blame blamed(Bench *bench) {
     return blame;
 }
 
-static void the_blamed_gradient_is_the_first_of_the_backward(void **state) {
-    (void)state;
+TEST(the_blamed_gradient_is_the_first_of_the_backward) {
     Bench *bench = bench_open("configs/llama_tiny.yaml", &llama_model, "train.precision=fp32");
     fill_gradients(bench, 1);
     tensor_named(bench, "model.embed_tokens.weight")->gradient[5] = NAN;
@@ -157,8 +150,7 @@ static void the_blamed_gradient_is_the_first_of_the_backward(void **state) {
     bench_close(bench);
 }
 
-static void a_nan_weight_is_blamed_too(void **state) {
-    (void)state;
+TEST(a_nan_weight_is_blamed_too) {
     for (int bf16 = 0; bf16 < 2; bf16++) {
         Bench *bench =
             bench_open("configs/llama_tiny.yaml", &llama_model, bf16 ? "train.precision=bf16" : "train.precision=fp32");
@@ -174,11 +166,4 @@ static void a_nan_weight_is_blamed_too(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_skipped_update_leaves_weights_moments_and_adams_count_as_they_were),
-        cmocka_unit_test(the_blamed_gradient_is_the_first_of_the_backward),
-        cmocka_unit_test(a_nan_weight_is_blamed_too),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

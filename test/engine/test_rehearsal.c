@@ -4,14 +4,9 @@
 #include "engine/optimizer.h"
 #include "plan/emulate.h"
 #include "plan/planner.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // One stage of a pipeline whose neighbours and other tensor ranks are emulated.
 typedef struct Bench {
@@ -143,8 +138,7 @@ static void leaves_no_trace(const Model *model, const char *schedule, const char
     free(bench);
 }
 
-static void weights_moments_and_gradients_are_the_same_bits_afterwards(void **state) {
-    (void)state;
+TEST(weights_moments_and_gradients_are_the_same_bits_afterwards) {
     for (int stage = 0; stage < 4; stage++) {
         leaves_no_trace(&llama_model, "schedule.name=1f1b", "train.precision=bf16", stage, 1);
         leaves_no_trace(&gpt_model, "schedule.name=v-half", "train.precision=fp32", stage, 1);
@@ -153,9 +147,4 @@ static void weights_moments_and_gradients_are_the_same_bits_afterwards(void **st
     leaves_no_trace(&gpt_model, "schedule.name=gpipe", "parallel.pipeline=1", 0, 1);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_moments_and_gradients_are_the_same_bits_afterwards),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -1,20 +1,14 @@
 // Which updates are left out: the deviations, the two rules, and that a state that was kept decides as the one it was
 // copied from.
 #include "engine/step_guard.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define NEAR(a, b) assert_true(fabs((a) - (b)) <= 1e-12 * fabs(b))
 
-static void deviation_is_against_the_last_128_values_in_standard_deviations(void **state) {
-    (void)state;
+TEST(deviation_is_against_the_last_128_values_in_standard_deviations) {
     ZScore z = {{0}, 0};
     for (int i = 0; i < 8; i++) assert_true(zscore_add(&z, i % 2 == 0 ? 1.0 : 3.0) == 0.0); // too few to judge by
     NEAR(zscore_add(&z, 5.0), 3.0);                                                         // mean 2, deviation 1
@@ -22,8 +16,7 @@ static void deviation_is_against_the_last_128_values_in_standard_deviations(void
     NEAR(zscore_add(&z, 0.0), -2.0); // the first nine are forgotten: mean 20, deviation 10
 }
 
-static void deviation_of_equal_values_is_zero_and_infinity_is_not_kept(void **state) {
-    (void)state;
+TEST(deviation_of_equal_values_is_zero_and_infinity_is_not_kept) {
     ZScore z = {{0}, 0};
     for (int i = 0; i < 50; i++) assert_true(zscore_add(&z, 0.1) == 0.0);
     assert_true(zscore_add(&z, 0.3) == 0.0);
@@ -45,8 +38,7 @@ static void usual_steps(StepGuard *state, const TrainConfig *train, int count) {
     for (int i = 0; i < count; i++) assert_int_equal(judged(state, train, usual(i, 3.0), usual(i, 1.0)), STEP_APPLY);
 }
 
-static void unless_it_is_allowed_the_first_bad_number_stops(void **state) {
-    (void)state;
+TEST(unless_it_is_allowed_the_first_bad_number_stops) {
     TrainConfig train = {0};
     double bad[][2] = {{NAN, 1.0}, {INFINITY, 1.0}, {3.0, NAN}, {3.0, INFINITY}, {NAN, NAN}};
     for (int i = 0; i < 5; i++) {
@@ -56,8 +48,7 @@ static void unless_it_is_allowed_the_first_bad_number_stops(void **state) {
     }
 }
 
-static void as_many_bad_steps_are_skipped_as_are_allowed_in_all(void **state) {
-    (void)state;
+TEST(as_many_bad_steps_are_skipped_as_are_allowed_in_all) {
     TrainConfig train = {.skip_bad_steps = 2};
     StepGuard step_guard = {0};
     assert_int_equal(judged(&step_guard, &train, NAN, 1.0), STEP_SKIP_BAD);
@@ -68,8 +59,7 @@ static void as_many_bad_steps_are_skipped_as_are_allowed_in_all(void **state) {
     assert_int_equal(judged(&step_guard, &train, 3.0, NAN), STEP_STOP);
 }
 
-static void outliers_are_counted_once_the_window_holds_enough(void **state) {
-    (void)state;
+TEST(outliers_are_counted_once_the_window_holds_enough) {
     TrainConfig train = {.skip_outlier_z = 6.0};
     for (int count = STEP_LEAST - 1; count <= STEP_LEAST; count++) {
         StepDecision expected = count < STEP_LEAST ? STEP_APPLY : STEP_SKIP_OUTLIER;
@@ -83,8 +73,7 @@ static void outliers_are_counted_once_the_window_holds_enough(void **state) {
     }
 }
 
-static void what_lies_below_the_usual_is_no_outlier_and_zero_turns_it_off(void **state) {
-    (void)state;
+TEST(what_lies_below_the_usual_is_no_outlier_and_zero_turns_it_off) {
     TrainConfig train = {.skip_outlier_z = 6.0}, off = {0};
     StepGuard step_guard = {0};
     usual_steps(&step_guard, &train, 100);
@@ -94,8 +83,7 @@ static void what_lies_below_the_usual_is_no_outlier_and_zero_turns_it_off(void *
     assert_int_equal(judged(&step_guard, &off, 1e9, 1e9), STEP_APPLY);
 }
 
-static void a_lasting_change_becomes_the_usual(void **state) {
-    (void)state;
+TEST(a_lasting_change_becomes_the_usual) {
     TrainConfig train = {.skip_outlier_z = 4.0};
     StepGuard step_guard = {0};
     usual_steps(&step_guard, &train, ZSCORE_WINDOW);
@@ -104,8 +92,7 @@ static void a_lasting_change_becomes_the_usual(void **state) {
     assert_in_range(skipped, 1, 16);
 }
 
-static void a_copy_of_the_state_decides_alike(void **state) {
-    (void)state;
+TEST(a_copy_of_the_state_decides_alike) {
     TrainConfig train = {.skip_outlier_z = 1.5, .skip_bad_steps = 1000};
     StepGuard step_guard = {0}, copy = {0};
     int skipped = 0;
@@ -122,16 +109,4 @@ static void a_copy_of_the_state_decides_alike(void **state) {
     assert_memory_equal(&step_guard, &copy, sizeof step_guard);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deviation_is_against_the_last_128_values_in_standard_deviations),
-        cmocka_unit_test(deviation_of_equal_values_is_zero_and_infinity_is_not_kept),
-        cmocka_unit_test(unless_it_is_allowed_the_first_bad_number_stops),
-        cmocka_unit_test(as_many_bad_steps_are_skipped_as_are_allowed_in_all),
-        cmocka_unit_test(outliers_are_counted_once_the_window_holds_enough),
-        cmocka_unit_test(what_lies_below_the_usual_is_no_outlier_and_zero_turns_it_off),
-        cmocka_unit_test(a_lasting_change_becomes_the_usual),
-        cmocka_unit_test(a_copy_of_the_state_decides_alike),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

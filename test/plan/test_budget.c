@@ -1,11 +1,9 @@
 // Days, GPU hours, price and energy of a training, by hand arithmetic.
 #include "plan/budget.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-#include <cmocka.h>
 
 static void near(double value, double right) {
     if (fabs(value - right) > 1e-9 * fabs(right)) fail_msg("%.12g is not %.12g", value, right);
@@ -25,8 +23,7 @@ static Config sixty_four(void) {
     return config;
 }
 
-static void steps_cost_their_gpu_hours(void **state) {
-    (void)state;
+TEST(steps_cost_their_gpu_hours) {
     Config config = sixty_four();
     Budget budget;
     budget_make(&budget, &config, 1800, true);
@@ -40,8 +37,7 @@ static void steps_cost_their_gpu_hours(void **state) {
     near(budget.billion.price, 80e9 / 4096);
 }
 
-static void tokens_given_replace_those_of_the_steps(void **state) {
-    (void)state;
+TEST(tokens_given_replace_those_of_the_steps) {
     Config config = sixty_four();
     Budget budget;
     config.train.tokens = 2000000000;
@@ -51,8 +47,7 @@ static void tokens_given_replace_those_of_the_steps(void **state) {
     near(budget.whole.days, 2e9 / 4096 / 48);
 }
 
-static void unknown_values_are_null(void **state) {
-    (void)state;
+TEST(unknown_values_are_null) {
     Config config = sixty_four();
     Budget budget;
     char text[1024] = "";
@@ -66,8 +61,7 @@ static void unknown_values_are_null(void **state) {
     assert_true(budget.whole.gpu_hours == 0 && budget.whole.days > 0);
 }
 
-static void lines_hold_what_is_known(void **state) {
-    (void)state;
+TEST(lines_hold_what_is_known) {
     Config config = sixty_four();
     Budget budget;
     char text[1024] = "";
@@ -82,8 +76,7 @@ static void lines_hold_what_is_known(void **state) {
 }
 
 // The interval with the least slowdown, found by trying all of them on Daly's formula, and the days that follow.
-static void checkpoints_are_as_far_apart_as_failures_allow(void **state) {
-    (void)state;
+TEST(checkpoints_are_as_far_apart_as_failures_allow) {
     Config config = sixty_four();
     config.hardware.gpus_per_node = 8; // 8 nodes
     config.hardware.checkpoint_s = 20;
@@ -106,8 +99,7 @@ static void checkpoints_are_as_far_apart_as_failures_allow(void **state) {
     }
 }
 
-static void goodput_is_told_where_failures_are_known(void **state) {
-    (void)state;
+TEST(goodput_is_told_where_failures_are_known) {
     Config config = sixty_four();
     Budget budget;
     char text[2048] = "";
@@ -127,8 +119,7 @@ static void goodput_is_told_where_failures_are_known(void **state) {
     }
 }
 
-static void hopeless_failures_have_no_days(void **state) {
-    (void)state;
+TEST(hopeless_failures_have_no_days) {
     Config config = sixty_four();
     Budget budget;
     char text[2048] = "";
@@ -144,15 +135,4 @@ static void hopeless_failures_have_no_days(void **state) {
     assert_non_null(strstr(text, "\"share\":null,\"days\":null,\"own\":null"));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_cost_their_gpu_hours),
-        cmocka_unit_test(tokens_given_replace_those_of_the_steps),
-        cmocka_unit_test(unknown_values_are_null),
-        cmocka_unit_test(checkpoints_are_as_far_apart_as_failures_allow),
-        cmocka_unit_test(goodput_is_told_where_failures_are_known),
-        cmocka_unit_test(hopeless_failures_have_no_days),
-        cmocka_unit_test(lines_hold_what_is_known),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -5,14 +5,10 @@
 #include "backend/attention_scratch.h"
 #include "plan/planner.h"
 #include "made_plan.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void near(double value, double expected, double relative) {
     if (fabs(value - expected) <= relative * fabs(expected)) return;
@@ -21,8 +17,7 @@ static void near(double value, double expected, double relative) {
 
 // ---- the formula ----------------------------------------------------------------------------------------------------
 
-static void a_larger_micro_batch_has_to_gain_what_the_paper_says(void **state) {
-    (void)state;
+TEST(a_larger_micro_batch_has_to_gain_what_the_paper_says) {
     near(estimate_required_gain(128, 1, 2, 8), 142.0 / 135 - 1, 1e-12);
     near(estimate_required_gain(128, 2, 4, 8), 156.0 / 142 - 1, 1e-12);
     near(estimate_required_gain(128, 1, 4, 8), 156.0 / 135 - 1, 1e-12);
@@ -33,8 +28,7 @@ static void a_larger_micro_batch_has_to_gain_what_the_paper_says(void **state) {
     assert_true(estimate_required_gain(64, 1, 64, 1) == 0);                   // one stage is never idle
 }
 
-static void mfu_of_a_pipeline_is_that_of_a_stage_times_the_time_it_works(void **state) {
-    (void)state;
+TEST(mfu_of_a_pipeline_is_that_of_a_stage_times_the_time_it_works) {
     near(estimate_mfu(0.5, 128, 2, 8), 0.5 * 64 / 71, 1e-12); // m / (m + p - 1)
     near(estimate_mfu(0.5, 128, 2, 1), 0.5, 1e-12);
 }
@@ -46,8 +40,7 @@ static bool fused(int64_t heads, int64_t batch, int64_t seq, int softmax, int64_
     return attention_softmax_fuses(&shape, element);
 }
 
-static void megatron_fuses_where_batch_times_heads_is_a_multiple_of_4(void **state) {
-    (void)state;
+TEST(megatron_fuses_where_batch_times_heads_is_a_multiple_of_4) {
     assert_false(fused(26, 1, 2048, SOFTMAX_MEGATRON, 2)); // GPT-3 96B over 4 tensor ranks
     assert_true(fused(26, 2, 2048, SOFTMAX_MEGATRON, 2));
     assert_true(fused(16, 1, 2048, SOFTMAX_MEGATRON, 2)); // LLaMA 65B
@@ -104,8 +97,7 @@ static Forecast forecast_of(const char *path, const Model *model, const char *co
 }
 
 // Messages and collectives that take no time, and no head, leave the closed form.
-static void step_time_without_messages_is_the_formula(void **state) {
-    (void)state;
+TEST(step_time_without_messages_is_the_formula) {
     const char *quick[] = {"hardware.network_gb_s=1e9", "hardware.pair_gb_s=1e9", "hardware.latency_us=0",
                            "model.vocab=1"};
     Forecast one = forecast_of(LLAMA, &llama_model, quick, COUNT(quick), (Variant){1, false, ATTENTION_FLASH});
@@ -140,8 +132,7 @@ static void expect_alike(const char *const *overrides, int count, bool bpipe) {
     planner_free(&asked.planner);
 }
 
-static void a_long_schedule_takes_what_a_short_one_says(void **state) {
-    (void)state;
+TEST(a_long_schedule_takes_what_a_short_one_says) {
     // 16 stages and 1040 microbatches are more than is simulated as a whole.
     const char *many[] = {"parallel.pipeline=16", "train.global_batch=1040"};
     const char *slow[] = {"parallel.pipeline=16", "train.global_batch=1040", "hardware.pair_gb_s=6",
@@ -185,8 +176,7 @@ static void expect_same_slots(const ScheduleKind *kind, ScheduleSpec spec, int e
     schedule_free(many);
 }
 
-static void slots_of_a_long_schedule_are_those_of_a_short_one(void **state) {
-    (void)state;
+TEST(slots_of_a_long_schedule_are_those_of_a_short_one) {
     for (int p = 1; p <= 10; p++) {
         for (int k = 0; k < schedule_kind_count; k++) {
             const ScheduleKind *kind = &schedule_kinds[k];
@@ -207,8 +197,7 @@ static void slots_of_a_long_schedule_are_those_of_a_short_one(void **state) {
 }
 
 // What does not fit in an F+B has to show: pairs over a slow network.
-static void slow_transfers_show_in_the_step(void **state) {
-    (void)state;
+TEST(slow_transfers_show_in_the_step) {
     const char *far[] = {"parallel.placement=linear", "hardware.network_gb_s=3"};
     Variant plain = {4, false, ATTENTION_FLASH}, bpipe = {4, true, ATTENTION_FLASH};
     double quick = forecast_of(LLAMA, &llama_model, NULL, 0, bpipe).time.step -
@@ -219,8 +208,7 @@ static void slow_transfers_show_in_the_step(void **state) {
     assert_true(slow.time.step > 1.1 * forecast_of(LLAMA, &llama_model, far, COUNT(far), plain).time.step);
 }
 
-static void data_ranks_add_sums_and_gather_weights(void **state) {
-    (void)state;
+TEST(data_ranks_add_sums_and_gather_weights) {
     const char *two[] = {"parallel.data=2", "train.global_batch=256"};
     Variant variant = {1, false, ATTENTION_FLASH};
     Forecast one = forecast_of(LLAMA, &llama_model, NULL, 0, variant),
@@ -235,8 +223,7 @@ static void data_ranks_add_sums_and_gather_weights(void **state) {
 
 // Sixteen whole models on two nodes: a ring of sums leaves each node once, so that it has the node's network for
 // itself.
-static void copies_that_share_a_node_leave_it_once(void **state) {
-    (void)state;
+TEST(copies_that_share_a_node_leave_it_once) {
     const char *slow[] = {"parallel.pipeline=1", "parallel.tensor=1", "parallel.data=16", "parallel.sequence=false"},
                *quick[] = {"parallel.pipeline=1", "parallel.tensor=1", "parallel.data=16", "parallel.sequence=false",
                            "hardware.network_gb_s=1e9"};
@@ -247,8 +234,7 @@ static void copies_that_share_a_node_leave_it_once(void **state) {
 }
 
 // Three stages of two ranks on nodes of eight: the second copy of the pipeline has a stage on either of two nodes.
-static void the_copy_that_crosses_nodes_sets_the_pace(void **state) {
-    (void)state;
+TEST(the_copy_that_crosses_nodes_sets_the_pace) {
     const char *one[] = {"parallel.pipeline=3", "parallel.tensor=2", "parallel.placement=linear",
                          "hardware.network_gb_s=0.1", "train.global_batch=32"},
                *two[] = {"parallel.pipeline=3",       "parallel.tensor=2",     "parallel.placement=linear",
@@ -259,8 +245,7 @@ static void the_copy_that_crosses_nodes_sets_the_pace(void **state) {
     assert_true(across > 1.1 * near_);
 }
 
-static void unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1(void **state) {
-    (void)state;
+TEST(unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1) {
     const char *megatron[] = {"attention.mode=recompute", "attention.softmax=megatron"};
     Variant one = {1, false, ATTENTION_RECOMPUTE}, two = {2, false, ATTENTION_RECOMPUTE};
     double with = forecast_of(GPT, &gpt_model, megatron, 2, two).time.stage_mfu /
@@ -283,8 +268,7 @@ static double tensor_seconds(int collectives, int64_t t, double rate, double lat
 static const double MEASURED = 2 / (1 / 143e9 + 1 / 152e9);
 
 // The last stage has ten layers of ten collectives, and its head's two.
-static void tensor_ranks_on_several_nodes_share_one_ring(void **state) {
-    (void)state;
+TEST(tensor_ranks_on_several_nodes_share_one_ring) {
     Variant variant = {1, false, ATTENTION_FLASH};
     const char *four[] = {"parallel.overlap=off", "parallel.collectives=nccl"},
                *sixteen[] = {"parallel.overlap=off", "parallel.tensor=16"},
@@ -302,8 +286,7 @@ static const double KEPT = COMPUTE_CTAS / 108.0;
 // Of ten collectives a layer, the forward's four remain, and the head's gather. The others take multiprocessors from
 // the products that they overlap. On slow links those of the backward
 // outlast the products beside them.
-static void overlap_hides_the_collectives_of_a_backward(void **state) {
-    (void)state;
+TEST(overlap_hides_the_collectives_of_a_backward) {
     Variant variant = {1, false, ATTENTION_FLASH};
     const char *on[] = {"parallel.overlap=on", "parallel.collectives=nccl"},
                *slow_links[] = {"parallel.overlap=on", "parallel.collectives=nccl", "hardware.tensor_gb_s=10"};
@@ -316,8 +299,7 @@ static void overlap_hides_the_collectives_of_a_backward(void **state) {
 
 // In four chunks a quarter of each of a forward's collectives remains. Auto leaves chunks of 256 rows of a rank: here
 // two. Over slow links chunks are no slower than none.
-static void chunks_of_rows_hide_the_collectives_of_a_forward(void **state) {
-    (void)state;
+TEST(chunks_of_rows_hide_the_collectives_of_a_forward) {
     Variant variant = {4, false, ATTENTION_FLASH};
     const char *quick[] = {"hardware.latency_us=0", "parallel.overlap=4", "hardware.tensor_gb_s=1000",
                            "schedule.split_backward=off", "parallel.collectives=nccl"},
@@ -334,8 +316,7 @@ static void chunks_of_rows_hide_the_collectives_of_a_forward(void **state) {
          forecast_of(LLAMA, &llama_model, two, 1, variant).time.step, 1e-12);
 }
 
-static void a_cpu_has_one_softmax(void **state) {
-    (void)state;
+TEST(a_cpu_has_one_softmax) {
     const char *fused[] = {"hardware.device=cpu", "hardware.peak_tflops=1", "attention.softmax=fused"},
                *unfused[] = {"hardware.device=cpu", "hardware.peak_tflops=1", "attention.softmax=unfused"};
     Variant stored = {1, false, ATTENTION_NONE};
@@ -343,8 +324,7 @@ static void a_cpu_has_one_softmax(void **state) {
          forecast_of(LLAMA, &llama_model, fused, COUNT(fused), stored).time.step, 1e-12);
 }
 
-static void gpipe_is_planned_with_all_its_microbatches(void **state) {
-    (void)state;
+TEST(gpipe_is_planned_with_all_its_microbatches) {
     const char *long_[] = {"schedule.name=gpipe", "train.global_batch=4096"};
     Forecast whole = forecast_of(LLAMA, &llama_model, long_, COUNT(long_), (Variant){1, false, ATTENTION_FLASH});
     // A bundle of ten layers is 10 (16 h + 6 f) s bytes over 4 tensor ranks and 16 bit each, and the statistics of
@@ -353,8 +333,7 @@ static void gpipe_is_planned_with_all_its_microbatches(void **state) {
     assert_false(whole.fits);
 }
 
-static void lists_too_long_to_be_held_are_refused_and_not_made(void **state) {
-    (void)state;
+TEST(lists_too_long_to_be_held_are_refused_and_not_made) {
     const char *huge[] = {"parallel.pipeline=64", "train.global_batch=16777216"};
     Config config = loaded(LLAMA, huge, COUNT(huge));
     Error err = {0};
@@ -412,34 +391,11 @@ static double forward_by_profile(int heads, int64_t batch) {
     return forward;
 }
 
-static void a_size_that_was_not_measured_is_told_by_those_with_its_softmax(void **state) {
-    (void)state;
+TEST(a_size_that_was_not_measured_is_told_by_those_with_its_softmax) {
     near(forward_by_profile(16, 3), 12, 1e-12); // fused at all sizes: on the line between 2 and 4
     near(forward_by_profile(26, 3), 30, 1e-12); // not fused, as at 1
     near(forward_by_profile(26, 6), 24, 1e-12); // fused, as at 2 and 4
     near(forward_by_profile(26, 1), 10, 1e-12);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_larger_micro_batch_has_to_gain_what_the_paper_says),
-        cmocka_unit_test(mfu_of_a_pipeline_is_that_of_a_stage_times_the_time_it_works),
-        cmocka_unit_test(megatron_fuses_where_batch_times_heads_is_a_multiple_of_4),
-        cmocka_unit_test(step_time_without_messages_is_the_formula),
-        cmocka_unit_test(a_long_schedule_takes_what_a_short_one_says),
-        cmocka_unit_test(slots_of_a_long_schedule_are_those_of_a_short_one),
-        cmocka_unit_test(slow_transfers_show_in_the_step),
-        cmocka_unit_test(data_ranks_add_sums_and_gather_weights),
-        cmocka_unit_test(copies_that_share_a_node_leave_it_once),
-        cmocka_unit_test(the_copy_that_crosses_nodes_sets_the_pace),
-        cmocka_unit_test(tensor_ranks_on_several_nodes_share_one_ring),
-        cmocka_unit_test(overlap_hides_the_collectives_of_a_backward),
-        cmocka_unit_test(chunks_of_rows_hide_the_collectives_of_a_forward),
-        cmocka_unit_test(a_cpu_has_one_softmax),
-        cmocka_unit_test(gpipe_is_planned_with_all_its_microbatches),
-        cmocka_unit_test(lists_too_long_to_be_held_are_refused_and_not_made),
-        cmocka_unit_test(a_size_that_was_not_measured_is_told_by_those_with_its_softmax),
-        cmocka_unit_test(unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -3,15 +3,11 @@
 #include "device/device.h"
 #include "made_plan.h"
 #include "plan/fits.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const int64_t GIB = INT64_C(1) << 30;
 
@@ -22,8 +18,7 @@ static int fits(const Made *all, const Machine *machine, Error *err) {
     return plan_check_fit(&all->plan, &all->config, "train_llama", machine, ranks, err);
 }
 
-static void without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead(void **state) {
-    (void)state;
+TEST(without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead) {
     Made all = made(LLAMA, &llama_model, NULL, 0);
     Machine small = {false, 2, 23 * GIB, 0};
     Error err;
@@ -42,8 +37,7 @@ static void without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead(v
     unmake(&all);
 }
 
-static void on_a_cpu_all_ranks_have_to_fit_beside_the_reserve(void **state) {
-    (void)state;
+TEST(on_a_cpu_all_ranks_have_to_fit_beside_the_reserve) {
     const char *cpu[] = {"hardware.device=cpu", "parallel.data=2", "train.global_batch=256"};
     Made all = made(LLAMA, &llama_model, cpu, COUNT(cpu));
     int64_t needed = 4 * GIB; // the reserve, once
@@ -66,8 +60,7 @@ static void on_a_cpu_all_ranks_have_to_fit_beside_the_reserve(void **state) {
     unmake(&all);
 }
 
-static void a_rank_has_to_fit_into_the_memory_that_is_given(void **state) {
-    (void)state;
+TEST(a_rank_has_to_fit_into_the_memory_that_is_given) {
     // 1F1B: eight bundles of 5 GiB beside 35 GiB of states
     const char *larger[] = {"schedule.micro_batch=4", "hardware.reserve_gib=6"};
     const char *balanced[] = {"schedule.micro_batch=4", "hardware.reserve_gib=6", "schedule.bpipe=on"};
@@ -83,8 +76,7 @@ static void a_rank_has_to_fit_into_the_memory_that_is_given(void **state) {
     unmake(&all);
 }
 
-static void the_reserve_counts_beside_a_ranks_bytes_on_cpus_too(void **state) {
-    (void)state;
+TEST(the_reserve_counts_beside_a_ranks_bytes_on_cpus_too) {
     const char *keys[] = {"hardware.device=cpu", "train.precision=fp32", "model.layers=8", "hardware.memory_gib=100",
                           "hardware.reserve_gib=1"};
     Machine machine = {false, 2, 0, 0};
@@ -97,8 +89,7 @@ static void the_reserve_counts_beside_a_ranks_bytes_on_cpus_too(void **state) {
     unmake(&all);
 }
 
-static void without_a_figure_the_gpus_own_memory_counts(void **state) {
-    (void)state;
+TEST(without_a_figure_the_gpus_own_memory_counts) {
     const char *keys[] = {"schedule.micro_batch=4", "hardware.reserve_gib=6", "hardware.memory_gib=auto"};
     Machine gpus = {true, 64, 1000 * GIB, 80 * GIB};
     Error err;
@@ -112,8 +103,7 @@ static void without_a_figure_the_gpus_own_memory_counts(void **state) {
     unmake(&all);
 }
 
-static void evicted_bundles_need_host_memory_beside_gpus_too(void **state) {
-    (void)state;
+TEST(evicted_bundles_need_host_memory_beside_gpus_too) {
     const char *host[] = {"schedule.bpipe=on", "schedule.evict_to=host", "checkpoint.every=0"};
     Made all = made(LLAMA, &llama_model, host, COUNT(host));
     int64_t needed = 0;
@@ -132,8 +122,7 @@ static void evicted_bundles_need_host_memory_beside_gpus_too(void **state) {
 }
 
 // The weights a rank writes and all states it owns: 14 bytes a parameter in bf16, whatever d.
-static void copies_for_checkpoints_need_host_memory(void **state) {
-    (void)state;
+TEST(copies_for_checkpoints_need_host_memory) {
     for (int d = 1; d <= 4; d *= 2) {
         char data[32];
         snprintf(data, sizeof data, "parallel.data=%d", d);
@@ -155,8 +144,7 @@ static void copies_for_checkpoints_need_host_memory(void **state) {
     }
 }
 
-static void memory_and_cores_of_this_machine_are_found(void **state) {
-    (void)state;
+TEST(memory_and_cores_of_this_machine_are_found) {
     Machine machine;
     machine_look(&machine, false);
     assert_false(machine.cuda);
@@ -168,16 +156,4 @@ static void memory_and_cores_of_this_machine_are_found(void **state) {
     unmake(&all);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead),
-        cmocka_unit_test(on_a_cpu_all_ranks_have_to_fit_beside_the_reserve),
-        cmocka_unit_test(a_rank_has_to_fit_into_the_memory_that_is_given),
-        cmocka_unit_test(the_reserve_counts_beside_a_ranks_bytes_on_cpus_too),
-        cmocka_unit_test(without_a_figure_the_gpus_own_memory_counts),
-        cmocka_unit_test(evicted_bundles_need_host_memory_beside_gpus_too),
-        cmocka_unit_test(copies_for_checkpoints_need_host_memory),
-        cmocka_unit_test(memory_and_cores_of_this_machine_are_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -1,11 +1,9 @@
 // The record of the keys that planners choose: its rows are complete, and what one loop writes another one reads.
 #include "config/config_schema.h"
 #include "plan/layout.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-#include <cmocka.h>
 
 static Config loaded(const char *const *overrides, int count) {
     Config config;
@@ -14,8 +12,7 @@ static Config loaded(const char *const *overrides, int count) {
     return config;
 }
 
-static void each_row_is_a_key_of_its_own(void **state) {
-    (void)state;
+TEST(each_row_is_a_key_of_its_own) {
     for (int i = 0; i < LAYOUT_COUNT; i++) {
         assert_int_equal(layout_index(layout_keys[i].name), i);
         assert_non_null(config_find(layout_keys[i].name)); // in whose order keys are printed
@@ -24,8 +21,7 @@ static void each_row_is_a_key_of_its_own(void **state) {
 }
 
 // A layout goes through a text, and into another configuration of the same model, without a change.
-static void a_layout_survives_a_text_and_a_configuration(void **state) {
-    (void)state;
+TEST(a_layout_survives_a_text_and_a_configuration) {
     const char *overrides[] = {"parallel.pipeline=4",         "schedule.name=gis",        "schedule.group=half",
                                "schedule.bpipe=on",           "schedule.evict_to=host",   "schedule.slots=3",
                                "schedule.recompute_layers=1", "attention.mode=recompute", "schedule.load_ahead=2",
@@ -44,8 +40,7 @@ static void a_layout_survives_a_text_and_a_configuration(void **state) {
     assert_true(config_pointwise(&other, 3));
 }
 
-static void a_text_that_is_cut_or_longer_is_refused(void **state) {
-    (void)state;
+TEST(a_text_that_is_cut_or_longer_is_refused) {
     RunLayout layout = {.tensor = 2}, read;
     char text[LAYOUT_ENCODED + 8];
     layout_encode(&layout, text);
@@ -58,8 +53,7 @@ static void a_text_that_is_cut_or_longer_is_refused(void **state) {
 }
 
 // A key that differs alone is one change, unless it follows from others or means nothing there.
-static void a_change_of_one_key_is_one_change(void **state) {
-    (void)state;
+TEST(a_change_of_one_key_is_one_change) {
     const char *overrides[] = {"parallel.pipeline=4", "schedule.bpipe=on", "schedule.slots=3"};
     Config config = loaded(overrides, 3);
     RunLayout from, to;
@@ -78,12 +72,4 @@ static void a_change_of_one_key_is_one_change(void **state) {
     assert_int_equal(layout_decided(&config, true), LAYOUT_BIT(pipeline) | LAYOUT_BIT(bpipe) | LAYOUT_BIT(slots));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_row_is_a_key_of_its_own),
-        cmocka_unit_test(a_layout_survives_a_text_and_a_configuration),
-        cmocka_unit_test(a_text_that_is_cut_or_longer_is_refused),
-        cmocka_unit_test(a_change_of_one_key_is_one_change),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -5,22 +5,16 @@
 #include "engine/engine.h"
 #include "base/grid.h"
 #include "made_plan.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const int64_t GIB = INT64_C(1) << 30;
 
 // ---- figures of the big models --------------------------------------------------------------------------------------
 
-static void parameters_are_those_of_the_published_models(void **state) {
-    (void)state;
+TEST(parameters_are_those_of_the_published_models) {
     Config llama = loaded(LLAMA, NULL, 0), gpt = loaded(GPT, NULL, 0);
     // 80 (4 h h + 3 h f + 2 h) + 2 V h + h; 80 (4 h h + 2 h f + 9 h + f) + V h + s h + 2 h, the head being the
     // embedding
@@ -28,8 +22,7 @@ static void parameters_are_those_of_the_published_models(void **state) {
     assert_int_equal(model_parameters(&gpt_model, &gpt.model), INT64_C(96235077120));
 }
 
-static void flops_per_token_count_attention_in_full_and_causally(void **state) {
-    (void)state;
+TEST(flops_per_token_count_attention_in_full_and_causally) {
     Config llama = loaded(LLAMA, NULL, 0), gpt = loaded(GPT, NULL, 0);
     assert_true(fabs(model_flops_per_token(&llama, true) - 406.239e9) < 0.5e6);
     assert_true(fabs(model_flops_per_token(&llama, false) - 398.186e9) < 0.5e6);
@@ -37,8 +30,7 @@ static void flops_per_token_count_attention_in_full_and_causally(void **state) {
     assert_true(fabs(model_flops_per_token(&gpt, false) - 587.040e9) < 0.5e6);
 }
 
-static void parameters_of_the_stages_add_up_to_the_model(void **state) {
-    (void)state;
+TEST(parameters_of_the_stages_add_up_to_the_model) {
     Made llama = made(LLAMA, &llama_model, NULL, 0), gpt = made(GPT, &gpt_model, NULL, 0);
     const int64_t layer = INT64_C(809517056); // 4 h h + 3 h f + 2 h
     assert_int_equal(llama.plan.parameters, INT64_C(65285660672));
@@ -52,8 +44,7 @@ static void parameters_of_the_stages_add_up_to_the_model(void **state) {
     unmake(&gpt);
 }
 
-static void states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32(void **state) {
-    (void)state;
+TEST(states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32) {
     const char *fp32[] = {"train.precision=fp32"};
     for (int full = 0; full < 2; full++) {
         Made all = made(LLAMA, &llama_model, fp32, full);
@@ -82,8 +73,7 @@ static void states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32(void **state
 
 // The tied head's matrix: a copy with all its states on a last stage of its own, a gradient alone where the embedding
 // is.
-static void a_tied_head_carries_the_embedding_again(void **state) {
-    (void)state;
+TEST(a_tied_head_carries_the_embedding_again) {
     const char *one[] = {"parallel.pipeline=1"};
     Made all = made(GPT, &gpt_model, NULL, 0), alone = made(GPT, &gpt_model, one, 1);
     int64_t matrix = INT64_C(51200) / 4 * 9984, positions = INT64_C(2048) * 9984, norm = 2 * 9984;
@@ -96,8 +86,7 @@ static void a_tied_head_carries_the_embedding_again(void **state) {
 
 // ---- activations ----------------------------------------------------------------------------------------------------
 
-static void llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash(void **state) {
-    (void)state;
+TEST(llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash) {
     const char *larger[] = {"schedule.micro_batch=4", "schedule.bpipe=on"};
     Made all = made(LLAMA, &llama_model, larger, COUNT(larger));
     // 2048 * 4 rows over 4 tensor ranks: 2048; (12 + 4) h + 6 f = 263168; flash 4 a s b / t.
@@ -122,8 +111,7 @@ static void llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash(void **state)
     unmake(&all);
 }
 
-static void gpt_bundle_is_32_s_b_h_over_t(void **state) {
-    (void)state;
+TEST(gpt_bundle_is_32_s_b_h_over_t) {
     const char *recompute[] = {"schedule.micro_batch=2", "attention.mode=recompute"};
     const char *stored[] = {"schedule.micro_batch=2", "attention.mode=none"};
     Made all = made(GPT, &gpt_model, recompute, 2), quadratic = made(GPT, &gpt_model, stored, 2);
@@ -140,8 +128,7 @@ static void gpt_bundle_is_32_s_b_h_over_t(void **state) {
     unmake(&quadratic);
 }
 
-static void logits_and_tokens_lie_on_the_stages_that_use_them(void **state) {
-    (void)state;
+TEST(logits_and_tokens_lie_on_the_stages_that_use_them) {
     const char *larger[] = {"schedule.micro_batch=4"};
     Made all = made(LLAMA, &llama_model, larger, 1);
     const int64_t message = INT64_C(2048) * 8192 * 2, rows = 8192;
@@ -157,8 +144,7 @@ static void logits_and_tokens_lie_on_the_stages_that_use_them(void **state) {
 
 // Pieces of 16 MiB: what three other tensor ranks send of a quarter of one, what the other data rank sends of a half,
 // four at once, and what the other end of the pipeline sends of a half.
-static void sums_that_ranks_make_themselves_take_workspace(void **state) {
-    (void)state;
+TEST(sums_that_ranks_make_themselves_take_workspace) {
     const char *wide[] = {"parallel.collectives=nccl", "parallel.data=2"};
     const int64_t mib = 1 << 20, tensor = 12 * mib, data = 4 * 8 * mib, tied = 8 * mib;
     Backend cpu = {.own_sums = true};
@@ -176,8 +162,7 @@ static void sums_that_ranks_make_themselves_take_workspace(void **state) {
 
 // Operand and result of every message pass through host memory, and the host sums. With overlap, a gather is in
 // progress beside a sum.
-static void ranks_that_share_a_gpu_need_host_memory(void **state) {
-    (void)state;
+TEST(ranks_that_share_a_gpu_need_host_memory) {
     const char *shared[] = {"hardware.share_gpu=true", "checkpoint.every=0", "parallel.overlap=off"};
     const char *beside[] = {"hardware.share_gpu=true", "checkpoint.every=0", "parallel.overlap=on"};
     const char *alone[] = {"checkpoint.every=0", "parallel.collectives=nccl"};
@@ -196,8 +181,7 @@ static void ranks_that_share_a_gpu_need_host_memory(void **state) {
 }
 
 // What a device holds for itself, and whole pages of what it lends.
-static void what_a_device_adds_is_counted(void **state) {
-    (void)state;
+TEST(what_a_device_adds_is_counted) {
     const char *on[] = {"schedule.bpipe=on"};
     Backend gpu = {.own_bytes = 64 << 20, .lent_page = 2 << 20};
     Made plain = made(LLAMA, &llama_model, on, 1), all = made_for(gpu, LLAMA, &llama_model, on, 1);
@@ -210,8 +194,7 @@ static void what_a_device_adds_is_counted(void **state) {
     unmake(&plain), unmake(&all);
 }
 
-static void slots_are_the_larger_of_uneven_pairs(void **state) {
-    (void)state;
+TEST(slots_are_the_larger_of_uneven_pairs) {
     const char *uneven[] = {"parallel.layers=[20,10,10,10,10,10,5,5]", "schedule.bpipe=on"};
     Made all = made(LLAMA, &llama_model, uneven, COUNT(uneven));
     const PlanStage *stage = all.plan.stage;
@@ -252,8 +235,7 @@ static void compare_allocated(const char *path, const Model *model, const char *
 }
 
 // A layer that is run again leaves its input in a slot and nothing else; what it is run in is one layer's bundle.
-static void recomputed_layers_take_one_stream_of_a_slot(void **state) {
-    (void)state;
+TEST(recomputed_layers_take_one_stream_of_a_slot) {
     const char *again[] = {"schedule.recompute_layers=[10,4,0,0,0,0,0,0]"};
     Made plain = made(LLAMA, &llama_model, NULL, 0), all = made(LLAMA, &llama_model, again, 1);
     const PlanStage *with = all.plan.stage, *without = plain.plan.stage;
@@ -265,8 +247,7 @@ static void recomputed_layers_take_one_stream_of_a_slot(void **state) {
     unmake(&plain), unmake(&all);
 }
 
-static void planned_bytes_are_the_bytes_allocated(void **state) {
-    (void)state;
+TEST(planned_bytes_are_the_bytes_allocated) {
     const char *none[] = {"attention.mode=none", "model.layers=9"};
     const char *one[] = {"parallel.pipeline=1", "train.precision=bf16", "attention.mode=recompute"};
     compare_allocated("configs/llama_tiny.yaml", &llama_model, none, COUNT(none));
@@ -298,8 +279,7 @@ static void expect_schedule(const char *name, int slots, bool evicts, const char
     schedule_free(schedule);
 }
 
-static void schedule_is_the_one_asked_for(void **state) {
-    (void)state;
+TEST(schedule_is_the_one_asked_for) {
     expect_schedule("1f1b", 8, false, "schedule.bpipe=off");
     expect_schedule("1f1b", 8, false, "schedule.bpipe=off schedule.slots=2"); // slots mean nothing without BPipe
     expect_schedule("gpipe", 128, false, "schedule.name=gpipe");
@@ -312,8 +292,7 @@ static void schedule_is_the_one_asked_for(void **state) {
     expect_schedule("bpipe", 1, false, "schedule.bpipe=on schedule.evict_to=host parallel.pipeline=1");
 }
 
-static void auto_is_on_where_it_evicts_anything(void **state) {
-    (void)state;
+TEST(auto_is_on_where_it_evicts_anything) {
     expect_schedule("bpipe", 5, true, "schedule.bpipe=auto");
     expect_schedule("1f1b", 8, false, "schedule.bpipe=auto schedule.slots=8");
     expect_schedule("1f1b", 2, false, "schedule.bpipe=auto parallel.pipeline=2");
@@ -321,8 +300,7 @@ static void auto_is_on_where_it_evicts_anything(void **state) {
     expect_schedule("gpipe", 128, false, "schedule.bpipe=auto schedule.name=gpipe");
 }
 
-static void bundles_on_the_host_are_counted(void **state) {
-    (void)state;
+TEST(bundles_on_the_host_are_counted) {
     const char *host[] = {"schedule.bpipe=on", "schedule.evict_to=host"};
     Made all = made(LLAMA, &llama_model, host, COUNT(host));
     for (int s = 0; s < 8; s++) {
@@ -346,8 +324,7 @@ static char *printed(const Made *all) {
     return text;
 }
 
-static void table_says_model_world_and_every_stage(void **state) {
-    (void)state;
+TEST(table_says_model_world_and_every_stage) {
     const char *on[] = {"schedule.bpipe=on", "schedule.micro_batch=4"};
     Made all = made(LLAMA, &llama_model, on, COUNT(on));
     char *text = printed(&all);
@@ -365,8 +342,7 @@ static void table_says_model_world_and_every_stage(void **state) {
     unmake(&all);
 }
 
-static void grid_aligns_numbers_right_and_words_left(void **state) {
-    (void)state;
+TEST(grid_aligns_numbers_right_and_words_left) {
     char *text = NULL, number[32];
     size_t length;
     FILE *file = open_memstream(&text, &length);
@@ -388,8 +364,7 @@ static void grid_aligns_numbers_right_and_words_left(void **state) {
 }
 
 // A deterministic backward on Hopper is cut into calls that divide sequences, then groups of heads, and lack no tiles.
-static void flash_backwards_are_cut_where_they_store_scores(void **state) {
-    (void)state;
+TEST(flash_backwards_are_cut_where_they_store_scores) {
     static const int64_t cases[][7] = {{4, 2048, 16, 16, 4, 16, 16}, {8, 2048, 16, 16, 4, 16, 16},
                                        {8, 2048, 64, 8, 1, 64, 8},   {1, 32768, 16, 16, 1, 4, 4},
                                        {2, 32768, 16, 2, 1, 8, 1},   {4, 128, 2, 2, 4, 2, 2}};
@@ -407,28 +382,4 @@ static void flash_backwards_are_cut_where_they_store_scores(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters_are_those_of_the_published_models),
-        cmocka_unit_test(flops_per_token_count_attention_in_full_and_causally),
-        cmocka_unit_test(parameters_of_the_stages_add_up_to_the_model),
-        cmocka_unit_test(states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32),
-        cmocka_unit_test(a_tied_head_carries_the_embedding_again),
-        cmocka_unit_test(llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash),
-        cmocka_unit_test(gpt_bundle_is_32_s_b_h_over_t),
-        cmocka_unit_test(logits_and_tokens_lie_on_the_stages_that_use_them),
-        cmocka_unit_test(sums_that_ranks_make_themselves_take_workspace),
-        cmocka_unit_test(ranks_that_share_a_gpu_need_host_memory),
-        cmocka_unit_test(what_a_device_adds_is_counted),
-        cmocka_unit_test(slots_are_the_larger_of_uneven_pairs),
-        cmocka_unit_test(recomputed_layers_take_one_stream_of_a_slot),
-        cmocka_unit_test(planned_bytes_are_the_bytes_allocated),
-        cmocka_unit_test(schedule_is_the_one_asked_for),
-        cmocka_unit_test(auto_is_on_where_it_evicts_anything),
-        cmocka_unit_test(bundles_on_the_host_are_counted),
-        cmocka_unit_test(table_says_model_world_and_every_stage),
-        cmocka_unit_test(grid_aligns_numbers_right_and_words_left),
-        cmocka_unit_test(flash_backwards_are_cut_where_they_store_scores),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -2,15 +2,10 @@
 // fewest ranks for what fits nowhere.
 #include "models.h"
 #include "plan/plan_report.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define LLAMA "configs/llama65b.yaml"
 #define GPT   "configs/gpt3_96b.yaml"
@@ -52,8 +47,7 @@ static void expect(const char *path, const Model *model, const char *overrides, 
 
 // ---- the four results of the re-evaluation --------------------------------------------------------------------------
 
-static void gpt3_with_recomputed_attention_gains_by_a_third(void **state) {
-    (void)state;
+TEST(gpt3_with_recomputed_attention_gains_by_a_third) {
     Case *at =
         forecast_case(GPT, &gpt_model, "schedule.micro_batch=2 attention.mode=recompute attention.softmax=megatron");
     const Verdict *v = &at->verdict;
@@ -70,16 +64,14 @@ static void gpt3_with_recomputed_attention_gains_by_a_third(void **state) {
     drop(at);
 }
 
-static void gpt3_with_flash_attention_gains_nothing(void **state) {
-    (void)state;
+TEST(gpt3_with_flash_attention_gains_nothing) {
     Case *at = forecast_case(GPT, &gpt_model, "schedule.micro_batch=2");
     assert_false(at->verdict.use_bpipe);
     assert_true(fabs(at->verdict.best.time.step / at->verdict.bpipe.time.step - 1) < 0.05);
     drop(at);
 }
 
-static void llama_gets_slower_where_only_bpipe_makes_micro_batch_4_fit(void **state) {
-    (void)state;
+TEST(llama_gets_slower_where_only_bpipe_makes_micro_batch_4_fit) {
     Case *at = forecast_case(LLAMA, &llama_model, "schedule.micro_batch=4 hardware.reserve_gib=5");
     const Verdict *v = &at->verdict;
     assert_false(v->use_bpipe);
@@ -90,8 +82,7 @@ static void llama_gets_slower_where_only_bpipe_makes_micro_batch_4_fit(void **st
     drop(at);
 }
 
-static void the_reserve_decides_whether_llama_needs_bpipe_at_all(void **state) {
-    (void)state;
+TEST(the_reserve_decides_whether_llama_needs_bpipe_at_all) {
     Case *at = forecast_case(LLAMA, &llama_model, "schedule.micro_batch=4");
     double plain, bpipe;
     assert_true(verdict_reserves(&at->verdict, &at->planner, &plain, &bpipe));
@@ -108,8 +99,7 @@ static void the_reserve_decides_whether_llama_needs_bpipe_at_all(void **state) {
 
 // 26 heads a rank: Megatron-LM's fused softmax runs at micro-batch 2 and 4 and not at 3, the largest that fits without
 // BPipe.
-static void bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it(void **state) {
-    (void)state;
+TEST(bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it) {
     const char *both = "train.global_batch=96 attention.mode=recompute attention.softmax=megatron ";
     char needed[160], unneeded[160];
     snprintf(needed, sizeof needed, "%s schedule.micro_batch=4 hardware.memory_gib=98", both);
@@ -130,15 +120,13 @@ static void bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it(voi
 
 // ---- the other ways it can end --------------------------------------------------------------------------------------
 
-static void bpipe_is_used_where_nothing_fits_without_it(void **state) {
-    (void)state;
+TEST(bpipe_is_used_where_nothing_fits_without_it) {
     expect(LLAMA, &llama_model, "hardware.memory_gib=44 hardware.reserve_gib=1", true,
            "without it 1F1B fits at no micro-batch size");
 }
 
 // GPipe holds all 128 microbatches; in host memory they have room, with one stage too.
-static void gpipe_is_relieved_by_host_memory(void **state) {
-    (void)state;
+TEST(gpipe_is_relieved_by_host_memory) {
     const char *host = "schedule.name=gpipe schedule.evict_to=host hardware.memory_gib=%s parallel.pipeline=%s";
     const char *cases[][2] = {{"80", "8"}, {"400", "1"}};
     for (int i = 0; i < 2; i++) {
@@ -148,8 +136,7 @@ static void gpipe_is_relieved_by_host_memory(void **state) {
     }
 }
 
-static void there_is_nothing_to_balance_with_few_stages_or_gpipe(void **state) {
-    (void)state;
+TEST(there_is_nothing_to_balance_with_few_stages_or_gpipe) {
     expect(LLAMA, &llama_model, "parallel.pipeline=1", false, "one stage");
     expect(LLAMA, &llama_model, "parallel.pipeline=2", false, "nothing to move");
     expect(LLAMA, &llama_model, "schedule.slots=8", false, "nothing to move");
@@ -158,13 +145,11 @@ static void there_is_nothing_to_balance_with_few_stages_or_gpipe(void **state) {
     expect(LLAMA, &llama_model, "parallel.pipeline=1 schedule.evict_to=host", false, "1 stage, 1f1b and these slots");
 }
 
-static void slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it(void **state) {
-    (void)state;
+TEST(slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it) {
     expect(LLAMA, &llama_model, "schedule.slots=2", false, "fits without BPipe");
 }
 
-static void slots_that_are_too_few_for_bpipe_are_not_an_error(void **state) {
-    (void)state;
+TEST(slots_that_are_too_few_for_bpipe_are_not_an_error) {
     Error err = {0};
     Forecast forecast;
     Case *at = forecast_case(LLAMA, &llama_model, "schedule.slots=4");
@@ -179,8 +164,7 @@ static void slots_that_are_too_few_for_bpipe_are_not_an_error(void **state) {
     drop(at);
 }
 
-static void without_a_speed_the_verdict_asks_for_one(void **state) {
-    (void)state;
+TEST(without_a_speed_the_verdict_asks_for_one) {
     Case *at =
         forecast_case(LLAMA, &llama_model, "schedule.micro_batch=4 hardware.reserve_gib=5 hardware.peak_tflops=auto");
     assert_false(at->verdict.use_bpipe || at->verdict.gains);
@@ -188,8 +172,7 @@ static void without_a_speed_the_verdict_asks_for_one(void **state) {
     drop(at);
 }
 
-static void memory_that_is_not_known_limits_nothing(void **state) {
-    (void)state;
+TEST(memory_that_is_not_known_limits_nothing) {
     Case *at = forecast_case(LLAMA, &llama_model, "hardware.memory_gib=auto schedule.micro_batch=16");
     assert_true(at->verdict.plain.fits);
     assert_int_equal(at->verdict.largest_plain, 16);
@@ -209,8 +192,7 @@ static int resolved(const char *path, const Model *model, const char *overrides)
     return bpipe;
 }
 
-static void auto_does_what_the_verdict_says(void **state) {
-    (void)state;
+TEST(auto_does_what_the_verdict_says) {
     assert_int_equal(
         resolved(GPT, &gpt_model, "schedule.micro_batch=2 attention.mode=recompute attention.softmax=megatron"),
         BPIPE_ON);
@@ -220,8 +202,7 @@ static void auto_does_what_the_verdict_says(void **state) {
 
 // ---- the smallest world ---------------------------------------------------------------------------------------------
 
-static void the_smallest_world_fits_and_the_next_smaller_does_not(void **state) {
-    (void)state;
+TEST(the_smallest_world_fits_and_the_next_smaller_does_not) {
     Case *at = forecast_case(LLAMA, &llama_model, "parallel.pipeline=2 parallel.tensor=1");
     SmallestWorld world;
     Error err = {0};
@@ -244,8 +225,7 @@ static void the_smallest_world_fits_and_the_next_smaller_does_not(void **state) 
 }
 
 // More layers than a configuration may have stages: the search stays within what can be configured.
-static void a_deep_model_has_a_smallest_world_too(void **state) {
-    (void)state;
+TEST(a_deep_model_has_a_smallest_world_too) {
     Case *at = forecast_case(LLAMA, &llama_model,
                              "model.layers=4096 model.hidden=512 model.ffn=2048 parallel.pipeline=2 parallel.tensor=1 "
                              "hardware.gpus_per_node=1 hardware.memory_gib=110 train.global_batch=4096");
@@ -256,23 +236,4 @@ static void a_deep_model_has_a_smallest_world_too(void **state) {
     drop(at);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpt3_with_recomputed_attention_gains_by_a_third),
-        cmocka_unit_test(gpt3_with_flash_attention_gains_nothing),
-        cmocka_unit_test(llama_gets_slower_where_only_bpipe_makes_micro_batch_4_fit),
-        cmocka_unit_test(the_reserve_decides_whether_llama_needs_bpipe_at_all),
-        cmocka_unit_test(bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it),
-        cmocka_unit_test(bpipe_is_used_where_nothing_fits_without_it),
-        cmocka_unit_test(gpipe_is_relieved_by_host_memory),
-        cmocka_unit_test(there_is_nothing_to_balance_with_few_stages_or_gpipe),
-        cmocka_unit_test(slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it),
-        cmocka_unit_test(slots_that_are_too_few_for_bpipe_are_not_an_error),
-        cmocka_unit_test(without_a_speed_the_verdict_asks_for_one),
-        cmocka_unit_test(memory_that_is_not_known_limits_nothing),
-        cmocka_unit_test(auto_does_what_the_verdict_says),
-        cmocka_unit_test(a_deep_model_has_a_smallest_world_too),
-        cmocka_unit_test(the_smallest_world_fits_and_the_next_smaller_does_not),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -1,14 +1,10 @@
 // Making schedules and writing them down, for every p <= 32 and m <= 256. That BPipe loses no time is in
 // test_simulate.c, what the proof finds in test_schedule_check.c.
 #include "bpipe.h"
+#include "unit.h"
 
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 static char *text_of(const Schedule *schedule) {
     char *text = NULL;
@@ -86,8 +82,7 @@ static void assert_text(Schedule *schedule, const char *expected) {
     schedule_free(schedule);
 }
 
-static void text_is_version_1_to_the_letter(void **state) {
-    (void)state;
+TEST(text_is_version_1_to_the_letter) {
     assert_text(schedule_gpipe(2, 3, NULL), "# schedule gpipe  stages 2  microbatches 3  slots 3\n"
                                             "stage 0: F0 F1 F2 B0 B1 B2\n"
                                             "stage 1: F0 F1 F2 B0 B1 B2\n");
@@ -137,8 +132,7 @@ static void assert_round_trip(Schedule *schedule) {
     schedule_free(schedule);
 }
 
-static void text_comes_back_as_the_schedule_it_was(void **state) {
-    (void)state;
+TEST(text_comes_back_as_the_schedule_it_was) {
     for (int p = 1; p <= 9; p++) {
         for (int m = p; m <= 24; m += 5) {
             assert_round_trip(schedule_gpipe(p, m, NULL));
@@ -152,8 +146,7 @@ static void text_comes_back_as_the_schedule_it_was(void **state) {
     }
 }
 
-static void line_ends_and_spaces_of_other_editors_are_read(void **state) {
-    (void)state;
+TEST(line_ends_and_spaces_of_other_editors_are_read) {
     const char *texts[] = {
         "# schedule a  stages 2  microbatches 2  slots 2\r\nstage 0: F0 F1 B0 B1\r\nstage 1: F0 B0 F1 B1\r\n",
         "# schedule a  stages 2  microbatches 2  slots 2\nstage 0: F0 F1 B0 B1\nstage 1: F0 B0 F1 B1",
@@ -170,8 +163,7 @@ static void line_ends_and_spaces_of_other_editors_are_read(void **state) {
 }
 
 // A million lines or actions take no time to speak of, and an error at the end names its line.
-static void long_texts_are_read_or_refused_with_their_line(void **state) {
-    (void)state;
+TEST(long_texts_are_read_or_refused_with_their_line) {
     enum { MANY = 1000000 };
     char *text = malloc(24 * (size_t)MANY), *at = text;
     assert_non_null(text);
@@ -197,8 +189,7 @@ static void long_texts_are_read_or_refused_with_their_line(void **state) {
     free(text);
 }
 
-static void text_that_is_not_a_schedule_is_refused_with_its_line(void **state) {
-    (void)state;
+TEST(text_that_is_not_a_schedule_is_refused_with_its_line) {
 #define HEADER "# schedule 1f1b  stages 1  microbatches 1  slots 1\n"
     static const struct {
         const char *text, *error;
@@ -262,8 +253,7 @@ static void assert_error(Schedule *schedule, Error *err, const char *sentence) {
     *err = (Error){0};
 }
 
-static void invalid_arguments_of_a_schedule_are_refused_with_the_remedy(void **state) {
-    (void)state;
+TEST(invalid_arguments_of_a_schedule_are_refused_with_the_remedy) {
     Error err = {0};
     const char *few =
         "3 microbatches cannot fill 4 pipeline stages; use at least 4 microbatches per step or fewer stages";
@@ -286,8 +276,7 @@ static void invalid_arguments_of_a_schedule_are_refused_with_the_remedy(void **s
     schedule_free(bpipe);
 }
 
-static void the_smallest_number_of_slots_is_half_of_p_plus_2_rounded_up(void **state) {
-    (void)state;
+TEST(the_smallest_number_of_slots_is_half_of_p_plus_2_rounded_up) {
     for (int p = 2; p <= 32; p++) {
         assert_int_equal(bpipe_min_slots(p), (p + 2) / 2 + (p + 2) % 2);
         assert_null(schedule_bpipe(p, 2 * p, bpipe_min_slots(p) - 1, NULL));
@@ -300,8 +289,7 @@ static void the_smallest_number_of_slots_is_half_of_p_plus_2_rounded_up(void **s
     schedule_free(balanced(1, 3, bpipe_min_slots_host(1), EVICT_TO_HOST));
 }
 
-static void gpipe_1f1b_and_forward_are_sound_with_the_slots_they_say(void **state) {
-    (void)state;
+TEST(gpipe_1f1b_and_forward_are_sound_with_the_slots_they_say) {
     for (int p = 1; p <= 32; p++) {
         for (int m = 1; m <= 256; m += m < 70 ? 1 : 31) {
             Schedule *schedule = schedule_forward(p, m, NULL);
@@ -346,8 +334,7 @@ static void assert_few_transfers(const Schedule *schedule) {
     }
 }
 
-static void bpipe_is_sound_within_its_slots_and_with_few_transfers(void **state) {
-    (void)state;
+TEST(bpipe_is_sound_within_its_slots_and_with_few_transfers) {
     for (int p = 2; p <= 32; p++) {
         for (int m = p; m <= 256; m++) {
             Schedule *base = schedule_1f1b(p, m, NULL);
@@ -366,8 +353,7 @@ static void bpipe_is_sound_within_its_slots_and_with_few_transfers(void **state)
     }
 }
 
-static void more_slots_mean_fewer_evictions_and_p_slots_none(void **state) {
-    (void)state;
+TEST(more_slots_mean_fewer_evictions_and_p_slots_none) {
     for (int p = 4; p <= 32; p += 1) {
         int64_t before = INT64_MAX;
         for (int slots = bpipe_min_slots(p); slots <= p + 1; slots++) {
@@ -382,8 +368,7 @@ static void more_slots_mean_fewer_evictions_and_p_slots_none(void **state) {
     }
 }
 
-static void the_transfers_of_p_8_m_64_are_those_of_newest_first(void **state) {
-    (void)state;
+TEST(the_transfers_of_p_8_m_64_are_those_of_newest_first) {
     Schedule *schedule = schedule_bpipe(8, 64, 5, NULL);
     static const int expected[] = {30, 24, 15, 0, 0, 0, 0, 0};
     for (int s = 0; s < 8; s++) {
@@ -394,8 +379,7 @@ static void the_transfers_of_p_8_m_64_are_those_of_newest_first(void **state) {
     schedule_free(schedule);
 }
 
-static void bundles_that_are_loaded_earlier_cost_transfers_and_stay_within_the_slots(void **state) {
-    (void)state;
+TEST(bundles_that_are_loaded_earlier_cost_transfers_and_stay_within_the_slots) {
     for (int p = 2; p <= 32; p += 1 + p / 8) {
         Schedule *base = schedule_1f1b(p, 5 * p, NULL);
         assert_null(bpipe_balance_ahead(base, p, EVICT_TO_PEER, 0, NULL));
@@ -419,8 +403,7 @@ static void bundles_that_are_loaded_earlier_cost_transfers_and_stay_within_the_s
     }
 }
 
-static void host_eviction_is_sound_on_every_stage(void **state) {
-    (void)state;
+TEST(host_eviction_is_sound_on_every_stage) {
     for (int p = 1; p <= 32; p += p < 10 ? 1 : 3) {
         for (int slots = bpipe_min_slots_host(p); slots <= p; slots += 1 + p / 8) {
             for (int m = p; m <= 256; m += 37) {
@@ -441,29 +424,10 @@ static void host_eviction_is_sound_on_every_stage(void **state) {
     schedule_free(schedule);
 }
 
-static void many_stages_and_microbatches_are_proved_too(void **state) {
-    (void)state;
+TEST(many_stages_and_microbatches_are_proved_too) {
     Schedule *schedule = schedule_bpipe(64, 4096, bpipe_min_slots(64), NULL);
     assert_sound(schedule);
     schedule_free(schedule);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_version_1_to_the_letter),
-        cmocka_unit_test(text_comes_back_as_the_schedule_it_was),
-        cmocka_unit_test(line_ends_and_spaces_of_other_editors_are_read),
-        cmocka_unit_test(long_texts_are_read_or_refused_with_their_line),
-        cmocka_unit_test(text_that_is_not_a_schedule_is_refused_with_its_line),
-        cmocka_unit_test(invalid_arguments_of_a_schedule_are_refused_with_the_remedy),
-        cmocka_unit_test(the_smallest_number_of_slots_is_half_of_p_plus_2_rounded_up),
-        cmocka_unit_test(gpipe_1f1b_and_forward_are_sound_with_the_slots_they_say),
-        cmocka_unit_test(bpipe_is_sound_within_its_slots_and_with_few_transfers),
-        cmocka_unit_test(more_slots_mean_fewer_evictions_and_p_slots_none),
-        cmocka_unit_test(the_transfers_of_p_8_m_64_are_those_of_newest_first),
-        cmocka_unit_test(bundles_that_are_loaded_earlier_cost_transfers_and_stay_within_the_slots),
-        cmocka_unit_test(host_eviction_is_sound_on_every_stage),
-        cmocka_unit_test(many_stages_and_microbatches_are_proved_too),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -3,14 +3,10 @@
 // given; the test takes a selection. `test_kinds tables` prints the figures of docs/schedules.md and docs/bpipe.md.
 #include "schedule/kinds.h"
 #include "schedule/simulate.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 enum { MOST_STAGES = 32, MOST_CHUNKS = 8, MOST_SLICES = 8 };
 
@@ -148,10 +144,7 @@ static void look_at_soundness(const View *view) {
                  spec->chunks, spec->slices, schedule->slots, kind->slots(spec));
 }
 
-static void every_schedule_is_sound_and_within_its_slots(void **state) {
-    (void)state;
-    look_at_every_kind((const Look[]){look_at_soundness, NULL});
-}
+TEST(every_schedule_is_sound_and_within_its_slots) { look_at_every_kind((const Look[]){look_at_soundness, NULL}); }
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
@@ -183,10 +176,7 @@ static void look_at_bubble(const View *view) {
                  spec->microbatches, spec->chunks, spec->slices, spec->group, spec->delay, bubble, expected);
 }
 
-static void idle_time_is_what_the_formulas_say(void **state) {
-    (void)state;
-    look_at_every_kind((const Look[]){look_at_bubble, NULL});
-}
+TEST(idle_time_is_what_the_formulas_say) { look_at_every_kind((const Look[]){look_at_bubble, NULL}); }
 
 static void look_at_split(const View *view) {
     if (view->kind->splits) return;
@@ -202,8 +192,7 @@ static void look_at_split(const View *view) {
     schedule_free(parts);
 }
 
-static void a_split_backward_takes_one_w_a_stage_off_the_idle_time(void **state) {
-    (void)state;
+TEST(a_split_backward_takes_one_w_a_stage_off_the_idle_time) {
     look_at_every_kind((const Look[]){look_at_split, NULL});
 }
 
@@ -246,10 +235,7 @@ static void look_at_text(const View *view) {
     schedule_free(forward);
 }
 
-static void text_comes_back_as_the_schedule_it_was(void **state) {
-    (void)state;
-    look_at_every_kind((const Look[]){look_at_text, NULL});
-}
+TEST(text_comes_back_as_the_schedule_it_was) { look_at_every_kind((const Look[]){look_at_text, NULL}); }
 
 static void look_at_forward(const View *view) {
     const ScheduleSpec *spec = view->spec;
@@ -263,10 +249,7 @@ static void look_at_forward(const View *view) {
     }
 }
 
-static void forward_only_lists_are_sound_on_every_placement(void **state) {
-    (void)state;
-    look_at_every_kind((const Look[]){look_at_forward, NULL});
-}
+TEST(forward_only_lists_are_sound_on_every_placement) { look_at_every_kind((const Look[]){look_at_forward, NULL}); }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // The BPipe pass
@@ -320,8 +303,7 @@ static void look_at_pairs(const View *view) {
     schedule_free(schedule);
 }
 
-static void partners_level_every_loop_schedule_and_no_time_is_lost(void **state) {
-    (void)state;
+TEST(partners_level_every_loop_schedule_and_no_time_is_lost) {
     look_at_every_kind((const Look[]){look_at_pairs, NULL});
 }
 
@@ -341,10 +323,7 @@ static void look_at_host(const View *view) {
     }
 }
 
-static void the_host_takes_bundles_of_every_placement(void **state) {
-    (void)state;
-    look_at_every_kind((const Look[]){look_at_host, NULL});
-}
+TEST(the_host_takes_bundles_of_every_placement) { look_at_every_kind((const Look[]){look_at_host, NULL}); }
 
 // The long form: each schedule is made once.
 static void everything_above_holds_for_every_m(void **state) {
@@ -354,8 +333,7 @@ static void everything_above_holds_for_every_m(void **state) {
 }
 
 // Half of what V-Half keeps. A transfer as long as a forward costs one wait in the warm-up.
-static void v_half_with_half_of_its_slots_loses_next_to_nothing_to_the_host(void **state) {
-    (void)state;
+TEST(v_half_with_half_of_its_slots_loses_next_to_nothing_to_the_host) {
     ScheduleSpec spec = {.stages = 8, .microbatches = 64};
     Schedule *base = made(&schedule_kinds[schedule_kind_index("v-half")], &spec);
     Schedule *five = bpipe_balance_ahead(base, 5, EVICT_TO_HOST, 3, NULL);
@@ -372,8 +350,7 @@ static void v_half_with_half_of_its_slots_loses_next_to_nothing_to_the_host(void
 // ---------------------------------------------------------------------------------------------------------------------
 // The table
 
-static void illegal_specs_are_refused_with_the_key_to_blame(void **state) {
-    (void)state;
+TEST(illegal_specs_are_refused_with_the_key_to_blame) {
     static const struct {
         const char *name, *key;
         ScheduleSpec spec;
@@ -404,8 +381,7 @@ static void illegal_specs_are_refused_with_the_key_to_blame(void **state) {
     }
 }
 
-static void words_are_the_names_of_the_rows(void **state) {
-    (void)state;
+TEST(words_are_the_names_of_the_rows) {
     for (int k = 0; k < schedule_kind_count; k++) {
         assert_string_equal(schedule_words[k], schedule_kinds[k].name);
         assert_int_equal(schedule_kind_index(schedule_words[k]), k);
@@ -530,17 +506,5 @@ int main(int argc, char **argv) {
         for (int p = 4; p <= 16; p *= 2) print_losses_table(p);
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_schedule_is_sound_and_within_its_slots),
-        cmocka_unit_test(idle_time_is_what_the_formulas_say),
-        cmocka_unit_test(a_split_backward_takes_one_w_a_stage_off_the_idle_time),
-        cmocka_unit_test(text_comes_back_as_the_schedule_it_was),
-        cmocka_unit_test(forward_only_lists_are_sound_on_every_placement),
-        cmocka_unit_test(partners_level_every_loop_schedule_and_no_time_is_lost),
-        cmocka_unit_test(the_host_takes_bundles_of_every_placement),
-        cmocka_unit_test(v_half_with_half_of_its_slots_loses_next_to_nothing_to_the_host),
-        cmocka_unit_test(illegal_specs_are_refused_with_the_key_to_blame),
-        cmocka_unit_test(words_are_the_names_of_the_rows),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return unit_run(NULL, NULL);
 }

@@ -4,15 +4,11 @@
 #include "schedule/kinds.h"
 #include "schedule/optimal.h"
 #include "schedule/simulate.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-#include <cmocka.h>
 
-static void the_search_finds_the_proved_optima(void **state) {
-    (void)state;
+TEST(the_search_finds_the_proved_optima) {
     static const struct {
         OptimalAsk ask;
         int idle;
@@ -60,43 +56,37 @@ static int behind_best(const char *name, ScheduleSpec spec) {
     return idle - best;
 }
 
-static void one_f_one_b_is_the_best_with_whole_backwards(void **state) {
-    (void)state;
+TEST(one_f_one_b_is_the_best_with_whole_backwards) {
     for (int p = 2; p <= 4; p++)
         assert_int_equal(behind_best("1f1b", (ScheduleSpec){.stages = p, .microbatches = 2 * p}), 0);
 }
 
-static void zb_h1_is_the_best_with_split_backwards_and_p_slots(void **state) {
-    (void)state;
+TEST(zb_h1_is_the_best_with_split_backwards_and_p_slots) {
     for (int p = 2; p <= 5; p++) {
         ScheduleSpec spec = {.stages = p, .microbatches = p < 5 ? 2 * p : 7, .delay = SCHEDULE_DELAY_MOST};
         assert_int_equal(behind_best("zb-d", spec), 0);
     }
 }
 
-static void v_half_is_the_best_in_a_v_with_its_slots(void **state) {
-    (void)state;
+TEST(v_half_is_the_best_in_a_v_with_its_slots) {
     assert_int_equal(behind_best("v-half", (ScheduleSpec){.stages = 2, .microbatches = 6}), 0);
     assert_int_equal(behind_best("v-half", (ScheduleSpec){.stages = 3, .microbatches = 6}), 0);
     assert_int_equal(behind_best("v-half", (ScheduleSpec){.stages = 4, .microbatches = 8}), 0);
 }
 
-static void zb_v_is_the_best_in_a_v(void **state) {
-    (void)state;
+TEST(zb_v_is_the_best_in_a_v) {
     assert_int_equal(behind_best("zb-v", (ScheduleSpec){.stages = 2, .microbatches = 6}), 0);
     assert_int_equal(behind_best("zb-v", (ScheduleSpec){.stages = 3, .microbatches = 6}), 0);
 }
 
-static void interleaved_is_the_best_in_a_loop_with_whole_backwards(void **state) {
-    (void)state;
+TEST(interleaved_is_the_best_in_a_loop_with_whole_backwards) {
     assert_int_equal(behind_best("interleaved", (ScheduleSpec){.stages = 2, .microbatches = 6}), 0);
     assert_int_equal(behind_best("interleaved", (ScheduleSpec){.stages = 2, .microbatches = 4, .chunks = 4}), 0);
     assert_int_equal(behind_best("interleaved", (ScheduleSpec){.stages = 3, .microbatches = 6}), 0);
 }
 
 // GIS does W at once. What it could save by doing W later is one W on all stages but one.
-static void gis_takes_one_w_a_stage_more_than_the_best_in_a_loop(void **state) {
-    (void)state;
+TEST(gis_takes_one_w_a_stage_more_than_the_best_in_a_loop) {
     for (int p = 2; p <= 3; p++) {
         ScheduleSpec spec = {.stages = p, .microbatches = 2 * p};
         assert_int_equal(behind_best("gis", spec), p - 1);
@@ -105,22 +95,9 @@ static void gis_takes_one_w_a_stage_more_than_the_best_in_a_loop(void **state) {
     assert_int_equal(behind_best("gis", half), 2);
 }
 
-static void v_min_is_near_the_best_with_its_slots(void **state) {
-    (void)state;
+TEST(v_min_is_near_the_best_with_its_slots) {
     assert_int_equal(behind_best("v-min", (ScheduleSpec){.stages = 3, .microbatches = 6}), 0);
     assert_int_equal(behind_best("v-min", (ScheduleSpec){.stages = 4, .microbatches = 8}), 0);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_search_finds_the_proved_optima),
-        cmocka_unit_test(one_f_one_b_is_the_best_with_whole_backwards),
-        cmocka_unit_test(zb_h1_is_the_best_with_split_backwards_and_p_slots),
-        cmocka_unit_test(v_half_is_the_best_in_a_v_with_its_slots),
-        cmocka_unit_test(zb_v_is_the_best_in_a_v),
-        cmocka_unit_test(interleaved_is_the_best_in_a_loop_with_whole_backwards),
-        cmocka_unit_test(gis_takes_one_w_a_stage_more_than_the_best_in_a_loop),
-        cmocka_unit_test(v_min_is_near_the_best_with_its_slots),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

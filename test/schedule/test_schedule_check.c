@@ -5,13 +5,9 @@
 #include "interleavings.h"
 #include "schedule/kinds.h"
 #include "schedule/simulate.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Schedules that are not sound
@@ -170,8 +166,7 @@ static const struct {
      "stage 0 lists 3 actions; 1 microbatches take at least 2 on each chunk for each slice"},
 };
 
-static void chunks_and_split_backwards_are_refused_with_stage_and_action(void **state) {
-    (void)state;
+TEST(chunks_and_split_backwards_are_refused_with_stage_and_action) {
     for (size_t i = 0; i < sizeof chunked_rows / sizeof chunked_rows[0]; i++) {
         char text[512];
         snprintf(text, sizeof text, "# schedule 1f1b  %s", chunked_rows[i].text);
@@ -185,8 +180,7 @@ static void chunks_and_split_backwards_are_refused_with_stage_and_action(void **
     }
 }
 
-static void an_unsound_schedule_is_refused_with_stage_and_action(void **state) {
-    (void)state;
+TEST(an_unsound_schedule_is_refused_with_stage_and_action) {
     for (size_t i = 0; i < sizeof unsound_rows / sizeof unsound_rows[0]; i++) {
         char text[512];
         snprintf(text, sizeof text, "# schedule 1f1b  %s", unsound_rows[i].text);
@@ -322,8 +316,7 @@ static void assert_proof_is_right(const Schedule *schedule, Tally *tally) {
     tally->overcautious += !accepted && !hangs;
 }
 
-static void the_proof_accepts_what_cannot_hang_and_nothing_else(void **state) {
-    (void)state;
+TEST(the_proof_accepts_what_cannot_hang_and_nothing_else) {
     Tally tally = {0};
     uint64_t random = 1;
     for (int round = 0; round < 4000; round++) {
@@ -338,8 +331,7 @@ static void the_proof_accepts_what_cannot_hang_and_nothing_else(void **state) {
     assert_true(tally.overcautious * 50 < tally.hanging);
 }
 
-static void no_interleaving_of_a_made_schedule_hangs(void **state) {
-    (void)state;
+TEST(no_interleaving_of_a_made_schedule_hangs) {
     Tally tally = {0};
     for (int m = 4; m <= 6; m++) {
         Schedule *schedule = schedule_bpipe(4, m, 3, NULL);
@@ -397,8 +389,7 @@ static Schedule *named(const char *name, int p, int m) {
     return schedule;
 }
 
-static void one_wrong_action_is_always_found(void **state) {
-    (void)state;
+TEST(one_wrong_action_is_always_found) {
     Schedule *sound[] = {schedule_1f1b(3, 5, NULL),     schedule_gpipe(3, 4, NULL),     schedule_forward(3, 4, NULL),
                          schedule_bpipe(4, 9, 3, NULL), schedule_bpipe(9, 12, 6, NULL), named("gis", 3, 6),
                          named("zb-v", 3, 5),           named("v-half", 4, 6),          named("zb-d", 3, 5)};
@@ -454,8 +445,7 @@ static void assert_simulation_ends(const Schedule *schedule, uint64_t *random) {
     }
 }
 
-static void two_actions_that_change_places_are_refused_or_harmless(void **state) {
-    (void)state;
+TEST(two_actions_that_change_places_are_refused_or_harmless) {
     Tally tally = {0};
     uint64_t random = 7;
     for (int s = 0; s < 4; s++) {
@@ -480,8 +470,7 @@ static void two_actions_that_change_places_are_refused_or_harmless(void **state)
 }
 
 // Neighbours in lists of every kind change places; evictions to the host make slots scarce.
-static void chunked_lists_that_the_proof_accepts_end_with_any_durations(void **state) {
-    (void)state;
+TEST(chunked_lists_that_the_proof_accepts_end_with_any_durations) {
     uint64_t random = 11;
     int accepted = 0, refused = 0;
     for (int round = 0; round < 6000; round++) {
@@ -510,8 +499,7 @@ static void chunked_lists_that_the_proof_accepts_end_with_any_durations(void **s
     assert_true(accepted > 1000 && refused > 1000);
 }
 
-static void made_schedules_end_with_any_durations(void **state) {
-    (void)state;
+TEST(made_schedules_end_with_any_durations) {
     uint64_t random = 3;
     for (int round = 0; round < 1500; round++) {
         int p = 2 + (int)random_below(&random, 15), m = p + (int)random_below(&random, 40);
@@ -527,8 +515,7 @@ static void made_schedules_end_with_any_durations(void **state) {
 }
 
 // Whatever bytes come in, there is an answer; and what is accepted runs to its end.
-static void damaged_text_is_read_or_refused(void **state) {
-    (void)state;
+TEST(damaged_text_is_read_or_refused) {
     const char *sound = "# schedule bpipe  stages 4  microbatches 4  slots 3\n"
                         "stage 0: F0 F1 E1>3 F2 F3 B0 L1<3 B1 B2 B3\nstage 1: F0 F1 F2 B0 F3 B1 B2 B3\n"
                         "stage 2: F0 F1 B0 F2 B1 F3 B2 B3\nstage 3: A1<0 F0 B0 R1>0 F1 B1 F2 B2 F3 B3\n";
@@ -561,17 +548,4 @@ static void damaged_text_is_read_or_refused(void **state) {
     assert_true(read > 100 && accepted > 10);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_unsound_schedule_is_refused_with_stage_and_action),
-        cmocka_unit_test(chunks_and_split_backwards_are_refused_with_stage_and_action),
-        cmocka_unit_test(no_interleaving_of_a_made_schedule_hangs),
-        cmocka_unit_test(the_proof_accepts_what_cannot_hang_and_nothing_else),
-        cmocka_unit_test(one_wrong_action_is_always_found),
-        cmocka_unit_test(two_actions_that_change_places_are_refused_or_harmless),
-        cmocka_unit_test(chunked_lists_that_the_proof_accepts_end_with_any_durations),
-        cmocka_unit_test(made_schedules_end_with_any_durations),
-        cmocka_unit_test(damaged_text_is_read_or_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -2,14 +2,10 @@
 // `test_simulate tables` prints the figures of docs/bpipe.md instead.
 #include "schedule/contention.h"
 #include "schedule/simulate.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 enum { MOST_STAGES = 32 };
 
@@ -63,8 +59,7 @@ static void assert_closed_form(Schedule *schedule, double forward, double backwa
     schedule_free(schedule);
 }
 
-static void gpipe_and_1f1b_take_m_plus_p_minus_1_microbatches(void **state) {
-    (void)state;
+TEST(gpipe_and_1f1b_take_m_plus_p_minus_1_microbatches) {
     for (int p = 1; p <= 32; p++) {
         for (int m = p; m <= 100; m += 9) {
             assert_closed_form(schedule_1f1b(p, m, NULL), 1, 2);
@@ -81,8 +76,7 @@ static void gpipe_and_1f1b_take_m_plus_p_minus_1_microbatches(void **state) {
 }
 
 // Times of single actions replace those by kind, and count where the list has the action.
-static void actions_may_each_have_their_own_time(void **state) {
-    (void)state;
+TEST(actions_may_each_have_their_own_time) {
     Schedule *schedule = parsed("# schedule a  stages 2  microbatches 2  slots 2\n"
                                 "stage 0: F0 F1 B0 E1>h L1<h B1\nstage 1: F0 B0 F1 B1\n");
     const double first[] = {1, 3, 2, 99, 99, 2}, second[] = {2, 5, 1, 4}, *action[] = {first, second},
@@ -99,8 +93,7 @@ static void actions_may_each_have_their_own_time(void **state) {
     schedule_free(schedule);
 }
 
-static void a_full_edge_holds_up_the_sender_and_nothing_else(void **state) {
-    (void)state;
+TEST(a_full_edge_holds_up_the_sender_and_nothing_else) {
     Schedule *schedule = schedule_forward(2, 8, NULL);
     double forward[] = {1, 10}, edge[] = {0};
     SimulateCosts costs = {.forward = forward, .backward = forward, .edge = edge};
@@ -119,8 +112,7 @@ static void a_full_edge_holds_up_the_sender_and_nothing_else(void **state) {
 }
 
 // One stage, two own slots, the host: every time can be told by hand.
-static void a_transfer_runs_beside_compute_and_compute_waits_where_it_must(void **state) {
-    (void)state;
+TEST(a_transfer_runs_beside_compute_and_compute_waits_where_it_must) {
     Schedule *schedule = parsed("# schedule bpipe  stages 1  microbatches 3  slots 2\n"
                                 "stage 0: F0 F1 E1>h F2 B0 L1<h B1 B2\n");
     Timeline *timeline = run(schedule, (Times){1, 2, 5, 0, false});
@@ -143,8 +135,7 @@ static void a_transfer_runs_beside_compute_and_compute_waits_where_it_must(void 
     schedule_free(schedule);
 }
 
-static void both_sides_of_a_transfer_share_its_time(void **state) {
-    (void)state;
+TEST(both_sides_of_a_transfer_share_its_time) {
     Schedule *schedule = schedule_bpipe(8, 20, 5, NULL);
     Timeline *timeline = run(schedule, (Times){1, 2, 1.25, 0.1, false});
     for (int s = 0; s < 3; s++) {
@@ -164,8 +155,7 @@ static void both_sides_of_a_transfer_share_its_time(void **state) {
     schedule_free(schedule);
 }
 
-static void a_schedule_that_hangs_is_reported_with_its_action(void **state) {
-    (void)state;
+TEST(a_schedule_that_hangs_is_reported_with_its_action) {
     Schedule *schedule = schedule_parse("# schedule bpipe  stages 1  microbatches 3  slots 2\n"
                                         "stage 0: F0 F1 E0>h L0<h E1>h F2 B0 L1<h B1 B2\n",
                                         NULL);
@@ -206,8 +196,7 @@ static Timeline *run_on_cores(int microbatches, double cores) {
     return timeline;
 }
 
-static void ranks_that_share_a_core_take_the_time_of_all_their_work(void **state) {
-    (void)state;
+TEST(ranks_that_share_a_core_take_the_time_of_all_their_work) {
     for (int m = 2; m <= 64; m *= 2) {
         Timeline *two = run_on_cores(m, 2), *one = run_on_cores(m, 1);
         assert_near(two->makespan, 3 * (m + 1));
@@ -222,8 +211,7 @@ static void expect_done(Contention *shares, double when, int who) {
     assert_int_equal(contention_pop(shares).stage, who);
 }
 
-static void users_of_a_resource_get_equal_parts_of_it(void **state) {
-    (void)state;
+TEST(users_of_a_resource_get_equal_parts_of_it) {
     const double capacity[] = {1, 2};
     Contention *shares = contention_create(2, capacity);
     assert_true(contention_next(shares) < 0);
@@ -240,8 +228,7 @@ static void users_of_a_resource_get_equal_parts_of_it(void **state) {
 
 // Stage 1 of three sends both ways. With one network card for both, what leaves at the same time takes longer, and
 // nothing else does.
-static void messages_that_leave_through_one_card_slow_each_other_down(void **state) {
-    (void)state;
+TEST(messages_that_leave_through_one_card_slow_each_other_down) {
     const double capacity = 1, one[] = {1, 1, 1}, two[] = {2, 2, 2}, edge[] = {3, 3};
     const int down[] = {-1, 0}, up[] = {0, -1}, none[] = {-1, -1};
     SimulateShares shares = {.count = 1, .capacity = &capacity, .down = down, .up = up};
@@ -296,8 +283,7 @@ static void assert_no_loss(const Schedule *schedule, Times times) {
 }
 
 // Up to a whole forward compute never even waits; up to (F+B)/2 it waits only where 1F1B is idle anyway.
-static void bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_backward(void **state) {
-    (void)state;
+TEST(bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_backward) {
     for (int p = 2; p <= 32; p++) {
         for (int m = p; m <= 256; m++) {
             Schedule *schedule = schedule_bpipe(p, m, bpipe_min_slots(p), NULL);
@@ -315,8 +301,7 @@ static void bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_back
     }
 }
 
-static void more_slots_lose_no_time_either(void **state) {
-    (void)state;
+TEST(more_slots_lose_no_time_either) {
     for (int p = 4; p <= 32; p += 1 + p / 8) {
         for (int slots = bpipe_min_slots(p) + 1; slots <= p; slots += 1 + p / 6) {
             for (int m = p; m <= 256; m += 41) {
@@ -330,8 +315,7 @@ static void more_slots_lose_no_time_either(void **state) {
 }
 
 // The bundles of p = 8 and one slot more, at slow transfers: what docs/bpipe.md promises for them.
-static void bundles_that_are_loaded_earlier_bear_slower_transfers(void **state) {
-    (void)state;
+TEST(bundles_that_are_loaded_earlier_bear_slower_transfers) {
     static const struct {
         int slots, ahead;
         double transfer;
@@ -347,8 +331,7 @@ static void bundles_that_are_loaded_earlier_bear_slower_transfers(void **state) 
     }
 }
 
-static void the_host_form_loses_no_time_while_a_transfer_takes_a_forward(void **state) {
-    (void)state;
+TEST(the_host_form_loses_no_time_while_a_transfer_takes_a_forward) {
     for (int p = 2; p <= 32; p += 1 + p / 8) {
         for (int slots = 2; slots <= p; slots += 1 + p / 6) {
             for (int m = p; m <= 256; m += 61) {
@@ -443,20 +426,5 @@ int main(int argc, char **argv) {
         table_of_earlier_loads(16);
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpipe_and_1f1b_take_m_plus_p_minus_1_microbatches),
-        cmocka_unit_test(actions_may_each_have_their_own_time),
-        cmocka_unit_test(a_full_edge_holds_up_the_sender_and_nothing_else),
-        cmocka_unit_test(a_transfer_runs_beside_compute_and_compute_waits_where_it_must),
-        cmocka_unit_test(both_sides_of_a_transfer_share_its_time),
-        cmocka_unit_test(a_schedule_that_hangs_is_reported_with_its_action),
-        cmocka_unit_test(ranks_that_share_a_core_take_the_time_of_all_their_work),
-        cmocka_unit_test(users_of_a_resource_get_equal_parts_of_it),
-        cmocka_unit_test(messages_that_leave_through_one_card_slow_each_other_down),
-        cmocka_unit_test(bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_backward),
-        cmocka_unit_test(more_slots_lose_no_time_either),
-        cmocka_unit_test(bundles_that_are_loaded_earlier_bear_slower_transfers),
-        cmocka_unit_test(the_host_form_loses_no_time_while_a_transfer_takes_a_forward),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return unit_run(NULL, NULL);
 }

@@ -2,14 +2,9 @@
 #include "schedule/study.h"
 
 #include "schedule/kinds.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const StudyTimes ones_ = {.forward = 1, .input = 1, .weight = 1};
 
@@ -20,8 +15,7 @@ static Schedule *proved_(Schedule *schedule) {
     return schedule;
 }
 
-static void times_are_read_and_wrong_ones_refused(void **state) {
-    (void)state;
+TEST(times_are_read_and_wrong_ones_refused) {
     StudyTimes times;
     Error err = {0};
     assert_int_equal(study_times_parse("F=2,message=0.5,transfer=3", &times, &err), 0);
@@ -39,8 +33,7 @@ static void times_are_read_and_wrong_ones_refused(void **state) {
 }
 
 // (p-1)/(m+p-1) whatever the times are, and the same with BPipe while transfers take no time.
-static void idle_time_of_1f1b_is_the_formula(void **state) {
-    (void)state;
+TEST(idle_time_of_1f1b_is_the_formula) {
     for (int p = 2; p <= 8; p++) {
         int m = 2 * p + 1;
         Error err = {0};
@@ -58,8 +51,7 @@ static void idle_time_of_1f1b_is_the_formula(void **state) {
 }
 
 // Chunks split a stage's work, they add none: the sum of all actions is m (F + I + W) on each stage.
-static void chunks_share_the_times_of_a_stage(void **state) {
-    (void)state;
+TEST(chunks_share_the_times_of_a_stage) {
     for (int i = 0; i < schedule_kind_count; i++) {
         ScheduleSpec spec = {.stages = 4, .microbatches = 8};
         Error err = {0};
@@ -85,8 +77,7 @@ static char *drawn_(const Schedule *schedule, int width) {
     return text;
 }
 
-static void lanes_keep_to_the_width_and_show_each_action(void **state) {
-    (void)state;
+TEST(lanes_keep_to_the_width_and_show_each_action) {
     Error err = {0};
     Schedule *small = proved_(schedule_1f1b(2, 2, &err)), *large = proved_(schedule_1f1b(8, 200, &err));
     char *text = drawn_(small, 45);
@@ -105,12 +96,4 @@ static void lanes_keep_to_the_width_and_show_each_action(void **state) {
     schedule_free(large);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(times_are_read_and_wrong_ones_refused),
-        cmocka_unit_test(idle_time_of_1f1b_is_the_formula),
-        cmocka_unit_test(chunks_share_the_times_of_a_stage),
-        cmocka_unit_test(lanes_keep_to_the_width_and_show_each_action),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

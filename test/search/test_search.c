@@ -5,15 +5,11 @@
 #include "search/bound.h"
 
 #include "config/config_schema.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -151,15 +147,13 @@ static void compare_with_all(const struct Case *at) {
     close_world(world);
 }
 
-static void best_front_and_ten_are_those_of_all_candidates_simulated(void **state) {
-    (void)state;
+TEST(best_front_and_ten_are_those_of_all_candidates_simulated) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) compare_with_all(&cases[i]);
 }
 
 // ---- bounds --------------------------------------------------------------------------------------------------------
 
-static void no_step_is_shorter_than_its_bound(void **state) {
-    (void)state;
+TEST(no_step_is_shorter_than_its_bound) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         World *world = open_world(cases[i].path, cases[i].model, cases[i].gpus, cases[i].overrides);
         SearchResult all = search(world, true);
@@ -227,8 +221,7 @@ static double brute_force(const World *world, int64_t gpus) {
     return best;
 }
 
-static void nothing_that_plain_loops_try_is_quicker(void **state) {
-    (void)state;
+TEST(nothing_that_plain_loops_try_is_quicker) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (i >= 3 && cases[i].model == &llama_model) continue;
         World *world = open_world(cases[i].path, cases[i].model, cases[i].gpus, cases[i].overrides);
@@ -243,8 +236,7 @@ static void nothing_that_plain_loops_try_is_quicker(void **state) {
 
 // ---- threads -------------------------------------------------------------------------------------------------------
 
-static void results_do_not_depend_on_threads(void **state) {
-    (void)state;
+TEST(results_do_not_depend_on_threads) {
 #ifdef _OPENMP
     World *world = open_world(cases[2].path, cases[2].model, cases[2].gpus, cases[2].overrides);
     omp_set_num_threads(1);
@@ -273,8 +265,7 @@ static void results_do_not_depend_on_threads(void **state) {
 // ---- what else is said ---------------------------------------------------------------------------------------------
 
 // The search finds something in the world that it names as the smallest, and in none of half its size.
-static void the_smallest_world_is_one_that_does(void **state) {
-    (void)state;
+TEST(the_smallest_world_is_one_that_does) {
     Error err = {0};
     SmallestWorld smallest;
     World *world = open_world("configs/llama65b.yaml", &llama_model, 2, "train.global_batch=32");
@@ -292,8 +283,7 @@ static void the_smallest_world_is_one_that_does(void **state) {
 }
 
 // What is too much for a better one is named, and is quicker.
-static void the_next_better_is_quicker_and_does_not_fit(void **state) {
-    (void)state;
+TEST(the_next_better_is_quicker_and_does_not_fit) {
     Error err = {0};
     char text[ANSWER_TEXT];
     Candidate misfit;
@@ -308,14 +298,4 @@ static void the_next_better_is_quicker_and_does_not_fit(void **state) {
     close_world(world);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(best_front_and_ten_are_those_of_all_candidates_simulated),
-        cmocka_unit_test(no_step_is_shorter_than_its_bound),
-        cmocka_unit_test(nothing_that_plain_loops_try_is_quicker),
-        cmocka_unit_test(results_do_not_depend_on_threads),
-        cmocka_unit_test(the_smallest_world_is_one_that_does),
-        cmocka_unit_test(the_next_better_is_quicker_and_does_not_fit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+int main(void) { return unit_run(NULL, NULL); }

@@ -3,16 +3,10 @@
 #pragma once
 
 #include "backend/backend.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // One backend and all that was allocated for a test on it.
 typedef struct Op {
