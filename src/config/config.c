@@ -9,8 +9,6 @@
 
 static int place_of_(const Config *config, const char *key) { return config->place[config_find(key) - config_keys]; }
 
-bool config_given(const Config *config, const char *key) { return place_of_(config, key) != CONFIG_DEFAULT; }
-
 // Returns whether the row's value applies to `key`: not if the key was given in the same place or later.
 static bool row_counts_(const Config *config, const char *key) {
     int given = place_of_(config, key), gpu = place_of_(config, "hardware.gpu");

@@ -256,9 +256,6 @@ int config_keep_copy(const char *path, Error *err);
 // file's name if the key has its default. Valid until the Config's owner calls config_load again.
 void config_where(const Config *config, const char *key, char *where, size_t size);
 
-// Returns whether the file or an override gives the key, be it with its default value.
-bool config_given(const Config *config, const char *key);
-
 // Sets an error that blames a key, with its place: "configs/x.yaml:12: parallel.tensor: TEXT" or "-o parallel.tensor:
 // TEXT". Code 2, returns -1. For checks that need more than the configuration (devices, data, the schedule).
 int config_error(const Config *config, const char *key, Error *err, const char *format, ...)

@@ -39,12 +39,16 @@ bool config_copies(const Config *config) {
            !config->hardware.share_gpu;
 }
 
+// Returns the layers of part g of `parts`. The remainder goes to parts without embedding and head, later ones first,
+// because 1F1B keeps fewer microbatches there; then to the first part, whose embedding costs less time than the head.
+static int64_t even_layers_(int64_t layers, int64_t parts, int64_t g) {
+    return layers / parts + (g < parts - 1 && g >= parts - 1 - layers % parts);
+}
+
 int64_t config_layers(const Config *config, int virtual_stages, int g) {
     const ParallelConfig *parallel = &config->parallel;
     if (parallel->layers_given == virtual_stages) return parallel->layers_per_stage[g];
-    int64_t even = config->model.layers / virtual_stages, rest = config->model.layers % virtual_stages;
-    // Later stages first, because they keep fewer microbatches; the embedding costs less time than the head.
-    return even + (g < virtual_stages - 1 && g >= virtual_stages - 1 - rest);
+    return even_layers_(config->model.layers, virtual_stages, g);
 }
 
 int64_t config_targets(const Config *config) {
@@ -76,14 +80,10 @@ void config_set_attention(Config *config, int mode) {
     config->attention.mode = config->attention.mode_of_stage[0] = (int8_t)mode;
 }
 
-// The remainder goes to stages without embedding and head, later ones first, because 1F1B keeps fewer microbatches
-// there; then to the first stage, whose embedding costs less time than the last stage's head.
 void config_spread_layers(Config *config, int64_t parts) {
-    int64_t layers = config->model.layers, rest = layers % parts;
-    int16_t *of = config->parallel.layers_per_stage;
     config->parallel.layers_count = parts;
-    for (int64_t s = 0; s < parts; s++) of[s] = (int16_t)(layers / parts);
-    for (int64_t s = parts - 2; s >= 0 && rest > 0; s--, rest--) of[s]++;
+    for (int64_t g = 0; g < parts; g++)
+        config->parallel.layers_per_stage[g] = (int16_t)even_layers_(config->model.layers, parts, g);
 }
 
 int64_t config_padded_vocab(const Config *config) {

@@ -41,6 +41,13 @@ enum { RUN_MOST_GROUPS = GROUP_LANES + RUN_MOST_LANES };
 // only.
 int run_check_checkpoints(const Config *config, const RunAsk *ask, Error *err);
 
+// The data sets that a run reads; NULL: not used.
+typedef struct RunData {
+    Blend *train;
+    Dataset *val;
+    Evaluation *hellaswag;
+} RunData;
+
 typedef struct Run {
     const Config *config;
     const Model *model;
@@ -62,10 +69,8 @@ typedef struct Run {
     Stage stage;
     Engine *engine;
     Optimizer *optimizer;
-    Blend *train;
-    Dataset *val;
-    Evaluation *hellaswag; // may be NULL
-    int64_t end_of_text;   // token that begins a document, where documents matter
+    RunData sets;
+    int64_t end_of_text; // token that begins a document, where documents matter
     Batch batch;
     StepGuard step_guard;   // the same on all ranks
     Metrics *metrics;       // rank 0
@@ -138,9 +143,6 @@ int run_validate_step(Run *run, int64_t step, Error *err);
 // --validate: one line on stdout, or a JSON object, with the loss of data.val. Collective. -1 with err.
 int run_validate(Run *run, bool json, Error *err);
 
-// Opens data.hellaswag if it is used, else NULL: at its intervals while training, always for --validate. -1 with err.
-int run_open_evaluation(const Config *config, bool validate, Evaluation **evaluation, Error *err);
-
 // Collective. Counts the examples of data.hellaswag that the model gets right. *stop: a rank was asked to stop, and
 // *correct is not known. Results do not depend on how rows are spread over microbatches and data ranks.
 int run_evaluate(Run *run, int64_t *correct, bool *stop, Error *err);
@@ -189,12 +191,10 @@ void run_trace_close(Run *run);
 // Refuses, with code 2, an encoder (model.causal: false) that could not train or is asked to write text.
 int run_check_objective(const Config *config, bool generates, Error *err);
 
-// Opens the training and the validation set and checks that both suffice for the configuration; val is NULL where it is
-// not is used. -1 with err.
-int run_open_data(const Config *config, Blend **train, Dataset **val, Error *err);
-
-// Opens the validation set alone, whatever data.val_every says.
-int run_open_validation(const Config *config, Dataset **val, Error *err);
+// Opens the data sets that a run as asked reads and checks that they suffice for the configuration. -1 with err;
+// run_close_data in both cases.
+int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error *err);
+void run_close_data(RunData *data);
 
 // Logs facts about the data: how far each source of a blend goes, and data sets of different tokenizers.
 void run_tell_data(const Run *run);

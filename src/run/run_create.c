@@ -386,18 +386,15 @@ static int create_metrics_(Run *run, Error *err) {
 
 static int open_files_(Run *run, const RunAsk *ask, Error *err) {
     if (run_check_objective(run->config, ask->generate != NULL, err) != 0) return -1;
-    if (ask->generate != NULL) return 0;
-    int opened = ask->validate ? run_open_validation(run->config, &run->val, err)
-                               : run_open_data(run->config, &run->train, &run->val, err);
-    if (opened != 0 || run_find_end_of_text(run, err) != 0) return -1;
-    if (run_open_evaluation(run->config, ask->validate, &run->hellaswag, err) != 0) return -1;
-    int64_t left_out = run->hellaswag == NULL ? 0 : evaluation_left_out(run->hellaswag);
+    if (run_open_data(run->config, ask, &run->sets, err) != 0) return -1;
+    if (ask->generate == NULL && run_find_end_of_text(run, err) != 0) return -1;
+    int64_t left_out = run->sets.hellaswag == NULL ? 0 : evaluation_left_out(run->sets.hellaswag);
     if (left_out == 0 || world_rank(run->world) > 0) return 0;
     Log all = log_of_all(run->log);
     log_line(&all,
              "data.hellaswag: %lld of %lld examples are left out, a completion with its context has more than "
              "seq_len + 1 = %lld tokens",
-             (long long)left_out, (long long)(left_out + evaluation_examples(run->hellaswag)),
+             (long long)left_out, (long long)(left_out + evaluation_examples(run->sets.hellaswag)),
              (long long)run->config->model.seq_len + 1);
     return 0;
 }
@@ -414,7 +411,7 @@ static int create_identify_data_(Run *run, Error *err) {
     ResumePoint *from = &run->from;
     const Config *config = run->config;
     uint64_t data;
-    if (blend_identify(run->train, &data, err) != 0) return -1;
+    if (blend_identify(run->sets.train, &data, err) != 0) return -1;
     bool other_data = from->found && from->data != 0 && from->data != data;
     bool other_seed = from->found && from->seed != config->train.seed;
     from->data = data;
@@ -522,8 +519,6 @@ void run_destroy(Run *run) {
     for (int i = 0; i < RUN_MOST_GROUPS; i++) create_destroy_comm_(run->sums[i]);
     checksum_destroy(run->checksum);
     if (run->be != NULL) run->be->destroy(run->be);
-    evaluation_close(run->hellaswag);
-    dataset_close(run->val);
-    blend_close(run->train);
+    run_close_data(&run->sets);
     memset(run, 0, sizeof *run);
 }

@@ -40,19 +40,7 @@ int run_check_objective(const Config *config, bool generates, Error *err) {
     return 0;
 }
 
-int run_open_data(const Config *config, Blend **train, Dataset **val, Error *err) {
-    const ModelConfig *m = &config->model;
-    const DataConfig *data = &config->data;
-    int64_t batch = config->train.global_batch;
-    *val = NULL;
-    *train = blend_open("data.train", data->train, data->train_sources, m->seq_len, m->vocab, batch, err);
-    if (*train == NULL) return -1;
-    bool validates = data->val[0] != 0 && data->val_every > 0;
-    if (validates && run_open_validation(config, val, err) != 0) return -1;
-    return check_tokenizers_(config, *train, *val, err);
-}
-
-int run_open_validation(const Config *config, Dataset **val, Error *err) {
+static int open_validation_(const Config *config, Dataset **val, Error *err) {
     const ModelConfig *m = &config->model;
     const DataConfig *data = &config->data;
     if (data->val[0] == 0)
@@ -62,13 +50,40 @@ int run_open_validation(const Config *config, Dataset **val, Error *err) {
     return *val == NULL ? -1 : 0;
 }
 
+static int open_training_(const Config *config, RunData *data, Error *err) {
+    const ModelConfig *m = &config->model;
+    const DataConfig *c = &config->data;
+    int64_t batch = config->train.global_batch;
+    data->train = blend_open("data.train", c->train, c->train_sources, m->seq_len, m->vocab, batch, err);
+    if (data->train == NULL) return -1;
+    if (c->val[0] != 0 && c->val_every > 0 && open_validation_(config, &data->val, err) != 0) return -1;
+    return check_tokenizers_(config, data->train, data->val, err);
+}
+
+// data.hellaswag is used at its intervals while training, and always for --validate.
+int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error *err) {
+    const ModelConfig *m = &config->model;
+    const DataConfig *c = &config->data;
+    if (ask->generate != NULL) return 0;
+    if ((ask->validate ? open_validation_(config, &data->val, err) : open_training_(config, data, err)) != 0) return -1;
+    if (c->hellaswag[0] == '\0' || (c->hellaswag_every == 0 && !ask->validate)) return 0;
+    data->hellaswag = evaluation_open("data.hellaswag", c->hellaswag, m->seq_len, m->vocab, err);
+    return data->hellaswag == NULL ? -1 : 0;
+}
+
+void run_close_data(RunData *data) {
+    evaluation_close(data->hellaswag);
+    dataset_close(data->val);
+    blend_close(data->train);
+}
+
 int run_find_end_of_text(Run *run, Error *err) {
     const Config *config = run->config;
     run->end_of_text = config->data.end_of_text;
     if (!config_uses_documents(config) || run->end_of_text >= 0) return 0;
-    int sources = run->train == NULL ? 0 : blend_sources(run->train);
-    for (int i = 0; i < sources + (run->val != NULL); i++) {
-        const Dataset *dataset = i < sources ? blend_source(run->train, i) : run->val;
+    int sources = run->sets.train == NULL ? 0 : blend_sources(run->sets.train);
+    for (int i = 0; i < sources + (run->sets.val != NULL); i++) {
+        const Dataset *dataset = i < sources ? blend_source(run->sets.train, i) : run->sets.val;
         int64_t token = dataset_end_of_text(dataset);
         if (token < 0 || (i > 0 && token != run->end_of_text))
             return config_error(config, "data.end_of_text", err, "%s; set it to the token that begins every document",
@@ -81,5 +96,5 @@ int run_find_end_of_text(Run *run, Error *err) {
 
 void run_tell_data(const Run *run) {
     Log all = log_of_all(run->log);
-    blend_tell(run->train, config_samples(run->config, 0, run->config->train.steps), &all);
+    blend_tell(run->sets.train, config_samples(run->config, 0, run->config->train.steps), &all);
 }

@@ -5,14 +5,6 @@
 
 #include <stdlib.h>
 
-int run_open_evaluation(const Config *config, bool validate, Evaluation **evaluation, Error *err) {
-    *evaluation = NULL;
-    if (config->data.hellaswag[0] == '\0' || (config->data.hellaswag_every == 0 && !validate)) return 0;
-    *evaluation =
-        evaluation_open("data.hellaswag", config->data.hellaswag, config->model.seq_len, config->model.vocab, err);
-    return *evaluation == NULL ? -1 : 0;
-}
-
 // Writes the means of this rank's rows of a batch, which begins with row `first`; other ranks fill in theirs.
 static void take_means_(const Run *run, int64_t first, float *losses, double *means) {
     const Stage *stage = &run->stage;
@@ -22,8 +14,8 @@ static void take_means_(const Run *run, int64_t first, float *losses, double *me
     int64_t row = first + run->at.data * m * b;
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < b; j++, row++)
-            if (row < evaluation_rows(run->hellaswag))
-                means[row] = evaluation_mean(run->hellaswag, row, losses + i * rows + j, b);
+            if (row < evaluation_rows(run->sets.hellaswag))
+                means[row] = evaluation_mean(run->sets.hellaswag, row, losses + i * rows + j, b);
 }
 
 // Exchanges between two batches whether any rank was asked to stop.
@@ -35,13 +27,13 @@ static int agree_to_stop_(Run *run, bool *stop, Error *err) {
 }
 
 static int run_batches_(Run *run, float *losses, double *means, bool *stop, Error *err) {
-    int64_t rows = evaluation_rows(run->hellaswag), batch = run->config->train.global_batch;
+    int64_t rows = evaluation_rows(run->sets.hellaswag), batch = run->config->train.global_batch;
     *stop = false;
     for (int64_t i = 0; i * batch < rows; i++) {
         EngineRun unused;
         if (i > 0 && agree_to_stop_(run, stop, err) != 0) return -1;
         if (*stop) return 0;
-        if (batch_evaluate(&run->batch, run->hellaswag, i, err) != 0) return -1;
+        if (batch_evaluate(&run->batch, run->sets.hellaswag, i, err) != 0) return -1;
         if (engine_run(run->engine, "evaluation", run->validation, 0.0f, &unused, err) != 0) return -1;
         take_means_(run, i * batch, losses, means);
     }
@@ -54,9 +46,9 @@ static int run_batches_(Run *run, float *losses, double *means, bool *stop, Erro
 int run_evaluate(Run *run, int64_t *correct, bool *stop, Error *err) {
     int64_t count = run->stage.microbatches * run->stage.at.rows;
     float *losses = xmalloc((size_t)count * sizeof *losses);
-    double *means = xcalloc((size_t)evaluation_rows(run->hellaswag), sizeof *means);
+    double *means = xcalloc((size_t)evaluation_rows(run->sets.hellaswag), sizeof *means);
     int status = run_batches_(run, losses, means, stop, err);
-    if (status == 0) *correct = evaluation_correct(run->hellaswag, means);
+    if (status == 0) *correct = evaluation_correct(run->sets.hellaswag, means);
     free(losses);
     free(means);
     return status;
@@ -68,8 +60,8 @@ int run_evaluate_step(Run *run, int64_t step, Error *err) {
     Error trouble = {0};
     if (run_evaluate(run, &correct, &stop, err) != 0) return -1;
     if (run->metrics == NULL || stop) return 0;
-    metrics_eval(run->metrics, step, correct, evaluation_examples(run->hellaswag), evaluation_left_out(run->hellaswag),
-                 &trouble);
+    metrics_eval(run->metrics, step, correct, evaluation_examples(run->sets.hellaswag),
+                 evaluation_left_out(run->sets.hellaswag), &trouble);
     run_tell_metrics(run, step, &trouble);
     return 0;
 }

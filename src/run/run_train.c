@@ -40,7 +40,7 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     if (run->be->range_begin != NULL) run->be->range_begin(run->be, label); // tells profilers where the step begins
 
     run->stage.microbatches = schedule->microbatches;
-    if (batch_train(&run->batch, run->train, step, err) != 0) return -1;
+    if (batch_train(&run->batch, run->sets.train, step, err) != 0) return -1;
     if (engine_run(run->engine, label, schedule, (float)(1.0 / tokens), &pipeline, err) != 0)
         return train_fail_(label, err);
 
@@ -125,9 +125,9 @@ int run_train(Run *run, Error *err) {
         if (status == 0) status = checkpoint_poll(run->checkpoint, err);
         if (status == 0 && step == first) status = run_compare_plan(run, err);
         // Before a stop too: a resumed run begins with the next step and would never validate this one.
-        if (status == 0 && run->val != NULL && is_due_(run, step, config->data.val_every))
+        if (status == 0 && run->sets.val != NULL && is_due_(run, step, config->data.val_every))
             status = run_validate_step(run, step, err);
-        if (status == 0 && run->hellaswag != NULL && is_due_(run, step, config->data.hellaswag_every))
+        if (status == 0 && run->sets.hellaswag != NULL && is_due_(run, step, config->data.hellaswag_every))
             status = run_evaluate_step(run, step, err);
         if (status == 0 && is_due_(run, step, config->sample.every)) status = run_sample(run, step, err);
         if (status == 0 && stop && step < config->train.steps) status = end_on_request_(run, step, err);

@@ -38,7 +38,7 @@ static int validation_loss_(Run *run, double *mean, bool ends, Error *err) {
         bool stop = false;
         double start = clock_seconds(), loss;
         EngineRun pipeline;
-        if (batch_validate(&run->batch, run->val, i, err) != 0) return -1;
+        if (batch_validate(&run->batch, run->sets.val, i, err) != 0) return -1;
         if (engine_run(run->engine, "validation", run->validation, 0.0f, &pipeline, err) != 0) return -1;
         if (run_loss(run, &loss, &stop, err) != 0) return -1;
         if (stop && ends)
@@ -95,8 +95,8 @@ int run_validate(Run *run, bool json, Error *err) {
             err, EXIT_FAILED,
             "the loss of data.val is %s: the weights already contain NaN or inf, or the forward pass produces them",
             isnan(found.loss) ? "nan" : "inf");
-    if (run->hellaswag != NULL) {
-        found.examples = evaluation_examples(run->hellaswag);
+    if (run->sets.hellaswag != NULL) {
+        found.examples = evaluation_examples(run->sets.hellaswag);
         bool stop = false;
         if (run_evaluate(run, &found.correct, &stop, err) != 0) return -1;
         if (stop)

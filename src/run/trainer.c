@@ -62,15 +62,10 @@ static int trainer_check_family_(const Config *config, const char *program, cons
 }
 
 // Opens and closes all data sets, so that a wrong path is reported once, before ranks start.
-static int check_data_(const Config *config, Error *err) {
-    Blend *train = NULL;
-    Dataset *val = NULL;
-    int status = run_open_data(config, &train, &val, err);
-    blend_close(train);
-    dataset_close(val);
-    Evaluation *hellaswag = NULL;
-    if (status == 0) status = run_open_evaluation(config, false, &hellaswag, err);
-    evaluation_close(hellaswag);
+static int check_data_(const Config *config, const RunAsk *ask, Error *err) {
+    RunData data = {0};
+    int status = run_open_data(config, ask, &data, err);
+    run_close_data(&data);
     return status;
 }
 
@@ -81,14 +76,7 @@ static int check_trained_(const Config *config, const RunAsk *ask, Error *err) {
                          "--%s: %s which model? Give --resume DIR with a run's checkpoints, or "
                          "-o checkpoint.init_from=DIR with a model as transformers saves it",
                          ask->validate ? "validate" : "generate", ask->validate ? "of" : "from");
-    if (!ask->validate) return run_sample_check(config, ask->generate, err);
-    Dataset *val = NULL;
-    Evaluation *hellaswag = NULL;
-    int status = run_open_validation(config, &val, err);
-    if (status == 0) status = run_open_evaluation(config, true, &hellaswag, err);
-    dataset_close(val);
-    evaluation_close(hellaswag);
-    return status;
+    return ask->validate ? check_data_(config, ask, err) : run_sample_check(config, ask->generate, err);
 }
 
 // Checks, before any rank starts, that the machine has the devices and memory of the plan and that the data exist.
@@ -107,7 +95,7 @@ static int check_start_(const Config *config, const char *program, const Model *
     schedule_free(schedule);
     if (status == 0) status = run_check_checkpoints(config, ask, err);
     if (status == 0 && !run_trains(ask)) return check_trained_(config, ask, err);
-    if (status == 0) status = check_data_(config, err);
+    if (status == 0) status = check_data_(config, ask, err);
     if (status == 0 && config->sample.every > 0) status = run_sample_check(config, NULL, err);
     return status;
 }

@@ -19,7 +19,8 @@
 
 enum { MOST_STEPS = 100000, WAYS = 3, FEW_STAGES = 4 };
 
-int verify_steps(const Options *options, int64_t *steps, Error *err) {
+// Reads the number after --verify.
+static int verify_steps_(const Options *options, int64_t *steps, Error *err) {
     char *end;
     *steps = strtoll(options->verify, &end, 10);
     if (*end == '\0' && *steps >= 1 && *steps <= MOST_STEPS) return 0;
@@ -60,16 +61,13 @@ static void verify_name_(Way *way, const Config *given, int64_t stages, int bpip
 
 // --- comparing
 
-static int tensors_(const TensorTable *table) {
-    int count = 0;
-    for (int64_t i = 0; i < table->count; i++) count += table->specs[i].tied_to < 0;
-    return count;
-}
-
 // Compares every way that ran with the first that did, and prints the result. Returns the exit code, or -1 with err.
-static int compare_ways_(const Way *ways, int count, const TensorTable *table, Error *err) {
+static int compare_ways_(const Way *ways, int count, const Model *model, const Config *config, Error *err) {
     const Way *first = NULL;
-    int differing = 0, compared = 0;
+    TensorTable table = {0};
+    int differing = 0, compared = 0, tensors = 0;
+    model_table(model, &config->model, &table);
+    for (int64_t i = 0; i < table.count; i++) tensors += table.specs[i].tied_to < 0;
     for (int i = 0; i < count; i++) {
         char text[256];
         const Way *way = &ways[i];
@@ -78,12 +76,13 @@ static int compare_ways_(const Way *ways, int count, const TensorTable *table, E
             first = way;
             continue;
         }
-        bool differs = record_compare(&first->record, &way->record, table, text, sizeof text) != 0;
+        bool differs = record_compare(&first->record, &way->record, &table, text, sizeof text) != 0;
         compared++;
         differing += differs;
         printf("%s and %s: %s%s\n", first->name, way->name, differs ? "differ from " : "the same bits",
                differs ? text : "");
     }
+    table_free(&table);
     if (compared == 0)
         return error_set(err, EXIT_FAILED,
                          "--verify: fewer than two ways can be run, so nothing was compared; the lines above say why");
@@ -92,7 +91,7 @@ static int compare_ways_(const Way *ways, int count, const TensorTable *table, E
         printf("verified: %d runs agree in %" PRId64 " step%s from step %" PRId64
                ", each in loss, norm, and the gradients and "
                "updated weights of %d tensors\n",
-               compared + 1, record->steps, record->steps == 1 ? "" : "s", record->first, tensors_(table));
+               compared + 1, record->steps, record->steps == 1 ? "" : "s", record->first, tensors);
     if (fflush(stdout) != 0 || ferror(stdout))
         return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
     return differing == 0 ? EXIT_DONE : EXIT_FAILED;
@@ -111,7 +110,7 @@ static int run_way_(Record *record, const Config *config, const Model *model, co
     RunAsk ask = {.resume = options->resume};
     int64_t steps;
     memset(&run, 0, sizeof run);
-    int status = verify_steps(options, &steps, err);
+    int status = verify_steps_(options, &steps, err);
     if (status == 0) status = run_create(&run, config, model, &ask, world, status_page, log, err);
     if (status == 0) {
         metrics_close(run.metrics); // several runs follow, so step lines are not printed
@@ -145,13 +144,8 @@ static int run_ways_(const Config *given, const Model *model, const Options *opt
         status = run_way_(&ways[i].record, &config, model, options, world, status_page, log, err);
         ways[i].ran = status == 0;
     }
-    TensorTable table = {0};
-    if (status == 0 && world_rank(world) == 0) {
-        model_table(model, &given->model, &table);
-        code = compare_ways_(ways, 2, &table, err);
-        table_free(&table);
-        if (code < 0) status = -1;
-    }
+    if (status == 0 && world_rank(world) == 0) code = compare_ways_(ways, 2, model, given, err);
+    if (code < 0) status = -1;
     if (status == 0) status = world_broadcast(world, 0, &code, sizeof code, err);
     free_ways_(ways, 2);
     return status == 0 ? code : -1;
@@ -298,12 +292,7 @@ static int go_all_(Verify *verify, const Config *given, Error *err) {
     verify_name_(&ways[2], given, stages, BPIPE_ON);
     if (stages == 1) strcat(ways[1].name, ", once more");
     for (int i = 0; code == EXIT_DONE && i < count; i++) code = go_(verify, &ways[i], given, err);
-    if (code == EXIT_DONE) {
-        TensorTable table = {0};
-        model_table(verify->model, &given->model, &table);
-        code = compare_ways_(ways, count, &table, err);
-        table_free(&table);
-    }
+    if (code == EXIT_DONE) code = compare_ways_(ways, count, verify->model, given, err);
     free_ways_(ways, count);
     return code;
 }
@@ -313,7 +302,7 @@ bool verify_is_run(void) { return getenv(RECORD_VARIABLE) != NULL; }
 int verify_command(const Model *model, const Options *options, VerifyCheck check, const Log *log, char **argv,
                    Error *err) {
     int64_t steps;
-    if (verify_steps(options, &steps, err) != 0) return -1;
+    if (verify_steps_(options, &steps, err) != 0) return -1;
 #ifndef HAVE_MPI
     return error_set(err, EXIT_USAGE,
                      "--verify: compares one stage with several, and the program was built without MPI; install it "

@@ -12,9 +12,6 @@
 #include "config/options.h"
 #include "run.h"
 
-// Reads the number after --verify. -1 with err (code 2).
-int verify_steps(const Options *options, int64_t *steps, Error *err);
-
 // Checks that a run can start on this machine; 0, or -1 with err.
 typedef int (*VerifyCheck)(const Config *config, const char *program, const Model *model, const RunAsk *ask,
                            Error *err);
