@@ -59,10 +59,10 @@ def read_model(options):
         if program is None or not Path(program).exists():
             raise Failure(f"{program or 'train_llama or train_gpt'}: not found; run make, or name it with --trainer")
         planned = subprocess.run([program, "-q", "-c", path, *bound, "--plan", "--json"], capture_output=True, text=True)
-        if planned.returncode == 0:
-            break
         if "model.family: " not in planned.stderr:
-            raise Failure(planned.stderr.strip().partition(": ")[2] or f"{program}: ended with {planned.returncode}")
+            break
+    if planned.returncode != 0:
+        raise Failure(planned.stderr.strip().partition(": ")[2] or f"{program}: ended with {planned.returncode}")
     model = json.loads(planned.stdout)["config"]["model"]
     scaled = model["rope_scaling"] != "none"
     return program, {

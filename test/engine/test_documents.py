@@ -97,7 +97,7 @@ def test_each_key_changes_the_losses_alone(config, family, alone):
     if family == "llama":  # rotations depend on distances alone
         assert close(mask.losses, alone.losses, 1e-5)
     else:
-        assert not close(mask.losses, alone.losses, 1e-5)
+        assert max(abs(a - b) for a, b in zip(mask.losses, alone.losses)) > 1e-3
     assert trained(config, *RESET, OFF, family=family).bits not in (plain.bits, alone.bits)
 
 
