@@ -11,7 +11,17 @@ import numpy
 import pytest
 
 from trainer_runs import (
-    LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, nothing_left, saving, verify, wait_for_lines, wait_until,
+    LLAMA,
+    MODELS,
+    TOOLS,
+    Trainer,
+    checkpoint_names,
+    layout,
+    nothing_left,
+    saving,
+    verify,
+    wait_for_lines,
+    wait_until,
     without_mpi,
 )
 

@@ -14,7 +14,16 @@ import pytest
 
 from harm import rank_process, small_config
 from trainer_runs import (
-    LLAMA, Job, Trainer, checkpoint_names, layout, saving, verify, wait_for_lines, wait_until, without_mpi,
+    LLAMA,
+    Job,
+    Trainer,
+    checkpoint_names,
+    layout,
+    saving,
+    verify,
+    wait_for_lines,
+    wait_until,
+    without_mpi,
 )
 
 TINY = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq_len=8)

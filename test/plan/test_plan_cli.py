@@ -11,8 +11,19 @@ import subprocess
 import bench_plan
 import pytest
 from trainer_runs import (
-    ROOT, built_with_mpi, command, environment, made_tokens, mpirun, mpirun_environment, patience, run, trained,
-    trainer, write_config, write_tokens,
+    ROOT,
+    built_with_mpi,
+    command,
+    environment,
+    made_tokens,
+    mpirun,
+    mpirun_environment,
+    patience,
+    run,
+    trained,
+    trainer,
+    write_config,
+    write_tokens,
 )
 
 KEYS = {

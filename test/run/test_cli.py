@@ -13,8 +13,23 @@ from pathlib import Path
 
 import pytest
 from trainer_runs import (
-    FAMILIES, ROOT, Job, command, environment, made_tokens, mpirun, nothing_left, patience, read_terminal, run, start,
-    trained, trainer, wait_for_lines, write_config, write_tokens,
+    FAMILIES,
+    ROOT,
+    Job,
+    command,
+    environment,
+    made_tokens,
+    mpirun,
+    nothing_left,
+    patience,
+    read_terminal,
+    run,
+    start,
+    trained,
+    trainer,
+    wait_for_lines,
+    write_config,
+    write_tokens,
 )
 
 OFF = "schedule.bpipe=off"
@@ -134,22 +149,70 @@ def test_cuda_where_there_is_none_is_refused_in_two_lines(config):
 # ---- the schedule ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "path,overrides,header",
-    [
-        ("llama65b", ["schedule.bpipe=on"], "bpipe  stages 8  microbatches 128  slots 5"),
-        ("llama_tiny", ["schedule.evict_to=host"], "bpipe  stages 4  microbatches 8  slots 2"),
-        ("llama_tiny", [OFF, "parallel.pipeline=1"], "1f1b  stages 1  microbatches 8  slots 1"),
-    ],
-)
-def test_a_schedule_is_printed_as_text_and_proved(path, overrides, header):
-    options = [part for override in overrides for part in ("-o", override)]
-    written = command("llama", "-c", f"configs/{path}.yaml", "--schedule", *options)
+def read_schedule(text):
+    """The header's figures, and per stage a list of (kind, microbatch, peer)."""
+    header, *lines = text.splitlines()
+    figures = re.fullmatch(r"# schedule (\w+)  stages (\d+)  microbatches (\d+)  slots (\d+)", header)
+    stages = []
+    for number, line in enumerate(lines):
+        prefix, _, actions = line.partition(": ")
+        assert prefix == f"stage {number}"
+        words = [
+            re.fullmatch(r"([FB])(\d+)|([ER])(\d+)>(\d+|h)|([AL])(\d+)<(\d+|h)", word) for word in actions.split(" ")
+        ]
+        assert all(words), line
+        stages.append([tuple(part for part in word.groups() if part is not None) for word in words])
+    assert len(stages) == int(figures[2])
+    return figures[1], int(figures[3]), int(figures[4]), stages
+
+
+def most_slots(actions):
+    """Own and lent slots in list order, at their most."""
+    held, most = 0, 0
+    for kind, *_ in actions:
+        held += {"F": 1, "L": 1, "A": 1, "B": -1, "E": -1, "R": -1}[kind]
+        most = max(most, held)
+    return most
+
+
+BIG = {
+    "llama65b": ["configs/llama65b.yaml"],
+    "llama65b_bpipe": ["configs/llama65b.yaml", "schedule.bpipe=on"],
+    "llama65b_b4": ["configs/llama65b.yaml", "schedule.bpipe=on", "schedule.micro_batch=4"],
+    "tiny": ["configs/llama_tiny.yaml"],
+    "tiny_gpipe": ["configs/llama_tiny.yaml", OFF, "schedule.name=gpipe"],
+    "tiny_to_host": ["configs/llama_tiny.yaml", "schedule.evict_to=host"],
+    "one_stage": ["configs/llama_tiny.yaml", OFF, "parallel.pipeline=1"],
+    "odd": ["configs/llama_tiny.yaml", "parallel.pipeline=5"],
+    "eight_slots_to_spare": ["configs/llama_tiny.yaml", "parallel.pipeline=8", "schedule.slots=6"],
+}
+
+
+@pytest.mark.parametrize("case", BIG)
+def test_schedules_are_printed_whole_in_order_and_within_their_slots(case):
+    path, *overrides = BIG[case]
+    written = command("llama", "-c", path, "--schedule", *[part for o in overrides for part in ("-o", o)])
     assert written.returncode == 0 and written.stderr.count("\n") == 1
     assert "proved: cannot hang; at most " in written.stderr
-    first, *lines = written.stdout.splitlines()
-    assert first == f"# schedule {header}"
-    assert [line.split(": ")[0] for line in lines] == [f"stage {s}" for s in range(len(lines))]
+    name, microbatches, slots, stages = read_schedule(written.stdout)
+    for number, actions in enumerate(stages):
+        for kind in "FB":
+            assert [int(a[1]) for a in actions if a[0] == kind] == list(range(microbatches))
+        assert most_slots(actions) <= slots
+        moved = {kind: [(int(a[1]), a[2]) for a in actions if a[0] == kind] for kind in "ELAR"}
+        assert sorted(moved["E"]) == sorted(moved["L"]) and sorted(moved["A"]) == sorted(moved["R"])
+        for peer in {peer for _, peer in moved["E"] if peer != "h"}:
+            assert int(peer) == len(stages) - 1 - number
+            accepted = [(int(a[1]), str(number)) for a in stages[int(peer)] if a[0] == "A"]
+            assert [(i, str(number)) for i, _ in moved["E"]] == accepted
+    evicts = any(a[0] == "E" for actions in stages for a in actions)
+    assert evicts == (name == "bpipe")
+
+
+@pytest.mark.parametrize("p,slots", [(2, 2), (3, 3), (4, 3), (5, 4), (8, 5)])
+def test_bpipe_takes_no_more_than_half_of_p_and_one_slots(p, slots):
+    overrides = ["-o", f"parallel.pipeline={p}", "-o", "schedule.bpipe=on"]
+    assert read_schedule(command("llama", "-c", "configs/llama_tiny.yaml", "--schedule", *overrides).stdout)[2] == slots
 
 
 # ---- who starts the ranks --------------------------------------------------------------------------------------------
@@ -216,27 +279,72 @@ def test_one_rank_needs_no_mpirun(config):
 # ---- data ------------------------------------------------------------------------------------------------------------
 
 
-# test_dataset.c has the other kinds of damage.
+def missing(path):
+    return path
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def short_header(path):
+    path.write_bytes(b"\0" * 100)
+
+
+def bad_magic(path):
+    path.write_bytes(struct.pack("<I", 0x46554747).ljust(4096, b"\1"))
+
+
+def bad_version(path):
+    write_tokens(path, made_tokens(2000), version=9)
+
+
+def truncated(path):
+    write_tokens(path, made_tokens(2000), count=2001)
+
+
+def too_long(path):
+    write_tokens(path, made_tokens(2000), count=1999)
+
+
+def out_of_range(path):
+    tokens = made_tokens(2000)
+    tokens[1234] = 100
+    write_tokens(path, tokens)
+
+
+def too_few(path):
+    write_tokens(path, made_tokens(512))  # a batch of 16 sequences of 32 needs the target of its last token too
+
+
+def no_tokens(path):
+    write_tokens(path, [])
+
+
 DAMAGE = {
-    "missing": (lambda path: path, r"no file matches \S+; make the tiny data set with `make data`"),
-    "truncated": (
-        lambda path: write_tokens(path, made_tokens(2000), count=2001), r"is truncated: its header promises 2001 tokens"
-    ),
-    # A batch of 16 sequences of 32 needs the target of its last token too.
-    "too few": (
-        lambda path: write_tokens(path, made_tokens(512)),
-        r"has 512 tokens in 1 file, enough for 15 sequences of 32; 16 sequences are needed, at least 513 tokens",
-    ),
+    missing: r"no file matches \S+; make the tiny data set with `make data`",
+    empty: r"0 bytes, fewer than the 1024 of a token file's header",
+    short_header: r"100 bytes, fewer than the 1024",
+    bad_magic: r"is not a token file: its first word is 0x46554747, expected 20240520 .* or 20240801",
+    bad_version: r"version 9, expected version 1",
+    truncated: r"is truncated: its header promises 2001 tokens",
+    too_long: r"is too long: its header promises 1999 tokens",
+    out_of_range: r"token 1234 is 100, outside a vocabulary of 100; set model.vocab",
+    too_few: r"has 512 tokens in 1 file, enough for 15 sequences of 32; 16 sequences are needed, at least 513 tokens",
+    no_tokens: r"has 0 tokens in 1 file.*at least 513 tokens",
 }
 
 
-@pytest.mark.parametrize("damage,says", DAMAGE.values(), ids=DAMAGE)
-def test_data_that_cannot_be_used_is_one_sentence_before_any_rank_starts(config, tmp_path, damage, says):
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+def test_data_that_cannot_be_used_is_one_sentence_before_any_rank_starts(config, tmp_path, damage):
     path = tmp_path / "spoilt.bin"
     damage(path)
     ended = run(config, f"data.train={path}")
     assert ended.code == 2 and ended.stdout == "" and len(ended.said) == 1
-    assert re.match(r"train_llama: data\.train: ", ended.said[0]) and re.search(says, ended.said[0]), ended.said[0]
+    assert re.match(
+        rf"train_llama: data\.train: {path}.*" if damage is not missing else "train_llama: data.train: ", ended.said[0]
+    )
+    assert re.search(DAMAGE[damage], ended.said[0]), ended.said[0]
     assert nothing_left(config)
 
 
@@ -312,6 +420,13 @@ def test_a_request_to_stop_ends_the_run_within_seconds_after_a_whole_step(config
     assert nothing_left(config)
 
 
+def test_one_rank_stops_on_request_too(config, tmp_path):
+    job, metrics = running(config, tmp_path, "parallel.pipeline=1", OFF)
+    job.parent.send_signal(signal.SIGTERM)
+    ended = job.end().read_metrics(metrics)
+    assert ended.code == 1 and "stopped on request after step" in ended.said[-1]
+
+
 @pytest.mark.parametrize("chosen", [{}, {"OMP_WAIT_POLICY": "passive"}], ids=["default", "chosen"])
 def test_idle_threads_spin_briefly_unless_the_environment_says_otherwise(config, tmp_path, chosen):
     silent = {name: value for name, value in environment().items() if name != "OMP_WAIT_POLICY"}
@@ -322,6 +437,20 @@ def test_idle_threads_spin_briefly_unless_the_environment_says_otherwise(config,
     assert ("GOMP_SPINCOUNT=2000" in variables) == (chosen == {})
 
 
+@pytest.mark.thorough
+def test_a_second_request_ends_one_rank_at_once_with_1(config, tmp_path):
+    # A step of about a second: the second signal, which within 0.2 s would be taken for the same request, comes in the
+    # same one.
+    job, _ = running(
+        config, tmp_path, "parallel.pipeline=1", OFF, "train.global_batch=128", "model.hidden=256", "model.ffn=1024"
+    )
+    job.parent.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    job.parent.send_signal(signal.SIGINT)
+    ended = job.end()
+    assert ended.code == 1 and "stopped on request" not in ended.stderr
+
+
 @pytest.mark.usefixtures("ranks")
 def test_a_request_during_the_start_is_kept_and_obeyed(config, tmp_path):
     job = Job(config, *LONG)
@@ -330,6 +459,40 @@ def test_a_request_during_the_start_is_kept_and_obeyed(config, tmp_path):
     job.parent.send_signal(signal.SIGTERM)
     ended = job.end()
     assert ended.code == 1 and "stopped on request after step" in ended.said[-1], ended.stderr
+    assert nothing_left(config)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_killed_rank_takes_the_run_down_and_is_named_with_what_it_did(config, tmp_path):
+    job, metrics = running(config, tmp_path)
+    ranks = job.ranks()
+    assert len(ranks) == 4
+    os.kill(ranks[2], signal.SIGKILL)
+    told = time.monotonic()
+    ended = job.end()
+    assert time.monotonic() - told < patience(10)
+    assert ended.code == 1
+    assert re.match(
+        r"train_llama: rank 2 \(stage 2\) was killed by signal 9 \(Killed\) while at step \d+ ", ended.said[-1]
+    )
+    assert nothing_left(config)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("ranks")
+def test_a_killed_parent_takes_its_ranks_with_it(config, tmp_path):
+    job, metrics = running(config, tmp_path)
+    assert len(job.ranks()) == 4
+    job.parent.kill()
+    job.parent.wait()
+    assert nothing_left(config, seconds=15)
+
+
+@pytest.mark.usefixtures("ranks")
+def test_a_killed_rank_of_a_bare_mpirun_ends_the_others(config, tmp_path):
+    job, metrics = running(config, tmp_path, prefix=mpirun(4))
+    os.kill(job.ranks()[1], signal.SIGKILL)
+    assert job.end().code != 0
     assert nothing_left(config)
 
 
@@ -368,3 +531,14 @@ def test_a_pipe_and_a_file_get_plain_lines(config, tmp_path, prefix, into):
         text = (tmp_path / "out").read_bytes().decode()
     assert text.count("\n") == 5
     assert "\r" not in text and "\x1b" not in text and "running" not in text
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("ranks")
+def test_a_reader_that_goes_away_ends_the_run(config, tmp_path):
+    job = Job(config, *LONG)
+    assert job.parent.stdout.readline().startswith("step")
+    job.parent.stdout.close()
+    job.parent.stdout = None
+    assert job.parent.wait(patience(15)) != 0
+    assert nothing_left(config)

@@ -9,8 +9,18 @@ import time
 
 import pytest
 from trainer_runs import (
-    FAMILIES, ROOT, built_with_mpi, environment, nothing_left, patience, processes_with, read_terminal, run, trained,
-    trainer, write_config,
+    FAMILIES,
+    ROOT,
+    built_with_mpi,
+    environment,
+    nothing_left,
+    patience,
+    processes_with,
+    read_terminal,
+    run,
+    trained,
+    trainer,
+    write_config,
 )
 
 ONE_RANK = ("parallel.pipeline=1", "schedule.bpipe=off")

@@ -14,7 +14,15 @@ import pytest
 
 from harm import launcher_process, small_config
 from trainer_runs import (
-    ROOT, Job, environment, nothing_left, patience, processes_with, trainer, wait_until, without_mpi,
+    ROOT,
+    Job,
+    environment,
+    nothing_left,
+    patience,
+    processes_with,
+    trainer,
+    wait_until,
+    without_mpi,
 )
 
 SOON = 60
@@ -161,6 +169,15 @@ def test_a_reader_that_pauses_ends_no_run_and_holds_up_no_request_to_stop(small,
     finally:
         job.parent.kill()
         os.close(ours)
+
+
+def test_an_interrupt_typed_on_the_terminal_saves(small, tmp_path):
+    saved = tmp_path / "saved"
+    process, terminal = on_a_terminal(small, tmp_path, f"checkpoint.dir={saved}", *RANKS["one_rank"])
+    os.write(terminal, b"\x03")
+    code = exit_code(process)
+    os.close(terminal)
+    assert code == 3 and [path.name[:5] for path in saved.iterdir()] == ["step_"]
 
 
 @each_size

@@ -9,7 +9,17 @@ import pytest
 
 from faults import build_flipper, flips
 from trainer_runs import (
-    GPT, LLAMA, MODELS, ROOT, Trainer, layout, mpirun, mpirun_environment, nothing_left, saving, without_mpi,
+    GPT,
+    LLAMA,
+    MODELS,
+    ROOT,
+    Trainer,
+    layout,
+    mpirun,
+    mpirun_environment,
+    nothing_left,
+    saving,
+    without_mpi,
 )
 
 pytestmark = pytest.mark.skipif(without_mpi(), reason="built without MPI")
