@@ -223,9 +223,10 @@ int schedule_write(const Schedule *schedule, FILE *file);
 // between F and B or W, up to the rest of the bound.
 Schedule *schedule_parse(const char *text, Error *err);
 
+enum { ACTION_TEXT = 48 };
+
 // Writes an action to `text` in this schedule's text form: F3, E3>0, L3<h, or with chunk numbers F3.1, E3.1>0,
 // and with slices F3.1:2, E3.1:2>0. Returns `text`.
-enum { ACTION_TEXT = 48 };
 char *action_text(const Schedule *schedule, Action action, char text[ACTION_TEXT]);
 
 // --- for the functions that make schedules. A stage's list grows action by action; schedule_finish then counts slots.

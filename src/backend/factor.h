@@ -3,7 +3,7 @@
 // lie as cuBLASLt reads them ("Narrow Precision Data Types Usage" in the cuBLAS documentation), on every device.
 #pragma once
 
-#include "base/fp8.h"
+#include "base/number_formats.h"
 
 #include <stdbool.h>
 

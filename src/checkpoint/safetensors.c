@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 
 #include "base/files.h"
-#include "base/fp8.h"
+#include "base/number_formats.h"
 #include "base/json.h"
 
 #include <stdlib.h>

@@ -73,6 +73,7 @@ static const Hint keys[] = {
     {"bf16 fp16 fp32 dtype torch_dtype mixed_precision mixed_precision_param params_dtype",
      "set train.precision: fp32 or bf16"},
     {"fp8 fp8_recipe float8 fp8_format", "set train.fp8: tensor, block or mx"},
+    {"products", "products are computed by cuBLASLt's first suggestion, and no file keeps kernels; leave it out"},
     // --- parallelism
     {"tensor_model_parallel_size tensor_parallel_degree tensor_parallel tp tp_size", "set parallel.tensor"},
     {"pipeline_model_parallel_size pipeline_parallel_degree pipeline_parallel pp pp_size", "set parallel.pipeline"},

@@ -131,9 +131,9 @@ void cpu_gelu_forward(Backend *backend, void *out, const void *x, int64_t count)
 
 // The output of a product, (rows, cols), and what is applied to it.
 typedef struct Output {
-    void *y, *aux;      // aux: receives what GELU is taken of; NULL: no GELU
-    const void *bias;   // NULL: none
-    const void *slopes; // where gelu' is taken, which multiplies the product; NULL: nowhere
+    void *y, *aux;      // aux: receives the input of GELU; NULL: no GELU
+    const void *bias;   // may be NULL
+    const void *slopes; // inputs of gelu', which multiplies the product; NULL: no factor
     int64_t cols;
 } Output;
 

@@ -224,16 +224,14 @@ void cpu_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, co
 }
 
 static Norm norm_of_heads_(const AttentionShape *s, const void *w, int64_t first, int64_t heads, double eps) {
-    return (Norm){w,
-                  NULL,
-                  s->seq * s->batch,
-                  s->head_dim,
-                  eps,
-                  false,
-                  first,
-                  heads,
-                  qkv_width(s),
-                  (s->heads + s->kv_heads) * s->head_dim};
+    return (Norm){.w = w,
+                  .rows = s->seq * s->batch,
+                  .cols = s->head_dim,
+                  .eps = eps,
+                  .first = first,
+                  .heads = heads,
+                  .width = qkv_width(s),
+                  .kept_width = (s->heads + s->kv_heads) * s->head_dim};
 }
 
 void cpu_heads_norm_forward(Backend *backend, void *qkv, void *kept, const void *wq, const void *wk,

@@ -18,6 +18,7 @@
 #include <map>
 #include <new>
 
+// Shapes, layout, types, alignment and multiprocessors of a product.
 typedef std::array<int64_t, 24> Key;
 
 struct MatmulPlan {

@@ -23,9 +23,9 @@ typedef struct StageTime {
     double input, weight; // I; W
     double tensor;
     Spent spent; // by the model of the hardware, even if the stage was measured
-    double
-        reduction; // sum of the stage's gradients over data ranks, per step, less the part that the last backward hides
-                   // it, if no other stage uses the network meanwhile
+    // per step: the sum of the stage's gradients over data ranks, less the part that the last backward hides, if no
+    // other stage uses the network meanwhile
+    double reduction;
     double optimizer; // seconds per step: gradient norm, AdamW, weight gather
 } StageTime;
 

@@ -246,12 +246,11 @@ int search_report(const SearchSpace *space, const SearchResult *result, FILE *fi
         table_(space, result, result->ten, result->ten_count, file);
         fprintf(
             file,
-            "v: chunks; GiB: of the fullest rank; host: host memory of a rank; by time: layers are dealt out so that "
-            "embedding "
-            "and\nhead weigh what they weigh; by list: as -o parallel.layers says; again: layers that are recomputed;\n"
-            "pointwise: schedule.recompute; seq: parallel.sequence; adjacent: parallel.placement;\nregret: as in "
-            "robust, - "
-            "if it may not fit\n");
+            "v: chunks; GiB: of the fullest rank; host: GiB of host memory of a rank; by time: layers are dealt out "
+            "by\n"
+            "the time of embedding and head; by list: as -o parallel.layers says; again: layers that are recomputed;\n"
+            "pointwise: schedule.recompute; seq: parallel.sequence; adjacent: parallel.placement;\n"
+            "regret: as in robust, - if it may not fit\n");
     }
     char evaluated[32], simulated[32];
     grid_line(file, "searched", "%s configurations counted, %s simulated, %lld cuts, %.2f s%s",

@@ -138,7 +138,7 @@ def test_every_control_works_without_a_complaint_or_a_request(tmp_path):
         place = chromium.evaluate("(() => { const box = byId('timeline').getBoundingClientRect(), one = shown.places[0];"
                                   " return [box.left + one.left + 1, box.top + one.top + 4]; })()")
         chromium.point(*place)
-        wait_for(chromium, "/^F0\\S* on stage 0: forward of microbatch 0/.test(byId('said').textContent)")
+        wait_for(chromium, "/^F0(\\.0)? on stage 0: forward of microbatch 0/.test(byId('said').textContent)")
         chromium.evaluate("byId('take').click()")
         for button in ("save-yaml", "save-text", "save-svg"):
             chromium.evaluate(f"byId('{button}').click()")

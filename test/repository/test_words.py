@@ -85,7 +85,10 @@ def test_every_page_is_reached_from_the_readme():
 
 
 # Words that comments used in place of a noun, and how often a plain writer uses them, in 10,000 words.
-MOST = {r"\bwhat\b": 15, r"\bnone\b": 6, r"\bwhole\b": 6, r"\bbeside\b": 3, r"^of\b": 10, r"\bbehind\b": 1, r"\bstands?\b": 1}
+MOST = {
+    r"\bwhat\b": 15, r"\bnone\b": 6, r"\bwhole\b": 6, r"\bbeside\b": 3, r"^of\b": 10,
+    r"\bbehind\b": 1, r"\bstands?\b": 1,
+}  # fmt: skip
 
 
 def comments():

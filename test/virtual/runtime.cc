@@ -2,7 +2,7 @@
 #include "clock.h"
 #include "emulate.h"
 #include "virtual.h"
-#include "base/fp8.h"
+#include "base/number_formats.h"
 
 #include <algorithm>
 #include <cstdio>

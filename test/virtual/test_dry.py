@@ -45,7 +45,7 @@ def planned(family, tokens, metrics, *overrides):
     return json.loads(done.stdout)
 
 
-def agrees(family, tokens, folder, *overrides, nodes=1):
+def agrees(family, tokens, folder, *overrides, nodes=1, bubble=True):
     """Runs two steps, and compares the second with the plan: the first still loads kernels. Returns it."""
     metrics = folder / "metrics.jsonl"
     done = dry(family, tokens, metrics, *overrides, nodes=nodes)
@@ -56,9 +56,8 @@ def agrees(family, tokens, folder, *overrides, nodes=1):
     assert [stage["peak_bytes"] for stage in step["stages"]] == [stage["peak_bytes"] for stage in plan["stages"]]
     assert step["loss"] is None and step["grad_norm"] is None
     assert step["step_ms"] == pytest.approx(plan["step_ms"], rel=WITHIN)
-    # With data ranks the clock shows up to two points more idle time in the pipeline, in a step of the same length.
-    slack = 0.02 if "parallel.data=2" in overrides else 0.005
-    assert step["bubble"] == pytest.approx(plan["bubble"], abs=WITHIN * plan["bubble"] + slack)
+    if bubble:
+        assert step["bubble"] == pytest.approx(plan["bubble"], abs=WITHIN * plan["bubble"] + 0.005)
     exposed, wanted = step["transfer_exposed_ms"], plan["transfer_exposed_ms"]
     assert exposed == pytest.approx(wanted, abs=WITHIN * wanted + 0.005 * plan["step_ms"])
     return step
@@ -113,6 +112,15 @@ FULL = {
 @pytest.mark.parametrize("case", FULL.values(), ids=FULL)
 def test_the_clock_and_the_plan_agree_about_32_gpus(tmp_path, tokens, case):
     family, *overrides = case
+    agrees(family, tokens, tmp_path, *overrides, nodes=4, bubble="parallel.data=2" not in overrides)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.xfail(strict=True, reason="the plan leaves out that sums over data ranks slow the last backward down")
+def test_the_bubble_of_data_ranks_is_planned(tmp_path, tokens):
+    """By the clock a last backward takes 82.9 ms instead of 72.2: 34.7 % of the pipeline are idle, 32.9 % planned."""
+    family, *overrides = FULL["two data ranks"]
     agrees(family, tokens, tmp_path, *overrides, nodes=4)
 
 
@@ -170,8 +178,8 @@ def test_what_needs_weights_is_refused_in_a_dry_run(tmp_path):
 
 
 def test_the_virtual_gpu_knows_nothing_of_the_plan():
-    """Of the program's own the library includes the formats of numbers, which src/cuda includes too, and what work costs."""
-    allowed = {"backend/factor.h", "base/fp8.h", "device/cost.h", "config/config.h", "config/gpus.h"}
+    """The library includes nothing of the program but formats of numbers, which src/cuda includes too, and costs."""
+    allowed = {"backend/factor.h", "base/number_formats.h", "device/cost.h", "config/config.h", "config/gpus.h"}
     for path in [*FOLDER.glob("*.cc"), *FOLDER.glob("*.h"), *(FOLDER / "include").glob("*.h")]:
         for name in re.findall(r'^#include "([\w./]+)"', path.read_text(), re.M):
             assert not (trainer_runs.ROOT / "src" / name).exists() or name in allowed, f"{path.name} includes {name}"

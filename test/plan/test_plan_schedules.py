@@ -1,0 +1,305 @@
+"""The report of `--plan` and its table of schedules: every row is a plan, and an open schedule takes the best one."""
+
+import json
+import re
+
+import pytest
+from plans import GIB, LLAMA, plan, report
+from trainer_runs import ROOT, command, write_config
+
+
+# ---- the report ------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_says_what_is_not_counted_and_what_else_would_do():
+    text = report(LLAMA, "schedule.micro_batch=4", "hardware.reserve_gib=5")
+    assert "are reserved for what is not counted here" in text
+    assert re.search(
+        r"reserve +micro-batch 4 fits without BPipe up to a reserve of \d\.\d\d GiB, with it up to 1\d\.\d\d", text
+    )
+    assert re.search(r"^BPipe\? +No: with 1F1B micro-batch 4 fits only with BPipe", text, re.M)
+    for schedule in (
+        "1F1B, BPipe",
+        "1F1B, host",
+        "1F1B, layers recomputed",
+        "interleaved",
+        "V-Half",
+        "ZB-V",
+        "GIS, g=4",
+    ):
+        assert re.search(rf"^{schedule}  ", text, re.M), schedule
+
+
+def test_formulas_are_named_as_such_with_their_source_and_are_no_rows():
+    text = " ".join(report(LLAMA).split())
+    assert "formulas not run here, not simulated, not among the schedules above: FSDP (ZeRO-3)" in text
+    assert re.findall(r"\(arXiv ([\d.]+)", text) == ["2304.11277", "2411.05288"]
+
+
+def test_slices_are_rows_only_where_they_are_given():
+    """Four slices keep 11 of their bundles where 1F1B keeps 8 whole ones, and the plan counts the keys beside them."""
+    told = plan(LLAMA, "schedule.name=seq1f1b", "schedule.slices=4", "schedule.split_backward=off")
+    rows = {(row["name"], row["chunks"], row["slices"]) for row in told["schedules"]}
+    assert ("seq1f1b", 1, 4) in rows and ("interleaved", 2, 4) in rows and ("1f1b", 1, 1) in rows
+    stage = told["stages"][0]
+    assert stage["slots"] == 11 and stage["in_flight_1f1b"] == 8
+    # Four microbatches are in flight. Each layer keeps k and v of all heads in 16 bit, and one microbatch's gradients.
+    width, tokens, layers = 2 * 8192 // 4, 2048, stage["last_layer"] + 1
+    assert stage["memory"]["keys"] == layers * tokens * width * (4 * 2 + 4)
+    assert stage["peak_bytes"] < stage["peak_bytes_1f1b"]
+
+
+def test_sharded_states_and_a_spread_vocabulary_are_lines_by_formula():
+    """FSDP keeps a part of all states and every bundle of one microbatch; its gathers show on a slow network."""
+    cut = ["train.global_batch=128", "parallel.data=2", "schedule.split_backward=off"]
+    line = r"FSDP \(ZeRO-3\) over 16 ranks .*? about ([\d.]+) GiB a rank and ([\d.]+) ms a step, of which ([\d.]+) ms"
+    told = plan(LLAMA, *cut)
+    fast, slow = (
+        [
+            float(part)
+            for part in re.search(
+                line, " ".join(report(LLAMA, *cut, f"hardware.network_gb_s={rate}").split())
+            ).groups()
+        ]
+        for rate in (1000, 1)
+    )
+    assert fast[0] == slow[0] and fast[2] < slow[2] and slow[1] - fast[1] == pytest.approx(slow[2] - fast[2], rel=0.02)
+    states = sum(stage["states_bytes"] for stage in told["stages"]) / GIB
+    bundles = sum(stage["bundle_bytes"] for stage in told["stages"]) / GIB
+    assert states / 16 + bundles < fast[0] < 2 * states / 16 + bundles + 1
+    # Stages with equal layers and no vocabulary to speak of have nothing to spread.
+    text = r"vocabulary parallelism, .*? about ([\d.]+) GiB on the fullest rank and ([\d.]+) ms"
+    small, large = (
+        float(re.search(text, " ".join(report(LLAMA, f"model.vocab={vocab}", *cut).split()))[2])
+        for vocab in (1000, 256000)
+    )
+    assert small == pytest.approx(plan(LLAMA, "model.vocab=1000", *cut)["step_ms"], rel=0.01)
+    assert large < 0.9 * plan(LLAMA, "model.vocab=256000", *cut)["step_ms"]
+
+
+def test_many_stages_are_compared_while_that_takes_no_seconds():
+    deep = ["parallel.pipeline=40", "model.layers=80", "schedule.split_backward=off"]
+    assert len(plan(LLAMA, *deep, "train.global_batch=80")["schedules"]) > 10
+    many = plan(LLAMA, *deep, "train.global_batch=400")
+    assert many["schedules"] == [] and many["best"] is None
+    assert "schedules not compared: simulating all" in " ".join(report(LLAMA, *deep, "train.global_batch=400").split())
+
+
+def test_schedules_that_cannot_run_are_not_offered():
+    # 40 layers are no two chunks for each of 32 stages; and 12 microbatches no whole rounds of 8 stages.
+    names = {row["name"] for row in plan(LLAMA, "parallel.pipeline=32", "model.layers=40")["schedules"]}
+    assert "zb-d" in names and not names & {"interleaved", "v-half", "gis"}
+    names = {row["name"] for row in plan(LLAMA, "train.global_batch=12")["schedules"]}
+    assert "v-half" in names and "interleaved" not in names
+
+
+def test_every_row_of_the_schedules_is_reproduced_by_its_values():
+    answer = plan(LLAMA)
+    rows = answer["schedules"]
+    assert len(rows) > 30
+    for row in rows[:: max(1, len(rows) // 12)]:
+        plain = ("name", "chunks", "split_backward", "bpipe", "evict_to", "recompute_layers", "recompute")
+        values = {key: row[key] for key in plain}
+        kept = ("group",) if row["group"] else ()
+        assert (row["load_ahead"] is None) == (row["bpipe"] == "off") and 0 not in (row["group"], row["delay"])
+        kept += ("slots", "load_ahead") if row["bpipe"] == "on" else ()
+        values.update({key: row[key] for key in kept})
+        overrides = [f"schedule.{key}={value}" for key, value in values.items()]
+        again = plan(LLAMA, *overrides)
+        assert max(stage["peak_bytes"] for stage in again["stages"]) == row["peak_bytes"], row
+        assert abs(again["step_ms"] / row["step_ms"] - 1) < 1e-9, row
+
+
+def test_rows_have_the_lists_that_are_given_for_stages():
+    layers, modes = [0, 1, 2, 1], ["recompute", "flash", "none", "flash"]
+    given = ["parallel.pipeline=4", f"schedule.recompute_layers={layers}", f"attention.mode=[{', '.join(modes)}]"]
+    told = plan("configs/llama65b.yaml", *given)
+    row = next(row for row in told["schedules"] if row["recompute_layers"] == layers and row["attention"] == modes)
+    overrides = [f"schedule.{key}={row[key]}" for key in ("name", "split_backward", "bpipe")]
+    again = plan("configs/llama65b.yaml", *given, *overrides)
+    assert again["step_ms"] == pytest.approx(row["step_ms"], rel=1e-9)
+    table = report("configs/llama65b.yaml", *given)
+    assert "1F1B, some layers recomputed " in table and "1F1B, split, host, some layers recomputed " in table
+
+
+def test_layers_that_are_all_recomputed_already_are_no_other_row():
+    for given in ("2", "80", "[80, 80]"):
+        overrides = ["parallel.pipeline=2", "model.layers=4", f"schedule.recompute_layers={given}"]
+        told = plan("configs/llama65b.yaml", *overrides)
+        rows = [json.dumps(row) for row in told["schedules"]]
+        plain = [row for row in told["schedules"] if row["name"] == "1f1b" and row["bpipe"] == "off"]
+        assert len(set(rows)) == len(rows) and len(plain) == 2  # whole and split backwards
+
+
+def test_a_schedule_that_is_left_open_becomes_the_best_one():
+    best = (answer := plan(LLAMA))["schedules"][answer["best"]]
+    decided = plan(LLAMA, "schedule.name=auto")
+    assert decided["step_ms"] == pytest.approx(best["step_ms"], rel=1e-9)
+    assert max(stage["peak_bytes"] for stage in decided["stages"]) == best["peak_bytes"]
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_of_equally_quick_schedules_the_plainest_is_taken(batch):
+    one = ["parallel.pipeline=1", "parallel.tensor=8", "model.layers=4", f"train.global_batch={batch}"]
+    told = plan(LLAMA, *one)
+    rows = {(row["name"], row["split_backward"]): row for row in told["schedules"] if row["bpipe"] == "off"}
+    assert rows["gpipe", "off"]["step_ms"] == pytest.approx(rows["1f1b", "off"]["step_ms"], rel=1e-9)
+    best = told["schedules"][told["best"]]
+    assert (best["name"], best["split_backward"], best["recompute_layers"]) == ("1f1b", "off", 0)
+    asked = [part for each in [*one, "schedule.name=auto"] for part in ("-o", each)]
+    decided = command("llama", "-c", LLAMA, "--plan", *asked)
+    assert "schedule.name auto is 1F1B with 1 chunk" in decided.stderr
+
+
+def test_a_schedule_that_is_left_open_evicts_as_bpipe_says():
+    rows = plan(LLAMA)["schedules"]
+    for bpipe, to in (("off", "peer"), ("on", "peer"), ("on", "host")):
+        asked = ["schedule.name=auto", f"schedule.bpipe={bpipe}", f"schedule.evict_to={to}"]
+        fitting = (row for row in rows if row["fits"] and (row["bpipe"], row["evict_to"]) == (bpipe, to))
+        quickest = min(row["step_ms"] for row in fitting)
+        assert plan(LLAMA, *asked)["step_ms"] == pytest.approx(quickest, rel=1e-9)
+
+
+@pytest.mark.parametrize("given", [("chunks", 4), ("group", 4), ("delay", 7), ("slots", 5)], ids=lambda given: given[0])
+def test_a_schedule_that_is_left_open_keeps_to_the_keys_that_are_given(given):
+    key, value = given
+    evicts = ["schedule.bpipe=on"] if key == "slots" else []
+    rows = plan(LLAMA)["schedules"]
+    on = "on" if evicts else "off"
+    quickest = min(
+        row["step_ms"]
+        for row in rows
+        if row["fits"] and row[key] == value and (row["bpipe"], row["evict_to"]) == (on, "peer")
+    )
+    told = plan(LLAMA, "schedule.name=auto", f"schedule.{key}={value}", *evicts)
+    assert told["step_ms"] == pytest.approx(quickest, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "overrides, code, says",
+    [
+        (["schedule.bpipe=on", "schedule.slots=7"], 0, "is 1F1B: no schedule that fits keeps to the keys of schedule"),
+        (["schedule.chunks=3"], 2, "-o schedule.chunks: schedule.name auto found no schedule with 3 chunks"),
+        (["hardware.memory_gib=20"], 0, "is 1F1B: no schedule fits"),
+        (
+            ["parallel.pipeline=40", "train.global_batch=400"],
+            0,
+            "is 1F1B: so many stages and microbatches are not simulated",
+        ),
+    ],
+    ids=["slots", "chunks", "memory", "many"],
+)
+def test_a_schedule_that_is_left_open_and_not_found_says_why(overrides, code, says):
+    options = [part for override in ("schedule.name=auto", *overrides) for part in ("-o", override)]
+    ended = command("llama", "-c", LLAMA, "--plan", "-o", "hardware.profile=", *options)
+    assert ended.returncode == code and says in ended.stderr
+
+
+NARROW = ["parallel.tensor=1", "parallel.sequence=false", "model.layers=16"]
+
+
+@pytest.mark.parametrize(
+    "overrides, splits",
+    [
+        (NARROW, True),
+        ([*NARROW, "schedule.bpipe=on", "schedule.micro_batch=2"], True),
+        ([*NARROW, "train.global_batch=8192"], False),  # 1F1B is idle for less than 0.5 % of such a step
+        ([], False),  # gradients are gathered twice more, which costs more than it brings
+        ([*NARROW, "hardware.peak_tflops=auto"], False),
+        ([*NARROW, "hardware.device=cpu", "hardware.peak_tflops=0.1"], False),
+    ],
+    ids=["gpu", "bpipe", "many", "sequence", "unknown", "cpu"],
+)
+def test_backwards_are_split_where_that_makes_a_gpu_s_step_shorter(overrides, splits):
+    """The plan and the list agree, and an existing profile does not change the decision."""
+    steps = {
+        split: plan(LLAMA, *overrides, f"schedule.split_backward={split}")["step_ms"] for split in ("off", "on", "auto")
+    }
+    assert steps["auto"] == steps["on" if splits else "off"]
+    if "hardware.device=cpu" not in overrides and steps["on"] is not None:
+        assert (steps["on"] < 0.995 * steps["off"]) == splits
+    options = [part for override in overrides for part in ("-o", override)]
+    text = command("llama", "-c", LLAMA, "--schedule", *options)
+    assert (" I0" in text.stdout) == splits and ("split_backward auto is on" in text.stderr) == splits
+
+
+def test_an_open_schedule_splits_as_split_backward_says():
+    rows = plan(LLAMA)["schedules"]
+    for split in ("on", "off"):
+        quickest = min(row["step_ms"] for row in rows if row["fits"] and row["split_backward"] == split)
+        told = plan(LLAMA, "schedule.name=auto", "schedule.bpipe=auto", f"schedule.split_backward={split}")
+        assert told["step_ms"] == pytest.approx(quickest, rel=1e-9)
+
+
+def test_the_best_schedule_is_the_quickest_that_fits():
+    for overrides in ((), ("schedule.micro_batch=4", "hardware.memory_gib=66"), ("hardware.memory_gib=30",)):
+        answer = plan(LLAMA, *overrides)
+        fitting = [row["step_ms"] for row in answer["schedules"] if row["fits"]]
+        if not fitting:
+            assert answer["best"] is None
+        else:
+            best = answer["schedules"][answer["best"]]
+            assert best["fits"] and best["step_ms"] <= min(fitting) / 0.999
+            assert best["bpipe"] == "off" or best["step_ms"] == min(fitting)
+
+
+EVICTS_FOR_LITTLE = [
+    "parallel.pipeline=6",
+    "parallel.placement=adjacent",
+    "attention.mode=none",
+    "schedule.micro_batch=1",
+    "parallel.data=1",
+    "parallel.sequence=true",
+    "parallel.collectives=nccl",
+]
+LITTLE = [
+    ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=72", "hardware.memory_gib=40"], False),  # 0.02 %
+    ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=24", "hardware.memory_gib=40"], True),  # 0.8 %
+]
+
+
+@pytest.mark.parametrize("family, name, more, evicts", LITTLE, ids=["too_little", "enough"])
+def test_a_schedule_that_evicts_is_the_best_only_if_it_saves_a_thousandth(family, name, more, evicts):
+    config, overrides = ROOT / "configs" / f"{name}.yaml", [*EVICTS_FOR_LITTLE, *more]
+    answer = plan(config, *overrides, family=family)
+    plain, other = (
+        min(row["step_ms"] for row in answer["schedules"] if row["fits"] and row["bpipe"] == bpipe)
+        for bpipe in ("off", "on")
+    )
+    assert other < plain and (other < 0.999 * plain) == evicts
+    assert answer["schedules"][answer["best"]]["bpipe"] == ("on" if evicts else "off")
+    opened = ["schedule.name=auto", "schedule.bpipe=auto", "schedule.chunks=auto"]
+    to = f"schedule.evict_to={answer['schedules'][answer['best']]['evict_to']}"
+    decided = plan(config, *overrides, *opened, to, family=family)
+    assert decided["step_ms"] == pytest.approx(other if evicts else plain, rel=1e-9)
+
+
+def test_an_impossible_plan_says_the_smallest_world_that_would_do():
+    text = report(LLAMA, "parallel.pipeline=2", "parallel.tensor=1")
+    found = re.search(r"the smallest that would do: (\d+) ranks, pipeline (\d+) x tensor (\d+)", text)
+    assert int(found[1]) == int(found[2]) * int(found[3]) and 15 <= int(found[1]) <= 24
+
+
+def test_the_smallest_world_is_that_of_trying_every_cut(tmp_path):
+    """Also if the number of tensor ranks is not a power of two."""
+    model = "{family: llama, hidden: 1536, layers: 4, heads: 12, ffn: 4608, vocab: 3000, seq_len: 512}"
+    device = "{device: cuda, gpus_per_node: 6, reserve_gib: 0}"
+    config = write_config(tmp_path, model=model, parallel="{}", schedule="{}", hardware=device)
+    peaks = {}
+    for p in (1, 2, 3, 4):
+        for t in (1, 2, 3, 4, 6):
+            stages = plan(config, f"parallel.pipeline={p}", f"parallel.tensor={t}", "hardware.memory_gib=1000")[
+                "stages"
+            ]
+            peaks[p, t] = max(stage["peak_bytes"] for stage in stages)
+    for best in ((1, 3), (1, 6), (2, 3), (4, 6)):
+        limit = peaks[best]
+        wanted = min(p * t for (p, t), peak in peaks.items() if peak <= limit)
+        text = report(config, f"hardware.memory_gib={(limit + 1024) / GIB:.12f}")
+        found = re.search(
+            r"the smallest that would do: (\d+) ranks, pipeline (\d+) x tensor (\d+)( with BPipe)?, at", text
+        )
+        ranks, p, t = (int(found[i]) for i in (1, 2, 3))
+        assert ranks == p * t <= wanted and (found[4] or peaks[p, t] <= limit)
+        assert found[4] or ranks == wanted
+    assert wanted == 24

@@ -1,0 +1,23 @@
+"""Plans as tests ask for them: LLaMA 65B and GPT-3 96B as they are shipped, by the model of the hardware."""
+
+import json
+
+from trainer_runs import ROOT, command
+
+LLAMA = ROOT / "configs" / "llama65b.yaml"
+GPT = ROOT / "configs" / "gpt3_96b.yaml"
+GIB = 2**30
+
+
+def plan(config, *overrides, family="llama"):
+    options = [part for override in ("hardware.profile=", *overrides) for part in ("-o", override)]
+    ended = command(family, "-c", config, "--plan", "--json", *options)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def report(config, *overrides, family="llama", rest=("-v",)):
+    options = [part for override in ("hardware.profile=", *overrides) for part in ("-o", override)]
+    ended = command(family, "-c", config, "--plan", *rest, *options)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
