@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs on virtual GPUs without computing (VIRTUAL_DRY=1) and prints the tables of docs/virtual.md.
+"""Runs on virtual GPUs without computing (VIRTUAL_DRY=1) and prints the tables of docs/dry-runs.md.
 
     scripts/dry_table.py FILE            step, bubble and exposed transfers: the clock's, and the plan's
     scripts/dry_table.py FILE --mfu      MFU of one stage by the clock, of several GPUs, tensor ranks and micro-batches

@@ -4,7 +4,7 @@ device memory, for each GPU generation that the library is built for.
 
     scripts/machine_code.py                     the kernels that large models run, as a table
     scripts/machine_code.py --all               every kernel
-    scripts/machine_code.py --write             puts the table into docs/cuda.md
+    scripts/machine_code.py --write             writes the table into test/cuda/machine_code.txt
 
 It needs cuobjdump and nvdisasm: of the CUDA toolkit, or of scripts/install_deps.sh.
 """
@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "cuda.md"
-BEGIN, END = "<!-- scripts/machine_code.py writes from here -->\n", "<!-- to here -->\n"
+PAGE = ROOT / "test" / "cuda" / "machine_code.txt"
 GENERATIONS = ("sm_80", "sm_90")
 BF16 = "__nv_bfloat16"
 
@@ -138,7 +137,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, default=ROOT / "build/release/libtrainer_cuda.so")
     parser.add_argument("--all", action="store_true", help="every kernel of the library")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/cuda.md")
+    parser.add_argument("--write", action="store_true", help="write the table into test/cuda/machine_code.txt")
     asked = parser.parse_args()
     for tool in ("cuobjdump", "nvdisasm"):
         if find_tool(tool) is None:
@@ -153,9 +152,7 @@ def main():
     if not asked.write:
         print(table(rows), end="")
         return
-    before, rest = PAGE.read_text().split(BEGIN)
-    written = f"\nCompiled by {compiler()}:\n\n{table(rows)}\n"
-    PAGE.write_text(before + BEGIN + written + END + rest.split(END)[1])
+    PAGE.write_text(f"Compiled by {compiler()}:\n\n{table(rows)}")
 
 
 if __name__ == "__main__":

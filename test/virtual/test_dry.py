@@ -1,4 +1,4 @@
-"""Dry runs on the virtual GPU (docs/virtual.md): every call, stream, event and message of a run is real, nothing is
+"""Dry runs on the virtual GPU (docs/dry-runs.md): every call, stream, event and message of a run is real, nothing is
 computed, and time is a clock's. The plan is the other road to the same figures: bytes have to be equal, times within 2
 percent."""
 
