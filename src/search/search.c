@@ -285,16 +285,18 @@ static void try_recompute_(Trial *trial, const RunLayout *layout) {
 
 // Trades recomputed layers for shorter transfers: the stages that evict recompute 1, 2, 4, ... layers, which makes
 // their bundles smaller. Of eight stages whose first six evict to the host: [1,1,1,1,1,1,0,0], [2,2,2,2,2,2,0,0], ...
-// All are tried: a pruned search times fewer of them, and has to find the same.
+// The same is tried for the first half of all stages, [1,1,1,1,0,0,0,0], ...: where every stage evicts, the first ones
+// keep their bundles longest. All are tried: a pruned search times fewer of them, and has to find the same.
 static void try_trades_(Trial *trial, const RunLayout *evicting) {
     const SearchSpace *space = trial->search->space;
     RunLayout layout = *evicting;
     Candidate tried;
     int64_t most = space_fixes(space, LAYOUT_BIT(recompute)) ? 0 : space->keys.base->model.layers / layout.pipeline;
-    for (int layers = 1; layers <= most; layers *= 2) {
-        layout.recompute = RECOMPUTE_EVICTING - layers;
-        if (!try_(trial, &layout, trial->list->bound, &tried)) return;
-    }
+    for (int layers = 1; layers <= most; layers *= 2)
+        for (int half = 0; half < 2; half++) {
+            layout.recompute = RECOMPUTE_EVICTING - (2 * layers + half);
+            if (!try_(trial, &layout, trial->list->bound, &tried)) return;
+        }
 }
 
 // Tries evictions to one target: with the fewest slots, and if bundles have to move, with as many slots as fit.
@@ -456,14 +458,15 @@ int search_class(const SearchResult *result, const Forecast *found) {
     return (int)(log(ratio) / log(SEARCH_ALIKE) + 1e-9);
 }
 
-// Returns whether a is plainer than b: fewer stages, then no eviction, then no pointwise, then more free memory, then
-// by planner_prefers.
+// Returns whether a is plainer than b: fewer stages, then no eviction, then no pointwise, then more free memory, then no
+// recomputed layer, then by planner_prefers.
 static bool plainer_(const Candidate *a, const Candidate *b) {
     const RunLayout *one = &a->forecast.layout, *other = &b->forecast.layout;
     if (one->pipeline != other->pipeline) return one->pipeline < other->pipeline;
     if (layout_evicts(one) != layout_evicts(other)) return !layout_evicts(one);
     if (one->pointwise != other->pointwise) return one->pointwise == RECOMPUTE_NONE;
     if (a->forecast.peak_bytes != b->forecast.peak_bytes) return a->forecast.peak_bytes < b->forecast.peak_bytes;
+    if ((one->recompute == 0) != (other->recompute == 0)) return one->recompute == 0;
     return found_before_(a, b);
 }
 

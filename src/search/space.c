@@ -157,14 +157,16 @@ static bool recompute_(const SearchSpace *space, Config *config) {
     return all;
 }
 
-// Recomputes so many layers on each stage that evicts: the bundles that it moves are smaller.
-static bool recompute_evicting_(const SearchSpace *space, int layers, Config *config) {
+// Recomputes so many layers on each stage that evicts, or on those in the first half: the bundles that they move are
+// smaller.
+static bool recompute_evicting_(const SearchSpace *space, int layers, bool half, Config *config) {
     Error ignored = {0};
     ScheduleLoan loan = planner_borrow(space->planner, config, &ignored);
     if (loan.schedule == NULL) return false;
     config->schedule.recompute_given = config->parallel.pipeline;
-    for (int s = 0; s < loan.schedule->stages; s++)
-        config->schedule.recompute_of_stage[s] = plan_stage_evicts(loan.schedule, s) ? (int16_t)layers : 0;
+    int stages = loan.schedule->stages, last = half ? (stages + 1) / 2 : stages;
+    for (int s = 0; s < stages; s++)
+        config->schedule.recompute_of_stage[s] = s < last && plan_stage_evicts(loan.schedule, s) ? (int16_t)layers : 0;
     schedule_cache_return(&loan);
     return true;
 }
@@ -176,7 +178,7 @@ bool space_config(const SearchSpace *space, const RunLayout *layout, Config *con
         balance_(space, layout, config->parallel.layers_per_stage);
         config->parallel.layers_given = layout->pipeline * layout->chunks;
     }
-    if (layout->recompute < RECOMPUTE_EVICTING)
-        return recompute_evicting_(space, RECOMPUTE_EVICTING - layout->recompute, config);
+    int trade = RECOMPUTE_EVICTING - layout->recompute;
+    if (trade > 0) return recompute_evicting_(space, trade / 2, trade % 2 == 1, config);
     return layout->recompute != RECOMPUTE_TO_FIT || recompute_(space, config);
 }
