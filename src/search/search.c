@@ -458,8 +458,8 @@ int search_class(const SearchResult *result, const Forecast *found) {
     return (int)(log(ratio) / log(SEARCH_ALIKE) + 1e-9);
 }
 
-// Returns whether a is plainer than b: fewer stages, then no eviction, then no pointwise, then more free memory, then no
-// recomputed layer, then by planner_prefers.
+// Returns whether a is plainer than b: fewer stages, then no eviction, then no pointwise, then more free memory, then
+// no recomputed layer, then by planner_prefers.
 static bool plainer_(const Candidate *a, const Candidate *b) {
     const RunLayout *one = &a->forecast.layout, *other = &b->forecast.layout;
     if (one->pipeline != other->pipeline) return one->pipeline < other->pipeline;
