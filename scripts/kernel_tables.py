@@ -2,6 +2,7 @@
 """Makes src/config/gpu_kernels.c: what products, attention and collectives take on a GPU, from published tables.
 
     scripts/kernel_tables.py CHECKOUT [-o FILE]
+    scripts/kernel_tables.py CHECKOUT --check      mean errors of products on the tables that were not used
 
 CHECKOUT is a clone of ai-dynamo/aiconfigurator (Apache-2.0), whose tables are parquet files: needs pyarrow and numpy.
 Attention is read from test/plan/kernels/attention.csv. Three constants are fitted to each table of products and two to
@@ -57,18 +58,45 @@ def least(columns, measured):
     return x, float(np.mean(abs(a @ x - 1)))
 
 
-def products(path, peak):
-    """share, us, k of seconds = flops (1 + k0 / k) / (peak share) + us."""
+def timed_products(path, peak):
+    """k, seconds at the peak and measured seconds of every product of a size that trainings have."""
     import numpy as np
 
     rows = table(path)
     keep = [i for i, kind in enumerate(rows["gemm_dtype"]) if kind in ("bfloat16", "float16")]
     m, n, k, ms = (np.array([rows[name][i] for i in keep], float) for name in ("m", "n", "k", "latency"))
     used = (m >= 512) & (m <= 16384) & (n >= 256) & (n <= 16384) & (k >= 256) & (k <= 16384)
-    m, n, k, seconds = m[used], n[used], k[used], ms[used] / 1e3
-    flops = 2 * m * n * k / (peak * 1e12)
+    return k[used], (2 * m * n * k / (peak * 1e12))[used], ms[used] / 1e3
+
+
+def products(path, peak):
+    """share, us, k of seconds = flops (1 + k0 / k) / (peak share) + us."""
+    import numpy as np
+
+    k, flops, seconds = timed_products(path, peak)
     x, error = least([flops, flops / k, np.full(len(k), 1e-6)], seconds)
     return 1 / x[0], x[2], x[1] / x[0], error
+
+
+def check(checkout):
+    """Prints the mean errors of each GPU's three constants on its other tables, with one factor for each table: in
+    bursts and under other libraries a GPU has another level."""
+    for word, (peak, tables, *_) in ROWS.items():
+        constants = [products(checkout / DATA / name / "gemm_perf.parquet", peak)[:3] for name in tables]
+        share, us, k0 = (sum(x) / len(x) for x in zip(*constants, strict=True))
+        gpu = {"a100": "a100_sxm", "h100": "h100_sxm"}.get(word, tables[0].partition("/")[0])
+        errors, levels = [], []
+        for path in sorted((checkout / DATA / gpu / "gemm").glob("*/*/gemm_perf.parquet")):
+            k, flops, seconds = timed_products(path, peak)
+            if str(path.relative_to(checkout / DATA).parent) in tables or len(k) < 1000:
+                continue
+            formula = flops * (1 + k0 / k) / share + us * 1e-6
+            x, error = least([formula], seconds)
+            errors.append(error)
+            levels.append(x[0])
+        print(f"{word:6} {len(errors)} tables, mean errors {min(errors):.3f} to {max(errors):.3f},"
+              f" middle {sorted(errors)[len(errors) // 2]:.3f}; their times are {min(levels):.2f} to {max(levels):.2f}"
+              " of the formula's")  # fmt: skip
 
 
 def attention_rows(gpu, kind):
@@ -181,6 +209,8 @@ const GpuKernels *gpu_kernels(const Gpu *gpu) {
 
 
 def main(options):
+    if options.check:
+        return check(options.checkout)
     text = written(options.checkout)
     with replacing(options.output) as temporary:
         Path(temporary).write_text(text)
@@ -190,4 +220,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path, help="clone of ai-dynamo/aiconfigurator")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "src/config/gpu_kernels.c", help="file to write")
+    parser.add_argument("--check", action="store_true", help="only print the errors on other tables")
     sys.exit(finish("kernel_tables", main, parser.parse_args()))
