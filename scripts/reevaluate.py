@@ -29,8 +29,6 @@ STATEMENTS = [
 ]  # fmt: skip
 # Encoders: options on top of GPT-3 96B's runs with micro-batch 1 (4 tensor ranks, 8 stages).
 ENCODERS = [
-    ("BERT-large, s = 512, B = 1024, t = 1", "hidden=1024 layers=24 heads=16 ffn=4096 vocab=30522 seq_len=512",
-     "parallel.tensor=1 parallel.sequence=false train.global_batch=1024"),
     ("ViT-22B, s = 256, B = 4096", "hidden=6144 layers=48 heads=48 ffn=24576 vocab=1000 seq_len=256", "train.global_batch=4096"),
     ("96B encoder, s = 512, B = 512", "seq_len=512", "train.global_batch=512"),
     ("96B encoder, s = 2048, B = 128", "seq_len=2048", ""),

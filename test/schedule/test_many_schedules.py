@@ -15,12 +15,13 @@ def test_every_number_of_microbatches_is_sound(stages):
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_the_pages_have_the_tables_that_are_printed():
-    """Those of eight stages: schedules.md has their steps, bpipe.md what evicting costs."""
+def test_the_rows_of_the_pages_are_printed():
+    """Rows for eight stages: schedules.md has their steps, bpipe.md the time that evicting costs."""
     printed = subprocess.run([TOOLS / "test_kinds", "tables"], capture_output=True, text=True, check=True).stdout
     schedules, bpipe = ((ROOT / "docs" / name).read_text() for name in ("schedules.md", "bpipe.md"))
     eight = [part.strip().splitlines() for part in printed.split("\np = ")[1:] if part.startswith("8,")]
     assert sorted("lost" in title for title, *_ in eight) == [False, True]
     for title, *lines in eight:
         page = bpipe if "lost" in title else schedules
-        assert all(f"{line}\n" in page for line in lines), title
+        rows = page.split(f"{lines[0]}\n{lines[1]}\n")[1].split("\n\n")[0].splitlines()
+        assert len(rows) >= 8 and set(rows) <= set(lines), title
