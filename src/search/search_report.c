@@ -211,12 +211,14 @@ static int print_next_(const SearchSpace *space, const SearchResult *result, FIL
 
 static int print_nothing_(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
     SmallestWorld world;
+    const Config *given = space->keys.base;
     long long ranks = (long long)space->keys.world;
     if (result->shapes == 0)
         grid_line(file, "best",
-                  "none: %lld ranks cannot be cut so that tensor ranks divide the heads, stages the layers "
-                  "and data ranks the batch, with what -o fixes",
-                  ranks);
+                  "none: %lld ranks cannot be cut so that tensor ranks divide the %lld heads, data ranks divide the "
+                  "batch of %lld, and each stage has a layer and a microbatch; raise train.global_batch, or remove an "
+                  "-o option",
+                  ranks, (long long)given->model.heads, (long long)given->train.global_batch);
     else if (result->misfits.count == 0 && !result->stopped)
         grid_line(file, "best",
                   "none: no schedule for %lld ranks satisfies the -o settings; leave out a key of schedule", ranks);

@@ -14,6 +14,7 @@ FENCED = re.findall(r"^    (?:\$ )?((?:\./train_|scripts/|make |docker ).*?)(?: 
 ELSEWHERE = {
     "scripts/install_deps.sh && make && ./train_llama -c configs/llama_tiny.yaml": ".ci/run, a few steps of it",
     "scripts/install_deps.sh && make test": ".ci/run",
+    "scripts/prepare_data.py mine.jsonl --tokenizer tokenizer.json --name mine": "test_prepare_data.py",
     "make dist": "test_packaging.py",
     "docker build -t bpipe-trainer .": "not run, as README.md says; test_packaging.py reads the Dockerfile",
 }
@@ -40,7 +41,9 @@ def checkout(tmp_path_factory):
 
 
 def short(command):
-    """The command as it is typed; a run is cut to two steps."""
+    """The command as it is typed; a run is cut to two steps, and one on eight GPUs is planned."""
+    if "-c best.yaml" in command:
+        return f"{command} --plan"
     trains = "./train_" in command and not re.search(r"--(plan|search|schedule|help)", command)
     return f"{command} {SHORT}" if trains else command
 
