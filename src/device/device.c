@@ -167,23 +167,9 @@ static Backend *create_gpu_(const Config *config, int gpu, Error *err) {
     return backend;
 }
 
-// Binds the process before the GPU is opened, so that the driver's threads and pinned memory are on its side too.
-static void stay_near_(Device *device, int gpu, int gpus) {
-    int *nodes = xcalloc((size_t)gpus, sizeof *nodes);
-    for (int i = 0; i < gpus; i++) {
-        GpuIdentity identity;
-        loaded_()->identity(i, &identity);
-        nodes[i] = numa_node("/sys", identity.bus);
-    }
-    int node = numa_near(nodes, gpus, gpu);
-    if (numa_bind("/sys", node)) device->numa_node = node;
-    free(nodes);
-}
-
 static Backend *open_gpu_(Device *device, const Config *config, World *world, Error *err) {
     char why[256];
     int gpus = count_gpus_(config, why), gpu = device_choose_(world, gpus);
-    stay_near_(device, gpu, gpus);
     Backend *backend = create_gpu_(config, gpu, err);
     if (backend == NULL) return NULL;
     device->cuda = loaded_();
@@ -201,7 +187,6 @@ static Backend *open_gpu_(Device *device, const Config *config, World *world, Er
 
 Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err) {
     memset(device, 0, sizeof *device);
-    device->numa_node = -1;
     device->collectives = config_copies(config) ? config->parallel.collectives : COLLECTIVES_NCCL;
     int gpus = config->hardware.device == DEVICE_CPU ? 0 : device_settle_(device, config, world, err);
     if (gpus < 0) return NULL;

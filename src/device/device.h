@@ -12,7 +12,6 @@ typedef struct Device {
     bool shared;             // several ranks on one GPU: messages go through host memory
     int ranks_on_gpu;        // on this rank's, itself included
     int collectives;         // over tensor ranks: Collectives
-    int numa_node;           // the host's node next to this rank's GPU; -1: unknown, or irrelevant
     char about[256];         // a line for the user: versions, or why the CPU computes; may be empty
 } Device;
 
@@ -57,18 +56,3 @@ const CudaLibrary *cuda_load(char why[256]);
 
 // Returns whether an NVIDIA driver is loaded on this machine, judged by its device files: costs nothing.
 bool cuda_driver_present(void);
-
-// --- the cores and the memory next to a GPU (numa.c). Copies between a GPU and memory of another socket cross the link
-// between sockets, and so do launches.
-
-// Returns the NUMA node of a PCI device ("0000:3b:00.0") as sysfs (mounted at `sysfs`, "/sys") tells it; -1 if unknown.
-int numa_node(const char *sysfs, const char *bus);
-
-// Returns the node of one of `count` GPUs, or -1 if several all have the same: virtual machines report node 0 for every
-// GPU, and all ranks would share its cores and memory.
-int numa_near(const int *nodes, int count, int gpu);
-
-// Binds this thread, and all that it starts from now on, to those of its cores that the node has, and prefers the
-// node's memory. Leaves the cores alone if the process may not use any of them (a launcher has chosen others). Returns
-// whether the cores are the node's now.
-bool numa_bind(const char *sysfs, int node);

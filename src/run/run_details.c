@@ -3,8 +3,6 @@
 #include "base/clock.h"
 #include "comm/comm_pushed.h"
 
-#include <string.h>
-
 void details_begin(Details *details, const Log *log, const World *world) {
     details->log = log_of_all(log);
     if (world != NULL && world_rank(world) > 0) details->log.level = LOG_QUIET;
@@ -34,8 +32,6 @@ void details_found(const Details *details, const Run *run) {
                world_size(run->world), world_place(run->world)->host, world_place(run->world)->local_size);
     log_detail(log, "chosen: device %s", run->be->device);
     log_detail(log, "chosen: %s", run->be->kernels);
-    if (run->device.numa_node >= 0)
-        log_detail(log, "chosen: cores and memory of NUMA node %d, next to the GPU", run->device.numa_node);
     log_detail(log, "chosen: messages by %s", carrier_(run));
 }
 
