@@ -53,8 +53,7 @@ Schedule *schedule_new(const char *name, int stages, int microbatches) {
 void schedule_free(Schedule *schedule) {
     if (schedule == NULL) return;
     for (int s = 0; s < schedule->stages; s++) free(schedule->stage[s].actions);
-    free(schedule->stage);
-    free(schedule);
+    free_all(schedule->stage, schedule);
 }
 
 bool action_computes(ActionKind kind) {
@@ -383,9 +382,7 @@ static void walk_prepare_(Walk *walk, const Schedule *base, int s) {
 }
 
 static void walk_free_(Walk *walk) {
-    free(walk->list.actions);
-    free(walk->place);
-    free(walk->turn);
+    free_all(walk->list.actions, walk->place, walk->turn);
     number_set_free(&walk->home);
     number_set_free(&walk->away);
 }

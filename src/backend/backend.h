@@ -13,7 +13,6 @@
 #pragma once
 
 #include "config/config.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "memory.h"

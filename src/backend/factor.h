@@ -5,8 +5,6 @@
 
 #include "base/number_formats.h"
 
-#include <stdbool.h>
-
 typedef enum FactorKind {
     FACTOR_PLAIN,      // the run's precision; no scales
     FACTOR_E4M3,       // one fp32 scale for all

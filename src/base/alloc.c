@@ -39,6 +39,10 @@ void *xaligned(size_t alignment, size_t bytes) {
     return memory;
 }
 
+void free_pointers(void **pointers, size_t count) {
+    for (size_t i = 0; i < count; i++) free(pointers[i]);
+}
+
 FILE *xmemstream(char **text, size_t *length) {
     FILE *stream = open_memstream(text, length);
     if (stream == NULL) alloc_fail_();

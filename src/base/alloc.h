@@ -22,6 +22,10 @@ void *xgrow(void *items, int64_t count, size_t size);
 char *xstrdup(const char *text);
 void *xaligned(size_t alignment, size_t bytes); // posix_memalign: a power of two, and a multiple of a pointer's size
 
+// Frees each of its arguments; NULL is allowed.
+#define free_all(...) free_pointers((void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
+void free_pointers(void **pointers, size_t count);
+
 // Like open_memstream and the fclose that ends it: `*text` and `*length` are valid once the stream is closed.
 FILE *xmemstream(char **text, size_t *length);
 void xmemstream_close(FILE *stream);

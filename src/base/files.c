@@ -117,8 +117,7 @@ int file_path_within(char path[FILE_PATH], const char *dir, const char *name, Er
     char *real_dir = realpath(dir, NULL), *real = realpath(path, NULL);
     bool inside =
         real == NULL || real_dir == NULL || files_inside_(real, real_dir) || files_inside_hub_store_(real, real_dir);
-    free(real_dir);
-    free(real);
+    free_all(real_dir, real);
     return inside ? 0
                   : error_set(err, EXIT_FAILED, "%s: is a link that leads out of its directory; copy the file there",
                               path);

@@ -6,7 +6,6 @@
 // unnoticed.
 #pragma once
 
-#include "base/crc64.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "config/config.h"

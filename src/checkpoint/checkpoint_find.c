@@ -5,7 +5,6 @@
 #include "base/clock.h"
 #include "checkpoint_model.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>

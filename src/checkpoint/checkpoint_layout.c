@@ -82,8 +82,7 @@ void layout_create(CheckpointLayout *layout, const TensorTable *table, int preci
 
 void layout_free(CheckpointLayout *layout) {
     for (int i = 0; layout->file != NULL && i < layout->files; i++) free(layout->file[i].header);
-    free(layout->file);
-    free(layout->offset);
+    free_all(layout->file, layout->offset);
     memset(layout, 0, sizeof *layout);
 }
 

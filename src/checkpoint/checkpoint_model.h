@@ -4,8 +4,6 @@
 
 #include "engine/step_guard.h"
 
-#include <stdbool.h>
-
 #define CHECKPOINT_CONFIG   "config.json"
 #define CHECKPOINT_INDEX    "model.safetensors.index.json"
 #define CHECKPOINT_TRAINING "training.json"

@@ -4,8 +4,6 @@
 #include "checkpoint_read.h"
 #include "base/threads.h"
 
-#include <string.h>
-
 typedef struct Reading Reading;
 
 typedef struct Lane {

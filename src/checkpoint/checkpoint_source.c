@@ -113,8 +113,7 @@ int source_open_model(Source *source, const char *dir, Error *err) {
 
 void source_close(Source *source) {
     for (int64_t f = 0; source->files != NULL && f < source->file_count; f++) safetensors_close(&source->files[f]);
-    free(source->files);
-    free(source->tensors);
+    free_all(source->files, source->tensors);
     memset(source, 0, sizeof *source);
 }
 
@@ -166,8 +165,7 @@ void source_reader_open(SourceReader *reader, const Source *source) {
 
 void source_reader_close(SourceReader *reader) {
     if (reader->file >= 0) safetensors_release(&reader->open);
-    free(reader->raw);
-    free(reader->values);
+    free_all(reader->raw, reader->values);
 }
 
 typedef struct Reading {

@@ -65,14 +65,12 @@ void writer_create(Writer *writer, const Stage *stage, World *world) {
 void writer_free(Writer *writer) {
     if (writer->stage == NULL) return; // never created
     layout_free(&writer->layout);
-    free(writer->parts);
-    free(writer->shares);
+    free_all(writer->parts, writer->shares);
     Backend *be = writer->stage->be;
     if (writer->image != NULL && be->unpin != NULL) be->unpin(be, writer->image);
     if (writer->image != NULL) munmap(writer->image, (size_t)writer->image_bytes);
     for (int lane = 0; lane < WRITER_LANES; lane++) {
-        free(writer->scratch[lane]);
-        free(writer->staging[lane]);
+        free_all(writer->scratch[lane], writer->staging[lane]);
     }
 }
 

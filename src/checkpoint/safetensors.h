@@ -8,7 +8,6 @@
 
 #include "base/log.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 

@@ -222,8 +222,7 @@ static void checked_destroy_(Comm *comm) {
         if (flight->written != NULL) be->event_destroy(be, flight->written);
         free(flight);
     }
-    free(self);
-    free(comm);
+    free_all(self, comm);
 }
 
 Comm *comm_checked_create(Comm *data, bool owns, Comm *sums, Checksum *checksum) {

@@ -50,8 +50,7 @@ static void emulated_fill_(Emulated *self, void *to, int64_t bytes) {
     random_normal_fill(values, count, 0.5f, 1, 1, 0);
     for (int64_t i = 0; i < count; i++) halves[i] = (uint16_t)(fp8_bits(values[i]) >> 16); // bf16, cut off
     self->be->upload(self->be, to, element == 2 ? (const void *)halves : (const void *)values, bytes);
-    free(values);
-    free(halves);
+    free_all(values, halves);
 }
 
 // Returns whether a buffer has been filled before: filling takes longer than a step's receive.
@@ -117,8 +116,7 @@ static int emulated_test_(Comm *comm, CommRequest *request, Error *err) {
 static void emulated_destroy_(Comm *comm) {
     Emulated *self = emulated_self_(comm);
     self->be->event_destroy(self->be, self->moved);
-    free(self);
-    free(comm);
+    free_all(self, comm);
 }
 
 Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, const EmulatedPeers *peers) {

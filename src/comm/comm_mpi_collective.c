@@ -385,10 +385,7 @@ void comm_mpi_free_collectives(CommMpi *comm) {
     while (comm->idle != NULL) {
         Collective *work = comm->idle;
         comm->idle = work->next;
-        free(work->requests);
-        free(work->parcels);
-        free(work->own);
-        free(work);
+        free_all(work->requests, work->parcels, work->own, work);
     }
 }
 

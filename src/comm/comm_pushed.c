@@ -289,8 +289,7 @@ static void pushed_destroy_(Comm *comm) {
     }
     self->far->destroy(self->far);
     self->host->destroy(self->host);
-    free(self->peers);
-    free(self);
+    free_all(self->peers, self);
 }
 
 Comm *comm_pushed_create(Backend *be, Stream stream, Comm *host, Comm *far) {

@@ -360,8 +360,7 @@ int config_read_file(Config *config, Error *err) {
     int rc = model != NULL    ? read_yaml_(config, model, strlen(model), NULL, err)
              : err->code != 0 ? -1
                               : read_yaml_(config, text, (size_t)length, NULL, err);
-    free(model);
-    free(text);
+    free_all(model, text);
     return rc;
 }
 

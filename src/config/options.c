@@ -214,8 +214,7 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
 }
 
 void options_free(Options *options) {
-    free(options->overrides);
-    free(options->sweeps);
+    free_all(options->overrides, options->sweeps);
     *options = (Options){0};
 }
 

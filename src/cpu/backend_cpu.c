@@ -11,7 +11,6 @@
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
-#include <time.h>
 #include <unistd.h>
 
 struct Event {
@@ -185,8 +184,7 @@ static void cpu_destroy_(Backend *backend) {
         cpu_scratch_drop(cpu, &cpu->scratch[t]);
         cpu_products_destroy(cpu->scratch[t].products);
     }
-    free(cpu->scratch);
-    free(cpu);
+    free_all(cpu->scratch, cpu);
 }
 
 // Writes the processor's name from Linux, or "CPU" if it has no name there.

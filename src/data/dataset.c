@@ -264,8 +264,7 @@ void dataset_close(Dataset *dataset) {
         if (dataset->shards[i].file >= 0) close(dataset->shards[i].file);
         free(dataset->shards[i].path);
     }
-    free(dataset->shards);
-    free(dataset);
+    free_all(dataset->shards, dataset);
 }
 
 int64_t dataset_samples(const Dataset *dataset) { return dataset->samples; }

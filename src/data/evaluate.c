@@ -177,10 +177,7 @@ Evaluation *evaluation_open(const char *key, const char *path, int64_t seq_len, 
 
 void evaluation_close(Evaluation *evaluation) {
     if (evaluation == NULL) return;
-    free(evaluation->words);
-    free(evaluation->rows);
-    free(evaluation->examples);
-    free(evaluation);
+    free_all(evaluation->words, evaluation->rows, evaluation->examples, evaluation);
 }
 
 int64_t evaluation_examples(const Evaluation *evaluation) { return evaluation->example_count; }

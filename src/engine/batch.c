@@ -27,9 +27,7 @@ void batch_create(Batch *batch, Stage *stage, int data_rank) {
 }
 
 void batch_destroy(Batch *batch) {
-    free(batch->tokens);
-    free(batch->targets);
-    free(batch->places);
+    free_all(batch->tokens, batch->targets, batch->places);
     memset(batch, 0, sizeof *batch);
 }
 

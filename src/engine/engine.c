@@ -521,13 +521,8 @@ void engine_destroy(Engine *engine) {
         be->event_destroy(be, engine->begin_events[i]);
         be->event_destroy(be, engine->end_events[i]);
     }
-    free(engine->times);
-    free(engine->begin_events);
-    free(engine->end_events);
-    free(engine->forward_action);
-    free(engine->left_with);
-    free(engine->queue.actions);
-    free(engine->queue.flights);
+    free_all(engine->times, engine->begin_events, engine->end_events, engine->forward_action, engine->left_with,
+             engine->queue.actions, engine->queue.flights);
     be->event_destroy(be, engine->host_copied);
     links_destroy(&engine->links);
     slots_destroy(&engine->host);

@@ -6,7 +6,6 @@
 #pragma once
 
 #include "ranks/status_page.h"
-#include "base/clock.h"
 #include "bpipe.h"
 #include "backend/checksum.h"
 #include "p2p.h"

@@ -77,11 +77,7 @@ void optimizer_destroy(Optimizer *optimizer) {
     zero_destroy(optimizer->zero);
     sums_lend(optimizer->groups.data, NULL);
     sums_lend(optimizer->groups.tied, NULL);
-    free(optimizer->list);
-    free(optimizer->owned);
-    free(optimizer->own);
-    free(optimizer->squares);
-    free(optimizer);
+    free_all(optimizer->list, optimizer->owned, optimizer->own, optimizer->squares, optimizer);
 }
 
 // Returns the share of the learning rate's range that is left in the decay of wsd, `left` being the share of the decay

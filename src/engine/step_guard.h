@@ -8,7 +8,6 @@
 
 #include "config/config.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 // Deviation of x from the mean of the last 128 values, in standard deviations; 0 while fewer than 8 were seen or if

@@ -235,9 +235,6 @@ int trace_close(Trace *trace, Error *err) {
     if (trace->fd >= 0 && close(trace->fd) != 0 && status == 0 && !trace->failed)
         status = trace_file_error_(trace->path, errno, err);
     fclose(trace->text);
-    free(trace->bytes);
-    free(trace->path);
-    free(trace->changes);
-    free(trace);
+    free_all(trace->bytes, trace->path, trace->changes, trace);
     return status;
 }

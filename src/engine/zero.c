@@ -100,10 +100,7 @@ void zero_destroy(Zero *zero) {
     // A step that all ranks gave up, as when its loss is not finite, leaves sums whose memory must not go before they
     // end.
     if (zero->complete > 0) zero_finish_(zero, NULL);
-    free(zero->order);
-    free(zero->ordered);
-    free(zero->requests);
-    free(zero);
+    free_all(zero->order, zero->ordered, zero->requests, zero);
 }
 
 int zero_reduce_gradients(Zero *zero, Error *err) {

@@ -2,7 +2,6 @@
 // everything once the job is over; then the final message.
 #include "launch_private.h"
 
-#include "base/alloc.h"
 #include "base/clock.h"
 #include "ranks/affinity.h"
 #include "ranks/supervisor.h"

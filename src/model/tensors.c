@@ -422,7 +422,6 @@ void tensors_free(StageTensors *tensors, Backend *be) {
     }
     if (tensors->quantized != NULL)
         be->release(be, MEMORY_WEIGHTS, tensors->quantized, tensors_quantized_layout(tensors, NULL));
-    free(tensors->tensors);
-    free(tensors->units);
+    free_all(tensors->tensors, tensors->units);
     memset(tensors, 0, sizeof *tensors);
 }

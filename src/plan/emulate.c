@@ -185,8 +185,7 @@ void emulation_optimizer(Emulation *e, double *norm, double *adamw) {
         be->synchronize(be, NULL);
         *adamw = (clock_seconds() - start) / (double)elements;
     }
-    free(list);
-    free(squares);
+    free_all(list, squares);
 }
 
 // Writes F0 B0 F1 I1 W1 F2 B2 ...

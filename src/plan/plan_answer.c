@@ -1,6 +1,5 @@
 // Gathers the answer of --plan: the plan, the plain schedule for comparison, the verdict and the table of schedules.
 #include "plan_answer.h"
-#include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,6 @@
 #include "plan_report.h"
 
 #include <math.h>
-#include <string.h>
 
 // Returns the row of 1F1B with whole backwards and no evictions, the formulas' reference; NULL: it cannot run here.
 static const Forecast *plain_row_(const PlanAnswer *answer) {

@@ -153,8 +153,7 @@ int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threa
 #pragma omp parallel for schedule(dynamic, 1) if (threads)
     for (int i = 0; i < choices.count; i++) make_part_(&parts[i], planner, &choices.layouts[i]);
     for (int i = 0; i < choices.count; i++) status = take_part_(table, &parts[i], status, err);
-    free(parts);
-    free(choices.layouts);
+    free_all(parts, choices.layouts);
     table->best = schedule_table_best(table, NULL, 0);
     return status;
 }

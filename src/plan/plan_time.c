@@ -5,7 +5,6 @@
 #include "base/alloc.h"
 #include "base/units.h"
 
-#include "engine/p2p.h"
 #include "estimate.h"
 #include "ranks/topology.h"
 
@@ -336,9 +335,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, 
 }
 
 void plan_costs_free(PlanCosts *costs) {
-    free(costs->stage);
-    free(costs->times_);
-    free(costs->resources_);
+    free_all(costs->stage, costs->times_, costs->resources_);
     memset(costs, 0, sizeof *costs);
 }
 

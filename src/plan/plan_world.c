@@ -1,10 +1,7 @@
 // Finds the fewest ranks that would do: for each number of tensor ranks, by bisection over the number of stages.
 #include "plan_world.h"
 
-#include "base/alloc.h"
 #include "config/config_schema.h"
-
-#include <stdlib.h>
 
 int plan_fewest_stages(const int64_t *stages, int64_t count, int64_t t, int64_t d, WorldFits *fits, void *argument,
                        SmallestWorld *best, Error *err) {

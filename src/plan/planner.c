@@ -3,7 +3,6 @@
 #include "planner.h"
 #include "config/gpus.h"
 #include "base/alloc.h"
-#include "base/units.h"
 
 #include "backend/attention_scratch.h"
 #include "config/config_schema.h"

@@ -40,8 +40,7 @@ void schedule_cache_free(ScheduleCache *cache) {
     if (cache == NULL) return;
     for (int i = 0; i < ENTRIES; i++) schedule_free(cache->entries[i].schedule);
     pthread_mutex_destroy(&cache->lock);
-    free(cache->entries);
-    free(cache);
+    free_all(cache->entries, cache);
 }
 
 // Returns the entry of a key, or the free one where it belongs.

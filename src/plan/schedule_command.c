@@ -1,6 +1,5 @@
 // --schedule: the schedule of a configuration as text, or drawn, and the result of its proof. The simulated times are
 // those of --times, in any unit; no model of the hardware takes part.
-#include "base/files.h"
 #include "plan_report.h"
 #include "schedule/optimal.h"
 #include "schedule/study.h"

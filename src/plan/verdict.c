@@ -1,7 +1,6 @@
 // Finds the forecasts that the verdict compares, decides, and writes the reason as one sentence; and resolves `auto` of
 // schedule.name, split_backward and bpipe with the same forecasts, so that a run follows the plan.
 #include "verdict.h"
-#include "base/alloc.h"
 #include "base/units.h"
 
 #include "estimate.h"

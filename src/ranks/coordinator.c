@@ -53,8 +53,7 @@ void coordinator_close(Coordinator *coordinator) {
     if (coordinator == NULL) return;
     channel_close(&coordinator->channel);
     watchdog_free(coordinator->dog);
-    free(coordinator->peers);
-    free(coordinator);
+    free_all(coordinator->peers, coordinator);
 }
 
 const Invitation *coordinator_invitation(const Coordinator *coordinator) { return &coordinator->invitation; }

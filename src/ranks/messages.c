@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <ifaddrs.h>
-#include <limits.h>
 #include <linux/filter.h>
 #include <net/if.h>
 #include <signal.h>

@@ -6,7 +6,6 @@
 #include "world.h"
 
 #include "base/alloc.h"
-#include "base/clock.h"
 
 #ifdef HAVE_MPI
 #include "comm/comm_mpi.h"

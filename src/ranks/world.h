@@ -3,7 +3,6 @@
 #pragma once
 
 #include "status_page.h"
-#include "base/clock.h"
 #include "comm/comm.h"
 #include "base/log.h"
 

@@ -132,9 +132,7 @@ void recorder_destroy(Recorder *recorder) {
     if (recorder == NULL) return;
     checksum_destroy(recorder->checksum);
     record_free(&recorder->record);
-    free(recorder->mine);
-    free(recorder->all);
-    free(recorder);
+    free_all(recorder->mine, recorder->all, recorder);
 }
 
 Record recorder_take(Recorder *recorder) {

@@ -251,8 +251,7 @@ static void create_slowest_(Run *run, const Roster *roster) {
         run->hosts[r][strcspn(run->hosts[r], "\"\\")] = '\0'; // it goes into JSON as it is
     }
     run->slowest = slowest_create(world, seconds, peers);
-    free(seconds);
-    free(peers);
+    free_all(seconds, peers);
     if (planned) plan_costs_free(&costs);
 }
 

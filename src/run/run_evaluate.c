@@ -49,8 +49,7 @@ int run_evaluate(Run *run, int64_t *correct, bool *stop, Error *err) {
     double *means = xcalloc((size_t)evaluation_rows(run->sets.hellaswag), sizeof *means);
     int status = run_batches_(run, losses, means, stop, err);
     if (status == 0) *correct = evaluation_correct(run->sets.hellaswag, means);
-    free(losses);
-    free(means);
+    free_all(losses, means);
     return status;
 }
 

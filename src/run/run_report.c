@@ -172,7 +172,6 @@ int run_compare_plan(Run *run, Error *err) {
         }
         compare_print_(&run->plan, measured, run->log->level == LOG_QUIET, stderr);
     }
-    free(all);
-    free(measured);
+    free_all(all, measured);
     return status;
 }

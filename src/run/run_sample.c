@@ -78,16 +78,8 @@ void run_sampler_destroy(Run *run) {
     Sampler *sampler = run->sampler;
     if (sampler == NULL) return;
     tokenizer_close(sampler->tokenizer);
-    free(sampler->prompt.ids);
-    free(sampler->texts);
-    free(sampler->tokens);
-    free(sampler->window);
-    free(sampler->logits);
-    free(sampler->mine);
-    free(sampler->all);
-    free(sampler->merged);
-    free(sampler->chosen);
-    free(sampler);
+    free_all(sampler->prompt.ids, sampler->texts, sampler->tokens, sampler->window, sampler->logits, sampler->mine,
+             sampler->all, sampler->merged, sampler->chosen, sampler);
     run->sampler = NULL;
 }
 

@@ -87,10 +87,6 @@ void run_trace_close(Run *run) {
     if (trace == NULL) return;
     Error failure = {0};
     if (trace_close(trace->trace, &failure) != 0) log_line(run->log, "%s", failure.text);
-    free(trace->mine);
-    free(trace->all);
-    free(trace->ranks);
-    free(trace->times);
-    free(trace);
+    free_all(trace->mine, trace->all, trace->ranks, trace->times, trace);
     run->trace = NULL;
 }

@@ -33,11 +33,7 @@ Slowest *slowest_create(int ranks, const RankSeconds *planned, const int *peers)
 
 void slowest_destroy(Slowest *slowest) {
     if (slowest == NULL) return;
-    free(slowest->planned);
-    free(slowest->peers);
-    free(slowest->window);
-    free(slowest->sorted);
-    free(slowest);
+    free_all(slowest->planned, slowest->peers, slowest->window, slowest->sorted, slowest);
 }
 
 void slowest_add(Slowest *slowest, const RankSeconds *seconds, double step_seconds) {

@@ -387,9 +387,7 @@ static int prove_states_(Proof *proof, int s) {
     }
     grid.row.reached[0] = true;
     int status = grid_walk_(&grid);
-    free(grid.away);
-    free(grid.row.reached);
-    free(grid.next.reached);
+    free_all(grid.away, grid.row.reached, grid.next.reached);
     return status;
 }
 
@@ -562,16 +560,9 @@ static void proof_allocate_(Proof *proof) {
 
 static void proof_free_(Proof *proof) {
     for (int s = 0; s < proof->schedule->stages; s++) {
-        free(proof->chains[s].compute);
-        free(proof->chains[s].queue);
+        free_all(proof->chains[s].compute, proof->chains[s].queue);
     }
-    free(proof->chains);
-    free(proof->near);
-    free(proof->counts);
-    free(proof->weights);
-    free(proof->home);
-    free(proof->load);
-    free(proof->lent);
+    free_all(proof->chains, proof->near, proof->counts, proof->weights, proof->home, proof->load, proof->lent);
 }
 
 int schedule_check(const Schedule *schedule, Error *err) {

@@ -43,9 +43,7 @@ Contention *contention_create(int count, const double *capacity) {
 void contention_free(Contention *contention) {
     if (contention == NULL) return;
     for (int i = 0; i < contention->count; i++) free(contention->share[i].users);
-    free(contention->share);
-    free(contention->winner);
-    free(contention);
+    free_all(contention->share, contention->winner, contention);
 }
 
 static double speed_(const Share *share) {

@@ -3,8 +3,6 @@
 // simulator.
 #pragma once
 
-#include <stdbool.h>
-
 typedef struct Contention Contention;
 
 typedef struct ContentionUser {

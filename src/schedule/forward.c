@@ -60,8 +60,6 @@ Schedule *schedule_forward_like(const Schedule *like, int microbatches) {
     while (play_unit_(&play) > 0) {}
     for (int s = 0; s < like->stages; s++) list_finish(&play.list[s], &schedule->stage[s]);
     schedule_finish(schedule, 1);
-    free(play.done);
-    free(play.started);
-    free(play.list);
+    free_all(play.done, play.started, play.list);
     return schedule;
 }

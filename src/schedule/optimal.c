@@ -140,18 +140,14 @@ static bool within_(Search *search, int end) {
         Level before = level;
         level = search->next;
         search->next = (Level){0};
-        free(before.states);
-        free(before.table);
+        free_all(before.states, before.table);
         for (long i = 0; i < level.count && !search->failed; i++) {
             Counts to = level.states[i];
             step_(search, &level.states[i], &to, 0);
         }
     }
     bool found = search->time == end && search->next.count > 0 && !search->failed;
-    free(level.states);
-    free(level.table);
-    free(search->next.states);
-    free(search->next.table);
+    free_all(level.states, level.table, search->next.states, search->next.table);
     return found;
 }
 

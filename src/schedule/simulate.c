@@ -423,12 +423,7 @@ static void run_prepare_(SimRun *run) {
 
 static void run_free_(SimRun *run) {
     for (int s = 0; s < run->schedule->stages; s++) free(run->stages[s].here);
-    free(run->stages);
-    free(run->chunks);
-    free(run->down);
-    free(run->up);
-    free(run->ends);
-    free(run->stirred);
+    free_all(run->stages, run->chunks, run->down, run->up, run->ends, run->stirred);
     contention_free(run->shares);
 }
 
@@ -486,9 +481,7 @@ Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Err
 void timeline_free(Timeline *timeline) {
     if (timeline == NULL) return;
     for (int s = 0; s < timeline->stages; s++) {
-        free(timeline->stage[s].start);
-        free(timeline->stage[s].end);
+        free_all(timeline->stage[s].start, timeline->stage[s].end);
     }
-    free(timeline->stage);
-    free(timeline);
+    free_all(timeline->stage, timeline);
 }

@@ -187,8 +187,7 @@ int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bo
         }
         fputc('\n', file);
     }
-    free(lane.text);
-    free(lane.kinds);
+    free_all(lane.text, lane.kinds);
     return ferror(file) ? -1 : 0;
 }
 

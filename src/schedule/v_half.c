@@ -264,8 +264,7 @@ static void repack_ends_(Grid *grid) {
     int *waiting = xmalloc((size_t)grid->stages * weights * sizeof *waiting);
     for (int s = 0; s < grid->stages; s++) filler[s].waiting = waiting + (size_t)s * weights;
     repack_(grid, filler);
-    free(filler);
-    free(waiting);
+    free_all(filler, waiting);
 }
 
 static void arrange_(Grid *grid, PatternStart (*start)(int, int)) {
@@ -294,13 +293,7 @@ static void grid_allocate_(Grid *grid) {
     for (size_t i = 0; i < units; i++) grid->pass[i] = NO_PASS;
 }
 
-static void grid_free_(Grid *grid) {
-    free(grid->time);
-    free(grid->order);
-    free(grid->pass);
-    free(grid->in_use);
-    free(grid->free);
-}
+static void grid_free_(Grid *grid) { free_all(grid->time, grid->order, grid->pass, grid->in_use, grid->free); }
 
 static void read_stage_(const Grid *grid, int s, StageSchedule *stage) {
     static const ActionKind kinds[PASS_KINDS] = {ACTION_FORWARD, ACTION_INPUT, ACTION_WEIGHT};

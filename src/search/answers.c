@@ -2,13 +2,11 @@
 // bounds limit their number.
 #include "answers.h"
 
-#include "base/alloc.h"
 #include "base/grid.h"
 #include "bound.h"
 #include "config/config_schema.h"
 #include "plan/verdict.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

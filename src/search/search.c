@@ -4,7 +4,6 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/units.h"
 #include "bound.h"
 
 #include <math.h>
@@ -215,8 +214,7 @@ static void expand_(const Search *search, const Node *shape, Outcome *outcome) {
             expand_list_(search, &by_time, cuts, &cut_count, outcome);
     }
     for (int i = 0; i < cut_count; i++) cut_free(&cuts[i].cut);
-    free(cuts);
-    free(choices.layouts);
+    free_all(cuts, choices.layouts);
 }
 
 // ---------------------------------------------------------------- a list, in all ways to keep its bundles
@@ -381,9 +379,7 @@ static void take_outcome_(Search *search, Outcome *outcome) {
     }
     result->evaluated += outcome->evaluated;
     result->simulated += outcome->found.count;
-    free(outcome->lists.nodes);
-    free(outcome->found.items);
-    free(outcome->misfits.items);
+    free_all(outcome->lists.nodes, outcome->found.items, outcome->misfits.items);
 }
 
 enum { BATCH = 16 };
@@ -522,16 +518,12 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
     take_best_(result);
     take_ten_(result, &search.standing.keys);
     add_overhead_(result, space->planner->hardware.step);
-    free(search.heap.nodes);
-    free(search.standing.front.items);
-    free(search.standing.keys.items);
+    free_all(search.heap.nodes, search.standing.front.items, search.standing.keys.items);
     result->seconds = clock_seconds() - began;
     return status;
 }
 
 void search_free(SearchResult *result) {
-    free(result->found.items);
-    free(result->misfits.items);
-    free(result->front);
+    free_all(result->found.items, result->misfits.items, result->front);
     memset(result, 0, sizeof *result);
 }

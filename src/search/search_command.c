@@ -2,7 +2,6 @@
 // of the configuration. A key in the file is where the search starts from; a key that -o gives stays as it is.
 #include "search_command.h"
 
-#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "robust.h"

@@ -2,8 +2,6 @@
 // the recomputed layers: counting bytes finds how many a stage needs.
 #include "space.h"
 
-#include "base/alloc.h"
-
 #include <stdlib.h>
 #include <string.h>
 

@@ -195,8 +195,7 @@ static void sweep_row_(const Sweep *sweep, int index) {
         status = search_for(&config, sweep->model, gpus, take_row_, row, sweep->log, &err);
     else if (status == 0) status = plan_row_(sweep, &config, row, &err);
     if (status != 0) row->refused = err;
-    free(text);
-    free(overrides);
+    free_all(text, overrides);
 }
 
 // ---------------------------------------------------------------- the table

@@ -7,7 +7,6 @@
 #include "vector.cuh"
 
 #include <math.h>
-#include <string.h>
 
 namespace {
 
