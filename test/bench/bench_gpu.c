@@ -7,6 +7,7 @@
 // limit. "gelu" is a forward whose GELU is cuBLASLt's epilogue, "gelu after" one with a pass of our own: compare
 // their rates, which count the product's FLOPs alone.
 #include "backend/backend.h"
+#include "base/clock.h"
 #include "device/device.h"
 
 #include <math.h>
