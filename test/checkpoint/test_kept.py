@@ -49,7 +49,7 @@ def test_its_folder_is_resumed_and_pruned_as_one_run(version, tmp_path):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_its_weights_start_a_new_run(version, tmp_path):
     family, config, overrides = copied(version, "gpt", tmp_path)
-    start = f"checkpoint.init_from={tmp_path}/saved/step_00000008"
+    start = f"checkpoint.init_from={tmp_path}/saved/step_00000004"
     assert "weights from" in trained(config, f"checkpoint.dir={tmp_path}/new", start, family=family).stderr
 
 
