@@ -55,6 +55,9 @@ typedef struct AttentionShape {
     void *keys;
     float *dkeys;
     bool full; // every query sees all keys of its sequence, not only those up to its own; places is then NULL
+    // Context ranks: `keys` has this slice's keys and values already, and `dkeys` takes the gradients of all keys; dqkv
+    // gets those of the queries.
+    bool gathered;
 } AttentionShape;
 
 // Returns how many keys the last query sees.

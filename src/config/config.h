@@ -82,6 +82,7 @@ typedef struct ParallelConfig {
     int64_t pipeline; // p
     int64_t tensor;   // t
     int64_t data;     // d
+    int64_t context;  // c
     bool sequence;
     int overlap;                                 // Overlap
     int collectives;                             // Collectives
@@ -283,7 +284,11 @@ int64_t config_step_tokens(const Config *config);   // B * s
 // Return the sequences of a step, and those of the steps first + 1 to last; without train.batch_ramp B each.
 int64_t config_batch_at(const Config *config, int64_t step);
 int64_t config_samples(const Config *config, int64_t first, int64_t last);
-int64_t config_world(const Config *config);       // p * t * d
+int64_t config_world(const Config *config); // p * t * d * c
+enum { CONFIG_CUT = 128 };
+// Writes "pipeline 8 x tensor 4 x data 1", and the context ranks if there are several. Returns `text`.
+char *config_cut_text(const Config *config, char text[CONFIG_CUT]);
+int64_t config_replicas(const Config *config);    // d * c: ranks that sum their gradients (ranks/topology.h)
 bool config_uses_documents(const Config *config); // data.mask_documents or data.reset_positions is on
 // Returns the tokens of a sequence that the loss is over: all, or the 15 % that the masked objective chooses.
 int64_t config_targets(const Config *config);

@@ -387,9 +387,31 @@ static int check_slices_(const Config *config, Error *err) {
                         (long long)config->model.seq_len, of, use);
 }
 
+// Checks that the pieces of context ranks are equal, and the rows that tensor ranks share out.
+static int check_context_(const Config *config, Error *err) {
+    int64_t c = config->parallel.context, s = config->model.seq_len, t = config->parallel.tensor;
+    const char *key = blame_(config, "parallel.context", "model.seq_len");
+    if (c == 1) return 0;
+    if (!config->model.causal)
+        return config_error(config, key, err,
+                            "pieces of an encoder's sequence would not be equal work; set context: 1");
+    if (config_slices(config) > 1)
+        return config_error(config, key, err, "context ranks compute complete sequences; set schedule.slices: 1");
+    if (s % (2 * c) != 0)
+        return config_error(config, key, err,
+                            "each of %lld ranks takes two pieces of a sequence, and 2 * %lld does not divide seq_len "
+                            "%lld; use another context or seq_len",
+                            (long long)c, (long long)c, (long long)s);
+    if (!config->parallel.sequence || s / c % t == 0) return 0;
+    return config_error(config, key, err,
+                        "tensor %lld does not divide seq_len / context = %lld, which sequence: true asks for; use "
+                        "another context, or sequence: false",
+                        (long long)t, (long long)(s / c));
+}
+
 // Returns why gradients cannot be shared out among data ranks, as a sentence; NULL: they can be.
 static const char *why_whole_(const Config *config) {
-    if (config->parallel.data == 1) return "one data rank has all gradients; use data 2 or more, or off";
+    if (config_replicas(config) == 1) return "one data rank has all gradients; use data 2 or more, or off";
     if (config->parallel.pipeline > 1)
         return "a gradient of a pipeline stage is complete only after the last of many microbatches, so that no layer "
                "could give its memory to the next; use pipeline 1, or off";
@@ -410,8 +432,8 @@ static int check_sharding_(const Config *config, Error *err) {
 
 // With auto, only if two buffers of a layer and a piece of each layer are less than all layers.
 bool config_shards_gradients(const Config *config) {
-    int64_t layers = config->model.layers, data = config->parallel.data;
-    bool saves = (layers - 2) * data > layers;
+    int64_t layers = config->model.layers, shards = config_replicas(config);
+    bool saves = (layers - 2) * shards > layers;
     bool wanted =
         config->parallel.shard_gradients == SHARD_ON || (config->parallel.shard_gradients == SHARD_AUTO && saves);
     return wanted && why_whole_(config) == NULL;
@@ -450,8 +472,8 @@ static int check_fp8_(const Config *config, Error *err) {
                       {m->heads / t * m->head_dim, "parallel.tensor", "heads * head_dim / tensor"},
                       {m->kv_heads / t * m->head_dim * 2, "parallel.tensor", "2 * kv_heads * head_dim / tensor"},
                       {m->ffn / t, "parallel.tensor", "ffn / tensor"},
-                      {config->schedule.micro_batch * m->seq_len / config_slices(config), "schedule.micro_batch",
-                       "micro_batch * seq_len / slices"}};
+                      {config->schedule.micro_batch * m->seq_len / config_slices(config) / config->parallel.context,
+                       "schedule.micro_batch", "micro_batch * seq_len / (slices * context)"}};
     if (config->train.fp8 == FP8_OFF) return 0;
     if (config->train.precision != PRECISION_BF16)
         return config_error(config, "train.fp8", err, "needs train.precision bf16, not fp32; use bf16, or fp8 off");
@@ -484,11 +506,12 @@ static int check_size_(const Config *config, Error *err) {
     if (steps * batch * s > limit)
         return config_error(config, "train.steps", err, "the run takes more than 2^60 tokens; use at most %.0Lf steps",
                             limit / (batch * s) - 1);
-    int64_t others = parallel->pipeline * parallel->tensor, most = 1 << 20;
+    int64_t others = parallel->pipeline * parallel->tensor * parallel->context, most = 1 << 20;
     if (others * parallel->data <= most) return 0;
     return config_error(config, "parallel.data", err,
-                        "pipeline * tensor * data = %lld ranks, more than %lld; use data %lld or less",
-                        (long long)(others * parallel->data), (long long)most, (long long)(most / others));
+                        "pipeline * tensor * data%s = %lld ranks, more than %lld; use data %lld or less",
+                        parallel->context > 1 ? " * context" : "", (long long)(others * parallel->data),
+                        (long long)most, (long long)(most / others));
 }
 
 static int check_family_(Config *config, Error *err) {
@@ -571,7 +594,7 @@ int config_check(Config *config, Error *err) {
     if (config_check_file_(config, err) != 0 || check_kind_(config, "chunks", err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
     if (check_kind_(config, NULL, err) != 0 || check_sharding_(config, err) != 0) return -1;
-    if (check_slices_(config, err) != 0 || check_fp8_(config, err) != 0) return -1;
+    if (check_slices_(config, err) != 0 || check_context_(config, err) != 0 || check_fp8_(config, err) != 0) return -1;
     if (check_sources_(config, err) != 0 || check_stage_lists_(config, err) != 0) return -1;
     if (check_decay_(config, err) != 0 || check_rates_(config, err) != 0) return -1;
     return check_schedule_(config, err);

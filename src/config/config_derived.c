@@ -2,6 +2,7 @@
 #include "base/files.h"
 #include "config.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,8 +29,18 @@ int64_t config_samples(const Config *config, int64_t first, int64_t last) {
 }
 
 int64_t config_world(const Config *config) {
-    return config->parallel.pipeline * config->parallel.tensor * config->parallel.data;
+    return config->parallel.pipeline * config->parallel.tensor * config_replicas(config);
 }
+
+char *config_cut_text(const Config *config, char text[CONFIG_CUT]) {
+    const ParallelConfig *p = &config->parallel;
+    int used = snprintf(text, CONFIG_CUT, "pipeline %lld x tensor %lld x data %lld", (long long)p->pipeline,
+                        (long long)p->tensor, (long long)p->data);
+    if (p->context > 1) snprintf(text + used, (size_t)(CONFIG_CUT - used), " x context %lld", (long long)p->context);
+    return text;
+}
+
+int64_t config_replicas(const Config *config) { return config->parallel.data * config->parallel.context; }
 
 bool config_copies(const Config *config) {
     const ParallelConfig *p = &config->parallel;

@@ -191,7 +191,7 @@ void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scrat
     int64_t parts = flash ? flash_spans(shape, cpu->threads) : blocks_of_(shape->seq);
     int64_t heads = shape->batch * shape->heads, group = shape->heads / shape->kv_heads;
     CPU_PARALLEL_FOR(cpu)
-    for (int64_t i = 0; i < (shape->keys == NULL ? 0 : shape->batch * shape->kv_heads); i++) {
+    for (int64_t i = 0; i < (shape->keys == NULL || shape->gathered ? 0 : shape->batch * shape->kv_heads); i++) {
         Head h = {backend, shape, i / shape->kv_heads, i % shape->kv_heads * group};
         head_keep_keys(&h, qkv);
     }

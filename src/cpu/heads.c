@@ -50,9 +50,10 @@ void head_store_keys(const Head *h, const AttentionBackward *b) {
         for (int64_t key = 0; s->keys != NULL && key < attention_keys(s); key++) {
             int64_t column = (part * s->kv_heads + kv_head_of_(h)) * d;
             float *kept = s->dkeys + (key * s->batch + h->sequence) * width + column, *sum = sums + key * d;
-            float *to = key < s->first ? kept : sum;
+            float *to = key < s->first || s->gathered ? kept : sum;
             for (int64_t i = 0; i < d; i++) to[i] = kept[i] + sum[i];
         }
+        if (s->gathered) continue;
         CpuOperand to = qkv_view_(h, b->dqkv, 0, s->heads + part * s->kv_heads + kv_head_of_(h));
         head_store(h, to, sums + s->first * d, s->seq);
     }

@@ -1,8 +1,10 @@
 // Tokens of a step, see batch.h. Every rank computes from the step's number alone which samples are its own. Ranks with
-// the embedding or the head read and upload them; if documents matter, all ranks read them.
+// the embedding or the head read and upload them; if documents matter, all ranks read them. Context ranks read the
+// same sequences, and upload their pieces.
 #include "batch.h"
 #include "base/alloc.h"
 #include "base/random.h"
+#include "model/context.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,14 +14,17 @@ static const uint64_t MASK_SALT = UINT64_C(0x6d61736b) << 24;
 
 int64_t batch_bytes(const Config *config, const StageShape *at) {
     int64_t losses = at->last ? config_microbatches(config) : 0;
-    return (2 + losses + (config_uses_documents(config) ? 1 : 0)) * at->rows * (int64_t)sizeof(int32_t);
+    int64_t arrays = (2 + (config_uses_documents(config) ? 1 : 0)) * config->parallel.context;
+    return (arrays + losses) * at->rows * (int64_t)sizeof(int32_t);
 }
 
-void batch_create(Batch *batch, Stage *stage, int data_rank) {
-    int64_t rows = stage->at.rows;
+static int64_t batch_tokens_(const Stage *stage) { return stage->at.rows * stage->at.shape.context_ranks; }
+
+void batch_create(Batch *batch, Stage *stage, int replica) {
+    int64_t rows = batch_tokens_(stage);
     batch->stage = stage;
     batch->config = stage->config;
-    batch->data_rank = data_rank;
+    batch->data_rank = replica / stage->at.shape.context_ranks;
     batch->tokens = xmalloc((size_t)rows * sizeof *batch->tokens);
     batch->targets = xmalloc((size_t)rows * sizeof *batch->targets);
     batch->places = stage->places == NULL ? NULL : xmalloc((size_t)rows * sizeof *batch->places);
@@ -29,6 +34,14 @@ void batch_create(Batch *batch, Stage *stage, int data_rank) {
 void batch_destroy(Batch *batch) {
     free_all(batch->tokens, batch->targets, batch->places);
     memset(batch, 0, sizeof *batch);
+}
+
+void batch_upload(const Stage *stage, int32_t *to, const int32_t *from) {
+    const Shape *s = &stage->at.shape;
+    int64_t count = stage->at.rows / s->pieces;
+    for (int i = 0; i < s->pieces; i++)
+        stage->be->upload(stage->be, to + i * count, from + context_place(s, i) * s->batch,
+                          count * (int64_t)sizeof *to);
 }
 
 // Where a batch comes from: samples of `training` in its order, of `validation` in file order, or rows of an
@@ -49,7 +62,7 @@ static int batch_fetch_(const Batch *batch, const Source *source, int64_t positi
 
 // Counts each token's place in its document: a document begins with a sequence and with each end-of-text token.
 static void batch_places_(Batch *batch) {
-    int64_t b = batch->stage->at.shape.batch, rows = batch->stage->at.rows;
+    int64_t b = batch->stage->at.shape.batch, rows = batch_tokens_(batch->stage);
     for (int64_t i = 0; i < rows; i++)
         batch->places[i] = i < b || batch->tokens[i] == batch->end_of_text ? 0 : batch->places[i - b] + 1;
 }
@@ -85,12 +98,11 @@ static int batch_load_(Batch *batch, const Source *source, int64_t first, Error 
             if (!masked) continue;
             batch_mask_(batch, (uint64_t)(source->training != NULL ? position : -1 - position), j);
         }
-        Backend *be = stage->be;
-        if (stage->at.first) be->upload(be, stage->tokens + i * rows, batch->tokens, rows * 4);
-        if (stage->at.last) be->upload(be, stage->targets + i * rows, batch->targets, rows * 4);
+        if (stage->at.first) batch_upload(stage, stage->tokens + i * rows, batch->tokens);
+        if (stage->at.last) batch_upload(stage, stage->targets + i * rows, batch->targets);
         if (!stage->documents) continue;
         batch_places_(batch);
-        be->upload(be, stage->places + i * rows, batch->places, rows * 4);
+        batch_upload(stage, stage->places + i * rows, batch->places);
     }
     return 0;
 }

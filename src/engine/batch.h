@@ -10,8 +10,8 @@ typedef struct Batch {
     const Config *config;
     int data_rank;
     int64_t first_step, first_sample; // step first_step + 1 begins with this sample
-    int32_t *tokens, *targets;        // (rows) of one microbatch on the host
-    int32_t *places;                  // (rows) each token's place in its document; NULL unless the stage has places
+    int32_t *tokens, *targets;        // (b s) of one microbatch on the host, of all context ranks
+    int32_t *places;                  // (b s) each token's place in its document; NULL unless the stage has places
     int64_t end_of_text;              // token that begins a document; -1: a sequence is one document
 } Batch;
 
@@ -19,8 +19,11 @@ typedef struct Batch {
 // back.
 int64_t batch_bytes(const Config *config, const StageShape *at);
 
-void batch_create(Batch *batch, Stage *stage, int data_rank);
+void batch_create(Batch *batch, Stage *stage, int replica); // see ranks/topology.h
 void batch_destroy(Batch *batch);
+
+// Uploads the pieces that this rank has of (b s) tokens in the order of their sequences.
+void batch_upload(const Stage *stage, int32_t *to, const int32_t *from);
 
 // Continues after `step`, when `samples` samples had been taken. Without it step 1 begins with sample 0.
 void batch_seek(Batch *batch, int64_t step, int64_t samples);

@@ -6,6 +6,10 @@
 // last chunk: it leaves the gradient of its input in the bundle, so logits are workspace and never kept.
 #include "stage.h"
 
+#include "base/alloc.h"
+#include "model/context.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 // Returns the most microbatches of a chunk between the forward of their first slice and its backward, which is the last
@@ -110,7 +114,7 @@ int stage_holding(const Stage *stage, int64_t table_index) {
 // Lays out the tensors in the table's order, which works because each chunk of a stage is deeper in the model than the
 // one before.
 static void layout_tensors_(StageTensors *tensors, const TensorTable *table, const StageShape *at, const Config *config,
-                            int data_rank) {
+                            int replica) {
     int64_t ranges[2 + STAGE_MOST_CHUNKS][2];
     int count = 0;
     if (at->first) {
@@ -126,7 +130,7 @@ static void layout_tensors_(StageTensors *tensors, const TensorTable *table, con
         ranges[count][0] = table->head;
         ranges[count++][1] = table->count;
     }
-    Split split = {at->shape.tensor_rank, at->shape.tensor_ranks, data_rank, (int)config->parallel.data};
+    Split split = {at->shape.tensor_rank, at->shape.tensor_ranks, replica, (int)config_replicas(config)};
     tensors_layout(tensors, table, ranges, count, &split, &config->train);
     if (config_shards_gradients(config)) tensors_shard_gradients(tensors);
 }
@@ -180,6 +184,8 @@ static SumShape sum_shape_(const Config *config, const StageShape *at) {
                       tied,
                       at->last ? s->rows * 3 : 0,
                       s->chunks,
+                      s->context_ranks,
+                      (s->qkv_cols - s->query_cols) * s->rows / s->pieces,
                       false};
     return shape;
 }
@@ -207,9 +213,13 @@ static int64_t keys_offset_(const StageShape *at, int chunk) {
     return bytes;
 }
 
+static int64_t positions_bytes_(const StageShape *at) {
+    return at->shape.pieces > 1 ? memory_round(at->rows * (int64_t)sizeof(int32_t)) : 0;
+}
+
 static int64_t data_bytes_(const StageShape *at, const Config *config) {
     int arrays = (at->first ? 1 : 0) + (at->last ? 2 : 0) + (config_uses_documents(config) ? 1 : 0);
-    return memory_round(config_microbatches(config) * at->rows * 4) * arrays;
+    return memory_round(config_microbatches(config) * at->rows * 4) * arrays + positions_bytes_(at);
 }
 
 void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
@@ -290,6 +300,22 @@ static int register_workspace_(Stage *stage, Error *err) {
     return registered < 0 ? -1 : 0;
 }
 
+static int allocate_positions_(Stage *stage, Error *err) {
+    Backend *be = stage->be;
+    const Shape *s = &stage->at.shape;
+    int64_t length = s->seq / s->pieces, bytes = positions_bytes_(&stage->at);
+    stage->positions = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "positions", err);
+    if (stage->positions == NULL) return -1;
+    int32_t *host = xmalloc((size_t)s->rows * sizeof *host);
+    for (int64_t i = 0; i < s->rows; i++) {
+        int64_t local = i / s->batch;
+        host[i] = (int32_t)(context_place(s, (int)(local / length)) + local % length);
+    }
+    be->upload(be, stage->positions, host, s->rows * (int64_t)sizeof *host);
+    free(host);
+    return 0;
+}
+
 static int allocate_data_(Stage *stage, Error *err) {
     Backend *be = stage->be;
     int64_t keys = keys_offset_(&stage->at, stage->at.chunks);
@@ -300,6 +326,7 @@ static int allocate_data_(Stage *stage, Error *err) {
     if (config_uses_documents(stage->config) &&
         (stage->places = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "places in documents", err)) == NULL)
         return -1;
+    if (stage->at.shape.pieces > 1 && allocate_positions_(stage, err) != 0) return -1;
     if (!stage->at.last) return 0;
     if ((stage->targets = (int32_t *)be->allocate(be, MEMORY_DATA, bytes, "targets", err)) == NULL) return -1;
     if ((stage->losses = (float *)be->allocate(be, MEMORY_DATA, bytes, "losses", err)) == NULL) return -1;
@@ -307,7 +334,7 @@ static int allocate_data_(Stage *stage, Error *err) {
 }
 
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
-                 int index, Comm *tensor, int data_rank, Error *err) {
+                 int index, Comm *tensor, int replica, Error *err) {
     memset(stage, 0, sizeof *stage);
     stage->model = model;
     stage->config = config;
@@ -316,11 +343,15 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
     stage_shape(&stage->at, model, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
     if (stage->at.shape.slices > 1 && !be->own_sums)
         return config_error(config, "schedule.slices", err, "slices run on CPUs only, and are planned for GPUs; use 1");
+    if (stage->at.shape.context_ranks > 1 && !be->own_sums)
+        return config_error(config, "parallel.context", err,
+                            "context ranks run on CPUs only, and are planned for GPUs; use 1");
+    stage->at.shape.context_rank = replica % stage->at.shape.context_ranks;
     stage->pass.be = be;
     stage->pass.tensor = tensor;
     stage->pass.shape = &stage->at.shape;
     model_table(model, &config->model, &stage->table);
-    layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, data_rank);
+    layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, replica);
     if (tensors_allocate(&stage->tensors, be, err) != 0) return -1;
     find_groups_(stage);
     if (allocate_work_(stage, err) != 0 || allocate_sums_(stage, err) != 0 || allocate_data_(stage, err) != 0 ||
@@ -328,6 +359,13 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
         return -1;
     tensors_init(&stage->tensors, be, config->train.seed, config->model.layers, config->train.init_std);
     return 0;
+}
+
+void stage_use_context(Stage *stage, Comm *const context[2]) {
+    for (int i = 0; i < 2; i++) {
+        stage->pass.context[i] = context[i];
+        sums_lend(context[i], &stage->workspaces.context[i]);
+    }
 }
 
 static void stage_release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
@@ -343,10 +381,12 @@ void stage_destroy(Stage *stage) {
     stage_release_(stage->be, MEMORY_DATA, stage->targets, bytes);
     stage_release_(stage->be, MEMORY_DATA, stage->losses, bytes);
     stage_release_(stage->be, MEMORY_DATA, stage->places, bytes);
+    stage_release_(stage->be, MEMORY_DATA, stage->positions, positions_bytes_(&stage->at));
     const Shape *s = &stage->at.shape;
     if (stage->op_workspace != NULL) stage->be->use_workspace(stage->be, NULL, s->shard_rows, s->hidden, &s->attention);
     if (stage->sums_memory != NULL) {
         sums_lend(stage->pass.tensor, NULL);
+        for (int i = 0; i < 2; i++) sums_lend(stage->pass.context[i], NULL);
         stage_release_(stage->be, MEMORY_MESSAGES, stage->sums_memory, sums_bytes_(stage, NULL));
     }
     Comm *tensor = stage->pass.tensor;
@@ -391,7 +431,7 @@ static void use_places_(Stage *stage, int64_t unit) {
     const DataConfig *data = &stage->config->data;
     const int32_t *places = stage->documents ? stage->places + unit * stage->at.shape.rows : NULL;
     stage->pass.documents = data->mask_documents ? places : NULL;
-    stage->pass.positions = data->reset_positions ? places : NULL;
+    stage->pass.positions = data->reset_positions && places != NULL ? places : stage->positions;
 }
 
 // Points the pass at the keys of a layer, if sequences are cut into slices. Those of a microbatch are overwritten by

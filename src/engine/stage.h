@@ -61,6 +61,7 @@ typedef struct Stage {
     void *keys;                // with slices, for each chunk: (kept, layers, keys_bytes), (layers, dkeys_bytes)
     int32_t *tokens, *targets; // (most_microbatches, rows) on the device; with the embedding, with the head
     int32_t *places;           // as large: each token's place in its document; NULL if documents do not matter
+    int32_t *positions;        // (rows) each token's position in its sequence; NULL without context ranks
     bool documents;            // places are filled; false: every sequence is one document
     float *losses;             // (most_microbatches, rows), if it has the head
     int64_t microbatches, most_microbatches; // in the current step; the most of the run, for which memory is allocated
@@ -89,10 +90,12 @@ int stage_holding(const Stage *stage, int64_t table_index);
 void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
                  const Config *config, const StageShape *at);
 
-// Allocates and initializes the stage. tensor: the tensor group, NULL for one rank. data_rank: of parallel.data. -1
+// Allocates and initializes the stage. tensor: the tensor group, NULL for one rank. replica: see ranks/topology.h. -1
 // with err.
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
-                 int index, Comm *tensor, int data_rank, Error *err);
+                 int index, Comm *tensor, int replica, Error *err);
+// Gives the stage the groups of its context ranks (model/context.h), before it runs.
+void stage_use_context(Stage *stage, Comm *const context[2]);
 void stage_destroy(Stage *stage);
 
 // Runs one slice of a microbatch through one chunk. unit: microbatch * slices + slice. bundle: its slot. input: the

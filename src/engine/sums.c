@@ -62,6 +62,15 @@ static void count_tied_(SumWorkspace *workspace, const SumShape *shape, const St
     }
 }
 
+// Counts the sums of the gradients of keys and values over context ranks; both halves of a sequence are summed at once.
+static void count_context_(SumWorkspace context[2], const SumShape *shape) {
+    for (int i = 0; i < 2; i++) {
+        Need need = {&context[i], shape->context_ranks, shape->staged};
+        context[i].sums = context[i].passing = 1;
+        need_(&need, COMM_REDUCE_SCATTER, shape->keys, COMM_FLOAT);
+    }
+}
+
 static void sums_take_(SumWorkspace *workspace, Layout *layout) {
     if (workspace->bytes > 0) workspace->memory = layout_take(layout, workspace->sums * workspace->bytes);
     layout_take(layout, workspace->passing * workspace->passing_bytes);
@@ -72,10 +81,12 @@ int64_t sums_layout(SumWorkspaces *workspaces, void *base, const SumShape *shape
     memset(workspaces, 0, sizeof *workspaces);
     if (tensors->split.tensor_ranks > 1) count_tensor_(&workspaces->tensor, shape, tensors);
     if (tensors->split.data_ranks > 1) count_data_(&workspaces->data, shape, tensors);
+    if (shape->context_ranks > 1) count_context_(workspaces->context, shape);
     if (shape->tied) count_tied_(&workspaces->tied, shape, tensors);
     sums_take_(&workspaces->tensor, &layout);
     sums_take_(&workspaces->data, &layout);
     sums_take_(&workspaces->tied, &layout);
+    for (int i = 0; i < 2; i++) sums_take_(&workspaces->context[i], &layout);
     return layout.used;
 }
 

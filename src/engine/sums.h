@@ -19,7 +19,7 @@ typedef struct SumWorkspace {
 } SumWorkspace;
 
 typedef struct SumWorkspaces {
-    SumWorkspace tensor, data, tied;
+    SumWorkspace tensor, data, tied, context[2];
 } SumWorkspaces;
 
 // The inputs of the layout. staged: ranks share a GPU, so complete operands and results go through host memory, in
@@ -33,6 +33,8 @@ typedef struct SumShape {
     bool tied;     // this stage shares its embedding or its head with another
     int64_t stats; // elements that each rank gathers from the others in addition: the head's statistics
     int chunks;    // chunks of rows that a forward sums or gathers at once
+    int context_ranks;
+    int64_t keys; // elements of keys and values in a piece of a context rank, whose gradients are summed
     bool staged;
 } SumShape;
 

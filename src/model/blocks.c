@@ -1,6 +1,7 @@
 // The blocks of a model: products split over tensor ranks, attention, embedding and head, each with its collectives.
 // The collectives are here and nowhere else, so a model reads as if there were one rank.
 #include "blocks.h"
+#include "context.h"
 #include "quantized.h"
 
 #include <string.h>
@@ -251,19 +252,56 @@ AttentionShape pass_attention(const Pass *pass) {
     return shape;
 }
 
+// One call of attention: all queries of the pass, or of context ranks those of piece i. Other fields: bytes to the
+// piece in qkv, in the output, and in what attention saves, which has a row of keys for each query in mode none.
+typedef struct Piece {
+    AttentionShape shape;
+    int64_t qkv, out, saved;
+} Piece;
+
+static Piece piece_(const Pass *pass, int i) {
+    const Shape *s = pass->shape;
+    Piece piece = {.shape = pass_attention(pass)};
+    AttentionShape *shape = &piece.shape;
+    int64_t before = i * s->rows / s->pieces, each = shape->mode == ATTENTION_FLASH ? 4 : 0;
+    if (s->pieces == 1) return piece;
+    shape->seq = s->seq / s->pieces;
+    shape->first = context_place(s, 0);
+    if (shape->mode == ATTENTION_NONE) each = attention_keys(shape) * s->element; // of piece 0
+    piece.qkv = before * s->qkv_cols * s->element;
+    piece.out = before * s->query_cols * s->element;
+    piece.saved = before * shape->heads * each;
+    if (shape->places != NULL) shape->places += before;
+    shape->first = context_place(s, i);
+    return piece;
+}
+
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv) {
-    AttentionShape shape = pass_attention(pass);
+    if (pass->shape->pieces > 1) context_gather_keys(pass, qkv);
     blocks_poll_(pass);
-    pass->be->attention_forward(pass->be, out, saved, pass->scratch, qkv, &shape);
+    for (int i = 0; i < pass->shape->pieces; i++) {
+        Piece p = piece_(pass, i);
+        pass->be->attention_forward(pass->be, (char *)out + p.out, (char *)saved + p.saved, pass->scratch,
+                                    (const char *)qkv + p.qkv, &p.shape);
+    }
     blocks_poll_(pass);
 }
 
 void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const void *out, const void *saved,
                               const void *qkv) {
-    AttentionShape shape = pass_attention(pass);
+    const Shape *s = pass->shape;
+    int64_t keys = (s->qkv_cols - s->query_cols) * s->rows * s->context_ranks;
+    if (s->pieces > 1) context_gather_keys(pass, qkv);
+    if (s->pieces > 1) pass->be->zero(pass->be, pass->dkeys, keys * (int64_t)sizeof(float));
     blocks_poll_(pass);
-    pass->be->attention_backward(pass->be, dqkv, pass->scratch, dout, out, saved, qkv, &shape);
+    for (int i = 0; i < s->pieces; i++) {
+        Piece p = piece_(pass, i);
+        pass->be->attention_backward(pass->be, (char *)dqkv + p.qkv, pass->scratch, (const char *)dout + p.out,
+                                     (const char *)out + p.out, (const char *)saved + p.saved,
+                                     (const char *)qkv + p.qkv, &p.shape);
+    }
     blocks_poll_(pass);
+    if (s->pieces > 1) context_sum_gradients(pass, dqkv);
 }
 
 void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tensors, void *x, const int32_t *tokens) {

@@ -36,6 +36,9 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *s) {
     to->dact = layout_take(&layout, s->mlp_cols > s->ffn ? s->rows * s->ffn * s->element : 0);
     to->dqkv = layout_take(&attention, s->rows * s->qkv_cols * s->element);
     to->dattention = layout_take(&attention, s->rows * s->query_cols * s->element);
+    int64_t keys = s->pieces > 1 ? s->rows * s->context_ranks * (s->qkv_cols - s->query_cols) : 0;
+    to->keys = layout_take(&attention, keys * s->element);
+    to->dkeys = (float *)layout_take(&attention, keys * (int64_t)sizeof(float));
     return layout.used > attention.used ? layout.used : attention.used;
 }
 
@@ -49,7 +52,7 @@ typedef struct Layer {
     Epilogue epilogue;
 } Layer;
 
-static Layer layer_open_(const Pass *pass, const Model *model, const Tensor *tensors, const void *bundle) {
+static Layer layer_open_(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle) {
     Layer layer;
     for (int role = 0; role < LAYER_ROLES; role++) {
         int place = pass->shape->place[role];
@@ -60,6 +63,7 @@ static Layer layer_open_(const Pass *pass, const Model *model, const Tensor *ten
     if (pass->shape->tensor_rank > 0) layer.w[LAYER_OUT_BIAS] = layer.w[LAYER_DOWN_BIAS] = NULL;
     layer_bundle_layout(&layer.a, bundle, pass->shape);
     layer_work_layout(&layer.work, pass->work, pass->shape);
+    if (pass->shape->pieces > 1) pass->keys = layer.work.keys, pass->dkeys = layer.work.dkeys;
     if (pass->shape->pointwise) layer.a.norm1 = layer.a.norm2 = layer.work.norm, layer.a.act = layer.work.act;
     layer.fused = model->activation_forward == NULL;
     layer.epilogue = layer.fused ? EPILOGUE_GELU : EPILOGUE_NONE;

@@ -28,6 +28,8 @@ typedef struct LayerWork {
     void *dact;       // (rows, f/t)      only if the activation has a backward of its own
     void *dqkv;       // (rows, (q + 2 kv)/t)
     void *dattention; // (rows, q/t)
+    void *keys;       // (c rows, 2 kv/t)      with context ranks: all keys and values of the sequences
+    float *dkeys;     // (c rows, 2 kv/t)      and their gradients
     void *norm, *act; // (shard_rows, h), (rows, f/t): in place of a bundle's norm1, norm2 and act if it lacks them
 } LayerWork;
 

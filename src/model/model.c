@@ -1,7 +1,7 @@
 // Derived from a model's table and a configuration: the complete table, parameters, FLOPs, and the shape of one
 // microbatch on one tensor rank with its rotary frequencies. Frequencies are in double; transformers computes them in
 // fp32, a relative difference of 1e-7.
-#include "model.h"
+#include "context.h"
 
 #include "backend/attention_scratch.h"
 
@@ -103,18 +103,20 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
                        int tensor_rank) {
     const ModelConfig *m = &config->model;
     int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, n = config_slices(config);
-    int64_t s = m->seq_len / n, dim = m->head_dim;
+    int64_t c = config->parallel.context, s = m->seq_len / n / c, dim = m->head_dim;
     const AttentionConfig *a = &config->attention;
     int64_t heads = m->heads / t, kv_heads = m->kv_heads / t, first = m->seq_len - s;
     int mode = config_attention(config, stage), same = a->deterministic;
     if (config->data.mask_documents && mode == ATTENTION_FLASH && !be->own_sums)
         mode = ATTENTION_RECOMPUTE; // cuDNN's workspace would grow with documents (test_cudnn.py)
-    AttentionShape attention = {b,    s,    heads, kv_heads, dim,  mode,      a->softmax,
-                                same, NULL, first, NULL,     NULL, !m->causal};
+    AttentionShape attention = {b,    s,    heads, kv_heads, dim,  mode,       a->softmax,
+                                same, NULL, first, NULL,     NULL, !m->causal, c > 1};
     shape_places_(shape, model, m);
     shape->batch = b;
     shape->seq = s;
     shape->slices = n;
+    shape->context_ranks = (int)c;
+    shape->pieces = c > 1 ? CONTEXT_PIECES : 1;
     shape->rows = s * b;
     shape->sequence = config->parallel.sequence && t > 1;
     bool beside = config->parallel.overlap >= OVERLAP_ON || (config->parallel.overlap == OVERLAP_AUTO && !be->own_sums);
@@ -143,12 +145,15 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->pointwise = config_pointwise(config, stage);
     if (families[m->family].rotary) rope_from_config(&shape->rope, m);
     shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
-    int64_t pairs = b * attention.heads * s;
+    // The last piece sees all keys. Of a context rank's two pieces one sees as many more than half as the other fewer.
+    AttentionShape last = attention;
+    last.seq /= shape->pieces, last.first = m->seq_len - last.seq;
+    int64_t pairs = b * attention.heads * s, seen = c > 1 ? (m->seq_len + last.seq) / 2 : m->seq_len;
     shape->saved_bytes = attention.mode == ATTENTION_FLASH  ? pairs * 4
-                         : attention.mode == ATTENTION_NONE ? pairs * m->seq_len * shape->element
+                         : attention.mode == ATTENTION_NONE ? pairs * seen * shape->element
                                                             : 0;
-    shape->scratch_bytes = be->attention_scratch(be, &attention);
-    AttentionShape part = attention_flash_part(&attention, be->capability);
+    shape->scratch_bytes = be->attention_scratch(be, &last);
+    AttentionShape part = attention_flash_part(&last, be->capability);
     shape->flash_calls = be->own_sums ? 1 : pairs / (part.batch * part.heads * s);
     shape->workspace_bytes =
         be->workspace_bytes == NULL ? 0 : be->workspace_bytes(be, shape->shard_rows, m->hidden, &attention);

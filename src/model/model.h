@@ -13,7 +13,7 @@ typedef struct Model Model;
 
 // Sizes of one microbatch, or of a slice of it, on one tensor rank. b sequences of s tokens; t tensor ranks.
 typedef struct Shape {
-    int64_t batch, seq;  // b, and s or a slice of it
+    int64_t batch, seq;  // b, and s, a slice of it, or the part of a context rank
     int64_t slices;      // slices of a sequence, computed one after another
     int64_t rows;        // s*b
     int64_t shard_rows;  // rows/t with sequence parallelism, else rows: residual stream, norms, stage-to-stage messages
@@ -31,6 +31,8 @@ typedef struct Shape {
     int64_t scratch_bytes;   // scratch of attention
     int64_t workspace_bytes; // workspace of the backend's operations
     int tensor_rank, tensor_ranks;
+    int context_rank, context_ranks;
+    int pieces; // runs of consecutive positions of a sequence on this rank: 2 with context ranks (context.h), else 1
     bool sequence;
     bool copies;    // gathers and reduce-scatters may be copies into memory that the other ranks map
     bool overlap;   // collectives run during products that do not depend on them
@@ -48,7 +50,7 @@ typedef struct Shape {
 // Fills the rotations of a model (transformers' modeling_rope_utils.py has the three ways of scaling).
 void rope_from_config(RopeTable *rope, const ModelConfig *model);
 
-// Fills the shape of a configuration on a stage and tensor rank. Of `be` it reads own_sums, and asks the sizes of
+// Fills the shape of a configuration on a stage and tensor rank, of context rank 0. Of `be` it reads own_sums, and asks the sizes of
 // attention's scratch and of the operations' workspace.
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
 
@@ -68,7 +70,8 @@ typedef struct WeightGradient {
 // operations of the pass are then harmless, and the caller ends the run.
 typedef struct Pass {
     Backend *be;
-    Comm *tensor; // NULL or size 1: no tensor parallelism
+    Comm *tensor;     // NULL or size 1: no tensor parallelism
+    Comm *context[2]; // of each half of a sequence (context.h); NULL: no context ranks
     const Shape *shape;
     // (rows, hidden) each, NULL without sequence parallelism: gathered rows, and this rank's part of a sum. Without
     // shape->overlap they are one buffer, since then each is read before the next is written.
@@ -84,7 +87,7 @@ typedef struct Pass {
     // a row of the batch is one document to it.
     const int32_t *documents, *positions;
     // With slices: the place of this slice's first token in its sequence; the current layer's keys and values, and
-    // their gradients (AttentionShape).
+    // their gradients (AttentionShape). With context ranks: the gathered keys and values, and all gradients.
     int64_t first;
     void *keys;
     float *dkeys;

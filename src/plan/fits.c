@@ -165,7 +165,7 @@ int plan_check_machine(const Plan *plan, const Config *config, const char *progr
     device_figures(&gpu, config);
     machine.gpu_bytes = gpu.memory_bytes;
     int64_t *ranks = xcalloc((size_t)plan->stages, sizeof *ranks);
-    for (int s = 0; s < plan->stages; s++) ranks[s] = config->parallel.tensor * config->parallel.data;
+    for (int s = 0; s < plan->stages; s++) ranks[s] = config->parallel.tensor * config_replicas(config);
     int fits = plan_check_fit(plan, config, program, &machine, ranks, err);
     free(ranks);
     return fits;

@@ -128,6 +128,16 @@ static bool lists_allow_(const LayoutSpace *space, int64_t p) {
     return !fixes_(space, LAYOUT_BIT(attention)) || modes <= 1 || modes == p;
 }
 
+// One, or up to as many as the configuration has: GPUs only plan context ranks, so a search offers them if asked to.
+static int context_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    int64_t left = space->world / at->tensor / at->pipeline, given = space->given.context;
+    int64_t s = space->base->model.seq_len;
+    int count = 0;
+    for (int64_t c = fixes_(space, LAYOUT_BIT(context)) ? given : 1; c <= given; c *= 2)
+        if (left % c == 0 && (c == 1 || s % (2 * c) == 0)) values[count++] = c;
+    return count;
+}
+
 static int pipeline_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     int64_t left = space->world / at->tensor, layers = space->base->model.layers;
     int count = 0;
@@ -137,7 +147,7 @@ static int pipeline_values_(const LayoutSpace *space, const RunLayout *at, int64
 }
 
 static int data_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    values[0] = space->world / at->tensor / at->pipeline;
+    values[0] = space->world / at->tensor / at->pipeline / at->context;
     return 1;
 }
 
@@ -175,7 +185,7 @@ static int micro_batch_values_(const LayoutSpace *space, const RunLayout *at, in
 static int sequence_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     bool useful = at->tensor > 1 || fixes_(space, LAYOUT_BIT(sequence));
     values[0] = 0, values[1] = 1;
-    return useful && space->base->model.seq_len % at->tensor == 0 ? 2 : 1;
+    return useful && space->base->model.seq_len / at->context % at->tensor == 0 ? 2 : 1;
 }
 
 // Into how many chunks the forward's products are cut, next to the collectives; auto is as many as there are tiles for.

@@ -24,6 +24,7 @@ enum { ATTENTION_LISTED = -1, POINTWISE_LISTED = -1 };
 #define LAYOUT_KEYS(KEY)                                                                                               \
     KEY(tensor, "parallel.tensor", parallel.tensor, .candidates = tensor_values_)                                      \
     KEY(pipeline, "parallel.pipeline", parallel.pipeline, .lists = true, .candidates = pipeline_values_)               \
+    KEY(context, "parallel.context", parallel.context, .candidates = context_values_)                                  \
     KEY(data, "parallel.data", parallel.data, .candidates = data_values_)                                              \
     KEY(placement, "parallel.placement", parallel.placement, .candidates = placement_values_)                          \
     KEY(micro_batch, "schedule.micro_batch", schedule.micro_batch, .candidates = micro_batch_values_)                  \

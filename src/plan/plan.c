@@ -193,6 +193,7 @@ static const char *flash_clause_(const Config *config, const Backend *be) {
     if (flash && config->data.mask_documents && !be->own_sums)
         return " (flash becomes recompute: cuDNN's flash attention has no affordable mask between documents)";
     if (config_slices(config) > 1 && !be->own_sums) return " (a plan alone: slices run on CPUs)";
+    if (config->parallel.context > 1 && !be->own_sums) return " (a plan alone: context ranks run on CPUs)";
     if (config->attention.mode != ATTENTION_FLASH || be->element != 2 || be->own_bytes == 0) return "";
     if (be->capability == 0 && shape.deterministic == DETERMINISTIC_AUTO)
         return ", deterministic from compute capability 9.0 on";
@@ -238,8 +239,7 @@ int plan_fullest(const Plan *plan) {
 
 static void print_run_(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file) {
     const ModelConfig *m = &config->model;
-    const ParallelConfig *parallel = &config->parallel;
-    char parameters[32], tokens[32];
+    char parameters[32], tokens[32], cut[CONFIG_CUT];
     int64_t microbatches = config_microbatches(config), evictions = plan_evictions(schedule);
     grid_line(file, "model",
               "%s, %s parameters: %lld layers, hidden %lld, %lld heads, ffn %lld, vocabulary %lld, %s attention%s",
@@ -247,9 +247,8 @@ static void print_run_(const Plan *plan, const Config *config, const Schedule *s
               (long long)m->hidden, (long long)m->heads, (long long)m->ffn, (long long)m->vocab,
               config->attention.modes_given > 1 ? "various" : config_word("attention.mode", config->attention.mode),
               plan->flash);
-    fprintf(file, "world     %lld rank%s: pipeline %lld x tensor %lld x data %lld, %s\n",
-            (long long)config_world(config), config_world(config) == 1 ? "" : "s", (long long)parallel->pipeline,
-            (long long)parallel->tensor, (long long)parallel->data,
+    fprintf(file, "world     %lld rank%s: %s, %s\n", (long long)config_world(config),
+            config_world(config) == 1 ? "" : "s", config_cut_text(config, cut),
             config_word("train.precision", config->train.precision));
     fprintf(file, "step      %s tokens: %lld microbatch%s of %lld x %lld on each data rank%s\n",
             grid_count(config->train.global_batch * m->seq_len, tokens), (long long)microbatches,

@@ -35,7 +35,7 @@ static void print_fsdp_(const PlanAnswer *answer, const Forecast *row, FILE *fil
     const Plan *plan = &answer->plan_1f1b;
     const Cost *cost = &answer->planner.hardware.cost;
     int64_t d = config->parallel.data, shards = d * plan->stages, batch = shards * config->schedule.micro_batch;
-    if (config->train.global_batch % batch != 0) return;
+    if (config->train.global_batch % batch != 0 || config->parallel.context > 1) return;
     double sent = 0, states = 0, bundles = 0, layer = 0;
     for (int s = 0; s < plan->stages; s++) {
         const PlanStage *stage = &plan->stage[s];

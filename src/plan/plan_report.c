@@ -50,15 +50,13 @@ static void print_answer_(const PlanAnswer *answer, FILE *file) {
     int64_t peak = memory_total(&plan->stage[fullest].memory);
     double left = ((double)hardware->memory_bytes - (double)peak) / GIB - config->hardware.reserve_gib;
     bool terminal = isatty(fileno(file)), fits = plan_answer_holds(answer, peak);
-    char schedule[SCHEDULE_TEXT], parameters[32];
+    char schedule[SCHEDULE_TEXT], parameters[32], cut[CONFIG_CUT];
     RunLayout layout;
     layout_of(&layout, config);
     if (terminal) fputs(fits ? "\033[1m" : "\033[1;31m", file);
-    grid_line(file, "plan",
-              "%s, %s parameters, on %lld ranks: pipeline %lld x tensor %lld x data %lld, micro-batch %lld, %s",
+    grid_line(file, "plan", "%s, %s parameters, on %lld ranks: %s, micro-batch %lld, %s",
               config_word("model.family", config->model.family), grid_count(plan->parameters, parameters),
-              (long long)config_world(config), (long long)config->parallel.pipeline, (long long)config->parallel.tensor,
-              (long long)config->parallel.data, (long long)config->schedule.micro_batch,
+              (long long)config_world(config), config_cut_text(config, cut), (long long)config->schedule.micro_batch,
               config->schedule.file[0] != '\0' ? config->schedule.file : schedule_text(&layout, schedule));
     if (hardware->memory_bytes > 0)
         grid_line(file, "fits", "%s: %.2f GiB %s on the ranks of stage %d (%.2f of %.2f, %.4g in reserve)",

@@ -21,7 +21,7 @@ typedef struct Costing {
     const Schedule *schedule;
     const Plan *plan;
     const TimeSource *source;
-    int copy; // the data rank whose pipeline is costed
+    int copy; // the replica whose pipeline is costed
 } Costing;
 
 // The simulator's arrays of compute, [stages * chunks * slices] each.
@@ -148,7 +148,7 @@ static double data_rate_(const Costing *costing, int64_t parts, CostCollective k
     const Hardware *hardware = costing->source->hardware;
     int64_t node = costing->config->hardware.gpus_per_node;
     if (hardware->cpu || config_world(costing->config) <= node)
-        return cost_collective_rate(&hardware->cost, kind, bytes, (int)costing->config->parallel.data);
+        return cost_collective_rate(&hardware->cost, kind, bytes, (int)config_replicas(costing->config));
     double rate = hardware->cost.network / (double)(parts < node ? parts : node);
     return rate < hardware->cost.tensor ? rate : hardware->cost.tensor;
 }
@@ -171,7 +171,7 @@ static double optimizer_seconds_(const Costing *costing, int s) {
     int64_t owned = states->moments / 8;
     const Profile *profile = costing->source->profile;
     const Hardware *hardware = costing->source->hardware;
-    double d = (double)costing->config->parallel.data, world = (double)config_world(costing->config);
+    double d = (double)config_replicas(costing->config), world = (double)config_world(costing->config);
     // Every stage and tensor rank gathers at the same time.
     int64_t parts = costing->config->parallel.pipeline * costing->config->parallel.tensor;
     double weights = (double)states->weights, piece = weights / layers_of_(costing, s);
@@ -192,10 +192,10 @@ static int node_of_stage_(const Costing *costing, int stage) {
     return hardware_node(costing->source->hardware, costing->config, rank);
 }
 
-// Returns the data rank whose stages are spread over most nodes, if copies of the pipeline do not begin with a node:
+// Returns the replica whose stages are spread over most nodes, if copies of the pipeline do not begin with a node:
 // all others wait for it.
 static int widest_copy_(Costing *costing) {
-    int64_t node = costing->config->hardware.gpus_per_node, copies = costing->config->parallel.data;
+    int64_t node = costing->config->hardware.gpus_per_node, copies = config_replicas(costing->config);
     int widest = 0, most = 0;
     if (costing->source->hardware->cpu) return 0;
     for (costing->copy = 0; costing->copy < copies && costing->copy < node; costing->copy++) {
@@ -209,11 +209,12 @@ static int widest_copy_(Costing *costing) {
 
 // Returns the ranks of a stage on one node, which send at the same time.
 static int senders_(const Costing *costing) {
-    int t = (int)costing->config->parallel.tensor, node = (int)costing->config->hardware.gpus_per_node;
-    return t < node ? t : node;
+    const ParallelConfig *parallel = &costing->config->parallel;
+    int ranks = (int)(parallel->tensor * parallel->context), node = (int)costing->config->hardware.gpus_per_node;
+    return ranks < node ? ranks : node;
 }
 
-// Returns the seconds of a message that each tensor rank of `from` sends to its counterpart on `to`, without other
+// Returns the seconds of a message that each tensor and context rank of `from` sends to its counterpart on `to`, without other
 // traffic.
 static double costing_message_(const Costing *costing, int from, int to, int64_t bytes) {
     const Hardware *hardware = costing->source->hardware;
@@ -274,7 +275,7 @@ static void costing_share_(PlanCosts *costs, const Costing *costing) {
 static void costing_sums_(PlanCosts *costs, const Costing *costing) {
     int p = costing->plan->stages, *layers = costs->resources_ + 5 * p, *node = layers + p;
     const ParallelConfig *parallel = &costing->config->parallel;
-    double *bytes = costs->times_ + 3 * p + 1, *hides = bytes + p, d = (double)parallel->data;
+    double *bytes = costs->times_ + 3 * p + 1, *hides = bytes + p, d = (double)config_replicas(costing->config);
     double piece = (double)costing->plan->stage[0].states.gradients / layers_of_(costing, 0);
     double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
     costs->sums = (DataSums){bytes, hides, layers, node, rate, fmax(rate, costing->source->hardware->cost.tensor)};
@@ -300,7 +301,7 @@ static double tied_seconds_(const Costing *costing) {
     }
     if (first == last) return 0; // one rank has both gradients, as in a V
     const Config *c = costing->config;
-    int64_t elements = config_padded_vocab(c) / c->parallel.tensor * c->model.hidden / c->parallel.data;
+    int64_t elements = config_padded_vocab(c) / c->parallel.tensor * c->model.hidden / config_replicas(c);
     return costing_message_(costing, first, last, 4 * elements);
 }
 
@@ -562,8 +563,7 @@ static void costing_utilization_(PlanTime *time, const Config *config, const Har
            b = (double)config->schedule.micro_batch;
     double tokens = (double)config->train.global_batch * s, world = (double)config_world(config);
     time->mfu = token * tokens / (time->step * world * hardware->peak);
-    time->stage_mfu =
-        token * b * s / (time->slowest * (double)(parallel->pipeline * parallel->tensor) * hardware->cost.flops);
+    time->stage_mfu = token * b * s / (time->slowest * world / (double)parallel->data * hardware->cost.flops);
     if (hardware->cpu && world > hardware->cores_share) return;
     time->estimate =
         estimate_mfu(time->stage_mfu * hardware->cost.flops / hardware->peak,

@@ -17,7 +17,7 @@ int roster_make(Roster *roster, World *world, Coordinates at, const char *device
     mine.node = world_place(world)->node;
     mine.stage = at.stage;
     mine.tensor = at.tensor;
-    mine.data = at.data;
+    mine.replica = at.replica;
     roster->count = world_size(world);
     roster->ranks = xcalloc((size_t)roster->count, sizeof *roster->ranks);
     int64_t bytes = sizeof mine;
@@ -41,7 +41,7 @@ int roster_pairs_apart(const Roster *roster, const ParallelConfig *parallel, int
     *pairs = 0;
     for (int r = 0; r < roster->count; r++) {
         const RosterEntry *evictor = &roster->ranks[r];
-        Coordinates at = {evictor->data, bpipe_partner((int)parallel->pipeline, evictor->stage), evictor->tensor};
+        Coordinates at = {evictor->replica, bpipe_partner((int)parallel->pipeline, evictor->stage), evictor->tensor};
         if (at.stage <= evictor->stage) continue; // the acceptor, or a middle stage without partner
         apart += roster->ranks[topology_rank(parallel, at)].node != evictor->node;
         ++*pairs;
@@ -49,18 +49,19 @@ int roster_pairs_apart(const Roster *roster, const ParallelConfig *parallel, int
     return apart;
 }
 
-void roster_print(const Roster *roster, FILE *file) {
-    Grid grid = {0};
-    grid.columns = 6;
-    static const char *const heading[] = {"rank", "stage", "tensor", "data", "host", "device"};
-    for (int i = 0; i < grid.columns; i++) grid_cell(&grid, "%s", heading[i]);
+void roster_print(const Roster *roster, const ParallelConfig *parallel, FILE *file) {
+    int contexts = (int)parallel->context;
+    Grid grid = {.columns = contexts > 1 ? 7 : 6};
+    static const char *const heading[] = {"context", "rank", "stage", "tensor", "data", "host", "device"};
+    for (int i = contexts > 1 ? 0 : 1; i < 7; i++) grid_cell(&grid, "%s", heading[i]);
     int printed = roster->count < ROSTER_PRINTED ? roster->count : ROSTER_PRINTED;
     for (int r = 0; r < printed; r++) {
         const RosterEntry *entry = &roster->ranks[r];
+        if (contexts > 1) grid_cell(&grid, "%d", entry->replica % contexts);
         grid_cell(&grid, "%d", r);
         grid_cell(&grid, "%d", entry->stage);
         grid_cell(&grid, "%d", entry->tensor);
-        grid_cell(&grid, "%d", entry->data);
+        grid_cell(&grid, "%d", entry->replica / contexts);
         grid_cell(&grid, "%s", entry->host);
         grid_cell(&grid, "%s", entry->device);
     }

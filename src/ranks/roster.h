@@ -6,7 +6,7 @@
 
 typedef struct RosterEntry {
     char host[64], device[96];
-    int node, stage, tensor, data;
+    int node, stage, tensor, replica;
 } RosterEntry;
 
 typedef struct Roster {
@@ -26,4 +26,4 @@ void roster_count(const Roster *roster, int node, int64_t *of_stage, int stages)
 int roster_pairs_apart(const Roster *roster, const ParallelConfig *parallel, int *pairs);
 
 // Prints the start-up table; for a large job the ranks of the first nodes.
-void roster_print(const Roster *roster, FILE *file);
+void roster_print(const Roster *roster, const ParallelConfig *parallel, FILE *file);

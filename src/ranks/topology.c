@@ -17,12 +17,12 @@ static int stage_at_place_(const ParallelConfig *parallel, int place) {
 }
 
 Coordinates topology_coordinates(const ParallelConfig *parallel, int rank) {
-    int t = (int)parallel->tensor, p = (int)parallel->pipeline;
-    Coordinates at = {rank / t / p, stage_at_place_(parallel, rank / t % p), rank % t};
+    int t = (int)parallel->tensor, p = (int)parallel->pipeline, c = (int)parallel->context;
+    Coordinates at = {rank / t / c / p * c + rank / t % c, stage_at_place_(parallel, rank / t / c % p), rank % t};
     return at;
 }
 
 int topology_rank(const ParallelConfig *parallel, Coordinates at) {
-    int t = (int)parallel->tensor, p = (int)parallel->pipeline;
-    return (at.data * p + place_of_stage_(parallel, at.stage)) * t + at.tensor;
+    int t = (int)parallel->tensor, p = (int)parallel->pipeline, c = (int)parallel->context;
+    return ((at.replica / c * p + place_of_stage_(parallel, at.stage)) * c + at.replica % c) * t + at.tensor;
 }

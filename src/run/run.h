@@ -34,7 +34,14 @@ typedef struct RunAsk {
 bool run_trains(const RunAsk *ask);
 
 enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS };
-typedef enum RunGroup { GROUP_TENSOR, GROUP_DATA, GROUP_PAIR, GROUP_TIED, GROUP_LANES } RunGroup;
+typedef enum RunGroup {
+    GROUP_TENSOR,
+    GROUP_DATA,
+    GROUP_PAIR,
+    GROUP_TIED,
+    GROUP_CONTEXT, // of each half of a sequence
+    GROUP_LANES = GROUP_CONTEXT + 2
+} RunGroup;
 enum { RUN_MOST_GROUPS = GROUP_LANES + RUN_MOST_LANES };
 
 // Refuses, with code 2, a start without the checkpoint to resume from, or among another run's checkpoints. Reads files
@@ -59,7 +66,8 @@ typedef struct Run {
     Device device;
     int lanes;                   // groups of the pipeline, one for each lane of messages (engine/p2p.h)
     Comm *lane[RUN_MOST_LANES];  // [lanes]
-    Comm *tensor, *data, *tied;  // NULL if the group would be this rank alone
+    Comm *tensor, *data, *tied;  // NULL if the group would be this rank alone; data: of the replicas (topology.h)
+    Comm *context[2];            // of each half of a sequence (model/context.h); NULL without context ranks
     Checksum *checksum;          // NULL without comm.checksum, like the groups below
     Comm *sums[RUN_MOST_GROUPS]; // of the checksums of each group's messages: RunGroup, and after those the lanes
     Comm *pair, *pair_far; // group of evicted bundles, and its messages that are not copied; NULL once `pair` owns it

@@ -18,15 +18,13 @@
 #include <string.h>
 
 static int check_world_(const Run *run, Error *err) {
-    const ParallelConfig *p = &run->config->parallel;
+    char cut[CONFIG_CUT];
     int64_t want = config_world(run->config), have = world_size(run->world);
     if (want == have) return 0;
     return error_on_all(
         err, EXIT_USAGE,
-        "%s: this job has %lld rank%s, the configuration needs %lld (pipeline %lld x tensor %lld x data "
-        "%lld); start as many, or change parallel.*",
-        run->config->path, (long long)have, have == 1 ? "" : "s", (long long)want, (long long)p->pipeline,
-        (long long)p->tensor, (long long)p->data);
+        "%s: this job has %lld rank%s, the configuration needs %lld (%s); start as many, or change parallel.*",
+        run->config->path, (long long)have, have == 1 ? "" : "s", (long long)want, config_cut_text(run->config, cut));
 }
 
 // Collective. If any rank failed, all fail with the error of the lowest one that did, which names its host, so that no
@@ -107,9 +105,9 @@ static bool pair_evicts_(const Run *run) {
 // Every rank makes every group, in this order.
 static int create_groups_(Run *run, Error *err) {
     const ParallelConfig *c = &run->config->parallel;
-    int p = (int)c->pipeline, t = (int)c->tensor, d = (int)c->data;
+    int p = (int)c->pipeline, t = (int)c->tensor, contexts = (int)c->context, replicas = contexts * (int)c->data;
     Coordinates at = run->at;
-    int column = at.data * t + at.tensor, partner = bpipe_partner(p, at.stage);
+    int column = at.replica * t + at.tensor, partner = bpipe_partner(p, at.stage);
     int pair = pair_evicts_(run) ? column * p + (at.stage < partner ? at.stage : partner) : -1;
     int first, last, chunk; // the stages with the embedding and with the head
     schedule_home(run->schedule, 0, &first, &chunk);
@@ -119,9 +117,13 @@ static int create_groups_(Run *run, Error *err) {
     run->lanes = p2p_lanes(run->schedule);
     for (int i = 0; i < run->lanes; i++)
         if (create_group_(run, &run->lane[i], GROUP_LANES + i, "pipeline", column, at.stage, err) != 0) return -1;
-    int tensor = t > 1 ? at.data * p + at.stage : -1, data = d > 1 ? at.stage * t + at.tensor : -1;
+    int tensor = t > 1 ? at.replica * p + at.stage : -1, data = replicas > 1 ? at.stage * t + at.tensor : -1;
     if (create_group_(run, &run->tensor, GROUP_TENSOR, "tensor", tensor, at.tensor, err) != 0) return -1;
-    if (create_group_(run, &run->data, GROUP_DATA, "data", data, at.data, err) != 0) return -1;
+    if (create_group_(run, &run->data, GROUP_DATA, "data", data, at.replica, err) != 0) return -1;
+    int context = contexts > 1 ? (at.replica / contexts * p + at.stage) * t + at.tensor : -1;
+    int place = at.replica % contexts;
+    for (int i = 0; i < 2; i++, place = contexts - 1 - place)
+        if (create_group_(run, &run->context[i], GROUP_CONTEXT + i, "context", context, place, err) != 0) return -1;
     if (create_group_(run, &run->pair, GROUP_PAIR, "pair", pair, at.stage, err) != 0) return -1;
     run->pair_far = world_split(run->world, "pair", pair, at.stage, err);
     if (run->pair_far == NULL && pair >= 0) return -1;
@@ -155,6 +157,8 @@ static int convert_groups_(Run *run, Error *err) {
         if (convert_(run, &run->lane[i], GROUP_LANES + i, USE_NEIGHBOURS, err) != 0) return -1;
     if (convert_(run, &run->tensor, GROUP_TENSOR, USE_COMPUTE, err) != 0) return -1;
     if (convert_(run, &run->data, GROUP_DATA, USE_BESIDE, err) != 0) return -1;
+    for (int i = 0; i < 2; i++)
+        if (convert_(run, &run->context[i], GROUP_CONTEXT + i, USE_COMPUTE, err) != 0) return -1;
     if (convert_(run, &run->tied, GROUP_TIED, USE_BESIDE, err) != 0) return -1;
     return convert_pair_(run, err);
 }
@@ -264,7 +268,7 @@ static int create_settle_(Run *run, Error *err) {
     if (status == 0) status = fail_together_(run->world, create_check_host_(run, &roster, err), err);
     if (status == 0 && world_rank(run->world) == 0) {
         if (run->log->level != LOG_QUIET) plan_print(&run->plan, run->config, run->schedule, stderr);
-        if (run->log->level != LOG_QUIET && roster.count > 1) roster_print(&roster, stderr);
+        if (run->log->level != LOG_QUIET && roster.count > 1) roster_print(&roster, &run->config->parallel, stderr);
         tell_pairs_(run, &roster);
         if (roster.count > 1 && !run->schedule->forward_only) create_slowest_(run, &roster);
     }
@@ -275,18 +279,19 @@ static int create_settle_(Run *run, Error *err) {
 static int create_stage_(Run *run, Error *err) {
     const Config *config = run->config;
     run->validation = schedule_forward_like(run->schedule, (int)config_microbatches(config));
-    if (stage_create(&run->stage, run->model, config, run->schedule, run->be, run->at.stage, run->tensor, run->at.data,
-                     err) != 0)
+    if (stage_create(&run->stage, run->model, config, run->schedule, run->be, run->at.stage, run->tensor,
+                     run->at.replica, err) != 0)
         return -1;
+    stage_use_context(&run->stage, run->context);
     EngineGroups groups = {run->lane, run->pair, run->checksum};
     SlotCounts slots = plan_slots(&run->plan.stage[run->at.stage]);
     run->engine = engine_create(&run->stage, run->schedule, &slots, &groups, run->status_page, err);
     if (run->engine == NULL) return -1;
     const char *why = run->pair == NULL ? "" : comm_pushed_why(run->pair);
-    if (why[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
+    if (why[0] != '\0' && run->at.tensor == 0 && run->at.replica == 0)
         log_line(run->log, "stage %d sends what it evicts as messages, which its partner has to take: %s",
                  run->at.stage, why);
-    if (run->tensor != NULL && run->tensor->why[0] != '\0' && run->at.tensor == 0 && run->at.data == 0)
+    if (run->tensor != NULL && run->tensor->why[0] != '\0' && run->at.tensor == 0 && run->at.replica == 0)
         log_line(run->log, "stage %d gathers and sums over tensor ranks by NCCL, which takes multiprocessors: %s",
                  run->at.stage, run->tensor->why);
     OptimizerGroups meeting = {run->world, run->tensor, run->data, run->tied};
@@ -477,7 +482,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     details_found(&details, run);
     details_phase(&details, "schedule, plan and memory checked");
     if (create_stage_(run, err) != 0) return -1;
-    batch_create(&run->batch, &run->stage, run->at.data);
+    batch_create(&run->batch, &run->stage, run->at.replica);
     run->batch.end_of_text = run->end_of_text;
     details_collectives(&details, run);
     details_bundles(run);
@@ -514,6 +519,7 @@ void run_destroy(Run *run) {
     create_destroy_comm_(run->pair);
     create_destroy_comm_(run->data);
     create_destroy_comm_(run->tensor);
+    for (int i = 0; i < 2; i++) create_destroy_comm_(run->context[i]);
     for (int i = 0; i < run->lanes; i++) create_destroy_comm_(run->lane[i]);
     for (int i = 0; i < RUN_MOST_GROUPS; i++) create_destroy_comm_(run->sums[i]);
     checksum_destroy(run->checksum);

@@ -54,7 +54,7 @@ void details_bundles(const Run *run) {
         if (list->actions[i].kind != ACTION_EVICT) continue;
         *(list->actions[i].peer == SCHEDULE_HOST ? &host : &peer) = true;
     }
-    if (run->at.tensor > 0 || run->at.data > 0 || (!host && !peer)) return;
+    if (run->at.tensor > 0 || run->at.replica > 0 || (!host && !peer)) return;
     if (run->pair != NULL) comm_pushed_ways(run->pair, &direct, &far);
     log_detail(run->log, "chosen: evicted bundles go %s",
                host         ? "to host memory, copied by this stage"

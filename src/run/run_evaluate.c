@@ -2,20 +2,34 @@
 // rows, and a sum over all ranks brings them together.
 #include "run.h"
 #include "base/alloc.h"
+#include "model/context.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-// Writes the means of this rank's rows of a batch, which begins with row `first`; other ranks fill in theirs.
+// Downloads the losses of microbatch i to their places in their sequences; those of other context ranks are 0.
+static void take_losses_(const Stage *stage, int64_t i, float *losses) {
+    const Shape *s = &stage->at.shape;
+    int64_t rows = stage->at.rows, count = rows / s->pieces, bytes = (int64_t)sizeof *losses;
+    memset(losses, 0, (size_t)(rows * s->context_ranks * bytes));
+    for (int p = 0; p < s->pieces; p++)
+        stage->be->download(stage->be, losses + context_place(s, p) * s->batch, stage->losses + i * rows + p * count,
+                            count * bytes);
+}
+
+// Writes the means of this rank's rows of a batch, which begins with row `first`; other ranks fill in theirs. Context
+// ranks add up to a row's mean.
 static void take_means_(const Run *run, int64_t first, float *losses, double *means) {
     const Stage *stage = &run->stage;
     if (!stage->at.last || run->at.tensor > 0) return;
-    int64_t b = stage->at.shape.batch, rows = stage->at.rows, m = stage->microbatches;
-    run->be->download(run->be, losses, stage->losses, m * rows * (int64_t)sizeof *losses);
-    int64_t row = first + run->at.data * m * b;
-    for (int64_t i = 0; i < m; i++)
+    int64_t b = stage->at.shape.batch, m = stage->microbatches;
+    int64_t row = first + run->at.replica / stage->at.shape.context_ranks * m * b;
+    for (int64_t i = 0; i < m; i++) {
+        take_losses_(stage, i, losses);
         for (int64_t j = 0; j < b; j++, row++)
             if (row < evaluation_rows(run->sets.hellaswag))
-                means[row] = evaluation_mean(run->sets.hellaswag, row, losses + i * rows + j, b);
+                means[row] = evaluation_mean(run->sets.hellaswag, row, losses + j, b);
+    }
 }
 
 // Exchanges between two batches whether any rank was asked to stop.
@@ -37,14 +51,14 @@ static int run_batches_(Run *run, float *losses, double *means, bool *stop, Erro
         if (engine_run(run->engine, "evaluation", run->validation, 0.0f, &unused, err) != 0) return -1;
         take_means_(run, i * batch, losses, means);
     }
-    // Each row has one rank's value and zero from all others, so the sum is exact.
+    // Without context ranks each row has one rank's value and zero from all others, so the sum is exact.
     return world_sum(run->world, means, rows, err);
 }
 
 // Each rank of the last stage knows the means of its own rows. world_sum in rank order brings them together, so all
 // ranks count the same examples as correct.
 int run_evaluate(Run *run, int64_t *correct, bool *stop, Error *err) {
-    int64_t count = run->stage.microbatches * run->stage.at.rows;
+    int64_t count = run->stage.at.rows * run->stage.at.shape.context_ranks;
     float *losses = xmalloc((size_t)count * sizeof *losses);
     double *means = xcalloc((size_t)evaluation_rows(run->sets.hellaswag), sizeof *means);
     int status = run_batches_(run, losses, means, stop, err);

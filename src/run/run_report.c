@@ -69,10 +69,10 @@ static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *st
     if (gathered == 0 && run->slowest != NULL) name_slowest_(run, all, say);
     for (int r = 0; gathered == 0 && world_rank(run->world) == 0 && r < world; r++) {
         Coordinates at = topology_coordinates(&run->config->parallel, r);
-        merge_figures_(&stages[at.stage], &all[r], at.tensor == 0 && at.data == 0);
+        merge_figures_(&stages[at.stage], &all[r], at.tensor == 0 && at.replica == 0);
     }
     for (int s = 0; s < run->config->parallel.pipeline; s++)
-        stages[s].run.busy /= (double)(run->config->parallel.tensor * run->config->parallel.data);
+        stages[s].run.busy /= (double)(run->config->parallel.tensor * config_replicas(run->config));
     free(all);
     return gathered;
 }
@@ -168,7 +168,7 @@ int run_compare_plan(Run *run, Error *err) {
     if (status == 0 && world_rank(run->world) == 0) {
         for (int r = 0; r < world; r++) {
             Coordinates at = topology_coordinates(&run->config->parallel, r);
-            merge_(&run->plan, &all[r], at.stage, at.tensor == 0 && at.data == 0, measured);
+            merge_(&run->plan, &all[r], at.stage, at.tensor == 0 && at.replica == 0, measured);
         }
         compare_print_(&run->plan, measured, run->log->level == LOG_QUIET, stderr);
     }

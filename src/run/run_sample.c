@@ -1,5 +1,6 @@
 // Generates text with the pipeline: one forward-only run of a microbatch for each token. Rank 0 chooses the token from
 // the candidates of all tensor ranks of the last stage, and broadcasts it.
+#include "model/context.h"
 #include "run.h"
 #include "base/alloc.h"
 
@@ -47,13 +48,15 @@ int run_sample_check(const Config *config, const char *prompt, Error *err) {
     return status;
 }
 
+static int64_t sample_length_(const Shape *s) { return s->slices * s->context_ranks * s->seq; }
+
 static void sampler_allocate_(Sampler *sampler, const Run *run) {
     const Shape *s = &run->stage.at.shape;
     int64_t b = s->batch, most = sampler->prompt.count + run->config->sample.tokens, capacity = sampler->capacity;
     int64_t ranks = world_rank(run->world) == 0 ? world_size(run->world) : 0;
     sampler->texts = xcalloc((size_t)b, sizeof *sampler->texts);
     sampler->tokens = xcalloc((size_t)(b * most), sizeof *sampler->tokens);
-    sampler->window = xcalloc((size_t)run->stage.at.rows, sizeof *sampler->window);
+    sampler->window = xcalloc((size_t)(sample_length_(s) * b), sizeof *sampler->window);
     sampler->logits = xcalloc((size_t)s->vocab_count, sizeof *sampler->logits);
     sampler->mine = xcalloc((size_t)(b * capacity), sizeof *sampler->mine);
     sampler->all = xcalloc((size_t)(ranks * b * capacity), sizeof *sampler->all);
@@ -87,8 +90,8 @@ void run_sampler_destroy(Run *run) {
 
 // Fills in the last seq_len tokens of a text; no position sees later ones, so the rest may be anything.
 static void fill_window_(Sampler *sampler, const Shape *s) {
-    int64_t seq = s->slices * s->seq;
-    memset(sampler->window, 0, (size_t)(s->slices * s->rows) * sizeof *sampler->window);
+    int64_t seq = sample_length_(s);
+    memset(sampler->window, 0, (size_t)(seq * s->batch) * sizeof *sampler->window);
     for (int64_t j = 0; j < s->batch; j++) {
         const Text *text = &sampler->texts[j];
         int64_t skip = text->count > seq ? text->count - seq : 0;
@@ -101,7 +104,7 @@ static int64_t last_position_(const Run *run) {
     const Shape *s = &run->stage.at.shape;
     const Text *text = run->sampler->texts;
     while (text->ended) text++;
-    return (text->count < s->slices * s->seq ? text->count : s->slices * s->seq) - 1;
+    return (text->count < sample_length_(s) ? text->count : sample_length_(s)) - 1;
 }
 
 // Runs the slices up to that of the last token, so that its logits are the ones that stay.
@@ -109,11 +112,11 @@ static int sampler_forward_(Run *run, Error *err) {
     Stage *stage = &run->stage;
     EngineRun unused;
     Schedule like = *run->schedule;
-    like.slices = (int)(last_position_(run) / stage->at.shape.seq) + 1;
+    if (stage->at.shape.slices > 1) like.slices = (int)(last_position_(run) / stage->at.shape.seq) + 1;
     Schedule *list = schedule_forward_like(&like, 1);
     fill_window_(run->sampler, &stage->at.shape);
     stage->documents = false;
-    if (stage->at.first) stage->be->upload(stage->be, stage->tokens, run->sampler->window, stage->at.rows * 4);
+    if (stage->at.first) batch_upload(stage, stage->tokens, run->sampler->window);
     int status = engine_run(run->engine, "sample", list, 0.0f, &unused, err);
     schedule_free(list);
     return status;
@@ -122,10 +125,11 @@ static int sampler_forward_(Run *run, Error *err) {
 static void name_candidates_(Run *run, int64_t first_text) {
     Sampler *sampler = run->sampler;
     const Shape *s = &run->stage.at.shape;
-    for (int64_t j = 0; j < s->batch; j++) {
+    int64_t position = last_position_(run), row = context_row(s, s->slices > 1 ? position % s->seq : position);
+    for (int64_t j = 0; j < s->batch && row >= 0; j++) {
         const Text *text = &sampler->texts[j];
         if (text->ended) continue;
-        stage_logits(&run->stage, last_position_(run) % s->seq * s->batch + j, sampler->logits);
+        stage_logits(&run->stage, row + j, sampler->logits);
         SampleCandidate *mine = sampler->mine + j * sampler->capacity;
         int64_t named = sample_candidates(&sampler->rule, sample_stream(first_text + j, text->count), sampler->logits,
                                           s->vocab_first, s->vocab_count, mine);
@@ -166,7 +170,7 @@ static int next_tokens_(Run *run, int64_t first_text, Error *err) {
     Sampler *sampler = run->sampler;
     int64_t b = run->stage.at.shape.batch, bytes = b * sampler->capacity * (int64_t)sizeof *sampler->mine;
     for (int64_t i = 0; i < b * sampler->capacity; i++) sampler->mine[i].token = -1;
-    if (run->at.data == 0) {
+    if (run->at.replica < run->config->parallel.context) { // data rank 0
         if (sampler_forward_(run, err) != 0) return -1;
         if (run->stage.at.last) name_candidates_(run, first_text);
     }

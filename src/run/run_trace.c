@@ -47,10 +47,10 @@ static int run_trace_on_metrics_(const Run *run, const char *path, Error *err) {
 // Starts one process of the trace per rank; the ranks of a stage are consecutive, whatever the placement.
 static int run_trace_start_(RunTrace *trace, const Run *run, const char *path, Error *err) {
     const ParallelConfig *parallel = &run->config->parallel;
-    int t = (int)parallel->tensor, columns = t * (int)parallel->data;
+    int t = (int)parallel->tensor, columns = t * (int)config_replicas(run->config);
     TraceWorld shown = {(int)parallel->pipeline, columns, trace->ranks};
     for (int pid = 0; pid < shown.stages * columns; pid++) {
-        Coordinates at = {.data = pid % columns / t, .stage = pid / columns, .tensor = pid % t};
+        Coordinates at = {.replica = pid % columns / t, .stage = pid / columns, .tensor = pid % t};
         trace->ranks[pid] = topology_rank(parallel, at);
         trace->times[pid] = trace->all + trace->ranks[pid] * trace->capacity;
     }

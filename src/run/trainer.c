@@ -184,7 +184,7 @@ static int take_layout_(Config *config, Error *err) {
     RunLayout layout;
     if (text == NULL) return 0;
     bool known = layout_decode(&layout, text);
-    if (!known || (int64_t)layout.pipeline * layout.tensor * layout.data != config_world(config))
+    if (!known || (int64_t)layout.pipeline * layout.tensor * layout.data * layout.context != config_world(config))
         return error_set(err, EXIT_USAGE, "%s: is not a layout of this program and configuration; unset it",
                          LAYOUT_VARIABLE);
     layout_set(&layout, config);

@@ -284,7 +284,7 @@ static int64_t stages_(const Config *config) {
 
 static int go_all_(Verify *verify, const Config *given, Error *err) {
     Way ways[WAYS] = {0};
-    int64_t stages = stages_(given), ranks = stages * given->parallel.tensor * given->parallel.data;
+    int64_t stages = stages_(given), ranks = stages * given->parallel.tensor * config_replicas(given);
     verify->on_the_cpu = given->hardware.device == DEVICE_AUTO && !device_has_gpus(given, ranks);
     int code = EXIT_DONE, count = stages == 1 ? 2 : WAYS;
     verify_name_(&ways[0], given, 1, BPIPE_OFF);

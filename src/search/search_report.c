@@ -56,9 +56,8 @@ static char *time_text_(const Forecast *found, char text[SCHEDULE_TEXT]) {
 
 // Writes a cut in words: "pipeline 8 x tensor 4 x data 1, micro-batch 1, ZB-V, chunks 2".
 static char *cut_text_(const Config *config, char text[2 * SCHEDULE_TEXT]) {
-    char schedule[SCHEDULE_TEXT];
-    snprintf(text, 2 * SCHEDULE_TEXT, "pipeline %lld x tensor %lld x data %lld, micro-batch %lld, %s, chunks %d",
-             (long long)config->parallel.pipeline, (long long)config->parallel.tensor, (long long)config->parallel.data,
+    char schedule[SCHEDULE_TEXT], cut[CONFIG_CUT];
+    snprintf(text, 2 * SCHEDULE_TEXT, "%s, micro-batch %lld, %s, chunks %d", config_cut_text(config, cut),
              (long long)config->schedule.micro_batch, list_text_(config, schedule), config_chunks(config));
     return text;
 }

@@ -16,6 +16,7 @@ bool space_fixes(const SearchSpace *space, LayoutMask keys) { return (space->key
 RunLayout space_start(const SearchSpace *space) {
     RunLayout start = {.tensor = 1,
                        .pipeline = 1,
+                       .context = 1,
                        .data = 1,
                        .micro_batch = 1,
                        .attention = ATTENTION_FLASH,

@@ -1,0 +1,31 @@
+// Context ranks share a sequence (parallel.context). It is cut into 2c pieces of equal length, and rank r has pieces r
+// and 2c-1-r (zigzag), which makes causal attention the same work on every rank. For c = 2 and digits as pieces:
+//
+//     rank 0: 0 3    rank 1: 1 2       a query of piece 1 sees the keys of pieces 0 and 1
+//
+// Only attention looks at other rows. Before it, the keys and values of all pieces are gathered, in the order of the
+// sequence; then each piece of queries is one call of attention over a range. The backward gathers again, because the
+// gathered keys of every layer and microbatch in flight would take c times the bytes of this rank's own. Gradients of
+// keys and values are fp32 until they are summed over the ranks, in one order, so bits depend on c alone.
+//
+// The two halves of a sequence have a group each. The second one has its ranks in reversed order, so that in both the
+// parts of a collective are in the order of the sequence, and it works in place.
+#pragma once
+
+#include "model.h"
+
+enum { CONTEXT_PIECES = 2 };
+
+// Returns the position in its sequence at which piece i of this rank begins. Without context ranks piece 0 is all.
+static inline int64_t context_place(const Shape *s, int i) {
+    int piece = i == 0 ? s->context_rank : 2 * s->context_ranks - 1 - s->context_rank;
+    return piece * (s->seq / s->pieces);
+}
+
+// Returns the row on this rank of a position of the batch's first sequence; -1: another context rank has it.
+int64_t context_row(const Shape *s, int64_t position);
+
+// Fills pass->keys with the keys and values of all context ranks, from those of this rank in qkv.
+void context_gather_keys(Pass *pass, const void *qkv);
+// Sums pass->dkeys over the context ranks, and writes the gradients of this rank's keys and values to dqkv.
+void context_sum_gradients(Pass *pass, void *dqkv);
