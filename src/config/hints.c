@@ -80,7 +80,7 @@ static const Hint keys[] = {
     {"data_parallel_size data_parallel_replicate_degree dp dp_size", "set parallel.data"},
     {"sequence_parallel enable_sequence_parallel sp", "set parallel.sequence"},
     {"tp_comm_overlap sequence_parallel_overlap", "set parallel.overlap"},
-    {"context_parallel_size context_parallel_degree context_parallel cp", "context parallelism: " NOT_HERE},
+    {"context_parallel_size context_parallel_degree context_parallel cp", "set parallel.context"},
     {"zero zero_stage use_distributed_optimizer fsdp data_parallel_shard_degree distributed_optimizer",
      "optimizer states are always divided among the parallel.data ranks (ZeRO-1); leave it out, or set "
      "parallel.shard_gradients for ZeRO-2"},

@@ -105,7 +105,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     int64_t t = config->parallel.tensor, b = config->schedule.micro_batch, n = config_slices(config);
     int64_t c = config->parallel.context, s = m->seq_len / n / c, dim = m->head_dim;
     const AttentionConfig *a = &config->attention;
-    int64_t heads = m->heads / t, kv_heads = m->kv_heads / t, first = m->seq_len - s;
+    int64_t heads = m->heads / t, kv_heads = m->kv_heads / t, first = (n - 1) * s;
     int mode = config_attention(config, stage), same = a->deterministic;
     if (config->data.mask_documents && mode == ATTENTION_FLASH && !be->own_sums)
         mode = ATTENTION_RECOMPUTE; // cuDNN's workspace would grow with documents (test_cudnn.py)

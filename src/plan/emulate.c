@@ -17,8 +17,10 @@
 static void create_comms_(Emulation *e, const PlanStage *plan, const Hardware *hardware) {
     const StageShape *at = &plan->at;
     EmulatedPeers near = {0}, pair = {hardware->cost.pair, hardware->cost.latency, e->scratch};
-    int t = at->shape.tensor_ranks, partner = bpipe_partner(at->stages, at->stage);
+    int t = at->shape.tensor_ranks, c = at->shape.context_ranks, partner = bpipe_partner(at->stages, at->stage);
     if (at->stages > 1) e->pipeline = comm_emulated_create("pipeline", at->stage, at->stages, e->be, &near);
+    for (int i = 0; i < 2 && c > 1; i++)
+        e->context[i] = comm_emulated_create("context", i == 0 ? 0 : c - 1, c, e->be, &near);
     if (t > 1) e->tensor = comm_emulated_create("tensor", 0, t, e->be, &near);
     if (partner != SCHEDULE_NO_PEER) e->pair = comm_emulated_create("pair", at->stage > partner, 2, e->be, &pair);
 }
@@ -60,6 +62,7 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
     if (create_scratch_(e, plan, moves, err) != 0) return -1;
     create_comms_(e, plan, hardware);
     if (stage_create(&e->stage, model, config, schedule, be, plan->at.stage, e->tensor, 0, err) != 0) return -1;
+    stage_use_context(&e->stage, e->context);
     // Emulated messages are in order even if all lanes are one group.
     Comm *lanes[2 * STAGE_MOST_CHUNKS];
     for (int i = 0; i < 2 * STAGE_MOST_CHUNKS; i++) lanes[i] = e->pipeline;
@@ -80,6 +83,7 @@ void emulation_destroy(Emulation *e) {
     stage_destroy(&e->stage);
     emulate_destroy_comm_(e->pipeline);
     emulate_destroy_comm_(e->tensor);
+    for (int i = 0; i < 2; i++) emulate_destroy_comm_(e->context[i]);
     emulate_destroy_comm_(e->pair);
     if (e->scratch != NULL) e->be->release(e->be, MEMORY_LENT_SLOTS, e->scratch, e->scratch_bytes);
     memset(e, 0, sizeof *e);

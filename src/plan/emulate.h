@@ -21,7 +21,7 @@ typedef struct Emulation {
     Backend *be; // the caller's
     Stage stage;
     Engine *engine;
-    Comm *pipeline, *tensor, *pair;
+    Comm *pipeline, *tensor, *pair, *context[2];
     void *scratch;                          // one slot that evictions go to, not included in the reported peak
     int64_t scratch_bytes, scratch_counted; // requested bytes; bytes including the device's padding
 } Emulation;

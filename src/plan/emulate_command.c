@@ -101,7 +101,7 @@ static void print_times_(const Subject *subject, const EmulationTimes *times, FI
     const Config *config = &subject->config;
     double backward = times->backward > 0 ? times->backward : times->input + times->weights;
     double all = times->forward + backward, tensor = tensor_seconds_(subject);
-    double share = (double)(config->parallel.pipeline * config->parallel.tensor) * subject->hardware.cost.flops;
+    double share = (double)(config_world(config) / config->parallel.data) * subject->hardware.cost.flops;
     double flops = model_flops_per_token(config, true) * (double)(config->schedule.micro_batch * config->model.seq_len);
     fprintf(file, "time      forward %.3f ms", 1e3 * times->forward);
     if (times->backward > 0) fprintf(file, ", backward %.3f ms", 1e3 * times->backward);
@@ -112,7 +112,7 @@ static void print_times_(const Subject *subject, const EmulationTimes *times, FI
             (long long)times->microbatches, 1e3 * times->exposed);
     if (tensor > 0)
         fprintf(file, "tensor    collectives over %lld ranks, modelled: %.3f ms a microbatch\n",
-                (long long)config->parallel.tensor, 1e3 * tensor);
+                (long long)(config->parallel.tensor * config->parallel.context), 1e3 * tensor);
     if (share <= 0) return;
     fprintf(file, "MFU       of a pipeline whose stages are all like this one and never idle: %.1f%%",
             100 * flops / (share * all));
@@ -193,11 +193,13 @@ static int emulate_compare_(const Subject *subject, const Planner *planner, doub
 }
 
 static int emulate_all_(Subject *subject, const Log *log, FILE *file, Error *err) {
-    if (subject->config.parallel.tensor > 1)
+    const ParallelConfig *parallel = &subject->config.parallel;
+    const char *kind = parallel->tensor > 1 ? "tensor" : "context";
+    if (parallel->tensor * parallel->context > 1)
         return error_set(err, EXIT_USAGE,
-                         "--emulate-stage all: collectives over %lld tensor ranks take no time in an emulation; "
-                         "emulate one stage, or set parallel.tensor: 1",
-                         (long long)subject->config.parallel.tensor);
+                         "--emulate-stage all: collectives over %lld %s ranks take no time in an emulation; emulate "
+                         "one stage, or set parallel.%s: 1",
+                         (long long)(parallel->tensor > 1 ? parallel->tensor : parallel->context), kind, kind);
     Planner planner = {0};
     double **seconds = xcalloc((size_t)subject->plan.stages, sizeof *seconds);
     int status = planner_create(&planner, &subject->config, subject->model, log, err);

@@ -121,11 +121,13 @@ static double softmax_bytes_(const Work *work, bool backward) {
 }
 
 // Adds core attention over all s*s pairs, or of a slice over all keys that its last query sees, stored or recomputed.
+// Of a context rank's two pieces one sees as many more than half of the keys as the other sees fewer, and a piece more.
 static void stored_attention_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     const AttentionShape *a = &s->attention;
-    double heads = (double)(a->batch * a->heads), scores = heads * (double)a->seq * (double)attention_keys(a);
-    double one = product_(work, heads, a->seq, attention_keys(a), a->head_dim);
+    int64_t keys = s->pieces > 1 ? (a->seq * s->context_ranks + a->seq / s->pieces) / 2 : attention_keys(a);
+    double heads = (double)(a->batch * a->heads), scores = heads * (double)a->seq * (double)keys;
+    double one = product_(work, heads, a->seq, keys, a->head_dim);
     double forward = 2 * one + bytes_(work, scores * softmax_bytes_(work, false));
     time->forward += forward;
     time->backward += 4 * one + bytes_(work, scores * softmax_bytes_(work, true));
@@ -135,11 +137,12 @@ static void stored_attention_(const Work *work, PartTime *time) {
 static void flash_attention_(const Work *work, PartTime *time) {
     const AttentionShape *a = &work->shape->attention;
     const Cost *cost = &work->hardware->cost;
-    double heads = (double)(a->batch * a->heads) * (a->full ? 2 : 1); // cost_flash counts the causal half
+    int64_t contexts = work->shape->context_ranks, keys = attention_keys(a) * contexts;  // which share the heads' work
+    double heads = (double)(a->batch * a->heads) / (double)contexts * (a->full ? 2 : 1); // cost_flash: the causal half
     double *times[] = {&time->forward, &time->backward};
     for (int back = 0; back < 2; back++) { // a slice takes what the sequence up to its end takes beyond that before it
         double calls = back == 1 ? (double)work->shape->flash_calls : 1;
-        *times[back] += calls * cost_flash(cost, heads / calls, attention_keys(a), a->head_dim, back == 1);
+        *times[back] += calls * cost_flash(cost, heads / calls, keys, a->head_dim, back == 1);
         if (a->first > 0) *times[back] -= calls * cost_flash(cost, heads / calls, a->first, a->head_dim, back == 1);
     }
 }
@@ -289,6 +292,26 @@ static double collective_(const Hardware *hardware, const Config *config, const 
            2;
 }
 
+// Adds the gathers of keys and values over context ranks, and the sums of their gradients; nothing hides them. The
+// ranks of a stage are consecutive, and those of a node share its network.
+static void context_collectives_(const Work *work, PartTime *layer) {
+    const Shape *s = work->shape;
+    const Cost *cost = &work->hardware->cost;
+    int64_t c = s->context_ranks, t = s->tensor_ranks, node = work->config->hardware.gpus_per_node;
+    bool near = work->hardware->cpu || config_world(work->config) <= node || node % (c * t) == 0;
+    double seconds[2], keys = (double)(c * s->rows * (s->qkv_cols - s->query_cols));
+    double rate = fmin(cost->network / (double)(t < node ? t : node), cost->tensor);
+    for (int sum = 0; sum < 2; sum++) {
+        CostCollective kind = sum ? COST_REDUCE_SCATTER : COST_ALL_GATHER;
+        double bytes = keys * (sum ? 4 : (double)s->element);
+        seconds[sum] = near ? cost_collective(cost, kind, bytes, (int)c)
+                            : cost_collective_between(cost, kind, bytes, (int)c, rate);
+    }
+    layer->tensor_forward += seconds[0];
+    layer->tensor_backward += seconds[0] + seconds[1];
+    layer->tensor_input += seconds[0] + seconds[1];
+}
+
 // Returns the kernel that ends a reduce-scatter by copies: it reads a block of every rank and writes one.
 static double blocks_summed_(const Hardware *hardware, const Shape *s) {
     if (!s->copies || hardware->cost.flops == 0) return 0;
@@ -369,6 +392,7 @@ void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Co
     double one = s->tensor_ranks > 1 ? collective_(hardware, config, s, 1) : 0;
     double head = hardware->cost.flops > 0 ? product_(&work, 1, s->rows, s->vocab_width, s->hidden) : 0;
     layer_collectives_(&work, one, &times->layer);
+    if (s->context_ranks > 1) context_collectives_(&work, &times->layer);
     double sum = blocks_summed_(hardware, s);
     times->embedding.tensor_forward = (s->sequence ? 1 : 2) * one + sum;
     times->embedding.tensor_backward = times->embedding.tensor_input = s->sequence ? one : 0;

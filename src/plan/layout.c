@@ -239,7 +239,7 @@ static int slice_values_(const LayoutSpace *space, const RunLayout *at, int64_t 
     if (at->sequence != 0) parts /= at->tensor;
     int count = 0;
     if (!is_sliced_(at) || kind_of_(at)->chunks > 1 || fixes_(space, LAYOUT_BIT(name))) values[count++] = 1;
-    if (is_sliced_(at) && given > 1 && parts % given == 0) values[count++] = given;
+    if (is_sliced_(at) && given > 1 && parts % given == 0 && at->context == 1) values[count++] = given;
     return count;
 }
 

@@ -24,7 +24,7 @@ static bool smallest_cut_(const Config *from, int64_t p, int64_t t, Config *to) 
     *to = *from;
     to->parallel.pipeline = p;
     to->parallel.tensor = t;
-    to->parallel.data = 1;
+    to->parallel.data = to->parallel.context = 1;
     to->parallel.layers_given = 0;
     to->schedule.micro_batch = 1;
     to->schedule.slots = 0;

@@ -281,6 +281,7 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
                             (long long)ours[i].value),
                    why;
     if (config_slices(config) > 1) return snprintf(why, size, "it has no times of slices"), why;
+    if (config->parallel.context > 1) return snprintf(why, size, "it has no times of context ranks"), why;
     if (profile->precision != config->train.precision)
         return snprintf(why, size, "it is of train.precision %s", precision), why;
     if (profile->fp8 != config->train.fp8)

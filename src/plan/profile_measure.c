@@ -297,6 +297,9 @@ int profile_command(const Config *config, const Model *model, const Log *log, Er
         return config_error(config, "hardware.profile", err, "is empty; name the file that --profile is to write");
     if (config_slices(config) > 1)
         return config_error(config, "schedule.slices", err, "profiles have no times of slices; make one with 1");
+    if (config->parallel.context > 1)
+        return config_error(config, "parallel.context", err,
+                            "profiles have no times of context ranks; make one with 1");
     if (profile_check(path, err) != 0) return -1;
     int status = profile_measure(&profile, config, model, log, err);
     if (status == 0) status = profile_write(&profile, path, err);

@@ -133,7 +133,8 @@ static int world_holds_(void *argument, SmallestWorld *at, bool *fits, Error *er
     RunLayout layout = space_start(space);
     layout.tensor = (int32_t)at->tensor;
     layout.pipeline = (int32_t)at->pipeline;
-    layout.data = (int32_t)at->data;
+    layout.context = space_fixes(space, LAYOUT_BIT(context)) ? space->keys.given.context : 1;
+    layout.data = (int32_t)at->data / layout.context;
     layout.sequence = space_fixes(space, LAYOUT_BIT(sequence)) ? space->keys.given.sequence : halves;
     if (space_fixes(space, LAYOUT_BIT(micro_batch))) layout.micro_batch = space->keys.given.micro_batch;
     if (!world_schedule_(space, &layout)) return 0;
@@ -167,6 +168,7 @@ static int64_t world_values_(const SearchSpace *space, int key, const RunLayout 
 int answer_smallest_world(const SearchSpace *space, SmallestWorld *world, Error *err) {
     int64_t tensors[LAYOUT_CANDIDATES], stages[LAYOUT_MOST_STAGES], batch = space->keys.base->train.global_batch;
     RunLayout at = space_start(space);
+    int64_t contexts = space_fixes(space, LAYOUT_BIT(context)) ? space->keys.given.context : 1;
     SearchSpace asked = *space;
     *world = (SmallestWorld){0};
     int64_t all = world_values_(space, LAYOUT_tensor, &at, space->keys.base->model.heads, tensors);
@@ -176,7 +178,8 @@ int answer_smallest_world(const SearchSpace *space, SmallestWorld *world, Error 
         for (int64_t d = 1; d <= batch; d++) {
             if (batch % d != 0 || (space_fixes(space, LAYOUT_BIT(data)) && d != space->keys.given.data)) continue;
             while (count > 0 && stages[count - 1] > batch / d) count--;
-            if (plan_fewest_stages(stages, count, at.tensor, d, world_holds_, &asked, world, err) != 0) return -1;
+            if (plan_fewest_stages(stages, count, at.tensor, d * contexts, world_holds_, &asked, world, err) != 0)
+                return -1;
         }
     }
     return 0;
@@ -188,7 +191,7 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
     Error ignored = {0};
     memset(forecast, 0, sizeof *forecast);
     *given = *space->keys.base;
-    int64_t part = given->parallel.pipeline * given->parallel.tensor;
+    int64_t part = given->parallel.pipeline * given->parallel.tensor * given->parallel.context;
     if (space->keys.world % part != 0) return 0;
     given->parallel.data = space->keys.world / part;
     // A plan decides the keys that are left open.

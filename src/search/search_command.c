@@ -57,15 +57,16 @@ static int check_fixed_(const SearchSpace *space, Error *err) {
         int64_t value;
     } parts[] = {{"parallel.tensor", LAYOUT_BIT(tensor), parallel->tensor},
                  {"parallel.pipeline", LAYOUT_BIT(pipeline), parallel->pipeline},
-                 {"parallel.data", LAYOUT_BIT(data), parallel->data}};
+                 {"parallel.data", LAYOUT_BIT(data), parallel->data},
+                 {"parallel.context", LAYOUT_BIT(context), parallel->context}};
     int64_t product = 1, fixed = 0;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         if (!space_fixes(space, parts[i].bit)) continue;
         product *= parts[i].value;
         if (space->keys.world % product != 0) return contradicts_(space, parts[i].key, parts[i].value, product, err);
-        fixed++;
+        fixed += i < 3 || parallel->context > 1;
     }
-    if (fixed < 3 || product == space->keys.world) return 0;
+    if (fixed < (parallel->context > 1 ? 4 : 3) || product == space->keys.world) return 0;
     return config_error(space->keys.base, "parallel.data", err,
                         "pipeline * tensor * data = %lld ranks, and %lld are searched for; "
                         "leave one of the three out",
@@ -172,7 +173,8 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
     // ranks.
     Config world = base;
     world.hardware.profile[0] = '\0';
-    if (ranks > 0) world.parallel.pipeline = world.parallel.tensor = 1, world.parallel.data = ranks;
+    if (ranks > 0)
+        world.parallel.pipeline = world.parallel.tensor = 1, world.parallel.context = 1, world.parallel.data = ranks;
     SearchSpace space = space_make(&base, &planner, config_world(&world));
     int code = check_fixed_(&space, err);
     if (code == 0) {

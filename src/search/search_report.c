@@ -84,7 +84,9 @@ static void table_row_(Grid *grid, const SearchSpace *space, const Candidate *ca
     const RunLayout *at = &found->layout;
     char schedule[SCHEDULE_TEXT], rest[SCHEDULE_TEXT];
     space_config(space, at, &config);
-    grid_cell(grid, "%dx%dx%d", at->pipeline, at->tensor, at->data);
+    char context[16] = "";
+    if (at->context > 1) snprintf(context, sizeof context, "x%d", at->context);
+    grid_cell(grid, "%dx%dx%d%s", at->pipeline, at->tensor, at->data, context);
     grid_cell(grid, "%d", at->micro_batch);
     grid_cell(grid, "%s", list_text_(&config, schedule));
     grid_cell(grid, "%d", config_chunks(&config));
@@ -98,8 +100,16 @@ static void table_row_(Grid *grid, const SearchSpace *space, const Candidate *ca
 
 static void table_(const SearchSpace *space, const SearchResult *result, const int *rows, int count, FILE *file) {
     Grid grid = {.columns = 10};
-    const char *cells[] = {"p x t x d", "b",    "schedule", "v",   "attention, layers",
-                           "GiB",       "host", "step ms",  "MFU", "regret"};
+    const char *cells[] = {space->keys.given.context > 1 ? "p x t x d x c" : "p x t x d",
+                           "b",
+                           "schedule",
+                           "v",
+                           "attention, layers",
+                           "GiB",
+                           "host",
+                           "step ms",
+                           "MFU",
+                           "regret"};
     for (int i = 0; i < 10; i++) grid_cell(&grid, "%s", cells[i]);
     for (int i = 0; i < count; i++) table_row_(&grid, space, &result->found.items[rows[i]]);
     grid_print(&grid, file);

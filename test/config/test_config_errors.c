@@ -83,7 +83,7 @@ static const BadInput unknown_names[] = {
     {BASE "optimizer: {name: AdamW}\n", NULL, "@:3: optimizer: no such key; it is AdamW", "train.lr"},
     {BASE, "model.dropout=0.1", "-o model.dropout: no such key; pretraining here has no dropout", "leave it out"},
     {BASE, "parallel.context-parallel-size=2", "-o parallel.context-parallel-size: no such key",
-     "see Limits in README.md"},
+     "set parallel.context"},
     {BASE, "training.Local_Batch_Size=2", "-o training.Local_Batch_Size: no such key", "set schedule.micro_batch"},
     {BASE, "model.num_experts=8", "-o model.num_experts: no such key; mixtures of experts", "see Limits"},
     {BASE, "train.stpes=5", "-o train.stpes: no such key", "did you mean train.steps?"},

@@ -15,6 +15,7 @@ static Config sixty_four(void) {
     config.parallel.pipeline = 8;
     config.parallel.tensor = 4;
     config.parallel.data = 2;
+    config.parallel.context = 1;
     config.model.seq_len = 1024;
     config.train.global_batch = 4;
     config.train.steps = 96;

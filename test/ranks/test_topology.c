@@ -6,7 +6,7 @@
 #include "unit.h"
 
 static ParallelConfig grid(int p, int t, int d, int placement) {
-    ParallelConfig parallel = {.pipeline = p, .tensor = t, .data = d, .placement = placement};
+    ParallelConfig parallel = {.pipeline = p, .tensor = t, .data = d, .context = 1, .placement = placement};
     return parallel;
 }
 
@@ -15,13 +15,15 @@ TEST(a_rank_and_its_place_lead_to_each_other) {
     for (int i = 0; i < 2; i++)
         for (int p = 1; p <= 9; p++)
             for (int t = 1; t <= 4; t++)
-                for (int d = 1; d <= 3; d++) {
-                    ParallelConfig parallel = grid(p, t, d, placements[i]);
-                    for (int rank = 0; rank < p * t * d; rank++) {
+                for (int dc = 0; dc < 9; dc++) {
+                    ParallelConfig parallel = grid(p, t, dc / 3 + 1, placements[i]);
+                    parallel.context = dc % 3 + 1;
+                    int replicas = (dc / 3 + 1) * (dc % 3 + 1);
+                    for (int rank = 0; rank < p * t * replicas; rank++) {
                         Coordinates at = topology_coordinates(&parallel, rank);
                         assert_in_range(at.stage, 0, p - 1);
                         assert_in_range(at.tensor, 0, t - 1);
-                        assert_in_range(at.data, 0, d - 1);
+                        assert_in_range(at.replica, 0, replicas - 1);
                         assert_int_equal(topology_rank(&parallel, at), rank);
                     }
                 }
@@ -29,8 +31,15 @@ TEST(a_rank_and_its_place_lead_to_each_other) {
 
 TEST(linear_counts_tensor_then_stage_then_data) {
     ParallelConfig parallel = grid(4, 2, 2, PLACEMENT_LINEAR);
-    Coordinates at = {.data = 1, .stage = 3, .tensor = 1};
+    Coordinates at = {.replica = 1, .stage = 3, .tensor = 1};
     assert_int_equal(topology_rank(&parallel, at), (1 * 4 + 3) * 2 + 1);
+}
+
+TEST(context_ranks_are_between_tensor_ranks_and_stages) {
+    ParallelConfig parallel = grid(4, 2, 2, PLACEMENT_LINEAR);
+    parallel.context = 3;
+    Coordinates at = {.replica = 1 * 3 + 2, .stage = 3, .tensor = 1};
+    assert_int_equal(topology_rank(&parallel, at), ((1 * 4 + 3) * 3 + 2) * 2 + 1);
 }
 
 TEST(adjacent_puts_the_stages_of_a_pair_side_by_side) {
@@ -38,7 +47,7 @@ TEST(adjacent_puts_the_stages_of_a_pair_side_by_side) {
         for (int t = 1; t <= 4; t++) {
             ParallelConfig parallel = grid(p, t, 2, PLACEMENT_ADJACENT);
             for (int stage = 0; stage < p / 2; stage++) {
-                Coordinates low = {.data = 1, .stage = stage, .tensor = 0}, high = low;
+                Coordinates low = {.replica = 1, .stage = stage, .tensor = 0}, high = low;
                 high.stage = bpipe_partner(p, stage);
                 // Pair k of even p: rank ((data * p/2 + k) * 2 + half) * t + tensor.
                 assert_int_equal(topology_rank(&parallel, low), (p + 2 * stage) * t);
@@ -50,7 +59,7 @@ TEST(adjacent_puts_the_stages_of_a_pair_side_by_side) {
 TEST(the_middle_of_an_odd_pipeline_comes_last) {
     for (int p = 1; p <= 9; p += 2) {
         ParallelConfig parallel = grid(p, 1, 1, PLACEMENT_ADJACENT);
-        Coordinates middle = {.data = 0, .stage = p / 2, .tensor = 0};
+        Coordinates middle = {.replica = 0, .stage = p / 2, .tensor = 0};
         assert_int_equal(topology_rank(&parallel, middle), p - 1);
     }
 }
@@ -62,7 +71,7 @@ static int apart(int t, int host, int placement) {
     Roster roster = {ranks, 8 * t};
     for (int r = 0; r < roster.count; r++) {
         Coordinates at = topology_coordinates(&parallel, r);
-        ranks[r] = (RosterEntry){.node = r / host, .stage = at.stage, .tensor = at.tensor, .data = at.data};
+        ranks[r] = (RosterEntry){.node = r / host, .stage = at.stage, .tensor = at.tensor, .replica = at.replica};
     }
     int pairs, found = roster_pairs_apart(&roster, &parallel, &pairs);
     assert_int_equal(pairs, 4 * t);

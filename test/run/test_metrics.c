@@ -119,7 +119,7 @@ static Config *made_config(const char *path) {
     config.train.steps = 60;
     config.log.every = 1;
     config.train.global_batch = 8;
-    config.schedule.micro_batch = config.parallel.data = 1;
+    config.schedule.micro_batch = config.parallel.data = config.parallel.context = 1;
     config.parallel.pipeline = config.parallel.tensor = 1;
     config.parallel.layers_per_stage[0] = 2;
     snprintf(config.log.metrics, sizeof config.log.metrics, "%s", path);

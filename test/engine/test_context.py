@@ -1,0 +1,100 @@
+"""Context ranks: a loss does not depend on their number but for rounding, and for one number it has the same bits for any
+number of stages, schedule, BPipe and threads. Memory is as planned, the gathered keys included."""
+
+import pytest
+from trainer_runs import close, run, trained
+
+pytestmark = pytest.mark.usefixtures("ranks")
+
+OFF = "schedule.bpipe=off"
+PLANNED = "memory    as planned, to the byte"
+
+
+def shared(c=2, p=1, bpipe=False, *more):
+    return [f"parallel.context={c}", f"parallel.pipeline={p}", f"schedule.bpipe={'on' if bpipe else 'off'}", *more]
+
+
+def alike(ended, whole):
+    """Adam divides small gradients by their own size, so norms drift apart from the second step on."""
+    assert close(*([entry["loss"] for entry in run.steps + run.of_type("val")] for run in (ended, whole)), 1e-5)
+    assert close([ended.steps[0]["grad_norm"]], [whole.steps[0]["grad_norm"]], 1e-6)
+    assert PLANNED in ended.stderr
+
+
+@pytest.fixture(scope="module")
+def whole(small):
+    return small.train(*shared(1))
+
+
+@pytest.fixture(scope="module")
+def halves(small):
+    return small.train(*shared())
+
+
+@pytest.mark.parametrize("c", [2, 4])
+def test_losses_and_norms_are_those_of_one_rank(small, whole, c):
+    alike(small.train(*shared(c)), whole)
+
+
+LAYOUTS = {
+    "p2": shared(2, 2),
+    "bpipe": shared(2, 4, True),
+    "v-half": shared(2, 2, False, "schedule.name=v-half"),
+    "interleaved": shared(2, 2, False, "schedule.name=interleaved"),
+    "recomputed": shared(2, 2, False, "schedule.recompute_layers=1"),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_has_the_same_bits(small, halves, name):
+    ended = small.train(*LAYOUTS[name])
+    assert ended.bits == halves.bits
+    assert PLANNED in ended.stderr
+
+
+def test_threads_change_no_bit(small, halves):
+    assert small.train(*shared(), threads="2").bits == halves.bits
+
+
+WIDER = {
+    "sp2": ["parallel.tensor=2", "parallel.sequence=true"],
+    "d2": ["parallel.data=2"],
+    "none": ["attention.mode=none"],
+    "recompute": ["attention.mode=recompute"],
+    "documents": ["data.mask_documents=on", "data.reset_positions=on", "data.end_of_text=7"],
+    "long": ["model.seq_len=600", "train.global_batch=4", "schedule.micro_batch=1", "data.val_every=0"],
+}
+
+
+@pytest.mark.parametrize("name", WIDER)
+def test_with_other_ranks_attention_and_documents(small, name):
+    alike(small.train(*shared(), *WIDER[name]), small.train(*shared(1), *WIDER[name]))
+
+
+def test_a_rank_holds_a_part_of_the_activations(small, whole, halves):
+    slots = [ended.steps[0]["stages"][0]["activation_bytes"] for ended in (whole, halves)]
+    assert 0.49 <= slots[1] / slots[0] <= 0.55  # rounded up to whole lines
+
+
+def test_a_checkpoint_of_two_resumes_on_four_and_on_one(small, whole, tmp_path):
+    small.train(*shared(), f"checkpoint.dir={tmp_path}", "checkpoint.every=2", "train.steps=2")
+    for c in (1, 4):
+        ended = trained(small.config, *shared(c), family=small.family, arguments=["--resume", str(tmp_path)])
+        assert [step["step"] for step in ended.steps] == [3]
+        assert close([ended.steps[0]["loss"]], [whole.steps[2]["loss"]], 1e-5)
+
+
+REFUSED = {
+    "odd": (["parallel.context=3"], "2 * 3 does not divide seq_len"),
+    "slices": (["parallel.context=2", "schedule.name=seq1f1b", "schedule.slices=2"], "set schedule.slices: 1"),
+    "encoder": (["parallel.context=2", "model.causal=false", "train.objective=masked"], "set context: 1"),
+    "tensor": (["parallel.context=16", "parallel.tensor=4", "parallel.sequence=true"], "tensor 4 does not divide"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_work_is_refused(small, name):
+    keys, words = REFUSED[name]
+    ended = run(small.config, OFF, "parallel.pipeline=1", *keys, family=small.family)
+    assert ended.code == 2
+    assert words in ended.stderr
