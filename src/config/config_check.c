@@ -391,21 +391,16 @@ static int check_slices_(const Config *config, Error *err) {
 static int check_context_(const Config *config, Error *err) {
     int64_t c = config->parallel.context, s = config->model.seq_len, t = config->parallel.tensor;
     const char *key = blame_(config, "parallel.context", "model.seq_len");
+    const char *why = !config->model.causal       ? "an encoder's pieces would not be equal work; set context: 1"
+                      : config_slices(config) > 1 ? "ranks compute complete sequences; set schedule.slices: 1"
+                                                  : NULL;
     if (c == 1) return 0;
-    if (!config->model.causal)
-        return config_error(config, key, err,
-                            "pieces of an encoder's sequence would not be equal work; set context: 1");
-    if (config_slices(config) > 1)
-        return config_error(config, key, err, "context ranks compute complete sequences; set schedule.slices: 1");
+    if (why != NULL) return config_error(config, key, err, "%s", why);
     if (s % (2 * c) != 0)
-        return config_error(config, key, err,
-                            "each of %lld ranks takes two pieces of a sequence, and 2 * %lld does not divide seq_len "
-                            "%lld; use another context or seq_len",
-                            (long long)c, (long long)c, (long long)s);
+        return config_error(config, key, err, "2 * %lld pieces do not divide seq_len %lld; use another context",
+                            (long long)c, (long long)s);
     if (!config->parallel.sequence || s / c % t == 0) return 0;
-    return config_error(config, key, err,
-                        "tensor %lld does not divide seq_len / context = %lld, which sequence: true asks for; use "
-                        "another context, or sequence: false",
+    return config_error(config, key, err, "tensor %lld does not divide seq_len / context = %lld; use sequence: false",
                         (long long)t, (long long)(s / c));
 }
 

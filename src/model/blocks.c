@@ -259,7 +259,7 @@ typedef struct Piece {
     int64_t qkv, out, saved;
 } Piece;
 
-static Piece piece_(const Pass *pass, int i) {
+static Piece attention_piece_(const Pass *pass, int i) {
     const Shape *s = pass->shape;
     Piece piece = {.shape = pass_attention(pass)};
     AttentionShape *shape = &piece.shape;
@@ -280,7 +280,7 @@ void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv
     if (pass->shape->pieces > 1) context_gather_keys(pass, qkv);
     blocks_poll_(pass);
     for (int i = 0; i < pass->shape->pieces; i++) {
-        Piece p = piece_(pass, i);
+        Piece p = attention_piece_(pass, i);
         pass->be->attention_forward(pass->be, (char *)out + p.out, (char *)saved + p.saved, pass->scratch,
                                     (const char *)qkv + p.qkv, &p.shape);
     }
@@ -295,7 +295,7 @@ void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const vo
     if (s->pieces > 1) pass->be->zero(pass->be, pass->dkeys, keys * (int64_t)sizeof(float));
     blocks_poll_(pass);
     for (int i = 0; i < s->pieces; i++) {
-        Piece p = piece_(pass, i);
+        Piece p = attention_piece_(pass, i);
         pass->be->attention_backward(pass->be, (char *)dqkv + p.qkv, pass->scratch, (const char *)dout + p.out,
                                      (const char *)out + p.out, (const char *)saved + p.saved,
                                      (const char *)qkv + p.qkv, &p.shape);

@@ -50,8 +50,8 @@ typedef struct Shape {
 // Fills the rotations of a model (transformers' modeling_rope_utils.py has the three ways of scaling).
 void rope_from_config(RopeTable *rope, const ModelConfig *model);
 
-// Fills the shape of a configuration on a stage and tensor rank, of context rank 0. Of `be` it reads own_sums, and asks the sizes of
-// attention's scratch and of the operations' workspace.
+// Fills the shape of a configuration on a stage and tensor rank, of context rank 0. Of `be` it reads own_sums, and asks
+// the sizes of attention's scratch and of the operations' workspace.
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
 
 // The operands that tensor ranks gather: the input of a column-parallel product, and the gradient of a row-parallel

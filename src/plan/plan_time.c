@@ -214,8 +214,8 @@ static int senders_(const Costing *costing) {
     return ranks < node ? ranks : node;
 }
 
-// Returns the seconds of a message that each tensor and context rank of `from` sends to its counterpart on `to`, without other
-// traffic.
+// Returns the seconds of a message that each tensor and context rank of `from` sends to its counterpart on `to`,
+// without other traffic.
 static double costing_message_(const Costing *costing, int from, int to, int64_t bytes) {
     const Hardware *hardware = costing->source->hardware;
     bool near = node_of_stage_(costing, from) == node_of_stage_(costing, to);

@@ -1,4 +1,4 @@
-"""Context ranks: a loss does not depend on their number but for rounding, and for one number it has the same bits for any
+"""Context ranks: a loss depends on their number by rounding alone, and for one number it has the same bits for any
 number of stages, schedule, BPipe and threads. Memory is as planned, the gathered keys included."""
 
 import pytest
@@ -85,7 +85,7 @@ def test_a_checkpoint_of_two_resumes_on_four_and_on_one(small, whole, tmp_path):
 
 
 REFUSED = {
-    "odd": (["parallel.context=3"], "2 * 3 does not divide seq_len"),
+    "odd": (["parallel.context=3"], "2 * 3 pieces do not divide seq_len"),
     "slices": (["parallel.context=2", "schedule.name=seq1f1b", "schedule.slices=2"], "set schedule.slices: 1"),
     "encoder": (["parallel.context=2", "model.causal=false", "train.objective=masked"], "set context: 1"),
     "tensor": (["parallel.context=16", "parallel.tensor=4", "parallel.sequence=true"], "tensor 4 does not divide"),

@@ -22,7 +22,7 @@ static void make_config(Config *config) {
     memset(config, 0, sizeof *config);
     config->model.seq_len = LENGTH;
     config->model.vocab = VOCAB;
-    config->parallel.data = 1;
+    config->parallel.data = config->parallel.context = 1;
     config->train.global_batch = BATCH;
     config->train.seed = 7;
     config->train.objective = OBJECTIVE_MASKED;
@@ -39,6 +39,7 @@ static void load(Masked *to, Config *config, int64_t b, int64_t step) {
     Masked rows;
     stage.at.first = stage.at.last = true;
     stage.at.shape.batch = config->schedule.micro_batch = b;
+    stage.at.shape.context_ranks = stage.at.shape.pieces = 1;
     stage.at.rows = stage.at.shape.rows = b * LENGTH;
     stage.tokens = rows.tokens, stage.targets = rows.targets;
     Batch batch = {0};
