@@ -136,7 +136,7 @@ int plan_write_json(const PlanAnswer *answer, FILE *file) {
     json_write_step_(answer, file);
     write_verdict_(&answer->verdict, file);
     fputc(',', file);
-    if (waterfall_make(&waterfall, answer, &err) != 0) waterfall.known = false; // the plan itself is made
+    if (waterfall_make(&waterfall, answer, true, &err) != 0) waterfall.known = false; // the plan itself is made
     waterfall_write_json(&waterfall, file);
     schedule_table_write_json(&answer->schedules, &answer->config, file);
     fputs("}\n", file);

@@ -268,7 +268,7 @@ static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FIL
 // Prints the answer, then the verdict, the memory and the schedules; verbose: and everything that they rest on.
 int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) {
     Waterfall waterfall;
-    if (waterfall_make(&waterfall, answer, err) != 0) return -1;
+    if (waterfall_make(&waterfall, answer, verbose, err) != 0) return -1;
     hardware_print_cpus(&answer->planner.hardware, file);
     print_answer_(answer, file);
     print_time_(answer, verbose, file);

@@ -19,9 +19,10 @@ static int find_largest_(Verdict *verdict, const Planner *planner, Error *err) {
     return planner_largest(planner, PLAN_RECOMPUTE, &verdict->largest_recompute, err);
 }
 
-static int forecast_(const Planner *planner, int64_t micro_batch, PlanWay way, Forecast *forecast, Error *err) {
+static int forecast_(const Planner *planner, int64_t micro_batch, PlanWay way, bool timed, Forecast *forecast,
+                     Error *err) {
     RunLayout layout = planner_layout(planner, micro_batch, way);
-    return planner_forecast(planner, &layout, true, forecast, err);
+    return planner_forecast(planner, &layout, timed, forecast, err);
 }
 
 // Returns sequences per second on the slowest stage while it works.
@@ -41,15 +42,15 @@ static void find_gains_(Verdict *verdict, const Config *config) {
 
 static int find_forecasts_(Verdict *verdict, const Planner *planner, Error *err) {
     int64_t here = planner->config->schedule.micro_batch;
-    if (forecast_(planner, here, PLAN_PLAIN, &verdict->plain, err) != 0 ||
-        forecast_(planner, here, PLAN_BPIPE, &verdict->bpipe, err) != 0)
-        return -1;
+    if (forecast_(planner, here, PLAN_PLAIN, true, &verdict->plain, err) != 0) return -1;
+    bool timed = planner->config->schedule.bpipe == BPIPE_ON || !verdict->plain.fits;
+    if (forecast_(planner, here, PLAN_BPIPE, timed, &verdict->bpipe, err) != 0) return -1;
     if (verdict->largest_plain == here) verdict->best = verdict->plain;
     else if (verdict->largest_plain > 0 &&
-             forecast_(planner, verdict->largest_plain, PLAN_PLAIN, &verdict->best, err) != 0)
+             forecast_(planner, verdict->largest_plain, PLAN_PLAIN, true, &verdict->best, err) != 0)
         return -1;
     if (verdict->largest_bpipe <= here || verdict->largest_bpipe <= verdict->largest_plain) return 0;
-    return forecast_(planner, verdict->largest_bpipe, PLAN_BPIPE, &verdict->larger, err);
+    return forecast_(planner, verdict->largest_bpipe, PLAN_BPIPE, true, &verdict->larger, err);
 }
 
 // Returns the micro-batch size that only BPipe makes fit, if there is one.

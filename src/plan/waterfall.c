@@ -75,10 +75,12 @@ static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char
     int p = answer->plan.stages, most = extreme_stage_(costs, p, true), least = extreme_stage_(costs, p, false),
         used = 0;
     double ratio = stage_work_(&costs->stage[most]) / stage_work_(&costs->stage[least]);
-    char list[96] = "";
+    char list[96] = ""; // a longer list is no sentence
     Forecast forecast;
     Config dealt = answer->config;
-    if (ratio < 1.02 || answer->schedule->chunks > 1 || answer->config.schedule.file[0] != '\0') return 0;
+    if (ratio < 1.02 || 2 * p > (int)sizeof list || answer->schedule->chunks > 1 ||
+        answer->config.schedule.file[0] != '\0')
+        return 0;
     deal_layers_(answer, costs, &dealt);
     if (planner_forecast_config(&answer->planner, &dealt, true, &forecast, err) != 0) return -1;
     double less = 1 - forecast.time.step / answer->time.step;
@@ -86,7 +88,7 @@ static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char
     for (int s = 0; s < p && used < (int)sizeof list - 1; s++)
         used += snprintf(list + used, sizeof list - (size_t)used, "%s%d", s > 0 ? "," : "",
                          dealt.parallel.layers_per_stage[s]);
-    if (used >= (int)sizeof list - 1) return 0; // too long for a sentence
+    if (used >= (int)sizeof list - 1) return 0;
     snprintf(text, WATERFALL_ADVICE, "stage %d takes %.2g times stage %d: -o parallel.layers=[%s], %.3g %% less", most,
              ratio, least, list, 100 * less);
     return 1;
@@ -111,7 +113,7 @@ static int advise_extents_(const Config *config, char text[2][WATERFALL_ADVICE])
     return count;
 }
 
-int waterfall_make(Waterfall *fall, const PlanAnswer *answer, Error *err) {
+int waterfall_make(Waterfall *fall, const PlanAnswer *answer, bool lines, Error *err) {
     const Planner *planner = &answer->planner;
     const Config *config = &answer->config;
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, true};
@@ -124,7 +126,7 @@ int waterfall_make(Waterfall *fall, const PlanAnswer *answer, Error *err) {
     const Schedule *schedule = loan.schedule;
     if (schedule == NULL) return -1;
     plan_make_from(&plan, &planner->table, planner->model, config, schedule, planner->be);
-    int status = plan_time(&unsent, config, planner->model, schedule, &plan, &source, INFINITY, err);
+    int status = lines ? plan_time(&unsent, config, planner->model, schedule, &plan, &source, INFINITY, err) : 0;
     if (status == 0) status = plan_costs_make(&costs, config, planner->model, schedule, &plan, &source, err);
     if (status == 0) {
         fall->known = true;

@@ -26,8 +26,8 @@ typedef struct Waterfall {
     char advice[3][WATERFALL_ADVICE]; // "" after the last one
 } Waterfall;
 
-// Returns -1 with err.
-int waterfall_make(Waterfall *waterfall, const PlanAnswer *answer, Error *err);
+// Returns -1 with err. Without `lines`, only the advice is meant, which needs no second simulation.
+int waterfall_make(Waterfall *waterfall, const PlanAnswer *answer, bool lines, Error *err);
 
 // Write the lines as a table, and as `"waterfall":[{"what","ms","share"}],"advice":["..."]`; null if unknown.
 void waterfall_print(const Waterfall *waterfall, FILE *file);

@@ -1,7 +1,7 @@
 // A resource keeps a clock of its own, which advances by min(1, capacity / n) per second. All its users receive the
 // same work meanwhile, so a user is done when that clock shows its start plus its need, however many others come and
 // go. A tournament tree finds the resource whose user is done next: a change replays only the games on its path to the
-// root.
+// root. The users of a resource are a heap.
 #include "contention.h"
 
 #include "base/alloc.h"
@@ -16,9 +16,8 @@ typedef struct Entry {
 typedef struct Share {
     double capacity, clock;
     double since; // when the clock was last set
-    Entry *users;
+    Entry *users; // heap: the user that finishes first is at 0
     int count, allocated;
-    int first;   // index of the user that finishes first
     double next; // when; meaningless while count is 0
 } Share;
 
@@ -63,13 +62,10 @@ static int sooner_(const Contention *contention, int a, int b) {
     return first < second || (first == second && a < b) ? a : b;
 }
 
-// Finds, after users came or went, which is done first, and when.
+// Finds, after users came or went, when the first is done.
 static void contention_settle_(Contention *contention, Share *share) {
-    share->first = 0;
-    for (int i = 1; i < share->count; i++)
-        if (share->users[i].done < share->users[share->first].done) share->first = i;
     if (share->count > 0) {
-        double left = share->users[share->first].done - share->clock; // rounding may leave slightly less than zero
+        double left = share->users[0].done - share->clock; // rounding may leave slightly less than zero
         share->next = share->since + (left > 0 ? left : 0) / speed_(share);
     }
     int resource = (int)(share - contention->share);
@@ -90,7 +86,11 @@ void contention_add(Contention *contention, int resource, double now, double dur
         share->users = xrealloc(share->users, (size_t)share->allocated * sizeof *share->users);
     }
     contention_advance_(share, now);
-    share->users[share->count++] = (Entry){share->clock + duration, user};
+    double done = share->clock + duration;
+    int at = share->count++;
+    for (int parent; at > 0 && done < share->users[parent = (at - 1) / 2].done; at = parent)
+        share->users[at] = share->users[parent];
+    share->users[at] = (Entry){done, user};
     contention_settle_(contention, share);
 }
 
@@ -100,10 +100,16 @@ double contention_next(const Contention *contention) {
 
 ContentionUser contention_pop(Contention *contention) {
     Share *share = &contention->share[soonest_(contention)];
-    Entry first = share->users[share->first];
+    Entry *users = share->users, first = users[0], last = users[--share->count];
+    int at = 0;
     share->since = share->next;
     share->clock = first.done; // exactly, so that users who started together end together
-    share->users[share->first] = share->users[--share->count];
+    for (int child; (child = 2 * at + 1) < share->count; at = child) {
+        if (child + 1 < share->count) child += users[child + 1].done < users[child].done;
+        if (last.done <= users[child].done) break;
+        users[at] = users[child];
+    }
+    users[at] = last;
     contention_settle_(contention, share);
     return first.user;
 }
