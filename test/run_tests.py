@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -65,13 +66,14 @@ def run_program(program, prefix):
             [*prefix, program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIME_LIMIT
         )
         output, code = result.stdout.decode(errors="replace"), result.returncode
+        how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
     except subprocess.TimeoutExpired as late:
-        output, code = (late.stdout or b"").decode(errors="replace"), f"none after {TIME_LIMIT} s"
+        output, code, how = (late.stdout or b"").decode(errors="replace"), None, f"it ran longer than {TIME_LIMIT} s"
     except OSError as error:
-        output, code = str(error), "none"
+        output, code, how = str(error), None, "it did not start"
     unfinished = read_tap(output, name, tally)
     if unfinished > 0 or (code != 0 and not tally.failed) or not (tally.passed or tally.failed or tally.skipped):
-        tally.failed += [f"{name}: ended early, exit code {code}"] * max(unfinished, 1)
+        tally.failed += [f"{name}: ended early, {how}"] * max(unfinished, 1)
     if tally.failed:
         output += "" if output.endswith("\n") else "\n"
     state = "FAIL" if tally.failed else "ok  "

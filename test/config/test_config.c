@@ -288,7 +288,9 @@ TEST(what_is_not_said_is_the_default) {
     static Config c;
     config_file_load_well(&c, BASE, NULL);
     char *json = json_of(&c);
-    assert_string_equal(json, defaults);
+    size_t at = 0, from = 0;
+    for (; json[at] != '\0' && json[at] == defaults[at]; at++) from = json[at] == ',' ? at + 1 : from;
+    if (json[at] != defaults[at]) fail_msg("`defaults` in test_config.c has no %.40s, or another value", json + from);
     free(json);
 }
 

@@ -60,6 +60,14 @@ def test_every_face_has_every_option_and_key():
         assert re.search(rf"^## {section}\n\n(\|.*\n)*\| `{name}` \|", page, re.M), key
 
 
+def test_every_key_is_read():
+    """By code outside of src/config, as a field of that name."""
+    paths = [*ROOT.glob("*.c"), *ROOT.glob("*.cu"), *ROOT.joinpath("src").rglob("*.*")]
+    code = "".join(path.read_text() for path in paths if "config" not in path.parts and path.suffix[1:2] in ("c", "h"))
+    unused = [key for key in KEYS if not re.search(rf"(?:\.|->){key.split('.')[1]}\b", code)]
+    assert unused == [], f"{unused}: no code outside of src/config reads it"
+
+
 def test_the_committed_page_of_keys_is_what_the_program_prints():
     assert (ROOT / "docs/configuration.md").read_text() == face(
         "markdown"

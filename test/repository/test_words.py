@@ -84,6 +84,13 @@ def test_every_page_is_reached_from_the_readme():
         assert name == "README.md" or f"]({name})" in readme, f"{name}: the table in README.md (The pages) lacks it"
 
 
+def test_every_schedule_is_in_its_page():
+    rows = re.findall(r'^    ROW\("([\w-]+)",', (ROOT / "src/schedule/kinds.c").read_text(), re.M)
+    page = (ROOT / "docs/schedules.md").read_text()
+    missing = [name for name in rows if f"\n| `{name}` |" not in page]
+    assert len(rows) >= 10 and missing == [], f"{missing}: the first table of docs/schedules.md lacks it"
+
+
 # Words that comments used in place of a noun, and how often a plain writer uses them, in 10,000 words.
 MOST = {
     r"\bwhat\b": 15, r"\bnone\b": 6, r"\bwhole\b": 6, r"\bbeside\b": 3, r"^of\b": 10,
