@@ -322,6 +322,11 @@ void json_write_member(FILE *file, const char *key, double value) {
     json_write_number(file, value);
 }
 
+void json_write_next(FILE *file, const char *key, double value) {
+    fputc(',', file);
+    json_write_member(file, key, value);
+}
+
 // The last line has the checksum of everything before it.
 enum { TAIL_BYTES = 32 };
 

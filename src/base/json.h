@@ -58,5 +58,6 @@ void json_write_number(FILE *file, double value);
 void json_seal(FILE *memory, char *const *text, const size_t *length);
 // Returns whether a text agrees with the checksum at its end: false for one that is torn or was changed.
 bool json_sealed(const char *text, int64_t length);
-// Writes `"key":number`.
+// Writes `"key":number`, and the same after a comma.
 void json_write_member(FILE *file, const char *key, double value);
+void json_write_next(FILE *file, const char *key, double value);

@@ -125,10 +125,8 @@ void budget_print(const Budget *budget, const Config *config, bool verbose, FILE
 
 // ---------------------------------------------------------------- JSON
 
-// A figure of 0 is unknown.
-static void budget_number_(FILE *file, const char *key, double value) {
-    json_write_member(file, key, value > 0 ? value : NAN);
-}
+// Returns a figure for JSON, where 0 is unknown.
+static double known_(double value) { return value > 0 ? value : NAN; }
 
 static void bill_write_(FILE *file, const char *key, const Bill *bill, const GpuBand *band) {
     const struct {
@@ -138,12 +136,10 @@ static void bill_write_(FILE *file, const char *key, const Bill *bill, const Gpu
     fprintf(file, ",\"%s\":{", key);
     for (int i = 0; i < 4; i++) {
         char end[32];
-        if (i > 0) fputc(',', file);
-        budget_number_(file, rows[i].key, rows[i].value);
+        (i == 0 ? json_write_member : json_write_next)(file, rows[i].key, known_(rows[i].value));
         for (int high = 0; high < 2 && band->low > 0; high++) {
             snprintf(end, sizeof end, "%s_%s", rows[i].key, high ? "high" : "low");
-            fputc(',', file);
-            budget_number_(file, end, rows[i].value * (high ? band->high : band->low));
+            json_write_next(file, end, known_(rows[i].value * (high ? band->high : band->low)));
         }
     }
     fputc('}', file);
@@ -151,20 +147,18 @@ static void bill_write_(FILE *file, const char *key, const Bill *bill, const Gpu
 
 void budget_write_json(const Budget *budget, FILE *file) {
     fputs("\"budget\":{", file);
-    budget_number_(file, "tokens", budget->tokens);
+    json_write_member(file, "tokens", known_(budget->tokens));
     bill_write_(file, "step", &budget->step, &budget->band);
     bill_write_(file, "billion", &budget->billion, &budget->band);
     bill_write_(file, "whole", &budget->whole, &budget->band);
     if (budget->goodput.mtbf > 0) {
         const Goodput *goodput = &budget->goodput;
         fputs(",\"goodput\":{", file);
-        budget_number_(file, "mtbf_hours", goodput->mtbf / 3600);
-        fprintf(file, ",\"every\":%.0f,", goodput->every);
-        budget_number_(file, "share", goodput->share);
-        fputc(',', file);
-        budget_number_(file, "days", goodput->days);
-        fputc(',', file);
-        budget_number_(file, "own", goodput->own);
+        json_write_member(file, "mtbf_hours", known_(goodput->mtbf / 3600));
+        fprintf(file, ",\"every\":%.0f", goodput->every);
+        json_write_next(file, "share", known_(goodput->share));
+        json_write_next(file, "days", known_(goodput->days));
+        json_write_next(file, "own", known_(goodput->own));
         fputc('}', file);
     }
     fputc('}', file);

@@ -14,8 +14,7 @@ static void json_write_model_(const PlanAnswer *answer, FILE *file) {
     fputs("\"model\":{", file);
     integer_(file, "parameters", answer->plan.parameters, true);
     json_write_member(file, "flops_per_token_full", model_flops_per_token(&answer->config, true));
-    fputc(',', file);
-    json_write_member(file, "flops_per_token_causal", model_flops_per_token(&answer->config, false));
+    json_write_next(file, "flops_per_token_causal", model_flops_per_token(&answer->config, false));
     fputs("},", file);
 }
 
@@ -66,10 +65,8 @@ static void json_write_stage_(const PlanAnswer *answer, int s, FILE *file) {
 static void write_verdict_(const Verdict *verdict, FILE *file) {
     fprintf(file, "\"verdict\":{\"use_bpipe\":%s,\"reason\":", verdict->use_bpipe ? "true" : "false");
     json_write_text(file, verdict->reason);
-    fputc(',', file);
-    json_write_member(file, "required_stage_gain", verdict->gains ? verdict->required_gain : NAN);
-    fputc(',', file);
-    json_write_member(file, "measured_stage_gain", verdict->gains ? verdict->stage_gain : NAN);
+    json_write_next(file, "required_stage_gain", verdict->gains ? verdict->required_gain : NAN);
+    json_write_next(file, "measured_stage_gain", verdict->gains ? verdict->stage_gain : NAN);
     fputc('}', file);
 }
 

@@ -257,11 +257,6 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
 
 // ---------------------------------------------------------------- JSON
 
-static void json_time_(FILE *file, const char *key, bool known, double value) {
-    fputc(',', file);
-    json_write_member(file, key, known ? value : NAN);
-}
-
 // Writes a value of a row as a configuration with it would be written: a number or word, or a list by stage.
 static void json_list_(FILE *file, const char *label, const char *key, const Forecast *row, const Config *config) {
     Config with = *config;
@@ -292,10 +287,10 @@ static void json_row_(FILE *file, const Forecast *row, const Config *config) {
     fprintf(file, ",\"bpipe\":\"%s\",\"evict_to\":\"%s\",\"peak_bytes\":%lld,\"fits\":%s",
             config_word("schedule.bpipe", at->bpipe), config_word("schedule.evict_to", at->evict_to),
             (long long)row->peak_bytes, row->fits ? "true" : "false");
-    json_time_(file, "step_ms", time->known, 1e3 * time->step);
-    json_time_(file, "mfu", time->known && time->mfu > 0, time->mfu);
-    json_time_(file, "bubble", time->known, time->bubble);
-    json_time_(file, "transfer_exposed_ms", time->known, 1e3 * time->exposed);
+    json_write_next(file, "step_ms", time->known ? 1e3 * time->step : NAN);
+    json_write_next(file, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
+    json_write_next(file, "bubble", time->known ? time->bubble : NAN);
+    json_write_next(file, "transfer_exposed_ms", time->known ? 1e3 * time->exposed : NAN);
     fputc('}', file);
 }
 

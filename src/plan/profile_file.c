@@ -54,11 +54,6 @@ static void extents_(const ModelConfig *m, Extent *extents) {
 
 // ---------------------------------------------------------------- writing
 
-static void write_number_(FILE *file, const char *key, double value) {
-    fprintf(file, "\"%s\":", key);
-    json_write_number(file, value);
-}
-
 static void profile_write_model_(FILE *file, const ModelConfig *m) {
     Extent extents[EXTENTS_];
     extents_(m, extents);
@@ -73,14 +68,11 @@ static void profile_write_stage_(FILE *file, const ProfileStage *stage) {
             config_word("attention.mode", stage->attention), config_word("attention.softmax", stage->softmax),
             (long long)stage->micro_batch, (long long)stage->layers, stage->first ? "true" : "false",
             stage->last ? "true" : "false");
-    write_number_(file, "forward_ms", 1e3 * stage->forward);
-    fputc(',', file);
-    write_number_(file, "backward_ms", 1e3 * stage->backward);
+    json_write_member(file, "forward_ms", 1e3 * stage->forward);
+    json_write_next(file, "backward_ms", 1e3 * stage->backward);
     if (stage->input > 0) { // else not measured
-        fputc(',', file);
-        write_number_(file, "input_ms", 1e3 * stage->input);
-        fputc(',', file);
-        write_number_(file, "weight_ms", 1e3 * stage->weight);
+        json_write_next(file, "input_ms", 1e3 * stage->input);
+        json_write_next(file, "weight_ms", 1e3 * stage->weight);
     }
     fprintf(file, ",\"peak_bytes\":%lld}", (long long)stage->peak_bytes);
 }
@@ -89,16 +81,14 @@ static void write_all_(const Profile *profile, FILE *file) {
     fprintf(file, "{\"format\":\"%s\",\"version\":%d,\n\"device\":{\"kind\":\"%s\",\"name\":", FORMAT, VERSION_,
             profile->cpu ? "cpu" : "cuda");
     json_write_text(file, profile->device);
-    fputc(',', file);
-    write_number_(file, "peak_tflops", profile->peak_tflops);
+    json_write_next(file, "peak_tflops", profile->peak_tflops);
     fprintf(file, "},\n");
     profile_write_model_(file, &profile->model);
     fprintf(file, ",\n\"precision\":\"%s\",\"fp8\":\"%s\",\"tensor\":%lld,\"sequence\":%s,\n",
             config_word("train.precision", profile->precision), config_word("train.fp8", profile->fp8),
             (long long)profile->tensor, profile->sequence ? "true" : "false");
-    write_number_(file, "optimizer_ns_per_element", 1e9 * profile->optimizer_seconds);
-    fputc(',', file);
-    write_number_(file, "norm_ns_per_element", 1e9 * profile->norm_seconds);
+    json_write_member(file, "optimizer_ns_per_element", 1e9 * profile->optimizer_seconds);
+    json_write_next(file, "norm_ns_per_element", 1e9 * profile->norm_seconds);
     fprintf(file, ",\n\"stages\":[");
     for (int64_t i = 0; i < profile->count; i++) {
         fprintf(file, i == 0 ? "\n" : ",\n");

@@ -171,15 +171,12 @@ void waterfall_write_json(const Waterfall *fall, FILE *file) {
     double step = waterfall_sum_(fall);
     fputs(fall->known ? "\"waterfall\":[" : "\"waterfall\":null", file);
     for (int line = 0; line < WATERFALL_LINES && fall->known; line++) {
-        fprintf(file, "%s{\"what\":\"%s\",\"ms\":", line > 0 ? "," : "", lines_[line]);
-        json_write_number(file, 1e3 * fall->seconds[line]);
-        fputs(",\"share\":", file);
-        json_write_number(file, fall->seconds[line] / step);
+        fprintf(file, "%s{\"what\":\"%s\"", line > 0 ? "," : "", lines_[line]);
+        json_write_next(file, "ms", 1e3 * fall->seconds[line]);
+        json_write_next(file, "share", fall->seconds[line] / step);
         if (line == WATERFALL_IDLE) {
-            fputs(",\"ramp_ms\":", file);
-            json_write_number(file, 1e3 * fall->ramp);
-            fputs(",\"imbalance_ms\":", file);
-            json_write_number(file, 1e3 * fall->imbalance);
+            json_write_next(file, "ramp_ms", 1e3 * fall->ramp);
+            json_write_next(file, "imbalance_ms", 1e3 * fall->imbalance);
         }
         fputc('}', file);
     }

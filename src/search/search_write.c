@@ -150,18 +150,15 @@ static void json_found_(const SearchSpace *space, const SearchResult *result, in
     space_config(space, &found->layout, &config);
     fputs("{\"config\":", file);
     config_write_json(&config, file);
-    fputc(',', file);
-    json_write_member(file, "step_ms", 1e3 * found->time.step);
+    json_write_next(file, "step_ms", 1e3 * found->time.step);
     GpuBand band = hardware_band(&space->planner->hardware, space->planner->measured);
-    for (int i = 0; band.runs > 0 && i < 2; i++) {
-        fputc(',', file);
-        json_write_member(file, i == 0 ? "step_ms_low" : "step_ms_high",
-                          (i == 0 ? band.low : band.high) * 1e3 * found->time.step);
+    if (band.runs > 0) {
+        json_write_next(file, "step_ms_low", band.low * 1e3 * found->time.step);
+        json_write_next(file, "step_ms_high", band.high * 1e3 * found->time.step);
     }
-    fputc(',', file);
-    json_write_member(file, "mfu", found->time.mfu > 0 ? found->time.mfu : NAN);
-    fprintf(file, ",\"class\":%d,", search_class(result, found));
-    json_write_member(file, "robust", candidate->robust);
+    json_write_next(file, "mfu", found->time.mfu > 0 ? found->time.mfu : NAN);
+    fprintf(file, ",\"class\":%d", search_class(result, found));
+    json_write_next(file, "robust", candidate->robust);
     fprintf(file, ",\"peak_bytes\":%lld}", (long long)found->peak_bytes);
 }
 
@@ -174,8 +171,8 @@ int search_write_json(const SearchSpace *space, const SearchResult *result, FILE
         if (i > 0) fputc(',', file);
         json_found_(space, result, result->front[i], file);
     }
-    fprintf(file, "],\"evaluated\":%lld,\"seconds\":", (long long)result->evaluated);
-    json_write_number(file, result->seconds);
+    fprintf(file, "],\"evaluated\":%lld", (long long)result->evaluated);
+    json_write_next(file, "seconds", result->seconds);
     if (result->stopped) fputs(",\"complete\":false", file);
     if (result->best < 0) {
         SmallestWorld world;

@@ -283,11 +283,6 @@ static void sweep_print_(const Sweep *sweep, int rows) {
     if (sweep->stopped) grid_line(stdout, "stopped", "after %d of %d combinations", sweep->row_count, rows);
 }
 
-static void json_known_(const char *key, double value, bool known) {
-    putchar(',');
-    json_write_member(stdout, key, known ? value : NAN);
-}
-
 static void sweep_json_(const Sweep *sweep) {
     fputs("{\"sweep\":[", stdout);
     for (int r = 0; r < sweep->row_count; r++) {
@@ -301,10 +296,10 @@ static void sweep_json_(const Sweep *sweep) {
             json_write_text(stdout, sweep->keys[i].values[row->value[i]]);
         }
         printf("},\"fits\":%s", row->forecast.fits ? "true" : "false");
-        json_known_("step_ms", 1e3 * time->step, time->known);
-        json_known_("mfu", time->mfu, time->known && time->mfu > 0);
-        json_known_("bubble", time->bubble, time->known);
-        json_known_("peak_bytes", (double)row->forecast.peak_bytes, row->forecast.peak_bytes > 0);
+        json_write_next(stdout, "step_ms", time->known ? 1e3 * time->step : NAN);
+        json_write_next(stdout, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
+        json_write_next(stdout, "bubble", time->known ? time->bubble : NAN);
+        json_write_next(stdout, "peak_bytes", row->forecast.peak_bytes > 0 ? (double)row->forecast.peak_bytes : NAN);
         fputs(row->config != NULL ? ",\"config\":" : "", stdout);
         fputs(row->config != NULL ? row->config : "", stdout);
         if (sweep->budgets && row->config != NULL) putchar(','), budget_write_json(&row->budget, stdout);
