@@ -91,8 +91,9 @@ typedef struct Loan {
     unsigned char handle[96];
 } Loan;
 
-// Blocks of a collective over tensor ranks on a GPU, each a multiprocessor: concurrent products get the others.
-enum { COMPUTE_CTAS = 24 };
+// Blocks of NCCL's collectives over tensor ranks, and over data ranks, each a multiprocessor: concurrent products get
+// the others.
+enum { COMPUTE_CTAS = 24, BESIDE_CTAS = 16 };
 
 struct Backend {
     char device[96];    // "AMD EPYC, 2 threads", "NVIDIA H200"
@@ -101,6 +102,7 @@ struct Backend {
     double peak_tflops; // peak of this rank, dense, in this precision; 0 if unknown
     // FLOPs of products in the time in which this rank sends a byte in a collective over tensor ranks; 0: unknown
     double flops_per_sent_byte;
+    bool summing;        // sums over data ranks may be in flight: products leave multiprocessors to them
     int64_t memory_size; // bytes the device has for all ranks that share it; 0 if unknown
     int64_t own_bytes;   // workspace held from its creation on; included in `held`
     int capability;      // compute capability of an NVIDIA GPU: 80, 90, 100; 0: unknown, or not such a GPU

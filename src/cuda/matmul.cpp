@@ -83,11 +83,13 @@ static double flops_(const CudaProduct *p) {
 // made for all may have its last blocks wait until the collectives have ended. So a product counts on the others if
 // that costs it less time than the collectives still take, or if their time is not known. A collective lasts as long as
 // the work that was queued since it started, not until compute waits for it: the gather of norm1's output starts before
-// the attention's backward and has ended long before the product after that.
+// the attention's backward and has ended long before the product after that. Sums over data ranks last as long as the
+// rest of the backward: which products follow their end would depend on the network, and so would the kernels.
 static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
     const int64_t others = cuda->multiprocessors - COMPUTE_CTAS;
     bool loses_more = flops_(p) * COMPUTE_CTAS > cuda->collective_flops * (double)others;
-    return cuda->collective_flops <= 0 || others <= 0 || loses_more ? 0 : (int32_t)others;
+    bool leaves = cuda->backend.summing || (cuda->collective_flops > 0 && !loses_more);
+    return leaves && others > 0 ? (int32_t)others : 0;
 }
 
 static Key matmul_key_(const CudaBackend *cuda, const CudaProduct *p) {

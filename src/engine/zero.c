@@ -28,6 +28,7 @@ static void start_next_(Zero *zero) {
     int failed = zero->data->reduce_scatter(zero->data, tensors_sum(tensors, unit), unit->gradients, unit->piece,
                                             COMM_FLOAT, &zero->requests[u], &zero->error);
     zero->started += failed == 0;
+    zero->stage->be->summing = true;
 }
 
 // Counts the sums that are complete, and starts as many more as may be in progress.
@@ -108,6 +109,7 @@ int zero_reduce_gradients(Zero *zero, Error *err) {
     if (alone_(zero)) return 0;
     for (int64_t u = 0; u < units; u++) zero_add_(zero, u);
     int status = zero_finish_(zero, err);
+    zero->stage->be->summing = false;
     memset(zero->ordered, 0, (size_t)units * sizeof *zero->ordered);
     zero->complete = zero->started = zero->summed = 0;
     return status;

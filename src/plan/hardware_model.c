@@ -401,6 +401,17 @@ void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Co
     times->head.tensor_backward = 0;
 }
 
+// The sum keeps BESIDE_CTAS multiprocessors. Persistent products are made for those that COMPUTE_CTAS leave; other
+// kernels run on what the sum leaves; passes are bound by memory.
+double hardware_summing(const Hardware *hardware, const PartTime *layer) {
+    double all = hardware->cost.multiprocessors, attention = layer->spent[1].attention;
+    if (all <= COMPUTE_CTAS || layer->backward <= 0) return 1;
+    double products = layer->backward - attention - layer->spent[1].passes;
+    double longer = BESIDE_CTAS / (all - BESIDE_CTAS), persistent = COMPUTE_CTAS / (all - COMPUTE_CTAS);
+    double slower = attention * longer + products * (hardware->cost.persistent ? persistent : longer);
+    return 1 + slower / (layer->backward + layer->tensor_backward);
+}
+
 double hardware_optimizer_seconds(const Hardware *hardware, const Config *config, int64_t owned) {
     double norm = 4, moments = 16, gradient = 8;
     double weights = config->train.precision == PRECISION_BF16 ? 8 + 2 : 8; // master read and written, weight written

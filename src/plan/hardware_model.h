@@ -65,6 +65,9 @@ double hardware_optimizer_seconds(const Hardware *hardware, const Config *config
 // Returns the seconds to quantize this many weights and their transpose; 0 without train.fp8.
 double hardware_quantize_seconds(const Hardware *hardware, const Config *config, double weights);
 
+// Returns how many times as long a layer's backward takes during sums over data ranks.
+double hardware_summing(const Hardware *hardware, const PartTime *layer);
+
 // Returns a rank's node: a CPU run is one node; else gpus_per_node consecutive ranks are one.
 int hardware_node(const Hardware *hardware, const Config *config, int rank);
 

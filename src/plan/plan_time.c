@@ -86,7 +86,7 @@ static int chunk_compute_(const Costing *costing, int s, int c, int slice, Stage
                          "nothing is known of the device: give hardware.peak_tflops, or a profile of it");
     if (hardware->cost.flops > 0) hardware_times(&parts, hardware, costing->config, &at.shape);
     else hardware_tensor_times(&parts, hardware, costing->config, &at.shape);
-    *time = (StageTime){0};
+    *time = (StageTime){.summing = hardware_summing(hardware, &parts.layer)};
     if (measured) take_measured_(time, &found, &parts, hardware_left_to_w(&at.shape));
     const PartTime *part[] = {&parts.layer, &parts.embedding, &parts.head};
     double count[] = {(double)at.layers, at.first ? 1 : 0, at.last ? 1 : 0};
@@ -136,6 +136,7 @@ static int stage_compute_(const Costing *costing, int s, const ComputeTimes *tim
         sum->input += time.input;
         sum->weight += time.weight;
         sum->tensor += time.tensor;
+        sum->summing = time.summing;
         costing_add_spent_(&sum->spent, &time.spent, 1);
     }
     return 0;
@@ -160,6 +161,8 @@ static double reduction_seconds_(const DataSums *sums, int s) {
     return whole - hidden > left ? whole - hidden : left;
 }
 
+enum { UNITS = 4 }; // large units of a layer: each is summed and gathered in a collective of its own
+
 // Returns the pieces in which a stage sums its gradients: its layers, or an embedding or head alone.
 static int layers_of_(const Costing *costing, int s) {
     int64_t layers = costing->plan->stage[s].at.layers;
@@ -174,7 +177,7 @@ static double optimizer_seconds_(const Costing *costing, int s) {
     double d = (double)config_replicas(costing->config), world = (double)config_world(costing->config);
     // Every stage and tensor rank gathers at the same time.
     int64_t parts = costing->config->parallel.pipeline * costing->config->parallel.tensor;
-    double weights = (double)states->weights, piece = weights / layers_of_(costing, s);
+    double weights = (double)states->weights, piece = weights / layers_of_(costing, s) / UNITS;
     double gather = d == 1 ? 0 : weights * (d - 1) / d / data_rate_(costing, parts, COST_ALL_GATHER, piece);
     double update = profile != NULL ? (profile->norm_seconds + profile->optimizer_seconds) * (double)owned
                                     : hardware_optimizer_seconds(hardware, costing->config, owned);
@@ -248,7 +251,7 @@ static void costing_allocate_(PlanCosts *costs, int stages, int parts) {
     size_t p = (size_t)stages;
     memset(costs, 0, sizeof *costs);
     costs->stage = xcalloc(p, sizeof *costs->stage);
-    costs->times_ = xcalloc(5 * p + 1 + 4 * p * (size_t)parts, sizeof *costs->times_);
+    costs->times_ = xcalloc(6 * p + 1 + 4 * p * (size_t)parts, sizeof *costs->times_);
     costs->resources_ = xcalloc(7 * p, sizeof *costs->resources_);
 }
 
@@ -275,8 +278,9 @@ static void costing_share_(PlanCosts *costs, const Costing *costing) {
 static void costing_sums_(PlanCosts *costs, const Costing *costing) {
     int p = costing->plan->stages, *layers = costs->resources_ + 5 * p, *node = layers + p;
     const ParallelConfig *parallel = &costing->config->parallel;
-    double *bytes = costs->times_ + 3 * p + 1, *hides = bytes + p, d = (double)config_replicas(costing->config);
-    double piece = (double)costing->plan->stage[0].states.gradients / layers_of_(costing, 0);
+    double *bytes = costs->times_ + 3 * p + 1, *hides = bytes + p, *last = hides + p;
+    double d = (double)config_replicas(costing->config);
+    double piece = (double)costing->plan->stage[0].states.gradients / layers_of_(costing, 0) / UNITS;
     double rate = data_rate_(costing, parallel->tensor, COST_REDUCE_SCATTER, piece);
     costs->sums = (DataSums){bytes, hides, layers, node, rate, fmax(rate, costing->source->hardware->cost.tensor)};
     if (config_world(costing->config) <= costing->config->hardware.gpus_per_node) costs->sums.most = rate;
@@ -286,6 +290,9 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
         hides[s] = costing->schedule->split ? costs->stage[s].weight : costs->stage[s].backward;
         hides[s] /= costing->schedule->slices;
         layers[s] = layers_of_(costing, s);
+        // Until the first layer of the last backward ends, there is nothing to sum.
+        last[s] = d == 1 ? 1 : 1 + (costs->stage[s].summing - 1) * (layers[s] - 1) / layers[s];
+        hides[s] *= last[s];
         node[s] = node_of_stage_(costing, s);
         costs->stage[s].reduction = reduction_seconds_(&costs->sums, s);
     }
@@ -311,7 +318,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, 
     int p = plan->stages, parts = schedule->chunks * schedule->slices, all = p * parts, status = 0;
     costing.copy = widest_copy_(&costing);
     costing_allocate_(costs, p, parts);
-    double *transfer = costs->times_, *edge = transfer + p, *compute = edge + 4 * p + 1;
+    double *transfer = costs->times_, *edge = transfer + p, *compute = edge + 5 * p + 1;
     ComputeTimes times = {compute, compute + all, compute + 2 * all, compute + 3 * all};
     for (int s = 0; s < p && status == 0; s++) {
         StageTime *time = &costs->stage[s];
@@ -329,6 +336,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, 
                                    .backward = times.backward,
                                    .input = times.input,
                                    .weight = times.weight,
+                                   .last = edge + 4 * p + 1,
                                    .transfer = transfer,
                                    .edge = edge,
                                    .shares = &costs->shares};
@@ -546,10 +554,7 @@ static void slowest_(PlanTime *time, const PlanCosts *costs, int stages, int64_t
     for (int s = 0; s < stages; s++) {
         const StageTime *stage = &costs->stage[s];
         double both = stage->forward + stage->backward;
-        if (both > time->slowest) {
-            time->slowest = both;
-            time->tensor = stage->tensor * (double)microbatches;
-        }
+        if (both > time->slowest) time->slowest = both, time->tensor = stage->tensor * (double)microbatches;
         if (stage->optimizer > time->optimizer) time->optimizer = stage->optimizer;
     }
 }

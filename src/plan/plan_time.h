@@ -26,6 +26,7 @@ typedef struct StageTime {
     // per step: the sum of the stage's gradients over data ranks, less the part that the last backward hides, if no
     // other stage uses the network meanwhile
     double reduction;
+    double summing;   // how many times as long a layer's last backward takes during these sums
     double optimizer; // seconds per step: gradient norm, AdamW, weight gather
 } StageTime;
 

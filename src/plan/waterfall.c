@@ -21,25 +21,26 @@ static void waterfall_divide_(Waterfall *fall, const PlanAnswer *answer, const P
                               const PlanTime *unsent) {
     const PlanTime *time = &answer->time;
     int p = answer->plan.stages;
-    double m = (double)config_microbatches(&answer->config), most = 0, sum = 0, *at = fall->seconds;
+    double m = (double)config_microbatches(&answer->config), most = 0, sum = 0, slowed = 0, *at = fall->seconds;
     for (int s = 0; s < p; s++) {
         const StageTime *stage = &costs->stage[s];
         at[WATERFALL_PEAK] += m / p * stage->spent.peak;
         at[WATERFALL_ATTENTION] += m / p * stage->spent.attention;
         at[WATERFALL_PASSES] += m / p * stage->spent.passes;
         at[WATERFALL_TENSOR] += m / p * stage->tensor;
+        slowed += costs->sums.hides[s] * (1 - 1 / costs->costs.last[s]) / p;
         most = fmax(most, m * stage_work_(stage));
         sum += m / p * stage_work_(stage);
     }
     double busy = (1 - time->bubble) * time->pipeline, waits = time->pipeline - busy;
-    at[WATERFALL_LOSS] = busy;
+    at[WATERFALL_LOSS] = busy - slowed;
     for (int line = 0; line <= WATERFALL_TENSOR; line++)
         if (line != WATERFALL_LOSS) at[WATERFALL_LOSS] -= at[line];
     at[WATERFALL_MESSAGES] = fmin(waits, fmax(0, time->pipeline - unsent->pipeline));
     at[WATERFALL_IDLE] = waits - at[WATERFALL_MESSAGES];
     fall->imbalance = fmin(most - sum, at[WATERFALL_IDLE]);
     fall->ramp = at[WATERFALL_IDLE] - fall->imbalance;
-    at[WATERFALL_DATA] = time->reduction;
+    at[WATERFALL_DATA] = time->reduction + slowed;
     at[WATERFALL_OPTIMIZER] = time->step - time->pipeline - time->reduction;
 }
 

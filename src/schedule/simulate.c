@@ -131,12 +131,15 @@ static int64_t bundle_at_(const SimRun *run, Action action) { return schedule_bu
 // Returns the duration of `action`, the stage's next compute action.
 static double duration_(const SimRun *run, int s, Action action) {
     const SimulateCosts *costs = run->costs;
-    if (costs->action != NULL) return costs->action[s][run->stages[s].compute];
+    bool last =
+        action.kind != ACTION_FORWARD && action.microbatch == run->schedule->microbatches - 1 && action.slice == 0;
+    double times = last && costs->last != NULL ? costs->last[s] : 1;
+    if (costs->action != NULL) return times * costs->action[s][run->stages[s].compute];
     int at = (s * run->schedule->chunks + action.chunk) * run->schedule->slices + action.slice;
-    return (action.kind == ACTION_FORWARD    ? costs->forward
-            : action.kind == ACTION_BACKWARD ? costs->backward
-            : action.kind == ACTION_INPUT    ? costs->input
-                                             : costs->weight)[at];
+    return times * (action.kind == ACTION_FORWARD    ? costs->forward
+                    : action.kind == ACTION_BACKWARD ? costs->backward
+                    : action.kind == ACTION_INPUT    ? costs->input
+                                                     : costs->weight)[at];
 }
 
 // A wait for a slot or a load counts from the moment when nothing else is missing.

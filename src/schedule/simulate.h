@@ -27,6 +27,7 @@ typedef struct SimulateCosts {
     const double *input, *weight; // seconds of I, recompute included, and of W; NULL in a schedule without them
     const double *const
         *action;            // [stages][count of the list] of F, B, I and W, each for itself; NULL: by the four above
+    const double *last;     // [stages] how many times as long a chunk's last B, or I and W, take; NULL: 1
     const double *transfer; // [stages] one bundle, either way, by evictor; NULL: 0
     const double *edge;     // [stages] one message between s and s+1, either way; NULL: 0
     bool queue_first;       // which of F and L gets a slot that both ask for in the same instant: F unless set

@@ -441,8 +441,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     if (!has_aux(product->epilogue)) call.product.aux = nullptr;
     if (call.product.bias_type < 0) call.product.bias_type = c_layout->type;
     if (workspace_bytes > 0) range(workspace, (int64_t)workspace_bytes, "the workspace of a product");
-    load_once(text("a product of type %d, operands %d%d, epilogue %d", (int)a_layout->type, (int)product->a,
-                   (int)product->b, product->epilogue),
+    load_once(text("a product of type %d, operands %d%d, epilogue %d, multiprocessors %d", (int)a_layout->type,
+                   (int)product->a, (int)product->b, product->epilogue, product->multiprocessors),
               true);
     Op op;
     op.what = text("a product of %lld x %lld x %lld", (long long)call.m, (long long)call.n, (long long)call.k);

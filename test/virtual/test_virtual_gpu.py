@@ -139,8 +139,10 @@ NCCL = ("parallel.collectives=nccl",)
 def test_products_beside_collectives_count_on_the_other_multiprocessors(tmp_path):
     config = write_config(tmp_path, "llama")
     ways = {"nccl": NCCL, "off": (*NCCL, "parallel.overlap=off"), "copies": ()}
+    ways["sums over data ranks"] = ("parallel.data=2", "parallel.pipeline=1", "parallel.overlap=off")
     counts = {name: set(counted_on(config, tmp_path / name, *options)) for name, options in ways.items()}
-    assert counts == {"nccl": {0, 132 - 24}, "off": {0}, "copies": {0}}  # 24: COMPUTE_CTAS
+    left = {0, 132 - 24}  # 24: COMPUTE_CTAS
+    assert counts == {"nccl": left, "off": {0}, "copies": {0}, "sums over data ranks": left}
 
 
 def test_a_collective_that_has_ended_leaves_all_multiprocessors_to_products(tmp_path):
