@@ -281,7 +281,7 @@ def scaled(options):
         low, high = (low, middle) if planned(middle) < measured else (middle, high)
     text = (
         f"# Scaled to one measured step of {measured:.4g} s by scripts/calibrate.py; put it into the configuration.\n"
-        f"hardware:\n  matmul_efficiency: {math.sqrt(low * high):.5g}\n"
+        f"hardware:\n  matmul_efficiency: {math.sqrt(low * high):.5g}\n  calibrated: true\n"
     )
     write(text, options)
 
@@ -311,6 +311,7 @@ def section(figures, runs, planner):
             f" {planner.peak:.4g}."
         )
         keys = {"device": "cpu", "peak_tflops": planner.peak / runs[0].world} | keys
+    keys["calibrated"] = "true"
     return (
         "\n".join(
             [

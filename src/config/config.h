@@ -209,6 +209,7 @@ typedef struct HardwareConfig {
     // runs.
     double matmul_efficiency, matmul_half, flash_forward, flash_backward, stream_gb_s;
     double run_share;
+    bool calibrated; // true: these figures were fitted to runs
     double action_us, step_overhead_ms;
     double gpu_hour;   // price of one GPU for an hour; 0: not given
     double gpu_watts;  // 0: from the row of hardware.gpu, or unknown

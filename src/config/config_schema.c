@@ -300,6 +300,7 @@ const ConfigKey config_keys[] = {
            .flags = KEY_ABOVE_MIN, .zero_word = "auto"),
     NUMBER(hardware, run_share, "1", 0, 1, "for plans: part of the measured kernels' rates that runs reach",
            .flags = KEY_ABOVE_MIN),
+    BOOL(hardware, calibrated, "false", "for plans: these figures were fitted to runs, whose band the plan then has"),
     NUMBER(hardware, action_us, "0", 0, 1e9, "for plans: overhead of every forward and backward"),
     NUMBER(hardware, step_overhead_ms, "0", 0, 1e9, "for plans: overhead of every step"),
     NUMBER(hardware, gpu_hour, "auto", 0, 1e9, "price of one GPU for an hour, for plans; auto: not known",

@@ -26,6 +26,7 @@ void cost_take_given(Cost *cost, const Config *config) {
     take_(&cost->flash_forward.share, given->flash_forward);
     take_(&cost->flash_backward.share, given->flash_backward);
     take_(&cost->memory_rate, given->stream_gb_s * 1e9);
+    if (given->calibrated) cost->band = gpu_band_measured;
 }
 
 // The assumed figures of a GPU without a row: the middle of the existing rows. Of AMD's GPUs the best product is known
@@ -68,7 +69,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .multiprocessors = gpu_multiprocessors_(given->gpu),
         .persistent = given->gpu == 0 || gpu_capability(given->gpu) >= 90,
         .data_sheet = known == NULL,
-        .band = given->matmul_efficiency > 0 ? gpu_band_measured : gpu_band(gpu),
+        .band = gpu_band(gpu),
     };
     if (config->attention.deterministic != DETERMINISTIC_OFF) cost->flash_backward.share *= kernels->deterministic;
     // Links whose rate was given are not the measured ones.

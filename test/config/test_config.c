@@ -278,7 +278,8 @@ static const char defaults[] =
     "\"memory_gb_s\":\"auto\",\"reserve_gib\":4,\"gpus_per_node\":8,\"share_gpu\":false,\"pair_gb_s\":240,"
     "\"tensor_gb_s\":240,\"network_gb_s\":25,\"host_gb_s\":25,\"latency_us\":10,\"matmul_efficiency\":\"auto\","
     "\"matmul_half\":\"auto\",\"flash_forward\":\"auto\",\"flash_backward\":\"auto\",\"stream_gb_s\":\"auto\","
-    "\"run_share\":1,\"action_us\":0,\"step_overhead_ms\":0,\"gpu_hour\":\"auto\",\"gpu_watts\":\"auto\",\"mtbf_"
+    "\"run_share\":1,\"calibrated\":false,\"action_us\":0,\"step_overhead_ms\":0,\"gpu_hour\":\"auto\",\"gpu_watts\":"
+    "\"auto\",\"mtbf_"
     "hours\":\"auto\","
     "\"checkpoint_s\":10,\"restart_s\":300,"
     "\"profile\":\"profile.json\"}}";

@@ -119,9 +119,11 @@ def test_a_planned_step_has_the_band_of_published_runs_on_such_gpus():
     low, high = told["step_ms_low"] / told["step_ms"], told["step_ms_high"] / told["step_ms"]
     assert 1 < low < high and high / low < 1.45
     assert plan(SMALL)["step_ms_low"] is None
-    fitted = plan(LLAMA, "hardware.matmul_efficiency=0.6")
+    guessed = plan(LLAMA, "hardware.matmul_efficiency=0.6")
+    assert guessed["step_ms_low"] == pytest.approx(low * guessed["step_ms"]), "nobody measured it"
+    fitted = plan(LLAMA, "hardware.matmul_efficiency=0.6", "hardware.calibrated=true")
     assert fitted["step_ms_low"] < fitted["step_ms"] < fitted["step_ms_high"] < 1.1 * fitted["step_ms_low"]
-    assert re.search(r"^band      [\d.]+ to [\d.]+ s", report(LLAMA, "hardware.matmul_efficiency=0.6"), re.M)
+    assert re.search(r"^band      [\d.]+ to [\d.]+ s", report(LLAMA, "hardware.calibrated=true"), re.M)
     slower = plan(LLAMA, "hardware.run_share=0.84")
     assert 1.1 < slower["step_ms"] / told["step_ms"] < 1 / 0.84
     assert slower["step_ms_low"] == pytest.approx(low * slower["step_ms"])
