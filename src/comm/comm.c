@@ -7,7 +7,10 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-int64_t comm_type_bytes(CommType type) { return type == COMM_BF16 ? 2 : type == COMM_FLOAT ? 4 : 8; }
+int64_t comm_type_bytes(CommType type) {
+    static const int64_t bytes[] = {[COMM_FLOAT] = 4, [COMM_BF16] = 2, [COMM_DOUBLE] = 8, [COMM_BYTE] = 1};
+    return bytes[type];
+}
 
 int64_t comm_piece(CommOperation operation, int64_t rest, CommType type, int size) {
     int64_t most = COMM_PIECE_BYTES / comm_type_bytes(type) / (operation == COMM_REDUCE_SCATTER ? size : 1);

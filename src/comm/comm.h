@@ -27,7 +27,8 @@ typedef struct CommMemory {
 enum { COMM_FLAGS = 1024 };
 
 // Collectives of doubles are of host memory, on GPUs too; all others, and messages, are of the backend's memory.
-typedef enum CommType { COMM_FLOAT, COMM_BF16, COMM_DOUBLE } CommType;
+// Bytes are only gathered.
+typedef enum CommType { COMM_FLOAT, COMM_BF16, COMM_DOUBLE, COMM_BYTE } CommType;
 typedef enum CommOperation { COMM_ALL_REDUCE, COMM_ALL_GATHER, COMM_REDUCE_SCATTER } CommOperation;
 
 // An operation in progress. The caller owns the storage; zeroed means idle. It must not move while active.

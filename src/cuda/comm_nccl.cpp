@@ -312,7 +312,8 @@ static int nccl_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequ
 // --- collectives
 
 static ncclDataType_t type_(CommType type) {
-    return type == COMM_BF16 ? ncclBfloat16 : type == COMM_FLOAT ? ncclFloat32 : ncclFloat64;
+    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt8};
+    return types[type];
 }
 
 static int nccl_on_host_(int started, CommRequest *request) {

@@ -197,6 +197,7 @@ static void store_(void *to, CommType type, int64_t at, int rank, int64_t i) {
     if (type == COMM_FLOAT) ((float *)to)[at] = value_(rank, i);
     if (type == COMM_DOUBLE) ((double *)to)[at] = (double)value_(rank, i) * (1 + 1e-9 * (double)(i % 1000));
     if (type == COMM_BF16) ((uint16_t *)to)[at] = bf16_(value_(rank, i));
+    if (type == COMM_BYTE) ((uint8_t *)to)[at] = (uint8_t)(rank * 31 + i * 7);
 }
 
 // Element i summed over `size` ranks in rank order.
@@ -276,6 +277,7 @@ static void collectives_(Test *t) {
             reduce_scatter_(t, type, count, i % 2 == 0);
             all_gather_(t, type, count, i % 2 == 1);
         }
+    for (int i = 0; i < 10; i++) all_gather_(t, COMM_BYTE, counts[i], i % 2 == 1);
     done_(t, "sums in rank order: the bits of a serial sum on every rank");
     // Sums keep their scratch: one piece for the direct, one for the scattered form.
     int64_t scratch = comm_mpi_scratch_bytes(t->all);
