@@ -17,7 +17,7 @@ typedef enum FactorKind {
 typedef struct Factor {
     const void *data;
     const void *scales; // NULL: plain
-    const void *source; // the plain matrix that was quantized, maybe its transpose; for column sums
+    const void *source; // the plain matrix that was or will be quantized, maybe its transpose; for column sums
     int kind;           // FactorKind
 } Factor;
 

@@ -27,10 +27,13 @@ LIBRARY_OPERATION(void, linear_backward_input, void *dx, const void *aux, Factor
 // dw += dyT x (quantized: of dyT and xT), dbias += column sums of dy, of its source (NULL: no bias).
 LIBRARY_OPERATION(void, linear_backward_weight, float *dw, float *dbias, Factor dy, Factor x, int64_t rows, int64_t in,
                   int64_t out);
-// Quantizes x (rows, cols), bf16, or its transpose, to an operand of a kind: numbers of eight bits, row-major, and
-// scales (factor.h). If a value is not finite, the scale that it shares becomes NaN, and so does all that reads it.
-OPERATION(void, quantize, void *numbers, void *scales, const void *x, int64_t rows, int64_t cols, int kind,
-          bool transposed);
+// Quantizes x (rows, cols), or its transpose, to an operand of to's kind: numbers of eight bits, row-major, and scales
+// (factor.h). x is bf16, or quantized itself with scales along its rows; its values are then read as bf16. If a value
+// is not finite, the scale that it shares becomes NaN, and so does all that reads it.
+OPERATION(void, quantize, Factor to, Factor x, int64_t rows, int64_t cols, bool transposed);
+// Copies the scales of `ranks` operands (rows / ranks, cols), gathered one after another, to the places that they have
+// in one operand (rows, cols). Only for kinds with scales along rows.
+OPERATION(void, join_scales, void *scales, const void *gathered, int ranks, int64_t rows, int64_t cols, int kind);
 
 // --- norms over the last dimension. Forward: sum = x + delta and out = norm(sum) * w (+ b); with delta NULL nothing is
 // added and sum is not written (it may be NULL). Statistics are not kept: the backward recomputes them from its input.

@@ -10,12 +10,28 @@ typedef struct QuantizeTile {
     float x[TILE][TILE];
 } QuantizeTile;
 
-static void tile_load_(const Backend *backend, QuantizeTile *tile, const void *x, int64_t stride, bool transposed) {
+// Reads `count` values of a quantized x (rows, cols) from (row, col) on, as bf16 holds them.
+static const float *narrow_load_(float *to, const Factor *x, int64_t rows, int64_t cols, int64_t row, int64_t col,
+                                 int64_t count) {
+    const uint8_t *numbers = (const uint8_t *)x->data + row * cols + col;
+    float scale = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (i % 32 == 0) scale = factor_scale(x, rows, cols, row, col + i);
+        to[i] = bf16_to_float(bf16_from_float(fp8_to_float(numbers[i], FP8_E4M3) * scale));
+    }
+    return to;
+}
+
+// Reads the tile of x (rows, cols), or of its transpose.
+static void tile_load_(const Backend *backend, QuantizeTile *tile, const Factor *x, int64_t rows, int64_t cols,
+                       bool transposed) {
     float workspace[TILE];
     int64_t lines = transposed ? tile->cols : tile->rows, length = transposed ? tile->rows : tile->cols;
-    int64_t first = transposed ? tile->col * stride + tile->row : tile->row * stride + tile->col;
+    int64_t row = transposed ? tile->col : tile->row, col = transposed ? tile->row : tile->col;
     for (int64_t line = 0; line < lines; line++) {
-        const float *from = cpu_load(backend, workspace, x, first + line * stride, length);
+        const float *from = x->kind == FACTOR_PLAIN
+                                ? cpu_load(backend, workspace, x->data, (row + line) * cols + col, length)
+                                : narrow_load_(workspace, x, rows, cols, row + line, col, length);
         for (int64_t i = 0; i < length; i++) *(transposed ? &tile->x[i][line] : &tile->x[line][i]) = from[i];
     }
 }
@@ -74,10 +90,11 @@ static void tile_store_(const Quantize *q, const QuantizeTile *tile, uint32_t la
         }
 }
 
-void cpu_quantize(Backend *backend, void *numbers, void *scales, const void *x, int64_t rows, int64_t cols, int kind,
-                  bool transposed) {
+void cpu_quantize(Backend *backend, Factor to, Factor x, int64_t rows, int64_t cols, bool transposed) {
     CpuBackend *cpu = cpu_self(backend);
-    const Quantize q = {numbers, scales, transposed ? cols : rows, transposed ? rows : cols, kind};
+    int kind = to.kind;
+    void *scales = (void *)to.scales;
+    const Quantize q = {(void *)to.data, scales, transposed ? cols : rows, transposed ? rows : cols, kind};
     int64_t across = (q.cols + TILE - 1) / TILE, tiles = (q.rows + TILE - 1) / TILE * across;
     uint32_t largest = 0;
     for (int pass = factor_block_cols(kind) == 0 ? 0 : 1; pass < 2; pass++) {
@@ -87,7 +104,7 @@ void cpu_quantize(Backend *backend, void *numbers, void *scales, const void *x, 
             tile.row = i / across * TILE, tile.col = i % across * TILE;
             tile.rows = q.rows - tile.row < TILE ? q.rows - tile.row : TILE;
             tile.cols = q.cols - tile.col < TILE ? q.cols - tile.col : TILE;
-            tile_load_(backend, &tile, x, cols, transposed);
+            tile_load_(backend, &tile, &x, rows, cols, transposed);
             if (pass == 1) {
                 tile_store_(&q, &tile, largest);
                 continue;
@@ -102,4 +119,16 @@ void cpu_quantize(Backend *backend, void *numbers, void *scales, const void *x, 
     if (factor_block_cols(kind) > 0) return;
     ((uint32_t *)scales)[1] = largest;
     ((float *)scales)[0] = fp8_scale_float(fp8_scale(largest, factor_fraction(kind)));
+}
+
+void cpu_join_scales(Backend *backend, void *scales, const void *gathered, int ranks, int64_t rows, int64_t cols,
+                     int kind) {
+    (void)backend;
+    int64_t part = rows / ranks, bytes = factor_scale_bytes(kind, part, cols), size = kind == FACTOR_ROWS_32 ? 1 : 4;
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t col = 0; col < cols; col += factor_block_cols(kind)) {
+            const char *from = (const char *)gathered + row / part * bytes;
+            memcpy((char *)scales + size * factor_scale_place(kind, rows, cols, row, col),
+                   from + size * factor_scale_place(kind, part, cols, row % part, col), (size_t)size);
+        }
 }

@@ -140,7 +140,7 @@ static int64_t layout_gathered_(Stage *stage, Layout *layout) {
     Pass *pass = &stage->pass;
     CommMemory *memory = &stage->gathered;
     if (!s->sequence) return layout->used;
-    int64_t bytes = s->rows * s->hidden * s->element;
+    int64_t bytes = block_gathered_bytes(s);
     pass->partial = layout_take(layout, bytes);
     for (int i = 0; i < GATHERED_COUNT; i++)
         pass->gathered[i] = s->overlap ? layout_take(layout, bytes) : pass->partial;
@@ -165,6 +165,9 @@ static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     if (!s->copies) layout_gathered_(stage, layout);
     stage->recomputed = stage->at.recomputed > 0 ? layout_take(layout, stage->at.layer_bundle) : NULL;
     for (int i = 0; i < 2; i++) stage->pass.quantized[i] = layout_take(layout, quantized_work_bytes(s));
+    int kind = s->narrow[GATHERED_GRADIENT];
+    stage->pass.narrowed =
+        layout_take(layout, kind == FACTOR_PLAIN ? 0 : quantized_bytes(s, kind, s->shard_rows, s->hidden));
     stage->gradient = stage->at.first ? layout_take(layout, stage->at.message_bytes) : NULL;
     return layout->used;
 }
@@ -491,6 +494,7 @@ int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const vo
     pass->split = split;
     use_places_(stage, unit);
     open_keys_(stage, here, unit, 0);
+    bool embeds = here->first && at->shape.narrow[GATHERED_GRADIENT] == FACTOR_PLAIN; // it gathers 16 bits
     void *dx = here->first ? stage->gradient : output, *end = layer_bundle_(stage, here, bundle, here->layers);
     if (!here->last && pass_keeps_rows(pass)) block_keep(pass, end, input, at->message_bytes);
     stage->be->copy(stage->be, STREAM_COMPUTE, dx, here->last ? end : input, at->message_bytes);
@@ -503,7 +507,7 @@ int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const vo
         bool again = l < here->recomputed;
         if (again) layer_forward(pass, stage->model, tensors, place, NULL, LAYER_NO_OUTPUT);
         pass->split = split && !again;
-        layer_backward(pass, stage->model, tensors, place, dx, l > 0 || here->first);
+        layer_backward(pass, stage->model, tensors, place, dx, l > 0 || embeds);
         pass->split = split;
         if (l > here->recomputed && pass_keeps_rows(pass)) block_keep(pass, place, dx, at->message_bytes);
         if (!split || again) layer_complete_(stage, here, unit, l);

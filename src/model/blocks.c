@@ -19,12 +19,11 @@ static void blocks_wait_(Pass *pass, CommRequest *request) {
     blocks_poll_(pass);
 }
 
-// Starts the gather of `rows` rows of every rank.
-static void gather_rows_(Pass *pass, CommRequest *request, void *out, const void *in, int64_t rows) {
+// Starts the gather of `count` elements of every rank.
+static void gather_(Pass *pass, CommRequest *request, void *out, const void *in, int64_t count, CommType type) {
     Comm *t = pass->tensor;
     *request = (CommRequest){0};
-    if (t->all_gather(t, out, in, rows * pass->shape->hidden, comm_type_(pass), request, pass->err) != 0)
-        request->active = false;
+    if (t->all_gather(t, out, in, count, type, request, pass->err) != 0) request->active = false;
 }
 
 // Starts the sum over tensor ranks of `partial`: this rank's `rows` of it go to `out`; without sequence parallelism all
@@ -39,21 +38,54 @@ static void sum_rows_(Pass *pass, CommRequest *request, void *out, void *partial
     if (started != 0) request->active = false;
 }
 
-static void gather_start_(Pass *pass, Gathered what, const void *x) {
-    gather_rows_(pass, &pass->gather[what], pass->gathered[what], x, pass->shape->shard_rows);
-    pass->gathering[what] = true;
+// Lays out gathered rows of a kind and, with eight bits, the scales of all ranks as they arrive.
+static int64_t gather_layout_(const Shape *s, int kind, void *base, Factor *all, void **scales) {
+    Layout layout = {base, 0};
+    *all = quantized_at(layout_take(&layout, quantized_bytes(s, kind, s->rows, s->hidden)), NULL, kind, s->rows,
+                        s->hidden);
+    *scales = layout_take(&layout, s->tensor_ranks * factor_scale_bytes(kind, s->shard_rows, s->hidden));
+    return layout.used;
 }
 
-void block_gather(Pass *pass, Gathered what, const void *x) {
+int64_t block_gathered_bytes(const Shape *s) {
+    Factor all;
+    void *scales;
+    int64_t plain = gather_layout_(s, FACTOR_PLAIN, NULL, &all, &scales);
+    int64_t narrow = gather_layout_(s, s->narrow[GATHERED_INPUT], NULL, &all, &scales);
+    return narrow > plain ? narrow : plain;
+}
+
+static void gather_start_(Pass *pass, Gathered what, Factor x) {
+    const Shape *s = pass->shape;
+    int64_t count = s->shard_rows * s->hidden;
+    CommRequest *request = pass->gather[what];
+    Factor all;
+    void *scales;
+    gather_layout_(s, x.kind, pass->gathered[what], &all, &scales);
+    pass->gathering[what] = true;
+    if (x.kind != FACTOR_PLAIN && what == GATHERED_GRADIENT) quantized_make(pass, &x, s->shard_rows, s->hidden);
+    gather_(pass, &request[0], (void *)all.data, x.data, count, x.kind == FACTOR_PLAIN ? comm_type_(pass) : COMM_BYTE);
+    int64_t bytes = factor_scale_bytes(x.kind, s->shard_rows, s->hidden);
+    if (bytes > 0) gather_(pass, &request[1], scales, x.scales, bytes, COMM_BYTE);
+}
+
+void block_gather(Pass *pass, Gathered what, Factor x) {
     if (pass->shape->sequence && pass->shape->overlap && !pass->gathering[what]) gather_start_(pass, what, x);
 }
 
-const void *block_gathered(Pass *pass, Gathered what, const void *x) {
-    if (!pass->shape->sequence) return x;
+Factor block_gathered(Pass *pass, Gathered what, Factor x) {
+    const Shape *s = pass->shape;
+    Factor all;
+    void *scales;
+    if (!s->sequence && what == GATHERED_GRADIENT) quantized_make(pass, &x, s->rows, s->hidden);
+    if (!s->sequence) return x;
     if (!pass->gathering[what]) gather_start_(pass, what, x);
-    blocks_wait_(pass, &pass->gather[what]);
+    gather_layout_(s, x.kind, pass->gathered[what], &all, &scales);
+    for (int i = 0; i < (x.kind == FACTOR_PLAIN ? 1 : 2); i++) blocks_wait_(pass, &pass->gather[what][i]);
     pass->gathering[what] = false;
-    return pass->gathered[what];
+    if (x.kind != FACTOR_PLAIN)
+        pass->be->join_scales(pass->be, (void *)all.scales, scales, s->tensor_ranks, s->rows, s->hidden, x.kind);
+    return all;
 }
 
 void *block_partial(Pass *pass, void *to) { return pass->shape->sequence ? pass->partial : to; }
@@ -72,15 +104,15 @@ void block_reduce(Pass *pass, void *to) {
     sum_wait_(pass);
 }
 
-void block_product(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const void *bias, int64_t in,
-                   int64_t out, Epilogue epilogue) {
+void block_product(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, const void *bias, int64_t in, int64_t out,
+                   Epilogue epilogue) {
     int64_t rows = pass->shape->rows;
     Factor left = quantized_factor(pass, x, rows, in, FACTOR_INPUT, false, w->factor[0].kind);
     pass->be->linear_forward(pass->be, y, aux, left, w->factor[0], bias, rows, in, out, epilogue);
 }
 
-static void input_gradient_(Pass *pass, void *dx, const void *aux, const void *dy, const Tensor *w, int64_t in,
-                            int64_t out, Epilogue epilogue) {
+static void input_gradient_(Pass *pass, void *dx, const void *aux, Factor dy, const Tensor *w, int64_t in, int64_t out,
+                            Epilogue epilogue) {
     int64_t rows = pass->shape->rows;
     Factor left = quantized_factor(pass, dy, rows, out, FACTOR_GRADIENT, false, w->factor[1].kind);
     pass->be->linear_backward_input(pass->be, dx, aux, left, w->factor[1], rows, in, out, epilogue);
@@ -127,7 +159,7 @@ void column_forward_chunks(Pass *pass, void *y, void *aux, const void *x, const 
     for (int c = 0; c < s->chunks; c++) {
         Chunk chunk = blocks_chunk_(s, c);
         const char *from = (const char *)x + chunk.shard;
-        gather_rows_(pass, &pass->chunk[c], gathered + chunk.gathered, from, chunk.rows);
+        gather_(pass, &pass->chunk[c], gathered + chunk.gathered, from, chunk.rows * s->hidden, comm_type_(pass));
     }
     for (int c = 0; c < s->chunks; c++) {
         Chunk chunk = blocks_chunk_(s, c);
@@ -167,7 +199,7 @@ void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const
 // runs at once: before the column's input gradient, because its sum takes the buffer of the gathered norm(x).
 
 static void weight_gradient_(Pass *pass, const WeightGradient *g) {
-    const void *x = g->shard ? block_gathered(pass, GATHERED_INPUT, g->x) : g->x;
+    Factor x = g->shard ? block_gathered(pass, GATHERED_INPUT, g->x) : g->x;
     float *dbias = g->bias == NULL ? NULL : g->bias->gradient;
     int64_t rows = pass->shape->rows;
     int kind = g->w->factor[0].kind;
@@ -192,7 +224,7 @@ static void weights_compute_(Pass *pass, int leave) {
 void block_later(Pass *pass) { weights_compute_(pass, 0); }
 
 // Computes dx (shard) = sum over t of dy w, and meanwhile all gradients that wait but `leave`.
-static void column_input_(Pass *pass, void *dx, const void *dy, const Tensor *w, int64_t out, int leave) {
+static void column_input_(Pass *pass, void *dx, Factor dy, const Tensor *w, int64_t out, int leave) {
     const Shape *s = pass->shape;
     input_gradient_(pass, block_partial(pass, dx), NULL, dy, w, s->hidden, out, EPILOGUE_NONE);
     sum_start_(pass, dx);
@@ -200,37 +232,36 @@ static void column_input_(Pass *pass, void *dx, const void *dy, const Tensor *w,
     sum_wait_(pass);
 }
 
-static WeightGradient row_weight_(const Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
+static WeightGradient row_weight_(const Pass *pass, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
                                   int64_t in) {
     return (WeightGradient){w, bias, dy, x, in, pass->shape->hidden, false};
 }
 
-static WeightGradient column_weight_(const Pass *pass, const void *dy, const void *x, const Tensor *w,
-                                     const Tensor *bias, int64_t out) {
-    return (WeightGradient){w, bias, dy, x, pass->shape->hidden, out, true};
+static WeightGradient column_weight_(const Pass *pass, const void *dy, Factor x, const Tensor *w, const Tensor *bias,
+                                     int64_t out) {
+    return (WeightGradient){w, bias, factor_plain(dy), x, pass->shape->hidden, out, true};
 }
 
-void row_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t in) {
+void row_weight(Pass *pass, Factor dy, Factor x, const Tensor *w, const Tensor *bias, int64_t in) {
     WeightGradient g = row_weight_(pass, dy, x, w, bias, in);
     weight_gradient_(pass, &g);
 }
 
-void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out) {
+void column_weight(Pass *pass, const void *dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out) {
     WeightGradient g = column_weight_(pass, dy, x, w, bias, out);
     weight_gradient_(pass, &g);
 }
 
-void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
-                  const Tensor *bias, int64_t in, Epilogue epilogue) {
+void row_backward(Pass *pass, void *dx, const void *aux, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
+                  int64_t in, Epilogue epilogue) {
     const Shape *s = pass->shape;
     if (!pass_keeps_rows(pass)) weight_later_(pass, row_weight_(pass, dy, x, w, bias, in));
     input_gradient_(pass, dx, aux, dy, w, in, s->hidden, epilogue);
 }
 
-void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
-                     int64_t out) {
+void column_backward(Pass *pass, void *dx, const void *dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out) {
     if (!pass->split) weight_later_(pass, column_weight_(pass, dy, x, w, bias, out));
-    column_input_(pass, dx, dy, w, out, pass->shape->sequence && !pass->split ? 1 : 0);
+    column_input_(pass, dx, factor_plain(dy), w, out, pass->shape->sequence && !pass->split ? 1 : 0);
 }
 
 bool pass_keeps_rows(const Pass *pass) { return pass->split && !pass->shape->pointwise; }
@@ -318,8 +349,9 @@ void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tens
     const Shape *s = pass->shape;
     float *positions = model->learned_positions ? tensors[1].gradient : NULL;
     if (positions != NULL && pass->positions == NULL) positions += pass->first * s->hidden;
-    pass->be->embedding_backward(pass->be, tensors[0].gradient, positions, block_gathered(pass, GATHERED_GRADIENT, dx),
-                                 tokens, pass->positions, s->rows, s->hidden, s->batch, s->vocab_first, s->vocab_count);
+    pass->be->embedding_backward(pass->be, tensors[0].gradient, positions,
+                                 block_gathered(pass, GATHERED_GRADIENT, factor_plain(dx)).data, tokens,
+                                 pass->positions, s->rows, s->hidden, s->batch, s->vocab_first, s->vocab_count);
 }
 
 void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape) {
@@ -333,11 +365,9 @@ void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape) {
 }
 
 static void gather_stats_(Pass *pass, const HeadWork *work) {
+    CommRequest request;
     if (pass->shape->tensor_ranks == 1) return;
-    CommRequest request = {0};
-    Comm *t = pass->tensor;
-    if (t->all_gather(t, work->gathered, work->stats, pass->shape->rows * 3, COMM_FLOAT, &request, pass->err) != 0)
-        request.active = false;
+    gather_(pass, &request, work->gathered, work->stats, pass->shape->rows * 3, COMM_FLOAT);
     blocks_wait_(pass, &request);
 }
 
@@ -347,7 +377,7 @@ void head_block(Pass *pass, const Model *model, const Tensor *tensors, const Hea
     Backend *be = pass->be;
     const Tensor *matrix = &tensors[model->head_matrix];
     block_norm_forward(pass, model, tensors, work->norm, x);
-    const void *whole = block_gathered(pass, GATHERED_INPUT, work->norm);
+    Factor whole = block_gathered(pass, GATHERED_INPUT, factor_plain(work->norm)), logits = factor_plain(work->logits);
     block_product(pass, work->logits, NULL, whole, matrix, NULL, s->hidden, s->vocab_width, EPILOGUE_NONE);
     blocks_poll_(pass);
     be->cross_entropy_stats(be, work->stats, work->logits, targets, s->rows, s->vocab_width, s->vocab_first,
@@ -358,8 +388,8 @@ void head_block(Pass *pass, const Model *model, const Tensor *tensors, const Hea
     blocks_poll_(pass);
     if (scale == 0.0f) return;
     // The matrix's gradient reads the input that was gathered for the logits.
-    weight_later_(pass, (WeightGradient){matrix, NULL, work->logits, whole, s->hidden, s->vocab_width, false});
-    column_input_(pass, work->dnorm, work->logits, matrix, s->vocab_width, 0);
+    weight_later_(pass, (WeightGradient){matrix, NULL, logits, whole, s->hidden, s->vocab_width, false});
+    column_input_(pass, work->dnorm, logits, matrix, s->vocab_width, 0);
     int64_t stream = s->shard_rows * s->hidden * s->element;
     be->zero(be, work->dx, stream);
     model->norm_backward(pass, tensors, work->dx, work->dnorm, x);

@@ -5,12 +5,16 @@
 
 #include "model.h"
 
+// Returns the bytes of gathered rows, in 16 or in 8 bits, with the scales as they arrive.
+int64_t block_gathered_bytes(const Shape *shape);
+
 // Returns all rows (rows, hidden) of x (shard), which is x itself without sequence parallelism. The next call for the
-// same `what` may overwrite them; without shape->overlap, any gather and any sum over t may.
-const void *block_gathered(Pass *pass, Gathered what, const void *x);
+// same `what` may overwrite them; without shape->overlap, any gather and any sum over t may. A gradient of eight
+// bits is made from its source first.
+Factor block_gathered(Pass *pass, Gathered what, Factor x);
 // With shape->overlap, starts that gather; it runs during compute until block_gathered waits for it. Does nothing
 // without overlap or sequence parallelism, or if a gather for the same `what` is in progress.
-void block_gather(Pass *pass, Gathered what, const void *x);
+void block_gather(Pass *pass, Gathered what, Factor x);
 
 // Returns the memory for this rank's part (rows, hidden) of a sum over t whose result goes to `to` (shard).
 void *block_partial(Pass *pass, void *to);
@@ -18,8 +22,8 @@ void *block_partial(Pass *pass, void *to);
 void block_reduce(Pass *pass, void *to);
 
 // Computes y = x wT + bias, with EPILOGUE_GELU as linear_forward does, in eight bits if w is so.
-void block_product(Pass *pass, void *y, void *aux, const void *x, const Tensor *w, const void *bias, int64_t in,
-                   int64_t out, Epilogue epilogue);
+void block_product(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, const void *bias, int64_t in, int64_t out,
+                   Epilogue epilogue);
 
 // With shape->chunks > 1, compute linear_forward chunk by chunk; each chunk's collective runs during the product of
 // another chunk. column: x (shard) is gathered for w (out, hidden), whose rows are split over t. row: the product with
@@ -31,18 +35,17 @@ void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const
 // Computes the backward of a product with w (hidden, in), whose columns are split: dx (rows, in) = dy w [* gelu'(aux)],
 // dw += dyT x, dbias += column sums of dy. dy (rows, hidden): gathered. With pass_keeps_rows, leaves the gradients of
 // the weights to row_weight.
-void row_backward(Pass *pass, void *dx, const void *aux, const void *dy, const void *x, const Tensor *w,
-                  const Tensor *bias, int64_t in, Epilogue epilogue);
+void row_backward(Pass *pass, void *dx, const void *aux, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
+                  int64_t in, Epilogue epilogue);
 // Computes the backward of a product with w (out, hidden), whose rows are split: dx (shard) = sum over t of dy w; dw,
 // dbias as above. x: this rank's shard. With pass->split, leaves the gradients of the weights to column_weight.
-void column_backward(Pass *pass, void *dx, const void *dy, const void *x, const Tensor *w, const Tensor *bias,
-                     int64_t out);
+void column_backward(Pass *pass, void *dx, const void *dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out);
 // With shape->overlap, computes the weight gradients that row_backward and column_backward have put off. Call it while
 // a gather is in flight, before dy or x of the latest call is overwritten.
 void block_later(Pass *pass);
 // Compute only the gradients of the weights, at once.
-void row_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t in);
-void column_weight(Pass *pass, const void *dy, const void *x, const Tensor *w, const Tensor *bias, int64_t out);
+void row_weight(Pass *pass, Factor dy, Factor x, const Tensor *w, const Tensor *bias, int64_t in);
+void column_weight(Pass *pass, const void *dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out);
 
 // Returns whether a split backward leaves the gradients of row_backward, too, and keeps their operands.
 bool pass_keeps_rows(const Pass *pass);

@@ -4,23 +4,26 @@
 #include "layer.h"
 
 #include "blocks.h"
+#include "quantized.h"
 
 int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *s) {
     LayerBundle counted;
     LayerBundle *to = bundle == NULL ? &counted : bundle;
     Layout layout = {(char *)base, 0};
     int64_t stream = s->shard_rows * s->hidden * s->element;
+    int64_t norm = quantized_bytes(s, s->narrow[GATHERED_INPUT], s->shard_rows, s->hidden);
     to->x = layout_take(&layout, stream);
-    to->norm1 = s->pointwise ? NULL : layout_take(&layout, stream);
+    to->norm1 = s->pointwise ? NULL : layout_take(&layout, norm);
     to->qkv = layout_take(&layout, s->rows * s->qkv_cols * s->element);
     int64_t kept = s->qkv_cols - s->attention.kv_heads * s->attention.head_dim;
     to->kept = layout_take(&layout, s->qk_norm ? s->rows * kept * s->element : 0);
     to->saved = layout_take(&layout, s->saved_bytes);
     to->attention = layout_take(&layout, s->rows * s->query_cols * s->element);
     to->x2 = layout_take(&layout, stream);
-    to->norm2 = s->pointwise ? NULL : layout_take(&layout, stream);
+    to->norm2 = s->pointwise ? NULL : layout_take(&layout, norm);
     to->mlp = layout_take(&layout, s->rows * s->mlp_cols * s->element);
-    to->act = s->pointwise ? NULL : layout_take(&layout, s->rows * s->ffn * s->element);
+    int64_t act = quantized_bytes(s, s->narrow[GATHERED_INPUT], s->rows, s->ffn);
+    to->act = s->pointwise ? NULL : layout_take(&layout, act);
     return layout.used;
 }
 
@@ -28,11 +31,13 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *s) {
     LayerWork counted;
     LayerWork *to = work == NULL ? &counted : work;
     Layout layout = {(char *)base, 0};
-    to->delta = layout_take(&layout, s->shard_rows * s->hidden * s->element);
-    to->norm = layout_take(&layout, s->pointwise ? s->shard_rows * s->hidden * s->element : 0);
+    int64_t stream = s->shard_rows * s->hidden * s->element, mlp = s->rows * s->mlp_cols * s->element;
+    to->delta = layout_take(&layout, stream);
+    int kind = s->narrow[GATHERED_INPUT];
+    to->norm = layout_take(&layout, s->pointwise ? quantized_bytes(s, kind, s->shard_rows, s->hidden) : 0);
     Layout attention = layout;
-    to->act = layout_take(&layout, s->pointwise ? s->rows * s->ffn * s->element : 0);
-    to->dmlp = layout_take(&layout, s->rows * s->mlp_cols * s->element);
+    to->act = layout_take(&layout, s->pointwise ? quantized_bytes(s, kind, s->rows, s->ffn) : 0);
+    to->dmlp = layout_take(&layout, kind != FACTOR_PLAIN && stream > mlp ? stream : mlp);
     to->dact = layout_take(&layout, s->mlp_cols > s->ffn ? s->rows * s->ffn * s->element : 0);
     to->dqkv = layout_take(&attention, s->rows * s->qkv_cols * s->element);
     to->dattention = layout_take(&attention, s->rows * s->query_cols * s->element);
@@ -48,23 +53,29 @@ typedef struct Layer {
     const void *w[LAYER_ROLES]; // their weights for the forward; NULL, too, for a bias that another rank adds
     LayerBundle a;
     LayerWork work;
+    Factor norm1, norm2, act; // the bundle's; source: where they are written in bf16
     bool fused; // GELU is part of the products next to it: up computes act and mlp at once, down's backward dmlp
     Epilogue epilogue;
 } Layer;
 
 static Layer layer_open_(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle) {
+    const Shape *s = pass->shape;
     Layer layer;
     for (int role = 0; role < LAYER_ROLES; role++) {
-        int place = pass->shape->place[role];
+        int place = s->place[role];
         layer.t[role] = place < 0 ? NULL : &tensors[place];
         layer.w[role] = place < 0 ? NULL : tensors[place].weight;
     }
     // The bias of a matrix that is split by columns belongs to the sum over tensor ranks, so one rank adds it.
-    if (pass->shape->tensor_rank > 0) layer.w[LAYER_OUT_BIAS] = layer.w[LAYER_DOWN_BIAS] = NULL;
-    layer_bundle_layout(&layer.a, bundle, pass->shape);
-    layer_work_layout(&layer.work, pass->work, pass->shape);
-    if (pass->shape->pieces > 1) pass->keys = layer.work.keys, pass->dkeys = layer.work.dkeys;
-    if (pass->shape->pointwise) layer.a.norm1 = layer.a.norm2 = layer.work.norm, layer.a.act = layer.work.act;
+    if (s->tensor_rank > 0) layer.w[LAYER_OUT_BIAS] = layer.w[LAYER_DOWN_BIAS] = NULL;
+    layer_bundle_layout(&layer.a, bundle, s);
+    layer_work_layout(&layer.work, pass->work, s);
+    if (s->pieces > 1) pass->keys = layer.work.keys, pass->dkeys = layer.work.dkeys;
+    if (s->pointwise) layer.a.norm1 = layer.a.norm2 = layer.work.norm, layer.a.act = layer.work.act;
+    int kind = s->narrow[GATHERED_INPUT];
+    layer.norm1 = quantized_at(layer.a.norm1, layer.work.dmlp, kind, s->shard_rows, s->hidden);
+    layer.norm2 = quantized_at(layer.a.norm2, layer.work.dmlp, kind, s->shard_rows, s->hidden);
+    layer.act = quantized_at(layer.a.act, layer.work.dmlp, kind, s->rows, s->ffn);
     layer.fused = model->activation_forward == NULL;
     layer.epilogue = layer.fused ? EPILOGUE_GELU : EPILOGUE_NONE;
     return layer;
@@ -88,36 +99,46 @@ static void forward_chunks_(Pass *pass, const Model *model, Layer *layer, LayerO
     if (output != LAYER_NO_OUTPUT) row_forward_chunks(pass, delta, a->act, w[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn);
 }
 
+// Returns the gradient of a row-parallel product's output as it is gathered.
+static Factor gradient_(const Pass *pass, const void *dx) {
+    const Shape *s = pass->shape;
+    int kind = s->narrow[GATHERED_GRADIENT];
+    return quantized_at(kind == FACTOR_PLAIN ? dx : pass->narrowed, dx, kind, s->shard_rows, s->hidden);
+}
+
 void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y, LayerOutput output) {
     const Shape *s = pass->shape;
     Backend *be = pass->be;
     Layer layer = layer_open_(pass, model, tensors, bundle);
     const LayerBundle *a = &layer.a;
     const Tensor **t = layer.t;
-    const void **w = layer.w, *x;
-    void *delta = layer.work.delta, *part = block_partial(pass, delta);
+    const void **w = layer.w;
+    void *delta = layer.work.delta, *part = block_partial(pass, delta), *act = (void *)layer.act.source;
 
-    block_norm_forward(pass, model, t[LAYER_NORM1], a->norm1, a->x);
+    block_norm_forward(pass, model, t[LAYER_NORM1], (void *)layer.norm1.source, a->x);
+    quantized_make(pass, &layer.norm1, s->shard_rows, s->hidden);
     if (s->chunks > 1) {
         forward_chunks_(pass, model, &layer, output);
     } else {
         // x2 = x + out(attention(qkv(norm1(x)))). Each tensor rank has its heads, and a part of the sum.
-        x = block_gathered(pass, GATHERED_INPUT, a->norm1);
+        Factor x = block_gathered(pass, GATHERED_INPUT, layer.norm1);
         block_product(pass, a->qkv, NULL, x, t[LAYER_QKV], w[LAYER_QKV_BIAS], s->hidden, s->qkv_cols, EPILOGUE_NONE);
         if (model->heads_forward != NULL) model->heads_forward(pass, t, a->qkv, a->kept);
         attention_block_forward(pass, a->attention, a->saved, a->qkv);
-        block_product(pass, part, NULL, a->attention, t[LAYER_OUT], w[LAYER_OUT_BIAS], s->query_cols, s->hidden,
-                      EPILOGUE_NONE);
+        block_product(pass, part, NULL, factor_plain(a->attention), t[LAYER_OUT], w[LAYER_OUT_BIAS], s->query_cols,
+                      s->hidden, EPILOGUE_NONE);
         block_reduce(pass, delta);
 
         // y = x2 + down(act(up(norm2(x2)))). Each tensor rank has its columns of the MLP, and a part of the sum.
-        model->norm_forward(pass, t[LAYER_NORM2], a->norm2, a->x2, a->x, delta);
-        x = block_gathered(pass, GATHERED_INPUT, a->norm2);
-        block_product(pass, layer.fused ? a->act : a->mlp, layer.fused ? a->mlp : NULL, x, t[LAYER_UP],
-                      w[LAYER_UP_BIAS], s->hidden, s->mlp_cols, layer.epilogue);
-        if (!layer.fused) model->activation_forward(pass, a->act, a->mlp);
+        model->norm_forward(pass, t[LAYER_NORM2], (void *)layer.norm2.source, a->x2, a->x, delta);
+        quantized_make(pass, &layer.norm2, s->shard_rows, s->hidden);
+        x = block_gathered(pass, GATHERED_INPUT, layer.norm2);
+        block_product(pass, layer.fused ? act : a->mlp, layer.fused ? a->mlp : NULL, x, t[LAYER_UP], w[LAYER_UP_BIAS],
+                      s->hidden, s->mlp_cols, layer.epilogue);
+        if (!layer.fused) model->activation_forward(pass, act, a->mlp);
+        quantized_make(pass, &layer.act, s->rows, s->ffn);
         if (output == LAYER_NO_OUTPUT) return;
-        block_product(pass, part, NULL, a->act, t[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn, s->hidden, EPILOGUE_NONE);
+        block_product(pass, part, NULL, layer.act, t[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn, s->hidden, EPILOGUE_NONE);
         block_reduce(pass, delta);
     }
     if (output == LAYER_WRITES) be->add(be, y, a->x2, delta, s->shard_rows * s->hidden);
@@ -126,14 +147,18 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
 
 // With shape->pointwise, computes a norm's output again from its input, and `act` from `mlp`.
 static void norm_again_(Pass *pass, const Model *model, const Layer *layer, int role, const void *x) {
-    if (pass->shape->pointwise) model->norm_forward(pass, layer->t[role], layer->work.norm, NULL, x, NULL);
+    if (!pass->shape->pointwise) return;
+    model->norm_forward(pass, layer->t[role], (void *)layer->norm1.source, NULL, x, NULL);
+    quantized_make(pass, &layer->norm1, pass->shape->shard_rows, pass->shape->hidden);
 }
 
 static void act_again_(Pass *pass, const Model *model, const Layer *layer) {
     const Shape *s = pass->shape;
+    void *act = (void *)layer->act.source;
     if (!s->pointwise) return;
-    if (layer->fused) pass->be->gelu_forward(pass->be, layer->a.act, layer->a.mlp, s->rows * s->ffn);
-    else model->activation_forward(pass, layer->a.act, layer->a.mlp);
+    if (layer->fused) pass->be->gelu_forward(pass->be, act, layer->a.mlp, s->rows * s->ffn);
+    else model->activation_forward(pass, act, layer->a.mlp);
+    quantized_make(pass, &layer->act, s->rows, s->ffn);
 }
 
 // dx is the gradient of y, then of x2, then of x: the norms' backwards add to it. Gathers are started as early as their
@@ -151,29 +176,30 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
 
     act_again_(pass, model, &layer);
     if (!pass->split) norm_again_(pass, model, &layer, LAYER_NORM2, a->x2);
-    const void *dy = block_gathered(pass, GATHERED_GRADIENT, dx);
-    if (!pass->split) block_gather(pass, GATHERED_INPUT, a->norm2);
-    row_backward(pass, layer.fused ? work->dmlp : work->dact, layer.fused ? a->mlp : NULL, dy, a->act, t[LAYER_DOWN],
+    const Factor gradient = gradient_(pass, dx);
+    Factor dy = block_gathered(pass, GATHERED_GRADIENT, gradient);
+    if (!pass->split) block_gather(pass, GATHERED_INPUT, layer.norm2);
+    row_backward(pass, layer.fused ? work->dmlp : work->dact, layer.fused ? a->mlp : NULL, dy, layer.act, t[LAYER_DOWN],
                  t[LAYER_DOWN_BIAS], s->ffn, layer.epilogue);
     if (!layer.fused) model->activation_backward(pass, work->dmlp, work->dact, a->mlp);
     block_keep(pass, a->mlp, work->dmlp, s->rows * s->mlp_cols * s->element);
-    column_backward(pass, work->delta, work->dmlp, a->norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+    column_backward(pass, work->delta, work->dmlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
     model->norm_backward(pass, t[LAYER_NORM2], dx, work->delta, a->x2);
     if (pass_keeps_rows(pass)) block_keep(pass, a->x2, dx, s->shard_rows * s->hidden * s->element);
-    block_gather(pass, GATHERED_GRADIENT, dx);
+    block_gather(pass, GATHERED_GRADIENT, gradient);
     block_later(pass);
 
     if (!pass->split) norm_again_(pass, model, &layer, LAYER_NORM1, a->x);
-    dy = block_gathered(pass, GATHERED_GRADIENT, dx);
-    if (!pass->split) block_gather(pass, GATHERED_INPUT, a->norm1);
-    row_backward(pass, work->dattention, NULL, dy, a->attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols,
-                 EPILOGUE_NONE);
+    dy = block_gathered(pass, GATHERED_GRADIENT, gradient);
+    if (!pass->split) block_gather(pass, GATHERED_INPUT, layer.norm1);
+    row_backward(pass, work->dattention, NULL, dy, factor_plain(a->attention), t[LAYER_OUT], t[LAYER_OUT_BIAS],
+                 s->query_cols, EPILOGUE_NONE);
     attention_block_backward(pass, work->dqkv, work->dattention, a->attention, a->saved, a->qkv);
     if (model->heads_backward != NULL) model->heads_backward(pass, t, work->dqkv, a->kept);
     block_keep(pass, a->qkv, work->dqkv, s->rows * s->qkv_cols * s->element);
-    column_backward(pass, work->delta, work->dqkv, a->norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
+    column_backward(pass, work->delta, work->dqkv, layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
     model->norm_backward(pass, t[LAYER_NORM1], dx, work->delta, a->x);
-    if (onward) block_gather(pass, GATHERED_GRADIENT, dx);
+    if (onward) block_gather(pass, GATHERED_GRADIENT, gradient);
     block_later(pass);
 }
 
@@ -187,19 +213,19 @@ void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const 
 
     if (s->pointwise) {
         norm_again_(pass, model, &layer, LAYER_NORM2, a->x2);
-        column_weight(pass, a->mlp, a->norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+        column_weight(pass, a->mlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
         norm_again_(pass, model, &layer, LAYER_NORM1, a->x);
-        column_weight(pass, a->qkv, a->norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
+        column_weight(pass, a->qkv, layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
         return;
     }
-    dy = block_gathered(pass, GATHERED_GRADIENT, dy);
-    block_gather(pass, GATHERED_INPUT, a->norm2);
-    row_weight(pass, dy, a->act, t[LAYER_DOWN], t[LAYER_DOWN_BIAS], s->ffn);
-    block_gather(pass, GATHERED_GRADIENT, a->x2);
-    column_weight(pass, a->mlp, a->norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
-    dy = block_gathered(pass, GATHERED_GRADIENT, a->x2);
-    block_gather(pass, GATHERED_INPUT, a->norm1);
-    row_weight(pass, dy, a->attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols);
-    if (next != NULL) block_gather(pass, GATHERED_GRADIENT, next);
-    column_weight(pass, a->qkv, a->norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
+    Factor whole = block_gathered(pass, GATHERED_GRADIENT, gradient_(pass, dy));
+    block_gather(pass, GATHERED_INPUT, layer.norm2);
+    row_weight(pass, whole, layer.act, t[LAYER_DOWN], t[LAYER_DOWN_BIAS], s->ffn);
+    block_gather(pass, GATHERED_GRADIENT, gradient_(pass, a->x2));
+    column_weight(pass, a->mlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+    whole = block_gathered(pass, GATHERED_GRADIENT, gradient_(pass, a->x2));
+    block_gather(pass, GATHERED_INPUT, layer.norm1);
+    row_weight(pass, whole, factor_plain(a->attention), t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols);
+    if (next != NULL) block_gather(pass, GATHERED_GRADIENT, gradient_(pass, next));
+    column_weight(pass, a->qkv, layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
 }

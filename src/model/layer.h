@@ -8,6 +8,7 @@
 // f) * s * b / t bytes with SwiGLU (kv = kv_heads * head dimension) and 32 h * s * b / t with GELU and f = 4h
 // (Korthikanti et al. 2022, without dropout's masks), plus the attention's saved values. With shape->pointwise, norm1,
 // norm2 and act are temporaries, computed again in the backward: (8 h + 4 kv + 4 f) * s * b / t, and 20 h * s * b / t.
+// With shape->narrow these three take half of their bytes, and their scales.
 typedef struct LayerBundle {
     void *x;         // (shard_rows, h)       the layer's input
     void *norm1;     // (shard_rows, h)
@@ -24,7 +25,7 @@ typedef struct LayerBundle {
 // Temporaries of one layer. The attention's gradients reuse the MLP's memory: they are never alive together.
 typedef struct LayerWork {
     void *delta;      // (shard_rows, h)  a block's addition to the residual stream; the gradient of a norm's output
-    void *dmlp;       // (rows, mlp_cols)
+    void *dmlp;       // (rows, mlp_cols); in between, norm or activation in bf16 before it is quantized
     void *dact;       // (rows, f/t)      only if the activation has a backward of its own
     void *dqkv;       // (rows, (q + 2 kv)/t)
     void *dattention; // (rows, q/t)

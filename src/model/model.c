@@ -2,6 +2,7 @@
 // microbatch on one tensor rank with its rotary frequencies. Frequencies are in double; transformers computes them in
 // fp32, a relative difference of 1e-7.
 #include "context.h"
+#include "quantized.h"
 
 #include "backend/attention_scratch.h"
 
@@ -125,6 +126,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->overlap = beside && t > 1;
     // Chunks of rows would have scales of their own, so that bits depended on their number.
     shape->fp8 = config->train.fp8;
+    quantized_shape(shape, families[m->family].biased);
     shape->chunks =
         shape->overlap && shape->fp8 == FP8_OFF ? shape_chunks_(be, config->parallel.overlap, shape->shard_rows) : 1;
     shape->hidden = m->hidden;

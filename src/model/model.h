@@ -11,6 +11,10 @@
 
 typedef struct Model Model;
 
+// The operands that tensor ranks gather: the input of a column-parallel product, and the gradient of a row-parallel
+// product's output.
+typedef enum Gathered { GATHERED_INPUT, GATHERED_GRADIENT, GATHERED_COUNT } Gathered;
+
 // Sizes of one microbatch, or of a slice of it, on one tensor rank. b sequences of s tokens; t tensor ranks.
 typedef struct Shape {
     int64_t batch, seq;  // b, and s, a slice of it, or the part of a context rank
@@ -41,9 +45,12 @@ typedef struct Shape {
     bool qk_norm;   // heads of q and k are normalized
     double norm_eps;
     float z_loss;
-    RopeTable rope;         // filled where the family rotates
-    int64_t element;        // bytes of one activation
-    int fp8;                // Fp8, of the layers' products
+    RopeTable rope;  // filled where the family rotates
+    int64_t element; // bytes of one activation
+    int fp8;         // Fp8, of the layers' products
+    // FactorKind of what a layer gathers, and of the inputs that its bundle keeps: norms and the activation's output.
+    // It has scales along rows, so that it is the same before a gather and after it; FACTOR_PLAIN: in 16 bits.
+    int narrow[GATHERED_COUNT];
     int place[LAYER_ROLES]; // index of this role's tensor in a layer; -1: not in this model
 } Shape;
 
@@ -54,14 +61,10 @@ void rope_from_config(RopeTable *rope, const ModelConfig *model);
 // the sizes of attention's scratch and of the operations' workspace.
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
 
-// The operands that tensor ranks gather: the input of a column-parallel product, and the gradient of a row-parallel
-// product's output.
-typedef enum Gathered { GATHERED_INPUT, GATHERED_GRADIENT, GATHERED_COUNT } Gathered;
-
 // The gradient of a matrix and its bias: dw += dyT x, dbias += column sums of dy.
 typedef struct WeightGradient {
     const Tensor *w, *bias; // bias may be NULL
-    const void *dy, *x;     // (rows, out), (rows, in)
+    Factor dy, x;           // (rows, out), (rows, in)
     int64_t in, out;
     bool shard; // x is this rank's shard (shard_rows, in), and is gathered first
 } WeightGradient;
@@ -76,8 +79,8 @@ typedef struct Pass {
     // (rows, hidden) each, NULL without sequence parallelism: gathered rows, and this rank's part of a sum. Without
     // shape->overlap they are one buffer, since then each is read before the next is written.
     void *gathered[GATHERED_COUNT], *partial;
-    bool gathering[GATHERED_COUNT]; // started, and not yet waited for
-    CommRequest gather[GATHERED_COUNT], sum, chunk[OVERLAP_MOST];
+    bool gathering[GATHERED_COUNT];                                  // started, and not yet waited for
+    CommRequest gather[GATHERED_COUNT][2], sum, chunk[OVERLAP_MOST]; // a gather's numbers and its scales
     WeightGradient later[2]; // put off until a collective is in flight (blocks.c)
     int later_count;
     // The previous layer's output is residual + delta, which the next norm adds. NULL: the output has been written.
@@ -92,6 +95,7 @@ typedef struct Pass {
     void *keys;
     float *dkeys;
     void *quantized[2]; // an input and a gradient of a product in eight bits (quantized.h)
+    void *narrowed;     // (shard_rows, hidden) in eight bits: a gradient that is gathered next
     void *work;         // a layer's temporaries, see layer.h
     bool split;         // a backward leaves the gradients of matrices and their biases to layer_weights
     // Lets pending transfers progress: between layers, around collectives, and while one is waited for (moved: false).

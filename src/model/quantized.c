@@ -17,9 +17,28 @@ static Factor lay_factor_(Layout *layout, const void *source, int64_t rows, int6
     return (Factor){numbers, scales, source, kind};
 }
 
-static void quantize_(Backend *be, const Factor *operand, int64_t rows, int64_t cols, bool transposed) {
-    be->quantize(be, (void *)operand->data, (void *)operand->scales, operand->source, rows, cols, operand->kind,
-                 transposed);
+void quantized_shape(Shape *s, bool biased) {
+    int kind = kind_(s->fp8, FACTOR_INPUT);
+    s->narrow[GATHERED_INPUT] = factor_block_rows(kind) == 1 ? kind : FACTOR_PLAIN;
+    s->narrow[GATHERED_GRADIENT] = biased ? FACTOR_PLAIN : s->narrow[GATHERED_INPUT];
+}
+
+Factor quantized_at(const void *memory, const void *source, int kind, int64_t rows, int64_t cols) {
+    if (kind == FACTOR_PLAIN) return factor_plain(memory);
+    Layout layout = {(char *)memory, 0};
+    return lay_factor_(&layout, source, rows, cols, kind);
+}
+
+int64_t quantized_bytes(const Shape *s, int kind, int64_t rows, int64_t cols) {
+    Layout layout = {NULL, 0};
+    if (kind == FACTOR_PLAIN) return rows * cols * s->element;
+    lay_factor_(&layout, NULL, rows, cols, kind);
+    return layout.used;
+}
+
+void quantized_make(Pass *pass, const Factor *operand, int64_t rows, int64_t cols) {
+    if (operand->kind == FACTOR_PLAIN) return;
+    pass->be->quantize(pass->be, *operand, factor_plain(operand->source), rows, cols, false);
 }
 
 int64_t quantized_work_bytes(const Shape *s) {
@@ -35,13 +54,11 @@ int64_t quantized_work_bytes(const Shape *s) {
     return most;
 }
 
-Factor quantized_factor(Pass *pass, const void *x, int64_t rows, int64_t cols, FactorUse use, bool transposed,
-                        int with) {
-    if (with == FACTOR_PLAIN) return factor_plain(x);
-    Layout layout = {pass->quantized[use], 0};
-    Factor operand =
-        lay_factor_(&layout, x, transposed ? cols : rows, transposed ? rows : cols, kind_(pass->shape->fp8, use));
-    quantize_(pass->be, &operand, rows, cols, transposed);
+Factor quantized_factor(Pass *pass, Factor x, int64_t rows, int64_t cols, FactorUse use, bool transposed, int with) {
+    if (with == FACTOR_PLAIN || (x.kind != FACTOR_PLAIN && !transposed)) return x;
+    Factor operand = quantized_at(pass->quantized[use], x.source, kind_(pass->shape->fp8, use),
+                                  transposed ? cols : rows, transposed ? rows : cols);
+    pass->be->quantize(pass->be, operand, x, rows, cols, transposed);
     return operand;
 }
 
@@ -73,6 +90,7 @@ void tensors_quantize(const StageTensors *tensors, Backend *be) {
     for (int64_t u = 0; tensors->fp8 != FP8_OFF && u < tensors->unit_count; u++) {
         int64_t rows;
         Tensor *w = matrix_(tensors, &tensors->units[u], &rows);
-        for (int i = 0; w != NULL && i < 2; i++) quantize_(be, &w->factor[i], rows, w->cols, i == 1);
+        for (int i = 0; w != NULL && i < 2; i++)
+            be->quantize(be, w->factor[i], factor_plain(w->weight), rows, w->cols, i == 1);
     }
 }

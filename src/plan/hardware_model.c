@@ -189,16 +189,25 @@ static void layer_products_(const Work *work, PartTime *time) {
 // Returns the bytes that quantizing a number of bf16 moves. One scale for all takes a pass to find it.
 static double quantize_bytes_(int fp8) { return fp8 == FP8_OFF ? 0 : fp8 == FP8_TENSOR ? 2 + 3 : 3; }
 
-// Adds the passes that quantize the inputs and output gradients of the four products: inputs for the forward and for
-// the weight's gradient, gradients for both products of the backward.
+// Adds the passes that quantize the inputs and output gradients of the four products: inputs for the forward, their
+// transpose for the weight's gradient, gradients in both ways for the backward. With shape->narrow a rank quantizes its
+// own rows of the stream, and reads and writes eight bits to transpose.
 static void layer_quantize_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
-    double each = (double)s->rows * quantize_bytes_(s->fp8);
-    double inputs = each * (double)(2 * s->hidden + s->query_cols + s->ffn);
-    double gradients = each * (double)(2 * s->hidden + s->qkv_cols + s->mlp_cols);
-    time->forward += bytes_(work, inputs);
-    time->backward += bytes_(work, inputs + 2 * gradients);
-    time->weight += bytes_(work, inputs + gradients);
+    bool inputs = s->narrow[GATHERED_INPUT] != FACTOR_PLAIN, gradients = s->narrow[GATHERED_GRADIENT] != FACTOR_PLAIN;
+    double each = quantize_bytes_(s->fp8), rows = (double)s->rows, stream = 2 * rows * (double)s->hidden;
+    double shard = 2 * (double)s->shard_rows * (double)s->hidden, act = rows * (double)s->ffn;
+    double norms = each * (inputs ? shard : stream), attention = each * rows * (double)s->query_cols;
+    double again = attention + (inputs ? 2 : each) * (stream + act);
+    double sent = each * (gradients ? shard : stream), columns = each * rows * (double)(s->qkv_cols + s->mlp_cols);
+    double back = columns + (gradients ? 2 : each) * stream;
+    time->forward += bytes_(work, norms + attention + each * act);
+    time->backward += bytes_(work, again + sent + columns + back);
+    time->weight += bytes_(work, again + back + (gradients ? sent : 0));
+    if (!s->pointwise || !inputs) return;
+    time->norms += bytes_(work, norms), time->act += bytes_(work, each * act);
+    time->backward += bytes_(work, norms + each * act);
+    time->weight += bytes_(work, norms);
 }
 
 // Adds norms, residuals, rotation and activation: 8 passes over the stream each way, and those over what is between the
@@ -278,11 +287,11 @@ static bool spans_nodes_(const Hardware *hardware, const Config *config) {
     return !hardware->cpu && config_world(config) > node && node % t != 0;
 }
 
-// Returns half of the time of an all-gather and a reduce-scatter, or of an all-reduce, of one of `chunks` parts of the
-// stream. A ring over several nodes leaves each of them once, so it runs at the rate of the node's network.
-static double collective_(const Hardware *hardware, const Config *config, const Shape *s, int chunks) {
+// Returns half of the time of an all-gather and a reduce-scatter, or of an all-reduce, of `each` bytes for every number
+// of the stream. A ring over several nodes leaves each of them once, so it runs at the rate of the node's network.
+static double collective_(const Hardware *hardware, const Config *config, const Shape *s, double each) {
     const Cost *cost = &hardware->cost;
-    double bytes = (double)(s->rows * s->hidden * s->element) / chunks;
+    double bytes = (double)(s->rows * s->hidden) * each;
     int t = s->tensor_ranks;
     if (spans_nodes_(hardware, config))
         return cost_collective_between(cost, COST_ALL_REDUCE, bytes, t, fmin(cost->network, cost->tensor)) / 2;
@@ -310,6 +319,14 @@ static void context_collectives_(const Work *work, PartTime *layer) {
     layer->tensor_forward += seconds[0];
     layer->tensor_backward += seconds[0] + seconds[1];
     layer->tensor_input += seconds[0] + seconds[1];
+}
+
+// Returns the time to gather inputs, or gradients: eight bits and their scales are two collectives.
+static double gathered_(const Work *work, Gathered what) {
+    const Shape *s = work->shape;
+    if (s->narrow[what] == FACTOR_PLAIN) return collective_(work->hardware, work->config, s, (double)s->element);
+    double scales = 1.0 / 32; // one byte for 32 numbers, or four bytes for 128
+    return collective_(work->hardware, work->config, s, 1) + collective_(work->hardware, work->config, s, scales);
 }
 
 // Returns the kernel that ends a reduce-scatter by copies: it reads a block of every rank and writes one.
@@ -353,8 +370,9 @@ static double exposed_forward_(const Work *work, double whole) {
     const Shape *s = work->shape;
     int64_t products[][2] = {
         {s->hidden, s->query_cols}, {s->hidden, s->ffn}, {s->qkv_cols, s->hidden}, {s->mlp_cols, s->hidden}};
-    if (s->chunks == 1) return 4 * whole;
-    double one = (s->sequence ? 1 : 2) * collective_(work->hardware, work->config, s, s->chunks), exposed = 0;
+    if (s->chunks == 1) return 2 * whole + 2 * (s->sequence ? gathered_(work, GATHERED_INPUT) : whole);
+    double part = (double)s->element / s->chunks, exposed = 0;
+    double one = (s->sequence ? 1 : 2) * collective_(work->hardware, work->config, s, part);
     for (int i = 0; i < (s->sequence ? 4 : 2); i++) {
         bool known = work->hardware->cost.flops > 0;
         double product = known ? in_chunks_(work, s->chunks, products[i][0], products[i][1]) / s->chunks : 0;
@@ -369,10 +387,11 @@ static double exposed_forward_(const Work *work, double whole) {
 // all-reduce.
 static void layer_collectives_(const Work *work, double one, PartTime *layer) {
     Beside b = beside_(work);
-    double gathers = work->shape->sequence ? 2 * one : 0, sum = 2 * one - gathers / 2;
+    double input = gathered_(work, GATHERED_INPUT), gradient = gathered_(work, GATHERED_GRADIENT);
+    double gathers = work->shape->sequence ? 2 * gradient : 0, sum = work->shape->sequence ? one : 2 * one;
     double blocks = 2 * blocks_summed_(work->hardware, work->shape);
     layer->tensor_forward = exposed_forward_(work, one) + blocks;
-    layer->tensor_input = 4 * one;
+    layer->tensor_input = gathers + 2 * sum;
     if (work->shape->pointwise)
         layer->tensor_input = gathers + exposed_(work, sum, b.down, 0) + exposed_(work, sum, b.out, 0);
     layer->tensor_input += blocks;
@@ -381,15 +400,16 @@ static void layer_collectives_(const Work *work, double one, PartTime *layer) {
         layer->tensor_backward = exposed_(work, 2 * one, b.down + b.up, 0) + exposed_(work, 2 * one, b.out + b.qkv, 0);
         return;
     }
-    double down = exposed_(work, one, b.down, 0), out = exposed_(work, one, b.out, 0);
-    double products = down + exposed_(work, one, b.up, 0) + out + exposed_(work, one, b.qkv, 0);
-    layer->tensor_backward = products + down + exposed_(work, one, b.out, b.attention) + blocks;
-    layer->tensor_weight = work->shape->pointwise ? gathers : products;
+    double down = exposed_(work, input, b.down, 0), onward = exposed_(work, gradient, b.up, 0);
+    double next = exposed_(work, gradient, b.qkv, 0),
+           sums = exposed_(work, one, b.down, 0) + exposed_(work, one, b.out, 0);
+    layer->tensor_backward = down + onward + next + sums + exposed_(work, input, b.out, b.attention) + blocks;
+    layer->tensor_weight = work->shape->pointwise ? 2 * input : down + onward + exposed_(work, input, b.out, 0) + next;
 }
 
 void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *s) {
     Work work = {hardware, config, s};
-    double one = s->tensor_ranks > 1 ? collective_(hardware, config, s, 1) : 0;
+    double one = s->tensor_ranks > 1 ? collective_(hardware, config, s, (double)s->element) : 0;
     double head = hardware->cost.flops > 0 ? product_(&work, 1, s->rows, s->vocab_width, s->hidden) : 0;
     layer_collectives_(&work, one, &times->layer);
     if (s->context_ranks > 1) context_collectives_(&work, &times->layer);

@@ -120,7 +120,7 @@ static Factor quantized(Op *op, const Operand *x, int64_t rows, int64_t cols, in
     uint8_t *numbers = op_poison(op, rows * cols);
     void *scales = op_poison(op, factor_scale_bytes(kind, height, depth));
     Factor factor = {numbers, scales, x->data, kind};
-    op->backend->quantize(op->backend, numbers, scales, x->data, rows, cols, kind, transposed);
+    op->backend->quantize(op->backend, factor, factor_plain(x->data), rows, cols, transposed);
     *value = op_hold(op, rows * cols * 8);
     for (int64_t i = 0; i < rows * cols; i++)
         (*value)[i] = (double)fp8_to_float(numbers[i], factor_fraction(kind)) *

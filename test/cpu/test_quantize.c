@@ -105,7 +105,8 @@ static Made make(Op *op, const Case *c, const void *x) {
     made.bytes = factor_scale_bytes(c->kind, made.rows, made.depth);
     made.numbers = op_poison(op, made.rows * made.depth);
     made.scales = op_poison(op, made.bytes);
-    op->backend->quantize(op->backend, made.numbers, made.scales, x, c->rows, c->cols, c->kind, c->transposed);
+    Factor to = {made.numbers, made.scales, x, c->kind};
+    op->backend->quantize(op->backend, to, factor_plain(x), c->rows, c->cols, c->transposed);
     return made;
 }
 
@@ -154,6 +155,59 @@ TEST(matrices_follow_the_rule_in_every_kind) {
             Case c = CASES[i];
             c.kind = kind;
             check_case(&c);
+        }
+}
+
+// The transpose of a quantized matrix is that of the bf16 values that its numbers have.
+TEST(eight_bits_are_transposed_as_their_values_in_bf16_are) {
+    for (int kind = FACTOR_ROWS_128; kind <= FACTOR_ROWS_32; kind += FACTOR_ROWS_32 - FACTOR_ROWS_128)
+        for (int i = 0; i < CASE_COUNT; i++) {
+            Case c = {CASES[i].rows, CASES[i].cols, kind, false}, across = {c.rows, c.cols, kind, true};
+            Op op = op_start(PRECISION_BF16, 3);
+            Operand x = matrix(&op, c.rows * c.cols), values = op_output(&op, c.rows * c.cols);
+            Made m = make(&op, &c, x.data), got;
+            Factor narrow = {m.numbers, m.scales, NULL, kind};
+            float *floats = op_hold(&op, x.count * 4);
+            for (int64_t at = 0; at < x.count; at++)
+                floats[at] = fp8_to_float(m.numbers[at], FP8_E4M3) *
+                             factor_scale(&narrow, c.rows, c.cols, at / c.cols, at % c.cols);
+            op.backend->from_float(op.backend, values.data, floats, x.count);
+            Made want = make(&op, &across, values.data);
+            got = make(&op, &across, x.data);
+            memset(got.numbers, 0x55, (size_t)x.count);
+            Factor to = {got.numbers, got.scales, NULL, kind}, wanted = {want.numbers, want.scales, NULL, kind};
+            op.backend->quantize(op.backend, to, narrow, c.rows, c.cols, true);
+            assert_memory_equal(got.numbers, want.numbers, (size_t)x.count);
+            for (int64_t at = 0; at < x.count; at++)
+                assert_true(factor_scale(&to, c.cols, c.rows, at / c.rows, at % c.rows) ==
+                            factor_scale(&wanted, c.cols, c.rows, at / c.rows, at % c.rows));
+            op_end(&op);
+        }
+}
+
+// Each rank quantizes its rows and gathers numbers and scales: the operand is that of all rows.
+TEST(gathered_operands_are_the_operand_of_all_rows) {
+    enum { RANKS = 4 };
+    for (int kind = FACTOR_ROWS_128; kind <= FACTOR_ROWS_32; kind += FACTOR_ROWS_32 - FACTOR_ROWS_128)
+        for (int i = 0; i < CASE_COUNT; i++) {
+            Case all = {CASES[i].rows, CASES[i].cols, kind, false}, part = {all.rows / RANKS, all.cols, kind, false};
+            Op op = op_start(PRECISION_BF16, 3);
+            Operand x = matrix(&op, all.rows * all.cols);
+            Made want = make(&op, &all, x.data);
+            int64_t bytes = factor_scale_bytes(kind, part.rows, part.cols);
+            char *gathered = op_poison(&op, RANKS * bytes), *joined = op_poison(&op, want.bytes);
+            for (int rank = 0; rank < RANKS; rank++) {
+                int64_t first = rank * part.rows * part.cols;
+                Made m = make(&op, &part, (uint16_t *)x.data + first);
+                assert_memory_equal(m.numbers, want.numbers + first, (size_t)(part.rows * part.cols));
+                memcpy(gathered + rank * bytes, m.scales, (size_t)bytes);
+            }
+            op.backend->join_scales(op.backend, joined, gathered, RANKS, all.rows, all.cols, kind);
+            Factor to = {want.numbers, joined, NULL, kind}, wanted = {want.numbers, want.scales, NULL, kind};
+            for (int64_t at = 0; at < x.count; at++)
+                assert_true(factor_scale(&to, all.rows, all.cols, at / all.cols, at % all.cols) ==
+                            factor_scale(&wanted, all.rows, all.cols, at / all.cols, at % all.cols));
+            op_end(&op);
         }
 }
 

@@ -187,6 +187,29 @@ def test_fp8_stages_schedules_and_threads_do_not_change_a_bit(small, fp8):
         assert small.train(*fp8, *layout, threads="2").bits == one.bits
 
 
+@pytest.mark.parametrize("word", ["block", "mx"])
+def test_fp8_operands_are_the_same_before_a_gather_and_after_it(small, word):
+    keys = [*EIGHT, f"train.fp8={word}", "parallel.pipeline=2", "parallel.tensor=2"]
+    whole = small.train(*keys, "parallel.sequence=false")
+    for layout in (["parallel.overlap=off"], ["parallel.overlap=on", "schedule.recompute=pointwise"],
+                   ["parallel.overlap=on", "schedule.name=zb-d", OFF]):
+        shared = small.train(*keys, "parallel.sequence=true", *layout)
+        assert [s["loss"] for s in shared.steps] == [s["loss"] for s in whole.steps]
+        assert "as planned, to the byte" in shared.stderr
+
+
+@pytest.mark.parametrize("word,bits", [("block", 8 + 32 / 128), ("mx", 8 + 8 / 32)])
+def test_fp8_bundles_keep_norms_and_activation_in_8_bits(small, word, bits):
+    def slot(*keys):
+        wide = ["model.hidden=128", "model.ffn=256", "model.seq_len=128", "train.steps=1", "data.val_every=0",
+                "parallel.pipeline=1", OFF]
+        stage = small.train("train.precision=bf16", *wide, *keys).steps[-1]["stages"][0]
+        return stage["activation_bytes"] // stage["slots_used"]
+
+    layers, rows, cols = 8, 2 * 128, 128 + 128 + 256  # two norms and the activation
+    assert slot() - slot(f"train.fp8={word}") == layers * rows * cols * (16 - bits) / 8
+
+
 def test_fp8_resumes_with_the_same_bits_and_leaves_checkpoints_as_they_are(small, fp8, tmp_path):
     keys = [*fp8, "checkpoint.every=1", f"checkpoint.dir={tmp_path}", "parallel.pipeline=2", "schedule.bpipe=off"]
     through = small.train(*keys)

@@ -81,6 +81,12 @@ SMALL = {
     "outputs computed again for W": (
         "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=4", "schedule.recompute=pointwise",
         "schedule.name=zb-v", "schedule.micro_batch=2", "train.global_batch=16"),
+    "8 bits are gathered": (
+        "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=4", "train.fp8=block",
+        "hardware.gpu=h100", "schedule.micro_batch=2", "train.global_batch=8"),
+    "8 bits are gathered and computed again for W": (
+        "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=4", "train.fp8=block",
+        "hardware.gpu=h100", "schedule.recompute=pointwise", "schedule.name=zb-v", "train.global_batch=16"),
     "two data ranks": (
         "llama", 2, "model.layers=8", "parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2",
         "hardware.gpus_per_node=4", "train.global_batch=16"),

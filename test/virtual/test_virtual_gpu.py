@@ -49,6 +49,25 @@ def test_chunks_of_rows_do_not_change_a_bit(tmp_path, sequence):
     assert len(bits[0]) > 2 and bits.count(bits[0]) == len(bits)
 
 
+@pytest.mark.parametrize("fp8", ["block", "mx"])
+def test_operands_of_8_bits_have_the_same_bits_however_they_are_gathered_and_kept(tmp_path, fp8):
+    config = write_config(tmp_path, "llama")
+    device = {"VIRTUAL_CAPABILITY": "100"} if fp8 == "mx" else {}
+    layouts = [
+        ("parallel.overlap=off",),
+        ("parallel.overlap=on", "parallel.collectives=nccl"),
+        ("parallel.overlap=on", "parallel.collectives=copy", "schedule.recompute=pointwise"),
+        ("schedule.split_backward=on", "schedule.recompute=[pointwise, none]"),
+        ("schedule.recompute_layers=1", "comm.checksum=on"),
+    ]
+    eight = (*WIDE, *virtual_runs.EIGHT, f"train.fp8={fp8}")
+    runs = [trained(config, "llama", *eight, *layout, VIRTUAL_ORDER="random", **device) for layout in layouts]
+    shared = trained(config, "llama", *eight, "hardware.share_gpu=true", VIRTUAL_GPUS="1", **device)
+    bits = [ended.bits for ended in (*runs, shared)]
+    assert len(bits[0]) > 2 and bits.count(bits[0]) == len(bits)
+    assert all("as planned, to the byte" in ended.stderr for ended in (*runs, shared))
+
+
 @pytest.mark.every_case
 @pytest.mark.parametrize("precision", virtual_runs.BOUNDS)
 @pytest.mark.parametrize("ranks", [2, 4, 8])

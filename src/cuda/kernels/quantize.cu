@@ -1,4 +1,5 @@
-// Quantizes a bf16 matrix, or its transpose, to eight bits. A block takes 128 x 128 numbers of the result, which hold
+// Quantizes a bf16 matrix, or its transpose, to eight bits; with scales along rows also the transpose of a matrix of
+// eight bits, which is read as bf16. A block takes 128 x 128 numbers of the result, which hold
 // complete blocks of every kind of scale. They come through shared memory, so that rows are read and written in pieces
 // of 16 bytes both ways. Eight lanes hold a row of the result, two of them a group with one scale, 32 elements.
 //
@@ -64,6 +65,26 @@ __device__ __forceinline__ void tile_read_(uint16_t *tile, const __nv_bfloat16 *
     }
 }
 
+// Does the same with a matrix of eight bits. A piece has one scale.
+template <int KIND>
+__device__ __forceinline__ void tile_widen_(uint16_t *tile, const Factor &x, const int64_t row, const int64_t col,
+                                            const int64_t rows, const int64_t cols) {
+    for (int i = threadIdx.x; i < TILE * LANES; i += THREADS) {
+        int line = i / LANES, at = i % LANES * PIECE_NUMBERS;
+        if (row + line >= rows || col + at >= cols) continue;
+        int64_t place = factor_scale_place(KIND, rows, cols, row + line, col + at);
+        float scale = KIND == FACTOR_ROWS_32 ? fp8_scale_float(((const uint8_t *)x.scales)[place])
+                                             : ((const float *)x.scales)[place];
+        const Piece<uint8_t, PIECE_NUMBERS> piece =
+            piece_load<PIECE_NUMBERS>((const uint8_t *)x.data + (row + line) * cols + col + at);
+#pragma unroll
+        for (int n = 0; n < PIECE_NUMBERS; n++) {
+            uint8_t number = (uint8_t)(piece.word[n / 4] >> n % 4 * 8);
+            tile[line * LINE + at + n] = bf16_from_float(fp8_to_float(number, FP8_E4M3) * scale);
+        }
+    }
+}
+
 // Returns the largest magnitude among the lanes that share a scale.
 template <int KIND> __device__ __forceinline__ uint32_t shared_(uint32_t bits) {
     constexpr int SHARE = KIND == FACTOR_ROWS_32 ? 2 : LANES;
@@ -75,13 +96,15 @@ template <int KIND> __device__ __forceinline__ uint32_t shared_(uint32_t bits) {
     return bits;
 }
 
-template <int KIND, bool TRANSPOSED>
-__global__ void __launch_bounds__(THREADS) quantize_kernel(const Quantized q, const __nv_bfloat16 *x) {
+template <int KIND, bool TRANSPOSED, bool NARROW>
+__global__ void __launch_bounds__(THREADS) quantize_kernel(const Quantized q, const Factor from) {
+    const __nv_bfloat16 *x = (const __nv_bfloat16 *)from.data;
     SHARED_DYNAMIC(uint16_t, tile);
     SHARED(uint32_t, blocks, THREADS / WARP);
     constexpr int FRACTION = KIND == FACTOR_E5M2 ? FP8_E5M2 : FP8_E4M3;
     int64_t across = (q.cols + TILE - 1) / TILE, row = blockIdx.x / across * TILE, col = blockIdx.x % across * TILE;
-    if (TRANSPOSED) tile_read_(tile, x, col, row, q.cols, q.rows);
+    if (NARROW) tile_widen_<KIND>(tile, from, col, row, q.cols, q.rows);
+    else if (TRANSPOSED) tile_read_(tile, x, col, row, q.cols, q.rows);
     else tile_read_(tile, x, row, col, q.rows, q.cols);
     __syncthreads();
 
@@ -145,28 +168,50 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(const Quantized q, co
     }
 }
 
-template <int KIND> void launch_(CudaBackend *cuda, const Quantized &q, const void *x, bool transposed) {
+__global__ void join_kernel(uint8_t *scales, const uint8_t *gathered, const int kind, const int64_t part,
+                            const int64_t rows, const int64_t cols, const int64_t bytes, const int size) {
+    int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = at % rows,
+            col = at / rows * factor_block_cols(kind);
+    if (col >= cols) return;
+    const uint8_t *from = gathered + row / part * bytes + size * factor_scale_place(kind, part, cols, row % part, col);
+    uint8_t *to = scales + size * factor_scale_place(kind, rows, cols, row, col);
+    if (size == 1) *to = *from;
+    else *(uint32_t *)to = *(const uint32_t *)from;
+}
+
+template <int KIND> void launch_(CudaBackend *cuda, const Quantized &q, const Factor &x, bool transposed) {
+    constexpr bool BY_ROW = KIND == FACTOR_ROWS_128 || KIND == FACTOR_ROWS_32;
     unsigned blocks = launch_blocks(q.rows, TILE) * launch_blocks(q.cols, TILE);
-    const __nv_bfloat16 *from = (const __nv_bfloat16 *)x;
-    if (transposed) CUDA_LAUNCH(cuda, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, true>), q, from);
-    else CUDA_LAUNCH(cuda, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, false>), q, from);
+    if (BY_ROW && x.kind != FACTOR_PLAIN)
+        CUDA_LAUNCH(cuda, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, true, BY_ROW>), q, x);
+    else if (transposed) CUDA_LAUNCH(cuda, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, true, false>), q, x);
+    else CUDA_LAUNCH(cuda, blocks, THREADS, TILE_BYTES, (quantize_kernel<KIND, false, false>), q, x);
 }
 
 } // namespace
 
-void cuda_quantize(Backend *backend, void *numbers, void *scales, const void *x, int64_t rows, int64_t cols, int kind,
-                   bool transposed) {
+void cuda_quantize(Backend *backend, Factor to, Factor x, int64_t rows, int64_t cols, bool transposed) {
     CudaBackend *cuda = cuda_self(backend);
-    const Quantized q = {(uint8_t *)numbers, scales, transposed ? cols : rows, transposed ? rows : cols};
+    const int kind = to.kind;
+    void *scales = (void *)to.scales;
+    const Quantized q = {(uint8_t *)to.data, scales, transposed ? cols : rows, transposed ? rows : cols};
     if (kind == FACTOR_E4M3 || kind == FACTOR_E5M2) {
         int64_t pieces = rows * cols / 8, blocks = (pieces + THREADS - 1) / THREADS, most = cuda->multiprocessors * 8;
         CUDA_LAUNCH(cuda, 1, 1, 0, clear_kernel, (int *)scales + 1);
         CUDA_LAUNCH(cuda, (unsigned)(blocks < most ? blocks : most), THREADS, 0, largest_kernel, (int *)scales + 1,
-                    (const __nv_bfloat16 *)x, pieces);
+                    (const __nv_bfloat16 *)x.data, pieces);
     }
     if (kind == FACTOR_E4M3) launch_<FACTOR_E4M3>(cuda, q, x, transposed);
     if (kind == FACTOR_E5M2) launch_<FACTOR_E5M2>(cuda, q, x, transposed);
     if (kind == FACTOR_ROWS_128) launch_<FACTOR_ROWS_128>(cuda, q, x, transposed);
     if (kind == FACTOR_BLOCKS_128) launch_<FACTOR_BLOCKS_128>(cuda, q, x, transposed);
     if (kind == FACTOR_ROWS_32) launch_<FACTOR_ROWS_32>(cuda, q, x, transposed);
+}
+
+void cuda_join_scales(Backend *backend, void *scales, const void *gathered, int ranks, int64_t rows, int64_t cols,
+                      int kind) {
+    const int64_t part = rows / ranks, block = factor_block_cols(kind);
+    CUDA_LAUNCH(cuda_self(backend), launch_blocks((cols + block - 1) / block * rows, THREADS), THREADS, 0, join_kernel,
+                (uint8_t *)scales, (const uint8_t *)gathered, kind, part, rows, cols,
+                factor_scale_bytes(kind, part, cols), kind == FACTOR_ROWS_32 ? 1 : 4);
 }
