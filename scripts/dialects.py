@@ -91,7 +91,9 @@ def megatron_layout(config):
     layers = parallel["layers"]
     words += ["--sequence-parallel"] * (parallel["sequence"] and parallel["tensor"] > 1)
     words += ["--tp-comm-overlap"] * (parallel["tensor"] > 1 and parallel["overlap"] != "off")
-    if parallel["data"] > 1:
+    if parallel["context"] > 1:
+        words += ["--context-parallel-size", parallel["context"], "--cp-comm-type", "all_gather"]
+    if parallel["data"] * parallel["context"] > 1:
         words += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
     if len(layers) == parallel["pipeline"] * chunks and not even(layers):
         words += ["--pipeline-model-parallel-layout", "E" + "|".join(f"t*{n}" if n else "" for n in layers) + "L"]
@@ -201,15 +203,17 @@ def model_from_megatron(flags, config):
 
 def layout_from_megatron(flags, config, gpus):
     parallel, schedule = config["parallel"], config["schedule"]
-    for flag in ("--context-parallel-size", "--expert-model-parallel-size"):
-        if str(flags.pop(flag, "1")) != "1":
-            raise Failure(f"{flag}: ranks of this kind cannot be planned; leave it out")
-    p, t = parallel["pipeline"], parallel["tensor"]
+    parallel["context"] = number(flags, "--context-parallel-size", int, 1)
+    if str(flags.pop("--expert-model-parallel-size", "1")) != "1":
+        raise Failure("--expert-model-parallel-size: ranks of this kind cannot be planned; leave it out")
+    flags.pop("--cp-comm-type", None)
+    p, t, c = parallel["pipeline"], parallel["tensor"], parallel["context"]
     nodes, each = number(flags, "--nnodes", int, 1), number(flags, "--nproc-per-node", int, 0)
-    world = gpus or nodes * each or p * t
-    if p * t < 1 or world % (p * t) != 0:
-        raise Failure(f"{world} GPUs: is no multiple of {p} pipeline times {t} tensor ranks; say --gpus N")
-    parallel["data"] = world // (p * t)
+    world = gpus or nodes * each or p * t * c
+    if p * t * c < 1 or world % (p * t * c) != 0:
+        shared = f" times {c} context" if c > 1 else ""
+        raise Failure(f"{world} GPUs: is no multiple of {p} pipeline times {t} tensor{shared} ranks; say --gpus N")
+    parallel["data"] = world // (p * t * c)
     parallel["sequence"] = flags.pop("--sequence-parallel", False)
     parallel["overlap"] = "auto" if flags.pop("--tp-comm-overlap", False) else "off"
     chunks = number(flags, "--num-virtual-stages-per-pipeline-rank", int, 1)
@@ -300,6 +304,8 @@ def to_torchtitan(config, job):
     split = tables["parallelism"]
     tables["training"] |= {"global_batch_size": train["global_batch"], "local_batch_size": b}
     split |= {"data_parallel_shard_degree": d, "fsdp_reshard_after_forward": "never"}
+    if parallel["context"] > 1:
+        split["context_parallel_degree"] = parallel["context"]
     split["enable_async_tensor_parallel"] = parallel["tensor"] > 1 and parallel["overlap"] != "off"
     if p > 1:
         tables["training"]["local_batch_size"] = train["global_batch"] // d
@@ -356,13 +362,13 @@ def from_torchtitan(text, gpus=None, model=None):
         put(config, ours, get(table, key, default))
     parallel, schedule, train = config["parallel"], config["schedule"], config["train"]
     p, t = parallel["pipeline"], parallel["tensor"]
-    for key in ("context_parallel_degree", "expert_parallel_degree"):
-        if get("parallelism", key, 1) != 1:
-            raise Failure(f"parallelism.{key}: ranks of this kind cannot be planned; leave it out")
+    c = parallel["context"] = get("parallelism", "context_parallel_degree", 1)
+    if get("parallelism", "expert_parallel_degree", 1) != 1:
+        raise Failure("parallelism.expert_parallel_degree: ranks of this kind cannot be planned; leave it out")
     shard, copies = get("parallelism", "data_parallel_shard_degree", -1), get("parallelism", "data_parallel_replicate_degree", 1)
     if shard < 0 and not gpus:
         raise Failure("parallelism.data_parallel_shard_degree is -1: the number of GPUs is not known; say --gpus N")
-    parallel["data"] = gpus // (p * t) if shard < 0 else shard * copies
+    parallel["data"] = gpus // (p * t * c) if shard < 0 else shard * copies
     parallel["sequence"] = t > 1
     parallel["overlap"] = "auto" if get("parallelism", "enable_async_tensor_parallel", False) else "off"
     local, d = get("training", "local_batch_size", 8), parallel["data"]

@@ -111,6 +111,7 @@ def nanotron_lacks(config):
         "schedule.bpipe": schedule["bpipe"] != "off",
         "schedule.recompute_layers": schedule["recompute_layers"] not in (0, -(-model["layers"] // parallel["pipeline"])),
         "parallel.layers": len(set(parallel["layers"])) > 1,
+        "parallel.context": parallel["context"] > 1,
         "train.schedule": train["schedule"] not in ("cosine", "linear"),
         "train.z_loss": train["z_loss"] != 0,
         "attention.mode": config["attention"]["mode"] != "flash",

@@ -250,8 +250,10 @@ TEST(recomputed_layers_take_one_stream_of_a_slot) {
 TEST(planned_bytes_are_the_bytes_allocated) {
     const char *none[] = {"attention.mode=none", "model.layers=9"};
     const char *one[] = {"parallel.pipeline=1", "train.precision=bf16", "attention.mode=recompute"};
+    const char *shared[] = {"parallel.context=4", "attention.mode=none", "parallel.pipeline=1"};
     compare_allocated("configs/llama_tiny.yaml", &llama_model, none, COUNT(none));
     compare_allocated("configs/llama_tiny.yaml", &llama_model, one, COUNT(one));
+    compare_allocated("configs/llama_tiny.yaml", &llama_model, shared, COUNT(shared));
     compare_allocated("configs/gpt_tiny.yaml", &gpt_model, none, COUNT(none));
     compare_allocated("configs/gpt_tiny.yaml", &gpt_model, one, COUNT(one));
     const char *again[] = {"parallel.pipeline=1", "schedule.recompute_layers=3"};

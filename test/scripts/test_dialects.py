@@ -1,5 +1,6 @@
 """Configurations in the words of Megatron-LM and torchtitan, and back: equal, or named as what cannot be said."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,15 @@ def test_what_megatron_is_told_means_the_configuration_again(config):
     assert unsaid(script("export", config, "--to", "megatron")) <= aside
 
 
+@pytest.mark.parametrize("program", ["megatron", "torchtitan"])
+def test_context_ranks_are_said_and_read(tmp_path, program):
+    path = tmp_path / "our.yaml"
+    path.write_text((ROOT / "configs/llama3.1_8b.yaml").read_text().replace("  data: 4", "  context: 4\n  data: 4"))
+    answer = script("export", path, "--to", program)
+    assert re.search("context.parallel.(size 4|degree = 4)", answer.stdout), answer.stderr
+    assert not {"parallel.context", "parallel.data"} & unsaid(answer)
+
+
 @pytest.mark.parametrize("name, words", [("llama3.1_8b", set()), ("llama65b", {"model"})])
 def test_what_torchtitan_is_told_means_the_configuration_again(name, words):
     assert unsaid(script("export", ROOT / f"configs/{name}.yaml", "--to", "torchtitan")) == words
@@ -49,7 +59,8 @@ SMALL = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 5
     [
         ("--num-experts 8", "--num-experts: this model cannot be planned"),
         ("--swiglu", "is neither LLaMA's layer"),
-        ("--context-parallel-size 2", "--context-parallel-size: ranks of this kind cannot be planned"),
+        ("--expert-model-parallel-size 2", "--expert-model-parallel-size: ranks of this kind cannot be planned"),
+        ("--context-parallel-size 3 --nnodes 1 --nproc-per-node 8", "1 pipeline times 1 tensor times 3 context ranks"),
         ("--hidden-size many", "--hidden-size: needs an integer"),
     ],
 )

@@ -121,6 +121,20 @@ def test_a_key_on_the_command_line_stays(tmp_path):
     assert (told["schedule"]["name"], told["schedule"]["micro_batch"], told["schedule"]["bpipe"]) == ("gis", 2, "on")
 
 
+def test_context_ranks_are_offered_where_the_file_has_them(tmp_path):
+    """A batch of eight is for 64 ranks at most, of which eight are tensor ranks."""
+    path, few = tmp_path / "long.yaml", ["-o", "model.layers=8", "-o", "train.global_batch=8"]
+    path.write_text(LLAMA.read_text().replace("  data: 1\n", "  context: 4\n  data: 1\n", 1))
+    assert search("--gpus", 128, *few).returncode == 1
+    for gpus, contexts in ((128, 2), (256, 4)):
+        best = json.loads(search("--gpus", gpus, "--json", *few, config=path).stdout)["best"]
+        parallel = best["config"]["parallel"]
+        assert parallel["context"] == contexts
+        assert parallel["pipeline"] * parallel["tensor"] * parallel["data"] * contexts == gpus
+    fixed = search("--gpus", 16, "--json", "-o", "parallel.context=4", *few)
+    assert json.loads(fixed.stdout)["best"]["config"]["parallel"]["context"] == 4
+
+
 def test_slots_that_are_too_few_for_a_schedule_leave_the_others():
     told = json.loads(search("--gpus", 32, "--json", "-o", "schedule.slots=4").stdout)
     assert told["best"] is not None
