@@ -93,11 +93,12 @@ def test_every_tensor_rank_has_its_part_of_the_vocabulary(tmp_path):
 
 
 @needs_ranks
-def test_tensor_and_data_ranks_write_the_same_text(trained):
+def test_tensor_data_and_context_ranks_write_the_same_text(trained):
     """Their sums differ only in the last digits, which changes no clear choice between tokens."""
     alone = generate(trained, "return ", GREEDY, resume=trained.saved)
     assert generate(trained, "return ", GREEDY, layout(t=2, p=2), resume=trained.saved) == alone
     assert generate(trained, "return ", GREEDY, layout(t=2, d=2, parallel_sequence=True), resume=trained.saved) == alone
+    assert generate(trained, "return ", GREEDY, layout(p=2, parallel_context=2), resume=trained.saved) == alone
 
 
 def test_texts_differ_by_seed_and_number_and_not_by_batch(trained):
@@ -348,7 +349,7 @@ def test_accuracy_is_what_transformers_finds(trained, exported, tmp_path):
 @needs_ranks
 def test_accuracy_does_not_depend_on_the_layout(trained, exported, tmp_path):
     file = write_questions(tmp_path, answers(exported, QUESTIONS)[0])
-    ranks = [layout(b=4), layout(p=2, d=2), layout(p=2, t=2, b=2)]
+    ranks = [layout(b=4), layout(p=2, d=2), layout(p=2, t=2, b=2), layout(d=2, parallel_context=4)]
     assert len({evaluate(trained, file, {"train.global_batch": 8}, each)[0]["correct"] for each in ranks}) == 1
 
 
