@@ -464,7 +464,7 @@ function markLine(text, sentence) {
 // Draws the circle of a deadlock: "B0 of stage 1 may wait for F1 of stage 0, which may wait for ...".
 function cycleOf(sentence) {
   const nodes = [...sentence.matchAll(/([FBIWEALR][\d.]+(?:[<>]\w+)?) of stage (\d+)/g)].map((found) => `${found[1]} of stage ${found[2]}`);
-  if (!/can stop for good/.test(sentence) || nodes.length < 2) return "";
+  if (!/can hang/.test(sentence) || nodes.length < 2) return "";
   if (nodes[0] === nodes[nodes.length - 1]) nodes.pop();
   const n = nodes.length, cx = 280, cy = 120, place = (i) => [cx + 190 * Math.cos(2 * Math.PI * i / n - Math.PI / 2), cy + 85 * Math.sin(2 * Math.PI * i / n - Math.PI / 2)];
   const color = colors().limit, escape = SvgPainter.escape;

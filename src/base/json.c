@@ -245,8 +245,8 @@ static int parse_value_(Parser *parser, JsonValue *value) {
 int json_parse(Json *json, const char *text, int64_t length, const char *name, Error *err) {
     memset(json, 0, sizeof *json);
     if (length > JSON_MAX_BYTES)
-        return error_set(err, EXIT_FAILED, "%s: %lld bytes of JSON are more than the %d that are read", name,
-                         (long long)length, JSON_MAX_BYTES);
+        return error_set(err, EXIT_FAILED, "%s: has %lld bytes of JSON; the limit is %d", name, (long long)length,
+                         JSON_MAX_BYTES);
     json->text_ = xmalloc((size_t)length + 1);
     memcpy(json->text_, text, (size_t)length);
     json->text_[length] = '\0';

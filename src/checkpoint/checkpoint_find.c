@@ -45,10 +45,10 @@ int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool 
     int64_t other = candidates->complete > 1 ? first_of_another_run_(candidates) : -1;
     if (other >= 0 && !any_run) {
         const char *newest = candidates->names[candidates->count - candidates->complete].name;
-        return error_set(err, EXIT_USAGE,
-                         "%s %s: holds checkpoints of several runs (%s and %s are of different ones); name the one to "
-                         "go on from, as in --resume %s/%s",
-                         resume_option(if_any), dir, newest, candidates->names[other].name, dir, newest);
+        return error_set(
+            err, EXIT_USAGE,
+            "%s %s: holds checkpoints of several runs (%s and %s differ); name the one to resume, as in --resume %s/%s",
+            resume_option(if_any), dir, newest, candidates->names[other].name, dir, newest);
     }
     if (other >= 0) keep_newest_run_(candidates);
     if (candidates->count > 0 || (!find_has_(dir, CHECKPOINT_INDEX) && !find_has_(dir, "model.safetensors"))) return 0;

@@ -7,7 +7,7 @@
 // k = 1: the embedding, 2 ... n-1: one layer each, n: the head.
 //
 // Tensors are stored in Hugging Face's form: unsharded, without the padding of the vocabulary, GPT-2's matrices
-// transposed, a tied head left out. Everything below speaks of runs of elements and not of ranks, so it does not matter
+// transposed, a tied head left out. The functions below take ranges of elements, never ranks, so it does not matter
 // which rank holds which part of a state.
 #pragma once
 

@@ -148,7 +148,7 @@ static int strange_value_(Load *load, const ReadPiece *piece, int64_t element, E
              (long long)tensor_global_col(tensor, element % tensor->cols, split->tensor_rank, split->tensor_ranks));
     if (load->stage->config->train.skip_bad_steps == 0)
         return error_set(err, EXIT_FAILED,
-                         "%s; take other weights (train.skip_bad_steps above 0 would start with these)", text);
+                         "%s; use other weights, or set train.skip_bad_steps above 0 to start with them anyway", text);
     if (load->strange[0] == '\0') strcpy(load->strange, text);
     return 0;
 }
@@ -304,7 +304,7 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
         Error damage = {0};
         if (candidate_path_(path, candidates, i, dir, world, err) != 0) return -1;
         if (verify_(path, world, &damage) == 0) return load_checkpoint_(point, path, stage, world, log, err);
-        if (!damage.everywhere || candidates->itself) { // the ranks cannot communicate, or there is no other
+        if (!damage.everywhere || candidates->itself) { // the ranks cannot communicate, or it is the only one
             *err = damage;
             return -1;
         }

@@ -39,7 +39,7 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
 
 // --- reading
 
-// Returns whether a count is in reach of any training. Counts are added to and multiplied, so others are refused before
+// Returns whether a count is plausible for a training run. Counts are added to and multiplied, so others are refused before
 // they overflow.
 static bool in_reach_(int64_t count) { return count >= 0 && count <= 1000000000000; }
 

@@ -32,7 +32,7 @@ static void read_piece_(Lane *lane, const ReadPiece *piece) {
                                piece->end, &lane->err) != 0;
 }
 
-// Waits until the lane is, or is not, full. false: the reading stops.
+// Waits until lane->full == full. false: the reading stops.
 static bool wait_(Lane *lane, bool full) {
     Reading *reading = lane->reading;
     pthread_mutex_lock(&reading->mutex);

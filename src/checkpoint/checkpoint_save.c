@@ -268,7 +268,7 @@ static int wait_for_last_(Checkpoint *checkpoint, Error *err) {
     double waited = clock_seconds() - start;
     if (waited > 1.0 && world_rank(checkpoint->world) == 0)
         log_line(&checkpoint->log,
-                 "training waited %.1f s for the checkpoint of step %lld; a larger checkpoint.every would spare that",
+                 "training waited %.1f s for the checkpoint of step %lld; increase checkpoint.every to avoid this",
                  waited, (long long)step);
     return 0;
 }

@@ -152,7 +152,7 @@ int source_check(const Source *source, const SourceTensor *found, const TensorSp
                          source->files[found->file].path, have->name, safetensors_shape(have, is, sizeof is),
                          safetensors_shape(&want, should, sizeof should));
     if (have->type != SAFE_OTHER) return 0;
-    return error_set(err, EXIT_FAILED, "%s: tensor %s is none of F32, F16, BF16, F64", source->files[found->file].path,
+    return error_set(err, EXIT_FAILED, "%s: tensor %s is not F32, F16, BF16 or F64", source->files[found->file].path,
                      have->name);
 }
 

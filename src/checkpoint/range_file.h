@@ -1,6 +1,7 @@
 // A file that several processes write in ranges, down to the disk. Large ranges go past the page cache (O_DIRECT) if
 // the file system supports it: the cache costs a copy, memory that training may need, and on the machines measured half
-// of the disk's rate (docs/performance.md). Parts of a disk block go through the cache.
+// of the disk's rate (docs/performance.md). Partial blocks are written through the
+// page cache.
 #pragma once
 
 #include "base/log.h"

@@ -42,7 +42,7 @@ static int read_type_(const SafeFile *file, SafeTensor *tensor, const JsonValue 
         tensor->element = types[i].element;
         return 0;
     }
-    return bad_(file, err, tensor->name, "no dtype that is known");
+    return bad_(file, err, tensor->name, "an unknown dtype");
 }
 
 // Reads the shape and counts the bytes; no product may exceed the file's length, so products cannot overflow 64 bits.

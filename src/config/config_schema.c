@@ -159,7 +159,7 @@ const ConfigKey config_keys[] = {
     LIST(parallel, layers, layers_per_stage, "auto", layers_list,
          "layers of each stage, or virtual stage, such as [2, 3, 3, 2], 0 is allowed; auto: even", .zero_word = "auto"),
 
-    WORD(schedule, name, "1f1b", schedule_words, "order of forwards and backwards; auto: the quickest that fits"),
+    WORD(schedule, name, "1f1b", schedule_words, "order of forwards and backwards; auto: the fastest that fits"),
     INT(schedule, chunks, "auto", 1, 64, "chunks of layers on every stage; auto: 2 where a schedule has several",
         .zero_word = "auto"),
     INT(schedule, group, "auto", 1, 65536, "gis: microbatches in a row on one chunk; auto: p, half: ceil(p/2)",

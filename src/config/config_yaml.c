@@ -110,7 +110,7 @@ static int read_part_(Reader *r, const ConfigKey *key, unsigned *seen) {
     if (read_name_(r, name) != 0) return -1;
     int part = find_part_(key->list, name);
     if (part < 0)
-        return config_error(r->config, key->name, r->err, "has an entry with %s, which is none of its keys; use %s",
+        return config_error(r->config, key->name, r->err, "has an entry with %s, which is not one of its keys; use %s",
                             name, key->list->remedy);
     if (*seen & 1u << part)
         return config_error(r->config, key->name, r->err, "has an entry with two values for %s; keep one", name);

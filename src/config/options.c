@@ -32,7 +32,7 @@ const OptionRow option_rows[] = {
     {"verify", 0, "N", OPTION_TEXT, offsetof(Options, verify),
      "run N steps with one stage, with several, and with BPipe, and compare all gradients and weights bit by bit"},
     {"search", 0, NULL, OPTION_FLAG, offsetof(Options, search),
-     "print the quickest configurations of this model for as many ranks, and exit; -o fixes a key"},
+     "print the fastest configurations of this model for as many ranks, and exit; -o fixes a key"},
     {"gpus", 0, "N[,N...]", OPTION_TEXT, offsetof(Options, gpus),
      "with --search: for N GPUs of hardware.gpu, several N in one table; without it for the configuration's ranks"},
     {"deadline", 0, "30d", OPTION_TEXT, offsetof(Options, deadline),
@@ -176,7 +176,8 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
                          : options->write != NULL ? "write"
                                                   : "deadline");
     if (options_sweep(options) && options->write != NULL)
-        return error_set(err, EXIT_USAGE, "--write: a table of searches has no one best; leave out --write");
+        return error_set(err, EXIT_USAGE,
+                         "--write: a table of searches has no single best configuration; leave out --write");
     if (options->sweep_count > 0 && (!(options->plan || options->search) || options->profile || options->trace != NULL))
         return error_set(err, EXIT_USAGE, "--sweep needs --plan or --search, and excludes --profile and --trace");
     if (options->search && (options->resume != NULL || options->resume_if_any != NULL || options->trace != NULL))

@@ -15,8 +15,8 @@ enum { GEMM_LANES = 4, GEMM_ROWS = 4, GEMM_VECTORS = 2 };
 #endif
 enum { GEMM_COLS = GEMM_VECTORS * GEMM_LANES };
 
-// Returns the width of op(B)'s panels for n columns, in vectors: of those that compute the fewest superfluous columns,
-// the widest.
+// Returns the width of op(B)'s panels for n columns, in vectors: the widest of the widths that compute the fewest
+// superfluous columns.
 int gemm_vectors(int64_t n);
 
 // Writes the panels of op(from) (count, depth): each `width` rows wide, element (k, row) at panel[k * width + row], one

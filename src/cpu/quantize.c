@@ -56,7 +56,7 @@ static uint32_t tile_largest_(const QuantizeTile *tile, int64_t row, int64_t row
     return largest;
 }
 
-// An operand that is being made.
+// An operand that is being quantized.
 typedef struct Quantize {
     uint8_t *numbers;
     void *scales;

@@ -26,7 +26,7 @@ static char *at_(const Part *part, const void *base, int64_t elements) {
     return (char *)base + elements * part->cuda->backend.element;
 }
 
-// (seq, head_dim) matrices: the address of the first, the distance of rows, the distance of matrices.
+// (seq, head_dim) matrices: base pointer, row stride, matrix stride.
 typedef struct View {
     char *data;
     int64_t row, matrix;

@@ -40,7 +40,7 @@ int cuda_matmul_create(CudaBackend *cuda, Error *err) {
     cuda->matmul = matmul;
     cublasStatus_t status = cublasLtCreate(&matmul->handle);
     if (status != CUBLAS_STATUS_SUCCESS)
-        return error_set(err, EXIT_FAILED, "%s: cuBLASLt does not start: %s", cuda->backend.device,
+        return error_set(err, EXIT_FAILED, "%s: cannot create a cuBLASLt handle: %s", cuda->backend.device,
                          cublasLtGetStatusString(status));
     if (cudaMalloc(&matmul->workspace, CUDA_MATMUL_BYTES) == cudaSuccess) return 0;
     cudaGetLastError();
@@ -301,7 +301,7 @@ static CudaProduct matmul_forward_(void *y, Factor x, Factor w, const RowBlocks 
     return p;
 }
 
-// No product of 8 bits has an epilogue of GELU.
+// Products of 8 bits have no GELU epilogue.
 static void matmul_product_(Backend *backend, void *y, void *aux, Factor x, Factor w, const void *bias,
                             const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue) {
     CudaBackend *cuda = cuda_self(backend);

@@ -148,7 +148,7 @@ static int read_examples_(Evaluation *evaluation, const char *key, const char *p
         if ((cursor.at - begin) * cursor.width > longest) longest = (cursor.at - begin) * cursor.width;
     }
     if (cursor.at != cursor.end || bytes % cursor.width != 0 || longest != header[3])
-        return error_set(err, EXIT_USAGE, "%s: %s is not as its header says (%u examples, the longest %u bytes): %s",
+        return error_set(err, EXIT_USAGE, "%s: %s does not match its header (%u examples, the longest %u bytes): %s",
                          key, path, header[2], header[3], longest != header[3] ? "another is longest" : "more follows");
     if (evaluation->example_count > 0) return 0;
     return error_set(err, EXIT_USAGE,

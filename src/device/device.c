@@ -117,8 +117,8 @@ static int device_refuse_(const Config *config, const Seat *seats, int ranks, Er
                 there);
         if (strcmp(seat->gpu.name, seats[0].gpu.name) != 0)
             return error_set(err, EXIT_FAILED,
-                             "rank 0 on %s has a %s and rank %d on %s a %s; a pipeline waits for its slowest stage, so "
-                             "all ranks need the same model (CUDA_VISIBLE_DEVICES chooses)",
+                             "rank 0 on %s has a %s and rank %d on %s a %s; a pipeline runs at its slowest stage's "
+                             "speed, so all GPUs must be the same model (CUDA_VISIBLE_DEVICES chooses)",
                              seats[0].host, seats[0].gpu.name, r, seat->host, seat->gpu.name);
     }
     return 0;

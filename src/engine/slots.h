@@ -23,7 +23,7 @@ typedef struct Slot {
     void *memory;
     SlotState state;
     int bundle;            // chunk * microbatches + microbatch; -1 if free
-    const Event *occupied; // until this is done the device still uses the free slot; NULL: it does not
+    const Event *occupied; // event after which the device no longer uses a free slot; NULL: unused already
 } Slot;
 
 typedef struct SlotPool {

@@ -1,6 +1,6 @@
 // ZeRO-1 and ZeRO-2, see zero.h. Sums over data ranks start in the order in which units become complete, which the
 // schedule makes the same on all data ranks, so that the sums of one group match. Where ranks make their sums in our
-// workspace, at most SUMS_OVER_DATA are under way at a time. NCCL is given each as soon as it is complete: the host
+// workspace, at most SUMS_OVER_DATA are in flight at a time. NCCL is given each as soon as it is complete: the host
 // queues all of the last backward at once, and a sum that is not queued by then waits for the end of the pipeline.
 #include "zero.h"
 #include "base/alloc.h"

@@ -130,7 +130,7 @@ static void launch_take_results_(Launch *launch) {
     launch->results = -1;
 }
 
-// Writes the rest after mpirun's end. A second signal ends the wait for a reader.
+// Flushes the remaining output after mpirun has exited. A second signal ends the wait for a reader.
 static void launch_pass_last_results_(Launch *launch) {
     for (;;) {
         if (launch->results >= 0) launch_take_results_(launch);
@@ -170,7 +170,7 @@ static bool launch_is_over_(Launch *launch, double now) {
     return true;
 }
 
-// Whatever ends first, all ranks report how they ended; if one of them gave a reason, that is the job's.
+// Whatever ends first, all ranks report how they ended. If any rank reported a reason, the job reports it.
 static void launch_end_ranks_(Launch *launch) {
     enum { TRIES = 20 };
     const struct timespec nap = {0, 50000000};

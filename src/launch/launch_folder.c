@@ -125,11 +125,10 @@ int launch_folder_create(LaunchFolder *folder, int ranks, Error *err) {
     memset(folder, 0, sizeof *folder);
     // Messages between ranks go through it, so it should be in memory.
     if (launch_folder_make_(folder, "/dev/shm", ranks) != 0 && launch_folder_make_(folder, temporary, ranks) != 0)
-        return error_set(
-            err, EXIT_FAILED,
-            "neither /dev/shm nor %s can be written and has %d MiB free, which the messages of %d ranks take; "
-            "make /dev/shm larger, or set TMPDIR to a folder with space",
-            temporary, 5 * ranks, ranks);
+        return error_set(err, EXIT_FAILED,
+                         "no writable folder has %d MiB free for the messages of %d ranks (tried /dev/shm and %s); "
+                         "make /dev/shm larger, or set TMPDIR to a folder with space",
+                         5 * ranks, ranks, temporary);
     if (launch_caretaker_start_(folder, err) == 0) return 0;
     rmdir(folder->path);
     return -1;

@@ -170,7 +170,7 @@ static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
     const Hardware *hardware = &answer->planner.hardware;
     char step[SECONDS_TEXT], mfu[32] = "";
     if (!time->known) {
-        fprintf(file, "time      nothing is known of the device: give hardware.peak_tflops, or a profile of it\n");
+        fprintf(file, "time      no performance figures for this device; give hardware.peak_tflops or a profile\n");
         return;
     }
     if (time->mfu > 0) snprintf(mfu, sizeof mfu, "MFU %.1f%%, ", 100 * time->mfu);

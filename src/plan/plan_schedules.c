@@ -123,7 +123,7 @@ static int rows_pointwise_(ScheduleTable *table, const Planner *planner, const R
     return status;
 }
 
-// Tries one choice in all ways to keep bundles.
+// Tries one choice with every way to keep bundles.
 static void make_part_(Part *part, const Planner *planner, const RunLayout *choice) {
     ScheduleTable *table = &part->table;
     Error *err = &part->err;

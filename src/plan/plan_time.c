@@ -83,7 +83,7 @@ static int chunk_compute_(const Costing *costing, int s, int c, int slice, Stage
     bool measured = profile != NULL && profile_stage_time(profile, &at, &found);
     if (!measured && hardware->cost.flops == 0)
         return error_set(err, EXIT_FAILED,
-                         "nothing is known of the device: give hardware.peak_tflops, or a profile of it");
+                         "no performance figures for this device; give hardware.peak_tflops or a profile");
     if (hardware->cost.flops > 0) hardware_times(&parts, hardware, costing->config, &at.shape);
     else hardware_tensor_times(&parts, hardware, costing->config, &at.shape);
     *time = (StageTime){.summing = hardware_summing(hardware, &parts.layer)};
@@ -195,8 +195,8 @@ static int node_of_stage_(const Costing *costing, int stage) {
     return hardware_node(costing->source->hardware, costing->config, rank);
 }
 
-// Returns the replica whose stages are spread over most nodes, if copies of the pipeline do not begin with a node:
-// all others wait for it.
+// Returns the replica whose stages span the most nodes, which all other replicas wait for. Replicas span different
+// numbers of nodes if a replica may begin in the middle of a node.
 static int widest_copy_(Costing *costing) {
     int64_t node = costing->config->hardware.gpus_per_node, copies = config_replicas(costing->config);
     int widest = 0, most = 0;

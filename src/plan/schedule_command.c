@@ -62,7 +62,8 @@ static int say_optimum_(const Schedule *schedule, const Log *log, Error *err) {
                                  "--optimum: the schedule moves bundles, and the search knows of none; "
                                  "set schedule.bpipe=off");
     if (schedule->slices > 1)
-        return error_set(err, EXIT_USAGE, "--optimum: the search knows of no slices; set schedule.slices=1");
+        return error_set(err, EXIT_USAGE,
+                         "--optimum: the exhaustive search does not support slices; set schedule.slices=1");
     Timeline *timeline = study_run(schedule, &units, err);
     if (timeline == NULL) return -1;
     int idle = (int)lround(timeline->makespan) - 3 * schedule->microbatches * schedule->chunks;

@@ -112,8 +112,7 @@ static void say_gain_(Verdict *verdict, const Planner *planner, const Forecast *
     verdict_say_(verdict, ", without it at micro-batch %lld ", (long long)from->layout.micro_batch);
     say_mfu_(verdict, &from->time);
     if (!verdict->fastest.possible) return;
-    verdict_say_(verdict, "; quickest without it is micro-batch %lld, ",
-                 (long long)verdict->fastest.layout.micro_batch);
+    verdict_say_(verdict, "; fastest without it is micro-batch %lld, ", (long long)verdict->fastest.layout.micro_batch);
     say_mfu_(verdict, &verdict->fastest.time);
 }
 
@@ -212,7 +211,7 @@ bool verdict_undecided(const Config *config) {
 // Returns why no row of the table is taken, as a clause.
 static const char *why_none_(const ScheduleTable *table, const Config *config) {
     if (schedule_table_too_long(config)) return "so many stages and microbatches are not simulated with every schedule";
-    if (table->best < 0) return "no schedule fits, or nothing is known of the device";
+    if (table->best < 0) return "no schedule fits, or no performance figures are known for the device";
     return "no schedule that fits keeps to the keys of schedule that are given";
 }
 
@@ -239,7 +238,7 @@ static int resolve_name_(Config *config, const Planner *planner, const Log *log,
     if (best >= 0) {
         const Forecast *row = &table.rows[best];
         layout_set(&row->layout, config);
-        log_status(log, "schedule.name auto is %s with %d chunk%s: %.1f ms a step, the quickest that fits",
+        log_status(log, "schedule.name auto is %s with %d chunk%s: %.1f ms a step, the fastest that fits",
                    schedule_text(&row->layout, text), config_chunks(config), config_chunks(config) == 1 ? "" : "s",
                    1e3 * row->time.step);
     } else if (status == 0) {

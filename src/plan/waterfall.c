@@ -95,7 +95,7 @@ static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char
     return 1;
 }
 
-// Returns how many sentences it wrote: products are faster with extents that are multiples of 64.
+// Advises extents that are multiples of 64, with which products are faster. Returns the number of sentences.
 static int advise_extents_(const Config *config, char text[2][WATERFALL_ADVICE]) {
     const int64_t t = config->parallel.tensor;
     const struct {

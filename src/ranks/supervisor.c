@@ -54,8 +54,8 @@ struct Supervisor {
     uint64_t counter; // counter of the coordinator's last message
     int answered;     // the coordinator's address that answered; NOT_ANSWERED before that
     double next, last_words;
-    double settles; // when rank 0 says which ranks it does not hear; 0: unknown so far
-    bool settled;   // it has
+    double settles; // time at which rank 0 names the ranks it has not heard; 0: unknown
+    bool settled;   // rank 0 has named them
 };
 
 static void supervisor_nap_(double seconds) {
@@ -256,7 +256,7 @@ static void supervisor_say_unheard_(Supervisor *supervisor, const Log *log, doub
     supervisor->settled = true;
     if ((missing = coordinator_unheard(supervisor->coordinator, &first)) == 0) return;
     log_line(log,
-             "heartbeats of %d of %d ranks, first rank %d, do not get through to rank 0 (UDP port %d): if one of them "
+             "heartbeats of %d of %d ranks, first rank %d, do not reach rank 0 (UDP port %d): if one of them "
              "stops, only train.timeout_s ends the job; open that port between hosts",
              missing, ranks, first, ntohs((uint16_t)supervisor->meeting->invitation.port));
 }
@@ -296,7 +296,7 @@ static bool supervisor_is_heard_(const Supervisor *supervisor) {
 static double supervisor_interval_(const Supervisor *supervisor) {
     double interval = watchdog_interval(supervisor->job.patience);
     if (supervisor->ended) return 0.05;
-    // More often until it is heard; if started by hand, until the parent knows that it may send SIGUSR1.
+    // Reports more often until the coordinator answers; by hand, until the parent knows that it may send SIGUSR1.
     bool settled = supervisor_is_heard_(supervisor) && (supervisor->last.ready || !supervisor->by_hand);
     return settled || interval < 0.1 ? interval : 0.1;
 }

@@ -191,8 +191,8 @@ static int world_start_(World *world, int *argc, char ***argv, Error *err) {
     if (code != MPI_SUCCESS) return world_fail_(world, code, "starting MPI", err);
     if (provided < MPI_THREAD_FUNNELED)
         return error_set(err, EXIT_FAILED,
-                         "this MPI allows no threads beside it (MPI_THREAD_SINGLE), and ranks compute and save with "
-                         "several; use one built with them, such as Debian's Open MPI (scripts/install_deps.sh)");
+                         "this MPI was built without thread support (MPI_THREAD_SINGLE), and ranks compute and save "
+                         "in several threads; use an MPI with it, such as Debian's Open MPI (scripts/install_deps.sh)");
     world->over_mpi = true;
     world->control = MPI_COMM_NULL;
     world_describe_(world);

@@ -52,7 +52,7 @@ typedef struct Metrics Metrics;
 // resume (`after_step` >= 0) cuts off a torn last line and the steps after `after_step`. NULL with err if the file
 // cannot be written.
 Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step, Error *err);
-// From now on prints every figure in the human-readable line, as --verbose asks.
+// Makes every later line for readers contain every figure, as --verbose asks.
 void metrics_say_all(Metrics *metrics);
 // Writes the line of type run.
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err);

@@ -91,7 +91,7 @@ void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
     run->metrics_failing = failing;
     Log all = log_of_all(run->log);
     if (failing)
-        log_line(&all, "step %lld: %s; training goes on and leaves out what cannot be written", (long long)step,
+        log_line(&all, "step %lld: %s; training continues without the lines that cannot be written", (long long)step,
                  trouble->text);
     else log_line(&all, "step %lld: %s can be written again", (long long)step, run->config->log.metrics);
 }

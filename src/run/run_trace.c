@@ -78,7 +78,7 @@ int run_trace_step(Run *run, const char *label, const Schedule *schedule, const 
     Error failure = {0};
     if (trace->trace != NULL &&
         trace_step(trace->trace, label, schedule, trace->times, begin + offset, end + offset, &failure) != 0)
-        log_line(run->log, "%s; training goes on without a trace", failure.text);
+        log_line(run->log, "%s; training continues without a trace", failure.text);
     return 0;
 }
 

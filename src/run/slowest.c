@@ -60,8 +60,8 @@ static double slowest_median_(double *values, int count) {
     return values[(count - 1) / 2];
 }
 
-// Returns the seconds that are expected of a rank: those of its peers, else its plan times how far plans are off for
-// all. 0: unknown.
+// Returns the seconds that are expected of a rank: the time of ranks with the same work or, if there are no such ranks,
+// its planned time, scaled by the mean error of all ranks' plans. 0: unknown.
 static double expected_(const Slowest *slowest, int rank, SlowestPart part) {
     int count = 0;
     for (int r = 0; r < slowest->ranks; r++)

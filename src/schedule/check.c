@@ -486,7 +486,7 @@ static int refuse_circle_(const Proof *proof, int s) {
         used += (size_t)snprintf(text + used, sizeof text - used, "%s may wait for %s of stage %d", link,
                                  action_text(proof->schedule, front_(proof, at), name), at.stage);
     } while ((at.stage != first.stage || at.queue != first.queue) && used + 80 < sizeof text);
-    return error_set(proof->err, EXIT_USAGE, "schedule %s can stop for good: %s", proof->schedule->name, text);
+    return error_set(proof->err, EXIT_USAGE, "schedule %s can hang: %s", proof->schedule->name, text);
 }
 
 static int prove_progress_(Proof *proof) {

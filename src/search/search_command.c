@@ -43,8 +43,7 @@ static int contradicts_(const SearchSpace *space, const char *key, int64_t value
                             "search for; use another, or leave one out",
                             (long long)value, (long long)product, (long long)space->keys.world);
     return config_error(space->keys.base, key, err,
-                        "%lld does not divide the %lld ranks to search for; use another, or leave "
-                        "it out",
+                        "%lld does not divide the %lld ranks of the search; use a divisor, or leave it out",
                         (long long)value, (long long)space->keys.world);
 }
 
@@ -183,7 +182,7 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
         if (code == 0) name_rates_(&planner, &base);
         if (code == 0 && planner.hardware.cost.flops == 0)
             code = config_error(&base, "hardware.gpu", err,
-                                "nothing is known of the device to search for; use one of the words in --help-config, "
+                                "no performance figures for this device; use one of the words in --help-config, "
                                 "or give hardware.peak_tflops and hardware.memory_gib");
         if (code == 0) code = run_(&space, &result, log, err);
         if (code == 0) code = take(argument, &space, &result, err);

@@ -253,7 +253,7 @@ int search_report(const SearchSpace *space, const SearchResult *result, FILE *fi
         fprintf(file, "front: the fullest rank's memory against the step, up to %.0f %% slower than the best\n",
                 100 * (SEARCH_SLOWER - 1));
         table_(space, result, result->front, result->front_count, file);
-        fprintf(file, "the ten quickest: each the best of its cut, micro-batch size and schedule\n");
+        fprintf(file, "the ten fastest: each the best of its cut, micro-batch size and schedule\n");
         table_(space, result, result->ten, result->ten_count, file);
         fprintf(
             file,

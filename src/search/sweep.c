@@ -96,7 +96,7 @@ static int read_deadline_(Sweep *sweep, Error *err) {
     if (text == NULL) return 0;
     sweep->deadline = strtod(text, &unit) / (*unit == 'h' ? 24 : 1);
     if (sweep->deadline > 0 && sweep->deadline < 1e6 && (*unit == 'h' || *unit == 'd') && unit[1] == '\0') return 0;
-    return error_set(err, EXIT_USAGE, "--deadline: %s is no time; give days or hours, as in 30d or 12h", text);
+    return error_set(err, EXIT_USAGE, "--deadline: %s is not a time; give days or hours, as in 30d or 12h", text);
 }
 
 static int read_sweep_(Sweep *sweep, Error *err) {

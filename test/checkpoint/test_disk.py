@@ -314,7 +314,7 @@ def test_a_full_disk_under_the_metrics_costs_lines_and_no_training(tmp_path):
         wait_for_lines(process, process.metrics, 3)
         disk.fill()
         said = wait_for(process, "log.metrics")
-        assert "No space left on device; free some space there" in said and "training goes on" in said
+        assert "No space left on device; free some space there" in said and "training continues" in said
         disk.free()
         again = wait_for(process, "can be written again")
         process.terminate()

@@ -90,7 +90,7 @@ static const Bad bad[] = {
     {"[]", 0, "not a JSON object"},
     {"{", 0, "byte"},
     {"{\"a\":1}", 0, "dtype"},
-    {"{\"a\":{\"dtype\":\"F33\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "no dtype that is known"},
+    {"{\"a\":{\"dtype\":\"F33\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "an unknown dtype"},
     {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, "no shape"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "no data_offsets"},
     {"{" TENSOR("a", "[-1]", "0", "4") "}", 4, "not a number of elements"},

@@ -270,7 +270,7 @@ def test_a_disk_that_fills_up_ends_the_trace_and_not_the_training(config, tmp_pa
         config, *alone, prefix=limited, env=environment(OMP_NUM_THREADS="1"), arguments=["--trace", tmp_path / "t.json"]
     )
     assert ended.code == 0 and len(ended.steps) == 20
-    assert sum("training goes on without a trace" in line for line in ended.said) == 1
+    assert sum("training continues without a trace" in line for line in ended.said) == 1
 
 
 def test_a_trace_of_a_schedule_has_the_times_that_were_given(config, tmp_path):
@@ -292,4 +292,4 @@ def test_a_plan_without_any_knowledge_of_the_device_writes_no_trace(config, tmp_
     unknown = ["-o", "hardware.device=cuda", "-o", "hardware.peak_tflops=auto"]
     ended = command("llama", "-c", config, *unknown, "--plan", "--trace", tmp_path / "t.json")
     assert ended.returncode == 1 and ended.stdout == "" and not (tmp_path / "t.json").exists()
-    assert "nothing is known of the device: give hardware.peak_tflops" in ended.stderr
+    assert "no performance figures for this device; give hardware.peak_tflops" in ended.stderr

@@ -83,7 +83,7 @@ def test_a_schedule_that_can_hang_is_refused_and_its_circle_is_drawn(opened):
         for s, actions in enumerate(["F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 F2 F3 B0 B1 B2 B3"] + ["F0 B0 F1 B1 F2 B2 F3 B3"] * 2)
     )
     opened.evaluate(f"byId('list').value = {json.dumps(text)}; byId('list').dispatchEvent(new Event('input'))")
-    wait_for(opened, "byId('proof').textContent.includes('can stop for good')")
+    wait_for(opened, "byId('proof').textContent.includes('can hang')")
     assert opened.evaluate("document.querySelectorAll('#cycle line').length") >= 2
     assert opened.evaluate(f"explore.check({json.dumps(text)})") in opened.evaluate("byId('proof').textContent")
 

@@ -112,9 +112,9 @@ TEST(bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it) {
     assert_true(v->fastest.time.step < v->bpipe.time.step);
     assert_false(v->use_bpipe);
     assert_non_null(strstr(v->reason, "No: with 1F1B micro-batch 4 fits only with BPipe"));
-    assert_non_null(strstr(v->reason, "quickest without it is micro-batch 2, "));
+    assert_non_null(strstr(v->reason, "fastest without it is micro-batch 2, "));
     drop(at);
-    expect(GPT, &gpt_model, unneeded, false, "quickest without it is micro-batch 2, ");
+    expect(GPT, &gpt_model, unneeded, false, "fastest without it is micro-batch 2, ");
     expect(GPT, &gpt_model, unneeded, false, "not worth it.");
 }
 

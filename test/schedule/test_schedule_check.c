@@ -74,7 +74,7 @@ static const struct {
     {"stages 2  microbatches 2  slots 2\nstage 0: B0 F0 F1 B1\nstage 1: F0 B0 F1 B1\n",
      "stage 0: B0 comes before its forward"},
     {"stages 2  microbatches 2  slots 2\nstage 0: F0 B0 F1 B1\nstage 1: F0 F1 B0 B1\n",
-     "schedule 1f1b can stop for good: B0 of stage 0 may wait for F1 of stage 1, which may wait for B0 of stage 0"},
+     "schedule 1f1b can hang: B0 of stage 0 may wait for F1 of stage 1, which may wait for B0 of stage 0"},
     // F2 waits for the slot of E1, which the partner accepts only after F2.
     {"stages 2  microbatches 3  slots 2\nstage 0: F0 F1 E1>1 F2 B0 L1<1 B1 B2\n"
      "stage 1: F0 B0 F1 B1 F2 A1<0 R1>0 B2\n",

@@ -15,7 +15,7 @@ enum { THREADS = 256, CHUNK = 1 << 14 };
 
 struct Entry {
     void *weight;
-    float *master, *m, *v, *gradient; // master: the fp32 weight; weight NULL: there is no other
+    float *master, *m, *v, *gradient; // master: the fp32 weight; weight is NULL if the master is the only copy
     int64_t count, first_chunk;
     int decay, aligned;
 };

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
 struct Slots {
     int width, group; // W, and 4 or 1 of it
     int threads;
-    int64_t count; // elements of one array; at least the columns
+    int64_t count; // elements of each array, >= columns
 };
 
 static Slots slots_make_(int64_t cols, int width, int threads) {
