@@ -34,5 +34,3 @@ TEST(a_checksum_waits_for_no_compute_and_is_that_of_the_bytes) {
     checksum_destroy(checksum);
     be->destroy(be);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

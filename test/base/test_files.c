@@ -135,4 +135,4 @@ TEST(links_that_go_in_a_circle_end) {
     assert_non_null(strstr(file_why(ELOOP), "goes in a circle"));
 }
 
-int main(void) { return unit_run(test_folder_create, test_folder_remove); }
+TESTS_BETWEEN(test_folder_create, test_folder_remove)

@@ -226,5 +226,3 @@ TEST(a_file_that_is_not_there_is_named) {
     assert_string_equal(err.text, "/dev/zero: is not a regular file; put a plain file there");
     json_free(&json);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

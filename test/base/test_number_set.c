@@ -47,5 +47,3 @@ TEST(members_are_found_on_both_sides) {
         free(has);
     }
 }
-
-int main(void) { return unit_run(NULL, NULL); }

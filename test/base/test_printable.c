@@ -65,5 +65,3 @@ TEST(a_message_has_one_line_whatever_it_quotes) {
     said(text, sizeof text, "does not fit\xc2\x9b\nrun instead: train_llama\xc2\x9b");
     assert_string_equal(text, "train_llama: does not fit?\nrun instead: train_llama?\n");
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -98,5 +98,3 @@ TEST(normals_are_standard) {
     assert_true(fabs(neighbour / COUNT) < 4e-3);
     assert_true(fabs((double)beyond_two / COUNT - 0.0455003) < 4 * sqrt(0.0455 * 0.9545 / COUNT));
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -25,5 +25,3 @@ TEST(one_bit_of_key_or_message_changes_it) {
     assert_true(siphash(key, text, 23) != siphash(other, text, 23));
     assert_true(siphash(key, text, 23) != siphash(key, text, 22));
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -71,4 +71,4 @@ TEST(llama_saves_every_step_while_it_trains) { train_quietly(&llama_model, "llam
 
 TEST(gpt_saves_every_step_while_it_trains) { train_quietly(&gpt_model, "gpt"); }
 
-int main(void) { return unit_run(create_both_, remove_both_); }
+TESTS_BETWEEN(create_both_, remove_both_)

@@ -169,5 +169,3 @@ TEST(the_copy_is_what_the_plan_counts) {
         be->destroy(be);
     }
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -140,4 +140,4 @@ TEST(a_file_that_shrank_is_named_before_any_piece_is_taken) {
     model_close(model);
 }
 
-int main(void) { return unit_run(test_folder_create, test_folder_remove); }
+TESTS_BETWEEN(test_folder_create, test_folder_remove)

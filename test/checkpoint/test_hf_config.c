@@ -39,4 +39,4 @@ TEST(a_model_that_would_read_back_as_another_is_refused) {
     assert_non_null(strstr(err.text, "or leave checkpoint.dir empty"));
 }
 
-int main(void) { return unit_run(config_file_create, config_file_remove); }
+TESTS_BETWEEN(config_file_create, config_file_remove)

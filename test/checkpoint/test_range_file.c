@@ -120,5 +120,3 @@ TEST(errors_name_the_file) {
     assert_non_null(strstr(err.text, "/dev/full: cannot be written: No space left on device; free some space there"));
     range_file_close(&file, NULL);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

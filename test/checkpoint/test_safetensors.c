@@ -254,4 +254,4 @@ TEST(checksums_of_pieces_add_up_in_any_order) {
     free(crc);
 }
 
-int main(void) { return unit_run(make_path, remove_path); }
+TESTS_BETWEEN(make_path, remove_path)

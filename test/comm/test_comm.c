@@ -153,5 +153,3 @@ TEST(a_pause_yields_no_more_once_another_program_has_kept_the_core) {
     pause = (Pause){0, pause.busy - 1};
     assert_int_equal(yields_of(&pause, 1), 1);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

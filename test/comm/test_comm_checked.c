@@ -357,5 +357,3 @@ TEST(a_sum_that_is_not_the_same_on_all_ranks_is_noticed_by_all) {
         table_close(&table);
     }
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -343,4 +343,4 @@ TEST(help_names_every_key_with_its_default) {
     free(text);
 }
 
-int main(void) { return unit_run(config_file_create, config_file_remove); }
+TESTS_BETWEEN(config_file_create, config_file_remove)

@@ -394,4 +394,4 @@ TEST(no_damaged_file_breaks_the_reader) {
     }
 }
 
-int main(void) { return unit_run(config_file_create, config_file_remove); }
+TESTS_BETWEEN(config_file_create, config_file_remove)

@@ -76,4 +76,4 @@ TEST(every_row_has_its_word_and_whole_figures) {
     }
 }
 
-int main(void) { return unit_run(config_file_create, config_file_remove); }
+TESTS_BETWEEN(config_file_create, config_file_remove)

@@ -107,5 +107,3 @@ TEST(command_lines_are_understood_in_every_form) {
     assert_true(options.schedule && options.help && options.help_config && options.version);
     options_free(&options);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -183,5 +183,3 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
 }
 
 TEST(bits_do_not_depend_on_threads) { op_same_for_any_threads(run, NULL, 4 << 20); }
-
-int main(void) { return unit_run(NULL, NULL); }

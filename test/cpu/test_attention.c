@@ -307,5 +307,3 @@ TEST(scratch_grows_linearly_in_the_sequence) {
     }
     op_end(&op);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -178,5 +178,3 @@ TEST(every_function_is_there_but_those_that_a_cpu_does_not_need) {
     op_table(op.backend, absent, sizeof absent / sizeof *absent);
     op_end(&op);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

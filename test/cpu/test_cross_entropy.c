@@ -255,5 +255,3 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
 TEST(bits_do_not_depend_on_threads) {
     for (int i = 0; i < SHAPE_CASES; i++) op_same_for_any_threads(run, &SHAPES[i], 1 << 20);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -94,5 +94,3 @@ TEST(ranks_add_up_to_the_whole) {
         assert_true(part[0].value[i] + part[1].value[i] + part[2].value[i] == whole.value[i]);
     op_end(&op);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

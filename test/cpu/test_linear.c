@@ -324,5 +324,3 @@ TEST(the_peak_is_measured_in_a_fraction_of_a_second) {
     assert_true(peak > 0);
     assert_true(clock_seconds() - start < 30); // a tenth of a second; sanitizers and busy machines take longer
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -81,5 +81,3 @@ TEST(a_loan_that_is_gone_is_refused) {
     assert_non_null(strstr(err.text, "cannot be mapped"));
     backend->destroy(backend);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -260,5 +260,3 @@ static int64_t run_heads(Op *op, const void *shape, unsigned char *out) {
 TEST(bits_of_heads_do_not_depend_on_threads) {
     for (size_t i = 0; i < sizeof HEADS / sizeof *HEADS; i++) op_same_for_any_threads(run_heads, &HEADS[i], 4 << 20);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -213,5 +213,3 @@ TEST(bits_do_not_depend_on_threads) {
     static const Size sizes[] = {{1, 7}, {3, 1000}, {129, 1025}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) op_same_for_any_threads(run, &sizes[i], 8 << 20);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -248,5 +248,3 @@ TEST(bits_do_not_depend_on_threads) {
     for (int kind = FACTOR_E4M3; kind <= FACTOR_ROWS_32; kind++)
         op_same_for_any_threads(run, &(Case){272, 400, kind, kind % 2 == 0}, 1 << 20);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -357,5 +357,3 @@ TEST(every_function_is_there_but_those_that_a_gpu_does_not_need) {
     op_table(b.gpu, absent, sizeof absent / sizeof *absent);
     both_close(&b);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -204,4 +204,4 @@ TEST(a_source_that_cannot_be_opened_is_named) {
     assert_non_null(strstr(err.text, "absent_*.bin"));
 }
 
-int main(void) { return unit_run(test_folder_create, test_folder_remove); }
+TESTS_BETWEEN(test_folder_create, test_folder_remove)

@@ -544,4 +544,4 @@ TEST(more_shards_than_descriptors_are_opened) {
     dataset_close(dataset);
 }
 
-int main(void) { return unit_run(test_folder_create, test_folder_remove); }
+TESTS_BETWEEN(test_folder_create, test_folder_remove)

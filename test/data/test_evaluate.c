@@ -200,4 +200,4 @@ static int remove_path(void **state) {
     return 0;
 }
 
-int main(void) { return unit_run(make_path, remove_path); }
+TESTS_BETWEEN(make_path, remove_path)

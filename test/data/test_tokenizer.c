@@ -137,4 +137,4 @@ TEST(a_file_that_is_not_there_is_refused) {
     }
 }
 
-int main(void) { return unit_run(test_folder_create, test_folder_remove); }
+TESTS_BETWEEN(test_folder_create, test_folder_remove)

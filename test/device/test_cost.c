@@ -163,5 +163,3 @@ TEST(a_gpu_without_tables_is_said_to_be_planned_by_its_data_sheet) {
     Cost mi300x = cost_of("mi300x"), h200 = cost_of("h200");
     assert_true(mi300x.flops * mi300x.efficiency < h200.flops * h200.efficiency);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -363,5 +363,3 @@ TEST(every_operation_is_there_but_those_of_libraries) {
 #include "backend/operations.h"
     op_end(&op);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

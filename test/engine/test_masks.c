@@ -100,4 +100,4 @@ static int create(void **state) {
     return 0;
 }
 
-int main(void) { return unit_run(create, test_folder_remove); }
+TESTS_BETWEEN(create, test_folder_remove)

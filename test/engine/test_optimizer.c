@@ -165,5 +165,3 @@ TEST(a_nan_weight_is_blamed_too) {
         bench_close(bench);
     }
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -146,5 +146,3 @@ TEST(weights_moments_and_gradients_are_the_same_bits_afterwards) {
     }
     leaves_no_trace(&gpt_model, "schedule.name=gpipe", "parallel.pipeline=1", 0, 1);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

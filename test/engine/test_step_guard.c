@@ -108,5 +108,3 @@ TEST(a_copy_of_the_state_decides_alike) {
     assert_true(skipped > 5);
     assert_memory_equal(&step_guard, &copy, sizeof step_guard);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

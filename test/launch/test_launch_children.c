@@ -167,5 +167,3 @@ TEST(the_kernel_knows_other_processes) {
     assert_false(launch_process_variable(getpid(), "PATH", value, 2));
     assert_false(launch_process_variable(1 << 30, "PATH", path, sizeof path));
 }
-
-int main(void) { return unit_run(NULL, NULL); }

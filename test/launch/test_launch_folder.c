@@ -76,5 +76,3 @@ TEST(the_caretaker_cleans_up_after_a_killed_parent) {
     assert_int_equal(launch_folder_signal(&folder, 0), 0);
     close(ends[0]), close(ends[1]);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -44,5 +44,3 @@ TEST(the_halves_of_a_sequence_are_in_the_order_of_the_ranks_and_in_reverse) {
         assert_int_equal(context_place(&shape, 1), 10 * (7 - r));
     }
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -135,5 +135,3 @@ TEST(hopeless_failures_have_no_days) {
     assert_non_null(strstr(text, "the training would never end"));
     assert_non_null(strstr(text, "\"share\":null,\"days\":null,\"own\":null"));
 }
-
-int main(void) { return unit_run(NULL, NULL); }

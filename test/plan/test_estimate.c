@@ -397,5 +397,3 @@ TEST(a_size_that_was_not_measured_is_told_by_those_with_its_softmax) {
     near(forward_by_profile(26, 6), 24, 1e-12); // fused, as at 2 and 4
     near(forward_by_profile(26, 1), 10, 1e-12);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -155,5 +155,3 @@ TEST(memory_and_cores_of_this_machine_are_found) {
     assert_int_equal(plan_check_machine(&all.plan, &all.config, "train_llama", false, &err), -1);
     unmake(&all);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -71,5 +71,3 @@ TEST(a_change_of_one_key_is_one_change) {
     }
     assert_int_equal(layout_decided(&config, true), LAYOUT_BIT(pipeline) | LAYOUT_BIT(bpipe) | LAYOUT_BIT(slots));
 }
-
-int main(void) { return unit_run(NULL, NULL); }

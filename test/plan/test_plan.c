@@ -383,5 +383,3 @@ TEST(flash_backwards_are_cut_where_they_store_scores) {
         assert_true(attention_flash_workspace(&shape, 90) < 2 * part.batch * part.heads * c[1] * (c[1] + 512) * 2);
     }
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -235,5 +235,3 @@ TEST(a_deep_model_has_a_smallest_world_too) {
     assert_true(world.ranks > 2 && world.ranks < 64 && world.tensor == 1);
     drop(at);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

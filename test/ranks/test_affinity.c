@@ -47,5 +47,3 @@ TEST(a_process_bound_to_one_core_says_one) {
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
     assert_int_equal(affinity_allowed(), CPU_COUNT(&before));
 }
-
-int main(void) { return unit_run(NULL, NULL); }

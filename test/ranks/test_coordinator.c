@@ -254,5 +254,3 @@ TEST(of_several_reports_the_earliest_counts_whatever_came_first) {
     assert_string_equal(coordinator_why(pair.coordinator).text, "first");
     close_(&pair);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

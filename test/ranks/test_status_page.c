@@ -75,5 +75,3 @@ TEST(an_action_is_whole_whenever_it_is_read) {
         assert_true(whole && is_whole_(page));
     }
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -84,5 +84,3 @@ TEST(pairs_that_span_hosts_are_counted) {
     assert_int_equal(apart(8, 8, PLACEMENT_ADJACENT), 4);
     assert_int_equal(apart(2, 16, PLACEMENT_LINEAR), 0);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -155,5 +155,3 @@ TEST(the_longest_words_fit) {
     assert_non_null(strstr(text, "stopped or cut off"));
     watchdog_free(dog);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

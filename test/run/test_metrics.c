@@ -557,5 +557,3 @@ TEST_BETWEEN(a_folder_that_cannot_be_made_is_said, desk_open, desk_close) {
         err.text, "log.metrics: cannot make the folder of /dev/null/x/metrics.jsonl: Not a directory; name a file that "
                   "can be written, or \"\" for none");
 }
-
-int main(void) { return unit_run(NULL, NULL); }

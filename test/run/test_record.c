@@ -199,5 +199,3 @@ TEST(a_record_comes_back_from_a_file_and_half_of_one_does_not) {
     close(file);
     unlink(path);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

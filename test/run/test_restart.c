@@ -68,4 +68,4 @@ TEST(the_newest_checkpoint_of_the_run_is_the_one_with_the_highest_number) {
     free(config);
 }
 
-int main(void) { return unit_run(test_folder_create, test_folder_remove); }
+TESTS_BETWEEN(test_folder_create, test_folder_remove)

@@ -101,5 +101,3 @@ TEST(what_is_not_finite_is_never_chosen) {
         assert_int_equal(choose(&rules[r], 1, one, 2), 5);
     }
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -86,5 +86,3 @@ TEST(what_is_over_is_forgotten) {
     near(found.cost, 0.01);
     slowest_destroy(slowest);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

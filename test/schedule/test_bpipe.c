@@ -429,5 +429,3 @@ TEST(many_stages_and_microbatches_are_proved_too) {
     assert_sound(schedule);
     schedule_free(schedule);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -3,6 +3,7 @@
 // given; the test takes a selection. `test_kinds tables` prints the figures of docs/schedules.md and docs/bpipe.md.
 #include "schedule/kinds.h"
 #include "schedule/simulate.h"
+#define UNIT_OWN_MAIN
 #include "unit.h"
 
 #include <math.h>
@@ -508,5 +509,5 @@ int main(int argc, char **argv) {
         for (int p = 4; p <= 16; p *= 2) print_losses_table(p);
         return 0;
     }
-    return unit_run(NULL, NULL);
+    return unit_run();
 }

@@ -99,5 +99,3 @@ TEST(v_min_is_near_the_best_with_its_slots) {
     assert_int_equal(behind_best("v-min", (ScheduleSpec){.stages = 3, .microbatches = 6}), 0);
     assert_int_equal(behind_best("v-min", (ScheduleSpec){.stages = 4, .microbatches = 8}), 0);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -547,5 +547,3 @@ TEST(damaged_text_is_read_or_refused) {
     print_message("%d of 60000 read, %d of them sound\n", read, accepted);
     assert_true(read > 100 && accepted > 10);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -2,6 +2,7 @@
 // `test_simulate tables` prints the figures of docs/bpipe.md instead.
 #include "schedule/contention.h"
 #include "schedule/simulate.h"
+#define UNIT_OWN_MAIN
 #include "unit.h"
 
 #include <math.h>
@@ -433,5 +434,5 @@ int main(int argc, char **argv) {
         table_of_earlier_loads(16);
         return 0;
     }
-    return unit_run(NULL, NULL);
+    return unit_run();
 }

@@ -95,5 +95,3 @@ TEST(lanes_keep_to_the_width_and_show_each_action) {
     schedule_free(small);
     schedule_free(large);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

@@ -297,5 +297,3 @@ TEST(the_next_better_is_quicker_and_does_not_fit) {
     search_free(&result);
     close_world(world);
 }
-
-int main(void) { return unit_run(NULL, NULL); }

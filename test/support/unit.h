@@ -1,4 +1,4 @@
-// Unit tests by cmocka. TEST(what_it_promises) { ... } is a test; a program runs the tests of its file in their order.
+// Unit tests by cmocka. TEST(what_it_promises) { ... } is a test; the program of a file runs its tests in their order.
 #pragma once
 
 #include <setjmp.h>
@@ -11,16 +11,28 @@
 
 static struct CMUnitTest unit_tests[64];
 static size_t unit_count;
+static CMFixtureFunction unit_before, unit_after;
 
 static inline void unit_add(struct CMUnitTest test) {
     if (unit_count == sizeof unit_tests / sizeof *unit_tests) abort();
     unit_tests[unit_count++] = test;
 }
 
-// Runs all tests between two functions, which may be NULL. Returns the number of those that failed.
-static inline int unit_run(CMFixtureFunction before, CMFixtureFunction after) {
-    return _cmocka_run_group_tests("tests", unit_tests, unit_count, before, after);
+// Returns the number of tests that failed.
+static inline int unit_run(void) {
+    return _cmocka_run_group_tests("tests", unit_tests, unit_count, unit_before, unit_after);
 }
+
+#ifndef UNIT_OWN_MAIN
+int main(void) { return unit_run(); }
+#endif
+
+// Runs all tests of a file between two functions.
+#define TESTS_BETWEEN(before, after)                                                                                   \
+    __attribute__((constructor)) static void unit_between(void) {                                                      \
+        unit_before = before;                                                                                          \
+        unit_after = after;                                                                                            \
+    }
 
 #define TEST(name) TEST_BETWEEN(name, NULL, NULL)
 // A test between two functions, which may be NULL.
