@@ -2,7 +2,6 @@
 terminal escapes."""
 
 import json
-import os
 import shutil
 import struct
 

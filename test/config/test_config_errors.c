@@ -371,27 +371,4 @@ TEST(long_and_deep_input_is_refused_quickly) {
     assert_true(strlen(err.text) < 300);
 }
 
-// Every input made from a good one by cutting it off or by changing one byte is read or refused, with code 2 and a
-// text.
-TEST(no_damaged_file_breaks_the_reader) {
-    static Config config;
-    static const char good[] =
-        "model:\n  {family: llama, hidden: 64, layers: 8, heads: 8, ffn: 96, vocab: 257, seq_len: 32}\n"
-        "parallel:\n  layers: [3, 5]\n  pipeline: 2\ndata: {train: \"x\"}\n";
-    static const char bytes[] = "\0\t\n \"'#%&*,-:?@[]`{}|!>~\x80\xff";
-    for (size_t i = 0; i < sizeof good - 1; i++) {
-        for (size_t k = 0; k <= sizeof bytes; k++) {
-            char text[sizeof good];
-            memcpy(text, good, sizeof good);
-            size_t length = k < sizeof bytes ? sizeof good - 1 : i;
-            if (k < sizeof bytes) text[i] = bytes[k];
-            Error err = {0};
-            config_file_write(text, length);
-            if (config_load(&config, config_file_path, NULL, 0, &err) == 0) continue;
-            assert_int_equal(err.code, EXIT_USAGE);
-            assert_true(strncmp(err.text, config_file_path, strlen(config_file_path)) == 0);
-        }
-    }
-}
-
 TESTS_BETWEEN(config_file_create, config_file_remove)

@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from trainer_runs import FAMILIES, ROOT, command, environment, trainer
+from trainer_runs import FAMILIES, ROOT, command, environment
 
 OPTIONS = re.findall(r'^    \{"([a-z-]+)", ', (ROOT / "src/config/options.c").read_text(), re.M)
 KEYS = [

@@ -228,29 +228,6 @@ def test_placement_adjacent_makes_the_stages_of_a_pair_neighbours(small, p, orde
     assert [stage for stage, _, _ in found] == order
 
 
-# ---- what does not divide --------------------------------------------------------------------------------------------
-
-
-def refused(small, *overrides):
-    ended = run(small.config, *overrides, family=small.family)
-    assert ended.code == 2 and ended.stdout == "" and len(ended.said) == 1
-    return ended.said[0]
-
-
-def test_t_that_does_not_divide_lists_those_that_do(small):
-    said = refused(small, "parallel.tensor=3", OFF)
-    assert "-o parallel.tensor: 3 does not divide" in said
-    assert "1, 2, 4" in said
-
-
-def test_d_that_does_not_divide_the_batch_is_refused(small):
-    assert "global_batch" in refused(small, "parallel.data=3")
-
-
-def test_fewer_microbatches_than_stages_are_refused(small):
-    assert "microbatches" in refused(small, "parallel.data=4")
-
-
 # ---- data ranks and memory ------------------------------------------------------------------------------------------
 
 

@@ -295,17 +295,6 @@ def test_usr1_to_a_bare_mpirun_saves_on_all_ranks_and_ends_with_3(small, tmp_pat
 # --- output that cannot be written
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-@pytest.mark.parametrize(
-    "overrides", [(), ("parallel.pipeline=1", "schedule.bpipe=off")], ids=["four_ranks", "one_rank"]
-)
-def test_results_that_cannot_be_written_are_an_error(small, overrides):
-    with open("/dev/full", "w") as full:
-        job = Job(small, *ENDLESS, *overrides, stdout=full)
-        ended = ends(job, time.monotonic(), 30)
-    assert ended.code == 1 and ended.said[-1].endswith("cannot write to standard output: No space left on device")
-
-
 def test_a_reader_that_pauses_holds_up_no_request_to_stop_and_loses_no_line(small, tmp_path):
     saved = tmp_path / "saved"
     ours, theirs = os.pipe()

@@ -104,12 +104,6 @@ def test_bad_usage_is_code_2_and_one_sentence(arguments, says):
     assert says in ended.stderr
 
 
-def test_a_llama_is_refused_by_train_gpt():
-    ended = command("gpt", "-c", "configs/llama_tiny.yaml")
-    assert ended.returncode == 2
-    assert "train_gpt trains gpt; use train_llama for llama" in ended.stderr
-
-
 @pytest.mark.skipif(not WITHOUT_GPU, reason="this machine has a GPU")
 @pytest.mark.parametrize("family,name", [("llama", "llama65b"), ("gpt", "gpt3_96b")])
 def test_a_run_too_large_for_this_machine_says_in_two_lines_what_it_needs_what_is_there_and_what_to_run(family, name):
@@ -420,13 +414,6 @@ def test_a_request_to_stop_ends_the_run_within_seconds_after_a_whole_step(config
     assert nothing_left(config)
 
 
-def test_one_rank_stops_on_request_too(config, tmp_path):
-    job, metrics = running(config, tmp_path, "parallel.pipeline=1", OFF)
-    job.parent.send_signal(signal.SIGTERM)
-    ended = job.end().read_metrics(metrics)
-    assert ended.code == 1 and "stopped on request after step" in ended.said[-1]
-
-
 @pytest.mark.parametrize("chosen", [{}, {"OMP_WAIT_POLICY": "passive"}], ids=["default", "chosen"])
 def test_idle_threads_spin_briefly_unless_the_environment_says_otherwise(config, tmp_path, chosen):
     silent = {name: value for name, value in environment().items() if name != "OMP_WAIT_POLICY"}
@@ -435,20 +422,6 @@ def test_idle_threads_spin_briefly_unless_the_environment_says_otherwise(config,
     job.parent.kill()
     job.end()
     assert ("GOMP_SPINCOUNT=2000" in variables) == (chosen == {})
-
-
-@pytest.mark.thorough
-def test_a_second_request_ends_one_rank_at_once_with_1(config, tmp_path):
-    # A step of about a second: the second signal, which within 0.2 s would be taken for the same request, comes in the
-    # same one.
-    job, _ = running(
-        config, tmp_path, "parallel.pipeline=1", OFF, "train.global_batch=128", "model.hidden=256", "model.ffn=1024"
-    )
-    job.parent.send_signal(signal.SIGTERM)
-    time.sleep(0.3)
-    job.parent.send_signal(signal.SIGINT)
-    ended = job.end()
-    assert ended.code == 1 and "stopped on request" not in ended.stderr
 
 
 @pytest.mark.usefixtures("ranks")
@@ -475,24 +448,6 @@ def test_a_killed_rank_takes_the_run_down_and_is_named_with_what_it_did(config, 
     assert re.match(
         r"train_llama: rank 2 \(stage 2\) was killed by signal 9 \(Killed\) while at step \d+ ", ended.said[-1]
     )
-    assert nothing_left(config)
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("ranks")
-def test_a_killed_parent_takes_its_ranks_with_it(config, tmp_path):
-    job, metrics = running(config, tmp_path)
-    assert len(job.ranks()) == 4
-    job.parent.kill()
-    job.parent.wait()
-    assert nothing_left(config, seconds=15)
-
-
-@pytest.mark.usefixtures("ranks")
-def test_a_killed_rank_of_a_bare_mpirun_ends_the_others(config, tmp_path):
-    job, metrics = running(config, tmp_path, prefix=mpirun(4))
-    os.kill(job.ranks()[1], signal.SIGKILL)
-    assert job.end().code != 0
     assert nothing_left(config)
 
 
@@ -531,14 +486,3 @@ def test_a_pipe_and_a_file_get_plain_lines(config, tmp_path, prefix, into):
         text = (tmp_path / "out").read_bytes().decode()
     assert text.count("\n") == 5
     assert "\r" not in text and "\x1b" not in text and "running" not in text
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("ranks")
-def test_a_reader_that_goes_away_ends_the_run(config, tmp_path):
-    job = Job(config, *LONG)
-    assert job.parent.stdout.readline().startswith("step")
-    job.parent.stdout.close()
-    job.parent.stdout = None
-    assert job.parent.wait(patience(15)) != 0
-    assert nothing_left(config)

@@ -329,20 +329,6 @@ TEST_BETWEEN(unknown_peak_is_said_and_never_a_number, desk_open, desk_close) {
     free(file);
 }
 
-TEST_BETWEEN(more_than_the_peak_is_never_called_an_mfu, desk_open, desk_close) {
-    Peak low = known_peak;
-    low.peak_tflops = known_peak.peak_tflops * 0.4; // 102.4 %
-    Error err = {0};
-    Metrics *metrics = metrics_open(made_config(desk.path), &low, -1, &err);
-    StepFigures figures = made_figures(1);
-    listen_to_stdout();
-    metrics_step(metrics, &figures, &err);
-    char *text = heard();
-    metrics_close(metrics);
-    assert_non_null(strstr(text, "| MFU ? (peak too low) |"));
-    free(text);
-}
-
 TEST_BETWEEN(progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line, desk_open, desk_close) {
     Error err = {0};
     StepFigures figures = made_figures(1);

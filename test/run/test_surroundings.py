@@ -171,15 +171,6 @@ def test_a_reader_that_pauses_ends_no_run_and_holds_up_no_request_to_stop(small,
         os.close(ours)
 
 
-def test_an_interrupt_typed_on_the_terminal_saves(small, tmp_path):
-    saved = tmp_path / "saved"
-    process, terminal = on_a_terminal(small, tmp_path, f"checkpoint.dir={saved}", *RANKS["one_rank"])
-    os.write(terminal, b"\x03")
-    code = exit_code(process)
-    os.close(terminal)
-    assert code == 3 and [path.name[:5] for path in saved.iterdir()] == ["step_"]
-
-
 @each_size
 def test_a_run_under_nohup_ignores_hang_ups(small, tmp_path, overrides):
     job = started(small, tmp_path, *overrides, prefix=["nohup"])

@@ -105,47 +105,6 @@ TEST(text_is_version_1_to_the_letter) {
                                                   "stage 2: F0 B0 F1 B1 F2 B2 F3 B3\n");
 }
 
-static void assert_same(const Schedule *a, const Schedule *b) {
-    assert_string_equal(a->name, b->name);
-    assert_int_equal(a->stages, b->stages);
-    assert_int_equal(a->microbatches, b->microbatches);
-    assert_int_equal(a->slots, b->slots);
-    assert_int_equal(a->forward_only, b->forward_only);
-    for (int s = 0; s < a->stages; s++) {
-        assert_int_equal(a->stage[s].count, b->stage[s].count);
-        assert_int_equal(a->stage[s].own_slots, b->stage[s].own_slots);
-        assert_int_equal(a->stage[s].lent_slots, b->stage[s].lent_slots);
-        assert_memory_equal(a->stage[s].actions, b->stage[s].actions, (size_t)a->stage[s].count * sizeof(Action));
-    }
-}
-
-static void assert_round_trip(Schedule *schedule) {
-    assert_non_null(schedule);
-    Error err = {0};
-    char *text = text_of(schedule);
-    Schedule *read = schedule_parse(text, &err);
-    if (read == NULL) print_error("%s\n", err.text);
-    assert_non_null(read);
-    assert_same(schedule, read);
-    free(text);
-    schedule_free(read);
-    schedule_free(schedule);
-}
-
-TEST(text_comes_back_as_the_schedule_it_was) {
-    for (int p = 1; p <= 9; p++) {
-        for (int m = p; m <= 24; m += 5) {
-            assert_round_trip(schedule_gpipe(p, m, NULL));
-            assert_round_trip(schedule_1f1b(p, m, NULL));
-            assert_round_trip(schedule_forward(p, m, NULL));
-            for (int slots = bpipe_min_slots(p); slots <= p + 1; slots++) {
-                assert_round_trip(schedule_bpipe(p, m, slots, NULL));
-                assert_round_trip(balanced(p, m, slots, EVICT_TO_HOST));
-            }
-        }
-    }
-}
-
 TEST(line_ends_and_spaces_of_other_editors_are_read) {
     const char *texts[] = {
         "# schedule a  stages 2  microbatches 2  slots 2\r\nstage 0: F0 F1 B0 B1\r\nstage 1: F0 B0 F1 B1\r\n",

@@ -513,37 +513,3 @@ TEST(made_schedules_end_with_any_durations) {
         schedule_free(schedule);
     }
 }
-
-// Whatever bytes come in, there is an answer; and what is accepted runs to its end.
-TEST(damaged_text_is_read_or_refused) {
-    const char *sound = "# schedule bpipe  stages 4  microbatches 4  slots 3\n"
-                        "stage 0: F0 F1 E1>3 F2 F3 B0 L1<3 B1 B2 B3\nstage 1: F0 F1 F2 B0 F3 B1 B2 B3\n"
-                        "stage 2: F0 F1 B0 F2 B1 F3 B2 B3\nstage 3: A1<0 F0 B0 R1>0 F1 B1 F2 B2 F3 B3\n";
-    const char *bytes = "# stage:FBEARLh<>0123459\n\t\x80";
-    uint64_t random = 5;
-    int read = 0, accepted = 0;
-    for (int round = 0; round < 60000; round++) {
-        char text[512];
-        snprintf(text, sizeof text, "%s", sound);
-        for (unsigned changes = 1 + random_below(&random, 3); changes > 0; changes--) {
-            size_t at = random_below(&random, (unsigned)strlen(text));
-            char byte = bytes[random_below(&random, (unsigned)strlen(bytes))];
-            unsigned way = random_below(&random, 3);
-            if (way == 0) text[at] = byte;
-            if (way == 1) memmove(text + at, text + at + 1, strlen(text + at));
-            if (way == 2) memmove(text + at + 1, text + at, strlen(text + at) + 1);
-        }
-        Error err = {0};
-        Schedule *schedule = schedule_parse(text, &err);
-        if (schedule == NULL) assert_int_equal(err.code, EXIT_USAGE);
-        if (schedule == NULL) continue;
-        read++;
-        if (schedule_check(schedule, &err) == 0) {
-            accepted++;
-            assert_simulation_ends(schedule, &random);
-        }
-        schedule_free(schedule);
-    }
-    print_message("%d of 60000 read, %d of them sound\n", read, accepted);
-    assert_true(read > 100 && accepted > 10);
-}

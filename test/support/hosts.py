@@ -30,11 +30,6 @@ def why_not():
     return None if tried.returncode == 0 else f"no namespaces here: {tried.stderr.strip()}"
 
 
-def child_of(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return int(file.read().split()[0])
-
-
 def numbers(pid):
     """Returns a process's numbers in each namespace, ours first."""
     with open(f"/proc/{pid}/status") as file:
