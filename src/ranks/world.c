@@ -11,6 +11,7 @@
 #include "comm/comm_mpi.h"
 #endif
 
+#include <dlfcn.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -80,6 +81,15 @@ int world_under_launcher(bool *under, Error *err) {
 
 // --- waiting for MPI
 
+// Sets whether Open MPI yields the core at the end of a test that found nothing, as it does if a host has more ranks
+// than cores. Next to other programs such a yield lasts a time slice, and comm_pause, which knows that, comes after the
+// test. Calls that block need it. Every Open MPI has the function (opal/runtime/opal_progress.h), and no other MPI.
+static void world_tests_yield_(bool yield) {
+    bool (*set)(bool);
+    *(void **)&set = dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle");
+    if (set != NULL) set(yield);
+}
+
 static int world_fail_(const World *world, int code, const char *doing, Error *err) {
     char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
@@ -104,7 +114,9 @@ static Comm *world_split_(World *world, const char *name, int color, int key, Er
     MPI_Comm group;
     MPI_Request request;
     if (world_finish_(world, MPI_Ibarrier(world->control, &request), &request, "a barrier", err) != 0) return NULL;
+    world_tests_yield_(true);
     int size, code = MPI_Comm_split(world->control, color < 0 ? MPI_UNDEFINED : color, key, &group);
+    world_tests_yield_(false);
     if (code != MPI_SUCCESS) world_fail_(world, code, "making groups", err);
     if (code != MPI_SUCCESS || group == MPI_COMM_NULL) return NULL;
     MPI_Comm_size(group, &size);
@@ -253,7 +265,7 @@ void world_leave(World *world) {
     if (world->messages != NULL) world->messages->destroy(world->messages);
 #ifdef HAVE_MPI
     if (world->over_mpi && world->control != MPI_COMM_NULL) MPI_Comm_free(&world->control);
-    if (world->over_mpi) MPI_Finalize();
+    if (world->over_mpi) world_tests_yield_(true), MPI_Finalize();
 #endif
     free(world);
 }
