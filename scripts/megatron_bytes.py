@@ -71,8 +71,8 @@ def held_by_core(config):
     al. (arXiv 2205.05198), table 2, without its masks, for SwiGLU with three products of ffn (both inputs of the gate,
     and its output), for grouped queries with fewer keys and values."""
     model, parallel, attention = config["model"], config["parallel"], config["attention"]
-    t, d, h, f = parallel["tensor"], parallel["data"], model["hidden"], model["ffn"]
-    rows = config["schedule"]["micro_batch"] * model["seq_len"]
+    t, c, h, f = parallel["tensor"], parallel["context"], model["hidden"], model["ffn"]
+    rows = config["schedule"]["micro_batch"] * model["seq_len"] / c
     width = model["heads"] * model["head_dim"]
     inner = 4 * width + 4 * model["kv_heads"] * model["head_dim"] + (6 if model["family"] == "llama" else 4) * f
     inner += 2 * model["heads"] * model["seq_len"] if attention["mode"] == "none" else 0  # softmax's output
@@ -81,5 +81,5 @@ def held_by_core(config):
     layer = rows * (inner / t + outer)
     return Held(
         layer=layer, weight=layer, recomputed=2 * rows * h / (t if parallel["sequence"] else 1),
-        logits=rows * model["vocab"] / t, matrix=2 * matrix, state=6 + 12 / d,
+        logits=rows * model["vocab"] / t, matrix=2 * matrix, state=6 + 12 / (parallel["data"] * c),
     )  # fmt: skip

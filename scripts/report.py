@@ -109,9 +109,10 @@ def describe(head):
         f"{model['family']}, {head['parameters']:,} parameters: {model['layers']} layers of {model['hidden']},"
         f" {heads}, {model['seq_len']} tokens a sequence"
     )
+    context = f" × context {parallel['context']}" if parallel.get("context", 1) > 1 else ""
     world = (
         f"{head['world']} ranks: pipeline {parallel['pipeline']} × tensor {parallel['tensor']} × data"
-        f" {parallel['data']}, {train['precision']}"
+        f" {parallel['data']}{context}, {train['precision']}"
     )
     bpipe = {"on": "with BPipe", "off": "without BPipe", "auto": "BPipe where it pays"}[schedule["bpipe"]]
     return (

@@ -71,7 +71,9 @@ def document(title, body, refresh=0):
 def layout(config):
     cut, schedule = config["parallel"], config["schedule"]
     evicts = f", BPipe to {schedule['evict_to']}" if schedule["bpipe"] == "on" else ""
-    return f"p={cut['pipeline']} t={cut['tensor']} d={cut['data']} b={schedule['micro_batch']} {schedule['name']}{evicts}"
+    shared = f" c={cut['context']}" if cut.get("context", 1) > 1 else ""
+    ranks = f"p={cut['pipeline']} t={cut['tensor']} d={cut['data']}{shared}"
+    return f"{ranks} b={schedule['micro_batch']} {schedule['name']}{evicts}"
 
 
 # ---- what each kind of file says -------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ enum { SMALL_FILES = 3 }; // config.json, the index, training.json: rank 0 write
 
 int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank) {
     if (config->checkpoint.every == 0 || config->checkpoint.dir[0] == '\0') return 0;
-    return rank->weights / config->parallel.data + rank->masters + rank->moments;
+    return rank->weights / config_replicas(config) + rank->masters + rank->moments;
 }
 
 int64_t checkpoint_buffer_bytes(const Config *config) {

@@ -81,7 +81,7 @@ int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end);
 // The part of every tensor that a rank holds, and the part of that for which it keeps optimizer states (ZeRO-1).
 typedef struct Split {
     int tensor_rank, tensor_ranks;
-    int data_rank, data_ranks;
+    int data_rank, data_ranks; // of the replicas (ranks/topology.h): with context ranks more than parallel.data
 } Split;
 
 // One tensor on this rank. Pointers into the arenas of StageTensors.

@@ -52,15 +52,16 @@ int roster_pairs_apart(const Roster *roster, const ParallelConfig *parallel, int
 void roster_print(const Roster *roster, const ParallelConfig *parallel, FILE *file) {
     int contexts = (int)parallel->context;
     Grid grid = {.columns = contexts > 1 ? 7 : 6};
-    static const char *const heading[] = {"context", "rank", "stage", "tensor", "data", "host", "device"};
-    for (int i = contexts > 1 ? 0 : 1; i < 7; i++) grid_cell(&grid, "%s", heading[i]);
+    static const char *const heading[] = {"rank", "stage", "tensor", "context", "data", "host", "device"};
+    for (int i = 0; i < 7; i++)
+        if (i != 3 || contexts > 1) grid_cell(&grid, "%s", heading[i]);
     int printed = roster->count < ROSTER_PRINTED ? roster->count : ROSTER_PRINTED;
     for (int r = 0; r < printed; r++) {
         const RosterEntry *entry = &roster->ranks[r];
-        if (contexts > 1) grid_cell(&grid, "%d", entry->replica % contexts);
         grid_cell(&grid, "%d", r);
         grid_cell(&grid, "%d", entry->stage);
         grid_cell(&grid, "%d", entry->tensor);
+        if (contexts > 1) grid_cell(&grid, "%d", entry->replica % contexts);
         grid_cell(&grid, "%d", entry->replica / contexts);
         grid_cell(&grid, "%s", entry->host);
         grid_cell(&grid, "%s", entry->device);
