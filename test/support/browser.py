@@ -108,11 +108,6 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def screenshot(self, path, whole=True):
-        path.write_bytes(
-            base64.b64decode(self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"])
-        )
-
     def pdf(self, path):
         path.write_bytes(base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"]))
 
