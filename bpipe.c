@@ -169,10 +169,9 @@ static void forward_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
 }
 
 int schedule_possible(int stages, int microbatches, Error *err) {
-    if (stages < 1 || microbatches < 1) {
+    if (stages < 1 || microbatches < 1)
         return error_set(err, EXIT_USAGE, "a schedule needs at least 1 stage and 1 microbatch, not %d and %d", stages,
                          microbatches);
-    }
     if (microbatches >= stages) return 0;
     return error_set(
         err, EXIT_USAGE,
@@ -297,9 +296,8 @@ static void walk_load_(Walk *walk, int turn) {
 // next one's slot while this one runs, so that compute does not wait for it.
 static void walk_before_forward_(Walk *walk) {
     bool follows = walk->at < walk->last_forward;
-    for (int64_t i = walk->at + 1; follows && walk->base->actions[i].kind != ACTION_FORWARD; i++) {
+    for (int64_t i = walk->at + 1; follows && walk->base->actions[i].kind != ACTION_FORWARD; i++)
         if (action_frees(walk->base->actions[i].kind, false)) follows = false;
-    }
     if (follows && walk_make_room_(walk, 2, walk->now)) return;
     if (!walk_make_room_(walk, 1, walk->now)) walk->failed = true;
 }
@@ -324,9 +322,8 @@ static void walk_swap_(Walk *walk) {
 }
 
 static bool freed_before_(const Walk *walk, int turn) {
-    for (int64_t i = walk->at; i < walk->place[turn]; i++) {
+    for (int64_t i = walk->at; i < walk->place[turn]; i++)
         if (action_frees(walk->base->actions[i].kind, false)) return true;
-    }
     return false;
 }
 
@@ -395,9 +392,8 @@ static void walk_(Walk *walk, int slots) {
     walk->newest = -1;
     walk->now = walk->used = 0;
     walk->failed = false;
-    for (walk->at = 0; walk->at < walk->base->count && !walk->failed; walk->at++) {
+    for (walk->at = 0; walk->at < walk->base->count && !walk->failed; walk->at++)
         walk_action_(walk, walk->base->actions[walk->at]);
-    }
 }
 
 static int balance_stage_(Schedule *schedule, int s, const Schedule *base, EvictTarget target, int ahead, Error *err) {
@@ -490,27 +486,22 @@ int bpipe_load_ahead(const Schedule *base, EvictTarget target) {
 
 static bool evicts_(const Schedule *schedule) {
     for (int s = 0; s < schedule->stages; s++) {
-        for (int64_t i = 0; i < schedule->stage[s].count; i++) {
+        for (int64_t i = 0; i < schedule->stage[s].count; i++)
             if (!action_computes(schedule->stage[s].actions[i].kind)) return true;
-        }
     }
     return false;
 }
 
 static int balance_allowed_(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err) {
-    if (base->forward_only || evicts_(base)) {
+    if (base->forward_only || evicts_(base))
         return error_set(err, EXIT_USAGE, "schedule %s cannot be balanced: it %s", base->name,
                          base->forward_only ? "keeps no bundles" : "moves bundles already");
-    }
-    if (target == EVICT_TO_PEER && base->placement == PLACEMENT_V) {
+    if (target == EVICT_TO_PEER && base->placement == PLACEMENT_V)
         return error_set(err, EXIT_USAGE,
                          "schedule %s fills both stages of a pair alike, so neither has slots to lend; set "
                          "schedule.evict_to to host",
                          base->name);
-    }
-    if (ahead < 1) {
-        return error_set(err, EXIT_USAGE, "schedule.load_ahead has to be at least 1, not %d", ahead);
-    }
+    if (ahead < 1) return error_set(err, EXIT_USAGE, "schedule.load_ahead has to be at least 1, not %d", ahead);
     int least = slots == 0 ? 0 : bpipe_least_slots(base, target);
     if (slots >= least) return 0;
     return error_set(err, EXIT_USAGE,

@@ -25,8 +25,7 @@ void random_normal_fill(float *out, int64_t count, float scale, uint64_t seed, u
         float lanes[NORMAL_LANES];
         normal_block(seed, stream, first / NORMAL_LANES + (uint64_t)block, lanes);
         int64_t start = block * NORMAL_LANES - skip; // where lane 0 would be written
-        for (int64_t lane = 0; lane < NORMAL_LANES; lane++) {
+        for (int64_t lane = 0; lane < NORMAL_LANES; lane++)
             if (start + lane >= 0 && start + lane < count) out[start + lane] = scale * lanes[lane];
-        }
     }
 }

@@ -19,8 +19,7 @@ void threads_run(void *(*work)(void *), void *items, size_t size, int count) {
     bool started[THREADS_MOST] = {false};
     for (int i = 1; i < count; i++) started[i] = thread_start(&thread[i], work, (char *)items + (size_t)i * size);
     work(items);
-    for (int i = 1; i < count; i++) {
+    for (int i = 1; i < count; i++)
         if (started[i]) pthread_join(thread[i], NULL);
         else work((char *)items + (size_t)i * size);
-    }
 }

@@ -69,9 +69,7 @@ void writer_free(Writer *writer) {
     Backend *be = writer->stage->be;
     if (writer->image != NULL && be->unpin != NULL) be->unpin(be, writer->image);
     if (writer->image != NULL) munmap(writer->image, (size_t)writer->image_bytes);
-    for (int lane = 0; lane < WRITER_LANES; lane++) {
-        free_all(writer->scratch[lane], writer->staging[lane]);
-    }
+    for (int lane = 0; lane < WRITER_LANES; lane++) free_all(writer->scratch[lane], writer->staging[lane]);
 }
 
 // Large and pinned pages make the copy faster, which training waits for. They only affect speed.

@@ -49,10 +49,9 @@ static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
 // If the token is unknown, null is written: transformers' defaults would be wrong for most vocabularies.
 static void write_ends_(int64_t end, FILE *file) {
     const char *const words[] = {"bos_token_id", "eos_token_id"};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         if (end < 0) fprintf(file, "  \"%s\": null,\n", words[i]);
         else fprintf(file, "  \"%s\": %lld,\n", words[i], (long long)end);
-    }
 }
 
 void hf_config_write(const Config *config, int64_t end, FILE *file) {

@@ -44,13 +44,11 @@ int config_load(Config *config, const char *path, const char *const *overrides, 
         return error_set(err, EXIT_USAGE, "the name of the configuration is longer than %d bytes; use a shorter path",
                          CONFIG_TEXT - 1);
     strcpy(config->path, path);
-    for (int i = 0; i < config_key_count; i++) {
+    for (int i = 0; i < config_key_count; i++)
         if (config_keys[i].def != NULL && config_set_default(config, &config_keys[i], err) != 0) return -1;
-    }
     if (config_read_file(config, err) != 0) return -1;
-    for (int i = 0; i < override_count; i++) {
+    for (int i = 0; i < override_count; i++)
         if (config_read_override(config, overrides[i], err) != 0) return -1;
-    }
     fill_from_gpu_(config);
     if (config_resolve_ramp(config, err) != 0) return -1;
     return config_check(config, err);

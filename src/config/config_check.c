@@ -367,9 +367,8 @@ static int check_kind_(const Config *config, const char *only, Error *err) {
     if (schedule_complete(kind, &spec, &field, &why) == 0) return 0;
     if (only != NULL && strcmp(field, only) != 0) return 0;
     const char *key = "schedule.name";
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (strcmp(keys[i].field, field) == 0) key = keys[i].key;
-    }
     return config_error(config, blame_(config, key, "schedule.name"), err, "%s", why.text);
 }
 

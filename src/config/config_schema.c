@@ -319,9 +319,8 @@ const int config_key_count = (int)(sizeof config_keys / sizeof config_keys[0]);
 _Static_assert(sizeof config_keys / sizeof config_keys[0] <= CONFIG_MAX_KEYS, "Config.place has a place for every key");
 
 const ConfigKey *config_find(const char *name) {
-    for (int i = 0; i < config_key_count; i++) {
+    for (int i = 0; i < config_key_count; i++)
         if (strcmp(config_keys[i].name, name) == 0) return &config_keys[i];
-    }
     return NULL;
 }
 
@@ -338,9 +337,8 @@ const char *config_short_name(const ConfigKey *key) { return strchr(key->name, '
 const char *config_word(const char *key_name, int value) {
     const ConfigKey *key = config_find(key_name);
     if (key == NULL || key->words == NULL || key->type == KEY_INT || value < 0) return "?";
-    for (int i = 0; i <= value; i++) {
+    for (int i = 0; i <= value; i++)
         if (key->words[i] == NULL) return "?";
-    }
     return key->words[value];
 }
 

@@ -98,9 +98,8 @@ static int read_name_(Reader *r, char name[MAX_NAME]) {
 }
 
 static int find_part_(const ConfigList *list, const char *name) {
-    for (int i = 0; i < list->part_count; i++) {
+    for (int i = 0; i < list->part_count; i++)
         if (strcmp(list->parts[i].name, name) == 0) return i;
-    }
     return -1;
 }
 
@@ -126,9 +125,8 @@ static int read_mapping_(Reader *r, const ConfigKey *key) {
     const ConfigList *list = key->list;
     unsigned seen = 0;
     if (yaml_next_(r) != 0) return -1;
-    while (r->event.type != YAML_MAPPING_END_EVENT) {
+    while (r->event.type != YAML_MAPPING_END_EVENT)
         if (read_part_(r, key, &seen) != 0) return -1;
-    }
     for (int i = 0; i < list->part_count; i++) {
         if (list->parts[i].def == NULL && !(seen & 1u << i))
             return config_error(r->config, key->name, r->err, "has an entry without %s; use %s", list->parts[i].name,
@@ -237,9 +235,8 @@ static int read_section_(Reader *r, const char *section) {
         return config_error_at(r->config, yaml_line_(r), section, r->err,
                                "is a section; write its keys below it, indented, as key: value");
     if (yaml_next_(r) != 0) return -1;
-    while (r->event.type != YAML_MAPPING_END_EVENT) {
+    while (r->event.type != YAML_MAPPING_END_EVENT)
         if (read_key_(r, section) != 0) return -1;
-    }
     return yaml_next_(r);
 }
 

@@ -62,17 +62,15 @@ const OptionRow option_rows[] = {
 const int option_row_count = sizeof option_rows / sizeof option_rows[0];
 
 static const OptionRow *find_name_(const char *name, size_t length) {
-    for (int i = 0; i < option_row_count; i++) {
+    for (int i = 0; i < option_row_count; i++)
         if (strlen(option_rows[i].name) == length && strncmp(option_rows[i].name, name, length) == 0)
             return &option_rows[i];
-    }
     return NULL;
 }
 
 static const OptionRow *find_letter_(char letter) {
-    for (int i = 0; i < option_row_count; i++) {
+    for (int i = 0; i < option_row_count; i++)
         if (option_rows[i].letter != 0 && option_rows[i].letter == letter) return &option_rows[i];
-    }
     return NULL;
 }
 

@@ -58,9 +58,8 @@ static void rounded_shares_(BlendOrder *blend, const double *weights) {
 
 static void find_shares_(BlendOrder *blend, const double *weights) {
     double scale = 1.0;
-    for (int digits = 0; digits <= 12; digits++, scale *= 10.0) {
+    for (int digits = 0; digits <= 12; digits++, scale *= 10.0)
         if (whole_shares_(blend, weights, scale)) return;
-    }
     rounded_shares_(blend, weights);
 }
 
@@ -76,9 +75,8 @@ static void find_order_(BlendOrder *blend) {
     for (int64_t t = 1; t <= period; t++) {
         int next = 0;
         int64_t soonest = INT64_MAX;
-        for (int i = 0; i < blend->sources; i++) {
+        for (int i = 0; i < blend->sources; i++)
             if (earliest[i] <= t && latest[i] < soonest) next = i, soonest = latest[i];
-        }
         blend->order[t - 1] = (uint32_t)next << COUNT_BITS | (uint32_t)had[next];
         int64_t count = ++had[next], share = blend->share[next];
         earliest[next] = count * period / share + 1;

@@ -100,26 +100,23 @@ static int shard_header_(Shard *shard, const char *key, Error *err) {
     shard->begin = HEADER_BYTES;
     if (file_read(shard->file, shard->path, 0, header, sizeof header, err) != 0) return -1;
     int version = header[0] == MAGIC_GPT2 ? 1 : 7;
-    if (header[0] != MAGIC_GPT2 && header[0] != MAGIC_LLAMA3) {
+    if (header[0] != MAGIC_GPT2 && header[0] != MAGIC_LLAMA3)
         return error_set(err, EXIT_USAGE,
                          "%s: %s is not a token file: its first word is 0x%08" PRIx32
                          ", expected %d (GPT-2 kind) or %d (Llama-3 kind), and no .idx of Megatron-LM is next to it; "
                          "make one with scripts/prepare_data.py, or name a .bin",
                          key, shard->path, header[0], (int)MAGIC_GPT2, (int)MAGIC_LLAMA3);
-    }
-    if (header[1] != (uint32_t)version) {
+    if (header[1] != (uint32_t)version)
         return error_set(err, EXIT_USAGE, "%s: %s is a token file of version %" PRIu32 ", expected version %d; %s", key,
                          shard->path, header[1], version, "make it again with scripts/prepare_data.py");
-    }
     shard->width = header[0] == MAGIC_GPT2 ? 2 : 4;
     shard->tokens = header[2];
     int64_t expected = HEADER_BYTES + shard->tokens * shard->width, found = shard->bytes;
-    if (expected != found) {
+    if (expected != found)
         return error_set(err, EXIT_USAGE,
                          "%s: %s is %s: its header promises %" PRId64 " tokens, that is %" PRId64
                          " bytes, and the file has %" PRId64 "; copy it or make it again",
                          key, shard->path, found < expected ? "truncated" : "too long", shard->tokens, expected, found);
-    }
     return 0;
 }
 
@@ -161,9 +158,8 @@ static int shard_scan_(const Shard *shard, int64_t shards, int64_t vocab, Error 
 static int shard_open_(Dataset *dataset, Shard *shard, const char *key, Error *err) {
     if (shard_file_(shard, key, err) != 0 || shard_header_(shard, key, err) != 0) return -1;
     Error range = {0};
-    if (shard_scan_(shard, dataset->count, dataset->vocab, &range) != 0) {
+    if (shard_scan_(shard, dataset->count, dataset->vocab, &range) != 0)
         return error_set(err, range.code, "%s: %s", key, range.text);
-    }
     // Samples come from all over the file, so read-ahead would be wasted.
     (void)posix_fadvise(shard->file, 0, 0, POSIX_FADV_RANDOM);
     shard->first_sample = dataset->samples;
@@ -235,12 +231,11 @@ static int dataset_open_(Dataset *dataset, const char *key, const char *pattern,
     int status = glob(pattern, 0, NULL, &names);
     if (status == GLOB_NOMATCH && snprintf(prefix, sizeof prefix, "%s.bin", pattern) < (int)sizeof prefix)
         status = glob(prefix, 0, NULL, &names);
-    if (status == GLOB_NOMATCH) {
+    if (status == GLOB_NOMATCH)
         return error_set(err, EXIT_USAGE,
                          "%s: no file matches %s; make the tiny data set with `make data`, or one of your own with "
                          "scripts/prepare_data.py FILE...",
                          key, pattern);
-    }
     if (status != 0) return error_set(err, EXIT_USAGE, "%s: cannot look for files like %s", key, pattern);
     int result = open_shards_(dataset, key, &names, err);
     globfree(&names);
@@ -302,10 +297,9 @@ static const Shard *shard_of_(const Dataset *dataset, int64_t sample) {
 
 int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32_t *targets, int64_t stride,
                   Error *err) {
-    if (sample < 0 || sample >= dataset->samples) {
+    if (sample < 0 || sample >= dataset->samples)
         return error_set(err, EXIT_FAILED, "sample %" PRId64 " was asked for, of a data set with %" PRId64, sample,
                          dataset->samples);
-    }
     const Shard *shard = shard_of_(dataset, sample);
     int64_t start = (sample - shard->first_sample) * dataset->seq_len, length = dataset->seq_len + 1;
     Piece piece;

@@ -177,18 +177,16 @@ static void write_safely_(const char *text, size_t length, FILE *out) {
         int n = text_decode(at, (size_t)(end - at), &code);
         bool shown = n > 0 && !control_(code);
         if (n == 0) n = 1;
-        for (int i = 0; i < n; i++, at++) {
+        for (int i = 0; i < n; i++, at++)
             if (shown) fputc(*at, out);
             else fprintf(out, "\\x%02X", (unsigned char)*at);
-        }
     }
 }
 
 static void write_raw_(const Tokenizer *tokenizer, const Tokens *tokens, FILE *out) {
-    for (int64_t i = 0; i < tokens->count; i++) {
+    for (int64_t i = 0; i < tokens->count; i++)
         if (tokenizer->kind != KIND_BYTES) fprintf(out, "%s%d", i > 0 ? " " : "", tokens->ids[i]);
         else if (tokens->ids[i] < BYTES_END) fputc(tokens->ids[i], out);
-    }
 }
 
 char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens) {

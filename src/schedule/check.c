@@ -146,10 +146,9 @@ static int prove_weights_(Proof *proof, int s, Action action, Used *used) {
         bool done = proof->home[bundle] == BUNDLE_DONE;
         return check_refuse_(proof, s, action, done ? "comes after the whole backward" : "comes before its I");
     }
-    if (check_turn_(proof, action) != proof->weights[action.chunk]) {
+    if (check_turn_(proof, action) != proof->weights[action.chunk])
         return check_refuse_(proof, s, action,
                              "is out of order; gradients of weights add up in ascending order of microbatches");
-    }
     proof->weights[action.chunk]++;
     proof->home[bundle] = BUNDLE_DONE;
     used->own--;
@@ -158,9 +157,8 @@ static int prove_weights_(Proof *proof, int s, Action action, Used *used) {
 }
 
 static int prove_compute_(Proof *proof, int s, Action action, Used *used) {
-    if (action.peer != SCHEDULE_NO_PEER) {
+    if (action.peer != SCHEDULE_NO_PEER)
         return check_refuse_(proof, s, action, "has a peer; forwards and backwards have none");
-    }
     if (action.kind == ACTION_FORWARD) return prove_forward_(proof, s, action, used);
     if (action.kind != ACTION_WEIGHT && prove_gradient_(proof, s, action) != 0) return -1;
     return action.kind == ACTION_INPUT ? 0 : prove_weights_(proof, s, action, used);
@@ -268,9 +266,8 @@ static int prove_stage_(Proof *proof, int s) {
                          schedule->name, s, stage->own_slots, stage->lent_slots, schedule->slots);
     }
     Used used = {0};
-    for (int64_t i = 0; i < stage->count; i++) {
+    for (int64_t i = 0; i < stage->count; i++)
         if (prove_action_(proof, s, stage->actions[i], &used) != 0) return -1;
-    }
     return prove_complete_(proof, s);
 }
 
@@ -507,15 +504,12 @@ static int prove_progress_(Proof *proof) {
 
 static int prove_all_(Proof *proof) {
     int stages = proof->schedule->stages;
-    for (int s = 0; s < stages; s++) {
+    for (int s = 0; s < stages; s++)
         if (prove_stage_(proof, s) != 0) return -1;
-    }
-    for (int s = 0; s < stages / 2; s++) {
+    for (int s = 0; s < stages / 2; s++)
         if (prove_pair_(proof, s) != 0) return -1;
-    }
-    for (int s = 0; s < stages; s++) {
+    for (int s = 0; s < stages; s++)
         if (prove_states_(proof, s) != 0) return -1;
-    }
     return prove_progress_(proof);
 }
 
@@ -559,9 +553,7 @@ static void proof_allocate_(Proof *proof) {
 }
 
 static void proof_free_(Proof *proof) {
-    for (int s = 0; s < proof->schedule->stages; s++) {
-        free_all(proof->chains[s].compute, proof->chains[s].queue);
-    }
+    for (int s = 0; s < proof->schedule->stages; s++) free_all(proof->chains[s].compute, proof->chains[s].queue);
     free_all(proof->chains, proof->near, proof->counts, proof->weights, proof->home, proof->load, proof->lent);
 }
 

@@ -145,9 +145,8 @@ const int schedule_kind_count = (int)(sizeof schedule_kinds / sizeof schedule_ki
 const char *const schedule_words[] = {SCHEDULE_KINDS(AS_WORD) "auto", NULL};
 
 int schedule_kind_index(const char *name) {
-    for (int i = 0; i < schedule_kind_count; i++) {
+    for (int i = 0; i < schedule_kind_count; i++)
         if (strcmp(schedule_kinds[i].name, name) == 0) return i;
-    }
     return -1;
 }
 
@@ -183,9 +182,8 @@ static const char *refuse_slices_(const ScheduleKind *kind, const ScheduleSpec *
 }
 
 static const char *refuse_(const ScheduleKind *kind, const ScheduleSpec *spec, Error *err) {
-    if (schedule_possible(spec->stages, spec->microbatches, err) != 0) {
+    if (schedule_possible(spec->stages, spec->microbatches, err) != 0)
         return spec->stages < 1 ? "stages" : "microbatches";
-    }
     const char *key = refuse_chunks_(kind, spec, err);
     if (key == NULL) key = refuse_slices_(kind, spec, err);
     if (key != NULL || kind->refuse == NULL) return key;

@@ -154,8 +154,7 @@ static bool within_(Search *search, int end) {
 int optimal_idle(const OptimalAsk *ask, int most) {
     Search search = {.ask = *ask, .last = ask->stages * ask->chunks - 1};
     if (ask->stages * ask->chunks > MOST_VIRTUAL || ask->microbatches > 100) return OPTIMAL_TOO_LARGE;
-    for (int idle = ask->stages - 1; idle <= most && !search.failed; idle++) {
+    for (int idle = ask->stages - 1; idle <= most && !search.failed; idle++)
         if (within_(&search, 3 * ask->microbatches * ask->chunks + idle)) return idle;
-    }
     return search.failed ? OPTIMAL_TOO_LARGE : OPTIMAL_NONE;
 }

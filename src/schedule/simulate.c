@@ -483,8 +483,6 @@ Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Err
 
 void timeline_free(Timeline *timeline) {
     if (timeline == NULL) return;
-    for (int s = 0; s < timeline->stages; s++) {
-        free_all(timeline->stage[s].start, timeline->stage[s].end);
-    }
+    for (int s = 0; s < timeline->stages; s++) free_all(timeline->stage[s].start, timeline->stage[s].end);
     free_all(timeline->stage, timeline);
 }

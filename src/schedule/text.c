@@ -71,14 +71,12 @@ typedef struct Reader {
 static int text_unreadable_(const Reader *reader, const char *expected) {
     char found[24];
     size_t used = 0;
-    for (; used + 1 < sizeof found && !isspace((unsigned char)reader->at[used]) && reader->at[used] != 0; used++) {
+    for (; used + 1 < sizeof found && !isspace((unsigned char)reader->at[used]) && reader->at[used] != 0; used++)
         found[used] = isgraph((unsigned char)reader->at[used]) ? reader->at[used] : '?';
-    }
     found[used] = 0;
-    if (used == 0) {
+    if (used == 0)
         return error_set(reader->err, EXIT_USAGE, "schedule, line %d: found the end of the %s, expected %s",
                          reader->line, *reader->at == 0 ? "text" : "line", expected);
-    }
     return error_set(reader->err, EXIT_USAGE, "schedule, line %d: found \"%s\", expected %s", reader->line, found,
                      expected);
 }
@@ -243,12 +241,10 @@ static int read_stages_(Reader *reader, Schedule *schedule, int promised) {
 }
 
 static int check_header_(const Schedule *schedule, Error *err) {
-    if (schedule->stages < 1 || schedule->microbatches < 1 || schedule->slots < 1) {
+    if (schedule->stages < 1 || schedule->microbatches < 1 || schedule->slots < 1)
         return error_set(err, EXIT_USAGE, "schedule, line 1: stages, microbatches and slots start at 1");
-    }
-    if (schedule->chunks < 1 || schedule->slices < 1 || schedule->edge_buffers < 1) {
+    if (schedule->chunks < 1 || schedule->slices < 1 || schedule->edge_buffers < 1)
         return error_set(err, EXIT_USAGE, "schedule, line 1: chunks, slices and edges start at 1");
-    }
     return 0;
 }
 

@@ -111,9 +111,8 @@ static int ready_(const Grid *grid, int pass) {
 static int list_passes_(const Grid *grid) {
     int count = 0;
     for (int t = 0; t < grid->length; t++) {
-        for (int s = 0; s < grid->stages; s++) {
+        for (int s = 0; s < grid->stages; s++)
             if (*grid_at_(grid, s, t) != NO_PASS) grid->order[count++] = *grid_at_(grid, s, t);
-        }
     }
     return count;
 }
@@ -146,9 +145,8 @@ static void lay_pattern_(Grid *grid, PatternStart (*start)(int, int)) {
 }
 
 static void remove_weights_(Grid *grid) {
-    for (int pass = 0; pass < grid_passes_(grid); pass++) {
+    for (int pass = 0; pass < grid_passes_(grid); pass++)
         if (grid_kind_(grid, pass) == PASS_W && grid->time[pass] >= 0) take_out_(grid, pass);
-    }
 }
 
 // How far one stage's holes are filled, and the W that may fill them: those whose I is done, a queue from `first` to
@@ -187,9 +185,8 @@ static void fill_all_holes_(Grid *grid) {
 static void stable_phase_(const Grid *grid, int *first, int *last) {
     *first = grid->time[pass_of_(grid, 0, PASS_I, 0, 0)];
     *last = 0;
-    for (int s = 0; s < grid->stages; s++) {
+    for (int s = 0; s < grid->stages; s++)
         *last = max_int(*last, grid->time[pass_of_(grid, s, PASS_F, 0, grid->microbatches - 1)]);
-    }
 }
 
 // Moves a pass to the earliest hole in which it finds its inputs and, if it is an F, in which all units up to its old
@@ -240,9 +237,8 @@ static void repack_(Grid *grid, Filler *filler) {
     stable_phase_(grid, &first, &last);
     remove_weights_(grid);
     count = list_passes_(grid);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         if (grid->time[grid->order[i]] > last) grid->order[passes++] = grid->order[i];
-    }
     for (int i = 0; i < passes; i++) take_out_(grid, grid->order[i]);
     for (int i = 0; i < passes; i++) {
         int pass = grid->order[i], stage = grid_stage_(grid, pass);
@@ -250,9 +246,8 @@ static void repack_(Grid *grid, Filler *filler) {
         Filler *at = &filler[stage];
         int time = max_int(ready_(grid, pass), at->time);
         fill_holes_(grid, at, stage, time);
-        while (*grid_at_(grid, stage, time) != NO_PASS || (forward && at->in_use >= grid->slots)) {
+        while (*grid_at_(grid, stage, time) != NO_PASS || (forward && at->in_use >= grid->slots))
             fill_holes_(grid, at, stage, ++time);
-        }
         put_(grid, pass, time);
     }
     for (int s = 0; s < grid->stages; s++) fill_holes_(grid, &filler[s], s, grid->length);

@@ -120,10 +120,9 @@ void dualpipe_v_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
         backward_(&at, 0);
     }
     // 2(s+1) backwards, chunks 1 and 0 in turn: the first half complete, the second half without their W.
-    for (int i = 0; i < 2 * (s + 1); i++) {
+    for (int i = 0; i < 2 * (s + 1); i++)
         if (i < s + 1) backward_(&at, 1 - i % 2);
         else input_(&at, 1 - i % 2);
-    }
     for (int i = 0; i < later; i++) {
         oldest_weight_(&at);
         input_(&at, 0);

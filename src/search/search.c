@@ -403,10 +403,9 @@ static int search_batch_(Search *search, const Node *batch, int count, Error *er
     int status = 0;
     memset(outcomes, 0, sizeof outcomes);
 #pragma omp parallel for schedule(dynamic, 1)
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         if (batch[i].list) try_list_(search, &batch[i], &outcomes[i]);
         else expand_(search, &batch[i], &outcomes[i]);
-    }
     for (int i = 0; i < count; i++) {
         if (outcomes[i].status != 0 && status == 0)
             status = error_set(err, outcomes[i].err.code, "%s", outcomes[i].err.text);

@@ -46,9 +46,8 @@ TEST(fill_equals_the_elements_for_every_start) {
             float out[COUNT + 1];
             out[count] = 42;
             random_normal_fill(out, count, 0.02f, 1337, 5, first);
-            for (int64_t i = 0; i < count; i++) {
+            for (int64_t i = 0; i < count; i++)
                 assert_true(out[i] == 0.02f * random_normal(1337, 5, first + (uint64_t)i));
-            }
             assert_true(out[count] == 42);
         }
     }

@@ -25,9 +25,8 @@ static void expect_refused(const BadInput *rows, size_t count) {
     static Config config;
     for (size_t i = 0; i < count; i++) {
         Error err;
-        if (config_file_load_one(&config, rows[i].text, rows[i].override, &err) == 0) {
+        if (config_file_load_one(&config, rows[i].text, rows[i].override, &err) == 0)
             fail_msg("accepted: %s -o %s", rows[i].text, rows[i].override ? rows[i].override : "");
-        }
         expect_message(&err, rows[i].starts, rows[i].contains);
     }
 }

@@ -173,9 +173,7 @@ Reason a_gpu_that_is_not_there_is_refused() {
 
 // ---------------------------------------------------------------- two processes
 
-bool put(const void *data, size_t bytes) {
-    return write(to_other, data, bytes) == (ssize_t)bytes;
-}
+bool put(const void *data, size_t bytes) { return write(to_other, data, bytes) == (ssize_t)bytes; }
 
 bool take(void *data, size_t bytes) {
     for (size_t done = 0; done < bytes;) {

@@ -34,9 +34,8 @@ static void expect_refused(const char *name, int64_t seq_len, int64_t need, cons
     assert_null(dataset);
     assert_int_equal(err.code, EXIT_USAGE);
     assert_memory_equal(err.text, "data.train: ", 12);
-    for (int i = 0; words[i] != NULL; i++) {
+    for (int i = 0; words[i] != NULL; i++)
         if (strstr(err.text, words[i]) == NULL) fail_msg("no \"%s\" in: %s", words[i], err.text);
-    }
 }
 
 TEST(both_kinds_are_read_and_targets_follow_inputs) {
@@ -89,9 +88,7 @@ TEST(a_stride_makes_the_batch_sequence_major) {
     Dataset *dataset = dataset_open("data.train", test_path("stride.bin"), 4, 257, 1, &err);
     assert_non_null(dataset);
     int32_t inputs[4 * 3], targets[4 * 3];
-    for (int j = 0; j < 3; j++) {
-        assert_int_equal(dataset_fetch(dataset, 5 * j, inputs + j, targets + j, 3, &err), 0);
-    }
+    for (int j = 0; j < 3; j++) assert_int_equal(dataset_fetch(dataset, 5 * j, inputs + j, targets + j, 3, &err), 0);
     for (int i = 0; i < 4; i++) {
         for (int j = 0; j < 3; j++) {
             assert_int_equal(inputs[i * 3 + j], 20 * j + i);
@@ -473,9 +470,8 @@ TEST(the_permutation_looks_random) {
 
 static int64_t equal_places(int64_t count, uint64_t seed_a, uint64_t epoch_a, uint64_t seed_b, uint64_t epoch_b) {
     int64_t equal = 0;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count; i++)
         equal += permute_index(i, count, seed_a, epoch_a) == permute_index(i, count, seed_b, epoch_b);
-    }
     return equal;
 }
 

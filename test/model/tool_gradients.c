@@ -145,10 +145,9 @@ static int tokens_read_(Tool *tool, const char *path) {
     int32_t *sequences = malloc((size_t)count * 4), *rows = malloc((size_t)count * 4);
     FILE *file = fopen(path, "rb");
     int result = file != NULL && sequences != NULL && rows != NULL ? 0 : fail_(tool, "cannot be read", path);
-    for (int64_t i = 0; i < tool->microbatches && result == 0; i++) {
+    for (int64_t i = 0; i < tool->microbatches && result == 0; i++)
         if (fread(sequences, 4, (size_t)count, file) == (size_t)count) microbatch_upload_(tool, i, sequences, rows);
         else result = fail_(tool, "has fewer tokens than global_batch * (seq_len + 1)", path);
-    }
     if (file != NULL) fclose(file);
     free(sequences);
     free(rows);

@@ -398,10 +398,9 @@ TEST(words_are_the_names_of_the_rows) {
 
 static int64_t moved(const Schedule *schedule) {
     int64_t count = 0;
-    for (int s = 0; s < schedule->stages; s++) {
+    for (int s = 0; s < schedule->stages; s++)
         for (int64_t i = 0; i < schedule->stage[s].count; i++)
             count += schedule->stage[s].actions[i].kind == ACTION_EVICT;
-    }
     return count;
 }
 

@@ -109,9 +109,8 @@ TEST(a_full_edge_holds_up_the_sender_and_nothing_else) {
         schedule->edge_buffers = buffers;
         Timeline *timeline = simulate_run(schedule, &costs, NULL);
         // 2 * buffers messages find a place before their consumers are complete.
-        for (int i = 2 * buffers; i < 8; i++) {
+        for (int i = 2 * buffers; i < 8; i++)
             assert_near(timeline->stage[0].start[i], timeline->stage[1].end[i - 2 * buffers]);
-        }
         assert_near(timeline->stage[0].start[2 * buffers - 1], 2 * buffers - 1);
         assert_near(timeline->makespan, 81);
         timeline_free(timeline);
@@ -297,9 +296,8 @@ TEST(bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_backward) {
             Schedule *schedule = schedule_bpipe(p, m, bpipe_min_slots(p), NULL);
             if (m < 2 * p || m % 8 == p % 8) assert_no_loss(schedule, (Times){1, 2, 1.5, 0, false});
             if (m % 16 == p % 16) {
-                for (double transfer = 0; transfer <= 1; transfer += 0.25) {
+                for (double transfer = 0; transfer <= 1; transfer += 0.25)
                     assert_no_loss(schedule, (Times){1, 2, transfer, 0, false});
-                }
                 assert_no_loss(schedule, (Times){1, 1, 1, 0, false});
                 assert_no_loss(schedule, (Times){1, 3, 2, 0, false});
                 assert_no_loss(schedule, (Times){0.7, 1.1, 0.7, 0.3, false});
@@ -388,9 +386,8 @@ static const double transfers[] = {1, 1.5, 1.75, 2, 2.25, 2.5, 3};
 enum { TRANSFERS = sizeof transfers / sizeof transfers[0] };
 
 static void print_losses(const Schedule *schedule, double backward) {
-    for (int i = 0; i < TRANSFERS; i++) {
+    for (int i = 0; i < TRANSFERS; i++)
         printf(" %.1f %% |", 100 * loss_of(schedule, (Times){1, backward, transfers[i], 0, false}).share);
-    }
     printf("\n");
 }
 

@@ -52,9 +52,8 @@ static bool first_visit_(Explorer *explorer, World world) {
 // How many actions of a kind among the first n, of one microbatch (or all: -1).
 static int count_among_(const Action *actions, unsigned n, ActionKind kind, int microbatch) {
     int count = 0;
-    for (unsigned i = 0; i < n; i++) {
+    for (unsigned i = 0; i < n; i++)
         count += actions[i].kind == kind && (microbatch < 0 || actions[i].microbatch == microbatch);
-    }
     return count;
 }
 
