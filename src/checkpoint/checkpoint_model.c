@@ -39,8 +39,8 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
 
 // --- reading
 
-// Returns whether a count is plausible for a training run. Counts are added to and multiplied, so others are refused before
-// they overflow.
+// Returns whether a count is plausible for a training run. Counts are added to and multiplied, so others are refused
+// before they overflow.
 static bool in_reach_(int64_t count) { return count >= 0 && count <= 1000000000000; }
 
 // A missing window stays empty: checkpoints of earlier versions lack it.
