@@ -272,22 +272,21 @@ PAGE = """# Configuration
 
 After this page you can look up any key: its type, default, range and meaning. `make docs` writes it.
 
-A configuration is one YAML file of sections that hold keys. `-o SECTION.KEY=VALUE` on the command line sets one key,
-repeatable, the last one wins. An unknown key, a wrong type, a value out of bounds or a combination that cannot work
-ends the program with code 2 and one sentence that names file, line, key and the values that would be right.
+A configuration is one YAML file of sections that hold keys: `model.hidden` below is the key `hidden` of the section
+`model`. On the command line `-o model.hidden=512` sets it, repeatable, the last one wins. An unknown key, a wrong type,
+a value out of bounds or a combination that cannot work ends the program with code 2 and one sentence that names file,
+line, key and the values that would be right.
 
 An integer may be written as 300000, 3e5, 300k or 0.3M; k, M, B and T are powers of 1000. The sizes under model take
 no suffix, because there 8k often means 8192."""
 
 
 def markdown(tables):
-    lines = [PAGE]
-    for section, rows in sections(tables["keys"]):
-        lines.append(f"\n## {section}\n\n| key | meaning | default | value |\n|---|---|---|---|")
-        for row in rows:
-            default = "required" if row["default"] is None else f"`{row['default'] or EMPTY}`"
-            cells = [row["meaning"].replace("|", "\\|"), default, row["expected"].replace("|", "\\|")]
-            lines.append(f"| `{row['name'].partition('.')[2]}` | {' | '.join(cells)} |")
+    lines = [PAGE, "", "| key | meaning | default | value |", "|---|---|---|---|"]
+    for row in tables["keys"]:
+        default = "required" if row["default"] is None else f"`{row['default'] or EMPTY}`"
+        cells = [row["meaning"].replace("|", "\\|"), default, row["expected"].replace("|", "\\|")]
+        lines.append(f"| `{row['name']}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -57,7 +57,7 @@ def test_every_face_has_every_option_and_key():
         assert re.search(rf"[ \"]{re.escape(key)}=[ \"]", bash), key
         assert f"'{key}:" in zsh, key
         assert re.search(rf"^{section}:\n(  .*\n)*  {name} ", plain, re.M), key
-        assert re.search(rf"^## {section}\n\n(\|.*\n)*\| `{name}` \|", page, re.M), key
+        assert f"\n| `{key}` | " in page, key
 
 
 def test_every_key_is_read():

@@ -9,7 +9,7 @@
 // - Calls of one communicator match in their order; a collective needs the same call, count and type on all ranks (user
 //   guide, "Collective operations").
 // - A receive that waits for long holds multiprocessors, and what drains the device waits with it. So our receives are
-//   queued when their sender has said that the message comes (docs/cuda.md, "Messages between stages"): the receiver
+//   queued when their sender has said that the message comes (docs/cuda.md, "Messages and bundles"): the receiver
 //   knows by then, from its peer's messages, of all but the last few calls that the sender made before its send.
 // - In place means that the rank's part of the larger buffer is the smaller one (user guide, "In-place operations").
 // - ncclCommDestroy is "an intra-node collective call, which all ranks on the same node should call to avoid a hang"
