@@ -395,9 +395,12 @@ static int check_context_(const Config *config, Error *err) {
                                                   : NULL;
     if (c == 1) return 0;
     if (why != NULL) return config_error(config, key, err, "%s", why);
-    if (s % (2 * c) != 0)
-        return config_error(config, key, err, "2 * %lld pieces do not divide seq_len %lld; use another context",
-                            (long long)c, (long long)s);
+    if (s % (2 * c) != 0) {
+        char use[96];
+        first_divisors_(s / 2, use, sizeof use);
+        return config_error(config, key, err, "2 * %lld pieces do not divide seq_len %lld; use %s", (long long)c,
+                            (long long)s, s % 2 == 0 ? use : "an even seq_len");
+    }
     if (!config->parallel.sequence || s / c % t == 0) return 0;
     return config_error(config, key, err, "tensor %lld does not divide seq_len / context = %lld; use sequence: false",
                         (long long)t, (long long)(s / c));

@@ -152,7 +152,7 @@ static int data_values_(const LayoutSpace *space, const RunLayout *at, int64_t *
 }
 
 bool layout_places(const LayoutSpace *space, const RunLayout *at) {
-    return (int64_t)at->pipeline * at->tensor > space->base->hardware.gpus_per_node &&
+    return (int64_t)at->pipeline * at->tensor * at->context > space->base->hardware.gpus_per_node &&
            !fixes_(space, LAYOUT_BIT(placement));
 }
 

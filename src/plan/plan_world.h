@@ -4,7 +4,7 @@
 #include "planner.h"
 
 typedef struct SmallestWorld {
-    int64_t ranks, pipeline, tensor, data; // ranks 0: not found; data: with context ranks
+    int64_t ranks, pipeline, tensor, data, context; // ranks 0: not found
     bool bpipe;
 } SmallestWorld;
 

@@ -182,6 +182,7 @@ int answer_smallest_world(const SearchSpace *space, SmallestWorld *world, Error 
                 return -1;
         }
     }
+    world->data /= contexts, world->context = contexts;
     return 0;
 }
 

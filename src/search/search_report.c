@@ -234,9 +234,12 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
     else grid_line(file, "best", "none: no configuration for %lld ranks fits", ranks);
     if (result->shapes > 0 && result->misfits.count == 0) return 0;
     if (answer_smallest_world(space, &world, err) != 0) return -1;
+    char context[32] = "";
+    if (world.context > 1) snprintf(context, sizeof context, " x context %lld", (long long)world.context);
     if (world.ranks > 0)
-        grid_line(file, "world", "the smallest that would do: %lld ranks, pipeline %lld x tensor %lld x data %lld",
-                  (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor, (long long)world.data);
+        grid_line(file, "world", "the smallest that would do: %lld ranks, pipeline %lld x tensor %lld x data %lld%s",
+                  (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor, (long long)world.data,
+                  context);
     else grid_line(file, "world", "no number of ranks with this memory would do");
     return print_next_(space, result, file, err);
 }
