@@ -6,7 +6,9 @@ import re
 from collections import Counter
 
 import pytest
-from trainer_runs import ROOT, close, command, run, trained
+from trainer_runs import (
+    ROOT, close, command, environment, run, trained, walked_tokens, write_config, write_tokens,
+)
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -178,6 +180,27 @@ def test_fp8_learns_as_bf16_does(small, fp8):
     narrow, wide = small.train(*fp8), small.train(*EIGHT)
     assert close([step["loss"] for step in narrow.steps], [step["loss"] for step in wide.steps], 5e-3)
     assert narrow.losses != wide.losses
+
+
+THOUSAND = {
+    "llama": "{family: llama, hidden: 64, layers: 2, heads: 4, kv_heads: 2, ffn: 128, vocab: 61, seq_len: 32}",
+    "gpt": "{family: gpt, hidden: 64, layers: 2, heads: 4, ffn: 128, vocab: 61, seq_len: 32}",
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("family", THOUSAND)
+def test_fp8_reaches_the_loss_of_bf16_in_1000_steps(family, tmp_path):
+    tokens = write_tokens(tmp_path / "walk.bin", [int(token) for token in walked_tokens(100000, 61)])
+    train = "{global_batch: 8, steps: 1000, lr: 3.0e-3, warmup_steps: 50, precision: bf16}"
+    config = write_config(tmp_path, family, model=THOUSAND[family], data=f"{{train: {tokens}}}", train=train,
+                          parallel="{pipeline: 1}", schedule="{micro_batch: 4}")
+    ends = {}
+    for word in ("off", "tensor", "block", "mx"):
+        steps = trained(config, f"train.fp8={word}", family=family, env=environment(OMP_NUM_THREADS="1")).steps
+        ends[word] = sum(step["loss"] for step in steps[-100:]) / 100
+    assert len(set(ends.values())) == 4
+    assert all(abs(mean / ends["off"] - 1) < 2e-3 for mean in ends.values()), ends
 
 
 def test_fp8_stages_schedules_and_threads_do_not_change_a_bit(small, fp8):

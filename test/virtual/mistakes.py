@@ -61,6 +61,21 @@ MISTAKES = [
             "    other.streams[STREAM_COMPUTE] = cuda->streams[STREAM_COMPUTE + 1], cuda = &other;\n"
             "    const Quantized q = {",
             (*EIGHT, "train.fp8=tensor"), RACE),
+    Mistake("a_stride_of_8_bytes", "src/cuda/matmul.cpp",
+            "p->m + p->k - a_rows, p->lda,", "p->m + p->k - a_rows, p->lda + (p->kind_a == FACTOR_PLAIN ? 0 : 8),",
+            (*EIGHT, "train.fp8=tensor"), "none with a dimension that is no multiple of 16"),
+    Mistake("gathered_scales_are_not_waited_for", "src/model/blocks.c",
+            "i < (x.kind == FACTOR_PLAIN ? 1 : 2)", "i < 1",
+            (*EIGHT, "train.fp8=block", *WIDE, *SEQUENCE), RACE),
+    Mistake("gathered_scales_stay_where_they_arrived", "src/model/blocks.c",
+            "pass->be->join_scales(pass->be,", "if (s->rows < 0) pass->be->join_scales(pass->be,",
+            (*EIGHT, "train.fp8=block", *WIDE, *SEQUENCE), f"{OUTSIDE}|{DIFFERS}"),
+    Mistake("scales_are_joined_in_another_stream", "src/cuda/kernels/quantize.cu",
+            "    const int64_t part = rows / ranks, block", "    CudaBackend other = *cuda_self(backend);\n"
+            "    other.streams[STREAM_COMPUTE] = other.streams[STREAM_COMPUTE + 1];\n"
+            "    Backend twin = *backend;\n    twin.self = &other, backend = &twin;\n"
+            "    const int64_t part = rows / ranks, block",
+            (*EIGHT, "train.fp8=block", *WIDE, *SEQUENCE), RACE),
     Mistake("weights_are_quantized_by_the_rehearsal_alone", "src/engine/engine.c",
             "    tensors_quantize(&engine->stage->tensors, engine->be);", "",
             (*EIGHT, "train.fp8=tensor"), DIFFERS),
