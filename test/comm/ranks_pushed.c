@@ -1,6 +1,6 @@
 // Promises of comm_pushed.h and lending.h, on CPUs: three or more ranks in a ring, messages forward pushed into lent
 // memory, backward through `far`; then two ranks of which one lends for both directions, as the stages of a pair do.
-// Started through mpirun by test_comm_pushed.py with a file that all ranks map.
+// Started through mpirun by test_comm.py with a file that all ranks map.
 //
 // `far` is a group of MPI wrapped in a spy: it counts, in the shared file, the messages that each rank has begun to
 // send, and fails when a receive is started that no sender has begun.
