@@ -133,31 +133,15 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-template <typename T, int W>
-void stats_launch_(CudaBackend *cuda, float *stats, const T *logits, const int32_t *targets, int64_t rows,
-                   const Columns &c) {
-    CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (stats_kernel<T, W>), stats, logits, targets, c);
-}
-
-template <typename T, int W>
-void gradient_launch_(CudaBackend *cuda, T *logits, float *loss, const Gathered &gathered, const int32_t *targets,
-                      const Columns &c, float scale, float z_loss) {
-    int threads = scale == 0.0f ? (int)WARP : THREADS; // evaluation: the loss alone
-    CUDA_LAUNCH(cuda, (unsigned)gathered.rows, threads, 0, (gradient_kernel<T, W>), logits, loss, gathered, targets, c,
-                scale, z_loss);
-}
-
 } // namespace
 
 void cuda_cross_entropy_stats(Backend *backend, float *stats, const void *logits, const int32_t *targets, int64_t rows,
                               int64_t width, int64_t first, int64_t count) {
     CudaBackend *cuda = cuda_self(backend);
     Columns c = {width, first, count};
-    FOR_ELEMENT(backend, {
-        if (width % PACK<T> == 0 && aligned_16(logits))
-            stats_launch_<T, PACK<T>>(cuda, stats, (const T *)logits, targets, rows, c);
-        else stats_launch_<T, 1>(cuda, stats, (const T *)logits, targets, rows, c);
-    });
+    FOR_WIDTH(
+        backend, width % PACK<T> == 0 && aligned_16(logits),
+        CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (stats_kernel<T, W>), stats, (const T *)logits, targets, c));
 }
 
 void cuda_cross_entropy_gradient(Backend *backend, void *logits, float *loss, const float *gathered, int ranks,
@@ -166,9 +150,8 @@ void cuda_cross_entropy_gradient(Backend *backend, void *logits, float *loss, co
     CudaBackend *cuda = cuda_self(backend);
     Columns c = {width, first, count};
     Gathered g = {gathered, ranks, rows};
-    FOR_ELEMENT(backend, {
-        if (width % PACK<T> == 0 && aligned_16(logits))
-            gradient_launch_<T, PACK<T>>(cuda, (T *)logits, loss, g, targets, c, scale, z_loss);
-        else gradient_launch_<T, 1>(cuda, (T *)logits, loss, g, targets, c, scale, z_loss);
-    });
+    int threads = scale == 0.0f ? (int)WARP : THREADS; // evaluation: the loss alone
+    FOR_WIDTH(backend, width % PACK<T> == 0 && aligned_16(logits),
+              CUDA_LAUNCH(cuda, (unsigned)rows, threads, 0, (gradient_kernel<T, W>), (T *)logits, loss, g, targets, c,
+                          scale, z_loss));
 }

@@ -153,14 +153,9 @@ void cuda_embedding_forward(Backend *backend, void *x, const int32_t *tokens, co
                             int64_t count) {
     CudaBackend *cuda = cuda_self(backend);
     Table t = {tokens, rows, hidden, batch, first, count};
-    FOR_ELEMENT(backend, {
-        if (hidden % PACK<T> == 0 && aligned_16(x, wte, wpe))
-            CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (embedding_kernel<T, PACK<T>>), (T *)x, (const T *)wte,
-                        (const T *)wpe, positions, t);
-        else
-            CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (embedding_kernel<T, 1>), (T *)x, (const T *)wte,
-                        (const T *)wpe, positions, t);
-    });
+    FOR_WIDTH(backend, hidden % PACK<T> == 0 && aligned_16(x, wte, wpe),
+              CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (embedding_kernel<T, W>), (T *)x, (const T *)wte,
+                          (const T *)wpe, positions, t));
 }
 
 void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, const void *dx, const int32_t *tokens,
@@ -175,10 +170,8 @@ void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, const v
     }
     // dwte is fp32 in either precision, so a piece has at least 4 columns; 8 of bf16 are 32 bytes of dwte, two
     // accesses.
-    FOR_ELEMENT(backend, {
-        constexpr int W = PACK<T>;
-        if (hidden % W == 0 && aligned_16(dwte, dwpe, dx) && (((uintptr_t)dwte | (uintptr_t)dwpe) & (4 * W - 1)) == 0)
-            embedding_backward_launch_<T, W>(cuda, dwte, dwpe, (const T *)dx, positions, t);
-        else embedding_backward_launch_<T, 1>(cuda, dwte, dwpe, (const T *)dx, positions, t);
-    });
+    FOR_WIDTH(backend,
+              hidden % PACK<T> == 0 && aligned_16(dwte, dwpe, dx) &&
+                  (((uintptr_t)dwte | (uintptr_t)dwpe) & (4 * PACK<T> - 1)) == 0,
+              (embedding_backward_launch_<T, W>(cuda, dwte, dwpe, (const T *)dx, positions, t)));
 }

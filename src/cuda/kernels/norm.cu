@@ -434,8 +434,6 @@ void column_sums_launch_(CudaBackend *cuda, float *sums, const T *x, int64_t row
 void cuda_column_sums(Backend *backend, float *sums, const void *x, int64_t rows, int64_t cols) {
     CudaBackend *cuda = cuda_self(backend);
     if (rows == 0) return;
-    FOR_ELEMENT(backend, {
-        if (cols % PACK<T> == 0 && aligned_16(x)) column_sums_launch_<T, PACK<T>>(cuda, sums, (const T *)x, rows, cols);
-        else column_sums_launch_<T, 1>(cuda, sums, (const T *)x, rows, cols);
-    });
+    FOR_WIDTH(backend, cols % PACK<T> == 0 && aligned_16(x),
+              (column_sums_launch_<T, W>(cuda, sums, (const T *)x, rows, cols)));
 }

@@ -186,10 +186,6 @@ template <typename T, int W> __global__ void __launch_bounds__(THREADS) bias_ker
     store_floats<T, W>(to, x);
 }
 
-template <typename T, int W> void bias_launch_(CudaBackend *cuda, T *y, const T *bias, int64_t rows, int64_t cols) {
-    CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, cols)), THREADS, 0, (bias_kernel<T, W>), y, bias, (int)cols);
-}
-
 // --- SwiGLU (Shazeer 2020)
 
 template <typename T, int W>
@@ -223,44 +219,26 @@ __global__ void __launch_bounds__(THREADS)
     store_floats<T, W>(dgate_up + in + ffn, dup);
 }
 
-template <typename T, int W>
-void swiglu_launch_(CudaBackend *cuda, T *out, const T *gate_up, int64_t rows, int64_t ffn) {
-    CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W>), out, gate_up, (int)ffn);
-}
-
-template <typename T, int W>
-void swiglu_backward_launch_(CudaBackend *cuda, T *dgate_up, const T *dout, const T *gate_up, int64_t rows,
-                             int64_t ffn) {
-    CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_backward_kernel<T, W>), dgate_up, dout, gate_up,
-                (int)ffn);
-}
-
 } // namespace
 
 void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, int64_t cols) {
     CudaBackend *cuda = cuda_self(backend);
-    FOR_ELEMENT(backend, {
-        if (cols % PACK<T> == 0 && aligned_16(y, bias))
-            bias_launch_<T, PACK<T>>(cuda, (T *)y, (const T *)bias, rows, cols);
-        else bias_launch_<T, 1>(cuda, (T *)y, (const T *)bias, rows, cols);
-    });
+    FOR_WIDTH(backend, cols % PACK<T> == 0 && aligned_16(y, bias),
+              CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, cols)), THREADS, 0, (bias_kernel<T, W>), (T *)y, (const T *)bias,
+                          (int)cols));
 }
 
 void cuda_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_t rows, int64_t ffn) {
     CudaBackend *cuda = cuda_self(backend);
-    FOR_ELEMENT(backend, {
-        if (ffn % PACK<T> == 0 && aligned_16(out, gate_up))
-            swiglu_launch_<T, PACK<T>>(cuda, (T *)out, (const T *)gate_up, rows, ffn);
-        else swiglu_launch_<T, 1>(cuda, (T *)out, (const T *)gate_up, rows, ffn);
-    });
+    FOR_WIDTH(backend, ffn % PACK<T> == 0 && aligned_16(out, gate_up),
+              CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W>), (T *)out,
+                          (const T *)gate_up, (int)ffn));
 }
 
 void cuda_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
                           int64_t ffn) {
     CudaBackend *cuda = cuda_self(backend);
-    FOR_ELEMENT(backend, {
-        if (ffn % PACK<T> == 0 && aligned_16(dgate_up, dout, gate_up))
-            swiglu_backward_launch_<T, PACK<T>>(cuda, (T *)dgate_up, (const T *)dout, (const T *)gate_up, rows, ffn);
-        else swiglu_backward_launch_<T, 1>(cuda, (T *)dgate_up, (const T *)dout, (const T *)gate_up, rows, ffn);
-    });
+    FOR_WIDTH(backend, ffn % PACK<T> == 0 && aligned_16(dgate_up, dout, gate_up),
+              CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_backward_kernel<T, W>), (T *)dgate_up,
+                          (const T *)dout, (const T *)gate_up, (int)ffn));
 }

@@ -122,3 +122,15 @@ static inline bool aligned_16(const void *a, const void *b = nullptr, const void
             __VA_ARGS__;                                                                                               \
         }                                                                                                              \
     } while (0)
+
+// Does the same with W, the elements that a thread takes at once: those of 16 bytes if `fits`, else one.
+#define FOR_WIDTH(backend, fits, ...)                                                                                  \
+    FOR_ELEMENT(backend, {                                                                                             \
+        if (fits) {                                                                                                    \
+            constexpr int W = PACK<T>;                                                                                 \
+            __VA_ARGS__;                                                                                               \
+        } else {                                                                                                       \
+            constexpr int W = 1;                                                                                       \
+            __VA_ARGS__;                                                                                               \
+        }                                                                                                              \
+    })
