@@ -121,6 +121,13 @@ static float **operands_of(Bench *b, int index) {
     return operands[index];
 }
 
+static AttentionShape attention_of(int64_t batch, int64_t seq, int64_t heads, int64_t head_dim, int mode) {
+    AttentionShape shape = {.batch = batch, .seq = seq, .heads = heads, .kv_heads = heads};
+    shape.head_dim = head_dim;
+    shape.mode = mode;
+    return shape;
+}
+
 static Timing timing_start(Backend *backend, AttentionShape shape) {
     int64_t rows = shape.batch * shape.seq, out = rows * shape.heads * shape.head_dim, qkv = 3 * out;
     int64_t saved = shape.mode == ATTENTION_RECOMPUTE ? 1 : shape.batch * shape.heads * shape.seq;
@@ -152,8 +159,7 @@ static void bench_attention(Backend *backend, int64_t head_dim) {
     for (int64_t seq = 256; seq <= 2048; seq *= 2) {
         Timing t[MODES];
         for (int mode = 0; mode < MODES; mode++)
-            t[mode] = timing_start(backend, (AttentionShape){2048 / seq, seq, 12, 12, head_dim, mode, SOFTMAX_FUSED,
-                                                             DETERMINISTIC_AUTO, NULL, 0, NULL, NULL, false});
+            t[mode] = timing_start(backend, attention_of(2048 / seq, seq, 12, head_dim, mode));
         for (int i = 0; i < ROUNDS * MODES; i++) timing_run(&t[i % MODES]);
         for (int mode = 0; mode < MODES; mode++) {
             double ratio = (t[0].forward + t[0].backward) / (t[mode].forward + t[mode].backward);
@@ -237,7 +243,7 @@ static void bench_long(void) {
     for (int64_t seq = 2048; seq <= 32768; seq *= 4) {
         Pass forward, backward;
         int rounds = seq < 8192 ? 15 : seq == 8192 ? 9 : 3;
-        Timing t = timing_start(backend, (AttentionShape){1, seq, 1, 1, WIDE, ATTENTION_FLASH, SOFTMAX_FUSED, 1});
+        Timing t = timing_start(backend, attention_of(1, seq, 1, WIDE, ATTENTION_FLASH));
         for (int i = 0; i < rounds; i++) {
             pass_run(&forward, i, &tiles, &t, attention_forward, false);
             pass_run(&backward, i, &tiles, &t, attention_backward, true);

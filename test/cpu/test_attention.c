@@ -20,9 +20,11 @@ static const Sizes SIZES[] = {
 enum { SIZES_COUNT = sizeof SIZES / sizeof *SIZES };
 
 static AttentionShape shape_of(const Sizes *s, int mode) {
-    return (AttentionShape){s->batch, s->seq,        s->heads,           s->kv_heads, s->head_dim,
-                            mode,     SOFTMAX_FUSED, DETERMINISTIC_AUTO, NULL,        0,
-                            NULL,     NULL,          s->document == FULL};
+    AttentionShape shape = {.batch = s->batch, .seq = s->seq, .heads = s->heads, .kv_heads = s->kv_heads};
+    shape.head_dim = s->head_dim;
+    shape.mode = mode;
+    shape.full = s->document == FULL;
+    return shape;
 }
 
 static int64_t qkv_count(const Sizes *s) { return s->batch * s->seq * (s->heads + 2 * s->kv_heads) * s->head_dim; }

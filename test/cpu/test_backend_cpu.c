@@ -79,8 +79,8 @@ TEST(operations_keep_to_the_workspace_that_is_counted_for_them) {
     enum { THREADS = 3, GUARD = 4096 };
     for (int i = 0; i < 9 * 2; i++) {
         const int64_t *s = sizes[i % 3], rows = s[0], cols = s[1];
-        AttentionShape shape = {1,    64, 2,    1,    s[2], i / 3 % 3, SOFTMAX_FUSED, DETERMINISTIC_AUTO,
-                                NULL, 0,  NULL, NULL, false};
+        AttentionShape shape = {.batch = 1, .seq = 64, .heads = 2, .kv_heads = 1, .mode = i / 3 % 3};
+        shape.head_dim = s[2];
         Op op = op_start(i < 9 ? PRECISION_FP32 : PRECISION_BF16, THREADS);
         Backend *b = op.backend;
         int64_t bytes = b->workspace_bytes(b, rows, cols, &shape);

@@ -282,8 +282,9 @@ TEST(both_softmaxes_agree_with_float64) {
 
 TEST(fused_softmax_follows_its_rule) {
     Op wide = emulated(PRECISION_FP32, 1), op = emulated(PRECISION_BF16, 1);
-    AttentionShape gpt = {1,    2048, 26,   26,   96,   ATTENTION_RECOMPUTE, SOFTMAX_MEGATRON, DETERMINISTIC_AUTO,
-                          NULL, 0,    NULL, NULL, false};
+    AttentionShape gpt = {.batch = 1, .seq = 2048, .heads = 26, .kv_heads = 26, .head_dim = 96};
+    gpt.mode = ATTENTION_RECOMPUTE;
+    gpt.softmax = SOFTMAX_MEGATRON;
     AttentionShape two = gpt, shape = gpt;
     two.batch = 2;
     assert_false(attention_softmax_fuses(&gpt, op.backend->element)); // 26 heads are no multiple of 4
