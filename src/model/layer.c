@@ -38,7 +38,7 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *s) {
     Layout attention = layout;
     to->act = layout_take(&layout, s->pointwise ? quantized_bytes(s, kind, s->rows, s->ffn) : 0);
     to->dmlp = layout_take(&layout, kind != FACTOR_PLAIN && stream > mlp ? stream : mlp);
-    to->dact = layout_take(&layout, s->mlp_cols > s->ffn ? s->rows * s->ffn * s->element : 0);
+    to->dact = s->mlp_cols > s->ffn ? layout_take(&layout, s->rows * s->ffn * s->element) : to->dmlp;
     to->dqkv = layout_take(&attention, s->rows * s->qkv_cols * s->element);
     to->dattention = layout_take(&attention, s->rows * s->query_cols * s->element);
     int64_t keys = s->pieces > 1 ? s->rows * s->context_ranks * (s->qkv_cols - s->query_cols) : 0;

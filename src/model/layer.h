@@ -26,7 +26,7 @@ typedef struct LayerBundle {
 typedef struct LayerWork {
     void *delta;      // (shard_rows, h)  a block's addition to the residual stream; the gradient of a norm's output
     void *dmlp;       // (rows, mlp_cols); in between, norm or activation in bf16 before it is quantized
-    void *dact;       // (rows, f/t)      only if the activation has a backward of its own
+    void *dact;       // (rows, f/t)      `dmlp` if the MLP has one product before the activation
     void *dqkv;       // (rows, (q + 2 kv)/t)
     void *dattention; // (rows, q/t)
     void *keys;       // (c rows, 2 kv/t)      with context ranks: all keys and values of the sequences

@@ -12,13 +12,13 @@ from torch.nn import functional
 
 def weight_shapes(model):
     """Name -> shape, without padding of the vocabulary; a tied output matrix is listed under its own name as well."""
-    return gpt_shapes(model) if model["family"] == "gpt" else llama_shapes(model)
+    return {"llama": llama_shapes, "gpt": gpt_shapes}[model["family"]](model)
 
 
 def token_losses(model, weights, tokens, z_loss=0.0):
     """Cross-entropy of each next token, (sequences, seq_len), from tokens (sequences, seq_len + 1), and z_loss times
     the square of its logits' log-sum-exp."""
-    logits_of = gpt_logits if model["family"] == "gpt" else llama_logits
+    logits_of = {"llama": llama_logits, "gpt": gpt_logits}[model["family"]]
     logits, targets = logits_of(model, weights, tokens[:, :-1]).flatten(0, 1), tokens[:, 1:]
     losses = functional.cross_entropy(logits, targets.flatten(), reduction="none")
     return (losses + z_loss * logits.logsumexp(-1) ** 2).view(targets.shape)
