@@ -122,8 +122,8 @@ struct Model {
     // and k before the norm, for the norm's backward (LayerBundle); unused without model.qk_norm.
     void (*heads_forward)(Pass *, const Tensor *const *t, void *qkv, void *kept);
     void (*heads_backward)(Pass *, const Tensor *const *t, void *dqkv, const void *kept);
-    // --- act (rows, f/t) from mlp (rows, mlp_cols); both NULL: GELU, which is part of the products. dmlp is dact if the
-    // family is not gated.
+    // --- act (rows, f/t) from mlp (rows, mlp_cols); both NULL: GELU, which is part of the products. If the family is
+    // not gated, dmlp is dact.
     void (*activation_forward)(Pass *, void *act, const void *mlp);
     void (*activation_backward)(Pass *, void *dmlp, const void *dact, const void *mlp);
     // Index of the output matrix among the head's tensors, and whether the embedding's second tensor is a table of
