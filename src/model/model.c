@@ -20,14 +20,6 @@ void model_table(const Model *model, const ModelConfig *config, TensorTable *tab
     model->head_tensors(config, table);
 }
 
-int64_t model_parameters(const Model *model, const ModelConfig *config) {
-    TensorTable table;
-    model_table(model, config, &table);
-    int64_t parameters = table_parameters(&table, 0, table.count);
-    table_free(&table);
-    return parameters;
-}
-
 double model_flops_per_token(const Config *config, bool full) {
     const ModelConfig *m = &config->model;
     double h = (double)m->hidden, q = (double)(m->heads * m->head_dim), kv = (double)(m->kv_heads * m->head_dim),

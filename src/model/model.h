@@ -140,6 +140,3 @@ void model_table(const Model *model, const ModelConfig *config, TensorTable *tab
 // 2021), E = 3 products in a SwiGLU MLP, 2 in a GELU one:
 //   6 * [ L * (h*(q + 2kv) + q*h + E*h*f) + h*V ] + (full ? 12 : 6) * L * q * s
 double model_flops_per_token(const Config *config, bool full);
-
-// Returns the number of parameters, unpadded, tied weights counted once.
-int64_t model_parameters(const Model *model, const ModelConfig *config);

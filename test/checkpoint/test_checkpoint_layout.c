@@ -103,8 +103,9 @@ static void check_files_(const Model *model, const ModelConfig *size, int precis
     assert_int_equal(layout.groups, size->layers + 2);
     int64_t bytes = 0;
     for (int f = 0; f < layout.files; f++) bytes += layout.file[f].bytes - layout.file[f].header_bytes;
-    assert_int_equal(bytes, model_parameters(model, size) * per_parameter);
-    assert_int_equal(layout.model_bytes, model_parameters(model, size) * (precision == PRECISION_BF16 ? 2 : 4));
+    assert_int_equal(bytes, table_parameters(&table, 0, table.count) * per_parameter);
+    assert_int_equal(layout.model_bytes,
+                     table_parameters(&table, 0, table.count) * (precision == PRECISION_BF16 ? 2 : 4));
     for (int64_t i = 0; i < table.count; i++) {
         assert_true((layout.offset[i * STATE_KINDS + STATE_WEIGHT] < 0) == (table.specs[i].tied_to >= 0));
         if (precision == PRECISION_FP32) assert_true(layout.offset[i * STATE_KINDS + STATE_MASTER] < 0);

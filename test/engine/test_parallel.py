@@ -205,29 +205,6 @@ def test_a_parameter_takes_6_and_12_over_d_bytes_in_bf16(family, d, tmp_path):
     assert column(table, 0, "embedding") == pytest.approx((6 + 12 / d) * outside + tied, abs=0.06)
 
 
-# ---- places ---------------------------------------------------------------------------------------------------------
-
-
-def places(ended):
-    """(stage, tensor, data) of each rank, from the table at start-up."""
-    lines = ended.said
-    first = next(i for i, line in enumerate(lines) if re.match(r"rank +stage +tensor +data", line)) + 1
-    rows = [line.split() for line in lines[first:] if re.match(r" *\d+ +\d+ +\d+ +\d+ ", line)]
-    assert [int(row[0]) for row in rows] == list(range(len(rows)))
-    return [tuple(map(int, row[1:4])) for row in rows]
-
-
-def test_placement_linear_counts_tensor_first_then_stage_then_data(small):
-    found = places(small.train(*layout(2, 2, 2), "train.steps=1", "parallel.placement=linear"))
-    assert found == [(stage, tensor, data) for data in range(2) for stage in range(2) for tensor in range(2)]
-
-
-@pytest.mark.parametrize("p,order", [(4, [0, 3, 1, 2]), (5, [0, 4, 1, 3, 2]), (8, [0, 7, 1, 6, 2, 5, 3, 4])])
-def test_placement_adjacent_makes_the_stages_of_a_pair_neighbours(small, p, order):
-    found = places(small.train(*layout(p), "train.steps=1", "parallel.placement=adjacent"))
-    assert [stage for stage, _, _ in found] == order
-
-
 # ---- data ranks and memory ------------------------------------------------------------------------------------------
 
 

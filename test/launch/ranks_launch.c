@@ -46,8 +46,6 @@ static int transport_(Rank *r) {
     return leave_(r, EXIT_DONE);
 }
 
-static int three_(Rank *r) { return leave_(r, EXIT_STOPPED); }
-
 // One rank fails; the others would wait for ever.
 static int error_(Rank *r) {
     if (r->rank != 1) nap_(60000);
@@ -81,12 +79,6 @@ static int gone_(Rank *r) {
 static int killed_(Rank *r) {
     if (r->rank != 2) nap_(60000);
     raise(SIGKILL);
-    return 0;
-}
-
-static int crash_(Rank *r) {
-    if (r->rank != 0) nap_(60000);
-    raise(SIGSEGV);
     return 0;
 }
 
@@ -131,10 +123,10 @@ typedef struct Scenario {
 } Scenario;
 
 static int run_rank_(const char *name, int argc, char **argv) {
-    static const Scenario scenarios[] = {
-        {"done", done_},     {"three", three_}, {"error", error_},         {"errors", errors_}, {"silent", silent_},
-        {"killed", killed_}, {"crash", crash_}, {"wait", wait_},           {"stop", stop_},     {"late", stop_},
-        {"gone", gone_},     {"lines", lines_}, {"transport", transport_}, {"frames", frames_}};
+    static const Scenario scenarios[] = {{"done", done_},     {"error", error_},         {"errors", errors_},
+                                         {"silent", silent_}, {"killed", killed_},       {"wait", wait_},
+                                         {"stop", stop_},     {"late", stop_},           {"gone", gone_},
+                                         {"lines", lines_},   {"transport", transport_}, {"frames", frames_}};
     Error err = {0};
     Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = "the job ends; go on"};
     Rank r = {.supervisor = supervisor_start("ranks_launch", &job, true, &err)};

@@ -327,12 +327,6 @@ def test_a_huge_world_that_fits_nowhere_takes_seconds_too(name):
     assert seconds < 8  # one on the machines seen; lists of all microbatches would take minutes
 
 
-def test_a_plan_needs_no_data_and_reads_none(tmp_path):
-    config = write_config(tmp_path)
-    told = plan(config, 'data.train="nowhere/*.bin"')
-    assert told["stages"][0]["fits"] is True
-
-
 def test_without_json_the_options_say_so():
     ended = command("llama", "-c", LLAMA, "--json")
     assert ended.returncode == 2 and "--plan" in ended.stderr

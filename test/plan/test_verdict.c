@@ -10,8 +10,6 @@
 #define LLAMA "configs/llama65b.yaml"
 #define GPT   "configs/gpt3_96b.yaml"
 
-static const double GIB = 1024.0 * 1024.0 * 1024.0;
-
 // The verdict on a configuration; overrides are separated by spaces.
 typedef struct Case {
     Config config;
@@ -179,50 +177,7 @@ TEST(memory_that_is_not_known_limits_nothing) {
     drop(at);
 }
 
-// ---- auto -----------------------------------------------------------------------------------------------------------
-
-static int resolved(const char *path, const Model *model, const char *overrides) {
-    Case *at = forecast_case(path, model, overrides);
-    Log log = {"test", -1, -1, LOG_NORMAL};
-    Error err = {0};
-    at->config.schedule.bpipe = BPIPE_AUTO;
-    if (verdict_resolve(&at->config, model, &log, &err) != 0) fail_msg("%s", err.text);
-    int bpipe = at->config.schedule.bpipe;
-    drop(at);
-    return bpipe;
-}
-
-TEST(auto_does_what_the_verdict_says) {
-    assert_int_equal(
-        resolved(GPT, &gpt_model, "schedule.micro_batch=2 attention.mode=recompute attention.softmax=megatron"),
-        BPIPE_ON);
-    assert_int_equal(resolved(GPT, &gpt_model, "schedule.micro_batch=2"), BPIPE_OFF);
-    assert_int_equal(resolved(LLAMA, &llama_model, ""), BPIPE_OFF);
-}
-
 // ---- the smallest world ---------------------------------------------------------------------------------------------
-
-TEST(the_smallest_world_fits_and_the_next_smaller_does_not) {
-    Case *at = forecast_case(LLAMA, &llama_model, "parallel.pipeline=2 parallel.tensor=1");
-    SmallestWorld world;
-    Error err = {0};
-    assert_int_equal(at->verdict.largest_plain + at->verdict.largest_bpipe, 0);
-    assert_int_equal(plan_smallest_world(&at->planner, &world, &err), 0);
-    // 18 bytes a parameter over the ranks, in 76 GiB.
-    assert_true(world.ranks >= (int64_t)(65285660672.0 * 18 / (76 * GIB)) && world.ranks <= 24);
-    drop(at);
-    char overrides[96];
-    snprintf(overrides, sizeof overrides, "parallel.pipeline=%d parallel.tensor=%d", (int)world.pipeline,
-             (int)world.tensor);
-    at = forecast_case(LLAMA, &llama_model, overrides);
-    assert_true(at->verdict.largest_plain + at->verdict.largest_bpipe > 0);
-    drop(at);
-    snprintf(overrides, sizeof overrides, "parallel.pipeline=%d parallel.tensor=%d", (int)world.pipeline - 1,
-             (int)world.tensor);
-    at = forecast_case(LLAMA, &llama_model, overrides);
-    assert_int_equal(at->verdict.largest_plain + at->verdict.largest_bpipe, 0);
-    drop(at);
-}
 
 // More layers than a configuration may have stages: the search stays within what can be configured.
 TEST(a_deep_model_has_a_smallest_world_too) {

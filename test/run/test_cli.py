@@ -140,75 +140,6 @@ def test_cuda_where_there_is_none_is_refused_in_two_lines(config):
     assert "no CUDA device" in ended.said[0] and "run instead: " in ended.said[1]
 
 
-# ---- the schedule ----------------------------------------------------------------------------------------------------
-
-
-def read_schedule(text):
-    """The header's figures, and per stage a list of (kind, microbatch, peer)."""
-    header, *lines = text.splitlines()
-    figures = re.fullmatch(r"# schedule (\w+)  stages (\d+)  microbatches (\d+)  slots (\d+)", header)
-    stages = []
-    for number, line in enumerate(lines):
-        prefix, _, actions = line.partition(": ")
-        assert prefix == f"stage {number}"
-        words = [
-            re.fullmatch(r"([FB])(\d+)|([ER])(\d+)>(\d+|h)|([AL])(\d+)<(\d+|h)", word) for word in actions.split(" ")
-        ]
-        assert all(words), line
-        stages.append([tuple(part for part in word.groups() if part is not None) for word in words])
-    assert len(stages) == int(figures[2])
-    return figures[1], int(figures[3]), int(figures[4]), stages
-
-
-def most_slots(actions):
-    """Own and lent slots in list order, at their most."""
-    held, most = 0, 0
-    for kind, *_ in actions:
-        held += {"F": 1, "L": 1, "A": 1, "B": -1, "E": -1, "R": -1}[kind]
-        most = max(most, held)
-    return most
-
-
-BIG = {
-    "llama65b": ["configs/llama65b.yaml"],
-    "llama65b_bpipe": ["configs/llama65b.yaml", "schedule.bpipe=on"],
-    "llama65b_b4": ["configs/llama65b.yaml", "schedule.bpipe=on", "schedule.micro_batch=4"],
-    "tiny": ["configs/llama_tiny.yaml"],
-    "tiny_gpipe": ["configs/llama_tiny.yaml", OFF, "schedule.name=gpipe"],
-    "tiny_to_host": ["configs/llama_tiny.yaml", "schedule.evict_to=host"],
-    "one_stage": ["configs/llama_tiny.yaml", OFF, "parallel.pipeline=1"],
-    "odd": ["configs/llama_tiny.yaml", "parallel.pipeline=5"],
-    "eight_slots_to_spare": ["configs/llama_tiny.yaml", "parallel.pipeline=8", "schedule.slots=6"],
-}
-
-
-@pytest.mark.parametrize("case", BIG)
-def test_schedules_are_printed_whole_in_order_and_within_their_slots(case):
-    path, *overrides = BIG[case]
-    written = command("llama", "-c", path, "--schedule", *[part for o in overrides for part in ("-o", o)])
-    assert written.returncode == 0 and written.stderr.count("\n") == 1
-    assert "proved: cannot hang; at most " in written.stderr
-    name, microbatches, slots, stages = read_schedule(written.stdout)
-    for number, actions in enumerate(stages):
-        for kind in "FB":
-            assert [int(a[1]) for a in actions if a[0] == kind] == list(range(microbatches))
-        assert most_slots(actions) <= slots
-        moved = {kind: [(int(a[1]), a[2]) for a in actions if a[0] == kind] for kind in "ELAR"}
-        assert sorted(moved["E"]) == sorted(moved["L"]) and sorted(moved["A"]) == sorted(moved["R"])
-        for peer in {peer for _, peer in moved["E"] if peer != "h"}:
-            assert int(peer) == len(stages) - 1 - number
-            accepted = [(int(a[1]), str(number)) for a in stages[int(peer)] if a[0] == "A"]
-            assert [(i, str(number)) for i, _ in moved["E"]] == accepted
-    evicts = any(a[0] == "E" for actions in stages for a in actions)
-    assert evicts == (name == "bpipe")
-
-
-@pytest.mark.parametrize("p,slots", [(2, 2), (3, 3), (4, 3), (5, 4), (8, 5)])
-def test_bpipe_takes_no_more_than_half_of_p_and_one_slots(p, slots):
-    overrides = ["-o", f"parallel.pipeline={p}", "-o", "schedule.bpipe=on"]
-    assert read_schedule(command("llama", "-c", "configs/llama_tiny.yaml", "--schedule", *overrides).stdout)[2] == slots
-
-
 # ---- who starts the ranks --------------------------------------------------------------------------------------------
 
 
@@ -471,18 +402,3 @@ def test_a_terminal_gets_a_progress_line_with_the_time_left(config, overrides):
     assert "\r\x1b[Kstep    1/3 is running" in text
     assert re.search(r"step    3/3 is running, about \d+s left\r\x1b\[K", text)
     assert re.search(r"\x1b\[Kstep    3/3 \| loss ", text)
-
-
-@pytest.mark.usefixtures("ranks")
-@pytest.mark.parametrize("prefix", [(), ("mpirun",)], ids=["self_started", "bare_mpirun"])
-@pytest.mark.parametrize("into", ["pipe", "file"])
-def test_a_pipe_and_a_file_get_plain_lines(config, tmp_path, prefix, into):
-    started = {"prefix": mpirun(4)} if prefix else {}
-    if into == "pipe":
-        text = trained(config, **started).stdout
-    else:
-        with open(tmp_path / "out", "w+") as file:
-            assert Job(config, stdout=file, **started).end().code == 0
-        text = (tmp_path / "out").read_bytes().decode()
-    assert text.count("\n") == 5
-    assert "\r" not in text and "\x1b" not in text and "running" not in text
