@@ -112,6 +112,16 @@ static int64_t rows_together_(const Tensor *tensor, int tensor_rank, int tensor_
     return count;
 }
 
+// Walks elements begin .. end-1 of a rank's tensor in blocks. A range that begins or ends inside a row has up to three:
+// for a rank that has rows 4 to 7 of a matrix with 10 columns, elements 7 .. 32 of its part are
+//
+//   row 4   . . . . . . . a a a      block 1: one row, 3 columns from column 7
+//   row 5   b b b b b b b b b b      block 2: full rows, as many as are consecutive in the unsharded tensor
+//   row 6   b b b b b b b b b b
+//   row 7   c c c . . . . . . .      block 3: one row, 3 columns
+//
+// Rows of q, k and v of one rank are consecutive only within each of the three, and rows of padding (row -1) are left
+// out.
 int tensor_blocks(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t begin, int64_t end,
                   BlockVisitor visit, void *context) {
     while (begin < end) {

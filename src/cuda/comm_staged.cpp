@@ -1,6 +1,11 @@
 // Messages of GPU memory through pinned host memory and the host's own group: copied down, sent or summed there, and
 // copied up again; `test` advances each step. For ranks that share one GPU. Copies have a stream of their own; sums and
 // gathers begin after the work queued on compute before the call.
+//
+//               GOES_DOWN               IN_TRANSIT                      GOES_UP
+//   SEND        GPU to pinned memory    a message of the host's group   -
+//   RECEIVE     -                       a message of the host's group   pinned memory to GPU
+//   others      GPU to pinned memory    the host's own collective       pinned memory to GPU
 #include "base/alloc.h"
 #include "comm_cuda.h"
 #include "internal.h"

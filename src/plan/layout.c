@@ -433,6 +433,12 @@ int layout_candidates(const LayoutSpace *space, int index, const RunLayout *at, 
     return count;
 }
 
+// Sets keys first .. last to every combination of their candidates, in the order of LAYOUT_KEYS. The candidates of a
+// key may depend on the keys before it. For 8 ranks with two or more stages:
+//
+//   tensor 1, pipeline 2, data 4      tensor 2, pipeline 2, data 2      tensor 4, pipeline 2, data 1
+//             pipeline 4, data 2                pipeline 4, data 1
+//             pipeline 8, data 1
 static void layout_walk_(LayoutList *list, const LayoutSpace *space, int first, int last, RunLayout at) {
     int64_t values[LAYOUT_CANDIDATES];
     int count = first > last ? 0 : layout_candidates(space, first, &at, values);
@@ -454,6 +460,12 @@ LayoutList layout_walk(const LayoutSpace *space, int first, int last, const RunL
 
 // ---------------------------------------------------------------- layers by time
 
+// For two stages of one chunk, 5 layers of 1 s each, and a head of 1.5 s on stage 1:
+//
+//   start            load 0  1.5   layers 0 0
+//   one each              1  2.5          1 1
+//   two more              3  2.5          3 1    stage 0 had the smaller load, 1 and then 2
+//   the last one          3  3.5          3 2
 void layout_deal_layers(const Schedule *placed, int64_t layers, double layer, double *load, int16_t *dealt) {
     int p = placed->stages, parts = p * placed->chunks;
     for (int g = 0; g < parts; g++) dealt[g] = 1, load[g] += layer;

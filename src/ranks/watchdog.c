@@ -70,6 +70,12 @@ static bool watchdog_silent_(const Watchdog *dog, int rank, double now) {
     return watched->expected && dog->patience.peer_s > 0 && now - watched->heard > dog->patience.peer_s;
 }
 
+// With peer_s 10, progress_s 600 and a look every second:
+//
+//   a rank is stopped at second 5      its supervisor sends nothing: FOUND_SILENT after second 15
+//   a rank loops from second 5 on      all ranks report, and the sum of their progress stays: FOUND_STUCK after 605
+//
+// Ranks that wait for a stopped rank still report, so the longest silence names the cause.
 Found watchdog_look(Watchdog *dog, double now, int *rank) {
     int64_t progress = watchdog_progress_(dog);
     if (progress != dog->progress) dog->moved = now;

@@ -43,6 +43,7 @@ static int differ_tensor_(char *text, size_t size, int64_t step, const char *wha
     return 1;
 }
 
+// A step's words are: loss, norm, a checksum of each gradient, a checksum of each updated weight.
 // Compares one step in the order in which it computes, so that the first difference is the cause of the others.
 static int compare_step_(const uint64_t *a, const uint64_t *b, int64_t step, const TensorTable *table, char *text,
                          size_t size) {
