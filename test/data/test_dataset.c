@@ -498,29 +498,6 @@ TEST(positions_visit_every_sample_once_an_epoch) {
     dataset_close(dataset);
 }
 
-TEST(a_file_that_shrinks_while_it_is_read_is_named) {
-    write_shard("shrinks_1.bin", GPT2, 1, 101, 101, 0);
-    Error err = {0};
-    int32_t inputs[10];
-    Dataset *dataset = dataset_open("data.train", test_path("shrinks_1.bin"), 10, 257, 1, &err);
-    assert_non_null(dataset);
-    assert_int_equal(truncate(test_path("shrinks_1.bin"), 1024 + 2 * 55), 0);
-    assert_int_equal(dataset_fetch(dataset, 4, inputs, NULL, 1, &err), 0);
-    assert_int_equal(dataset_fetch(dataset, 5, inputs, NULL, 1, &err), -1);
-    assert_int_equal(err.code, EXIT_FAILED);
-    assert_non_null(strstr(err.text, "shrinks_1.bin: ends before byte 1134, shorter than it was when it was opened"));
-    dataset_close(dataset);
-}
-
-TEST(what_is_not_a_regular_file_is_refused_at_once) {
-    assert_int_equal(mkfifo(test_path("pipe_1.bin"), 0600), 0);
-    alarm(20); // a named pipe without a writer would block forever
-    expect_refused("pipe_1.bin", 10, 1, (const char *const[]){"pipe_1.bin is not a regular file", NULL});
-    assert_int_equal(symlink("/dev/zero", test_path("device_1.bin")), 0);
-    expect_refused("device_1.bin", 10, 1, (const char *const[]){"device_1.bin is not a regular file", NULL});
-    alarm(0);
-}
-
 TEST(more_shards_than_descriptors_are_opened) {
     struct rlimit before, few;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
