@@ -223,10 +223,10 @@ def write(page, lines):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", metavar="PAGE", help="put the tables and the promises between the marks of a page")
+    parser.add_argument("--write", metavar="PAGE", help="put the tables of runs and all promises between the marks of a page")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    lines, promises, began = [], [], time.monotonic()
+    lines, shown, promises, began = [], [], [], time.monotonic()  # shown: the tables of runs, for the page
     # Stages, whether emulated, share of the time.
     parts = [(2, False, 0.5), (4, True, 0.5)] if cores() < 4 else [(2, False, 0.4), (4, True, 0.3), (4, False, 0.3)]
     with tempfile.TemporaryDirectory() as folder:
@@ -234,14 +234,14 @@ def main():
             what = f"{stages} stages, each emulated alone" if emulated else f"{stages} stages on {cores()} cores"
             told = rounds(folder, stages, share * MINUTES * 60, emulated)
             lines += table(told, what)
+            shown += [] if emulated else table(told, what)
             promises += [step_times(counted(told))] if stages == 2 else [order(told, what)]
             promises += [bubbles(counted(told), what)]
-    for kept, text in promises:
-        lines.append(f"- {'passed' if kept else 'FAILED'}: {text}")
-    print("\n".join(lines))
+    results = [f"- {'passed' if kept else 'FAILED'}: {text}" for kept, text in promises]
+    print("\n".join([*lines, *results]))
     print(f"took {(time.monotonic() - began) / 60:.1f} minutes", file=sys.stderr)
     if arguments.write:
-        write(arguments.write, lines)
+        write(arguments.write, [*shown, *results])
 
 
 if __name__ == "__main__":
