@@ -153,7 +153,7 @@ struct Backend {
     bool (*event_done)(Backend *, Event *);
     double (*event_seconds)(Backend *,
                             const Event *); // when it was passed, on the clock of clock_seconds(); only once done
-    // From now on reads events from clock_thread_seconds(), if one thread computes; else changes nothing. For a stage
+    // Makes events read clock_thread_seconds() from now on, if one thread computes; else changes nothing. For a stage
     // that runs alone, whose waits are not real ones. NULL: events are the device's own.
     void (*count_own_time)(Backend *);
     int (*synchronize)(Backend *, Error *err); // waits for all streams; -1 with err if the device failed

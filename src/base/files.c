@@ -80,8 +80,8 @@ char *file_read_whole(const char *path, int64_t most, int64_t *length, Error *er
     int fd = file_open(path, length, err);
     if (fd < 0) return NULL;
     if (*length > most)
-        error_set(err, EXIT_FAILED, "%s: has %lld bytes, more than the %lld that are read of such a file", path,
-                  (long long)*length, (long long)most);
+        error_set(err, EXIT_FAILED, "%s: has %lld bytes; the limit for such a file is %lld", path, (long long)*length,
+                  (long long)most);
     else {
         text = xcalloc((size_t)*length + 1, 1);
         if (file_read(fd, path, 0, text, *length, err) != 0) free(text), text = NULL;

@@ -219,7 +219,8 @@ static int end_failed_(Checkpoint *checkpoint, Error *err) {
             "with --resume (train.skip_bad_steps above 0 would train on)",
             (long long)checkpoint->state.step, checkpoint->failure.text);
     if (world_rank(checkpoint->world) != 0) return 0;
-    log_line(&checkpoint->log, "the checkpoint of step %lld could not be written: %s; the ones before it are untouched",
+    log_line(&checkpoint->log,
+             "the checkpoint of step %lld could not be written: %s; earlier checkpoints are unchanged",
              (long long)checkpoint->state.step, checkpoint->failure.text);
     return 0;
 }

@@ -75,7 +75,7 @@ static int checked_started_(Checked *self, Flight *flight, int status, CommReque
     return status;
 }
 
-// Collectives of doubles are of host memory, on a GPU too.
+// Collectives of doubles work on host memory, also on a GPU.
 static uint64_t checked_crc_(const Checked *self, const Flight *flight, const void *memory) {
     const Crc64 *crc = checksum_crc(self->checksum);
     if (flight->on_host) return crc64_finish(crc, crc64_add(crc, 0, memory, (size_t)flight->bytes), flight->bytes);

@@ -81,7 +81,7 @@ static int no_room_(const CudaBackend *cuda, int64_t bytes, const char *what, Er
     size_t left = 0, total = 0;
     const Backend *backend = &cuda->backend;
     describe_held_(backend, own, sizeof own);
-    // On a full GPU not even CUDA's context can be made, without which there is no answer.
+    // On a full GPU CUDA cannot create its context, and so cannot say how much memory is free.
     if (cudaMemGetInfo(&left, &total) != cudaSuccess) left = 0, total = (size_t)backend->memory_size;
     int64_t others = (int64_t)(total - left) - memory_total(&backend->held);
     return error_set(err, EXIT_FAILED,

@@ -90,7 +90,7 @@ typedef struct Run {
     ResumePoint from;
     Slowest *slowest;          // rank 0 of several; may be NULL
     char (*hosts)[64];         // [world] with `slowest`
-    int slow_rank, slow_steps; // the rank that costs much, and for how many steps it has
+    int slow_rank, slow_steps; // the slow rank, and for how many steps it has been slow
     struct RunTrace *trace;    // may be NULL
     struct Sampler *sampler;   // may be NULL
     struct Recorder *recorder; // record.h; may be NULL

@@ -188,7 +188,7 @@ static int prove_own_transfer_(Proof *proof, int s, Action action, Used *used) {
 static int prove_lent_transfer_(Proof *proof, int s, Action action, Used *used) {
     bool accept = action.kind == ACTION_ACCEPT, *lent = &proof->lent[bundle_(proof, action)];
     if (accept && *lent) return check_refuse_(proof, s, action, "accepts what is here already");
-    if (!accept && !*lent) return check_refuse_(proof, s, action, "returns what is not here");
+    if (!accept && !*lent) return check_refuse_(proof, s, action, "returns a bundle that is not on the stage");
     *lent = accept;
     used->lent += accept ? 1 : -1;
     return 0;

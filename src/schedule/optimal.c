@@ -129,7 +129,7 @@ static void step_(Search *search, const Counts *from, Counts *to, int stage) {
     if (waits && left_(search, from, stage) < search->end - search->time) step_(search, from, to, stage + 1);
 }
 
-// Whether all is done within so many steps.
+// Returns whether all actions can be complete within this number of steps.
 static bool within_(Search *search, int end) {
     Level level = {0};
     Counts start = {{0}};

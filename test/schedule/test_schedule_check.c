@@ -54,7 +54,7 @@ static const struct {
     {"stages 2  microbatches 2  slots 9\nstage 0: F0 E0>h F1 L0<1 B0 B1\nstage 1: R0>0 F0 B0 F1 B1\n",
      "stage 0: L0<1 loads a bundle that was not evicted to that place"},
     {"stages 2  microbatches 2  slots 9\nstage 0: F0 F1 B0 B1\nstage 1: R0>0 F0 B0 F1 B1\n",
-     "stage 1: R0>0 returns what is not here"},
+     "stage 1: R0>0 returns a bundle that is not on the stage"},
     // bounded
     {"stages 1  microbatches 2  slots 1\nstage 0: F0 F1 B0 B1\n", "stage 0: F1 finds all own slots of the stage taken"},
     {"stages 2  microbatches 2  slots 1\nstage 0: F0 E0>1 L0<1 B0 F1 B1\nstage 1: A0<0 R0>0 F0 B0 F1 B1\n",

@@ -35,7 +35,7 @@ struct GeluSlope { // a: upstream gradient, b: x
     }
 };
 
-// Two pieces a thread and input, so that one input has as many bytes in flight as two.
+// Each thread loads two pieces of its only input, so that as many bytes are in flight as with two inputs.
 enum { PIECES = 2 };
 
 template <typename F, typename To, typename A, typename B, int W>
