@@ -101,10 +101,7 @@ void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const R
         Frequencies frequencies = {};
         rope.first = (int)first, rope.pairs = (int)(half - first < PAIRS ? half - first : PAIRS);
         for (int i = 0; i < rope.pairs; i++) frequencies.of[i] = table->frequency[first + i];
-        FOR_ELEMENT(backend, {
-            if (half % PACK<T> == 0 && aligned_16(qkv))
-                rope_launch_<T, PACK<T>>(cuda, (T *)qkv, blocks, rope, frequencies);
-            else rope_launch_<T, 1>(cuda, (T *)qkv, blocks, rope, frequencies);
-        });
+        FOR_WIDTH(backend, half % PACK<T> == 0 && aligned_16(qkv),
+                  (rope_launch_<T, W>(cuda, (T *)qkv, blocks, rope, frequencies)));
     }
 }
