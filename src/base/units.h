@@ -12,6 +12,12 @@ static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline double max_double(double a, double b) { return a > b ? a : b; }
 
+// Orders doubles for qsort, smallest first.
+static inline int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 // Returns the greatest common divisor of two non-negative integers; gcd(a, 0) = a.
 static inline int64_t greatest_common_divisor(int64_t a, int64_t b) {
     while (b != 0) {

@@ -3,6 +3,7 @@
 #include "emulate.h"
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/units.h"
 
 #include "comm/comm_emulated.h"
 #include "device/device.h"
@@ -91,14 +92,9 @@ void emulation_destroy(Emulation *e) {
 
 // ---------------------------------------------------------------- runs
 
-static int ascending_(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double emulation_median(double *values, int64_t count) {
     if (count == 0) return 0;
-    qsort(values, (size_t)count, sizeof *values, ascending_);
+    qsort(values, (size_t)count, sizeof *values, compare_doubles);
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 

@@ -4,6 +4,7 @@
 #include "slowest.h"
 
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -48,15 +49,10 @@ static double sum_of_(const Slowest *slowest, int rank, SlowestPart part) {
     return sum;
 }
 
-static int compare_doubles_(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Returns the median, the lower of the two middle values, so that the slower of a pair is seen. 0: no values.
 static double slowest_median_(double *values, int count) {
     if (count < 2) return 0.0;
-    qsort(values, (size_t)count, sizeof *values, compare_doubles_);
+    qsort(values, (size_t)count, sizeof *values, compare_doubles);
     return values[(count - 1) / 2];
 }
 

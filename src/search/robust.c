@@ -60,11 +60,6 @@ static void vary_(const Schedule *schedule, const SimulateCosts *costs, int draw
     }
 }
 
-static int ascending_seconds_(const void *a, const void *b) {
-    double one = *(const double *)a, other = *(const double *)b;
-    return one < other ? -1 : one > other;
-}
-
 // Simulates all draws; writes by which factors the pipeline becomes longer: on average, and in one draw of twenty.
 static int draw_jitter_(const Schedule *schedule, const SimulateCosts *costs, double factors[2], Error *err) {
     double seconds[1 + DRAWS], sum = 0;
@@ -86,7 +81,7 @@ static int draw_jitter_(const Schedule *schedule, const SimulateCosts *costs, do
     for (int s = 0; s < schedule->stages; s++) free(durations[s]);
     free(durations);
     if (draw <= DRAWS) return -1;
-    qsort(seconds + 1, DRAWS, sizeof *seconds, ascending_seconds_);
+    qsort(seconds + 1, DRAWS, sizeof *seconds, compare_doubles);
     factors[0] = sum / DRAWS / seconds[0];
     factors[1] = seconds[DRAWS * 95 / 100] / seconds[0];
     return 0;

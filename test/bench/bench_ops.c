@@ -3,6 +3,7 @@
 // The first argument sets the number of threads (0: as OpenMP says), a second one, linear, attention or long, the part.
 #include "backend/backend.h"
 #include "base/clock.h"
+#include "base/units.h"
 #include "cpu/gemm.h"
 
 #include <math.h>
@@ -219,13 +220,8 @@ static void pass_run(Pass *pass, int round, const Tiles *tiles, Timing *t, void 
     pass->rate[round] = flop / seconds * 1e-9;
 }
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *x, int count) {
-    qsort(x, (size_t)count, sizeof *x, by_size);
+    qsort(x, (size_t)count, sizeof *x, compare_doubles);
     return x[count / 2];
 }
 
