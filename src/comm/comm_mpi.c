@@ -1,12 +1,437 @@
-// A group over MPI: its point-to-point messages, and the requests of messages and collectives. Both are started in
-// comm_mpi_message.c.
+// A group over MPI: its messages, its collectives, and the requests of both. MPI counts in int, so a message over
+// `limit` bytes is sent as one element of a derived type.
+//
+// Collectives made of plain messages, because the order of their sums is a promise: each rank sums one block of the
+// data, in rank order, from the blocks that all others sent it, and passes the result on. Long data are processed piece
+// by piece, so that the scratch memory is small for any length.
+//
+// An all_reduce of 7 elements a ... g over 3 ranks has blocks of 3, 3 and 1 elements (a2: rank 2's a):
+//
+//     PHASE_EXCHANGE   rank 0 receives a1 b1 c1 and a2 b2 c2, its block of every other rank, into scratch;
+//                      rank 1 receives d0 e0 f0 and d2 e2 f2, and rank 2 receives g0 and g1
+//     sum              rank 0 computes (a0 + a1) + a2, rank 1 computes (d0 + d1) + d2: always in rank order
+//     PHASE_SPREAD     rank 0 sends its sums of a b c to ranks 1 and 2, and receives those of d e f and of g
+//
+// A short piece takes one trip, PHASE_DIRECT: every rank receives all 7 elements of every other rank and computes all
+// sums itself. The order is the same, so the bits are, too. A reduce_scatter is the exchange alone.
+//
+// Any number of collectives of a group may be in progress, and each advances as soon as its own messages have arrived.
+// MPI's own non-blocking collectives would have to start in one order on all ranks, so the second phase of one would
+// wait for the first phase of all before it.
 #ifdef HAVE_MPI
 
 #include "comm_mpi.h"
+#include "backend/checksum.h"
 #include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+// --- messages
+
+static int mpi_fail_(const CommMpi *comm, int code, const char *doing, int peer, Error *err) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: %s rank %d failed: %s", comm->base.name,
+                     comm->base.rank, comm->base.size, doing, peer, text);
+}
+
+// Builds the type of a message of more than `limit` bytes: blocks of `limit` bytes, then the rest.
+static int long_type_(int64_t bytes, int64_t limit, MPI_Datatype *type) {
+    MPI_Datatype block, body;
+    int code = MPI_Type_contiguous((int)limit, MPI_BYTE, &block);
+    if (code != MPI_SUCCESS) return code;
+    code = MPI_Type_contiguous((int)(bytes / limit), block, &body);
+    MPI_Type_free(&block);
+    if (code != MPI_SUCCESS) return code;
+    int lengths[2] = {1, (int)(bytes % limit)};
+    MPI_Aint starts[2] = {0, (MPI_Aint)(bytes / limit * limit)};
+    MPI_Datatype parts[2] = {body, MPI_BYTE};
+    code = MPI_Type_create_struct(2, lengths, starts, parts, type);
+    MPI_Type_free(&body);
+    return code == MPI_SUCCESS ? MPI_Type_commit(type) : code;
+}
+
+static int mpi_begin_(CommMpi *comm, bool sends, int peer, void *memory, int64_t bytes, int tag, MPI_Request *request,
+                      Error *err) {
+    MPI_Datatype type = MPI_BYTE;
+    bool longer = bytes > comm->limit;
+    int count = longer ? 1 : (int)bytes, code = longer ? long_type_(bytes, comm->limit, &type) : MPI_SUCCESS;
+    if (code == MPI_SUCCESS)
+        code = sends ? MPI_Isend(memory, count, type, peer, tag, comm->mpi, request)
+                     : MPI_Irecv(memory, count, type, peer, tag, comm->mpi, request);
+    if (type != MPI_BYTE && type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
+    if (code == MPI_SUCCESS) return 0;
+    return mpi_fail_(comm, code, sends ? "starting a send to" : "starting a receive from", peer, err);
+}
+
+// The phase of a collective in its current piece.
+typedef enum Phase {
+    PHASE_DIRECT,   // every rank gets every rank's data and sums all of it: few bytes, one trip
+    PHASE_EXCHANGE, // rank q gets block q of every rank
+    PHASE_SPREAD,   // the sums go round
+    PHASE_GATHER,   // all_gather: blocks go round, nothing is summed
+} Phase;
+
+// The data that one peer sends in a phase, and its checksum in the message that follows.
+typedef struct Parcel {
+    const char *to;
+    int64_t bytes;
+    uint64_t sent, arrived; // checksums: of our data to the peer, of the peer's data when it sent them
+} Parcel;
+
+struct Collective {
+    Collective *next; // next in the list of active, or of idle, collectives
+    CommMpi *comm;
+    int state;     // 0 in progress, 1 done, -1 failed with error
+    int64_t steps; // phases completed
+    Error error;
+    CommOperation operation;
+    Phase phase;
+    CommType type;
+    int tag;
+    char *out;      // the data of an all_reduce
+    const char *in; // (size, count) of a reduce_scatter
+    int64_t count;  // elements: of the data (all_reduce), of one rank's block (the others)
+    int64_t first;  // first element of the current piece
+    int64_t piece;  // its elements
+    int request_count;
+    MPI_Request *requests; // 2 * size, or twice as many with checksums
+    Parcel *parcels;       // (size); NULL without checksums
+    char *scratch;         // (size - 1, elements summed here)
+    char *own;             // scratch of this collective, if the group has no workspace
+    int64_t own_bytes;
+    int place; // in the group's workspace; -1: not in it
+};
+
+// --- sums
+
+static void add_float_(float *sum, const float *x, int64_t n, bool first) {
+    for (int64_t i = 0; i < n; i++) sum[i] = first ? x[i] : sum[i] + x[i];
+}
+
+static void add_double_(double *sum, const double *x, int64_t n, bool first) {
+    for (int64_t i = 0; i < n; i++) sum[i] = first ? x[i] : sum[i] + x[i];
+}
+
+static void add_bf16_(float *sum, const uint16_t *x, int64_t n, bool first) {
+    for (int64_t i = 0; i < n; i++) sum[i] = first ? bf16_to_float(x[i]) : sum[i] + bf16_to_float(x[i]);
+}
+
+enum { SUM_BLOCK = 1024 };
+
+// Returns rank q's contribution, elements from `at` on: own data at their place, the others' one after another in
+// scratch.
+static const char *collective_part_(const CommMpi *comm, const Collective *work, const char *own, int q, int64_t n,
+                                    int64_t at) {
+    int64_t width = comm_type_bytes(work->type);
+    int rank = comm->base.rank;
+    if (q == rank) return own + at * width;
+    return work->scratch + ((q < rank ? q : q - 1) * n + at) * width;
+}
+
+// Sums elements [at, at + SUM_BLOCK) of n; bf16 is rounded once, after the last rank.
+static void sum_block_(const CommMpi *comm, const Collective *work, char *out, const char *own, int64_t n, int64_t at) {
+    union {
+        float single[SUM_BLOCK];
+        double twice[SUM_BLOCK];
+    } sum;
+    int64_t width = comm_type_bytes(work->type);
+    int64_t length = n - at < SUM_BLOCK ? n - at : SUM_BLOCK;
+    for (int q = 0; q < comm->base.size; q++) {
+        const void *x = collective_part_(comm, work, own, q, n, at);
+        if (work->type == COMM_FLOAT) add_float_(sum.single, x, length, q == 0);
+        if (work->type == COMM_DOUBLE) add_double_(sum.twice, x, length, q == 0);
+        if (work->type == COMM_BF16) add_bf16_(sum.single, x, length, q == 0);
+    }
+    if (work->type != COMM_BF16) {
+        memcpy(out + at * width, &sum, (size_t)(length * width));
+        return;
+    }
+    uint16_t *rounded = (uint16_t *)(out + at * width);
+    for (int64_t i = 0; i < length; i++) rounded[i] = bf16_from_float(sum.single[i]);
+}
+
+// out (n) = sum in rank order; own may be out. Blocks stay in the cache while all ranks are added.
+static void collective_sum_(const CommMpi *comm, const Collective *work, char *out, const char *own, int64_t n) {
+    for (int64_t at = 0; at < n; at += SUM_BLOCK) sum_block_(comm, work, out, own, n, at);
+}
+
+// --- one phase: messages to and from every other rank
+
+static uint64_t collective_crc_(const CommMpi *comm, const char *bytes, int64_t count) {
+    return crc64_finish(comm->crc, crc64_add(comm->crc, 0, bytes, (size_t)count), count);
+}
+
+// Compares the messages of a phase, which have all arrived, before any of them is summed.
+static int check_parcels_(const CommMpi *comm, const Collective *work, Error *err) {
+    for (int peer = 0; comm->crc != NULL && peer < comm->base.size; peer++) {
+        const Parcel *parcel = &work->parcels[peer];
+        Error differs = {0};
+        if (peer == comm->base.rank) continue;
+        if (checksum_compare(parcel->arrived, collective_crc_(comm, parcel->to, parcel->bytes), &differs) == 0)
+            continue;
+        return error_set(err, differs.code, "the part of a %s from rank %d to rank %d of the %s group: %s",
+                         work->operation == COMM_ALL_GATHER ? "gather" : "sum", peer, comm->base.rank, comm->base.name,
+                         differs.text);
+    }
+    return 0;
+}
+
+static void mpi_use_checksums_(Comm *base, const Crc64 *crc) {
+    CommMpi *comm = base->self;
+    comm->crc = crc;
+}
+
+static int post_(CommMpi *comm, Collective *work, bool sends, int peer, void *memory, int64_t bytes, Error *err) {
+    MPI_Request *request = work->requests + work->request_count;
+    if (mpi_begin_(comm, sends, peer, memory, bytes, work->tag, request, err) != 0) return -1;
+    work->request_count++;
+    return 0;
+}
+
+// Starts the messages to and from one peer. The receive is started first, so that no message waits in MPI's buffers.
+// Messages of one tag between two ranks arrive in the order they were started, so each checksum follows its data.
+static int collective_exchange_(CommMpi *comm, Collective *work, int peer, const char *from, int64_t sent, char *to,
+                                int64_t received, Error *err) {
+    int64_t width = comm_type_bytes(work->type);
+    if (post_(comm, work, false, peer, to, received * width, err) != 0) return -1;
+    if (post_(comm, work, true, peer, (void *)from, sent * width, err) != 0) return -1;
+    if (comm->crc == NULL) return 0;
+    Parcel *parcel = &work->parcels[peer];
+    *parcel = (Parcel){to, received * width, collective_crc_(comm, from, sent * width), 0};
+    if (post_(comm, work, false, peer, &parcel->arrived, sizeof parcel->arrived, err) != 0) return -1;
+    return post_(comm, work, true, peer, &parcel->sent, sizeof parcel->sent, err);
+}
+
+// Computes rank q's block of a piece of n elements: equal blocks, the last ones shorter or empty.
+static void block_(const CommMpi *comm, int64_t n, int q, int64_t *first, int64_t *count) {
+    int64_t size = comm->base.size, each = (n + size - 1) / size;
+    *first = q * each < n ? q * each : n;
+    *count = n - *first < each ? n - *first : each;
+}
+
+// Starts the messages of the current phase to and from one peer. Scratch has one slot for every other rank.
+static int start_with_(CommMpi *comm, Collective *work, int peer, Error *err) {
+    int64_t width = comm_type_bytes(work->type), n = work->piece, sent = n, received = n;
+    int64_t mine, my_count, theirs, their_count;
+    int rank = comm->base.rank, slot = peer < rank ? peer : peer - 1;
+    char *data = work->out + work->first * width, *to = NULL;
+    const char *from = data;
+    block_(comm, n, rank, &mine, &my_count);
+    block_(comm, n, peer, &theirs, &their_count);
+    if (work->operation == COMM_REDUCE_SCATTER) from = work->in + (peer * work->count + work->first) * width;
+    else if (work->phase == PHASE_GATHER) from = work->out + rank * n * width, to = work->out + peer * n * width;
+    else if (work->phase == PHASE_EXCHANGE) from = data + theirs * width, sent = their_count, received = my_count;
+    else if (work->phase == PHASE_SPREAD)
+        from = data + mine * width, sent = my_count, to = data + theirs * width, received = their_count;
+    if (to == NULL) to = work->scratch + slot * received * width;
+    return collective_exchange_(comm, work, peer, from, sent, to, received, err);
+}
+
+// Every rank starts with its own successor, so that no rank is the first destination of all.
+static int start_phase_(CommMpi *comm, Collective *work, Error *err) {
+    work->request_count = 0;
+    for (int step = 1; step < comm->base.size; step++)
+        if (start_with_(comm, work, (comm->base.rank + step) % comm->base.size, err) != 0) return -1;
+    return 0;
+}
+
+// --- pieces
+
+// Takes a free piece of the workspace that the plan has counted (use_workspace of comm.h).
+static int take_workspace_(CommMpi *comm, Collective *work, int64_t bytes, Error *err) {
+    CommWorkspace *workspace = &comm->workspace;
+    int place = 0;
+    while (place < workspace->sums && (workspace->taken >> place & 1) != 0) place++;
+    if (place == workspace->sums || bytes > workspace->bytes)
+        return error_set(err, EXIT_FAILED,
+                         "%s group: a sum of %lld bytes with %d others in flight exceeds the workspace, %d pieces of "
+                         "%lld bytes; this is a defect of the plan",
+                         comm->base.name, (long long)bytes, place, workspace->sums, (long long)workspace->bytes);
+    workspace->taken |= 1u << place;
+    work->place = place;
+    work->scratch = workspace->memory + place * workspace->bytes;
+    return 0;
+}
+
+// Takes scratch that is large enough for every piece.
+static int take_scratch_(CommMpi *comm, Collective *work, Error *err) {
+    int64_t bytes = comm_sum_workspace(work->operation, work->count, work->type, comm->base.size);
+    work->place = -1;
+    if (bytes == 0) return 0;
+    if (comm->workspace.memory != NULL) return take_workspace_(comm, work, bytes, err);
+    if (bytes > work->own_bytes) {
+        free(work->own);
+        work->own = xmalloc((size_t)bytes);
+        work->own_bytes = bytes;
+    }
+    work->scratch = work->own;
+    return 0;
+}
+
+static void mpi_use_workspace_(Comm *base, void *memory, int64_t bytes, int sums) {
+    CommMpi *comm = base->self;
+    comm->workspace = (CommWorkspace){memory, bytes, sums, 0};
+}
+
+// Starts the next piece. A gather needs no scratch, so it is one piece of any length.
+static int start_piece_(CommMpi *comm, Collective *work, Error *err) {
+    int64_t rest = work->count - work->first;
+    if (work->operation == COMM_ALL_GATHER) {
+        work->piece = rest;
+        work->phase = PHASE_GATHER;
+        return start_phase_(comm, work, err);
+    }
+    work->piece = comm_piece(work->operation, rest, work->type, comm->base.size);
+    bool direct = comm_piece_is_direct(work->operation, work->piece, work->type, comm->base.size);
+    work->phase = direct ? PHASE_DIRECT : PHASE_EXCHANGE;
+    return start_phase_(comm, work, err);
+}
+
+// Sums after the messages of a phase have arrived, and starts the next phase. Returns 1 after the last.
+static int collective_advance_(CommMpi *comm, Collective *work, Error *err) {
+    int64_t width = comm_type_bytes(work->type), rank = comm->base.rank, first = 0, count;
+    char *data = work->out + work->first * width;
+    if (work->operation == COMM_REDUCE_SCATTER) {
+        collective_sum_(comm, work, data, work->in + (rank * work->count + work->first) * width, work->piece);
+    } else if (work->phase == PHASE_DIRECT) {
+        collective_sum_(comm, work, data, data, work->piece);
+    } else if (work->phase == PHASE_EXCHANGE) {
+        block_(comm, work->piece, (int)rank, &first, &count);
+        collective_sum_(comm, work, data + first * width, data + first * width, count);
+        work->phase = PHASE_SPREAD;
+        return start_phase_(comm, work, err);
+    }
+    work->first += work->piece;
+    return work->first >= work->count ? 1 : start_piece_(comm, work, err);
+}
+
+// --- starting and ending
+
+// Returns an idle collective, or a new one: MPI holds the address of its requests, so it never moves.
+static Collective *collective_take_(CommMpi *comm) {
+    Collective *work = comm->idle;
+    if (work != NULL) {
+        comm->idle = work->next;
+        return work;
+    }
+    work = xcalloc(1, sizeof *work);
+    work->requests = xcalloc((size_t)comm->base.size * 4, sizeof *work->requests);
+    if (comm->crc != NULL) work->parcels = xcalloc((size_t)comm->base.size, sizeof *work->parcels);
+    return work;
+}
+
+static void give_back_(CommMpi *comm, Collective *work) {
+    if (work->place >= 0) comm->workspace.taken &= ~(1u << work->place);
+    work->place = -1;
+    work->next = comm->idle;
+    comm->idle = work;
+}
+
+static int collective_start_(CommMpi *comm, CommOperation operation, void *out, const void *in, int64_t count,
+                             CommType type, CommRequest *request, Error *err) {
+    // Tags distinguish collectives in progress; 32767 is the least bound that MPI guarantees.
+    enum { FIRST_TAG = 1, TAGS = 32000 };
+    memset(request, 0, sizeof *request);
+    int tag = FIRST_TAG + comm->sequence++ % TAGS;
+    if (comm->sequence == TAGS) comm->sequence = 0;
+    if (count == 0) return 0;
+    Collective *work = collective_take_(comm);
+    // What was allocated is kept.
+    *work = (Collective){.next = comm->work->first,
+                         .comm = comm,
+                         .operation = operation,
+                         .type = type,
+                         .tag = tag,
+                         .out = out,
+                         .in = in,
+                         .count = count,
+                         .requests = work->requests,
+                         .parcels = work->parcels,
+                         .own = work->own,
+                         .own_bytes = work->own_bytes};
+    if (take_scratch_(comm, work, err) != 0) {
+        give_back_(comm, work);
+        return -1;
+    }
+    request->handle[0] = work;
+    request->detail[0] = KIND_COLLECTIVE;
+    request->active = true;
+    comm->work->first = work;
+    return start_piece_(comm, work, err);
+}
+
+static int mpi_all_reduce_(Comm *base, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
+    return collective_start_(base->self, COMM_ALL_REDUCE, data, data, count, type, request, err);
+}
+
+static int mpi_all_gather_(Comm *base, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
+                           Error *err) {
+    int64_t bytes = count * comm_type_bytes(type);
+    char *own = (char *)out + base->rank * bytes;
+    if (own != in && bytes > 0) memcpy(own, in, (size_t)bytes);
+    return collective_start_(base->self, COMM_ALL_GATHER, out, in, count, type, request, err);
+}
+
+static int mpi_reduce_scatter_(Comm *base, void *out, const void *in, int64_t count, CommType type,
+                               CommRequest *request, Error *err) {
+    return collective_start_(base->self, COMM_REDUCE_SCATTER, out, in, count, type, request, err);
+}
+
+// Advances one collective as far as possible without waiting; its state has the result.
+static void collective_step_(Collective *work) {
+    int arrived = 0;
+    int code = MPI_Testall(work->request_count, work->requests, &arrived, MPI_STATUSES_IGNORE);
+    if (code != MPI_SUCCESS)
+        work->state = mpi_fail_(work->comm, code, "a collective", work->comm->base.rank, &work->error);
+    if (code != MPI_SUCCESS || !arrived) return;
+    work->steps++; // tells comm_wait that this poll found something, so it need not sleep
+    work->state = check_parcels_(work->comm, work, &work->error);
+    if (work->state != 0) return;
+    work->state = collective_advance_(work->comm, work, &work->error);
+}
+
+// Advances the collectives of all groups, not only the one that the caller tests: a rank that waits for a sum over data
+// ranks still answers in its tensor group. Finished ones leave the list; their callers find the state when they test.
+static void mpi_progress_(CommMpiWork *all) {
+    Collective **link = &all->first;
+    while (*link != NULL) {
+        Collective *work = *link;
+        collective_step_(work);
+        if (work->state != 0) *link = work->next;
+        else link = &work->next;
+    }
+}
+
+static int mpi_test_collective_(CommMpi *comm, CommRequest *request, Error *err) {
+    Collective *work = request->handle[0];
+    request->steps = work->steps;
+    if (work->state == 0) return 0;
+    int state = work->state;
+    if (state < 0) error_set(err, work->error.code, "%s", work->error.text);
+    request->active = false;
+    give_back_(comm, work);
+    return state;
+}
+
+int64_t comm_mpi_scratch_bytes(const Comm *base) {
+    const CommMpi *comm = base->self;
+    int64_t bytes = 0;
+    for (const Collective *work = comm->idle; work != NULL; work = work->next) bytes += work->own_bytes;
+    return bytes;
+}
+
+static void mpi_free_collectives_(CommMpi *comm) {
+    while (comm->idle != NULL) {
+        Collective *work = comm->idle;
+        comm->idle = work->next;
+        free_all(work->requests, work->parcels, work->own, work);
+    }
+}
+
+// --- the group
 
 enum { TAG_MESSAGE = 0 };
 
@@ -20,7 +445,7 @@ static int mpi_start_(Comm *base, bool sends, int peer, void *memory, int64_t by
     if (peer < 0 || peer >= base->size || peer == base->rank || bytes < 0)
         return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: cannot exchange %lld bytes with rank %d",
                          base->name, base->rank, base->size, (long long)bytes, peer);
-    if (comm_mpi_start(comm, sends, peer, memory, bytes, TAG_MESSAGE, &mpi, err) != 0) return -1;
+    if (mpi_begin_(comm, sends, peer, memory, bytes, TAG_MESSAGE, &mpi, err) != 0) return -1;
     *request = (CommRequest){.detail = {sends ? KIND_SEND : KIND_RECEIVE, peer, bytes}, .active = true};
     memcpy(request->handle, &mpi, sizeof mpi);
     return 0;
@@ -53,7 +478,7 @@ static int test_message_(CommMpi *comm, CommRequest *request, Error *err) {
     bool receives = request->detail[0] == KIND_RECEIVE;
     if (code != MPI_SUCCESS) {
         request->active = false;
-        return comm_mpi_fail(comm, code, receives ? "a receive from" : "a send to", (int)request->detail[1], err);
+        return mpi_fail_(comm, code, receives ? "a receive from" : "a send to", (int)request->detail[1], err);
     }
     if (!done) return 0;
     request->active = false;
@@ -64,14 +489,14 @@ static int test_message_(CommMpi *comm, CommRequest *request, Error *err) {
 static int mpi_test_(Comm *base, CommRequest *request, Error *err) {
     if (!request->active) return 1;
     CommMpi *comm = base->self;
-    comm_mpi_progress(comm->work);
-    if (request->detail[0] == KIND_COLLECTIVE) return comm_mpi_test_collective(comm, request, err);
+    mpi_progress_(comm->work);
+    if (request->detail[0] == KIND_COLLECTIVE) return mpi_test_collective_(comm, request, err);
     return test_message_(comm, request, err);
 }
 
 static void mpi_destroy_(Comm *base) {
     CommMpi *comm = base->self;
-    comm_mpi_free_collectives(comm);
+    mpi_free_collectives_(comm);
     MPI_Comm_free(&comm->mpi);
     free(comm);
 }
@@ -89,11 +514,11 @@ Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work) {
     base->self = comm;
     base->send = mpi_send_;
     base->receive = mpi_receive_;
-    base->all_reduce = comm_mpi_all_reduce;
-    base->all_gather = comm_mpi_all_gather;
-    base->reduce_scatter = comm_mpi_reduce_scatter;
-    base->use_workspace = comm_mpi_use_workspace;
-    base->use_checksums = comm_mpi_use_checksums;
+    base->all_reduce = mpi_all_reduce_;
+    base->all_gather = mpi_all_gather_;
+    base->reduce_scatter = mpi_reduce_scatter_;
+    base->use_workspace = mpi_use_workspace_;
+    base->use_checksums = mpi_use_checksums_;
     base->test = mpi_test_;
     base->destroy = mpi_destroy_;
     return base;

@@ -46,17 +46,5 @@ enum { KIND_SEND = 1, KIND_RECEIVE, KIND_COLLECTIVE };
 // Takes ownership of `mpi`. Call destroy before MPI_Finalize.
 Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work);
 
-// --- comm_mpi_message.c
-int comm_mpi_start(CommMpi *comm, bool sends, int peer, void *memory, int64_t bytes, int tag, MPI_Request *, Error *);
-int comm_mpi_fail(const CommMpi *comm, int code, const char *doing, int peer, Error *err); // always -1
-
-// --- comm_mpi_collective.c
-int comm_mpi_all_reduce(Comm *, void *data, int64_t count, CommType, CommRequest *, Error *);
-int comm_mpi_all_gather(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
-void comm_mpi_use_workspace(Comm *, void *memory, int64_t bytes, int sums);
-void comm_mpi_use_checksums(Comm *, const Crc64 *crc);
-int comm_mpi_reduce_scatter(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
-void comm_mpi_progress(CommMpiWork *work);
-int comm_mpi_test_collective(CommMpi *comm, CommRequest *request, Error *err);
-void comm_mpi_free_collectives(CommMpi *comm);
-int64_t comm_mpi_scratch_bytes(const Comm *comm); // that the group owns, for collectives that are not in progress
+// Returns the scratch memory that the group owns, for collectives that are not in progress.
+int64_t comm_mpi_scratch_bytes(const Comm *comm);
