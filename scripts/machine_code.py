@@ -54,6 +54,15 @@ LARGE = {
     "rope_kernel<bf16, 8>": "rotations",
     "softmax_kernel<bf16, 8, 1>": "softmax of stored scores",
     "softmax_backward_kernel<bf16, bf16, 8, 1>": "its backward",
+    "largest_kernel": "largest magnitude, for a scale per tensor",
+    "quantize_kernel<1, false, false>": "to 8 bits with it",
+    "quantize_kernel<1, true, false>": "its transpose",
+    "quantize_kernel<3, false, false>": "to 8 bits with scales of 128",
+    "quantize_kernel<3, true, false>": "its transpose",
+    "quantize_kernel<3, true, true>": "its transpose, from 8 bits",
+    "quantize_kernel<4, true, false>": "weights to 8 bits, transposed",
+    "quantize_kernel<5, true, true>": "from 8 bits, with scales of 32",
+    "join_kernel": "scales of gathered operands",
 }
 
 
