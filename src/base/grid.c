@@ -114,3 +114,8 @@ char *grid_bytes(int64_t bytes, char text[32]) {
     snprintf(text, 32, "%.*f %s", unit.digits, (double)bytes / unit.bytes, unit.name);
     return text;
 }
+
+char *grid_seconds(double seconds, char text[32]) {
+    snprintf(text, 32, seconds >= 10 ? "%.2f s" : "%.1f ms", seconds >= 10 ? seconds : 1e3 * seconds);
+    return text;
+}

@@ -32,6 +32,8 @@ char *grid_count(int64_t value, char text[32]);
 
 // Writes "1.92 GiB", or below one GiB "34.1 MiB", into `text` and returns it.
 char *grid_bytes(int64_t bytes, char text[32]);
+// Writes a time: "9511.1 ms", from 10 s on "15.20 s".
+char *grid_seconds(double seconds, char text[32]);
 
 // One unit for a table, so that figures compare at a glance: GiB if the largest is at least one, else MiB.
 typedef struct GridUnit {

@@ -449,12 +449,9 @@ GpuBand hardware_band(const Hardware *hardware, bool measured) {
 }
 
 char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]) {
-    bool whole = seconds >= 1;
-    snprintf(text, SECONDS_TEXT,
-             seconds >= 1000 ? "%.0f s"
-             : whole         ? "%.3g s"
-                             : "%.3g ms",
-             whole ? seconds : 1e3 * seconds);
+    bool whole = seconds >= 9.995;
+    double value = whole ? seconds : 1e3 * seconds;
+    snprintf(text, SECONDS_TEXT, value >= 999.5 ? "%.0f %s" : "%.3g %s", value, whole ? "s" : "ms");
     return text;
 }
 
@@ -463,7 +460,7 @@ void hardware_print_band(const Hardware *hardware, bool measured, double step, d
     char share[64] = "", low[SECONDS_TEXT], high[SECONDS_TEXT];
     if (band.runs == 0) return;
     hardware_seconds_text(band.low * step, low);
-    if (step * band.low >= 1) low[strcspn(low, " ")] = '\0'; // both in seconds
+    if ((step * band.low >= 9.995) == (step * band.high >= 9.995)) low[strcspn(low, " ")] = '\0'; // the same unit
     if (mfu > 0) snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
     hardware_seconds_text(band.high * step, high);
     if (band.on == NULL) {

@@ -77,7 +77,7 @@ void hardware_print_cpus(const Hardware *hardware, FILE *file);
 // Returns the band in which four of five published programs on such GPUs would lie, for a step that was planned from
 // the model of the hardware, or that of plans from measurements; runs is 0 on CPUs without a profile.
 GpuBand hardware_band(const Hardware *hardware, bool measured);
-// Writes a time with three digits: "823 ms", "14.9 s". Returns `text`.
+// Writes a time with three digits: "823 ms", from 10 s on "14.9 s". Returns `text`.
 enum { SECONDS_TEXT = 24 };
 char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]);
 

@@ -50,13 +50,12 @@ static void print_fsdp_(const PlanAnswer *answer, const Forecast *row, FILE *fil
     if (config_world(config) > node) rate = fmin(rate, cost->network / (double)(t < node ? t : node));
     double moves = (double)(config->train.global_batch / batch) * sent * (double)(shards - 1) / (double)shards / rate;
     double busy = (1 - row->time.bubble) * row->time.pipeline;
-    char bytes[32];
-    grid_line(
-        file, "",
-        "FSDP (ZeRO-3) over %lld ranks instead of the pipeline: about %s a rank and %.1f ms a step, of which %.1f ms "
-        "are gathers and sums beyond compute (arXiv 2304.11277)",
-        (long long)shards, grid_bytes((int64_t)(states / (double)shards + bundles + 2 * layer), bytes),
-        1e3 * (fmax(busy, moves) + row->time.optimizer), 1e3 * fmax(0, moves - busy));
+    char bytes[32], step[32], beyond[32];
+    grid_line(file, "",
+              "FSDP (ZeRO-3) over %lld ranks instead of the pipeline: about %s a rank and %s a step, of which %s "
+              "are gathers and sums beyond compute (arXiv 2304.11277)",
+              (long long)shards, grid_bytes((int64_t)(states / (double)shards + bundles + 2 * layer), bytes),
+              grid_seconds(fmax(busy, moves) + row->time.optimizer, step), grid_seconds(fmax(0, moves - busy), beyond));
 }
 
 // Prints the embedding and the head spread over all stages, each of which holds one bundle more.
@@ -64,7 +63,7 @@ static void print_vocabulary_(const PlanAnswer *answer, const Forecast *row, FIL
     const Plan *plan = &answer->plan_1f1b;
     const PlanTime *time = &row->time;
     int64_t states = 0, peak = 0;
-    char bytes[32];
+    char bytes[32], step[32];
     for (int s = 0; s < plan->stages; s++) states += states_total(&plan->stage[s].states);
     for (int s = 0; s < plan->stages; s++) {
         const PlanStage *stage = &plan->stage[s];
@@ -73,11 +72,10 @@ static void print_vocabulary_(const PlanAnswer *answer, const Forecast *row, FIL
     }
     double work = (double)config_microbatches(&answer->config) * time->slowest;
     double uneven = fmax(0, work - (1 - time->bubble) * time->pipeline);
-    grid_line(
-        file, "",
-        "vocabulary parallelism, with embedding and head on all stages: about %s on the fullest rank and %.1f ms a "
-        "step, for stages with equal layers (arXiv 2411.05288)",
-        grid_bytes(peak, bytes), 1e3 * (time->step - uneven));
+    grid_line(file, "",
+              "vocabulary parallelism, with embedding and head on all stages: about %s on the fullest rank and %s a "
+              "step, for stages with equal layers (arXiv 2411.05288)",
+              grid_bytes(peak, bytes), grid_seconds(time->step - uneven, step));
 }
 
 void plan_formulas_print(const PlanAnswer *answer, FILE *file) {

@@ -94,11 +94,12 @@ static void peak_cell_(Grid *grid, const Forecast *forecast, GridUnit unit) {
 }
 
 static void time_cells_(Grid *grid, const PlanTime *time) {
+    char step[32];
     if (!time->known) {
         for (int i = 0; i < 4; i++) grid_cell(grid, "-");
         return;
     }
-    grid_cell(grid, "%.1f ms", 1e3 * time->step);
+    grid_cell(grid, "%s", grid_seconds(time->step, step));
     grid_cell(grid, "%.1f%%", 100 * time->bubble);
     for (int i = 0; i < 2; i++) {
         double value = i == 0 ? time->stage_mfu : time->mfu;
@@ -181,11 +182,13 @@ static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
                                           : "stages by the model of the hardware");
     hardware_print_band(hardware, answer->planner.measured, time->step, time->mfu, file);
     if (verbose) {
+        char text[5][32];
         grid_line(file, "",
-                  "pipeline %.1f ms, gradient sums %.1f, norm and optimizer %.1f; compute waits %.1f ms for "
-                  "transfers, tensor-parallel collectives %.1f ms on the slowest stage",
-                  1e3 * time->pipeline, 1e3 * time->reduction, 1e3 * time->optimizer, 1e3 * time->exposed,
-                  1e3 * time->tensor);
+                  "pipeline %s, gradient sums %s, norm and optimizer %s; compute waits %s for transfers, "
+                  "tensor-parallel collectives %s on the slowest stage",
+                  grid_seconds(time->pipeline, text[0]), grid_seconds(time->reduction, text[1]),
+                  grid_seconds(time->optimizer, text[2]), grid_seconds(time->exposed, text[3]),
+                  grid_seconds(time->tensor, text[4]));
         bool fp8 = answer->config.train.fp8 != FP8_OFF;
         if (fp8) snprintf(mfu, sizeof mfu, ", %.1f%% of the FP8 one", 50 * time->mfu);
         if (time->mfu > 0)

@@ -186,13 +186,37 @@ char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]) {
 }
 
 static void table_heading_(Grid *grid) {
-    const char *cells[] = {"schedule", "chunks", "bundles", "fullest rank", "fits",
-                           "bubble",   "xfer",   "step",    "MFU",          ""};
+    const char *cells[] = {"schedule", "v", "bundles", "rank", "fits", "bubble", "xfer", "step", "MFU", "why"};
     grid->columns = 10;
     for (int i = 0; i < 10; i++) grid_cell(grid, "%s", cells[i]);
 }
 
-static void schedules_table_row_(Grid *grid, const Forecast *row, const char *note) {
+// Writes why a row does not fit, or on what it spends most of its seconds beyond the best row if these are over 1 %.
+static char *row_reason_(const ScheduleTable *table, const Forecast *row, char text[SCHEDULE_TEXT]) {
+    enum { PARTS = 5 };
+    const char *const names[PARTS] = {"transfers", "idle", "collectives", "compute", "sums, optimizer"};
+    const PlanTime *best = table->best >= 0 ? &table->rows[table->best].time : &row->time, *time = &row->time;
+    double more[PARTS];
+    char much[32];
+    int most = 0;
+    text[0] = '\0';
+    for (int i = 0; i < 2; i++, time = best) {
+        double waits = time->bubble * time->pipeline, moves = fmin(time->exposed, waits);
+        const double parts[PARTS] = {moves, waits - moves, time->tensor, time->pipeline - waits,
+                                     time->step - time->pipeline};
+        for (int part = 0; part < PARTS; part++) more[part] = i == 0 ? parts[part] : more[part] - parts[part];
+    }
+    more[2] = fmax(0, fmin(more[2], more[3])); // the slowest stage's, as far as stages are busy longer
+    more[3] -= more[2];
+    for (int part = 1; part < PARTS; part++) most = more[part] > more[most] ? part : most;
+    if (!row->fits)
+        snprintf(text, SCHEDULE_TEXT, "stage %d lacks %s", row->fullest, grid_bytes((int64_t)row->lacks, much));
+    else if (row->time.known && row->time.step > 1.01 * best->step)
+        snprintf(text, SCHEDULE_TEXT, "+%s %s", grid_seconds(more[most], much), names[most]);
+    return text;
+}
+
+static void schedules_table_row_(Grid *grid, const ScheduleTable *table, const Forecast *row, const char *note) {
     const PlanTime *time = &row->time;
     char text[SCHEDULE_TEXT], bytes[32];
     grid_cell(grid, "%s", schedule_text(&row->layout, text));
@@ -201,10 +225,10 @@ static void schedules_table_row_(Grid *grid, const Forecast *row, const char *no
     grid_cell(grid, "%s", grid_bytes(row->peak_bytes, bytes));
     grid_cell(grid, row->fits ? "yes" : "no");
     grid_cell(grid, time->known ? "%.1f%%" : "-", 100 * time->bubble);
-    grid_cell(grid, time->known ? "%.1f ms" : "-", 1e3 * time->exposed);
-    grid_cell(grid, time->known ? "%.1f ms" : "-", 1e3 * time->step);
+    grid_cell(grid, "%s", time->known ? grid_seconds(time->exposed, bytes) : "-");
+    grid_cell(grid, "%s", time->known ? grid_seconds(time->step, bytes) : "-");
     grid_cell(grid, time->mfu > 0 ? "%.1f%%" : "-", 100 * time->mfu);
-    grid_cell(grid, "%s", note);
+    grid_cell(grid, "%s%s", note, row_reason_(table, row, text));
 }
 
 static int compare_rows_(const void *a, const void *b) {
@@ -239,17 +263,17 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
         given += runs;
         if (!all && !(i < FASTEST && rows[i]->fits) && !runs && rows[i] != leanest) continue;
         snprintf(note, sizeof note, "%s%s%s", best ? "best " : "", runs ? "given " : "",
-                 rows[i] == leanest ? "leanest" : "");
-        schedules_table_row_(&grid, rows[i], note);
+                 rows[i] == leanest ? "leanest " : "");
+        schedules_table_row_(&grid, table, rows[i], note);
     }
     if (schedule_table_too_long(config))
         grid_line(file, "schedules",
                   "not compared: simulating all of them with %lld stages and %lld microbatches is long",
                   (long long)config->parallel.pipeline, (long long)config_microbatches(config));
     if (table->count > 0)
-        fprintf(file, "schedules at micro-batch %lld; bundles: slots of a rank over chunks%s%s\n",
+        fprintf(file, "schedules at micro-batch %lld; v: chunks; bundles: slots of a rank over chunks%s%s\n",
                 (long long)planner->config->schedule.micro_batch, config_slices(config) > 1 ? " and slices" : "",
-                all ? "" : "; -v prints all, and all that this plan rests on");
+                all ? "" : "; -v prints all, and what the plan rests on");
     if (table->count > 0) grid_print(&grid, file);
     grid_free(&grid);
     free(rows);
@@ -270,7 +294,8 @@ static void json_owned_(FILE *file, const char *key, int value, bool owned) {
     fprintf(file, owned ? ",\"%s\":%d" : ",\"%s\":null", key, value);
 }
 
-static void json_row_(FILE *file, const Forecast *row, const Config *config) {
+static void json_row_(FILE *file, const ScheduleTable *table, const Forecast *row, const Config *config) {
+    char reason[SCHEDULE_TEXT];
     const RunLayout *at = &row->layout;
     const PlanTime *time = &row->time;
     const ScheduleKind *kind = &schedule_kinds[at->name];
@@ -291,6 +316,9 @@ static void json_row_(FILE *file, const Forecast *row, const Config *config) {
     json_write_next(file, "mfu", time->known && time->mfu > 0 ? time->mfu : NAN);
     json_write_next(file, "bubble", time->known ? time->bubble : NAN);
     json_write_next(file, "transfer_exposed_ms", time->known ? 1e3 * time->exposed : NAN);
+    fputs(",\"reason\":", file);
+    if (row_reason_(table, row, reason)[0] != '\0') json_write_text(file, reason);
+    else fputs("null", file);
     fputc('}', file);
 }
 
@@ -298,7 +326,7 @@ void schedule_table_write_json(const ScheduleTable *table, const Config *config,
     fputs("\"schedules\":[", file);
     for (int i = 0; i < table->count; i++) {
         if (i > 0) fputc(',', file);
-        json_row_(file, &table->rows[i], config);
+        json_row_(file, table, &table->rows[i], config);
     }
     if (table->best >= 0) fprintf(file, "],\"best\":%d", table->best);
     else fputs("],\"best\":null", file);

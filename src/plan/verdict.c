@@ -93,8 +93,9 @@ static void say_need_(Verdict *verdict, const Planner *planner, const Forecast *
 }
 
 static void say_mfu_(Verdict *verdict, const PlanTime *time) {
-    if (time->mfu > 0) verdict_say_(verdict, "%.1f ms a step, MFU %.1f %%", 1e3 * time->step, 100 * time->mfu);
-    else verdict_say_(verdict, "%.1f ms a step", 1e3 * time->step);
+    char step[32];
+    verdict_say_(verdict, "%s a step", grid_seconds(time->step, step));
+    if (time->mfu > 0) verdict_say_(verdict, ", MFU %.1f %%", 100 * time->mfu);
 }
 
 // Writes, from one micro-batch size to a larger one, a stage's required gain, its gain, and the resulting steps.
@@ -231,16 +232,16 @@ static int fall_back_(Config *config, const char *why, const Log *log, Error *er
 static int resolve_name_(Config *config, const Planner *planner, const Log *log, Error *err) {
     ScheduleTable table;
     RunLayout given;
-    char text[SCHEDULE_TEXT];
+    char text[SCHEDULE_TEXT], step[32];
     layout_of(&given, config);
     int status = schedule_table_make(&table, planner, false, err);
     int best = status == 0 ? schedule_table_best(&table, &given, layout_decided(config, false)) : -1;
     if (best >= 0) {
         const Forecast *row = &table.rows[best];
         layout_set(&row->layout, config);
-        log_status(log, "schedule.name auto is %s with %d chunk%s: %.1f ms a step, the fastest that fits",
+        log_status(log, "schedule.name auto is %s with %d chunk%s: %s a step, the fastest that fits",
                    schedule_text(&row->layout, text), config_chunks(config), config_chunks(config) == 1 ? "" : "s",
-                   1e3 * row->time.step);
+                   grid_seconds(row->time.step, step));
     } else if (status == 0) {
         status = fall_back_(config, why_none_(&table, config), log, err);
     }

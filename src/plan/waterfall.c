@@ -152,16 +152,18 @@ static double waterfall_sum_(const Waterfall *fall) {
 
 void waterfall_print(const Waterfall *fall, FILE *file) {
     double step = waterfall_sum_(fall);
+    char time[32], idle[32];
     if (!fall->known) return;
     Grid grid = {.columns = 4};
     const char *heading[] = {"where the step goes", "time", "share", ""};
     for (int i = 0; i < 4; i++) grid_cell(&grid, "%s", heading[i]);
     for (int line = 0; line < WATERFALL_LINES; line++) {
         grid_cell(&grid, "%s", lines_[line]);
-        grid_cell(&grid, "%.1f ms", 1e3 * fall->seconds[line]);
+        grid_cell(&grid, "%s", grid_seconds(fall->seconds[line], time));
         grid_cell(&grid, "%.1f%%", 100 * fall->seconds[line] / step);
         if (line == WATERFALL_IDLE)
-            grid_cell(&grid, "ramp %.1f, imbalance %.1f", 1e3 * fall->ramp, 1e3 * fall->imbalance);
+            grid_cell(&grid, "ramp %s, imbalance %s", grid_seconds(fall->ramp, time),
+                      grid_seconds(fall->imbalance, idle));
         else grid_cell(&grid, "%s", "");
     }
     grid_print(&grid, file);

@@ -283,8 +283,8 @@ static void try_recompute_(Trial *trial, const RunLayout *layout) {
 
 // Trades recomputed layers for shorter transfers: the stages that evict recompute 1, 2, 4, ... layers, which makes
 // their bundles smaller. Of eight stages whose first six evict to the host: [1,1,1,1,1,1,0,0], [2,2,2,2,2,2,0,0], ...
-// The same is tried for the first half of all stages, [1,1,1,1,0,0,0,0], ...: where every stage evicts, the first ones
-// keep their bundles longest. All are tried: a pruned search times fewer of them, and has to find the same.
+// If every stage evicts, the same is tried for the first half, [1,1,1,1,0,0,0,0], ..., which keeps bundles longest. All
+// are tried: a pruned search times fewer of them, and has to find the same.
 static void try_trades_(Trial *trial, const RunLayout *evicting) {
     const SearchSpace *space = trial->search->space;
     RunLayout layout = *evicting;
@@ -293,7 +293,7 @@ static void try_trades_(Trial *trial, const RunLayout *evicting) {
     for (int layers = 1; layers <= most; layers *= 2)
         for (int half = 0; half < 2; half++) {
             layout.recompute = RECOMPUTE_EVICTING - (2 * layers + half);
-            if (!try_(trial, &layout, trial->list->bound, &tried)) return;
+            if (!try_(trial, &layout, trial->list->bound, &tried) && half == 0) return;
         }
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/grid.h"
 #include "robust.h"
 #include "search_report.h"
 
@@ -126,7 +127,7 @@ typedef struct Progress {
 
 static void progress_(void *argument, const SearchResult *result, double bound) {
     Progress *progress = argument;
-    char best[32] = "none fits";
+    char best[32] = "none fits", least[32];
     double now = clock_seconds();
     if (now - progress->said < 0.25) return;
     double step = 0;
@@ -134,11 +135,11 @@ static void progress_(void *argument, const SearchResult *result, double bound) 
         double own = result->found.items[i].forecast.time.step;
         if (step == 0 || own < step) step = own;
     }
-    if (step > 0) snprintf(best, sizeof best, "%.1f ms", 1e3 * step);
+    if (step > 0) grid_seconds(step, best);
     progress->said = now;
     progress->shown = true;
-    fprintf(stderr, "\r\033[K%s: searched %lld configurations in %.0f s, best so far %s, at %.1f ms of lower bound",
-            progress->log->program, (long long)result->evaluated, result->seconds, best, 1e3 * bound);
+    fprintf(stderr, "\r\033[K%s: searched %lld configurations in %.0f s, best so far %s, at %s of lower bound",
+            progress->log->program, (long long)result->evaluated, result->seconds, best, grid_seconds(bound, least));
     fflush(stderr);
 }
 

@@ -47,9 +47,9 @@ static char *rest_text_(const SearchSpace *space, const Config *config, char tex
 }
 
 static char *time_text_(const Forecast *found, char text[SCHEDULE_TEXT]) {
-    char mfu[32] = "", bytes[32];
+    char mfu[32] = "", bytes[32], step[32];
     if (found->time.mfu > 0) snprintf(mfu, sizeof mfu, ", MFU %.1f %%", 100 * found->time.mfu);
-    snprintf(text, SCHEDULE_TEXT, "%.1f ms a step%s, %s on the ranks of stage %d", 1e3 * found->time.step, mfu,
+    snprintf(text, SCHEDULE_TEXT, "%s a step%s, %s on the ranks of stage %d", grid_seconds(found->time.step, step), mfu,
              grid_bytes(found->peak_bytes, bytes), found->fullest);
     return text;
 }
@@ -82,7 +82,7 @@ static void table_row_(Grid *grid, const SearchSpace *space, const Candidate *ca
     const Forecast *found = &candidate->forecast;
     Config config;
     const RunLayout *at = &found->layout;
-    char schedule[SCHEDULE_TEXT], rest[SCHEDULE_TEXT];
+    char schedule[SCHEDULE_TEXT], rest[SCHEDULE_TEXT], step[32];
     space_config(space, at, &config);
     char context[16] = "";
     if (at->context > 1) snprintf(context, sizeof context, "x%d", at->context);
@@ -93,7 +93,7 @@ static void table_row_(Grid *grid, const SearchSpace *space, const Candidate *ca
     grid_cell(grid, "%s", rest_text_(space, &config, rest));
     grid_cell(grid, "%.2f", (double)found->peak_bytes / GIB);
     grid_cell(grid, "%.1f", (double)host_bytes_(space, &config) / GIB);
-    grid_cell(grid, "%.1f", 1e3 * found->time.step);
+    grid_cell(grid, "%s", grid_seconds(found->time.step, step));
     grid_cell(grid, found->time.mfu > 0 ? "%.1f%%" : "-", 100 * found->time.mfu);
     grid_cell(grid, candidate->robust < 1 ? "%.1f%%" : "-", 100 * candidate->robust);
 }
@@ -107,7 +107,7 @@ static void table_(const SearchSpace *space, const SearchResult *result, const i
                            "attention, layers",
                            "GiB",
                            "host",
-                           "step ms",
+                           "step",
                            "MFU",
                            "regret"};
     for (int i = 0; i < 10; i++) grid_cell(&grid, "%s", cells[i]);
@@ -131,7 +131,7 @@ static void line_of_changes_(const Config *from, const Config *to, const char *l
 // Prints the worst regret of the best, and the candidate with the least.
 static void print_regret_(const SearchSpace *space, const SearchResult *result, FILE *file) {
     const Candidate *items = result->found.items, *best = &items[result->best], *least = best;
-    char cut[2 * SCHEDULE_TEXT];
+    char cut[2 * SCHEDULE_TEXT], step[32];
     Config config;
     if (isnan(best->robust)) return;
     for (int64_t i = 0; i < result->found.count; i++)
@@ -142,23 +142,23 @@ static void print_regret_(const SearchSpace *space, const SearchResult *result, 
                   robust_assumptions);
     else grid_line(file, "robust", "does not fit, or takes twice as long, with one of %s", robust_assumptions);
     if (least->robust < best->robust)
-        grid_line(file, "", "least: %.1f %%, %s, %.1f ms a step", 100 * least->robust, cut_text_(&config, cut),
-                  1e3 * least->forecast.time.step);
+        grid_line(file, "", "least: %.1f %%, %s, %s a step", 100 * least->robust, cut_text_(&config, cut),
+                  grid_seconds(least->forecast.time.step, step));
 }
 
 static void print_best_(const SearchSpace *space, const SearchResult *result, FILE *file) {
     const Forecast *best = &result->found.items[result->best].forecast;
-    char cut[2 * SCHEDULE_TEXT], rest[SCHEDULE_TEXT], time[SCHEDULE_TEXT];
+    char cut[2 * SCHEDULE_TEXT], rest[SCHEDULE_TEXT], time[SCHEDULE_TEXT], fastest[32];
     Config config;
     space_config(space, &best->layout, &config);
     grid_line(file, "best", "%s, %s: %s", cut_text_(&config, cut), rest_text_(space, &config, rest),
               time_text_(best, time));
     if (result->alike > 0)
         grid_line(file, "alike",
-                  "%lld more candidate%s within 1 %% of the fastest, %.1f ms; the best is the plainest of them: fewest "
+                  "%lld more candidate%s within 1 %% of the fastest, %s; the best is the plainest of them: fewest "
                   "stages, no eviction, no pointwise, most free memory",
                   (long long)result->alike, result->alike == 1 ? " is" : "s are",
-                  1e3 * result->found.items[result->fastest].forecast.time.step);
+                  grid_seconds(result->found.items[result->fastest].forecast.time.step, fastest));
     print_regret_(space, result, file);
     line_of_changes_(space->keys.base, &config, "set", "%s", file);
     if (space->planner->measured)
@@ -179,14 +179,14 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
     Config given;
     Forecast forecast;
     Candidate cheapest;
-    char bytes[32], label[] = "given";
+    char bytes[32], seconds[32], label[] = "given";
     if (answer_given(space, &given, &forecast, err) != 0) return -1;
     double step = forecast.time.known ? forecast.time.step : 0;
     bool counts = forecast.possible && forecast.fits && step > 0;
     if (!forecast.possible)
         grid_line(file, label, "the configuration given cannot run on %lld ranks", (long long)space->keys.world);
     else
-        grid_line(file, label, "%.1f ms a step, %s%s", 1e3 * step, grid_bytes(forecast.peak_bytes, bytes),
+        grid_line(file, label, "%s a step, %s%s", grid_seconds(step, seconds), grid_bytes(forecast.peak_bytes, bytes),
                   forecast.fits ? "" : ": does not fit");
     // If the given configuration does not fit, nine tenths means a step within a tenth of the best.
     double enough = counts ? step - 0.9 * (step - best) : 1.1 * best;
@@ -197,9 +197,9 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
     double own = cheapest.forecast.time.step;
     space_config(space, &cheapest.forecast.layout, &config);
     if (counts)
-        snprintf(format, sizeof format, "%.1f ms a step, %.0f %%%% of the gain, with %%s", 1e3 * own,
+        snprintf(format, sizeof format, "%s a step, %.0f %%%% of the gain, with %%s", grid_seconds(own, seconds),
                  100 * (step - own) / (step - best));
-    else snprintf(format, sizeof format, "%.1f ms a step with %%s", 1e3 * own);
+    else snprintf(format, sizeof format, "%s a step with %%s", grid_seconds(own, seconds));
     line_of_changes_(space->keys.base, &config, "cheapest", format, file);
     return 0;
 }
@@ -207,13 +207,13 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
 static int print_next_(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
     Candidate misfit;
     double step;
-    char excess[32], reason[ANSWER_TEXT], cut[2 * SCHEDULE_TEXT];
+    char excess[32], seconds[32], reason[ANSWER_TEXT], cut[2 * SCHEDULE_TEXT];
     Config config;
     if (!answer_next_better(space, result, &misfit, &step, err)) return err->code != 0 ? -1 : 0;
     space_config(space, &misfit.forecast.layout, &config);
     grid_line(file, result->best >= 0 ? "next" : "nearest",
-              "%s: %.1f ms a step, and %s too much on the ranks of stage %d: %s", cut_text_(&config, cut), 1e3 * step,
-              grid_bytes(answer_lacks(&misfit), excess), misfit.forecast.fullest,
+              "%s: %s a step, and %s too much on the ranks of stage %d: %s", cut_text_(&config, cut),
+              grid_seconds(step, seconds), grid_bytes(answer_lacks(&misfit), excess), misfit.forecast.fullest,
               answer_reason(space, &misfit, reason));
     return 0;
 }

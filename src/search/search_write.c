@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/files.h"
+#include "base/grid.h"
 #include "base/json.h"
 #include "config/config_schema.h"
 
@@ -63,8 +64,9 @@ static void why_(const SearchSpace *space, const SearchResult *result, const Con
 
 static void write_head_(const SearchSpace *space, const SearchResult *result, FILE *file) {
     const PlanTime *best = &result->found.items[result->best].forecast.time;
-    fprintf(file, "# The best configuration for %lld ranks that --search found: %.1f ms a step",
-            (long long)space->keys.world, 1e3 * best->step);
+    char step[32];
+    fprintf(file, "# The best configuration for %lld ranks that --search found: %s a step",
+            (long long)space->keys.world, grid_seconds(best->step, step));
     if (best->mfu > 0) fprintf(file, ", MFU %.1f %%", 100 * best->mfu);
     fprintf(file, " by the plan.\n# From %s\n", space->keys.base->path);
     if (result->stopped) fputs("# The search was stopped before it was complete.\n", file);

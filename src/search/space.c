@@ -164,10 +164,11 @@ static bool recompute_evicting_(const SearchSpace *space, int layers, bool half,
     if (loan.schedule == NULL) return false;
     config->schedule.recompute_given = config->parallel.pipeline;
     int stages = loan.schedule->stages, last = half ? (stages + 1) / 2 : stages;
+    bool open = !half || plan_stage_evicts(loan.schedule, stages - 1);
     for (int s = 0; s < stages; s++)
         config->schedule.recompute_of_stage[s] = s < last && plan_stage_evicts(loan.schedule, s) ? (int16_t)layers : 0;
     schedule_cache_return(&loan);
-    return true;
+    return open;
 }
 
 bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config) {

@@ -9,6 +9,7 @@
 #include "plan/budget.h"
 #include "plan/plan_schedules.h"
 #include "plan/verdict.h"
+#include "answers.h"
 #include "search_command.h"
 
 #include <math.h>
@@ -32,6 +33,7 @@ typedef struct SweepRow {
     Budget budget;     // cost of the row's step
     char *config;      // the best of a search, as JSON; NULL: nothing fits
     Error refused;     // code 0: it was not
+    char why[256];     // it does not fit; "" if it does
     Hardware hardware; // that it was planned for
 } SweepRow;
 
@@ -148,16 +150,27 @@ static int plan_row_(const Sweep *sweep, Config *config, SweepRow *row, Error *e
     if (status == 0 && !forecast.possible)
         status = error_set(err, EXIT_USAGE, "with these stages and slots there is nothing to evict");
     if (status == 0) take_forecast_(row, &planner, config, &forecast);
+    char lacks[32];
+    if (status == 0 && !forecast.fits)
+        snprintf(row->why, sizeof row->why, "stage %d lacks %s", forecast.fullest,
+                 grid_bytes((int64_t)forecast.lacks, lacks));
     planner_free(&planner);
     return status;
 }
 
 static int take_row_(void *argument, const SearchSpace *space, SearchResult *result, Error *err) {
     SweepRow *row = argument;
-    (void)err;
+    Candidate misfit;
+    double step;
+    char lacks[32], reason[ANSWER_TEXT];
     row->stopped = result->stopped;
     row->hardware = space->planner->hardware;
-    if (result->best < 0) return 0;
+    if (result->best < 0 && answer_next_better(space, result, &misfit, &step, err))
+        snprintf(row->why, sizeof row->why, "nearest misfit: %dx%dx%d, stage %d lacks %s: %s",
+                 misfit.forecast.layout.pipeline, misfit.forecast.layout.tensor, misfit.forecast.layout.data,
+                 misfit.forecast.fullest, grid_bytes(answer_lacks(&misfit), lacks),
+                 answer_reason(space, &misfit, reason));
+    if (result->best < 0) return err->code != 0 ? -1 : 0;
     const Forecast *best = &result->found.items[result->best].forecast;
     Config config;
     size_t length;
@@ -246,7 +259,8 @@ static void budget_cells_(Grid *grid, const SweepRow *row, bool known) {
 // Prints the table; `rows` were asked for.
 static void sweep_print_(const Sweep *sweep, int rows) {
     const char *cells[] = {
-        "p x t x d, b, schedule", "fits", "rank GiB", "bubble", "step ms", "MFU", "days", "by the band", "GPU hours"};
+        "p x t x d, b, schedule", "fits", "rank GiB", "bubble", "step", "MFU", "days", "by the band", "GPU hours"};
+    char step[32];
     int cpus = 0, columns = sweep->budgets ? 9 : 6;
     Grid grid = {.columns = sweep->key_count + columns};
     while (cpus + 1 < sweep->row_count && !sweep->rows[cpus].hardware.cpu) cpus++;
@@ -267,7 +281,7 @@ static void sweep_print_(const Sweep *sweep, int rows) {
         grid_cell(&grid, "%s", row->forecast.fits ? "yes" : "no");
         grid_cell(&grid, row->forecast.peak_bytes > 0 ? "%.2f" : "-", (double)row->forecast.peak_bytes / GIB);
         grid_cell(&grid, known ? "%.1f%%" : "-", 100 * time->bubble);
-        grid_cell(&grid, known ? "%.1f" : "-", 1e3 * time->step);
+        grid_cell(&grid, "%s", known ? grid_seconds(time->step, step) : "-");
         grid_cell(&grid, known && time->mfu > 0 ? "%.1f%%" : "-", 100 * time->mfu);
         if (sweep->budgets) budget_cells_(&grid, row, known);
     }
@@ -276,9 +290,9 @@ static void sweep_print_(const Sweep *sweep, int rows) {
     print_deadline_(sweep);
     for (int r = 0; r < sweep->row_count; r++) {
         char label[32];
-        if (sweep->rows[r].refused.code == 0) continue;
+        const char *why = sweep->rows[r].refused.code != 0 ? sweep->rows[r].refused.text : sweep->rows[r].why;
         snprintf(label, sizeof label, "row %d", r + 1);
-        grid_line(stdout, label, "%s", sweep->rows[r].refused.text);
+        if (why[0] != '\0') grid_line(stdout, label, "%s", why);
     }
     if (sweep->stopped) grid_line(stdout, "stopped", "after %d of %d combinations", sweep->row_count, rows);
 }
@@ -303,6 +317,7 @@ static void sweep_json_(const Sweep *sweep) {
         fputs(row->config != NULL ? ",\"config\":" : "", stdout);
         fputs(row->config != NULL ? row->config : "", stdout);
         if (sweep->budgets && row->config != NULL) putchar(','), budget_write_json(&row->budget, stdout);
+        if (row->why[0] != '\0') fputs(",\"reason\":", stdout), json_write_text(stdout, row->why);
         fputs(",\"refused\":", stdout);
         if (row->refused.code != 0) json_write_text(stdout, row->refused.text);
         else fputs("null", stdout);
