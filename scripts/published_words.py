@@ -55,7 +55,7 @@ What remains: launches and gaps, ranks that wait for the slowest, clocks under l
 @BANDS@
 
 `hardware.run_share` scales the kernels' rates, for runs that are known to reach a part of them; the default is 1. On
-A100s 0.83 brings the plan to the middle of these runs. That figure is fitted: left out one source at a time, it is as
+A100s 0.85 brings the plan to the middle of these runs. That figure is fitted: left out one source at a time, it is as
 far off as the middle above.
 
 ## Schedules against each other
