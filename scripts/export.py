@@ -42,7 +42,7 @@ def matters(key, config):
         return False
     if key in ("schedule.slots", "schedule.evict_to", "parallel.placement"):
         return config["schedule"]["bpipe"] != "off"
-    if key in ("parallel.sequence", "parallel.overlap"):
+    if key in ("parallel.sequence", "parallel.collectives", "parallel.overlap"):
         return t > 1
     if key in ("schedule.name", "schedule.chunks", "schedule.group", "schedule.split_backward"):
         return p > 1 and key != "schedule.chunks"  # the layers of every chunk say how many there are

@@ -188,6 +188,14 @@ static int sequence_values_(const LayoutSpace *space, const RunLayout *at, int64
     return useful && space->base->model.seq_len / at->context % at->tensor == 0 ? 2 : 1;
 }
 
+// auto copies where GPUs of one node can; NCCL is another choice there.
+static int collectives_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    int64_t node = space->base->hardware.gpus_per_node;
+    bool fixed = fixes_(space, LAYOUT_BIT(collectives)), one_node = space->world <= node || node % at->tensor == 0;
+    values[0] = fixed ? space->given.collectives : COLLECTIVES_AUTO, values[1] = COLLECTIVES_NCCL;
+    return !fixed && at->tensor > 1 && at->sequence && one_node && space->base->hardware.device != DEVICE_CPU ? 2 : 1;
+}
+
 // Into how many chunks the forward's products are cut, next to the collectives; auto is as many as there are tiles for.
 static int overlap_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     bool fixed = fixes_(space, LAYOUT_BIT(overlap)), open = at->tensor > 1 && !fixed;

@@ -183,11 +183,13 @@ static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
     hardware_print_band(hardware, answer->planner.measured, time->step, time->mfu, file);
     if (verbose) {
         char text[5][32];
+        bool gpus = !hardware->cpu && answer->config.parallel.tensor > 1;
+        const char *by = !gpus ? "" : config_copies(&answer->config) ? " by copies" : " by NCCL";
         grid_line(file, "",
                   "pipeline %s, gradient sums %s, norm and optimizer %s; compute waits %s for transfers, "
-                  "tensor-parallel collectives %s on the slowest stage",
+                  "tensor-parallel collectives%s %s on the slowest stage",
                   grid_seconds(time->pipeline, text[0]), grid_seconds(time->reduction, text[1]),
-                  grid_seconds(time->optimizer, text[2]), grid_seconds(time->exposed, text[3]),
+                  grid_seconds(time->optimizer, text[2]), grid_seconds(time->exposed, text[3]), by,
                   grid_seconds(time->tensor, text[4]));
         bool fp8 = answer->config.train.fp8 != FP8_OFF;
         if (fp8) snprintf(mfu, sizeof mfu, ", %.1f%% of the FP8 one", 50 * time->mfu);

@@ -84,25 +84,26 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
     bool in_v = schedule_kinds[layout->name].placement == PLACEMENT_V;
     for (int s = 0; s < cut->stages; s++) {
         int own = s * cut->chunks; // chunk 0, which has the first forward of the stage and its last gradient
-        double work = 0, weights = 0;
+        double work = 0, weights = 0, slowed = 0; // slowed: seconds that sums add to the last backwards
         for (int c = 0; c < cut->chunks; c++) {
             weights += cut->split ? costs->weight[own + c] : 0;
             double parts = cut->split ? costs->input[own + c] + costs->weight[own + c] : costs->backward[own + c];
             // Some lists in a V run a few backwards unsplit, which gather less.
             if (in_v && costs->backward[own + c] < parts) parts = costs->backward[own + c];
             work += costs->forward[own + c] + parts;
+            if (c % layout->slices == 0) slowed += (costs->last[s] - 1) * parts;
         }
         double late = cut->split ? late_weights_(cut, layout, s) : 0;
         double hidden = late == 1 ? costs->weight[own] : late * weights;
         if (hidden > m * weights) hidden = m * weights;
-        double alone = before + m * work + cut->costs.stage[s].reduction;
+        double alone = before + m * work + slowed + cut->costs.stage[s].reduction;
         double whole = before + m * work - hidden + back + (s > 0 || cut->split ? first_weight : 0);
-        if (s == 0) whole = m * work;
+        if (s == 0) whole = m * work + slowed;
         if (alone > most) most = alone;
         if (whole > most) most = whole;
         if (s + 1 == cut->stages) break;
         before += costs->forward[own] + costs->edge[s];
-        back += (cut->split ? costs->input[own] : costs->backward[own]) + costs->edge[s];
+        back += costs->last[s] * (cut->split ? costs->input[own] : costs->backward[own]) + costs->edge[s];
     }
     return most + cut->after;
 }

@@ -33,6 +33,7 @@ static int64_t recomputed_(const Config *config) {
 // Writes the other settings that distinguish a configuration: "flash, seq, 3 again, by time".
 static char *rest_text_(const SearchSpace *space, const Config *config, char text[SCHEDULE_TEXT]) {
     char again[48] = "", overlap[24] = "";
+    const char *nccl = config->parallel.collectives == COLLECTIVES_NCCL ? ", NCCL" : "";
     const char *dealt = config->parallel.layers_given == 0       ? ""
                         : space_fixes(space, LAYOUT_BIT(layers)) ? ", by list"
                                                                  : ", by time";
@@ -40,9 +41,9 @@ static char *rest_text_(const SearchSpace *space, const Config *config, char tex
     if (layers > 0) snprintf(again, sizeof again, ", %lld again", (long long)layers);
     if (config->parallel.overlap != OVERLAP_AUTO)
         snprintf(overlap, sizeof overlap, ", overlap %s", config_word("parallel.overlap", config->parallel.overlap));
-    snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
-             config_pointwise(config, 0) ? ", pointwise" : "", config->parallel.sequence ? ", seq" : "", overlap, dealt,
-             again, config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
+    snprintf(text, SCHEDULE_TEXT, "%s%s%s%s%s%s%s%s", config_word("attention.mode", config->attention.mode),
+             config_pointwise(config, 0) ? ", pointwise" : "", config->parallel.sequence ? ", seq" : "", nccl, overlap,
+             dealt, again, config->parallel.placement == PLACEMENT_ADJACENT ? ", adjacent" : "");
     return text;
 }
 

@@ -34,6 +34,36 @@ RunLayout space_start(const SearchSpace *space) {
 
 // ---------------------------------------------------------------- shapes and schedules
 
+void space_times(const SearchSpace *space, const RunLayout *shape, ModelTimes *times) {
+    Config config = *space->keys.base;
+    StageShape at;
+    RunLayout plain = *shape;
+    plain.name = schedule_kind_plain();
+    plain.chunks = plain.slices = 1;
+    plain.layers = LAYERS_EVEN;
+    layout_set(&plain, &config);
+    Schedule one = {.stages = 1, .chunks = 1};
+    stage_shape(&at, space->planner->model, &config, &one, space->planner->be, 0, 0);
+    hardware_times(times, &space->planner->hardware, &config, &at.shape);
+}
+
+static double part_seconds_(const PartTime *part) {
+    return part->forward + part->backward + part->tensor_forward + part->tensor_backward;
+}
+
+// Returns whether a layer takes no longer if the tensor ranks of a node copy to each other than with NCCL. Then NCCL
+// saves no more than the memory that copies arrive in, and is no candidate.
+static bool copies_suffice_(const SearchSpace *space, const RunLayout *shape) {
+    ModelTimes times[2];
+    RunLayout copying = *shape;
+    copying.collectives = COLLECTIVES_AUTO;
+    if (!space_fixes(space, LAYOUT_BIT(overlap))) copying.overlap = OVERLAP_AUTO;
+    if (shape->collectives != COLLECTIVES_NCCL || space_fixes(space, LAYOUT_BIT(collectives))) return false;
+    space_times(space, shape, &times[0]);
+    space_times(space, &copying, &times[1]);
+    return part_seconds_(&times[0].layer) >= part_seconds_(&times[1].layer);
+}
+
 // Measured times and times of the model are not compared with each other, so a profile has to cover a shape.
 LayoutList space_shapes(const SearchSpace *space) {
     const Planner *planner = space->planner;
@@ -42,12 +72,14 @@ LayoutList space_shapes(const SearchSpace *space) {
     Config config = *space->keys.base;
     char why[256];
     int64_t count = 0;
-    for (int64_t i = 0; i < all.count && planner->measured; i++) {
+    for (int64_t i = 0; i < all.count; i++) {
         layout_set(&all.layouts[i], &config);
-        if (profile_differs(&planner->profile, &config, planner->hardware.device, why, sizeof why) == NULL)
+        if (copies_suffice_(space, &all.layouts[i])) continue;
+        if (!planner->measured ||
+            profile_differs(&planner->profile, &config, planner->hardware.device, why, sizeof why) == NULL)
             all.layouts[count++] = all.layouts[i];
     }
-    if (planner->measured) all.count = count;
+    all.count = count;
     return all;
 }
 
@@ -75,23 +107,6 @@ void space_evict(const SearchSpace *space, RunLayout *layout, int target) {
 }
 
 // ---------------------------------------------------------------- layers
-
-void space_times(const SearchSpace *space, const RunLayout *shape, ModelTimes *times) {
-    Config config = *space->keys.base;
-    StageShape at;
-    RunLayout plain = *shape;
-    plain.name = schedule_kind_plain();
-    plain.chunks = plain.slices = 1;
-    plain.layers = LAYERS_EVEN;
-    layout_set(&plain, &config);
-    Schedule one = {.stages = 1, .chunks = 1};
-    stage_shape(&at, space->planner->model, &config, &one, space->planner->be, 0, 0);
-    hardware_times(times, &space->planner->hardware, &config, &at.shape);
-}
-
-static double part_seconds_(const PartTime *part) {
-    return part->forward + part->backward + part->tensor_forward + part->tensor_backward;
-}
 
 // Writes the layers of each chunk, dealt out by time.
 static void balance_(const SearchSpace *space, const RunLayout *layout, int16_t *layers) {

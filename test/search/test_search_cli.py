@@ -160,6 +160,20 @@ def test_with_tied_embeddings_either_order_of_the_stages_may_be_the_quicker_one(
     assert both[0] != both[1] and ask() == min(both)
 
 
+def test_copies_are_weighed_against_nccl():
+    """Slow links of an L40S without overlap: a copy saves no multiprocessor, and the kernel that sums takes time."""
+    keys = ("parallel.tensor=8", "parallel.sequence=true", "hardware.memory_gib=80")
+    chosen = {}
+    for gpu, overlap in {"l40s": "off", "h100": "auto"}.items():
+        more = (*keys, f"hardware.gpu={gpu}", f"parallel.overlap={overlap}")
+        overrides = [part for key in more for part in ("-o", key)]
+        told = search("--gpus", 8, *SMALL, *overrides)
+        chosen[gpu] = ("NCCL" in told.stdout, "parallel.collectives" in told.stdout)
+        config = json.loads(search("--gpus", 8, "--json", *SMALL, *overrides).stdout)["best"]["config"]
+        assert config["parallel"]["collectives"] == ("nccl" if gpu == "l40s" else "auto")
+    assert chosen == {"l40s": (True, True), "h100": (False, False)}
+
+
 def test_the_ranks_of_the_configuration_are_searched_where_no_number_is_given():
     told = json.loads(search("--json", "-o", "train.global_batch=32").stdout)["best"]["config"]["parallel"]
     assert told["pipeline"] * told["tensor"] * told["data"] == 32
