@@ -1,0 +1,139 @@
+"""Every mistake below is found by chaos.py within its first 2,000 seeds: each is one replacement in a copy of the
+sources.
+
+    test/soak/chaos_mistakes.py [NAME ...] [--seconds N]
+
+Of the seeds, only those are tried that have something to do with the mistake, for N seconds each (300).
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import chaos  # noqa: E402
+import trainer_runs  # noqa: E402
+import virtual_mistakes  # noqa: E402
+
+MOST = 2000
+
+
+class Mistake(NamedTuple):
+    name: str
+    file: str
+    right: str
+    wrong: str
+    touches: Callable[[chaos.Case], bool]
+
+
+def has(*kinds):
+    return lambda case: any(fault["kind"] in kinds for fault in case.faults)
+
+
+def dies_in_save(case):
+    call = case.call()
+    return case.saves and call is not None and call["effect"] in ("kill", "abort")
+
+
+def refuses_writes(case):
+    call = case.call()
+    return case.saves and call is not None and call["effect"].isdigit() and call["lasts"] <= 3
+
+
+# fmt: off
+MISTAKES = [
+    Mistake("ranks_read_the_edited_configuration", "src/config/config_yaml.c",
+            "if (kept) return setenv(CONFIG_COPY_VARIABLE, name, 1);", "if (kept) return 0;", has("edit")),
+    Mistake("a_redirected_configuration_is_read_once", "src/config/config_yaml.c",
+            "if (kept) return setenv(CONFIG_COPY_VARIABLE, name, 1);", "if (kept) return 0;",
+            lambda case: case.given == "redirected" and case.ranks > 1),
+    Mistake("a_tokenizer_file_elsewhere_is_taken", "src/data/side_file.c",
+            "if (file_path_within(side->file, folder, name, &wrong) != 0)",
+            'if (snprintf(side->file, sizeof side->file, "%.200s/%.200s", folder, name) < 0)',
+            lambda case: case.tokenizer is not None),
+    Mistake("a_pipe_is_taken_as_tokenizer", "src/data/side_file.c",
+            "S_ISREG(status.st_mode)) return 0;", "!S_ISDIR(status.st_mode)) return 0;",
+            lambda case: case.tokenizer == "pipe"),
+    Mistake("overwrite_removes_folders_of_the_user", "src/checkpoint/checkpoint_list.c",
+            "if (!list[i].complete) continue;", "if (!list[i].complete && !config->overwrite) continue;",
+            lambda case: case.notes is not None and case.every > 0),
+    Mistake("overwrite_replaces_a_folder_of_the_user", "src/checkpoint/checkpoint_save.c",
+            "return ours || (readable && checkpoint->config->checkpoint.overwrite);",
+            "return ours || checkpoint->config->checkpoint.overwrite;",
+            lambda case: case.notes is not None and case.every > 0),
+    Mistake("a_start_that_hangs_hears_no_signal", "src/launch/launch.c",
+            "READY_WITHIN_S = 8", "READY_WITHIN_S = 800",
+            lambda case: has("signal")(case) and case.call() is not None and case.call()["effect"] == "stop"),
+    Mistake("lost_steps_count_from_the_first", "src/run/restart.c",
+            "(saved > 0 ? saved + 1 : end->began)", "(saved > 0 ? saved + 1 : 0)",
+            lambda case: case.restarts > 0 and case.before > 0 and case.every > 3 and has("kill rank")(case)),
+    Mistake("empty_stages_cannot_be_planned", "src/plan/plan.c",
+            "if (schedule->chunks == 1 && config->parallel.layers_given > schedule->stages) return 0;", "",
+            lambda case: any(key == "model.layers=2" for key in case.keys)),
+    # five more
+    Mistake("two_runs_save_in_one_folder", "src/checkpoint/checkpoint_files.c",
+            "flock(*lock, LOCK_EX | LOCK_NB) != 0", "false && flock(*lock, LOCK_EX | LOCK_NB) != 0", has("second")),
+    Mistake("a_write_that_fails_is_taken_as_done", "src/checkpoint/range_file.c",
+            "if (put < 0 && errno != EINTR) return write_error_(file, err);", "if (put < 0) return err != NULL ? bytes : -1;",
+            refuses_writes),
+    Mistake("a_checkpoint_has_its_name_before_its_manifest", "src/checkpoint/checkpoint_save.c",
+            "manifest_write(&checkpoint->manifest, checkpoint->partial, failure) == 0 &&\n"
+            "        directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), failure) == 0)",
+            "directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), failure) == 0 &&\n"
+            "        manifest_write(&checkpoint->manifest, checkpoint->path, failure) == 0)", dies_in_save),
+    Mistake("a_killed_parent_leaves_its_folder", "src/launch/launch_folder.c",
+            "if (access(folder->path, F_OK) == 0) launch_folder_clear_(folder);", "", has("kill parent")),
+    Mistake("other_data_after_a_resume", "src/checkpoint/checkpoint_load.c",
+            "state.run, state.step, state.samples,", "state.run, state.step, state.samples + 8,",
+            lambda case: case.before > 0),
+]
+# fmt: on
+
+
+def find(mistake, seconds):
+    """The first seed that finds the mistake and the sentence, or None."""
+    tried, deadline = 0, time.monotonic() + seconds
+    with tempfile.TemporaryDirectory(prefix="chaos_") as folder:
+        bench = chaos.Bench(Path(folder))
+        for seed in range(1, MOST + 1):
+            if not mistake.touches(chaos.Case(seed)):
+                continue
+            if time.monotonic() > deadline:
+                break
+            tried += 1
+            failure = chaos.one(bench, seed)
+            if failure is not None:
+                return f"found  {mistake.name} at seed {seed}: {' '.join(failure.split())[:160]}"
+    return f"missed {mistake.name}: {tried} seeds up to {seed}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--seconds", type=float, default=300)
+    asked, missed = parser.parse_args(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        virtual_mistakes.copy_tree(tree)
+        trainer_runs.BUILD = tree / "build" / "release"
+        for mistake in MISTAKES:
+            if asked.names and mistake.name not in asked.names:
+                continue
+            path, text = tree / mistake.file, (tree / mistake.file).read_text()
+            assert mistake.right in text, f"{mistake.name}: {mistake.file} has no such text"
+            path.write_text(text.replace(mistake.right, mistake.wrong))
+            failure = virtual_mistakes.build(tree, "programs")
+            assert failure is None, f"{mistake.name}: {failure}"
+            said = find(mistake, asked.seconds)
+            path.write_text(text)
+            missed += said.startswith("missed")
+            print(said, flush=True)
+    sys.exit(missed > 0)
+
+
+if __name__ == "__main__":
+    main()
