@@ -51,7 +51,7 @@ class Row:
 
     @property
     def world(self):
-        return self["parallel.pipeline"] * self["parallel.tensor"] * self["parallel.data"]
+        return self["parallel.pipeline"] * self["parallel.tensor"] * self["parallel.context"] * self["parallel.data"]
 
     @property
     def microbatches(self):
