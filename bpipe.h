@@ -101,6 +101,12 @@ typedef struct Action {
     int slice;      // 0 .. slices-1
 } Action;
 
+// When an action ran, in seconds: in a run on this host's clock_seconds(), in a simulation from its begin. A transfer
+// begins when it is at the head of the queue and has its inputs, and ends when it is complete.
+typedef struct ActionTime {
+    double begin, end;
+} ActionTime;
+
 // One stage's list, and the slots the stage has to allocate: for its own microbatches and for its partner's.
 typedef struct StageSchedule {
     Action *actions;

@@ -12,12 +12,6 @@
 #include "slots.h"
 #include "stage.h"
 
-// When an action ran, on this host's clock_seconds(). A transfer begins when it is at the head of the queue and has its
-// inputs, and ends when it is complete.
-typedef struct ActionTime {
-    double begin, end;
-} ActionTime;
-
 typedef struct EngineRun {
     ActionTime *times; // one per action of the list; the engine's, valid until the next run
     int64_t count;

@@ -5,35 +5,14 @@
 
 #include <stdlib.h>
 
-typedef struct Times {
-    ActionTime **stage; // [stages]
-    int stages;
-} Times;
-
-static void plan_trace_free_(Times *times) {
-    for (int s = 0; s < times->stages; s++) free(times->stage[s]);
-    free(times->stage);
-}
-
-static void plan_trace_copy_(Times *times, const Schedule *schedule, const Timeline *timeline) {
-    times->stages = schedule->stages;
-    times->stage = xcalloc((size_t)schedule->stages, sizeof *times->stage);
-    for (int s = 0; s < schedule->stages; s++) {
-        int64_t count = schedule->stage[s].count;
-        times->stage[s] = xmalloc((size_t)count * sizeof *times->stage[s]);
-        const StageTimeline *line = &timeline->stage[s];
-        for (int64_t i = 0; i < count; i++) times->stage[s][i] = (ActionTime){line->start[i], line->end[i]};
-    }
-}
-
 int plan_trace_write(const Schedule *schedule, const Timeline *timeline, double step, const char *path, Error *err) {
     TraceWorld shown = {schedule->stages, 1, NULL};
     Trace *trace = trace_open(path, &shown, schedule, err);
     if (trace == NULL) return -1;
-    Times times = {0};
-    plan_trace_copy_(&times, schedule, timeline);
-    int status = trace_step(trace, "step", schedule, (const ActionTime *const *)times.stage, 0.0, step, err);
-    plan_trace_free_(&times);
+    const ActionTime **times = xcalloc((size_t)schedule->stages, sizeof *times);
+    for (int s = 0; s < schedule->stages; s++) times[s] = timeline->stage[s].times;
+    int status = trace_step(trace, "step", schedule, times, 0.0, step, err);
+    free(times);
     return trace_close(trace, status == 0 ? err : NULL) == 0 ? status : -1;
 }
 

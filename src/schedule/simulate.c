@@ -288,9 +288,7 @@ static int64_t next_place_(const SimStage *stage, int64_t at, bool compute) {
 
 static void note_times_(const SimRun *run, StageTimeline *line, int64_t place, double start) {
     line->last = run->now;
-    if (run->costs->totals_only) return;
-    line->start[place] = start;
-    line->end[place] = run->now;
+    if (!run->costs->totals_only) line->times[place] = (ActionTime){start, run->now};
 }
 
 static void end_compute_(SimRun *run, int s) {
@@ -399,10 +397,7 @@ static void stage_prepare_(SimRun *run, int s) {
     stage->queue = next_place_(stage, 0, false);
     size_t bundles = (size_t)schedule->chunks * (size_t)schedule->microbatches * (size_t)schedule->slices;
     stage->here = xcalloc(bundles, sizeof *stage->here);
-    if (!run->costs->totals_only) {
-        line->start = xcalloc((size_t)stage->count, sizeof *line->start);
-        line->end = xcalloc((size_t)stage->count, sizeof *line->end);
-    }
+    if (!run->costs->totals_only) line->times = xcalloc((size_t)stage->count, sizeof *line->times);
     for (int c = 0; c < schedule->chunks; c++) prepare_chunk_(run, s, c);
     stir_(run, s);
 }
@@ -483,6 +478,6 @@ Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Err
 
 void timeline_free(Timeline *timeline) {
     if (timeline == NULL) return;
-    for (int s = 0; s < timeline->stages; s++) free_all(timeline->stage[s].start, timeline->stage[s].end);
+    for (int s = 0; s < timeline->stages; s++) free(timeline->stage[s].times);
     free_all(timeline->stage, timeline);
 }

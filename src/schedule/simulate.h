@@ -36,8 +36,7 @@ typedef struct SimulateCosts {
 } SimulateCosts;
 
 typedef struct StageTimeline {
-    double *start; // [count] of the stage's list; both sides of a transfer carry the same times. NULL if left out
-    double *end;
+    ActionTime *times;    // [count] of the stage's list; both sides of a transfer have the same. NULL if left out
     double last;          // end of the stage's last action
     double busy;          // in F, B, I and W
     double wait_slot;     // F had its input and a send buffer, but no slot

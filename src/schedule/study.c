@@ -113,7 +113,7 @@ static double shortest_(const Schedule *schedule, const Timeline *timeline) {
     double shortest = timeline->makespan;
     for (int s = 0; s < schedule->stages; s++) {
         for (int64_t i = 0; i < schedule->stage[s].count; i++) {
-            double length = timeline->stage[s].end[i] - timeline->stage[s].start[i];
+            double length = timeline->stage[s].times[i].end - timeline->stage[s].times[i].begin;
             if (action_computes(schedule->stage[s].actions[i].kind) && length > 0 && length < shortest)
                 shortest = length;
         }
@@ -136,8 +136,8 @@ static void lane_fill_(Lane *lane, const Schedule *schedule, const Timeline *tim
         Action action = schedule->stage[s].actions[i];
         if (action_computes(action.kind) != computes) continue;
         char name[ACTION_TEXT];
-        int from = (int)lround(timeline->stage[s].start[i] * lane->scale);
-        int to = (int)lround(timeline->stage[s].end[i] * lane->scale);
+        int from = (int)lround(timeline->stage[s].times[i].begin * lane->scale);
+        int to = (int)lround(timeline->stage[s].times[i].end * lane->scale);
         int letters = (int)strlen(action_text(schedule, action, name));
         if (to == from && from < lane->columns) to = from + 1; // a hairline is still seen
         for (int at = from; at < to && at < lane->columns; at++) {
@@ -207,7 +207,7 @@ int study_draw_svg(const Schedule *schedule, const Timeline *timeline, FILE *fil
         fprintf(file, "<text x=\"4\" y=\"%d\">stage %d</text>\n", s * LANE + 13, s);
         for (int64_t i = 0; i < schedule->stage[s].count; i++) {
             Action action = schedule->stage[s].actions[i];
-            double start = timeline->stage[s].start[i], length = timeline->stage[s].end[i] - start;
+            double start = timeline->stage[s].times[i].begin, length = timeline->stage[s].times[i].end - start;
             bool computes = action_computes(action.kind);
             double x = LEFT + start * scale, y = s * LANE + (computes ? 1 : 17), w = fmax(length * scale - 0.3, 0.4);
             char name[ACTION_TEXT];

@@ -52,8 +52,8 @@ static void assert_closed_form(Schedule *schedule, double forward, double backwa
     assert_near(timeline->exposed, 0);
     for (int s = 0; s < p; s++) {
         assert_near(timeline->stage[s].busy, m * (forward + backward));
-        assert_near(timeline->stage[s].start[0], s * forward);
-        assert_near(timeline->stage[s].end[2 * m - 1], timeline->makespan - s * backward);
+        assert_near(timeline->stage[s].times[0].begin, s * forward);
+        assert_near(timeline->stage[s].times[2 * m - 1].end, timeline->makespan - s * backward);
         assert_true(timeline->stage[s].own_peak == schedule->stage[s].own_slots);
     }
     timeline_free(timeline);
@@ -89,13 +89,13 @@ TEST(actions_may_each_have_their_own_time) {
     assert_near(timeline->makespan, 15);
     assert_near(timeline->stage[0].busy, 8);
     assert_near(timeline->stage[1].busy, 12);
-    assert_near(timeline->stage[1].end[2], 9);
+    assert_near(timeline->stage[1].times[2].end, 9);
     timeline_free(timeline);
     const double last[] = {2, 3}; // of the backwards only those of microbatch 1: B1 ends at 21 on stage 1, at 25 on 0
     costs.last = last;
     timeline = simulate_run(schedule, &costs, NULL);
-    assert_near(timeline->stage[1].end[2], 9);
-    assert_near(timeline->stage[1].end[3], 21);
+    assert_near(timeline->stage[1].times[2].end, 9);
+    assert_near(timeline->stage[1].times[3].end, 21);
     assert_near(timeline->makespan, 25);
     timeline_free(timeline);
     schedule_free(schedule);
@@ -110,8 +110,8 @@ TEST(a_full_edge_holds_up_the_sender_and_nothing_else) {
         Timeline *timeline = simulate_run(schedule, &costs, NULL);
         // 2 * buffers messages find a place before their consumers are complete.
         for (int i = 2 * buffers; i < 8; i++)
-            assert_near(timeline->stage[0].start[i], timeline->stage[1].end[i - 2 * buffers]);
-        assert_near(timeline->stage[0].start[2 * buffers - 1], 2 * buffers - 1);
+            assert_near(timeline->stage[0].times[i].begin, timeline->stage[1].times[i - 2 * buffers].end);
+        assert_near(timeline->stage[0].times[2 * buffers - 1].begin, 2 * buffers - 1);
         assert_near(timeline->makespan, 81);
         timeline_free(timeline);
     }
@@ -127,8 +127,8 @@ TEST(a_transfer_runs_beside_compute_and_compute_waits_where_it_must) {
     // 17-19.
     static const double start[] = {0, 1, 2, 7, 8, 10, 15, 17}, end[] = {1, 2, 7, 8, 10, 15, 17, 19};
     for (int i = 0; i < 8; i++) {
-        assert_near(timeline->stage[0].start[i], start[i]);
-        assert_near(timeline->stage[0].end[i], end[i]);
+        assert_near(timeline->stage[0].times[i].begin, start[i]);
+        assert_near(timeline->stage[0].times[i].end, end[i]);
     }
     assert_near(timeline->stage[0].wait_slot, 5);
     assert_near(timeline->stage[0].wait_load, 5);
@@ -151,9 +151,9 @@ TEST(both_sides_of_a_transfer_share_its_time) {
         for (int64_t i = 0; i < evictor->count; i++) {
             if (evictor->actions[i].peer < 0) continue;
             while (acceptor->actions[other].peer < 0) other++;
-            assert_true(timeline->stage[s].start[i] == timeline->stage[7 - s].start[other]);
-            assert_true(timeline->stage[s].end[i] == timeline->stage[7 - s].end[other]);
-            assert_near(timeline->stage[s].end[i] - timeline->stage[s].start[i], 1.25);
+            assert_true(timeline->stage[s].times[i].begin == timeline->stage[7 - s].times[other].begin);
+            assert_true(timeline->stage[s].times[i].end == timeline->stage[7 - s].times[other].end);
+            assert_near(timeline->stage[s].times[i].end - timeline->stage[s].times[i].begin, 1.25);
             other++;
         }
         assert_int_equal(timeline->stage[7 - s].lent_peak, acceptor->lent_slots);
