@@ -3,6 +3,7 @@ and fewer step lines. Each keeps the promise of bits: the same for every layout,
 
 import math
 import re
+import subprocess
 
 import numpy
 import pytest
@@ -222,3 +223,33 @@ def test_the_slowest_rank_has_a_name_in_the_metrics(long_run):
         assert slowest["excess"] > 0 and slowest["host"]
     alone = long_run.run({"train.steps": 20})
     assert not any("slowest" in line for line in alone.steps.values())
+
+
+# Preloaded, it delays each parallel loop of rank 1.
+LATE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <unistd.h>
+void GOMP_parallel(void (*loop)(void *), void *data, unsigned threads, unsigned flags) {
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (rank != NULL && rank[0] == '1') usleep(200);
+    void (*real)(void (*)(void *), void *, unsigned, unsigned);
+    *(void **)&real = dlsym(RTLD_NEXT, "GOMP_parallel");
+    real(loop, data, threads, flags);
+}
+"""
+
+
+@pytest.mark.thorough
+def test_a_rank_that_costs_over_a_twentieth_of_a_step_is_told_and_its_peer_is_not(long_run, tmp_path):
+    (tmp_path / "late.c").write_text(LATE)
+    build = ["gcc", "-shared", "-fPIC", "-o", tmp_path / "late.so", tmp_path / "late.c", "-ldl"]
+    subprocess.run(build, check=True)
+    late = {"LD_PRELOAD": str(tmp_path / "late.so")}
+    ended = long_run.run({"train.steps": 40}, layout(d=2), arguments=["-v"], environment=late)
+    said = r"slowest rank (\d) \(stage 0, host \S+\): \+\d+ % in \w+s, which costs (\d+) % of a step"
+    told = re.findall(said, ended.stderr)
+    assert told and all(rank == "1" and int(cost) > 5 for rank, cost in told), ended.stderr
+    shown = re.findall(r"^step +(\d+)/40 .*slowest 1 \+\d+% \w+ward", ended.stdout, re.M)
+    assert [int(step) for step in shown] == list(range(17, 41)), ended.stdout

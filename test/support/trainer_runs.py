@@ -387,6 +387,7 @@ class Trainer:
 
     def start(self, *changes, resume=None, resume_if_any=None, **more):
         command, metrics = self.prepare(*changes)
+        command += more.pop("arguments", [])
         if resume_if_any is not None:
             command += ["--resume-if-any", str(resume_if_any)]
         if resume is not None:
