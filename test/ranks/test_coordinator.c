@@ -14,33 +14,37 @@ static const Job local_job = {.ranks = RANKS, .patience = {10, 600}, .one_host =
 static const Log log_to = {"test", -1, -1, LOG_NORMAL};
 
 // A coordinator and the channel of one supervisor.
-typedef struct Pair {
+static struct {
     Coordinator *coordinator;
     Channel channel;
     Place place;
-} Pair;
+} pair;
 
-static void open_(Pair *pair) {
+static int open_(void **state) {
+    (void)state;
     Error err = {0};
-    pair->coordinator = coordinator_open(&local_job, &err);
-    assert_non_null(pair->coordinator);
-    assert_int_equal(channel_open(&pair->channel, true, &err), 0);
-    channel_set_key(&pair->channel, coordinator_invitation(pair->coordinator)->key);
-    assert_true(channel_place(&pair->channel, coordinator_invitation(pair->coordinator), 0, &pair->place));
+    pair.coordinator = coordinator_open(&local_job, &err);
+    assert_non_null(pair.coordinator);
+    assert_int_equal(channel_open(&pair.channel, true, &err), 0);
+    channel_set_key(&pair.channel, coordinator_invitation(pair.coordinator)->key);
+    assert_true(channel_place(&pair.channel, coordinator_invitation(pair.coordinator), 0, &pair.place));
+    return 0;
 }
 
-static void close_(Pair *pair) {
-    coordinator_close(pair->coordinator);
-    channel_close(&pair->channel);
+static int close_(void **state) {
+    (void)state;
+    coordinator_close(pair.coordinator);
+    channel_close(&pair.channel);
+    return 0;
 }
 
-static bool answered_(Pair *pair, Message *answer) {
+static bool answered_(Message *answer) {
     Place from;
     for (int tries = 0; tries < 40; tries++) {
         struct timespec nap = {0, 2000000};
         int budget = 16;
-        coordinator_take(pair->coordinator, clock_seconds());
-        if (channel_receive(&pair->channel, RANKS, &from, answer, &budget)) return true;
+        coordinator_take(pair.coordinator, clock_seconds());
+        if (channel_receive(&pair.channel, RANKS, &from, answer, &budget)) return true;
         nanosleep(&nap, NULL);
     }
     return false;
@@ -53,48 +57,37 @@ static Message beat_(int rank) {
 
 // --- messages
 
-TEST(a_beat_is_heard_and_answered) {
-    Pair pair;
+TEST_BETWEEN(a_beat_is_heard_and_answered, open_, close_) {
     Message answer, beat = beat_(1);
-    open_(&pair);
     channel_send(&pair.channel, &pair.place, &beat);
-    assert_true(answered_(&pair, &answer));
+    assert_true(answered_(&answer));
     assert_true(answer.kind == MESSAGE_ANSWER && answer.rank == 1 && coordinator_open_ranks(pair.coordinator) == 1);
     assert_string_equal(coordinator_status(pair.coordinator, 1)->action, "step 12 F3");
-    close_(&pair);
 }
 
-TEST(what_is_not_signed_with_the_key_is_not_heard) {
-    Pair pair;
+TEST_BETWEEN(what_is_not_signed_with_the_key_is_not_heard, open_, close_) {
     Message answer, beat = beat_(1);
-    open_(&pair);
     pair.channel.key.word[0] ^= 1;
     channel_send(&pair.channel, &pair.place, &beat);
     pair.channel.key.word[0] ^= 1;
-    assert_false(answered_(&pair, &answer));
-    close_(&pair);
+    assert_false(answered_(&answer));
 }
 
-TEST(a_message_that_was_changed_or_sent_twice_is_not_heard) {
-    Pair pair;
+TEST_BETWEEN(a_message_that_was_changed_or_sent_twice_is_not_heard, open_, close_) {
     Message answer, beat = beat_(1);
-    open_(&pair);
     channel_send(&pair.channel, &pair.place, &beat);
-    assert_true(answered_(&pair, &answer));
+    assert_true(answered_(&answer));
     size_t bytes = offsetof(Message, status.text);
     const struct sockaddr *to = (const struct sockaddr *)&pair.place.address;
     sendto(pair.channel.file, &beat, bytes, 0, to, pair.place.length);
-    assert_false(answered_(&pair, &answer));
+    assert_false(answered_(&answer));
     beat.counter++, beat.status.progress++;
     sendto(pair.channel.file, &beat, bytes, 0, to, pair.place.length);
-    assert_false(answered_(&pair, &answer));
-    close_(&pair);
+    assert_false(answered_(&answer));
 }
 
-TEST(a_field_out_of_range_is_not_heard) {
-    Pair pair;
+TEST_BETWEEN(a_field_out_of_range_is_not_heard, open_, close_) {
     Message answer;
-    open_(&pair);
     for (int which = 0; which < 9; which++) {
         Message bad = beat_(1);
         int32_t *const fields[] = {
@@ -103,19 +96,16 @@ TEST(a_field_out_of_range_is_not_heard) {
         if (which < 8) *fields[which] = 1 << 30;
         else bad.status.step = -1;
         channel_send(&pair.channel, &pair.place, &bad);
-        assert_false(answered_(&pair, &answer));
+        assert_false(answered_(&answer));
     }
     assert_int_equal(coordinator_open_ranks(pair.coordinator), 0);
-    close_(&pair);
 }
 
-TEST(a_flood_of_datagrams_delays_no_check_and_hides_no_beat) {
-    Pair pair;
+TEST_BETWEEN(a_flood_of_datagrams_delays_no_check_and_hides_no_beat, open_, close_) {
     Message answer, beat = beat_(1);
-    open_(&pair);
     const struct sockaddr *to = (const struct sockaddr *)&pair.place.address;
     channel_send(&pair.channel, &pair.place, &beat);
-    assert_true(answered_(&pair, &answer));
+    assert_true(answered_(&answer));
     for (int i = 0; i < 20000; i++) {
         sendto(pair.channel.file, &beat.gate, sizeof beat.gate, 0, to, pair.place.length);
         if (i % 100 == 0) coordinator_take(pair.coordinator, 1.0 + i);
@@ -127,21 +117,17 @@ TEST(a_flood_of_datagrams_delays_no_check_and_hides_no_beat) {
     assert_false(channel_receive(&own, RANKS, &from, &answer, &budget));
     assert_int_equal(budget, 0); // it stopped there, with datagrams left
     channel_send(&pair.channel, &pair.place, &beat);
-    assert_true(answered_(&pair, &answer));
-    close_(&pair);
+    assert_true(answered_(&answer));
 }
 
-TEST(datagrams_of_strangers_take_no_space_from_beats) {
-    Pair pair;
+TEST_BETWEEN(datagrams_of_strangers_take_no_space_from_beats, open_, close_) {
     Message answer, beat = beat_(1);
-    open_(&pair);
     const struct sockaddr *to = (const struct sockaddr *)&pair.place.address;
     char junk[sizeof(Message)] = {0};
     for (int i = 0; i < 50000; i++) sendto(pair.channel.file, junk, sizeof junk, 0, to, pair.place.length);
     assert_true(recv(coordinator_file(pair.coordinator), junk, sizeof junk, MSG_PEEK | MSG_DONTWAIT) < 0);
     channel_send(&pair.channel, &pair.place, &beat);
-    assert_true(answered_(&pair, &answer));
-    close_(&pair);
+    assert_true(answered_(&answer));
 }
 
 // --- addresses
@@ -191,23 +177,21 @@ TEST(a_channel_of_one_host_is_reached_through_the_loopback_alone) {
 
 // --- ends
 
-static void end_(Pair *pair, int rank, Ending ending, int code, int number, int64_t when, const char *text) {
+static void end_(int rank, Ending ending, int code, int number, int64_t when, const char *text) {
     RankStatus status = beat_(rank).status;
     status.ending = ending, status.code = code, status.signal = number, status.when = when;
     snprintf(status.text, sizeof status.text, "%s", text);
-    coordinator_hear(pair->coordinator, rank, &status, 1);
+    coordinator_hear(pair.coordinator, rank, &status, 1);
 }
 
-TEST(a_job_is_over_when_a_rank_dies_and_says_which) {
-    Pair pair;
-    open_(&pair);
+TEST_BETWEEN(a_job_is_over_when_a_rank_dies_and_says_which, open_, close_) {
     for (int rank = 0; rank < RANKS; rank++) {
         Message beat = beat_(rank);
         coordinator_hear(pair.coordinator, rank, &beat.status, 1);
     }
     assert_false(coordinator_look(pair.coordinator, &log_to, 1));
-    end_(&pair, 2, ENDING_DIED, 139, 11, 10, "");
-    end_(&pair, 1, ENDING_DIED, 137, 9, 20, "");
+    end_(2, ENDING_DIED, 139, 11, 10, "");
+    end_(1, ENDING_DIED, 137, 9, 20, "");
     assert_true(coordinator_look(pair.coordinator, &log_to, 1));
     JobEnd why = coordinator_why(pair.coordinator);
     assert_int_equal(why.code, EXIT_FAILED);
@@ -215,12 +199,11 @@ TEST(a_job_is_over_when_a_rank_dies_and_says_which) {
     assert_string_equal(why.text, "rank 2 (stage 2) was killed by signal 11 (Segmentation fault) while at step 12 F3; "
                                   "the job ends; go on");
     // That one reported why explains the deaths of others, whatever came first.
-    end_(&pair, 0, ENDING_REPORTED, 2, 0, 30, "the input is torn");
+    end_(0, ENDING_REPORTED, 2, 0, 30, "the input is torn");
     why = coordinator_why(pair.coordinator);
     assert_true(why.rank == 0 && why.code == 2 && why.spoken);
     assert_string_equal(why.text, "the input is torn");
     assert_int_equal(coordinator_open_ranks(pair.coordinator), 0);
-    close_(&pair);
 }
 
 TEST(a_rank_never_heard_is_missed_once_the_others_have_met) {
@@ -242,15 +225,12 @@ TEST(a_rank_never_heard_is_missed_once_the_others_have_met) {
     }
 }
 
-TEST(of_several_reports_the_earliest_counts_whatever_came_first) {
-    Pair pair;
-    open_(&pair);
-    end_(&pair, 0, ENDING_LEFT, 1, 0, 200, "second");
-    end_(&pair, 1, ENDING_LEFT, 1, 0, 100, "first");
+TEST_BETWEEN(of_several_reports_the_earliest_counts_whatever_came_first, open_, close_) {
+    end_(0, ENDING_LEFT, 1, 0, 200, "second");
+    end_(1, ENDING_LEFT, 1, 0, 100, "first");
     assert_false(coordinator_look(pair.coordinator, &log_to, 1)); // they left in order, and the third may too
     assert_int_equal(coordinator_code(pair.coordinator), -1);
-    end_(&pair, 2, ENDING_LEFT, 1, 0, 300, "");
+    end_(2, ENDING_LEFT, 1, 0, 300, "");
     assert_int_equal(coordinator_code(pair.coordinator), 1);
     assert_string_equal(coordinator_why(pair.coordinator).text, "first");
-    close_(&pair);
 }
