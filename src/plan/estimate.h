@@ -8,10 +8,16 @@
 #include <stdint.h>
 
 // Returns the share of the time in which stages work.
-double estimate_filled(int64_t batch, int64_t micro_batch, int64_t stages);
+static inline double estimate_filled(int64_t batch, int64_t micro_batch, int64_t stages) {
+    return (double)batch / (double)(batch + micro_batch * (stages - 1));
+}
 
-double estimate_mfu(double stage_mfu, int64_t batch, int64_t micro_batch, int64_t stages);
+static inline double estimate_mfu(double stage_mfu, int64_t batch, int64_t micro_batch, int64_t stages) {
+    return stage_mfu * estimate_filled(batch, micro_batch, stages);
+}
 
 // Returns by which fraction MFU_stage has to grow from micro-batch size `from` to `to` for the pipeline to be no
 // slower: the larger of the two leaves stages idle for longer. 0.052 for B = 128, p = 8, 1 to 2.
-double estimate_required_gain(int64_t batch, int64_t from, int64_t to, int64_t stages);
+static inline double estimate_required_gain(int64_t batch, int64_t from, int64_t to, int64_t stages) {
+    return estimate_filled(batch, from, stages) / estimate_filled(batch, to, stages) - 1;
+}
