@@ -214,7 +214,9 @@ TEST(data_ranks_add_sums_and_gather_weights) {
     Forecast one = forecast_of(LLAMA, &llama_model, NULL, 0, variant),
              both = forecast_of(LLAMA, &llama_model, two, COUNT(two), variant);
     assert_true(one.time.reduction == 0 && both.time.reduction > 0);
-    near(both.time.pipeline, one.time.pipeline, 1e-9);
+    // The sums leave 92 of 108 multiprocessors to the last backward of each of the 8 stages.
+    double longer = both.time.pipeline / one.time.pipeline - 1;
+    assert_true(longer > 0 && longer < 8.0 / (128 + 7) * 16 / 92);
     // Stage 0's and 7's 2.09e9 elements: half of the states, and half of the weights over an eighth of the node's
     // network.
     double elements = 10 * ((809517056.0 - 2 * 8192) / 4 + 2 * 8192) + 32256 / 4 * 8192.0;
