@@ -207,7 +207,7 @@ static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
 }
 
 static void print_advice_(const Waterfall *waterfall, FILE *file) {
-    for (int i = 0; i < 3 && waterfall->advice[i][0] != '\0'; i++)
+    for (int i = 0; i < WATERFALL_MOST && waterfall->advice[i][0] != '\0'; i++)
         grid_line(file, i == 0 ? "advice" : "", "%s", waterfall->advice[i]);
 }
 

@@ -212,7 +212,7 @@ static char *row_reason_(const ScheduleTable *table, const Forecast *row, char t
     if (!row->fits)
         snprintf(text, SCHEDULE_TEXT, "stage %d lacks %s", row->fullest, grid_bytes((int64_t)row->lacks, much));
     else if (row->time.known && row->time.step > 1.01 * best->step)
-        snprintf(text, SCHEDULE_TEXT, "+%s %s", grid_seconds(more[most], much), names[most]);
+        snprintf(text, SCHEDULE_TEXT, "+%.3g s %s", more[most], names[most]);
     return text;
 }
 
@@ -228,7 +228,8 @@ static void schedules_table_row_(Grid *grid, const ScheduleTable *table, const F
     grid_cell(grid, "%s", time->known ? grid_seconds(time->exposed, bytes) : "-");
     grid_cell(grid, "%s", time->known ? grid_seconds(time->step, bytes) : "-");
     grid_cell(grid, time->mfu > 0 ? "%.1f%%" : "-", 100 * time->mfu);
-    grid_cell(grid, "%s%s", note, row_reason_(table, row, text));
+    const char *reason = row_reason_(table, row, text);
+    grid_cell(grid, "%s%s%s", note, note[0] != '\0' && reason[0] != '\0' ? ": " : "", reason);
 }
 
 static int compare_rows_(const void *a, const void *b) {
@@ -262,9 +263,9 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
         char note[32];
         given += runs;
         if (!all && !(i < FASTEST && rows[i]->fits) && !runs && rows[i] != leanest) continue;
-        snprintf(note, sizeof note, "%s%s%s", best ? "best " : "", runs ? "given " : "",
-                 rows[i] == leanest ? "leanest " : "");
-        schedules_table_row_(&grid, table, rows[i], note);
+        snprintf(note, sizeof note, "%s%s%s", best ? " best" : "", runs ? " given" : "",
+                 rows[i] == leanest ? " leanest" : "");
+        schedules_table_row_(&grid, table, rows[i], note + (note[0] != '\0'));
     }
     if (schedule_table_too_long(config))
         grid_line(file, "schedules",

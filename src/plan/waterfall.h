@@ -5,6 +5,7 @@
 #include "plan_answer.h"
 
 #define WATERFALL_ADVICE 224 // bytes of a sentence
+#define WATERFALL_MOST   4   // sentences
 
 typedef enum WaterfallLine {
     WATERFALL_PEAK,      // matrix products at the device's peak, recomputed ones too
@@ -23,7 +24,7 @@ typedef struct Waterfall {
     bool known;                      // false: no step, or no peak, is known
     double seconds[WATERFALL_LINES]; // means over the stages; their sum is the step
     double ramp, imbalance;          // parts of WATERFALL_IDLE: filling and draining, and waiting for the slowest stage
-    char advice[3][WATERFALL_ADVICE]; // "" after the last one
+    char advice[WATERFALL_MOST][WATERFALL_ADVICE]; // "" after the last one
 } Waterfall;
 
 // Returns -1 with err. Without `lines`, only the advice is meant, which needs no second simulation.

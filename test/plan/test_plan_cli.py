@@ -78,7 +78,7 @@ def test_a_plan_shows_the_five_fastest_schedules_the_given_one_and_the_leanest()
     steps = [1000 * float(re.search(r"([\d.]+) s +[\d.]+%", row)[1]) for row in rows]
     fitting = sorted(row["step_ms"] for row in told["schedules"] if row["fits"])
     assert steps == sorted(steps) and steps[:5] == pytest.approx(fitting[:5], abs=5.1) and len(rows) <= 7
-    assert rows[0].rstrip().endswith("best") and "ms idle" in rows[5] and rows[6].rstrip().endswith("ms compute")
+    assert rows[0].rstrip().endswith("best") and " s idle" in rows[5] and rows[6].rstrip().endswith(" s compute")
     assert sum("leanest" in row for row in rows) == 1
     given = next(row for row in rows if "given" in row)
     assert f"{told['step_ms'] / 1000:.2f} s" in given
@@ -204,6 +204,15 @@ def test_uneven_stages_and_odd_extents_are_advised_on():
     odd = plan(LLAMA, "model.ffn=21840")["advice"]
     assert len(odd) == 1 and "model.ffn / parallel.tensor is 5460," in odd[0] and "22016 would not" in odd[0]
     assert re.search(r"^advice    model.ffn", report(LLAMA, "model.ffn=21840"), re.M)
+
+
+def test_a_large_workspace_for_determinism_is_advised_against():
+    long = ["model.seq_len=131072", "train.global_batch=32", "hardware.gpu=h100", "parallel.tensor=8", "parallel.data=1"]
+    told, off = plan(LLAMA, *long), "attention.deterministic=off"
+    found = re.search(rf"takes ([\d.]+) GiB: -o {off}, ([\d.]+) GiB", told["advice"][-1])
+    most = lambda told: max(stage["peak_bytes"] for stage in told["stages"]) / GIB
+    less = most(told) - most(plan(LLAMA, *long, off))
+    assert less == pytest.approx(float(found[1]) - float(found[2]), abs=0.1) and less > 30
 
 
 def test_an_answer_for_cpus_says_so_in_its_first_line():
