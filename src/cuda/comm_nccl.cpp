@@ -22,7 +22,7 @@ typedef struct Link {
 } Link;
 
 // Blocks that a message, a sum over data ranks and a collective over tensor ranks may occupy. All that can wait at once
-// has to fit on the smallest GPU with NVLink (108 multiprocessors); otherwise sums that wait for another rank could
+// has to fit on a GPU of 108 multiprocessors, and smaller ones get a part (cuda_ctas); otherwise sums that wait for another rank could
 // occupy the multiprocessors that the rank waits for. Products always run during the first two, during the third
 // (COMPUTE_CTAS) with parallel.overlap.
 enum { LINK_CTAS = 4 };
@@ -83,9 +83,9 @@ static int open_link_(Group *group, Link *link, const ncclUniqueId *id, int size
     // By default a kernel on Hopper comes in clusters of four blocks, which need room in one GPC at once. Of the
     // multiprocessors that a product leaves, a GPC has about three.
     config.cgaClusterSize = 1;
-    if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = LINK_CTAS;
-    if (group->use == COMM_USE_BESIDE) config.maxCTAs = BESIDE_CTAS;
-    if (group->use == COMM_USE_COMPUTE) config.maxCTAs = COMPUTE_CTAS;
+    if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = cuda_ctas(group->cuda, LINK_CTAS);
+    if (group->use == COMM_USE_BESIDE) config.maxCTAs = cuda_ctas(group->cuda, BESIDE_CTAS);
+    if (group->use == COMM_USE_COMPUTE) config.maxCTAs = cuda_ctas(group->cuda, COMPUTE_CTAS);
     // Without room for its buffers NCCL would fail with no word about the memory's holders.
     Backend *backend = &group->cuda->backend;
     if (backend->check_free(backend, config.maxCTAs * CTA_BYTES, err) != 0) return -1;

@@ -11,6 +11,12 @@ __BEGIN_DECLS
 // Returns the end of an error's sentence: the remedy for a device that this process has lost; "" for any other error.
 const char *cuda_remedy(void);
 
+// Returns how many multiprocessors a collective's `blocks` keep: fewer on a GPU with fewer than the 108 of an A100.
+static inline int cuda_ctas(const CudaBackend *cuda, int blocks) {
+    int part = cuda->multiprocessors >= 108 ? blocks : blocks * cuda->multiprocessors / 108;
+    return part > 1 ? part : 1;
+}
+
 // --- comm_nccl.cpp
 // Notes work of `flops` that was queued on compute, during the collectives in flight.
 static inline void cuda_beside(CudaBackend *cuda, double flops) {

@@ -86,8 +86,8 @@ static double flops_(const CudaProduct *p) {
 // the attention's backward and has ended long before the product after that. Sums over data ranks last as long as the
 // rest of the backward: which products follow their end would depend on the network, and so would the kernels.
 static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
-    const int64_t others = cuda->multiprocessors - COMPUTE_CTAS;
-    bool loses_more = flops_(p) * COMPUTE_CTAS > cuda->collective_flops * (double)others;
+    const int64_t kept = cuda_ctas(cuda, COMPUTE_CTAS), others = cuda->multiprocessors - kept;
+    bool loses_more = flops_(p) * (double)kept > cuda->collective_flops * (double)others;
     bool leaves = cuda->backend.summing || (cuda->collective_flops > 0 && !loses_more);
     return leaves && others > 0 ? (int32_t)others : 0;
 }

@@ -158,8 +158,11 @@ static Backend *create_gpu_(const Config *config, int gpu, Error *err) {
     const Gpu *row = backend != NULL ? gpu_by_name(backend->device) : NULL;
     if (row == NULL) return backend;
     Cost cost;
+    Config found = *config; // of the GPU that is here: hardware.gpu may name another one, and its links
     backend->peak_tflops = gpu_peak(row, precision);
-    cost_of_gpu(&cost, config, backend->peak_tflops * 1e12);
+    if (config->hardware.gpu > 0 && gpu_row(config->hardware.gpu) != row)
+        found.hardware.gpu = 0, found.hardware.tensor_gb_s = row->link_gb_s;
+    cost_of_gpu(&cost, &found, backend->peak_tflops * 1e12);
     // In bf16, of a micro-batch.
     double bytes = 2.0 * (double)(config->schedule.micro_batch * config->model.seq_len * config->model.hidden);
     double rate = cost_collective_rate(&cost, COST_ALL_GATHER, bytes, (int)config->parallel.tensor);

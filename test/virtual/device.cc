@@ -99,7 +99,9 @@ bool queue_lets(Device *d, const VirtualStream *stream) {
     return true;
 }
 
-bool blocks_free(Device *d, const Op &op) { return op.started || op.blocks + d->busy_blocks <= MULTIPROCESSORS; }
+bool blocks_free(Device *d, const Op &op) {
+    return op.started || op.blocks + d->busy_blocks <= options().multiprocessors;
+}
 
 std::vector<VirtualStream *> candidates(Device *d) {
     std::vector<VirtualStream *> found;

@@ -45,6 +45,7 @@ Options read_options() {
     Options o;
     o.gpus = (int)number("VIRTUAL_GPUS", 8);
     o.nodes = (int)number("VIRTUAL_NODES", 1);
+    o.multiprocessors = (int)number("VIRTUAL_MULTIPROCESSORS", 132);
     std::string order = word("VIRTUAL_ORDER", "fifo");
     o.order = order == "random" ? ORDER_RANDOM : order == "newest" ? ORDER_NEWEST : ORDER_FIFO;
     o.seed = (uint64_t)number("VIRTUAL_SEED", 1);

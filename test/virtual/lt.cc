@@ -449,8 +449,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     check_order(stream, op.what);
     if (!dry() && product->multiprocessors > 0 && clusters_used()) // the clock of a dry run shows what it costs
         defect("%s leaves %d multiprocessors, about %d in each GPC, and NCCL's kernels come in clusters of 4 blocks",
-               op.what.c_str(), (int)MULTIPROCESSORS - product->multiprocessors,
-               ((int)MULTIPROCESSORS - product->multiprocessors) / 8);
+               op.what.c_str(), options().multiprocessors - product->multiprocessors,
+               (options().multiprocessors - product->multiprocessors) / 8);
     if (dry()) {
         declare(host_access(op.what.c_str()), call);
         take_time(&op, call);

@@ -103,7 +103,7 @@ MISTAKES = [
             "    ncclResult_t status = peer > comm->rank ? ncclSuccess : ncclSend(from, (size_t)bytes,",
             TWO, DEADLOCK, APART),
     Mistake("links_take_as_many_blocks_as_sums", "src/cuda/comm_nccl.cpp",
-            "if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = LINK_CTAS;", "",
+            "if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = cuda_ctas(group->cuda, LINK_CTAS);", "",
             (*PAIR, "parallel.tensor=2"), "what waits keeps out what it waits for", {"VIRTUAL_NODES": "4"}),
     Mistake("two_ranks_end_their_links_crosswise", "src/cuda/comm_nccl.cpp",
             "bool up = group->base.rank < peer;", "bool up = true;",

@@ -531,11 +531,12 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     comm->rank = rank, comm->size = size;
     comm->blocks = config != nullptr && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : (int)GROUP_BLOCKS;
     comm->cluster = cluster_size(config);
-    if ((blocks_in_use() += comm->blocks) > SMALLEST_GPU)
+    const int fits = std::min((int)SMALLEST_GPU, options().multiprocessors);
+    if ((blocks_in_use() += comm->blocks) > fits)
         defect(
             "ncclCommInitRank: the communicators of this rank have kernels of %lld blocks in all, of which %d fit at "
             "once: used in different orders on two ranks, what waits keeps out what it waits for (set maxCTAs)",
-            (long long)blocks_in_use(), (int)SMALLEST_GPU);
+            (long long)blocks_in_use(), fits);
     comm->bytes = comm->blocks * CHANNEL_BYTES;
     if (!memory_charge(comm->bytes)) return last_error = "Cuda failure 2 'out of memory'", ncclUnhandledCudaError;
     comm->index = join_communicator(id, size, rank);

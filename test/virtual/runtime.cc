@@ -22,7 +22,7 @@ int capability() {
     return dry() ? dry_figures().capability : asked != nullptr ? atoi(asked) : 90;
 }
 
-int multiprocessors() { return dry() ? dry_figures().multiprocessors : (int)MULTIPROCESSORS; }
+int multiprocessors() { return dry() ? dry_figures().multiprocessors : options().multiprocessors; }
 
 // The GPUs of the node that this process sees, in its own order. "If one of the indices is invalid, only the devices
 // whose index precedes the invalid index are visible to CUDA applications" (programming guide, CUDA_VISIBLE_DEVICES).

@@ -174,6 +174,24 @@ def test_a_collective_that_has_ended_leaves_all_multiprocessors_to_products(tmp_
     assert 0 < beside[1536] < 0.8 * beside[512]
 
 
+def test_the_links_of_the_gpu_that_is_here_count_and_not_those_of_the_one_named(tmp_path):
+    """Links of a GB300 are faster, so that fewer products would be beside a collective. The GPU is an H100."""
+    config = write_config(tmp_path, "llama")
+    named, here = (
+        counted_on(config, tmp_path / gpu, *NCCL, f"hardware.gpu={gpu}") for gpu in ("gb300", "h100")
+    )
+    assert named == here and max(here) > 0
+
+
+@pytest.mark.parametrize("multiprocessors", ["56", "20"])
+def test_collectives_and_products_share_a_small_gpu(tmp_path, multiprocessors):
+    """An A30 has 56 multiprocessors: the kernels of all communicators have to fit at once, as on larger GPUs."""
+    config = write_config(tmp_path, "gpt")
+    small = {"VIRTUAL_MULTIPROCESSORS": multiprocessors, "VIRTUAL_NODES": "4", "VIRTUAL_RACES": "0"}
+    options = (*WIDE, *NCCL, "parallel.data=2", "parallel.overlap=on", "model.tie_embeddings=true")
+    assert trained(config, "gpt", *options, **small).bits == trained(config, "gpt", *options, VIRTUAL_RACES="0").bits
+
+
 @pytest.mark.parametrize("family", virtual_runs.FAMILIES)
 def test_validation_is_that_of_cpus(tmp_path, family):
     data = f"{{train: {tmp_path}/train.bin, val: {tmp_path}/val.bin, val_every: 1, val_batches: 2}}"

@@ -39,6 +39,7 @@ enum Order { ORDER_FIFO, ORDER_RANDOM, ORDER_NEWEST };
 // The environment, read once.
 struct Options {
     int gpus, nodes; // of one node; of the run
+    int multiprocessors;
     Order order;
     uint64_t seed;
     bool races;
@@ -265,8 +266,6 @@ void host_join(const Clock &other);
 Access host_access(const char *what);
 std::unique_lock<std::mutex> device_lock();
 cudaError_t sticky();
-
-enum { MULTIPROCESSORS = 132 };
 
 // --- flags.cc
 void copy_flag(void *to, const void *from, cudaStream_t stream); // to another process's memory
