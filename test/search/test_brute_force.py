@@ -16,5 +16,5 @@ SMALL = ["model.layers=8", "train.global_batch=16", "hardware.gpu=a100-80g"]
 def test_no_plan_of_the_loops_is_faster_than_the_search(memory):
     case = brute_force.Case("llama65b", 4, [*SMALL, f"hardware.memory_gib={memory}"], 600)
     (step, keys), searched = brute_force.compare(case)
-    assert case.made >= 200 and keys is not None, "the loops plan what fits"
+    assert case.made >= 150 and keys is not None, "the loops plan what fits"
     assert step >= searched * (1 - brute_force.TOLERANCE), keys
