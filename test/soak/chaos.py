@@ -320,7 +320,7 @@ class Trial:
 
     def check_lost(self, said):
         """Ranks that start again lose no more steps than this start had trained."""
-        told = r"(?:at step (\d+) .*\n.*)?again from (?:step (\d+)|.*?), at most .*; lost: (\d+) step"
+        told = r"(?:while at step (\d+) .*\n.*)?again from (?:step (\d+)|.*?), at most .*; lost: (\d+) step"
         for reached, since, steps in re.findall(told, said):
             before = self.case.before if self.case.every > 0 else 0  # else that run saved nothing
             most = int(reached or max(steps_of(self.metrics), default=0)) - int(since or before)
