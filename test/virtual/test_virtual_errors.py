@@ -167,7 +167,8 @@ MOMENTS = {
     "an event of a message": (TWO, 177),
     "evictions to host memory": ((*BPIPE, "schedule.evict_to=host"), 7),
     "the first messages": ((*TWO, "VIRTUAL_NODES=2"), 3),
-    "sums": (("parallel.data=2",), 105),
+    "sums": (("parallel.data=2",), 560),
+    "copies between tensor ranks": (("parallel.tensor=2", "parallel.sequence=true"), 150),
     "copies through host memory": (("parallel.tensor=2", "hardware.share_gpu=true", "VIRTUAL_GPUS=1"), 344),
 }
 
