@@ -93,7 +93,7 @@ done
 # Rank 0 writes it, maybe on another node than this one: the folder of the programs is on all of them.
 TRAINER_LOSS=$(mktemp "$PWD/.lost.XXXXXX") || fail "cannot make a file in $PWD on $(hostname)"
 # The ranks read this copy, so that an edit of the file while they train changes nothing before the next job.
-TRAINER_CONFIG=$(mktemp "$PWD/.config.XXXXXX") && cat "$config" >"$TRAINER_CONFIG" || fail "cannot copy $config"
+{ TRAINER_CONFIG=$(mktemp "$PWD/.config.XXXXXX") && cat "$config" >"$TRAINER_CONFIG"; } || fail "cannot copy $config"
 export TRAINER_LOSS TRAINER_CONFIG
 trap 'rm -f "$TRAINER_LOSS" "$TRAINER_CONFIG"' EXIT
 while :; do

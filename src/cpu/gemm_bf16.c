@@ -13,9 +13,8 @@
 #if defined(HAVE_DNNL)
 #include <dnnl.h>
 
-typedef struct ProductKey {
-    int64_t m, n, k, a_stride, b_stride, c_stride;
-    bool a_transposed, b_transposed, accumulate;
+typedef struct ProductKey { // of one type, so that keys are compared by their bytes
+    int64_t m, n, k, a_stride, b_stride, c_stride, a_transposed, b_transposed, accumulate;
 } ProductKey;
 
 typedef struct Product {
@@ -196,11 +195,7 @@ static Product *product_find_(CpuProducts *products, const ProductKey *key) {
 
 bool cpu_gemm_bf16(CpuProducts *products, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
                    float *c, int64_t stride) {
-    ProductKey key;
-    memset(&key, 0, sizeof key); // compared by bytes, padding included
-    key.m = m, key.n = n, key.k = k;
-    key.a_stride = a.stride, key.b_stride = b.stride, key.c_stride = stride;
-    key.a_transposed = a.transposed, key.b_transposed = b.transposed, key.accumulate = accumulate;
+    const ProductKey key = {m, n, k, a.stride, b.stride, stride, a.transposed, b.transposed, accumulate};
     Product *product = product_find_(products, &key);
     if (product == NULL) return false;
     if (dnnl_memory_set_data_handle(product->a, (void *)a.data) != dnnl_success ||

@@ -561,8 +561,8 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
         parts[0] |= list->actions[i].kind == ACTION_BACKWARD, parts[1] |= list->actions[i].kind == ACTION_INPUT;
     stage->layer_done = NULL; // its gradients belong to no step
     tensors_quantize(&stage->tensors, engine->be);
-    for (int summing = 0; summing <= (layer_done != NULL); summing++) { // the last backward has other products
-        engine->be->summing = summing == 1;
+    for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // the last backward has other products
+        engine->be->summing = round == 1;
         for (int c = 0; status == 0 && c < schedule->chunks; c++)
             status = rehearse_chunk_(engine, c, schedule->forward_only ? 0.0f : 1.0f, parts, err);
     }

@@ -445,7 +445,8 @@ double hardware_quantize_seconds(const Hardware *hardware, const Config *config,
 // ---------------------------------------------------------------- assumptions
 
 GpuBand hardware_band(const Hardware *hardware, bool measured) {
-    return measured ? gpu_band_measured : hardware->cost.flops == 0 ? (GpuBand){0} : hardware->cost.band;
+    static const GpuBand unknown = {0};
+    return measured ? gpu_band_measured : hardware->cost.flops == 0 ? unknown : hardware->cost.band;
 }
 
 char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]) {
