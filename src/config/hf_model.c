@@ -47,14 +47,18 @@ static bool meets_(const JsonValue *value, const char *allowed) {
     return value->type == JSON_NUMBER && value->number == atof(allowed);
 }
 
+// Names every demand that is not met.
 static int check_demands_(const HfModel *found, Error *err) {
+    char unmet[400] = "";
+    size_t used = 0;
     for (const FamilyDemand *demand = families[found->model.family].demands; demand->word != NULL; demand++) {
         const JsonValue *value = json_find(found->root, demand->word);
         bool met = value == NULL || value->type == JSON_NULL;
         for (int i = 0; i < 2 && demand->allowed[i] != NULL; i++) met = met || meets_(value, demand->allowed[i]);
-        if (!met) return hf_refuse_(found, err, demand->refusal);
+        if (met || used >= sizeof unmet) continue;
+        used += (size_t)snprintf(unmet + used, sizeof unmet - used, "%s%s", used > 0 ? "; " : "", demand->refusal);
     }
-    return 0;
+    return used > 0 ? hf_refuse_(found, err, unmet) : 0;
 }
 
 // A sliding window makes no difference if no sequence is longer.
