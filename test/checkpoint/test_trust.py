@@ -110,7 +110,7 @@ WHERE = "model.embed_tokens.weight holds a value that is not finite, in row 15, 
 @pytest.mark.parametrize("change", [layout(), layout(p=2), layout(t=2), layout(d=2)], ids=["one", "p2", "t2", "d2"])
 def test_a_nan_that_no_token_uses_is_noticed_at_the_start(small, poisoned, change):
     refused = small.run({"checkpoint.init_from": str(poisoned)}, change, code=1)
-    assert WHERE in refused.stderr and "take other weights" in refused.stderr and refused.steps == {}
+    assert WHERE in refused.stderr and "use other weights" in refused.stderr and refused.steps == {}
 
 
 @several_ranks

@@ -281,7 +281,7 @@ def test_a_small_dev_shm_is_no_harm_where_the_temporary_folder_has_space_and_els
     ended = Job(
         small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix, env=environment(TMPDIR=f"{tmp_path}/tmp")
     ).end()
-    assert ended.code == 1 and "has 20 MiB free, which the messages of 4 ranks take" in ended.said[-1], ended.stderr
+    assert ended.code == 1 and "has 20 MiB free for the messages of 4 ranks" in ended.said[-1], ended.stderr
     prefix = ["unshare", "--mount", *through_bash(mounts.split(";")[0] + '; exec "$@"')]
     ended = Job(
         small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix, env=environment(TMPDIR=f"{tmp_path}/tmp")
