@@ -68,7 +68,6 @@ def test_operands_of_8_bits_have_the_same_bits_however_they_are_gathered_and_kep
     assert all("as planned, to the byte" in ended.stderr for ended in (*runs, shared))
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize("precision", virtual_runs.BOUNDS)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_copies_have_the_bits_of_sums_in_rank_order_in_every_order(tmp_path, ranks, precision):
