@@ -65,8 +65,8 @@ void context_sum_gradients(Pass *pass, void *dqkv) {
             requests[i].active = false;
     }
     context_wait_(pass, requests);
-    for (int i = 0; i < CONTEXT_PIECES;
-         i++) { // the gathered keys have been read, so their memory takes the rounded sums
+    // The gathered keys have been read, so their memory takes the rounded sums.
+    for (int i = 0; i < CONTEXT_PIECES; i++) {
         Keys keys = keys_of_(s, i);
         char *own = (char *)pass->keys + keys.own * s->element;
         pass->be->from_float(pass->be, own, pass->dkeys + keys.own, keys.count);
