@@ -141,7 +141,7 @@ async function askReasons({config, overrides}, serial) {
     const answer = await planner.ask({config, overrides: [...overrides, `schedule.name=${name}`, "schedule.bpipe=off"], args: ["--schedule"]});
     if (serial !== shown.serial) return;
     const reason = answer.code === 0 ? "the other keys leave it out" : answer.err.replace(/^explore: /, "").replace(/^-o /, "").split("\n")[0];
-    shown.refused.push({name, reason, fits: false});
+    shown.refused.push({name, refused: reason, fits: false});
   }
   if (names.length) writeTable();
 }
@@ -217,12 +217,13 @@ function writeTable() {
     } else cell.append(label("draw"));
     top.append(cell);
   }
-  const rows = [...shown.plan.schedules, ...shown.refused].sort((a, b) => (!a.reason - !b.reason) * -1 || (b.fits - a.fits) || sign * (a[key] > b[key] ? 1 : a[key] < b[key] ? -1 : 0));
+  const rows = [...shown.plan.schedules, ...shown.refused].sort((a, b) => (!a.refused - !b.refused) * -1 || (b.fits - a.fits) || sign * (a[key] > b[key] ? 1 : a[key] < b[key] ? -1 : 0));
   const body = document.createElement("tbody");
   for (const row of rows) {
     const line = body.insertRow(), box = document.createElement("input");
     line.className = row.fits ? "" : "misfit";
-    if (row.reason) { line.insertCell(); line.insertCell().textContent = row.name; Object.assign(line.insertCell(), {colSpan: COLUMNS.length - 2, className: "reason", textContent: "cannot run: " + row.reason}); continue; }
+    if (row.refused) { line.insertCell(); line.insertCell().textContent = row.name; Object.assign(line.insertCell(), {colSpan: COLUMNS.length - 2, className: "reason", textContent: "cannot run: " + row.refused}); continue; }
+    line.title = row.reason ?? ""; // why it does not fit, or is slower than the best
     box.type = "checkbox";
     box.style.width = "auto";
     box.checked = shown.traces.some((one) => one.row && rowName(one.row) === rowName(row));

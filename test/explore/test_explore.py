@@ -163,7 +163,7 @@ def test_a_schedule_that_cannot_run_has_its_reason_in_the_table(tmp_path):
                           " more: 'model.layers=5\\nparallel.sequence=false'}); fill(); ask(); 0")
         wait_for(chromium, "shown.plan?.stages.length === 4 && shown.refused.length > 0")
         wait_for(chromium, "document.querySelectorAll('td.reason').length === shown.refused.length")
-        said = chromium.evaluate("Object.fromEntries(shown.refused.map((row) => [row.name, row.reason]))")
+        said = chromium.evaluate("Object.fromEntries(shown.refused.map((row) => [row.name, row.refused]))")
         ran = native("llama65b", *["parallel.pipeline=4", "parallel.tensor=1", "parallel.data=1", "schedule.micro_batch=1", "train.global_batch=8"],
                      "model.layers=5", "parallel.sequence=false", "hardware.gpu=h100", "hardware.profile=", "schedule.bpipe=off", "schedule.name=zb-v", "--schedule")
         assert ran.returncode == 2 and said["zb-v"] in ran.stderr
