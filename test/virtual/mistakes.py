@@ -92,7 +92,7 @@ MISTAKES = [
             "if (run != NULL) return 0;",
             TWO, "launched for the first time after messages", {**APART, "VIRTUAL_LAZY": "2"}),
     Mistake("products_of_the_last_backward_are_not_rehearsed", "src/engine/engine.c",
-            "summing <= (layer_done != NULL)", "summing <= 0",
+            "round < (layer_done != NULL ? 2 : 1)", "round < 1",
             (*TWO, *DATA), "launched for the first time after messages", {"VIRTUAL_NODES": "4", "VIRTUAL_LAZY": "2"}),
     Mistake("a_first_message_of_unwritten_memory", "src/cuda/comm_nccl.cpp",
             "cudaMemsetAsync(scratch, 0, 1, link->stream)", "cudaSuccess", TWO, "nothing has written", APART),
