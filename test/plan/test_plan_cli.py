@@ -121,7 +121,7 @@ def test_a_planned_step_has_the_band_of_published_runs_on_such_gpus():
     assert 1 < low < high and high / low < 1.45
     assert plan(SMALL)["step_ms_low"] is None
     guessed = plan(LLAMA, "hardware.matmul_efficiency=0.6")
-    assert guessed["step_ms_low"] == pytest.approx(low * guessed["step_ms"]), "nobody measured it"
+    assert guessed["step_ms_low"] == pytest.approx(low * guessed["step_ms"]), "without a measurement"
     fitted = plan(LLAMA, "hardware.matmul_efficiency=0.6", "hardware.calibrated=true")
     assert fitted["step_ms_low"] < fitted["step_ms"] < fitted["step_ms_high"] < 1.1 * fitted["step_ms_low"]
     assert re.search(r"^band      [\d.]+ to [\d.]+ s", report(LLAMA, "hardware.calibrated=true"), re.M)

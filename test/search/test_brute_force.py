@@ -12,9 +12,10 @@ SMALL = ["model.layers=8", "train.global_batch=16", "hardware.gpu=a100-80g"]
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("memory", [34, 42])
-def test_no_plan_of_the_loops_is_faster_than_the_search(memory):
+@pytest.mark.parametrize("memory, least", [(34, 800), (38, 240), (42, 190)])
+def test_no_plan_of_the_loops_is_faster_than_the_search(memory, least):
+    """`least` counts plans that a run would accept, so these are fewer than the rows that are planned."""
     case = brute_force.Case("llama65b", 4, [*SMALL, f"hardware.memory_gib={memory}"], 600)
     (step, keys), searched = brute_force.compare(case)
-    assert case.made >= 150 and keys is not None, "the loops plan what fits"
+    assert case.made >= least and keys is not None, "the loops plan what fits"
     assert step >= searched * (1 - brute_force.TOLERANCE), keys
