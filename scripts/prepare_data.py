@@ -24,7 +24,7 @@ from pathlib import Path
 from prepare.documents import Rule, bible_source, numbered_jobs, open_sources
 from prepare.output import KINDS, Output
 from prepare.tokenizer import make_tokenizer
-from prepare.work import Progress, leave, work_all
+from prepare.work import Progress, work_all
 from run_files import Failure, finish
 
 
@@ -186,4 +186,4 @@ if __name__ == "__main__":
     code = 130
     with contextlib.suppress(KeyboardInterrupt):
         code = main(sys.argv[1:])
-    leave(code)
+    sys.exit(code)

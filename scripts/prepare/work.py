@@ -2,9 +2,10 @@
 
 import array
 import collections
-import concurrent.futures
+import contextlib
 import multiprocessing
 import os
+import queue
 import signal
 import sys
 import threading
@@ -13,8 +14,6 @@ import time
 from prepare.output import KINDS
 from prepare.tokenizer import make_tokenizer
 from run_files import Failure
-
-ENDS_WITHIN = 3  # seconds, that processes have after they were ended
 
 
 class Worker:
@@ -50,17 +49,54 @@ class Worker:
         return out, job.documents, job.blank, size
 
 
-def process_begin(arguments):
-    """Prepares a new process: it leaves Ctrl-C to the parent and ends with it."""
-    global worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+def process_main(pipe, arguments):
+    """Tokenizes the jobs that come through `pipe`, and ends with the parent. A thread reads ahead, so that the parent
+    never waits to hand out a job while this process waits to hand back tokens."""
+    jobs = queue.SimpleQueue()
+
+    def read():
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                jobs.put(pipe.recv())
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
     worker = Worker(*arguments)
+    while True:
+        try:
+            result = worker.work(jobs.get())
+        except Exception as error:  # the parent raises it
+            result = error
+        with contextlib.suppress(BrokenPipeError):
+            pipe.send(result)
 
 
-def process_work(job):
-    return worker.work(job)
+class Process:
+    """One process that tokenizes."""
+
+    def __init__(self, arguments):
+        context = multiprocessing.get_context("spawn")
+        self.pipe, end = context.Pipe()
+        self.process = context.Process(target=process_main, args=(end, arguments), daemon=True)
+        self.process.start()
+        end.close()
+
+    def result(self):
+        """Returns the tokens of its oldest job."""
+        result = self.pipe.recv()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+@contextlib.contextmanager
+def signals_later():
+    """Holds back the signals of a terminal and of a scheduler. A process that starts meanwhile never sees them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def work_all(jobs, arguments, processes):
@@ -70,38 +106,28 @@ def work_all(jobs, arguments, processes):
         for done, job in jobs:
             yield done, own.work(job)
         return
-    pool = concurrent.futures.ProcessPoolExecutor(
-        processes, multiprocessing.get_context("spawn"), process_begin, (arguments,)
-    )
-    waiting = collections.deque()
+    pool, waiting = [], collections.deque()
     try:
-        for done, job in jobs:
-            waiting.append((done, pool.submit(process_work, job)))
+        for index, (done, job) in enumerate(jobs):
+            if index < processes:
+                with signals_later():
+                    pool.append(Process(arguments))
+            process = pool[index % processes]
+            process.pipe.send(job)
+            waiting.append((done, process))
             if len(waiting) > 2 * processes:
-                done, future = waiting.popleft()
-                yield done, future.result()
+                done, process = waiting.popleft()
+                yield done, process.result()
         while waiting:
-            done, future = waiting.popleft()
-            yield done, future.result()
-    except concurrent.futures.process.BrokenProcessPool:
+            done, process = waiting.popleft()
+            yield done, process.result()
+    except (EOFError, ConnectionError):
         raise Failure("a process that tokenized has died, perhaps for lack of memory; use a smaller -j") from None
     finally:
-        if waiting:  # an error or a stop: what is under way is not wanted any more
-            for process in list((getattr(pool, "_processes", None) or {}).values()):
-                process.terminate()
-        manager = getattr(pool, "_executor_manager_thread", None)
-        pool.shutdown(wait=not waiting, cancel_futures=True)
-        if manager is not None and waiting:
-            # Now and then it waits for good, to hand a job to a process that has been ended.
-            manager.join(ENDS_WITHIN)
-
-
-def leave(code):
-    """Ends the program without waiting for threads that will not end."""
-    sys.stdout.flush()
-    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
-        os._exit(code)
-    sys.exit(code)
+        for process in pool:
+            process.process.kill()
+        for process in pool:
+            process.process.join()
 
 
 class Progress:
