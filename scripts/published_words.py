@@ -50,7 +50,7 @@ What remains: launches and gaps, ranks that wait for the slowest, clocks under l
 
 ## The band
 
-`--plan` and `--search` print, next to the planned step, the band in which four of five of these runs lie:
+`--plan` and `--search` print, next to the planned step, the band in which four of five runs lie:
 
 @BANDS@
 

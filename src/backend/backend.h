@@ -56,7 +56,7 @@ typedef struct AttentionShape {
     float *dkeys;
     bool full; // every query sees all keys of its sequence, not only those up to its own; places is then NULL
     // Context ranks: `keys` has this slice's keys and values already, and `dkeys` takes the gradients of all keys; dqkv
-    // gets those of the queries.
+    // gets the queries' gradients.
     bool gathered;
 } AttentionShape;
 

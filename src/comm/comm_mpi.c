@@ -10,7 +10,7 @@
 //     PHASE_EXCHANGE   rank 0 receives a1 b1 c1 and a2 b2 c2, its block of every other rank, into scratch;
 //                      rank 1 receives d0 e0 f0 and d2 e2 f2, and rank 2 receives g0 and g1
 //     sum              rank 0 computes (a0 + a1) + a2, rank 1 computes (d0 + d1) + d2: always in rank order
-//     PHASE_SPREAD     rank 0 sends its sums of a b c to ranks 1 and 2, and receives those of d e f and of g
+//     PHASE_SPREAD     rank 0 sends its sums of a b c to ranks 1 and 2, and receives the sums of d e f and of g
 //
 // A short piece takes one trip, PHASE_DIRECT: every rank receives all 7 elements of every other rank and computes all
 // sums itself. The order is the same, so the bits are, too. A reduce_scatter is the exchange alone.

@@ -283,8 +283,8 @@ AttentionShape pass_attention(const Pass *pass) {
     return shape;
 }
 
-// One call of attention: all queries of the pass, or of context ranks those of piece i. Other fields: bytes to the
-// piece in qkv, in the output, and in what attention saves, which has a row of keys for each query in mode none.
+// One call of attention: all queries of the pass, or with context ranks the queries of piece i. Other fields: bytes to
+// the piece in qkv, in the output, and in what attention saves, which has a row of keys for each query in mode none.
 typedef struct Piece {
     AttentionShape shape;
     int64_t qkv, out, saved;

@@ -22,7 +22,7 @@ static inline int64_t context_place(const Shape *s, int i) {
     return piece * (s->seq / s->pieces);
 }
 
-// Returns the row on this rank of a position of the batch's first sequence; -1: another context rank has it.
+// Returns the row on this rank of a position of the batch's first sequence, or -1 if another context rank has it.
 int64_t context_row(const Shape *s, int64_t position);
 
 // Fills pass->keys with the keys and values of all context ranks, from those of this rank in qkv.

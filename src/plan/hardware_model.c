@@ -302,7 +302,7 @@ static double collective_(const Hardware *hardware, const Config *config, const 
 }
 
 // Adds the gathers of keys and values over context ranks, and the sums of their gradients; nothing hides them. The
-// ranks of a stage are consecutive, and those of a node share its network.
+// ranks of a stage are consecutive, and the ranks of a node share its network.
 static void context_collectives_(const Work *work, PartTime *layer) {
     const Shape *s = work->shape;
     const Cost *cost = &work->hardware->cost;
@@ -421,7 +421,7 @@ void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Co
     times->head.tensor_backward = 0;
 }
 
-// The sum keeps BESIDE_CTAS multiprocessors. Persistent products are made for those that COMPUTE_CTAS leave; other
+// The sum keeps BESIDE_CTAS multiprocessors. Persistent products are made for the rest that COMPUTE_CTAS leave; other
 // kernels run on what the sum leaves; passes are bound by memory.
 double hardware_summing(const Hardware *hardware, const PartTime *layer) {
     double all = hardware->cost.multiprocessors, attention = layer->spent[1].attention;

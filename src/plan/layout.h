@@ -12,7 +12,7 @@
 
 #include "config/config.h"
 
-// Rules for lists. Other values of `recompute` and `attention` are those of every stage; RECOMPUTE_EVICTING - 2n means
+// Rules for lists. Other values of `recompute` and `attention` hold for every stage; RECOMPUTE_EVICTING - 2n means
 // n layers on the stages that evict, RECOMPUTE_EVICTING - (2n + 1) on those in the first half of all stages.
 enum { LAYERS_EVEN, LAYERS_BY_TIME, LAYERS_LISTED }; // listed: as the configuration has them
 enum { RECOMPUTE_TO_FIT = -1, RECOMPUTE_LISTED = -2, RECOMPUTE_EVICTING = -3 };

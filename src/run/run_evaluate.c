@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Downloads the losses of microbatch i to their places in their sequences; those of other context ranks are 0.
+// Downloads the losses of microbatch i to their places in their sequences; losses of other context ranks are 0.
 static void take_losses_(const Stage *stage, int64_t i, float *losses) {
     const Shape *s = &stage->at.shape;
     int64_t rows = stage->at.rows, count = rows / s->pieces, bytes = (int64_t)sizeof *losses;

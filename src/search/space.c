@@ -171,8 +171,8 @@ static bool recompute_(const SearchSpace *space, Config *config) {
     return all;
 }
 
-// Recomputes so many layers on each stage that evicts, or on those in the first half: the bundles that they move are
-// smaller.
+// Recomputes so many layers on each stage that evicts, or on the stages of the first half: they then move smaller
+// bundles.
 static bool recompute_evicting_(const SearchSpace *space, int layers, bool half, Config *config) {
     Error ignored = {0};
     ScheduleLoan loan = planner_borrow(space->planner, config, &ignored);

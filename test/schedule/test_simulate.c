@@ -91,7 +91,7 @@ TEST(actions_may_each_have_their_own_time) {
     assert_near(timeline->stage[1].busy, 12);
     assert_near(timeline->stage[1].times[2].end, 9);
     timeline_free(timeline);
-    const double last[] = {2, 3}; // of the backwards only those of microbatch 1: B1 ends at 21 on stage 1, at 25 on 0
+    const double last[] = {2, 3}; // of the backwards only B1: it ends at 21 on stage 1, at 25 on 0
     costs.last = last;
     timeline = simulate_run(schedule, &costs, NULL);
     assert_near(timeline->stage[1].times[2].end, 9);

@@ -323,8 +323,10 @@ class Trial:
         told = r"(?:while at step (\d+) .*\n.*)?again from (?:step (\d+)|.*?), at most .*; lost: (\d+) step"
         for reached, since, steps in re.findall(told, said):
             before = self.case.before if self.case.every > 0 else 0  # else that run saved nothing
-            # A rank that died in another action may have trained all steps; the restart has cut them from the metrics.
-            most = int(reached or STEPS) - int(since or before)
+            # Only a rank's own supervisor knows the step at which it died. Elsewhere, all steps may have been trained;
+            # the restart has cut them from the metrics.
+            known = reached and not any(fault["kind"] == "kill supervisor" for fault in self.done)
+            most = int(reached if known else STEPS) - int(since or before)
             must(int(steps) <= max(0, most), f"{steps} steps were lost of {most}\n{said}")
 
     def last_lines(self, ended):

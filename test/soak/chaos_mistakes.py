@@ -3,7 +3,7 @@ sources.
 
     test/soak/chaos_mistakes.py [NAME ...] [--seconds N]
 
-Of the seeds, only those are tried that have something to do with the mistake, for N seconds each (300).
+Only seeds that have something to do with the mistake are tried, for N seconds each (300).
 """
 
 import argparse

@@ -123,7 +123,7 @@ static inline bool aligned_16(const void *a, const void *b = nullptr, const void
         }                                                                                                              \
     } while (0)
 
-// Does the same with W, the elements that a thread takes at once: those of 16 bytes if `fits`, else one.
+// Does the same with W, the elements that a thread takes at once: 16 bytes of them if `fits`, else one.
 #define FOR_WIDTH(backend, fits, ...)                                                                                  \
     FOR_ELEMENT(backend, {                                                                                             \
         if (fits) {                                                                                                    \
