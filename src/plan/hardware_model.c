@@ -20,13 +20,13 @@ bool hardware_is_cpu(const Config *config) {
 }
 
 static void describe_gpu_(Hardware *hardware, const Config *config) {
-    DeviceFigures here;
-    device_figures(&here, config);
-    double peak = config->hardware.peak_tflops > 0 ? config->hardware.peak_tflops : here.peak_tflops;
-    hardware->peak = peak * 1e12;
+    const HardwareConfig *given = &config->hardware;
+    DeviceFigures here = {0};
+    // Loading the GPU code takes longer than most plans.
+    if (given->peak_tflops == 0 || given->memory_gib == 0) device_figures(&here, config);
+    hardware->peak = 1e12 * (given->peak_tflops > 0 ? given->peak_tflops : here.peak_tflops);
     cost_of_gpu(&hardware->cost, config, hardware->peak);
-    hardware->memory_bytes =
-        config->hardware.memory_gib > 0 ? (int64_t)(config->hardware.memory_gib * GIB) : here.memory_bytes;
+    hardware->memory_bytes = given->memory_gib > 0 ? (int64_t)(given->memory_gib * GIB) : here.memory_bytes;
 }
 
 // Returns a rate for CPUs: ranks of one host exchange 8e9 bytes/s over Open MPI's shared memory; the keys' defaults
