@@ -3,11 +3,12 @@
 
     test/run_tests.py [--pytest DIR [--part promises|rest|soak]] [--no-aslr] PROGRAM...
 
-Programs run two at a time, then pytest. Skipped cases are named with their reason and counted apart. The exit code is 0
-when nothing failed and something passed.
+Programs, and folders of Python tests, run two at a time; long tests of --part soak run alone. Skipped cases are named
+with their reason and counted apart. The exit code is 0 when nothing failed and something passed.
 """
 
 import argparse
+import functools
 import os
 import re
 import shutil
@@ -22,20 +23,29 @@ from xml.etree import ElementTree
 
 HERE = Path(__file__).resolve().parent
 TIME_LIMIT = 900  # seconds for one program; every test here is far from it, a hang is not
+NO_TESTS = 5  # pytest's exit code when it chose no case
+SLOWEST = 10
 
 
 class Tally:
     def __init__(self):
-        self.passed, self.failed, self.skipped = 0, [], []
+        self.passed, self.failed, self.skipped, self.slowest = 0, [], [], []
 
     def add(self, other):
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
+        self.slowest = sorted(self.slowest + other.slowest)[-SLOWEST:]
 
     def line(self):
         text = f"{self.passed} passed, {len(self.failed)} failed"
         return text + (f", {len(self.skipped)} skipped" if self.skipped else "")
+
+    def print(self, name, output, start):
+        """Prints a line about a job that began at `start`, after its output if something failed."""
+        before = output.rstrip("\n") + "\n" if self.failed else ""
+        state = "FAIL" if self.failed else "ok  "
+        print(f"{before}{state} {name:<28} {self.passed:4d} passed  {time.monotonic() - start:6.1f} s", flush=True)
 
 
 def read_tap(output, name, tally):
@@ -74,42 +84,42 @@ def run_program(program, prefix):
     unfinished = read_tap(output, name, tally)
     if unfinished > 0 or (code != 0 and not tally.failed) or not (tally.passed or tally.failed or tally.skipped):
         tally.failed += [f"{name}: ended early, {how}"] * max(unfinished, 1)
-    if tally.failed:
-        output += "" if output.endswith("\n") else "\n"
-    state = "FAIL" if tally.failed else "ok  "
-    summary = f"{state} {name:<28} {tally.passed:4d} passed  {time.monotonic() - start:6.1f} s"
-    print(f"{output if tally.failed else ''}{summary}", flush=True)
+    tally.print(name, output, start)
     return tally
 
 
-def run_pytest(folder, part, tally):
-    if subprocess.run([sys.executable, "-c", "import pytest"], stderr=subprocess.DEVNULL).returncode != 0:
-        print("pytest is missing; run scripts/install_deps.sh")
-        tally.failed.append("pytest: not installed")
-        return
+def run_pytest(folder, part):
+    """Runs the Python tests of one folder of test/; the others run at the same time as this one."""
+    tally, start = Tally(), time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", folder]
-        command += ["--durations=10", "--durations-min=2"] + (["--part", part] if part else [])
-        code = subprocess.run(command).returncode
-        if code == 5:  # no Python tests
-            return
-        before = len(tally.failed)
-        if report.exists():
-            for case in ElementTree.parse(report).iter("testcase"):
-                read_case(case, tally)
-        if code != 0 and len(tally.failed) == before:
-            tally.failed.append(f"pytest: exit code {code}")
+        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", folder]
+        result = subprocess.run(
+            [*command, *(["--part", part] if part else [])], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
+            read_case(case, tally)
+    if result.returncode not in (0, NO_TESTS) and not tally.failed:
+        tally.failed.append(f"pytest {folder}: exit code {result.returncode}")
+    tally.print("test/" + folder.name, result.stdout, start)
+    return tally
 
 
 def read_case(case, tally):
     name = f"{case.get('classname')}: {case.get('name')}"
+    tally.slowest = sorted([*tally.slowest, (float(case.get("time")), name)])[-SLOWEST:]
     if case.find("failure") is not None or case.find("error") is not None:
         tally.failed.append(name)
     elif case.find("skipped") is not None:
         tally.skipped.append(f"{name} ({case.find('skipped').get('message')})")
     else:
         tally.passed += 1
+
+
+def python_folders(test):
+    """Returns the folders with Python tests, the largest first: they take longest, so none is alone at the end."""
+    size = lambda folder: sum(path.stat().st_size for path in folder.glob("test_*.py"))
+    return sorted(filter(size, Path(test).iterdir()), key=size, reverse=True)
 
 
 def no_aslr():
@@ -128,11 +138,16 @@ def main():
     options = parser.parse_args()
     tally = Tally()
     prefix = no_aslr() if options.no_aslr else []
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        for one in pool.map(lambda program: run_program(program, prefix), options.programs):
-            tally.add(one)
+    jobs = [functools.partial(run_program, program, prefix) for program in options.programs]
     if options.pytest:
-        run_pytest(options.pytest, options.part, tally)
+        jobs = [functools.partial(run_pytest, folder, options.part) for folder in python_folders(options.pytest)] + jobs
+        if subprocess.run([sys.executable, "-c", "import pytest"], stderr=subprocess.DEVNULL).returncode != 0:
+            sys.exit("pytest is missing; run scripts/install_deps.sh")
+    with ThreadPoolExecutor(max_workers=1 if options.part == "soak" else 2) as pool:
+        for one in pool.map(lambda job: job(), jobs):
+            tally.add(one)
+    for seconds, name in reversed(tally.slowest):
+        print(f"{seconds:6.1f} s  {name}")
     for kind, names in (("skipped", tally.skipped), ("FAILED", tally.failed)):
         for name in names:
             print(f"{kind}  {name}")

@@ -13,9 +13,7 @@ STUB = "/usr/local/cuda/lib64/stubs/libcuda.so"
 # lengths that no tile divides. Two are cut into calls on Hopper, of sequences and of heads.
 SHAPES = [
     (1, 2048, 16, 16, 128),
-    (4, 2048, 16, 16, 128),
     (2, 2048, 26, 26, 96),
-    (1, 8192, 16, 2, 128),
     (8, 2048, 16, 16, 128),
     (1, 16384, 16, 2, 128),
     (2, 200, 4, 4, 64),
@@ -102,7 +100,7 @@ def test_the_workspace_is_planned_for_either_backward(driver, capability, determ
 @pytest.mark.thorough
 @pytest.mark.parametrize("capability", [80, 90, 100])
 def test_attention_of_encoders_takes_the_same_workspace(driver, capability):
-    for answer in ask(driver, capability, SHAPES[:1] + SHAPES[4:], "auto", "full"):
+    for answer in ask(driver, capability, SHAPES[:1] + SHAPES[2:], "auto", "full"):
         assert len(set(answer.split())) == 1, answer
 
 

@@ -181,7 +181,7 @@ import sys
 sys.path.insert(0, {str(ROOT / "scripts")!r})
 sys.argv = ["first_gpu_day", "--out", {str(tmp_path)!r}]
 import first_gpu_day as day
-day.ROWS[:] = [("hangs", 0.05, 1, False, lambda here: here.run(["sleep", "1000"]))]
+day.ROWS[:] = [("hangs", 0.05, 1, False, lambda here: here.run(["sleep", "{os.getpid()}99"]))]
 sys.exit(day.main())
 """
     ended = subprocess.run(
@@ -189,4 +189,4 @@ sys.exit(day.main())
     )
     assert ended.returncode == 1 and "did not end within 1 s" in ended.stdout, ended.stdout + ended.stderr
     assert "stacks at the time-out" in (tmp_path / "rows/hangs.log").read_text()
-    assert subprocess.run(["pgrep", "-f", "sleep 1000"], capture_output=True).returncode == 1
+    assert subprocess.run(["pgrep", "-f", f"sleep {os.getpid()}99"], capture_output=True).returncode == 1

@@ -131,7 +131,7 @@ def test_copies_that_a_configuration_excludes_are_refused_with_the_key_to_change
 
 def test_a_rank_that_stops_between_copies_ends_the_job(tmp_path):
     """Its peers' devices wait for its flags, and no host waits for a device that never answers."""
-    options = ("parallel.tensor=2", "parallel.sequence=true", "parallel.collectives=copy", "train.timeout_s=20")
+    options = ("parallel.tensor=2", "parallel.sequence=true", "parallel.collectives=copy", "train.peer_timeout_s=3")
     said = complaints(tmp_path, *options, VIRTUAL_FAULT="stops@1500@1")
     assert any(re.search("rank 1", each) for each in said), said
 
