@@ -10,20 +10,8 @@ import time
 import numpy
 import pytest
 
-from trainer_runs import (
-    LLAMA,
-    MODELS,
-    TOOLS,
-    Trainer,
-    checkpoint_names,
-    layout,
-    nothing_left,
-    saving,
-    verify,
-    wait_for_lines,
-    wait_until,
-    without_mpi,
-)
+from trainer_runs import (LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, nothing_left, saving, verify,
+                          wait_for_lines, wait_until, without_mpi)
 
 several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 
@@ -236,13 +224,8 @@ def truncate(path):
 
 
 DAMAGE = {"flipped": flip, "torn": truncate, "gone": lambda path: path.unlink()}
-FILES = [
-    "model-00002-of-00004.safetensors",
-    "optimizer-00004-of-00004.safetensors",
-    "config.json",
-    "training.json",
-    "manifest.json",
-]
+FILES = ["model-00002-of-00004.safetensors", "optimizer-00004-of-00004.safetensors", "config.json", "training.json",
+         "manifest.json"]
 
 
 @pytest.mark.parametrize("name", FILES)

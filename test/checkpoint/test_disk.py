@@ -13,18 +13,8 @@ import subprocess
 import pytest
 
 from harm import rank_process, small_config
-from trainer_runs import (
-    LLAMA,
-    Job,
-    Trainer,
-    checkpoint_names,
-    layout,
-    saving,
-    verify,
-    wait_for_lines,
-    wait_until,
-    without_mpi,
-)
+from trainer_runs import (LLAMA, Job, Trainer, checkpoint_names, layout, saving, verify, wait_for_lines, wait_until,
+                          without_mpi)
 
 TINY = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq_len=8)
 SOON = 60  # seconds in which everything here has to have ended; a run that waits for a named pipe never does
@@ -178,17 +168,8 @@ def model_in(folder, files, small):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "../elsewhere.safetensors",
-        "/etc/hostname",
-        "..",
-        ".",
-        ".hidden",
-        "",
-        "a/b",
-        "model-\x1b[2Ja.safetensors",
-        "x" * 300,
-    ],
+    ["../elsewhere.safetensors", "/etc/hostname", "..", ".", ".hidden", "", "a/b", "model-\x1b[2Ja.safetensors",
+     "x" * 300],
 )
 def test_an_index_names_no_file_elsewhere(small, tmp_path, name):
     result = ended(small, model_in(tmp_path / "model", [name], small), code=1)
@@ -364,20 +345,10 @@ def test_a_restart_on_a_full_disk_happens_once_and_trains_on(tmp_path):
     config = small_config(tmp_path)
     with Disk(tmp_path / "disk", "8m") as disk:
         saved = disk.folder / "saved"
-        keys = (
-            "parallel.pipeline=4",
-            "train.steps=100000",
-            "train.max_restarts=5",
-            f"log.metrics={disk.folder}/metrics.jsonl",
-        )
-        job = Job(
-            config,
-            *keys,
-            f"checkpoint.dir={saved}",
-            "checkpoint.every=5",
-            "checkpoint.keep=2",
-            stdout=subprocess.DEVNULL,
-        )
+        keys = ("parallel.pipeline=4", "train.steps=100000", "train.max_restarts=5",
+                f"log.metrics={disk.folder}/metrics.jsonl")
+        job = Job(config, *keys, f"checkpoint.dir={saved}", "checkpoint.every=5", "checkpoint.keep=2",
+                  stdout=subprocess.DEVNULL)
         wait_for(job.parent, "saved ", "/step_")
         disk.fill()
         os.kill(wait_until(lambda: rank_process(job, 2), "no rank"), signal.SIGKILL)
@@ -410,13 +381,8 @@ def without_rights(command):
     """Returns a command prefix that drops root's right to read and write everything."""
     if os.getuid() != 0:
         return command
-    kept = [
-        "setpriv",
-        "--bounding-set",
-        "-dac_override,-dac_read_search,-dac_override",
-        "--inh-caps",
-        "-dac_override,-dac_read_search",
-    ]
+    kept = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search,-dac_override", "--inh-caps",
+            "-dac_override,-dac_read_search"]
     return [*kept, *command]
 
 

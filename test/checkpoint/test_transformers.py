@@ -58,13 +58,8 @@ def load(folder):
 # What transformers calls these models. The same words describe one to us and to it.
 ARCHITECTURES = {"gpt": "GPT2", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}
 SCALINGS = {
-    "llama31": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "original_max_position_embeddings": 16,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-    },
+    "llama31": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0},
     "yarn": {"rope_type": "yarn", "factor": 4.0},
 }
 
@@ -200,29 +195,14 @@ def make_model(trained, **more):
         if trained.name == "yarn":
             more = {"max_position_embeddings": 16} | more
         config = getattr(transformers, f"{name}Config")(
-            vocab_size=size["vocab"],
-            hidden_size=size["hidden"],
-            intermediate_size=size["ffn"],
-            num_hidden_layers=size["layers"],
-            num_attention_heads=size["heads"],
-            num_key_value_heads=size["kv_heads"],
-            rms_norm_eps=1e-5,
-            initializer_range=0.2,
-            **({"max_position_embeddings": size["seq_len"]} | more),
+            vocab_size=size["vocab"], hidden_size=size["hidden"], intermediate_size=size["ffn"],
+            num_hidden_layers=size["layers"], num_attention_heads=size["heads"], num_key_value_heads=size["kv_heads"],
+            rms_norm_eps=1e-5, initializer_range=0.2, **({"max_position_embeddings": size["seq_len"]} | more)
         )
         return nudged(getattr(transformers, f"{name}ForCausalLM")(config).eval())
-    config = transformers.GPT2Config(
-        vocab_size=size["vocab"],
-        n_embd=size["hidden"],
-        n_inner=size["ffn"],
-        n_layer=size["layers"],
-        n_head=size["heads"],
-        n_positions=size["seq_len"],
-        initializer_range=0.2,
-        bos_token_id=256,
-        eos_token_id=256,
-        **more,
-    )
+    config = transformers.GPT2Config(vocab_size=size["vocab"], n_embd=size["hidden"], n_inner=size["ffn"],
+                                     n_layer=size["layers"], n_head=size["heads"], n_positions=size["seq_len"],
+                                     initializer_range=0.2, bos_token_id=256, eos_token_id=256, **more)
     return nudged(transformers.GPT2LMHeadModel(config).eval())
 
 

@@ -96,12 +96,8 @@ def test_mandoc_finds_nothing_wrong_with_the_manual_page(family, tmp_path):
 def test_man_shows_the_page_without_a_warning(tmp_path):
     page = tmp_path / "train_llama.1"
     page.write_text(face("man"))
-    shown = subprocess.run(
-        ["man", "-l", "--warnings", page],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "MANWIDTH": "120", "LC_ALL": "C"},
-    )
+    shown = subprocess.run(["man", "-l", "--warnings", page], capture_output=True, text=True,
+                           env={**os.environ, "MANWIDTH": "120", "LC_ALL": "C"})
     assert shown.returncode == 0 and shown.stderr == ""
     assert re.search(r"-o, --override KEY=VALUE\n +set one key, as in -o train.steps=10;", shown.stdout)
     assert re.search(

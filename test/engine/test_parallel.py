@@ -13,13 +13,8 @@ OFF = "schedule.bpipe=off"
 
 def layout(p, t=1, d=1, sequence=False):
     on = ["schedule.bpipe=on"] if p > 1 else [OFF]
-    return [
-        f"parallel.pipeline={p}",
-        f"parallel.tensor={t}",
-        f"parallel.data={d}",
-        f"parallel.sequence={str(sequence).lower()}",
-        *on,
-    ]
+    return [f"parallel.pipeline={p}", f"parallel.tensor={t}", f"parallel.data={d}",
+            f"parallel.sequence={str(sequence).lower()}", *on]
 
 
 def name(grid):
@@ -81,14 +76,8 @@ def test_collectives_beside_products_do_not_change_a_bit(small, sequence, schedu
 
 def sharded(config, family, d, word, *more):
     """One microbatch a step on each data rank; every run allocates what the plan says."""
-    keys = [
-        "parallel.pipeline=1",
-        f"parallel.data={d}",
-        f"schedule.micro_batch={8 // d}",
-        OFF,
-        "model.layers=5",
-        "train.global_batch=8",
-    ]
+    keys = ["parallel.pipeline=1", f"parallel.data={d}", f"schedule.micro_batch={8 // d}", OFF, "model.layers=5",
+            "train.global_batch=8"]
     ended = trained(
         config, *keys, f"parallel.shard_gradients={word}", *more, family=family, env=environment(OMP_NUM_THREADS="1")
     )
@@ -186,14 +175,8 @@ OUTSIDE = {"llama": 2 * 256 * 256 + 256, "gpt": 256 * 256 + 16 * 256 + 2 * 256}
 @pytest.mark.parametrize("family", ["llama", "gpt"])
 @pytest.mark.parametrize("d", [1, 2, 4])
 def test_a_parameter_takes_6_and_12_over_d_bytes_in_bf16(family, d, tmp_path):
-    config = write_config(
-        tmp_path,
-        family,
-        model=WIDE[family],
-        parallel=f"{{data: {d}}}",
-        schedule="{}",
-        train="{global_batch: 8, steps: 1, precision: bf16}",
-    )
+    config = write_config(tmp_path, family, model=WIDE[family], parallel=f"{{data: {d}}}", schedule="{}",
+                          train="{global_batch: 8, steps: 1, precision: bf16}")
     table = trained(config, family=family).stderr
     parameters = int(re.search(r", ([\d,]+) parameters", table)[1].replace(",", "")) / 2**20
     matrix, outside = 2**16 / 2**20, OUTSIDE[family] / 2**20

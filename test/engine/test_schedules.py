@@ -173,14 +173,8 @@ def test_any_schedule_resumes_any_other(small, tmp_path, names):
 def test_a_trace_names_actions_as_the_schedule_s_text_does(small, tmp_path):
     path = tmp_path / "trace.json"
     options = [OFF, "parallel.pipeline=2", *PLAIN["zb-v"]]
-    trained(
-        small.config,
-        *options,
-        "train.steps=1",
-        "data.val_every=0",
-        family=small.family,
-        arguments=["--trace", str(path)],
-    )
+    trained(small.config, *options, "train.steps=1", "data.val_every=0", family=small.family,
+            arguments=["--trace", str(path)])
     overrides = [part for option in options for part in ("-o", option)]
     text = command(small.family, "-c", small.config, *overrides, "--schedule").stdout
     events = [event for event in json.loads(path.read_text()) if event.get("cat") == "compute"]

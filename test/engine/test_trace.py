@@ -102,12 +102,8 @@ LAYOUTS = {
     "1f1b": ["schedule.bpipe=off"],
     "to_host": ["schedule.evict_to=host"],
     "odd": ["parallel.pipeline=3"],
-    "tensor_and_data_adjacent": [
-        "parallel.pipeline=2",
-        "parallel.tensor=2",
-        "parallel.data=2",
-        "parallel.placement=adjacent",
-    ],
+    "tensor_and_data_adjacent": ["parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2",
+                                 "parallel.placement=adjacent"],
     "alone": ["parallel.pipeline=1", "schedule.bpipe=off"],
 }
 

@@ -116,14 +116,8 @@ def unigram_entropy(paths):
 
 
 # A narrower, shorter form of the ready-made configurations: the same text, stages and schedule, some seconds.
-SHORTENED = [
-    "model.hidden=96",
-    "model.seq_len=32",
-    "train.steps=60",
-    "train.lr=4.0e-3",
-    "data.val_every=60",
-    "data.val_batches=1",
-]
+SHORTENED = ["model.hidden=96", "model.seq_len=32", "train.steps=60", "train.lr=4.0e-3", "data.val_every=60",
+             "data.val_batches=1"]
 
 
 @pytest.mark.thorough

@@ -29,12 +29,8 @@ class Job:
         self.mark = uuid.uuid4().hex
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("OMP")}
         self.start = time.monotonic()
-        self.parent = subprocess.Popen(
-            [PROGRAM, scenario, str(ranks), self.mark],
-            env={**inherited, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        self.parent = subprocess.Popen([PROGRAM, scenario, str(ranks), self.mark], env={**inherited, **environment},
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.stderr = b""
 
     def read_until(self, text):

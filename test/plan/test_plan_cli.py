@@ -16,24 +16,9 @@ from trainer_runs import (
     trainer, write_config, write_tokens,
 )
 
-KEYS = {
-    "schedules",
-    "best",
-    "model",
-    "world",
-    "microbatches",
-    "config",
-    "stages",
-    "step_ms",
-    "step_ms_low",
-    "step_ms_high",
-    "mfu", "mfu_low", "mfu_high", "waterfall", "advice",
-    "bubble",
-    "transfer_exposed_ms",
-    "source",
-    "budget", "job",
-    "verdict",
-}
+KEYS = {"schedules", "best", "model", "world", "microbatches", "config", "stages", "step_ms", "step_ms_low",
+        "step_ms_high", "mfu", "mfu_low", "mfu_high", "waterfall", "advice", "bubble", "transfer_exposed_ms",
+        "source", "budget", "job", "verdict"}
 STAGE_KEYS = {
     "stage", "first_layer", "last_layer", "parameters", "states_bytes", "bundle_bytes", "slots", "lent",
     "in_flight_1f1b", "peak_bytes_1f1b", "peak_bytes", "memory", "host_bytes", "fits", "chunks",
@@ -181,14 +166,9 @@ def test_each_cause_is_found_in_its_line():
         return {line["what"]: line["ms"] for line in plan(LLAMA, *overrides)["waterfall"]}
 
     here = lines()
-    changed = {
-        "rate and shape": "hardware.matmul_efficiency=0.4",
-        "attention": "hardware.flash_backward=0.2",
-        "messages": "hardware.latency_us=20000",
-        "sums over data ranks": "parallel.data=2",
-        "idle": "parallel.layers=[10,10,10,14,6,10,10,10]",
-        "optimizer": "hardware.step_overhead_ms=100",
-    }
+    changed = {"rate and shape": "hardware.matmul_efficiency=0.4", "attention": "hardware.flash_backward=0.2",
+               "messages": "hardware.latency_us=20000", "sums over data ranks": "parallel.data=2",
+               "idle": "parallel.layers=[10,10,10,14,6,10,10,10]", "optimizer": "hardware.step_overhead_ms=100"}
     for what, override in changed.items():
         assert lines(override)[what] > 1.1 * here[what] + 1, what
 
@@ -375,13 +355,8 @@ def test_auto_does_what_the_verdict_says(config):
     [
         ["schedule.bpipe=on"],
         ["schedule.bpipe=off", "parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true"],
-        [
-            "schedule.bpipe=off",
-            "parallel.pipeline=2",
-            "parallel.data=2",
-            "train.precision=bf16",
-            "attention.mode=recompute",
-        ],
+        ["schedule.bpipe=off", "parallel.pipeline=2", "parallel.data=2", "train.precision=bf16",
+         "attention.mode=recompute"],
         ["schedule.bpipe=off", "parallel.pipeline=1", "parallel.tensor=2", "parallel.data=2", "attention.mode=none"],
         ["schedule.bpipe=on", "schedule.evict_to=host", "parallel.pipeline=2"],
     ],

@@ -18,15 +18,8 @@ def test_the_report_says_what_is_not_counted_and_what_else_would_do():
         r"reserve +micro-batch 4 fits without BPipe up to a reserve of \d\.\d\d GiB, with it up to 1\d\.\d\d", text
     )
     assert re.search(r"^BPipe\? +No: with 1F1B micro-batch 4 fits only with BPipe", text, re.M)
-    for schedule in (
-        "1F1B, BPipe",
-        "1F1B, host",
-        "1F1B, layers recomputed",
-        "interleaved",
-        "V-Half",
-        "ZB-V",
-        "GIS, g=4",
-    ):
+    for schedule in ("1F1B, BPipe", "1F1B, host", "1F1B, layers recomputed", "interleaved", "V-Half", "ZB-V",
+                     "GIS, g=4"):
         assert re.search(rf"^{schedule}  ", text, re.M), schedule
 
 
@@ -182,11 +175,8 @@ def test_a_schedule_that_is_left_open_keeps_to_the_keys_that_are_given(given):
         (["schedule.bpipe=on", "schedule.slots=7"], 0, "is 1F1B: no schedule that fits keeps to the keys of schedule"),
         (["schedule.chunks=3"], 2, "-o schedule.chunks: schedule.name auto found no schedule with 3 chunks"),
         (["hardware.memory_gib=20"], 0, "is 1F1B: no schedule fits"),
-        (
-            ["parallel.pipeline=40", "train.global_batch=400"],
-            0,
-            "is 1F1B: so many stages and microbatches are not simulated",
-        ),
+        (["parallel.pipeline=40", "train.global_batch=400"], 0,
+         "is 1F1B: so many stages and microbatches are not simulated"),
     ],
     ids=["slots", "chunks", "memory", "many"],
 )
@@ -244,15 +234,9 @@ def test_the_best_schedule_is_the_quickest_that_fits():
             assert best["bpipe"] == "off" or best["step_ms"] == min(fitting)
 
 
-EVICTS_FOR_LITTLE = [
-    "parallel.pipeline=6",
-    "parallel.placement=adjacent",
-    "attention.mode=none",
-    "schedule.micro_batch=1",
-    "parallel.data=1",
-    "parallel.sequence=true",
-    "parallel.collectives=nccl",
-]
+EVICTS_FOR_LITTLE = ["parallel.pipeline=6", "parallel.placement=adjacent", "attention.mode=none",
+                     "schedule.micro_batch=1", "parallel.data=1", "parallel.sequence=true",
+                     "parallel.collectives=nccl"]
 LITTLE = [
     ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=72", "hardware.memory_gib=40"], False),  # 0.02 %
     ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=24", "hardware.memory_gib=40"], True),  # 0.8 %

@@ -15,22 +15,13 @@ from trainer_runs import ROOT
 
 WHY_NOT = slurm_cluster.why_not()
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
-    pytest.mark.usefixtures("ranks"),
-]
+pytestmark = [pytest.mark.thorough, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
+              pytest.mark.usefixtures("ranks")]
 
 # The tiny job's model made smaller: a step takes milliseconds.
 STEPS = 120
-SMALL = [
-    "model.hidden=64",
-    "model.ffn=64",
-    "model.seq_len=32",
-    "train.global_batch=16",
-    "schedule.micro_batch=2",
-    "data.val_every=0",
-]
+SMALL = ["model.hidden=64", "model.ffn=64", "model.seq_len=32", "train.global_batch=16", "schedule.micro_batch=2",
+         "data.val_every=0"]
 
 
 @pytest.fixture(scope="module")
@@ -167,13 +158,8 @@ def test_a_wrong_value_ends_the_job_with_2(cluster, tmp_path):
 
 
 def test_a_step_without_pmix_is_explained(cluster, tmp_path):
-    command = [
-        trainer_runs.trainer("llama"),
-        "-c",
-        ROOT / "configs/llama_tiny.yaml",
-        "-o",
-        f"log.metrics={tmp_path}/m.jsonl",
-    ]
+    command = [trainer_runs.trainer("llama"), "-c", ROOT / "configs/llama_tiny.yaml", "-o",
+               f"log.metrics={tmp_path}/m.jsonl"]
     step = cluster.call("srun", "--mpi=none", "-n", "4", *command)
     assert step.returncode == 2
     assert step.stderr.count("this Slurm step has 4 tasks, but they do not see each other") == 1

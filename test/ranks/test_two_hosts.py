@@ -18,11 +18,8 @@ import trainer_runs
 WHY_NOT = hosts.why_not()
 PEER_TIMEOUT_S = 2
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
-    pytest.mark.usefixtures("ranks"),
-]
+pytestmark = [pytest.mark.thorough, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
+              pytest.mark.usefixtures("ranks")]
 
 
 class Lab:
@@ -113,13 +110,8 @@ def test_two_hosts_write_one_checkpoint_and_go_on_from_it(lab):
     steps, saved = 60, lab.folder / "checkpoints"
     alone = trainer_runs.trained(lab.config, f"train.steps={steps}")
     metrics = lab.folder / "two.jsonl"
-    overrides = [
-        f"train.steps={steps}",
-        f"log.metrics={metrics}",
-        f"checkpoint.dir={saved}",
-        "checkpoint.every=20",
-        "checkpoint.keep=2",
-    ]
+    overrides = [f"train.steps={steps}", f"log.metrics={metrics}", f"checkpoint.dir={saved}", "checkpoint.every=20",
+                 "checkpoint.keep=2"]
     job = lab.start(*overrides, arguments=["--resume-if-any", saved])
     trainer_runs.wait_until(lambda: steps_of(metrics) >= 22 or job.parent.poll() is not None, "no steps")
     assert job.parent.poll() is None
@@ -181,16 +173,8 @@ def slurm(lab):
 
 def test_slurm_starts_ranks_on_both_hosts_and_a_stopped_one_ends_the_step(lab, slurm):
     alone, metrics = trainer_runs.trained(lab.config), lab.folder / "slurm.jsonl"
-    step = [
-        "srun",
-        "--mpi=pmix",
-        "--nodes=2",
-        "--ntasks-per-node=2",
-        trainer_runs.trainer("llama"),
-        "-c",
-        lab.config,
-        "-o",
-    ]
+    step = ["srun", "--mpi=pmix", "--nodes=2", "--ntasks-per-node=2", trainer_runs.trainer("llama"), "-c", lab.config,
+            "-o"]
     ended = slurm.call(*step, f"log.metrics={metrics}", "-o", "parallel.placement=adjacent")
     assert ended.returncode == 0, ended.stderr
     assert table(ended) == [(0, "host1"), (3, "host1"), (1, "host2"), (2, "host2")]

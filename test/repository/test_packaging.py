@@ -66,19 +66,13 @@ def test_what_is_installed_trains_from_an_empty_folder_and_uninstall_leaves_noth
     place = stage / "opt/bpipe"
     found = files_in(place)
     for family in FAMILIES:
-        assert {
-            f"bin/train_{family}",
-            f"share/man/man1/train_{family}.1",
-            f"share/bash-completion/completions/train_{family}",
-            f"share/zsh/site-functions/_train_{family}",
-            f"share/{NAME}/configs/{family}_tiny.yaml",
-        } <= set(found)
+        assert {f"bin/train_{family}", f"share/man/man1/train_{family}.1",
+                f"share/bash-completion/completions/train_{family}", f"share/zsh/site-functions/_train_{family}",
+                f"share/{NAME}/configs/{family}_tiny.yaml"} <= set(found)
         page = (place / f"share/man/man1/train_{family}.1").read_text()
         assert page.startswith(f".TH TRAIN_{family.upper()} 1 ")
     assert {
-        f"share/doc/{NAME}/README.md",
-        f"share/doc/{NAME}/LICENSE",
-        f"share/doc/{NAME}/docs/configuration.md",
+        f"share/doc/{NAME}/README.md", f"share/doc/{NAME}/LICENSE", f"share/doc/{NAME}/docs/configuration.md"
     } <= set(found)
     assert files_in(stage) == [f"opt/bpipe/{name}" for name in found]
 

@@ -11,25 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from trainer_runs import (
-    FAMILIES,
-    ROOT,
-    Job,
-    command,
-    environment,
-    made_tokens,
-    mpirun,
-    nothing_left,
-    patience,
-    read_terminal,
-    run,
-    start,
-    trained,
-    trainer,
-    wait_for_lines,
-    write_config,
-    write_tokens,
-)
+from trainer_runs import (FAMILIES, ROOT, Job, command, environment, made_tokens, mpirun, nothing_left, patience,
+                          read_terminal, run, start, trained, trainer, wait_for_lines, write_config, write_tokens)
 
 OFF = "schedule.bpipe=off"
 WITHOUT_GPU = not Path("/dev/nvidia0").exists()
@@ -109,15 +92,8 @@ def test_a_run_too_large_for_this_machine_says_in_two_lines_what_it_needs_what_i
     def little_memory():  # more than libraries map, and less than one of the stages
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 
-    ended = subprocess.run(
-        [trainer(family), "-c", f"configs/{name}.yaml"],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=20,
-        preexec_fn=little_memory,
-    )
+    ended = subprocess.run([trainer(family), "-c", f"configs/{name}.yaml"], cwd=ROOT, env=environment(),
+                           capture_output=True, text=True, timeout=20, preexec_fn=little_memory)
     assert ended.returncode == 1 and ended.stdout == ""
     needs, instead = ended.stderr.splitlines()
     assert re.search(

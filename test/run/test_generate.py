@@ -21,16 +21,8 @@ import pytest
 from trainer_runs import ROOT, TOOLS, Trainer, checkpoint_names, layout, saving, made_text, without_mpi
 
 MODELS = {
-    "llama": {
-        "family": "llama",
-        "hidden": 48,
-        "layers": 4,
-        "heads": 6,
-        "kv_heads": 2,
-        "ffn": 80,
-        "vocab": 257,
-        "seq_len": 32,
-    },
+    "llama": {"family": "llama", "hidden": 48, "layers": 4, "heads": 6, "kv_heads": 2, "ffn": 80, "vocab": 257,
+              "seq_len": 32},
     "gpt": {"family": "gpt", "hidden": 48, "layers": 4, "heads": 6, "ffn": 80, "vocab": 257, "seq_len": 32},
 }
 needs_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
@@ -434,13 +426,9 @@ def test_a_request_to_stop_ends_a_long_text(trained):
 
 # --- other tokenizers
 
-LINES = [
-    "In the beginning God created the heaven and the earth.",
-    "  two  blanks  ",
-    "Grüße, naïve café: \u20ac 5, \u4f60\u597d, \U0001f600\U0001f600!",
-    "\u2581 and </s> <unk> <0x41>",
-    "cafe\u0301",
-]
+LINES = ["In the beginning God created the heaven and the earth.", "  two  blanks  ",
+         "Grüße, naïve café: \u20ac 5, \u4f60\u597d, \U0001f600\U0001f600!", "\u2581 and </s> <unk> <0x41>",
+         "cafe\u0301"]
 
 
 def tokenizer_library(name):

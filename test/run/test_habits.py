@@ -8,20 +8,8 @@ import subprocess
 import time
 
 import pytest
-from trainer_runs import (
-    FAMILIES,
-    ROOT,
-    built_with_mpi,
-    environment,
-    nothing_left,
-    patience,
-    processes_with,
-    read_terminal,
-    run,
-    trained,
-    trainer,
-    write_config,
-)
+from trainer_runs import (FAMILIES, ROOT, built_with_mpi, environment, nothing_left, patience, processes_with,
+                          read_terminal, run, trained, trainer, write_config)
 
 ONE_RANK = ("parallel.pipeline=1", "schedule.bpipe=off")
 LAYOUTS = pytest.mark.parametrize(
@@ -84,16 +72,8 @@ def test_quiet_keeps_errors(config):
 
 
 def test_quiet_reaches_plans_and_profiles(config, tmp_path):
-    arguments = [
-        "-c",
-        config,
-        "-q",
-        "--plan",
-        "-o",
-        "schedule.bpipe=auto",
-        "-o",
-        f"hardware.profile={tmp_path}/none.json",
-    ]
+    arguments = ["-c", config, "-q", "--plan", "-o", "schedule.bpipe=auto", "-o",
+                 f"hardware.profile={tmp_path}/none.json"]
     loud = subprocess.run([trainer("llama"), *arguments[:2], *arguments[3:]], capture_output=True, text=True, cwd=ROOT)
     quiet = subprocess.run([trainer("llama"), *arguments], capture_output=True, text=True, cwd=ROOT)
     assert loud.returncode == quiet.returncode

@@ -13,17 +13,8 @@ from pathlib import Path
 import pytest
 
 from harm import launcher_process, small_config
-from trainer_runs import (
-    ROOT,
-    Job,
-    environment,
-    nothing_left,
-    patience,
-    processes_with,
-    trainer,
-    wait_until,
-    without_mpi,
-)
+from trainer_runs import (ROOT, Job, environment, nothing_left, patience, processes_with, trainer, wait_until,
+                          without_mpi)
 
 SOON = 60
 ALONE = ("parallel.pipeline=1", "schedule.bpipe=off")
@@ -223,13 +214,8 @@ def test_of_two_runs_with_one_place_for_checkpoints_the_second_is_refused(small,
 
 @each_size
 def test_a_limit_on_file_sizes_at_the_start_is_a_sentence(small, tmp_path, overrides):
-    job = Job(
-        small,
-        "train.steps=5",
-        f"log.metrics={tmp_path}/m.jsonl",
-        *overrides,
-        prefix=through_bash('ulimit -f 0; exec "$@"'),
-    )
+    job = Job(small, "train.steps=5", f"log.metrics={tmp_path}/m.jsonl", *overrides,
+              prefix=through_bash('ulimit -f 0; exec "$@"'))
     ended = job.end()
     assert ended.code == 1 and ("cannot write" in ended.said[-1]), ended.stderr
     assert nothing_left(small)
@@ -251,12 +237,8 @@ def test_too_few_files_for_mpirun_are_a_sentence_and_a_low_soft_limit_is_raised(
 @each_size
 @pytest.mark.parametrize(
     "way",
-    [
-        '"$@" -c <(cat "$CONFIGURATION")',
-        '"$@" -c /dev/stdin < <(cat "$CONFIGURATION")',
-        '"$@" --config=<(cat "$CONFIGURATION")',
-        '"$@" -c /dev/stdin < "$CONFIGURATION"',
-    ],
+    ['"$@" -c <(cat "$CONFIGURATION")', '"$@" -c /dev/stdin < <(cat "$CONFIGURATION")',
+     '"$@" --config=<(cat "$CONFIGURATION")', '"$@" -c /dev/stdin < "$CONFIGURATION"'],
 )
 def test_a_configuration_through_a_pipe_reaches_all_ranks(small, tmp_path, overrides, way):
     options = [part for key in ("train.steps=2", f"log.metrics={tmp_path}/m.jsonl", *overrides) for part in ("-o", key)]

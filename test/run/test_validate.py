@@ -43,10 +43,7 @@ def test_it_is_the_validation_of_the_run_to_the_bit(trained):
     for ranks in LAYOUTS:
         found = loss_of(trained, ranks, resume=trained.saved)
         assert (found["step"], found["loss"], found["sequences"], found["tokens"]) == (
-            8,
-            trained.result.vals[8],
-            24,
-            24 * 16,
+            8, trained.result.vals[8], 24, 24 * 16
         )
     split = loss_of(trained, layout(t=2, d=2), resume=trained.saved)
     assert split["loss"] == pytest.approx(trained.result.vals[8], rel=1e-5)

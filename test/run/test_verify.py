@@ -8,19 +8,8 @@ import subprocess
 import pytest
 
 from faults import build_flipper, flips
-from trainer_runs import (
-    GPT,
-    LLAMA,
-    MODELS,
-    ROOT,
-    Trainer,
-    layout,
-    mpirun,
-    mpirun_environment,
-    nothing_left,
-    saving,
-    without_mpi,
-)
+from trainer_runs import (GPT, LLAMA, MODELS, ROOT, Trainer, layout, mpirun, mpirun_environment, nothing_left, saving,
+                          without_mpi)
 
 pytestmark = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 
@@ -66,12 +55,8 @@ def test_one_stage_several_stages_and_bpipe_agree(family, tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [
-        layout(p=1),
-        layout(p=2, t=2, parallel_sequence=True),
-        layout(p=3, d=2, train_global_batch=12),
-        layout(p=4, train_precision="bf16"),
-    ],
+    [layout(p=1), layout(p=2, t=2, parallel_sequence=True), layout(p=3, d=2, train_global_batch=12),
+     layout(p=4, train_precision="bf16")],
     ids=["configured_one_stage", "tensor_ranks", "data_ranks", "bf16"],
 )
 def test_other_layouts_are_verified_alike(tmp_path, change):
@@ -184,13 +169,8 @@ def test_a_wrong_number_is_refused(tmp_path, value, said):
 
 def test_a_run_that_fails_ends_the_verification_with_its_error(tmp_path):
     trainer = Trainer(tmp_path, LLAMA)
-    wild = {
-        "train.lr": 100,
-        "train.warmup_steps": 0,
-        "train.grad_clip": 0,
-        "train.weight_decay": 100,
-        "train.steps": 60,
-    }
+    wild = {"train.lr": 100, "train.warmup_steps": 0, "train.grad_clip": 0, "train.weight_decay": 100,
+            "train.steps": 60}
     ended = verify(trainer, layout(p=2), wild, steps=60)
     assert ended.returncode == 1
     assert "weights are unchanged" in ended.stderr

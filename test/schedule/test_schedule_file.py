@@ -13,13 +13,8 @@ stage 1: F0.0 I0.0 F1.0 I1.0 W0.0 F2.0 I2.0 W1.0 F3.0 I3.0 W2.0 W3.0
 
 def printed(path, text, *overrides):
     path.write_bytes(text.encode())
-    given = [
-        "parallel.pipeline=2",
-        "train.global_batch=4",
-        "schedule.micro_batch=1",
-        f"schedule.file={path}",
-        *overrides,
-    ]
+    given = ["parallel.pipeline=2", "train.global_batch=4", "schedule.micro_batch=1", f"schedule.file={path}",
+             *overrides]
     return command(
         "llama", "-c", "configs/llama_tiny.yaml", *[part for each in given for part in ("-o", each)], "--schedule"
     )
@@ -91,13 +86,8 @@ def test_split_backward_cannot_contradict_the_list(tmp_path):
 
 
 def test_a_list_that_ranks_cannot_open_again_is_refused_at_once():
-    given = [
-        "parallel.pipeline=2",
-        "train.global_batch=4",
-        "schedule.micro_batch=1",
-        "schedule.file=/dev/stdin",
-        "schedule.bpipe=off",
-    ]
+    given = ["parallel.pipeline=2", "train.global_batch=4", "schedule.micro_batch=1", "schedule.file=/dev/stdin",
+             "schedule.bpipe=off"]
     asked = [trainer("llama"), "-c", "configs/llama_tiny.yaml", *[part for each in given for part in ("-o", each)]]
     ended = subprocess.run(asked, cwd=ROOT, input=MINE, capture_output=True, text=True, check=False)
     assert ended.returncode == 2 and "write it to a file" in ended.stderr

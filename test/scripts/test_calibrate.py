@@ -8,14 +8,8 @@ import sys
 import pytest
 from trainer_runs import BUILD, ROOT, command
 
-CONSTANTS = {
-    "matmul_efficiency": 0.7,
-    "matmul_half": 200,
-    "flash_forward": 0.4,
-    "stream_gb_s": 1200,
-    "action_us": 60,
-    "step_overhead_ms": 12,
-}
+CONSTANTS = {"matmul_efficiency": 0.7, "matmul_half": 200, "flash_forward": 0.4, "stream_gb_s": 1200, "action_us": 60,
+             "step_overhead_ms": 12}
 SHAPES = {
     "narrow": {"model": {"hidden": 1024, "heads": 8, "ffn": 4096}},
     "wide": {"model": {"hidden": 4096, "heads": 32, "ffn": 16384}},
@@ -35,15 +29,8 @@ SHAPES = {
 
 def configuration(name):
     config = {
-        "model": {
-            "family": "gpt",
-            "hidden": 2048,
-            "layers": 8,
-            "heads": 16,
-            "ffn": 8192,
-            "vocab": 50000,
-            "seq_len": 2048,
-        },
+        "model": {"family": "gpt", "hidden": 2048, "layers": 8, "heads": 16, "ffn": 8192, "vocab": 50000,
+                  "seq_len": 2048},
         "train": {"precision": "bf16", "global_batch": 16},
         "data": {"train": "none"},
         "hardware": {"gpu": "a100-80g", "device": "cuda"},

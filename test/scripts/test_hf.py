@@ -16,31 +16,13 @@ import hf
 
 pytestmark = pytest.mark.thorough
 
-LLAMA = {
-    "vocab_size": 120,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 11,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-}
+LLAMA = {"vocab_size": 120, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 11,
+         "num_attention_heads": 6, "num_key_value_heads": 2}
 LLAMA |= {"max_position_embeddings": 64, "rope_theta": 500000.0, "rms_norm_eps": 1e-5}
-GPT = {
-    "vocab_size": 120,
-    "n_embd": 48,
-    "n_layer": 3,
-    "n_head": 6,
-    "n_positions": 32,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
+GPT = {"vocab_size": 120, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 32, "bos_token_id": 0,
+       "eos_token_id": 0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}
 KINDS = {
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA, initializer_range=0.2)),
     "llama_tied": lambda: transformers.LlamaForCausalLM(
@@ -137,13 +119,8 @@ def test_what_cannot_be_compared_is_reported(capsys, tmp_path):
     refused('model_type is "gemma"; family llama computes "llama", "mistral", "qwen2", "qwen3"', model_type="gemma")
     refused("attention_bias is set, which gives o_proj a bias too", attention_bias=True)
     refused("this model's is [120, 96]", hidden_size=96, num_attention_heads=12)
-    refused(
-        "has 1000 tokens, and 4097 are asked for",
-        "--data",
-        write_tokens(tmp_path / "d.bin", made_tokens(1000)),
-        "--windows",
-        64,
-    )
+    refused("has 1000 tokens, and 4097 are asked for", "--data", write_tokens(tmp_path / "d.bin", made_tokens(1000)),
+            "--windows", 64)
     refused("is not a token file", "--data", folder / "config.json")
     refused("cannot be read", "--data", tmp_path / "absent")
     (folder / "config.json").unlink()

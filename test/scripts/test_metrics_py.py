@@ -130,17 +130,8 @@ def test_a_resumed_run_s_later_lines_win_and_a_torn_line_is_left_out(tmp_path):
 @needs_reader
 def test_a_growing_file_is_followed_also_where_a_resume_cuts_it(tmp_path):
     path = tmp_path / "metrics.jsonl"  # not there yet
-    command = [
-        sys.executable,
-        ROOT / "scripts/metrics.py",
-        "tensorboard",
-        path,
-        "-o",
-        tmp_path / "board",
-        "--follow",
-        "--every",
-        "0.05",
-    ]
+    command = [sys.executable, ROOT / "scripts/metrics.py", "tensorboard", path, "-o", tmp_path / "board", "--follow",
+               "--every", "0.05"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         wait_until(lambda: (tmp_path / "board" / "events.out.tfevents.metrics").exists(), "not followed")
@@ -206,14 +197,8 @@ def test_a_csv_of_a_resumed_run_has_the_later_lines(tmp_path):
 
 @pytest.mark.parametrize("form", ["tensorboard", "csv"])
 def test_wrong_input_is_one_sentence_and_leaves_no_file(tmp_path, form):
-    inputs = {
-        "empty": "",
-        "text": "not JSON\n",
-        "list": "[]\n",
-        "head": HEAD + "\n",
-        "bare": '{"type":"step","step":1}\n',
-        "binary": b"\xff\xfe" * 9,
-    }
+    inputs = {"empty": "", "text": "not JSON\n", "list": "[]\n", "head": HEAD + "\n",
+              "bare": '{"type":"step","step":1}\n', "binary": b"\xff\xfe" * 9}
     for name, content in inputs.items():
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     for path in [*(tmp_path / name for name in inputs), tmp_path / "absent", tmp_path]:

@@ -16,13 +16,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def plot(*arguments, env=None):
-    return subprocess.run(
-        [sys.executable, ROOT / "scripts/plot.py", *arguments],
-        capture_output=True,
-        text=True,
-        env=env or environment(),
-        timeout=120,
-    )
+    return subprocess.run([sys.executable, ROOT / "scripts/plot.py", *arguments], capture_output=True, text=True,
+                          env=env or environment(), timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +25,8 @@ def wrote(tmp_path_factory):
     """What one rank wrote, and the plans of one and of four."""
     folder = tmp_path_factory.mktemp("plot")
     config = write_config(folder)
-    ended = run(
-        config,
-        "parallel.pipeline=1",
-        "schedule.bpipe=off",
-        arguments=["--trace", folder / "run.json"],
-        env=environment(OMP_NUM_THREADS="1"),
-    )
+    ended = run(config, "parallel.pipeline=1", "schedule.bpipe=off", arguments=["--trace", folder / "run.json"],
+                env=environment(OMP_NUM_THREADS="1"))
     assert ended.code == 0, ended.stderr
     (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in ended.lines))
     plan = ["-c", config, "--plan", "--json", "-o"]
@@ -91,14 +81,7 @@ def test_a_timeline_names_every_stage_and_shows_both_kinds_of_transfer(wrote, tm
     assert plot("timeline", wrote / "trace4.json", "-o", tmp_path / "p.svg").returncode == 0
     said = texts(tmp_path / "p.svg")
     assert {
-        "stage 0",
-        "stage 1",
-        "stage 2",
-        "stage 3",
-        "forward",
-        "backward",
-        "evicts a bundle",
-        "loads a bundle",
+        "stage 0", "stage 1", "stage 2", "stage 3", "forward", "backward", "evicts a bundle", "loads a bundle"
     } <= set(said)
 
 

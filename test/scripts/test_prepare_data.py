@@ -63,13 +63,8 @@ def corpus(tmp_path_factory):
 
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=map(sentence, range(500)),
-            model_writer=model,
-            vocab_size=340,
-            model_type="bpe",
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            minloglevel=2,
+            sentence_iterator=map(sentence, range(500)), model_writer=model, vocab_size=340, model_type="bpe",
+            byte_fallback=True, normalization_rule_name="identity", minloglevel=2
         )
         (folder / "sp.model").write_bytes(model.getvalue())
     if importlib.util.find_spec("tokenizers") is not None:
@@ -110,11 +105,8 @@ def reference(corpus, name):
     return lambda text: model.encode(text, add_special_tokens=False).ids, 0, model.get_vocab_size()
 
 
-KINDS = [
-    "bytes",
-    pytest.param("sp.model", marks=needs("sentencepiece")),
-    pytest.param("hf.json", marks=needs("tokenizers")),
-]
+KINDS = ["bytes", pytest.param("sp.model", marks=needs("sentencepiece")),
+         pytest.param("hf.json", marks=needs("tokenizers"))]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -144,18 +136,8 @@ def test_the_files_are_the_same_for_any_number_of_processes(corpus, tmp_path, ki
     made = []
     for processes in (1, 3):
         folder = tmp_path / str(processes)
-        result = prepare(
-            *files,
-            corpus / "set.jsonl",
-            "--tokenizer",
-            tokenizer,
-            "-o",
-            folder,
-            "-j",
-            processes,
-            "--shard-tokens",
-            99999,
-        )
+        result = prepare(*files, corpus / "set.jsonl", "--tokenizer", tokenizer, "-o", folder, "-j", processes,
+                         "--shard-tokens", 99999)
         assert result.returncode == 0, result.stderr
         made.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert len(made[0]) > 5
@@ -293,15 +275,8 @@ def test_a_bad_row_is_named_and_leaves_nothing(corpus, tmp_path, name, kind):
 @needs("sentencepiece")
 def test_text_that_is_not_utf8_is_named_with_its_byte(corpus, tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"x" * 2000 + b"\n\xc3(")
-    refused(
-        tmp_path,
-        "bad.txt: byte 2001 (0xc3) is not UTF-8",
-        tmp_path / "bad.txt",
-        "--tokenizer",
-        corpus / "sp.model",
-        "--val-fraction",
-        0,
-    )
+    refused(tmp_path, "bad.txt: byte 2001 (0xc3) is not UTF-8", tmp_path / "bad.txt", "--tokenizer",
+            corpus / "sp.model", "--val-fraction", 0)
 
 
 @needs("pyarrow")

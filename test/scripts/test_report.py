@@ -17,13 +17,8 @@ needs_browser = pytest.mark.skipif(
 )
 
 def report(*arguments):
-    return subprocess.run(
-        [sys.executable, ROOT / "scripts/report.py", *arguments],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=60,
-    )
+    return subprocess.run([sys.executable, ROOT / "scripts/report.py", *arguments], capture_output=True, text=True,
+                          env=environment(), timeout=60)
 
 
 @pytest.fixture(scope="module")

@@ -13,16 +13,8 @@ import types
 import pytest
 from trainer_runs import ROOT, write_tokens
 
-STEP = {
-    "type": "step",
-    "step": 1,
-    "loss": 2.5,
-    "mfu": None,
-    "tokens_per_s": 1.0,
-    "tokens": 4,
-    "step_ms": 1.0,
-    "stages": [{"stage": 0, "peak_bytes": 1}],
-}
+STEP = {"type": "step", "step": 1, "loss": 2.5, "mfu": None, "tokens_per_s": 1.0, "tokens": 4, "step_ms": 1.0,
+        "stages": [{"stage": 0, "peak_bytes": 1}]}
 
 
 def script(name, *arguments, **more):

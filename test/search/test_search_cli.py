@@ -213,18 +213,9 @@ def test_of_equally_quick_schedules_the_plainest_comes_first():
     assert "alike     1 more candidate is within 1 % of the fastest" in told.stdout
 
 
-LITTLE = [
-    "parallel.pipeline=6",
-    "parallel.tensor=2",
-    "parallel.data=1",
-    "parallel.placement=adjacent",
-    "parallel.sequence=true",
-    "attention.mode=none",
-    "schedule.micro_batch=1",
-    "schedule.recompute_layers=0",
-    "schedule.recompute=none",
-    "train.global_batch=24",
-]
+LITTLE = ["parallel.pipeline=6", "parallel.tensor=2", "parallel.data=1", "parallel.placement=adjacent",
+          "parallel.sequence=true", "attention.mode=none", "schedule.micro_batch=1", "schedule.recompute_layers=0",
+          "schedule.recompute=none", "train.global_batch=24"]
 
 
 def test_an_eviction_has_to_save_a_hundredth_of_a_step():

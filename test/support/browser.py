@@ -14,14 +14,8 @@ import subprocess
 import time
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-QUIET = [
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-extensions",
-    "--mute-audio",
-]
+QUIET = ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+         "--disable-extensions", "--mute-audio"]
 
 
 class Browser:
@@ -33,16 +27,8 @@ class Browser:
             ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 20) for end in (to_read, to_write)]
             os.dup2(ends[0], 3), os.dup2(ends[1], 4)
 
-        command = [
-            PROGRAM,
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            "--remote-debugging-pipe",
-            f"--user-data-dir={folder}",
-            *QUIET,
-        ]
+        command = [PROGRAM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                   "--remote-debugging-pipe", f"--user-data-dir={folder}", *QUIET]
         self.process = subprocess.Popen(
             command, close_fds=False, preexec_fn=pipes, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -52,14 +52,9 @@ class Hosts:
         subprocess.run(["ip", "link", "add", self.wire, "type", "veth", "peer", "name", self.wire + "x"], check=True)
         for i, end in enumerate((self.wire, self.wire + "x")):
             subprocess.run(["ip", "link", "set", end, "netns", str(self.inits[i]), "name", "wire0"], check=True)
-            for command in (
-                f"hostname {NAMES[i]}",
-                "mount -t tmpfs shm /dev/shm",
-                f"mount --bind {self.folder}/names /etc/hosts",
-                "ip link set lo up",
-                f"ip address add {ADDRESSES[i]}/24 dev wire0",
-                "ip link set wire0 up",
-            ):
+            for command in (f"hostname {NAMES[i]}", "mount -t tmpfs shm /dev/shm",
+                            f"mount --bind {self.folder}/names /etc/hosts", "ip link set lo up",
+                            f"ip address add {ADDRESSES[i]}/24 dev wire0", "ip link set wire0 up"):
                 self.run(i, *command.split())
         # What mpirun calls in the place of ssh: AGENT HOST COMMAND..., inside the first host.
         self.agent = self.folder / "agent"
@@ -94,16 +89,8 @@ class Hosts:
 
     def enter(self, host):
         """Returns the command prefix that runs a command in a host, in the current folder."""
-        return [
-            "nsenter",
-            f"--target={self.inits[host]}",
-            *KINDS,
-            "--",
-            "sh",
-            "-c",
-            f'cd {trainer_runs.ROOT} && exec "$@"',
-            "sh",
-        ]
+        return ["nsenter", f"--target={self.inits[host]}", *KINDS, "--", "sh", "-c",
+                f'cd {trainer_runs.ROOT} && exec "$@"', "sh"]
 
     def run(self, host, *command, check=True):
         return subprocess.run(

@@ -68,12 +68,10 @@ def made_text(size=300000):
     draw = lambda words: words[next(random) % len(words)]
     types, verbs = ("int", "float", "const char *", "static int", "void"), ("read", "write", "count", "find", "add")
     things = ("layer", "token", "batch", "stage", "buffer", "weight", "gradient", "message", "rank", "step")
-    statements = (
-        "    {0}->{1} = {2}({0}, {3});\n",
-        "    for (int {1} = 0; {1} < {0}->{1}_count; {1}++) {2}_{1}({0});\n",
-        "    if ({0}->{1} < {3}) return {2}_{1}({0}, {1});\n",
-        "    /* the {1} of every {0} is at most {3} */\n",
-    )
+    statements = ("    {0}->{1} = {2}({0}, {3});\n",
+                  "    for (int {1} = 0; {1} < {0}->{1}_count; {1}++) {2}_{1}({0});\n",
+                  "    if ({0}->{1} < {3}) return {2}_{1}({0}, {1});\n",
+                  "    /* the {1} of every {0} is at most {3} */\n")
     text, length = [], 0
     while length < size:
         thing, verb = draw(things), draw(verbs)
@@ -328,14 +326,8 @@ def trained(config, *overrides, **keywords):
 
 
 def command(family, *arguments, env=None):
-    return subprocess.run(
-        [trainer(family), *arguments],
-        cwd=ROOT,
-        env=env or environment(),
-        capture_output=True,
-        text=True,
-        timeout=TIME_LIMIT,
-    )
+    return subprocess.run([trainer(family), *arguments], cwd=ROOT, env=env or environment(), capture_output=True,
+                          text=True, timeout=TIME_LIMIT)
 
 
 def close(left, right, relative):

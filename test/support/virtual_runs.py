@@ -142,13 +142,9 @@ def write_config(folder, family, **sections):
     """A small run in `folder`; sections hold YAML text that replaces the default of the same name."""
     for split in ("train", "val"):
         trainer_runs.write_tokens(folder / f"{split}.bin", trainer_runs.made_tokens(4000, 61, seed=len(split)))
-    chosen = {
-        "model": SMALL[family],
-        "data": f"{{train: {folder}/train.bin}}",
-        "train": "{global_batch: 8, steps: 2, lr: 1.0e-3, warmup_steps: 1}",
-        "hardware": "{reserve_gib: 2}",
-        **sections,
-    }
+    chosen = {"model": SMALL[family], "data": f"{{train: {folder}/train.bin}}",
+              "train": "{global_batch: 8, steps: 2, lr: 1.0e-3, warmup_steps: 1}", "hardware": "{reserve_gib: 2}",
+              **sections}
     path = folder / f"{family}_{uuid.uuid4().hex}.yaml"
     path.write_text("".join(f"{section}: {text}\n" for section, text in chosen.items()))
     return path

@@ -91,11 +91,9 @@ def test_memory_that_other_programs_hold_is_missing_before_anything_is_allocated
     assert needs == "the start needs" or re.search(r"^rank (\d), stage \1: GPU \1, ", said), said
 
 
-@pytest.mark.parametrize(
-    "taken, options, environment",
-    [("80340", TWO, APART), ("80000", WIDE, {}), ("80280", (), {})],
-    ids=["links", "tensor ranks", "libraries"],
-)
+@pytest.mark.parametrize("taken, options, environment",
+                         [("80340", TWO, APART), ("80000", WIDE, {}), ("80280", (), {})],
+                         ids=["links", "tensor ranks", "libraries"])
 def test_memory_that_nccl_and_the_libraries_need_is_missing_with_a_sentence(tmp_path, taken, options, environment):
     said = refused(tmp_path, *options, VIRTUAL_TAKEN_MIB=taken, **environment)
     free = r"GPU \d, NVIDIA H100 80GB HBM3: [\d.]+ MiB of 79\.18 GiB are free, and this stage needs"

@@ -119,14 +119,8 @@ def test_no_more_is_pinned_than_planned_where_messages_differ_in_size(tmp_path):
 def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(tmp_path, options):
     config = write_config(tmp_path, "llama")
     whole = trained(config, "llama", *options, *saving(tmp_path / "whole"), VIRTUAL_ORDER="random")
-    rest = trained(
-        config,
-        "llama",
-        *options,
-        *saving(tmp_path / "rest"),
-        arguments=("--resume", tmp_path / "whole" / "step_00000002"),
-        VIRTUAL_ORDER="newest",
-    )
+    rest = trained(config, "llama", *options, *saving(tmp_path / "rest"),
+                   arguments=("--resume", tmp_path / "whole" / "step_00000002"), VIRTUAL_ORDER="newest")
     assert [step["step"] for step in rest.steps] == [3, 4]
     assert rest.bits == whole.bits[len(whole.bits) // 2 :]
     for part in sorted(path for path in (tmp_path / "rest" / "step_00000004").iterdir() if path.suffix != ".json"):
