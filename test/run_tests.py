@@ -72,9 +72,8 @@ def run_program(program, prefix):
     environment.setdefault("OMP_WAIT_POLICY", "passive")
     start = time.monotonic()
     try:
-        result = subprocess.run(
-            [*prefix, program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIME_LIMIT
-        )
+        result = subprocess.run([*prefix, program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                timeout=TIME_LIMIT)
         output, code = result.stdout.decode(errors="replace"), result.returncode
         how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
     except subprocess.TimeoutExpired as late:
@@ -94,9 +93,8 @@ def run_pytest(folder, part):
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", folder]
-        result = subprocess.run(
-            [*command, *(["--part", part] if part else [])], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        result = subprocess.run([*command, *(["--part", part] if part else [])], stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
         for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
             read_case(case, tally)
     if result.returncode not in (0, NO_TESTS) and not tally.failed:

@@ -347,14 +347,8 @@ def start_while_locked(small, folder, meanwhile, *changes, **more):
 def test_a_start_that_waited_resumes_from_what_the_other_run_saved_last(small, saved):
     newest = saved / "step_00000008"
     newest.rename(saved.parent / "later")
-    resumed = start_while_locked(
-        small,
-        saved,
-        lambda: (saved.parent / "later").rename(newest),
-        saving(saved, 1, keep=2),
-        {"train.steps": 9},
-        resume=saved,
-    )
+    resumed = start_while_locked(small, saved, lambda: (saved.parent / "later").rename(newest),
+                                 saving(saved, 1, keep=2), {"train.steps": 9}, resume=saved)
     assert resumed.code == 0 and "step_00000008 after step 8" in resumed.stderr, resumed.stderr
     assert checkpoint_names(saved) == ["step_00000008", "step_00000009"]
     assert manifest_of(saved / "step_00000009")["sequence"] == 5

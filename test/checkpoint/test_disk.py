@@ -135,9 +135,8 @@ def test_the_tokenizer_of_a_data_set_goes_into_checkpoints_and_a_missing_one_is_
 def test_a_configuration_that_never_arrives_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
     program = made(tmp_path).program
-    result = subprocess.run(
-        [program, "-c", tmp_path / "pipe.yaml", "--plan"], capture_output=True, text=True, timeout=SOON
-    )
+    result = subprocess.run([program, "-c", tmp_path / "pipe.yaml", "--plan"], capture_output=True, text=True,
+                            timeout=SOON)
     assert result.returncode == 2 and "no data came from it for 5 s" in result.stderr and result.stderr.count("\n") == 1
 
 
@@ -233,9 +232,8 @@ def test_a_link_of_one_s_own_is_followed(tmp_path, target):
     (tmp_path / "second").symlink_to(target)
     (tmp_path / "output").symlink_to("second")
     command, _ = made(tmp_path, steps=1).prepare()
-    result = subprocess.run(
-        [*command, *output_options("metrics", tmp_path / "output")], capture_output=True, text=True, timeout=SOON
-    )
+    result = subprocess.run([*command, *output_options("metrics", tmp_path / "output")], capture_output=True, text=True,
+                            timeout=SOON)
     text = result.stdout if target.startswith("/dev/") else (tmp_path / target).read_text()
     assert result.returncode == 0 and '{"type":"step","step":1' in text, result.stderr
 
@@ -249,9 +247,8 @@ class Disk:
     def __init__(self, folder, size):
         self.folder = folder
         folder.mkdir()
-        mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], capture_output=True, text=True
-        )
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], capture_output=True,
+                                 text=True)
         if mounted.returncode != 0:
             pytest.skip(f"needs the right to mount a small tmpfs: {mounted.stderr.strip()}")
 
@@ -264,9 +261,8 @@ class Disk:
     def remount(self, option):
         """Waits while a run has a file open to write, which keeps a disk from becoming read-only."""
         command = ["mount", "-o", f"remount,{option}", self.folder]
-        wait_until(
-            lambda: subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0, f"{self.folder} stays busy"
-        )
+        wait_until(lambda: subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0,
+                   f"{self.folder} stays busy")
 
     def fill(self):
         with open(self.folder / "ballast", "wb", buffering=0) as file:
@@ -308,9 +304,8 @@ def test_a_full_disk_under_the_metrics_costs_lines_and_no_training(tmp_path):
 
 def test_a_file_size_limit_under_the_metrics_costs_lines_and_no_training(tmp_path):
     command, metrics = made(tmp_path, steps=20).prepare()
-    result = subprocess.run(
-        ["bash", "-c", 'ulimit -f 4; exec "$@"', "-", *command], capture_output=True, text=True, timeout=SOON
-    )
+    result = subprocess.run(["bash", "-c", 'ulimit -f 4; exec "$@"', "-", *command], capture_output=True, text=True,
+                            timeout=SOON)
     lines = metrics.read_text().splitlines()
     assert result.returncode == 0 and result.stdout.count("step ") == 20, result.stderr
     assert result.stderr.count("log.metrics: cannot write to") == 1 and "File too large" in result.stderr

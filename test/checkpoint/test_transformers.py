@@ -129,9 +129,8 @@ def test_transformers_computes_the_same_loss_of_documents(trained):
 def next_tokens(trained, folder, row, *changes):
     command, _ = trained.prepare(layout(), {"train.global_batch": 1}, *changes)
     words = [str(token) for token in row.tolist()]
-    result = subprocess.run(
-        [TOOLS / "tool_next", command[2], folder, *words], capture_output=True, text=True, check=True
-    )
+    result = subprocess.run([TOOLS / "tool_next", command[2], folder, *words], capture_output=True, text=True,
+                            check=True)
     return [int(word) for word in result.stdout.split()]
 
 
@@ -308,9 +307,8 @@ def test_a_head_of_its_own_is_read(trained, tmp_path):
 def test_the_other_kind_of_head_is_refused_by_name(trained, tmp_path, tied):
     saved_model(trained, tmp_path, tie_word_embeddings=tied)
     there, here = str(tied).lower(), str(not tied).lower()
-    refuse(
-        trained, tmp_path, f"model.tie_embeddings is {there} there and {here} here", {"model.tie_embeddings": not tied}
-    )
+    refuse(trained, tmp_path, f"model.tie_embeddings is {there} there and {here} here",
+           {"model.tie_embeddings": not tied})
 
 
 @FILES

@@ -54,9 +54,8 @@ def test_checksums_do_not_change_a_bit_of_training(trainer, way):
 def test_a_flipped_bit_of_a_message_between_stages_is_named(trainer, rank, at, what):
     ended = damaged(trainer, ON, rank=rank, size=MESSAGE, at=at)
     assert ended.code == 1
-    assert re.search(
-        rf"\[rank \d stage \d\] step 2: {what}: it left with checksum [0-9a-f]{{16}} and arrived with", ended.stderr
-    )
+    assert re.search(rf"\[rank \d stage \d\] step 2: {what}: it left with checksum [0-9a-f]{{16}} and arrived with",
+                     ended.stderr)
     assert sorted(ended.steps) == [1]
 
 
@@ -64,9 +63,8 @@ def test_a_flipped_bit_of_a_message_between_stages_is_named(trainer, rank, at, w
 def test_a_flipped_bit_of_a_bundle_sent_as_message_is_named(trainer, rank, what):
     ended = damaged(trainer, ON, rank=rank, size=trainer.bundle, at=4, lent=False)
     assert ended.code == 1
-    assert re.search(
-        rf"step [12]: the bundle of microbatch \d from {what}: it left with checksum", ended.stderr
-    ), ended.stderr
+    assert re.search(rf"step [12]: the bundle of microbatch \d from {what}: it left with checksum",
+                     ended.stderr), ended.stderr
 
 
 CHUNKS = {"schedule.name": "interleaved", "schedule.chunks": 2}
@@ -141,9 +139,8 @@ COLLECTIVES = {
 def sizes(trainer):
     """Bytes of the messages between two data ranks: half of each tensor group's parameters, as the library saw them
     pass."""
-    seen = trainer.run(
-        layout(d=2), {"train.steps": 1}, environment={"LD_PRELOAD": str(trainer.flipper), "TELL_BYTES": "1"}
-    ).stderr
+    seen = trainer.run(layout(d=2), {"train.steps": 1},
+                       environment={"LD_PRELOAD": str(trainer.flipper), "TELL_BYTES": "1"}).stderr
     counts = {}
     for size in map(int, re.findall(r"^isend (\d+)$", seen, re.M)):
         counts[size] = counts.get(size, 0) + 1
@@ -169,9 +166,8 @@ def test_a_flipped_bit_of_a_collective_is_named(trainer, sizes, kind, rank):
     assert off.code == 0  # and without checksums it goes unnoticed
 
 
-@pytest.mark.parametrize(
-    "way", [layout(t=2), layout(d=2), layout(p=2, t=2, d=2, parallel_sequence=True)], ids=["t2", "d2", "all"]
-)
+@pytest.mark.parametrize("way", [layout(t=2), layout(d=2), layout(p=2, t=2, d=2, parallel_sequence=True)],
+                         ids=["t2", "d2", "all"])
 def test_checked_collectives_do_not_change_a_bit(trainer, way):
     on, off = (trainer.run(way, change) for change in (ON, {}))
     assert on.curve() == off.curve() and "as planned, to the byte" in on.stderr

@@ -16,16 +16,14 @@ from trainer_runs import FAMILIES, ROOT, command, environment
 OPTIONS = re.findall(r'^    \{"([a-z-]+)", ', (ROOT / "src/config/options.c").read_text(), re.M)
 KEYS = [
     f"{section}.{key}"
-    for section, key in re.findall(
-        r"^    [A-Z]+\((?!section)(\w+), (\w+),", (ROOT / "src/config/config_schema.c").read_text(), re.M
-    )
+    for section, key in re.findall(r"^    [A-Z]+\((?!section)(\w+), (\w+),",
+                                   (ROOT / "src/config/config_schema.c").read_text(), re.M)
 ]
 
 
 def needs(program):
-    return pytest.mark.skipif(
-        shutil.which(program) is None, reason=f"{program} is not installed (scripts/install_deps.sh)"
-    )
+    return pytest.mark.skipif(shutil.which(program) is None,
+                              reason=f"{program} is not installed (scripts/install_deps.sh)")
 
 
 def face(kind, family="llama"):
@@ -100,9 +98,8 @@ def test_man_shows_the_page_without_a_warning(tmp_path):
                            env={**os.environ, "MANWIDTH": "120", "LC_ALL": "C"})
     assert shown.returncode == 0 and shown.stderr == ""
     assert re.search(r"-o, --override KEY=VALUE\n +set one key, as in -o train.steps=10;", shown.stdout)
-    assert re.search(
-        r"schedule.micro_batch\n +b: sequences in one microbatch. +Default 1; an integer from 1", shown.stdout
-    )
+    assert re.search(r"schedule.micro_batch\n +b: sequences in one microbatch. +Default 1; an integer from 1",
+                     shown.stdout)
 
 
 # ---- completion ------------------------------------------------------------------------------------------------------

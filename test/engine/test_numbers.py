@@ -16,9 +16,8 @@ from trainer_runs import LLAMA, MODELS, Trainer, layout, saving, tensors_of, wit
 
 several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 RARE = 60  # a token of few samples
-SKIPPED = re.compile(
-    r"step (\d+): update skipped, since .*; weights, moments and Adam's step count are unchanged$", re.MULTILINE
-)
+SKIPPED = re.compile(r"step (\d+): update skipped, since .*; weights, moments and Adam's step count are unchanged$",
+                     re.MULTILINE)
 
 
 def poison(path, name, element, value):
@@ -160,9 +159,8 @@ def test_stages_do_not_change_what_is_skipped(rare, saved, change):
 
 
 @several_ranks
-@pytest.mark.parametrize(
-    "change", [layout(t=2), layout(d=2), layout(p=2, t=2, parallel_sequence=True)], ids=["t2", "d2", "p2_t2"]
-)
+@pytest.mark.parametrize("change", [layout(t=2), layout(d=2), layout(p=2, t=2, parallel_sequence=True)],
+                         ids=["t2", "d2", "p2_t2"])
 def test_tensor_and_data_ranks_skip_the_same_steps(rare, saved, change, tmp_path):
     whole = rare.run(rare.start_from, change, saving(tmp_path, 12))
     assert skipped_of(whole) == skipped_of(saved[1])
@@ -178,9 +176,8 @@ def test_the_blamed_tensor_names_layer_and_stage(family, tmp_path):
     model = poisoned_model(trainer, name, 17, numpy.nan)
     leave = {"checkpoint.init_from": str(model), "train.skip_bad_steps": 1}
     result = trainer.run(layout(p=4, bpipe=True), leave, code=1)
-    assert re.search(
-        rf"step 2: the loss on stage 3 is nan, .*; {re.escape(name)} on stage 2 held such a value", result.stderr
-    )
+    assert re.search(rf"step 2: the loss on stage 3 is nan, .*; {re.escape(name)} on stage 2 held such a value",
+                     result.stderr)
     assert sorted(result.steps) == [1]
 
 

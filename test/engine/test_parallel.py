@@ -78,9 +78,8 @@ def sharded(config, family, d, word, *more):
     """One microbatch a step on each data rank; every run allocates what the plan says."""
     keys = ["parallel.pipeline=1", f"parallel.data={d}", f"schedule.micro_batch={8 // d}", OFF, "model.layers=5",
             "train.global_batch=8"]
-    ended = trained(
-        config, *keys, f"parallel.shard_gradients={word}", *more, family=family, env=environment(OMP_NUM_THREADS="1")
-    )
+    ended = trained(config, *keys, f"parallel.shard_gradients={word}", *more, family=family,
+                    env=environment(OMP_NUM_THREADS="1"))
     assert "as planned, to the byte" in ended.stderr, ended.stderr
     return ended
 

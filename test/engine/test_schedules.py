@@ -67,9 +67,8 @@ def test_bpipe_over_every_schedule_has_the_same_bits(small, name):
     assert all(step["evictions"] > 0 for step in ended.steps)
 
 
-@pytest.mark.parametrize(
-    "overrides", [schedule("interleaved", chunks=4), schedule("gis", chunks=4, group=1)], ids=["interleaved", "gis"]
-)
+@pytest.mark.parametrize("overrides", [schedule("interleaved", chunks=4), schedule("gis", chunks=4, group=1)],
+                         ids=["interleaved", "gis"])
 def test_four_chunks_on_two_stages(small, overrides):
     same_bits(small, OFF, "parallel.pipeline=2", *overrides)
 
@@ -89,11 +88,9 @@ def test_recomputed_layers_of_chunks(small, name):
     same_bits(small, OFF, "parallel.pipeline=2", "schedule.recompute_layers=[3,1]", *schedule(name))
 
 
-@pytest.mark.parametrize(
-    "wider",
-    [["parallel.tensor=2"], ["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"]],
-    ids=["t2", "sp2", "d2"],
-)
+@pytest.mark.parametrize("wider",
+                         [["parallel.tensor=2"], ["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"]],
+                         ids=["t2", "sp2", "d2"])
 def test_tensor_and_data_ranks_have_the_bits_of_1f1b(small, wider):
     one = small.train(OFF, "parallel.pipeline=2", *wider)
     for name in ("1f1b_split", "gis", "zb-v"):

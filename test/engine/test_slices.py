@@ -76,11 +76,9 @@ def test_documents_stop_at_slices_as_in_one_piece(small):
     assert close(small.train(*sliced(2), *documents).losses, whole.losses, 1e-5)
 
 
-@pytest.mark.parametrize(
-    "wider",
-    [["parallel.tensor=2"], ["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"]],
-    ids=["t2", "sp2", "d2"],
-)
+@pytest.mark.parametrize("wider",
+                         [["parallel.tensor=2"], ["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"]],
+                         ids=["t2", "sp2", "d2"])
 def test_tensor_and_data_ranks_have_the_bits_of_one_stage(small, alone, wider):
     one, two = small.train(*sliced(), *wider), small.train(*sliced(2, bpipe=True), *wider)
     assert one.bits == two.bits

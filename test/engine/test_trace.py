@@ -262,9 +262,8 @@ def test_a_full_disk_at_the_start_stops_the_run_before_its_first_step(config, pr
 def test_a_disk_that_fills_up_ends_the_trace_and_not_the_training(config, tmp_path):
     limited = ("bash", "-c", 'ulimit -f 24; exec "$0" "$@"')
     alone = ["parallel.pipeline=1", "schedule.bpipe=off", "train.steps=20", "data.val_every=0"]
-    ended = run(
-        config, *alone, prefix=limited, env=environment(OMP_NUM_THREADS="1"), arguments=["--trace", tmp_path / "t.json"]
-    )
+    ended = run(config, *alone, prefix=limited, env=environment(OMP_NUM_THREADS="1"),
+                arguments=["--trace", tmp_path / "t.json"])
     assert ended.code == 0 and len(ended.steps) == 20
     assert sum("training continues without a trace" in line for line in ended.said) == 1
 

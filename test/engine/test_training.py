@@ -92,9 +92,8 @@ def test_heads_of_the_other_kind_keep_the_promises(small):
         ended = small.train(other, *layout)
         assert ended.bits == one.bits
         assert "memory    as planned, to the byte, on all stages" in ended.stderr
-    assert close(
-        small.train(other, "parallel.pipeline=2", OFF, "parallel.tensor=2", "parallel.data=2").losses, one.losses, 1e-5
-    )
+    assert close(small.train(other, "parallel.pipeline=2", OFF, "parallel.tensor=2", "parallel.data=2").losses,
+                 one.losses, 1e-5)
     matrix = 100 * 64
     assert one.head["parameters"] - small.alone.head["parameters"] == (-matrix if small.family == "llama" else matrix)
 

@@ -45,9 +45,8 @@ def start(config, tmp_path, *overrides, bare=False, **environment_changes):
     prefix = mpirun(4) if bare else ()
     env = mpirun_environment if bare else environment
     metrics = f"log.metrics={tmp_path}/metrics.jsonl"
-    return Job(
-        config, *ENDLESS, metrics, *overrides, prefix=prefix, env=env(OMP_NUM_THREADS="1", **environment_changes)
-    )
+    return Job(config, *ENDLESS, metrics, *overrides, prefix=prefix,
+               env=env(OMP_NUM_THREADS="1", **environment_changes))
 
 
 def steps_done(tmp_path):
@@ -82,9 +81,8 @@ def test_a_crash_is_left_to_the_kernel(small, tmp_path):
     os.kill(rank_process(job, 1), signal.SIGSEGV)
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
     assert [name for name in crashes if caught >> (name - 1) & 1] == []
-    assert ended.code != 0 and re.search(
-        r"rank 1 \(stage 1\) was killed by signal 11 \(.*\) while at \w", ended.stderr
-    ), ended.stderr
+    assert ended.code != 0 and re.search(r"rank 1 \(stage 1\) was killed by signal 11 \(.*\) while at \w",
+                                         ended.stderr), ended.stderr
 
 
 # --- ranks that stop
@@ -130,9 +128,8 @@ def test_a_killed_supervisor_takes_its_rank_and_the_job_along(small, tmp_path, b
     trains(job, tmp_path)
     os.kill(supervisor_process(job, 2), signal.SIGKILL)
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
-    assert ended.code != 0 and re.search(
-        "rank 2 .*(was killed by signal 9|died|has said nothing)|signal 9", ended.stderr
-    ), ended.stderr
+    assert ended.code != 0 and re.search("rank 2 .*(was killed by signal 9|died|has said nothing)|signal 9",
+                                         ended.stderr), ended.stderr
 
 
 @pytest.mark.thorough
@@ -142,9 +139,8 @@ def test_a_rank_that_stops_while_it_starts_is_missed(small, tmp_path):
     began = time.monotonic()
     os.kill(pid, signal.SIGSTOP)
     ended = ends(job, began, 6 + ENDS_WITHIN)
-    assert ended.code == 1 and re.search(
-        "rank 1 .*has said nothing|nothing has moved on any rank", ended.said[-1]
-    ), ended.stderr
+    assert ended.code == 1 and re.search("rank 1 .*has said nothing|nothing has moved on any rank",
+                                         ended.said[-1]), ended.stderr
 
 
 @pytest.mark.thorough
@@ -313,9 +309,8 @@ def test_a_reader_that_pauses_holds_up_no_request_to_stop_and_loses_no_line(smal
     )
 
 
-@pytest.mark.parametrize(
-    "overrides", [(), ("parallel.pipeline=1", "schedule.bpipe=off")], ids=["four_ranks", "one_rank"]
-)
+@pytest.mark.parametrize("overrides", [(), ("parallel.pipeline=1", "schedule.bpipe=off")],
+                         ids=["four_ranks", "one_rank"])
 def test_a_reader_that_goes_away_ends_the_run_with_a_checkpoint_and_a_sentence(small, tmp_path, overrides):
     saved = tmp_path / "saved"
     job = start(small, tmp_path, f"checkpoint.dir={saved}", "checkpoint.every=0", *overrides)

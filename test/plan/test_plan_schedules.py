@@ -281,9 +281,8 @@ def test_the_smallest_world_is_that_of_trying_every_cut(tmp_path):
         limit = peaks[best]
         wanted = min(p * t for (p, t), peak in peaks.items() if peak <= limit)
         text = report(config, f"hardware.memory_gib={(limit + 1024) / GIB:.12f}")
-        found = re.search(
-            r"the smallest that would do: (\d+) ranks, pipeline (\d+) x tensor (\d+)( with BPipe)?, at", text
-        )
+        found = re.search(r"the smallest that would do: (\d+) ranks, pipeline (\d+) x tensor (\d+)( with BPipe)?, at",
+                          text)
         ranks, p, t = (int(found[i]) for i in (1, 2, 3))
         assert ranks == p * t <= wanted and (found[4] or peaks[p, t] <= limit)
         assert found[4] or ranks == wanted

@@ -139,9 +139,8 @@ def test_the_plan_is_made_of_what_was_measured(folder, config, profile):
     other = folder / "changed.json"
     other.write_text(json.dumps(changed))
     # One core for each rank: stages of 2, 3, 3 layers, 8 microbatches of 3 s a layer.
-    ended = command(
-        "llama", "-c", config, "--plan", "--json", *options(f"hardware.profile={other}", "parallel.pipeline=2")
-    )
+    ended = command("llama", "-c", config, "--plan", "--json",
+                    *options(f"hardware.profile={other}", "parallel.pipeline=2"))
     told = json.loads(ended.stdout)
     assert told["source"] == "profile"
     assert abs(told["step_ms"] / (1000 * 3 * 4 * (8 + 1)) - 1) < 0.25
@@ -191,9 +190,8 @@ def test_every_schedule_is_planned_from_what_was_measured_alone(folder, config, 
         path = folder / "scaled.json"
         path.write_text(json.dumps(told))
         for name in SCHEDULES:
-            asked = options(
-                f"hardware.profile={path}", "parallel.pipeline=2", "schedule.bpipe=off", f"schedule.name={name}"
-            )
+            asked = options(f"hardware.profile={path}", "parallel.pipeline=2", "schedule.bpipe=off",
+                            f"schedule.name={name}")
             ended = command("llama", "-c", config, "--plan", "--json", *asked)
             answer = json.loads(ended.stdout)
             assert answer["source"] == "profile"
@@ -267,9 +265,8 @@ def test_what_was_not_measured_is_not_called_measured(folder, config, profile):
     assert "has no last stage with attention.mode flash" in refused(config, path)
     path = edited(profile, folder, keep(lambda entry: entry["first"] or entry["last"]))
     assert "has no stage between first and last" in refused(config, path)
-    ended = command(
-        "llama", "-c", config, "--plan", "--json", *options(f"hardware.profile={path}", "parallel.pipeline=2")
-    )
+    ended = command("llama", "-c", config, "--plan", "--json",
+                    *options(f"hardware.profile={path}", "parallel.pipeline=2"))
     assert ended.returncode == 0 and json.loads(ended.stdout)["source"] == "profile"
     hardware = f'{{device: cpu, peak_tflops: 0.05, reserve_gib: 0.1, profile: "{path}"}}'
     lying_around = write_config(folder, parallel="{pipeline: 3}", schedule="{micro_batch: 2}", hardware=hardware)

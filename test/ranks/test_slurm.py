@@ -193,12 +193,8 @@ echo task $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME
     program.chmod(0o755)
     options = ["--nodes=2", "--ntasks-per-node=4", "--wait", f"--output={tmp_path}/log"]
     config = ROOT / "configs/llama_tiny.yaml"
-    sent = cluster.call(
-        "sbatch",
-        *options,
-        "--wrap",
-        f"scripts/slurm/train.sh {program} {config} {tmp_path}/checkpoints -o train.steps=1",
-    )
+    sent = cluster.call("sbatch", *options, "--wrap",
+                        f"scripts/slurm/train.sh {program} {config} {tmp_path}/checkpoints -o train.steps=1")
     text = (tmp_path / "log").read_text()
     assert sent.returncode == 0, text
     assert sorted(line for line in text.splitlines() if line.startswith("task")) == [
@@ -254,9 +250,8 @@ def test_a_job_that_cannot_be_planned_is_not_submitted(cluster, tmp_path, argume
 
 
 def test_the_cluster_can_be_tried_by_hand():
-    tried = subprocess.run(
-        [ROOT / "scripts/slurm/try.py", "sinfo", "-h", "-o", "%D"], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+    tried = subprocess.run([ROOT / "scripts/slurm/try.py", "sinfo", "-h", "-o", "%D"], cwd=ROOT, capture_output=True,
+                           text=True, timeout=120)
     assert tried.returncode == 0 and tried.stdout.split()[-1] == "2", tried.stderr
 
 

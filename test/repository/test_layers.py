@@ -60,9 +60,8 @@ def test_no_folder_includes_one_that_comes_after_it():
 
 def symbols(paths, option):
     """(object, symbol) of all that these objects define, or need."""
-    listed = subprocess.run(
-        ["nm", "-A", "-P", "--extern-only", option, *paths], capture_output=True, text=True, check=True
-    )
+    listed = subprocess.run(["nm", "-A", "-P", "--extern-only", option, *paths], capture_output=True, text=True,
+                            check=True)
     return [tuple(line.split(": ", 1)) for line in listed.stdout.splitlines()]
 
 

@@ -65,9 +65,8 @@ def test_the_commands_run_one_after_the_other(checkout, tmp_path):
     for command in FENCED:
         if command in ELSEWHERE:
             continue
-        ended = subprocess.run(
-            ["bash", "-ec", short(command)], cwd=checkout, env=env, capture_output=True, text=True, timeout=300
-        )
+        ended = subprocess.run(["bash", "-ec", short(command)], cwd=checkout, env=env, capture_output=True, text=True,
+                               timeout=300)
         assert ended.returncode == 0, f"{command}\n{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
     assert not list(tmp_path.glob(".local/bin/*"))  # uninstalled again
 
@@ -80,9 +79,8 @@ def words(text):
 def test_the_quoted_answer_is_the_program_s(option):
     block = rf"^    \$ (\./train_\w+ .*{option}.*)\n((?:    .*\n)+?)    \[\.\.\.\]$"
     command, quote = re.search(block, README, re.M).groups()
-    ended = subprocess.run(
-        ["bash", "-c", command.replace("./", f"{BUILD}/")], cwd=ROOT, env=environment(), capture_output=True, text=True
-    )
+    ended = subprocess.run(["bash", "-c", command.replace("./", f"{BUILD}/")], cwd=ROOT, env=environment(),
+                           capture_output=True, text=True)
     pieces = [words(piece) for piece in quote.split("[...]")]
     said = words(ended.stdout)
     assert all(piece in said for piece in pieces), ended.stdout[:500]

@@ -52,9 +52,8 @@ def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
     }
     said = {}
     for number, title, command in steps:
-        ended = subprocess.run(
-            ["bash", "-e"], input=command, cwd=checkout, env=env, capture_output=True, text=True, timeout=patience(300)
-        )
+        ended = subprocess.run(["bash", "-e"], input=command, cwd=checkout, env=env, capture_output=True, text=True,
+                               timeout=patience(300))
         assert ended.returncode == 0, f"{number}. {title}\n{ended.stdout}\n{ended.stderr}"
         said[number] = ended
     assert "mine_train: " in said[2].stdout

@@ -203,9 +203,8 @@ def test_a_validation_shard_too_small_for_the_batches_says_how_many_tokens_are_n
     ended = run(config, f"data.val={path}")
     assert ended.code == 2 and len(ended.said) == 1
     assert re.search(r"data\.val: .* has 1000 tokens .*; 32 sequences are needed, at least 1025 tokens", ended.said[0])
-    assert trained(
-        config, f"data.val={path}", "data.val_batches=1", "train.steps=1", "parallel.pipeline=1", OFF
-    ).of_type("val")
+    assert trained(config, f"data.val={path}", "data.val_batches=1", "train.steps=1", "parallel.pipeline=1",
+                   OFF).of_type("val")
 
 
 @pytest.mark.thorough
@@ -278,9 +277,8 @@ def test_a_killed_rank_takes_the_run_down_and_is_named_with_what_it_did(config, 
     ended = job.end()
     assert time.monotonic() - told < patience(10)
     assert ended.code == 1
-    assert re.match(
-        r"train_llama: rank 2 \(stage 2\) was killed by signal 9 \(Killed\) while at step \d+ ", ended.said[-1]
-    )
+    assert re.match(r"train_llama: rank 2 \(stage 2\) was killed by signal 9 \(Killed\) while at step \d+ ",
+                    ended.said[-1])
     assert nothing_left(config)
 
 

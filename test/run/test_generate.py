@@ -109,9 +109,8 @@ os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VER
 
 
 def export(folder):
-    transformers = pytest.importorskip(
-        "transformers", reason="transformers is not installed; run scripts/install_deps.sh"
-    )
+    transformers = pytest.importorskip("transformers",
+                                       reason="transformers is not installed; run scripts/install_deps.sh")
     pytest.importorskip("torch").set_num_threads(1)
     return transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
 
@@ -167,9 +166,8 @@ def test_transformers_writes_the_same_greedily(walking):
     assert len(prompts) == 3
     for prompt, expected in prompts:
         assert ids_of(generate(walking, " ".join(map(str, prompt)), GREEDY, IDS, resume=walking.saved)) == expected
-        whole = walking.exported.generate(
-            torch.tensor([prompt]), do_sample=False, max_new_tokens=24, eos_token_id=None, pad_token_id=0
-        )
+        whole = walking.exported.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=24, eos_token_id=None,
+                                          pad_token_id=0)
         assert whole[0].tolist() == expected
 
 
@@ -219,9 +217,8 @@ def write_questions(folder, questions, *options, code=0):
     return out if code == 0 else result.stderr
 
 
-@pytest.mark.parametrize(
-    "ranks", [layout(b=2), pytest.param(layout(p=4, b=2, bpipe=True), marks=needs_ranks)], ids=["p1", "bpipe"]
-)
+@pytest.mark.parametrize("ranks", [layout(b=2), pytest.param(layout(p=4, b=2, bpipe=True), marks=needs_ranks)],
+                         ids=["p1", "bpipe"])
 def test_sampling_and_evaluation_change_no_bit_of_training(trained, tmp_path, ranks):
     val = {"data.val": trained.config["data"]["train"], "data.val_every": 3, "data.val_batches": 1}
     batch = {"train.global_batch": 16}
@@ -448,9 +445,8 @@ def make_tokenizer(kind, folder):
     (folder / "text.txt").write_text(text)
     if kind == "model":
         sentencepiece = tokenizer_library("sentencepiece")
-        sentencepiece.SentencePieceTrainer.train(
-            input=str(folder / "text.txt"), model_prefix=str(folder / "m"), vocab_size=700, minloglevel=2, **PIECES
-        )
+        sentencepiece.SentencePieceTrainer.train(input=str(folder / "text.txt"), model_prefix=str(folder / "m"),
+                                                 vocab_size=700, minloglevel=2, **PIECES)
         library = sentencepiece.SentencePieceProcessor(model_file=str(folder / "m.model"))
         return folder / "m.model", library.encode, library.decode
     tokenizers = tokenizer_library("tokenizers")
@@ -459,9 +455,8 @@ def make_tokenizer(kind, folder):
     library.decoder = tokenizers.decoders.ByteLevel()
     library.normalizer = tokenizers.normalizers.NFC()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=600, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet
-    )
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=600, special_tokens=["<|endoftext|>"],
+                                             initial_alphabet=alphabet)
     library.train_from_iterator([text], trainer)
     library.save(str(folder / "m.json"))
     return folder / "m.json", lambda line: library.encode(line, add_special_tokens=False).ids, library.decode
@@ -470,9 +465,8 @@ def make_tokenizer(kind, folder):
 @pytest.mark.parametrize("kind", ["model", "json"])
 def test_tokens_are_those_of_the_tokenizers_library(tmp_path, kind):
     path, encode, decode = make_tokenizer(kind, tmp_path)
-    result = subprocess.run(
-        [TOOLS / "tool_tokenizer", path], input="\n".join(LINES) + "\n", capture_output=True, text=True, check=True
-    )
+    result = subprocess.run([TOOLS / "tool_tokenizer", path], input="\n".join(LINES) + "\n", capture_output=True,
+                            text=True, check=True)
     said = result.stdout.split("\n")
     for line, ids, decoded in zip(LINES, said[::2], said[1::2]):
         assert ids_of(ids) == encode(line), line
@@ -493,22 +487,16 @@ def test_a_model_of_pieces_writes_text(tmp_path):
     (tmp_path / "text.txt").write_bytes(made_text())
     import sentencepiece
 
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "text.txt"), model_prefix=str(tmp_path / "m"), vocab_size=600, minloglevel=2, **PIECES
-    )
+    sentencepiece.SentencePieceTrainer.train(input=str(tmp_path / "text.txt"), model_prefix=str(tmp_path / "m"),
+                                             vocab_size=600, minloglevel=2, **PIECES)
     prepare_mine(tmp_path, tmp_path / "m.model")
     trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 600})
     trainer.config["data"]["train"] = str(tmp_path / "mine_train_*.bin")
     trainer.run({"train.steps": 30, "train.lr": 1.0e-2}, saving(tmp_path / "saved", 30))
     text = generate(trainer, "static int", GREEDY, resume=tmp_path / "saved")
     assert text.startswith("static int") and len(text) > len("static int") + 24
-    ids = generate(
-        trainer,
-        " ".join(map(str, tokens("encode", "static int", tmp_path / "m.model"))),
-        GREEDY,
-        IDS,
-        resume=tmp_path / "saved",
-    )
+    ids = generate(trainer, " ".join(map(str, tokens("encode", "static int", tmp_path / "m.model"))), GREEDY, IDS,
+                   resume=tmp_path / "saved")
     assert tokens("decode", ids, tmp_path / "m.model") == text
 
 

@@ -49,9 +49,8 @@ def test_a_killed_rank_is_started_again_and_the_bits_are_those_of_an_undisturbed
     kill(job, torn, 2, 7)
     ended = job.end()
     assert ended.code == 0, ended.stderr
-    assert re.search(
-        r"rank 2 \(stage 2\) was killed by signal 9 .* while at \S.*; the ranks end", ended.stderr
-    ), ended.stderr
+    assert re.search(r"rank 2 \(stage 2\) was killed by signal 9 .* while at \S.*; the ranks end",
+                     ended.stderr), ended.stderr
     said = re.search(
         r"starting the ranks again from (step (\d+)|where this start began), at most 1 more time; lost: (\d+) steps?,"
         r" \d+ s",

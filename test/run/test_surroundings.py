@@ -45,10 +45,8 @@ def started(small, tmp_path, *overrides, **more):
     metrics = tmp_path / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
     job = Job(small, *ENDLESS, f"log.metrics={metrics}", *overrides, **more)
-    wait_until(
-        lambda: job.parent.poll() is not None or (metrics.exists() and metrics.read_text().count('"step"') > 2),
-        "no steps",
-    )
+    wait_until(lambda: job.parent.poll() is not None or (metrics.exists() and metrics.read_text().count('"step"') > 2),
+               "no steps")
     assert job.parent.poll() is None, job.end().stderr
     return job
 
@@ -252,22 +250,19 @@ def test_a_configuration_through_a_pipe_reaches_all_ranks(small, tmp_path, overr
 
 
 @several_ranks
-@pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("unshare") is None, reason="mounts a small /dev/shm: root, unshare"
-)
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None,
+                    reason="mounts a small /dev/shm: root, unshare")
 @pytest.mark.parametrize("size", ["64k", "6m"])
 def test_a_small_dev_shm_is_no_harm_where_the_temporary_folder_has_space_and_else_a_sentence(small, tmp_path, size):
     mounts = f'mount -t tmpfs -o size={size} none /dev/shm; mount -t tmpfs -o size={size} none "$TMPDIR"; exec "$@"'
     (tmp_path / "tmp").mkdir()
     prefix = ["unshare", "--mount", *through_bash(mounts)]
-    ended = Job(
-        small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix, env=environment(TMPDIR=f"{tmp_path}/tmp")
-    ).end()
+    ended = Job(small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix,
+                env=environment(TMPDIR=f"{tmp_path}/tmp")).end()
     assert ended.code == 1 and "has 20 MiB free for the messages of 4 ranks" in ended.said[-1], ended.stderr
     prefix = ["unshare", "--mount", *through_bash(mounts.split(";")[0] + '; exec "$@"')]
-    ended = Job(
-        small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix, env=environment(TMPDIR=f"{tmp_path}/tmp")
-    ).end()
+    ended = Job(small, "train.steps=2", *RANKS["four_ranks"], prefix=prefix,
+                env=environment(TMPDIR=f"{tmp_path}/tmp")).end()
     assert ended.code == 0, ended.stderr
 
 

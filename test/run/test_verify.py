@@ -106,9 +106,8 @@ def test_a_flipped_bit_is_found_and_its_first_effect_named(tmp_path, flipper):
     ended = verify(trainer, layout(p=4, bpipe=True), environment=environment, steps=3)
     assert ended.returncode == 1
     assert "verified" not in ended.stdout
-    differs = re.findall(
-        r"^1 stage and 4 stages, (?:no )?BPipe: differ from step (\d): the gradient of (\S+) has", ended.stdout, re.M
-    )
+    differs = re.findall(r"^1 stage and 4 stages, (?:no )?BPipe: differ from step (\d): the gradient of (\S+) has",
+                         ended.stdout, re.M)
     assert [step for step, _ in differs] == ["2", "2"]
     assert all(name.startswith("model.layers.5.") for _, name in differs)  # the last layer of stage 2
 
@@ -117,9 +116,8 @@ def fullest(trainer, *changes):
     """Returns the planned bytes of the fullest stage."""
     command, _ = trainer.prepare(*changes)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    said = subprocess.run(
-        [*command, "--plan", "--json"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
+    said = subprocess.run([*command, "--plan", "--json"], cwd=ROOT, env=environment, capture_output=True, text=True,
+                          check=True)
     return max(stage["peak_bytes"] for stage in json.loads(said.stdout)["stages"])
 
 
@@ -159,9 +157,8 @@ def test_gpipe_has_no_bpipe_to_compare_with(tmp_path):
     assert "4 stages, gpipe, BPipe: left out" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    "value,said", [("0", "give a number of steps from 1 to"), ("two", "give a number"), ("-1", "needs a value")]
-)
+@pytest.mark.parametrize("value,said",
+                         [("0", "give a number of steps from 1 to"), ("two", "give a number"), ("-1", "needs a value")])
 def test_a_wrong_number_is_refused(tmp_path, value, said):
     ended = verify(Trainer(tmp_path, LLAMA), steps=value)
     assert ended.returncode == 2 and said in ended.stderr and ended.stdout == ""

@@ -12,9 +12,8 @@ CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.yaml"))
 
 
 def script(name, *words):
-    return subprocess.run(
-        [sys.executable, ROOT / "scripts" / f"{name}.py", *map(str, words)], capture_output=True, text=True, cwd=ROOT
-    )
+    return subprocess.run([sys.executable, ROOT / "scripts" / f"{name}.py", *map(str, words)], capture_output=True,
+                          text=True, cwd=ROOT)
 
 
 def unsaid(answer):

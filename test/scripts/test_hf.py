@@ -29,9 +29,8 @@ KINDS = {
         transformers.LlamaConfig(**LLAMA, initializer_range=0.2, tie_word_embeddings=True)
     ),
     "llama32": lambda: transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            **LLAMA, initializer_range=0.2, tie_word_embeddings=True, head_dim=12, rope_scaling=LLAMA3
-        )
+        transformers.LlamaConfig(**LLAMA, initializer_range=0.2, tie_word_embeddings=True, head_dim=12,
+                                 rope_scaling=LLAMA3)
     ),
     "qwen2": lambda: transformers.Qwen2ForCausalLM(
         transformers.Qwen2Config(**LLAMA, initializer_range=0.2, tie_word_embeddings=True)
@@ -111,10 +110,7 @@ def test_what_cannot_be_compared_is_reported(capsys, tmp_path):
         code, _, errors = check(capsys, folder, *arguments)
         assert code == 1 and errors.count("\n") == 1 and errors.startswith("hf.py: ") and expected in errors, errors
 
-    refused(
-        'rope_scaling is "dynamic", which is unsupported',
-        rope_scaling={"rope_type": "dynamic", "factor": 8.0},
-    )
+    refused('rope_scaling is "dynamic", which is unsupported', rope_scaling={"rope_type": "dynamic", "factor": 8.0})
     refused('model_type "mixtral" is a mixture of experts (num_local_experts)', model_type="mixtral", num_local_experts=8)
     refused('model_type is "gemma"; family llama computes "llama", "mistral", "qwen2", "qwen3"', model_type="gemma")
     refused("attention_bias is set, which gives o_proj a bias too", attention_bias=True)
@@ -166,12 +162,8 @@ def test_a_window_of_attention_bounds_the_sequence(capsys, tmp_path):
         + f"\ndata: {{train: {write_tokens(tmp_path / 'd.bin', made_tokens(1000))}}}\n"
     )
     program, start = BUILD / "train_llama", f"checkpoint.init_from={folder}"
-    ended = subprocess.run(
-        [program, "-q", "-c", tmp_path / "c.yaml", "-o", start, "-o", "train.steps=1"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ended = subprocess.run([program, "-q", "-c", tmp_path / "c.yaml", "-o", start, "-o", "train.steps=1"],
+                           capture_output=True, text=True, timeout=60)
     assert (
         ended.returncode == 2
         and "sliding_window is 48" in ended.stderr

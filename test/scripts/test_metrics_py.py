@@ -20,15 +20,13 @@ sys.path.insert(0, str(ROOT / "scripts"))
 sys.path.append(str(ROOT / ".deps" / "tensorboard"))
 import metrics as module
 
-needs_reader = pytest.mark.skipif(
-    importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed; run scripts/install_deps.sh"
-)
+needs_reader = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None,
+                                  reason="tensorboard is not installed; run scripts/install_deps.sh")
 
 
 def metrics(*arguments):
-    return subprocess.run(
-        [sys.executable, ROOT / "scripts/metrics.py", *arguments], capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run([sys.executable, ROOT / "scripts/metrics.py", *arguments], capture_output=True, text=True,
+                          timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +229,6 @@ def test_skipped_steps_and_evaluations_are_carried_over(tmp_path):
 
 def test_a_reader_that_stops_early_is_not_an_error(wrote, tmp_path):
     path = file_of(tmp_path, *wrote)
-    ended = subprocess.run(
-        f"{sys.executable} {ROOT}/scripts/metrics.py csv {path} | true", shell=True, capture_output=True, text=True
-    )
+    ended = subprocess.run(f"{sys.executable} {ROOT}/scripts/metrics.py csv {path} | true", shell=True,
+                           capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -198,11 +198,8 @@ def test_wrong_input_is_one_sentence_and_leaves_no_file(wrote, picture, tmp_path
         "    sys.argv = ['plot.py', kind, *[path] * (2 if kind == 'compare' else 1), '-o', output]\n"
         "    assert plot.main() == 1, path\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", code, ROOT / "scripts", picture, tmp_path / "p.svg", *wrong],
-        capture_output=True,
-        text=True,
-    )
+    ended = subprocess.run([sys.executable, "-c", code, ROOT / "scripts", picture, tmp_path / "p.svg", *wrong],
+                           capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     said = ended.stderr.splitlines()
     assert len(said) == len(wrong) and ended.stdout == ""

@@ -62,10 +62,9 @@ def corpus(tmp_path_factory):
         import sentencepiece
 
         model = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=map(sentence, range(500)), model_writer=model, vocab_size=340, model_type="bpe",
-            byte_fallback=True, normalization_rule_name="identity", minloglevel=2
-        )
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=map(sentence, range(500)), model_writer=model,
+                                                 vocab_size=340, model_type="bpe", byte_fallback=True,
+                                                 normalization_rule_name="identity", minloglevel=2)
         (folder / "sp.model").write_bytes(model.getvalue())
     if importlib.util.find_spec("tokenizers") is not None:
         train_tokenizer(folder / "hf.json", 300)
@@ -78,9 +77,8 @@ def train_tokenizer(path, vocab, special=("<|endoftext|>", "<|begin|>")):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=list(special), initial_alphabet=alphabet,
+                                  show_progress=False)
     tokenizer.train_from_iterator(map(sentence, range(500)), trainer)
     # Which have to be undone.
     tokenizer.enable_truncation(5)
@@ -284,13 +282,8 @@ def test_parquet_that_cannot_be_used_is_named(corpus, tmp_path):
     import pyarrow
     import pyarrow.parquet
 
-    refused(
-        tmp_path,
-        "set.parquet: has no column 'body'; name one of its columns with --key: id, text",
-        corpus / "set.parquet",
-        "--key",
-        "body",
-    )
+    refused(tmp_path, "set.parquet: has no column 'body'; name one of its columns with --key: id, text",
+            corpus / "set.parquet", "--key", "body")
     refused(tmp_path, "set.parquet: column 'id' is int64, not text", corpus / "set.parquet", "--key", "id")
     data = bytearray((corpus / "set.parquet").read_bytes())
     (tmp_path / "cut.parquet").write_bytes(data[: len(data) // 2])
@@ -339,9 +332,8 @@ def limit_file_size():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(corpus, tmp_path, kind):
     tokenizer = kind if kind == "bytes" else corpus / kind
-    refused(
-        tmp_path, f"{tmp_path}/out", corpus / "large.txt", "--tokenizer", tokenizer, "-j", 2, preexec_fn=limit_file_size
-    )
+    refused(tmp_path, f"{tmp_path}/out", corpus / "large.txt", "--tokenizer", tokenizer, "-j", 2,
+            preexec_fn=limit_file_size)
 
 
 def test_an_output_that_cannot_be_written_is_named(corpus, tmp_path):
@@ -357,9 +349,8 @@ def test_an_output_that_cannot_be_written_is_named(corpus, tmp_path):
 def test_a_stop_leaves_no_process_and_an_earlier_set_whole(corpus, tmp_path, number):
     command = [corpus / "large.txt", *[corpus / "large.txt"] * 9, "--tokenizer", corpus / "hf.json", "-o", tmp_path]
     (tmp_path / "text.json").write_text("earlier")
-    started = subprocess.Popen(
-        [sys.executable, str(SCRIPT), *map(str, command), "-j", "2"], start_new_session=True, stderr=subprocess.PIPE
-    )
+    started = subprocess.Popen([sys.executable, str(SCRIPT), *map(str, command), "-j", "2"], start_new_session=True,
+                               stderr=subprocess.PIPE)
     wait_until(lambda: list(tmp_path.glob(".text_train_*.part")) or started.poll() is not None, "nothing was written")
     assert started.poll() is None
     if number == signal.SIGKILL:
@@ -431,8 +422,7 @@ def test_a_terminal_sees_a_bar_and_a_file_does_not(corpus, tmp_path):
     assert prepare(*command).stderr == ""
     ours, theirs = pty.openpty()
     with open(ours, "rb", buffering=0) as screen:
-        subprocess.run(
-            [sys.executable, str(SCRIPT), *map(str, command)], stdout=subprocess.DEVNULL, stderr=theirs, check=True
-        )
+        subprocess.run([sys.executable, str(SCRIPT), *map(str, command)], stdout=subprocess.DEVNULL, stderr=theirs,
+                       check=True)
         os.close(theirs)
         assert b"100 %" in screen.read(65536)

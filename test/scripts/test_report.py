@@ -12,9 +12,8 @@ import browser
 import pytest
 from trainer_runs import BUILD, ROOT, command, environment, trained, write_config
 
-needs_browser = pytest.mark.skipif(
-    browser.PROGRAM is None, reason="chromium is not installed; run scripts/install_deps.sh"
-)
+needs_browser = pytest.mark.skipif(browser.PROGRAM is None,
+                                   reason="chromium is not installed; run scripts/install_deps.sh")
 
 def report(*arguments):
     return subprocess.run([sys.executable, ROOT / "scripts/report.py", *arguments], capture_output=True, text=True,

@@ -18,9 +18,8 @@ STEP = {"type": "step", "step": 1, "loss": 2.5, "mfu": None, "tokens_per_s": 1.0
 
 
 def script(name, *arguments, **more):
-    return subprocess.run(
-        [sys.executable, ROOT / "scripts" / name, *arguments], capture_output="stdout" not in more, timeout=120, **more
-    )
+    return subprocess.run([sys.executable, ROOT / "scripts" / name, *arguments], capture_output="stdout" not in more,
+                          timeout=120, **more)
 
 
 def metrics_file(folder, **changes):
@@ -176,9 +175,8 @@ import first_gpu_day as day
 day.ROWS[:] = [("hangs", 0.05, 1, False, lambda here: here.run(["sleep", "{os.getpid()}99"]))]
 sys.exit(day.main())
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=90, env={**os.environ, "VIRTUAL_GPUS": "1"}
-    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90,
+                           env={**os.environ, "VIRTUAL_GPUS": "1"})
     assert ended.returncode == 1 and "did not end within 1 s" in ended.stdout, ended.stdout + ended.stderr
     assert "stacks at the time-out" in (tmp_path / "rows/hangs.log").read_text()
     assert subprocess.run(["pgrep", "-f", f"sleep {os.getpid()}99"], capture_output=True).returncode == 1

@@ -29,9 +29,8 @@ class Browser:
 
         command = [PROGRAM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
                    "--remote-debugging-pipe", f"--user-data-dir={folder}", *QUIET]
-        self.process = subprocess.Popen(
-            command, close_fds=False, preexec_fn=pipes, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        self.process = subprocess.Popen(command, close_fds=False, preexec_fn=pipes, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL)
         os.close(to_read), os.close(to_write)
         self.buffer, self.events, self.last, self.session = b"", [], 0, None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -65,10 +64,8 @@ class Browser:
     def call(self, method, **parameters):
         self.last += 1
         request = {"id": self.last, "method": method, "params": parameters}
-        os.write(
-            self.send_end,
-            json.dumps({**request, **({"sessionId": self.session} if self.session else {})}).encode() + b"\0",
-        )
+        os.write(self.send_end,
+                 json.dumps({**request, **({"sessionId": self.session} if self.session else {})}).encode() + b"\0")
         while True:
             answer = self.message()
             if answer.get("id") == self.last:
@@ -77,13 +74,10 @@ class Browser:
             self.events.append(answer)
 
     def open(self, path, width=1200, height=900, dark=False):
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
-        )
-        self.call(
-            "Emulation.setEmulatedMedia",
-            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
-        )
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+                  mobile=width < 600)
+        self.call("Emulation.setEmulatedMedia",
+                  features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
         self.events.clear()
         self.call("Page.navigate", url=path.absolute().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):

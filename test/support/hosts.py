@@ -68,9 +68,8 @@ class Hosts:
         before = set(trainer_runs.processes_with(f"{self.folder}/init"))
         hold = f": {self.folder}/init; while :; do sleep 1000 & wait; done"
         world = ["unshare", *KINDS, "--monotonic", CLOCKS[len(self.inits)], "--fork", "--mount-proc", "--kill-child"]
-        holder = subprocess.Popen(
-            [*prefix, *world, "sh", "-c", hold], stderr=subprocess.DEVNULL, preexec_fn=trainer_runs.end_with_parent
-        )
+        holder = subprocess.Popen([*prefix, *world, "sh", "-c", hold], stderr=subprocess.DEVNULL,
+                                  preexec_fn=trainer_runs.end_with_parent)
         self.holders.append(holder)
 
         def made():
@@ -93,9 +92,8 @@ class Hosts:
                 f'cd {trainer_runs.ROOT} && exec "$@"', "sh"]
 
     def run(self, host, *command, check=True):
-        return subprocess.run(
-            [*self.enter(host), *command], check=check, capture_output=True, text=True, stdin=subprocess.DEVNULL
-        )
+        return subprocess.run([*self.enter(host), *command], check=check, capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL)
 
     def mpirun(self, named=True):
         """A bare mpirun on the first host over both, as a user types it, with our agent for ssh."""

@@ -385,9 +385,8 @@ class Trainer:
         if resume is not None:
             command += ["--resume", str(resume)]
         env = environment(OMP_NUM_THREADS="1", **more.pop("environment", {}))
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
-        )
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True, **more)
         process.began, process.metrics = time.monotonic(), metrics
         return process
 

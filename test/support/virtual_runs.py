@@ -46,9 +46,8 @@ APART = {"VIRTUAL_NODES": "2"}
 ONE_GPU = {"VIRTUAL_GPUS": "1"}
 
 CASES = {
-    f"{pipeline} of {family} in {precision}": case(
-        family, f"parallel.pipeline={pipeline}", f"train.precision={precision}"
-    )
+    f"{pipeline} of {family} in {precision}": case(family, f"parallel.pipeline={pipeline}",
+                                                   f"train.precision={precision}")
     for pipeline in (2, 4, 1)
     for family in FAMILIES
     for precision in BOUNDS
@@ -57,20 +56,16 @@ CASES = {
     "evictions into the partner's memory": case("llama", *BPIPE),
     "evictions over messages": case("llama", *BPIPE, **APART),
     "evictions to host memory": case("gpt", *BPIPE, "schedule.evict_to=host"),
-    "evictions of two chunks": case(
-        "llama", *BPIPE, "model.layers=8", "schedule.name=interleaved", "train.precision=bf16"
-    ),
-    "evictions of groups": case(
-        "gpt", "parallel.pipeline=2", "schedule.bpipe=on", "schedule.name=gis", "schedule.evict_to=host"
-    ),
-    "evictions of a V": case(
-        "llama", "parallel.pipeline=2", "schedule.bpipe=on", "schedule.name=zb-v", "schedule.evict_to=host"
-    ),
+    "evictions of two chunks": case("llama", *BPIPE, "model.layers=8", "schedule.name=interleaved",
+                                    "train.precision=bf16"),
+    "evictions of groups": case("gpt", "parallel.pipeline=2", "schedule.bpipe=on", "schedule.name=gis",
+                                "schedule.evict_to=host"),
+    "evictions of a V": case("llama", "parallel.pipeline=2", "schedule.bpipe=on", "schedule.name=zb-v",
+                             "schedule.evict_to=host"),
     "evictions and messages by NCCL inside a node": case("llama", *BPIPE, VIRTUAL_PEERS="0"),
     "a GPU for all stages": case("llama", *BPIPE, "hardware.share_gpu=true", **ONE_GPU),
-    "a GPU for two tensor and two data ranks": case(
-        "gpt", "parallel.tensor=2", "parallel.data=2", "hardware.share_gpu=true", "train.precision=bf16", **ONE_GPU
-    ),
+    "a GPU for two tensor and two data ranks": case("gpt", "parallel.tensor=2", "parallel.data=2",
+                                                    "hardware.share_gpu=true", "train.precision=bf16", **ONE_GPU),
     # Tensor and data ranks.
     "two tensor ranks": case("llama", *WIDE),
     "two tensor ranks over NCCL": case("llama", *WIDE, "parallel.collectives=nccl", "parallel.overlap=2"),
@@ -82,24 +77,18 @@ CASES = {
     "a forward in two chunks of rows": case("llama", *WIDE, "parallel.overlap=2"),
     "a forward in three uneven chunks": case("llama", *WIDE, "parallel.overlap=3", "schedule.recompute_layers=1"),
     "a forward in four chunks in bf16": case("gpt", *WIDE, "parallel.overlap=4", "train.precision=bf16"),
-    "a forward in four chunks on four ranks": case(
-        "gpt", "parallel.tensor=4", "parallel.sequence=true", "parallel.overlap=4", "comm.checksum=on"
-    ),
-    "a forward in two chunks of whole sequences": case(
-        "gpt", "parallel.tensor=2", "parallel.sequence=false", "parallel.overlap=2"
-    ),
-    "a forward in chunks on one GPU": case(
-        "llama", "parallel.tensor=2", "parallel.sequence=true", "parallel.overlap=4", "hardware.share_gpu=true",
-        **ONE_GPU,
-    ),
+    "a forward in four chunks on four ranks": case("gpt", "parallel.tensor=4", "parallel.sequence=true",
+                                                   "parallel.overlap=4", "comm.checksum=on"),
+    "a forward in two chunks of whole sequences": case("gpt", "parallel.tensor=2", "parallel.sequence=false",
+                                                       "parallel.overlap=2"),
+    "a forward in chunks on one GPU": case("llama", "parallel.tensor=2", "parallel.sequence=true", "parallel.overlap=4",
+                                           "hardware.share_gpu=true", **ONE_GPU),
     "two tensor ranks with whole sequences": case("gpt", "parallel.tensor=2", "parallel.sequence=false"),
-    "two tensor ranks with whole sequences in bf16": case(
-        "llama", "parallel.tensor=2", "parallel.sequence=false", "train.precision=bf16"
-    ),
+    "two tensor ranks with whole sequences in bf16": case("llama", "parallel.tensor=2", "parallel.sequence=false",
+                                                          "train.precision=bf16"),
     "two data ranks": case("llama", "parallel.pipeline=2", "parallel.data=2"),
-    "two data ranks on two nodes": case(
-        "gpt", "parallel.pipeline=2", "parallel.data=2", "parallel.placement=linear", **APART
-    ),
+    "two data ranks on two nodes": case("gpt", "parallel.pipeline=2", "parallel.data=2", "parallel.placement=linear",
+                                        **APART),
     "eight ranks": case("llama", *BPIPE, "parallel.tensor=2"),
     "eight ranks of three kinds on two nodes": case("gpt", *WIDE, "parallel.data=2", "train.precision=bf16", **APART),
     # Schedules with chunks and split backwards; at the turn of a V there is no message.
@@ -117,9 +106,8 @@ CASES = {
     "fp8 with scales of blocks on two tensor ranks": case("llama", *WIDE, *EIGHT, "train.fp8=block"),
     "fp8 with scales of 32": case("llama", *EIGHT, "train.fp8=mx", VIRTUAL_CAPABILITY="100"),
     # Attention, and what is checked where it arrives.
-    "stored and recomputed attention": case(
-        "llama", "parallel.pipeline=2", "attention.mode=[none, flash]", "train.precision=bf16"
-    ),
+    "stored and recomputed attention": case("llama", "parallel.pipeline=2", "attention.mode=[none, flash]",
+                                            "train.precision=bf16"),
     "attention in separate passes": case("gpt", "attention.mode=none", "attention.softmax=unfused"),
     "documents": case("gpt", *BPIPE, *DOCUMENTS),
     "documents on two tensor ranks in bf16": case("llama", *WIDE, *DOCUMENTS, "train.precision=bf16"),
@@ -127,9 +115,8 @@ CASES = {
     "an encoder with stored attention": case("llama", *WIDE, *ENCODER, "attention.mode=none"),
     "layers recomputed": case("llama", "parallel.pipeline=2", "schedule.recompute_layers=1"),
     "outputs computed again": case("gpt", *BPIPE, "schedule.recompute=pointwise"),
-    "outputs computed again on two tensor ranks": case(
-        "llama", *WIDE, "parallel.overlap=2", "schedule.recompute=pointwise"
-    ),
+    "outputs computed again on two tensor ranks": case("llama", *WIDE, "parallel.overlap=2",
+                                                       "schedule.recompute=pointwise"),
     "outputs computed again after a split backward": case(
         "gpt", *WIDE, "schedule.split_backward=on", "schedule.recompute=[pointwise, none]", "train.precision=bf16"
     ),

@@ -18,9 +18,8 @@ WITHIN = 0.02
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
-    return trainer_runs.write_tokens(
-        tmp_path_factory.mktemp("dry") / "train.bin", trainer_runs.made_tokens(150000, 30000)
-    )
+    return trainer_runs.write_tokens(tmp_path_factory.mktemp("dry") / "train.bin",
+                                     trainer_runs.made_tokens(150000, 30000))
 
 
 def options(tokens, metrics, overrides):
@@ -185,7 +184,6 @@ def test_the_virtual_gpu_knows_nothing_of_the_plan():
     for path in [*FOLDER.glob("*.cc"), *FOLDER.glob("*.h"), *(FOLDER / "include").glob("*.h")]:
         for name in re.findall(r'^#include "([\w./]+)"', path.read_text(), re.M):
             assert not (trainer_runs.ROOT / "src" / name).exists() or name in allowed, f"{path.name} includes {name}"
-    symbols = subprocess.run(
-        ["nm", "-C", VIRTUAL / "libtrainer_cuda.so"], capture_output=True, text=True, check=True
-    ).stdout
+    symbols = subprocess.run(["nm", "-C", VIRTUAL / "libtrainer_cuda.so"], capture_output=True, text=True,
+                             check=True).stdout
     assert not re.search(r" [TtU] (plan_make|plan_time|hardware_times|schedule_|simulate_|bpipe_)", symbols)

@@ -79,11 +79,9 @@ def test_instances_of_one_gpu_are_refused_unless_ranks_may_share_it(tmp_path):
 
 
 @pytest.mark.every_case
-@pytest.mark.parametrize(
-    "taken, needs",
-    [("81000", "the start needs"), ("80550", "the start needs"), ("80500", "this stage needs")],
-    ids=["all, also for a context", "all but a context's", "most"],
-)
+@pytest.mark.parametrize("taken, needs",
+                         [("81000", "the start needs"), ("80550", "the start needs"), ("80500", "this stage needs")],
+                         ids=["all, also for a context", "all but a context's", "most"])
 def test_memory_that_other_programs_hold_is_missing_before_anything_is_allocated(tmp_path, taken, needs):
     said = refused(tmp_path, *TWO, VIRTUAL_TAKEN_MIB=taken)
     free = r"GPU (\d), NVIDIA H100 80GB HBM3: [\d.]+ MiB of 79\.18 GiB are free, and " + needs + r" [\d.]+ MiB more"

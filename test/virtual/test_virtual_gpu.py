@@ -221,9 +221,8 @@ def test_verify_finds_the_same_bits_for_one_stage_several_and_bpipe(tmp_path, fa
 
 def test_a_stage_alone_allocates_what_was_planned(tmp_path):
     done = trained(write_config(tmp_path, "llama"), "llama", *BPIPE, arguments=("--emulate-stage", "1"))
-    assert re.search(
-        r"^peak .* allocated, ([\d,]+) bytes; planned .*, the same to the byte$", done.stdout, re.M
-    ), done.stdout
+    assert re.search(r"^peak .* allocated, ([\d,]+) bytes; planned .*, the same to the byte$", done.stdout,
+                     re.M), done.stdout
     assert re.search(r"^time +forward [\d.]+ ms, backward [\d.]+ ms a microbatch", done.stdout, re.M), done.stdout
 
 
