@@ -337,18 +337,14 @@ static void walk_home_(Walk *walk) {
     if (walk_make_room_(walk, 1, next)) walk_load_(walk, next);
 }
 
-// Loads the bundle of this very turn, if a slot for it came too late to load it earlier.
-static void walk_late_(Walk *walk) {
-    if (!number_set_has(&walk->away, walk->now)) return;
-    if (walk_make_room_(walk, 1, walk->now)) walk_load_(walk, walk->now);
-    else walk->failed = true;
-}
-
 static void walk_action_(Walk *walk, Action action) {
     bool forward = action.kind == ACTION_FORWARD;
     if (walk->at > walk->last_forward) walk_home_(walk);
     if (forward) walk_before_forward_(walk);
-    if (turns_(action.kind)) walk_late_(walk);
+    if (turns_(action.kind) && number_set_has(&walk->away, walk->now)) { // a slot came too late to load it earlier
+        if (walk_make_room_(walk, 1, walk->now)) walk_load_(walk, walk->now);
+        else walk->failed = true;
+    }
     if (turns_(action.kind) && walk->at < walk->last_forward) walk_swap_(walk);
     if (!walk->silent) list_push(&walk->list, action);
     if (forward) {

@@ -108,12 +108,6 @@ int checkpoint_check_resume(const Config *config, const char *resume, bool if_an
 
 typedef enum ResumePlace { RESUME_ELSEWHERE, RESUME_DIR, RESUME_ONE_OF_DIR } ResumePlace;
 
-static ResumePlace resume_place_(const char *resume, const char *dir) {
-    if (resume == NULL) return RESUME_ELSEWHERE;
-    if (directory_same(resume, dir)) return RESUME_DIR;
-    return checkpoint_lies_in(resume, dir) ? RESUME_ONE_OF_DIR : RESUME_ELSEWHERE;
-}
-
 static int find_refuse_(const Config *config, const CheckpointName *found, bool mixed, Error *err) {
     const char *dir = config->checkpoint.dir;
     if (mixed)
@@ -145,7 +139,9 @@ int checkpoint_check_dir(const Config *config, const char *resume, Error *err) {
     int64_t count = 0;
     Manifest manifest = {0};
     if (dir[0] == '\0' || config->checkpoint.overwrite) return 0;
-    ResumePlace place = resume_place_(resume, dir);
+    ResumePlace place = RESUME_ELSEWHERE;
+    if (resume != NULL && directory_same(resume, dir)) place = RESUME_DIR;
+    else if (resume != NULL && checkpoint_lies_in(resume, dir)) place = RESUME_ONE_OF_DIR;
     // A damaged checkpoint is refused when its bytes are checked.
     if (place == RESUME_ONE_OF_DIR && manifest_read(&manifest, resume, NULL) != 0) place = RESUME_DIR;
     Error unreadable = {0};

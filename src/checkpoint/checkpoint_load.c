@@ -192,21 +192,18 @@ static int load_(Load *load, int prepared, Error *mine, World *world, const Log 
 
 // --- resume
 
-static bool lists_(const Manifest *manifest, const char *name) {
-    for (int64_t i = 0; i < manifest->count; i++)
-        if (strcmp(manifest->file[i].name, name) == 0) return true;
-    return false;
-}
-
 // A manifest can be resealed by hand; its checksum then says nothing about missing entries.
 static int check_manifest_(const Manifest *manifest, const TrainingState *state, const char *dir, Error *err) {
     const char *const small[] = {CHECKPOINT_CONFIG, CHECKPOINT_TRAINING};
-    for (int i = 0; i < 2; i++)
-        if (!lists_(manifest, small[i]))
+    for (int i = 0; i < 2; i++) {
+        int64_t at = 0;
+        while (at < manifest->count && strcmp(manifest->file[at].name, small[i]) != 0) at++;
+        if (at == manifest->count)
             return error_set(err, EXIT_FAILED,
                              "%s/" CHECKPOINT_MANIFEST ": does not list %s, so nothing vouches for it; resume from "
                              "another checkpoint, or take this one's weights with checkpoint.init_from",
                              dir, small[i]);
+    }
     if (manifest->run == state->run && manifest->sequence == state->sequence && manifest->step == state->step) return 0;
     return error_set(err, EXIT_FAILED,
                      "%s/" CHECKPOINT_TRAINING ": is of another checkpoint than its manifest; resume from another one",

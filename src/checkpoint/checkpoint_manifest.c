@@ -49,12 +49,6 @@ int manifest_write(const Manifest *manifest, const char *dir, Error *err) {
 
 // --- reading
 
-static char *read_text_(const char *path, int64_t *length, Error *err) {
-    if (access(path, F_OK) == 0 || errno != ENOENT) return file_read_whole(path, JSON_MAX_BYTES, length, err);
-    error_set(err, EXIT_FAILED, "%s: is not there: the checkpoint is incomplete", path);
-    return NULL;
-}
-
 static int manifest_read_entry_(ManifestFile *file, const JsonValue *entry, const char *path, Error *err) {
     const char *name = json_text(entry, "name", ""), *crc = json_text(entry, "crc64", "");
     char *end;
@@ -96,7 +90,9 @@ int manifest_read(Manifest *manifest, const char *dir, Error *err) {
     char path[CHECKPOINT_PATH];
     int64_t length = 0;
     if (file_path_within(path, dir, CHECKPOINT_MANIFEST, err) != 0) return -1;
-    char *text = read_text_(path, &length, err);
+    if (access(path, F_OK) != 0 && errno == ENOENT)
+        return error_set(err, EXIT_FAILED, "%s: is not there: the checkpoint is incomplete", path);
+    char *text = file_read_whole(path, JSON_MAX_BYTES, &length, err);
     if (text == NULL) return -1;
     Json json = {0};
     int status = 0;

@@ -22,13 +22,6 @@ static double get_(const ModelConfig *model, size_t offset, bool real) {
 
 // --- writing
 
-// Returns the first architecture with these keys. There is always one: config_check refuses other combinations.
-static const FamilyForm *form_of_(const ModelConfig *m) {
-    const FamilyForm *form = families[m->family].forms;
-    while (form[1].model_type != NULL && (form->qkv_bias != m->qkv_bias || form->qk_norm != m->qk_norm)) form++;
-    return form;
-}
-
 static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
     if (m->rope_scaling == ROPE_NONE) {
         fputs("  \"rope_scaling\": null,\n", file);
@@ -57,7 +50,8 @@ static void write_ends_(int64_t end, FILE *file) {
 void hf_config_write(const Config *config, int64_t end, FILE *file) {
     const ModelConfig *m = &config->model;
     const Family *family = &families[m->family];
-    const FamilyForm *form = form_of_(m);
+    const FamilyForm *form = family->forms; // one has these keys: config_check refuses other combinations
+    while (form[1].model_type != NULL && (form->qkv_bias != m->qkv_bias || form->qk_norm != m->qk_norm)) form++;
     fprintf(file, "{\n  \"architectures\": [\"%s\"],\n", form->architecture);
     fprintf(file, "  \"model_type\": \"%s\",\n%s", form->model_type, form->constants);
     if (family->rotary) {

@@ -7,26 +7,20 @@
 
 #include <string.h>
 
-// Returns whether row i begins a section, and the length of the section's name.
-static bool begins_section_(int i, int *length) {
-    const ConfigKey *key = &config_keys[i];
-    *length = (int)(config_short_name(key) - key->name) - 1;
-    return i == 0 || strncmp(config_keys[i - 1].name, key->name, (size_t)*length + 1) != 0;
-}
-
-static const char *default_(const ConfigKey *key) {
-    return key->def == NULL ? "required" : key->def[0] == '\0' ? "\"\"" : key->def;
-}
-
 void config_help(FILE *file) {
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
         char expected[CONFIG_EXPECTED];
-        int section;
+        int section = (int)(config_short_name(key) - key->name) - 1;
         config_expected(key, expected, sizeof expected);
-        if (begins_section_(i, &section)) fprintf(file, "%s%.*s:\n", i ? "\n" : "", section, key->name);
+        if (i == 0 || strncmp(config_keys[i - 1].name, key->name, (size_t)section + 1) != 0)
+            fprintf(file, "%s%.*s:\n", i ? "\n" : "", section, key->name);
         fprintf(file, "  %-14s %s\n", config_short_name(key), key->meaning);
-        fprintf(file, "  %-14s %s%s; %s\n", "", key->def != NULL ? "default " : "", default_(key), expected);
+        fprintf(file, "  %-14s %s%s; %s\n", "", key->def != NULL ? "default " : "required",
+                key->def == NULL      ? ""
+                : key->def[0] == '\0' ? "\"\""
+                                      : key->def,
+                expected);
     }
 }
 

@@ -353,18 +353,16 @@ static void join_words_(const ConfigKey *key, const char *between, char *out, si
         used += (size_t)snprintf(out + used, n - used, "%s%s", i > 0 ? between : "", key->words[i]);
 }
 
-static void range_(const ConfigKey *key, char *out, size_t n) {
-    const char *low = key->flags & KEY_ABOVE_MIN ? "above" : "from";
-    const char *high = key->flags & KEY_BELOW_MAX ? "to below" : key->flags & KEY_ABOVE_MIN ? "up to" : "to";
-    snprintf(out, n, "%s %.16g %s %.16g", low, key->min, high, key->max);
-}
-
 void config_expected(const ConfigKey *key, char *out, size_t n) {
     char text[CONFIG_EXPECTED];
     switch (key->type) {
     case KEY_INT:
     case KEY_NUMBER:
-        range_(key, text, sizeof text);
+        snprintf(text, sizeof text, "%s %.16g %s %.16g", key->flags & KEY_ABOVE_MIN ? "above" : "from", key->min,
+                 key->flags & KEY_BELOW_MAX   ? "to below"
+                 : key->flags & KEY_ABOVE_MIN ? "up to"
+                                              : "to",
+                 key->max);
         snprintf(out, n, "%s %s%s%s%s%s", key->type == KEY_INT ? "an integer" : "a number", text,
                  key->zero_word != NULL ? ", or " : "", key->zero_word != NULL ? key->zero_word : "",
                  key->words != NULL ? ", or " : "", key->words != NULL ? key->words[0] : "");

@@ -97,17 +97,12 @@ static int read_name_(Reader *r, char name[MAX_NAME]) {
     return 0;
 }
 
-static int find_part_(const ConfigList *list, const char *name) {
-    for (int i = 0; i < list->part_count; i++)
-        if (strcmp(list->parts[i].name, name) == 0) return i;
-    return -1;
-}
-
 // Reads one part of an entry that is a mapping; `seen` has a bit for each part that was given.
 static int read_part_(Reader *r, const ConfigKey *key, unsigned *seen) {
     char name[MAX_NAME];
     if (read_name_(r, name) != 0) return -1;
-    int part = find_part_(key->list, name);
+    int part = key->list->part_count - 1;
+    while (part >= 0 && strcmp(key->list->parts[part].name, name) != 0) part--;
     if (part < 0)
         return config_error(r->config, key->name, r->err, "has an entry with %s, which is not one of its keys; use %s",
                             name, key->list->remedy);

@@ -68,12 +68,6 @@ static const OptionRow *find_name_(const char *name, size_t length) {
     return NULL;
 }
 
-static const OptionRow *find_letter_(char letter) {
-    for (int i = 0; i < option_row_count; i++)
-        if (option_rows[i].letter != 0 && option_rows[i].letter == letter) return &option_rows[i];
-    return NULL;
-}
-
 static int unknown_(const char *typed, const char *next, Error *err) {
     char name[64], answer[400];
     const char *near = NULL;
@@ -119,7 +113,9 @@ static const OptionRow *options_split_(const char *argument, const char **value)
         if (argument[2 + length] == '=') *value = argument + 2 + length + 1;
         return find_name_(argument + 2, length);
     }
-    const OptionRow *row = find_letter_(argument[1]);
+    int i = 0;
+    while (i < option_row_count && (argument[1] == '\0' || option_rows[i].letter != argument[1])) i++;
+    const OptionRow *row = i < option_row_count ? &option_rows[i] : NULL;
     if (row == NULL || argument[2] == '\0') return row;
     // -config FILE: a single dash before a long name, not a file called "onfig".
     if (row->argument == NULL || find_name_(argument + 1, strcspn(argument + 1, "=")) != NULL) return NULL;

@@ -143,16 +143,12 @@ static int encode_library_(const Tokenizer *tokenizer, const char *name, const c
     return status;
 }
 
-static int encode_(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
-    if (tokenizer->kind == KIND_BYTES) return encode_bytes_(name, text, tokenizer->vocab, tokens, err);
-    if (tokenizer->kind == KIND_IDS) return encode_ids_(name, text, tokenizer->vocab, tokens, err);
-    return encode_library_(tokenizer, name, text, tokens, err);
-}
-
 int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
     tokens->count = 0;
     tokens->ids = xmalloc((strlen(text) + 1) * sizeof *tokens->ids);
-    int status = encode_(tokenizer, name, text, tokens, err);
+    int status = tokenizer->kind == KIND_BYTES ? encode_bytes_(name, text, tokenizer->vocab, tokens, err)
+                 : tokenizer->kind == KIND_IDS ? encode_ids_(name, text, tokenizer->vocab, tokens, err)
+                                               : encode_library_(tokenizer, name, text, tokens, err);
     if (status == 0 && tokens->count == 0 && tokenizer->end >= 0)
         tokens->ids[tokens->count++] = (int32_t)tokenizer->end;
     if (status == 0 && tokens->count == 0)
@@ -166,16 +162,12 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
 
 // ---------------------------------------------------------------- tokens to text
 
-// Returns whether terminals may obey the character: C0 but newline and tab, DEL, C1.
-static bool control_(uint32_t code) {
-    return (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7F && code < 0xA0);
-}
-
 static void write_safely_(const char *text, size_t length, FILE *out) {
     for (const char *at = text, *end = text + length; at < end;) {
         uint32_t code;
         int n = text_decode(at, (size_t)(end - at), &code);
-        bool shown = n > 0 && !control_(code);
+        bool obeyed = (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7F && code < 0xA0); // C0, DEL, C1
+        bool shown = n > 0 && !obeyed;
         if (n == 0) n = 1;
         for (int i = 0; i < n; i++, at++)
             if (shown) fputc(*at, out);
@@ -183,17 +175,13 @@ static void write_safely_(const char *text, size_t length, FILE *out) {
     }
 }
 
-static void write_raw_(const Tokenizer *tokenizer, const Tokens *tokens, FILE *out) {
-    for (int64_t i = 0; i < tokens->count; i++)
-        if (tokenizer->kind != KIND_BYTES) fprintf(out, "%s%d", i > 0 ? " " : "", tokens->ids[i]);
-        else if (tokens->ids[i] < BYTES_END) fputc(tokens->ids[i], out);
-}
-
 char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens) {
     char *raw = NULL, *safe = NULL;
     size_t raw_length, safe_length;
     FILE *out = xmemstream(&raw, &raw_length);
-    write_raw_(tokenizer, tokens, out);
+    for (int64_t i = 0; i < tokens->count; i++)
+        if (tokenizer->kind != KIND_BYTES) fprintf(out, "%s%d", i > 0 ? " " : "", tokens->ids[i]);
+        else if (tokens->ids[i] < BYTES_END) fputc(tokens->ids[i], out);
     xmemstream_close(out);
     if (tokenizer->kind == KIND_LIBRARY) {
         // If the library has gone missing since the start, show the numbers and go on training.

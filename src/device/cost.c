@@ -8,13 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-// Returns bytes/s of a device's memory if the configuration does not say, from its dense bf16 peak: data sheets have
-// about 1/150 byte for each FLOP.
-static double gpu_memory_rate_(const Config *config, const Gpu *gpu, double peak) {
-    if (config->hardware.memory_gb_s > 0) return config->hardware.memory_gb_s * 1e9;
-    return gpu != NULL ? gpu->memory_gb_s * 1e9 : peak / 150;
-}
-
 static void take_(double *figure, double given) {
     if (given > 0) *figure = given;
 }
@@ -53,6 +46,10 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
     const HardwareConfig *given = &config->hardware;
     const Gpu *gpu = given->gpu > 0 ? gpu_row(given->gpu) : gpu_by_peak(peak * 1e-12);
     const GpuKernels *known = gpu_kernels(gpu), *kernels = known != NULL ? known : &unknown_;
+    // Data sheets have about 1/150 byte/s of memory for each dense bf16 FLOP/s.
+    double memory = given->memory_gb_s > 0 ? given->memory_gb_s * 1e9
+                    : gpu != NULL          ? gpu->memory_gb_s * 1e9
+                                           : peak / 150;
     *cost = (Cost){
         .flops = peak,
         .efficiency = known != NULL ? known->product_share : share_without_row_(gpu),
@@ -60,7 +57,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .launch = kernels->product_us * 1e-6,
         .flash_forward = kernels->flash_forward,
         .flash_backward = kernels->flash_backward,
-        .memory_rate = kernels->stream_share * gpu_memory_rate_(config, gpu, peak),
+        .memory_rate = kernels->stream_share * memory,
         .pair = given->pair_gb_s * 1e9,
         .tensor = given->tensor_gb_s * 1e9,
         .network = given->network_gb_s * 1e9,

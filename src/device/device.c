@@ -124,12 +124,6 @@ static int device_refuse_(const Config *config, const Seat *seats, int ranks, Er
     return 0;
 }
 
-static bool device_share_(const Seat *seats, int ranks) {
-    for (int r = 0; r < ranks; r++)
-        if (ranks_on_(seats, ranks, &seats[r]) > 1) return true;
-    return false;
-}
-
 // Returns 1: GPUs compute, 0: CPUs do, -1 with err.
 static int device_settle_(Device *device, const Config *config, World *world, Error *err) {
     int ranks = world_size(world);
@@ -138,9 +132,11 @@ static int device_settle_(Device *device, const Config *config, World *world, Er
     Error unfit = {0};
     int refused = device_refuse_(config, seats, ranks, &unfit);
     device->ranks_on_gpu = ranks_on_(seats, ranks, &seats[world_rank(world)]);
-    device->shared = device_share_(seats, ranks);
-    bool any = false;
-    for (int r = 0; r < ranks; r++) any = any || seats[r].gpus > 0;
+    bool any = device->shared = false;
+    for (int r = 0; r < ranks; r++) {
+        any = any || seats[r].gpus > 0;
+        device->shared = device->shared || ranks_on_(seats, ranks, &seats[r]) > 1;
+    }
     free(seats);
     if (refused == 0) return 1;
     if (config->hardware.device == DEVICE_AUTO) {

@@ -293,12 +293,6 @@ static void engine_pause_(Engine *engine) {
     else comm_pause_briefly(&engine->pause.looks);
 }
 
-// Returns whether compute has nothing left to do. The host runs ahead of a GPU: while that still computes, no transfer
-// that the host waits for is exposed.
-static bool engine_idle_(const Engine *engine) {
-    return engine->latest == NULL || engine->be->event_done(engine->be, engine->latest);
-}
-
 // Waits until the action can run, advancing transfers meanwhile.
 static int await_(Engine *engine, const Action *action, Error *err) {
     double since = 0.0;
@@ -311,7 +305,9 @@ static int await_(Engine *engine, const Action *action, Error *err) {
             return -1;
         }
         Lack lack = lack_(engine, action);
-        bool transfer = (lack == LACK_SLOT || lack == LACK_LOAD) && engine_idle_(engine);
+        // The host runs ahead of a GPU: while that still computes, no transfer that the host waits for is exposed.
+        bool transfer = (lack == LACK_SLOT || lack == LACK_LOAD) &&
+                        (engine->latest == NULL || engine->be->event_done(engine->be, engine->latest));
         double now = transfer || since > 0.0 ? clock_seconds() : 0.0;
         if (since > 0.0) engine->run.exposed += now - since;
         since = transfer ? now : 0.0;

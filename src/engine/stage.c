@@ -220,11 +220,6 @@ static int64_t positions_bytes_(const StageShape *at) {
     return at->shape.pieces > 1 ? memory_round(at->rows * (int64_t)sizeof(int32_t)) : 0;
 }
 
-static int64_t data_bytes_(const StageShape *at, const Config *config) {
-    int arrays = (at->first ? 1 : 0) + (at->last ? 2 : 0) + (config_uses_documents(config) ? 1 : 0);
-    return memory_round(config_microbatches(config) * at->rows * 4) * arrays + positions_bytes_(at);
-}
-
 void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
                  const Config *config, const StageShape *at) {
     Stage stage;
@@ -234,7 +229,9 @@ void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const 
     bytes->bytes[MEMORY_WORKSPACE] += layout_workspace_(&stage, &workspace);
     bytes->bytes[MEMORY_HEAD] += layout_head_(&stage, &head);
     bytes->bytes[MEMORY_KEYS] += keys_offset_(at, at->chunks);
-    bytes->bytes[MEMORY_DATA] += data_bytes_(at, config);
+    int arrays = (at->first ? 1 : 0) + (at->last ? 2 : 0) + (config_uses_documents(config) ? 1 : 0);
+    bytes->bytes[MEMORY_DATA] +=
+        memory_round(config_microbatches(config) * at->rows * 4) * arrays + positions_bytes_(at);
     StageTensors tensors;
     layout_tensors_(&tensors, table, at, config, 0);
     tensors_bytes(&tensors, bytes);

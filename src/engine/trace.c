@@ -137,11 +137,6 @@ static int by_time_(const void *left, const void *right) {
     return a->by - b->by;
 }
 
-static void write_counter_(Trace *trace, int pid, int pool, int64_t at, int value) {
-    begin_event_(trace, "C", pool == 0 ? "own slots" : "lent slots", pid, 0, at);
-    fprintf(trace->text, ",\"args\":{\"in use\":%d}}", value);
-}
-
 static void write_counters_(Trace *trace, int pid, int64_t count) {
     int in_use[2] = {0, 0}, told[2] = {-1, -1};
     qsort(trace->changes, (size_t)count, sizeof *trace->changes, by_time_);
@@ -150,8 +145,9 @@ static void write_counters_(Trace *trace, int pid, int64_t count) {
         in_use[change->pool] += change->by;
         if (i + 1 < count && trace->changes[i + 1].at == change->at) continue;
         for (int pool = 0; pool < 2; pool++) {
-            if (in_use[pool] != told[pool]) write_counter_(trace, pid, pool, change->at, in_use[pool]);
-            told[pool] = in_use[pool];
+            if (in_use[pool] == told[pool]) continue;
+            begin_event_(trace, "C", pool == 0 ? "own slots" : "lent slots", pid, 0, change->at);
+            fprintf(trace->text, ",\"args\":{\"in use\":%d}}", told[pool] = in_use[pool]);
         }
     }
 }

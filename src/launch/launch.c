@@ -72,21 +72,6 @@ static void launch_take_signals_(Launch *launch) {
     launch_see_mpirun_(launch);
 }
 
-// Passes a request on once every rank is ready, since SIGUSR1 kills a process that does not handle it yet. A rank that
-// hangs in its start-up is never ready; launch_is_over_ then ends the job.
-static void launch_pass_on_stop_(Launch *launch) {
-    if (launch->asked == 0 || launch->forwarded || !coordinator_all_ready(launch->coordinator)) return;
-    kill(launch->mpirun, SIGUSR1);
-    launch->forwarded = true;
-}
-
-// Kills everything, stopped processes included, which would react to nothing else.
-static void launch_kill_(Launch *launch) {
-    launch->forced = true;
-    if (!launch->ended) kill(-launch->mpirun, SIGKILL);
-    launch_folder_signal(&launch->folder, SIGKILL);
-}
-
 // --- output of the ranks
 
 static void launch_pass_errors_(Launch *launch) {
@@ -182,7 +167,10 @@ static void launch_end_ranks_(Launch *launch) {
         launch_pass_errors_(launch);
         launch_see_mpirun_(launch);
     }
-    launch_kill_(launch);
+    // Kills everything, stopped processes included, which would react to nothing else.
+    launch->forced = true;
+    if (!launch->ended) kill(-launch->mpirun, SIGKILL);
+    launch_folder_signal(&launch->folder, SIGKILL);
     while (!launch->ended && waitpid(launch->mpirun, &launch->status, 0) == launch->mpirun)
         launch->ended = WIFEXITED(launch->status) || WIFSIGNALED(launch->status);
 }
@@ -212,7 +200,10 @@ static void launch_watch_(Launch *launch) {
         if (files[2].revents != 0) launch_take_results_(launch);
         if (files[3].revents != 0) launch_pass_results_(launch);
         if (files[0].revents != 0) launch_take_signals_(launch);
-        launch_pass_on_stop_(launch);
+        // SIGUSR1 kills a process that does not handle it yet, so a request waits until every rank is ready. A rank
+        // that hangs in its start-up is never ready; launch_is_over_ then ends the job.
+        if (launch->asked > 0 && !launch->forwarded && coordinator_all_ready(launch->coordinator))
+            kill(launch->mpirun, SIGUSR1), launch->forwarded = true;
         if (launch_is_over_(launch, now)) launch_end_ranks_(launch);
     }
     coordinator_take(launch->coordinator, clock_seconds());

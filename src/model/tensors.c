@@ -83,13 +83,6 @@ bool tensor_summed(const TensorSpec *spec, bool sequence) {
     return spec->head_summed || (sequence && spec->shard_summed);
 }
 
-// Returns the index on this stage of the tensor that `spec` is tied to, or -1.
-static int64_t find_tied_(const StageTensors *tensors, const TensorSpec *spec) {
-    for (int64_t i = 0; spec->tied_to >= 0 && i < tensors->count; i++)
-        if (tensors->tensors[i].index == spec->tied_to) return i;
-    return -1;
-}
-
 int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks) {
     int64_t unit = spec->vocabulary ? 128 * (int64_t)tensor_ranks : 1;
     return (spec->rows + unit - 1) / unit * unit;
@@ -120,7 +113,8 @@ static Unit *open_unit_(StageTensors *tensors, int64_t index, int64_t owner) {
 
 // Appends a tensor to its unit: a joined tensor follows the previous one without a gap, so that one product reads both.
 static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, int64_t index) {
-    int64_t owner = find_tied_(tensors, spec), ranks = tensors->split.tensor_ranks;
+    int64_t owner = spec->tied_to < 0 ? -1 : tensors->count - 1, ranks = tensors->split.tensor_ranks;
+    while (owner >= 0 && tensors->tensors[owner].index != spec->tied_to) owner--;
     Unit *unit = spec->joined ? &tensors->units[tensors->unit_count - 1] : open_unit_(tensors, index, owner);
     Tensor *tensor = &tensors->tensors[tensors->count++];
     tensor->spec = spec;

@@ -19,10 +19,6 @@ static GridUnit unit_(const PlanAnswer *answer) {
     return grid_unit(memory_total(&plain->stage[plan_fullest(plain)].memory));
 }
 
-static void bytes_cell_(Grid *grid, int64_t bytes, GridUnit unit, bool brackets) {
-    grid_cell(grid, brackets ? "(%.*f)" : "%.*f", unit.digits, (double)bytes / unit.bytes);
-}
-
 // ---------------------------------------------------------------- memory
 
 // Lists the bytes of each stage's ranks, in brackets if they do not fit.
@@ -89,7 +85,8 @@ static void print_limit_(const PlanAnswer *answer, FILE *file) {
 
 // Writes the bytes, in brackets if they do not fit, "-" if the variant is impossible.
 static void peak_cell_(Grid *grid, const Forecast *forecast, GridUnit unit) {
-    if (forecast->possible) bytes_cell_(grid, forecast->peak_bytes, unit, !forecast->fits);
+    double peak = (double)forecast->peak_bytes / unit.bytes;
+    if (forecast->possible) grid_cell(grid, forecast->fits ? "%.*f" : "(%.*f)", unit.digits, peak);
     else grid_cell(grid, "-");
 }
 
@@ -206,11 +203,6 @@ static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
     budget_print(&budget, &answer->config, verbose, file);
 }
 
-static void print_advice_(const Waterfall *waterfall, FILE *file) {
-    for (int i = 0; i < WATERFALL_MOST && waterfall->advice[i][0] != '\0'; i++)
-        grid_line(file, i == 0 ? "advice" : "", "%s", waterfall->advice[i]);
-}
-
 // ---------------------------------------------------------------- verdict
 
 static void print_reserve_(const PlanAnswer *answer, FILE *file) {
@@ -277,7 +269,8 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) 
     hardware_print_cpus(&answer->planner.hardware, file);
     print_answer_(answer, file);
     print_time_(answer, verbose, file);
-    print_advice_(&waterfall, file);
+    for (int i = 0; i < WATERFALL_MOST && waterfall.advice[i][0] != '\0'; i++)
+        grid_line(file, i == 0 ? "advice" : "", "%s", waterfall.advice[i]);
     grid_line(file, "BPipe?", "%s", answer->verdict.reason);
     if (print_world_(answer, file, err) != 0) return -1;
     print_peaks_(answer, &answer->plan, "memory", "peak of a rank", file);

@@ -53,17 +53,12 @@ static int find_forecasts_(Verdict *verdict, const Planner *planner, Error *err)
     return forecast_(planner, verdict->largest_bpipe, PLAN_BPIPE, true, &verdict->larger, err);
 }
 
-// Returns the micro-batch size that only BPipe makes fit, if there is one.
-static const Forecast *verdict_in_question_(const Verdict *verdict) {
-    return verdict->plain.fits ? &verdict->larger : &verdict->bpipe;
-}
-
 static bool faster_(const Forecast *one, const Forecast *other) {
     return one->time.known && other->time.known && planner_compared(one) < planner_compared(other);
 }
 
 static int find_fastest_(Verdict *verdict, const Planner *planner, Error *err) {
-    const Forecast *with = verdict_in_question_(verdict);
+    const Forecast *with = verdict->plain.fits ? &verdict->larger : &verdict->bpipe; // fits only with BPipe, if at all
     if (!with->possible || !with->fits || !faster_(with, &verdict->best)) return 0;
     if (planner_fastest(planner, verdict->largest_plain, &verdict->fastest, err) != 0) return -1;
     if (faster_(with, &verdict->fastest)) verdict->fastest.possible = false;

@@ -54,17 +54,6 @@ void watchdog_excuse(Watchdog *dog, int rank) { dog->rank[rank].expected = false
 
 const RankStatus *watchdog_status(const Watchdog *dog, int rank) { return &dog->rank[rank].status; }
 
-static int64_t watchdog_progress_(const Watchdog *dog) {
-    int64_t sum = 0;
-    for (int i = 0; i < dog->ranks; i++) sum += dog->rank[i].status.progress;
-    return sum;
-}
-
-static void watchdog_restart_(Watchdog *dog, double now) {
-    dog->moved = now;
-    for (int i = 0; i < dog->ranks; i++) dog->rank[i].heard = now;
-}
-
 static bool watchdog_silent_(const Watchdog *dog, int rank, double now) {
     const Watched *watched = &dog->rank[rank];
     return watched->expected && dog->patience.peer_s > 0 && now - watched->heard > dog->patience.peer_s;
@@ -77,10 +66,14 @@ static bool watchdog_silent_(const Watchdog *dog, int rank, double now) {
 //
 // Ranks that wait for a stopped rank still report, so the longest silence names the cause.
 Found watchdog_look(Watchdog *dog, double now, int *rank) {
-    int64_t progress = watchdog_progress_(dog);
-    if (progress != dog->progress) dog->moved = now;
+    bool overslept = now - dog->looked > watchdog_interval(dog->patience) + OVERSLEPT_S;
+    int64_t progress = 0;
+    for (int i = 0; i < dog->ranks; i++) {
+        progress += dog->rank[i].status.progress;
+        if (overslept) dog->rank[i].heard = now;
+    }
+    if (progress != dog->progress || overslept) dog->moved = now;
     dog->progress = progress;
-    if (now - dog->looked > watchdog_interval(dog->patience) + OVERSLEPT_S) watchdog_restart_(dog, now);
     dog->looked = now;
     *rank = -1;
     for (int i = 0; i < dog->ranks; i++)

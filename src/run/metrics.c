@@ -436,19 +436,14 @@ static void question_peak_(Metrics *metrics, const StepFigures *figures) {
     if (again > metrics->raised) metrics->raised = again;
 }
 
-// Returns whether the step gets a line for people: every log.every steps, the first and the last, and whatever is
-// unusual.
-static bool says_step_(Metrics *metrics, const StepFigures *figures) {
-    bool first = !metrics->said, unusual = figures->skipped || figures->loss_z > 3.0 || figures->norm_z > 3.0;
-    metrics->said = true;
-    return first || unusual || figures->step % metrics->every == 0 || figures->step == metrics->steps;
-}
-
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
     metrics->ended[metrics->paced++ % PACE_WINDOW] = clock_seconds();
     question_peak_(metrics, figures);
     int written = write_step_(metrics, figures, err);
-    if (!says_step_(metrics, figures)) return written;
+    // A step gets a line for people every log.every steps, the first and the last, and if anything is unusual.
+    bool first = !metrics->said, unusual = figures->skipped || figures->loss_z > 3.0 || figures->norm_z > 3.0;
+    metrics->said = true;
+    if (!first && !unusual && figures->step % metrics->every != 0 && figures->step != metrics->steps) return written;
     return say_step_(metrics, figures, err) == 0 ? written : -1;
 }
 

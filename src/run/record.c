@@ -20,10 +20,6 @@ void record_free(Record *record) {
 
 // --- comparing
 
-static const uint64_t *record_step_(const Record *record, int64_t step) {
-    return record->words + step * record_width(record);
-}
-
 static double record_number_(uint64_t word) {
     double value;
     memcpy(&value, &word, sizeof value);
@@ -67,8 +63,9 @@ int record_compare(const Record *one, const Record *other, const TensorTable *ta
         return 1;
     }
     int differs = 0;
+    int64_t width = record_width(one);
     for (int64_t s = 0; !differs && s < one->steps; s++)
-        differs = compare_step_(record_step_(one, s), record_step_(other, s), one->first + s, table, text, size);
+        differs = compare_step_(one->words + s * width, other->words + s * width, one->first + s, table, text, size);
     return differs;
 }
 

@@ -37,12 +37,6 @@ static int fail_together_(World *world, int status, Error *err) {
     return world_agree(world, &mine, err);
 }
 
-// Returns the threads for this rank's share of its host's cores; 0 leaves the choice to OMP_NUM_THREADS.
-static int threads_(double cores) {
-    if (getenv("OMP_NUM_THREADS") != NULL) return 0;
-    return cores < 1.0 ? 1 : (int)(cores + 1e-6); // thirds may not add up to one
-}
-
 // Returns whether this rank's GPU, whose own peak counts, is not the one that the configuration was planned for.
 static bool planned_for_another_gpu_(const Run *run) {
     const HardwareConfig *hardware = &run->config->hardware;
@@ -163,13 +157,6 @@ static int convert_groups_(Run *run, Error *err) {
     return convert_pair_(run, err);
 }
 
-// Rank 0 reports for all: device_open has made sure that all ranks use the same kind of device.
-static void tell_device_(const Run *run) {
-    if (world_rank(run->world) > 0) return;
-    if (run->device.about[0] != '\0') log_status(run->log, "%s", run->device.about);
-    if (run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
-}
-
 // Checks the GPU's free memory, since other programs' memory is known only here. Ranks that share a GPU find it out as
 // they allocate.
 static int create_check_gpu_(const Run *run, Error *err) {
@@ -263,7 +250,10 @@ static void create_slowest_(Run *run, const Roster *roster) {
 static int create_settle_(Run *run, Error *err) {
     plan_make(&run->plan, run->model, run->config, run->schedule, run->be);
     Roster roster = {0};
-    tell_device_(run);
+    // Rank 0 reports for all: device_open has made sure that all ranks use the same kind of device.
+    bool tells = world_rank(run->world) == 0;
+    if (tells && run->device.about[0] != '\0') log_status(run->log, "%s", run->device.about);
+    if (tells && run->be->note[0] != '\0') log_line(run->log, "%s", run->be->note);
     int status = roster_make(&roster, run->world, run->at, run->be->device, err);
     if (status == 0) status = fail_together_(run->world, create_check_host_(run, &roster, err), err);
     if (status == 0 && world_rank(run->world) == 0) {
@@ -473,7 +463,10 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     details_phase(&details, "data opened");
     double cores = 1.0;
     if (affinity_share(world, &cores, err) != 0) return -1;
-    run->be = device_open(&run->device, config, world, threads_(cores), err);
+    // The threads are those of this rank's share of its host's cores, whose thirds may not add up to one. 0 leaves the
+    // choice to OMP_NUM_THREADS.
+    int threads = getenv("OMP_NUM_THREADS") != NULL ? 0 : cores < 1.0 ? 1 : (int)(cores + 1e-6);
+    run->be = device_open(&run->device, config, world, threads, err);
     if (run->be == NULL || convert_groups_(run, err) != 0) return -1;
     details_phase(&details, "device opened");
     if (find_peak_(run, cores, err) != 0) return -1;

@@ -122,12 +122,6 @@ static int64_t difference_(const MemoryBytes *a, const MemoryBytes *b) {
     return sum;
 }
 
-// Keeps the rank of a stage that is farthest from the plan.
-static void merge_(const Plan *plan, const MemoryBytes *rank, int stage, bool first, MemoryBytes *measured) {
-    const MemoryBytes *planned = &plan->stage[stage].memory;
-    if (first || difference_(rank, planned) > difference_(&measured[stage], planned)) measured[stage] = *rank;
-}
-
 static void print_difference_(const Plan *plan, const MemoryBytes *measured, FILE *file) {
     Grid grid = {.columns = 4};
     const char *cells[] = {"stage", "category", "planned bytes", "measured bytes"};
@@ -168,7 +162,10 @@ int run_compare_plan(Run *run, Error *err) {
     if (status == 0 && world_rank(run->world) == 0) {
         for (int r = 0; r < world; r++) {
             Coordinates at = topology_coordinates(&run->config->parallel, r);
-            merge_(&run->plan, &all[r], at.stage, at.tensor == 0 && at.replica == 0, measured);
+            const MemoryBytes *planned = &run->plan.stage[at.stage].memory;
+            bool first = at.tensor == 0 && at.replica == 0; // keeps the rank of a stage that is farthest from the plan
+            if (first || difference_(&all[r], planned) > difference_(&measured[at.stage], planned))
+                measured[at.stage] = all[r];
         }
         compare_print_(&run->plan, measured, run->log->level == LOG_QUIET, stderr);
     }

@@ -552,11 +552,6 @@ static void proof_allocate_(Proof *proof) {
     }
 }
 
-static void proof_free_(Proof *proof) {
-    for (int s = 0; s < proof->schedule->stages; s++) free_all(proof->chains[s].compute, proof->chains[s].queue);
-    free_all(proof->chains, proof->near, proof->counts, proof->weights, proof->home, proof->load, proof->lent);
-}
-
 int schedule_check(const Schedule *schedule, Error *err) {
     if (schedule->stages < 1 || schedule->microbatches < 1 || schedule->chunks < 1 || schedule->slices < 1 ||
         schedule->edge_buffers < 1) {
@@ -575,6 +570,7 @@ int schedule_check(const Schedule *schedule, Error *err) {
     Proof proof = {.schedule = schedule, .err = err};
     proof_allocate_(&proof);
     int status = prove_all_(&proof);
-    proof_free_(&proof);
+    for (int s = 0; s < schedule->stages; s++) free_all(proof.chains[s].compute, proof.chains[s].queue);
+    free_all(proof.chains, proof.near, proof.counts, proof.weights, proof.home, proof.load, proof.lent);
     return status;
 }
