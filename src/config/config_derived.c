@@ -144,7 +144,8 @@ int64_t config_fewer_microbatches(const Config *config, int64_t least) {
     if (config->schedule.file[0] != '\0') return spec.microbatches;
     if (schedule_complete(config_schedule_kind(config), &spec, NULL, &ignored) != 0) return spec.microbatches;
     int64_t group = spec.group, rest = spec.microbatches % group;
-    if (least < 2 * spec.stages) least = 2 * spec.stages;
+    int64_t rounds = spec.slices > 1 ? spec.stages : 2 * spec.stages;
+    if (least < rounds) least = rounds;
     int64_t fewer = least <= rest ? rest : rest + (least - rest + group - 1) / group * group;
     return fewer < spec.microbatches ? fewer : spec.microbatches;
 }

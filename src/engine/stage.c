@@ -333,6 +333,11 @@ static int allocate_data_(Stage *stage, Error *err) {
     return 0;
 }
 
+const char *stage_planned_only(const Config *config, const Backend *be) {
+    if (be->own_sums) return NULL;
+    return config_slices(config) > 1 ? "schedule.slices" : config->parallel.context > 1 ? "parallel.context" : NULL;
+}
+
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int index, Comm *tensor, int replica, Error *err) {
     memset(stage, 0, sizeof *stage);
@@ -341,11 +346,10 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
     stage->be = be;
     stage->microbatches = stage->most_microbatches = config_microbatches(config);
     stage_shape(&stage->at, model, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
-    if (stage->at.shape.slices > 1 && !be->own_sums)
-        return config_error(config, "schedule.slices", err, "slices run on CPUs only, and are planned for GPUs; use 1");
-    if (stage->at.shape.context_ranks > 1 && !be->own_sums)
-        return config_error(config, "parallel.context", err,
-                            "context ranks run on CPUs only, and are planned for GPUs; use 1");
+    const char *planned = stage_planned_only(config, be);
+    if (planned != NULL)
+        return config_error(config, planned, err, "%s run on CPUs only, and are planned for GPUs; use 1",
+                            config_slices(config) > 1 ? "slices" : "context ranks");
     stage->at.shape.context_rank = replica % stage->at.shape.context_ranks;
     stage->pass.be = be;
     stage->pass.tensor = tensor;

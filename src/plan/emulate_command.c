@@ -180,8 +180,7 @@ static int emulate_compare_(const Subject *subject, const Planner *planner, doub
                             Error *err) {
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
     PlanCosts costs;
-    if (plan_costs_make(&costs, &subject->config, subject->model, subject->schedule, &subject->plan, &source, err) != 0)
-        return -1;
+    if (plan_costs_make(&costs, &subject->config, subject->schedule, &subject->plan, &source, err) != 0) return -1;
     Timeline *measured = pipeline_(subject, &costs, seconds, err), *planned = NULL;
     if (measured != NULL) planned = pipeline_(subject, &costs, NULL, err);
     if (planned != NULL) print_pipeline_(subject, measured, planned, file);

@@ -4,6 +4,7 @@
 #include "layout.h"
 
 #include "base/alloc.h"
+#include "base/units.h"
 #include "config/config_schema.h"
 #include "plan.h"
 
@@ -128,13 +129,31 @@ static bool lists_allow_(const LayoutSpace *space, int64_t p) {
     return !fixes_(space, LAYOUT_BIT(attention)) || modes <= 1 || modes == p;
 }
 
-// One, or up to as many as the configuration has: GPUs only plan context ranks, so a search offers them if asked to.
+// Sequences are shared out from LONG tokens on, in pieces of SHORT tokens or more; shorter ones gain less than 1 %. The
+// number that is given is tried too.
 static int context_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    enum { LONG = 16384, SHORT = 1024 };
     int64_t left = space->world / at->tensor / at->pipeline, given = space->given.context;
-    int64_t s = space->base->model.seq_len;
+    int64_t s = space->base->model.seq_len, most = s >= LONG ? s / (2 * SHORT) : 1;
     int count = 0;
-    for (int64_t c = fixes_(space, LAYOUT_BIT(context)) ? given : 1; c <= given; c *= 2)
-        if (left % c == 0 && (c == 1 || s % (2 * c) == 0)) values[count++] = c;
+    if (fixes_(space, LAYOUT_BIT(context))) most = given;
+    for (int64_t c = fixes_(space, LAYOUT_BIT(context)) ? given : 1; c <= max_i64(most, given); c *= 2)
+        if (left % c == 0 && (c == 1 || (s % (2 * c) == 0 && space->base->model.causal))) values[count++] = c;
+    return count;
+}
+
+// Slices of at least SHORT tokens, and the number that is given.
+static int slice_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
+    enum { MOST = 8, SHORT = 512 };
+    int64_t s = space->base->model.seq_len, given = space->given.slices;
+    bool fixed = fixes_(space, LAYOUT_BIT(slices)),
+         unsliced = fixes_(space, LAYOUT_BIT(name)) && !is_sliced_(&space->given);
+    int count = 0;
+    values[count++] = 1;
+    if (unsliced || at->context > 1 || !space->base->model.causal) return count;
+    for (int64_t n = 2; n <= MOST && s / n >= SHORT && !fixed; n *= 2)
+        if (s % n == 0 && n != given) values[count++] = n;
+    if (given > 1 && s % given == 0) values[count++] = given;
     return count;
 }
 
@@ -185,7 +204,7 @@ static int micro_batch_values_(const LayoutSpace *space, const RunLayout *at, in
 static int sequence_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     bool useful = at->tensor > 1 || fixes_(space, LAYOUT_BIT(sequence));
     values[0] = 0, values[1] = 1;
-    return useful && space->base->model.seq_len / at->context % at->tensor == 0 ? 2 : 1;
+    return useful && space->base->model.seq_len / at->context / at->slices % at->tensor == 0 ? 2 : 1;
 }
 
 // auto copies where GPUs of one node can; NCCL is another choice there.
@@ -222,10 +241,15 @@ static int pointwise_values_(const LayoutSpace *space, const RunLayout *at, int6
 
 // ---------------------------------------------------------------- candidates: the list of actions
 
+// One slice of a schedule without chunks is 1F1B again.
 static int name_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    (void)space, (void)at;
-    for (int kind = 0; kind < schedule_kind_count; kind++) values[kind] = kind;
-    return schedule_kind_count;
+    bool others = fixes_(space, LAYOUT_BIT(slices)) && space->given.slices > 1, named = fixes_(space, LAYOUT_BIT(name));
+    int count = 0;
+    for (int kind = 0; kind < schedule_kind_count; kind++) {
+        bool sliced = schedule_kinds[kind].sliced, whole = !sliced || named || schedule_kinds[kind].chunks > 1;
+        if (at->slices > 1 ? sliced : whole && !(sliced && others)) values[count++] = kind;
+    }
+    return count;
 }
 
 static int chunk_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
@@ -238,16 +262,6 @@ static int chunk_values_(const LayoutSpace *space, const RunLayout *at, int64_t 
         if (listed ? parts == space->base->parallel.layers_given : parts <= space->base->model.layers)
             values[count++] = chunks;
     }
-    return count;
-}
-
-// One slice, and the number that is given. One slice of a schedule without chunks is 1F1B again.
-static int slice_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    int64_t given = space->given.slices, parts = space->base->model.seq_len;
-    if (at->sequence != 0) parts /= at->tensor;
-    int count = 0;
-    if (!is_sliced_(at) || kind_of_(at)->chunks > 1 || fixes_(space, LAYOUT_BIT(name))) values[count++] = 1;
-    if (is_sliced_(at) && given > 1 && parts % given == 0 && at->context == 1) values[count++] = given;
     return count;
 }
 

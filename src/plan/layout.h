@@ -27,6 +27,8 @@ enum { ATTENTION_LISTED = -1, POINTWISE_LISTED = -1 };
     KEY(context, "parallel.context", parallel.context, .candidates = context_values_)                                  \
     KEY(data, "parallel.data", parallel.data, .candidates = data_values_)                                              \
     KEY(placement, "parallel.placement", parallel.placement, .candidates = placement_values_)                          \
+    KEY(slices, "schedule.slices", schedule.slices, .lists = true, .candidates = slice_values_,                        \
+        .settled = settled_slices_, .belongs = is_sliced_)                                                             \
     KEY(micro_batch, "schedule.micro_batch", schedule.micro_batch, .candidates = micro_batch_values_)                  \
     KEY(sequence, "parallel.sequence", parallel.sequence, .candidates = sequence_values_)                              \
     KEY(collectives, "parallel.collectives", parallel.collectives, .candidates = collectives_values_)                  \
@@ -38,8 +40,6 @@ enum { ATTENTION_LISTED = -1, POINTWISE_LISTED = -1 };
     KEY(name, "schedule.name", schedule.name, .lists = true, .candidates = name_values_)                               \
     KEY(chunks, "schedule.chunks", schedule.chunks, .lists = true, .candidates = chunk_values_,                        \
         .settled = settled_chunks_)                                                                                    \
-    KEY(slices, "schedule.slices", schedule.slices, .lists = true, .candidates = slice_values_,                        \
-        .settled = settled_slices_, .belongs = is_sliced_)                                                             \
     KEY(group, "schedule.group", schedule.group, .lists = true, .candidates = group_values_,                           \
         .settled = settled_group_, .belongs = is_grouped_)                                                             \
     KEY(delay, "schedule.delay", schedule.delay, .lists = true, .candidates = delay_values_,                           \

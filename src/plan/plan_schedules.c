@@ -100,7 +100,15 @@ static LayoutList choices_of_(const Config *config) {
     at.evict_to = EVICT_TO_PEER;
     at.slots = at.load_ahead = 0;
     if (at.layers == LAYERS_LISTED) space.fixed = LAYOUT_BIT(layers);
-    return layout_walk(&space, LAYOUT_name, LAYOUT_split, &at);
+    LayoutList choices = layout_walk(&space, LAYOUT_name, LAYOUT_split, &at), whole;
+    if (at.slices == 1) return choices;
+    at.slices = 1;
+    whole = layout_walk(&space, LAYOUT_name, LAYOUT_split, &at);
+    choices.layouts = xrealloc(choices.layouts, (size_t)(choices.count + whole.count) * sizeof *choices.layouts);
+    memcpy(choices.layouts + choices.count, whole.layouts, (size_t)whole.count * sizeof *whole.layouts);
+    choices.count += whole.count;
+    free(whole.layouts);
+    return choices;
 }
 
 // The rows of one choice.

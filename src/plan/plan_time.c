@@ -1,10 +1,8 @@
-// Turns stage times into a step: durations of every action for the simulator, the resources that messages share, and
-// the work after the pipeline. If a list is long, two shorter ones are simulated and the steady state between them is
-// repeated.
+// Turns stage times into a step: durations for the simulator, the resources that messages share, and the work after the
+// pipeline. If a list is long, two shorter ones are simulated and the steady state between them is repeated.
 #include "plan_time.h"
 #include "base/alloc.h"
 #include "base/units.h"
-
 #include "estimate.h"
 #include "ranks/topology.h"
 
@@ -17,11 +15,12 @@
 // The inputs of all costs.
 typedef struct Costing {
     const Config *config;
-    const Model *model;
     const Schedule *schedule;
     const Plan *plan;
     const TimeSource *source;
-    int copy; // the replica whose pipeline is costed
+    int copy;          // the replica whose pipeline is costed
+    const Shape *of;   // the shape that `parts` are for; NULL: none yet
+    ModelTimes *parts; // [slices]
 } Costing;
 
 // The simulator's arrays of compute, [stages * chunks * slices] each.
@@ -63,33 +62,33 @@ static void take_measured_(StageTime *time, const ProfileTime *found, const Mode
     time->input += (split ? found->input + found->weight : found->backward) - weight;
 }
 
-// Returns a chunk as a stage of its own.
-static StageShape chunk_shape_(const StageShape *at, int c) {
-    StageShape one = *at;
-    one.layers = at->chunk[c].layers;
-    one.first = at->chunk[c].first;
-    one.last = at->chunk[c].last;
-    one.recomputed = at->chunk[c].recomputed;
-    return one;
+// Computes the parts' times for a stage, of which attention.mode and schedule.recompute may differ from the last one's.
+static void costing_parts_(Costing *costing, const Shape *shape) {
+    const Hardware *hardware = costing->source->hardware;
+    const Shape *of = costing->of;
+    if (of != NULL && of->attention.mode == shape->attention.mode && of->pointwise == shape->pointwise) return;
+    for (int slice = 0; slice < costing->schedule->slices; slice++) {
+        Shape at = *shape;
+        at.attention.first = slice * at.seq;
+        if (hardware->cost.flops > 0) hardware_times(&costing->parts[slice], hardware, costing->config, &at);
+        else hardware_tensor_times(&costing->parts[slice], hardware, costing->config, &at);
+    }
+    costing->of = shape;
 }
 
-static int chunk_compute_(const Costing *costing, int s, int c, int slice, StageTime *time, Error *err) {
-    StageShape at = chunk_shape_(&costing->plan->stage[s].at, c);
-    at.shape.attention.first = slice * at.shape.seq;
+static int chunk_compute_(const Costing *costing, int s, int c, const ModelTimes *parts, StageTime *time, Error *err) {
+    const StageShape *stage = &costing->plan->stage[s].at;
+    const StageChunk *at = &stage->chunk[c];
     const Hardware *hardware = costing->source->hardware;
-    const Profile *profile = costing->source->profile;
-    ModelTimes parts = {0};
     ProfileTime found;
-    bool measured = profile != NULL && profile_stage_time(profile, &at, &found);
+    bool measured = profile_chunk_time(costing->source->profile, stage, c, &found);
+    *time = (StageTime){.summing = hardware_summing(hardware, &parts->layer)};
     if (!measured && hardware->cost.flops == 0)
         return error_set(err, EXIT_FAILED,
                          "no performance figures for this device; give hardware.peak_tflops or a profile");
-    if (hardware->cost.flops > 0) hardware_times(&parts, hardware, costing->config, &at.shape);
-    else hardware_tensor_times(&parts, hardware, costing->config, &at.shape);
-    *time = (StageTime){.summing = hardware_summing(hardware, &parts.layer)};
-    if (measured) take_measured_(time, &found, &parts, hardware_left_to_w(&at.shape));
-    const PartTime *part[] = {&parts.layer, &parts.embedding, &parts.head};
-    double count[] = {(double)at.layers, at.first ? 1 : 0, at.last ? 1 : 0};
+    if (measured) take_measured_(time, &found, parts, hardware_left_to_w(&stage->shape));
+    const PartTime *part[] = {&parts->layer, &parts->embedding, &parts->head};
+    double count[] = {(double)at->layers, at->first ? 1 : 0, at->last ? 1 : 0};
     for (int i = 0; i < 3; i++) {
         costing_add_part_(time, part[i], count[i], !measured);
         time->tensor += tensor_of_(part[i], count[i], costing->schedule->split);
@@ -99,16 +98,16 @@ static int chunk_compute_(const Costing *costing, int s, int c, int slice, Stage
     // A layer's first norm adds up the outputs of the previous layer. The ends of a chunk differ: its input is copied
     // into the bundle, unless the embedding writes it there; its first norm adds up nothing, which is two passes less;
     // its last layer writes its own sum, unless the head's norm does. The backward copies the output's gradient.
-    double passes = (at.first ? 0 : 2) - 2 + (at.last ? 0 : 3);
-    PartTime ends = {.forward = passes * parts.pass, .backward = 2 * parts.pass};
-    costing_add_part_(time, &ends, at.layers > 0, !measured);
-    if (at.layers > 0) time->spent.passes += ends.forward + ends.backward;
+    double passes = (at->first ? 0 : 2) - 2 + (at->last ? 0 : 3);
+    PartTime ends = {.forward = passes * parts->pass, .backward = 2 * parts->pass};
+    costing_add_part_(time, &ends, at->layers > 0, !measured);
+    if (at->layers > 0) time->spent.passes += ends.forward + ends.backward;
     // A layer's second forward leaves out the last product; its time is planned as that of a complete one.
-    double again = (double)at.recomputed * (parts.layer.tensor_forward + (measured ? 0 : parts.layer.forward));
-    time->tensor += (double)at.recomputed * parts.layer.tensor_forward;
-    costing_add_spent_(&time->spent, &parts.layer.spent[0], (double)at.recomputed);
+    double again = (double)at->recomputed * (parts->layer.tensor_forward + (measured ? 0 : parts->layer.forward));
+    time->tensor += (double)at->recomputed * parts->layer.tensor_forward;
+    costing_add_spent_(&time->spent, &parts->layer.spent[0], (double)at->recomputed);
     // Their weights' gradients are made with the input's, while the recomputed operands exist.
-    double moved = at.layers > 0 ? time->weight * (double)at.recomputed / (double)at.layers : 0;
+    double moved = at->layers > 0 ? time->weight * (double)at->recomputed / (double)at->layers : 0;
     time->backward += again;
     time->input += again + moved;
     time->weight -= moved;
@@ -121,11 +120,12 @@ static int chunk_compute_(const Costing *costing, int s, int c, int slice, Stage
 }
 
 // Fills the times of a stage's chunks and slices into the simulator's arrays, and their sum: of one microbatch.
-static int stage_compute_(const Costing *costing, int s, const ComputeTimes *times, StageTime *sum, Error *err) {
+static int stage_compute_(Costing *costing, int s, const ComputeTimes *times, StageTime *sum, Error *err) {
     int slices = costing->schedule->slices, parts = costing->schedule->chunks * slices;
+    costing_parts_(costing, &costing->plan->stage[s].at.shape);
     for (int i = 0; i < parts; i++) {
         StageTime time;
-        if (chunk_compute_(costing, s, i / slices, i % slices, &time, err) != 0) return -1;
+        if (chunk_compute_(costing, s, i / slices, &costing->parts[i % slices], &time, err) != 0) return -1;
         int at = s * parts + i;
         times->forward[at] = time.forward;
         times->backward[at] = time.backward;
@@ -312,11 +312,12 @@ static double tied_seconds_(const Costing *costing) {
     return costing_message_(costing, first, last, 4 * elements);
 }
 
-int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, const Schedule *schedule,
-                    const Plan *plan, const TimeSource *source, Error *err) {
-    Costing costing = {config, model, schedule, plan, source, 0};
+int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *schedule, const Plan *plan,
+                    const TimeSource *source, Error *err) {
+    Costing costing = {config, schedule, plan, source, 0, NULL, NULL};
     int p = plan->stages, parts = schedule->chunks * schedule->slices, all = p * parts, status = 0;
     costing.copy = widest_copy_(&costing);
+    costing.parts = xcalloc((size_t)schedule->slices, sizeof *costing.parts);
     costing_allocate_(costs, p, parts);
     double *transfer = costs->times_, *edge = transfer + p, *compute = edge + 5 * p + 1;
     ComputeTimes times = {compute, compute + all, compute + 2 * all, compute + 3 * all};
@@ -328,6 +329,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, 
         transfer[s] = transfer_(&costing, s);
         edge[s] = costing_message_(&costing, s, (s + 1) % p, plan->stage[s].at.message_bytes);
     }
+    free(costing.parts);
     if (status != 0) return plan_costs_free(costs), -1;
     costing_share_(costs, &costing);
     costing_sums_(costs, &costing);
@@ -532,7 +534,7 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
 double plan_transfer_seconds(const Config *config, const Schedule *schedule, const Plan *plan,
                              const TimeSource *source) {
     static const double LEAST_PART = 0.75; // of a short list's transfers for each microbatch, in any longer list
-    Costing costing = {config, NULL, schedule, plan, source, 0};
+    Costing costing = {config, schedule, plan, source, 0, NULL, NULL};
     double most = 0, rounds = (double)config_microbatches(config) / schedule->microbatches;
     costing.copy = widest_copy_(&costing);
     for (int s = 0; s < schedule->stages; s++) {
@@ -575,12 +577,12 @@ static void costing_utilization_(PlanTime *time, const Config *config, const Har
                      config->train.global_batch / parallel->data, config->schedule.micro_batch, parallel->pipeline);
 }
 
-int plan_time(PlanTime *time, const Config *config, const Model *model, const Schedule *schedule, const Plan *plan,
+int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, const Plan *plan,
               const TimeSource *source, double worth, Error *err) {
     PlanCosts costs;
     Phase phase;
     memset(time, 0, sizeof *time);
-    if (plan_costs_make(&costs, config, model, schedule, plan, source, err) != 0) return -1;
+    if (plan_costs_make(&costs, config, schedule, plan, source, err) != 0) return -1;
     int status = whole_phase_(&phase, config, schedule, &costs, worth, err);
     if (status == 0 && isfinite(phase.makespan)) {
         slowest_(time, &costs, plan->stages, config_microbatches(config));

@@ -51,8 +51,8 @@ typedef struct PlanCosts {
 } PlanCosts;
 
 // -1 with err (code 1): no memory, or no times because nothing is known of the device.
-int plan_costs_make(PlanCosts *costs, const Config *config, const Model *model, const Schedule *schedule,
-                    const Plan *plan, const TimeSource *source, Error *err);
+int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *schedule, const Plan *plan,
+                    const TimeSource *source, Error *err);
 void plan_costs_free(PlanCosts *costs);
 
 // One step. Seconds; fractions.
@@ -70,7 +70,7 @@ typedef struct PlanTime {
 // Plans config_microbatches(config) microbatches, which may be more than `schedule` has: a schedule of many stages and
 // microbatches repeats itself, so the time of all follows from a few rounds. If these do not suffice, but say that a
 // step clearly takes longer than `worth` seconds (INFINITY: any), its time stays unknown.
-int plan_time(PlanTime *time, const Config *config, const Model *model, const Schedule *schedule, const Plan *plan,
+int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, const Plan *plan,
               const TimeSource *source, double worth, Error *err);
 
 // Returns seconds of a step that the transfers of some stage take at least. `schedule` may have fewer microbatches than

@@ -25,8 +25,7 @@ int plan_trace(const PlanAnswer *answer, const char *path, Error *err) {
     const Planner *planner = &answer->planner;
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
     PlanCosts costs;
-    if (plan_costs_make(&costs, &answer->config, planner->model, answer->schedule, &answer->plan, &source, err) != 0)
-        return -1;
+    if (plan_costs_make(&costs, &answer->config, answer->schedule, &answer->plan, &source, err) != 0) return -1;
     Timeline *timeline = simulate_run(answer->schedule, &costs.costs, err);
     int status = timeline == NULL ? -1 : plan_trace_write(answer->schedule, timeline, answer->time.step, path, err);
     timeline_free(timeline);

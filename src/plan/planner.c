@@ -167,7 +167,7 @@ static int planner_time_(const Planner *planner, const Config *config, const Lis
                          Error *err) {
     if (!planner->measured && planner->hardware.cost.flops == 0) return 0;
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
-    return plan_time(time, config, planner->model, lists->loan.schedule, &lists->plan, &source, worth, err);
+    return plan_time(time, config, lists->loan.schedule, &lists->plan, &source, worth, err);
 }
 
 // Returns whether the transfers alone take longer than `worth`.

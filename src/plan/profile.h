@@ -58,6 +58,8 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
 // has more or fewer. A micro-batch size that was not measured is interpolated from its neighbours. Returns false if no
 // stage of its kind was measured.
 bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTime *time);
+// Does the same for a chunk of a stage, as a stage of its own. profile may be NULL.
+bool profile_chunk_time(const Profile *profile, const StageShape *stage, int chunk, ProfileTime *time);
 
 // Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and
 // its own, as memory allows, in every attention mode; logs each measurement. On CPUs as many ranks as run at a time

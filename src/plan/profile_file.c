@@ -371,3 +371,12 @@ bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTim
     if (time->input <= 0 || time->weight < 0) time->input = time->weight = 0;
     return time->forward > 0 && time->backward > 0;
 }
+
+bool profile_chunk_time(const Profile *profile, const StageShape *stage, int chunk, ProfileTime *time) {
+    const StageChunk *at = &stage->chunk[chunk];
+    if (profile == NULL) return false;
+    StageShape one = *stage;
+    one.layers = at->layers, one.recomputed = at->recomputed;
+    one.first = at->first, one.last = at->last;
+    return profile_stage_time(profile, &one, time);
+}

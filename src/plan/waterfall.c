@@ -144,8 +144,8 @@ int waterfall_make(Waterfall *fall, const PlanAnswer *answer, bool lines, Error 
     const Schedule *schedule = loan.schedule;
     if (schedule == NULL) return -1;
     plan_make_from(&plan, &planner->table, planner->model, config, schedule, planner->be);
-    int status = lines ? plan_time(&unsent, config, planner->model, schedule, &plan, &source, INFINITY, err) : 0;
-    if (status == 0) status = plan_costs_make(&costs, config, planner->model, schedule, &plan, &source, err);
+    int status = lines ? plan_time(&unsent, config, schedule, &plan, &source, INFINITY, err) : 0;
+    if (status == 0) status = plan_costs_make(&costs, config, schedule, &plan, &source, err);
     if (status == 0) {
         fall->known = true;
         waterfall_divide_(fall, answer, &costs, &unsent);

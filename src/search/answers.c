@@ -135,6 +135,7 @@ static int world_holds_(void *argument, SmallestWorld *at, bool *fits, Error *er
     layout.pipeline = (int32_t)at->pipeline;
     layout.context = space_fixes(space, LAYOUT_BIT(context)) ? space->keys.given.context : 1;
     layout.data = (int32_t)at->data / layout.context;
+    if (space_fixes(space, LAYOUT_BIT(slices))) layout.slices = space->keys.given.slices;
     layout.sequence = space_fixes(space, LAYOUT_BIT(sequence)) ? space->keys.given.sequence : halves;
     if (space_fixes(space, LAYOUT_BIT(micro_batch))) layout.micro_batch = space->keys.given.micro_batch;
     if (!world_schedule_(space, &layout)) return 0;

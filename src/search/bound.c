@@ -50,7 +50,7 @@ int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *er
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
     memset(cut, 0, sizeof *cut);
     plan_make_from(&plan, &planner->table, planner->model, config, &lists, planner->be);
-    int status = plan_costs_make(&cut->costs, config, planner->model, &lists, &plan, &source, err);
+    int status = plan_costs_make(&cut->costs, config, &lists, &plan, &source, err);
     cut->stages = p;
     cut->chunks = lists.chunks * lists.slices; // each costs its own, and slice 0 of chunk 0 is first and last
     cut->microbatches = config_microbatches(config);
@@ -115,16 +115,17 @@ static double fused_seconds_(const PartTime *part) {
 double shape_bound(const SearchSpace *space, const RunLayout *shape) {
     enum { MOST_CHUNKS = 4 };
     ModelTimes times;
-    if (space->planner->measured) return 0;     // a profile knows no time of a layer alone
-    if (space->keys.given.slices > 1) return 0; // a slice fills a stage sooner, and stored attention sees fewer keys
+    if (space->planner->measured) return 0; // a profile knows no time of a layer alone
     space_times(space, shape, &times);
     double layers = (double)space->keys.base->model.layers, p = (double)shape->pipeline;
     double all = layers * fused_seconds_(&times.layer) + fused_seconds_(&times.embedding) + fused_seconds_(&times.head);
-    double m = (double)(space->keys.base->train.global_batch / shape->data / shape->micro_batch);
+    double m = (double)(space->keys.base->train.global_batch / shape->data / shape->micro_batch * shape->slices);
     // Averaged over the ranks, the first forward has passed half of the stages, one chunk on each: of 4 stages it
     // passes 0, 1, 2 and 3 before it reaches ranks 0 to 3, which is (p - 1) / 2 on average. A split by time may leave a
     // chunk a layer less than an even one.
     double least = floor(layers / (p * MOST_CHUNKS)) - 1;
-    double fill = least > 0 ? (p - 1) / 2 * least * (times.layer.forward + times.layer.tensor_forward) : 0;
+    double first = times.layer.forward + times.layer.tensor_forward;
+    if (shape->slices > 1) first -= times.layer.spent[0].attention; // the first slice has the least
+    double fill = least > 0 ? (p - 1) / 2 * least * first : 0;
     return m * all / p + fill;
 }

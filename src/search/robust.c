@@ -55,7 +55,8 @@ static void vary_(const Schedule *schedule, const SimulateCosts *costs, int draw
                                : at.kind == ACTION_INPUT    ? costs->input
                                                             : costs->weight;
             double jitter = draw > 0 ? JITTER * (double)random_normal((uint64_t)draw, (uint64_t)s, (uint64_t)i) : 0;
-            durations[s][i] = at.peer == SCHEDULE_NO_PEER ? of[s * schedule->chunks + at.chunk] * (1 + jitter) : 0;
+            int of_all = (s * schedule->chunks + at.chunk) * schedule->slices + at.slice;
+            durations[s][i] = at.peer == SCHEDULE_NO_PEER ? of[of_all] * (1 + jitter) : 0;
         }
     }
 }
@@ -90,13 +91,13 @@ static int draw_jitter_(const Schedule *schedule, const SimulateCosts *costs, do
 // Two rounds of microbatches show the jitter of all: a stage waits for its neighbours in each.
 static int jitter_(const Planner *planner, const Config *config, double factors[2], Error *err) {
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
-    int64_t rounds = config_fewer_microbatches(config, 2 * config->parallel.pipeline);
+    int64_t rounds = config_fewer_microbatches(config, 0);
     ScheduleLoan loan = schedule_cache_borrow(planner->lists, config, rounds, err);
     if (loan.schedule == NULL) return -1;
     Plan plan = {0};
     PlanCosts costs = {0};
     plan_make_from(&plan, &planner->table, planner->model, config, loan.schedule, planner->be);
-    int status = plan_costs_make(&costs, config, planner->model, loan.schedule, &plan, &source, err);
+    int status = plan_costs_make(&costs, config, loan.schedule, &plan, &source, err);
     if (status == 0) status = draw_jitter_(loan.schedule, &costs.costs, factors, err);
     plan_costs_free(&costs);
     plan_free(&plan);

@@ -453,12 +453,14 @@ int search_class(const SearchResult *result, const Forecast *found) {
     return (int)(log(ratio) / log(SEARCH_ALIKE) + 1e-9);
 }
 
-// Returns whether a is plainer than b: fewer stages, then no eviction, then no pointwise, then more free memory, then
-// no recomputed layer, then by planner_prefers.
+// Returns whether a is plainer than b: fewer stages, then no eviction, complete sequences, no pointwise, more free
+// memory, no recomputed layer, then by planner_prefers.
 static bool plainer_(const Candidate *a, const Candidate *b) {
     const RunLayout *one = &a->forecast.layout, *other = &b->forecast.layout;
     if (one->pipeline != other->pipeline) return one->pipeline < other->pipeline;
     if (layout_evicts(one) != layout_evicts(other)) return !layout_evicts(one);
+    bool whole = one->slices * one->context == 1, other_whole = other->slices * other->context == 1;
+    if (whole != other_whole) return whole;
     if (one->pointwise != other->pointwise) return one->pointwise == RECOMPUTE_NONE;
     if (a->forecast.peak_bytes != b->forecast.peak_bytes) return a->forecast.peak_bytes < b->forecast.peak_bytes;
     if ((one->recompute == 0) != (other->recompute == 0)) return one->recompute == 0;

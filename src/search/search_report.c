@@ -101,7 +101,9 @@ static void table_row_(Grid *grid, const SearchSpace *space, const Candidate *ca
 
 static void table_(const SearchSpace *space, const SearchResult *result, const int *rows, int count, FILE *file) {
     Grid grid = {.columns = 10};
-    const char *cells[] = {space->keys.given.context > 1 ? "p x t x d x c" : "p x t x d",
+    bool shared = false;
+    for (int i = 0; i < count; i++) shared |= result->found.items[rows[i]].forecast.layout.context > 1;
+    const char *cells[] = {shared ? "p x t x d x c" : "p x t x d",
                            "b",
                            "schedule",
                            "v",
@@ -157,7 +159,7 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, FI
     if (result->alike > 0)
         grid_line(file, "alike",
                   "%lld more candidate%s within 1 %% of the fastest, %s; the best is the plainest of them: fewest "
-                  "stages, no eviction, no pointwise, most free memory",
+                  "stages, no eviction, no slices, no context ranks, no pointwise, most free memory",
                   (long long)result->alike, result->alike == 1 ? " is" : "s are",
                   grid_seconds(result->found.items[result->fastest].forecast.time.step, fastest));
     print_regret_(space, result, file);

@@ -39,11 +39,12 @@ void space_times(const SearchSpace *space, const RunLayout *shape, ModelTimes *t
     StageShape at;
     RunLayout plain = *shape;
     plain.name = schedule_kind_plain();
-    plain.chunks = plain.slices = 1;
+    plain.chunks = 1;
     plain.layers = LAYERS_EVEN;
     layout_set(&plain, &config);
     Schedule one = {.stages = 1, .chunks = 1};
     stage_shape(&at, space->planner->model, &config, &one, space->planner->be, 0, 0);
+    at.shape.attention.first = (shape->slices - 1) * at.shape.seq / 2;
     hardware_times(times, &space->planner->hardware, &config, &at.shape);
 }
 
@@ -64,6 +65,12 @@ static bool copies_suffice_(const SearchSpace *space, const RunLayout *shape) {
     return part_seconds_(&times[0].layer) >= part_seconds_(&times[1].layer);
 }
 
+// Returns whether a shape can only be planned, and the configuration does not ask for that.
+static bool runs_nowhere_(const SearchSpace *space, const Config *config) {
+    const RunLayout *given = &space->keys.given;
+    return given->slices == 1 && given->context == 1 && stage_planned_only(config, space->planner->be) != NULL;
+}
+
 // Measured times and times of the model are not compared with each other, so a profile has to cover a shape.
 LayoutList space_shapes(const SearchSpace *space) {
     const Planner *planner = space->planner;
@@ -74,7 +81,7 @@ LayoutList space_shapes(const SearchSpace *space) {
     int64_t count = 0;
     for (int64_t i = 0; i < all.count; i++) {
         layout_set(&all.layouts[i], &config);
-        if (copies_suffice_(space, &all.layouts[i])) continue;
+        if (runs_nowhere_(space, &config) || copies_suffice_(space, &all.layouts[i])) continue;
         if (!planner->measured ||
             profile_differs(&planner->profile, &config, planner->hardware.device, why, sizeof why) == NULL)
             all.layouts[count++] = all.layouts[i];

@@ -35,5 +35,6 @@ bool space_balance_matters(const SearchSpace *space, const RunLayout *layout);
 // even with all of them recomputed.
 bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config);
 
-// Computes the seconds of the model's parts on one tensor rank of a shape.
+// Computes the seconds of the model's parts on one tensor rank of a shape, for one microbatch or its mean slice: of the
+// slices' attention, the middle one's is the mean.
 void space_times(const SearchSpace *space, const RunLayout *shape, ModelTimes *times);

@@ -122,7 +122,7 @@ static void expect_alike(const char *const *overrides, int count, bool bpipe) {
     TimeSource source = {&asked.planner.hardware, NULL, false};
     assert_int_equal(whole->microbatches, 1040);
     plan_make(&plan, &llama_model, &config, whole, asked.planner.be);
-    assert_int_equal(plan_time(&time, &config, &llama_model, whole, &plan, &source, INFINITY, &err), 0);
+    assert_int_equal(plan_time(&time, &config, whole, &plan, &source, INFINITY, &err), 0);
     near(shortened.time.step, time.step, 1e-3);
     near(shortened.time.bubble, time.bubble, 1e-2);
     near(shortened.time.exposed, time.exposed, 1e-2);

@@ -32,10 +32,11 @@ static World *open_world(const char *path, const Model *model, int64_t gpus, con
     Error err = {0};
     if (config_load(&world->base, path, overrides, count, &err) != 0) fail_msg("%s", err.text);
     // Only what a case fixes on purpose stays fixed.
-    const char *open[] = {"parallel.pipeline", "parallel.tensor", "parallel.data"};
-    for (int i = 0; i < 3; i++) world->base.place[config_find(open[i]) - config_keys] = CONFIG_DEFAULT;
+    const char *open[] = {"parallel.pipeline", "parallel.tensor", "parallel.data", "parallel.context"};
+    for (int i = 0; i < 4; i++) world->base.place[config_find(open[i]) - config_keys] = CONFIG_DEFAULT;
     world->ranks = world->base;
     world->ranks.parallel.data = gpus;
+    world->ranks.parallel.context = 1;
     if (planner_create(&world->planner, &world->ranks, model, NULL, &err) != 0) fail_msg("%s", err.text);
     world->space = space_make(&world->base, &world->planner, gpus);
     return world;
@@ -67,6 +68,12 @@ static const struct Case {
     {"configs/gpt3_96b.yaml", "model.layers=6 train.global_batch=12 hardware.memory_gib=60", &gpt_model, 6},
     // Nothing does.
     {"configs/llama65b.yaml", "model.layers=8 train.global_batch=16 hardware.memory_gib=14", &llama_model, 4},
+    // Long sequences, in slices or shared out.
+    {"configs/llama3_70b.yaml",
+     "parallel.context=2 model.layers=8 model.seq_len=32768 train.global_batch=4 attention.mode=flash "
+     "attention.deterministic=off "
+     "parallel.overlap=off hardware.memory_gib=48",
+     &llama_model, 8},
     // Two nodes over a slow network.
     {"configs/llama65b.yaml", "model.layers=8 train.global_batch=16 hardware.gpus_per_node=2 hardware.network_gb_s=2",
      &llama_model, 4},
@@ -100,7 +107,8 @@ static void compare_misfits(const World *world, const SearchResult *quick, const
     assert_false(one.all);
 }
 
-// Among all that take up to 1 % longer than the fastest: fewest stages, no eviction, no pointwise, most free memory.
+// Among all that take up to 1 % longer than the fastest: fewest stages, no eviction, no slices and context
+// ranks, no pointwise, most free memory.
 static void best_is_the_plainest_of_its_class(const SearchResult *all) {
     const Forecast *best = &all->found.items[all->best].forecast;
     double fastest = step_of(&all->found.items[all->fastest]);
@@ -114,6 +122,10 @@ static void best_is_the_plainest_of_its_class(const SearchResult *all) {
         if (at->layout.pipeline > best->layout.pipeline) continue;
         assert_true(layout_evicts(&at->layout) || !layout_evicts(&best->layout));
         if (layout_evicts(&at->layout) != layout_evicts(&best->layout)) continue;
+        bool whole = at->layout.slices * at->layout.context == 1,
+             best_whole = best->layout.slices * best->layout.context == 1;
+        assert_true(best_whole || !whole);
+        if (whole != best_whole) continue;
         assert_true(at->layout.pointwise >= best->layout.pointwise);
         if (at->layout.pointwise == best->layout.pointwise) assert_true(at->peak_bytes >= best->peak_bytes);
     }
@@ -182,9 +194,9 @@ TEST(no_step_is_shorter_than_its_bound) {
 
 // ---- against loops that know nothing of the search -----------------------------------------------------------------
 
-// Every p, t, d, b, sequence, placement, attention and schedule by name, even layers, without and with evictions, by
-// config_check and the planner alone.
-static double brute_force(const World *world, int64_t gpus) {
+// Every p, t, c, d, b, sequence, placement, attention, number of slices and schedule by name, even layers, without and
+// with evictions, by config_check and the planner alone.
+static double brute_force(const World *world, int64_t gpus, int64_t slices, int64_t c) {
     double best = INFINITY;
     Config *config = malloc(sizeof *config);
     for (int64_t at = 0; at < gpus * gpus * 48; at++) {
@@ -192,8 +204,8 @@ static double brute_force(const World *world, int64_t gpus) {
         bool sequence = rest % 2;
         int evict = (int)(rest / 2 % 4) - 1;
         int mode = (int)(rest / 8 % 3), placement = (int)(rest / 24);
-        if (gpus % (p * t) != 0 || (sequence && t == 1) || evict == 2) continue;
-        if (placement == PLACEMENT_ADJACENT && p * t <= world->base.hardware.gpus_per_node) continue;
+        if (gpus % (p * t * c) != 0 || (sequence && t == 1) || evict == 2) continue;
+        if (placement == PLACEMENT_ADJACENT && p * t * c <= world->base.hardware.gpus_per_node) continue;
         for (int64_t b = 1; b <= world->base.train.global_batch; b++) {
             for (int kind = 0; kind < schedule_kind_count; kind++) {
                 Error ignored = {0};
@@ -201,11 +213,13 @@ static double brute_force(const World *world, int64_t gpus) {
                 *config = world->base;
                 config->parallel.pipeline = p;
                 config->parallel.tensor = t;
-                config->parallel.data = gpus / (p * t);
+                config->parallel.context = c;
+                config->parallel.data = gpus / (p * t * c);
                 config->parallel.sequence = sequence;
                 config->parallel.placement = placement;
                 config->parallel.layers_given = 0;
                 config->schedule.micro_batch = b;
+                config->schedule.slices = slices;
                 config->schedule.name = kind;
                 config->schedule.split_backward = schedule_kinds[kind].splits ? SPLIT_ON : SPLIT_OFF;
                 config->schedule.bpipe = evict < 0 ? BPIPE_OFF : BPIPE_ON;
@@ -223,10 +237,15 @@ static double brute_force(const World *world, int64_t gpus) {
 
 TEST(nothing_that_plain_loops_try_is_quicker) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (i >= 3 && cases[i].model == &llama_model) continue;
+        bool longer = strstr(cases[i].overrides, "context") != NULL;
+        if (i >= 3 && cases[i].model == &llama_model && !longer) continue;
         World *world = open_world(cases[i].path, cases[i].model, cases[i].gpus, cases[i].overrides);
         SearchResult result = search(world, false);
-        double best = brute_force(world, cases[i].gpus);
+        double best = INFINITY;
+        for (int parts = 1; parts <= (longer ? 8 : 1); parts *= 2) {
+            best = fmin(best, brute_force(world, cases[i].gpus, parts, 1));
+            if (parts > 1) best = fmin(best, brute_force(world, cases[i].gpus, 1, parts));
+        }
         assert_true(isfinite(best) && result.best >= 0);
         assert_true(step_of(&result.found.items[result.fastest]) <= best * (1 + 1e-9));
         search_free(&result);
