@@ -107,7 +107,8 @@ static ListCounts list_counts_(const StageSchedule *stage) {
     return most;
 }
 
-int schedule_in_flight(const StageSchedule *stage) { return list_counts_(stage).own; }
+// Returns the most bundles of a stage between their F and the B or W that frees their slot, evicted or not.
+static int in_flight_(const StageSchedule *stage) { return list_counts_(stage).own; }
 
 // Own slots are counted as if nothing were evicted and then cut to the bound, so that a stage that evicts nothing gets
 // exactly the slots that it uses.
@@ -447,7 +448,7 @@ static int held_(const StageSchedule *stage) {
 // Returns the fewest slots with which the walk to host memory succeeds: at most as many as the stage has bundles in
 // flight.
 static int host_needs_(const Schedule *base, int s) {
-    int in_flight = schedule_in_flight(&base->stage[s]), slots = held_(&base->stage[s]);
+    int in_flight = in_flight_(&base->stage[s]), slots = held_(&base->stage[s]);
     Walk walk = {.ahead = 1, .peer = SCHEDULE_HOST, .silent = true};
     if (slots < 2) slots = 2;
     if (slots >= in_flight) return in_flight;
@@ -461,9 +462,9 @@ static int host_needs_(const Schedule *base, int s) {
 // keep in flight and one slot to move to, over two stages.
 static int balance_needs_(const Schedule *base, int s, EvictTarget target) {
     if (target == EVICT_TO_HOST) return host_needs_(base, s);
-    int in_flight = schedule_in_flight(&base->stage[s]), partner = bpipe_partner(base->stages, s);
+    int in_flight = in_flight_(&base->stage[s]), partner = bpipe_partner(base->stages, s);
     if (partner == SCHEDULE_NO_PEER) return in_flight;
-    return min_int(in_flight, (in_flight + schedule_in_flight(&base->stage[partner])) / 2 + 1);
+    return min_int(in_flight, (in_flight + in_flight_(&base->stage[partner])) / 2 + 1);
 }
 
 int bpipe_least_slots(const Schedule *base, EvictTarget target) {

@@ -281,7 +281,4 @@ void schedule_finish(Schedule *schedule, int slots);
 // Checks that there is at least one stage, and a microbatch for each. -1 with err (code 2).
 int schedule_possible(int stages, int microbatches, Error *err);
 
-// Returns the most bundles of a stage between their F and the B or W that frees their slot, evicted or not.
-int schedule_in_flight(const StageSchedule *stage);
-
 __END_DECLS

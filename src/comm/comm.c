@@ -22,7 +22,8 @@ bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type,
     return operation == COMM_ALL_REDUCE && bytes <= COMM_DIRECT_BYTES && (size - 1) * bytes <= COMM_DIRECT_WORKSPACE;
 }
 
-int64_t comm_piece_workspace(CommOperation operation, int64_t piece, CommType type, int size) {
+// Returns the bytes that others send to a rank while a piece is summed.
+static int64_t piece_workspace_(CommOperation operation, int64_t piece, CommType type, int size) {
     bool whole = operation == COMM_REDUCE_SCATTER || comm_piece_is_direct(operation, piece, type, size);
     return (size - 1) * (whole ? piece : (piece + size - 1) / size) * comm_type_bytes(type);
 }
@@ -30,8 +31,8 @@ int64_t comm_piece_workspace(CommOperation operation, int64_t piece, CommType ty
 int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type, int size) {
     if (operation == COMM_ALL_GATHER || count == 0) return 0;
     int64_t piece = comm_piece(operation, count, type, size);
-    int64_t first = comm_piece_workspace(operation, piece, type, size);
-    int64_t last = comm_piece_workspace(operation, count % piece, type, size); // a short one may go directly
+    int64_t first = piece_workspace_(operation, piece, type, size);
+    int64_t last = piece_workspace_(operation, count % piece, type, size); // a short one may go directly
     return first > last ? first : last;
 }
 

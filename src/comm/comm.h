@@ -105,11 +105,10 @@ int64_t comm_type_bytes(CommType type);
 // If ranks make their sums themselves, data are summed piece by piece, so that the workspace is small for any length.
 // comm_piece returns the elements of the next piece if `rest` are left; comm_piece_is_direct whether every rank gets
 // every rank's complete piece, which takes one trip (else rank q gets block q of every rank, and a second trip spreads
-// the sums); comm_piece_workspace the bytes that others send to a rank meanwhile.
+// the sums).
 enum { COMM_PIECE_BYTES = 16 << 20, COMM_DIRECT_BYTES = 32 << 10, COMM_DIRECT_WORKSPACE = 1 << 20 };
 int64_t comm_piece(CommOperation operation, int64_t rest, CommType type, int size);
 bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type, int size);
-int64_t comm_piece_workspace(CommOperation operation, int64_t piece, CommType type, int size);
 // Returns the most that any piece of `count` elements needs. all_gather needs no scratch.
 int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type, int size);
 

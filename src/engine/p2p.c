@@ -25,9 +25,9 @@ static int stage_of_(const Schedule *schedule, int g) {
     return stage;
 }
 
-// Counts the directions before this one, in order of boundaries and forward first, that go from the same stage to the
+// Returns the lane of a direction over the boundary between virtual stages g and g+1: the number of directions before it, in order of boundaries and forward first, that go from the same stage to the
 // same other one.
-int p2p_lane(const Schedule *schedule, int g, P2pWay way) {
+static int lane_of_(const Schedule *schedule, int g, P2pWay way) {
     int from = stage_of_(schedule, way == P2P_FORWARD ? g : g + 1), lane = 0;
     int to = stage_of_(schedule, way == P2P_FORWARD ? g + 1 : g);
     for (int i = 0; i <= g; i++) {
@@ -44,7 +44,7 @@ int p2p_lanes(const Schedule *schedule) {
     for (int g = 0; g + 1 < virtual_stages_(schedule); g++)
         for (int way = 0; way < P2P_WAYS; way++) {
             if (stage_of_(schedule, g) == stage_of_(schedule, g + 1)) continue;
-            int lane = p2p_lane(schedule, g, (P2pWay)way);
+            int lane = lane_of_(schedule, g, (P2pWay)way);
             if (lane >= most) most = lane + 1;
         }
     return most;
@@ -187,7 +187,7 @@ static int links_create_one_(Links *links, const Schedule *schedule, int stage, 
         return p2p_create(link, links->be, NULL, -1, sends, depth, bytes, err);
     for (int i = 0; i < 2; i++) schedule_home(schedule, g + i, &ends[i][0], &ends[i][1]);
     if (ends[0][0] != ends[1][0])
-        return p2p_create(link, links->be, lanes[p2p_lane(schedule, g, way)], ends[1 - mine][0], sends, depth, bytes,
+        return p2p_create(link, links->be, lanes[lane_of_(schedule, g, way)], ends[1 - mine][0], sends, depth, bytes,
                           err);
     P2pLink *other = &links->chunk[ends[1 - mine][1]].in[way];
     return sends ? p2p_create_local_(link, other, links->be, depth, bytes, err) : 0;

@@ -35,8 +35,6 @@ typedef struct P2pLink {
 // to another needs a group of its own: its lane. Returns how many lanes a schedule needs, the same on all stages: 1
 // without chunks, 0 with one stage.
 int p2p_lanes(const Schedule *schedule);
-// Returns the lane of a direction over the boundary between virtual stages g and g+1.
-int p2p_lane(const Schedule *schedule, int g, P2pWay way);
 
 // Returns the bytes a stage allocates for the buffers of all its links, each link's in full pages of the device (0: no
 // rounding).

@@ -58,7 +58,8 @@ static double yarn_(const ModelConfig *m, int64_t pair, double frequency) {
     return slow * frequency / m->rope_factor + (1 - slow) * frequency;
 }
 
-void rope_from_config(RopeTable *rope, const ModelConfig *m) {
+// Fills the rotations of a model (transformers' modeling_rope_utils.py has the three ways of scaling).
+static void fill_rope_(RopeTable *rope, const ModelConfig *m) {
     rope->scale = m->rope_attention;
     for (int64_t i = 0; i < m->head_dim / 2; i++) {
         double frequency = pow(m->rope_theta, -2.0 * (double)i / (double)m->head_dim);
@@ -137,7 +138,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->z_loss = (float)config->train.z_loss;
     shape->qk_norm = m->qk_norm;
     shape->pointwise = config_pointwise(config, stage);
-    if (families[m->family].rotary) rope_from_config(&shape->rope, m);
+    if (families[m->family].rotary) fill_rope_(&shape->rope, m);
     shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
     // The last piece sees all keys. Of a context rank's two pieces one sees as many more than half as the other fewer.
     AttentionShape last = attention;

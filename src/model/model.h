@@ -54,9 +54,6 @@ typedef struct Shape {
     int place[LAYER_ROLES]; // index of this role's tensor in a layer; -1: not in this model
 } Shape;
 
-// Fills the rotations of a model (transformers' modeling_rope_utils.py has the three ways of scaling).
-void rope_from_config(RopeTable *rope, const ModelConfig *model);
-
 // Fills the shape of a configuration on a stage and tensor rank, of context rank 0. Of `be` it reads own_sums, and asks
 // the sizes of attention's scratch and of the operations' workspace.
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);

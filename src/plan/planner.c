@@ -305,7 +305,7 @@ double planner_compared(const Forecast *forecast) {
     return forecast->layout.bpipe == BPIPE_ON ? forecast->time.step / LEAST_GAIN : forecast->time.step;
 }
 
-bool planner_equally_fast(const Forecast *a, const Forecast *b) {
+static bool equally_fast_(const Forecast *a, const Forecast *b) {
     double one = planner_compared(a), other = planner_compared(b);
     return fabs(one - other) <= 1e-9 * other;
 }
@@ -321,7 +321,7 @@ static bool recomputes_(const RunLayout *layout) {
 
 bool planner_prefers(const Forecast *a, const Forecast *b) {
     bool recomputes = recomputes_(&a->layout), evicts = a->layout.bpipe == BPIPE_ON;
-    if (!planner_equally_fast(a, b)) return planner_compared(a) < planner_compared(b);
+    if (!equally_fast_(a, b)) return planner_compared(a) < planner_compared(b);
     if (recomputes != recomputes_(&b->layout)) return !recomputes;
     if (evicts != (b->layout.bpipe == BPIPE_ON)) return !evicts;
     if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;

@@ -54,7 +54,6 @@ double planner_compared(const Forecast *forecast);
 // Returns whether a is preferred to b: the faster one; of equally fast ones (to 1e-9) the one that recomputes and moves
 // less, then the smaller one, then the plainer schedule: the plain row, or the one that comes first in schedule_kinds.
 bool planner_prefers(const Forecast *a, const Forecast *b);
-bool planner_equally_fast(const Forecast *a, const Forecast *b);
 
 // Forecasts bytes, and time if asked for, of a complete configuration. possible: false if it would be refused, or is to
 // evict and has nothing to. An open split_backward is decided: on where GPUs are known by the keys of `hardware`, and a

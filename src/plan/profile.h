@@ -61,10 +61,5 @@ bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTim
 // Does the same for a chunk of a stage, as a stage of its own. profile may be NULL.
 bool profile_chunk_time(const Profile *profile, const StageShape *stage, int chunk, ProfileTime *time);
 
-// Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and
-// its own, as memory allows, in every attention mode; logs each measurement. On CPUs as many ranks as run at a time
-// load the cores meanwhile, as in the run. -1 with err; profile_free in both cases.
-int profile_measure(Profile *profile, const Config *config, const Model *model, const Log *log, Error *err);
-
 // Runs the program's --profile: measures, writes hardware.profile. 0, or -1 with err.
 int profile_command(const Config *config, const Model *model, const Log *log, Error *err);

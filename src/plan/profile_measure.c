@@ -275,7 +275,10 @@ static int measure_all_(Profile *profile, const Planner *planner, const char *de
     return 0;
 }
 
-int profile_measure(Profile *profile, const Config *config, const Model *model, const Log *log, Error *err) {
+// Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and
+// its own, as memory allows, in every attention mode; logs each measurement. On CPUs as many ranks as run at a time
+// load the cores meanwhile, as in the run. -1 with err; profile_free in both cases.
+static int measure_profile_(Profile *profile, const Config *config, const Model *model, const Log *log, Error *err) {
     Planner planner = {0};
     char device[96];
     memset(profile, 0, sizeof *profile);
@@ -301,7 +304,7 @@ int profile_command(const Config *config, const Model *model, const Log *log, Er
         return config_error(config, "parallel.context", err,
                             "profiles have no times of context ranks; make one with 1");
     if (profile_check(path, err) != 0) return -1;
-    int status = profile_measure(&profile, config, model, log, err);
+    int status = measure_profile_(&profile, config, model, log, err);
     if (status == 0) status = profile_write(&profile, path, err);
     if (status == 0) log_status(log, "%s: %lld stages measured", path, (long long)profile.count);
     profile_free(&profile);
