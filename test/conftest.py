@@ -52,6 +52,6 @@ class Small:
     def __init__(self, family, config, alone):
         self.family, self.config, self.alone = family, config, alone
 
-    def train(self, *overrides, threads="1"):
+    def train(self, *overrides, threads="1", **keywords):
         env = trainer_runs.environment(OMP_NUM_THREADS=threads)
-        return trainer_runs.trained(self.config, *overrides, family=self.family, env=env)
+        return trainer_runs.trained(self.config, *overrides, family=self.family, env=env, **keywords)

@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from trainer_runs import FAMILIES, close, environment, made_tokens, run, trained, write_config, write_tokens
+from trainer_runs import FAMILIES, close, made_tokens, run, trained, write_config, write_tokens
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -26,21 +26,12 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def family(request):
-    return request.param
-
-
 @pytest.fixture(scope="module")
-def config(family, tmp_path_factory):
-    return write_config(tmp_path_factory.mktemp(family), family)
+def alone(small):
+    return small.train(*ON, OFF, "parallel.pipeline=1")
 
 
-@pytest.fixture(scope="module")
-def alone(config, family):
-    return trained(config, *ON, OFF, "parallel.pipeline=1", family=family)
-
-
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_packed_row_trains_each_document_as_if_it_were_alone(family, tmp_path):
     """The documents have one length, so that shorter sequences cut the same stream into documents."""
     common, short = short_documents(tmp_path)
@@ -62,56 +53,55 @@ def short_documents(folder):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts_do_not_change_a_bit(config, family, alone, layout):
-    assert trained(config, *ON, *LAYOUTS[layout], family=family).bits == alone.bits
+def test_layouts_do_not_change_a_bit(small, alone, layout):
+    assert small.train(*ON, *LAYOUTS[layout]).bits == alone.bits
 
 
-def test_threads_do_not_change_a_bit(config, family, alone):
-    ended = trained(config, *ON, "parallel.pipeline=2", family=family, env=environment(OMP_NUM_THREADS="2"))
-    assert ended.bits == alone.bits
+def test_threads_do_not_change_a_bit(small, alone):
+    assert small.train(*ON, "parallel.pipeline=2", threads="2").bits == alone.bits
 
 
 @pytest.mark.parametrize("grid", [(2, 1), (1, 2), (2, 2)])
-def test_tensor_and_data_ranks_agree_to_rounding(config, family, alone, grid):
+def test_tensor_and_data_ranks_agree_to_rounding(small, alone, grid):
     t, d = grid
     keys = [f"parallel.tensor={t}", f"parallel.data={d}", f"parallel.sequence={str(t > 1).lower()}"]
-    first = trained(config, *ON, *keys, OFF, "parallel.pipeline=1", family=family)
+    first = small.train(*ON, *keys, OFF, "parallel.pipeline=1")
     assert close(first.losses, alone.losses, 1e-5)
-    assert trained(config, *ON, *keys, "parallel.pipeline=2", family=family).bits == first.bits
+    assert small.train(*ON, *keys, "parallel.pipeline=2").bits == first.bits
 
 
 @pytest.mark.parametrize("mode", ["none", "recompute"])
-def test_attention_modes_have_the_same_losses(config, family, alone, mode):
-    assert close(trained(config, *ON, f"attention.mode={mode}", family=family).losses, alone.losses, 1e-5)
+def test_attention_modes_have_the_same_losses(small, alone, mode):
+    assert close(small.train(*ON, f"attention.mode={mode}").losses, alone.losses, 1e-5)
 
 
-def test_one_document_a_row_has_the_bits_of_no_documents(config, family):
-    plain = trained(config, family=family)
+def test_one_document_a_row_has_the_bits_of_no_documents(small):
+    plain = small.train()
     for keys in (ON, MASK, RESET):
-        assert trained(config, *keys[:-1], "data.end_of_text=4000", family=family).bits == plain.bits
+        assert small.train(*keys[:-1], "data.end_of_text=4000").bits == plain.bits
 
 
-def test_each_key_changes_the_losses_alone(config, family, alone):
-    plain, mask = trained(config, OFF, family=family), trained(config, *MASK, OFF, family=family)
+def test_each_key_changes_the_losses_alone(small, alone):
+    plain, mask = small.train(OFF), small.train(*MASK, OFF)
     assert plain.bits != mask.bits
-    if family == "llama":  # rotations depend on distances alone
+    if small.family == "llama":  # rotations depend on distances alone
         assert close(mask.losses, alone.losses, 1e-5)
     else:
         assert max(abs(a - b) for a, b in zip(mask.losses, alone.losses)) > 1e-3
-    assert trained(config, *RESET, OFF, family=family).bits not in (plain.bits, alone.bits)
+    assert small.train(*RESET, OFF).bits not in (plain.bits, alone.bits)
 
 
-def test_the_plan_counts_the_places_on_every_stage(config, family):
+def test_the_plan_counts_the_places_on_every_stage(small):
     def peaks(ended):
         return [stage["peak_bytes"] for stage in ended.steps[-1]["stages"]]
 
-    plain, masked = trained(config, family=family), trained(config, *ON, family=family)
+    plain, masked = small.train(), small.train(*ON)
     assert [b - a for a, b in zip(peaks(plain), peaks(masked))] == [16 * LENGTH * 4] * 4
     assert "as planned, to the byte, on all stages" in masked.stderr
 
 
-def test_data_without_a_known_token_are_refused(config, family):
-    ended = run(config, "data.mask_documents=on", family=family)
+def test_data_without_a_known_token_are_refused(small):
+    ended = run(small.config, "data.mask_documents=on", family=small.family)
     assert ended.code == 2
     assert re.search(r"data\.end_of_text: the data do not say which token it is; set it to the token", ended.stderr)
 

@@ -4,7 +4,7 @@ a loss depends on later tokens, and a model learns to fill in tokens."""
 import math
 
 import pytest
-from trainer_runs import FAMILIES, close, environment, run, trained, write_config, write_tokens
+from trainer_runs import FAMILIES, close, run, trained, write_config, write_tokens
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -20,34 +20,24 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def family(request):
-    return request.param
-
-
 @pytest.fixture(scope="module")
-def config(family, tmp_path_factory):
-    return write_config(tmp_path_factory.mktemp(family), family)
-
-
-@pytest.fixture(scope="module")
-def alone(config, family):
-    env = environment(OMP_NUM_THREADS="1")
-    return trained(config, *ON, OFF, "parallel.pipeline=1", family=family, env=env)
+def alone(small):
+    return small.train(*ON, OFF, "parallel.pipeline=1")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts_do_not_change_a_bit(config, family, alone, layout):
+def test_layouts_do_not_change_a_bit(small, alone, layout):
     assert abs(alone.losses[0] - math.log(100)) < 0.3
-    assert trained(config, *ON, *LAYOUTS[layout], family=family).bits == alone.bits
+    assert small.train(*ON, *LAYOUTS[layout]).bits == alone.bits
 
 
 @pytest.mark.parametrize("keys", [["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"],
                                   ["schedule.micro_batch=1"], ["attention.mode=none"], ["attention.mode=recompute"]])
-def test_other_sums_agree_to_rounding(config, family, alone, keys):
-    assert close(trained(config, *ON, *keys, "parallel.pipeline=2", family=family).losses, alone.losses, 1e-5)
+def test_other_sums_agree_to_rounding(small, alone, keys):
+    assert close(small.train(*ON, *keys, "parallel.pipeline=2").losses, alone.losses, 1e-5)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 def test_later_tokens_are_seen(tmp_path, family):
     """The last of 32 tokens is no target of this step, so only attention to it can change the loss."""
     losses = []
@@ -68,14 +58,14 @@ def test_tokens_are_filled_in(tmp_path):
     assert trained(config, *ON, *keys).steps[-1]["loss"] < 0.7 * math.log(89)
 
 
-def test_a_checkpoint_is_that_of_an_encoder(config, family, tmp_path):
+def test_a_checkpoint_is_that_of_an_encoder(small, tmp_path):
     keys = [*ON, "parallel.pipeline=1", OFF, f"checkpoint.dir={tmp_path}/saved", "checkpoint.every=2"]
-    whole = trained(config, *keys, "train.steps=4", family=family)
+    whole = small.train(*keys, "train.steps=4")
     assert '"is_causal": false' in (tmp_path / "saved/step_00000002/config.json").read_text()
     resume = ["--resume", str(tmp_path / "saved/step_00000002")]
-    again = trained(config, *keys, "train.steps=4", "checkpoint.dir=", arguments=resume, family=family)
+    again = small.train(*keys, "train.steps=4", "checkpoint.dir=", arguments=resume)
     assert [step["loss"] for step in again.steps] == [step["loss"] for step in whole.steps[2:]]
-    refused = run(config, "checkpoint.dir=", arguments=resume, family=family)
+    refused = run(small.config, "checkpoint.dir=", arguments=resume, family=small.family)
     assert refused.code == 2 and "model.causal is false there and true here" in refused.stderr
 
 
@@ -90,6 +80,6 @@ def test_a_checkpoint_is_that_of_an_encoder(config, family, tmp_path):
         ([*ON, "data.hellaswag=none.bin"], "model.causal: an encoder predicts no next token; leave out"),
     ],
 )
-def test_what_excludes_itself_is_refused_with_the_remedy(config, family, keys, words):
-    ended = run(config, *keys, family=family)
+def test_what_excludes_itself_is_refused_with_the_remedy(small, keys, words):
+    ended = run(small.config, *keys, family=small.family)
     assert ended.code == 2 and words in ended.stderr, ended.stderr
