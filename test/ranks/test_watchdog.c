@@ -8,99 +8,91 @@
 static const Patience patience = {10, 600};
 
 // One rank says something; each time that it is alive, and where `moves`, that it got something done.
-static void says_(Watchdog *dog, int rank, double now, bool moves, const char *action, const char *wait,
+static void says_(Watchdog *to, int from, double when, bool moves, const char *action, const char *wait,
                   int wait_stage) {
     static RankStatus pages[8];
-    RankStatus *page = &pages[rank];
-    page->stage = rank;
+    RankStatus *page = &pages[from];
+    page->stage = from;
     page->progress += moves;
     page->wait_stage = wait_stage;
     snprintf(page->action, sizeof page->action, "%.95s", action);
     snprintf(page->wait, sizeof page->wait, "%.63s", wait);
-    watchdog_hear(dog, rank, page, now);
+    watchdog_hear(to, from, page, when);
 }
 
-static Found look_every_second_(Watchdog *dog, double *now, double until, int *rank, int speakers, bool moves) {
-    for (; *now < until; *now += 1.0) {
-        for (int i = 0; i < speakers; i++) says_(dog, i, *now, moves, "step 3 F1", "", -1);
-        Found found = watchdog_look(dog, *now, rank);
+// A watchdog of 3 ranks at second 0, and the rank that it found.
+static Watchdog *dog;
+static double now;
+static int rank;
+
+static int open_(void **state) {
+    (void)state;
+    dog = watchdog_create(3, patience, now = 0);
+    return 0;
+}
+
+static int close_(void **state) {
+    (void)state;
+    watchdog_free(dog);
+    return 0;
+}
+
+#define WATCH(name) TEST_BETWEEN(name, open_, close_)
+
+// Looks every second until `until`, while the first `speakers` ranks report.
+static Found look_every_second_(double until, int speakers, bool moves) {
+    for (; now < until; now += 1.0) {
+        for (int i = 0; i < speakers; i++) says_(dog, i, now, moves, "step 3 F1", "", -1);
+        Found found = watchdog_look(dog, now, &rank);
         if (found != FOUND_WELL) return found;
     }
     return FOUND_WELL;
 }
 
-TEST(a_rank_that_falls_silent_is_found_after_its_timeout) {
-    double now = 0;
-    int rank;
-    Watchdog *dog = watchdog_create(3, patience, now);
-    assert_int_equal(look_every_second_(dog, &now, 20, &rank, 3, true), FOUND_WELL);
-    assert_int_equal(look_every_second_(dog, &now, 29, &rank, 2, true), FOUND_WELL);
-    assert_int_equal(look_every_second_(dog, &now, 60, &rank, 2, true), FOUND_SILENT);
+WATCH(a_rank_that_falls_silent_is_found_after_its_timeout) {
+    assert_int_equal(look_every_second_(20, 3, true), FOUND_WELL);
+    assert_int_equal(look_every_second_(29, 2, true), FOUND_WELL);
+    assert_int_equal(look_every_second_(60, 2, true), FOUND_SILENT);
     assert_int_equal(rank, 2);
     assert_true(now > 29 && now < 32);
-    watchdog_free(dog);
 }
 
-TEST(a_rank_that_was_never_heard_is_not_missed) {
-    double now = 0;
-    int rank;
-    Watchdog *dog = watchdog_create(3, patience, now);
-    assert_int_equal(look_every_second_(dog, &now, 50, &rank, 2, true), FOUND_WELL);
-    watchdog_free(dog);
-}
+WATCH(a_rank_that_was_never_heard_is_not_missed) { assert_int_equal(look_every_second_(50, 2, true), FOUND_WELL); }
 
-TEST(a_rank_that_left_is_not_missed) {
-    double now = 0;
-    int rank;
-    Watchdog *dog = watchdog_create(3, patience, now);
-    look_every_second_(dog, &now, 5, &rank, 3, true);
+WATCH(a_rank_that_left_is_not_missed) {
+    look_every_second_(5, 3, true);
     watchdog_excuse(dog, 2);
-    assert_int_equal(look_every_second_(dog, &now, 60, &rank, 2, true), FOUND_WELL);
-    watchdog_free(dog);
+    assert_int_equal(look_every_second_(60, 2, true), FOUND_WELL);
 }
 
-TEST(a_long_action_is_not_silence_and_a_standstill_is_found_later) {
-    double now = 0;
-    int rank;
-    Watchdog *dog = watchdog_create(3, patience, now);
-    assert_int_equal(look_every_second_(dog, &now, 599, &rank, 3, false), FOUND_WELL);
-    assert_int_equal(look_every_second_(dog, &now, 700, &rank, 3, false), FOUND_STUCK);
+WATCH(a_long_action_is_not_silence_and_a_standstill_is_found_later) {
+    assert_int_equal(look_every_second_(599, 3, false), FOUND_WELL);
+    assert_int_equal(look_every_second_(700, 3, false), FOUND_STUCK);
     assert_true(now < 605);
-    watchdog_free(dog);
 }
 
-TEST(progress_of_one_rank_is_progress_of_all) {
-    double now = 0;
-    int rank;
-    Watchdog *dog = watchdog_create(3, patience, now);
+WATCH(progress_of_one_rank_is_progress_of_all) {
     for (; now < 2000; now += 1) {
         for (int i = 0; i < 3; i++) says_(dog, i, now, i == 1 && (int)now % 500 == 0, "saving", "", -1);
         assert_int_equal(watchdog_look(dog, now, &rank), FOUND_WELL);
     }
-    watchdog_free(dog);
 }
 
-TEST(a_timeout_of_zero_never_ends) {
-    double now = 0;
-    int rank;
-    Watchdog *dog = watchdog_create(2, (Patience){0, 0}, now);
-    look_every_second_(dog, &now, 5, &rank, 2, true);
-    assert_int_equal(look_every_second_(dog, &now, 5000, &rank, 0, false), FOUND_WELL);
+WATCH(a_timeout_of_zero_never_ends) {
     watchdog_free(dog);
+    dog = watchdog_create(2, (Patience){0, 0}, now);
+    look_every_second_(5, 2, true);
+    assert_int_equal(look_every_second_(5000, 0, false), FOUND_WELL);
 }
 
 // A machine that slept, or a watchdog under a debugger: all ranks seem silent at once.
-TEST(after_a_pause_of_its_own_the_timeout_starts_again) {
-    double now = 0;
-    int rank;
-    Watchdog *dog = watchdog_create(3, patience, now);
-    look_every_second_(dog, &now, 20, &rank, 3, true);
+WATCH(after_a_pause_of_its_own_the_timeout_starts_again) {
+    look_every_second_(20, 3, true);
     now += 3600;
     assert_int_equal(watchdog_look(dog, now, &rank), FOUND_WELL);
     double awake = now;
-    assert_int_equal(look_every_second_(dog, &now, awake + 9, &rank, 2, false), FOUND_WELL);
-    assert_int_equal(look_every_second_(dog, &now, awake + 60, &rank, 2, false), FOUND_SILENT);
-    watchdog_free(dog);
+    assert_int_equal(look_every_second_(awake + 9, 2, false), FOUND_WELL);
+    assert_int_equal(look_every_second_(awake + 60, 2, false), FOUND_SILENT);
 }
 
 TEST(short_timeouts_are_checked_often_enough) {
@@ -110,11 +102,10 @@ TEST(short_timeouts_are_checked_often_enough) {
     assert_true(watchdog_interval((Patience){0, 0}) == 1.0);
 }
 
-TEST(every_stage_says_what_it_waits_for) {
+WATCH(every_stage_says_what_it_waits_for) {
     char text[WATCHDOG_TEXT];
-    int rank;
-    double now = 0;
-    Watchdog *dog = watchdog_create(5, patience, now);
+    watchdog_free(dog);
+    dog = watchdog_create(5, patience, now);
     for (; now < 15; now += 1) {
         says_(dog, 0, now, false, "step 12 B13", "B13 from stage 1", 1);
         says_(dog, 1, now, false, "step 12 B14", "B14 from stage 3", 3);
@@ -139,19 +130,15 @@ TEST(every_stage_says_what_it_waits_for) {
     assert_string_equal(
         text, "rank 3 (stage 3) has said nothing for 11 s (train.peer_timeout_s): it is stopped or cut off, last at "
               "step 12 F21");
-    watchdog_free(dog);
 }
 
-TEST(the_longest_words_fit) {
+WATCH(the_longest_words_fit) {
     char text[WATCHDOG_TEXT], longest[200];
-    int rank;
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
-    Watchdog *dog = watchdog_create(2, patience, 0);
     for (int i = 0; i < 2; i++) says_(dog, i, 0, true, longest, longest, 1 - i);
-    for (double now = 1; now < 20 && watchdog_look(dog, now, &rank) == FOUND_WELL; now++) {}
+    for (now = 1; now < 20 && watchdog_look(dog, now, &rank) == FOUND_WELL; now++) {}
     for (int i = 0; i < 2; i++) assert_true(watchdog_line(dog, i, 20, text) && strlen(text) < WATCHDOG_TEXT);
     watchdog_reason(dog, FOUND_SILENT, 0, 20, text);
     assert_non_null(strstr(text, "stopped or cut off"));
-    watchdog_free(dog);
 }

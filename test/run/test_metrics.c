@@ -1,5 +1,6 @@
 // What a run says: the figures, the step line, and a file of JSON lines that survives crashes, resumes and full disks.
 #include "run/metrics.h"
+#include "base/files.h"
 #include "unit.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@
 // ---- a folder of our own, and what goes to stdout -------------------------------------------------------------------
 
 typedef struct Desk {
-    char folder[64], path[CONFIG_TEXT];
+    char folder[64], path[CONFIG_TEXT], *said, *file; // what the last run_of_ said and wrote
     int stdout_copy;
 } Desk;
 
@@ -32,6 +33,8 @@ static int desk_close(void **state) {
     (void)state;
     char command[128];
     snprintf(command, sizeof command, "rm -rf %s", desk.folder);
+    free(desk.said), free(desk.file);
+    desk.said = desk.file = NULL;
     return system(command);
 }
 
@@ -46,14 +49,11 @@ static void listen_to_stdout(void) {
     fclose(file);
 }
 
-// A whole file; the caller frees it.
+// A complete file; the caller frees it.
 static char *read_whole(const char *path) {
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    char *text = calloc(1, 1 << 20);
-    size_t length = fread(text, 1, (1 << 20) - 1, file);
-    assert_true(length < (1 << 20) - 1);
-    fclose(file);
+    int64_t length;
+    char *text = file_read_whole(path, 1 << 20, &length, NULL);
+    assert_non_null(text);
     return text;
 }
 
@@ -143,6 +143,19 @@ static void log_steps(Metrics *metrics, int64_t first, int64_t last) {
         if (step % 2 == 0) status += metrics_val(metrics, step, 3.5, &err);
     }
     free(heard());
+    assert_int_equal(status, 0);
+}
+
+// A run whose steps have these figures, with its text and its file in `desk`.
+static void run_of(const Peak *peak, const StepFigures *figures, int count) {
+    Error err = {0};
+    Metrics *metrics = metrics_open(made_config(desk.path), peak, -1, &err);
+    listen_to_stdout();
+    int status = metrics_run(metrics, made_config(desk.path), 5, &err);
+    for (int i = 0; i < count; i++) status += metrics_step(metrics, &figures[i], &err);
+    desk.said = heard();
+    metrics_close(metrics);
+    desk.file = read_whole(desk.path);
     assert_int_equal(status, 0);
 }
 
@@ -244,24 +257,14 @@ TEST_BETWEEN(validation_is_a_line_with_its_perplexity, desk_open, desk_close) {
 // For the step that shows it and for slower ones after it, whose fraction would be of the same low peak. The file keeps
 // to its definition.
 TEST_BETWEEN(a_peak_too_low_is_said_from_then_on, desk_open, desk_close) {
-    Error err = {0};
-    Metrics *metrics = metrics_open(made_config(desk.path), &known_peak, -1, &err);
-    StepFigures slow = made_figures(1), quick = made_figures(2), last = made_figures(3);
-    quick.seconds = 0.1; // MFU 204.8%
-    listen_to_stdout();
-    metrics_run(metrics, made_config(desk.path), 5, &err);
-    metrics_step(metrics, &slow, &err);
-    metrics_step(metrics, &quick, &err);
-    metrics_step(metrics, &last, &err);
-    char *text = heard(), *file = read_whole(desk.path);
-    metrics_close(metrics);
-    assert_non_null(strstr(text, "| MFU 41.0% |"));
-    const char *doubt = strstr(text, "| MFU ? (peak too low) |");
+    StepFigures figures[] = {made_figures(1), made_figures(2), made_figures(3)};
+    figures[1].seconds = 0.1; // MFU 204.8%
+    run_of(&known_peak, figures, 3);
+    assert_non_null(strstr(desk.said, "| MFU 41.0% |"));
+    const char *doubt = strstr(desk.said, "| MFU ? (peak too low) |");
     assert_non_null(doubt);
     assert_non_null(strstr(doubt + 1, "| MFU ? (peak too low) |"));
-    assert_non_null(strstr(file, "\"mfu\":2.048"));
-    free(text);
-    free(file);
+    assert_non_null(strstr(desk.file, "\"mfu\":2.048"));
 }
 
 // Measures 50 % more each time.
@@ -273,60 +276,38 @@ static double more_each_time_(void *context) {
 // The first step is at almost twice the peak: one measurement, which finds 1.5 times it, does not explain that. The
 // next finds twice the peak, and no more are made.
 TEST_BETWEEN(a_measured_peak_is_measured_again, desk_open, desk_close) {
-    Error err = {0};
     int times = 0;
     Peak peak = known_peak;
     peak.measure = more_each_time_;
     peak.context = &times;
-    Metrics *metrics = metrics_open(made_config(desk.path), &peak, -1, &err);
-    StepFigures quick = made_figures(1), again = made_figures(2), slow = made_figures(3);
-    quick.seconds = again.seconds = 0.1025; // MFU 199.8%
-    listen_to_stdout();
-    metrics_step(metrics, &quick, &err);
-    assert_int_equal(times, 1);
-    metrics_step(metrics, &again, &err);
-    metrics_step(metrics, &slow, &err);
+    StepFigures figures[] = {made_figures(1), made_figures(2), made_figures(3)};
+    figures[0].seconds = figures[1].seconds = 0.1025; // MFU 199.8%
+    run_of(&peak, figures, 3);
     assert_int_equal(times, 2);
-    char *text = heard();
-    metrics_close(metrics);
-    assert_non_null(strstr(text, "| MFU ? (peak too low) |"));
-    assert_non_null(strstr(text, "| MFU 99.9% |"));
-    assert_non_null(strstr(text, "| MFU 20.5% |"));
-    free(text);
+    const char *doubt = strstr(desk.said, "| MFU ? (peak too low) |"), *again = strstr(desk.said, "| MFU 99.9% |");
+    assert_true(doubt != NULL && again > doubt);
+    assert_non_null(strstr(again, "| MFU 20.5% |"));
 }
 
 TEST_BETWEEN(a_peak_is_not_measured_without_end, desk_open, desk_close) {
-    Error err = {0};
     int times = 0;
     Peak peak = known_peak;
     peak.measure = more_each_time_;
     peak.context = &times;
-    Metrics *metrics = metrics_open(made_config(desk.path), &peak, -1, &err);
-    StepFigures quick = made_figures(1);
-    quick.seconds = 1e-3;
-    listen_to_stdout();
-    for (int i = 0; i < 20; i++) metrics_step(metrics, &quick, &err);
-    free(heard());
-    metrics_close(metrics);
+    StepFigures figures[20];
+    for (int i = 0; i < 20; i++) figures[i] = made_figures(1), figures[i].seconds = 1e-3;
+    run_of(&peak, figures, 20);
     assert_int_equal(times, 8);
 }
 
 TEST_BETWEEN(unknown_peak_is_said_and_never_a_number, desk_open, desk_close) {
     Peak unknown = known_peak;
     unknown.peak_tflops = 0.0;
-    Error err = {0};
-    Metrics *metrics = metrics_open(made_config(desk.path), &unknown, -1, &err);
     StepFigures figures = made_figures(1);
-    listen_to_stdout();
-    metrics_run(metrics, made_config(desk.path), 5, &err);
-    metrics_step(metrics, &figures, &err);
-    char *text = heard(), *file = read_whole(desk.path);
-    metrics_close(metrics);
-    assert_non_null(strstr(text, "| MFU n/a |"));
-    assert_non_null(strstr(file, "\"peak_tflops\":null,"));
-    assert_non_null(strstr(file, "\"mfu\":null,\"mfu_causal\":null,"));
-    free(text);
-    free(file);
+    run_of(&unknown, &figures, 1);
+    assert_non_null(strstr(desk.said, "| MFU n/a |"));
+    assert_non_null(strstr(desk.file, "\"peak_tflops\":null,"));
+    assert_non_null(strstr(desk.file, "\"mfu\":null,\"mfu_causal\":null,"));
 }
 
 TEST_BETWEEN(progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line, desk_open, desk_close) {
@@ -381,22 +362,14 @@ TEST_BETWEEN(step_line_of_the_file_has_every_key_with_its_unit, desk_open, desk_
 }
 
 TEST_BETWEEN(a_skipped_step_says_so_and_others_do_not, desk_open, desk_close) {
-    Metrics *metrics = opened(desk.path, -1);
     StepFigures figures = made_figures(4);
     figures.skipped = true;
     figures.loss_z = 12.5;
-    Error err = {0};
-    listen_to_stdout();
-    int status = metrics_step(metrics, &figures, &err);
-    char *said = heard(), *file = read_whole(desk.path);
-    metrics_close(metrics);
-    assert_int_equal(status, 0);
-    assert_non_null(strstr(said, "| loss 3.3500 (z +12.5) |"));
-    assert_non_null(strstr(said, "| xfer +0.4 ms | skipped\n"));
-    assert_non_null(strstr(file, ",\"loss_z\":12.5,"));
-    assert_non_null(strstr(file, ",\"evictions\":6,\"skipped\":true,\"stages\":["));
-    free(said);
-    free(file);
+    run_of(&known_peak, &figures, 1);
+    assert_non_null(strstr(desk.said, "| loss 3.3500 (z +12.5) |"));
+    assert_non_null(strstr(desk.said, "| xfer +0.4 ms | skipped\n"));
+    assert_non_null(strstr(desk.file, ",\"loss_z\":12.5,"));
+    assert_non_null(strstr(desk.file, ",\"evictions\":6,\"skipped\":true,\"stages\":["));
 }
 
 TEST_BETWEEN(run_line_carries_the_configuration, desk_open, desk_close) {
@@ -414,26 +387,18 @@ TEST_BETWEEN(run_line_carries_the_configuration, desk_open, desk_close) {
 }
 
 TEST_BETWEEN(what_is_not_a_number_is_null, desk_open, desk_close) {
-    Metrics *metrics = opened(desk.path, -1);
     StepFigures figures = made_figures(1);
-    figures.loss = NAN;
     figures.norm = INFINITY;
     figures.seconds = 0.0;
-    Error err = {0};
     figures.loss = -NAN;
-    listen_to_stdout();
-    metrics_step(metrics, &figures, &err);
-    char *said = heard();
-    metrics_close(metrics);
-    char *file = read_whole(desk.path);
-    assert_non_null(strstr(said, "| loss nan | "));
-    free(said);
+    run_of(&known_peak, &figures, 1);
+    const char *file = strstr(desk.file, "{\"type\":\"step\"");
+    assert_non_null(strstr(desk.said, "| loss nan | "));
     assert_non_null(strstr(file, "\"loss\":null,"));
     assert_non_null(strstr(file, "\"grad_norm\":null,"));
     assert_non_null(strstr(file, "\"tokens_per_s\":null,\"tokens_per_s_per_gpu\":null,\"mfu\":null,"));
     assert_null(strstr(file, "inf"));
     assert_null(strstr(file, "nan"));
-    free(file);
 }
 
 TEST_BETWEEN(resume_continues_the_file_as_if_nothing_had_happened, desk_open, desk_close) {
