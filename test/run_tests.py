@@ -25,6 +25,7 @@ HERE = Path(__file__).resolve().parent
 TIME_LIMIT = 900  # seconds for one program; every test here is far from it, a hang is not
 NO_TESTS = 5  # pytest's exit code when it chose no case
 SLOWEST = 10
+LONGEST = ("virtual", "engine", "search")  # to run; the other folders take about as long as they are large
 
 
 class Tally:
@@ -115,9 +116,10 @@ def read_case(case, tally):
 
 
 def python_folders(test):
-    """Returns the folders with Python tests, the largest first: they take longest, so none is alone at the end."""
+    """Returns the folders with Python tests, first those that take longest, so that none is alone at the end."""
     size = lambda folder: sum(path.stat().st_size for path in folder.glob("test_*.py"))
-    return sorted(filter(size, Path(test).iterdir()), key=size, reverse=True)
+    order = lambda folder: (folder.name in LONGEST, size(folder))
+    return sorted(filter(size, Path(test).iterdir()), key=order, reverse=True)
 
 
 def no_aslr():

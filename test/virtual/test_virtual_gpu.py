@@ -42,7 +42,7 @@ def test_a_rank_that_sees_gpus_maps_the_memory_of_the_others(tmp_path):
 @pytest.mark.parametrize("sequence", ["true", "false"])
 def test_chunks_of_rows_do_not_change_a_bit(tmp_path, sequence):
     config = write_config(tmp_path, "gpt")
-    options = ("parallel.tensor=4", f"parallel.sequence={sequence}", "train.global_batch=4")
+    options = ("parallel.tensor=4", f"parallel.sequence={sequence}", "train.global_batch=2")
     bits = [
         trained(config, "gpt", *options, f"parallel.overlap={overlap}", VIRTUAL_ORDER="random").bits
         for overlap in ("off", "on", "2", "3", "4")
@@ -61,7 +61,7 @@ def test_operands_of_8_bits_have_the_same_bits_however_they_are_gathered_and_kep
         ("schedule.split_backward=on", "schedule.recompute=[pointwise, none]"),
         ("schedule.recompute_layers=1", "comm.checksum=on"),
     ]
-    eight = (*WIDE, *virtual_runs.EIGHT, f"train.fp8={fp8}", "train.global_batch=4")
+    eight = (*WIDE, *virtual_runs.EIGHT, f"train.fp8={fp8}", "train.global_batch=2")
     runs = [trained(config, "llama", *eight, *layout, VIRTUAL_ORDER="random", **device) for layout in layouts]
     shared = trained(config, "llama", *eight, "hardware.share_gpu=true", VIRTUAL_GPUS="1", **device)
     bits = [ended.bits for ended in (*runs, shared)]
@@ -74,7 +74,8 @@ def test_operands_of_8_bits_have_the_same_bits_however_they_are_gathered_and_kep
 def test_copies_have_the_bits_of_sums_in_rank_order_in_every_order(tmp_path, ranks, precision):
     """NCCL's sums here are in rank order, in fp32, rounded once, as CPUs make them."""
     config = write_config(tmp_path, "gpt", model=virtual_runs.SMALL["gpt"].replace("heads: 4", "heads: 8"))
-    shape = (f"parallel.tensor={ranks}", "parallel.sequence=true", f"train.precision={precision}", "train.global_batch=4")
+    shape = (f"parallel.tensor={ranks}", "parallel.sequence=true", f"train.precision={precision}",
+             "train.global_batch=2")
     wanted = trained(config, "gpt", *shape, "parallel.collectives=nccl")
     assert virtual_runs.differences(wanted.steps, on_cpu(config, "gpt", *shape).steps, precision) == []
     for order in virtual_runs.ORDERS:
