@@ -25,8 +25,8 @@ static int stage_of_(const Schedule *schedule, int g) {
     return stage;
 }
 
-// Returns the lane of a direction over the boundary between virtual stages g and g+1: the number of directions before it, in order of boundaries and forward first, that go from the same stage to the
-// same other one.
+// Returns the lane of a direction over the boundary between virtual stages g and g+1: the number of directions before
+// it, in order of boundaries and forward first, that go from the same stage to the same other one.
 static int lane_of_(const Schedule *schedule, int g, P2pWay way) {
     int from = stage_of_(schedule, way == P2P_FORWARD ? g : g + 1), lane = 0;
     int to = stage_of_(schedule, way == P2P_FORWARD ? g + 1 : g);
