@@ -1,7 +1,8 @@
 // The discrete-event loop. Time does not move while everything that ends at one instant ends; then every stage
-// concerned starts every action that it can; then time moves to the next end. Ends are kept in a heap. At most one
-// compute action and one transfer per stage, and one message per direction of a boundary between virtual stages are in
-// progress, which bounds the heap.
+// concerned starts every action that it can; then time moves to the next end. At most one compute action and one
+// transfer per stage, and one message per direction of a boundary between virtual stages are in progress, which bounds
+// the ends. What takes equally long ends in the order of its starts, and most actions take one of a few durations. So
+// ends of one duration are a chain, and a heap orders the chains by their first ends.
 #include "simulate.h"
 
 #include "base/alloc.h"
@@ -43,10 +44,18 @@ typedef struct SimStage {
 typedef enum EndKind { END_COMPUTE_, END_TRANSFER_, END_FORWARD_MESSAGE_, END_BACKWARD_MESSAGE_ } EndKind;
 
 typedef struct End {
-    double time;
+    double time, duration;
     EndKind kind;
-    int at; // the stage that computes or that evicted; the boundary of a message
+    int at;   // the stage that computes or that evicted; the boundary of a message
+    int next; // of the chain, or of the unused ends; -1: it is the last one
 } End;
+
+typedef struct Chain {
+    double time; // of its first end
+    int first;
+} Chain;
+
+enum { TAILS = 256 };
 
 // The edges of one chunk of a stage. An edge may be NULL: nothing comes from there, or goes there.
 typedef struct SimChunk {
@@ -61,9 +70,12 @@ typedef struct SimRun {
     SimChunk *chunks; // [stages*chunks]
     Edge *down;       // [stages*chunks] F from virtual stage g to g+1; the last is unused
     Edge *up;         // [stages*chunks] B or I from virtual stage g+1 to g
-    End *ends;        // heap, earliest first
-    int ends_count;
-    int *stirred; // [stages] those with something to check
+    End *ends;
+    Chain *heap; // earliest first
+    int chains_count;
+    int unused;       // the first of the unused ends
+    int tails[TAILS]; // by duration, the last end of its chain; -1: nothing that long is in progress
+    int *stirred;     // [stages] those with something to check
     int stirred_count;
     double now;
     Contention *shares; // NULL: nothing is shared
@@ -72,23 +84,41 @@ typedef struct SimRun {
 // ---------------------------------------------------------------------------------------------------------------------
 // The heap
 
+static int *tail_(SimRun *run, double duration) {
+    uint64_t bits;
+    memcpy(&bits, &duration, sizeof bits);
+    return &run->tails[bits * 0x9e3779b97f4a7c15u >> 56];
+}
+
 static void ends_push_(SimRun *run, double duration, EndKind kind, int where) {
-    End *ends = run->ends, end = {run->now + duration, kind, where};
-    int at = run->ends_count++;
-    for (int parent; at > 0 && end.time < ends[parent = (at - 1) / 2].time; at = parent) ends[at] = ends[parent];
-    ends[at] = end;
+    int end = run->unused, *tail = tail_(run, duration), at;
+    run->unused = run->ends[end].next;
+    run->ends[end] = (End){run->now + duration, duration, kind, where, -1};
+    bool chained = *tail >= 0 && run->ends[*tail].duration == duration;
+    if (chained) run->ends[*tail].next = end;
+    *tail = end;
+    if (chained) return;
+    Chain *heap = run->heap, chain = {run->now + duration, end};
+    at = run->chains_count++;
+    for (int parent; at > 0 && chain.time < heap[parent = (at - 1) / 2].time; at = parent) heap[at] = heap[parent];
+    heap[at] = chain;
 }
 
 static End ends_pop_(SimRun *run) {
-    End *ends = run->ends, first = ends[0], last = ends[--run->ends_count];
-    int count = run->ends_count, at = 0;
-    for (int child; (child = 2 * at + 1) < count; at = child) {
-        if (child + 1 < count) child += ends[child + 1].time < ends[child].time;
-        if (last.time <= ends[child].time) break;
-        ends[at] = ends[child];
+    Chain *heap = run->heap;
+    int first = heap[0].first, *tail = tail_(run, run->ends[first].duration), at = 0;
+    End end = run->ends[first];
+    if (*tail == first) *tail = -1;
+    run->ends[first].next = run->unused;
+    run->unused = first;
+    Chain chain = end.next >= 0 ? (Chain){run->ends[end.next].time, end.next} : heap[--run->chains_count];
+    for (int child; (child = 2 * at + 1) < run->chains_count; at = child) {
+        if (child + 1 < run->chains_count) child += heap[child + 1].time < heap[child].time;
+        if (chain.time <= heap[child].time) break;
+        heap[at] = heap[child];
     }
-    ends[at] = last;
-    return first;
+    heap[at] = chain;
+    return end;
 }
 
 // Starts something that takes `duration`; `share`: the resource it shares meanwhile, or -1.
@@ -306,6 +336,7 @@ static void end_compute_(SimRun *run, int s) {
     note_times_(run, line, stage->compute, stage->compute_start);
     line->busy += run->now - stage->compute_start;
     stage->compute = next_place_(stage, stage->compute + 1, true);
+    __builtin_prefetch(&stage->actions[stage->compute + 4]);
     // this stage may send its output, and the sender of its input has a receive buffer again
     stir_(run, s);
     if (out != NULL) {
@@ -412,7 +443,11 @@ static void run_prepare_(SimRun *run) {
     run->chunks = xcalloc(virtual_stages, sizeof *run->chunks);
     run->down = xcalloc(virtual_stages, sizeof *run->down);
     run->up = xcalloc(virtual_stages, sizeof *run->up);
-    run->ends = xcalloc(2 * (stages + virtual_stages), sizeof *run->ends);
+    int ends = 2 * (int)(stages + virtual_stages);
+    run->ends = xcalloc((size_t)ends, sizeof *run->ends);
+    run->heap = xcalloc((size_t)ends, sizeof *run->heap);
+    for (int i = 0; i < ends; i++) run->ends[i].next = i + 1;
+    memset(run->tails, -1, sizeof run->tails);
     run->stirred = xcalloc(stages, sizeof *run->stirred);
     if (shared != NULL && shared->count > 0) run->shares = contention_create(shared->count, shared->capacity);
     for (int s = 0; s < run->schedule->stages; s++) stage_prepare_(run, s);
@@ -421,25 +456,25 @@ static void run_prepare_(SimRun *run) {
 
 static void run_free_(SimRun *run) {
     for (int s = 0; s < run->schedule->stages; s++) free(run->stages[s].here);
-    free_all(run->stages, run->chunks, run->down, run->up, run->ends, run->stirred);
+    free_all(run->stages, run->chunks, run->down, run->up, run->ends, run->heap, run->stirred);
     contention_free(run->shares);
 }
 
 // Moves time to the next end of anything; returns false if nothing is in progress.
 static bool next_end_(SimRun *run) {
     double shared = run->shares == NULL ? -1 : contention_next(run->shares);
-    if (run->ends_count == 0 && shared < 0) return false;
-    run->now = run->ends_count == 0 || (shared >= 0 && shared < run->ends[0].time) ? shared : run->ends[0].time;
+    if (run->chains_count == 0 && shared < 0) return false;
+    run->now = run->chains_count == 0 || (shared >= 0 && shared < run->heap[0].time) ? shared : run->heap[0].time;
     return true;
 }
 
 static int run_to_end_(SimRun *run, Error *err) {
     start_all_(run);
     while (next_end_(run)) {
-        while (run->ends_count > 0 && run->ends[0].time <= run->now) simulate_end_(run, ends_pop_(run));
+        while (run->chains_count > 0 && run->heap[0].time <= run->now) simulate_end_(run, ends_pop_(run));
         while (run->shares != NULL && contention_next(run->shares) >= 0 && contention_next(run->shares) <= run->now) {
             ContentionUser user = contention_pop(run->shares);
-            simulate_end_(run, (End){run->now, (EndKind)user.kind, user.stage});
+            simulate_end_(run, (End){.kind = (EndKind)user.kind, .at = user.stage});
         }
         start_all_(run);
     }
