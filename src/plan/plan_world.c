@@ -42,6 +42,7 @@ static int world_fits_(void *argument, SmallestWorld *at, bool *fits, Error *err
     for (int way = PLAN_PLAIN; way <= PLAN_BPIPE && !*fits; way++) {
         RunLayout layout = planner_layout(&like, 1, (PlanWay)way);
         Forecast forecast;
+        if (planner_never_fits(&like, &layout)) continue;
         // Memory never shrinks with more microbatches: if p of them do not fit, skip building the full schedule.
         config.train.global_batch = at->pipeline;
         if (planner_forecast(&like, &layout, false, &forecast, err) != 0) return -1;

@@ -3,11 +3,13 @@
 #include "planner.h"
 #include "config/gpus.h"
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include "backend/attention_scratch.h"
 #include "config/config_schema.h"
 #include "ranks/affinity.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,28 +100,35 @@ ScheduleLoan planner_schedule(const Planner *planner, const Config *config, Erro
     return schedule_cache_borrow(planner->lists, config, planner_microbatches_(config), err);
 }
 
-// Returns the counts of a schedule whose stages keep every bundle, without its lists.
-static ScheduleLoan count_all_(const Config *config) {
-    int p = (int)config->parallel.pipeline, m = (int)config_microbatches(config);
-    Schedule *counts = schedule_new(config_schedule_kind(config)->name, p, m);
-    for (int s = 0; s < p; s++) counts->stage[s].own_slots = m;
-    counts->slots = m;
-    counts->split = config->schedule.split_backward == SPLIT_ON;
+// Returns the counts of a schedule with a formula for them, without its lists. With evictions they leave out the slots
+// that stages lend and those on the host.
+static ScheduleLoan count_slots_(const Config *config) {
+    const ScheduleKind *kind = config_schedule_kind(config);
+    ScheduleSpec spec = config_schedule_spec(config);
+    Schedule *counts = schedule_new(kind->name, spec.stages, spec.microbatches);
+    int most = config->schedule.bpipe != BPIPE_ON ? INT_MAX
+               : config->schedule.slots > 0       ? (int)config->schedule.slots
+                                                  : (int)config_min_slots(config);
+    for (int s = 0; s < spec.stages; s++) counts->stage[s].own_slots = min_int(kind->in_flight(&spec, s), most);
+    counts->slots = counts->stage[0].own_slots;
+    counts->split = spec.split;
     return (ScheduleLoan){counts, counts};
 }
 
 // Returns how many microbatches suffice to know the slots of every stage; 0 if no list is needed for that.
 static int64_t byte_microbatches_(const Planner *planner, const Config *config) {
-    int64_t enough = config_fewer_microbatches(config, plan_enough_microbatches((int)config->parallel.pipeline));
-    if (config->schedule.file[0] != '\0' || !config_schedule_kind(config)->keeps_all) return enough;
-    if (config->schedule.bpipe == BPIPE_OFF) return 0;
+    const ScheduleKind *kind = config_schedule_kind(config);
+    int64_t enough = plan_enough_for_slots(kind, (int)config->parallel.pipeline);
+    bool listed = config->schedule.file[0] != '\0' || kind->in_flight == NULL;
+    if (!listed && config->schedule.bpipe == BPIPE_OFF) return 0;
+    if (listed || !kind->keeps_all) return config_fewer_microbatches(config, enough);
     // The bundles on the host grow with the microbatches, and count where ranks share the host's memory.
-    return planner->hardware.memory_bytes > 0 ? enough : config_microbatches(config);
+    return planner->hardware.memory_bytes > 0 ? config_fewer_microbatches(config, enough) : config_microbatches(config);
 }
 
 ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error *err) {
     int64_t microbatches = byte_microbatches_(planner, config);
-    if (microbatches == 0) return count_all_(config);
+    if (microbatches == 0) return count_slots_(config);
     return schedule_cache_borrow(planner->lists, config, microbatches, err);
 }
 
@@ -187,6 +196,21 @@ static void take_fit_(const Planner *planner, const Plan *plan, Forecast *foreca
     forecast->lacks = plan_lacks((double)forecast->peak_bytes, (double)hardware->memory_bytes, reserve);
     forecast->fits = hardware->memory_bytes > 0 ? forecast->lacks <= 0
                                                 : plan_lacks(together, (double)hardware->host_bytes, reserve) <= 0;
+}
+
+bool planner_never_fits(const Planner *planner, const RunLayout *layout) {
+    Config config;
+    planner_config(planner, layout, &config);
+    if (config.schedule.file[0] != '\0' || config_schedule_kind(&config)->in_flight == NULL || !possible_(&config))
+        return false;
+    Plan plan;
+    Forecast forecast;
+    ScheduleLoan loan = count_slots_(&config);
+    plan_make_from(&plan, &planner->table, planner->model, &config, loan.schedule, planner->be);
+    take_fit_(planner, &plan, &forecast);
+    plan_free(&plan);
+    schedule_cache_return(&loan);
+    return !forecast.fits;
 }
 
 static void planner_take_lists_(const Planner *planner, const Config *config, const Lists *lists, Forecast *forecast) {
@@ -345,8 +369,9 @@ int planner_largest(const Planner *planner, PlanWay way, int64_t *micro_batch, E
     while (fails - fits > 1) {
         int at = fits + (fails - fits) / 2;
         RunLayout layout = planner_layout(planner, sizes[at], way);
-        Forecast forecast;
-        if (planner_forecast(planner, &layout, false, &forecast, err) != 0) return -1;
+        Forecast forecast = {0};
+        bool never = planner_never_fits(planner, &layout);
+        if (!never && planner_forecast(planner, &layout, false, &forecast, err) != 0) return -1;
         *(forecast.possible && forecast.fits ? &fits : &fails) = at;
     }
     if (fits >= 0) *micro_batch = sizes[fits];

@@ -76,6 +76,9 @@ void planner_config(const Planner *planner, const RunLayout *layout, Config *con
 // Does the same as planner_forecast_config for a layout in the planner's configuration. Bytes alone: fast. -1 with err.
 int planner_forecast(const Planner *planner, const RunLayout *layout, bool timed, Forecast *forecast, Error *err);
 
+// Returns whether the slots that formulas know are too many, without making lists. False: unknown.
+bool planner_never_fits(const Planner *planner, const RunLayout *layout);
+
 // Returns the layout of the planner's configuration with another micro-batch size, in one of the ways that a plan
 // compares: as it is without evictions, with them, and with them and recomputed attention.
 typedef enum PlanWay { PLAN_PLAIN, PLAN_BPIPE, PLAN_RECOMPUTE } PlanWay;

@@ -43,8 +43,12 @@ static void find_gains_(Verdict *verdict, const Config *config) {
 static int find_forecasts_(Verdict *verdict, const Planner *planner, Error *err) {
     int64_t here = planner->config->schedule.micro_batch;
     if (forecast_(planner, here, PLAN_PLAIN, true, &verdict->plain, err) != 0) return -1;
-    bool timed = planner->config->schedule.bpipe == BPIPE_ON || !verdict->plain.fits;
+    bool timed = planner->config->schedule.bpipe == BPIPE_ON;
     if (forecast_(planner, here, PLAN_BPIPE, timed, &verdict->bpipe, err) != 0) return -1;
+    // Its time decides only if it fits and the plain schedule does not.
+    if (!timed && verdict->bpipe.fits && !verdict->plain.fits &&
+        forecast_(planner, here, PLAN_BPIPE, true, &verdict->bpipe, err) != 0)
+        return -1;
     if (verdict->largest_plain == here) verdict->best = verdict->plain;
     else if (verdict->largest_plain > 0 &&
              forecast_(planner, verdict->largest_plain, PLAN_PLAIN, true, &verdict->best, err) != 0)

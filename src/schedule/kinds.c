@@ -52,6 +52,13 @@ static int least_1f1b_(const ScheduleSpec *spec, EvictTarget target) {
     return target == EVICT_TO_PEER ? bpipe_min_slots(spec->stages) : bpipe_min_slots_host(spec->stages);
 }
 
+static int in_flight_gpipe_(const ScheduleSpec *spec, int s) {
+    (void)s;
+    return spec->microbatches;
+}
+
+static int in_flight_1f1b_(const ScheduleSpec *spec, int s) { return spec->stages - s; }
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Illegal settings
 
@@ -107,10 +114,10 @@ enum { ONE = 1, TWO = 2, MANY = 64 }; // chunks on a stage
     /*  name           title          meaning                                       */                                 \
     ROW("gpipe",       "GPipe",       "all forwards, then all backwards",                                              \
         .stage = gpipe_stage, .slots = slots_gpipe_, .least = least_gpipe_, .chunks = ONE, .most_chunks = ONE,         \
-        .keeps_all = true)                                                                                             \
+        .in_flight = in_flight_gpipe_, .keeps_all = true)                                                              \
     ROW("1f1b",        "1F1B",        "one forward, one backward",                                                     \
         .stage = one_f_one_b_stage, .slots = slots_p_, .least = least_1f1b_, .chunks = ONE, .most_chunks = ONE,        \
-        .pairs = true, .plain = true)                                                                                  \
+        .in_flight = in_flight_1f1b_, .pairs = true, .plain = true)                                                    \
     ROW("seq1f1b",     "Seq1F1B",     "1F1B over slices of the sequence",                                              \
         .stage = one_f_one_b_stage, .slots = slots_seq1f1b_, .chunks = ONE, .most_chunks = ONE, .pairs = true,         \
         .sliced = true)                                                                                                \

@@ -33,6 +33,8 @@ typedef struct ScheduleKind {
     Placement placement;
     // Returns the fewest slots for the BPipe pass, if there is a formula; otherwise they follow from the lists.
     int (*least)(const ScheduleSpec *spec, EvictTarget target);
+    // Returns the bundles that stage s keeps in flight, if there is a formula; otherwise they follow from the lists.
+    int (*in_flight)(const ScheduleSpec *spec, int s);
     bool splits;    // its backwards are I and W, whatever the spec says
     bool grouped;   // has a group
     bool delayed;   // has a delay

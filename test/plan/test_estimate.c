@@ -164,13 +164,17 @@ static Schedule *make(const ScheduleKind *kind, ScheduleSpec spec, int microbatc
 }
 
 static void expect_same_slots(const ScheduleKind *kind, ScheduleSpec spec, int evict_to) {
-    int enough = plan_enough_microbatches(spec.stages), unit = spec.stages * spec.group;
+    int enough = plan_enough_for_slots(kind, spec.stages), longer = 2 * plan_enough_microbatches(spec.stages);
+    int unit = kind->in_flight != NULL ? 1 : spec.stages * spec.group;
     Schedule *few = make(kind, spec, (enough + unit - 1) / unit * unit, evict_to),
-             *many = make(kind, spec, (2 * enough + unit - 1) / unit * unit, evict_to);
+             *many = make(kind, spec, (longer + unit - 1) / unit * unit, evict_to);
     assert_int_equal(few == NULL, many == NULL);
     for (int s = 0; few != NULL && s < spec.stages; s++) {
         assert_int_equal(few->stage[s].own_slots, many->stage[s].own_slots);
         assert_int_equal(few->stage[s].lent_slots, many->stage[s].lent_slots);
+        spec.microbatches = longer;
+        if (kind->in_flight != NULL && evict_to < 0)
+            assert_int_equal(kind->in_flight(&spec, s), many->stage[s].own_slots);
     }
     schedule_free(few);
     schedule_free(many);
