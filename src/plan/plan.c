@@ -82,7 +82,8 @@ static int check_chunks_(const Config *config, const Schedule *schedule, Error *
                         schedule->chunks, schedule->stages, (long long)layers);
 }
 
-Schedule *plan_schedule(const Config *config, Error *err) {
+// Makes the schedule of a configuration. proved: holds it to the proof.
+static Schedule *schedule_of_(const Config *config, bool proved, Error *err) {
     const ScheduleConfig *asked = &config->schedule;
     Schedule *schedule = plain_schedule_(config, err);
     if (schedule == NULL) return NULL;
@@ -92,22 +93,31 @@ Schedule *plan_schedule(const Config *config, Error *err) {
         schedule_free(keep ? balanced : schedule);
         if (!keep) schedule = balanced;
     }
-    if (schedule != NULL && (schedule_check(schedule, err) != 0 || check_chunks_(config, schedule, err) != 0)) {
-        schedule_free(schedule);
-        return NULL;
-    }
-    return schedule;
+    if (schedule == NULL) return NULL;
+    if ((!proved || schedule_check(schedule, err) == 0) && check_chunks_(config, schedule, err) == 0) return schedule;
+    schedule_free(schedule);
+    return NULL;
+}
+
+Schedule *plan_schedule(const Config *config, Error *err) { return schedule_of_(config, true, err); }
+
+// Returns the configuration with another number of microbatches.
+static Config with_microbatches_(const Config *config, int64_t microbatches) {
+    Config other = *config;
+    other.train.global_batch = microbatches * config->schedule.micro_batch * config->parallel.data;
+    return other;
 }
 
 Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *err) {
-    Config other = *config;
-    other.train.global_batch = microbatches * config->schedule.micro_batch * config->parallel.data;
-    return plan_schedule(&other, err);
+    enum { LONG = 1 << 20 }; // forwards
+    Config other = with_microbatches_(config, microbatches);
+    bool proved = config->schedule.file[0] != '\0' || microbatches * config->parallel.pipeline <= LONG;
+    return schedule_of_(&other, proved, err);
 }
 
 Schedule *plan_smaller_schedule(const Config *config, const Schedule *largest, int64_t batch, Error *err) {
-    Schedule *schedule =
-        plan_schedule_with(config, batch / (config->schedule.micro_batch * config->parallel.data), err);
+    Config other = with_microbatches_(config, batch / (config->schedule.micro_batch * config->parallel.data));
+    Schedule *schedule = plan_schedule(&other, err);
     for (int s = 0; schedule != NULL && s < schedule->stages; s++) {
         const StageSchedule *has = &largest->stage[s], *needs = &schedule->stage[s];
         if (needs->own_slots <= has->own_slots && needs->lent_slots <= has->lent_slots) continue;

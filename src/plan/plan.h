@@ -31,7 +31,8 @@ typedef struct Plan {
 // anything.
 Schedule *plan_schedule(const Config *config, Error *err);
 
-// Does the same with another number of microbatches, of the configuration's size.
+// Does the same with another number of microbatches, of the configuration's size. A long schedule, of a kind that tests
+// prove for fewer stages, is not proved: a run does that at its start.
 Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *err);
 
 // Makes and proves the schedule of a smaller batch of train.batch_ramp, which has to fit the slots of `largest`, the

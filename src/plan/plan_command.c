@@ -1,5 +1,6 @@
 // --plan: gathers the answer, then writes it as a trace, as JSON, or for people.
 #include "base/alloc.h"
+#include "base/units.h"
 #include "plan_report.h"
 
 #include <stdlib.h>
@@ -10,10 +11,9 @@ int plan_command(const Config *config, const Model *model, bool json, const char
     PlanAnswer *answer = xmalloc(sizeof *answer);
     Config decided = *config;
     memset(answer, 0, sizeof *answer);
-    int64_t forwards = config->parallel.pipeline * config_microbatches(config);
-    if (forwards > 1 << 21)
-        log_status(log, "plan: simulating %lld forwards of all stages; this can take half a minute",
-                   (long long)forwards);
+    int64_t p = config->parallel.pipeline, few = plan_enough_microbatches((int)p), all = config_microbatches(config);
+    if (p * min_i64(few, all) > 1 << 21)
+        log_status(log, "plan: simulating %lld stages; this can take ten seconds", (long long)p);
     // If the schedule was left open, the plan is of the one that a run would take.
     int status = verdict_resolve_name(&decided, model, log, err);
     if (status == 0) status = plan_answer_make(answer, &decided, model, log, err);

@@ -354,10 +354,6 @@ void plan_costs_free(PlanCosts *costs) {
 
 int plan_enough_microbatches(int stages) { return 4 * stages + 8; }
 
-int plan_enough_for_slots(const ScheduleKind *kind, int stages) {
-    return kind->in_flight != NULL ? 2 * stages + 8 : plan_enough_microbatches(stages);
-}
-
 // The pipeline phase, in seconds.
 typedef struct Phase {
     double makespan, busy, exposed;

@@ -80,5 +80,3 @@ double plan_transfer_seconds(const Config *config, const Schedule *schedule, con
 
 // Returns the microbatches that suffice to know a schedule of `stages` stages: a longer one has the same slots.
 int plan_enough_microbatches(int stages);
-// Returns the microbatches that suffice to know its slots, and those of its evictions.
-int plan_enough_for_slots(const ScheduleKind *kind, int stages);

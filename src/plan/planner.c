@@ -115,10 +115,14 @@ static ScheduleLoan count_slots_(const Config *config) {
     return (ScheduleLoan){counts, counts};
 }
 
+int planner_enough_for_slots(const ScheduleKind *kind, int stages) {
+    return kind->in_flight != NULL ? 2 * stages + 8 : plan_enough_microbatches(stages);
+}
+
 // Returns how many microbatches suffice to know the slots of every stage; 0 if no list is needed for that.
 static int64_t byte_microbatches_(const Planner *planner, const Config *config) {
     const ScheduleKind *kind = config_schedule_kind(config);
-    int64_t enough = plan_enough_for_slots(kind, (int)config->parallel.pipeline);
+    int64_t enough = planner_enough_for_slots(kind, (int)config->parallel.pipeline);
     bool listed = config->schedule.file[0] != '\0' || kind->in_flight == NULL;
     if (!listed && config->schedule.bpipe == BPIPE_OFF) return 0;
     if (listed || !kind->keeps_all) return config_fewer_microbatches(config, enough);

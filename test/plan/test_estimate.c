@@ -164,7 +164,7 @@ static Schedule *make(const ScheduleKind *kind, ScheduleSpec spec, int microbatc
 }
 
 static void expect_same_slots(const ScheduleKind *kind, ScheduleSpec spec, int evict_to) {
-    int enough = plan_enough_for_slots(kind, spec.stages), longer = 2 * plan_enough_microbatches(spec.stages);
+    int enough = planner_enough_for_slots(kind, spec.stages), longer = 2 * plan_enough_microbatches(spec.stages);
     int unit = kind->in_flight != NULL ? 1 : spec.stages * spec.group;
     Schedule *few = make(kind, spec, (enough + unit - 1) / unit * unit, evict_to),
              *many = make(kind, spec, (longer + unit - 1) / unit * unit, evict_to);

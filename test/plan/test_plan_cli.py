@@ -317,6 +317,21 @@ def test_a_huge_world_that_fits_nowhere_takes_seconds_too(name):
     assert seconds < 8  # one on the machines seen; lists of all microbatches would take minutes
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("stages, microbatches", [(1024, 4096), (128, 65536)])
+def test_a_plan_at_the_limits_takes_seconds_and_says_so(stages, microbatches):
+    """Proving every list and counting the slots of each world by lists took 17 s with 1,024 stages."""
+    limits = [
+        f"parallel.pipeline={stages}", f"model.layers={stages}", "parallel.tensor=1", "schedule.split_backward=off",
+        f"train.global_batch={microbatches}", "schedule.micro_batch=1", "hardware.profile=",
+    ]  # fmt: skip
+    options = [part for limit in limits for part in ("-o", limit)]
+    ended, seconds = fewest_cpu_seconds(lambda: command("llama", "-c", LLAMA, "--plan", *options))
+    assert ended.returncode == 0, ended.stderr
+    assert ("can take ten seconds" in ended.stderr) == (stages == 1024)
+    assert seconds < 8  # two on the machines seen
+
+
 def test_without_json_the_options_say_so():
     ended = command("llama", "-c", LLAMA, "--json")
     assert ended.returncode == 2 and "--plan" in ended.stderr
