@@ -81,6 +81,20 @@ static const struct Case {
      &gpt_model, 4},
 };
 
+// A case's world, and the result of an exhaustive search. Each is made once and kept.
+typedef struct Made {
+    World *world;
+    SearchResult all;
+} Made;
+
+static const Made *made(size_t i) {
+    static Made kept[sizeof cases / sizeof *cases];
+    if (kept[i].world != NULL) return &kept[i];
+    kept[i].world = open_world(cases[i].path, cases[i].model, cases[i].gpus, cases[i].overrides);
+    kept[i].all = search(kept[i].world, true);
+    return &kept[i];
+}
+
 // ---- against all candidates, simulated -----------------------------------------------------------------------------
 
 static char *text_of(const Candidate *found, char text[LAYOUT_ENCODED]) {
@@ -131,49 +145,48 @@ static void best_is_the_plainest_of_its_class(const SearchResult *all) {
     }
 }
 
-static void compare_with_all(const struct Case *at) {
-    World *world = open_world(at->path, at->model, at->gpus, at->overrides);
-    SearchResult quick = search(world, false), all = search(world, true);
-    assert_int_equal(quick.best < 0, all.best < 0);
-    assert_true(all.simulated > quick.simulated || all.best < 0);
-    compare_misfits(world, &quick, &all);
-    if (all.best >= 0) {
-        assert_same_step(&quick.found.items[quick.best], &all.found.items[all.best]);
-        assert_same_step(&quick.found.items[quick.fastest], &all.found.items[all.fastest]);
-        assert_int_equal(quick.alike, all.alike);
-        best_is_the_plainest_of_its_class(&all);
-        assert_int_equal(quick.front_count, all.front_count);
-        for (int i = 0; i < all.front_count; i++) {
-            const Candidate *one = &quick.found.items[quick.front[i]], *other = &all.found.items[all.front[i]];
+static void compare_with_all(const struct Case *at, const Made *found) {
+    const World *world = found->world;
+    const SearchResult *all = &found->all;
+    SearchResult quick = search(world, false);
+    assert_int_equal(quick.best < 0, all->best < 0);
+    assert_true(all->simulated > quick.simulated || all->best < 0);
+    compare_misfits(world, &quick, all);
+    if (all->best >= 0) {
+        assert_same_step(&quick.found.items[quick.best], &all->found.items[all->best]);
+        assert_same_step(&quick.found.items[quick.fastest], &all->found.items[all->fastest]);
+        assert_int_equal(quick.alike, all->alike);
+        best_is_the_plainest_of_its_class(all);
+        assert_int_equal(quick.front_count, all->front_count);
+        for (int i = 0; i < all->front_count; i++) {
+            const Candidate *one = &quick.found.items[quick.front[i]], *other = &all->found.items[all->front[i]];
             assert_same_step(one, other);
             assert_int_equal(one->forecast.peak_bytes, other->forecast.peak_bytes);
         }
-        assert_int_equal(quick.ten_count, all.ten_count);
-        for (int i = 0; i < all.ten_count; i++)
-            assert_same_step(&quick.found.items[quick.ten[i]], &all.found.items[all.ten[i]]);
+        assert_int_equal(quick.ten_count, all->ten_count);
+        for (int i = 0; i < all->ten_count; i++)
+            assert_same_step(&quick.found.items[quick.ten[i]], &all->found.items[all->ten[i]]);
     }
     print_message("%s %s: %lld of %lld simulated\n", at->path, at->overrides, (long long)quick.simulated,
-                  (long long)all.simulated);
+                  (long long)all->simulated);
     search_free(&quick);
-    search_free(&all);
-    close_world(world);
 }
 
 TEST(best_front_and_ten_are_those_of_all_candidates_simulated) {
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) compare_with_all(&cases[i]);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) compare_with_all(&cases[i], made(i));
 }
 
 // ---- bounds --------------------------------------------------------------------------------------------------------
 
 TEST(no_step_is_shorter_than_its_bound) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        World *world = open_world(cases[i].path, cases[i].model, cases[i].gpus, cases[i].overrides);
-        SearchResult all = search(world, true);
+        const World *world = made(i)->world;
+        const SearchResult *all = &made(i)->all;
         Config *config = malloc(sizeof *config);
-        for (int64_t k = 0; k < all.found.count; k++) {
+        for (int64_t k = 0; k < all->found.count; k++) {
             Cut cut;
             Error err = {0};
-            const Candidate *found = &all.found.items[k];
+            const Candidate *found = &all->found.items[k];
             const RunLayout *layout = &found->forecast.layout;
             assert_true(space_config(&world->space, layout, config));
             assert_int_equal(cut_make(&cut, &world->space, config, &err), 0);
@@ -187,8 +200,6 @@ TEST(no_step_is_shorter_than_its_bound) {
             cut_free(&cut);
         }
         free(config);
-        search_free(&all);
-        close_world(world);
     }
 }
 
