@@ -108,7 +108,7 @@ static void look_at_some(const ScheduleKind *kind, const Look *looks) {
     static const int stages[] = {1, 2, 3, 4, 5, 7, 8, 16, 32};
     for (int at = 0; at < 9; at++) {
         int p = stages[at];
-        for (int m = p; m <= 256; m += m < 2 * p ? 1 + p / 4 : m < 4 * p ? p / 2 + 1 : 5 * p)
+        for (int m = p; m <= 256; m += m < 2 * p ? 1 + p / 4 : m < 4 * p ? p / 2 + 1 : 11 * p)
             look_at_variants(kind, p, m, MOST_CHUNKS, false, looks);
         look_at_variants(kind, p, 4 * p, MOST_CHUNKS, false, looks);
     }
