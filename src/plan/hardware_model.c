@@ -232,6 +232,23 @@ static void layer_passes_(const Work *work, PartTime *time) {
     time->kept += bytes_(work, 2 * (columns + (s->pointwise ? 0 : 2 * hardware_stream_(s))));
 }
 
+// Adds the passes over keys and values of slices and context ranks: copies of this rank's own rows, the gradients of all
+// keys that its queries see, which flash has in the run's precision and adds in fp32, and their zeros at the start.
+static void range_passes_(const Work *work, PartTime *time) {
+    const Shape *s = work->shape;
+    const AttentionShape *a = &s->attention;
+    double element = (double)s->element, cols = (double)(s->qkv_cols - s->query_cols), own = (double)s->rows * cols;
+    int64_t all = s->slices * s->context_ranks * s->seq;
+    int64_t seen = s->pieces > 1 ? all + s->seq / s->pieces : attention_keys(a); // by both pieces
+    bool flash = a->mode == ATTENTION_FLASH, starts = s->pieces > 1 || attention_keys(a) == all;
+    if (all == s->seq) return;
+    double gradients = (flash ? (element + 8) * (double)seen : 0) + (starts ? 4 * (double)all : 0);
+    double copied = bytes_(work, 2 * element * own);
+    time->forward += copied;
+    time->backward += bytes_(work, (4 + element) * own + gradients * (double)s->batch * cols);
+    if (s->pieces > 1) time->backward += copied;
+}
+
 static void attention_(const Work *work, PartTime *time) {
     if (work->shape->attention.mode == ATTENTION_FLASH) flash_attention_(work, time);
     else stored_attention_(work, time);
@@ -242,6 +259,7 @@ static PartTime layer_(const Work *work) {
     layer_products_(work, &time);
     double forward = time.forward, backward = time.backward;
     layer_passes_(work, &time);
+    range_passes_(work, &time);
     layer_quantize_(work, &time);
     time.spent[0].passes = time.forward - forward;
     time.spent[1].passes = time.backward - backward;

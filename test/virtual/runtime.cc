@@ -75,7 +75,7 @@ Op copy_op(void *to, const void *from, size_t bytes, bool from_device, bool to_d
 // A copy in a dry run. What the program itself looks at is copied all the same: tokens, tables of a kernel, and the few
 // bytes by which two ranks prove that they have mapped the same memory. All else that comes from the device is zero.
 Op dry_copy(void *to, const void *from, size_t bytes, RegionKind source, RegionKind target) {
-    enum { UPLOAD = 64 << 10, DOWNLOAD = 64 };
+    enum { UPLOAD = 4 << 20, DOWNLOAD = 64 };
     const Cost &cost = dry_figures().cost;
     auto on_host = [](RegionKind kind) { return kind == REGION_NONE || kind == REGION_PINNED; };
     bool mapped = source == REGION_MAPPED || target == REGION_MAPPED, down = on_host(target), up = on_host(source);

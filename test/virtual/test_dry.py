@@ -86,6 +86,12 @@ SMALL = {
     "8 bits are gathered and computed again for W": (
         "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=4", "train.fp8=block",
         "hardware.gpu=h100", "schedule.recompute=pointwise", "schedule.name=zb-v", "train.global_batch=16"),
+    "slices": (
+        "llama", 1, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "model.seq_len=32768",
+        "schedule.name=seq1f1b", "schedule.slices=4", "schedule.bpipe=on", "hardware.gpu=h100", "train.global_batch=4"),
+    "slices of two chunks": (
+        "llama", 1, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "model.seq_len=8192",
+        "schedule.name=interleaved", "schedule.slices=2", "train.global_batch=8"),
     "two data ranks": (
         "llama", 2, "model.layers=8", "parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2",
         "hardware.gpus_per_node=4", "train.global_batch=16"),
@@ -106,6 +112,9 @@ def test_the_clock_and_the_plan_agree_about_a_few_gpus(tmp_path, tokens, case):
 
 # 32 GPUs in four nodes, 16 microbatches.
 FULL = {
+    "slices of 128k tokens": (
+        "llama", "train.global_batch=8", "model.layers=16", "model.seq_len=131072", "schedule.name=seq1f1b",
+        "schedule.slices=16", "schedule.bpipe=on", "hardware.gpu=h100", "attention.deterministic=off"),
     "LLaMA 65B": ("llama", "train.global_batch=16"),
     "GPT-3 96B with BPipe": ("gpt", "train.global_batch=32", "schedule.micro_batch=2", "schedule.bpipe=on"),
     "pairs that span nodes": (
