@@ -56,9 +56,8 @@ static int64_t flash_of_gpu_(const AttentionShape *shape, int capability) {
 
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element, int capability) {
     int64_t scores = shape->heads * shape->seq * attention_keys(shape);
-    int64_t gradients = 2 * shape->batch * attention_keys(shape) * shape->kv_heads * shape->head_dim * element;
-    if (shape->first == 0) gradients = 0; // a slice has gradients of all keys, before they are added to dkeys
-    if (shape->mode == ATTENTION_FLASH) return memory_round(flash_of_gpu_(shape, capability)) + memory_round(gradients);
+    if (shape->mode == ATTENTION_FLASH)
+        return memory_round(flash_of_gpu_(shape, capability)) + attention_flash_gradients(shape);
     int64_t bytes = memory_round(scores * element) * (shape->mode == ATTENTION_NONE ? 1 : 2);
     return attention_softmax_fuses(shape, element) ? bytes : bytes + memory_round(scores * 4);
 }

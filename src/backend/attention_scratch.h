@@ -22,6 +22,11 @@ AttentionShape attention_flash_part(const AttentionShape *shape, int capability)
 // cuDNN and compares.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability);
 
+// Returns the bytes of a range's gradients of keys and values as cuDNN leaves them, before they are added to dkeys.
+static inline int64_t attention_flash_gradients(const AttentionShape *shape) {
+    return attention_is_range(shape) ? memory_round(2 * attention_range_count(shape)) : 0;
+}
+
 // Returns whether that backward is deterministic (attention.deterministic). auto: where cuDNN documents that it can be,
 // from 90 on.
 static inline bool attention_flash_deterministic(const AttentionShape *shape, int capability) {

@@ -47,21 +47,25 @@ typedef struct AttentionShape {
     // (rows) on the device: each token's place in its document, counted from 0. A query at position i sees the keys
     // [i - place, i]. NULL: every sequence is one document. Sizes and plans do not depend on it.
     const int32_t *places;
-    // Slices: seq queries of a longer sequence, which begin at place `first` of it and see keys from place 0 on. `keys`
-    // holds keys and values of the sequence in rows (k | v); attention_forward adds this slice's from qkv. `dkeys`,
-    // fp32 in the same layout, holds the gradients that later slices have left; attention_backward takes this slice's
-    // from there and adds those of earlier slices. NULL: no slices, and first is 0.
+    // A range (slices, context ranks): seq queries of a longer sequence, which begin at place `first` of it and see
+    // keys from place 0 on. `keys` holds keys and values of the sequence in rows (k | v); those in qkv are not read.
+    // `dkeys` += their gradients, fp32 in the same layout; dqkv gets those of the queries only. NULL: no range, or its
+    // memory does not matter, and without a range first is 0.
     int64_t first;
     void *keys;
     float *dkeys;
     bool full; // every query sees all keys of its sequence, not only those up to its own; places is then NULL
-    // Context ranks: `keys` has this slice's keys and values already, and `dkeys` takes the gradients of all keys; dqkv
-    // gets the queries' gradients.
-    bool gathered;
 } AttentionShape;
 
 // Returns how many keys the last query sees.
 static inline int64_t attention_keys(const AttentionShape *shape) { return shape->first + shape->seq; }
+
+static inline bool attention_is_range(const AttentionShape *shape) { return shape->keys != NULL || shape->first > 0; }
+
+// Returns the elements of the rows (k | v) that a range sees.
+static inline int64_t attention_range_count(const AttentionShape *shape) {
+    return 2 * shape->batch * attention_keys(shape) * shape->kv_heads * shape->head_dim;
+}
 
 // How fast each pair of a head rotates (Su et al. 2021): radians per position for the first head_dim / 2 entries, and a
 // factor on all cosines and sines, which YaRN uses (Peng et al. 2023) and others leave at 1.

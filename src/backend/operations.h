@@ -15,6 +15,11 @@
 OPERATION(void, from_float, void *to, const float *from, int64_t count);
 OPERATION(void, to_float, float *to, const void *from, int64_t count);
 
+// --- columns of a matrix: to (rows, cols) = from, in rows that begin to_cols and from_cols elements apart. wide: from
+// is fp32, and rounded.
+OPERATION(void, copy_columns, void *to, int64_t to_cols, const void *from, int64_t from_cols, bool wide, int64_t rows,
+          int64_t cols);
+
 // --- matrix products. y (rows, out), x (rows, in), w (out, in), bias (out) or NULL. Both operands are plain or both
 // are quantized; quantized ones have the product's sum along their rows, so they are those of dyT, xT and wT where
 // noted.

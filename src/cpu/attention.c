@@ -3,8 +3,8 @@
 //   recompute  nothing: probabilities are recomputed, a block of QUERIES rows at a time
 //   flash      log-sum-exp of each row; see flash.c
 // In all modes a block of queries meets only the keys from the start of its first query's document up to its own last
-// position. With slices all that counts keys counts them from the start of the sequence, and queries from the start of
-// the slice.
+// position. In a range all that counts keys counts them from the start of the sequence, and queries from the start of
+// the range.
 //
 // The forward is parallel over blocks of queries. The backward is parallel over (sequence, key/value head): the dk and
 // dv that a group of heads shares are summed by one thread, in the order of heads and queries.
@@ -189,12 +189,7 @@ void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scrat
     CpuBackend *cpu = cpu_self(backend);
     bool flash = shape->mode == ATTENTION_FLASH;
     int64_t parts = flash ? flash_spans(shape, cpu->threads) : blocks_of_(shape->seq);
-    int64_t heads = shape->batch * shape->heads, group = shape->heads / shape->kv_heads;
-    CPU_PARALLEL_FOR(cpu)
-    for (int64_t i = 0; i < (shape->keys == NULL || shape->gathered ? 0 : shape->batch * shape->kv_heads); i++) {
-        Head h = {backend, shape, i / shape->kv_heads, i % shape->kv_heads * group};
-        head_keep_keys(&h, qkv);
-    }
+    int64_t heads = shape->batch * shape->heads;
     CPU_PARALLEL_FOR_DYNAMIC(cpu)
     for (int64_t i = 0; i < heads * parts; i++) {
         Head h = {backend, shape, i / parts / shape->heads, i / parts % shape->heads};

@@ -167,6 +167,18 @@ void cpu_from_float(Backend *backend, void *to, const float *from, int64_t count
     for (int64_t at = 0; at < count; at += PIECE) cpu_store(backend, to, at, from + at, min_i64(count - at, PIECE));
 }
 
+void cpu_copy_columns(Backend *backend, void *to, int64_t to_cols, const void *from, int64_t from_cols, bool wide,
+                      int64_t rows, int64_t cols) {
+    int64_t element = backend->element;
+    CPU_PARALLEL_FOR(cpu_self(backend))
+    for (int64_t r = 0; r < rows; r++) {
+        if (wide) cpu_store(backend, to, r * to_cols, (const float *)from + r * from_cols, cols);
+        else
+            memcpy((char *)to + r * to_cols * element, (const char *)from + r * from_cols * element,
+                   (size_t)(cols * element));
+    }
+}
+
 void cpu_to_float(Backend *backend, float *to, const void *from, int64_t count) {
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t at = 0; at < count; at += PIECE) {

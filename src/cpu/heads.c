@@ -18,7 +18,7 @@ static int64_t kv_head_of_(const Head *h) { return h->head / (h->shape->heads / 
 
 CpuOperand head_query(const Head *h, const void *qkv, int64_t position) { return qkv_view_(h, qkv, position, h->head); }
 
-// Returns keys (part 0) or values (part 1) from place `key` on: of the sequence with slices, else of qkv.
+// Returns keys (part 0) or values (part 1) from place `key` on: of the range, else of qkv.
 static CpuOperand keys_view_(const Head *h, const void *qkv, int64_t key, int part) {
     const AttentionShape *s = h->shape;
     int64_t at = part * s->kv_heads + kv_head_of_(h);
@@ -30,32 +30,17 @@ CpuOperand head_key(const Head *h, const void *qkv, int64_t key) { return keys_v
 
 CpuOperand head_value(const Head *h, const void *qkv, int64_t key) { return keys_view_(h, qkv, key, 1); }
 
-void head_keep_keys(const Head *h, const void *qkv) {
-    const AttentionShape *s = h->shape;
-    size_t bytes = (size_t)(s->head_dim * h->backend->element);
-    for (int part = 0; part < 2; part++) {
-        CpuOperand to = keys_view_(h, qkv, s->first, part);
-        CpuOperand from = qkv_view_(h, qkv, 0, s->heads + part * s->kv_heads + kv_head_of_(h));
-        for (int64_t r = 0; r < s->seq; r++)
-            memcpy((char *)to.data + r * to.stride * h->backend->element,
-                   (const char *)from.data + r * from.stride * h->backend->element, bytes);
-    }
-}
-
 void head_store_keys(const Head *h, const AttentionBackward *b) {
     const AttentionShape *s = h->shape;
     int64_t width = 2 * s->kv_heads * s->head_dim, d = s->head_dim;
     for (int part = 0; part < 2; part++) {
-        float *sums = part == 0 ? b->dk : b->dv;
+        const float *sums = part == 0 ? b->dk : b->dv;
+        int64_t head = part * s->kv_heads + kv_head_of_(h);
+        if (s->keys == NULL) head_store(h, qkv_view_(h, b->dqkv, 0, s->heads + head), sums, s->seq);
         for (int64_t key = 0; s->keys != NULL && key < attention_keys(s); key++) {
-            int64_t column = (part * s->kv_heads + kv_head_of_(h)) * d;
-            float *kept = s->dkeys + (key * s->batch + h->sequence) * width + column, *sum = sums + key * d;
-            float *to = key < s->first || s->gathered ? kept : sum;
-            for (int64_t i = 0; i < d; i++) to[i] = kept[i] + sum[i];
+            float *to = s->dkeys + (key * s->batch + h->sequence) * width + head * d;
+            for (int64_t i = 0; i < d; i++) to[i] += sums[key * d + i];
         }
-        if (s->gathered) continue;
-        CpuOperand to = qkv_view_(h, b->dqkv, 0, s->heads + part * s->kv_heads + kv_head_of_(h));
-        head_store(h, to, sums + s->first * d, s->seq);
     }
 }
 

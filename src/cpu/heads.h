@@ -37,10 +37,7 @@ CpuOperand head_query(const Head *h, const void *qkv, int64_t query);
 CpuOperand head_key(const Head *h, const void *qkv, int64_t key);
 CpuOperand head_value(const Head *h, const void *qkv, int64_t key);
 CpuOperand head_output(const Head *h, const void *out, int64_t query);
-// Copies the slice's keys and values of one key/value head from qkv to where later slices see them.
-void head_keep_keys(const Head *h, const void *qkv);
-// Writes the gradients of the slice's keys and values of one key/value head, with those that later slices left; adds
-// those of earlier slices for their backwards.
+// Writes the gradients of one key/value head's keys and values to dqkv, or adds them to those of the range.
 void head_store_keys(const Head *h, const AttentionBackward *b);
 
 static inline CpuOperand floats(const float *data, int64_t stride) {

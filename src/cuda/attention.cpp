@@ -20,16 +20,17 @@ typedef struct Part {
 
 static int64_t attention_group_(const AttentionShape *s) { return s->heads / s->kv_heads; }
 static int64_t attention_qkv_width_(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
-static int64_t scores_(const AttentionShape *s) { return s->heads * s->seq * s->seq; }
+static int64_t scores_(const AttentionShape *s) { return s->heads * s->seq * attention_keys(s); }
 
 static char *at_(const Part *part, const void *base, int64_t elements) {
     return (char *)base + elements * part->cuda->backend.element;
 }
 
-// (seq, head_dim) matrices: base pointer, row stride, matrix stride.
+// (seq or keys, head_dim) matrices: base pointer, row stride, matrix stride.
 typedef struct View {
     char *data;
     int64_t row, matrix;
+    bool wide = false; // fp32, and added to
 } View;
 
 static View query_(const Part *part, const void *qkv) {
@@ -39,10 +40,22 @@ static View query_(const Part *part, const void *qkv) {
                 attention_group_(s) * s->head_dim};
 }
 
+// Returns the keys or values: of qkv, or of a range in rows (k | v).
 static View attention_key_(const Part *part, const void *qkv, bool value) {
     const AttentionShape *s = part->s;
-    int64_t width = attention_qkv_width_(s), head = s->heads + (value ? s->kv_heads : 0);
-    return View{at_(part, qkv, part->sequence * width + head * s->head_dim), s->batch * width, s->head_dim};
+    bool range = s->keys != NULL;
+    int64_t head = (range ? 0 : s->heads) + (value ? s->kv_heads : 0);
+    int64_t width = range ? 2 * s->kv_heads * s->head_dim : attention_qkv_width_(s);
+    const void *rows = range ? s->keys : qkv;
+    return View{at_(part, rows, part->sequence * width + head * s->head_dim), s->batch * width, s->head_dim};
+}
+
+static View key_gradient_(const Part *part, void *dqkv, bool value) {
+    View view = attention_key_(part, dqkv, value);
+    const AttentionShape *s = part->s;
+    if (s->keys == NULL) return view;
+    int64_t elements = (view.data - (char *)s->keys) / part->cuda->backend.element;
+    return View{(char *)(s->dkeys + elements), view.row, view.matrix, true};
 }
 
 static View output_(const Part *part, const void *out) {
@@ -52,10 +65,10 @@ static View output_(const Part *part, const void *out) {
                 attention_group_(s) * s->head_dim};
 }
 
-// Returns the (seq, seq) matrices of this sequence: (heads, seq, seq).
+// Returns the (seq, keys) matrices of this sequence: (heads, seq, keys).
 static View square_(const Part *part, const void *scores) {
-    int64_t seq = part->s->seq;
-    return View{at_(part, scores, part->member * seq * seq), seq, attention_group_(part->s) * seq * seq};
+    int64_t keys = attention_keys(part->s), each = part->s->seq * keys;
+    return View{at_(part, scores, part->member * each), keys, attention_group_(part->s) * each};
 }
 
 static View turned_(View view) {
@@ -71,7 +84,7 @@ static void attention_multiply_(const Part *part, View c, View a, View b, int64_
     p.a = a.data, p.lda = a.row < 0 ? -a.row : a.row, p.transpose_a = a.row < 0, p.stride_a = a.matrix;
     p.b = b.data, p.ldb = b.row < 0 ? -b.row : b.row, p.transpose_b = b.row < 0, p.stride_b = b.matrix;
     p.c = c.data, p.ldc = c.row, p.stride_c = c.matrix;
-    p.alpha = 1.0f, p.batch = part->s->kv_heads, p.accumulate = accumulate;
+    p.alpha = 1.0f, p.batch = part->s->kv_heads, p.accumulate = accumulate || c.wide, p.wide = c.wide;
     cuda_product(part->cuda, &p);
 }
 
@@ -80,7 +93,7 @@ static CudaScores scores_of_(const AttentionShape *s, int64_t sequence) {
     float scale = (float)(1.0 / std::sqrt((double)s->head_dim));
     if (s->full) return CudaScores{s->heads * s->seq, 1, s->seq, s->seq - 1, scale, NULL, 0};
     const int32_t *places = s->places == NULL ? NULL : s->places + sequence;
-    return CudaScores{s->heads, s->seq, s->seq, 0, scale, places, s->batch};
+    return CudaScores{s->heads, s->seq, attention_keys(s), s->first, scale, places, s->batch};
 }
 
 // --- scratch: probabilities if they are not kept, their gradient, and fp32 workspace for the unfused softmax
@@ -106,7 +119,7 @@ static void probabilities_(CudaBackend *cuda, const AttentionShape *s, int64_t s
     for (int64_t member = 0; member < attention_group_(s); member++) {
         Part part = {cuda, s, sequence, member};
         attention_multiply_(&part, square_(&part, p), query_(&part, qkv), turned_(attention_key_(&part, qkv, false)),
-                            s->seq, s->seq, s->head_dim, false);
+                            s->seq, attention_keys(s), s->head_dim, false);
     }
     CudaScores shape = scores_of_(s, sequence);
     if (wide == NULL) cuda_softmax_forward(&cuda->backend, p, p, &shape);
@@ -123,19 +136,20 @@ static void stored_forward_(CudaBackend *cuda, void *out, void *saved, void *scr
         for (int64_t member = 0; member < attention_group_(s); member++) {
             Part part = {cuda, s, i, member};
             attention_multiply_(&part, output_(&part, out), square_(&part, p), attention_key_(&part, qkv, true), s->seq,
-                                s->head_dim, s->seq, false);
+                                s->head_dim, attention_keys(s), false);
         }
     }
 }
 
 static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64_t sequence, void *dqkv, const void *p,
                                const Workspace *workspace, const void *dout, const void *qkv) {
+    int64_t keys = attention_keys(s);
     for (int64_t member = 0; member < attention_group_(s); member++) {
         Part part = {cuda, s, sequence, member};
-        attention_multiply_(&part, attention_key_(&part, dqkv, true), turned_(square_(&part, p)), output_(&part, dout),
-                            s->seq, s->head_dim, s->seq, member > 0);
+        attention_multiply_(&part, key_gradient_(&part, dqkv, true), turned_(square_(&part, p)), output_(&part, dout),
+                            keys, s->head_dim, s->seq, member > 0);
         attention_multiply_(&part, square_(&part, workspace->dp), output_(&part, dout),
-                            turned_(attention_key_(&part, qkv, true)), s->seq, s->seq, s->head_dim, false);
+                            turned_(attention_key_(&part, qkv, true)), s->seq, keys, s->head_dim, false);
     }
     CudaScores shape = scores_of_(s, sequence);
     if (workspace->wide == NULL) cuda_softmax_backward(&cuda->backend, workspace->dp, workspace->dp, p, &shape);
@@ -144,8 +158,8 @@ static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64
         Part part = {cuda, s, sequence, member};
         View ds = square_(&part, workspace->dp);
         attention_multiply_(&part, query_(&part, dqkv), ds, attention_key_(&part, qkv, false), s->seq, s->head_dim,
-                            s->seq, false);
-        attention_multiply_(&part, attention_key_(&part, dqkv, false), turned_(ds), query_(&part, qkv), s->seq,
+                            keys, false);
+        attention_multiply_(&part, key_gradient_(&part, dqkv, false), turned_(ds), query_(&part, qkv), keys,
                             s->head_dim, s->seq, member > 0);
     }
 }
@@ -205,6 +219,7 @@ int64_t cuda_attention_scratch(Backend *backend, const AttentionShape *shape) {
     Workspace workspace;
     int64_t needed = -1;
     if (shape->mode == ATTENTION_FLASH) needed = flash_or_note_(cuda, shape);
+    if (needed >= 0) needed = memory_round(needed) + attention_flash_gradients(shape);
     if (needed < 0) {
         if (shape->mode == ATTENTION_FLASH) as.mode = ATTENTION_RECOMPUTE;
         needed = workspace_(&workspace, NULL, cuda, &as);
@@ -217,7 +232,7 @@ void cuda_attention_forward(Backend *backend, void *out, void *saved, void *scra
     CudaBackend *cuda = cuda_self(backend);
 #ifdef HAVE_CUDNN_FRONTEND
     if (flashes_(cuda, shape)) {
-        CudaFlashCall call = {qkv, NULL, NULL, (float *)saved, out, scratch};
+        CudaFlashCall call = {qkv, NULL, NULL, (float *)saved, out, NULL, scratch};
         cuda_flash_forward(cuda, shape, &call);
         return;
     }
@@ -233,11 +248,13 @@ void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const 
     (void)out;
 #ifdef HAVE_CUDNN_FRONTEND
     if (flashes_(cuda, shape)) {
-        CudaFlashCall call = {qkv, out, dout, (float *)const_cast<void *>(saved), dqkv, scratch};
+        void *workspace = (char *)scratch + attention_flash_gradients(shape), *dkeys = scratch;
+        CudaFlashCall call = {qkv, out, dout, (float *)const_cast<void *>(saved), dqkv, dkeys, workspace};
         cuda_flash_backward(cuda, shape, &call);
-        double scores = (double)(shape->batch * shape->heads) * (double)shape->seq * (double)shape->seq;
-        double products = shape->full ? 10 : 5; // five products over the scores, of which causal ones are half
-        cuda_beside(cuda, products * scores * (double)shape->head_dim);
+        if (shape->keys != NULL) cuda_accumulate_narrow(backend, shape->dkeys, dkeys, attention_range_count(shape));
+        int64_t keys = attention_keys(shape), seen = shape->full ? 2 * keys : shape->first + keys; // twice the average
+        double scores = (double)(shape->batch * shape->heads * shape->seq) * (double)seen;
+        cuda_beside(cuda, 5 * scores * (double)shape->head_dim); // five products
         return;
     }
 #endif

@@ -21,7 +21,7 @@ namespace fe = cudnn_frontend;
 
 typedef std::shared_ptr<fe::graph::Graph> CudnnGraph;
 typedef std::shared_ptr<fe::graph::Tensor_attributes> CudnnTensor;
-typedef std::array<int64_t, 6> Key;
+typedef std::array<int64_t, 8> Key;
 
 enum Name { QUERY = 1, KEY, VALUE, OUT, STATS, DOUT, DQUERY, DKEY, DVALUE };
 
@@ -65,12 +65,28 @@ static CudaFlash *flash_(CudaBackend *cuda) {
 
 static int64_t cudnn_qkv_width_(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
 
-// Describes `heads` matrices (seq, head_dim) of each of `batch` sequences, in rows of `width` elements.
+// Returns the elements of a row of keys and values: of qkv, or of a range (k | v).
+static int64_t keys_width_(const AttentionShape *s) {
+    return attention_is_range(s) ? 2 * s->kv_heads * s->head_dim : cudnn_qkv_width_(s);
+}
+
+static int64_t length_(const AttentionShape *s, int name) {
+    bool keys = name == KEY || name == VALUE || name == DKEY || name == DVALUE;
+    return keys ? attention_keys(s) : s->seq;
+}
+
+// Masks a range so that its last query sees its last key.
+template <typename Options> static void mask_(Options &options, const AttentionShape *s) {
+    if (s->first > 0) options.set_causal_mask_bottom_right(true);
+    else options.set_causal_mask(!s->full);
+}
+
+// Describes `heads` matrices (length, head_dim) of each of `batch` sequences, in rows of `width` elements.
 static fe::graph::Tensor_attributes rows_(const AttentionShape *s, int64_t batch, int name, int64_t heads,
                                           int64_t width) {
     return fe::graph::Tensor_attributes()
         .set_uid(name)
-        .set_dim({batch, heads, s->seq, s->head_dim})
+        .set_dim({batch, heads, length_(s, name), s->head_dim})
         .set_stride({width, s->head_dim, s->batch * width, 1});
 }
 
@@ -86,7 +102,7 @@ static void as_rows_(const CudnnTensor &tensor, const AttentionShape *s, int64_t
                      int64_t width) {
     tensor->set_output(true)
         .set_uid(name)
-        .set_dim({batch, heads, s->seq, s->head_dim})
+        .set_dim({batch, heads, length_(s, name), s->head_dim})
         .set_stride({width, s->head_dim, s->batch * width, 1});
 }
 
@@ -102,13 +118,12 @@ static float scale_(const AttentionShape *s) { return (float)(1.0 / std::sqrt((d
 
 static CudnnGraph describe_forward_(const AttentionShape *s) {
     CudnnGraph graph = graph_();
-    int64_t width = cudnn_qkv_width_(s);
-    CudnnTensor q = graph->tensor(rows_(s, s->batch, QUERY, s->heads, width));
-    CudnnTensor k = graph->tensor(rows_(s, s->batch, KEY, s->kv_heads, width));
-    CudnnTensor v = graph->tensor(rows_(s, s->batch, VALUE, s->kv_heads, width));
+    CudnnTensor q = graph->tensor(rows_(s, s->batch, QUERY, s->heads, cudnn_qkv_width_(s)));
+    CudnnTensor k = graph->tensor(rows_(s, s->batch, KEY, s->kv_heads, keys_width_(s)));
+    CudnnTensor v = graph->tensor(rows_(s, s->batch, VALUE, s->kv_heads, keys_width_(s)));
     auto options = fe::graph::SDPA_attributes().set_name("flash").set_generate_stats(true);
-    options.set_causal_mask(!s->full);
     options.set_attn_scale(scale_(s));
+    mask_(options, s);
     auto [out, stats] = graph->sdpa(q, k, v, options);
     as_rows_(out, s, s->batch, OUT, s->heads, s->heads * s->head_dim);
     stats->set_output(true).set_uid(STATS).set_data_type(fe::DataType_t::FLOAT);
@@ -119,19 +134,20 @@ static CudnnGraph describe_forward_(const AttentionShape *s) {
 // Describes the backward of a part of `s`, whose rows are those of `s`.
 static CudnnGraph describe_backward_(const AttentionShape *s, const AttentionShape *part, bool deterministic) {
     CudnnGraph graph = graph_();
-    int64_t width = cudnn_qkv_width_(s), out_width = s->heads * s->head_dim;
+    int64_t width = cudnn_qkv_width_(s), keys_width = keys_width_(s), out_width = s->heads * s->head_dim;
     CudnnTensor q = graph->tensor(rows_(s, part->batch, QUERY, part->heads, width));
-    CudnnTensor k = graph->tensor(rows_(s, part->batch, KEY, part->kv_heads, width));
-    CudnnTensor v = graph->tensor(rows_(s, part->batch, VALUE, part->kv_heads, width));
+    CudnnTensor k = graph->tensor(rows_(s, part->batch, KEY, part->kv_heads, keys_width));
+    CudnnTensor v = graph->tensor(rows_(s, part->batch, VALUE, part->kv_heads, keys_width));
     CudnnTensor out = graph->tensor(rows_(s, part->batch, OUT, part->heads, out_width));
     CudnnTensor dout = graph->tensor(rows_(s, part->batch, DOUT, part->heads, out_width));
     CudnnTensor stats = graph->tensor(stats_(s, part));
-    auto options = fe::graph::SDPA_backward_attributes().set_name("flash_backward").set_causal_mask(!s->full);
+    auto options = fe::graph::SDPA_backward_attributes().set_name("flash_backward");
     options.set_attn_scale(scale_(s)).set_deterministic_algorithm(deterministic);
+    mask_(options, s);
     auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dout, stats, options);
     as_rows_(dq, s, part->batch, DQUERY, part->heads, width);
-    as_rows_(dk, s, part->batch, DKEY, part->kv_heads, width);
-    as_rows_(dv, s, part->batch, DVALUE, part->kv_heads, width);
+    as_rows_(dk, s, part->batch, DKEY, part->kv_heads, keys_width);
+    as_rows_(dv, s, part->batch, DVALUE, part->kv_heads, keys_width);
     return graph;
 }
 
@@ -165,7 +181,7 @@ static CudnnPlan cudnn_make_plan_(CudaBackend *cuda, CudaFlash *flash, const Att
 }
 
 static CudnnPlan *plan_(CudaBackend *cuda, CudaFlash *flash, const AttentionShape *s) {
-    Key key = {s->batch, s->seq, s->heads, s->kv_heads, s->head_dim, s->full};
+    Key key = {s->batch, s->seq, s->heads, s->kv_heads, s->head_dim, s->full, s->first, attention_is_range(s)};
     auto known = flash->plans.find(key);
     if (known == flash->plans.end()) known = flash->plans.emplace(key, cudnn_make_plan_(cuda, flash, s)).first;
     return &known->second;
@@ -185,7 +201,8 @@ int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, char 
 
 // --- running
 
-// Returns where a head of the first sequence begins in a matrix of rows: a query's, key's or value's in q | k | v.
+// Returns where a head of the first sequence begins in a matrix of rows: a query's, key's or value's in q | k | v, a
+// key's or value's in k | v.
 static void *cudnn_part_(const CudaBackend *cuda, const void *rows, int64_t head, const AttentionShape *s) {
     return (char *)rows + head * s->head_dim * cuda->backend.element;
 }
@@ -199,10 +216,13 @@ static void execute_(CudaBackend *cuda, const CudnnGraph &graph, std::unordered_
 }
 
 void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call) {
+    bool range = s->keys != NULL;
+    const void *keys = range ? s->keys : call->qkv;
+    int64_t key = range ? 0 : s->heads;
     std::unordered_map<int64_t, void *> tensors = {
         {QUERY, cudnn_part_(cuda, call->qkv, 0, s)},
-        {KEY, cudnn_part_(cuda, call->qkv, s->heads, s)},
-        {VALUE, cudnn_part_(cuda, call->qkv, s->heads + s->kv_heads, s)},
+        {KEY, cudnn_part_(cuda, keys, key, s)},
+        {VALUE, cudnn_part_(cuda, keys, key + s->kv_heads, s)},
         {OUT, call->to},
         {STATS, call->saved},
     };
@@ -212,18 +232,21 @@ void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *s, const CudaFl
 // Runs the backward from one sequence, query head and key head on.
 static void backward_from_(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call, int64_t sequence,
                            int64_t head, int64_t kv_head) {
-    int64_t query = sequence * (s->heads + 2 * s->kv_heads) + head,
-            key = sequence * (s->heads + 2 * s->kv_heads) + s->heads + kv_head, out = sequence * s->heads + head;
+    bool range = s->keys != NULL;
+    const void *keys = range ? s->keys : call->qkv;
+    void *dkeys = range ? call->dkeys : call->to;
+    int64_t row = s->heads + 2 * s->kv_heads, query = sequence * row + head, out = sequence * s->heads + head;
+    int64_t key = range ? sequence * 2 * s->kv_heads + kv_head : sequence * row + s->heads + kv_head;
     std::unordered_map<int64_t, void *> tensors = {
         {QUERY, cudnn_part_(cuda, call->qkv, query, s)},
-        {KEY, cudnn_part_(cuda, call->qkv, key, s)},
-        {VALUE, cudnn_part_(cuda, call->qkv, key + s->kv_heads, s)},
+        {KEY, cudnn_part_(cuda, keys, key, s)},
+        {VALUE, cudnn_part_(cuda, keys, key + s->kv_heads, s)},
         {OUT, cudnn_part_(cuda, call->out, out, s)},
         {DOUT, cudnn_part_(cuda, call->dout, out, s)},
         {STATS, call->saved + out * s->seq},
         {DQUERY, cudnn_part_(cuda, call->to, query, s)},
-        {DKEY, cudnn_part_(cuda, call->to, key, s)},
-        {DVALUE, cudnn_part_(cuda, call->to, key + s->kv_heads, s)},
+        {DKEY, cudnn_part_(cuda, dkeys, key, s)},
+        {DVALUE, cudnn_part_(cuda, dkeys, key + s->kv_heads, s)},
     };
     execute_(cuda, plan_(cuda, cuda->flash, s)->backward, tensors, call->workspace,
              "the backward of cuDNN's attention");

@@ -76,6 +76,8 @@ static inline cudaError_t cuda_event_status(cudaEvent_t event) {
 void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void *x, int64_t count);
 // Adds bias (cols) to each row of y (rows, cols).
 void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, int64_t cols);
+// to[i] += from[i], which is in the run's precision.
+void cuda_accumulate_narrow(Backend *backend, float *to, const void *from, int64_t count);
 // Sums blocks of `count` elements in the order of ranks, in fp32, and rounds once, as CPUs do: out (count) = own of
 // `rank`, and from each other rank q < ranks block q of others (ranks, count). out may be own.
 void cuda_sum_blocks(Backend *backend, void *out, const void *own, const void *others, int ranks, int rank,
@@ -84,9 +86,8 @@ void cuda_sum_blocks(Backend *backend, void *out, const void *own, const void *o
 void cuda_column_sums(Backend *backend, float *sums, const void *x, int64_t rows, int64_t cols);
 
 // softmax.cu. Causal softmax of a block of query rows: scores (matrices, rows, cols) in the run's precision, row r is
-// the query at position q = first + r and sees columns 0 .. q, or, with places, q - places[q * apart] .. q;
-// cols >= first + rows. p = softmax(scale * scores)
-// where seen and 0 elsewhere. p may be scores.
+// the query at position q = first + r and sees columns 0 .. q, or, with places, q - places[r * apart] .. q; cols >=
+// first + rows. p = softmax(scale * scores) where seen and 0 elsewhere. p may be scores.
 typedef struct CudaScores {
     int64_t matrices, rows, cols, first;
     float scale;

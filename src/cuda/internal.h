@@ -58,7 +58,8 @@ void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void
 typedef struct CudaFlashCall {
     const void *qkv, *out, *dout;
     float *saved;
-    void *to; // out of the forward, dqkv of the backward
+    void *to;    // out of the forward, dqkv of the backward
+    void *dkeys; // of a range's backward: rows (k | v), the gradients of all keys and values, not added to
     void *workspace;
 } CudaFlashCall;
 

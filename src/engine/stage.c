@@ -334,8 +334,7 @@ static int allocate_data_(Stage *stage, Error *err) {
 }
 
 const char *stage_planned_only(const Config *config, const Backend *be) {
-    if (be->own_sums) return NULL;
-    return config_slices(config) > 1 ? "schedule.slices" : config->parallel.context > 1 ? "parallel.context" : NULL;
+    return config->parallel.context > 1 && !be->own_sums ? "parallel.context" : NULL;
 }
 
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
@@ -348,8 +347,7 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
     stage_shape(&stage->at, model, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
     const char *planned = stage_planned_only(config, be);
     if (planned != NULL)
-        return config_error(config, planned, err, "%s run on CPUs only, and are planned for GPUs; use 1",
-                            config_slices(config) > 1 ? "slices" : "context ranks");
+        return config_error(config, planned, err, "context ranks run on CPUs only, and are planned for GPUs; use 1");
     stage->at.shape.context_rank = replica % stage->at.shape.context_ranks;
     stage->pass.be = be;
     stage->pass.tensor = tensor;

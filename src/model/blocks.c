@@ -308,7 +308,7 @@ static Piece attention_piece_(const Pass *pass, int i) {
 }
 
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv) {
-    if (pass->shape->pieces > 1) context_gather_keys(pass, qkv);
+    if (pass->keys != NULL) context_gather_keys(pass, qkv);
     blocks_poll_(pass);
     for (int i = 0; i < pass->shape->pieces; i++) {
         Piece p = attention_piece_(pass, i);
@@ -332,7 +332,7 @@ void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const vo
                                      (const char *)qkv + p.qkv, &p.shape);
     }
     blocks_poll_(pass);
-    if (s->pieces > 1) context_sum_gradients(pass, dqkv);
+    if (pass->keys != NULL) context_sum_gradients(pass, dqkv);
 }
 
 void embedding_block_forward(Pass *pass, const Model *model, const Tensor *tensors, void *x, const int32_t *tokens) {

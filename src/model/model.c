@@ -103,8 +103,8 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     int mode = config_attention(config, stage), same = a->deterministic;
     if (config->data.mask_documents && mode == ATTENTION_FLASH && !be->own_sums)
         mode = ATTENTION_RECOMPUTE; // cuDNN's workspace would grow with documents (test_cudnn.py)
-    AttentionShape attention = {b,    s,    heads, kv_heads, dim,  mode,       a->softmax,
-                                same, NULL, first, NULL,     NULL, !m->causal, c > 1};
+    AttentionShape attention = {b,    s,    heads, kv_heads, dim,  mode,      a->softmax,
+                                same, NULL, first, NULL,     NULL, !m->causal};
     shape_places_(shape, model, m);
     shape->batch = b;
     shape->seq = s;

@@ -232,8 +232,8 @@ static void layer_passes_(const Work *work, PartTime *time) {
     time->kept += bytes_(work, 2 * (columns + (s->pointwise ? 0 : 2 * hardware_stream_(s))));
 }
 
-// Adds the passes over keys and values of slices and context ranks: copies of this rank's own rows, the gradients of all
-// keys that its queries see, which flash has in the run's precision and adds in fp32, and their zeros at the start.
+// Adds the passes over keys and values of slices and context ranks: copies of this rank's own rows, the gradients of
+// all keys that its queries see, which flash has in the run's precision and adds in fp32, and their zeros at the start.
 static void range_passes_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     const AttentionShape *a = &s->attention;

@@ -65,10 +65,12 @@ static bool copies_suffice_(const SearchSpace *space, const RunLayout *shape) {
     return part_seconds_(&times[0].layer) >= part_seconds_(&times[1].layer);
 }
 
-// Returns whether a shape can only be planned, and the configuration does not ask for that.
-static bool runs_nowhere_(const SearchSpace *space, const Config *config) {
+// Returns whether a shape has slices or context ranks that the configuration does not ask for. On GPUs, where none has
+// been measured, it has to.
+static bool unasked_(const SearchSpace *space, const Config *config) {
     const RunLayout *given = &space->keys.given;
-    return given->slices == 1 && given->context == 1 && stage_planned_only(config, space->planner->be) != NULL;
+    bool cuts = config_slices(config) > 1 || config->parallel.context > 1;
+    return cuts && given->slices == 1 && given->context == 1 && !space->planner->be->own_sums;
 }
 
 // Measured times and times of the model are not compared with each other, so a profile has to cover a shape.
@@ -81,7 +83,7 @@ LayoutList space_shapes(const SearchSpace *space) {
     int64_t count = 0;
     for (int64_t i = 0; i < all.count; i++) {
         layout_set(&all.layouts[i], &config);
-        if (runs_nowhere_(space, &config) || copies_suffice_(space, &all.layouts[i])) continue;
+        if (unasked_(space, &config) || copies_suffice_(space, &all.layouts[i])) continue;
         if (!planner->measured ||
             profile_differs(&planner->profile, &config, planner->hardware.device, why, sizeof why) == NULL)
             all.layouts[count++] = all.layouts[i];

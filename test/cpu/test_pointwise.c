@@ -108,6 +108,28 @@ TEST(swiglu_bits_do_not_depend_on_the_place) {
     op_end(&op);
 }
 
+// --- columns: cut out of and put into rows of other lengths
+
+static void check_columns(int precision, bool wide, int64_t rows, int64_t cols, int64_t to_cols, int64_t from_cols) {
+    Op op = op_start(precision, 2);
+    Operand from = wide ? op_gradient(&op, rows * from_cols, 1, 1.0) : op_operand(&op, rows * from_cols, 1, 0.0, 1.0);
+    Operand to = op_operand(&op, rows * to_cols, 2, 0.0, 1.0);
+    double *want = op_hold(&op, to.count * 8);
+    for (int64_t i = 0; i < to.count; i++)
+        want[i] = i % to_cols < cols ? from.value[i / to_cols * from_cols + i % to_cols] : to.value[i];
+    op.backend->copy_columns(op.backend, to.data, to_cols, from.data, from_cols, wide, rows, cols);
+    op_near("columns", op_read(&op, &to), want, to.count, wide ? op_bound(&op) : 0.0, 1.0);
+    op_end(&op);
+}
+
+TEST(columns_are_copied_and_rounded_and_others_kept) {
+    static const int64_t sizes[][4] = {{1, 1, 1, 1}, {7, 33, 40, 51}, {5, 1024, 1024, 3072}, {9, 256, 768, 256}};
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int i = 0; i < 4; i++)
+            for (int wide = 0; wide < 2; wide++)
+                check_columns(precision, wide, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
+}
+
 // --- rotary positions
 
 static int64_t row_width(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
@@ -126,7 +148,7 @@ static void rope_reference(double *qkv, const AttentionShape *s, const RopeTable
         for (int64_t head = 0; head < s->heads + s->kv_heads; head++)
             for (int64_t i = 0; i < half; i++) {
                 double *x = qkv + row * row_width(s) + head * s->head_dim + i, a = x[0], b = x[half];
-                int64_t position = positions == NULL ? row / s->batch : positions[row];
+                int64_t position = positions == NULL ? s->first + row / s->batch : positions[row];
                 double angle = (double)position * table->frequency[i];
                 x[0] = table->scale * (a * cos(angle) - direction * b * sin(angle));
                 x[half] = table->scale * (b * cos(angle) + direction * a * sin(angle));
@@ -150,6 +172,7 @@ static void check_rope(int precision, const AttentionShape *s, int direction, do
 static const AttentionShape ROPE_SHAPES[] = {
     {.batch = 1, .seq = 1, .heads = 1, .kv_heads = 1, .head_dim = 2},
     {.batch = 3, .seq = 33, .heads = 4, .kv_heads = 2, .head_dim = 6},
+    {.batch = 3, .seq = 33, .heads = 4, .kv_heads = 2, .head_dim = 6, .first = 99}, // a slice
     {.batch = 2, .seq = 700, .heads = 2, .kv_heads = 1, .head_dim = 64},
     {.batch = 1, .seq = 5000, .heads = 1, .kv_heads = 1, .head_dim = 128},
     {.batch = 1, .seq = 200000, .heads = 1, .kv_heads = 1, .head_dim = 2}, // an angle of many turns

@@ -1,8 +1,9 @@
 // Asks cuDNN, without a device or a driver, for plans of the graphs that src/cuda/attention_cudnn.cpp builds:
 // `ask_cudnn 90` reads lines "batch seq heads kv_heads head_dim" and answers each with "workspace planned", where
 // planned is attention_flash_workspace, or with "none: why". `ask_cudnn 90 16` asks for up to 16 documents a sequence,
-// `ask_cudnn 90 full` for attention that is not causal. cuDNN's frontend takes a description of a device in place of
-// one; what it asks the CUDA runtime is answered below, and libcuda.so.1 is a stub that test_cudnn.py makes.
+// `ask_cudnn 90 full` for attention that is not causal, `ask_cudnn 90 range` for the last of four slices. cuDNN's
+// frontend takes a description of a device in place of one; what it asks the CUDA runtime is answered below, and
+// libcuda.so.1 is a stub that test_cudnn.py makes.
 #include "backend/attention_scratch.h"
 #include "cuda/attention_cudnn.cpp"
 
@@ -130,6 +131,7 @@ int main(int argc, char **argv) {
     char word[8];
     while (scanf("%ld %ld %ld %ld %ld %7s", &b, &q, &h, &k, &d, word) == 6) {
         s.deterministic = word[1] == 'n' ? DETERMINISTIC_ON : word[1] == 'f' ? DETERMINISTIC_OFF : DETERMINISTIC_AUTO;
+        s.first = argc > 2 && strcmp(argv[2], "range") == 0 ? 3 * q : 0;
         s.batch = b, s.seq = q, s.heads = h, s.kv_heads = k, s.head_dim = d;
         bool same = attention_flash_deterministic(&s, capability);
         int64_t planned = attention_flash_workspace(&s, capability), tokens = s.batch * s.seq;

@@ -216,18 +216,27 @@ static void run_attention(Backend *be, Twin *t, bool cpu, void *scratch, void *s
 
 static int64_t saved_bytes(const Backend *be, const AttentionShape *s) {
     int64_t rows = s->batch * s->heads * s->seq;
-    return s->mode == ATTENTION_NONE ? rows * s->seq * be->element : s->mode == ATTENTION_FLASH ? rows * 4 : 0;
+    return s->mode == ATTENTION_NONE    ? rows * attention_keys(s) * be->element
+           : s->mode == ATTENTION_FLASH ? rows * 4
+                                        : 0;
 }
 
-static void check_attention(int precision, const AttentionShape *s) {
+static void check_attention(int precision, const AttentionShape *shape) {
+    AttentionShape copy = *shape, *s = &copy;
     Both b = both_open(precision);
     Error err = {0};
     int64_t rows = s->batch * s->seq, width = (s->heads + 2 * s->kv_heads) * s->head_dim, out = s->heads * s->head_dim;
-    Twin t[] = {twin(&b, rows * width, false, 1, 1), twin(&b, rows * out, false, 0, 0),
-                twin(&b, rows * out, false, 2, 1), twin(&b, rows * width, false, 0, 0)};
+    bool range = s->first > 0;
+    Twin t[] = {twin(&b, rows * width, false, 1, 1),
+                twin(&b, rows * out, false, 0, 0),
+                twin(&b, rows * out, false, 2, 1),
+                twin(&b, rows * width, false, range ? 5 : 0, 1),
+                twin(&b, attention_range_count(s), false, 3, 1),
+                twin(&b, attention_range_count(s), true, 4, 1)};
     Backend *ends[] = {b.cpu, b.gpu};
     for (int e = 0; e < 2; e++) {
         Backend *be = ends[e];
+        if (range) s->keys = e == 0 ? t[4].cpu : t[4].gpu, s->dkeys = e == 0 ? t[5].cpu : t[5].gpu;
         int64_t bytes[2] = {be->attention_scratch(be, s), saved_bytes(be, s) + 256};
         void *scratch = be->allocate(be, MEMORY_WORKSPACE, bytes[0], "scratch", &err);
         void *saved = be->allocate(be, MEMORY_WORKSPACE, bytes[1], "saved", &err);
@@ -239,7 +248,8 @@ static void check_attention(int precision, const AttentionShape *s) {
     }
     near_twins(&b, "out", &t[1], bound_of(&b), 1);
     near_twins(&b, "dqkv", &t[3], 2 * bound_of(&b), 1);
-    drop(&b, t, 4);
+    near_twins(&b, "dkeys", &t[5], 2 * bound_of(&b), 1);
+    drop(&b, t, 6);
     both_close(&b);
 }
 
@@ -250,6 +260,8 @@ TEST(flash_in_several_calls_agrees_with_the_cpu) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         AttentionShape s = {.batch = shapes[i][0], .heads = shapes[i][1], .kv_heads = shapes[i][2]};
         s.seq = 16, s.head_dim = 8, s.mode = ATTENTION_FLASH, s.deterministic = DETERMINISTIC_AUTO;
+        check_attention(PRECISION_BF16, &s);
+        s.first = 24;
         check_attention(PRECISION_BF16, &s);
     }
 }
@@ -271,7 +283,9 @@ TEST(attention_agrees_with_the_cpu_in_every_mode) {
                                         .mode = mode,
                                         .softmax = softmax};
                     check_attention(precision, &s);
-                    s.full = true;
+                    s.first = 31;
+                    check_attention(precision, &s);
+                    s.first = 0, s.full = true;
                     check_attention(precision, &s);
                 }
 }

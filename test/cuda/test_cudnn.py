@@ -104,6 +104,14 @@ def test_attention_of_encoders_takes_the_same_workspace(driver, capability):
         assert len(set(answer.split())) == 1, answer
 
 
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_a_slice_of_four_takes_the_workspace_that_is_planned(driver, capability):
+    """Its mask is aligned to the last key."""
+    for deterministic in ("on", "off"):
+        for answer in ask(driver, capability, [SHAPES[0], SHAPES[3], SHORT[2]], deterministic, "range"):
+            assert len(set(answer.split())) == 1, answer
+
+
 def workspaces(driver, capability, documents, deterministic):
     answers = ask(driver, capability, SHAPES[:1], deterministic, documents)
     return [None if answer.startswith("none") else int(answer.split()[0]) for answer in answers]

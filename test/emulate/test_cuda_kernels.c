@@ -215,6 +215,18 @@ TEST(biases_and_their_gradients_agree_with_float64) {
             for (int c = 0; c < 4; c++) check_bias(precision, rows[r], cols[c]);
 }
 
+TEST(gradients_of_a_range_are_added_in_fp32) {
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int64_t count = 1; count < 9000; count = 3 * count + 8) {
+            Op op = emulated(precision, 3);
+            Operand to = op_gradient(&op, count, 1, 1.0), from = op_operand(&op, count, 2, 0.0, 1.0);
+            for (int64_t i = 0; i < count; i++) to.value[i] += from.value[i];
+            cuda_accumulate_narrow(op.backend, to.data, from.data, count);
+            op_near("sum", op_read(&op, &to), to.value, count, 1e-6, 1.0);
+            op_end(&op);
+        }
+}
+
 // --- softmax of attention scores
 
 static const CudaScores SCORES[] = {
@@ -229,7 +241,7 @@ static int64_t scores_count(const CudaScores *s) { return s->matrices * s->rows 
 static void softmax_reference(const CudaScores *s, double *p, double *ds, const double *x, const double *dp) {
     for (int64_t row = 0; row < s->matrices * s->rows; row++) {
         int64_t at = row * s->cols, query = s->first + row % s->rows, seen = query + 1;
-        int64_t from = s->places == NULL ? 0 : query - s->places[query * s->apart];
+        int64_t from = s->places == NULL ? 0 : query - s->places[(query - s->first) * s->apart];
         double most = -INFINITY, sum = 0, delta = 0;
         for (int64_t i = from; i < seen; i++) most = fmax(most, s->scale * x[at + i]);
         for (int64_t i = from; i < seen; i++) sum += exp(s->scale * x[at + i] - most);
@@ -253,6 +265,7 @@ static void check_softmax(int precision, CudaScores scores, bool fused, bool in_
     const CudaScores *s = &scores;
     int64_t count = scores_count(s);
     scores.apart = 3, scores.places = op_places(&op, s->first + s->rows, 3, document);
+    if (document > 0) scores.places += s->first * scores.apart;
     Operand x = op_operand(&op, count, 1, 0, 20), dp = op_operand(&op, count, 2, 0, 1);
     Operand p = in_place ? x : op_output(&op, count), ds = in_place ? dp : op_output(&op, count);
     double *want_p = op_hold(&op, count * 8), *want_ds = op_hold(&op, count * 8);

@@ -42,6 +42,8 @@ WIDE = ("parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true")
 DOCUMENTS = ("data.mask_documents=on", "data.reset_positions=on", "data.end_of_text=0")
 ENCODER = ("model.causal=false", "train.objective=masked", "data.mask_token=60")
 EIGHT = ("train.precision=bf16", "model.hidden=64", "model.ffn=128", "model.seq_len=32")
+# 32 tokens in slices of 8, so that keys of several slices are kept while others are made.
+SLICES = ("schedule.name=seq1f1b", "schedule.slices=4", "model.seq_len=32")
 APART = {"VIRTUAL_NODES": "2"}
 ONE_GPU = {"VIRTUAL_GPUS": "1"}
 
@@ -113,6 +115,23 @@ CASES = {
     "documents on two tensor ranks in bf16": case("llama", *WIDE, *DOCUMENTS, "train.precision=bf16"),
     "an encoder": case("gpt", "parallel.pipeline=2", *ENCODER, "train.precision=bf16"),
     "an encoder with stored attention": case("llama", *WIDE, *ENCODER, "attention.mode=none"),
+    # Slices of sequences, with keys and their gradients from slice to slice.
+    "slices on one stage in bf16": case("llama", "parallel.pipeline=1", *SLICES, "train.precision=bf16"),
+    "slices on four stages in bf16": case("gpt", "parallel.pipeline=4", *SLICES, "train.precision=bf16"),
+    "evictions of slices": case("llama", *BPIPE, *SLICES),
+    "evictions of slices in bf16": case("gpt", *BPIPE, *SLICES, "train.precision=bf16", **APART),
+    "slices of two chunks on two tensor ranks": case(
+        "llama", *WIDE, *SLICES, "schedule.name=interleaved", "train.precision=bf16"
+    ),
+    "slices with stored and recomputed attention": case(
+        "llama", "parallel.pipeline=2", *SLICES, "attention.mode=[none, recompute]", "train.precision=bf16"
+    ),
+    "slices of documents, recomputed": case(
+        "llama", "parallel.pipeline=2", *SLICES, *DOCUMENTS, "schedule.recompute_layers=1", "schedule.micro_batch=2"
+    ),
+    "slices and a split backward": case(
+        "gpt", "parallel.pipeline=2", *SLICES, "schedule.split_backward=on", "train.precision=bf16"
+    ),
     "layers recomputed": case("llama", "parallel.pipeline=2", "schedule.recompute_layers=1"),
     "outputs computed again": case("gpt", *BPIPE, "schedule.recompute=pointwise"),
     "outputs computed again on two tensor ranks": case("llama", *WIDE, "parallel.overlap=2",

@@ -15,6 +15,7 @@ DATA = ("parallel.data=2",)
 HOST = (*PAIR, "schedule.evict_to=host")
 SHARED = (*DATA, "hardware.share_gpu=true")
 BF16 = ("train.precision=bf16",)
+SLICES = ("schedule.name=seq1f1b", "schedule.slices=4", "model.seq_len=32")
 EIGHT = (*BF16, "model.hidden=64", "model.ffn=128", "model.seq_len=32")
 APART = {"VIRTUAL_NODES": "2"}
 NVLS = {"NCCL_NVLS_ENABLE": "1"}
@@ -216,9 +217,16 @@ MISTAKES = [
             "               alignment_(p->a),\n", "               0,\n",
             WIDE + ("parallel.sequence=true",), "another shape, epilogue or alignment"),
     Mistake("dk_and_dv_change_places", "src/cuda/attention_cudnn.cpp",
-            "as_rows_(dk, s, part->batch, DKEY, part->kv_heads, width);\n    as_rows_(dv, s, part->batch, DVALUE,",
-            "as_rows_(dv, s, part->batch, DKEY, part->kv_heads, width);\n    as_rows_(dk, s, part->batch, DVALUE,",
+            "as_rows_(dk, s, part->batch, DKEY, part->kv_heads, keys_width);\n    as_rows_(dv, s, part->batch, DVALUE,",
+            "as_rows_(dv, s, part->batch, DKEY, part->kv_heads, keys_width);\n    as_rows_(dk, s, part->batch, DVALUE,",
             BF16, DIFFERS),
+    Mistake("a_slice_does_not_copy_its_keys", "src/model/blocks.c", "if (pass->keys != NULL) context_gather_keys",
+            "if (pass->shape->pieces > 1) context_gather_keys", (*SLICES, *BF16), OUTSIDE),
+    Mistake("a_slice_forgets_the_gradients_of_keys", "src/cuda/attention.cpp",
+            "if (shape->keys != NULL) cuda_accumulate_narrow", "if (shape->first == 0) cuda_accumulate_narrow",
+            (*SLICES, *BF16), DIFFERS),
+    Mistake("a_slice_rotates_from_zero", "src/cuda/kernels/rope.cu", "rope.place = shape->first",
+            "rope.place = 0", SLICES, DIFFERS),
     Mistake("attention_without_its_scale", "src/cuda/attention.cpp", "(float)(1.0 / std::sqrt((double)s->head_dim))",
             "1.0f", (), DIFFERS),
     # --- kernels

@@ -69,11 +69,11 @@ void add_scaled(double *to, double scale, const double *x, int64_t count) {
 }
 
 struct Head {
-    int64_t b, h, kv, seq, dim;
+    int64_t b, h, kv, seq, keys, dim;
     double scale;
-    bool causal;
+    bool causal, bottom_right; // the last query sees the last key
     std::vector<double> q, k, v;
-    int64_t end(int64_t i) const { return causal ? i + 1 : seq; }
+    int64_t end(int64_t i) const { return !causal ? keys : i + 1 + (bottom_right ? keys - seq : 0); }
     const double *query(int64_t i) const { return &q[(size_t)(i * dim)]; }
     const double *key(int64_t j) const { return &k[(size_t)(j * dim)]; }
     const double *value(int64_t j) const { return &v[(size_t)(j * dim)]; }
@@ -93,7 +93,7 @@ double row(const Head &head, int64_t i, std::vector<double> &p) {
 }
 
 void forward_head(const Head &head, const View &out, const View &stats) {
-    std::vector<double> p((size_t)head.seq), sum((size_t)head.dim);
+    std::vector<double> p((size_t)head.keys), sum((size_t)head.dim);
     for (int64_t i = 0; i < head.seq; i++) {
         stats.statistic(head.b, head.h, i) = (float)row(head, i, p);
         sum.assign((size_t)head.dim, 0);
@@ -103,12 +103,12 @@ void forward_head(const Head &head, const View &out, const View &stats) {
 }
 
 struct Slopes {
-    std::vector<double> out, dout, dk, dv; // dk and dv: (seq, dim) of one key and value head
+    std::vector<double> out, dout, dk, dv; // dk and dv: (keys, dim) of one key and value head
 };
 
 void backward_head(const Head &head, Slopes &g, const View &stats, const View &dq_out) {
     int64_t dim = head.dim;
-    std::vector<double> p((size_t)head.seq), dq((size_t)dim);
+    std::vector<double> p((size_t)head.keys), dq((size_t)dim);
     for (int64_t i = 0; i < head.seq; i++) {
         const double *slope = &g.dout[(size_t)(i * dim)];
         double lse = row(head, i, p), kept = stats.statistic(head.b, head.h, i);
@@ -137,9 +137,11 @@ Head head_of(const Inputs &in, int64_t b, int64_t h) {
             h,
             kv,
             in.q.seq,
+            in.k.seq,
             in.q.dim,
             in.options.scale,
             in.options.causal,
+            in.options.bottom_right,
             matrix(in.q, b, h),
             matrix(in.k, b, kv),
             matrix(in.v, b, kv)};
@@ -156,10 +158,10 @@ void backward(const Inputs &in, const View &out, const View &dout, const View &s
     Slopes g;
     for (int64_t b = 0; b < in.q.batch; b++)
         for (int64_t h = 0; h < in.q.heads; h++) {
-            if (h % group == 0) g.dk.assign((size_t)(in.q.seq * dim), 0), g.dv.assign((size_t)(in.q.seq * dim), 0);
+            if (h % group == 0) g.dk.assign((size_t)(in.k.seq * dim), 0), g.dv.assign((size_t)(in.k.seq * dim), 0);
             g.out = matrix(out, b, h), g.dout = matrix(dout, b, h);
             backward_head(head_of(in, b, h), g, stats, to[0]);
-            for (int64_t s = 0; s < in.q.seq && h % group == group - 1; s++)
+            for (int64_t s = 0; s < in.k.seq && h % group == group - 1; s++)
                 for (int64_t d = 0; d < dim; d++) {
                     to[1].put(b, h / group, s, d, g.dk[(size_t)(s * dim + d)]);
                     to[2].put(b, h / group, s, d, g.dv[(size_t)(s * dim + d)]);
@@ -171,10 +173,10 @@ int64_t padded(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 int64_t workspace(const Graph &graph) {
     const std::vector<int64_t> &q = graph.q->dim, &k = graph.k->dim;
-    int64_t b = q[0], h = q[1], s = q[2], d = q[3];
+    int64_t b = q[0], h = q[1], s = q[2], d = q[3], keys = k[2];
     if (!graph.options.backward) return 0;
-    int64_t sums = b * h * s * 4 + 256, grouped = k[1] == h ? 0 : 2 * b * h * s * d * 2;
-    int64_t main = graph.options.deterministic ? b * h * padded(s, 64) * padded(s, 128) * 2 : b * h * s * d * 4;
+    int64_t sums = b * h * s * 4 + 256, grouped = k[1] == h ? 0 : 2 * b * h * keys * d * 2;
+    int64_t main = graph.options.deterministic ? b * h * padded(s, 64) * padded(keys, 128) * 2 : b * h * s * d * 4;
     return main + sums + grouped;
 }
 
@@ -206,6 +208,8 @@ error_t Graph::validate() {
             return {"a tensor has no four dimensions, or its last is not contiguous"};
     if (q->dim[3] % 8 != 0 || q->dim[3] > 256) return {"head_dim should be a multiple of 8, and 256 at most"};
     if (q->dim[1] % k->dim[1] != 0) return {"query heads should be a multiple of key and value heads"};
+    if (options.bottom_right && q->dim[2] > k->dim[2]) return {"a mask aligned to the last key has more queries"};
+    if (!options.bottom_right && q->dim[2] != k->dim[2]) return {"a mask aligned to the first key hides the last ones"};
     if (built == 0) built = 1;
     return {};
 }
@@ -237,9 +241,11 @@ error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<int64_t, void *>
     Op op;
     op.what = options.backward ? "the backward of an attention" : "an attention";
     op.sharing = SHARING_SPREAD;
-    if (dry())
-        op.seconds =
-            cost_flash(&dry_figures().cost, (double)(in.q.batch * in.q.heads), in.q.seq, in.q.dim, options.backward);
+    for (int sign = 1; sign >= -1 && dry(); sign -= 2) { // the triangle up to the last key, without that before
+        int64_t length = sign > 0 ? in.k.seq : in.k.seq - in.q.seq;
+        double heads = (double)(in.q.batch * in.q.heads);
+        if (length > 0) op.seconds += sign * cost_flash(&dry_figures().cost, heads, length, in.q.dim, options.backward);
+    }
     op.step = [=](const Access &access) {
         for (const View *input : {&in.q, &in.k, &in.v}) declare(access, *input, 2, false);
         if (scratch > 0) touch(access, memory, scratch, true);

@@ -85,6 +85,21 @@ def test_copies_have_the_bits_of_sums_in_rank_order_in_every_order(tmp_path, ran
             assert ended.bits == wanted.bits and "by copies into the memory" in ended.stderr, (order, overlap)
 
 
+SLICED = {
+    "fp32": ((), ("parallel.pipeline=2",), BPIPE, ("parallel.pipeline=2", "schedule.name=interleaved")),
+    "bf16": (("parallel.pipeline=1",), BPIPE, ("parallel.pipeline=4", "schedule.recompute_layers=1")),
+}
+
+
+@pytest.mark.parametrize("precision", SLICED)
+def test_slices_have_the_same_bits_for_any_number_of_stages_and_schedule(tmp_path, precision):
+    config = write_config(tmp_path, "llama")
+    given = ("parallel.pipeline=1", *virtual_runs.SLICES, f"train.precision={precision}")
+    runs = [trained(config, "llama", *given, *layout, VIRTUAL_ORDER="random") for layout in SLICED[precision]]
+    assert len(runs[0].bits) > 2 and all(ended.bits == runs[0].bits for ended in runs)
+    assert all("as planned, to the byte" in ended.stderr for ended in runs)
+
+
 def saving(folder):
     return "train.steps=4", f"checkpoint.dir={folder}", "checkpoint.every=2"
 

@@ -97,6 +97,10 @@ void cuda_accumulate(Backend *backend, float *to, const float *from, int64_t cou
     pointwise_map_<Sum, float, float, float>(backend, to, to, from, count);
 }
 
+void cuda_accumulate_narrow(Backend *backend, float *to, const void *from, int64_t count) {
+    FOR_ELEMENT(backend, (pointwise_map_<Sum, float, T, float>(backend, to, (const T *)from, to, count)));
+}
+
 // --- blocks of several ranks
 
 namespace {
@@ -186,6 +190,27 @@ template <typename T, int W> __global__ void __launch_bounds__(THREADS) bias_ker
     store_floats<T, W>(to, x);
 }
 
+template <typename T, typename A, int W>
+__global__ void __launch_bounds__(THREADS)
+    columns_kernel(T *to, int64_t to_cols, const A *from, int64_t from_cols, int cols) {
+    Place at = pointwise_place_<W>(cols);
+    if (at.column >= cols) return;
+    store_floats<T, W>(to + at.row * to_cols + at.column, load_floats<W>(from + at.row * from_cols + at.column));
+}
+
+template <typename T, typename A>
+void columns_launch_(Backend *backend, T *to, int64_t to_cols, const A *from, int64_t from_cols, int64_t rows,
+                     int64_t cols) {
+    CudaBackend *cuda = cuda_self(backend);
+    constexpr uintptr_t MASK = PACK<T> * sizeof(A) - 1;
+    if ((to_cols | from_cols | cols) % PACK<T> == 0 && aligned_16(to) && ((uintptr_t)from & MASK) == 0)
+        CUDA_LAUNCH(cuda, row_blocks_<PACK<T>>(rows, cols), THREADS, 0, (columns_kernel<T, A, PACK<T>>), to, to_cols,
+                    from, from_cols, (int)cols);
+    else
+        CUDA_LAUNCH(cuda, row_blocks_<1>(rows, cols), THREADS, 0, (columns_kernel<T, A, 1>), to, to_cols, from,
+                    from_cols, (int)cols);
+}
+
 // --- SwiGLU (Shazeer 2020)
 
 template <typename T, int W>
@@ -226,6 +251,14 @@ void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, in
     FOR_WIDTH(backend, cols % PACK<T> == 0 && aligned_16(y, bias),
               CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, cols)), THREADS, 0, (bias_kernel<T, W>), (T *)y, (const T *)bias,
                           (int)cols));
+}
+
+void cuda_copy_columns(Backend *backend, void *to, int64_t to_cols, const void *from, int64_t from_cols, bool wide,
+                       int64_t rows, int64_t cols) {
+    FOR_ELEMENT(backend, {
+        if (wide) columns_launch_<T, float>(backend, (T *)to, to_cols, (const float *)from, from_cols, rows, cols);
+        else columns_launch_<T, T>(backend, (T *)to, to_cols, (const T *)from, from_cols, rows, cols);
+    });
 }
 
 void cuda_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_t rows, int64_t ffn) {

@@ -22,7 +22,8 @@ struct Rope {
     int64_t batch, width; // elements of a row
     int heads, head_dim, first, pairs;
     float scale, direction;
-    const int32_t *positions; // position of each row; NULL: a block's own number
+    const int32_t *positions; // position of each row; NULL: that of the first block, `place`, and on
+    int64_t place;
 };
 
 // Computes cos and sin of an angle: subtracts its multiple of pi/2 (Cody & Waite), then takes the Taylor series on
@@ -49,7 +50,8 @@ template <typename T, int W>
 __global__ void __launch_bounds__(THREADS) rope_kernel(T *qkv, const Rope rope, const Frequencies frequencies) {
     SHARED(float, cosines, PAIRS);
     SHARED(float, sines, PAIRS);
-    double position = rope.positions == nullptr ? (double)blockIdx.x : (double)rope.positions[blockIdx.x];
+    double position =
+        rope.positions == nullptr ? (double)(rope.place + blockIdx.x) : (double)rope.positions[blockIdx.x];
     for (int pair = threadIdx.y * blockDim.x + threadIdx.x; pair < rope.pairs; pair += blockDim.x * blockDim.y) {
         rotation_(position * frequencies.of[pair], &cosines[pair], &sines[pair]);
         cosines[pair] *= rope.scale;
@@ -92,7 +94,7 @@ void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const R
     CudaBackend *cuda = cuda_self(backend);
     int64_t half = shape->head_dim / 2, blocks = positions == nullptr ? shape->seq : shape->seq * shape->batch;
     Rope rope = {};
-    rope.positions = positions;
+    rope.positions = positions, rope.place = shape->first;
     rope.batch = positions == nullptr ? shape->batch : 1,
     rope.width = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
     rope.heads = (int)(shape->heads + shape->kv_heads), rope.head_dim = (int)shape->head_dim;

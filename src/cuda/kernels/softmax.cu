@@ -19,7 +19,7 @@ struct Rows {
 };
 
 __device__ __forceinline__ int row_from_(const Rows &r, int64_t query) {
-    return r.places == nullptr ? 0 : (int)query - r.places[query * r.apart];
+    return r.places == nullptr ? 0 : (int)query - r.places[(query - r.first) * r.apart];
 }
 
 __device__ __forceinline__ int row_seen_(const Rows &r) { return (int)(r.first + blockIdx.x % r.rows) + 1; }

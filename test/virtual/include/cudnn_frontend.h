@@ -45,7 +45,7 @@ struct Tensor_attributes {
 };
 
 struct Attention {
-    bool causal = false, stats = false, deterministic = false, backward = false;
+    bool causal = false, bottom_right = false, stats = false, deterministic = false, backward = false;
     float scale = 1.0f;
 };
 
@@ -54,12 +54,14 @@ struct SDPA_attributes : Attention {
     SDPA_attributes &set_generate_stats(bool value) { return stats = value, *this; }
     SDPA_attributes &set_is_inference(bool value) { return stats = !value, *this; }
     SDPA_attributes &set_causal_mask(bool value) { return causal = value, *this; }
+    SDPA_attributes &set_causal_mask_bottom_right(bool value) { return causal = bottom_right = value, *this; }
     SDPA_attributes &set_attn_scale(float value) { return scale = value, *this; }
 };
 
 struct SDPA_backward_attributes : Attention {
     SDPA_backward_attributes &set_name(const std::string &) { return *this; }
     SDPA_backward_attributes &set_causal_mask(bool value) { return causal = value, *this; }
+    SDPA_backward_attributes &set_causal_mask_bottom_right(bool value) { return causal = bottom_right = value, *this; }
     SDPA_backward_attributes &set_attn_scale(float value) { return scale = value, *this; }
     SDPA_backward_attributes &set_deterministic_algorithm(bool value) { return deterministic = value, *this; }
 };
