@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Plans LLaMA 65B and Llama 3 70B on H100s with sequences of 8k, 32k and 128k tokens, and prints the tables of slices
-in docs/schedules.md. A cell has GiB of the fullest rank, seconds a step and MFU in percent. Needs `make programs`.
+"""Searches for the fastest layouts of LLaMA 65B and Llama 3 70B on H100s with sequences of 8k, 32k and 128k tokens, by
+kind of schedule, and prints the table of docs/schedules.md. A cell has GiB of the fullest rank, seconds a step and MFU
+in percent. Needs `make programs`.
 
-    scripts/slices_table.py [--slices N ...]                 nothing is recomputed; N: slices, 2 4 8 16 unless given
-    scripts/slices_table.py --search [--slices N ...]        --search may recompute layers; takes minutes
+    scripts/slices_table.py [--model 65B] [--gpus 32]        half an hour for all rows on two cores
     scripts/slices_table.py --dry MODEL GPUS TOKENS KIND     runs such a cell on virtual GPUs (`make virtual`)
 
-For example --dry 65B 32 32768 BPipe: minutes, and one process a GPU. Slices do not run on GPUs.
+For example --dry 65B 32 32768 BPipe: minutes, and one process a GPU. It needs a kind that runs on GPUs.
 """
 
 import argparse
@@ -25,14 +25,18 @@ GIB = 2**30
 TENSOR, SEQUENCES = 8, 32
 WORLD = {"parallel.tensor": TENSOR, "parallel.data": 1, "parallel.sequence": "true", "schedule.micro_batch": 1}
 
-# Heading, and values in the plan's table of schedules. A search has no name for any sliced schedule: it takes seq1f1b.
+# Heading, and the keys that a kind fixes, each with its values: the fastest of all combinations is the kind's.
+SLICES, CONTEXTS, OFF = (2, 4, 8, 16), (2, 4, 8, 16), {"schedule.bpipe": ["off"]}
+SLICED = {"schedule.name": ["seq1f1b", "interleaved"], "schedule.slices": SLICES}
+PEER = {"schedule.bpipe": ["on"], "schedule.evict_to": ["peer"]}
 KINDS = {
-    "1F1B": {"name": "1f1b", "bpipe": "off"},
-    "BPipe": {"name": "1f1b", "bpipe": "on"},
-    "interleaved": {"name": "interleaved", "bpipe": "off", "sliced": False},
-    "V-Half": {"name": "v-half", "bpipe": "off"},
-    "slices": {"bpipe": "off", "sliced": True},
-    "BPipe over slices": {"bpipe": "on", "sliced": True},
+    "1F1B": {**OFF, "schedule.name": ["1f1b"]},
+    "BPipe": {**PEER, "schedule.name": ["1f1b"]},
+    "interleaved": {**OFF, "schedule.name": ["interleaved"], "schedule.slices": [1]},
+    "V-Half": {**OFF, "schedule.name": ["v-half"]},
+    "slices": {**OFF, **SLICED},
+    "BPipe over slices": {**PEER, **SLICED},
+    "context ranks": {**OFF, "schedule.name": ["1f1b"], "parallel.context": CONTEXTS},
 }
 
 
@@ -53,37 +57,27 @@ def ask(model, tokens, keys, *words):
     return json.loads(ended.stdout)
 
 
-def plan(model, gpus, tokens, slices):
-    """Returns rows of the plan's table without recomputation, with the schedules over `slices` slices among them."""
-    keys = {**WORLD, "parallel.pipeline": gpus // TENSOR, "schedule.name": "seq1f1b", "schedule.slices": slices}
-    rows = ask(model, tokens, {**keys, "schedule.bpipe": "off"}, "--plan")["schedules"]
-    kept = [row for row in rows if row["recompute_layers"] == 0 and row["recompute"] == "none"]
-    return [{**row, "sliced": row["slices"] > 1} for row in kept if row["bpipe"] == "off" or row["evict_to"] == "peer"]
-
-
-def plan_cell(rows, wanted):
-    found = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
-    if not found:
-        return "-"
-    fits = [row for row in found if row["fits"]]
-    best = min(fits, key=lambda row: row["step_ms"]) if fits else min(found, key=lambda row: row["peak_bytes"])
-    text = figures(best) + (f"; {best['slices']}" if best["sliced"] else "")
-    return text if fits else f"({text})"
-
-
-def search(model, gpus, tokens, keys):
+def search(model, gpus, tokens, choices):
     """Returns the fastest layout that fits, None without one."""
-    return ask(model, tokens, keys, "--search", "--gpus", str(gpus))["best"]
+    found = []
+    for values in itertools.product(*choices.values()):
+        keys = dict(zip(choices, values))
+        if keys.get("parallel.context", 1) > gpus // TENSOR:
+            continue
+        told = ask(model, tokens, keys, "--search", "--gpus", str(gpus))
+        found += [row for row in [told["best"], *told["front"]] if row is not None]
+    return min(found, key=lambda row: row["step_ms"], default=None)
 
 
-def fastest(model, gpus, tokens, kind, slices):
-    name, bpipe = KINDS[kind].get("name", "seq1f1b"), KINDS[kind]["bpipe"]
-    keys = {**WORLD, "schedule.name": name, "schedule.bpipe": bpipe, "schedule.evict_to": "peer"}
-    if not KINDS[kind].get("sliced", False):
-        return search(model, gpus, tokens, keys)
-    found = [search(model, gpus, tokens, {**keys, "schedule.slices": number}) for number in slices]
-    sliced = [best for best in found if best is not None and best["config"]["schedule"]["slices"] > 1]
-    return min(sliced, key=lambda best: best["step_ms"], default=None)
+def fastest(model, gpus, tokens, kind):
+    return search(model, gpus, tokens, {**{key: [value] for key, value in WORLD.items()}, **KINDS[kind]})
+
+
+def open_layout(model, gpus, tokens):
+    """Asks for slices and context ranks too, which a search leaves out where a run would refuse them."""
+    asked = [{}, SLICED, {"parallel.context": CONTEXTS}]
+    found = [best for choices in asked if (best := search(model, gpus, tokens, choices)) is not None]
+    return min(found, key=lambda row: row["step_ms"], default=None)
 
 
 def figures(best):
@@ -97,6 +91,7 @@ def cell(best):
     layers = schedule["recompute_layers"]
     again = sum(layers) if isinstance(layers, list) else layers * best["config"]["parallel"]["pipeline"]
     notes = [f"n{schedule['slices']}"] if schedule["slices"] > 1 else []
+    notes += [f"c{best['config']['parallel']['context']}"] if best["config"]["parallel"]["context"] > 1 else []
     notes += [f"r{again}"] if again else []
     notes += ["p"] if schedule["recompute"] == "pointwise" else []
     return "; ".join([figures(best), *notes])
@@ -114,7 +109,7 @@ def layout(best):
 
 def dry(model, gpus, tokens, kind):
     """Runs one step of a cell on virtual GPUs and compares it with the plan."""
-    best = fastest(model, gpus, tokens, kind, [])
+    best = fastest(model, gpus, tokens, kind)
     if best is None:
         sys.exit(f"slices_table.py: {kind}: no layout fits or runs on GPUs; choose a cell with figures")
     count = SEQUENCES * tokens + 64
@@ -123,7 +118,7 @@ def dry(model, gpus, tokens, kind):
         Path(folder, "best.yaml").write_text(json.dumps(best["config"]))
         keys = {
             "data.train": f"{folder}/tokens.bin", "data.val": "", "data.val_every": 0, "checkpoint.every": 0,
-            "train.steps": 1, "log.metrics": f"{folder}/metrics.jsonl", "hardware.products": f"{folder}/products.json",
+            "train.steps": 1, "log.metrics": f"{folder}/metrics.jsonl",
         }  # fmt: skip
         env = {"VIRTUAL_DRY": "1", "VIRTUAL_GPUS": "8", "VIRTUAL_NODES": str(gpus // 8), "OMP_NUM_THREADS": "1"}
         command = [ROOT / "build/virtual/train_llama", "-c", f"{folder}/best.yaml", *options(keys)]
@@ -138,21 +133,17 @@ def dry(model, gpus, tokens, kind):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--slices", type=int, nargs="+", default=[2, 4, 8, 16])
-    parser.add_argument("--search", action="store_true")
+    parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--gpus", nargs="+", type=int, default=[32, 64])
     parser.add_argument("--dry", nargs=4, metavar=("MODEL", "GPUS", "TOKENS", "KIND"))
     asked = parser.parse_args()
     if asked.dry:
         return dry(asked.dry[0], int(asked.dry[1]), int(asked.dry[2]), asked.dry[3])
-    headings = [*KINDS, *(["all keys open"] if asked.search else [])]
+    headings = [*KINDS, "all keys open"]
     print("| model, GPUs, tokens |", " | ".join(headings), "|\n|" + "---|" * (len(headings) + 1))
-    for model, gpus, tokens in itertools.product(MODELS, (32, 64), (8192, 32768, 131072)):
-        if asked.search:
-            cells = [cell(fastest(model, gpus, tokens, kind, asked.slices)) for kind in KINDS]
-            cells += [layout(search(model, gpus, tokens, {}))]
-        else:
-            rows = [row for number in asked.slices for row in plan(model, gpus, tokens, number)]
-            cells = [plan_cell(rows, wanted) for wanted in KINDS.values()]
+    for model, gpus, tokens in itertools.product(asked.model, asked.gpus, (8192, 32768, 131072)):
+        cells = [cell(fastest(model, gpus, tokens, kind)) for kind in KINDS]
+        cells += [layout(open_layout(model, gpus, tokens))]
         print(f"| {model}, {gpus}, {tokens // 1024}k |", " | ".join(cells), "|", flush=True)
 
 

@@ -95,9 +95,9 @@ typedef struct Loan {
     unsigned char handle[96];
 } Loan;
 
-// Blocks of NCCL's collectives over tensor ranks, and over data ranks, each a multiprocessor: concurrent products get
-// the others.
-enum { COMPUTE_CTAS = 24, BESIDE_CTAS = 16 };
+// Blocks of NCCL's collectives over tensor ranks and over data ranks, and of a message, each a multiprocessor:
+// concurrent products get the others.
+enum { COMPUTE_CTAS = 24, BESIDE_CTAS = 16, LINK_CTAS = 4 };
 
 struct Backend {
     char device[96];    // "AMD EPYC, 2 threads", "NVIDIA H200"
@@ -107,6 +107,7 @@ struct Backend {
     // FLOPs of products in the time in which this rank sends a byte in a collective over tensor ranks; 0: unknown
     double flops_per_sent_byte;
     bool summing;        // sums over data ranks may be in flight: products leave multiprocessors to them
+    bool moving;         // bundles move to or from another node, and products leave multiprocessors to the messages
     int64_t memory_size; // bytes the device has for all ranks that share it; 0 if unknown
     int64_t own_bytes;   // workspace held from its creation on; included in `held`
     int capability;      // compute capability of an NVIDIA GPU: 80, 90, 100; 0: unknown, or not such a GPU

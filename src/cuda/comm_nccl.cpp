@@ -25,7 +25,6 @@ typedef struct Link {
 // has to fit on a GPU of 108 multiprocessors, and smaller ones get a part (cuda_ctas); otherwise sums that wait for
 // another rank could occupy the multiprocessors that the rank waits for. Products always run during the first two,
 // during the third (COMPUTE_CTAS) with parallel.overlap.
-enum { LINK_CTAS = 4 };
 enum { NUMBER = 1 }; // entry of CommRequest.detail: the number of a collective
 // NCCL's buffers for one block: 10 MiB to receive and 2 MiB to send, of a ring and of a tree (init.cc, p2p.cc).
 static const int64_t CTA_BYTES = 24 << 20;

@@ -84,12 +84,15 @@ static double flops_(const CudaProduct *p) {
 // that costs it less time than the collectives still take, or if their time is not known. A collective lasts as long as
 // the work that was queued since it started, not until compute waits for it: the gather of norm1's output starts before
 // the attention's backward and has ended long before the product after that. Sums over data ranks last as long as the
-// rest of the backward: which products follow their end would depend on the network, and so would the kernels.
+// rest of the backward: which products follow their end would depend on the network, and so would the kernels. Bundles
+// move to another node for most of a step, and a message that waits keeps its blocks, so every product leaves those.
 static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
     const int64_t kept = cuda_ctas(cuda, COMPUTE_CTAS), others = cuda->multiprocessors - kept;
+    const int64_t unmoved = cuda->multiprocessors - cuda_ctas(cuda, LINK_CTAS);
     bool loses_more = flops_(p) * (double)kept > cuda->collective_flops * (double)others;
     bool leaves = cuda->backend.summing || (cuda->collective_flops > 0 && !loses_more);
-    return leaves && others > 0 ? (int32_t)others : 0;
+    if (!leaves) return cuda->backend.moving && unmoved > 0 ? (int32_t)unmoved : 0;
+    return others > 0 ? (int32_t)others : 0;
 }
 
 static Key matmul_key_(const CudaBackend *cuda, const CudaProduct *p) {

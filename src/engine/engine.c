@@ -19,6 +19,7 @@
 //     before it, never by the order of calls.
 #include "engine.h"
 #include "base/alloc.h"
+#include "comm/comm_pushed.h"
 #include "base/clock.h"
 
 #include <stdlib.h>
@@ -487,6 +488,9 @@ static int connect_pair_(Engine *engine, const Schedule *schedule, Error *err) {
         if (pair->connect(pair, engine->partner, pair->rank == sender, lends ? engine->lent.memory : NULL, bytes,
                           err) != 0)
             return -1;
+    int direct, far = 0;
+    if (!engine->be->own_sums) comm_pushed_ways(pair, &direct, &far);
+    engine->be->moving = far > 0;
     return 0;
 }
 

@@ -96,14 +96,27 @@ typedef struct Work {
 
 static double bytes_(const Work *work, double bytes) { return cost_pass(&work->hardware->cost, bytes); }
 
+// Returns how many times as long persistent products take that leave multiprocessors to bundles which move to another
+// node (Backend.moving).
+static double beside_bundles_(const Work *work) {
+    const Config *config = work->config;
+    const ParallelConfig *parallel = &config->parallel;
+    double all = work->hardware->cost.multiprocessors;
+    int64_t pair =
+        parallel->tensor * parallel->context * (parallel->placement == PLACEMENT_ADJACENT ? 2 : parallel->pipeline);
+    bool peers = config->schedule.bpipe == BPIPE_ON && config->schedule.evict_to == EVICT_TO_PEER;
+    bool leaves = work->hardware->cost.persistent && peers && pair > config->hardware.gpus_per_node;
+    return leaves && all > LINK_CTAS ? all / (all - LINK_CTAS) : 1;
+}
+
 static double product_(const Work *work, double count, int64_t m, int64_t n, int64_t k) {
-    return cost_product(&work->hardware->cost, count, m, n, k);
+    return beside_bundles_(work) * cost_product(&work->hardware->cost, count, m, n, k);
 }
 
 static double layer_product_(const Work *work, int64_t m, int64_t n, int64_t k) {
     const Cost *cost = &work->hardware->cost;
     bool narrow = work->shape->fp8 != FP8_OFF && !work->hardware->cpu;
-    return narrow ? cost_product_fp8(cost, m, n, k) : product_(work, 1, m, n, k);
+    return narrow ? beside_bundles_(work) * cost_product_fp8(cost, m, n, k) : product_(work, 1, m, n, k);
 }
 
 // Returns the bytes of one pass over the residual stream of this rank.

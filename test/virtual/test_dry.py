@@ -71,6 +71,10 @@ SMALL = {
     "evictions between nodes": (
         "llama", 2, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "parallel.placement=linear",
         "schedule.bpipe=on", "hardware.gpus_per_node=4", "train.global_batch=8"),
+    "evictions between nodes beside persistent products": (
+        "llama", 2, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "parallel.placement=linear",
+        "schedule.bpipe=on", "hardware.gpus_per_node=4", "hardware.gpu=h100", "hardware.network_gb_s=20",
+        "train.global_batch=8"),
     "a forward in four chunks of rows": (
         "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=4", "parallel.overlap=4",
         "schedule.micro_batch=4", "train.global_batch=16"),
