@@ -422,11 +422,6 @@ static const char *why_whole_(const Config *config) {
     return NULL;
 }
 
-static int check_sharding_(const Config *config, Error *err) {
-    const char *why = config->parallel.shard_gradients == SHARD_ON ? why_whole_(config) : NULL;
-    return why == NULL ? 0 : config_error(config, "parallel.shard_gradients", err, "%s", why);
-}
-
 // With auto, only if two buffers of a layer and a piece of each layer are less than all layers.
 bool config_shards_gradients(const Config *config) {
     int64_t layers = config->model.layers, shards = config_replicas(config);
@@ -590,7 +585,9 @@ int config_check(Config *config, Error *err) {
         return -1;
     if (config_check_file_(config, err) != 0 || check_kind_(config, "chunks", err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
-    if (check_kind_(config, NULL, err) != 0 || check_sharding_(config, err) != 0) return -1;
+    if (check_kind_(config, NULL, err) != 0) return -1;
+    const char *whole = config->parallel.shard_gradients == SHARD_ON ? why_whole_(config) : NULL;
+    if (whole != NULL) return config_error(config, "parallel.shard_gradients", err, "%s", whole);
     if (check_slices_(config, err) != 0 || check_context_(config, err) != 0 || check_fp8_(config, err) != 0) return -1;
     if (check_sources_(config, err) != 0 || check_stage_lists_(config, err) != 0) return -1;
     if (check_decay_(config, err) != 0 || check_rates_(config, err) != 0) return -1;

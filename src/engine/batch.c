@@ -60,13 +60,6 @@ static int batch_fetch_(const Batch *batch, const Source *source, int64_t positi
     return blend_fetch(source->training, batch->config->train.seed, position, inputs, targets, b, err);
 }
 
-// Counts each token's place in its document: a document begins with a sequence and with each end-of-text token.
-static void batch_places_(Batch *batch) {
-    int64_t b = batch->stage->at.shape.batch, rows = batch_tokens_(batch->stage);
-    for (int64_t i = 0; i < rows; i++)
-        batch->places[i] = i < b || batch->tokens[i] == batch->end_of_text ? 0 : batch->places[i - b] + 1;
-}
-
 // Chooses tokens of sequence j for the masked objective (Devlin et al. 2018): of 10 chosen, 8 become mask_token, 1 a
 // random token, 1 stays. The other tokens have no target. All follows from (seed, position, place).
 static void batch_mask_(Batch *batch, uint64_t position, int64_t j) {
@@ -101,7 +94,9 @@ static int batch_load_(Batch *batch, const Source *source, int64_t first, Error 
         if (stage->at.first) batch_upload(stage, stage->tokens + i * rows, batch->tokens);
         if (stage->at.last) batch_upload(stage, stage->targets + i * rows, batch->targets);
         if (!stage->documents) continue;
-        batch_places_(batch);
+        // A token's place in its document: a document begins with a sequence and with each end-of-text token.
+        for (int64_t j = 0; j < rows; j++)
+            batch->places[j] = j < b || batch->tokens[j] == batch->end_of_text ? 0 : batch->places[j - b] + 1;
         batch_upload(stage, stage->places + i * rows, batch->places);
     }
     return 0;

@@ -107,16 +107,13 @@ static int launch_caretaker_start_(LaunchFolder *folder, Error *err) {
 
 // --- making
 
-// Returns whether a place has space: Open MPI maps a segment of 4 MiB for each rank, and crashes (SIGBUS) without it.
-static bool launch_has_space_(const char *base, int ranks) {
-    struct statvfs space;
-    return statvfs(base, &space) == 0 && (uint64_t)space.f_bavail * space.f_frsize >= ((uint64_t)ranks * 5 << 20);
-}
-
 static int launch_folder_make_(LaunchFolder *folder, const char *base, int ranks) {
+    struct statvfs space;
     // The parent's id in the name tells people which run the folder belongs to.
     int length = snprintf(folder->path, sizeof folder->path, "%s/trainer-%d-XXXXXX", base, (int)getpid());
-    if (length >= (int)sizeof folder->path || !launch_has_space_(base, ranks)) return -1;
+    if (length >= (int)sizeof folder->path || statvfs(base, &space) != 0) return -1;
+    // Open MPI maps a segment of 4 MiB for each rank, and crashes (SIGBUS) where there is no space for it.
+    if ((uint64_t)space.f_bavail * space.f_frsize < (uint64_t)ranks * 5 << 20) return -1;
     return mkdtemp(folder->path) != NULL ? 0 : -1;
 }
 

@@ -40,12 +40,6 @@ static int emulate_read_stage_(const char *text, int64_t stages, int *stage, Err
                      (long long)stages - 1);
 }
 
-static bool moves_(const StageSchedule *list) {
-    for (int64_t i = 0; i < list->count; i++)
-        if (list->actions[i].peer >= 0) return true;
-    return false;
-}
-
 // Checks that the memory is free: a host that is asked for more than it has does not refuse, but kills some process.
 static int check_workspace_(const Subject *subject, Error *err) {
     const PlanStage *stage = &subject->plan.stage[subject->stage];
@@ -73,9 +67,11 @@ static int prepare_(Subject *subject, Error *err) {
 // Allocates the stage to be emulated.
 static int start_(Subject *subject, Error *err) {
     if (check_workspace_(subject, err) != 0) return -1;
+    const StageSchedule *list = &subject->schedule->stage[subject->stage];
+    bool moves = false;
+    for (int64_t i = 0; i < list->count; i++) moves = moves || list->actions[i].peer >= 0;
     return emulation_create(&subject->emulation, &subject->config, subject->model, subject->schedule,
-                            &subject->plan.stage[subject->stage], moves_(&subject->schedule->stage[subject->stage]),
-                            &subject->hardware, subject->be, err);
+                            &subject->plan.stage[subject->stage], moves, &subject->hardware, subject->be, err);
 }
 
 static void print_memory_(const Subject *subject, FILE *file) {

@@ -208,13 +208,6 @@ bool verdict_undecided(const Config *config) {
     return config->schedule.bpipe == BPIPE_AUTO || verdict_names_auto(config) || planner_split_open(config);
 }
 
-// Returns why no row of the table is taken, as a clause.
-static const char *why_none_(const ScheduleTable *table, const Config *config) {
-    if (schedule_table_too_long(config)) return "so many stages and microbatches are not simulated with every schedule";
-    if (table->best < 0) return "no schedule fits, or no performance figures are known for the device";
-    return "no schedule that fits keeps to the keys of schedule that are given";
-}
-
 // Takes 1F1B, the default, unless the configuration gives it chunks.
 static int fall_back_(Config *config, const char *why, const Log *log, Error *err) {
     config->schedule.name = schedule_kind_plain();
@@ -242,7 +235,11 @@ static int resolve_name_(Config *config, const Planner *planner, const Log *log,
                    schedule_text(&row->layout, text), config_chunks(config), config_chunks(config) == 1 ? "" : "s",
                    grid_seconds(row->time.step, step));
     } else if (status == 0) {
-        status = fall_back_(config, why_none_(&table, config), log, err);
+        const char *why = schedule_table_too_long(config)
+                              ? "so many stages and microbatches are not simulated with every schedule"
+                          : table.best < 0 ? "no schedule fits, or no performance figures are known for the device"
+                                           : "no schedule that fits keeps to the keys of schedule that are given";
+        status = fall_back_(config, why, log, err);
     }
     schedule_table_free(&table);
     return status;

@@ -438,16 +438,13 @@ static Cause transfer_cause_(const Proof *proof, int s) {
     return other->needs > peer->c ? (Cause){next->action.peer, false} : (Cause){-1, false};
 }
 
-static void count_(Chains *chains, Action action) {
-    if (action.kind == ACTION_FORWARD) chains->forwards[action.chunk]++;
-    if (action.kind == ACTION_BACKWARD || action.kind == ACTION_INPUT) chains->gradients[action.chunk]++;
-}
-
 static bool advance_stage_(Proof *proof, int s) {
     Chains *chains = &proof->chains[s];
     bool moved = false;
     while (chains->c < chains->computes && compute_cause_(proof, s).stage < 0) {
-        count_(chains, chains->compute[chains->c++].action);
+        Action action = chains->compute[chains->c++].action;
+        chains->forwards[action.chunk] += action.kind == ACTION_FORWARD;
+        chains->gradients[action.chunk] += action.kind == ACTION_BACKWARD || action.kind == ACTION_INPUT;
         moved = true;
     }
     while (chains->q < chains->transfers && transfer_cause_(proof, s).stage < 0) {

@@ -49,11 +49,6 @@ static double speed_(const Share *share) {
     return share->count <= share->capacity ? 1 : share->capacity / share->count;
 }
 
-static void contention_advance_(Share *share, double now) {
-    if (share->count > 0) share->clock += (now - share->since) * speed_(share);
-    share->since = now;
-}
-
 static int soonest_(const Contention *contention) { return contention->winner[1]; }
 
 static int sooner_(const Contention *contention, int a, int b) {
@@ -85,7 +80,8 @@ void contention_add(Contention *contention, int resource, double now, double dur
         share->allocated = 2 * share->allocated + 8;
         share->users = xrealloc(share->users, (size_t)share->allocated * sizeof *share->users);
     }
-    contention_advance_(share, now);
+    if (share->count > 0) share->clock += (now - share->since) * speed_(share);
+    share->since = now;
     double done = share->clock + duration;
     int at = share->count++;
     for (int parent; at > 0 && done < share->users[parent = (at - 1) / 2].done; at = parent)
