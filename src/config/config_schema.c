@@ -54,8 +54,8 @@ static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] 
 #define NUMBER(section, key, default_, low, high, ...)                                                                 \
     KEY(section, key, key, KEY_NUMBER, default_, __VA_ARGS__, .min = low, .max = high)
 // A figure of the hardware above 0, or "auto".
-#define FIGURE(key, high, ...)                                                                                         \
-    NUMBER(hardware, key, "auto", 0, high, __VA_ARGS__, .flags = KEY_ABOVE_MIN, .zero_word = "auto")
+#define FIGURE(section, key, high, ...)                                                                                \
+    NUMBER(section, key, "auto", 0, high, __VA_ARGS__, .flags = KEY_ABOVE_MIN, .zero_word = "auto")
 #define BOOL(section, key, default_, ...)        KEY(section, key, key, KEY_BOOL, default_, __VA_ARGS__, .max = 1)
 #define WORD(section, key, default_, list_, ...) KEY(section, key, key, KEY_WORD, default_, __VA_ARGS__, .words = list_)
 #define TEXT(section, key, default_, ...)                                                                              \
@@ -272,9 +272,9 @@ const ConfigKey config_keys[] = {
 
     WORD(hardware, device, "auto", device_words, "where to compute; auto: on GPUs if there are any"),
     WORD(hardware, gpu, "none", gpu_words, "fills the keys below from data sheets; keys given in the same place win"),
-    FIGURE(peak_tflops, 1e9, "of one rank, 1e12 FLOP/s; auto: known or measured"),
-    FIGURE(memory_gib, 1e9, "of one rank; auto: ask the device"),
-    FIGURE(memory_gb_s, 1e9, "rate of the device's memory, 1e9 bytes/s; auto: by its peak"),
+    FIGURE(hardware, peak_tflops, 1e9, "of one rank, 1e12 FLOP/s; auto: known or measured"),
+    FIGURE(hardware, memory_gib, 1e9, "of one rank; auto: ask the device"),
+    FIGURE(hardware, memory_gb_s, 1e9, "rate of the device's memory, 1e9 bytes/s; auto: by its peak"),
     NUMBER(hardware, reserve_gib, "4", 0, 1e9, "memory that context, libraries and NCCL use in addition"),
     INT(hardware, gpus_per_node, "8", 1, 1024, "ranks that share one node"),
     BOOL(hardware, share_gpu, "false", "let several ranks share one GPU"),
@@ -284,12 +284,15 @@ const ConfigKey config_keys[] = {
            .flags = KEY_ABOVE_MIN),
     NUMBER(hardware, host_gb_s, "25", 0, 1e9, "to host memory, per rank, 1e9 bytes/s one way", .flags = KEY_ABOVE_MIN),
     NUMBER(hardware, latency_us, "10", 0, 1e9, "of one message, microseconds"),
-    FIGURE(matmul_efficiency, 1,
+    FIGURE(hardware, matmul_efficiency, 1,
            "for plans: share of the peak that long products reach; auto: as measured, on CPUs 0.9"),
-    FIGURE(matmul_half, 1e6, "for plans: inner side k that doubles a product's time; auto: as measured, on CPUs 8"),
-    FIGURE(flash_forward, 1, "for plans: share of the peak in long flash forwards; auto: as measured, on CPUs 0.45"),
-    FIGURE(flash_backward, 1, "for plans: in its backward; auto: as measured, on CPUs 0.45"),
-    FIGURE(stream_gb_s, 1e9, "for plans: rate of memory passes; auto: 0.72 to 0.8 of memory_gb_s, on CPUs 8 a thread"),
+    FIGURE(hardware, matmul_half, 1e6,
+           "for plans: inner side k that doubles a product's time; auto: as measured, on CPUs 8"),
+    FIGURE(hardware, flash_forward, 1,
+           "for plans: share of the peak in long flash forwards; auto: as measured, on CPUs 0.45"),
+    FIGURE(hardware, flash_backward, 1, "for plans: in its backward; auto: as measured, on CPUs 0.45"),
+    FIGURE(hardware, stream_gb_s, 1e9,
+           "for plans: rate of memory passes; auto: 0.72 to 0.8 of memory_gb_s, on CPUs 8 a thread"),
     NUMBER(hardware, run_share, "1", 0, 1, "for plans: part of the measured kernels' rates that runs reach",
            .flags = KEY_ABOVE_MIN),
     BOOL(hardware, calibrated, "false", "for plans: these figures were fitted to runs, whose band the plan then has"),
@@ -297,8 +300,8 @@ const ConfigKey config_keys[] = {
     NUMBER(hardware, step_overhead_ms, "0", 0, 1e9, "for plans: overhead of every step"),
     NUMBER(hardware, gpu_hour, "auto", 0, 1e9, "price of one GPU for an hour, for plans; auto: not known",
            .zero_word = "auto"),
-    FIGURE(gpu_watts, 1e6, "power of one GPU, for plans; auto: the most its data sheet allows"),
-    FIGURE(mtbf_hours, 1e9, "mean hours between failures of one node, for plans; auto: not known"),
+    FIGURE(hardware, gpu_watts, 1e6, "power of one GPU, for plans; auto: the most its data sheet allows"),
+    FIGURE(hardware, mtbf_hours, 1e9, "mean hours between failures of one node, for plans; auto: not known"),
     NUMBER(hardware, checkpoint_s, "10", 0, 1e6, "for plans: seconds that training stops for a checkpoint",
            .flags = KEY_ABOVE_MIN),
     NUMBER(hardware, restart_s, "300", 0, 1e6, "for plans: seconds from a failure to the next step"),
