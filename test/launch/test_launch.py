@@ -132,31 +132,16 @@ def test_what_a_program_writes_that_never_becomes_a_rank_is_shown():
     assert job.code == 1 and "a library is missing" in job.lines, job.stderr
 
 
-def test_a_rank_that_leaves_without_a_word():
-    job = run("silent")
-    assert job.code == 1
-    assert (
-        job.lines[-1]
-        == "ranks_launch: rank 1 (stage 1) ended with exit code 5 while at step 12 F3; the job ends; go on"
-    )
-
-
-def test_a_rank_that_ends_with_code_0_in_the_middle():
-    job = run("gone", 3)
-    assert job.code == 1
-    assert (
-        job.lines[-1]
-        == "ranks_launch: rank 1 (stage 1) ended with exit code 0 while at step 12 F3; the job ends; go on"
-    )
-
-
-def test_a_killed_rank_is_named_with_what_it_did():
-    job = run("killed")
-    assert job.code == 1
-    assert job.lines[-1].startswith(
-        "ranks_launch: rank 2 (stage 2) was killed by signal 9 (Killed) while at step 12 F3"
-    )
-    assert job.seconds < 15
+@pytest.mark.every_case
+@pytest.mark.parametrize("scenario, rank, end", [
+    ("silent", 1, "ended with exit code 5 while at step 12 F3; the job ends; go on"),
+    ("gone", 1, "ended with exit code 0 while at step 12 F3; the job ends; go on"),
+    ("killed", 2, "was killed by signal 9 (Killed) while at step 12 F3"),
+])
+def test_a_rank_that_ends_without_a_word_is_named_with_what_it_did(scenario, rank, end):
+    job = run(scenario)
+    assert job.code == 1 and job.seconds < patience(15)
+    assert job.lines[-1].startswith(f"ranks_launch: rank {rank} (stage {rank}) {end}")
 
 
 def test_without_mpirun_the_remedy_is_named():
