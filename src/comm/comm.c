@@ -48,6 +48,9 @@ void comm_pause(Pause *pause) {
     // A poll costs about 8 microseconds, the wake-up included: every 200 microseconds that is 4 percent of a core,
     // every 100 twice that, and several ranks of a machine may wait at once. The first polls, without sleep, cover
     // short waits. If another program takes the core, a yield lasts its time slice, while a sleeper soon gets it back.
+    // Four ranks that pass on two tokens, next to two busy loops on two cores, take 6 ms a hop if they yield, 0.5 ms if
+    // they sleep and 0.5 ms if they block in a futex. The loops take the remaining slices from compute, not from waits.
+    // A shorter slice of the ranks (sched_setattr) does not change the step: 0.98 to 1.00 of its time in 16 pairs.
     enum { YIELDS = 16, SHORTEST_NS = 12500 };
     static const double SLICE_S = 1e-3, BUSY_S = 0.1;
     double now = clock_seconds();
