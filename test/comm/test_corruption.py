@@ -44,13 +44,10 @@ def test_checksums_do_not_change_a_bit_of_training(trainer, way):
 
 
 # Eight microbatches a step: message 13 of an edge is the sixth of step 2.
-@pytest.mark.parametrize(
-    "rank,at,what",
-    [
-        (0, 13, "the activation of microbatch 5 from stage 0 to stage 1"),
-        (3, 8, "the gradient of microbatch 0 from stage 3 to stage 2"),
-    ],
-)
+@pytest.mark.parametrize("rank,at,what", [
+    (0, 13, "the activation of microbatch 5 from stage 0 to stage 1"),
+    (3, 8, "the gradient of microbatch 0 from stage 3 to stage 2"),
+])
 def test_a_flipped_bit_of_a_message_between_stages_is_named(trainer, rank, at, what):
     ended = damaged(trainer, ON, rank=rank, size=MESSAGE, at=at)
     assert ended.code == 1
@@ -70,14 +67,11 @@ def test_a_flipped_bit_of_a_bundle_sent_as_message_is_named(trainer, rank, what)
 CHUNKS = {"schedule.name": "interleaved", "schedule.chunks": 2}
 
 
-@pytest.mark.parametrize(
-    "rank,at,what",
-    [
-        (0, 1, "activation of microbatch 1, chunk 0 of stage 1, from stage 0 to stage 1"),
-        (3, 1, "activation of microbatch 1, chunk 1 of stage 0, from stage 3 to stage 0"),
-        (3, 4, "gradient of microbatch 0, chunk 1 of stage 2, from stage 3 to stage 2"),
-    ],
-)
+@pytest.mark.parametrize("rank,at,what", [
+    (0, 1, "activation of microbatch 1, chunk 0 of stage 1, from stage 0 to stage 1"),
+    (3, 1, "activation of microbatch 1, chunk 1 of stage 0, from stage 3 to stage 0"),
+    (3, 4, "gradient of microbatch 0, chunk 1 of stage 2, from stage 3 to stage 2"),
+])
 def test_a_damaged_message_names_the_chunk_that_it_was_for(trainer, rank, at, what):
     """The last stage first sends four activations on to the second chunk of stage 0."""
     ended = damaged(trainer, ON, CHUNKS, {"schedule.bpipe": "off"}, rank=rank, size=MESSAGE, at=at)

@@ -42,18 +42,15 @@ def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found,
     assert ours.stdout == expected.stdout
 
 
-@pytest.mark.parametrize(
-    "change, sentence",
-    [
-        ({"model_type": "mixtral", "num_local_experts": 8}, "is a mixture of experts"),
-        ({"model_type": "falcon"}, 'model_type is "falcon"; family llama computes "llama", "mistral"'),
-        ({"hidden_act": "relu"}, "hidden_act is not silu, which is unsupported"),
-        ({"hidden_act": "relu", "mlp_bias": True}, "hidden_act is not silu; mlp_bias is set, which is unsupported"),
-        ({"vocab_size": None}, "vocab_size (model.vocab) is missing; is the file complete?"),
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, 'rope_scaling is "dynamic", which is unsupported'),
-        ({"num_attention_heads": 33}, "config.json:1: model."),
-    ],
-)
+@pytest.mark.parametrize("change, sentence", [
+    ({"model_type": "mixtral", "num_local_experts": 8}, "is a mixture of experts"),
+    ({"model_type": "falcon"}, 'model_type is "falcon"; family llama computes "llama", "mistral"'),
+    ({"hidden_act": "relu"}, "hidden_act is not silu, which is unsupported"),
+    ({"hidden_act": "relu", "mlp_bias": True}, "hidden_act is not silu; mlp_bias is set, which is unsupported"),
+    ({"vocab_size": None}, "vocab_size (model.vocab) is missing; is the file complete?"),
+    ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, 'rope_scaling is "dynamic", which is unsupported'),
+    ({"num_attention_heads": 33}, "config.json:1: model."),
+])
 def test_a_model_that_cannot_be_planned_is_refused_with_its_word(tmp_path, change, sentence):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**LLAMA, **change}))

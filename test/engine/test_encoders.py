@@ -69,17 +69,14 @@ def test_a_checkpoint_is_that_of_an_encoder(small, tmp_path):
     assert refused.code == 2 and "model.causal is false there and true here" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    "keys, words",
-    [
-        (ON[:2], "data.mask_token: is missing, and train.objective masked needs it; set it to a token"),
-        (ON[:1], "train.objective: an encoder would see the token that it predicts; set train.objective: masked"),
-        (ON[1:], "train.objective: masked is for encoders; set model.causal: false"),
-        ([*ON[:2], "data.mask_token=100"], "data.mask_token: must be below model.vocab, 100"),
-        ([*ON, "data.mask_documents=on"], "data.mask_documents: attention inside documents is causal; set"),
-        ([*ON, "data.hellaswag=none.bin"], "model.causal: an encoder predicts no next token; leave out"),
-    ],
-)
+@pytest.mark.parametrize("keys, words", [
+    (ON[:2], "data.mask_token: is missing, and train.objective masked needs it; set it to a token"),
+    (ON[:1], "train.objective: an encoder would see the token that it predicts; set train.objective: masked"),
+    (ON[1:], "train.objective: masked is for encoders; set model.causal: false"),
+    ([*ON[:2], "data.mask_token=100"], "data.mask_token: must be below model.vocab, 100"),
+    ([*ON, "data.mask_documents=on"], "data.mask_documents: attention inside documents is causal; set"),
+    ([*ON, "data.hellaswag=none.bin"], "model.causal: an encoder predicts no next token; leave out"),
+])
 def test_what_excludes_itself_is_refused_with_the_remedy(small, keys, words):
     ended = run(small.config, *keys, family=small.family)
     assert ended.code == 2 and words in ended.stderr, ended.stderr

@@ -89,23 +89,20 @@ def test_the_plan_is_that_of_the_largest_batch(long_run):
     assert "batch_ramp" not in of_largest.stderr
 
 
-@pytest.mark.parametrize(
-    "ramp, more, why",
-    [
-        ([[1, 4], [1, 8]], {}, "step 1 follows step 1; use rising steps"),
-        ([[5, 4], [2, 8]], {}, "step 2 follows step 5; use rising steps"),
-        ([[1, 4], [2, 7]], layout(b=2), "global_batch 7 is not a multiple of micro_batch * data = 2 * 1"),
-        ([[1, 2], [2, 8]], layout(p=4), "makes 2 microbatches for 4 stages"),
-        ([[1, 0]], {}, "global_batch 0 is out of range"),
-        ([[1, 4, 5]], {}, "has an entry that is not a list of 2 numbers; use [step, global_batch]"),
-        ([[1]], {}, "has an entry that is not a list of 2 numbers; use [step, global_batch]"),
-        ([4, 8], {}, "has an entry that is not a list; use [step, global_batch]"),
-        ([[1, "x"]], {}, 'global_batch "x" is not a number'),
-        ([], {}, "is an empty list; use none, or a list such as [[1, 64], [1000, 128]]"),
-        (7, {}, "7 is not a list; use none, or a list such as [[1, 64], [1000, 128]]"),
-        ([[1, 8], [3, 1.5]], {}, "global_batch 1.5 is not an integer"),
-    ],
-)
+@pytest.mark.parametrize("ramp, more, why", [
+    ([[1, 4], [1, 8]], {}, "step 1 follows step 1; use rising steps"),
+    ([[5, 4], [2, 8]], {}, "step 2 follows step 5; use rising steps"),
+    ([[1, 4], [2, 7]], layout(b=2), "global_batch 7 is not a multiple of micro_batch * data = 2 * 1"),
+    ([[1, 2], [2, 8]], layout(p=4), "makes 2 microbatches for 4 stages"),
+    ([[1, 0]], {}, "global_batch 0 is out of range"),
+    ([[1, 4, 5]], {}, "has an entry that is not a list of 2 numbers; use [step, global_batch]"),
+    ([[1]], {}, "has an entry that is not a list of 2 numbers; use [step, global_batch]"),
+    ([4, 8], {}, "has an entry that is not a list; use [step, global_batch]"),
+    ([[1, "x"]], {}, 'global_batch "x" is not a number'),
+    ([], {}, "is an empty list; use none, or a list such as [[1, 64], [1000, 128]]"),
+    (7, {}, "7 is not a list; use none, or a list such as [[1, 64], [1000, 128]]"),
+    ([[1, 8], [3, 1.5]], {}, "global_batch 1.5 is not an integer"),
+])
 def test_a_wrong_ramp_is_one_sentence(long_run, ramp, more, why):
     said = long_run.run({"train.batch_ramp": ramp}, more, code=2).stderr.strip()
     assert "train.batch_ramp: " in said and why in said and "\n" not in said
@@ -153,15 +150,12 @@ def rates(trainer, *changes):
     return {step: line["lr"] for step, line in trainer.run(base, *changes).steps.items()}
 
 
-@pytest.mark.parametrize(
-    "shape, left",
-    [
-        ("linear", lambda x: 1 - x),
-        ("cosine", lambda x: (1 + math.cos(math.pi * x)) / 2),
-        ("sqrt", lambda x: 1 - math.sqrt(x)),
-        ("1-sqrt", lambda x: 1 - math.sqrt(x)),
-    ],
-)
+@pytest.mark.parametrize("shape, left", [
+    ("linear", lambda x: 1 - x),
+    ("cosine", lambda x: (1 + math.cos(math.pi * x)) / 2),
+    ("sqrt", lambda x: 1 - math.sqrt(x)),
+    ("1-sqrt", lambda x: 1 - math.sqrt(x)),
+])
 def test_the_decay_of_wsd_has_its_length_and_shape(long_run, shape, left):
     lr = rates(long_run, {"train.decay_steps": 8, "train.decay_shape": shape})
     assert all(lr[step] == 1e-3 for step in range(2, 13))
@@ -175,20 +169,17 @@ def test_without_a_length_the_decay_is_a_tenth_of_the_steps_after_the_warm_up(lo
     assert lr[19] == pytest.approx(1e-4 + 9e-4 / 1.8, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    "changes, why",
-    [
-        ({"train.decay_steps": 5}, "applies to train.schedule wsd, not cosine"),
-        ({"train.decay_shape": "sqrt"}, "applies to train.schedule wsd, not cosine"),
-        ({"train.decay_steps": 7, "train.schedule": "wsd"}, "is 7; the limit is 6"),
-        ({"train.decay_steps": 1, "train.schedule": "wsd", "train.warmup_steps": 9}, "is 1; the limit is 0"),
-        ({"train.decay_shape": "minus_sqrt", "train.schedule": "wsd"}, "did you mean 1-sqrt"),
-        ({"train.z_loss": -1}, "train.z_loss: -1 is out of range"),
-        ({"train.init_std": 0}, "train.init_std: 0 is out of range"),
-        ({"checkpoint.keep_every": -1}, "checkpoint.keep_every: -1 is out of range"),
-        ({"log.every": 0}, "log.every: 0 is out of range"),
-    ],
-)
+@pytest.mark.parametrize("changes, why", [
+    ({"train.decay_steps": 5}, "applies to train.schedule wsd, not cosine"),
+    ({"train.decay_shape": "sqrt"}, "applies to train.schedule wsd, not cosine"),
+    ({"train.decay_steps": 7, "train.schedule": "wsd"}, "is 7; the limit is 6"),
+    ({"train.decay_steps": 1, "train.schedule": "wsd", "train.warmup_steps": 9}, "is 1; the limit is 0"),
+    ({"train.decay_shape": "minus_sqrt", "train.schedule": "wsd"}, "did you mean 1-sqrt"),
+    ({"train.z_loss": -1}, "train.z_loss: -1 is out of range"),
+    ({"train.init_std": 0}, "train.init_std: 0 is out of range"),
+    ({"checkpoint.keep_every": -1}, "checkpoint.keep_every: -1 is out of range"),
+    ({"log.every": 0}, "log.every: 0 is out of range"),
+])
 def test_wrong_values_are_one_sentence(long_run, changes, why):
     said = long_run.run(changes, code=2).stderr.strip()
     assert why in said and "\n" not in said

@@ -85,15 +85,12 @@ def sharded(config, family, d, word, *more):
 
 
 @pytest.mark.parametrize("d", [2, 4])
-@pytest.mark.parametrize(
-    "family, more",
-    [
-        ("llama", ()),
-        ("llama", ("model.tie_embeddings=true",)),
-        ("gpt", ()),
-        ("gpt", ("parallel.tensor=2", "train.precision=bf16")),
-    ],
-)
+@pytest.mark.parametrize("family, more", [
+    ("llama", ()),
+    ("llama", ("model.tie_embeddings=true",)),
+    ("gpt", ()),
+    ("gpt", ("parallel.tensor=2", "train.precision=bf16")),
+])
 def test_sharded_gradients_take_less_memory_and_change_no_bit(family, more, d, tmp_path):
     config = write_config(tmp_path, family, parallel="{pipeline: 1}")
     whole, pieces = sharded(config, family, d, "off", *more), sharded(config, family, d, "on", *more)
@@ -103,21 +100,18 @@ def test_sharded_gradients_take_less_memory_and_change_no_bit(family, more, d, t
     assert sharded(config, family, d, "auto", *more).steps[-1]["stages"][0]["peak_bytes"] == peaks[0]
 
 
-@pytest.mark.parametrize(
-    "keys, why",
-    [
-        (["parallel.data=1"], "one data rank has all gradients"),
-        (["parallel.data=2", "parallel.pipeline=2"], "use pipeline 1, or off"),
-        (
-            ["parallel.data=2", "schedule.micro_batch=1"],
-            "use one microbatch a step (micro_batch = global_batch / data), or off",
-        ),
-        (
-            ["parallel.data=2", "schedule.micro_batch=4", "schedule.split_backward=on"],
-            "use a schedule with whole backwards",
-        ),
-    ],
-)
+@pytest.mark.parametrize("keys, why", [
+    (["parallel.data=1"], "one data rank has all gradients"),
+    (["parallel.data=2", "parallel.pipeline=2"], "use pipeline 1, or off"),
+    (
+        ["parallel.data=2", "schedule.micro_batch=1"],
+        "use one microbatch a step (micro_batch = global_batch / data), or off",
+    ),
+    (
+        ["parallel.data=2", "schedule.micro_batch=4", "schedule.split_backward=on"],
+        "use a schedule with whole backwards",
+    ),
+])
 def test_gradients_that_cannot_be_sharded_are_refused_with_the_reason(keys, why, tmp_path):
     config = write_config(tmp_path, "llama", parallel="{pipeline: 1}")
     ended = run(config, "train.global_batch=8", OFF, "parallel.shard_gradients=on", *keys)

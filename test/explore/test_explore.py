@@ -97,9 +97,8 @@ def test_a_pasted_model_is_planned_as_the_program_plans_it(opened, tmp_path):
     }
     path = tmp_path / "model.yaml"
     path.write_text(json.dumps(model))
-    ran = subprocess.run(
-        [ROOT / "train_llama", "-c", path, "-o", "hardware.gpu=h100", "--plan", "--json"], cwd=tmp_path, capture_output=True, text=True
-    )
+    ran = subprocess.run([ROOT / "train_llama", "-c", path, "-o", "hardware.gpu=h100", "--plan", "--json"],
+                         cwd=tmp_path, capture_output=True, text=True)
     assert opened.evaluate(f"explore.plan([{json.dumps(model)}, 'hardware.gpu=h100'])") == ran.stdout != ""
 
 

@@ -365,18 +365,14 @@ def test_auto_does_what_the_verdict_says(config):
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt"])
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["schedule.bpipe=on"],
-        ["schedule.bpipe=off", "parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true"],
-        ["schedule.bpipe=off", "parallel.pipeline=2", "parallel.data=2", "train.precision=bf16",
-         "attention.mode=recompute"],
-        ["schedule.bpipe=off", "parallel.pipeline=1", "parallel.tensor=2", "parallel.data=2", "attention.mode=none"],
-        ["schedule.bpipe=on", "schedule.evict_to=host", "parallel.pipeline=2"],
-    ],
-    ids=["bpipe", "tensor", "data", "tensor_and_data", "host"],
-)
+@pytest.mark.parametrize("overrides", [
+    ["schedule.bpipe=on"],
+    ["schedule.bpipe=off", "parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true"],
+    ["schedule.bpipe=off", "parallel.pipeline=2", "parallel.data=2", "train.precision=bf16",
+     "attention.mode=recompute"],
+    ["schedule.bpipe=off", "parallel.pipeline=1", "parallel.tensor=2", "parallel.data=2", "attention.mode=none"],
+    ["schedule.bpipe=on", "schedule.evict_to=host", "parallel.pipeline=2"],
+], ids=["bpipe", "tensor", "data", "tensor_and_data", "host"])
 def test_a_run_allocates_to_the_byte_what_was_planned(tmp_path, family, overrides):
     config = write_config(tmp_path, family)
     planned = plan(config, *overrides, family=family)

@@ -169,17 +169,13 @@ def test_a_schedule_that_is_left_open_keeps_to_the_keys_that_are_given(given):
     assert told["step_ms"] == pytest.approx(quickest, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    "overrides, code, says",
-    [
-        (["schedule.bpipe=on", "schedule.slots=7"], 0, "is 1F1B: no schedule that fits keeps to the keys of schedule"),
-        (["schedule.chunks=3"], 2, "-o schedule.chunks: schedule.name auto found no schedule with 3 chunks"),
-        (["hardware.memory_gib=20"], 0, "is 1F1B: no schedule fits"),
-        (["parallel.pipeline=40", "train.global_batch=400"], 0,
-         "is 1F1B: so many stages and microbatches are not simulated"),
-    ],
-    ids=["slots", "chunks", "memory", "many"],
-)
+@pytest.mark.parametrize("overrides, code, says", [
+    (["schedule.bpipe=on", "schedule.slots=7"], 0, "is 1F1B: no schedule that fits keeps to the keys of schedule"),
+    (["schedule.chunks=3"], 2, "-o schedule.chunks: schedule.name auto found no schedule with 3 chunks"),
+    (["hardware.memory_gib=20"], 0, "is 1F1B: no schedule fits"),
+    (["parallel.pipeline=40", "train.global_batch=400"], 0,
+     "is 1F1B: so many stages and microbatches are not simulated"),
+], ids=["slots", "chunks", "memory", "many"])
 def test_a_schedule_that_is_left_open_and_not_found_says_why(overrides, code, says):
     options = [part for override in ("schedule.name=auto", *overrides) for part in ("-o", override)]
     ended = command("llama", "-c", LLAMA, "--plan", "-o", "hardware.profile=", *options)
@@ -189,18 +185,14 @@ def test_a_schedule_that_is_left_open_and_not_found_says_why(overrides, code, sa
 NARROW = ["parallel.tensor=1", "parallel.sequence=false", "model.layers=16"]
 
 
-@pytest.mark.parametrize(
-    "overrides, splits",
-    [
-        (NARROW, True),
-        ([*NARROW, "schedule.bpipe=on", "schedule.micro_batch=2"], True),
-        ([*NARROW, "train.global_batch=8192"], False),  # 1F1B is idle for less than 0.5 % of such a step
-        ([], False),  # gradients are gathered twice more, which costs more than it brings
-        ([*NARROW, "hardware.peak_tflops=auto"], False),
-        ([*NARROW, "hardware.device=cpu", "hardware.peak_tflops=0.1"], False),
-    ],
-    ids=["gpu", "bpipe", "many", "sequence", "unknown", "cpu"],
-)
+@pytest.mark.parametrize("overrides, splits", [
+    (NARROW, True),
+    ([*NARROW, "schedule.bpipe=on", "schedule.micro_batch=2"], True),
+    ([*NARROW, "train.global_batch=8192"], False),  # 1F1B is idle for less than 0.5 % of such a step
+    ([], False),  # gradients are gathered twice more, which costs more than it brings
+    ([*NARROW, "hardware.peak_tflops=auto"], False),
+    ([*NARROW, "hardware.device=cpu", "hardware.peak_tflops=0.1"], False),
+], ids=["gpu", "bpipe", "many", "sequence", "unknown", "cpu"])
 def test_backwards_are_split_where_that_makes_a_gpu_s_step_shorter(overrides, splits):
     """The plan and the list agree, and an existing profile does not change the decision."""
     steps = {

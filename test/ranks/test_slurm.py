@@ -236,14 +236,11 @@ def test_gpus_are_asked_for_node_by_node(cluster, tmp_path):
     assert sent.returncode == 0 and "on nodes node[1-2]" in sent.stderr, sent.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments, why",
-    [
-        ([], "usage: scripts/slurm/train.sbatch CONFIG"),
-        (["configs/none.yaml"], "configs/none.yaml: cannot be opened"),
-        (["configs/llama_tiny.yaml", "-o", "train.stpes=1"], "did you mean train.steps?"),
-    ],
-)
+@pytest.mark.parametrize("arguments, why", [
+    ([], "usage: scripts/slurm/train.sbatch CONFIG"),
+    (["configs/none.yaml"], "configs/none.yaml: cannot be opened"),
+    (["configs/llama_tiny.yaml", "-o", "train.stpes=1"], "did you mean train.steps?"),
+])
 def test_a_job_that_cannot_be_planned_is_not_submitted(cluster, tmp_path, arguments, why):
     sent = submit(cluster, tmp_path, *arguments)
     assert sent.returncode == 2 and why in sent.stderr and sent.stderr.count("\n") == 1, sent.stderr
@@ -255,15 +252,12 @@ def test_the_cluster_can_be_tried_by_hand():
     assert tried.returncode == 0 and tried.stdout.split()[-1] == "2", tried.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments, job, sentence",
-    [
-        (["./train_llama", "configs/llama_tiny.yaml"], "1", "usage: train.sh PROGRAM CONFIG CHECKPOINTS"),
-        (["./train_llama", "configs/llama_tiny.yaml", "out"], None, "this runs inside a Slurm job"),
-        (["./no_such_program", "configs/llama_tiny.yaml", "out"], "1", "./no_such_program is not in "),
-        (["scripts/slurm/train.sh", "configs/none.yaml", "out"], "1", "configs/none.yaml cannot be read from "),
-    ],
-)
+@pytest.mark.parametrize("arguments, job, sentence", [
+    (["./train_llama", "configs/llama_tiny.yaml"], "1", "usage: train.sh PROGRAM CONFIG CHECKPOINTS"),
+    (["./train_llama", "configs/llama_tiny.yaml", "out"], None, "this runs inside a Slurm job"),
+    (["./no_such_program", "configs/llama_tiny.yaml", "out"], "1", "./no_such_program is not in "),
+    (["scripts/slurm/train.sh", "configs/none.yaml", "out"], "1", "configs/none.yaml cannot be read from "),
+])
 def test_what_the_job_lacks_is_one_sentence(arguments, job, sentence):
     env = trainer_runs.environment(**({} if job is None else {"SLURM_JOB_ID": job}))
     ended = subprocess.run(["scripts/slurm/train.sh", *arguments], cwd=ROOT, env=env, capture_output=True, text=True)

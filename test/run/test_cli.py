@@ -29,15 +29,12 @@ def config(tmp_path_factory):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(
-    "option,holds",
-    [
-        ("--help", r"usage: train_{family} -c FILE"),
-        ("-h", r"exit codes: 0 done"),
-        ("--help-config", r"micro_batch +b: sequences in one microbatch\n +default 1; an integer from 1"),
-        ("--version", r"^train_{family} \d+\.\d+\.\d+\nCPU   .*(oneDNN|OpenMP).*\nMPI   .+\nGPU   .+\n$"),
-    ],
-)
+@pytest.mark.parametrize("option,holds", [
+    ("--help", r"usage: train_{family} -c FILE"),
+    ("-h", r"exit codes: 0 done"),
+    ("--help-config", r"micro_batch +b: sequences in one microbatch\n +default 1; an integer from 1"),
+    ("--version", r"^train_{family} \d+\.\d+\.\d+\nCPU   .*(oneDNN|OpenMP).*\nMPI   .+\nGPU   .+\n$"),
+])
 def test_questions_are_answered_on_stdout(family, option, holds):
     answer = command(family, option)
     assert answer.returncode == 0 and answer.stderr == ""
@@ -63,22 +60,19 @@ def test_help_names_every_option_of_the_readme_and_its_example_runs_from_the_rep
         assert option in text
 
 
-@pytest.mark.parametrize(
-    "arguments,says",
-    [
-        ([], "no configuration; give one with -c FILE"),
-        (["-c", "nowhere.yaml"], "nowhere.yaml: cannot be opened"),
-        (["-c", "configs/llama_tiny.yaml", "--schedul"], "did you mean --schedule?"),
-        (["-c", "configs/llama_tiny.yaml", "-o", "train.step=3"], "train.steps"),
-        (["-c", "configs/llama_tiny.yaml", "-o", "train.steps=many"], "-o train.steps: "),
-        (["-c", "configs/llama_tiny.yaml", "-o", "parallel.pipeline=9"], "-o parallel.pipeline: 9 stages for 8 layers"),
-        (["-c", "configs/llama_tiny.yaml", "-o", "schedule.slots=2"], "use slots 3 or more, or auto"),
-        (
-            ["-c", "configs/gpt_tiny.yaml"],
-            f"{FAMILY_OF_GPT_TINY}: model.family: train_llama trains llama; use train_gpt for gpt",
-        ),
-    ],
-)
+@pytest.mark.parametrize("arguments,says", [
+    ([], "no configuration; give one with -c FILE"),
+    (["-c", "nowhere.yaml"], "nowhere.yaml: cannot be opened"),
+    (["-c", "configs/llama_tiny.yaml", "--schedul"], "did you mean --schedule?"),
+    (["-c", "configs/llama_tiny.yaml", "-o", "train.step=3"], "train.steps"),
+    (["-c", "configs/llama_tiny.yaml", "-o", "train.steps=many"], "-o train.steps: "),
+    (["-c", "configs/llama_tiny.yaml", "-o", "parallel.pipeline=9"], "-o parallel.pipeline: 9 stages for 8 layers"),
+    (["-c", "configs/llama_tiny.yaml", "-o", "schedule.slots=2"], "use slots 3 or more, or auto"),
+    (
+        ["-c", "configs/gpt_tiny.yaml"],
+        f"{FAMILY_OF_GPT_TINY}: model.family: train_llama trains llama; use train_gpt for gpt",
+    ),
+])
 def test_bad_usage_is_code_2_and_one_sentence(arguments, says):
     ended = command("llama", *arguments)
     assert ended.returncode == 2 and ended.stdout == ""
@@ -179,14 +173,10 @@ def test_one_rank_needs_no_mpirun(config):
 # ---- data ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "there,says",
-    [
-        (False, r"no file matches \S+; make the tiny data set with `make data`"),
-        (True, r"spoilt.bin: token 1234 is 100, outside a vocabulary of 100; set model.vocab"),
-    ],
-    ids=["missing", "out_of_range"],
-)
+@pytest.mark.parametrize("there,says", [
+    (False, r"no file matches \S+; make the tiny data set with `make data`"),
+    (True, r"spoilt.bin: token 1234 is 100, outside a vocabulary of 100; set model.vocab"),
+], ids=["missing", "out_of_range"])
 def test_data_that_cannot_be_used_is_one_sentence_before_any_rank_starts(config, tmp_path, there, says):
     tokens = made_tokens(2000)
     tokens[1234] = 100

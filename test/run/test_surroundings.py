@@ -21,13 +21,10 @@ ALONE = ("parallel.pipeline=1", "schedule.bpipe=off")
 RANKS = {"one_rank": ALONE, "four_ranks": ("parallel.pipeline=4",)}
 ENDLESS = ("train.steps=1000000", "train.schedule=constant")
 several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
-each_size = pytest.mark.parametrize(
-    "overrides",
-    [
-        pytest.param(RANKS["one_rank"], id="one_rank"),
-        pytest.param(RANKS["four_ranks"], id="four_ranks", marks=several_ranks),
-    ],
-)
+each_size = pytest.mark.parametrize("overrides", [
+    pytest.param(RANKS["one_rank"], id="one_rank"),
+    pytest.param(RANKS["four_ranks"], id="four_ranks", marks=several_ranks),
+])
 
 
 @pytest.fixture

@@ -53,21 +53,18 @@ def test_line_ends_and_tabs_of_other_editors_are_read(tmp_path, text):
     assert answer.stderr.startswith("train_llama: proved: cannot hang; at most 2 slots (stage 0); idle 7.7 % at F=I=W=1")
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (MINE + "\0 and more", "byte 225 is NUL; a schedule is plain text"),
-        (MINE.replace(" mine ", " Mine "), 'line 1: found "Mine", expected a name of at most 31 characters'),
-        (MINE.replace(" mine ", f" {'m' * 32} "), "line 1: found"),
-        (MINE + MINE.splitlines()[2], 'line 4: found "stage", expected the end of the schedule'),
-        (MINE.replace("F3.0", "F3.0 F3.0", 1), "stage 0: F3.0 is out of order"),
-        (MINE.replace("F3.0", "F-3.0", 1), 'line 2: found "F-3.0", expected one of'),
-        (MINE.replace("F3.0", "F9999999999.0", 1), 'line 2: found "F9999999999.0", expected one of'),
-        (MINE.replace("slots 2", "slots 1"), "stage 0: F1.0 finds all own slots of the stage taken"),
-        (MINE.replace(" mine ", " forward "), 'the name "forward" is reserved for schedules without backwards'),
-        ("", "line 1: found the end of the text, expected the header"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    (MINE + "\0 and more", "byte 225 is NUL; a schedule is plain text"),
+    (MINE.replace(" mine ", " Mine "), 'line 1: found "Mine", expected a name of at most 31 characters'),
+    (MINE.replace(" mine ", f" {'m' * 32} "), "line 1: found"),
+    (MINE + MINE.splitlines()[2], 'line 4: found "stage", expected the end of the schedule'),
+    (MINE.replace("F3.0", "F3.0 F3.0", 1), "stage 0: F3.0 is out of order"),
+    (MINE.replace("F3.0", "F-3.0", 1), 'line 2: found "F-3.0", expected one of'),
+    (MINE.replace("F3.0", "F9999999999.0", 1), 'line 2: found "F9999999999.0", expected one of'),
+    (MINE.replace("slots 2", "slots 1"), "stage 0: F1.0 finds all own slots of the stage taken"),
+    (MINE.replace(" mine ", " forward "), 'the name "forward" is reserved for schedules without backwards'),
+    ("", "line 1: found the end of the text, expected the header"),
+])
 def test_what_the_text_form_forbids_is_refused_with_its_place(tmp_path, text, why):
     answer = printed(tmp_path / "mine.txt", text, "schedule.bpipe=off")
     assert (answer.returncode, answer.stdout) == (2, "") and why in answer.stderr, answer.stderr

@@ -137,20 +137,17 @@ HEAD = (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "has no line of type run"),
-        ("x\n", ":1: is not a line of JSON"),
-        ('{"type":"run","config":{"hardware":{}},"world":1,"peak_tflops":1}\n', "has 0 steps"),
-        ("[1]\n", "is not a metrics file"),
-        ('{"type":"step","step_ms":null}\n', "is not a metrics file"),
-        ('{"type":"run"}\n' + 3 * STEP, "is not a metrics file; give the file of log.metrics (it has no 'config')"),
-        ('{"type":"run","config":{},"world":1,"peak_tflops":1}\n' + 3 * STEP, "(it has no 'model')"),
-        (HEAD % ("cuda", 0) + 3 * STEP, "is not a positive number"),
-        (HEAD % ("auto", 1) + 3 * STEP, "whether its hardware.device auto was a CPU or a GPU; say --device"),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), [
+    ("", "has no line of type run"),
+    ("x\n", ":1: is not a line of JSON"),
+    ('{"type":"run","config":{"hardware":{}},"world":1,"peak_tflops":1}\n', "has 0 steps"),
+    ("[1]\n", "is not a metrics file"),
+    ('{"type":"step","step_ms":null}\n', "is not a metrics file"),
+    ('{"type":"run"}\n' + 3 * STEP, "is not a metrics file; give the file of log.metrics (it has no 'config')"),
+    ('{"type":"run","config":{},"world":1,"peak_tflops":1}\n' + 3 * STEP, "(it has no 'model')"),
+    (HEAD % ("cuda", 0) + 3 * STEP, "is not a positive number"),
+    (HEAD % ("auto", 1) + 3 * STEP, "whether its hardware.device auto was a CPU or a GPU; say --device"),
+])
 def test_files_that_do_not_serve_are_refused(tmp_path, text, says):
     path = tmp_path / "m.jsonl"
     path.write_text(text)
@@ -171,14 +168,11 @@ def test_one_measured_step_scales_products_once(tmp_path, measured, seconds):
     assert told["step_ms"] / 1000 == pytest.approx(seconds, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "arguments, says",
-    [
-        (["step=1s", "-c", ROOT / "configs/llama65b.yaml"], "with all at the peak it takes"),
-        (["step=58", "-c", ROOT / "configs/llama65b.yaml"], "step=58s or step=812ms"),
-        (["step=58s"], "-c CONFIG"),
-    ],
-)
+@pytest.mark.parametrize("arguments, says", [
+    (["step=1s", "-c", ROOT / "configs/llama65b.yaml"], "with all at the peak it takes"),
+    (["step=58", "-c", ROOT / "configs/llama65b.yaml"], "step=58s or step=812ms"),
+    (["step=58s"], "-c CONFIG"),
+])
 def test_a_step_that_scales_nothing_is_refused(arguments, says):
     ended = calibrate(*arguments)
     assert ended.returncode != 0 and says in ended.stderr

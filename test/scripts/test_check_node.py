@@ -32,27 +32,24 @@ def check(tmp_path, lines, given, visible=None, program="exit 0", driver="exit 0
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize(
-    ("lines", "given", "visible", "has"),
-    [
-        (WHOLE, 4, None, 4),
-        (WHOLE[:3], 4, None, 3),  # one has gone
-        (WHOLE, 2, "0,1", 2),
-        (WHOLE, 4, "0,1", 2),
-        (WHOLE, 2, "3,2", 2),
-        (WHOLE, 2, "3,4", 1),  # there is no 4
-        (WHOLE, 2, "7,0", 0),  # what follows an entry that is not there is ignored
-        (WHOLE, 2, "GPU-0a5c1f6e-4d0c,GPU-3a5c", 2),
-        (WHOLE, 2, "GPU-9a5c1f6e,GPU-0a5c", 0),
-        (WHOLE, 1, "", 0),
-        (SPLIT, 4, None, 4),  # two GPUs of two instances each
-        (SPLIT, 5, None, 4),
-        (SPLIT, 2, "MIG-00b2d3c4,MIG-11b2d3c4", 2),
-        (SPLIT, 2, "MIG-00b2d3c4,MIG-12b2d3c4", 1),
-        ([*SPLIT, GPU.format(2)], 5, None, 5),
-        ([], 1, None, 0),
-    ],
-)
+@pytest.mark.parametrize(("lines", "given", "visible", "has"), [
+    (WHOLE, 4, None, 4),
+    (WHOLE[:3], 4, None, 3),  # one has gone
+    (WHOLE, 2, "0,1", 2),
+    (WHOLE, 4, "0,1", 2),
+    (WHOLE, 2, "3,2", 2),
+    (WHOLE, 2, "3,4", 1),  # there is no 4
+    (WHOLE, 2, "7,0", 0),  # what follows an entry that is not there is ignored
+    (WHOLE, 2, "GPU-0a5c1f6e-4d0c,GPU-3a5c", 2),
+    (WHOLE, 2, "GPU-9a5c1f6e,GPU-0a5c", 0),
+    (WHOLE, 1, "", 0),
+    (SPLIT, 4, None, 4),  # two GPUs of two instances each
+    (SPLIT, 5, None, 4),
+    (SPLIT, 2, "MIG-00b2d3c4,MIG-11b2d3c4", 2),
+    (SPLIT, 2, "MIG-00b2d3c4,MIG-12b2d3c4", 1),
+    ([*SPLIT, GPU.format(2)], 5, None, 5),
+    ([], 1, None, 0),
+])
 def test_a_node_has_the_gpus_that_the_job_was_given(tmp_path, lines, given, visible, has):
     ended = check(tmp_path, lines, given, visible)
     assert ended.returncode == (0 if has >= given else 1), ended.stderr

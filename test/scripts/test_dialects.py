@@ -53,16 +53,13 @@ def test_what_cannot_be_said_is_named(tmp_path):
 SMALL = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1000 --micro-batch-size 1 --global-batch-size 16"
 
 
-@pytest.mark.parametrize(
-    "more, sentence",
-    [
-        ("--num-experts 8", "--num-experts: this model cannot be planned"),
-        ("--swiglu", "is neither LLaMA's layer"),
-        ("--expert-model-parallel-size 2", "--expert-model-parallel-size: ranks of this kind cannot be planned"),
-        ("--context-parallel-size 3 --nnodes 1 --nproc-per-node 8", "1 pipeline times 1 tensor times 3 context ranks"),
-        ("--hidden-size many", "--hidden-size: needs an integer"),
-    ],
-)
+@pytest.mark.parametrize("more, sentence", [
+    ("--num-experts 8", "--num-experts: this model cannot be planned"),
+    ("--swiglu", "is neither LLaMA's layer"),
+    ("--expert-model-parallel-size 2", "--expert-model-parallel-size: ranks of this kind cannot be planned"),
+    ("--context-parallel-size 3 --nnodes 1 --nproc-per-node 8", "1 pipeline times 1 tensor times 3 context ranks"),
+    ("--hidden-size many", "--hidden-size: needs an integer"),
+])
 def test_words_that_cannot_be_planned_are_named(more, sentence):
     answer = script("import", "megatron", *SMALL.split(), *more.split())
     assert answer.returncode == 1 and sentence in answer.stderr

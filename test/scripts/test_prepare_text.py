@@ -62,16 +62,13 @@ def test_compressed_files_give_the_tokens_of_what_they_hold(tmp_path, program, s
     assert not list((tmp_path / "out").glob(".*"))
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "words"),
-    [
-        ("absent.txt", None, "absent.txt: No such file"),
-        ("empty.txt", b"", "empty.txt: is empty"),
-        ("packed.jsonl.xz", b"x", "packed.jsonl.xz: is compressed, by its name; unpack it first"),
-        ("damaged.txt.gz", b"x", "damaged.txt.gz: does not unpack (gzip: "),
-        ("short.txt", b"x", "1 bytes of text are not enough"),
-    ],
-)
+@pytest.mark.parametrize(("name", "data", "words"), [
+    ("absent.txt", None, "absent.txt: No such file"),
+    ("empty.txt", b"", "empty.txt: is empty"),
+    ("packed.jsonl.xz", b"x", "packed.jsonl.xz: is compressed, by its name; unpack it first"),
+    ("damaged.txt.gz", b"x", "damaged.txt.gz: does not unpack (gzip: "),
+    ("short.txt", b"x", "1 bytes of text are not enough"),
+])
 def test_what_cannot_be_used_is_one_sentence_and_leaves_nothing(tmp_path, name, data, words):
     if data is not None:
         (tmp_path / name).write_bytes(data)

@@ -274,23 +274,20 @@ def test_where_nothing_fits_the_smallest_world_that_would_is_named(fixed):
     assert all(search("--gpus", fewer, "--json", *keys).returncode != 0 for fewer in range(gpus, ranks))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--gpus", "0"], "--gpus: 0 is not a number of GPUs"),
-        (["--gpus", "many"], "--gpus: many is not a number of GPUs"),
-        (["--gpus", 64, "-o", "parallel.tensor=16", "-o", "parallel.pipeline=8"], "pipeline: with the other keys that -o fixes, 8 needs 128 ranks"),
-        (["--gpus", 64, "-o", "parallel.pipeline=7"], "pipeline: 7 does not divide the 64 ranks"),
-        (["--gpus", "4", "-o", "hardware.device=cpu"], "-o hardware.device: cpu contradicts --gpus"),
-        (["--gpus", "4", "-o", "hardware.share_gpu=true"], "-o hardware.share_gpu: true contradicts --gpus"),
-        (["--gpus", "4", "-o", "hardware.gpu=none"], "hardware.gpu: no performance figures for this device"),
-        (["--gpus", "4", "--write", LLAMA], "is the configuration given with -c"),
-        (["--gpus", "4", "--plan"], "are answered one at a time"),
-        (["--gpus", "4,x,8", "--write", "best.yaml"], "--write: a table of searches has no single best configuration"),
-        (["--gpus", "4", "--deadline", "3"], "--deadline: 3 is not a time; give days or hours"),
-        (["--gpus", "x,y"], "--gpus: x is not a number of GPUs"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["--gpus", "0"], "--gpus: 0 is not a number of GPUs"),
+    (["--gpus", "many"], "--gpus: many is not a number of GPUs"),
+    (["--gpus", 64, "-o", "parallel.tensor=16", "-o", "parallel.pipeline=8"], "pipeline: with the other keys that -o fixes, 8 needs 128 ranks"),
+    (["--gpus", 64, "-o", "parallel.pipeline=7"], "pipeline: 7 does not divide the 64 ranks"),
+    (["--gpus", "4", "-o", "hardware.device=cpu"], "-o hardware.device: cpu contradicts --gpus"),
+    (["--gpus", "4", "-o", "hardware.share_gpu=true"], "-o hardware.share_gpu: true contradicts --gpus"),
+    (["--gpus", "4", "-o", "hardware.gpu=none"], "hardware.gpu: no performance figures for this device"),
+    (["--gpus", "4", "--write", LLAMA], "is the configuration given with -c"),
+    (["--gpus", "4", "--plan"], "are answered one at a time"),
+    (["--gpus", "4,x,8", "--write", "best.yaml"], "--write: a table of searches has no single best configuration"),
+    (["--gpus", "4", "--deadline", "3"], "--deadline: 3 is not a time; give days or hours"),
+    (["--gpus", "x,y"], "--gpus: x is not a number of GPUs"),
+])
 def test_bad_questions_are_refused_by_name(arguments, says):
     ended = search(*arguments)
     assert ended.returncode == 2 and says in ended.stderr and ended.stdout == ""
@@ -370,16 +367,13 @@ def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest
     assert "by the band" in text.splitlines()[0] and len(text.splitlines()) == 5
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--plan --sweep a",
-        "--plan --sweep train.steps=1,,2",
-        "--sweep train.steps=1",
-        "--plan --sweep schedule.micro_batch=1,2 --sweep schedule.micro_batch=4",
-        "--plan --sweep schedule.micro_batch=1,2 -o schedule.micro_batch=4",
-    ],
-)
+@pytest.mark.parametrize("words", [
+    "--plan --sweep a",
+    "--plan --sweep train.steps=1,,2",
+    "--sweep train.steps=1",
+    "--plan --sweep schedule.micro_batch=1,2 --sweep schedule.micro_batch=4",
+    "--plan --sweep schedule.micro_batch=1,2 -o schedule.micro_batch=4",
+])
 def test_a_bad_sweep_is_refused(words):
     ended = command("llama", "-c", str(LLAMA), *words.split())
     assert ended.returncode == 2 and "--sweep" in ended.stderr

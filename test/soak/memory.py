@@ -25,13 +25,8 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "3600"))
 EVERY = 20
 MOST_KIB = 512  # that a rank may grow from the end of the warm-up, a fifth of the time, to the end of the run
 STEP = re.compile(r'{"type":"step","step":(\d+),"loss":([^,]+),.*?"grad_norm":([^,]+),')
-RUN = [
-    "train.steps=100000000",
-    "model.seq_len=32",
-    "train.global_batch=8",
-    "schedule.micro_batch=1",
-    f"data.val_every={EVERY}",
-]
+RUN = ["train.steps=100000000", "model.seq_len=32", "train.global_batch=8", "schedule.micro_batch=1",
+       f"data.val_every={EVERY}"]
 ALONE = ["parallel.pipeline=1", "schedule.bpipe=off"]
 
 
@@ -47,9 +42,8 @@ def start(folder, *overrides, resume=None):
         *(["--resume", str(resume)] if resume else []),
     ]
     with open(folder / "said", "w", encoding="utf-8") as said:
-        return subprocess.Popen(
-            command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=said, stderr=said
-        )
+        return subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=said,
+                                stderr=said)
 
 
 def steps(folder):

@@ -14,9 +14,8 @@ MOST_STAGES = 32
 
 
 def look_at(stages):
-    ended = subprocess.run(
-        [TOOLS / "test_kinds", "all", str(stages), str(stages)], capture_output=True, text=True, check=False
-    )
+    ended = subprocess.run([TOOLS / "test_kinds", "all", str(stages), str(stages)], capture_output=True, text=True,
+                           check=False)
     print(f"{stages} stages: {'sound' if ended.returncode == 0 else ended.stdout + ended.stderr}", flush=True)
     return ended.returncode == 0
 

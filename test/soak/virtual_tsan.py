@@ -17,13 +17,9 @@ import virtual_runs  # noqa: E402
 from mistakes import MISTAKES  # noqa: E402
 
 CLEAN = ("1 of llama in fp32", "2 of gpt in bf16", "evictions to host memory", "two data ranks", "two tensor ranks")
-FOUND = (
-    "a_message_goes_before_it_is_written",
-    "an_eviction_is_marked_on_the_wrong_stream",
-    "an_eviction_is_taken_for_done",
-    "sums_beside_compute_do_not_wait_for_it",
-    "compute_does_not_wait_for_a_gather",
-)
+FOUND = ("a_message_goes_before_it_is_written", "an_eviction_is_marked_on_the_wrong_stream",
+         "an_eviction_is_taken_for_done", "sums_beside_compute_do_not_wait_for_it",
+         "compute_does_not_wait_for_a_gather")
 OPTIONS = "halt_on_error=1 exitcode=66 report_thread_leaks=0 detect_deadlocks=0 suppressions="
 
 

@@ -120,18 +120,14 @@ CASES = {
     "slices on four stages in bf16": case("gpt", "parallel.pipeline=4", *SLICES, "train.precision=bf16"),
     "evictions of slices": case("llama", *BPIPE, *SLICES),
     "evictions of slices in bf16": case("gpt", *BPIPE, *SLICES, "train.precision=bf16", **APART),
-    "slices of two chunks on two tensor ranks": case(
-        "llama", *WIDE, *SLICES, "schedule.name=interleaved", "train.precision=bf16"
-    ),
-    "slices with stored and recomputed attention": case(
-        "llama", "parallel.pipeline=2", *SLICES, "attention.mode=[none, recompute]", "train.precision=bf16"
-    ),
-    "slices of documents, recomputed": case(
-        "llama", "parallel.pipeline=2", *SLICES, *DOCUMENTS, "schedule.recompute_layers=1", "schedule.micro_batch=2"
-    ),
-    "slices and a split backward": case(
-        "gpt", "parallel.pipeline=2", *SLICES, "schedule.split_backward=on", "train.precision=bf16"
-    ),
+    "slices of two chunks on two tensor ranks": case("llama", *WIDE, *SLICES, "schedule.name=interleaved",
+                                                     "train.precision=bf16"),
+    "slices with stored and recomputed attention": case("llama", "parallel.pipeline=2", *SLICES,
+                                                        "attention.mode=[none, recompute]", "train.precision=bf16"),
+    "slices of documents, recomputed": case("llama", "parallel.pipeline=2", *SLICES, *DOCUMENTS,
+                                            "schedule.recompute_layers=1", "schedule.micro_batch=2"),
+    "slices and a split backward": case("gpt", "parallel.pipeline=2", *SLICES, "schedule.split_backward=on",
+                                        "train.precision=bf16"),
     "layers recomputed": case("llama", "parallel.pipeline=2", "schedule.recompute_layers=1"),
     "outputs computed again": case("gpt", *BPIPE, "schedule.recompute=pointwise"),
     "outputs computed again on two tensor ranks": case("llama", *WIDE, "parallel.overlap=2",

@@ -36,20 +36,16 @@ def refused(*arguments, **keywords):
 
 
 @pytest.mark.every_case
-@pytest.mark.parametrize(
-    "environment, reason",
-    [
-        ({"VIRTUAL_DRIVER": "none"}, "no NVIDIA driver is installed here"),
-        (
-            {"VIRTUAL_DRIVER": "12020"},
-            r"the NVIDIA driver knows CUDA up to 12\.2, .* built with 13\.0; build it with the toolkit of CUDA 12\.2, "
-            r".*"
-            r"cuda-compat-13-0 first in LD_LIBRARY_PATH, or update the driver",
-        ),
-        ({"VIRTUAL_GPUS": "0"}, "the NVIDIA driver shows no GPU"),
-    ],
-    ids=["no driver", "an old driver", "no GPU"],
-)
+@pytest.mark.parametrize("environment, reason", [
+    ({"VIRTUAL_DRIVER": "none"}, "no NVIDIA driver is installed here"),
+    (
+        {"VIRTUAL_DRIVER": "12020"},
+        r"the NVIDIA driver knows CUDA up to 12\.2, .* built with 13\.0; build it with the toolkit of CUDA 12\.2, "
+        r".*"
+        r"cuda-compat-13-0 first in LD_LIBRARY_PATH, or update the driver",
+    ),
+    ({"VIRTUAL_GPUS": "0"}, "the NVIDIA driver shows no GPU"),
+], ids=["no driver", "an old driver", "no GPU"])
 def test_without_a_usable_driver_a_run_says_what_it_needs_and_what_is_there(tmp_path, environment, reason):
     said = refused(tmp_path, *TWO, **environment)
     assert re.search(rf"needs 2 GPUs with [\d.]+ GiB each .*; here: no CUDA device.*\({reason}", said), said
