@@ -9,7 +9,7 @@ static void near(double value, double right) {
     if (fabs(value - right) > 1e-9 * fabs(right)) fail_msg("%.12g is not %.12g", value, right);
 }
 
-// 64 GPUs, 4,096 tokens a step in half an hour.
+// 64 GPUs on 8 nodes, 4,096 tokens a step in half an hour.
 static Config sixty_four(void) {
     Config config = {0};
     config.parallel.pipeline = 8;
@@ -21,12 +21,27 @@ static Config sixty_four(void) {
     config.train.steps = 96;
     config.hardware.gpu_hour = 2.5;
     config.hardware.gpu_watts = 700;
+    config.hardware.gpus_per_node = 8;
+    config.hardware.checkpoint_s = 20;
+    config.hardware.restart_s = 600;
     return config;
+}
+
+static Budget budget;
+
+// Makes the budget, and returns what is printed of it and its JSON.
+static const char *told(const Config *config, double step_seconds, bool gpus) {
+    static char text[4096];
+    budget_make(&budget, config, step_seconds, gpus);
+    FILE *file = fmemopen(text, sizeof text, "w");
+    budget_print(&budget, config, true, file);
+    budget_write_json(&budget, file);
+    fclose(file);
+    return text;
 }
 
 TEST(steps_cost_their_gpu_hours) {
     Config config = sixty_four();
-    Budget budget;
     budget_make(&budget, &config, 1800, true);
     near(budget.tokens, 96 * 4096);
     near(budget.step.gpu_hours, 32);
@@ -40,7 +55,6 @@ TEST(steps_cost_their_gpu_hours) {
 
 TEST(tokens_given_replace_those_of_the_steps) {
     Config config = sixty_four();
-    Budget budget;
     config.train.tokens = 2000000000;
     budget_make(&budget, &config, 1800, true);
     near(budget.whole.price, 2 * budget.billion.price);
@@ -50,26 +64,18 @@ TEST(tokens_given_replace_those_of_the_steps) {
 
 TEST(unknown_values_are_null) {
     Config config = sixty_four();
-    Budget budget;
-    char text[1024] = "";
     config.hardware.gpu_hour = config.hardware.gpu_watts = 0;
-    budget_make(&budget, &config, 1800, true);
-    FILE *file = fmemopen(text, sizeof text, "w");
-    budget_write_json(&budget, file);
-    fclose(file);
-    assert_non_null(strstr(text, "\"whole\":{\"days\":2,\"gpu_hours\":3072,\"price\":null,\"mwh\":null}"));
+    assert_non_null(
+        strstr(told(&config, 1800, true), "\"whole\":{\"days\":2,\"gpu_hours\":3072,\"price\":null,\"mwh\":null}"));
     budget_make(&budget, &config, 1800, false); // on CPUs
     assert_true(budget.whole.gpu_hours == 0 && budget.whole.days > 0);
 }
 
 TEST(lines_hold_what_is_known) {
     Config config = sixty_four();
-    Budget budget;
-    char text[1024] = "";
-    budget_make(&budget, &config, 1800, true);
-    FILE *file = fmemopen(text, sizeof text, "w");
-    budget_print(&budget, &config, true, file);
-    fclose(file);
+    char text[4096];
+    strcpy(text, told(&config, 1800, true));
+    *strchr(text, '{') = '\0'; // the lines alone
     assert_non_null(
         strstr(text, "run       393,216 tokens of train.steps: 2 days, 3,072 GPU hours, price 7,680, 2.15 MWh\n"));
     assert_non_null(strstr(text, "(2.5 a GPU hour, 700 W a GPU)\n"));
@@ -79,9 +85,6 @@ TEST(lines_hold_what_is_known) {
 // The interval with the least slowdown, found by trying all of them on Daly's formula, and the days that follow.
 TEST(checkpoints_are_as_far_apart_as_failures_allow) {
     Config config = sixty_four();
-    config.hardware.gpus_per_node = 8; // 8 nodes
-    config.hardware.checkpoint_s = 20;
-    config.hardware.restart_s = 600;
     for (int i = 0; i < 4; i++) {
         config.hardware.mtbf_hours = 50 * pow(10, i);
         double mtbf = config.hardware.mtbf_hours * 3600 / 8, best = INFINITY, at = 0;
@@ -89,7 +92,6 @@ TEST(checkpoints_are_as_far_apart_as_failures_allow) {
             double tau = 10.0 * (double)every, slow = mtbf * exp(600 / mtbf) * (exp((tau + 20) / mtbf) - 1) / tau;
             if (slow < best) best = slow, at = (double)every;
         }
-        Budget budget;
         config.checkpoint.every = (int64_t)at;
         budget_make(&budget, &config, 10, true);
         near(budget.goodput.mtbf, mtbf);
@@ -102,18 +104,9 @@ TEST(checkpoints_are_as_far_apart_as_failures_allow) {
 
 TEST(goodput_is_told_where_failures_are_known) {
     Config config = sixty_four();
-    Budget budget;
-    char text[2048] = "";
     for (int known = 0; known < 2; known++) {
-        config.hardware.gpus_per_node = 8;
-        config.hardware.checkpoint_s = 20;
-        config.hardware.restart_s = 600;
         config.hardware.mtbf_hours = known * 1000;
-        budget_make(&budget, &config, 10, true);
-        FILE *file = fmemopen(text, sizeof text, "w");
-        budget_print(&budget, &config, true, file);
-        budget_write_json(&budget, file);
-        fclose(file);
+        const char *text = told(&config, 10, true);
         assert_true((strstr(text, "failures  one in 125 hours; checkpoint.every 423 (70.5 minutes) is best") != NULL) ==
                     known);
         assert_true((strstr(text, "\"goodput\":{\"mtbf_hours\":125,\"every\":423,\"share\":0.9") != NULL) == known);
@@ -122,16 +115,10 @@ TEST(goodput_is_told_where_failures_are_known) {
 
 TEST(hopeless_failures_have_no_days) {
     Config config = sixty_four();
-    Budget budget;
-    char text[2048] = "";
     config.hardware.gpus_per_node = 1;
     config.hardware.mtbf_hours = 1e-6;
     config.hardware.checkpoint_s = 1000;
-    budget_make(&budget, &config, 10, true);
-    FILE *file = fmemopen(text, sizeof text, "w");
-    budget_print(&budget, &config, true, file);
-    budget_write_json(&budget, file);
-    fclose(file);
+    const char *text = told(&config, 10, true);
     assert_non_null(strstr(text, "the training would never end"));
     assert_non_null(strstr(text, "\"share\":null,\"days\":null,\"own\":null"));
 }
