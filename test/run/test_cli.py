@@ -46,10 +46,8 @@ def test_questions_are_answered_on_stdout(family, option, holds):
 def test_an_answer_that_cannot_be_written_is_an_error(asked):
     with open("/dev/full", "w") as full:
         ended = subprocess.run([trainer("llama"), asked], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (
-        ended.returncode == 1
-        and ended.stderr == "train_llama: cannot write to standard output: No space left on device\n"
-    )
+    assert ended.returncode == 1
+    assert ended.stderr == "train_llama: cannot write to standard output: No space left on device\n"
 
 
 def test_help_names_every_option_of_the_readme_and_its_example_runs_from_the_repository():
