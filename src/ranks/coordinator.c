@@ -24,6 +24,7 @@ struct Coordinator {
     Watchdog *dog;
     Peer *peers;              // [ranks]
     int open, left;           // ranks that were heard and have not ended; that left cleanly
+    bool failed;              // a rank left with an error
     bool expects;             // the silence of ranks that were never heard is still to be counted
     double next;              // look
     int first, worth;         // the rank that decides the message, and its precedence; -1: no rank yet
@@ -62,10 +63,10 @@ int coordinator_file(const Coordinator *coordinator) { return coordinator->chann
 
 // --- messages
 
-// Returns whether a launcher ended a rank that was leaving after others had: mpirun kills all ranks once one has left
-// with an error. Such a rank is not the reason.
+// Returns whether a launcher ended a rank that was leaving: mpirun kills all ranks once one has left with an error. Such
+// a rank is not the reason.
 static bool coordinator_hurried_(const Coordinator *coordinator, const RankStatus *status) {
-    return status->ending == ENDING_DIED && status->signal > 0 && coordinator->left > 0 &&
+    return status->ending == ENDING_DIED && status->signal > 0 && coordinator->failed && !coordinator->found &&
            strcmp(watchdog_action(status), "leaving") == 0;
 }
 
@@ -78,6 +79,7 @@ static void coordinator_note_end_(Coordinator *coordinator, int rank, const Rank
     watchdog_excuse(coordinator->dog, rank);
     coordinator->open--;
     coordinator->left += status->ending == ENDING_LEFT;
+    coordinator->failed = coordinator->failed || (status->ending == ENDING_LEFT && status->code != EXIT_DONE);
     coordinator->died = coordinator->died || (died && !coordinator->over && !coordinator->found);
     coordinator->over = coordinator->over || status->ending != ENDING_LEFT;
     if (coordinator->found || (worth <= coordinator->worth && !earlier)) return;

@@ -156,12 +156,21 @@ static void supervisor_miss_progress_(const Supervisor *supervisor, double now) 
 static void supervisor_note_end_(Supervisor *supervisor, int status) {
     RankStatus *last = &supervisor->last;
     status_page_read(supervisor->page, last);
-    last->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    int code = WIFSIGNALED(status) ? 128 + last->signal : WEXITSTATUS(status);
+    bool left = last->ending == ENDING_LEFT; // what follows is MPI's end
+    last->signal = WIFSIGNALED(status) && !left ? WTERMSIG(status) : 0;
+    int code = left ? last->code : WIFSIGNALED(status) ? 128 + last->signal : WEXITSTATUS(status);
     if (!supervisor->told) supervisor->code = code;
     if (last->ending == ENDING_NONE) last->ending = ENDING_DIED, last->code = code;
     if (last->when == 0) last->when = clock_wall_ns();
-    supervisor->ended = true;
+    supervisor->ended = true, supervisor->last_words = 0;
+}
+
+// Ends a rank that has left and hangs in MPI's end.
+static void supervisor_hurry_(Supervisor *supervisor) {
+    enum { LONGEST_S = 30 };
+    double now = clock_seconds();
+    if (supervisor->last_words == 0) supervisor->last_words = now + LONGEST_S;
+    if (now > supervisor->last_words) supervisor_kill_(supervisor);
 }
 
 static void supervisor_see_rank_(Supervisor *supervisor) {
@@ -170,6 +179,7 @@ static void supervisor_see_rank_(Supervisor *supervisor) {
         supervisor->stopped = WIFSTOPPED(status);
         if (WIFEXITED(status) || WIFSIGNALED(status)) supervisor_note_end_(supervisor, status);
     }
+    if (!supervisor->ended && supervisor->last.ending == ENDING_LEFT) supervisor_hurry_(supervisor);
     if (supervisor->ended || getppid() == supervisor->launcher) return;
     supervisor_kill_(supervisor);
     if (supervisor->by_hand) _exit(EXIT_FAILED); // the caretaker does the rest
@@ -282,6 +292,8 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
         supervisor_see_rank_(supervisor);
         if (supervisor->ended && !supervisor->acknowledged) supervisor_tell_(supervisor, now);
     }
+    // A launcher waits for good for ranks that it cannot reach either.
+    if (!why.silent && coordinator_open_ranks(coordinator) > 0) supervisor_end_launcher_(supervisor->launcher);
     // A rank that fell silent was killed by us: that signal is not how the job ended.
     _exit(why.rank == supervisor->rank && supervisor->ended && !why.silent ? supervisor->code : why.code);
 }
@@ -346,6 +358,8 @@ static int supervisor_watch_(Supervisor *supervisor, pid_t child) {
         if (supervisor_may_end_(supervisor, now)) break;
     }
     if (rank_file >= 0) close(rank_file);
+    // If nobody heard that this rank failed, its launcher may be cut off too; it would then wait for good.
+    if (supervisor->code != EXIT_DONE && !supervisor->acknowledged) supervisor_end_launcher_(supervisor->launcher);
     // If started by hand, the parent knows all, and mpirun need not report anything.
     return supervisor->by_hand ? EXIT_DONE : supervisor->code;
 }

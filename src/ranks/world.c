@@ -259,9 +259,11 @@ World *world_join(int *argc, char ***argv, Error *err) {
     return NULL;
 }
 
-void world_leave(World *world) {
+void world_leave(World *world, int code) {
     if (world == NULL) return;
     world_barrier(world, NULL); // ranks that are early sleep here; in MPI_Finalize they would spin
+    // All work is done. MPI_Finalize of Open MPI 4 crashes or hangs once in a thousand times (open-mpi/ompi#10117).
+    status_page_leave(world->page, code);
     if (world->messages != NULL) world->messages->destroy(world->messages);
 #ifdef HAVE_MPI
     if (world->over_mpi && world->control != MPI_COMM_NULL) MPI_Comm_free(&world->control);

@@ -62,5 +62,5 @@ int world_agree(World *, const Error *mine, Error *err);
 // Ends the job: never returns. Peers end within seconds.
 void world_abort(World *, int code) __attribute__((noreturn));
 
-// Leaves cleanly (collective).
-void world_leave(World *);
+// Leaves cleanly with an exit code (collective).
+void world_leave(World *, int code);

@@ -171,7 +171,7 @@ static int rank_main_(Trainer *t, Error *err) {
     status_page_set_action(page, "leaving");
     run_trace_close(&run);
     run_destroy(&run);
-    world_leave(world);
+    world_leave(world, code);
     return supervisor_leave(supervisor, code);
 }
 

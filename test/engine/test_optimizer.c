@@ -39,7 +39,7 @@ static Bench *bench_open(const char *path, const Model *model, const char *preci
 static void bench_close(Bench *bench) {
     optimizer_destroy(bench->optimizer);
     stage_destroy(&bench->stage);
-    world_leave(bench->world);
+    world_leave(bench->world, 0);
     bench->be->destroy(bench->be);
     free(bench);
 }

@@ -81,7 +81,7 @@ static void bench_open(Bench *bench, const Model *model, const char *const *over
 static void bench_close(Bench *bench) {
     optimizer_destroy(bench->optimizer);
     emulation_destroy(&bench->emulation);
-    world_leave(bench->world);
+    world_leave(bench->world, 0);
     plan_free(&bench->plan);
     schedule_free(bench->schedule);
     bench->be->destroy(bench->be);

@@ -245,6 +245,12 @@ def test_an_mpi_without_threads_is_refused(small, tmp_path, harm):
     assert nothing_left(small)
 
 
+def test_a_crash_of_mpi_after_all_work_is_no_failure(small, tmp_path, harm):
+    ended = start(small, tmp_path, "train.steps=3", LD_PRELOAD=str(harm), HARM_END="1").end()
+    assert ended.code == 0 and "signal" not in ended.stderr and steps_done(tmp_path) == 3, ended.stderr
+    assert nothing_left(small)
+
+
 # --- signals
 
 

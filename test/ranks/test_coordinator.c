@@ -206,6 +206,24 @@ TEST_BETWEEN(a_job_is_over_when_a_rank_dies_and_says_which, open_, close_) {
     assert_int_equal(coordinator_open_ranks(pair.coordinator), 0);
 }
 
+TEST_BETWEEN(a_rank_that_is_killed_while_leaving_is_the_reason_unless_another_left_with_an_error, open_, close_) {
+    for (int rank = 0; rank < RANKS; rank++) {
+        Message beat = beat_(rank);
+        strcpy(beat.status.action, "leaving");
+        coordinator_hear(pair.coordinator, rank, &beat.status, 1);
+    }
+    RankStatus status = {.stage = 1, .wait_stage = -1, .ending = ENDING_DIED, .signal = 9, .action = "leaving"};
+    end_(0, ENDING_LEFT, 0, 0, 10, "");
+    coordinator_hear(pair.coordinator, 1, &status, 1);
+    assert_true(coordinator_look(pair.coordinator, &log_to, 1));
+    assert_non_null(strstr(coordinator_why(pair.coordinator).text, "rank 1 (stage 1) was killed by signal 9"));
+    close_(NULL), open_(NULL);
+    end_(0, ENDING_LEFT, 3, 0, 10, "");
+    end_(2, ENDING_LEFT, 3, 0, 10, "");
+    coordinator_hear(pair.coordinator, 1, &status, 1);
+    assert_int_equal(coordinator_code(pair.coordinator), 3);
+}
+
 TEST(a_rank_never_heard_is_missed_once_the_others_have_met) {
     for (int expected = 0; expected < 2; expected++) {
         Error err = {0};

@@ -295,6 +295,8 @@ class Trial:
             return
         there = {path.name for path in self.saved.glob("step_*")}
         newest = max(reported)
+        if there and max(there) > newest:  # a later one was complete, and its report was not
+            newest = max(there)
         must(newest in there, f"{newest} was reported as saved, and there are {sorted(there)}")
         why = verify(self.saved / newest)
         must(why is None, f"{newest} was reported as saved: {why}")
@@ -416,18 +418,31 @@ class Trial:
     def end(self, job):
         """Waits for the end. A bare mpirun of Open MPI 4.1 now and then deadlocks in PMIx_server_finalize after its
         ranks have ended; it is then killed, and its code taken as that of a run that was killed, or completed."""
-        since = time.monotonic()
-        while self.case.way != "hand" and job.parent.poll() is None:
+        since, hung = time.monotonic(), False
+        while self.case.way != "hand" and job.parent.poll() is None and not hung:
             time.sleep(0.1)
             if job.ranks():
                 since = time.monotonic()
-            if time.monotonic() - since > patience(5):
-                job.parent.kill()
-                ended = job.end()
-                print(f"seed {self.case.seed}: mpirun hung after its ranks had ended", flush=True)
-                ended.code = 0 if len(steps_of(self.metrics)) == STEPS else 1
-                return ended
-        return job.end()
+            hung = time.monotonic() - since > patience(5)
+        if hung:
+            job.parent.kill()
+            print(f"seed {self.case.seed}: mpirun hung after its ranks had ended", flush=True)
+        if any(fault["kind"] == "cut" for fault in self.done):
+            self.end_daemons()
+        ended = job.end()
+        if hung:
+            ended.code = 0 if len(steps_of(self.metrics)) == STEPS else 1
+        return ended
+
+    def end_daemons(self):
+        """Ends Open MPI's processes on hosts that were cut off from each other: if all ranks had ended before the cut,
+        they wait for each other for good."""
+        both = lambda: [*self.hosts.processes(0), *self.hosts.processes(1)]
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: not both(), "", 15)
+        for pid, words in both():
+            if re.match(r"(mpirun|orted|sh -c +orted|nsenter) ", words):
+                os.kill(pid, signal.SIGKILL)
 
     def stops_unwatched(self):
         call = self.case.call()

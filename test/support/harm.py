@@ -23,14 +23,16 @@ def small_config(folder, steps=100):
 # ---- what a debugger, a frozen program or a cut cable would do ------------------------------------------------------
 
 # Preloaded, it stops the main thread of rank HARM_RANK, or loses all datagrams that its supervisor sends, while the
-# file HARM_STALL or HARM_CUT is there; with HARM_THREADS it has MPI grant no threads. With HARM_PARENT the parent has a
-# thread of a library's own from the beginning, which takes the signals that it does not block.
+# file HARM_STALL or HARM_CUT is there; with HARM_THREADS it has MPI grant no threads, and with HARM_END MPI_Finalize
+# crashes. With HARM_PARENT the parent has a thread of a library's own from the beginning, which takes the signals that
+# it does not block.
 HARM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -66,6 +68,11 @@ __attribute__((constructor)) static void start(void) {
     pthread_t thread;
     if (getenv("HARM_PARENT") != NULL && getenv("OMPI_COMM_WORLD_RANK") == NULL && strncmp(program_invocation_short_name, "train", 5) == 0)
         pthread_create(&thread, NULL, sleep_, NULL);
+}
+int MPI_Finalize(void) {
+    int (*real)(void) = (int (*)(void))dlsym(RTLD_NEXT, "MPI_Finalize");
+    signal(SIGSEGV, SIG_DFL);
+    return getenv("HARM_END") != NULL ? raise(SIGSEGV) : real();
 }
 ssize_t sendto(int file, const void *bytes, size_t count, int flags, const struct sockaddr *to, socklen_t length) {
     static ssize_t (*real)(int, const void *, size_t, int, const struct sockaddr *, socklen_t);
