@@ -98,7 +98,9 @@ def run_pytest(folder, part):
                                 stderr=subprocess.STDOUT, text=True)
         for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():
             read_case(case, tally)
-    if result.returncode not in (0, NO_TESTS) and not tally.failed:
+    if result.returncode == NO_TESTS:
+        return tally
+    if result.returncode != 0 and not tally.failed:
         tally.failed.append(f"pytest {folder}: exit code {result.returncode}")
     tally.print("test/" + folder.name, result.stdout, start)
     return tally
