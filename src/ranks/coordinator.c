@@ -63,8 +63,8 @@ int coordinator_file(const Coordinator *coordinator) { return coordinator->chann
 
 // --- messages
 
-// Returns whether a launcher ended a rank that was leaving: mpirun kills all ranks once one has left with an error. Such
-// a rank is not the reason.
+// Returns whether a launcher ended a rank that was leaving: mpirun kills all ranks once one has left with an error.
+// Such a rank is not the reason.
 static bool coordinator_hurried_(const Coordinator *coordinator, const RankStatus *status) {
     return status->ending == ENDING_DIED && status->signal > 0 && coordinator->failed && !coordinator->found &&
            strcmp(watchdog_action(status), "leaving") == 0;
