@@ -47,7 +47,7 @@ static void gpt_head_tensors_(const ModelConfig *c, TensorTable *table) {
 }
 
 // norm[0] is the weight, norm[1] the bias.
-static void gpt_norm_forward_(Pass *pass, const Tensor *norm, void *out, void *sum, const void *x, const void *delta) {
+static void gpt_norm_forward_(Pass *pass, const Tensor *norm, Factor out, void *sum, const void *x, const void *delta) {
     pass->be->layernorm_forward(pass->be, out, sum, x, delta, norm[0].weight, norm[1].weight, pass->shape->shard_rows,
                                 pass->shape->hidden, pass->shape->norm_eps);
 }

@@ -37,7 +37,7 @@ static void llama_head_tensors_(const ModelConfig *c, TensorTable *table) {
     table_vocabulary(table, c->vocab, c->hidden, c->tie_embeddings == TIE_TRUE, "lm_head.weight");
 }
 
-static void llama_norm_forward_(Pass *pass, const Tensor *norm, void *out, void *sum, const void *x,
+static void llama_norm_forward_(Pass *pass, const Tensor *norm, Factor out, void *sum, const void *x,
                                 const void *delta) {
     const Shape *s = pass->shape;
     pass->be->rmsnorm_forward(pass->be, out, sum, x, delta, norm->weight, s->shard_rows, s->hidden, s->norm_eps);
@@ -68,11 +68,11 @@ static void llama_heads_backward_(Pass *pass, const Tensor *const *t, void *dqkv
                                   s->norm_eps);
 }
 
-static void llama_activation_forward_(Pass *pass, void *act, const void *mlp) {
+static void llama_activation_forward_(Pass *pass, Factor act, const void *mlp) {
     pass->be->swiglu_forward(pass->be, act, mlp, pass->shape->rows, pass->shape->ffn);
 }
 
-static void llama_activation_backward_(Pass *pass, void *dmlp, const void *dact, const void *mlp) {
+static void llama_activation_backward_(Pass *pass, Factor dmlp, const void *dact, const void *mlp) {
     pass->be->swiglu_backward(pass->be, dmlp, dact, mlp, pass->shape->rows, pass->shape->ffn);
 }
 

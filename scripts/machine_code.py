@@ -34,10 +34,10 @@ LARGE = {
     "embedding_kernel<bf16, 8>": "embedding",
     "embedding_backward_kernel<bf16, 8>": "its gradient",
     "position_backward_kernel<bf16, 8>": "gradient of positions",
-    "norm_kernel<bf16, 8, 1, false>": "RMSNorm, up to 2,048 columns",
-    "norm_kernel<bf16, 8, 2, false>": "RMSNorm, up to 16,384",
-    "norm_kernel<bf16, 8, 1, true>": "LayerNorm, up to 2,048 columns",
-    "norm_kernel<bf16, 8, 2, true>": "LayerNorm, up to 16,384",
+    "norm_kernel<bf16, 8, 1, false, 0>": "RMSNorm, up to 2,048 columns",
+    "norm_kernel<bf16, 8, 2, false, 0>": "RMSNorm, up to 16,384",
+    "norm_kernel<bf16, 8, 1, true, 0>": "LayerNorm, up to 2,048 columns",
+    "norm_kernel<bf16, 8, 2, true, 0>": "LayerNorm, up to 16,384",
     "norm_backward_kernel<bf16, 8, 1, false, 256>": "RMSNorm backward, up to 2,048 columns",
     "norm_backward_kernel<bf16, 8, 2, false, 1024>": "RMSNorm backward, up to 16,384",
     "norm_backward_kernel<bf16, 8, 1, true, 256>": "LayerNorm backward, up to 2,048 columns",
@@ -45,8 +45,12 @@ LARGE = {
     "norm_backward_kernel<bf16, 8, 2, true, 1024>": "LayerNorm backward, other rows up to 16,384",
     "column_sums_kernel<bf16, 8>": "gradients of biases",
     "finish_kernel": "sums of blocks",
-    "swiglu_kernel<bf16, 8>": "SwiGLU",
-    "swiglu_backward_kernel<bf16, 8>": "its backward",
+    "swiglu_kernel<bf16, 8, 0>": "SwiGLU",
+    "swiglu_backward_kernel<bf16, 8, 0>": "its backward",
+    "norm_kernel<bf16, 8, 2, false, 3>": "RMSNorm to 8 bits with scales of 128",
+    "norm_kernel<bf16, 8, 2, true, 3>": "LayerNorm to 8 bits with scales of 128",
+    "swiglu_kernel<bf16, 8, 3>": "SwiGLU to 8 bits with scales of 128",
+    "swiglu_backward_kernel<bf16, 8, 3>": "its backward, also to 8 bits",
     "map_kernel<Gelu, bf16, bf16, bf16, 8>": "GELU",
     "map_kernel<GeluSlope, bf16, bf16, bf16, 8>": "its backward",
     "bias_kernel<bf16, 8>": "bias",
@@ -67,7 +71,7 @@ LARGE = {
 
 
 class Kernel(NamedTuple):
-    name: str  # "norm_kernel<bf16, 8, 2, false>"
+    name: str  # "norm_kernel<bf16, 8, 2, false, 0>"
     registers: int
     stack: int  # bytes a thread
     spills: int  # instructions that read or write it

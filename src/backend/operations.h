@@ -42,13 +42,15 @@ OPERATION(void, join_scales, void *scales, const void *gathered, int ranks, int6
 
 // --- norms over the last dimension. Forward: sum = x + delta and out = norm(sum) * w (+ b); with delta NULL nothing is
 // added and sum is not written (it may be NULL). Statistics are not kept: the backward recomputes them from its input.
+// out is plain, or has scales along its rows: then it is the quantized result in the run's precision, and its source is
+// workspace of that precision.
 // Backward: dx += gradient of the norm at x (x: the norm's input), dw +=, db +=.
-OPERATION(void, rmsnorm_forward, void *out, void *sum, const void *x, const void *delta, const void *w, int64_t rows,
+OPERATION(void, rmsnorm_forward, Factor out, void *sum, const void *x, const void *delta, const void *w, int64_t rows,
           int64_t cols, double eps);
 OPERATION(void, rmsnorm_backward, void *dx, float *dw, const void *dout, const void *x, const void *w, int64_t rows,
           int64_t cols, double eps);
-OPERATION(void, layernorm_forward, void *out, void *sum, const void *x, const void *delta, const void *w, const void *b,
-          int64_t rows, int64_t cols, double eps);
+OPERATION(void, layernorm_forward, Factor out, void *sum, const void *x, const void *delta, const void *w,
+          const void *b, int64_t rows, int64_t cols, double eps);
 OPERATION(void, layernorm_backward, void *dx, float *dw, float *db, const void *dout, const void *x, const void *w,
           int64_t rows, int64_t cols, double eps);
 
@@ -56,9 +58,11 @@ OPERATION(void, layernorm_backward, void *dx, float *dw, float *db, const void *
 OPERATION(void, add, void *out, const void *a, const void *b, int64_t count);
 // to[i] += from[i], fp32: adds the gradients of one weight that is used in two places.
 OPERATION(void, accumulate, float *to, const float *from, int64_t count);
-// gate_up (rows, 2*ffn): gate in the first ffn columns, up in the others. out (rows, ffn) = silu(gate) * up.
-OPERATION(void, swiglu_forward, void *out, const void *gate_up, int64_t rows, int64_t ffn);
-OPERATION(void, swiglu_backward, void *dgate_up, const void *dout, const void *gate_up, int64_t rows, int64_t ffn);
+// gate_up (rows, 2*ffn): gate in the first ffn columns, up in the others. out (rows, ffn) = silu(gate) * up, as that of
+// a norm.
+OPERATION(void, swiglu_forward, Factor out, const void *gate_up, int64_t rows, int64_t ffn);
+// A quantized dgate_up is written as its source, too.
+OPERATION(void, swiglu_backward, Factor dgate_up, const void *dout, const void *gate_up, int64_t rows, int64_t ffn);
 // out = gelu(x), tanh form: the result of EPILOGUE_GELU for aux.
 OPERATION(void, gelu_forward, void *out, const void *x, int64_t count);
 // Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place; pairs are (i, i +

@@ -83,6 +83,9 @@ static inline float *cpu_place(const Backend *backend, float *workspace, void *t
 }
 void cpu_store(const Backend *backend, void *to, int64_t offset, const float *from, int64_t count);
 
+// Quantizes the source of a result that is not plain.
+void cpu_narrow(Backend *backend, Factor out, int64_t rows, int64_t cols);
+
 static inline void cpu_accumulate_row(float *restrict sum, const float *restrict x, int64_t count) {
     for (int64_t i = 0; i < count; i++) sum[i] += x[i];
 }

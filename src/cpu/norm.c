@@ -199,10 +199,11 @@ static void norm_backward_(Backend *backend, const Norm *norm, void *dx, float *
     }
 }
 
-void cpu_rmsnorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
+void cpu_rmsnorm_forward(Backend *backend, Factor out, void *sum, const void *x, const void *delta, const void *w,
                          int64_t rows, int64_t cols, double eps) {
     Norm norm = norm_of_rows_(w, NULL, rows, cols, eps, false);
-    norm_forward_(backend, &norm, out, delta ? sum : NULL, x, delta);
+    norm_forward_(backend, &norm, (void *)out.source, delta ? sum : NULL, x, delta);
+    cpu_narrow(backend, out, rows, cols);
 }
 
 void cpu_rmsnorm_backward(Backend *backend, void *dx, float *dw, const void *dout, const void *x, const void *w,
@@ -211,10 +212,11 @@ void cpu_rmsnorm_backward(Backend *backend, void *dx, float *dw, const void *dou
     norm_backward_(backend, &norm, dx, dw, NULL, dout, x);
 }
 
-void cpu_layernorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
+void cpu_layernorm_forward(Backend *backend, Factor out, void *sum, const void *x, const void *delta, const void *w,
                            const void *b, int64_t rows, int64_t cols, double eps) {
     Norm norm = norm_of_rows_(w, b, rows, cols, eps, true);
-    norm_forward_(backend, &norm, out, delta ? sum : NULL, x, delta);
+    norm_forward_(backend, &norm, (void *)out.source, delta ? sum : NULL, x, delta);
+    cpu_narrow(backend, out, rows, cols);
 }
 
 void cpu_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,

@@ -44,7 +44,7 @@ static void swiglu_backward_piece_(float *restrict dgate, float *restrict dup, c
     }
 }
 
-void cpu_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_t rows, int64_t ffn) {
+void cpu_swiglu_forward(Backend *backend, Factor out, const void *gate_up, int64_t rows, int64_t ffn) {
     int64_t per_row = pieces_(ffn), pieces = rows * per_row;
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t piece = 0; piece < pieces; piece++) {
@@ -53,14 +53,16 @@ void cpu_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_
         int64_t in = row * 2 * ffn + column, at = row * ffn + column;
         const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
         const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
-        float *to = cpu_place(backend, workspace[2], out, at);
+        float *to = cpu_place(backend, workspace[2], (void *)out.source, at);
         swiglu_piece_(to, gate, up, n);
-        cpu_store(backend, out, at, to, n);
+        cpu_store(backend, (void *)out.source, at, to, n);
     }
+    cpu_narrow(backend, out, rows, ffn);
 }
 
-void cpu_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
+void cpu_swiglu_backward(Backend *backend, Factor dgate_up, const void *dout, const void *gate_up, int64_t rows,
                          int64_t ffn) {
+    void *to = (void *)dgate_up.source;
     int64_t per_row = pieces_(ffn), pieces = rows * per_row;
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t piece = 0; piece < pieces; piece++) {
@@ -70,12 +72,13 @@ void cpu_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, con
         const float *gate = cpu_load(backend, workspace[0], gate_up, in, n);
         const float *up = cpu_load(backend, workspace[1], gate_up, in + ffn, n);
         const float *upstream = cpu_load(backend, workspace[2], dout, at, n);
-        float *dgate = cpu_place(backend, workspace[3], dgate_up, in);
-        float *dup = cpu_place(backend, workspace[4], dgate_up, in + ffn);
+        float *dgate = cpu_place(backend, workspace[3], to, in);
+        float *dup = cpu_place(backend, workspace[4], to, in + ffn);
         swiglu_backward_piece_(dgate, dup, upstream, gate, up, n);
-        cpu_store(backend, dgate_up, in, dgate, n);
-        cpu_store(backend, dgate_up, in + ffn, dup, n);
+        cpu_store(backend, to, in, dgate, n);
+        cpu_store(backend, to, in + ffn, dup, n);
     }
+    cpu_narrow(backend, dgate_up, rows, 2 * ffn);
 }
 
 // --- rotary positions (Su et al. 2021)

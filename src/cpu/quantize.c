@@ -121,6 +121,10 @@ void cpu_quantize(Backend *backend, Factor to, Factor x, int64_t rows, int64_t c
     ((float *)scales)[0] = fp8_scale_float(fp8_scale(largest, factor_fraction(kind)));
 }
 
+void cpu_narrow(Backend *backend, Factor out, int64_t rows, int64_t cols) {
+    if (out.kind != FACTOR_PLAIN) cpu_quantize(backend, out, factor_plain(out.source), rows, cols, false);
+}
+
 void cpu_join_scales(Backend *backend, void *scales, const void *gathered, int ranks, int64_t rows, int64_t cols,
                      int kind) {
     (void)backend;

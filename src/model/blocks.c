@@ -259,9 +259,9 @@ void row_backward(Pass *pass, void *dx, const void *aux, Factor dy, Factor x, co
     input_gradient_(pass, dx, aux, dy, w, in, s->hidden, epilogue);
 }
 
-void column_backward(Pass *pass, void *dx, const void *dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out) {
-    if (!pass->split) weight_later_(pass, column_weight_(pass, dy, x, w, bias, out));
-    column_input_(pass, dx, factor_plain(dy), w, out, pass->shape->sequence && !pass->split ? 1 : 0);
+void column_backward(Pass *pass, void *dx, Factor dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out) {
+    if (!pass->split) weight_later_(pass, column_weight_(pass, dy.source, x, w, bias, out));
+    column_input_(pass, dx, dy, w, out, pass->shape->sequence && !pass->split ? 1 : 0);
 }
 
 bool pass_keeps_rows(const Pass *pass) { return pass->split && !pass->shape->pointwise; }
@@ -270,7 +270,7 @@ void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes) {
     if (pass->split) pass->be->copy(pass->be, STREAM_COMPUTE, kept, made, bytes);
 }
 
-void block_norm_forward(Pass *pass, const Model *model, const Tensor *norm, void *out, void *x) {
+void block_norm_forward(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *x) {
     if (pass->residual == NULL) model->norm_forward(pass, norm, out, NULL, x, NULL);
     else model->norm_forward(pass, norm, out, x, pass->residual, pass->delta);
     pass->residual = NULL;
@@ -376,7 +376,7 @@ void head_block(Pass *pass, const Model *model, const Tensor *tensors, const Hea
     const Shape *s = pass->shape;
     Backend *be = pass->be;
     const Tensor *matrix = &tensors[model->head_matrix];
-    block_norm_forward(pass, model, tensors, work->norm, x);
+    block_norm_forward(pass, model, tensors, factor_plain(work->norm), x);
     Factor whole = block_gathered(pass, GATHERED_INPUT, factor_plain(work->norm)), logits = factor_plain(work->logits);
     block_product(pass, work->logits, NULL, whole, matrix, NULL, s->hidden, s->vocab_width, EPILOGUE_NONE);
     blocks_poll_(pass);

@@ -38,8 +38,8 @@ void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const
 void row_backward(Pass *pass, void *dx, const void *aux, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
                   int64_t in, Epilogue epilogue);
 // Computes the backward of a product with w (out, hidden), whose rows are split: dx (shard) = sum over t of dy w; dw,
-// dbias as above. x: this rank's shard. With pass->split, leaves the gradients of the weights to column_weight.
-void column_backward(Pass *pass, void *dx, const void *dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out);
+// dbias as above, from the source of dy. x: this rank's shard. With pass->split, leaves the gradients of the weights to column_weight.
+void column_backward(Pass *pass, void *dx, Factor dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out);
 // With shape->overlap, computes the weight gradients that row_backward and column_backward have put off. Call it while
 // a gather is in flight, before dy or x of the latest call is overwritten.
 void block_later(Pass *pass);
@@ -54,7 +54,7 @@ void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
 
 // Sets out = norm(x), both shards. If the layer before has left its output (LAYER_LEAVES), the same operation first
 // sets x to it.
-void block_norm_forward(Pass *pass, const Model *model, const Tensor *norm, void *out, void *x);
+void block_norm_forward(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *x);
 
 // Returns the shape's attention with the documents, and with the slice, of this pass.
 AttentionShape pass_attention(const Pass *pass);

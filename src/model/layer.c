@@ -93,9 +93,9 @@ static void forward_chunks_(Pass *pass, const Model *model, Layer *layer, LayerO
     if (model->heads_forward != NULL) model->heads_forward(pass, layer->t, a->qkv, a->kept);
     attention_block_forward(pass, a->attention, a->saved, a->qkv);
     row_forward_chunks(pass, delta, a->attention, w[LAYER_OUT], w[LAYER_OUT_BIAS], s->query_cols);
-    model->norm_forward(pass, layer->t[LAYER_NORM2], a->norm2, a->x2, a->x, delta);
+    model->norm_forward(pass, layer->t[LAYER_NORM2], layer->norm2, a->x2, a->x, delta);
     column_forward_chunks(pass, up, aux, a->norm2, w[LAYER_UP], w[LAYER_UP_BIAS], s->mlp_cols, layer->epilogue);
-    if (!layer->fused) model->activation_forward(pass, a->act, a->mlp);
+    if (!layer->fused) model->activation_forward(pass, layer->act, a->mlp);
     if (output != LAYER_NO_OUTPUT) row_forward_chunks(pass, delta, a->act, w[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn);
 }
 
@@ -104,6 +104,15 @@ static Factor gradient_(const Pass *pass, const void *dx) {
     const Shape *s = pass->shape;
     int kind = s->narrow[GATHERED_GRADIENT];
     return quantized_at(kind == FACTOR_PLAIN ? dx : pass->narrowed, dx, kind, s->shard_rows, s->hidden);
+}
+
+// Returns the gradient of `mlp` as the activation's backward makes it: with overlap also in eight bits, for the product
+// that is next then. Without, the weights' gradient is next, and it takes the same memory for the transpose.
+static Factor mlp_gradient_(const Pass *pass, const Layer *layer) {
+    const Shape *s = pass->shape;
+    int kind = s->overlap && !layer->fused ? s->narrow[GATHERED_INPUT] : FACTOR_PLAIN;
+    return quantized_at(kind == FACTOR_PLAIN ? layer->work.dmlp : pass->quantized[FACTOR_GRADIENT], layer->work.dmlp,
+                        kind, s->rows, s->mlp_cols);
 }
 
 void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y, LayerOutput output) {
@@ -115,8 +124,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     const void **w = layer.w;
     void *delta = layer.work.delta, *part = block_partial(pass, delta), *act = (void *)layer.act.source;
 
-    block_norm_forward(pass, model, t[LAYER_NORM1], (void *)layer.norm1.source, a->x);
-    quantized_make(pass, &layer.norm1, s->shard_rows, s->hidden);
+    block_norm_forward(pass, model, t[LAYER_NORM1], layer.norm1, a->x);
     if (s->chunks > 1) {
         forward_chunks_(pass, model, &layer, output);
     } else {
@@ -130,13 +138,12 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
         block_reduce(pass, delta);
 
         // y = x2 + down(act(up(norm2(x2)))). Each tensor rank has its columns of the MLP, and a part of the sum.
-        model->norm_forward(pass, t[LAYER_NORM2], (void *)layer.norm2.source, a->x2, a->x, delta);
-        quantized_make(pass, &layer.norm2, s->shard_rows, s->hidden);
+        model->norm_forward(pass, t[LAYER_NORM2], layer.norm2, a->x2, a->x, delta);
         x = block_gathered(pass, GATHERED_INPUT, layer.norm2);
         block_product(pass, layer.fused ? act : a->mlp, layer.fused ? a->mlp : NULL, x, t[LAYER_UP], w[LAYER_UP_BIAS],
                       s->hidden, s->mlp_cols, layer.epilogue);
-        if (!layer.fused) model->activation_forward(pass, act, a->mlp);
-        quantized_make(pass, &layer.act, s->rows, s->ffn);
+        if (layer.fused) quantized_make(pass, &layer.act, s->rows, s->ffn);
+        else model->activation_forward(pass, layer.act, a->mlp);
         if (output == LAYER_NO_OUTPUT) return;
         block_product(pass, part, NULL, layer.act, t[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn, s->hidden, EPILOGUE_NONE);
         block_reduce(pass, delta);
@@ -148,16 +155,17 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
 // With shape->pointwise, computes a norm's output again from its input, and `act` from `mlp`.
 static void norm_again_(Pass *pass, const Model *model, const Layer *layer, int role, const void *x) {
     if (!pass->shape->pointwise) return;
-    model->norm_forward(pass, layer->t[role], (void *)layer->norm1.source, NULL, x, NULL);
-    quantized_make(pass, &layer->norm1, pass->shape->shard_rows, pass->shape->hidden);
+    model->norm_forward(pass, layer->t[role], layer->norm1, NULL, x, NULL);
 }
 
 static void act_again_(Pass *pass, const Model *model, const Layer *layer) {
     const Shape *s = pass->shape;
-    void *act = (void *)layer->act.source;
     if (!s->pointwise) return;
-    if (layer->fused) pass->be->gelu_forward(pass->be, act, layer->a.mlp, s->rows * s->ffn);
-    else model->activation_forward(pass, act, layer->a.mlp);
+    if (!layer->fused) {
+        model->activation_forward(pass, layer->act, layer->a.mlp);
+        return;
+    }
+    pass->be->gelu_forward(pass->be, (void *)layer->act.source, layer->a.mlp, s->rows * s->ffn);
     quantized_make(pass, &layer->act, s->rows, s->ffn);
 }
 
@@ -181,9 +189,10 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     if (!pass->split) block_gather(pass, GATHERED_INPUT, layer.norm2);
     row_backward(pass, layer.fused ? work->dmlp : work->dact, layer.fused ? a->mlp : NULL, dy, layer.act, t[LAYER_DOWN],
                  t[LAYER_DOWN_BIAS], s->ffn, layer.epilogue);
-    if (!layer.fused) model->activation_backward(pass, work->dmlp, work->dact, a->mlp);
+    const Factor dmlp = mlp_gradient_(pass, &layer);
+    if (!layer.fused) model->activation_backward(pass, dmlp, work->dact, a->mlp);
     block_keep(pass, a->mlp, work->dmlp, s->rows * s->mlp_cols * s->element);
-    column_backward(pass, work->delta, work->dmlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
+    column_backward(pass, work->delta, dmlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
     model->norm_backward(pass, t[LAYER_NORM2], dx, work->delta, a->x2);
     if (pass_keeps_rows(pass)) block_keep(pass, a->x2, dx, s->shard_rows * s->hidden * s->element);
     block_gather(pass, GATHERED_GRADIENT, gradient);
@@ -197,7 +206,8 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     attention_block_backward(pass, work->dqkv, work->dattention, a->attention, a->saved, a->qkv);
     if (model->heads_backward != NULL) model->heads_backward(pass, t, work->dqkv, a->kept);
     block_keep(pass, a->qkv, work->dqkv, s->rows * s->qkv_cols * s->element);
-    column_backward(pass, work->delta, work->dqkv, layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
+    column_backward(pass, work->delta, factor_plain(work->dqkv), layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS],
+                    s->qkv_cols);
     model->norm_backward(pass, t[LAYER_NORM1], dx, work->delta, a->x);
     if (onward) block_gather(pass, GATHERED_GRADIENT, gradient);
     block_later(pass);

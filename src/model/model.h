@@ -112,7 +112,7 @@ struct Model {
     void (*head_tensors)(const ModelConfig *, TensorTable *);
     // --- a norm: its first tensor; others of it follow in the table. out = norm(sum), sum = x + delta; with delta NULL
     // sum is x and not written.
-    void (*norm_forward)(Pass *, const Tensor *norm, void *out, void *sum, const void *x, const void *delta);
+    void (*norm_forward)(Pass *, const Tensor *norm, Factor out, void *sum, const void *x, const void *delta);
     void (*norm_backward)(Pass *, const Tensor *norm, void *dx, const void *dout, const void *x); // dx +=
     // --- the treatment of q and k between their product and the attention, in place: the norm over single heads
     // (Qwen3) and the rotation (rope). NULL if the model has neither. t: the layer's tensors by role. kept: receives q
@@ -121,8 +121,8 @@ struct Model {
     void (*heads_backward)(Pass *, const Tensor *const *t, void *dqkv, const void *kept);
     // --- act (rows, f/t) from mlp (rows, mlp_cols); both NULL: GELU, which is part of the products. If the family is
     // not gated, dmlp is dact.
-    void (*activation_forward)(Pass *, void *act, const void *mlp);
-    void (*activation_backward)(Pass *, void *dmlp, const void *dact, const void *mlp);
+    void (*activation_forward)(Pass *, Factor act, const void *mlp);
+    void (*activation_backward)(Pass *, Factor dmlp, const void *dact, const void *mlp);
     // Index of the output matrix among the head's tensors, and whether the embedding's second tensor is a table of
     // positions.
     int head_matrix;

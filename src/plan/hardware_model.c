@@ -204,22 +204,27 @@ static double quantize_bytes_(int fp8) { return fp8 == FP8_OFF ? 0 : fp8 == FP8_
 
 // Adds the passes that quantize the inputs and output gradients of the four products: inputs for the forward, their
 // transpose for the weight's gradient, gradients in both ways for the backward. With shape->narrow a rank quantizes its
-// own rows of the stream, and reads and writes eight bits to transpose.
+// own rows of the stream, and reads and writes eight bits to transpose; on a GPU norms and SwiGLU write eight bits
+// instead of sixteen, which layer_passes_ counts.
 static void layer_quantize_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     bool inputs = s->narrow[GATHERED_INPUT] != FACTOR_PLAIN, gradients = s->narrow[GATHERED_GRADIENT] != FACTOR_PLAIN;
     double each = quantize_bytes_(s->fp8), rows = (double)s->rows, stream = 2 * rows * (double)s->hidden;
     double shard = 2 * (double)s->shard_rows * (double)s->hidden, act = rows * (double)s->ffn;
-    double norms = each * (inputs ? shard : stream), attention = each * rows * (double)s->query_cols;
+    bool gated = families[work->config->model.family].gated, fused = inputs && !work->hardware->cpu;
+    double norms = (fused ? -1 : each) * (inputs ? shard : stream), attention = each * rows * (double)s->query_cols;
+    double made = (fused && gated ? -1 : each) * act;
     double again = attention + (inputs ? 2 : each) * (stream + act);
     double sent = each * (gradients ? shard : stream), columns = each * rows * (double)(s->qkv_cols + s->mlp_cols);
     double back = columns + (gradients ? 2 : each) * stream;
-    time->forward += bytes_(work, norms + attention + each * act);
+    time->forward += bytes_(work, norms + attention + made);
+    if (fused && gated && s->overlap && s->ffn % factor_block_cols(s->narrow[GATHERED_INPUT]) == 0)
+        columns -= (each - 1) * rows * (double)s->mlp_cols; // SwiGLU's backward writes eight bits, too
     time->backward += bytes_(work, again + sent + columns + back);
     time->weight += bytes_(work, again + back + (gradients ? sent : 0));
     if (!s->pointwise || !inputs) return;
-    time->norms += bytes_(work, norms), time->act += bytes_(work, each * act);
-    time->backward += bytes_(work, norms + each * act);
+    time->norms += bytes_(work, norms), time->act += bytes_(work, made);
+    time->backward += bytes_(work, norms + made);
     time->weight += bytes_(work, norms);
 }
 

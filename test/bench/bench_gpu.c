@@ -144,15 +144,19 @@ static void product(Bench *b) {
 
 static void copy(Bench *b) { b->gpu->copy(b->gpu, STREAM_COMPUTE, b->y, b->x, b->rows * b->in * 2); }
 
-static void norm(Bench *b) { b->gpu->rmsnorm_forward(b->gpu, b->y, b->z, b->x, b->x, b->w, b->rows, b->in, 1e-5); }
+static void norm(Bench *b) {
+    b->gpu->rmsnorm_forward(b->gpu, factor_plain(b->y), b->z, b->x, b->x, b->w, b->rows, b->in, 1e-5);
+}
 
 static void norm_backward(Bench *b) {
     b->gpu->rmsnorm_backward(b->gpu, b->z, b->wide, b->y, b->x, b->w, b->rows, b->in, 1e-5);
 }
 
-static void swiglu(Bench *b) { b->gpu->swiglu_forward(b->gpu, b->y, b->x, b->rows, b->in / 2); }
+static void swiglu(Bench *b) { b->gpu->swiglu_forward(b->gpu, factor_plain(b->y), b->x, b->rows, b->in / 2); }
 
-static void swiglu_backward(Bench *b) { b->gpu->swiglu_backward(b->gpu, b->z, b->y, b->x, b->rows, b->in / 2); }
+static void swiglu_backward(Bench *b) {
+    b->gpu->swiglu_backward(b->gpu, factor_plain(b->z), b->y, b->x, b->rows, b->in / 2);
+}
 
 static void update(Bench *b) {
     const int64_t count = b->rows * b->in / 4;

@@ -34,9 +34,11 @@ static Forward forward(Op *op, const Shape *s) {
     Backend *backend = op->backend;
     void *delta = s->delta ? f.delta.data : NULL, *sum = s->delta ? f.sum.data : NULL;
     if (s->layernorm)
-        backend->layernorm_forward(backend, f.out.data, sum, f.x.data, delta, f.w.data, f.b.data, s->rows, s->cols,
-                                   EPS);
-    else backend->rmsnorm_forward(backend, f.out.data, sum, f.x.data, delta, f.w.data, s->rows, s->cols, EPS);
+        backend->layernorm_forward(backend, factor_plain(f.out.data), sum, f.x.data, delta, f.w.data, f.b.data, s->rows,
+                                   s->cols, EPS);
+    else
+        backend->rmsnorm_forward(backend, factor_plain(f.out.data), sum, f.x.data, delta, f.w.data, s->rows, s->cols,
+                                 EPS);
     return f;
 }
 

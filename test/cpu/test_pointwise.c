@@ -52,8 +52,8 @@ static void check_swiglu(int precision, int64_t rows, int64_t ffn) {
     Operand in = op_operand(&op, rows * 2 * ffn, 1, 0.0, 12.0), out = op_output(&op, rows * ffn);
     Operand dout = op_operand(&op, rows * ffn, 2, 0.0, 1.0), din = op_output(&op, rows * 2 * ffn);
     double *want = op_hold(&op, rows * ffn * 8), *slope = op_hold(&op, rows * 2 * ffn * 8);
-    op.backend->swiglu_forward(op.backend, out.data, in.data, rows, ffn);
-    op.backend->swiglu_backward(op.backend, din.data, dout.data, in.data, rows, ffn);
+    op.backend->swiglu_forward(op.backend, factor_plain(out.data), in.data, rows, ffn);
+    op.backend->swiglu_backward(op.backend, factor_plain(din.data), dout.data, in.data, rows, ffn);
     for (int64_t row = 0; row < rows; row++)
         for (int64_t i = 0; i < ffn; i++) {
             int64_t at = row * 2 * ffn + i;
@@ -81,8 +81,8 @@ TEST(swiglu_is_finite_far_out) {
     Op op = op_start(PRECISION_FP32, 1);
     float in[2 * N], out[N], din[2 * N], dout[N];
     for (int i = 0; i < N; i++) in[i] = (i % 2 ? 1.0f : -1.0f) * 50.0f * (float)(i + 1), in[N + i] = dout[i] = 1.0f;
-    op.backend->swiglu_forward(op.backend, out, in, 1, N);
-    op.backend->swiglu_backward(op.backend, din, dout, in, 1, N);
+    op.backend->swiglu_forward(op.backend, factor_plain(out), in, 1, N);
+    op.backend->swiglu_backward(op.backend, factor_plain(din), dout, in, 1, N);
     for (int i = 0; i < N; i++) {
         assert_float_equal(out[i], (i % 2 ? in[i] : 0.0f), 1e-18);
         assert_float_equal(din[i], (i % 2 ? 1.0f : 0.0f), 1e-18);
@@ -98,10 +98,10 @@ TEST(swiglu_bits_do_not_depend_on_the_place) {
     for (int seed = 0; seed < 200; seed++) {
         float whole[2 * N], out[N], one[2], alone[1];
         for (int i = 0; i < 2 * N; i++) whole[i] = (float)(20.0 * op_random((uint64_t)seed, i));
-        op.backend->swiglu_forward(op.backend, out, whole, 1, N);
+        op.backend->swiglu_forward(op.backend, factor_plain(out), whole, 1, N);
         for (int i = 0; i < N; i++) {
             one[0] = whole[i], one[1] = whole[N + i];
-            op.backend->swiglu_forward(op.backend, alone, one, 1, 1);
+            op.backend->swiglu_forward(op.backend, factor_plain(alone), one, 1, 1);
             assert_memory_equal(alone, &out[i], sizeof *alone);
         }
     }
@@ -222,8 +222,8 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
     Operand in = op_operand(op, s->rows * 2 * s->ffn, 1, 0.0, 8.0), y = op_output(op, s->rows * s->ffn);
     Operand dout = op_operand(op, s->rows * s->ffn, 2, 0.0, 1.0), din = op_output(op, s->rows * 2 * s->ffn);
     Operand qkv = op_operand(op, 2 * s->rows * row_width(&rope), 3, 0.0, 1.0);
-    op->backend->swiglu_forward(op->backend, y.data, in.data, s->rows, s->ffn);
-    op->backend->swiglu_backward(op->backend, din.data, dout.data, in.data, s->rows, s->ffn);
+    op->backend->swiglu_forward(op->backend, factor_plain(y.data), in.data, s->rows, s->ffn);
+    op->backend->swiglu_backward(op->backend, factor_plain(din.data), dout.data, in.data, s->rows, s->ffn);
     op->backend->add(op->backend, dout.data, dout.data, y.data, s->rows * s->ffn);
     op->backend->rope(op->backend, qkv.data, &rope, &table, NULL, 1);
     int64_t at = op_append(out, 0, &y);

@@ -32,10 +32,11 @@ static Norm norm_run(Op *op, int64_t rows, int64_t cols, bool layernorm) {
               op_operand(op, count, 5, 0, 1),   op_gradient(op, cols, 6, 1),    op_gradient(op, cols, 7, 1)};
     Backend *b = op->backend;
     if (layernorm) {
-        b->layernorm_forward(b, n.out.data, n.sum.data, n.x.data, n.delta.data, n.w.data, n.b.data, rows, cols, EPS);
+        b->layernorm_forward(b, factor_plain(n.out.data), n.sum.data, n.x.data, n.delta.data, n.w.data, n.b.data, rows,
+                             cols, EPS);
         b->layernorm_backward(b, n.dx.data, n.dw.data, n.db.data, n.delta.data, n.x.data, n.w.data, rows, cols, EPS);
     } else {
-        b->rmsnorm_forward(b, n.out.data, n.sum.data, n.x.data, n.delta.data, n.w.data, rows, cols, EPS);
+        b->rmsnorm_forward(b, factor_plain(n.out.data), n.sum.data, n.x.data, n.delta.data, n.w.data, rows, cols, EPS);
         b->rmsnorm_backward(b, n.dx.data, n.dw.data, n.delta.data, n.x.data, n.w.data, rows, cols, EPS);
     }
     Operand *results[] = {&n.sum, &n.out, &n.dx, &n.dw, &n.db};
@@ -63,11 +64,48 @@ TEST(norms_agree_with_the_cpu_at_every_length) {
                 check_norm(precision, NORM_COLS[i] > 4096 ? 5 : 23, NORM_COLS[i], layernorm);
 }
 
+// --- results of eight bits: the CPU's quantization of the bf16 that the kernel computes otherwise
+
+enum { RMSNORM, LAYERNORM, SWIGLU, SWIGLU_BACKWARD, MAKERS };
+
+static void make_result(Op *op, int maker, Factor out, int64_t rows, int64_t cols) {
+    Operand x = op_operand(op, rows * 2 * cols, 1, 0.2, 9), w = op_operand(op, cols, 3, 1, 0.5);
+    Backend *b = op->backend;
+    if (maker == SWIGLU_BACKWARD) b->swiglu_backward(b, out, x.data, x.data, rows, cols / 2);
+    if (maker == SWIGLU) b->swiglu_forward(b, out, x.data, rows, cols);
+    if (maker == RMSNORM) b->rmsnorm_forward(b, out, NULL, x.data, NULL, w.data, rows, cols, EPS);
+    if (maker == LAYERNORM) b->layernorm_forward(b, out, NULL, x.data, NULL, w.data, w.data, rows, cols, EPS);
+}
+
+static void check_narrow(int maker, int kind, int64_t rows, int64_t cols, int order, bool on_cpu) {
+    Op cpu = op_start(PRECISION_BF16, 2), gpu = on_cpu ? op_start(PRECISION_BF16, 2) : emulated(PRECISION_BF16, order);
+    int64_t bytes = factor_scale_bytes(kind, rows, cols);
+    Operand plain = op_output(&gpu, rows * cols), source = op_output(&gpu, rows * cols);
+    Factor want = {op_poison(&cpu, rows * cols), op_poison(&cpu, bytes), plain.data, kind};
+    Factor got = {op_poison(&gpu, rows * cols), op_poison(&gpu, bytes), source.data, kind};
+    make_result(&gpu, maker, factor_plain(plain.data), rows, cols);
+    make_result(&gpu, maker, got, rows, cols);
+    cpu.backend->quantize(cpu.backend, want, factor_plain(plain.data), rows, cols, false);
+    if (maker == SWIGLU_BACKWARD) assert_memory_equal(source.data, plain.data, (size_t)(2 * rows * cols));
+    assert_memory_equal(got.data, want.data, (size_t)(rows * cols));
+    assert_memory_equal(got.scales, want.scales, (size_t)bytes);
+    op_end(&cpu);
+    op_end(&gpu);
+}
+
+TEST(results_of_eight_bits_are_the_quantized_results) {
+    static const int64_t cols[] = {32, 288, 1376, 2048, 9984};
+    for (int i = 0; i < 5; i++)
+        for (int maker = 0; maker < MAKERS; maker++)
+            for (int kind = FACTOR_ROWS_128; kind <= FACTOR_ROWS_32; kind += FACTOR_ROWS_32 - FACTOR_ROWS_128)
+                for (int on_cpu = 0; on_cpu < 2; on_cpu++) check_narrow(maker, kind, 37, cols[i], 1 + i % 3, on_cpu);
+}
+
 TEST(rows_beyond_the_limit_are_refused) {
     Op op = emulated(PRECISION_FP32, 1);
     CudaBackend *cuda = cuda_self(op.backend);
     Operand x = op_output(&op, 32769), w = op_output(&op, 32769), out = op_output(&op, 32769);
-    cuda_rmsnorm_forward(op.backend, out.data, NULL, x.data, NULL, w.data, 1, 32769, EPS);
+    cuda_rmsnorm_forward(op.backend, factor_plain(out.data), NULL, x.data, NULL, w.data, 1, 32769, EPS);
     assert_non_null(strstr(cuda->failed_at, "32768 columns"));
     cuda->failed_at = NULL;
     op_end(&op);
@@ -86,8 +124,8 @@ static int64_t run_shifted(Op *op, const void *shape, unsigned char *out) {
     char *z = op_poison(op, (2 * n + 64) * element);
     Backend *b = op->backend;
     b->add(b, z + s->shift * element, x, y + s->shift * element, n);
-    b->swiglu_forward(b, y, x + s->shift * element, 1, n);
-    b->rmsnorm_forward(b, x + s->shift * element, NULL, z + s->shift * element, NULL, y, 1, n, EPS);
+    b->swiglu_forward(b, factor_plain(y), x + s->shift * element, 1, n);
+    b->rmsnorm_forward(b, factor_plain(x + s->shift * element), NULL, z + s->shift * element, NULL, y, 1, n, EPS);
     memcpy(out, x + s->shift * element, (size_t)(n * element));
     memcpy(out + n * element, z + s->shift * element, (size_t)(n * element));
     memcpy(out + 2 * n * element, y, (size_t)(n * element));
@@ -343,6 +381,7 @@ TEST(normals_have_the_bits_of_the_cpu) {
         Operand want = op_output(&cpu, rows * cols), got = op_output(&gpu, rows * cols);
         cpu.backend->draw_normal(cpu.backend, want.data, rows, cols, draw);
         gpu.backend->draw_normal(gpu.backend, got.data, rows, cols, draw);
+        if (maker == SWIGLU_BACKWARD) assert_memory_equal(source.data, plain.data, (size_t)(2 * rows * cols));
         assert_memory_equal(got.data, want.data, (size_t)(rows * cols * 4));
         uint64_t last = draw->first + (uint64_t)(rows - 1) * draw->stride + (uint64_t)cols - 1;
         assert_true(((float *)want.data)[rows * cols - 1] ==

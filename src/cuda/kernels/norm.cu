@@ -10,7 +10,7 @@
 // Weight gradients: each block of the backward walks a run of rows in order and keeps its own sums in shared memory,
 // where each thread touches only its own columns; a second launch adds the blocks' sums in block order. The number of
 // blocks depends only on the shape and the device, so a rerun gives the same bits.
-#include "row.cuh"
+#include "narrow.cuh"
 
 namespace {
 
@@ -26,7 +26,8 @@ __device__ __forceinline__ int64_t row_begin_(const Rows &rows, int64_t row, int
 }
 
 struct Forward {
-    void *out, *sum;
+    Factor out; // plain, or of contiguous rows in eight bits
+    void *sum;
     const void *x, *delta, *w, *b;
     int cols;
     float eps;
@@ -35,7 +36,7 @@ struct Forward {
     Rows keep;
 };
 
-template <typename T, int W, int UNITS, bool CENTERED>
+template <typename T, int W, int UNITS, bool CENTERED, int KIND>
 __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward a) {
     SHARED(float, workspace, 2 * WARP);
     int64_t row = row_begin_(a.at, blockIdx.x, a.cols);
@@ -87,13 +88,18 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
-        if (column >= a.cols) continue;
-        piece_repack(in[u]);
-        Floats<W> y = piece_floats(in[u]), w = piece_floats(weight[u]), b = {};
-        if (CENTERED) b = piece_floats(bias[u]);
+        Floats<W> y = {};
+        if (column < a.cols) {
+            piece_repack(in[u]);
+            Floats<W> w = piece_floats(weight[u]), b = {};
+            y = piece_floats(in[u]);
+            if (CENTERED) b = piece_floats(bias[u]);
 #pragma unroll
-        for (int i = 0; i < W; i++) y.v[i] = (y.v[i] - mean[0]) * rstd * w.v[i] + b.v[i];
-        store_floats<T, W>((T *)a.out + row + column, y);
+            for (int i = 0; i < W; i++) y.v[i] = (y.v[i] - mean[0]) * rstd * w.v[i] + b.v[i];
+            if (KIND == FACTOR_PLAIN) store_floats<T, W>((T *)a.out.data + row + column, y);
+        }
+        if (KIND != FACTOR_PLAIN)
+            narrow_store<KIND, T>(a.out, gridDim.x, a.cols, blockIdx.x, column, column < a.cols, y);
     }
 }
 
@@ -262,10 +268,12 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
 
 // --- launches
 
-template <typename T, bool CENTERED> void norm_forward_launch_(CudaBackend *cuda, const Forward &a, int64_t rows) {
-    RowPlan plan = row_plan(a.cols, PACK<T>, aligned_16(a.x, a.delta, a.w, a.b) && aligned_16(a.out, a.sum));
-    FOR_ROW(plan,
-            CUDA_LAUNCH(cuda, (unsigned)rows, (unsigned)plan.threads, 0, (norm_kernel<T, W, UNITS, CENTERED>), a));
+template <typename T, bool CENTERED, int KIND>
+void norm_forward_launch_(CudaBackend *cuda, const Forward &a, int64_t rows) {
+    bool aligned = aligned_16(a.x, a.delta, a.w, a.b) && aligned_16(a.out.data, a.sum);
+    RowPlan plan = row_plan(a.cols, PACK<T>, aligned || KIND != FACTOR_PLAIN);
+    FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)rows, (unsigned)plan.threads, 0,
+                              (norm_kernel<T, W, UNITS, CENTERED, KIND>), a));
 }
 
 // Returns the blocks of a backward: as many as the multiprocessors hold at once (1,024 threads of 64 registers each, or
@@ -308,18 +316,18 @@ static bool norm_refused_(CudaBackend *cuda, int64_t cols) {
 
 } // namespace
 
-void cuda_rmsnorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
+void cuda_rmsnorm_forward(Backend *backend, Factor out, void *sum, const void *x, const void *delta, const void *w,
                           int64_t rows, int64_t cols, double eps) {
     if (norm_refused_(cuda_self(backend), cols)) return;
     Forward a = {out, sum, x, delta, w, nullptr, (int)cols, (float)eps, {1, cols}, nullptr, {1, cols}};
-    FOR_ELEMENT(backend, (norm_forward_launch_<T, false>(cuda_self(backend), a, rows)));
+    FOR_RESULT(backend, out.kind, (norm_forward_launch_<T, false, KIND>(cuda_self(backend), a, rows)));
 }
 
-void cuda_layernorm_forward(Backend *backend, void *out, void *sum, const void *x, const void *delta, const void *w,
+void cuda_layernorm_forward(Backend *backend, Factor out, void *sum, const void *x, const void *delta, const void *w,
                             const void *b, int64_t rows, int64_t cols, double eps) {
     if (norm_refused_(cuda_self(backend), cols)) return;
     Forward a = {out, sum, x, delta, w, b, (int)cols, (float)eps, {1, cols}, nullptr, {1, cols}};
-    FOR_ELEMENT(backend, (norm_forward_launch_<T, true>(cuda_self(backend), a, rows)));
+    FOR_RESULT(backend, out.kind, (norm_forward_launch_<T, true, KIND>(cuda_self(backend), a, rows)));
 }
 
 void cuda_rmsnorm_backward(Backend *backend, void *dx, float *dw, const void *dout, const void *x, const void *w,
@@ -352,11 +360,12 @@ static void norm_heads_forward_(Backend *backend, void *qkv, void *kept, const v
     int64_t heads = keys ? s->kv_heads : s->heads;
     void *x = heads_first_(backend, qkv, s, keys);
     Forward a = {};
-    a.out = x, a.x = x, a.w = w;
+    a.out = factor_plain(x), a.x = x, a.w = w;
     a.cols = (int)s->head_dim, a.eps = (float)eps;
     a.at = {(int)heads, heads_qkv_width_(s)}, a.keep = {(int)heads, heads_kept_width_(s)};
     a.kept = heads_first_(backend, kept, s, keys);
-    FOR_ELEMENT(backend, (norm_forward_launch_<T, false>(cuda_self(backend), a, s->seq * s->batch * heads)));
+    FOR_ELEMENT(backend,
+                (norm_forward_launch_<T, false, FACTOR_PLAIN>(cuda_self(backend), a, s->seq * s->batch * heads)));
 }
 
 static void norm_heads_backward_(Backend *backend, void *dqkv, float *dw, const void *kept, const void *w,

@@ -1,6 +1,6 @@
 // Elementwise operations: conversions, sums, SwiGLU, GELU. Each thread issues all its 16-byte loads before it computes;
 // blocks are many and short, and the hardware balances them.
-#include "vector.cuh"
+#include "narrow.cuh"
 
 #include <math.h>
 
@@ -213,35 +213,45 @@ void columns_launch_(Backend *backend, T *to, int64_t to_cols, const A *from, in
 
 // --- SwiGLU (Shazeer 2020)
 
-template <typename T, int W>
-__global__ void __launch_bounds__(THREADS) swiglu_kernel(T *out, const T *gate_up, int ffn) {
+template <typename T, int W, int KIND>
+__global__ void __launch_bounds__(THREADS)
+    swiglu_kernel(const Factor out, const T *gate_up, const int64_t rows, int ffn) {
     Place at = pointwise_place_<W>(ffn);
-    if (at.column >= ffn) return;
-    const T *from = gate_up + at.row * 2 * ffn + at.column;
-    Piece<T, W> gates = piece_load<W>(from), ups = piece_load<W>(from + ffn);
-    Floats<W> gate = piece_floats(gates), up = piece_floats(ups), y;
+    Floats<W> y = {};
+    if (at.column < ffn) {
+        const T *from = gate_up + at.row * 2 * ffn + at.column;
+        Piece<T, W> gates = piece_load<W>(from), ups = piece_load<W>(from + ffn);
+        Floats<W> gate = piece_floats(gates), up = piece_floats(ups);
 #pragma unroll
-    for (int i = 0; i < W; i++) y.v[i] = gate.v[i] * sigmoid_(gate.v[i]) * up.v[i];
-    store_floats<T, W>(out + at.row * ffn + at.column, y);
+        for (int i = 0; i < W; i++) y.v[i] = gate.v[i] * sigmoid_(gate.v[i]) * up.v[i];
+        if (KIND == FACTOR_PLAIN) store_floats<T, W>((T *)out.data + at.row * ffn + at.column, y);
+    }
+    if (KIND != FACTOR_PLAIN) narrow_store<KIND, T>(out, rows, ffn, at.row, at.column, at.column < ffn, y);
 }
 
-template <typename T, int W>
+template <typename T, int W, int KIND>
 __global__ void __launch_bounds__(THREADS)
-    swiglu_backward_kernel(T *dgate_up, const T *dout, const T *gate_up, int ffn) {
+    swiglu_backward_kernel(const Factor dgate_up, const T *dout, const T *gate_up, const int64_t rows, int ffn) {
     Place at = pointwise_place_<W>(ffn);
-    if (at.column >= ffn) return;
-    int64_t in = at.row * 2 * ffn + at.column;
-    Piece<T, W> gates = piece_load<W>(gate_up + in), ups = piece_load<W>(gate_up + in + ffn);
-    Piece<T, W> upstream = piece_load<W>(dout + at.row * ffn + at.column);
-    Floats<W> gate = piece_floats(gates), up = piece_floats(ups), dy = piece_floats(upstream), dgate, dup;
+    bool live = at.column < ffn;
+    Floats<W> dgate = {}, dup = {};
+    if (live) {
+        int64_t in = at.row * 2 * ffn + at.column;
+        Piece<T, W> gates = piece_load<W>(gate_up + in), ups = piece_load<W>(gate_up + in + ffn);
+        Piece<T, W> upstream = piece_load<W>(dout + at.row * ffn + at.column);
+        Floats<W> gate = piece_floats(gates), up = piece_floats(ups), dy = piece_floats(upstream);
 #pragma unroll
-    for (int i = 0; i < W; i++) {
-        float s = sigmoid_(gate.v[i]), silu = gate.v[i] * s;
-        dup.v[i] = dy.v[i] * silu;
-        dgate.v[i] = dy.v[i] * up.v[i] * (s + silu * (1.0f - s));
+        for (int i = 0; i < W; i++) {
+            float s = sigmoid_(gate.v[i]), silu = gate.v[i] * s;
+            dup.v[i] = dy.v[i] * silu;
+            dgate.v[i] = dy.v[i] * up.v[i] * (s + silu * (1.0f - s));
+        }
+        store_floats<T, W>((T *)dgate_up.source + in, dgate);
+        store_floats<T, W>((T *)dgate_up.source + in + ffn, dup);
     }
-    store_floats<T, W>(dgate_up + in, dgate);
-    store_floats<T, W>(dgate_up + in + ffn, dup);
+    if (KIND == FACTOR_PLAIN) return;
+    narrow_store<KIND, T>(dgate_up, rows, 2 * ffn, at.row, at.column, live, dgate);
+    narrow_store<KIND, T>(dgate_up, rows, 2 * ffn, at.row, ffn + at.column, live, dup);
 }
 
 } // namespace
@@ -261,17 +271,39 @@ void cuda_copy_columns(Backend *backend, void *to, int64_t to_cols, const void *
     });
 }
 
-void cuda_swiglu_forward(Backend *backend, void *out, const void *gate_up, int64_t rows, int64_t ffn) {
-    CudaBackend *cuda = cuda_self(backend);
-    FOR_WIDTH(backend, ffn % PACK<T> == 0 && aligned_16(out, gate_up),
-              CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W>), (T *)out,
-                          (const T *)gate_up, (int)ffn));
+template <typename T, int W, int KIND>
+static void swiglu_launch_(CudaBackend *cuda, const Factor &out, const void *gate_up, int64_t rows, int64_t ffn) {
+    CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W, KIND>), out, (const T *)gate_up,
+                rows, (int)ffn);
 }
 
-void cuda_swiglu_backward(Backend *backend, void *dgate_up, const void *dout, const void *gate_up, int64_t rows,
+void cuda_swiglu_forward(Backend *backend, Factor out, const void *gate_up, int64_t rows, int64_t ffn) {
+    CudaBackend *cuda = cuda_self(backend);
+    bool aligned = aligned_16(out.data, gate_up);
+    FOR_RESULT(backend, out.kind, {
+        if (KIND != FACTOR_PLAIN || (aligned && ffn % PACK<T> == 0))
+            swiglu_launch_<T, PACK<T>, KIND>(cuda, out, gate_up, rows, ffn);
+        else swiglu_launch_<T, 1, KIND>(cuda, out, gate_up, rows, ffn);
+    });
+}
+
+template <typename T, int W, int KIND>
+static void swiglu_backward_launch_(CudaBackend *cuda, const Factor &dgate_up, const void *dout, const void *gate_up,
+                                    int64_t rows, int64_t ffn) {
+    CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_backward_kernel<T, W, KIND>), dgate_up,
+                (const T *)dout, (const T *)gate_up, rows, (int)ffn);
+}
+
+// If a block of eight bits would hold numbers of both halves, they are quantized by a pass of their own.
+void cuda_swiglu_backward(Backend *backend, Factor dgate_up, const void *dout, const void *gate_up, int64_t rows,
                           int64_t ffn) {
     CudaBackend *cuda = cuda_self(backend);
-    FOR_WIDTH(backend, ffn % PACK<T> == 0 && aligned_16(dgate_up, dout, gate_up),
-              CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_backward_kernel<T, W>), (T *)dgate_up,
-                          (const T *)dout, (const T *)gate_up, (int)ffn));
+    bool aligned = aligned_16(dgate_up.source, dout, gate_up);
+    bool apart = dgate_up.kind != FACTOR_PLAIN && ffn % factor_block_cols(dgate_up.kind) != 0;
+    FOR_RESULT(backend, apart ? FACTOR_PLAIN : dgate_up.kind, {
+        if (KIND != FACTOR_PLAIN || (aligned && ffn % PACK<T> == 0))
+            swiglu_backward_launch_<T, PACK<T>, KIND>(cuda, dgate_up, dout, gate_up, rows, ffn);
+        else swiglu_backward_launch_<T, 1, KIND>(cuda, dgate_up, dout, gate_up, rows, ffn);
+    });
+    if (apart) cuda_quantize(backend, dgate_up, factor_plain(dgate_up.source), rows, 2 * ffn, false);
 }

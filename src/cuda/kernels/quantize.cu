@@ -4,7 +4,7 @@
 // of 16 bytes both ways. Eight lanes hold a row of the result, two of them a group with one scale, 32 elements.
 //
 // One scale for the matrix takes a pass of its own, whose maximum of integers does not depend on the order of blocks.
-#include "row.cuh"
+#include "narrow.cuh"
 
 namespace {
 
@@ -40,18 +40,6 @@ __global__ void __launch_bounds__(THREADS) largest_kernel(int *largest, const __
     if (threadIdx.x % WARP == 0) atomicMax(largest, most);
 }
 
-// Converts two numbers; the second goes to the upper half.
-template <int FRACTION> __device__ __forceinline__ uint32_t pair_(float low, float high) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    uint16_t pair;
-    if (FRACTION == FP8_E4M3) asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-    else asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-    return pair;
-#else
-    return fp8_from_float(low, FRACTION) | (uint32_t)fp8_from_float(high, FRACTION) << 8;
-#endif
-}
-
 // Copies the tile of x that becomes the result's tile at (row, col); `transposed`: the tile at (col, row) of x.
 __device__ __forceinline__ void tile_read_(uint16_t *tile, const __nv_bfloat16 *x, const int64_t row, const int64_t col,
                                            const int64_t rows, const int64_t cols) {
@@ -85,17 +73,6 @@ __device__ __forceinline__ void tile_widen_(uint16_t *tile, const Factor &x, con
     }
 }
 
-// Returns the largest magnitude among the lanes that share a scale.
-template <int KIND> __device__ __forceinline__ uint32_t shared_(uint32_t bits) {
-    constexpr int SHARE = KIND == FACTOR_ROWS_32 ? 2 : LANES;
-#pragma unroll
-    for (int lane = 1; lane < SHARE; lane *= 2) {
-        uint32_t other = __shfl_xor_sync(ALL_LANES, bits, lane);
-        bits = bits > other ? bits : other;
-    }
-    return bits;
-}
-
 template <int KIND, bool TRANSPOSED, bool NARROW>
 __global__ void __launch_bounds__(THREADS) quantize_kernel(const Quantized q, const Factor from) {
     const __nv_bfloat16 *x = (const __nv_bfloat16 *)from.data;
@@ -122,7 +99,7 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(const Quantized q, co
                 largest[r] = largest[r] > bits ? largest[r] : bits;
             }
         }
-        largest[r] = shared_<KIND>(largest[r]);
+        largest[r] = narrow_largest<KIND, PIECE_NUMBERS>(largest[r]);
         all = all > largest[r] ? all : largest[r];
     }
     if (KIND == FACTOR_BLOCKS_128) {
@@ -145,12 +122,9 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(const Quantized q, co
         const bool by_row = KIND == FACTOR_ROWS_128 || KIND == FACTOR_ROWS_32;
         uint8_t scale = fp8_scale(by_row ? largest[r] : all, FRACTION);
         int64_t place = factor_scale_place(KIND, q.rows, q.cols, row + line, col + at);
-        if (KIND == FACTOR_ROWS_32) {
-            if (at % 32 == 0) ((uint8_t *)q.scales)[place] = scale;
-        } else if (at == 0 &&
-                   (KIND == FACTOR_ROWS_128 || (line == 0 && (KIND == FACTOR_BLOCKS_128 || blockIdx.x == 0)))) {
-            ((float *)q.scales)[place] = fp8_scale_float(scale);
-        }
+        bool first_row = by_row || (line == 0 && (KIND == FACTOR_BLOCKS_128 || blockIdx.x == 0));
+        if (at % (KIND == FACTOR_ROWS_32 ? 32 : TILE) == 0 && first_row)
+            narrow_scale_store<KIND>(q.scales, place, scale);
         float inverse = fp8_scale_inverse(scale);
         Piece<uint8_t, PIECE_NUMBERS> piece;
 #pragma unroll
@@ -162,7 +136,7 @@ __global__ void __launch_bounds__(THREADS) quantize_kernel(const Quantized q, co
                 uint16_t from = TRANSPOSED ? tile[number * LINE + line] : tile[line * LINE + number];
                 v[i] = fp8_float((uint32_t)from << 16) * inverse;
             }
-            piece.word[w] = pair_<FRACTION>(v[0], v[1]) | pair_<FRACTION>(v[2], v[3]) << 16;
+            piece.word[w] = narrow_pair<FRACTION>(v[0], v[1]) | narrow_pair<FRACTION>(v[2], v[3]) << 16;
         }
         piece_store(q.numbers + (row + line) * q.cols + col + at, piece);
     }

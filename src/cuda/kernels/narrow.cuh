@@ -1,0 +1,75 @@
+// Numbers of eight bits and their scales (backend/factor.h), where a kernel has the values in registers. Norms and
+// activations write them in the pass that computes them, so that no pass reads bf16 again.
+#pragma once
+
+#include "row.cuh"
+
+// Runs the statements that follow with T, the element type, and KIND, the kind of a result: plain, or of eight bits
+// with scales along rows.
+#define FOR_RESULT(backend, kind, ...)                                                                                 \
+    do {                                                                                                               \
+        if ((kind) == FACTOR_ROWS_128) {                                                                               \
+            using T = __nv_bfloat16;                                                                                   \
+            constexpr int KIND = FACTOR_ROWS_128;                                                                      \
+            __VA_ARGS__;                                                                                               \
+        } else if ((kind) == FACTOR_ROWS_32) {                                                                         \
+            using T = __nv_bfloat16;                                                                                   \
+            constexpr int KIND = FACTOR_ROWS_32;                                                                       \
+            __VA_ARGS__;                                                                                               \
+        } else {                                                                                                       \
+            constexpr int KIND = FACTOR_PLAIN;                                                                         \
+            FOR_ELEMENT(backend, __VA_ARGS__);                                                                         \
+        }                                                                                                              \
+    } while (0)
+
+// Converts two numbers; the second goes to the upper half.
+template <int FRACTION> __device__ __forceinline__ uint32_t narrow_pair(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    uint16_t pair;
+    if (FRACTION == FP8_E4M3) asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    else asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    return fp8_from_float(low, FRACTION) | (uint32_t)fp8_from_float(high, FRACTION) << 8;
+#endif
+}
+
+// Returns the largest magnitude among the lanes that share a scale, if each has N numbers of one row.
+template <int KIND, int N> __device__ __forceinline__ uint32_t narrow_largest(uint32_t bits) {
+#pragma unroll
+    for (int lane = 1; lane < factor_block_cols(KIND) / N; lane *= 2) {
+        uint32_t other = __shfl_xor_sync(ALL_LANES, bits, lane);
+        bits = bits > other ? bits : other;
+    }
+    return bits;
+}
+
+template <int KIND> __device__ __forceinline__ void narrow_scale_store(void *scales, int64_t place, uint8_t scale) {
+    if (KIND == FACTOR_ROWS_32) ((uint8_t *)scales)[place] = scale;
+    else ((float *)scales)[place] = fp8_scale_float(scale);
+}
+
+// Stores W values of a row from `column` on in eight bits, of the values rounded to T. All lanes of a warp call it,
+// those past the row's end with live = false.
+template <int KIND, typename T, int W>
+__device__ __forceinline__ void narrow_store(const Factor &to, int64_t rows, int cols, int64_t row, int column,
+                                             bool live, const Floats<W> &y) {
+    const Floats<W> x = piece_floats(piece_round<T, W>(y));
+    uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        uint32_t bits = live ? fp8_bits(x.v[i]) & 0x7fffffffu : 0;
+        largest = largest > bits ? largest : bits;
+    }
+    const uint8_t scale = fp8_scale(narrow_largest<KIND, W>(largest), FP8_E4M3);
+    if (!live) return;
+    if (column % factor_block_cols(KIND) == 0)
+        narrow_scale_store<KIND>((void *)to.scales, factor_scale_place(KIND, rows, cols, row, column), scale);
+    const float inverse = fp8_scale_inverse(scale);
+    Piece < uint8_t, W<4 ? 4 : W> numbers;
+#pragma unroll
+    for (int w = 0; w < W / 4; w++)
+        numbers.word[w] = narrow_pair<FP8_E4M3>(x.v[4 * w] * inverse, x.v[4 * w + 1] * inverse) |
+                          narrow_pair<FP8_E4M3>(x.v[4 * w + 2] * inverse, x.v[4 * w + 3] * inverse) << 16;
+    piece_store((uint8_t *)to.data + row * cols + column, numbers);
+}
