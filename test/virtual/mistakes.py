@@ -236,7 +236,6 @@ MISTAKES = [
     Mistake("the_spans_of_tokens_are_not_cleared", "src/cuda/kernels/embedding.cu", "(size_t)t.count * sizeof *spans",
             "0 * sizeof *spans", (), "never allocated|nothing has written"),
     Mistake("a_norm_forgets_its_last_row", "src/cuda/kernels/norm.cu",
-            "CUDA_LAUNCH(cuda, (unsigned)rows, (unsigned)plan.threads, 0, (norm_kernel",
-            "CUDA_LAUNCH(cuda, (unsigned)rows - 1, (unsigned)plan.threads, 0, (norm_kernel",
+            "FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)rows, ", "FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)rows - 1, ",
             (), f"{DIFFERS}|{RACE}|nothing has written"),
 ]
