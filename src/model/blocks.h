@@ -38,7 +38,8 @@ void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const
 void row_backward(Pass *pass, void *dx, const void *aux, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
                   int64_t in, Epilogue epilogue);
 // Computes the backward of a product with w (out, hidden), whose rows are split: dx (shard) = sum over t of dy w; dw,
-// dbias as above, from the source of dy. x: this rank's shard. With pass->split, leaves the gradients of the weights to column_weight.
+// dbias as above, from the source of dy. x: this rank's shard. With pass->split, leaves the gradients of the weights to
+// column_weight.
 void column_backward(Pass *pass, void *dx, Factor dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out);
 // With shape->overlap, computes the weight gradients that row_backward and column_backward have put off. Call it while
 // a gather is in flight, before dy or x of the latest call is overwritten.
