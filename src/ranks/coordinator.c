@@ -91,12 +91,6 @@ static void coordinator_note_end_(Coordinator *coordinator, int rank, const Rank
 
 void coordinator_expect_all(Coordinator *coordinator) { coordinator->expects = true; }
 
-static void coordinator_count_silence_(Coordinator *coordinator, double now) {
-    coordinator->expects = false;
-    for (int rank = 0; rank < coordinator->job.ranks; rank++)
-        if (!coordinator->peers[rank].heard) watchdog_expect(coordinator->dog, rank, now);
-}
-
 void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *heard, double now) {
     Peer *peer = &coordinator->peers[rank];
     RankStatus status = *heard;
@@ -105,7 +99,10 @@ void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *hear
     if (coordinator_status(coordinator, rank)->ending != ENDING_NONE) return;
     if (coordinator_hurried_(coordinator, &status)) status.ending = ENDING_LEFT, status.code = EXIT_FAILED;
     watchdog_hear(coordinator->dog, rank, &status, now);
-    if (coordinator->expects && status.stage >= 0) coordinator_count_silence_(coordinator, now); // all have met
+    bool met = coordinator->expects && status.stage >= 0; // all ranks have met; from now on silence counts
+    for (int other = 0; met && other < coordinator->job.ranks; other++)
+        if (!coordinator->peers[other].heard) watchdog_expect(coordinator->dog, other, now);
+    if (met) coordinator->expects = false;
     if (status.ending != ENDING_NONE) coordinator_note_end_(coordinator, rank, &status);
 }
 

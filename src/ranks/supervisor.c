@@ -382,12 +382,6 @@ static int supervisor_start_thread_(Supervisor *supervisor, Error *err) {
     return error_set(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end others");
 }
 
-// Ties the rank's life to its supervisor, which may already be gone.
-static void supervisor_become_rank_(pid_t parent) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(EXIT_FAILED);
-}
-
 // Launchers send requests to stop to all processes of a rank, but only the rank itself may handle them.
 static void __attribute__((noreturn)) supervisor_become_supervisor_(Supervisor *supervisor, pid_t rank) {
     static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};
@@ -449,7 +443,9 @@ static int supervisor_fork_(Supervisor *supervisor, Error *err) {
     pid_t self = getpid(), rank = fork();
     if (rank < 0) return error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
     if (rank > 0) supervisor_become_supervisor_(supervisor, rank);
-    supervisor_become_rank_(self);
+    // Ties the rank's life to its supervisor, which may already be gone.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != self) _exit(EXIT_FAILED);
     return 0;
 }
 

@@ -214,11 +214,6 @@ static int check_before_ranks_(Trainer *t, Error *err) {
     return 0;
 }
 
-static int trainer_flush_(Error *err) {
-    if (fflush(stdout) == 0 && ferror(stdout) == 0) return 0;
-    return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
-}
-
 // Handles options that need no configuration (--help, --version, ...). Returns false if no such option was given.
 static bool answer_(const Options *options, const char *program) {
     if (options->help) options_help(program, stdout);
@@ -308,7 +303,9 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); // exceeding a limit on a file's size is then a write error, which we report
     bool parsed = trainer_check_limits_(&err) == 0 && options_parse(&t.options, argc, argv, &err) == 0;
     if (parsed && answer_(&t.options, program)) {
-        code = trainer_flush_(&err) == 0 ? EXIT_DONE : trainer_say_(&t.log, &err);
+        bool written = fflush(stdout) == 0 && ferror(stdout) == 0;
+        if (!written) error_set(&err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
+        code = written ? EXIT_DONE : trainer_say_(&t.log, &err);
     } else if (parsed && trainer_load_(&t, &err) == 0 && !answer_plan_(&t, &code, &err)) {
         Command train = training_command_(&t, &err);
         code = train == NULL ? -1 : train(&t, &err);
