@@ -47,7 +47,7 @@ static void train(const Model *model, const char *family, int64_t steps, bool re
     assert_int_equal(status, 0);
     assert_int_equal(checkpoint_saved(run.checkpoint), steps);
     run_destroy(&run);
-    world_leave(world);
+    world_leave(world, 0);
     char path[CHECKPOINT_PATH];
     assert_int_equal(checkpoint_path(path, saved, steps, &err), 0);
     assert_int_equal(checkpoint_verify(path, &err), 0);

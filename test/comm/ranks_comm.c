@@ -443,7 +443,7 @@ int main(int argc, char **argv) {
         groups_(&t);
     }
     t.all->destroy(t.all);
-    world_leave(t.world);
+    world_leave(t.world, 0);
     return 0;
 }
 

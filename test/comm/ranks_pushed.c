@@ -262,7 +262,7 @@ int main(int argc, char **argv) {
     held_(&t, "the end that lends is not needed while the other end copies, out and back");
     if (pair != NULL) pair->destroy(pair);
     t.comm->destroy(t.comm);
-    world_leave(t.world);
+    world_leave(t.world, 0);
     return 0;
 }
 

@@ -60,7 +60,7 @@ TEST(a_world_of_one_is_complete) {
     Comm *comm = world_split(world, "data", 0, 0, &err);
     assert_int_equal(comm->size, 1);
     comm->destroy(comm);
-    world_leave(world);
+    world_leave(world, 0);
 }
 
 // --- environments as launchers make them

@@ -23,7 +23,7 @@ static void nap_(int ms) {
 }
 
 static int leave_(Rank *r, int code) {
-    world_leave(r->world);
+    world_leave(r->world, code);
     return supervisor_leave(r->supervisor, code);
 }
 

@@ -41,7 +41,7 @@ static Bench *bench_open(const char *path, const Model *model, const char *const
 static void bench_close(Bench *bench) {
     recorder_destroy(bench->run.recorder);
     stage_destroy(&bench->run.stage);
-    world_leave(bench->run.world);
+    world_leave(bench->run.world, 0);
     bench->run.be->destroy(bench->run.be);
     free(bench);
 }

@@ -53,6 +53,6 @@ int main(int argc, char **argv) {
     Backend *be = stage.be;
     stage_destroy(&stage);
     if (be != NULL) be->destroy(be);
-    world_leave(world);
+    world_leave(world, 0);
     return status == 0 ? EXIT_DONE : EXIT_FAILED;
 }
