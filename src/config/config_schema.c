@@ -150,7 +150,7 @@ const ConfigKey config_keys[] = {
     INT(parallel, pipeline, "1", 1, CONFIG_MAX_STAGES, "p: pipeline stages"),
     INT(parallel, tensor, "1", 1, 1024, "t: ranks that split every layer; divides heads, kv_heads and ffn"),
     INT(parallel, data, "1", 1, 65536, "d: copies of the pipeline, each with its share of the batch"),
-    INT(parallel, context, "1", 1, 1024, "c: ranks that share a sequence, each with two of 2c pieces; on CPUs"),
+    INT(parallel, context, "1", 1, 1024, "c: ranks that share a sequence, each with two of 2c pieces"),
     BOOL(parallel, sequence, "false", "split norms and residuals over the tensor ranks along the sequence"),
     WORD(parallel, overlap, "auto", overlap_words,
          "run collectives over tensor ranks beside products; n: the forward's in n chunks"),

@@ -333,10 +333,6 @@ static int allocate_data_(Stage *stage, Error *err) {
     return 0;
 }
 
-const char *stage_planned_only(const Config *config, const Backend *be) {
-    return config->parallel.context > 1 && !be->own_sums ? "parallel.context" : NULL;
-}
-
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int index, Comm *tensor, int replica, Error *err) {
     memset(stage, 0, sizeof *stage);
@@ -345,9 +341,6 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
     stage->be = be;
     stage->microbatches = stage->most_microbatches = config_microbatches(config);
     stage_shape(&stage->at, model, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
-    const char *planned = stage_planned_only(config, be);
-    if (planned != NULL)
-        return config_error(config, planned, err, "context ranks run on CPUs only, and are planned for GPUs; use 1");
     stage->at.shape.context_rank = replica % stage->at.shape.context_ranks;
     stage->pass.be = be;
     stage->pass.tensor = tensor;

@@ -90,9 +90,6 @@ int stage_holding(const Stage *stage, int64_t table_index);
 void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
                  const Config *config, const StageShape *at);
 
-// Returns the key that `be` can only plan, parallel.context on a GPU; NULL: it runs everything.
-const char *stage_planned_only(const Config *config, const Backend *be);
-
 // Allocates and initializes the stage. tensor: the tensor group, NULL for one rank. replica: see ranks/topology.h. -1
 // with err.
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,

@@ -62,7 +62,7 @@ static void count_tied_(SumWorkspace *workspace, const SumShape *shape, const St
     }
 }
 
-// Counts the sums of the gradients of keys and values over context ranks; both halves of a sequence are summed at once.
+// Counts the sums of the gradients of keys and values over context ranks, of each half of a sequence.
 static void count_context_(SumWorkspace context[2], const SumShape *shape) {
     for (int i = 0; i < 2; i++) {
         Need need = {&context[i], shape->context_ranks, shape->staged};

@@ -25,44 +25,43 @@ static Keys keys_of_(const Pass *pass, int i) {
     return keys;
 }
 
-// Waits as blocks.c does for tensor ranks: messages progress meanwhile.
-static void context_wait_(Pass *pass, CommRequest requests[CONTEXT_PIECES]) {
-    for (int i = 0; i < pass->shape->pieces && pass->shape->context_ranks > 1; i++)
-        comm_wait_polling(pass->context[i], &requests[i], pass->poll, pass->poll_argument, pass->err);
+// Waits as blocks.c does for tensor ranks: messages progress meanwhile. The second half of a sequence follows the
+// first, because both need the same links and multiprocessors.
+static void context_wait_(Pass *pass, int i, int started, CommRequest *request) {
+    if (started != 0) request->active = false;
+    comm_wait_polling(pass->context[i], request, pass->poll, pass->poll_argument, pass->err);
 }
 
 void context_gather_keys(Pass *pass, const void *qkv) {
     const Shape *s = pass->shape;
-    CommRequest requests[CONTEXT_PIECES] = {0};
     char *all = pass->keys;
     for (int i = 0; i < s->pieces; i++) {
         Keys keys = keys_of_(pass, i);
         Comm *comm = pass->context[i];
+        CommRequest request = {0};
         char *own = all + keys.own * s->element;
         pass->be->copy_columns(pass->be, own, keys.cols, (const char *)qkv + keys.column * s->element, s->qkv_cols,
                                false, keys.rows, keys.cols);
-        if (s->context_ranks == 1) break;
+        if (s->context_ranks == 1) return;
         CommType type = s->element == 2 ? COMM_BF16 : COMM_FLOAT;
-        if (comm->all_gather(comm, all + keys.half * s->element, own, keys.count, type, &requests[i], pass->err) != 0)
-            requests[i].active = false;
+        int started = comm->all_gather(comm, all + keys.half * s->element, own, keys.count, type, &request, pass->err);
+        context_wait_(pass, i, started, &request);
     }
-    context_wait_(pass, requests);
 }
 
 void context_sum_gradients(Pass *pass, void *dqkv) {
     const Shape *s = pass->shape;
-    CommRequest requests[CONTEXT_PIECES] = {0};
-    for (int i = 0; i < s->pieces && s->context_ranks > 1; i++) {
-        Keys keys = keys_of_(pass, i);
-        Comm *comm = pass->context[i];
-        if (comm->reduce_scatter(comm, pass->dkeys + keys.own, pass->dkeys + keys.half, keys.count, COMM_FLOAT,
-                                 &requests[i], pass->err) != 0)
-            requests[i].active = false;
-    }
-    context_wait_(pass, requests);
     for (int i = 0; i < s->pieces; i++) {
         Keys keys = keys_of_(pass, i);
-        pass->be->copy_columns(pass->be, (char *)dqkv + keys.column * s->element, s->qkv_cols, pass->dkeys + keys.own,
-                               keys.cols, true, keys.rows, keys.cols);
+        Comm *comm = pass->context[i];
+        CommRequest request = {0};
+        float *own = pass->dkeys + keys.own;
+        if (s->context_ranks > 1) {
+            int started =
+                comm->reduce_scatter(comm, own, pass->dkeys + keys.half, keys.count, COMM_FLOAT, &request, pass->err);
+            context_wait_(pass, i, started, &request);
+        }
+        pass->be->copy_columns(pass->be, (char *)dqkv + keys.column * s->element, s->qkv_cols, own, keys.cols, true,
+                               keys.rows, keys.cols);
     }
 }

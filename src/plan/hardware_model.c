@@ -150,12 +150,12 @@ static void stored_attention_(const Work *work, PartTime *time) {
 static void flash_attention_(const Work *work, PartTime *time) {
     const AttentionShape *a = &work->shape->attention;
     const Cost *cost = &work->hardware->cost;
-    int64_t contexts = work->shape->context_ranks, keys = attention_keys(a) * contexts;  // which share the heads' work
-    double heads = (double)(a->batch * a->heads) / (double)contexts * (a->full ? 2 : 1); // cost_flash: the causal half
+    int64_t contexts = work->shape->context_ranks, keys = attention_keys(a) * contexts; // which share the work
+    double heads = (double)(a->batch * a->heads) * (a->full ? 2 : 1);                   // cost_flash: the causal half
     double *times[] = {&time->forward, &time->backward};
     for (int back = 0; back < 2; back++) { // a slice takes what the sequence up to its end takes beyond that before it
         double calls = back == 1 ? (double)work->shape->flash_calls : 1;
-        *times[back] += calls * cost_flash(cost, heads / calls, keys, a->head_dim, back == 1);
+        *times[back] += calls * cost_flash(cost, heads / calls, keys, a->head_dim, back == 1) / (double)contexts;
         if (a->first > 0) *times[back] -= calls * cost_flash(cost, heads / calls, a->first, a->head_dim, back == 1);
     }
 }

@@ -202,7 +202,6 @@ static const char *flash_clause_(const Config *config, const Backend *be) {
     for (int s = 0; s < config->parallel.pipeline; s++) flash |= config_attention(config, s) == ATTENTION_FLASH;
     if (flash && config->data.mask_documents && !be->own_sums)
         return " (flash becomes recompute: cuDNN's flash attention has no affordable mask between documents)";
-    if (stage_planned_only(config, be) != NULL) return " (a plan alone: context ranks run on CPUs)";
     if (config->attention.mode != ATTENTION_FLASH || be->element != 2 || be->own_bytes == 0) return "";
     if (be->capability == 0 && shape.deterministic == DETERMINISTIC_AUTO)
         return ", deterministic from compute capability 9.0 on";

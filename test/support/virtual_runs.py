@@ -44,6 +44,7 @@ ENCODER = ("model.causal=false", "train.objective=masked", "data.mask_token=60")
 EIGHT = ("train.precision=bf16", "model.hidden=64", "model.ffn=128", "model.seq_len=32")
 # 32 tokens in slices of 8, so that keys of several slices are kept while others are made.
 SLICES = ("schedule.name=seq1f1b", "schedule.slices=4", "model.seq_len=32")
+CONTEXT = ("parallel.context=2", "model.seq_len=32")
 APART = {"VIRTUAL_NODES": "2"}
 ONE_GPU = {"VIRTUAL_GPUS": "1"}
 
@@ -128,6 +129,21 @@ CASES = {
                                             "schedule.recompute_layers=1", "schedule.micro_batch=2"),
     "slices and a split backward": case("gpt", "parallel.pipeline=2", *SLICES, "schedule.split_backward=on",
                                         "train.precision=bf16"),
+    # Context ranks, with keys and their gradients from rank to rank.
+    "two context ranks": case("llama", *CONTEXT),
+    "two context ranks of four stages in bf16": case("gpt", *BPIPE, *CONTEXT, "train.precision=bf16"),
+    "two context ranks on two nodes": case("llama", *BPIPE, *CONTEXT, "parallel.placement=linear", **APART),
+    "four context ranks in bf16": case("llama", "parallel.pipeline=2", *CONTEXT, "parallel.context=4",
+                                       "schedule.name=v-half", "train.precision=bf16"),
+    "two context ranks of two tensor ranks in bf16": case("gpt", *WIDE, *CONTEXT, "parallel.overlap=2",
+                                                          "train.precision=bf16"),
+    "context, tensor and data ranks": case("llama", *CONTEXT, "parallel.tensor=2", "parallel.data=2"),
+    "context ranks of documents, stored and recomputed": case(
+        "gpt", *CONTEXT, *DOCUMENTS, "parallel.pipeline=2", "attention.mode=[none, recompute]", "train.precision=bf16"),
+    "context ranks with layers recomputed": case("llama", *CONTEXT, "schedule.recompute_layers=1",
+                                                 "schedule.micro_batch=2", "train.precision=bf16"),
+    "a GPU for two context ranks": case("llama", *CONTEXT, "hardware.share_gpu=true", **ONE_GPU),
+    "checksums between context ranks": case("llama", *CONTEXT, "parallel.pipeline=2", "comm.checksum=on"),
     "layers recomputed": case("llama", "parallel.pipeline=2", "schedule.recompute_layers=1"),
     "outputs computed again": case("gpt", *BPIPE, "schedule.recompute=pointwise"),
     "outputs computed again on two tensor ranks": case("llama", *WIDE, "parallel.overlap=2",

@@ -19,7 +19,7 @@ WITHIN = 0.02
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
     return trainer_runs.write_tokens(tmp_path_factory.mktemp("dry") / "train.bin",
-                                     trainer_runs.made_tokens(150000, 30000))
+                                     trainer_runs.made_tokens(1100000, 30000))
 
 
 def options(tokens, metrics, overrides):
@@ -93,6 +93,9 @@ SMALL = {
     "slices": (
         "llama", 1, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "model.seq_len=32768",
         "schedule.name=seq1f1b", "schedule.slices=4", "schedule.bpipe=on", "hardware.gpu=h100", "train.global_batch=4"),
+    "context ranks": (
+        "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=2", "parallel.context=2",
+        "model.seq_len=32768", "hardware.gpu=h100", "train.global_batch=4"),
     "slices of two chunks": (
         "llama", 1, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "model.seq_len=8192",
         "schedule.name=interleaved", "schedule.slices=2", "train.global_batch=8"),
@@ -116,6 +119,9 @@ def test_the_clock_and_the_plan_agree_about_a_few_gpus(tmp_path, tokens, case):
 
 # 32 GPUs in four nodes, 16 microbatches.
 FULL = {
+    "context ranks of 128k tokens": (
+        "llama", "train.global_batch=8", "model.layers=16", "model.seq_len=131072", "parallel.pipeline=2",
+        "parallel.context=4", "hardware.gpu=h100", "attention.deterministic=off"),
     "slices of 128k tokens": (
         "llama", "train.global_batch=8", "model.layers=16", "model.seq_len=131072", "schedule.name=seq1f1b",
         "schedule.slices=16", "schedule.bpipe=on", "hardware.gpu=h100", "attention.deterministic=off"),

@@ -51,11 +51,6 @@ def test_without_a_usable_driver_a_run_says_what_it_needs_and_what_is_there(tmp_
     assert re.search(rf"needs 2 GPUs with [\d.]+ GiB each .*; here: no CUDA device.*\({reason}", said), said
 
 
-def test_what_gpus_only_plan_is_refused_with_the_key_to_change(tmp_path):
-    said = complaints(tmp_path, "schedule.bpipe=off", "parallel.pipeline=1", "parallel.context=2", code=2)[0]
-    assert "parallel.context: " in said and "run on CPUs only, and are planned for GPUs; use 1" in said, said
-
-
 def test_fewer_gpus_than_ranks_are_refused_with_both_counts(tmp_path):
     said = refused(tmp_path, "parallel.pipeline=4", VIRTUAL_GPUS="2")
     assert re.search(r"4 ranks .* 2 GPUs", said) and "hardware.share_gpu" in said, said

@@ -100,6 +100,15 @@ def test_slices_have_the_same_bits_for_any_number_of_stages_and_schedule(tmp_pat
     assert all("as planned, to the byte" in ended.stderr for ended in runs)
 
 
+def test_context_ranks_have_the_same_bits_for_any_number_of_stages_and_schedule(tmp_path):
+    config = write_config(tmp_path, "llama")
+    given = (*virtual_runs.CONTEXT, "train.precision=bf16")
+    layouts = ((), BPIPE, ("parallel.pipeline=2", "schedule.name=interleaved", "schedule.recompute_layers=1"))
+    runs = [trained(config, "llama", *given, *layout, VIRTUAL_ORDER="random") for layout in layouts]
+    assert len(runs[0].bits) > 2 and all(ended.bits == runs[0].bits for ended in runs)
+    assert all("as planned, to the byte" in ended.stderr for ended in runs)
+
+
 def saving(folder):
     return "train.steps=4", f"checkpoint.dir={folder}", "checkpoint.every=2"
 
