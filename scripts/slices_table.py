@@ -26,8 +26,9 @@ TENSOR, SEQUENCES = 8, 32
 WORLD = {"parallel.tensor": TENSOR, "parallel.data": 1, "parallel.sequence": "true", "schedule.micro_batch": 1}
 
 # Heading, and the keys that a kind fixes, each with its values: the fastest of all combinations is the kind's.
-SLICES, CONTEXTS, OFF = (2, 4, 8, 16), (2, 4, 8, 16), {"schedule.bpipe": ["off"]}
-SLICED = {"schedule.name": ["seq1f1b", "interleaved"], "schedule.slices": SLICES}
+# The search chooses the number of slices; of its front, sliced kinds take the layouts with more than one.
+CONTEXTS, OFF = (2, 4, 8), {"schedule.bpipe": ["off"]}
+SLICED = {"schedule.name": ["seq1f1b", "interleaved"]}
 PEER = {"schedule.bpipe": ["on"], "schedule.evict_to": ["peer"]}
 KINDS = {
     "1F1B": {**OFF, "schedule.name": ["1f1b"]},
@@ -57,8 +58,8 @@ def ask(model, tokens, keys, *words):
     return json.loads(ended.stdout)
 
 
-def search(model, gpus, tokens, choices):
-    """Returns the fastest layout that fits, None without one."""
+def search(model, gpus, tokens, choices, least=1):
+    """Returns the fastest layout with at least `least` slices that fits, None without one."""
     found = []
     for values in itertools.product(*choices.values()):
         keys = dict(zip(choices, values))
@@ -66,18 +67,18 @@ def search(model, gpus, tokens, choices):
             continue
         told = ask(model, tokens, keys, "--search", "--gpus", str(gpus))
         found += [row for row in [told["best"], *told["front"]] if row is not None]
+    found = [row for row in found if row["config"]["schedule"]["slices"] >= least]
     return min(found, key=lambda row: row["step_ms"], default=None)
 
 
 def fastest(model, gpus, tokens, kind):
-    return search(model, gpus, tokens, {**{key: [value] for key, value in WORLD.items()}, **KINDS[kind]})
+    choices = {**{key: [value] for key, value in WORLD.items()}, **KINDS[kind]}
+    return search(model, gpus, tokens, choices, least=2 if "slices" in kind else 1)
 
 
 def open_layout(model, gpus, tokens):
-    """Asks for slices and context ranks too, which a search leaves out where a run would refuse them."""
-    asked = [{}, SLICED, {"parallel.context": CONTEXTS}]
-    found = [best for choices in asked if (best := search(model, gpus, tokens, choices)) is not None]
-    return min(found, key=lambda row: row["step_ms"], default=None)
+    """Asks for context ranks by number too: a search leaves them out where a run would refuse them."""
+    return search(model, gpus, tokens, {"parallel.context": [1, *CONTEXTS]})
 
 
 def figures(best):

@@ -65,12 +65,9 @@ static bool copies_suffice_(const SearchSpace *space, const RunLayout *shape) {
     return part_seconds_(&times[0].layer) >= part_seconds_(&times[1].layer);
 }
 
-// Returns whether a shape has slices or context ranks that the configuration does not ask for. On GPUs, where none has
-// been measured, it has to.
+// Returns whether a shape can only be planned, and the configuration does not ask for that.
 static bool unasked_(const SearchSpace *space, const Config *config) {
-    const RunLayout *given = &space->keys.given;
-    bool cuts = config_slices(config) > 1 || config->parallel.context > 1;
-    return cuts && given->slices == 1 && given->context == 1 && !space->planner->be->own_sums;
+    return space->keys.given.context == 1 && stage_planned_only(config, space->planner->be) != NULL;
 }
 
 // Measured times and times of the model are not compared with each other, so a profile has to cover a shape.

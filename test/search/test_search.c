@@ -24,9 +24,11 @@ typedef struct World {
 static World *open_world(const char *path, const Model *model, int64_t gpus, const char *overrides_text) {
     World *world = calloc(1, sizeof *world);
     char text[512];
-    const char *overrides[24] = {"hardware.profile=", "parallel.pipeline=1", "parallel.tensor=1", "parallel.data=1",
-                                 NULL};
-    int count = 4;
+    const char *overrides[24] = {"hardware.profile=", "parallel.pipeline=1", "parallel.tensor=1",
+                                 "parallel.data=1",   "schedule.slices=1",   NULL};
+    // Slices would make the exhaustive search of every case three times as long.
+    bool longer = strstr(overrides_text, "parallel.context") != NULL;
+    int count = longer ? 4 : 5;
     snprintf(text, sizeof text, "%s", overrides_text);
     for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " ")) overrides[count++] = word;
     Error err = {0};
