@@ -77,8 +77,7 @@ def fastest(model, gpus, tokens, kind):
 
 
 def open_layout(model, gpus, tokens):
-    """Asks for context ranks by number too: a search leaves them out where a run would refuse them."""
-    return search(model, gpus, tokens, {"parallel.context": [1, *CONTEXTS]})
+    return search(model, gpus, tokens, {})
 
 
 def figures(best):

@@ -65,11 +65,6 @@ static bool copies_suffice_(const SearchSpace *space, const RunLayout *shape) {
     return part_seconds_(&times[0].layer) >= part_seconds_(&times[1].layer);
 }
 
-// Returns whether a shape can only be planned, and the configuration does not ask for that.
-static bool unasked_(const SearchSpace *space, const Config *config) {
-    return space->keys.given.context == 1 && stage_planned_only(config, space->planner->be) != NULL;
-}
-
 // Measured times and times of the model are not compared with each other, so a profile has to cover a shape.
 LayoutList space_shapes(const SearchSpace *space) {
     const Planner *planner = space->planner;
@@ -80,7 +75,7 @@ LayoutList space_shapes(const SearchSpace *space) {
     int64_t count = 0;
     for (int64_t i = 0; i < all.count; i++) {
         layout_set(&all.layouts[i], &config);
-        if (unasked_(space, &config) || copies_suffice_(space, &all.layouts[i])) continue;
+        if (copies_suffice_(space, &all.layouts[i])) continue;
         if (!planner->measured ||
             profile_differs(&planner->profile, &config, planner->hardware.device, why, sizeof why) == NULL)
             all.layouts[count++] = all.layouts[i];
