@@ -137,6 +137,8 @@ class Trial:
                 DISTURB_RANK=str(call["rank"]), DISTURB_CALL=str(call["call"]), DISTURB_LASTS=str(call["lasts"]),
                 DISTURB_KIND=call["effect"], DISTURB_ONCE=str(self.once), DISTURB_JUMP=str(call["jump"]),
             )  # fmt: skip
+            if call["effect"] == "hang":  # at the data, which a rank opens before it is ready
+                changes["DISTURB_FOLDER"] = str(self.bench.folder)
         env = environment if case.way == "hand" else mpirun_environment
         if case.way == "hosts":
             changes["TMPDIR"] = "/dev/shm"

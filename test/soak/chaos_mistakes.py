@@ -1,9 +1,14 @@
+#!/usr/bin/env python3
 """Every mistake below is found by chaos.py within its first 2,000 seeds: each is one replacement in a copy of the
 sources.
 
     test/soak/chaos_mistakes.py [NAME ...] [--seconds N]
 
 Only seeds that have something to do with the mistake are tried, for N seconds each (300).
+
+No seed can find these, and other tests do: datagrams of another user (test_coordinator.c), another data set after a
+resume (test_checkpoint_runs.py), plans and searches that take long, figures that are no JSON and empty stages
+(test_plan_cli.py, test_search_cli.py), and what a wait next to other programs costs (test_waits.py, test_comm.c).
 """
 
 import argparse
@@ -65,9 +70,14 @@ MISTAKES = [
             "return ours || (readable && checkpoint->config->checkpoint.overwrite);",
             "return ours || checkpoint->config->checkpoint.overwrite;",
             lambda case: case.notes is not None and case.every > 0),
+    Mistake("open_slots_reach_the_ranks_as_zero", "src/run/trainer.c",
+            "    layout_set(&layout, config);\n    return 0;",
+            "    layout_set(&layout, config);\n    bool zero = layout.slots == 0 && layout.bpipe == BPIPE_ON;\n"
+            '    return zero ? error_set(err, EXIT_USAGE, "-o schedule.slots: 0 is out of range") : 0;',
+            lambda case: case.way == "hand" and "schedule.name=auto" in case.keys),
     Mistake("a_start_that_hangs_hears_no_signal", "src/launch/launch.c",
             "READY_WITHIN_S = 8", "READY_WITHIN_S = 800",
-            lambda case: has("signal")(case) and case.call() is not None and case.call()["effect"] == "stop"),
+            lambda case: has("signal")(case) and case.call() is not None and case.call()["effect"] == "hang"),
     Mistake("lost_steps_count_from_the_first", "src/run/restart.c",
             "(saved > 0 ? saved + 1 : end->began)", "(saved > 0 ? saved + 1 : 0)",
             lambda case: case.restarts > 0 and case.before > 0 and case.every > 3 and has("kill rank")(case)),

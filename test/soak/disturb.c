@@ -3,7 +3,7 @@
 //   DISTURB_FOLDER  calls on files below it count (opening, reading, writing, syncing, renaming, removing)
 //   DISTURB_RANK    the process: a rank, or -1 for the program that starts the ranks
 //   DISTURB_CALL    k, from 1
-//   DISTURB_KIND    an errno to fail with, or "kill", "abort", "stop", "nap", "clock"
+//   DISTURB_KIND    an errno to fail with, or "kill", "abort", "stop", "nap", "clock", or "hang", as a file server does
 //   DISTURB_LASTS   how many calls fail
 //   DISTURB_ONCE    a file that the first disturbance creates; while it exists, later processes are left alone
 //   DISTURB_STEP_MS nap at each line of metrics, so that a run lasts long enough to be disturbed from outside
@@ -60,6 +60,7 @@ static int disturb_(void) {
     if (strcmp(kind, "abort") == 0) abort();
     if (strcmp(kind, "stop") == 0) kill(getpid(), SIGSTOP);
     if (strcmp(kind, "nap") == 0) nap_(300);
+    while (strcmp(kind, "hang") == 0) pause();
     if (strcmp(kind, "clock") == 0) atomic_store(&clock_jump_s_, atol(setting_("DISTURB_JUMP")));
     return atoi(kind);
 }
