@@ -60,6 +60,7 @@ Options read_options() {
     o.connects_late = number("NCCL_RUNTIME_CONNECT", 1) != 0;
     o.driver = word("VIRTUAL_DRIVER", "13000");
     o.fault = word("VIRTUAL_FAULT", "");
+    o.nccl = word("VIRTUAL_NCCL", "22809");
     o.late_ranks = " " + word("VIRTUAL_LATE", "") + " ";
     o.taken = number("VIRTUAL_TAKEN_MIB", 0) << 20;
     o.late = word("VIRTUAL_PAGEABLE", "") == "late";

@@ -32,6 +32,7 @@
 #include <cstdlib>
 #include <map>
 #include <nccl.h>
+#include <sstream>
 #include <unistd.h>
 
 using namespace virtual_gpu;
@@ -426,6 +427,7 @@ int join_communicator(const ncclUniqueId &id, int size, int rank) {
     Communicator *comm = &job()->comms[found];
     if (comm->size != size) defect("a communicator of %d ranks is joined as one of %d", comm->size, size);
     comm->process[rank] = process(), comm->gpu[rank] = current_gpu(), comm->node[rank] = node();
+    ncclGetVersion(&comm->version[rank]);
     comm->joined++;
     ring();
     return found;
@@ -503,7 +505,8 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
 }
 
 ncclResult_t ncclGetVersion(int *version) {
-    *version = 22809;
+    std::istringstream versions(options().nccl);
+    for (int n = 0; n <= node(); n++) versions >> *version;
     return ncclSuccess;
 }
 
@@ -543,6 +546,13 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
     Communicator *all = shared(comm);
     host_waits([all] { return __atomic_load_n(&all->joined, __ATOMIC_SEQ_CST) >= all->size; },
                text("the other ranks of a communicator of %d (ncclCommInitRank)", size), true);
+    // init.cc of NCCL compares the versions of all ranks before it looks at their GPUs.
+    for (int r = 0; r < size; r++)
+        if (all->version[r] != all->version[rank]) {
+            last_error = text("Mismatched NCCL version detected : rank %d version %d rank %d version %d", r,
+                              all->version[r], rank, all->version[rank]);
+            return ncclInvalidUsage;
+        }
     for (int r = 0; r < size; r++)
         if (r != rank && (options().mig || all->gpu[r] == all->gpu[rank]) && all->node[r] == all->node[rank]) {
             last_error =

@@ -83,6 +83,14 @@ def test_memory_that_nccl_and_the_libraries_need_is_missing_with_a_sentence(tmp_
     assert re.search(free, said), said
 
 
+def test_nodes_with_different_versions_of_nccl_are_refused_with_both(tmp_path):
+    said = refused(tmp_path, *TWO, **APART, VIRTUAL_NCCL="22809 22905")
+    versions = r"Mismatched NCCL version detected : rank \d version 22\d+ rank \d version 22\d+"
+    assert re.search(rf"group, rank \d of 2: starting NCCL failed: {versions}; look at the other ranks' hosts", said)
+    config = write_config(tmp_path, "llama")
+    virtual_runs.trained(config, "llama", *TWO, **APART, VIRTUAL_NCCL="29999")  # newer than the headers of the build
+
+
 FLAGS = {"VIRTUAL_MEMOPS": "0"}
 NO_PEERS = {"VIRTUAL_PEERS": "0"}
 REASONS = {

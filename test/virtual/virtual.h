@@ -51,11 +51,12 @@ struct Options {
     bool connects_late;        // NCCL_RUNTIME_CONNECT
     std::string late_ranks;    // VIRTUAL_LATE="4 7": there events are found to have passed only a while later
     std::string driver, fault; // VIRTUAL_DRIVER, VIRTUAL_FAULT
-    int64_t taken;             // bytes of the GPU that other programs hold
-    bool peers;                // VIRTUAL_PEERS: the GPUs of a node reach each other's memory
-    bool late;                 // VIRTUAL_PAGEABLE=late: large uploads read ordinary memory when they are executed
-    bool memory_operations;    // VIRTUAL_MEMOPS: streams can wait for a value in memory
-    bool mig;                  // VIRTUAL_MIG: they are instances of one GPU
+    std::string nccl;       // VIRTUAL_NCCL="22809 21903": the versions on nodes 0 and 1; the last also on later nodes
+    int64_t taken;          // bytes of the GPU that other programs hold
+    bool peers;             // VIRTUAL_PEERS: the GPUs of a node reach each other's memory
+    bool late;              // VIRTUAL_PAGEABLE=late: large uploads read ordinary memory when they are executed
+    bool memory_operations; // VIRTUAL_MEMOPS: streams can wait for a value in memory
+    bool mig;               // VIRTUAL_MIG: they are instances of one GPU
 };
 const Options &options();
 // VIRTUAL_FAULT=KIND@N or KIND@N@RANK: whether this fault comes at this count, or has come.
@@ -99,7 +100,7 @@ struct Communicator {
     char id[128];
     int size, joined, left;
     int aborted_on; // one more than the node of a rank that aborted; 0: none did
-    int process[RANKS], gpu[RANKS], node[RANKS];
+    int process[RANKS], gpu[RANKS], node[RANKS], version[RANKS];
     bool leaves[RANKS];             // ncclCommDestroy or ncclCommAbort was called
     uint32_t called[RANKS];         // collectives that a rank has called at least once, a bit each
     uint8_t first[RANKS][RANKS][2]; // messages from..to of which the sender, the receiver has made its first call
