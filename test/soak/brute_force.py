@@ -24,9 +24,10 @@ A100, H100 = "hardware.gpu=a100-80g", "hardware.gpu=h100"
 CASES = [
     ("llama2_13b", 24, [A100, "hardware.memory_gib=16", "train.global_batch=120"]),
     ("qwen2.5_32b", 48, [H100, "hardware.memory_gib=24", "train.global_batch=96"]),
-    ("llama3_70b", 64, [H100, "hardware.memory_gib=48"]),
+    ("llama2_70b", 64, [A100, "hardware.memory_gib=32"]),
     ("llama2_13b", 16, [A100, "hardware.memory_gib=20", "train.global_batch=128"]),
-    ("llama65b", 32, [A100, "hardware.memory_gib=40"]),
+    ("llama65b", 32, [A100, "hardware.memory_gib=48"]),
+    ("llama3_70b", 64, [H100, "model.seq_len=131072", "train.global_batch=32", "attention.deterministic=off"]),
 ]
 SCHEDULES = [
     *(["schedule.name=1f1b", f"schedule.split_backward={split}"] for split in ("off", "on")),
@@ -37,6 +38,11 @@ SCHEDULES = [
     ),
     *(["schedule.name=gis", f"schedule.chunks={chunks}", f"schedule.group={g}"] for chunks in (2, 4) for g in ("auto", "half")),
     *([f"schedule.name={name}"] for name in ("zb-d", "v-half", "v-min", "zb-v", "dualpipe-v")),
+]
+SLICED = [
+    [f"schedule.slices={slices}", *schedule]
+    for slices in (2, 4, 8)
+    for schedule in (["schedule.name=seq1f1b"], *(["schedule.name=interleaved", f"schedule.chunks={v}"] for v in (2, 4)))
 ]
 TOLERANCE = 0.002
 
@@ -65,19 +71,22 @@ class Case:
         return planned
 
     def cuts(self):
-        """Tensor ranks within a node, stages and data ranks."""
+        """Tensor ranks within a node, stages, context ranks of long sequences and data ranks."""
         layers, heads = self.model["layers"], self.model["kv_heads"]
-        for t, p in itertools.product(range(1, 9), range(1, min(layers, 32) + 1)):
-            if self.gpus % (t * p) == 0 and heads % t == 0:
-                yield t, p, self.gpus // (t * p)
+        contexts = (1, 2, 4, 8) if self.model["seq_len"] >= 16384 else (1,)
+        for t, p, c in itertools.product(range(1, 9), range(1, min(layers, 32) + 1), contexts):
+            if self.gpus % (t * p * c) == 0 and heads % t == 0:
+                yield t, p, c, self.gpus // (t * p * c)
 
 
 def plain(case):
     """Every cut, schedule and micro-batch size up to 8, without evictions and recomputation."""
-    for (t, p, d), schedule in itertools.product(case.cuts(), SCHEDULES):
-        if p == 1 and schedule is not SCHEDULES[0]:
+    for (t, p, c, d), schedule in itertools.product(case.cuts(), [*SCHEDULES, *SLICED]):
+        slices = int(schedule[0].split("=")[1]) if schedule in SLICED else 1
+        if (p == 1 and schedule is not SCHEDULES[0]) or (slices > 1 and (c > 1 or case.model["seq_len"] < 512 * slices)):
             continue
         keys = [f"parallel.tensor={t}", f"parallel.pipeline={p}", f"parallel.data={d}", "schedule.bpipe=off"]
+        keys += [f"parallel.context={c}", *(["schedule.split_backward=off"] if slices > 1 else [])]
         keys += [f"parallel.sequence={'true' if t > 1 else 'false'}", "parallel.layers=auto", "parallel.placement=linear"]
         yield [*keys, "schedule.recompute_layers=0", "schedule.recompute=none", *schedule], [("schedule.micro_batch", ["1", "2", "4", "8"])]
 
