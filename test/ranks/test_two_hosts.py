@@ -146,6 +146,17 @@ def test_a_cut_wire_ends_the_job_on_both_hosts(lab):
     assert lab.nothing_left(10)
 
 
+def test_a_slow_wire_costs_time_and_no_bits(lab):
+    """A start takes some 150 round trips: half a minute here, eight minutes if they take 3 s."""
+    alone = trainer_runs.trained(lab.config, "train.steps=1")
+    lab.hosts.slow_wire(0.1)
+    ended = lab.run("train.steps=1", "parallel.placement=linear")
+    assert ended.code == 0 and "said nothing" not in ended.stderr, ended.stderr
+    assert ended.bits == alone.bits and len(ended.bits) == 2
+    assert ended.steps[0]["step_ms"] > 200  # there and back
+    assert lab.nothing_left(5)
+
+
 def test_a_network_that_hosts_do_not_share_is_no_harm_once_theirs_is_named(lab):
     for i in (0, 1):  # as the bridges of containers: the same address everywhere
         for command in ("add docker0 type veth peer name docker1", "set docker1 up", "set docker0 up"):

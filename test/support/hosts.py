@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import uuid
 
 import trainer_runs
@@ -17,6 +18,26 @@ NAMES = ("host1", "host2")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 KINDS = ("--net", "--uts", "--mount", "--pid", "--time")
 CLOCKS = ("0", "5000")  # seconds that a host's clock is ahead of ours
+
+# Joins the networks of two processes by a link whose packets take so many seconds each way (kernels may lack netem).
+SLOW_WIRE = """
+import collections, contextlib, ctypes, fcntl, os, select, struct, sys, time
+def end(pid):
+    with open(f"/proc/{pid}/ns/net") as space:
+        assert ctypes.CDLL(None).setns(space.fileno(), 0x40000000) == 0  # CLONE_NEWNET
+    file = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(file, 0x400454CA, struct.pack("16sH", b"wire0", 0x1001))  # TUNSETIFF, IFF_TUN | IFF_NO_PI
+    return file
+ends, delay, moving = [end(pid) for pid in sys.argv[1:3]], float(sys.argv[3]), collections.deque()
+print("ready", flush=True)
+while True:
+    wait = max(0, moving[0][0] - time.monotonic()) if moving else None
+    for file in select.select(ends, [], [], wait)[0]:
+        moving.append((time.monotonic() + delay, ends[file == ends[0]], os.read(file, 65536)))
+    while moving and moving[0][0] <= time.monotonic():
+        with contextlib.suppress(OSError):  # the other end is not up yet
+            os.write(*moving.popleft()[1:])
+"""
 
 
 def why_not():
@@ -100,6 +121,17 @@ class Hosts:
         words = ["--mca", "plm_rsh_agent", str(self.agent), "--hostfile", str(self.folder / "hostfile")]
         network = ["--mca", "btl_tcp_if_include", "10.77.0.0/24", "--mca", "oob_tcp_if_include", "10.77.0.0/24"]
         return [*self.enter(0), "mpirun", "-n", "4", "--bind-to", "none", *words, *(network if named else [])]
+
+    def slow_wire(self, seconds):
+        """Replaces the wire by one whose packets take so long each way."""
+        self.run(0, "ip", "link", "delete", "wire0")
+        inits = map(str, self.inits)
+        self.holders.append(subprocess.Popen([sys.executable, "-c", SLOW_WIRE, *inits, str(seconds)], text=True,
+                                             stdout=subprocess.PIPE, preexec_fn=trainer_runs.end_with_parent))
+        assert self.holders[-1].stdout.readline() == "ready\n"
+        for i in (0, 1):
+            self.run(i, "ip", "address", "add", f"{ADDRESSES[i]}/24", "dev", "wire0")
+            self.run(i, "ip", "link", "set", "wire0", "up")
 
     def wire_is(self, state):
         self.run(1, "ip", "link", "set", "wire0", state)
