@@ -283,8 +283,8 @@ TEST(attention_agrees_with_the_cpu_in_every_mode) {
                                         .mode = mode,
                                         .softmax = softmax};
                     check_attention(precision, &s);
-                    s.first = 31;
-                    check_attention(precision, &s);
+                    s.first = 31; // a range; the largest shape would take as long as all others
+                    if (s.seq < 256) check_attention(precision, &s);
                     s.first = 0, s.full = true;
                     check_attention(precision, &s);
                 }
