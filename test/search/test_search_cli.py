@@ -64,6 +64,7 @@ def test_the_written_file_plans_as_the_search_said(tmp_path, more):
 def test_recomputed_layers_are_traded_for_shorter_transfers():
     config = ROOT / "configs" / "llama3_70b.yaml"
     gpus = ["-o", "hardware.gpu=h100", "-o", "hardware.memory_gib=48", "-o", "schedule.recompute=none"]
+    gpus += ["-o", "schedule.slices=1"]
     told = json.loads(search("--gpus", 64, "--json", *gpus, config=config).stdout)["best"]
     assert told["config"]["schedule"]["bpipe"] == "on"
     assert told["config"]["schedule"]["recompute_layers"] != 0
