@@ -137,17 +137,14 @@ def test_context_ranks_are_offered_where_the_file_has_them(tmp_path):
 
 
 def test_long_sequences_are_cut_into_slices_unasked():
-    keys = ["hardware.device=cpu", "hardware.peak_tflops=100", "hardware.memory_gib=96", "hardware.reserve_gib=4"]
-    keys += ["model.layers=8", "train.global_batch=8", "attention.mode=flash"]
+    keys = ["hardware.gpu=h100", "model.layers=8", "train.global_batch=32", "attention.deterministic=off"]
 
-    def cut(*more):
-        ended = search("--json", *(part for key in [*keys, *more] for part in ("-o", key)))
-        front = [row["config"] for row in json.loads(ended.stdout)["front"]]
-        return any(at["schedule"]["slices"] > 1 for at in front), any(at["parallel"]["context"] > 1 for at in front)
+    def sliced(length):
+        fixed = [part for key in [*keys, f"model.seq_len={length}"] for part in ("-o", key)]
+        front = json.loads(search("--gpus", 32, "--json", *fixed).stdout)["front"]
+        return any(row["config"]["schedule"]["slices"] > 1 for row in front)
 
-    stages = ["parallel.pipeline=8", "parallel.tensor=4"]
-    assert cut("model.seq_len=32768", *stages) == (True, False)
-    assert cut("model.seq_len=512", *stages) == (False, False)
+    assert sliced(32768) and not sliced(512)
 
 
 def test_slots_that_are_too_few_for_a_schedule_leave_the_others():
