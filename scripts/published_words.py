@@ -56,8 +56,8 @@ What remains: launches and gaps, ranks that wait for the slowest, clocks under l
 
 `hardware.run_share` scales the kernels' rates, for runs that are known to reach a part of them; the default is 1. On
 A100s 0.85 brings the plan to the middle of these runs. That figure is fitted: left out one source at a time, it is as
-far off as the middle above. On H100s *nanotron* has 25 of the 43 runs, and its spread keeps the band from three
-of four; its cause was not found.
+far off as the middle above. On H100s *nanotron* has 25 of the 43 runs, which spread more than the others; no cause
+is known.
 
 ## Schedules against each other
 
