@@ -50,6 +50,7 @@ struct Supervisor {
     Watchdog *alone; // this rank, while no coordinator hears it
     RankStatus last; // the rank's status when last read; once it has ended, with its end
     bool ended, stopped, told, acknowledged;
+    bool crashed;     // in MPI_Finalize
     int code;         // to end with
     uint64_t counter; // counter of the coordinator's last message
     int answered;     // the coordinator's address that answered; NOT_ANSWERED before that
@@ -158,6 +159,7 @@ static void supervisor_note_end_(Supervisor *supervisor, int status) {
     status_page_read(supervisor->page, last);
     bool left = last->ending == ENDING_LEFT; // what follows is MPI's end
     last->signal = WIFSIGNALED(status) && !left ? WTERMSIG(status) : 0;
+    supervisor->crashed = left && WIFSIGNALED(status);
     int code = left ? last->code : WIFSIGNALED(status) ? 128 + last->signal : WEXITSTATUS(status);
     if (!supervisor->told) supervisor->code = code;
     if (last->ending == ENDING_NONE) last->ending = ENDING_DIED, last->code = code;
@@ -328,6 +330,8 @@ static bool supervisor_may_end_(Supervisor *supervisor, double now) {
     enum { LONGEST_S = 1 };
     if (!supervisor->ended) return false;
     if (supervisor->last_words == 0) supervisor->last_words = now + LONGEST_S;
+    // mpirun kills the other ranks then, which may still have to tell that they have left.
+    if (supervisor->crashed && now < supervisor->last_words + 2) return false;
     if (supervisor->coordinator == NULL && supervisor->channel.file < 0) return true;
     bool endless = supervisor->coordinator == NULL || supervisor->job.patience.peer_s == 0;
     if (endless && now > supervisor->last_words) return true;
