@@ -220,8 +220,6 @@ MISTAKES = [
             "as_rows_(dk, s, part->batch, DKEY, part->kv_heads, keys_width);\n    as_rows_(dv, s, part->batch, DVALUE,",
             "as_rows_(dv, s, part->batch, DKEY, part->kv_heads, keys_width);\n    as_rows_(dk, s, part->batch, DVALUE,",
             BF16, DIFFERS),
-    Mistake("a_slice_does_not_copy_its_keys", "src/model/blocks.c", "if (pass->keys != NULL) context_gather_keys",
-            "if (pass->shape->pieces > 1) context_gather_keys", (*SLICES, *BF16), OUTSIDE),
     Mistake("a_slice_forgets_the_gradients_of_keys", "src/cuda/attention.cpp",
             "if (shape->keys != NULL) cuda_accumulate_narrow", "if (shape->first == 0) cuda_accumulate_narrow",
             (*SLICES, *BF16), DIFFERS),
