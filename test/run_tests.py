@@ -118,7 +118,7 @@ def read_case(case, tally):
 
 
 def python_folders(test):
-    """Returns the folders with Python tests, first those that take longest, so that none is alone at the end."""
+    """Returns the folders with Python tests, the longest first, so that none is alone at the end."""
     size = lambda folder: sum(path.stat().st_size for path in folder.glob("test_*.py"))
     order = lambda folder: (folder.name in LONGEST, size(folder))
     return sorted(filter(size, Path(test).iterdir()), key=order, reverse=True)

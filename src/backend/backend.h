@@ -48,8 +48,8 @@ typedef struct AttentionShape {
     // [i - place, i]. NULL: every sequence is one document. Sizes and plans do not depend on it.
     const int32_t *places;
     // A range (slices, context ranks): seq queries of a longer sequence, which begin at place `first` of it and see
-    // keys from place 0 on. `keys` holds keys and values of the sequence in rows (k | v); those in qkv are not read.
-    // `dkeys` += their gradients, fp32 in the same layout; dqkv gets those of the queries only. NULL: no range, or its
+    // keys from place 0 on. `keys` holds keys and values of the sequence in rows (k | v); qkv is not read for them.
+    // `dkeys` += their gradients, fp32 in the same layout; dqkv gets only the queries'. NULL: no range, or its
     // memory does not matter, and without a range first is 0.
     int64_t first;
     void *keys;

@@ -37,7 +37,7 @@ CpuOperand head_query(const Head *h, const void *qkv, int64_t query);
 CpuOperand head_key(const Head *h, const void *qkv, int64_t key);
 CpuOperand head_value(const Head *h, const void *qkv, int64_t key);
 CpuOperand head_output(const Head *h, const void *out, int64_t query);
-// Writes the gradients of one key/value head's keys and values to dqkv, or adds them to those of the range.
+// Writes the gradients of one key/value head's keys and values to dqkv, or adds them to the range's.
 void head_store_keys(const Head *h, const AttentionBackward *b);
 
 static inline CpuOperand floats(const float *data, int64_t stride) {

@@ -85,7 +85,7 @@ static double flops_(const CudaProduct *p) {
 // the work that was queued since it started, not until compute waits for it: the gather of norm1's output starts before
 // the attention's backward and has ended long before the product after that. Sums over data ranks last as long as the
 // rest of the backward: which products follow their end would depend on the network, and so would the kernels. Bundles
-// move to another node for most of a step, and a message that waits keeps its blocks, so every product leaves those.
+// move to another node for most of a step, and a message that waits keeps its blocks: every product leaves them free.
 static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
     const int64_t kept = cuda_ctas(cuda, COMPUTE_CTAS), others = cuda->multiprocessors - kept;
     const int64_t unmoved = cuda->multiprocessors - cuda_ctas(cuda, LINK_CTAS);

@@ -79,7 +79,7 @@ int planner_forecast(const Planner *planner, const RunLayout *layout, bool timed
 // Returns whether the slots that formulas know are too many, without making lists. False: unknown.
 bool planner_never_fits(const Planner *planner, const RunLayout *layout);
 
-// Returns the microbatches that suffice to know the slots of a kind, and those of its evictions.
+// Returns the microbatches that suffice to know the slots of a kind and of its evictions.
 int planner_enough_for_slots(const ScheduleKind *kind, int stages);
 
 // Returns the layout of the planner's configuration with another micro-batch size, in one of the ways that a plan

@@ -75,7 +75,7 @@ typedef struct SimRun {
     int chains_count;
     int unused;       // the first of the unused ends
     int tails[TAILS]; // by duration, the last end of its chain; -1: nothing that long is in progress
-    int *stirred;     // [stages] those with something to check
+    int *stirred;     // [stages] that have something to check
     int stirred_count;
     double now;
     Contention *shares; // NULL: nothing is shared
