@@ -245,6 +245,21 @@ def losses(day):
     return result
 
 
+@row("8 bits, documents, slices, recomputation", 90)
+def newer(day):
+    half = [*ONE, "-o", "train.precision=bf16"]
+    result = {}
+    for name, keys in {
+        "fp8 tensor": ["train.fp8=tensor"], "fp8 block": ["train.fp8=block"],
+        "documents": ["data.mask_documents=on", "data.reset_positions=on"],
+        "slices": ["schedule.name=seq1f1b", "schedule.slices=2"], "pointwise": ["schedule.recompute=pointwise"],
+    }.items():  # fmt: skip
+        words = [word for key in keys for word in ("-o", key)]
+        cpu = day.train(f"cpu_{name}", *half, *words, "-o", "hardware.device=cpu")
+        result[name] = same(day.train(name, *half, *words), cpu, 5e-2, f"{name} and the CPU")
+    return result
+
+
 @row("BPipe, four ranks on one GPU", 90)
 def bpipe_shared(day):
     share = ["-o", "hardware.share_gpu=true"]
@@ -285,22 +300,28 @@ def rates(day):
     return {"rows": [json.loads(line) for line in said.splitlines() if line.startswith("{")]}
 
 
+def stage(day, *keys):
+    """Runs the list of a middle stage of LLaMA 65B. Returns its times, its MFU, and whether its bytes are the planned."""
+    keys = [*keys, f"hardware.gpu={day.gpu()}"]
+    if day.options.tiny:
+        keys += [f"model.{key}={value}" for key, value in {**TINY, "layers": 8}.items()] + ["train.global_batch=64"]
+    words = [word for key in keys for word in ("-o", key)]
+    said = day.run([day.programs / "train_llama", "-c", ROOT / "configs/llama65b.yaml", "--emulate-stage", "6", *words])
+    return {
+        "times": "".join(re.findall(r"^time +(.*)", said, re.M)),
+        "mfu": float((re.findall(r"^MFU .*?([\d.]+)%", said, re.M) or ["nan"])[-1]),
+        "bytes as planned": "the same to the byte" in said,
+    }
+
+
 @row("one stage alone, b = 1, 2, 4", 240)
 def stages(day):
-    result = {}
-    for b in (1, 2, 4):
-        keys = [f"schedule.micro_batch={b}", f"hardware.gpu={day.gpu()}"]
-        if day.options.tiny:
-            keys += [f"model.{key}={value}" for key, value in {**TINY, "layers": 8}.items()] + ["train.global_batch=64"]
-        words = [word for key in keys for word in ("-o", key)]
-        said = day.run([day.programs / "train_llama", "-c", ROOT / "configs/llama65b.yaml", "--emulate-stage", "6",
-                        *words])  # fmt: skip
-        result[f"b={b}"] = {
-            "times": "".join(re.findall(r"^time +(.*)", said, re.M)),
-            "mfu": float((re.findall(r"^MFU .*?([\d.]+)%", said, re.M) or ["nan"])[-1]),
-            "bytes as planned": "the same to the byte" in said,
-        }
-    return result
+    return {f"b={b}": stage(day, f"schedule.micro_batch={b}") for b in (1, 2, 4)}
+
+
+@row("one stage alone in 8 bits", 120)
+def stages_fp8(day):
+    return {word: stage(day, "schedule.micro_batch=2", f"train.fp8={word}") for word in ("tensor", "block")}
 
 
 def tensor_ranks(day):
