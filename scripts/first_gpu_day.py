@@ -69,29 +69,34 @@ class Day:
             raise Failed(f"exit code {code}: {lines[-1] if lines else 'no output'}")
         return said
 
-    def train(self, name, *options, config="llama_tiny.yaml", steps=5, program="train_llama", codes=(0,), env=None):
+    def train(self, name, *options, config="llama_tiny.yaml", steps=5, codes=(0,), env=None):
         """A short run. Returns its step lines."""
         metrics = self.out / f"{name}.jsonl"
         metrics.unlink(missing_ok=True)
         launch = shlex.split(self.options.launch) if self.options.launch else []
         self.run(
-            [*launch, self.programs / program, "-c", ROOT / "configs" / config, *QUIET, "-o", "hardware.device=cuda",
+            [*launch, self.programs / program_of(config), "-c", ROOT / "configs" / config, *QUIET, "-o", "hardware.device=cuda",
              "-o", f"train.steps={steps}", "-o", f"train.timeout_s={600 if VIRTUAL else 60}", "-o", f"log.metrics={metrics}", *options],
             codes=codes, env=env,
         )  # fmt: skip
         return steps_of(metrics)
 
-    def real(self, *options, p=1, t=1, d=1, layers=4, b=2, m=8, **more):
-        """A run of LLaMA 65B's layers on p * t * d GPUs, and its plan. Returns {ms, plan_ms, low, high, bytes}."""
+    def keys(self, config, p=1, t=1, d=1, layers=4, b=2, m=8):
+        """Returns the options of a run of a model's layers on p * t * d GPUs."""
         shape = {"layers": layers * p, **(TINY if self.options.tiny else {})}
-        name = more.pop("name")
+        if config.startswith("gpt"):
+            shape.pop("kv_heads", None)
         keys = [f"model.{key}={value}" for key, value in shape.items()]
         keys += [f"parallel.pipeline={p}", f"parallel.tensor={t}", f"parallel.data={d}", f"schedule.micro_batch={b}"]
         keys += [f"train.global_batch={b * m * d}", "schedule.bpipe=off", "data.val=", f"hardware.gpu={self.gpu()}"]
         keys += [f"data.train={ROOT}/data/bible_train_*.bin"]
-        words = [word for key in keys for word in ("-o", key)] + list(options)
-        found = self.train(name, *words, config="llama65b.yaml", steps=6, **more)
-        planned = self.plan(*words)
+        return [word for key in keys for word in ("-o", key)]
+
+    def real(self, *options, name, config="llama65b.yaml", env=None, **sizes):
+        """Makes such a run and its plan. Returns {ms, plan_ms, low, high, bytes, plan_bytes, exposed_ms}."""
+        words = [*self.keys(config, **sizes), *options]
+        found = self.train(name, *words, config=config, steps=6, env=env)
+        planned = self.plan(*words, config=config)
         return {
             "ms": round(statistics.median(step["step_ms"] for step in found[2:]), 3),
             "plan_ms": planned["step_ms"], "low": planned.get("step_ms_low"), "high": planned.get("step_ms_high"),
@@ -101,7 +106,7 @@ class Day:
         }  # fmt: skip
 
     def plan(self, *options, config="llama65b.yaml"):
-        command = [self.programs / "train_llama", "-q", "-c", ROOT / "configs" / config, "--plan", "--json", *options]
+        command = [self.programs / program_of(config), "-q", "-c", ROOT / "configs" / config, "--plan", "--json", *options]
         answer = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=ROOT)
         if not answer.stdout.startswith("{"):
             raise Failed(f"the plan: {answer.stderr.strip().splitlines()[-1:]}")
@@ -123,6 +128,10 @@ class Failed(Exception):
 
 class Skipped(Exception):
     pass
+
+
+def program_of(config):
+    return "train_gpt" if config.startswith("gpt") else "train_llama"
 
 
 def count_gpus():
@@ -295,18 +304,21 @@ def rates(day):
     shapes = ["64:64:64"] if day.options.tiny else []
     for rows in (2048, 4096, 8192) if not day.options.tiny else ():
         shapes += [f"{rows}:8192:6144", f"{rows}:2048:8192", f"{rows}:8192:11008", f"{rows}:5504:8192"]
+    if not day.options.tiny:
+        shapes += [f"attention:{of}" for of in ("1:16:2048", "2:16:2048", "4:16:2048", "1:32:8192", "1:8:32768")]
     said = day.run([day.programs / "bench_gpu" if day.options.tiny else day.tests / "bench_gpu",
                     "0.01" if day.options.tiny else "1.0", *shapes])  # fmt: skip
     return {"rows": [json.loads(line) for line in said.splitlines() if line.startswith("{")]}
 
 
-def stage(day, *keys):
-    """Runs the list of a middle stage of LLaMA 65B. Returns its times, its MFU, and whether its bytes are the planned."""
+def stage(day, *keys, config="llama65b.yaml"):
+    """Runs the list of a middle stage. Returns its times, its MFU, and whether its bytes are the planned."""
     keys = [*keys, f"hardware.gpu={day.gpu()}"]
     if day.options.tiny:
-        keys += [f"model.{key}={value}" for key, value in {**TINY, "layers": 8}.items()] + ["train.global_batch=64"]
+        shape = {key: value for key, value in TINY.items() if key != "kv_heads" or config.startswith("llama")}
+        keys += [f"model.{key}={value}" for key, value in {**shape, "layers": 8}.items()] + ["train.global_batch=64"]
     words = [word for key in keys for word in ("-o", key)]
-    said = day.run([day.programs / "train_llama", "-c", ROOT / "configs/llama65b.yaml", "--emulate-stage", "6", *words])
+    said = day.run([day.programs / program_of(config), "-c", ROOT / "configs" / config, "--emulate-stage", "6", *words])
     return {
         "times": "".join(re.findall(r"^time +(.*)", said, re.M)),
         "mfu": float((re.findall(r"^MFU .*?([\d.]+)%", said, re.M) or ["nan"])[-1]),
@@ -316,12 +328,37 @@ def stage(day, *keys):
 
 @row("one stage alone, b = 1, 2, 4", 240)
 def stages(day):
-    return {f"b={b}": stage(day, f"schedule.micro_batch={b}") for b in (1, 2, 4)}
+    result = {}
+    for config in ("llama65b.yaml", "gpt3_96b.yaml"):
+        for b in (1, 2, 4):
+            result[f"{config}, b={b}"] = stage(day, f"schedule.micro_batch={b}", config=config)
+    return result
 
 
-@row("one stage alone in 8 bits", 120)
-def stages_fp8(day):
-    return {word: stage(day, "schedule.micro_batch=2", f"train.fp8={word}") for word in ("tensor", "block")}
+@row("one stage alone, other ways", 240)
+def stages_otherwise(day):
+    ways = {
+        "fp8 tensor": ["train.fp8=tensor"], "fp8 block": ["train.fp8=block"],
+        "attention none": ["attention.mode=none"], "attention recompute": ["attention.mode=recompute"],
+        "not deterministic": ["attention.deterministic=off"], "pointwise": ["schedule.recompute=pointwise"],
+    }  # fmt: skip
+    return {name: stage(day, "schedule.micro_batch=2", *keys) for name, keys in ways.items()}
+
+
+@row("whole steps on one GPU", 180)
+def whole_steps(day):
+    roomy = day.options.tiny or day.gpu() in ("h200", "b200", "b300", "gb200")
+    layers = 3 if roomy else 2
+    profile = day.out / "whole_profile.json"
+    day.run([day.programs / "train_llama", "-c", ROOT / "configs/llama65b.yaml", "--profile", "-o", f"hardware.profile={profile}",
+             *day.keys("llama65b.yaml", layers=layers)])  # fmt: skip
+    return {
+        "LLaMA 65B": day.real(name="whole_llama", layers=layers),
+        "LLaMA 65B, b=4": day.real(name="whole_llama4", layers=layers, b=4),
+        "LLaMA 65B by its profile": day.real("-o", f"hardware.profile={profile}", name="whole_profile", layers=layers),
+        "Llama 3 8B": day.real(name="whole_llama3", layers=8, b=1, config="llama3_8b.yaml"),
+        "GPT-3 96B": day.real(name="whole_gpt", layers=2 if roomy else 1, config="gpt3_96b.yaml"),
+    }
 
 
 def tensor_ranks(day):
@@ -376,13 +413,17 @@ def one_visible(day):
              "-o", f"parallel.pipeline={ranks}", "-o", "train.steps=3"])  # fmt: skip
 
 
-@row("a rank is killed, a rank is stopped", 150, gpus=2)
+@row("a rank is killed, a rank is stopped", 150)
 def faults(day):
     result = {}
+    keys = ["train.global_batch=2", "schedule.micro_batch=1", f"hardware.share_gpu={str(day.gpus < 2).lower()}"]
+    keys += [f"model.{key}={value}" for key, value in {**TINY, "layers": 2}.items()]
+    shape = [word for key in keys for word in ("-o", key)]
     for name, number in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)):
-        command = [day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", *QUIET, "-o", "train.steps=100000",
+        command = [day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", *QUIET, "-o", "train.steps=1000000",
                    "-o", "hardware.device=cuda", "-o", "parallel.pipeline=2", "-o", "train.peer_timeout_s=5",
-                   "-o", f"log.metrics={day.out}/{name}.jsonl"]  # fmt: skip
+                   *shape, "-o", f"log.metrics={day.out}/{name}.jsonl"]  # fmt: skip
+        (day.out / f"{name}.jsonl").unlink(missing_ok=True)
         with day.log.open("a") as log:
             job = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
             try:
@@ -430,20 +471,30 @@ def resumed(day):
 
 @row("yardstick: Qwen2.5 3B on one GPU", 150, real=True)
 def yardstick(day):
-    keys = ["parallel.data=1", "model.seq_len=1024", "schedule.micro_batch=2", "train.global_batch=64", "data.val=",
+    keys = ["parallel.data=1", "model.seq_len=1024", "train.global_batch=64", "data.val=",
             f"hardware.gpu={day.gpu()}", f"data.train={ROOT}/data/bible_train_*.bin"]  # fmt: skip
-    found = day.train("qwen", *[word for key in keys for word in ("-o", key)], config="qwen2.5_3b.yaml", steps=8)
-    return {"tokens per second": round(statistics.median(step["tokens_per_s"] for step in found[2:])),
-            "llmq, H100, bf16": 31000}  # fmt: skip
+    result = {"llmq, H100, bf16": 31000}
+    for b in (2, 8) if day.gpu() in ("h200", "b200", "b300", "gb200") else (2,):
+        words = [word for key in [*keys, f"schedule.micro_batch={b}"] for word in ("-o", key)]
+        found = day.train(f"qwen{b}", *words, config="qwen2.5_3b.yaml", steps=6)
+        result[f"tokens per second, b={b}"] = round(statistics.median(step["tokens_per_s"] for step in found[2:]))
+        result[f"planned, b={b}"] = round(65536e3 / day.plan(*words, config="qwen2.5_3b.yaml")["step_ms"])
+    return result
 
 
 @row("compute-sanitizer", 150, real=True)
 def sanitizer(day):
     if not shutil.which("compute-sanitizer"):
         raise Skipped("compute-sanitizer is not installed")
+    check = ["compute-sanitizer", "--error-exitcode", "9", "--target-processes", "all"]
+    lazy = {"CUDA_MODULE_LOADING": "LAZY"}
     for name in ("norm", "pointwise", "embedding", "cross_entropy", "adamw"):
-        day.run(["compute-sanitizer", "--error-exitcode", "9", day.kernels / f"test_gpu_{name}"],
-                env={"CUDA_MODULE_LOADING": "LAZY"})  # fmt: skip
+        for tool in ("memcheck", "racecheck"):
+            day.run([*check, "--tool", tool, day.kernels / f"test_gpu_{name}"], env=lazy)
+    for keys in ([], ["train.fp8=block"], ["data.mask_documents=on", "schedule.name=seq1f1b", "schedule.slices=2"]):
+        words = [word for key in ["train.precision=bf16", "train.steps=1", *keys] for word in ("-o", key)]
+        day.run([*check, day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", *QUIET, *ONE, "-o",
+                 "hardware.device=cuda", "-o", "train.global_batch=4", "-o", f"log.metrics={day.out}/checked.jsonl", *words], env=lazy)  # fmt: skip
 
 
 @row("profile of a stage", 120, real=True)

@@ -4,6 +4,7 @@ import array
 import collections
 import contextlib
 import multiprocessing
+import multiprocessing.resource_tracker
 import os
 import queue
 import signal
@@ -92,6 +93,7 @@ class Process:
 @contextlib.contextmanager
 def signals_later():
     """Holds back the signals of a terminal and of a scheduler. A process that starts meanwhile never sees them."""
+    multiprocessing.resource_tracker.ensure_running()  # the first process would start it, which lets signals through
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         yield

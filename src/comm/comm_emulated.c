@@ -82,25 +82,31 @@ static int emulated_all_reduce_(Comm *comm, void *data, int64_t count, CommType 
 }
 
 // Puts this rank's part at its place.
-static int emulated_part_(Comm *comm, void *to, const void *from, int64_t bytes, CommRequest *request) {
+static void emulated_part_(Comm *comm, void *to, const void *from, int64_t bytes) {
     Backend *be = emulated_self_(comm)->be;
     if (to != from) be->copy(be, STREAM_COMPUTE, to, from, bytes);
-    *request = (CommRequest){0};
-    return 0;
 }
 
+// In the place of the others' parts are copies of this rank's, or what later use of the buffer left there: GPUs multiply
+// zeros with less power, and so up to an eighth faster.
 static int emulated_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
                                 CommRequest *request, Error *err) {
     (void)err;
     int64_t bytes = count * comm_type_bytes(type);
-    return emulated_part_(comm, (char *)out + comm->rank * bytes, in, bytes, request);
+    bool seen = seen_(emulated_self_(comm), out);
+    for (int rank = 0; rank < comm->size; rank++)
+        if (rank == comm->rank || !seen) emulated_part_(comm, (char *)out + rank * bytes, in, bytes);
+    *request = (CommRequest){0};
+    return 0;
 }
 
 static int emulated_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
                                     CommRequest *request, Error *err) {
     (void)err;
     int64_t bytes = count * comm_type_bytes(type);
-    return emulated_part_(comm, out, (const char *)in + comm->rank * bytes, bytes, request);
+    emulated_part_(comm, out, (const char *)in + comm->rank * bytes, bytes);
+    *request = (CommRequest){0};
+    return 0;
 }
 
 static int emulated_test_(Comm *comm, CommRequest *request, Error *err) {

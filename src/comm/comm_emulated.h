@@ -12,7 +12,7 @@ typedef struct EmulatedPeers {
     void *scratch;  // device memory that messages are copied to and from, to load memory as real ones do; may be NULL
 } EmulatedPeers;
 
-// Collectives take no time and leave the other ranks' parts as they are, with this rank's in its place: plausible
-// numbers, but not the right ones. Without scratch, memory is filled with random numbers at its first receive, so that
-// computing on it takes the usual time and power. The caller keeps the backend and the scratch.
+// Collectives take no time: a gather copies this rank's part, at a buffer's first use to the others' places too, and a
+// sum takes this rank's alone. Without scratch, memory is filled with random numbers at its first receive. So computing
+// on either takes the usual time and power, though on other numbers than in a run. The caller keeps the backend and the scratch.
 Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, const EmulatedPeers *peers);

@@ -1,11 +1,12 @@
 // Rates of the first GPU, as JSON lines: matrix products of given shapes, and our own kernels against a copy.
 //
-//     bench_gpu SECONDS ROWS:IN:OUT...
+//     bench_gpu SECONDS ROWS:IN:OUT... attention:BATCH:HEADS:SEQ...
 //
 // A product is timed on random operands, since zeros need less power and run faster. "burst" is the fastest of the
 // first launches; "sustained" is the mean over the second half of SECONDS, when the clock has settled at the power
 // limit. "gelu" is a forward whose GELU is cuBLASLt's epilogue, "gelu after" one with a pass of our own: compare
-// their rates, which count the product's FLOPs alone.
+// their rates, which count the product's FLOPs alone. Attention is flash, causal, with heads of 128; its rates count half
+// of all pairs, and in the backward five products of two in the forward.
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "device/device.h"
@@ -19,6 +20,7 @@ typedef struct Bench {
     int64_t rows, in, out; // of the product, or rows x in values of a kernel
     void *x, *w, *y, *z, *aux;
     float *wide; // fp32: the weight's gradient, or the optimizer's states
+    AttentionShape attention;
     double seconds;
 } Bench;
 
@@ -140,12 +142,50 @@ static void product(Bench *b) {
     b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->wide, b->in * b->out * 4);
 }
 
+// --- flash attention
+
+static void attend(Bench *b) { b->gpu->attention_forward(b->gpu, b->y, b->aux, b->w, b->x, &b->attention); }
+
+static void attend_backward(Bench *b) {
+    b->gpu->attention_backward(b->gpu, b->z, b->w, b->y, b->y, b->aux, b->x, &b->attention);
+}
+
+static void attention(Bench *b, int64_t batch, int64_t heads, int64_t seq) {
+    AttentionShape *s = &b->attention;
+    *s = (AttentionShape){
+        .batch = batch, .seq = seq, .heads = heads, .kv_heads = heads, .head_dim = 128, .mode = ATTENTION_FLASH};
+    int64_t count = batch * seq * heads * 128, stats = batch * heads * seq * 4;
+    double flops = 2.0 * (double)seq * (double)count, sustained[2], burst[2];
+    b->x = normals(b, 3 * count);
+    b->y = normals(b, count);
+    b->z = normals(b, 3 * count);
+    b->aux = take(b, stats);
+    for (int deterministic = 1; deterministic >= 0; deterministic--) {
+        s->deterministic = deterministic ? DETERMINISTIC_ON : DETERMINISTIC_OFF;
+        int64_t scratch = b->gpu->attention_scratch(b->gpu, s);
+        b->w = take(b, scratch);
+        burst[0] = measure(b, attend, &sustained[0]);
+        burst[1] = measure(b, attend_backward, &sustained[1]);
+        for (int back = 0; back < 2; back++)
+            printf("{\"attention\":\"%s\",\"deterministic\":%s,\"batch\":%lld,\"heads\":%lld,\"seq\":%lld,"
+                   "\"burst_tflops\":%.6g,\"sustained_tflops\":%.6g}\n",
+                   back ? "backward" : "forward", deterministic ? "true" : "false", (long long)batch,
+                   (long long)heads, (long long)seq, (back ? 2.5 : 1.0) * flops / burst[back] / 1e12,
+                   (back ? 2.5 : 1.0) * flops / sustained[back] / 1e12);
+        b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->w, scratch);
+    }
+    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->x, 6 * count);
+    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->y, 2 * count);
+    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->z, 6 * count);
+    b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->aux, stats);
+}
+
 // --- our own kernels, over rows x in values
 
 static void copy(Bench *b) { b->gpu->copy(b->gpu, STREAM_COMPUTE, b->y, b->x, b->rows * b->in * 2); }
 
 static void norm(Bench *b) {
-    b->gpu->rmsnorm_forward(b->gpu, factor_plain(b->y), b->z, b->x, b->x, b->w, b->rows, b->in, 1e-5);
+    b->gpu->rmsnorm_forward(b->gpu, factor_plain(b->y), b->wide, b->x, b->z, b->w, b->rows, b->in, 1e-5);
 }
 
 static void norm_backward(Bench *b) {
@@ -206,8 +246,12 @@ int main(int argc, char **argv) {
     }
     for (int i = 2; i < argc; i++) {
         long long rows, in, out;
+        if (sscanf(argv[i], "attention:%lld:%lld:%lld", &rows, &in, &out) == 3 && rows > 0 && in > 0 && out > 0) {
+            attention(&b, rows, in, out);
+            continue;
+        }
         if (sscanf(argv[i], "%lld:%lld:%lld", &rows, &in, &out) != 3 || rows < 1 || in < 1 || out < 1) {
-            fprintf(stderr, "bench_gpu: %s: is not ROWS:IN:OUT; give three positive integers\n", argv[i]);
+            fprintf(stderr, "bench_gpu: %s: is neither ROWS:IN:OUT nor attention:BATCH:HEADS:SEQ; give positive integers\n", argv[i]);
             return 2;
         }
         b.rows = rows, b.in = in, b.out = out;

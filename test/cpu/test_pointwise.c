@@ -79,7 +79,7 @@ TEST(swiglu_agrees_with_float64) {
 TEST(swiglu_is_finite_far_out) {
     enum { N = 24 };
     Op op = op_start(PRECISION_FP32, 1);
-    float in[2 * N], out[N], din[2 * N], dout[N];
+    float *in = op_hold(&op, 8 * N), *out = op_hold(&op, 4 * N), *din = op_hold(&op, 8 * N), *dout = op_hold(&op, 4 * N);
     for (int i = 0; i < N; i++) in[i] = (i % 2 ? 1.0f : -1.0f) * 50.0f * (float)(i + 1), in[N + i] = dout[i] = 1.0f;
     op.backend->swiglu_forward(op.backend, factor_plain(out), in, 1, N);
     op.backend->swiglu_backward(op.backend, factor_plain(din), dout, in, 1, N);
@@ -95,8 +95,8 @@ TEST(swiglu_is_finite_far_out) {
 TEST(swiglu_bits_do_not_depend_on_the_place) {
     enum { N = 48 };
     Op op = op_start(PRECISION_FP32, 1);
+    float *whole = op_hold(&op, 8 * N), *out = op_hold(&op, 4 * N), *one = op_hold(&op, 8), *alone = op_hold(&op, 4);
     for (int seed = 0; seed < 200; seed++) {
-        float whole[2 * N], out[N], one[2], alone[1];
         for (int i = 0; i < 2 * N; i++) whole[i] = (float)(20.0 * op_random((uint64_t)seed, i));
         op.backend->swiglu_forward(op.backend, factor_plain(out), whole, 1, N);
         for (int i = 0; i < N; i++) {

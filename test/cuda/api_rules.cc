@@ -55,7 +55,8 @@ struct Stream {
     }
 };
 
-Reason query_leaves_its_error() {
+// CUDA 13.0 leaves none; the virtual GPU does, as PyTorch's c10 expects, which clears it after each query.
+Reason query_leaves_its_error_or_none() {
     Stream s;
     cudaEvent_t event;
     cudaEventCreate(&event);
@@ -65,7 +66,7 @@ Reason query_leaves_its_error() {
     cudaStreamSynchronize(s.stream);
     cudaEventDestroy(event);
     if (asked != cudaErrorNotReady) return got("a query of work that is under way", asked);
-    if (left != cudaErrorNotReady) return got("cudaGetLastError after it", left);
+    if (left != cudaErrorNotReady && left != cudaSuccess) return got("cudaGetLastError after it", left);
     return after == cudaSuccess ? "" : got("a second cudaGetLastError", after);
 }
 
@@ -298,7 +299,8 @@ void try_messages() {
 void run_rank() {
     cudaSetDevice(gpus > 1 ? self : 0);
     if (self == 0) {
-        say("a query of an event under way leaves cudaErrorNotReady as the last error", query_leaves_its_error());
+        say("a query of an event under way leaves cudaErrorNotReady or nothing as the last error",
+            query_leaves_its_error_or_none());
         say("an event that was never recorded counts as done", an_event_that_was_never_recorded_is_done());
         say("elapsed time needs events that were recorded and passed", time_needs_events_that_were_recorded());
         say("an upload has left ordinary memory at return", an_upload_from_ordinary_memory_has_left_it_at_return());
