@@ -9,27 +9,34 @@ from trainer_runs import Job, environment
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
-# Preloaded, it counts the yields of each rank, and those of libraries.
+# Preloaded, it counts the yields of each rank in MPI_Test, and the calls of MPI_Test. Waits of MPI's own at the start
+# and the end may yield.
 COUNTS = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-static long all, of_mpi;
+static long tests, yields;
+static __thread int testing;
 int sched_yield(void) {
-    Dl_info caller;
-    all++;
-    of_mpi += dladdr(__builtin_return_address(0), &caller) != 0 && strstr(caller.dli_fname, "train_") == NULL;
+    yields += testing;
     return ((int (*)(void))dlsym(RTLD_NEXT, "sched_yield"))();
+}
+int MPI_Test(void *request, int *done, void *status) {
+    static int (*test)(void *, int *, void *);
+    if (test == NULL) test = (int (*)(void *, int *, void *))dlsym(RTLD_NEXT, "MPI_Test");
+    tests++, testing = 1;
+    int result = test(request, done, status);
+    testing = 0;
+    return result;
 }
 __attribute__((destructor)) static void tell(void) {
     char path[400];
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
     snprintf(path, sizeof path, "%s/yields_%s", getenv("YIELDS"), rank != NULL ? rank : "none");
-    FILE *file = all > 0 ? fopen(path, "w") : NULL;
+    FILE *file = tests > 0 ? fopen(path, "w") : NULL;
     if (file == NULL) return;
-    fprintf(file, "%ld %ld", all, of_mpi);
+    fprintf(file, "%ld %ld", tests, yields);
     fclose(file);
 }
 """
@@ -44,5 +51,4 @@ def test_a_test_of_a_message_that_has_not_come_yields_no_core(tmp_path):
     ended = Job(small_config(tmp_path), "parallel.pipeline=4", env=environment(OMP_NUM_THREADS="1", **told)).end()
     assert ended.code == 0, ended.stderr
     counts = [[int(word) for word in path.read_text().split()] for path in tmp_path.glob("yields_[0-9]")]
-    every, of_mpi = (sum(column) for column in zip(*counts))
-    assert len(counts) == 4 and of_mpi < every / 2, counts
+    assert len(counts) == 4 and all(yields < tests / 100 for tests, yields in counts), counts  # a few at the start

@@ -365,6 +365,30 @@ def test_a_stop_leaves_no_process_and_an_earlier_set_whole(corpus, tmp_path, num
     assert (tmp_path / "text.json").read_text() == "earlier"
 
 
+MASKS = """
+import multiprocessing, signal, sys
+sys.path.insert(0, "scripts")
+from prepare.work import signals_later
+
+def tell(pipe):
+    pipe.send(len(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    for _ in range(2):
+        ours, theirs = spawn.Pipe()
+        with signals_later():
+            spawn.Process(target=tell, args=(theirs,)).start()
+        print(ours.recv())
+"""
+
+
+def test_every_process_holds_signals_back_from_its_first_moment(tmp_path):
+    (tmp_path / "masks.py").write_text(MASKS)
+    ended = subprocess.run([sys.executable, tmp_path / "masks.py"], cwd=ROOT, capture_output=True, text=True)
+    assert ended.stdout.split() == ["2", "2"], ended.stderr
+
+
 STUCK = """
 import concurrent.futures.process, runpy, sys, time
 concurrent.futures.process._ExecutorManagerThread.join_executor_internals = lambda self: time.sleep(60)
