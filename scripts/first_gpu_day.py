@@ -61,6 +61,9 @@ class Day:
                 log.write(stacks(job.pid))
                 end_group(job)
                 raise Failed(f"did not end within {left:.0f} s; the log has the stacks of its processes") from None
+            except BaseException:  # asked to stop
+                end_group(job)
+                raise
         with self.log.open() as log:
             log.seek(at)
             said = log.read()
@@ -580,6 +583,7 @@ def main():
     parser.add_argument("--launch", default="", metavar="COMMAND", help="starts ranks, as 'srun --mpi=pmix'")
     parser.add_argument("--tiny", action="store_true", help="small shapes")
     day = Day(parser.parse_args())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if day.gpus == 0:
         print("first_gpu_day: no GPU found, so nothing was checked; run this where nvidia-smi lists one", file=sys.stderr)
         return 1

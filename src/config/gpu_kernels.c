@@ -2,10 +2,12 @@
 //
 // Products and collectives: tables of ai-dynamo/aiconfigurator (095f58a5, 2026-11, Copyright NVIDIA, Apache-2.0), in
 // aic-core/src/aiconfigurator_core/systems/data. Products are taken at the power limit where such a table exists (H200,
-// B200, GB200; H100 as H200), else in bursts (A100, L40S), or as 0.85 of a burst (B300, GB300). Attention: cuDNN 9.19
-// to 9.22, NVIDIA/cudnn-frontend@3929da2 (H200, also for H100; GB200, also for B200; GB300), and FlashAttention-2's
-// own figures (A100). How many heads fill a device: MooreThreads/SimuMax@4dcaae5 (A100, B200; Hopper by its number of
-// multiprocessors). Passes: RMSNorm's share of the memory's rate in the same benchmarks of cudnn-frontend.
+// B200, GB200; H100 as H200), else in bursts (A100, L40S), or as 0.85 of a burst (B300, GB300). Attention of Hopper:
+// this trainer's on an H200 at its power limit; its backward that is not deterministic, and GB200 (also for B200) and
+// GB300: cuDNN 9.19 to 9.22, NVIDIA/cudnn-frontend@3929da2; A100: FlashAttention-2's own figures. How many heads fill a
+// device: MooreThreads/SimuMax@4dcaae5 (A100, B200; Hopper by its number of multiprocessors), or the same runs on the
+// H200. Passes: RMSNorm's share of the memory's rate in the benchmarks of cudnn-frontend. Products that add to fp32:
+// this trainer's on the H200, taken for all.
 #include "gpus.h"
 
 #include <string.h>
@@ -42,18 +44,18 @@ static const uint16_t gb200_[GPU_COLLECTIVES][GPU_SIZES] = {
     {72, 110, 311, 404, 456, 497, 511, 530}, {80, 172, 251, 410, 552, 588, 607, 628}, {0, 0, 0, 0, 0, 0, 0, 0}};
 
 static const GpuKernels kernels_[] = {
-    {"a100-40g", 0.802, 8.0, 74, {0.684, 489, 210}, {0.643, 489, 75}, 1.00, 0.8, a100_},
-    {"a100-80g", 0.802, 8.0, 74, {0.684, 489, 210}, {0.643, 489, 75}, 1.00, 0.8, a100_},
-    {"a800", 0.802, 8.0, 74, {0.684, 489, 210}, {0.643, 489, 75}, 1.00, 0.8, NULL},
-    {"h100", 0.702, 2.7, 98, {0.717, 349, 257}, {0.633, 1130, 92}, 1.00, 0.76, h100_},
-    {"h800", 0.702, 2.7, 98, {0.717, 349, 257}, {0.633, 1130, 92}, 1.00, 0.76, NULL},
-    {"gh200", 0.702, 2.7, 98, {0.717, 349, 257}, {0.633, 1130, 92}, 1.00, 0.76, NULL},
-    {"h200", 0.702, 2.7, 98, {0.717, 349, 257}, {0.633, 1130, 92}, 1.00, 0.76, h200_},
-    {"b200", 0.610, 2.5, 50, {0.723, 408, 765}, {0.570, 1035, 140}, 0.88, 0.72, b200_},
-    {"b300", 0.665, 2.7, 54, {0.809, 148, 765}, {0.652, 1180, 140}, 0.89, 0.72, NULL},
-    {"gb200", 0.587, 2.4, 59, {0.723, 408, 765}, {0.570, 1035, 140}, 0.88, 0.72, gb200_},
-    {"gb300", 0.661, 3.1, 58, {0.809, 148, 765}, {0.652, 1180, 140}, 0.89, 0.72, NULL},
-    {"l40s", 0.620, 4.0, 67, {0.5, 500, 0}, {0.5, 500, 0}, 1.00, 0.8, NULL},
+    {"a100-40g", 0.802, 8.0, 74, {0.684, 489, 210}, {0.643, 489, 75}, {0.643, 489, 75}, 0.8, 0.42, a100_},
+    {"a100-80g", 0.802, 8.0, 74, {0.684, 489, 210}, {0.643, 489, 75}, {0.643, 489, 75}, 0.8, 0.42, a100_},
+    {"a800", 0.802, 8.0, 74, {0.684, 489, 210}, {0.643, 489, 75}, {0.643, 489, 75}, 0.8, 0.42, NULL},
+    {"h100", 0.702, 2.7, 98, {0.633, 528, 128}, {0.633, 1130, 92}, {0.493, 471, 160}, 0.76, 0.42, h100_},
+    {"h800", 0.702, 2.7, 98, {0.633, 528, 128}, {0.633, 1130, 92}, {0.493, 471, 160}, 0.76, 0.42, NULL},
+    {"gh200", 0.702, 2.7, 98, {0.633, 528, 128}, {0.633, 1130, 92}, {0.493, 471, 160}, 0.76, 0.42, NULL},
+    {"h200", 0.702, 2.7, 98, {0.633, 528, 128}, {0.633, 1130, 92}, {0.493, 471, 160}, 0.76, 0.42, h200_},
+    {"b200", 0.610, 2.5, 50, {0.723, 408, 765}, {0.570, 1035, 140}, {0.502, 1035, 140}, 0.72, 0.42, b200_},
+    {"b300", 0.665, 2.7, 54, {0.809, 148, 765}, {0.652, 1180, 140}, {0.580, 1180, 140}, 0.72, 0.42, NULL},
+    {"gb200", 0.587, 2.4, 59, {0.723, 408, 765}, {0.570, 1035, 140}, {0.502, 1035, 140}, 0.72, 0.42, gb200_},
+    {"gb300", 0.661, 3.1, 58, {0.809, 148, 765}, {0.652, 1180, 140}, {0.580, 1180, 140}, 0.72, 0.42, NULL},
+    {"l40s", 0.620, 4.0, 67, {0.5, 500, 0}, {0.5, 500, 0}, {0.5, 500, 0}, 0.8, 0.42, NULL},
 };
 
 const GpuKernels *gpu_kernels(const Gpu *gpu) {

@@ -24,7 +24,7 @@ void cost_take_given(Cost *cost, const Config *config) {
 
 // The assumed figures of a GPU without a row: the middle of the existing rows. Of AMD's GPUs the best product is known
 // (stas00/ml-engineering@744d01e), 0.51 of the data sheet's peak on MI300X and 0.68 on MI355X.
-static const GpuKernels unknown_ = {"", 0.70, 3, 80, {0.65, 500, 250}, {0.55, 1000, 100}, 1, 0.8, NULL};
+static const GpuKernels unknown_ = {"", 0.70, 3, 80, {0.65, 500, 250}, {0.55, 1000, 100}, {0.55, 1000, 100}, 0.8, 0.42, NULL};
 static const struct {
     const char *word;
     double share;
@@ -58,6 +58,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .flash_forward = kernels->flash_forward,
         .flash_backward = kernels->flash_backward,
         .memory_rate = kernels->stream_share * memory,
+        .added = kernels->added,
         .pair = given->pair_gb_s * 1e9,
         .tensor = given->tensor_gb_s * 1e9,
         .network = given->network_gb_s * 1e9,
@@ -68,7 +69,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .data_sheet = known == NULL,
         .band = gpu_band(gpu),
     };
-    if (config->attention.deterministic != DETERMINISTIC_OFF) cost->flash_backward.share *= kernels->deterministic;
+    if (config->attention.deterministic != DETERMINISTIC_OFF) cost->flash_backward = kernels->flash_deterministic;
     // Links whose rate was given are not the measured ones.
     bool same = gpu != NULL && fabs(gpu->link_gb_s - given->tensor_gb_s) < 0.01 * gpu->link_gb_s;
     if (same && kernels->collectives != NULL) memcpy(cost->collectives, kernels->collectives, sizeof cost->collectives);
@@ -92,6 +93,8 @@ double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k) {
     enum { LARGE = 2048 };
     return cost_product(cost, 1, m, n, k) / (m >= LARGE && n >= LARGE && k >= LARGE ? COST_FP8 : 1);
 }
+
+double cost_adding(const Cost *cost, double weights) { return cost->added * cost_pass(cost, 8 * weights); }
 
 // Returns the part of a product's time in which its tiles of 128 x `width` fill the multiprocessors. Narrower tiles
 // load more for each term.

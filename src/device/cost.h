@@ -6,6 +6,7 @@
 // The assumptions, which the plan prints:
 //   - a matrix product of m x n x k takes flops (1 + k0 / k) / (peak share), and the time of a launch; rows of operands
 //     that are not a multiple of 16 bytes are slower;
+//   - a product that adds to fp32 in memory takes a part of the time to read and write it in addition;
 //   - flash attention computes the causal half of the scores at a share of the peak that grows with the sequence and
 //     with the heads that fill the device (config/gpus.h), and 2.5 times as much in the backward;
 //   - everything else takes the time to read and write its operands at the rate of the device's memory;
@@ -28,6 +29,7 @@ typedef struct Cost {
     double efficiency, half, launch; // matrix products: share of the peak, k0, seconds
     FlashRate flash_forward, flash_backward;
     double memory_rate;
+    double added; // part of the bytes read and written that adding to fp32 in memory takes (GpuKernels)
     double pair, tensor, network, host;
     double latency;      // seconds
     int multiprocessors; // 0: a CPU
@@ -56,6 +58,9 @@ double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_
 // ones). Passes that quantize are not included.
 #define COST_FP8 1.42
 double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k);
+
+// Returns the seconds that the gradient of `weights` weights takes beyond its product, since it is added to fp32.
+double cost_adding(const Cost *cost, double weights);
 
 // Returns how many times as long as cost_product says products take on some of the multiprocessors: these are fewer,
 // and the last tiles may leave most of them idle.

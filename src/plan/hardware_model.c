@@ -119,6 +119,11 @@ static double layer_product_(const Work *work, int64_t m, int64_t n, int64_t k) 
     return narrow ? beside_bundles_(work) * cost_product_fp8(cost, m, n, k) : product_(work, 1, m, n, k);
 }
 
+// Returns what products take in addition that add to `weights` numbers of fp32.
+static double adding_(const Work *work, double weights) {
+    return beside_bundles_(work) * cost_adding(&work->hardware->cost, weights);
+}
+
 // Returns the bytes of one pass over the residual stream of this rank.
 static double hardware_stream_(const Shape *s) { return (double)(s->shard_rows * s->hidden * s->element); }
 
@@ -144,6 +149,8 @@ static void stored_attention_(const Work *work, PartTime *time) {
     double forward = 2 * one + bytes_(work, scores * softmax_bytes_(work, false));
     time->forward += forward;
     time->backward += 4 * one + bytes_(work, scores * softmax_bytes_(work, true));
+    if (s->slices * s->context_ranks > 1) // gradients of keys and values are added
+        time->backward += adding_(work, 2 * heads * (double)(keys * a->head_dim * s->pieces));
     if (a->mode == ATTENTION_RECOMPUTE) time->backward += forward;
 }
 
@@ -190,11 +197,11 @@ static void layer_products_(const Work *work, PartTime *time) {
     time->forward += in_chunks_(work, columns, s->qkv_cols, s->hidden) +
                      in_chunks_(work, s->chunks, s->hidden, s->query_cols) +
                      in_chunks_(work, columns, s->mlp_cols, s->hidden) + in_chunks_(work, s->chunks, s->hidden, s->ffn);
-    time->backward += 2 * whole;
-    time->weight += hardware_left_to_w(s) * whole; // half of the backward's products, or less
-    double flops =
-        2 * (double)s->rows *
-        ((double)s->hidden * (double)(s->qkv_cols + s->mlp_cols + s->query_cols) + (double)(s->hidden * s->ffn));
+    double weights = (double)s->hidden * (double)(s->qkv_cols + s->query_cols + s->mlp_cols + s->ffn);
+    double gradients = whole + adding_(work, weights);
+    time->backward += whole + gradients;
+    time->weight += hardware_left_to_w(s) * gradients; // half of the backward's products, or less
+    double flops = 2 * (double)s->rows * weights;
     time->spent[0].peak = flops / work->hardware->cost.flops;
     time->spent[1].peak = 2 * time->spent[0].peak;
 }
@@ -299,7 +306,8 @@ static PartTime embedding_(const Work *work) {
 static PartTime hardware_head_(const Work *work) {
     const Shape *s = work->shape;
     double logits = (double)s->rows * (double)s->vocab_width * (double)s->element;
-    double products = 3 * product_(work, 1, s->rows, s->vocab_width, s->hidden);
+    double products =
+        3 * product_(work, 1, s->rows, s->vocab_width, s->hidden) + adding_(work, (double)(s->vocab_width * s->hidden));
     double passes = bytes_(work, 3 * logits + 10 * hardware_stream_(s)),
            flops = 6 * (double)s->rows * (double)s->vocab_width * (double)s->hidden;
     return (PartTime){.forward = products + passes,
@@ -379,20 +387,27 @@ static double exposed_(const Work *work, double collective, double product, doub
     return cost_beside(&work->hardware->cost, collective, product, other);
 }
 
-// The products of a layer whose weight gradients run during collectives, and the attention's backward.
+// The weight gradients of a layer that run during collectives, the input gradients of two, and the attention's backward.
 typedef struct Beside {
-    double qkv, out, up, down, attention;
+    double qkv, out, up, down, out_input, down_input, attention;
 } Beside;
+
+static double weight_product_(const Work *work, int64_t n, int64_t k) {
+    return layer_product_(work, work->shape->rows, n, k) + adding_(work, (double)(n * k));
+}
 
 static Beside beside_(const Work *work) {
     const Shape *s = work->shape;
     PartTime core = {0};
     if (work->hardware->cost.flops == 0) return (Beside){0};
     attention_(work, &core);
-    return (Beside){layer_product_(work, s->rows, s->qkv_cols, s->hidden),
-                    layer_product_(work, s->rows, s->hidden, s->query_cols),
-                    layer_product_(work, s->rows, s->mlp_cols, s->hidden),
-                    layer_product_(work, s->rows, s->hidden, s->ffn), core.backward};
+    return (Beside){.qkv = weight_product_(work, s->qkv_cols, s->hidden),
+                    .out = weight_product_(work, s->hidden, s->query_cols),
+                    .up = weight_product_(work, s->mlp_cols, s->hidden),
+                    .down = weight_product_(work, s->hidden, s->ffn),
+                    .out_input = layer_product_(work, s->rows, s->hidden, s->query_cols),
+                    .down_input = layer_product_(work, s->rows, s->hidden, s->ffn),
+                    .attention = core.backward};
 }
 
 // Returns what the gathers before a product in chunks, or the sums after it, add to a step: of n that each take `one`
@@ -436,17 +451,22 @@ static void layer_collectives_(const Work *work, double one, PartTime *layer) {
         layer->tensor_backward = exposed_(work, 2 * one, b.down + b.up, 0) + exposed_(work, 2 * one, b.out + b.qkv, 0);
         return;
     }
-    double down = exposed_(work, input, b.down, 0), onward = exposed_(work, gradient, b.up, 0);
+    double onward = exposed_(work, gradient, b.up, 0);
     double next = exposed_(work, gradient, b.qkv, 0),
            sums = exposed_(work, one, b.down, 0) + exposed_(work, one, b.out, 0);
-    layer->tensor_backward = down + onward + next + sums + exposed_(work, input, b.out, b.attention) + blocks;
-    layer->tensor_weight = work->shape->pointwise ? 2 * input : down + onward + exposed_(work, input, b.out, 0) + next;
+    layer->tensor_backward = exposed_(work, input, b.down_input, 0) + onward + next + sums +
+                             exposed_(work, input, b.out_input, b.attention) + blocks;
+    layer->tensor_weight = 2 * input;
+    if (!work->shape->pointwise)
+        layer->tensor_weight = exposed_(work, input, b.down, 0) + onward + exposed_(work, input, b.out, 0) + next;
 }
 
 void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *s) {
     Work work = {hardware, config, s};
     double one = s->tensor_ranks > 1 ? collective_(hardware, config, s, (double)s->element) : 0;
-    double head = hardware->cost.flops > 0 ? product_(&work, 1, s->rows, s->vocab_width, s->hidden) : 0;
+    double head = hardware->cost.flops > 0 ? product_(&work, 1, s->rows, s->vocab_width, s->hidden) +
+                                                 adding_(&work, (double)(s->vocab_width * s->hidden))
+                                           : 0;
     layer_collectives_(&work, one, &times->layer);
     if (s->context_ranks > 1) context_collectives_(&work, &times->layer);
     double sum = blocks_summed_(hardware, s);

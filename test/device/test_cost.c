@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static Cost cost_of(const char *word) {
+static Cost cost_with(const char *word, int deterministic) {
     static Config config;
     memset(&config, 0, sizeof config);
     for (int i = 1; gpu_words[i] != NULL; i++)
@@ -17,12 +17,14 @@ static Cost cost_of(const char *word) {
     const Gpu *gpu = gpu_row(config.hardware.gpu);
     assert_non_null(gpu);
     config.hardware.tensor_gb_s = gpu->link_gb_s;
-    config.attention.deterministic = DETERMINISTIC_OFF;
+    config.attention.deterministic = deterministic;
     config.hardware.run_share = 1;
     Cost cost;
     cost_of_gpu(&cost, &config, gpu->bf16 * 1e12);
     return cost;
 }
+
+static Cost cost_of(const char *word) { return cost_with(word, DETERMINISTIC_OFF); }
 
 // Reads the next row of a table into cells; false at its end.
 static bool next_row(FILE *file, char line[512], char *cells[16]) {
@@ -78,11 +80,31 @@ TEST(products_of_8_bits_gain_only_where_they_are_large) {
     assert_float_equal(cost_product(&cost, 1, 4096, 1024, 8192) / cost_product_fp8(&cost, 4096, 1024, 8192), 1, 1e-9);
 }
 
+TEST(adding_to_fp32_takes_a_part_of_a_pass_and_meets_the_measured_weight_gradients) {
+    Cost cost = cost_of("h200");
+    assert_float_equal(cost_adding(&cost, 1e8) / cost_pass(&cost, 8e8), 0.42, 1e-9);
+    char line[512], *cells[16];
+    FILE *file = table("measured", line, cells);
+    double error = 0;
+    int count = 0;
+    while (next_row(file, line, cells)) {
+        if (strcmp(cells[0], "weight") != 0) continue;
+        double rows = atof(cells[1]), in = atof(cells[2]), out = atof(cells[3]), flops = 2 * rows * in * out;
+        double seconds =
+            cost_product(&cost, 1, (int64_t)out, (int64_t)in, (int64_t)rows) + cost_adding(&cost, in * out);
+        error += fabs(flops / seconds / (atof(cells[4]) * 1e12) - 1);
+        count++;
+    }
+    fclose(file);
+    assert_true(count == 12 && error / count < 0.06);
+}
+
 TEST(attention_is_within_5_percent_of_its_tables) {
     static const char *const words[][2] = {
-        {"a100", "a100-80g"}, {"h200", "h200"}, {"gb200", "gb200"}, {"gb300", "gb300"}};
+        {"a100", "a100-80g"}, {"h200_trainer", "h200"}, {"gb200", "gb200"}, {"gb300", "gb300"}};
     for (int g = 0; g < 4; g++) {
-        Cost cost = cost_of(words[g][1]);
+        bool ours = strcmp(words[g][0], "h200_trainer") == 0;
+        Cost cost = cost_with(words[g][1], ours ? DETERMINISTIC_ON : DETERMINISTIC_OFF);
         char line[512], *cells[16];
         FILE *file = table("attention", line, cells);
         double error = 0;

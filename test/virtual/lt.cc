@@ -276,6 +276,8 @@ void take_time(Op *op, const Call &call) {
     op->multiprocessors = op->sharing == SHARING_OWNS && target > 0 ? target : all;
     double seconds = narrow(call.a) ? cost_product_fp8(cost, call.m, columns, call.k)
                                     : cost_product(cost, (double)count, call.m, columns, call.k);
+    if (call.c.type == CUDA_R_32F && call.a.type != CUDA_R_32F)
+        seconds += cost_adding(cost, (double)count * (double)call.m * (double)columns);
     op->seconds = seconds * cost_waves(cost, (double)count, call.m, columns, op->multiprocessors);
 }
 
