@@ -70,7 +70,7 @@ SMALL = {
     "four stages": ("gpt", 1, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=1", "train.global_batch=8"),
     "evictions between nodes": (
         "llama", 2, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "parallel.placement=linear",
-        "schedule.bpipe=on", "hardware.gpus_per_node=4", "train.global_batch=8"),
+        "schedule.bpipe=on", "hardware.gpus_per_node=4", "hardware.network_gb_s=24", "train.global_batch=8"),
     "evictions between nodes beside persistent products": (
         "llama", 2, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "parallel.placement=linear",
         "schedule.bpipe=on", "hardware.gpus_per_node=4", "hardware.gpu=h100", "hardware.network_gb_s=20",
