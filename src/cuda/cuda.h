@@ -57,8 +57,8 @@ static inline void cuda_refuse(CudaBackend *cuda, const char *sentence) {
 }
 
 #ifndef EMULATED
-// Queries an event. Clears the last error afterwards: a pending event may leave cudaErrorNotReady there, which the check
-// after the next launch would take for that launch's own.
+// Queries an event. Clears the last error afterwards: a pending event may leave cudaErrorNotReady there, which the
+// check after the next launch would take for that launch's own.
 static inline cudaError_t cuda_event_status(cudaEvent_t event) {
     cudaError_t status = cudaEventQuery(event);
     if (status == cudaErrorNotReady) (void)cudaGetLastError();

@@ -387,7 +387,7 @@ static double exposed_(const Work *work, double collective, double product, doub
     return cost_beside(&work->hardware->cost, collective, product, other);
 }
 
-// The weight gradients of a layer that run during collectives, the input gradients of two, and the attention's backward.
+// The weight gradients of a layer that run during collectives, two input gradients, and the attention's backward.
 typedef struct Beside {
     double qkv, out, up, down, out_input, down_input, attention;
 } Beside;

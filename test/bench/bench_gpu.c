@@ -5,8 +5,8 @@
 // A product is timed on random operands, since zeros need less power and run faster. "burst" is the fastest of the
 // first launches; "sustained" is the mean over the second half of SECONDS, when the clock has settled at the power
 // limit. "gelu" is a forward whose GELU is cuBLASLt's epilogue, "gelu after" one with a pass of our own: compare
-// their rates, which count the product's FLOPs alone. Attention is flash, causal, with heads of 128; its rates count half
-// of all pairs, and in the backward five products of two in the forward.
+// their rates, which count the product's FLOPs alone. Attention is flash, causal, with heads of 128; its rates count
+// half of all pairs, and in the backward five products of two in the forward.
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "device/device.h"
@@ -251,7 +251,8 @@ int main(int argc, char **argv) {
             continue;
         }
         if (sscanf(argv[i], "%lld:%lld:%lld", &rows, &in, &out) != 3 || rows < 1 || in < 1 || out < 1) {
-            fprintf(stderr, "bench_gpu: %s: is neither ROWS:IN:OUT nor attention:BATCH:HEADS:SEQ; give positive integers\n", argv[i]);
+            fprintf(stderr, "bench_gpu: %s: is neither ROWS:IN:OUT nor attention:BATCH:HEADS:SEQ of positive integers\n",
+                    argv[i]);
             return 2;
         }
         b.rows = rows, b.in = in, b.out = out;

@@ -79,7 +79,8 @@ TEST(swiglu_agrees_with_float64) {
 TEST(swiglu_is_finite_far_out) {
     enum { N = 24 };
     Op op = op_start(PRECISION_FP32, 1);
-    float *in = op_hold(&op, 8 * N), *out = op_hold(&op, 4 * N), *din = op_hold(&op, 8 * N), *dout = op_hold(&op, 4 * N);
+    float *in = op_hold(&op, 8 * N), *out = op_hold(&op, 4 * N);
+    float *din = op_hold(&op, 8 * N), *dout = op_hold(&op, 4 * N);
     for (int i = 0; i < N; i++) in[i] = (i % 2 ? 1.0f : -1.0f) * 50.0f * (float)(i + 1), in[N + i] = dout[i] = 1.0f;
     op.backend->swiglu_forward(op.backend, factor_plain(out), in, 1, N);
     op.backend->swiglu_backward(op.backend, factor_plain(din), dout, in, 1, N);

@@ -230,8 +230,8 @@ EVICTS_FOR_LITTLE = ["parallel.pipeline=6", "parallel.placement=adjacent", "atte
                      "schedule.micro_batch=1", "parallel.data=1", "parallel.sequence=true",
                      "parallel.collectives=nccl"]
 LITTLE = [
-    ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=72", "hardware.memory_gib=40"], False),  # 0.02 %
-    ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=24", "hardware.memory_gib=40"], True),  # 0.8 %
+    ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=24", "hardware.memory_gib=40"], False),  # 0.03 %
+    ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=24", "hardware.memory_gib=39"], True),  # 0.8 %
 ]
 
 
