@@ -16,7 +16,7 @@ void details_phase(Details *details, const char *what) {
 }
 
 void details_ready(const Details *details) {
-    log_detail(&details->log, "start-up: ready to train, %.1f ms in all", 1e3 * (clock_seconds() - details->began));
+    log_detail(&details->log, "start-up: ready to train, %.1f ms in all", 1e3 * (details->since - details->began));
 }
 
 static const char *carrier_(const Run *run) {

@@ -251,7 +251,7 @@ int main(int argc, char **argv) {
             continue;
         }
         if (sscanf(argv[i], "%lld:%lld:%lld", &rows, &in, &out) != 3 || rows < 1 || in < 1 || out < 1) {
-            fprintf(stderr, "bench_gpu: %s: is neither ROWS:IN:OUT nor attention:BATCH:HEADS:SEQ of positive integers\n",
+            fprintf(stderr, "bench_gpu: %s: give positive integers as ROWS:IN:OUT or attention:BATCH:HEADS:SEQ\n",
                     argv[i]);
             return 2;
         }
