@@ -27,9 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 QUIET = ["-o", "checkpoint.every=0", "-o", "data.val_every=0"]
 VIRTUAL = "VIRTUAL_GPUS" in os.environ
 ONE = ["-o", "parallel.pipeline=1", "-o", "schedule.bpipe=off"]
-TINY = {
-    "hidden": 64, "heads": 8, "kv_heads": 8, "ffn": 128, "vocab": 257, "seq_len": 64,
-}  # fmt: skip
+TINY = {"hidden": 64, "heads": 8, "kv_heads": 8, "ffn": 128, "vocab": 257, "seq_len": 64}
 
 
 class Day:
@@ -59,17 +57,15 @@ class Day:
                 code = job.wait(timeout=max(left, 1.0))
             except subprocess.TimeoutExpired:
                 log.write(stacks(job.pid))
-                end_group(job)
                 raise Failed(f"did not end within {left:.0f} s; the log has the stacks of its processes") from None
-            except BaseException:  # asked to stop
-                end_group(job)
-                raise
+            finally:  # also if asked to stop
+                if job.poll() is None:
+                    end_group(job)
         with self.log.open() as log:
             log.seek(at)
             said = log.read()
         if code not in codes:
-            lines = [line for line in said.splitlines() if line.strip()]
-            raise Failed(f"exit code {code}: {lines[-1] if lines else 'no output'}")
+            raise Failed(f"exit code {code}: {(said.strip().splitlines() or ['no output'])[-1]}")
         return said
 
     def train(self, name, *options, config="llama_tiny.yaml", steps=5, codes=(0,), env=None):
@@ -78,7 +74,8 @@ class Day:
         metrics.unlink(missing_ok=True)
         launch = shlex.split(self.options.launch) if self.options.launch else []
         self.run(
-            [*launch, self.programs / program_of(config), "-c", ROOT / "configs" / config, *QUIET, "-o", "hardware.device=cuda",
+            [*launch, self.programs / program_of(config), "-c", ROOT / "configs" / config, *QUIET,
+             "-o", "hardware.device=cuda",
              "-o", f"train.steps={steps}", "-o", f"train.timeout_s={600 if VIRTUAL else 60}", "-o", f"log.metrics={metrics}", *options],
             codes=codes, env=env,
         )  # fmt: skip
@@ -86,9 +83,7 @@ class Day:
 
     def keys(self, config, p=1, t=1, d=1, layers=4, b=2, m=8):
         """Returns the options of a run of a model's layers on p * t * d GPUs."""
-        shape = {"layers": layers * p, **(TINY if self.options.tiny else {})}
-        if config.startswith("gpt"):
-            shape.pop("kv_heads", None)
+        shape = {"layers": layers * p, **(tiny_shape(config) if self.options.tiny else {})}
         keys = [f"model.{key}={value}" for key, value in shape.items()]
         keys += [f"parallel.pipeline={p}", f"parallel.tensor={t}", f"parallel.data={d}", f"schedule.micro_batch={b}"]
         keys += [f"train.global_batch={b * m * d}", "schedule.bpipe=off", "data.val=", f"hardware.gpu={self.gpu()}"]
@@ -109,8 +104,8 @@ class Day:
         }  # fmt: skip
 
     def plan(self, *options, config="llama65b.yaml"):
-        command = [self.programs / program_of(config), "-q", "-c", ROOT / "configs" / config, "--plan", "--json", *options]
-        answer = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=ROOT)
+        command = [self.programs / program_of(config), "-q", "-c", ROOT / "configs" / config, "--plan", "--json"]
+        answer = subprocess.run(list(map(str, [*command, *options])), capture_output=True, text=True, cwd=ROOT)
         if not answer.stdout.startswith("{"):
             raise Failed(f"the plan: {answer.stderr.strip().splitlines()[-1:]}")
         return json.loads(answer.stdout)
@@ -135,6 +130,10 @@ class Skipped(Exception):
 
 def program_of(config):
     return "train_gpt" if config.startswith("gpt") else "train_llama"
+
+
+def tiny_shape(config):
+    return {key: value for key, value in TINY.items() if key != "kv_heads" or config.startswith("llama")}
 
 
 def count_gpus():
@@ -304,11 +303,10 @@ def verify(day):
 
 @row("products and kernels", 120)
 def rates(day):
-    shapes = ["64:64:64"] if day.options.tiny else []
-    for rows in (2048, 4096, 8192) if not day.options.tiny else ():
-        shapes += [f"{rows}:8192:6144", f"{rows}:2048:8192", f"{rows}:8192:11008", f"{rows}:5504:8192"]
-    if not day.options.tiny:
-        shapes += [f"attention:{of}" for of in ("1:16:2048", "2:16:2048", "4:16:2048", "1:32:8192", "1:8:32768")]
+    widths = ("8192:6144", "2048:8192", "8192:11008", "5504:8192")
+    shapes = [f"{rows}:{width}" for rows in (2048, 4096, 8192) for width in widths]
+    shapes += [f"attention:{of}" for of in ("1:16:2048", "2:16:2048", "4:16:2048", "1:32:8192", "1:8:32768")]
+    shapes = ["64:64:64"] if day.options.tiny else shapes
     said = day.run([day.programs / "bench_gpu" if day.options.tiny else day.tests / "bench_gpu",
                     "0.01" if day.options.tiny else "1.0", *shapes])  # fmt: skip
     return {"rows": [json.loads(line) for line in said.splitlines() if line.startswith("{")]}
@@ -318,8 +316,7 @@ def stage(day, *keys, config="llama65b.yaml"):
     """Runs the list of a middle stage. Returns its times, its MFU, and whether its bytes are the planned."""
     keys = [*keys, f"hardware.gpu={day.gpu()}"]
     if day.options.tiny:
-        shape = {key: value for key, value in TINY.items() if key != "kv_heads" or config.startswith("llama")}
-        keys += [f"model.{key}={value}" for key, value in {**shape, "layers": 8}.items()] + ["train.global_batch=64"]
+        keys += [f"model.{key}={value}" for key, value in {**tiny_shape(config), "layers": 8}.items()] + ["train.global_batch=64"]
     words = [word for key in keys for word in ("-o", key)]
     said = day.run([day.programs / program_of(config), "-c", ROOT / "configs" / config, "--emulate-stage", "6", *words])
     return {
@@ -331,11 +328,8 @@ def stage(day, *keys, config="llama65b.yaml"):
 
 @row("one stage alone, b = 1, 2, 4", 240)
 def stages(day):
-    result = {}
-    for config in ("llama65b.yaml", "gpt3_96b.yaml"):
-        for b in (1, 2, 4):
-            result[f"{config}, b={b}"] = stage(day, f"schedule.micro_batch={b}", config=config)
-    return result
+    return {f"{config}, b={b}": stage(day, f"schedule.micro_batch={b}", config=config)
+            for config in ("llama65b.yaml", "gpt3_96b.yaml") for b in (1, 2, 4)}  # fmt: skip
 
 
 @row("one stage alone, other ways", 240)
@@ -353,8 +347,8 @@ def whole_steps(day):
     roomy = day.options.tiny or day.gpu() in ("h200", "b200", "b300", "gb200")
     layers = 3 if roomy else 2
     profile = day.out / "whole_profile.json"
-    day.run([day.programs / "train_llama", "-c", ROOT / "configs/llama65b.yaml", "--profile", "-o", f"hardware.profile={profile}",
-             *day.keys("llama65b.yaml", layers=layers)])  # fmt: skip
+    day.run([day.programs / "train_llama", "-c", ROOT / "configs/llama65b.yaml", "--profile",
+             "-o", f"hardware.profile={profile}", *day.keys("llama65b.yaml", layers=layers)])  # fmt: skip
     return {
         "LLaMA 65B": day.real(name="whole_llama", layers=layers),
         "LLaMA 65B, b=4": day.real(name="whole_llama4", layers=layers, b=4),
@@ -420,11 +414,11 @@ def one_visible(day):
 def faults(day):
     result = {}
     keys = ["train.global_batch=2", "schedule.micro_batch=1", f"hardware.share_gpu={str(day.gpus < 2).lower()}"]
-    keys += [f"model.{key}={value}" for key, value in {**TINY, "layers": 2}.items()]
-    shape = [word for key in keys for word in ("-o", key)]
+    model = [f"model.{key}={value}" for key, value in {**TINY, "layers": 2}.items()]
+    shape = [word for key in [*keys, *model] for word in ("-o", key)]
     for name, number in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)):
-        command = [day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", *QUIET, "-o", "train.steps=1000000",
-                   "-o", "hardware.device=cuda", "-o", "parallel.pipeline=2", "-o", "train.peer_timeout_s=5",
+        command = [day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", *QUIET,
+                   "-o", "train.steps=1000000", "-o", "hardware.device=cuda", "-o", "parallel.pipeline=2", "-o", "train.peer_timeout_s=5",
                    *shape, "-o", f"log.metrics={day.out}/{name}.jsonl"]  # fmt: skip
         (day.out / f"{name}.jsonl").unlink(missing_ok=True)
         with day.log.open("a") as log:
@@ -497,7 +491,8 @@ def sanitizer(day):
     for keys in ([], ["train.fp8=block"], ["data.mask_documents=on", "schedule.name=seq1f1b", "schedule.slices=2"]):
         words = [word for key in ["train.precision=bf16", "train.steps=1", *keys] for word in ("-o", key)]
         day.run([*check, day.programs / "train_llama", "-c", ROOT / "configs/llama_tiny.yaml", *QUIET, *ONE, "-o",
-                 "hardware.device=cuda", "-o", "train.global_batch=4", "-o", f"log.metrics={day.out}/checked.jsonl", *words], env=lazy)  # fmt: skip
+                 "hardware.device=cuda", "-o", "train.global_batch=4", "-o", f"log.metrics={day.out}/checked.jsonl",
+                 *words], env=lazy)  # fmt: skip
 
 
 @row("profile of a stage", 120, real=True)

@@ -87,8 +87,8 @@ static void emulated_part_(Comm *comm, void *to, const void *from, int64_t bytes
     if (to != from) be->copy(be, STREAM_COMPUTE, to, from, bytes);
 }
 
-// In place of the others' parts are copies of this rank's, or what later use of the buffer left there: GPUs multiply
-// zeros with less power, and so up to an eighth faster.
+// The others' parts hold copies of this rank's, or numbers that later use of the buffer left there: GPUs multiply zeros
+// with less power, and so up to an eighth faster.
 static int emulated_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
                                 CommRequest *request, Error *err) {
     (void)err;

@@ -55,7 +55,7 @@ struct Stream {
     }
 };
 
-// CUDA 13.0 leaves none; the virtual GPU does, as PyTorch's c10 expects, which clears it after each query.
+// CUDA 13.0 leaves no error. The virtual GPU leaves one, as earlier releases may.
 Reason query_leaves_its_error_or_none() {
     Stream s;
     cudaEvent_t event;

@@ -72,8 +72,9 @@ def test_slices_longer_than_a_block_of_keys(small, mode):
 
 def test_documents_stop_at_slices_as_in_one_piece(small):
     documents = ["data.mask_documents=on", "data.reset_positions=on", "data.end_of_text=7"]
+    documents.append("train.eps=1e-3")  # a smaller one lets AdamW enlarge the rounding of gradients near zero
     whole = small.train("parallel.pipeline=1", OFF, *documents)
-    assert close(small.train(*sliced(2), *documents).losses, whole.losses, 1e-4)  # rounding: 3e-5 on an AMD EPYC
+    assert close(small.train(*sliced(2), *documents).losses, whole.losses, 1e-5)
 
 
 @pytest.mark.parametrize("wider",

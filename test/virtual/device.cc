@@ -517,7 +517,7 @@ static bool found_late(const Record &record) {
 }
 
 // Runtime API, cudaEventQuery: cudaErrorNotReady where the work is not complete. Like any other code but success it
-// becomes the thread's last error, which the next cudaGetLastError returns (CUDA 13.0 leaves none).
+// becomes the thread's last error, which the next cudaGetLastError returns (CUDA 13.0 leaves no error).
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     check_event(event, "cudaEventQuery");
     if (sticky() != cudaSuccess) return answer(sticky());

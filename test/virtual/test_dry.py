@@ -68,7 +68,11 @@ SMALL = {
         "schedule.bpipe=on", "train.global_batch=16"),
     "one rank": ("llama", 1, "model.layers=4", "parallel.pipeline=1", "parallel.tensor=1", "train.global_batch=4"),
     "four stages": ("gpt", 1, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=1", "train.global_batch=8"),
-    "evictions between nodes": (
+    "evictions between nodes": pytest.param((
+        "llama", 2, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "parallel.placement=linear",
+        "schedule.bpipe=on", "hardware.gpus_per_node=4", "train.global_batch=8"), marks=pytest.mark.xfail(
+            strict=True, reason="the plan exposes 145 ms of transfers, the clock 125: their order differs")),
+    "evictions between nodes, 24 GB/s": (
         "llama", 2, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "parallel.placement=linear",
         "schedule.bpipe=on", "hardware.gpus_per_node=4", "hardware.network_gb_s=24", "train.global_batch=8"),
     "evictions between nodes beside persistent products": (
