@@ -327,7 +327,7 @@ def trained(config, *overrides, **keywords):
 
 def command(family, *arguments, env=None):
     return subprocess.run([trainer(family), *arguments], cwd=ROOT, env=env or environment(), capture_output=True,
-                          text=True, timeout=TIME_LIMIT)
+                          text=True, timeout=10 * TIME_LIMIT)
 
 
 def close(left, right, relative):
