@@ -27,7 +27,7 @@ static int replay_all_(const char *path) {
     for (int i = 0; i < count; i++) {
         char inside[1024];
         snprintf(inside, sizeof inside, "%s/%s", path, names[i]->d_name);
-        if (names[i]->d_name[0] != '.') done += replay_(inside);
+        if (names[i]->d_name[0] != '.') done += replay_all_(inside);
         free(names[i]);
     }
     free(names);

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
+SHIPPED = {"config": [CORPUS.parents[2] / "configs"]}  # more seeds of a target
 
 
 def run(command):
@@ -21,13 +22,17 @@ def run(command):
         return subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
 
 
+def seeds(name):
+    return [CORPUS / name, *SHIPPED.get(name, [])]
+
+
 def fuzz(target, seconds, runs):
     name = target.name.removeprefix("fuzz_")
     found = target.parent / "found" / name  # what libFuzzer adds; the seeds stay as they are
     found.mkdir(parents=True, exist_ok=True)
     options = ["-max_len=4096", "-timeout=20", "-rss_limit_mb=2560", "-print_final_stats=1"]
     limits = [f"-max_total_time={seconds}"] + ([f"-runs={runs}"] if runs else [])
-    command = [target, *options, *limits, f"-artifact_prefix={target.parent}/{name}-", found, CORPUS / name]
+    command = [target, *options, *limits, f"-artifact_prefix={target.parent}/{name}-", found, *seeds(name)]
     ended = run(command)
     counted = re.search(r"number_of_executed_units: (\d+)", ended.stderr)
     pace = re.search(r"average_exec_per_sec: +(\d+)", ended.stderr)
@@ -40,7 +45,7 @@ def fuzz(target, seconds, runs):
 
 def replay(target):
     name = target.name.removeprefix("replay_")
-    ended = run([target, CORPUS / name])
+    ended = run([target, *seeds(name)])
     print(f"{name:14} {ended.stdout.strip() or 'FAILED'}", flush=True)
     if ended.returncode != 0:
         sys.stderr.write(ended.stderr[-6000:])
