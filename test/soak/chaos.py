@@ -295,8 +295,8 @@ class Trial:
         reported = [name for text in said for name in re.findall(r"saved \S*/(step_\d+) ", text)]
         if not reported:
             return
-        # step_*.kept is a folder of the user, which the run moved out of its way.
-        there = {path.name for path in self.saved.glob("step_*") if path.suffix != ".kept"}
+        # A folder of the user, which the run may have moved out of its way, is no checkpoint.
+        there = {path.name for path in self.saved.glob("step_*") if not (path / "mine").exists()}
         newest = max(reported)
         if there and max(there) > newest:  # a later one was complete, and its report was not
             newest = max(there)
