@@ -19,7 +19,7 @@ static int fits(const Made *all, const Machine *machine, Error *err) {
 }
 
 TEST(without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead) {
-    Made all = made(LLAMA, &llama_model, NULL, 0);
+    Made all = made(LLAMA, "");
     Machine small = {false, 2, 23 * GIB, 0};
     Error err;
     assert_int_equal(fits(&all, &small, &err), -1);
@@ -38,8 +38,7 @@ TEST(without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead) {
 }
 
 TEST(on_a_cpu_all_ranks_have_to_fit_beside_the_reserve) {
-    const char *cpu[] = {"hardware.device=cpu", "parallel.data=2", "train.global_batch=256"};
-    Made all = made(LLAMA, &llama_model, cpu, COUNT(cpu));
+    Made all = made(LLAMA, "hardware.device=cpu parallel.data=2 train.global_batch=256");
     int64_t needed = 4 * GIB; // the reserve, once
     for (int s = 0; s < 8; s++)
         needed += 8 * (memory_total(&all.plan.stage[s].memory) + plan_host_bytes(&all.plan.stage[s]));
@@ -62,26 +61,24 @@ TEST(on_a_cpu_all_ranks_have_to_fit_beside_the_reserve) {
 
 TEST(a_rank_has_to_fit_into_the_memory_that_is_given) {
     // 1F1B: eight bundles of 5 GiB beside 35 GiB of states
-    const char *larger[] = {"schedule.micro_batch=4", "hardware.reserve_gib=6"};
-    const char *balanced[] = {"schedule.micro_batch=4", "hardware.reserve_gib=6", "schedule.bpipe=on"};
     Machine gpus = {true, 64, 1000 * GIB, 0};
     Error err;
-    Made all = made(LLAMA, &llama_model, larger, COUNT(larger));
+    Made all = made(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=6");
     assert_int_equal(fits(&all, &gpus, &err), -1);
     assert_non_null(strstr(err.text, "configs/llama65b.yaml:"));
     assert_non_null(strstr(err.text, "more than hardware.memory_gib, 80.00 GiB;"));
     unmake(&all);
-    all = made(LLAMA, &llama_model, balanced, COUNT(balanced));
+    all = made(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=6 schedule.bpipe=on");
     assert_int_equal(fits(&all, &gpus, &err), 0);
     unmake(&all);
 }
 
 TEST(the_reserve_counts_beside_a_ranks_bytes_on_cpus_too) {
-    const char *keys[] = {"hardware.device=cpu", "train.precision=fp32", "model.layers=8", "hardware.memory_gib=100",
-                          "hardware.reserve_gib=1"};
     Machine machine = {false, 2, 0, 0};
     Error err;
-    Made all = made(LLAMA, &llama_model, keys, COUNT(keys));
+    Made all =
+        made(LLAMA,
+             "hardware.device=cpu train.precision=fp32 model.layers=8 hardware.memory_gib=100 hardware.reserve_gib=1");
     assert_int_equal(fits(&all, &machine, &err), 0);
     all.config.hardware.reserve_gib = 99;
     assert_int_equal(fits(&all, &machine, &err), -1);
@@ -90,10 +87,9 @@ TEST(the_reserve_counts_beside_a_ranks_bytes_on_cpus_too) {
 }
 
 TEST(without_a_figure_the_gpus_own_memory_counts) {
-    const char *keys[] = {"schedule.micro_batch=4", "hardware.reserve_gib=6", "hardware.memory_gib=auto"};
     Machine gpus = {true, 64, 1000 * GIB, 80 * GIB};
     Error err;
-    Made all = made(LLAMA, &llama_model, keys, COUNT(keys));
+    Made all = made(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=6 hardware.memory_gib=auto");
     assert_int_equal(fits(&all, &gpus, &err), -1);
     assert_non_null(strstr(err.text, "more than the GPU has, 80.00 GiB;"));
     gpus.gpu_bytes = 141 * GIB;
@@ -104,8 +100,7 @@ TEST(without_a_figure_the_gpus_own_memory_counts) {
 }
 
 TEST(evicted_bundles_need_host_memory_beside_gpus_too) {
-    const char *host[] = {"schedule.bpipe=on", "schedule.evict_to=host", "checkpoint.every=0"};
-    Made all = made(LLAMA, &llama_model, host, COUNT(host));
+    Made all = made(LLAMA, "schedule.bpipe=on schedule.evict_to=host checkpoint.every=0");
     int64_t needed = 0;
     for (int s = 0; s < 8; s++) {
         int64_t evicted = all.plan.stage[s].host_slots * all.plan.stage[s].slot_bytes;
@@ -126,8 +121,7 @@ TEST(copies_for_checkpoints_need_host_memory) {
     for (int d = 1; d <= 4; d *= 2) {
         char data[32];
         snprintf(data, sizeof data, "parallel.data=%d", d);
-        const char *keys[] = {data};
-        Made all = made(LLAMA, &llama_model, keys, COUNT(keys));
+        Made all = made(LLAMA, data);
         for (int s = 0; s < 8; s++) {
             const PlanStage *stage = &all.plan.stage[s];
             double share = 14.0 * (double)stage->parameters / 4 / d;
@@ -150,7 +144,7 @@ TEST(memory_and_cores_of_this_machine_are_found) {
     assert_false(machine.cuda);
     assert_true(machine.cores >= 1 && machine.cores <= sysconf(_SC_NPROCESSORS_CONF));
     assert_true(machine.free_bytes > 0 && machine.free_bytes <= sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
-    Made all = made(LLAMA, &llama_model, NULL, 0);
+    Made all = made(LLAMA, "");
     Error err = {0};
     assert_int_equal(plan_check_machine(&all.plan, &all.config, "train_llama", false, &err), -1);
     unmake(&all);

@@ -1,16 +1,12 @@
 // The record of the keys that planners choose: its rows are complete, and what one loop writes another one reads.
 #include "config/config_schema.h"
 #include "plan/layout.h"
+#include "made_plan.h"
 #include "unit.h"
 
 #include <string.h>
 
-static Config loaded(const char *const *overrides, int count) {
-    Config config;
-    Error err = {0};
-    if (config_load(&config, "configs/llama_tiny.yaml", overrides, count, &err) != 0) fail_msg("%s", err.text);
-    return config;
-}
+static const char TINY[] = "configs/llama_tiny.yaml";
 
 TEST(each_row_is_a_key_of_its_own) {
     for (int i = 0; i < LAYOUT_COUNT; i++) {
@@ -22,11 +18,10 @@ TEST(each_row_is_a_key_of_its_own) {
 
 // A layout goes through a text, and into another configuration of the same model, without a change.
 TEST(a_layout_survives_a_text_and_a_configuration) {
-    const char *overrides[] = {"parallel.pipeline=4",         "schedule.name=gis",        "schedule.group=half",
-                               "schedule.bpipe=on",           "schedule.evict_to=host",   "schedule.slots=3",
-                               "schedule.recompute_layers=1", "attention.mode=recompute", "schedule.load_ahead=2",
-                               "schedule.recompute=pointwise"};
-    Config config = loaded(overrides, 10), other = loaded(overrides, 1);
+    Config config = loaded(TINY, "parallel.pipeline=4 schedule.name=gis schedule.group=half schedule.bpipe=on "
+                                 "schedule.evict_to=host schedule.slots=3 schedule.recompute_layers=1 "
+                                 "attention.mode=recompute schedule.load_ahead=2 schedule.recompute=pointwise"),
+           other = loaded(TINY, "parallel.pipeline=4");
     RunLayout layout, read, back;
     char text[LAYOUT_ENCODED];
     layout_of(&layout, &config);
@@ -54,8 +49,7 @@ TEST(a_text_that_is_cut_or_longer_is_refused) {
 
 // A key that differs alone is one change, unless it follows from others or means nothing there.
 TEST(a_change_of_one_key_is_one_change) {
-    const char *overrides[] = {"parallel.pipeline=4", "schedule.bpipe=on", "schedule.slots=3"};
-    Config config = loaded(overrides, 3);
+    Config config = loaded(TINY, "parallel.pipeline=4 schedule.bpipe=on schedule.slots=3");
     RunLayout from, to;
     layout_of(&from, &config);
     from.chunks = 1; // a distance is to a layout without auto

@@ -15,7 +15,7 @@ static const int64_t GIB = INT64_C(1) << 30;
 // ---- figures of the big models --------------------------------------------------------------------------------------
 
 TEST(flops_per_token_count_attention_in_full_and_causally) {
-    Config llama = loaded(LLAMA, NULL, 0), gpt = loaded(GPT, NULL, 0);
+    Config llama = loaded(LLAMA, ""), gpt = loaded(GPT, "");
     assert_true(fabs(model_flops_per_token(&llama, true) - 406.239e9) < 0.5e6);
     assert_true(fabs(model_flops_per_token(&llama, false) - 398.186e9) < 0.5e6);
     assert_true(fabs(model_flops_per_token(&gpt, true) - 596.855e9) < 0.5e6);
@@ -23,7 +23,7 @@ TEST(flops_per_token_count_attention_in_full_and_causally) {
 }
 
 TEST(parameters_of_the_stages_add_up_to_the_model) {
-    Made llama = made(LLAMA, &llama_model, NULL, 0), gpt = made(GPT, &gpt_model, NULL, 0);
+    Made llama = made(LLAMA, ""), gpt = made(GPT, "");
     const int64_t layer = INT64_C(809517056); // 4 h h + 3 h f + 2 h
     assert_int_equal(llama.plan.parameters, INT64_C(65285660672));
     assert_int_equal(llama.plan.stage[3].parameters, 10 * layer);
@@ -37,9 +37,8 @@ TEST(parameters_of_the_stages_add_up_to_the_model) {
 }
 
 TEST(states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32) {
-    const char *fp32[] = {"train.precision=fp32"};
     for (int full = 0; full < 2; full++) {
-        Made all = made(LLAMA, &llama_model, fp32, full);
+        Made all = made(LLAMA, full ? "train.precision=fp32" : "");
         const int64_t *middle = all.plan.stage[3].memory.bytes, *first = all.plan.stage[0].memory.bytes,
                       *last = all.plan.stage[7].memory.bytes;
         // On one of four tensor ranks; norms are not split; the vocabulary is padded to 32256.
@@ -66,8 +65,7 @@ TEST(states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32) {
 // The tied head's matrix: a copy with all its states on a last stage of its own, a gradient alone where the embedding
 // is.
 TEST(a_tied_head_carries_the_embedding_again) {
-    const char *one[] = {"parallel.pipeline=1"};
-    Made all = made(GPT, &gpt_model, NULL, 0), alone = made(GPT, &gpt_model, one, 1);
+    Made all = made(GPT, ""), alone = made(GPT, "parallel.pipeline=1");
     int64_t matrix = INT64_C(51200) / 4 * 9984, positions = INT64_C(2048) * 9984, norm = 2 * 9984;
     assert_int_equal(all.plan.stage[0].memory.bytes[MEMORY_EMBEDDING], (matrix + positions) * 18);
     assert_int_equal(all.plan.stage[7].memory.bytes[MEMORY_EMBEDDING], (matrix + norm) * 18);
@@ -79,8 +77,7 @@ TEST(a_tied_head_carries_the_embedding_again) {
 // ---- activations ----------------------------------------------------------------------------------------------------
 
 TEST(llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash) {
-    const char *larger[] = {"schedule.micro_batch=4", "schedule.bpipe=on"};
-    Made all = made(LLAMA, &llama_model, larger, COUNT(larger));
+    Made all = made(LLAMA, "schedule.micro_batch=4 schedule.bpipe=on");
     // 2048 * 4 rows over 4 tensor ranks: 2048; (12 + 4) h + 6 f = 263168; flash 4 a s b / t.
     const int64_t layer = INT64_C(2048) * 263168 + INT64_C(4) * 64 * 2048, message = INT64_C(2048) * 8192 * 2;
     // Tensor ranks map partial sums, two gathered operands and the received rows, of all rows, and a page of flags.
@@ -104,9 +101,8 @@ TEST(llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash) {
 }
 
 TEST(gpt_bundle_is_32_s_b_h_over_t) {
-    const char *recompute[] = {"schedule.micro_batch=2", "attention.mode=recompute"};
-    const char *stored[] = {"schedule.micro_batch=2", "attention.mode=none"};
-    Made all = made(GPT, &gpt_model, recompute, 2), quadratic = made(GPT, &gpt_model, stored, 2);
+    Made all = made(GPT, "schedule.micro_batch=2 attention.mode=recompute"),
+         quadratic = made(GPT, "schedule.micro_batch=2 attention.mode=none");
     const int64_t layer = INT64_C(32) * 2048 * 2 * 9984 / 4;
     assert_int_equal(all.plan.stage[2].slot_bytes, 10 * layer);
     assert_int_equal(quadratic.plan.stage[2].slot_bytes, 10 * (layer + INT64_C(2) * 104 * 2048 * 2048 * 2 / 4));
@@ -121,8 +117,7 @@ TEST(gpt_bundle_is_32_s_b_h_over_t) {
 }
 
 TEST(logits_and_tokens_lie_on_the_stages_that_use_them) {
-    const char *larger[] = {"schedule.micro_batch=4"};
-    Made all = made(LLAMA, &llama_model, larger, 1);
+    Made all = made(LLAMA, "schedule.micro_batch=4");
     const int64_t message = INT64_C(2048) * 8192 * 2, rows = 8192;
     // Norm and two gradients of the stream, logits of 32256 / 4 columns, three statistics a row here and of four ranks.
     int64_t head = 3 * message + rows * (32256 / 4) * 2 + rows * 3 * 4 * (1 + 4);
@@ -137,11 +132,11 @@ TEST(logits_and_tokens_lie_on_the_stages_that_use_them) {
 // Pieces of 16 MiB: what three other tensor ranks send of a quarter of one, what the other data rank sends of a half,
 // four at once, and what the other end of the pipeline sends of a half.
 TEST(sums_that_ranks_make_themselves_take_workspace) {
-    const char *wide[] = {"parallel.collectives=nccl", "parallel.data=2"};
     const int64_t mib = 1 << 20, tensor = 12 * mib, data = 4 * 8 * mib, tied = 8 * mib;
     Backend cpu = {.own_sums = true};
-    Made none = made(LLAMA, &llama_model, wide, 2), llama = made_for(cpu, LLAMA, &llama_model, wide, 2);
-    Made without = made(GPT, &gpt_model, wide, 1), gpt = made_for(cpu, GPT, &gpt_model, wide, 1);
+    Made none = made(LLAMA, "parallel.collectives=nccl parallel.data=2"),
+         llama = made_for(cpu, LLAMA, "parallel.collectives=nccl parallel.data=2");
+    Made without = made(GPT, "parallel.collectives=nccl"), gpt = made_for(cpu, GPT, "parallel.collectives=nccl");
     for (int s = 0; s < 8; s++) {
         int64_t edges = none.plan.stage[s].memory.bytes[MEMORY_MESSAGES];
         assert_int_equal(llama.plan.stage[s].memory.bytes[MEMORY_MESSAGES], edges + tensor + data);
@@ -155,11 +150,9 @@ TEST(sums_that_ranks_make_themselves_take_workspace) {
 // Operand and result of every message pass through host memory, and the host sums. With overlap, a gather is in
 // progress beside a sum.
 TEST(ranks_that_share_a_gpu_need_host_memory) {
-    const char *shared[] = {"hardware.share_gpu=true", "checkpoint.every=0", "parallel.overlap=off"};
-    const char *beside[] = {"hardware.share_gpu=true", "checkpoint.every=0", "parallel.overlap=on"};
-    const char *alone[] = {"checkpoint.every=0", "parallel.collectives=nccl"};
-    Made with = made(LLAMA, &llama_model, shared, 3), overlap = made(LLAMA, &llama_model, beside, 3);
-    Made without = made(LLAMA, &llama_model, alone, 2);
+    Made with = made(LLAMA, "hardware.share_gpu=true checkpoint.every=0 parallel.overlap=off"),
+         overlap = made(LLAMA, "hardware.share_gpu=true checkpoint.every=0 parallel.overlap=on");
+    Made without = made(LLAMA, "checkpoint.every=0 parallel.collectives=nccl");
     int64_t block = INT64_C(2048) * 8192 / 4 * 2, passing = (4 + 1) * block, sums = passing + (12 << 20);
     for (int s = 0; s < 8; s++) {
         const PlanStage *stage = &without.plan.stage[s];
@@ -174,9 +167,8 @@ TEST(ranks_that_share_a_gpu_need_host_memory) {
 
 // What a device holds for itself, and whole pages of what it lends.
 TEST(what_a_device_adds_is_counted) {
-    const char *on[] = {"schedule.bpipe=on"};
     Backend gpu = {.own_bytes = 64 << 20, .lent_page = 2 << 20};
-    Made plain = made(LLAMA, &llama_model, on, 1), all = made_for(gpu, LLAMA, &llama_model, on, 1);
+    Made plain = made(LLAMA, "schedule.bpipe=on"), all = made_for(gpu, LLAMA, "schedule.bpipe=on");
     for (int s = 0; s < 8; s++) {
         const int64_t *bytes = plain.plan.stage[s].memory.bytes, *more = all.plan.stage[s].memory.bytes;
         int64_t lent = more[MEMORY_LENT_SLOTS], asked = bytes[MEMORY_LENT_SLOTS];
@@ -187,8 +179,7 @@ TEST(what_a_device_adds_is_counted) {
 }
 
 TEST(slots_are_the_larger_of_uneven_pairs) {
-    const char *uneven[] = {"parallel.layers=[20,10,10,10,10,10,5,5]", "schedule.bpipe=on"};
-    Made all = made(LLAMA, &llama_model, uneven, COUNT(uneven));
+    Made all = made(LLAMA, "parallel.layers=[20,10,10,10,10,10,5,5] schedule.bpipe=on");
     const PlanStage *stage = all.plan.stage;
     assert_int_equal(stage[0].slot_bytes, 20 * stage[0].at.layer_bundle);
     assert_int_equal(stage[7].slot_bytes, stage[0].slot_bytes);
@@ -197,8 +188,9 @@ TEST(slots_are_the_larger_of_uneven_pairs) {
 }
 
 // Allocates one stage for itself, as a run does, and compares by category. Slots: where there is one stage alone.
-static void compare_allocated(const char *path, const Model *model, const char *const *overrides, int count) {
-    Config config = loaded(path, overrides, count);
+static void compare_allocated(const char *path, const char *overrides) {
+    Config config = loaded(path, overrides);
+    const Model *model = model_of(&config);
     Error err = {0};
     Backend *be = backend_cpu_create(config.train.precision, 1, &err);
     Schedule *schedule = plan_schedule(&config, &err);
@@ -228,8 +220,7 @@ static void compare_allocated(const char *path, const Model *model, const char *
 
 // A layer that is run again leaves its input in a slot and nothing else; what it is run in is one layer's bundle.
 TEST(recomputed_layers_take_one_stream_of_a_slot) {
-    const char *again[] = {"schedule.recompute_layers=[10,4,0,0,0,0,0,0]"};
-    Made plain = made(LLAMA, &llama_model, NULL, 0), all = made(LLAMA, &llama_model, again, 1);
+    Made plain = made(LLAMA, ""), all = made(LLAMA, "schedule.recompute_layers=[10,4,0,0,0,0,0,0]");
     const PlanStage *with = all.plan.stage, *without = plain.plan.stage;
     const int64_t layer = without[0].at.layer_bundle, stream = without[0].at.message_bytes;
     assert_int_equal(with[0].slot_bytes, 10 * stream);
@@ -240,32 +231,23 @@ TEST(recomputed_layers_take_one_stream_of_a_slot) {
 }
 
 TEST(planned_bytes_are_the_bytes_allocated) {
-    const char *none[] = {"attention.mode=none", "model.layers=9"};
-    const char *one[] = {"parallel.pipeline=1", "train.precision=bf16", "attention.mode=recompute"};
-    const char *shared[] = {"parallel.context=4", "attention.mode=none", "parallel.pipeline=1"};
-    compare_allocated("configs/llama_tiny.yaml", &llama_model, none, COUNT(none));
-    compare_allocated("configs/llama_tiny.yaml", &llama_model, one, COUNT(one));
-    compare_allocated("configs/llama_tiny.yaml", &llama_model, shared, COUNT(shared));
-    compare_allocated("configs/gpt_tiny.yaml", &gpt_model, none, COUNT(none));
-    compare_allocated("configs/gpt_tiny.yaml", &gpt_model, one, COUNT(one));
-    const char *again[] = {"parallel.pipeline=1", "schedule.recompute_layers=3"};
-    const char *by_stage[] = {"schedule.recompute_layers=[2,0,1,9]", "attention.mode=[recompute,none,flash,flash]"};
-    compare_allocated("configs/llama_tiny.yaml", &llama_model, again, COUNT(again));
-    compare_allocated("configs/gpt_tiny.yaml", &gpt_model, by_stage, COUNT(by_stage));
+    compare_allocated("configs/llama_tiny.yaml", "attention.mode=none model.layers=9");
+    compare_allocated("configs/llama_tiny.yaml", "parallel.pipeline=1 train.precision=bf16 attention.mode=recompute");
+    compare_allocated("configs/llama_tiny.yaml", "parallel.context=4 attention.mode=none parallel.pipeline=1");
+    compare_allocated("configs/gpt_tiny.yaml", "attention.mode=none model.layers=9");
+    compare_allocated("configs/gpt_tiny.yaml", "parallel.pipeline=1 train.precision=bf16 attention.mode=recompute");
+    compare_allocated("configs/llama_tiny.yaml", "parallel.pipeline=1 schedule.recompute_layers=3");
+    compare_allocated("configs/gpt_tiny.yaml",
+                      "schedule.recompute_layers=[2,0,1,9] attention.mode=[recompute,none,flash,flash]");
 }
 
 // ---- the schedule a configuration asks for --------------------------------------------------------------------------
 
-static void expect_schedule(const char *name, int slots, bool evicts, const char *overrides_text) {
-    char text[256];
-    const char *overrides[8];
-    int count = 0;
-    snprintf(text, sizeof text, "%s", overrides_text);
-    for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " ")) overrides[count++] = word;
-    Config config = loaded(LLAMA, overrides, count);
+static void expect_schedule(const char *name, int slots, bool evicts, const char *overrides) {
+    Config config = loaded(LLAMA, overrides);
     Error err = {0};
     Schedule *schedule = plan_schedule(&config, &err);
-    if (schedule == NULL) fail_msg("%s: %s", overrides_text, err.text);
+    if (schedule == NULL) fail_msg("%s: %s", overrides, err.text);
     assert_string_equal(schedule->name, name);
     assert_int_equal(schedule->slots, slots);
     assert_int_equal(schedule->microbatches, config_microbatches(&config));
@@ -295,8 +277,7 @@ TEST(auto_is_on_where_it_evicts_anything) {
 }
 
 TEST(bundles_on_the_host_are_counted) {
-    const char *host[] = {"schedule.bpipe=on", "schedule.evict_to=host"};
-    Made all = made(LLAMA, &llama_model, host, COUNT(host));
+    Made all = made(LLAMA, "schedule.bpipe=on schedule.evict_to=host");
     for (int s = 0; s < 8; s++) {
         const PlanStage *stage = &all.plan.stage[s];
         assert_int_equal(stage->own_slots, s == 7 ? 1 : 2);
@@ -319,8 +300,7 @@ static char *printed(const Made *all) {
 }
 
 TEST(table_says_model_world_and_every_stage) {
-    const char *on[] = {"schedule.bpipe=on", "schedule.micro_batch=4"};
-    Made all = made(LLAMA, &llama_model, on, COUNT(on));
+    Made all = made(LLAMA, "schedule.bpipe=on schedule.micro_batch=4");
     char *text = printed(&all);
     assert_non_null(strstr(text, "65,285,660,672 parameters"));
     assert_non_null(strstr(text, "32 ranks: pipeline 8 x tensor 4 x data 1"));

@@ -2,13 +2,11 @@
 // fewest ranks for what fits nowhere.
 #include "models.h"
 #include "plan/plan_report.h"
+#include "made_plan.h"
 #include "unit.h"
 
 #include <math.h>
 #include <string.h>
-
-#define LLAMA "configs/llama65b.yaml"
-#define GPT   "configs/gpt3_96b.yaml"
 
 // The verdict on a configuration; overrides are separated by spaces.
 typedef struct Case {
@@ -17,15 +15,12 @@ typedef struct Case {
     Verdict verdict;
 } Case;
 
-static Case *forecast_case(const char *path, const Model *model, const char *overrides_text) {
+static Case *forecast_case(const char *path, const char *overrides) {
     Case *at = calloc(1, sizeof *at);
-    char text[512];
-    const char *overrides[16] = {"hardware.profile=", NULL};
-    int count = 1;
-    snprintf(text, sizeof text, "%s", overrides_text);
-    for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " ")) overrides[count++] = word;
     Error err = {0};
-    if (config_load(&at->config, path, overrides, count, &err) != 0) fail_msg("%s", err.text);
+    at->config = loaded(path, overrides);
+    at->config.hardware.profile[0] = '\0';
+    const Model *model = model_of(&at->config);
     if (planner_create(&at->planner, &at->config, model, NULL, &err) != 0) fail_msg("%s", err.text);
     if (verdict_make(&at->verdict, &at->planner, &err) != 0) fail_msg("%s", err.text);
     return at;
@@ -36,8 +31,8 @@ static void drop(Case *at) {
     free(at);
 }
 
-static void expect(const char *path, const Model *model, const char *overrides, bool use, const char *says) {
-    Case *at = forecast_case(path, model, overrides);
+static void expect(const char *path, const char *overrides, bool use, const char *says) {
+    Case *at = forecast_case(path, overrides);
     if (at->verdict.use_bpipe != use || strstr(at->verdict.reason, says) == NULL)
         fail_msg("%s: %s\n%s", overrides, at->verdict.use_bpipe ? "used" : "not used", at->verdict.reason);
     drop(at);
@@ -46,8 +41,7 @@ static void expect(const char *path, const Model *model, const char *overrides, 
 // ---- the four results of the re-evaluation --------------------------------------------------------------------------
 
 TEST(gpt3_with_recomputed_attention_gains_by_a_third) {
-    Case *at =
-        forecast_case(GPT, &gpt_model, "schedule.micro_batch=2 attention.mode=recompute attention.softmax=megatron");
+    Case *at = forecast_case(GPT, "schedule.micro_batch=2 attention.mode=recompute attention.softmax=megatron");
     const Verdict *v = &at->verdict;
     assert_true(v->use_bpipe && v->gains);
     assert_int_equal(v->largest_plain, 1);
@@ -63,14 +57,14 @@ TEST(gpt3_with_recomputed_attention_gains_by_a_third) {
 }
 
 TEST(gpt3_with_flash_attention_gains_nothing) {
-    Case *at = forecast_case(GPT, &gpt_model, "schedule.micro_batch=2");
+    Case *at = forecast_case(GPT, "schedule.micro_batch=2");
     assert_false(at->verdict.use_bpipe);
     assert_true(fabs(at->verdict.best.time.step / at->verdict.bpipe.time.step - 1) < 0.05);
     drop(at);
 }
 
 TEST(llama_gets_slower_where_only_bpipe_makes_micro_batch_4_fit) {
-    Case *at = forecast_case(LLAMA, &llama_model, "schedule.micro_batch=4 hardware.reserve_gib=5");
+    Case *at = forecast_case(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=5");
     const Verdict *v = &at->verdict;
     assert_false(v->use_bpipe);
     assert_int_equal(v->largest_plain, 2);
@@ -81,7 +75,7 @@ TEST(llama_gets_slower_where_only_bpipe_makes_micro_batch_4_fit) {
 }
 
 TEST(the_reserve_decides_whether_llama_needs_bpipe_at_all) {
-    Case *at = forecast_case(LLAMA, &llama_model, "schedule.micro_batch=4");
+    Case *at = forecast_case(LLAMA, "schedule.micro_batch=4");
     double plain, bpipe;
     assert_true(verdict_reserves(&at->verdict, &at->planner, &plain, &bpipe));
     drop(at);
@@ -90,9 +84,9 @@ TEST(the_reserve_decides_whether_llama_needs_bpipe_at_all) {
     snprintf(less, sizeof less, "schedule.micro_batch=4 hardware.reserve_gib=%.4f", plain - 0.001);
     snprintf(more, sizeof more, "schedule.micro_batch=4 hardware.reserve_gib=%.4f", plain + 0.001);
     snprintf(none, sizeof none, "schedule.micro_batch=4 hardware.reserve_gib=%.4f", bpipe + 0.001);
-    expect(LLAMA, &llama_model, less, false, "micro-batch 4 fits without BPipe");
-    expect(LLAMA, &llama_model, more, false, "micro-batch 4 fits only with BPipe");
-    expect(LLAMA, &llama_model, none, false, "micro-batch 4 does not fit even with BPipe");
+    expect(LLAMA, less, false, "micro-batch 4 fits without BPipe");
+    expect(LLAMA, more, false, "micro-batch 4 fits only with BPipe");
+    expect(LLAMA, none, false, "micro-batch 4 does not fit even with BPipe");
 }
 
 // 26 heads a rank: Megatron-LM's fused softmax runs at micro-batch 2 and 4 and not at 3, the largest that fits without
@@ -102,7 +96,7 @@ TEST(bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it) {
     char needed[160], unneeded[160];
     snprintf(needed, sizeof needed, "%s schedule.micro_batch=4 hardware.memory_gib=98", both);
     snprintf(unneeded, sizeof unneeded, "%s schedule.micro_batch=2 hardware.memory_gib=98", both);
-    Case *at = forecast_case(GPT, &gpt_model, needed);
+    Case *at = forecast_case(GPT, needed);
     const Verdict *v = &at->verdict;
     assert_int_equal(v->largest_plain, 3);
     assert_true(v->bpipe.time.step < v->best.time.step && v->fastest.possible);
@@ -112,15 +106,14 @@ TEST(bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it) {
     assert_non_null(strstr(v->reason, "No: with 1F1B micro-batch 4 fits only with BPipe"));
     assert_non_null(strstr(v->reason, "fastest without it is micro-batch 2, "));
     drop(at);
-    expect(GPT, &gpt_model, unneeded, false, "fastest without it is micro-batch 2, ");
-    expect(GPT, &gpt_model, unneeded, false, "not worth it.");
+    expect(GPT, unneeded, false, "fastest without it is micro-batch 2, ");
+    expect(GPT, unneeded, false, "not worth it.");
 }
 
 // ---- the other ways it can end --------------------------------------------------------------------------------------
 
 TEST(bpipe_is_used_where_nothing_fits_without_it) {
-    expect(LLAMA, &llama_model, "hardware.memory_gib=44 hardware.reserve_gib=1", true,
-           "without it 1F1B fits at no micro-batch size");
+    expect(LLAMA, "hardware.memory_gib=44 hardware.reserve_gib=1", true, "without it 1F1B fits at no micro-batch size");
 }
 
 // GPipe holds all 128 microbatches; in host memory they have room, with one stage too.
@@ -130,27 +123,27 @@ TEST(gpipe_is_relieved_by_host_memory) {
     for (int i = 0; i < 2; i++) {
         char overrides[160];
         snprintf(overrides, sizeof overrides, host, cases[i][0], cases[i][1]);
-        expect(LLAMA, &llama_model, overrides, true, "micro-batch 1 fits only with BPipe");
+        expect(LLAMA, overrides, true, "micro-batch 1 fits only with BPipe");
     }
 }
 
 TEST(there_is_nothing_to_balance_with_few_stages_or_gpipe) {
-    expect(LLAMA, &llama_model, "parallel.pipeline=1", false, "one stage");
-    expect(LLAMA, &llama_model, "parallel.pipeline=2", false, "nothing to move");
-    expect(LLAMA, &llama_model, "schedule.slots=8", false, "nothing to move");
-    expect(LLAMA, &llama_model, "schedule.name=gpipe", false, "gpipe fills all stages alike");
-    expect(LLAMA, &llama_model, "schedule.name=gpipe parallel.pipeline=1", false, "one stage");
-    expect(LLAMA, &llama_model, "parallel.pipeline=1 schedule.evict_to=host", false, "1 stage, 1f1b and these slots");
+    expect(LLAMA, "parallel.pipeline=1", false, "one stage");
+    expect(LLAMA, "parallel.pipeline=2", false, "nothing to move");
+    expect(LLAMA, "schedule.slots=8", false, "nothing to move");
+    expect(LLAMA, "schedule.name=gpipe", false, "gpipe fills all stages alike");
+    expect(LLAMA, "schedule.name=gpipe parallel.pipeline=1", false, "one stage");
+    expect(LLAMA, "parallel.pipeline=1 schedule.evict_to=host", false, "1 stage, 1f1b and these slots");
 }
 
 TEST(slots_that_are_too_few_for_bpipe_do_not_stop_a_plan_without_it) {
-    expect(LLAMA, &llama_model, "schedule.slots=2", false, "fits without BPipe");
+    expect(LLAMA, "schedule.slots=2", false, "fits without BPipe");
 }
 
 TEST(slots_that_are_too_few_for_bpipe_are_not_an_error) {
     Error err = {0};
     Forecast forecast;
-    Case *at = forecast_case(LLAMA, &llama_model, "schedule.slots=4");
+    Case *at = forecast_case(LLAMA, "schedule.slots=4");
     at->config.schedule.name = schedule_kind_index("zb-v");
     at->config.schedule.bpipe = BPIPE_ON;
     at->config.schedule.evict_to = EVICT_TO_HOST;
@@ -163,15 +156,14 @@ TEST(slots_that_are_too_few_for_bpipe_are_not_an_error) {
 }
 
 TEST(without_a_speed_the_verdict_asks_for_one) {
-    Case *at =
-        forecast_case(LLAMA, &llama_model, "schedule.micro_batch=4 hardware.reserve_gib=5 hardware.peak_tflops=auto");
+    Case *at = forecast_case(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=5 hardware.peak_tflops=auto");
     assert_false(at->verdict.use_bpipe || at->verdict.gains);
     assert_non_null(strstr(at->verdict.reason, "give hardware.peak_tflops or a profile to learn which is quicker"));
     drop(at);
 }
 
 TEST(memory_that_is_not_known_limits_nothing) {
-    Case *at = forecast_case(LLAMA, &llama_model, "hardware.memory_gib=auto schedule.micro_batch=16");
+    Case *at = forecast_case(LLAMA, "hardware.memory_gib=auto schedule.micro_batch=16");
     assert_true(at->verdict.plain.fits);
     assert_int_equal(at->verdict.largest_plain, 16);
     drop(at);
@@ -181,8 +173,8 @@ TEST(memory_that_is_not_known_limits_nothing) {
 
 // More layers than a configuration may have stages: the search stays within what can be configured.
 TEST(a_deep_model_has_a_smallest_world_too) {
-    Case *at = forecast_case(LLAMA, &llama_model,
-                             "model.layers=4096 model.hidden=512 model.ffn=2048 parallel.pipeline=2 parallel.tensor=1 "
+    Case *at =
+        forecast_case(LLAMA, "model.layers=4096 model.hidden=512 model.ffn=2048 parallel.pipeline=2 parallel.tensor=1 "
                              "hardware.gpus_per_node=1 hardware.memory_gib=110 train.global_batch=4096");
     SmallestWorld world;
     Error err = {0};

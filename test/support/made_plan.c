@@ -1,9 +1,11 @@
 // Loads, makes the schedule, plans; a failure fails the test.
 #include "made_plan.h"
+#include "models.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 #include <cmocka.h>
 
 // A backend that is only asked for the attention's scratch.
@@ -13,26 +15,29 @@ static int64_t made_scratch_(Backend *be, const AttentionShape *shape) {
     return 1000;
 }
 
-Config loaded(const char *path, const char *const *overrides, int count) {
+Config loaded(const char *path, const char *overrides) {
     Config config;
     Error err = {0};
-    if (config_load(&config, path, overrides, count, &err) != 0) fail_msg("%s", err.text);
+    char text[1024];
+    const char *words[32];
+    int count = 0;
+    snprintf(text, sizeof text, "%s", overrides);
+    for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " ")) words[count++] = word;
+    if (config_load(&config, path, words, count, &err) != 0) fail_msg("%s", err.text);
     return config;
 }
 
-Made made_for(Backend be, const char *path, const Model *model, const char *const *overrides, int count) {
-    Made all = {.config = loaded(path, overrides, count)};
+Made made_for(Backend be, const char *path, const char *overrides) {
+    Made all = {.config = loaded(path, overrides)};
     Error err = {0};
     be.attention_scratch = made_scratch_;
     all.schedule = plan_schedule(&all.config, &err);
     if (all.schedule == NULL) fail_msg("%s", err.text);
-    plan_make(&all.plan, model, &all.config, all.schedule, &be);
+    plan_make(&all.plan, model_of(&all.config), &all.config, all.schedule, &be);
     return all;
 }
 
-Made made(const char *path, const Model *model, const char *const *overrides, int count) {
-    return made_for((Backend){0}, path, model, overrides, count);
-}
+Made made(const char *path, const char *overrides) { return made_for((Backend){0}, path, overrides); }
 
 void unmake(Made *all) {
     plan_free(&all->plan);

@@ -13,9 +13,10 @@ typedef struct Made {
     Plan plan;
 } Made;
 
-Config loaded(const char *path, const char *const *overrides, int count);
+// Loads a configuration; overrides are separated by spaces.
+Config loaded(const char *path, const char *overrides);
 // Loads a configuration and plans it, for a backend whose attention takes 1000 bytes of scratch.
-Made made(const char *path, const Model *model, const char *const *overrides, int count);
+Made made(const char *path, const char *overrides);
 // The same, with what else the plan asks of a backend from `be`.
-Made made_for(Backend be, const char *path, const Model *model, const char *const *overrides, int count);
+Made made_for(Backend be, const char *path, const char *overrides);
 void unmake(Made *all);
