@@ -170,10 +170,17 @@ class Row:
 UNITS = ("step_s", "tflops", "tflops_recompute", "samples_per_s_gpu", "tokens_per_s_gpu", "mfu_percent", "mfu_planned_percent")
 
 
+def runs_of(source):
+    """The cells of each run. A row with lists has several runs, which differ in nothing else."""
+    for row in source["rows"]:
+        for i in range(max(len(cell) if isinstance(cell, list) else 1 for cell in row)):
+            yield [cell[i] if isinstance(cell, list) else cell for cell in row]
+
+
 def rows_of(only):
     rows = []
     for source in json.loads(DATA.read_text())["sources"]:
-        for cells in source["rows"]:
+        for cells in runs_of(source):
             row = Row(source, source["config"] | dict(zip(source["columns"], cells, strict=True)))
             if only in f"{source['name']} {row.name}":
                 rows.append(row)
