@@ -69,7 +69,7 @@ def family(path):
 
 
 def plan(path, *overrides):
-    ended = command(family(path), "-c", path, "--plan", "--json", *[part for o in overrides for part in ("-o", o)])
+    ended = command(family(path), "-c", path, "--plan", "--json", overrides=overrides)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 

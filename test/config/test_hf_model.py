@@ -28,7 +28,7 @@ LAYOUT = ["hardware.gpu=h100", "model.seq_len=1024", "parallel.pipeline=4", "tra
 
 
 def asked(family, path, *words, overrides=LAYOUT):
-    return command(family, "-c", path, *[part for one in overrides for part in ("-o", one)], *words)
+    return command(family, "-c", path, *words, overrides=overrides)
 
 
 @pytest.mark.parametrize("family, found, keys", [("llama", LLAMA, LLAMA_KEYS), ("gpt", GPT, GPT_KEYS)])

@@ -172,8 +172,7 @@ def test_a_trace_names_actions_as_the_schedule_s_text_does(small, tmp_path):
     options = [OFF, "parallel.pipeline=2", *PLAIN["zb-v"]]
     trained(small.config, *options, "train.steps=1", "data.val_every=0", family=small.family,
             arguments=["--trace", str(path)])
-    overrides = [part for option in options for part in ("-o", option)]
-    text = command(small.family, "-c", small.config, *overrides, "--schedule").stdout
+    text = command(small.family, "-c", small.config, "--schedule", overrides=options).stdout
     events = [event for event in json.loads(path.read_text()) if event.get("cat") == "compute"]
     for stage in range(2):
         wanted = re.search(rf"^stage {stage}: (.*)$", text, re.MULTILINE)[1].split()
@@ -203,19 +202,18 @@ def test_validation_samples_checkpoints_and_emulation_work_under_every_schedule(
     ended = small.train(*WATCHED, *SAMPLES, *saves, *chosen)
     assert ended.bits == watched.bits and vals(ended) == vals(watched)
     assert ended.stderr.count("sample") + ended.stdout.count("sample") >= 2
-    options = [part for option in [*WATCHED, *saves, *chosen] for part in ("-o", option)]
-    told = command(small.family, "-c", small.config, *options, "--resume", str(tmp_path), "--validate", "--json")
+    asked = [*WATCHED, *saves, *chosen]
+    told = command(small.family, "-c", small.config, "--resume", tmp_path, "--validate", "--json", overrides=asked)
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout)["loss"] == vals(watched)[-1][1]
     for stage in "01":
-        alone = command(small.family, "-c", small.config, *options, "--emulate-stage", stage)
+        alone = command(small.family, "-c", small.config, "--emulate-stage", stage, overrides=asked)
         assert alone.returncode == 0 and "the same to the byte" in alone.stdout, alone.stderr
 
 
 def test_verify_compares_the_configured_schedule(small):
     options = [OFF, *PLAIN["gis_half"]]
-    overrides = [part for option in options for part in ("-o", option)]
-    ended = command(small.family, "-c", small.config, *overrides, "--verify", "1")
+    ended = command(small.family, "-c", small.config, "--verify", "1", overrides=options)
     assert ended.returncode == 0, ended.stderr
     assert "1 stage and 4 stages, gis, no BPipe: the same bits" in ended.stdout
     assert "1 stage and 4 stages, gis, BPipe: the same bits" in ended.stdout
@@ -229,8 +227,7 @@ def test_checksums_of_messages_leave_the_bits_alone(small, name):
 
 def test_a_list_from_a_file_is_run(small, tmp_path):
     """The text that --schedule prints can be run from a file, under another name."""
-    overrides = [part for option in [OFF, *PLAIN["gis_half"]] for part in ("-o", option)]
-    text = command(small.family, "-c", small.config, *overrides, "--schedule").stdout
+    text = command(small.family, "-c", small.config, "--schedule", overrides=[OFF, *PLAIN["gis_half"]]).stdout
     path = tmp_path / "mine.txt"
     path.write_text(text.replace("# schedule gis", "# schedule mine"))
     same_bits(small, OFF, f"schedule.file={path}")
@@ -293,8 +290,7 @@ def test_a_stopped_rank_is_missed_and_the_other_says_for_which_action_it_waits(s
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_profile_is_made_and_used_under_every_schedule(small, tmp_path, name):
     chosen = [OFF, "parallel.pipeline=2", f"hardware.profile={tmp_path}/profile.json", *PLAIN[name]]
-    options = [part for option in chosen for part in ("-o", option)]
-    ended = command(small.family, "-c", small.config, *options, "--profile", "--json")
+    ended = command(small.family, "-c", small.config, "--profile", "--json", overrides=chosen)
     assert ended.returncode == 0 and json.loads(ended.stdout)["source"] == "profile", ended.stderr
-    planned = command(small.family, "-c", small.config, *options, "--plan", "--json")
+    planned = command(small.family, "-c", small.config, "--plan", "--json", overrides=chosen)
     assert planned.returncode == 0 and json.loads(planned.stdout)["source"] == "profile", planned.stderr

@@ -20,8 +20,7 @@ def config(tmp_path_factory):
 
 def schedule_of(config, *overrides):
     """Returns each stage's actions in text form: F0, E1>3, ..."""
-    options = [part for override in overrides for part in ("-o", override)]
-    text = command("llama", "-c", config, *options, "--schedule").stdout
+    text = command("llama", "-c", config, "--schedule", overrides=overrides).stdout
     return [line.partition(": ")[2].split(" ") for line in text.splitlines()[1:]]
 
 
@@ -199,8 +198,8 @@ def test_a_trace_replaces_the_one_before(config, tmp_path):
     "overrides", [[], ["schedule.bpipe=off"], ["schedule.evict_to=host"], ["parallel.tensor=2", "parallel.data=2"]]
 )
 def test_a_planned_step_has_every_action_and_the_plans_time(config, overrides, tmp_path):
-    options = [part for override in ["hardware.pair_gb_s=1", *overrides] for part in ("-o", override)]
-    ended = command("llama", "-c", config, *options, "--plan", "--json", "--trace", tmp_path / "p.json")
+    ended = command("llama", "-c", config, "-o", "hardware.pair_gb_s=1", "--plan", "--json", "--trace", tmp_path / "p.json",
+                    overrides=overrides)
     assert ended.returncode == 0, ended.stderr
     plan, trace, stages = json.loads(ended.stdout), Trace(tmp_path / "p.json"), schedule_of(config, *overrides)
     assert sound(trace) and trace.steps() == ["step"]

@@ -322,8 +322,7 @@ def evictions(schedule):
 
 @pytest.mark.parametrize("layout", ["p4", "p4_off", "p4_to_host", "p8", "p8_one_slot_more"])
 def test_the_evictions_of_a_step_are_those_of_the_schedule(small, layout):
-    options = [part for override in LAYOUTS[layout] for part in ("-o", override)]
-    written = command(small.family, "-c", small.config, "--schedule", *options)
+    written = command(small.family, "-c", small.config, "--schedule", overrides=LAYOUTS[layout])
     assert written.returncode == 0, written.stderr
     assert (evictions(written.stdout) > 0) == (layout != "p4_off")
     assert [step["evictions"] for step in small.train(*LAYOUTS[layout]).steps] == [evictions(written.stdout)] * 3

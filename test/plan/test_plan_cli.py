@@ -246,22 +246,18 @@ def test_categories_add_up_and_the_ends_carry_more_than_layers():
 
 def test_figures_of_the_big_models():
     told = plan(LLAMA, "schedule.micro_batch=4", "schedule.bpipe=on")
-    assert told["model"]["parameters"] == 65285660672
-    assert abs(told["model"]["flops_per_token_full"] - 406.239e9) < 1e6
     assert (told["world"], told["microbatches"]) == (32, 32)
     stages = told["stages"]
     assert [stage["in_flight_1f1b"] for stage in stages] == [8, 7, 6, 5, 4, 3, 2, 1]
     assert all(stage["slots"] + stage["lent"] <= 5 for stage in stages)
     assert [(stage["first_layer"], stage["last_layer"]) for stage in stages] == [(10 * s, 10 * s + 9) for s in range(8)]
-    # 18 bytes a parameter over 4 tensor ranks; 10 layers of 16 h + 6 f for 2048 * 4 rows over 4 ranks.
+    # test_plan.c has the bytes by hand: 18 a parameter, ten layers of 16 h + 6 f.
     assert abs(stages[3]["states_bytes"] / (stages[3]["parameters"] / 4 * 18) - 1) < 1e-3
     assert abs(stages[3]["bundle_bytes"] / (10 * 2048 * (16 * 8192 + 6 * 22016)) - 1) < 1e-2
-    assert abs(stages[0]["states_bytes"] / GIB + 8 * stages[0]["bundle_bytes"] / GIB - 74.4) < 1.5
     slot = max(stages[0]["bundle_bytes"], stages[7]["bundle_bytes"])  # a pair's slots are alike
     assert stages[0]["peak_bytes_1f1b"] - stages[0]["peak_bytes"] == 8 * stages[0]["bundle_bytes"] - 5 * slot
-    gpt = plan(GPT, family="gpt")
-    assert gpt["model"]["parameters"] == 96235077120
-    assert abs(gpt["model"]["flops_per_token_full"] - 596.855e9) < 1e6
+    told = told["model"], plan(GPT, family="gpt")["model"]  # test_configs.py has their parameters
+    assert [each["flops_per_token_full"] for each in told] == pytest.approx([406.239e9, 596.855e9], abs=1e6)
 
 
 def test_what_fits_is_peak_and_reserve_within_memory():
@@ -325,8 +321,7 @@ def test_a_plan_at_the_limits_takes_seconds_and_says_so(stages, microbatches):
         f"parallel.pipeline={stages}", f"model.layers={stages}", "parallel.tensor=1", "schedule.split_backward=off",
         f"train.global_batch={microbatches}", "schedule.micro_batch=1", "hardware.profile=",
     ]  # fmt: skip
-    options = [part for limit in limits for part in ("-o", limit)]
-    ended, seconds = fewest_cpu_seconds(lambda: command("llama", "-c", LLAMA, "--plan", *options))
+    ended, seconds = fewest_cpu_seconds(lambda: command("llama", "-c", LLAMA, "--plan", overrides=limits))
     assert ended.returncode == 0, ended.stderr
     assert ("can take ten seconds" in ended.stderr) == (stages == 1024)
     assert seconds < 8  # two on the machines seen
@@ -349,8 +344,7 @@ def config(tmp_path_factory):
 
 
 def schedule_name(config, *overrides):
-    options = [part for override in overrides for part in ("-o", override)]
-    return command("llama", "-c", config, "--schedule", *options).stdout.split()[2]
+    return command("llama", "-c", config, "--schedule", overrides=overrides).stdout.split()[2]
 
 
 def test_auto_does_what_the_verdict_says(config):
@@ -466,6 +460,6 @@ def test_a_list_of_layers_with_empty_stages_is_planned_as_it_runs(schedule):
 
 
 def test_absurd_rates_give_json_without_inf():
-    options = [part for key in ("memory_gb_s=1e-300", "gpu_hour=1e9") for part in ("-o", f"hardware.{key}")]
-    said = command("llama", "-c", LLAMA, "--plan", "--json", *options).stdout
+    keys = ("hardware.memory_gb_s=1e-300", "hardware.gpu_hour=1e9")
+    said = command("llama", "-c", LLAMA, "--plan", "--json", overrides=keys).stdout
     json.loads(said, parse_constant=lambda word: pytest.fail(word))

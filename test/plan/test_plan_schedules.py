@@ -140,8 +140,7 @@ def test_of_equally_quick_schedules_the_plainest_is_taken(batch):
     assert rows["gpipe", "off"]["step_ms"] == pytest.approx(rows["1f1b", "off"]["step_ms"], rel=1e-9)
     best = told["schedules"][told["best"]]
     assert (best["name"], best["split_backward"], best["recompute_layers"]) == ("1f1b", "off", 0)
-    asked = [part for each in [*one, "schedule.name=auto"] for part in ("-o", each)]
-    decided = command("llama", "-c", LLAMA, "--plan", *asked)
+    decided = command("llama", "-c", LLAMA, "--plan", overrides=[*one, "schedule.name=auto"])
     assert "schedule.name auto is 1F1B with 1 chunk" in decided.stderr
 
 
@@ -177,8 +176,8 @@ def test_a_schedule_that_is_left_open_keeps_to_the_keys_that_are_given(given):
      "is 1F1B: so many stages and microbatches are not simulated"),
 ], ids=["slots", "chunks", "memory", "many"])
 def test_a_schedule_that_is_left_open_and_not_found_says_why(overrides, code, says):
-    options = [part for override in ("schedule.name=auto", *overrides) for part in ("-o", override)]
-    ended = command("llama", "-c", LLAMA, "--plan", "-o", "hardware.profile=", *options)
+    keys = ("hardware.profile=", "schedule.name=auto", *overrides)
+    ended = command("llama", "-c", LLAMA, "--plan", overrides=keys)
     assert ended.returncode == code and says in ended.stderr
 
 
@@ -201,8 +200,7 @@ def test_backwards_are_split_where_that_makes_a_gpu_s_step_shorter(overrides, sp
     assert steps["auto"] == steps["on" if splits else "off"]
     if "hardware.device=cpu" not in overrides and steps["on"] is not None:
         assert (steps["on"] < 0.995 * steps["off"]) == splits
-    options = [part for override in overrides for part in ("-o", override)]
-    text = command("llama", "-c", LLAMA, "--schedule", *options)
+    text = command("llama", "-c", LLAMA, "--schedule", overrides=overrides)
     assert (" I0" in text.stdout) == splits and ("split_backward auto is on" in text.stderr) == splits
 
 

@@ -48,7 +48,7 @@ def made(folder, name):
         "hardware.flash_backward=0.336",
         "hardware.profile=",
     ]
-    ended = command("gpt", "-c", path, "--plan", "--json", *(part for option in options for part in ("-o", option)))
+    ended = command("gpt", "-c", path, "--plan", "--json", overrides=options)
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
     lines = [{"type": "run", "config": told["config"], "world": told["world"], "peak_tflops": 312}]

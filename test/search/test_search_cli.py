@@ -16,8 +16,8 @@ LLAMA = ROOT / "configs" / "llama65b.yaml"
 SMALL = ["-o", "model.layers=8", "-o", "train.global_batch=16"]
 
 
-def search(*arguments, config=LLAMA, family="llama"):
-    return command(family, "-c", config, "--search", *map(str, arguments))
+def search(*arguments, config=LLAMA, family="llama", overrides=()):
+    return command(family, "-c", config, "--search", *map(str, arguments), overrides=overrides)
 
 
 def test_the_keys_are_the_contract_and_the_front_trades_memory_for_time():
@@ -41,8 +41,7 @@ def test_the_keys_are_the_contract_and_the_front_trades_memory_for_time():
 @pytest.mark.parametrize("more", [[], ["hardware.memory_gib=58"], ["hardware.gpu=h100", "hardware.memory_gib=52"]])
 def test_the_written_file_plans_as_the_search_said(tmp_path, more):
     best = tmp_path / "best.yaml"
-    more = [part for override in more for part in ("-o", override)]
-    told = json.loads(search("--gpus", 4, "--json", "--write", best, *SMALL, *more).stdout)["best"]
+    told = json.loads(search("--gpus", 4, "--json", "--write", best, *SMALL, overrides=more).stdout)["best"]
     plan = command("llama", "-c", best, "--plan", "--json")
     assert plan.returncode == 0, plan.stderr
     planned = json.loads(plan.stdout)
@@ -72,8 +71,7 @@ def test_recomputed_layers_are_traded_for_shorter_transfers():
     by_hand = [f"parallel.{key}={value}" for key, value in layout.items()]
     by_hand += ["schedule.name=1f1b", "schedule.split_backward=off", "schedule.bpipe=on", "schedule.evict_to=host"]
     by_hand += ["schedule.micro_batch=1", "schedule.recompute_layers=[2,2,2,2,2,2,0,0]"]
-    options = [part for override in by_hand for part in ("-o", override)]
-    plan = json.loads(command("llama", "-c", config, "--plan", "--json", *gpus, *options).stdout)
+    plan = json.loads(command("llama", "-c", config, "--plan", "--json", *gpus, overrides=by_hand).stdout)
     assert all(stage["fits"] for stage in plan["stages"])
     assert told["step_ms"] <= 1.01 * plan["step_ms"]
 
@@ -83,8 +81,7 @@ def test_the_written_file_runs_and_allocates_what_was_planned(tmp_path):
     best, config = tmp_path / "best.yaml", ROOT / "configs" / "llama_tiny.yaml"
     assert search("-q", "--write", best, config=config).returncode == 0
     short = ["train.steps=1", "data.val_every=0", "checkpoint.every=0", f"log.metrics={tmp_path}/metrics.jsonl"]
-    overrides = [part for override in short for part in ("-o", override)]
-    ended = command("llama", "-c", str(best), *overrides)
+    ended = command("llama", "-c", str(best), overrides=short)
     assert ended.returncode == 0, ended.stderr
     assert "as planned, to the byte" in ended.stdout + ended.stderr
 
@@ -116,8 +113,7 @@ def test_layers_that_are_given_are_not_called_dealt_by_time():
 
 def test_a_key_on_the_command_line_stays(tmp_path):
     keys = ["parallel.tensor=2", "schedule.name=gis", "schedule.micro_batch=2", "schedule.bpipe=on"]
-    fixed = [part for key in keys for part in ("-o", key)]
-    told = json.loads(search("--gpus", 4, "--json", "-o", "model.layers=16", *fixed).stdout)["best"]["config"]
+    told = json.loads(search("--gpus", 4, "--json", "-o", "model.layers=16", overrides=keys).stdout)["best"]["config"]
     assert told["parallel"]["tensor"] == 2
     assert (told["schedule"]["name"], told["schedule"]["micro_batch"], told["schedule"]["bpipe"]) == ("gis", 2, "on")
 
@@ -140,8 +136,7 @@ def test_long_sequences_are_cut_into_slices_unasked():
     keys = ["hardware.gpu=h100", "model.layers=8", "train.global_batch=32", "attention.deterministic=off"]
 
     def sliced(length):
-        fixed = [part for key in [*keys, f"model.seq_len={length}"] for part in ("-o", key)]
-        front = json.loads(search("--gpus", 32, "--json", *fixed).stdout)["front"]
+        front = json.loads(search("--gpus", 32, "--json", overrides=[*keys, f"model.seq_len={length}"]).stdout)["front"]
         return any(row["config"]["schedule"]["slices"] > 1 for row in front)
 
     assert sliced(32768) and not sliced(512)
@@ -161,14 +156,12 @@ def test_a_list_by_stage_keeps_its_stages(tmp_path, key):
 
 
 def test_with_tied_embeddings_either_order_of_the_stages_may_be_the_quicker_one():
-    keys = ["schedule.name=zb-d", "train.global_batch=32", "hardware.network_gb_s=12.5"]
-    fixed = [part for key in keys for part in ("-o", key)]
-
     def ask(*more):
-        ended = search("--gpus", 32, "--json", *fixed, *more, config=ROOT / "configs/gpt3_96b.yaml", family="gpt")
+        keys = ["schedule.name=zb-d", "train.global_batch=32", "hardware.network_gb_s=12.5", *more]
+        ended = search("--gpus", 32, "--json", config=ROOT / "configs/gpt3_96b.yaml", family="gpt", overrides=keys)
         return json.loads(ended.stdout)["front"][0]["step_ms"]
 
-    both = [ask("-o", f"parallel.placement={placement}") for placement in ("linear", "adjacent")]
+    both = [ask(f"parallel.placement={placement}") for placement in ("linear", "adjacent")]
     assert both[0] != both[1] and ask() == min(both)
 
 
@@ -178,10 +171,9 @@ def test_copies_are_weighed_against_nccl():
     chosen = {}
     for gpu, overlap in {"l40s": "off", "h100": "auto"}.items():
         more = (*keys, f"hardware.gpu={gpu}", f"parallel.overlap={overlap}")
-        overrides = [part for key in more for part in ("-o", key)]
-        told = search("--gpus", 8, *SMALL, *overrides)
+        told = search("--gpus", 8, *SMALL, overrides=more)
         chosen[gpu] = ("NCCL" in told.stdout, "parallel.collectives" in told.stdout)
-        config = json.loads(search("--gpus", 8, "--json", *SMALL, *overrides).stdout)["best"]["config"]
+        config = json.loads(search("--gpus", 8, "--json", *SMALL, overrides=more).stdout)["best"]["config"]
         assert config["parallel"]["collectives"] == ("nccl" if gpu == "l40s" else "auto")
     assert chosen == {"l40s": (True, True), "h100": (False, False)}
 
@@ -219,7 +211,7 @@ def test_of_equally_quick_schedules_the_plainest_comes_first():
     """One microbatch on one rank: every schedule is the same list, with the same bytes."""
     only = ["parallel.tensor=1", "parallel.pipeline=1", "schedule.micro_batch=1", "train.global_batch=1"]
     only += ["model.layers=4", "schedule.recompute=none"]
-    told = search("--gpus", 1, *(part for each in only for part in ("-o", each)))
+    told = search("--gpus", 1, overrides=only)
     assert told.returncode == 0, told.stderr
     assert re.search(r"^best .* 1F1B,", told.stdout, re.MULTILINE), told.stdout
     assert "alike     1 more candidate is within 1 % of the fastest" in told.stdout
@@ -234,9 +226,8 @@ def test_an_eviction_has_to_save_a_hundredth_of_a_step():
     """Where it saves less, the layout without is of the same class, and plainer."""
 
     def best(memory, *more):
-        little = (*LITTLE, "schedule.slices=1", f"hardware.memory_gib={memory}")
-        keys = [part for key in (*little, *more) for part in ("-o", key)]
-        told = search("--gpus", 12, "--json", *keys, config=ROOT / "configs/gpt3_13b.yaml", family="gpt")
+        keys = (*LITTLE, "schedule.slices=1", f"hardware.memory_gib={memory}", *more)
+        told = search("--gpus", 12, "--json", config=ROOT / "configs/gpt3_13b.yaml", family="gpt", overrides=keys)
         return json.loads(told.stdout)["best"]
 
     found = set()
@@ -259,17 +250,16 @@ def test_no_schedule_is_counted_of_a_cut_that_nothing_makes_fit():
     "fixed", [[], ["parallel.tensor=1"], ["parallel.pipeline=2", "parallel.tensor=4"], ["schedule.recompute_layers=0"]]
 )
 def test_where_nothing_fits_the_smallest_world_that_would_is_named(fixed):
-    keys = [part for key in ["train.global_batch=32", *fixed] for part in ("-o", key)]
-    gpus = 8 if len(fixed) == 2 else 2
-    ended = search("--gpus", gpus, "--json", *keys)
+    gpus, keys = 8 if len(fixed) == 2 else 2, ["train.global_batch=32", *fixed]
+    ended = search("--gpus", gpus, "--json", overrides=keys)
     told = json.loads(ended.stdout)
     assert ended.returncode == 1 and told["best"] is None and told["front"] == []
     world = told["smallest_world"]
     ranks = world["ranks"]
     assert ranks == world["pipeline"] * world["tensor"] * world["data"]
     assert all(world[key.split(".")[1].split("=")[0]] == int(key[-1]) for key in fixed if "parallel" in key)
-    assert search("--gpus", ranks, "--json", *keys).returncode == 0
-    assert all(search("--gpus", fewer, "--json", *keys).returncode != 0 for fewer in range(gpus, ranks))
+    assert search("--gpus", ranks, "--json", overrides=keys).returncode == 0
+    assert all(search("--gpus", fewer, "--json", overrides=keys).returncode != 0 for fewer in range(gpus, ranks))
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
@@ -327,8 +317,8 @@ def test_a_row_of_a_sweep_is_the_plan_with_these_overrides():
     rows = json.loads(ended.stdout)["sweep"]
     assert [list(row["set"].values()) for row in rows] == [[b, d] for b in "123" for d in "12"]
     for row in rows:
-        overrides = [part for key, value in row["set"].items() for part in ("-o", f"{key}={value}")]
-        plan = command("llama", "-c", str(LLAMA), "--plan", "--json", *overrides)
+        overrides = [f"{key}={value}" for key, value in row["set"].items()]
+        plan = command("llama", "-c", str(LLAMA), "--plan", "--json", overrides=overrides)
         assert (plan.returncode == 2) == (row["refused"] is not None)
         if row["refused"] is None:
             told = json.loads(plan.stdout)

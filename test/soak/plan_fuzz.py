@@ -61,8 +61,7 @@ def configuration(rng):
 
 
 def plan(path, *overrides):
-    options = [part for override in overrides for part in ("-o", override)]
-    ended = command("llama", "-c", path, "--plan", "--json", *options)
+    ended = command("llama", "-c", path, "--plan", "--json", overrides=overrides)
     return ended, json.loads(ended.stdout) if ended.returncode == 0 else None
 
 

@@ -10,14 +10,10 @@ GIB = 2**30
 
 
 def plan(config, *overrides, family="llama"):
-    options = [part for override in ("hardware.profile=", *overrides) for part in ("-o", override)]
-    ended = command(family, "-c", config, "--plan", "--json", *options)
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
+    return json.loads(report(config, *overrides, family=family, rest=("--json",)))
 
 
 def report(config, *overrides, family="llama", rest=("-v",)):
-    options = [part for override in ("hardware.profile=", *overrides) for part in ("-o", override)]
-    ended = command(family, "-c", config, "--plan", *rest, *options)
+    ended = command(family, "-c", config, "--plan", *rest, overrides=("hardware.profile=", *overrides))
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

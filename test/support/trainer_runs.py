@@ -140,6 +140,13 @@ def write_config(folder, family="llama", **sections):
     return path
 
 
+def shared_library(path, source, *flags, compiler="gcc"):
+    """Builds a library, such as one that LD_PRELOAD loads before a program's own, and returns its path."""
+    command = [compiler, "-x", "c", "-shared", "-fPIC", "-O1", "-", "-o", path, "-ldl", *flags]
+    subprocess.run(command, input=source, text=True, check=True)
+    return path
+
+
 # ---- processes ------------------------------------------------------------------------------------------------------
 
 
@@ -233,10 +240,9 @@ class Job:
     """A trainer that runs beside the test."""
 
     def __init__(self, config, *overrides, family="llama", prefix=(), arguments=(), env=None, stdout=subprocess.PIPE):
-        options = [part for override in overrides for part in ("-o", override)]
         self.config, self.family = config, family
         self.parent = subprocess.Popen(
-            [*prefix, trainer(family), "-c", config, *options, *arguments],
+            [*prefix, trainer(family), "-c", config, *as_options(*overrides), *arguments],
             cwd=ROOT,
             env=env if env is not None else mpirun_environment() if prefix else environment(),
             stdin=subprocess.DEVNULL,
@@ -325,9 +331,14 @@ def trained(config, *overrides, **keywords):
     return ended
 
 
-def command(family, *arguments, env=None):
-    return subprocess.run([trainer(family), *arguments], cwd=ROOT, env=env or environment(), capture_output=True,
-                          text=True, timeout=10 * TIME_LIMIT)
+def as_options(*overrides):
+    """Returns overrides as arguments of a trainer."""
+    return [part for override in overrides for part in ("-o", override)]
+
+
+def command(family, *arguments, overrides=(), env=None):
+    return subprocess.run([trainer(family), *arguments, *as_options(*overrides)], cwd=ROOT, env=env or environment(),
+                          capture_output=True, text=True, timeout=10 * TIME_LIMIT)
 
 
 def close(left, right, relative):
