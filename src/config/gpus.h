@@ -32,8 +32,9 @@ typedef struct GpuKernels {
     const char *word;
     double product_share, product_us, product_k;
     FlashRate flash_forward, flash_backward, flash_deterministic; // head dimension 128; the last is of the backward
-    double stream_share;                      // share of the memory's rate that passes over memory reach
-    double added; // part of the 8 bytes a weight by which a product that adds to fp32 takes longer
+    double fp8_tensor, fp8_local; // how many times as fast large products are with one scale, and with local ones
+    double stream_share;          // share of the memory's rate that passes over memory reach
+    double added;                 // part of the 8 bytes a weight by which a product that adds to fp32 takes longer
     const uint16_t (*collectives)[GPU_SIZES]; // [GPU_COLLECTIVES] bus bandwidths in a node; NULL: not measured
 } GpuKernels;
 

@@ -25,7 +25,7 @@ void cost_take_given(Cost *cost, const Config *config) {
 // The assumed figures of a GPU without a row: the middle of the existing rows. Of AMD's GPUs the best product is known
 // (stas00/ml-engineering@744d01e), 0.51 of the data sheet's peak on MI300X and 0.68 on MI355X.
 static const GpuKernels unknown_ = {"",  0.70, 3, 80, {0.65, 500, 250}, {0.55, 1000, 100}, {0.55, 1000, 100},
-                                    0.8, 0.42, NULL};
+                                    1.42, 1.42, 0.8, 0.42, NULL};
 static const struct {
     const char *word;
     double share;
@@ -60,6 +60,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .flash_backward = kernels->flash_backward,
         .memory_rate = kernels->stream_share * memory,
         .added = kernels->added,
+        .fp8 = config->train.fp8 == FP8_TENSOR ? kernels->fp8_tensor : kernels->fp8_local,
         .pair = given->pair_gb_s * 1e9,
         .tensor = given->tensor_gb_s * 1e9,
         .network = given->network_gb_s * 1e9,
@@ -92,7 +93,7 @@ double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_
 
 double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k) {
     enum { LARGE = 2048 };
-    return cost_product(cost, 1, m, n, k) / (m >= LARGE && n >= LARGE && k >= LARGE ? COST_FP8 : 1);
+    return cost_product(cost, 1, m, n, k) / (m >= LARGE && n >= LARGE && k >= LARGE ? cost->fp8 : 1);
 }
 
 double cost_adding(const Cost *cost, double weights) { return cost->added * cost_pass(cost, 8 * weights); }

@@ -30,6 +30,7 @@ typedef struct Cost {
     FlashRate flash_forward, flash_backward;
     double memory_rate;
     double added; // part of the bytes read and written that adding to fp32 in memory takes (GpuKernels)
+    double fp8;   // how many times as fast as in bf16 large products are with train.fp8
     double pair, tensor, network, host;
     double latency;      // seconds
     int multiprocessors; // 0: a CPU
@@ -53,10 +54,8 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak);
 // Returns the seconds of `count` products of m x n x k, one after another. flops must be known.
 double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_t k);
 
-// Returns the same of one product of 8 bits. Measured large products take 1 / COST_FP8 of bf16's time, not half; with a
-// dimension below 2,048 they take as long (fp8_static tables of ai-dynamo/aiconfigurator: 1.42 to 1.51 times on large
-// ones). Passes that quantize are not included.
-#define COST_FP8 1.42
+// Returns the same of one product of 8 bits, without the passes that quantize. A product with a dimension below 2,048 is
+// as fast as in bf16 (tables of ai-dynamo/aiconfigurator).
 double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k);
 
 // Returns the seconds that the gradient of `weights` weights takes beyond its product, since it is added to fp32.
