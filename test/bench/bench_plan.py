@@ -1,16 +1,14 @@
 #!/usr/bin/env python3
-"""How far a plan is from the run it predicts: profile, plan, train, and the differences. `make bench` runs it.
+"""How far the bytes of a plan are from those of the run it predicts. `make bench` runs it; bench_schedules.py has the
+times.
 
-Two stages with one thread each, 8 microbatches. Profiles and runs alternate; a run counts where the profiles before and
-after it agree within 5 %, since otherwise the machine was not the same one for both, and the median over the runs that
-count is told. Memory: the planned bytes against the bytes allocated, and against what the processes took from the
-kernel (VmHWM less what they had before), at a size where activations dominate.
+The planned bytes against the bytes allocated, and against what the processes took from the kernel (VmHWM less what they
+had before), at a size where activations dominate.
 """
 
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,16 +17,6 @@ import time
 from pathlib import Path
 
 PROGRAM = "./train_llama"
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
-
-LLAMA = """
-model: {family: llama, hidden: 256, layers: 8, heads: 8, ffn: 768, vocab: 257, seq_len: 256}
-parallel: {pipeline: 2}
-schedule: {micro_batch: 1}
-train: {global_batch: 8, steps: 9, lr: 3.0e-4}
-data: {train: "data/bible_train_*.bin"}
-hardware: {device: cpu}
-"""
 
 # Four stages with BPipe; a bundle of one microbatch is many times what a stage's weights take.
 LARGE_BUNDLES = """
@@ -63,40 +51,6 @@ def train(path, metrics, *overrides):
     with open(metrics, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     return [line for line in lines if line["type"] == "step"][1:]  # the first touches its memory for the first time
-
-
-def speed(folder):
-    os.environ["OMP_NUM_THREADS"] = "1"
-    path, profile = os.path.join(folder, "two.yaml"), os.path.join(folder, "profile.json")
-    Path(path).write_text(LLAMA, encoding="utf-8")
-    times, bubbles = [], []
-    print("planned before, after ms  measured ms   error   planned bubble  measured bubble")
-    before = ask(path, "--profile", "--json", *options([f"hardware.profile={profile}"]))
-    for i in range(ROUNDS):
-        steps = train(path, os.path.join(folder, f"metrics_{i}.jsonl"))
-        after = ask(path, "--profile", "--json", *options([f"hardware.profile={profile}"]))
-        step = statistics.median(line["step_ms"] for line in steps)
-        bubble = statistics.median(line["bubble"] for line in steps)
-        planned = (before["step_ms"] + after["step_ms"]) / 2
-        idle = (before["bubble"] + after["bubble"]) / 2
-        counts = abs(before["step_ms"] / after["step_ms"] - 1) < 0.05
-        print(
-            f"{before['step_ms']:14.1f} {after['step_ms']:9.1f} {step:12.1f} {100 * (planned / step - 1):+6.1f}%"
-            f" {100 * idle:14.1f}% {100 * bubble:15.1f}%{'' if counts else '  disturbed, does not count'}",
-            flush=True,
-        )
-        if counts:
-            times.append(planned / step - 1)
-            bubbles.append(100 * (idle - bubble))
-        before = after
-    if not times:
-        print("every round was disturbed: others use this machine, and nothing can be said")
-        return
-    print(
-        f"step time: planned against measured {100 * statistics.median(times):+.1f}% (median of {len(times)}; wanted"
-        " within 8%)"
-    )
-    print(f"bubble: {statistics.median(bubbles):+.1f} points (wanted within 3)")
 
 
 class Peaks(threading.Thread):
@@ -168,7 +122,6 @@ def memory(folder):
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        speed(folder)
         memory(folder)
 
 

@@ -1,7 +1,6 @@
 // CUDA kernels, emulated, against the CPU backend and float64: shapes that the tests of the CPU's operations leave out
 // (rows of the large models, memory that is not aligned) and the operations that only a GPU has.
 #include "backend_emulated.h"
-#include "backend/attention_scratch.h"
 #include "cuda/cuda.h"
 #include "op_check.h"
 
@@ -329,24 +328,6 @@ TEST(both_softmaxes_agree_with_float64) {
         for (int i = 0; i < SCORES_COUNT; i++)
             for (int form = 0; form < 8; form++)
                 check_softmax(precision, SCORES[i], form & 1, form & 2, form & 4 ? 20 : 0);
-}
-
-TEST(fused_softmax_follows_its_rule) {
-    Op wide = emulated(PRECISION_FP32, 1), op = emulated(PRECISION_BF16, 1);
-    AttentionShape gpt = {.batch = 1, .seq = 2048, .heads = 26, .kv_heads = 26, .head_dim = 96};
-    gpt.mode = ATTENTION_RECOMPUTE;
-    gpt.softmax = SOFTMAX_MEGATRON;
-    AttentionShape two = gpt, shape = gpt;
-    two.batch = 2;
-    assert_false(attention_softmax_fuses(&gpt, op.backend->element)); // 26 heads are no multiple of 4
-    assert_true(attention_softmax_fuses(&two, op.backend->element));
-    assert_false(attention_softmax_fuses(&two, wide.backend->element));
-    shape.softmax = SOFTMAX_FUSED;
-    assert_true(attention_softmax_fuses(&shape, op.backend->element));
-    shape.softmax = SOFTMAX_UNFUSED;
-    assert_false(attention_softmax_fuses(&shape, op.backend->element));
-    op_end(&op);
-    op_end(&wide);
 }
 
 // --- bits: the order in which blocks and threads take their turns changes none

@@ -4,7 +4,6 @@ The program is ranks_launch.c; `folder PATH.` on its stderr names the folder of 
 """
 
 import os
-import pty
 import re
 import select
 import signal
@@ -171,15 +170,6 @@ def test_what_ranks_write_comes_out_even_where_it_looks_like_mpiruns():
     assert f"{frame}\ntable\n{frame}\nlast\n{frame}\nopen frame\n" in job.stderr
 
 
-def test_ranks_know_that_the_parent_writes_to_a_terminal():
-    main, terminal = pty.openpty()
-    done = subprocess.run([PROGRAM, "done", "2"], stdout=terminal, stderr=subprocess.DEVNULL)
-    os.close(terminal)
-    assert done.returncode == 0
-    assert os.read(main, 1000).startswith(b"terminal 1 ")
-    os.close(main)
-
-
 # --- signals
 
 
@@ -212,8 +202,14 @@ def test_one_request_ends_ranks_of_which_one_hangs_before_it_is_ready():
     assert job.processes() == []
 
 
-def test_a_second_request_ends_everything_at_once():
-    job = Job("wait", 3).started()
+# --- whatever dies first
+
+
+def test_a_launch_keeps_all_its_files_in_one_folder_and_a_second_request_ends_it_at_once():
+    job = Job("wait", 2).started()
+    inside = [path.name for path in job.folder.rglob("*")]
+    assert any(name.startswith("vader_segment") for name in inside), inside
+    assert any(name.startswith("ompi.") for name in inside), inside
     job.parent.send_signal(signal.SIGTERM)
     job.read_until("asked to stop")
     time.sleep(0.3)  # two at once would be one request
@@ -221,24 +217,7 @@ def test_a_second_request_ends_everything_at_once():
     job.parent.send_signal(signal.SIGTERM)
     job.end()
     assert time.monotonic() - told < patience(8)
-    assert job.code == 1
-    assert "second signal" in job.lines[-1]
-    assert job.leaves_nothing()
-
-
-# --- whatever dies first
-
-
-def test_a_launch_keeps_all_its_files_in_one_folder():
-    job = Job("wait", 2).started()
-    inside = [path.name for path in job.folder.rglob("*")]
-    assert any(name.startswith("vader_segment") for name in inside), inside
-    assert any(name.startswith("ompi.") for name in inside), inside
-    job.parent.send_signal(signal.SIGTERM)
-    job.read_until("asked to stop")
-    time.sleep(0.3)
-    job.parent.send_signal(signal.SIGTERM)
-    job.end()
+    assert job.code == 1 and "second signal" in job.lines[-1]
     assert job.leaves_nothing()
 
 

@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,19 +18,6 @@ static bool gone_(const char *path) {
         nanosleep(&nap, NULL);
     }
     return false;
-}
-
-TEST(a_folder_goes_with_all_in_it) {
-    LaunchFolder folder;
-    Error err = {0};
-    char path[400];
-    assert_int_equal(launch_folder_create(&folder, 2, &err), 0);
-    snprintf(path, sizeof path, "%s/session", folder.path);
-    assert_int_equal(mkdir(path, 0700), 0);
-    snprintf(path, sizeof path, "%s/session/segment", folder.path);
-    fclose(fopen(path, "w"));
-    launch_folder_remove(&folder);
-    assert_int_not_equal(access(folder.path, F_OK), 0);
 }
 
 // A stray process of the launch, which ignores everything that can be ignored.

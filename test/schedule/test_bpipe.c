@@ -248,26 +248,6 @@ TEST(the_smallest_number_of_slots_is_half_of_p_plus_2_rounded_up) {
     schedule_free(balanced(1, 3, bpipe_min_slots_host(1), EVICT_TO_HOST));
 }
 
-TEST(gpipe_1f1b_and_forward_are_sound_with_the_slots_they_say) {
-    for (int p = 1; p <= 32; p++) {
-        for (int m = 1; m <= 256; m += m < 70 ? 1 : 31) {
-            Schedule *schedule = schedule_forward(p, m, NULL);
-            assert_sound(schedule);
-            assert_int_equal(schedule->stage[p - 1].own_slots, 1);
-            schedule_free(schedule);
-            if (m < p) continue;
-            schedule = schedule_gpipe(p, m, NULL);
-            assert_sound(schedule);
-            assert_int_equal(schedule->stage[p - 1].own_slots, m);
-            schedule_free(schedule);
-            schedule = schedule_1f1b(p, m, NULL);
-            assert_sound(schedule);
-            for (int s = 0; s < p; s++) assert_int_equal(schedule->stage[s].own_slots, p - s);
-            schedule_free(schedule);
-        }
-    }
-}
-
 // The pass leaves F and B as they are: balancing never changes what is computed.
 static void assert_same_compute(const Schedule *base, const Schedule *schedule) {
     for (int s = 0; s < base->stages; s++) {

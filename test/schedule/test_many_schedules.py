@@ -1,4 +1,4 @@
-"""The long form of test_kinds for a few stages; test/soak/schedules.py has all. And the tables that it prints."""
+"""The long form of test_kinds, for most numbers of stages in `make soak`, and the tables that it prints."""
 
 import subprocess
 
@@ -7,7 +7,8 @@ from trainer_runs import ROOT, TOOLS
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("stages", [2, 3, 5])
+@pytest.mark.parametrize("stages", [
+    2, 3, 5, *(pytest.param(p, marks=pytest.mark.soak) for p in range(1, 33) if p not in (2, 3, 5))])
 def test_every_number_of_microbatches_is_sound(stages):
     ended = subprocess.run([TOOLS / "test_kinds", "all", str(stages), str(stages)], capture_output=True, text=True,
                            check=False)

@@ -1,7 +1,7 @@
 """Runs on the virtual GPU (docs/virtual.md): a small configuration, one run of a trainer of build/virtual, and the
 cases that have to compute what a CPU computes, in every order that events permit.
 
-test/virtual runs each case in three orders with one seed, test/soak/virtual_matrix.py with five seeds.
+test/virtual runs each case in three orders with one seed, `make soak` with four more.
 """
 
 import concurrent.futures

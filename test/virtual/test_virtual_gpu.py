@@ -13,9 +13,11 @@ from virtual_runs import APART, BPIPE, CASES, WIDE, on_cpu, run, trained, write_
 pytestmark = pytest.mark.usefixtures("ranks")
 
 
+@pytest.mark.parametrize("seeds", [("1",), pytest.param(("2", "3", "4", "5"), marks=pytest.mark.soak)],
+                         ids=["a_seed", "more_seeds"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_training_is_that_of_cpus_in_every_order(tmp_path, case):
-    found = virtual_runs.in_orders(tmp_path, case)
+def test_training_is_that_of_cpus_in_every_order(tmp_path, case, seeds):
+    found = virtual_runs.in_orders(tmp_path, case, seeds=seeds)
     if "schedule.bpipe=on" in case.options:
         assert all(step["evictions"] > 0 for ended in found for step in ended.steps)
 
