@@ -51,6 +51,20 @@ def small(request, tmp_path_factory):
 class Small:
     def __init__(self, family, config, alone):
         self.family, self.config, self.alone = family, config, alone
+        self.runs = {(): alone}  # of one stage, by what else they have
+
+    def one_stage(self, *keys):
+        """The run of one stage and one thread with these keys."""
+        if keys not in self.runs:
+            self.runs[keys] = self.train(*keys, "parallel.pipeline=1", "schedule.bpipe=off")
+        return self.runs[keys]
+
+    def keeps_bits(self, keys, layout, **keywords):
+        """A run that has to have the bits of one stage with the same keys, and the memory that was planned."""
+        ended = self.train(*keys, *layout, **keywords)
+        assert ended.bits == self.one_stage(*keys).bits, layout
+        assert "memory    as planned, to the byte, on " in ended.stderr, layout
+        return ended
 
     def train(self, *overrides, threads="1", **keywords):
         env = trainer_runs.environment(OMP_NUM_THREADS=threads)

@@ -21,14 +21,14 @@ def alike(ended, whole):
     assert PLANNED in ended.stderr
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def whole(small):
-    return small.train(*shared(1))
+    return small.alone
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def halves(small):
-    return small.train(*shared())
+    return small.one_stage("parallel.context=2")
 
 
 @pytest.mark.parametrize("c", [2, 4])
@@ -46,14 +46,8 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_every_layout_has_the_same_bits(small, halves, name):
-    ended = small.train(*LAYOUTS[name])
-    assert ended.bits == halves.bits
-    assert PLANNED in ended.stderr
-
-
-def test_threads_change_no_bit(small, halves):
-    assert small.train(*shared(), threads="2").bits == halves.bits
+def test_every_layout_has_the_same_bits(small, name):
+    small.keeps_bits(("parallel.context=2",), LAYOUTS[name], threads="2" if name == "p2" else "1")
 
 
 WIDER = {

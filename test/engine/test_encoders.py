@@ -20,15 +20,15 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def alone(small):
-    return small.train(*ON, OFF, "parallel.pipeline=1")
+    return small.one_stage(*ON)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_do_not_change_a_bit(small, alone, layout):
     assert abs(alone.losses[0] - math.log(100)) < 0.3
-    assert small.train(*ON, *LAYOUTS[layout]).bits == alone.bits
+    small.keeps_bits(ON, LAYOUTS[layout])
 
 
 @pytest.mark.parametrize("keys", [["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"],

@@ -7,7 +7,7 @@ from trainer_runs import close, run
 pytestmark = pytest.mark.usefixtures("ranks")
 
 OFF = "schedule.bpipe=off"
-PLANNED = "memory    as planned, to the byte, on all stages"
+SLICES = ("schedule.name=seq1f1b", "schedule.slices=4")
 
 
 def sliced(p=1, n=4, name="seq1f1b", bpipe=False, **keys):
@@ -18,12 +18,6 @@ def sliced(p=1, n=4, name="seq1f1b", bpipe=False, **keys):
         f"schedule.bpipe={'on' if bpipe else 'off'}",
         *(f"schedule.{key}={value}" for key, value in keys.items()),
     ]
-
-
-@pytest.fixture(scope="module")
-def alone(small):
-    """The run of four slices with one rank and one thread."""
-    return small.train(*sliced())
 
 
 LAYOUTS = {
@@ -41,16 +35,10 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_every_layout_has_the_same_bits(small, alone, name):
-    ended = small.train(*LAYOUTS[name])
-    assert ended.bits == alone.bits
-    assert PLANNED in ended.stderr
+def test_every_layout_has_the_same_bits(small, name):
+    ended = small.keeps_bits(SLICES, LAYOUTS[name], threads="2" if name == "p2" else "1")
     if "bpipe" in name:
         assert all(step["evictions"] > 0 for step in ended.steps)
-
-
-def test_threads_change_no_bit(small, alone):
-    assert small.train(*sliced(2), threads="2").bits == alone.bits
 
 
 @pytest.mark.parametrize("mode", ["flash", "none", "recompute"])
@@ -80,11 +68,9 @@ def test_documents_stop_at_slices_as_in_one_piece(small):
 @pytest.mark.parametrize("wider",
                          [["parallel.tensor=2"], ["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"]],
                          ids=["t2", "sp2", "d2"])
-def test_tensor_and_data_ranks_have_the_bits_of_one_stage(small, alone, wider):
-    one, two = small.train(*sliced(), *wider), small.train(*sliced(2, bpipe=True), *wider)
-    assert one.bits == two.bits
-    assert close(one.losses, alone.losses, 1e-5)
-    assert PLANNED in two.stderr
+def test_tensor_and_data_ranks_have_the_bits_of_one_stage(small, wider):
+    ended = small.keeps_bits((*SLICES, *wider), sliced(2, bpipe=True))
+    assert close(ended.losses, small.one_stage(*SLICES).losses, 1e-5)
 
 
 def test_slices_that_do_not_divide_the_sequence_are_refused(small):

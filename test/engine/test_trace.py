@@ -198,8 +198,8 @@ def test_a_trace_replaces_the_one_before(config, tmp_path):
     "overrides", [[], ["schedule.bpipe=off"], ["schedule.evict_to=host"], ["parallel.tensor=2", "parallel.data=2"]]
 )
 def test_a_planned_step_has_every_action_and_the_plans_time(config, overrides, tmp_path):
-    ended = command("llama", "-c", config, "-o", "hardware.pair_gb_s=1", "--plan", "--json", "--trace", tmp_path / "p.json",
-                    overrides=overrides)
+    keys = ["hardware.pair_gb_s=1", *overrides]
+    ended = command("llama", "-c", config, "--plan", "--json", "--trace", tmp_path / "p.json", overrides=keys)
     assert ended.returncode == 0, ended.stderr
     plan, trace, stages = json.loads(ended.stdout), Trace(tmp_path / "p.json"), schedule_of(config, *overrides)
     assert sound(trace) and trace.steps() == ["step"]

@@ -46,23 +46,18 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_losses_and_norms_are_the_same_bits(small, layout):
-    ended = small.train(*LAYOUTS[layout])
-    assert len(ended.bits) == 3 * 2 + 2
-    assert ended.bits == small.alone.bits
+    assert len(small.keeps_bits((), LAYOUTS[layout]).bits) == 3 * 2 + 2
 
 
 @pytest.mark.parametrize("threads", ["2", "3"])
 def test_threads_do_not_change_a_bit(small, threads):
-    assert small.train("parallel.pipeline=1", OFF, threads=threads).bits == small.alone.bits
-    assert small.train("parallel.pipeline=2", threads=threads).bits == small.alone.bits
+    for layout in (["parallel.pipeline=1", OFF], ["parallel.pipeline=2"]):
+        small.keeps_bits((), layout, threads=threads)
 
 
 @pytest.mark.parametrize("mode", ["none", "recompute"])
 def test_attention_modes_have_their_own_bits_but_the_same_losses(small, mode):
-    one = small.train("parallel.pipeline=1", OFF, f"attention.mode={mode}")
-    four = small.train(f"attention.mode={mode}")
-    assert one.bits == four.bits
-    assert close(one.losses, small.alone.losses, 1e-4)
+    assert close(small.keeps_bits((f"attention.mode={mode}",), []).losses, small.alone.losses, 1e-4)
 
 
 def test_attention_modes_by_stage_are_those_of_whole_runs_stage_by_stage(small):
@@ -82,16 +77,9 @@ def test_another_seed_is_another_run(small):
 def test_heads_of_the_other_kind_keep_the_promises(small):
     """A tied head shares the embedding's weight, on either kind of stage: the same bits, one weight fewer."""
     other = f"model.tie_embeddings={'true' if small.family == 'llama' else 'false'}"
-    one = small.train(other, "parallel.pipeline=1", OFF)
-    for layout in (
-        ["parallel.pipeline=2"],
-        ["parallel.pipeline=4"],
-        ["parallel.pipeline=4", OFF],
-        ["parallel.pipeline=8"],
-    ):
-        ended = small.train(other, *layout)
-        assert ended.bits == one.bits
-        assert "memory    as planned, to the byte, on all stages" in ended.stderr
+    one = small.one_stage(other)
+    for layout in ("p2", "p4", "p4_off", "p8"):
+        small.keeps_bits((other,), LAYOUTS[layout])
     assert close(small.train(other, "parallel.pipeline=2", OFF, "parallel.tensor=2", "parallel.data=2").losses,
                  one.losses, 1e-5)
     matrix = 100 * 64
@@ -147,9 +135,8 @@ def test_bf16_learns_as_fp32_does(small):
 
 
 def test_bf16_stages_and_schedules_do_not_change_a_bit(small):
-    one = small.train("parallel.pipeline=1", OFF, "train.precision=bf16")
-    assert small.train("train.precision=bf16").bits == one.bits
-    assert small.train("train.precision=bf16", OFF, "parallel.pipeline=2").bits == one.bits
+    for layout in ("p4", "p2_off"):
+        small.keeps_bits(("train.precision=bf16",), LAYOUTS[layout])
 
 
 def test_bf16_halves_the_bundles(small):
@@ -197,10 +184,9 @@ def test_fp8_reaches_the_loss_of_bf16_in_1000_steps(family, tmp_path):
 
 
 def test_fp8_stages_schedules_and_threads_do_not_change_a_bit(small, fp8):
-    one = small.train("parallel.pipeline=1", OFF, *fp8)
     for layout in (["schedule.slots=4"], [OFF, "schedule.name=zb-d"], [OFF, "schedule.name=interleaved"],
                    ["schedule.recompute_layers=1"], ["schedule.name=gpipe", "schedule.evict_to=host"]):
-        assert small.train(*fp8, *layout, threads="2").bits == one.bits
+        small.keeps_bits(tuple(fp8), layout, threads="2")
 
 
 @pytest.mark.parametrize("word", ["block", "mx"])
