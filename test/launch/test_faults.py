@@ -245,6 +245,14 @@ def test_an_mpi_without_threads_is_refused(small, tmp_path, harm):
     assert nothing_left(small)
 
 
+def test_what_open_mpi_writes_of_a_dead_rank_is_hidden_if_the_job_says_why(small, tmp_path, harm):
+    job = start(small, tmp_path, LD_PRELOAD=str(harm), HARM_WORDS="1")
+    trains(job, tmp_path)
+    os.kill(rank_process(job, 1), signal.SIGKILL)
+    ended = job.end()
+    assert "killed by signal 9" in ended.said[-1] and "Read -1" not in ended.stderr, ended.stderr
+
+
 def test_a_crash_of_mpi_after_all_work_is_no_failure(small, tmp_path, harm):
     ended = start(small, tmp_path, "train.steps=3", LD_PRELOAD=str(harm), HARM_END="1").end()
     assert ended.code == 0 and "signal" not in ended.stderr and steps_done(tmp_path) == 3, ended.stderr

@@ -365,3 +365,9 @@ def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest
 def test_a_bad_sweep_is_refused(words):
     ended = command("llama", "-c", str(LLAMA), *words.split())
     assert ended.returncode == 2 and "--sweep" in ended.stderr
+
+
+def test_absurd_rates_give_json_without_inf_here_too():
+    keys = ("hardware.memory_gb_s=1e-300", "hardware.gpu_hour=1e9")
+    said = search("--gpus", 4, "--json", *SMALL, overrides=keys).stdout
+    json.loads(said, parse_constant=lambda word: pytest.fail(word))

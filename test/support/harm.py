@@ -1,9 +1,8 @@
 """Stops, hangs or cuts off ranks of running trainers, for test_faults.py and test/soak."""
 
-import subprocess
 from pathlib import Path
 
-from trainer_runs import processes_with, write_config
+from trainer_runs import processes_with, shared_library, write_config
 
 ENDS_WITHIN = 10  # seconds, after anything that dies
 
@@ -23,8 +22,8 @@ def small_config(folder, steps=100):
 # ---- what a debugger, a frozen program or a cut cable would do ------------------------------------------------------
 
 # Preloaded, it stops the main thread of rank HARM_RANK, or loses all datagrams that its supervisor sends, while the
-# file HARM_STALL or HARM_CUT is there; with HARM_THREADS it has MPI grant no threads, and with HARM_END MPI_Finalize
-# crashes. With HARM_PARENT the parent has a thread of a library's own from the beginning, which takes the signals that
+# file HARM_STALL or HARM_CUT is there; with HARM_THREADS it has MPI grant no threads, with HARM_WORDS Open MPI reports a
+# peer that has died, and with HARM_END MPI_Finalize crashes. With HARM_PARENT the parent has a thread of a library's own from the beginning, which takes the signals that
 # it does not block.
 HARM = r"""
 #define _GNU_SOURCE
@@ -58,6 +57,8 @@ int MPI_Init_thread(int *count, char ***arguments, int required, int *provided) 
     int (*real)(int *, char ***, int, int *) = (int (*)(int *, char ***, int, int *))dlsym(RTLD_NEXT, "MPI_Init_thread");
     int code = real(count, arguments, required, provided);
     if (getenv("HARM_THREADS") != NULL) *provided = 0;
+    void (*say)(int, const char *, ...) = (void (*)(int, const char *, ...))dlsym(RTLD_DEFAULT, "opal_output");
+    if (getenv("HARM_WORDS") != NULL) say(0, "Read -1, expected 4096, errno = 3");
     return code;
 }
 static void *sleep_(void *unused) {
@@ -83,10 +84,7 @@ ssize_t sendto(int file, const void *bytes, size_t count, int flags, const struc
 
 
 def build_harm(folder):
-    (folder / "harm.c").write_text(HARM)
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", folder / "harm.so", folder / "harm.c", "-ldl", "-pthread"]
-    subprocess.run(command, check=True)
-    return folder / "harm.so"
+    return shared_library(folder / "harm.so", HARM, "-pthread")
 
 
 # ---- processes ------------------------------------------------------------------------------------------------------
