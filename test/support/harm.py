@@ -1,8 +1,9 @@
 """Stops, hangs or cuts off ranks of running trainers, for test_faults.py and test/soak."""
 
+import subprocess
 from pathlib import Path
 
-from trainer_runs import processes_with, shared_library, write_config
+from trainer_runs import processes_with, write_config
 
 ENDS_WITHIN = 10  # seconds, after anything that dies
 
@@ -23,8 +24,8 @@ def small_config(folder, steps=100):
 
 # Preloaded, it stops the main thread of rank HARM_RANK, or loses all datagrams that its supervisor sends, while the
 # file HARM_STALL or HARM_CUT is there; with HARM_THREADS it has MPI grant no threads, with HARM_WORDS Open MPI reports a
-# peer that has died, and with HARM_END MPI_Finalize crashes. With HARM_PARENT the parent has a thread of a library's own from the beginning, which takes the signals that
-# it does not block.
+# peer that has died, and with HARM_END MPI_Finalize crashes. With HARM_PARENT the parent has a thread of a library's own
+# from the beginning, which takes the signals that it does not block.
 HARM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -84,7 +85,10 @@ ssize_t sendto(int file, const void *bytes, size_t count, int flags, const struc
 
 
 def build_harm(folder):
-    return shared_library(folder / "harm.so", HARM, "-pthread")
+    (folder / "harm.c").write_text(HARM)
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", folder / "harm.so", folder / "harm.c", "-ldl", "-pthread"]
+    subprocess.run(command, check=True)
+    return folder / "harm.so"
 
 
 # ---- processes ------------------------------------------------------------------------------------------------------
