@@ -10,10 +10,10 @@ import time
 import numpy
 import pytest
 
-from trainer_runs import (LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, nothing_left, saving, verify,
-                          wait_for_lines, wait_until, without_mpi)
+from checkpoint_runs import KILLER, Disk, crc64, saved_run, several_ranks, whole_checkpoints
+from trainer_runs import (LLAMA, MODELS, TOOLS, Trainer, checkpoint_names, layout, nothing_left, saving, shared_library,
+                          verify, wait_for_lines, wait_until, without_mpi)
 
-several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -108,18 +108,6 @@ def test_a_tied_llama_is_saved_without_a_head_and_resumes_with_the_same_bits(tmp
     assert "model.tie_embeddings is true there and false here" in refused.stderr
 
 
-def test_metrics_continue_after_the_checkpoint(tmp_path):
-    trainer = Trainer(tmp_path, LLAMA)
-    one_file = {"log.metrics": str(tmp_path / "metrics.jsonl")}
-    whole = trainer.run(one_file, saving(tmp_path / "saved", 3))
-    shutil.rmtree(tmp_path / "saved" / "step_00000006")
-    shutil.rmtree(tmp_path / "saved" / "step_00000008")
-    trainer.run(one_file, resume=tmp_path / "saved")
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if line["type"] == "step"] == list(range(1, 9))
-    assert [line["loss"] for line in lines if line["type"] == "step"] == [c[1] for c in whole.curve()]
-
-
 def test_steps_are_a_total_and_a_finished_run_has_nothing_to_do(tmp_path):
     trainer = Trainer(tmp_path, LLAMA)
     trainer.run(saving(tmp_path / "saved", 8))
@@ -138,20 +126,6 @@ def test_a_larger_batch_goes_on_where_the_samples_ended(tmp_path):
     larger = trainer.run({"train.global_batch": 16, "train.steps": 6, "train.lr": 0}, resume=tmp_path / "saved")
     losses = [c[1] for c in smaller.curve()]
     numpy.testing.assert_allclose([c[1] for c in larger.curve()], [sum(losses[:2]) / 2, sum(losses[2:]) / 2], rtol=1e-6)
-
-
-# --- which checkpoints there are
-
-
-def test_only_the_newest_are_kept(tmp_path):
-    trainer = Trainer(tmp_path, LLAMA)
-    trainer.run(saving(tmp_path / "saved", 1, keep=2))
-    assert checkpoint_names(tmp_path / "saved") == ["step_00000007", "step_00000008"]
-
-
-def test_every_0_saves_nothing(tmp_path):
-    Trainer(tmp_path, LLAMA).run(saving(tmp_path / "saved", 0))
-    assert checkpoint_names(tmp_path / "saved") == []
 
 
 # --- stopping
@@ -176,27 +150,13 @@ def test_a_stop_saves_and_ends_with_3(tmp_path, p, sent):
     assert resumed.curve() == whole.curve(first=last + 1)
 
 
-def test_a_stop_without_a_place_to_save_ends_with_1(tmp_path):
-    trainer = Trainer(tmp_path, LLAMA)
-    process = trainer.start({"train.steps": 100000})
-    wait_for_lines(process, process.metrics, 2)
-    process.send_signal(signal.SIGTERM)
-    stopped = trainer.end(process)
-    assert stopped.code == 1 and "nothing was saved" in stopped.stderr
-
-
 # --- damage
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """Checkpoints of about 30 kB after steps 1, 2 and 3."""
-    model = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq_len=8)
-    trainer = Trainer(tmp_path_factory.mktemp("small"), model)
-    trainer.config["train"].update(global_batch=4, steps=3)
-    trainer.saved = trainer.folder / "saved"
-    trainer.whole = trainer.run(saving(trainer.saved, 1))
-    return trainer
+    """Checkpoints after steps 1, 2 and 3."""
+    return saved_run(tmp_path_factory.mktemp("small"))
 
 
 def copy_of(small, tmp_path):
@@ -284,16 +244,6 @@ def test_another_model_is_refused_with_the_sizes(small, tmp_path):
     assert "model.ffn is 8 there and 24 here" in result.stderr and result.steps == {}
 
 
-def crc64(data):
-    """CRC-64/XZ, bit by bit."""
-    value = (1 << 64) - 1
-    for byte in data:
-        value ^= byte
-        for _ in range(8):
-            value = value >> 1 ^ (0xC96C5795D7870F42 if value & 1 else 0)
-    return f"{value ^ ((1 << 64) - 1):016x}"
-
-
 def write_manifest(saved, names=None):
     """Writes a manifest that agrees with the present files, so that the checks after it are tested too; names: others
     for some."""
@@ -346,46 +296,11 @@ def test_a_link_out_of_the_directory_is_refused(small, tmp_path):
 
 # --- kills and disks
 
-KILLER = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-// Counts what a save does to the disk and kills the process before the KILL_AT-th time.
-static void count(void) {
-    static int calls;
-    const char *at = getenv("KILL_AT");
-    if (at != NULL && ++calls == atoi(at)) raise(SIGKILL);
-}
-#define REAL(type, name, ...) ((type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name))
-ssize_t pwrite(int f, const void *d, size_t n, off_t o) { count(); return REAL(ssize_t, "pwrite", int, const void *, size_t, off_t)(f, d, n, o); }
-int fsync(int f) { count(); return REAL(int, "fsync", int)(f); }
-int rename(const char *a, const char *b) { count(); return REAL(int, "rename", const char *, const char *)(a, b); }
-int renameat2(int a, const char *b, int c, const char *d, unsigned e) { count(); return REAL(int, "renameat2", int, const char *, int, const char *, unsigned)(a, b, c, d, e); }
-int remove(const char *a) { count(); return REAL(int, "remove", const char *)(a); }
-int mkdir(const char *a, mode_t m) { count(); return REAL(int, "mkdir", const char *, mode_t)(a, m); }
-int open(const char *p, int f, ...) { if (f & O_CREAT) count(); return REAL(int, "open", const char *, int, mode_t)(p, f, 0666); }
-"""
-
-
-@pytest.fixture(scope="module")
-def killer(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("killer")
-    (folder / "killer.c").write_text(KILLER)
-    command = ["gcc", "-shared", "-fPIC", "-o", folder / "killer.so", folder / "killer.c", "-ldl"]
-    subprocess.run(command, check=True)
-    return folder / "killer.so"
-
-
 @pytest.mark.thorough
-def test_a_kill_at_any_point_leaves_a_checkpoint_to_go_on_from(small, tmp_path, killer):
+def test_a_kill_at_any_point_leaves_a_checkpoint_to_go_on_from(small, tmp_path):
     """Kills at every call of one save that changes the disk, including the removal of the previous checkpoint."""
     saved, points = tmp_path / "saved", 0
+    killer = shared_library(tmp_path / "killer.so", KILLER)
     once = saving(saved, 1, keep=1)
     while True:
         points += 1
@@ -394,8 +309,7 @@ def test_a_kill_at_any_point_leaves_a_checkpoint_to_go_on_from(small, tmp_path, 
         shutil.copytree(small.saved / "step_00000001", saved / "step_00000001")
         environment = {"LD_PRELOAD": str(killer), "KILL_AT": str(points)}
         killed = small.end(small.start(once, {"train.steps": 2}, resume=saved, environment=environment))
-        whole = [name for name in checkpoint_names(saved) if name.startswith("step_")]
-        assert whole and [verify(saved / name) for name in whole] == [None] * len(whole), points
+        whole = whole_checkpoints(saved)
         if killed.code == 0:
             break
         assert killed.code == -signal.SIGKILL
@@ -418,23 +332,13 @@ def test_a_rank_that_is_killed_while_saving_ends_the_run_and_harms_nothing(small
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         nothing_left(process.args[2])  # mpirun ends its ranks when its parent has gone
-        whole = [name for name in checkpoint_names(saved) if name.startswith("step_")]
-        assert whole and [verify(saved / name) for name in whole] == [None] * len(whole)
+        assert whole_checkpoints(saved)
         shutil.rmtree(saved)
 
 
-def full_disk(folder):
-    """Returns a small disk of our own, or None if we may not mount one."""
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", folder], capture_output=True)
-    return folder if mounted.returncode == 0 else None
-
-
 def test_a_full_disk_stops_no_training_and_harms_no_checkpoint(small, tmp_path):
-    disk = full_disk(tmp_path / "disk")
-    if disk is None:
-        pytest.skip("needs the right to mount a small tmpfs")
-    try:
+    with Disk(tmp_path / "disk", "400k") as mounted:
+        disk = mounted.folder
         (disk / "ballast").write_bytes(bytes(300 << 10))
         first = small.run(saving(disk / "saved", 1), {"train.steps": 1})
         assert "saved" in first.stderr
@@ -449,8 +353,6 @@ def test_a_full_disk_stops_no_training_and_harms_no_checkpoint(small, tmp_path):
         (disk / "ballast").unlink()
         small.run(saving(disk / "saved", 2), {"train.steps": 4}, resume=disk / "saved")
         assert "step_00000004" in checkpoint_names(disk / "saved")
-    finally:
-        subprocess.run(["umount", disk])
 
 
 def test_a_limit_on_file_sizes_is_an_error_and_not_the_end(small, tmp_path):

@@ -10,21 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from trainer_runs import LLAMA, ROOT, Trainer, checkpoint_names, layout, saving, verify, wait_until, without_mpi
+from checkpoint_runs import KILLER, saved_run, several_ranks
+from trainer_runs import (ROOT, checkpoint_names, layout, mpirun, mpirun_environment, saving, shared_library, verify,
+                          wait_until)
 
-several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 OVERWRITE = {"checkpoint.overwrite": True}
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """A run of eight steps, saved after every second."""
-    model = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq_len=8)
-    trainer = Trainer(tmp_path_factory.mktemp("small"), model)
-    trainer.config["train"].update(global_batch=4, steps=8)
-    trainer.saved = trainer.folder / "saved"
-    trainer.whole = trainer.run(saving(trainer.saved, 2))
-    return trainer
+    return saved_run(tmp_path_factory.mktemp("small"), 2, steps=8)
 
 
 @pytest.fixture
@@ -98,10 +94,8 @@ int clock_gettime(clockid_t id, struct timespec *t) {
 
 @pytest.fixture(scope="module")
 def clock(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("clock")
-    (folder / "clock.c").write_text(CLOCK)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "clock.so", folder / "clock.c", "-ldl"], check=True)
-    return lambda ahead, **more: {"LD_PRELOAD": str(folder / "clock.so"), "CLOCK_AHEAD": str(ahead), **more}
+    library = shared_library(tmp_path_factory.mktemp("clock") / "clock.so", CLOCK)
+    return lambda ahead, **more: {"LD_PRELOAD": str(library), "CLOCK_AHEAD": str(ahead), **more}
 
 
 def test_nothing_that_was_reported_saved_is_lost_when_the_clock_goes_back_between_runs(small, tmp_path, clock):
@@ -135,13 +129,11 @@ def test_a_start_among_another_run_s_checkpoints_is_refused_and_changes_nothing(
     assert contents(saved) == before and refused.steps == {}
 
 
+@several_ranks
 def test_ranks_of_a_launcher_refuse_it_too(small, saved, tmp_path):
-    if without_mpi():
-        pytest.skip("built without MPI")
     command, _ = small.prepare(saving(saved, 1), layout(p=2))
-    env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    launch = ["mpirun", "-n", "2", "--oversubscribe", "--bind-to", "none", *command]
-    ended = subprocess.run(launch, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([*mpirun(2), *command], cwd=ROOT, env=mpirun_environment(), capture_output=True, text=True,
+                           timeout=120)
     assert ended.returncode == 2 and ended.stderr.count("holds checkpoints of another run") == 1, ended.stderr
 
 
@@ -222,39 +214,10 @@ def test_overwrite_removes_nothing_that_has_no_readable_manifest(small, saved):
     assert "step_00000004.kept" in checkpoint_names(saved)
 
 
-KILLER = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-// Ends the process at the KILL_AT-th call that renames or removes, before it; with NO_EXCHANGE as on file systems that know none.
-static void count(void) {
-    static int calls;
-    const char *at = getenv("KILL_AT");
-    if (at != NULL && ++calls == atoi(at)) kill(getpid(), SIGKILL);
-}
-#define REAL(result, name, ...) ((result(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name))
-int rename(const char *a, const char *b) { count(); return REAL(int, "rename", const char *, const char *)(a, b); }
-int renameat(int d, const char *a, int e, const char *b) { count(); return REAL(int, "renameat", int, const char *, int, const char *)(d, a, e, b); }
-int renameat2(int d, const char *a, int e, const char *b, unsigned f) {
-    count();
-    if (getenv("NO_EXCHANGE") != NULL && f != 0) return -1;
-    return REAL(int, "renameat2", int, const char *, int, const char *, unsigned)(d, a, e, b, f);
-}
-int remove(const char *a) { count(); return REAL(int, "remove", const char *)(a); }
-int unlinkat(int d, const char *a, int f) { count(); return REAL(int, "unlinkat", int, const char *, int)(d, a, f); }
-"""
-
-
 @pytest.fixture(scope="module")
 def killer(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("killer")
-    (folder / "killer.c").write_text(KILLER)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "killer.so", folder / "killer.c", "-ldl"], check=True)
-    return lambda at, **more: {"LD_PRELOAD": str(folder / "killer.so"), "KILL_AT": str(at), **more}
+    library = shared_library(tmp_path_factory.mktemp("killer") / "killer.so", KILLER)
+    return lambda at, **more: {"LD_PRELOAD": str(library), "KILL_AT": str(at), **more}
 
 
 @pytest.mark.parametrize("names", ["exchanged", "renamed"])
@@ -394,11 +357,9 @@ int mkdir(const char *path, mode_t mode) {
 
 @pytest.mark.parametrize("resume", [None, "resume_if_any"])
 def test_a_folder_that_another_run_made_first_is_looked_at_again(small, tmp_path, resume):
-    (tmp_path / "first.c").write_text(FIRST_TO_MAKE)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "first.so", tmp_path / "first.c", "-ldl"], check=True)
-    saved = tmp_path / "saved"
+    library, saved = shared_library(tmp_path / "first.so", FIRST_TO_MAKE), tmp_path / "saved"
     shutil.copytree(small.saved, tmp_path / "copy")
-    env = {"LD_PRELOAD": str(tmp_path / "first.so"), "FOLDER": str(saved), "COPY": str(tmp_path / "copy")}
+    env = {"LD_PRELOAD": str(library), "FOLDER": str(saved), "COPY": str(tmp_path / "copy")}
     if resume is None:
         second = small.run(saving(saved, 1), code=2, environment=env)
         assert f"{saved} holds checkpoints of another run, such as step_00000008" in second.stderr

@@ -13,27 +13,16 @@ import subprocess
 import pytest
 
 from harm import rank_process, small_config
-from trainer_runs import (LLAMA, Job, Trainer, checkpoint_names, layout, saving, verify, wait_for_lines, wait_until,
-                          without_mpi)
+from checkpoint_runs import Disk, saved_run, several_ranks, tiny, whole_checkpoints
+from trainer_runs import LLAMA, Job, Trainer, checkpoint_names, layout, saving, verify, wait_for_lines, wait_until
 
-TINY = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq_len=8)
 SOON = 60  # seconds in which everything here has to have ended; a run that waits for a named pipe never does
-several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
-
-
-def made(folder, steps=3):
-    trainer = Trainer(folder, TINY)
-    trainer.config["train"].update(global_batch=4, steps=steps)
-    return trainer
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """Checkpoints of about 30 kB after steps 1, 2 and 3."""
-    trainer = made(tmp_path_factory.mktemp("small"))
-    trainer.saved = trainer.folder / "saved"
-    trainer.run(saving(trainer.saved, 1))
-    return trainer
+    """Checkpoints after steps 1, 2 and 3."""
+    return saved_run(tmp_path_factory.mktemp("small"))
 
 
 def ended(trainer, *changes, code, **more):
@@ -93,7 +82,7 @@ def test_a_checkpoint_file_that_is_not_regular_is_refused_and_not_waited_for(sma
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
 def test_a_shard_that_is_not_a_regular_file_is_refused_and_not_waited_for(tmp_path, kind):
-    trainer = made(tmp_path)
+    trainer = tiny(tmp_path)
     replace(tmp_path / "train.bin", kind)
     said = last_sentence(ended(trainer, code=2))
     assert "train.bin is " in said and "not a token file" in said
@@ -110,7 +99,7 @@ def make_side_file(trainer, folder, tokenizer):
 @pytest.mark.parametrize("name", ["/etc/hostname", "../secret", "link", "pipe", ".hidden"])
 def test_a_side_file_that_names_any_file_as_its_tokenizer_is_refused_and_not_waited_for(tmp_path, name):
     """Its bytes would go into every checkpoint, which people publish."""
-    trainer, folder = made(tmp_path), tmp_path / "set"
+    trainer, folder = tiny(tmp_path), tmp_path / "set"
     folder.mkdir()
     (tmp_path / "secret").write_text("secret")
     (folder / ".hidden").write_text("secret")
@@ -121,7 +110,7 @@ def test_a_side_file_that_names_any_file_as_its_tokenizer_is_refused_and_not_wai
 
 
 def test_the_tokenizer_of_a_data_set_goes_into_checkpoints_and_a_missing_one_is_said(tmp_path):
-    trainer, folder = made(tmp_path), tmp_path / "set"
+    trainer, folder = tiny(tmp_path), tmp_path / "set"
     folder.mkdir()
     own = make_side_file(trainer, folder, "own.tokenizer.json")
     result = ended(trainer, own, code=0)
@@ -134,7 +123,7 @@ def test_the_tokenizer_of_a_data_set_goes_into_checkpoints_and_a_missing_one_is_
 @pytest.mark.thorough
 def test_a_configuration_that_never_arrives_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
-    program = made(tmp_path).program
+    program = tiny(tmp_path).program
     result = subprocess.run([program, "-c", tmp_path / "pipe.yaml", "--plan"], capture_output=True, text=True,
                             timeout=SOON)
     assert result.returncode == 2 and "no data came from it for 5 s" in result.stderr and result.stderr.count("\n") == 1
@@ -143,7 +132,7 @@ def test_a_configuration_that_never_arrives_is_not_waited_for(tmp_path):
 @pytest.mark.parametrize("option", ["-o", "--trace"])
 def test_output_without_a_reader_is_not_waited_for(tmp_path, option):
     os.mkfifo(tmp_path / "pipe")
-    command, _ = made(tmp_path).prepare()
+    command, _ = tiny(tmp_path).prepare()
     command += [option, ("log.metrics=" if option == "-o" else "") + str(tmp_path / "pipe")]
     result = subprocess.run(command, capture_output=True, text=True, timeout=SOON)
     assert result.returncode == 1 and f"{tmp_path}/pipe: No such device or address" in last_sentence(result)
@@ -217,7 +206,7 @@ def test_a_link_of_another_user_is_not_written_through(tmp_path, kind):
     link = scratch / "output.new" if kind == "profile" else path
     link.symlink_to(precious)
     os.lchown(link, 65534, 65534)
-    command, _ = made(tmp_path, steps=1).prepare()
+    command, _ = tiny(tmp_path, steps=1).prepare()
     result = subprocess.run([*command, *output_options(kind, path)], capture_output=True, text=True, timeout=SOON)
     assert precious.read_text() == "precious\n"
     if kind == "profile":  # it is written beside its place and renamed: the link has gone
@@ -231,7 +220,7 @@ def test_a_link_of_one_s_own_is_followed(tmp_path, target):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "second").symlink_to(target)
     (tmp_path / "output").symlink_to("second")
-    command, _ = made(tmp_path, steps=1).prepare()
+    command, _ = tiny(tmp_path, steps=1).prepare()
     result = subprocess.run([*command, *output_options("metrics", tmp_path / "output")], capture_output=True, text=True,
                             timeout=SOON)
     text = result.stdout if target.startswith("/dev/") else (tmp_path / target).read_text()
@@ -239,41 +228,6 @@ def test_a_link_of_one_s_own_is_followed(tmp_path, target):
 
 
 # --- disks
-
-
-class Disk:
-    """A small file system of our own."""
-
-    def __init__(self, folder, size):
-        self.folder = folder
-        folder.mkdir()
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], capture_output=True,
-                                 text=True)
-        if mounted.returncode != 0:
-            pytest.skip(f"needs the right to mount a small tmpfs: {mounted.stderr.strip()}")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        subprocess.run(["umount", "-l", self.folder], check=True)
-
-    def remount(self, option):
-        """Waits while a run has a file open to write, which keeps a disk from becoming read-only."""
-        command = ["mount", "-o", f"remount,{option}", self.folder]
-        wait_until(lambda: subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0,
-                   f"{self.folder} stays busy")
-
-    def fill(self):
-        with open(self.folder / "ballast", "wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError:
-                pass
-
-    def free(self):
-        (self.folder / "ballast").unlink()
 
 
 def wait_for(process, *words):
@@ -285,7 +239,7 @@ def wait_for(process, *words):
 
 
 def test_a_full_disk_under_the_metrics_costs_lines_and_no_training(tmp_path):
-    trainer = made(tmp_path, steps=100000)
+    trainer = tiny(tmp_path, steps=100000)
     with Disk(tmp_path / "disk", "400k") as disk:
         process = trainer.start({"log.metrics": str(disk.folder / "metrics.jsonl")}, saving(tmp_path / "saved", 0))
         wait_for_lines(process, process.metrics, 3)
@@ -303,7 +257,7 @@ def test_a_full_disk_under_the_metrics_costs_lines_and_no_training(tmp_path):
 
 
 def test_a_file_size_limit_under_the_metrics_costs_lines_and_no_training(tmp_path):
-    command, metrics = made(tmp_path, steps=20).prepare()
+    command, metrics = tiny(tmp_path, steps=20).prepare()
     result = subprocess.run(["bash", "-c", 'ulimit -f 4; exec "$@"', "-", *command], capture_output=True, text=True,
                             timeout=SOON)
     lines = metrics.read_text().splitlines()
@@ -315,7 +269,7 @@ def test_a_file_size_limit_under_the_metrics_costs_lines_and_no_training(tmp_pat
 @several_ranks
 @pytest.mark.parametrize("fault", ["full", "read-only"])
 def test_a_failed_checkpoint_is_tried_again_at_the_next_interval(tmp_path, fault):
-    trainer = made(tmp_path, steps=100000)
+    trainer = tiny(tmp_path, steps=100000)
     with Disk(tmp_path / "disk", "1m") as disk:
         saved = disk.folder / "saved"
         process = trainer.start(layout(p=2), saving(saved, 5, keep=2))
@@ -323,8 +277,7 @@ def test_a_failed_checkpoint_is_tried_again_at_the_next_interval(tmp_path, fault
         disk.fill() if fault == "full" else disk.remount("ro")
         said = wait_for(process, "could not be written")
         assert ("No space left on device" if fault == "full" else "Read-only file system") in said
-        whole = [name for name in checkpoint_names(saved) if name.startswith("step_")]
-        assert whole and [verify(saved / name) for name in whole] == [None] * len(whole)
+        assert whole_checkpoints(saved)
         disk.free() if fault == "full" else disk.remount("rw")
         wait_for(process, "saved ")
         process.terminate()
@@ -354,8 +307,7 @@ def test_a_restart_on_a_full_disk_happens_once_and_trains_on(tmp_path):
         assert (
             job.parent.wait() == 1 and "starting the ranks again" not in said and "could not be written" in said
         ), said
-        whole = [name for name in checkpoint_names(saved) if name.startswith("step_")]
-        assert whole and [verify(saved / name) for name in whole] == [None] * len(whole)
+        assert whole_checkpoints(saved)
         job.parent.stderr.close()
 
 
@@ -382,7 +334,7 @@ def without_rights(command):
 
 
 def test_files_without_permission_are_named(tmp_path):
-    trainer = made(tmp_path)
+    trainer = tiny(tmp_path)
     for part, name, place in (("train.bin", "data.train", 2), ("saved", "checkpoint.dir", 1)):
         folder = tmp_path / "saved"
         folder.mkdir(exist_ok=True)
@@ -411,5 +363,4 @@ def test_a_shard_that_shrinks_under_a_run_ends_it_with_a_sentence(tmp_path, p):
     ), result.stderr
     assert result.stderr.count("ends before byte") == 1
     assert p == 1 or "[rank " in said
-    whole = [name for name in checkpoint_names(tmp_path / "saved") if name.startswith("step_")]
-    assert whole and [verify(tmp_path / "saved" / name) for name in whole] == [None] * len(whole)
+    assert whole_checkpoints(tmp_path / "saved")

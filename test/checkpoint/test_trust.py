@@ -3,26 +3,21 @@ terminal escapes."""
 
 import json
 import shutil
-import struct
 
 import numpy
 import pytest
 
-from trainer_runs import LLAMA, Trainer, checkpoint_names, layout, saving, verify, wait_until, without_mpi
+from checkpoint_runs import TINY, poison, reseal, saved_run, several_ranks
+from trainer_runs import checkpoint_names, layout, saving, verify, wait_until
 
-several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 UNUSED = 15  # no sample holds this token
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    model = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=2, ffn=8, vocab=16, seq_len=8, tie_embeddings=False)
     tokens = numpy.random.default_rng(2).integers(0, UNUSED, 2000)
-    trainer = Trainer(tmp_path_factory.mktemp("small"), model, tokens)
-    trainer.config["train"].update(global_batch=4, steps=4)
-    trainer.saved = trainer.folder / "saved"
-    trainer.whole = trainer.run(saving(trainer.saved, 2))
-    return trainer
+    return saved_run(tmp_path_factory.mktemp("small"), 2, steps=4, model=dict(TINY, kv_heads=2, tie_embeddings=False),
+                     train=tokens)
 
 
 # --- symbolic links
@@ -80,20 +75,6 @@ def test_a_link_with_a_checkpoint_s_name_is_replaced_and_not_followed(small, tmp
 # --- values that are not finite
 
 
-def poison(folder, name, element, value):
-    """Sets one element of an fp32 tensor in the folder's files."""
-    for path in folder.glob("*.safetensors"):
-        data = bytearray(path.read_bytes())
-        (length,) = struct.unpack("<Q", data[:8])
-        entry = json.loads(data[8 : 8 + length]).get(name)
-        if entry is not None:
-            at = 8 + length + entry["data_offsets"][0] + 4 * element
-            data[at : at + 4] = struct.pack("<f", value)
-            path.write_bytes(bytes(data))
-            return
-    raise AssertionError(name)
-
-
 @pytest.fixture
 def poisoned(small, tmp_path):
     """A model with a NaN in the embedding of a token that no sample contains."""
@@ -126,16 +107,6 @@ def test_a_nan_that_no_token_uses_is_noticed_when_saving(small, poisoned, tmp_pa
 
 
 # --- manifests sealed by hand
-
-
-def reseal(manifest, text):
-    """Writes a manifest with its own checksum: CRC-64/XZ, bit by bit."""
-    body, crc = "".join(text.splitlines(keepends=True)[:-2]).encode(), 0xFFFFFFFFFFFFFFFF
-    for byte in body:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0xC96C5795D7870F42 if crc & 1 else 0)
-    manifest.write_bytes(body + f'  "crc64": "{crc ^ 0xFFFFFFFFFFFFFFFF:016x}"\n}}\n'.encode())
 
 
 def without_entry(text, name):

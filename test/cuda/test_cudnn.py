@@ -5,7 +5,7 @@ import re
 import subprocess
 
 import pytest
-from trainer_runs import ROOT, TOOLS, patience
+from trainer_runs import ROOT, TOOLS, patience, shared_library
 
 PROGRAM = TOOLS / "ask_cudnn"
 STUB = "/usr/local/cuda/lib64/stubs/libcuda.so"
@@ -63,8 +63,7 @@ def driver(tmp_path_factory):
             lines.append(f"int {name}(void **made) {{ *made = (void *)1; return 0; }}")
         else:
             lines.append(f"int {name}(void) {{ return {0 if name in SUCCEEDS else 999}; }}")
-    subprocess.run(["gcc", "-x", "c", "-w", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-", "-o",
-                    folder / "libcuda.so.1"], input="\n".join(lines), text=True, check=True)
+    shared_library(folder / "libcuda.so.1", "\n".join(lines), "-w", "-Wl,-soname,libcuda.so.1")
     return folder
 
 

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from trainer_runs import BUILD, ROOT
+from trainer_runs import BUILD, ROOT, shared_library
 
 LIBRARY = "libtrainer_cuda.so"
 TINY = ["-c", str(ROOT / "configs/llama_tiny.yaml"), "-o", "parallel.pipeline=1", "-o", "schedule.bpipe=off"]
@@ -57,8 +57,7 @@ def test_without_the_gpu_code_auto_computes_on_the_cpu(tmp_path):
 
 def test_a_library_of_another_build_is_refused(tmp_path):
     program = alone(tmp_path)
-    subprocess.run(["gcc", "-x", "c", "-shared", "-fPIC", "-", "-o", tmp_path / LIBRARY], input=OF_ANOTHER_BUILD,
-                   text=True, check=True)
+    shared_library(tmp_path / LIBRARY, OF_ANOTHER_BUILD)
     ended = run(program, "-o", "hardware.device=cuda")
     assert ended.returncode == 1
     assert "is of another build than this program; run `make` again" in ended.stderr

@@ -3,11 +3,10 @@ and fewer step lines. Each keeps the promise of bits: the same for every layout,
 
 import math
 import re
-import subprocess
 
 import numpy
 import pytest
-from trainer_runs import MODELS, Trainer, checkpoint_names, close, layout, saving, tensors_of
+from trainer_runs import MODELS, Trainer, checkpoint_names, close, layout, saving, shared_library, tensors_of
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -234,10 +233,7 @@ void GOMP_parallel(void (*loop)(void *), void *data, unsigned threads, unsigned 
 
 @pytest.mark.thorough
 def test_a_rank_that_costs_over_a_twentieth_of_a_step_is_told_and_its_peer_is_not(long_run, tmp_path):
-    (tmp_path / "late.c").write_text(LATE)
-    build = ["gcc", "-shared", "-fPIC", "-o", tmp_path / "late.so", tmp_path / "late.c", "-ldl"]
-    subprocess.run(build, check=True)
-    late = {"LD_PRELOAD": str(tmp_path / "late.so")}
+    late = {"LD_PRELOAD": str(shared_library(tmp_path / "late.so", LATE))}
     ended = long_run.run({"train.steps": 40}, layout(d=2), arguments=["-v"], environment=late)
     said = r"slowest rank (\d) \(stage 0, host \S+\): \+\d+ % in \w+s, which costs (\d+) % of a step"
     told = re.findall(said, ended.stderr)

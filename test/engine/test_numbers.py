@@ -4,30 +4,18 @@ The faults are real. An embedding row that is not finite spoils exactly the step
 from another distribution produce outlier losses.
 """
 
-import json
 import re
 import shutil
-import struct
 
 import numpy
 import pytest
 
-from trainer_runs import LLAMA, MODELS, Trainer, layout, saving, tensors_of, without_mpi
+from checkpoint_runs import poison, several_ranks
+from trainer_runs import LLAMA, MODELS, Trainer, layout, saving, tensors_of
 
-several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
 RARE = 60  # a token of few samples
 SKIPPED = re.compile(r"step (\d+): update skipped, since .*; weights, moments and Adam's step count are unchanged$",
                      re.MULTILINE)
-
-
-def poison(path, name, element, value):
-    """Sets one element of an fp32 tensor in a safetensors file."""
-    data = bytearray(path.read_bytes())
-    (length,) = struct.unpack("<Q", data[:8])
-    entry = json.loads(data[8 : 8 + length])[name]
-    at = 8 + length + entry["data_offsets"][0] + 4 * element
-    data[at : at + 4] = struct.pack("<f", value)
-    path.write_bytes(bytes(data))
 
 
 def poisoned_model(trainer, name, element, value):
@@ -37,8 +25,7 @@ def poisoned_model(trainer, name, element, value):
     trainer.run(saving(folder, 1), {"train.steps": 1, "train.lr": 0})
     model = folder / "step_00000001"
     (model / "manifest.json").unlink()  # what is changed by hand is a model, no longer a checkpoint
-    (file,) = [path for path in model.glob("model-*.safetensors") if name.encode() in path.read_bytes()]
-    poison(file, name, element, value)
+    poison(model, name, element, value)
     return model
 
 

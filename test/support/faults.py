@@ -3,8 +3,9 @@ memory that a process lends to another."""
 
 import mmap
 import os
-import subprocess
 from pathlib import Path
+
+from trainer_runs import shared_library
 
 FLIPPER = """
 #define _GNU_SOURCE
@@ -36,10 +37,7 @@ int memfd_create(const char *name, unsigned flags) {
 
 
 def build_flipper(folder):
-    (folder / "flipper.c").write_text(FLIPPER)
-    command = ["mpicc", "-shared", "-fPIC", "-o", folder / "flipper.so", folder / "flipper.c", "-ldl"]
-    subprocess.run(command, check=True)
-    return folder / "flipper.so"
+    return shared_library(folder / "flipper.so", FLIPPER, compiler="mpicc")
 
 
 def flips(flipper, rank=-1, size=-1, at=0, lent=True):

@@ -1,9 +1,8 @@
 """Stops, hangs or cuts off ranks of running trainers, for test_faults.py and test/soak."""
 
-import subprocess
 from pathlib import Path
 
-from trainer_runs import processes_with, write_config
+from trainer_runs import processes_with, shared_library, write_config
 
 ENDS_WITHIN = 10  # seconds, after anything that dies
 
@@ -85,10 +84,7 @@ ssize_t sendto(int file, const void *bytes, size_t count, int flags, const struc
 
 
 def build_harm(folder):
-    (folder / "harm.c").write_text(HARM)
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", folder / "harm.so", folder / "harm.c", "-ldl", "-pthread"]
-    subprocess.run(command, check=True)
-    return folder / "harm.so"
+    return shared_library(folder / "harm.so", HARM, "-pthread")
 
 
 # ---- processes ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,147 @@
+"""What the tests of checkpoints share: a small run, checksums and values to spoil files with, small disks, and
+libraries that are loaded before a trainer's own."""
+
+import json
+import struct
+import subprocess
+
+import pytest
+from trainer_runs import LLAMA, Trainer, checkpoint_names, saving, verify, wait_until, without_mpi
+
+several_ranks = pytest.mark.skipif(without_mpi(), reason="built without MPI")
+TINY = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq_len=8)
+
+
+def tiny(folder, steps=3, model=TINY, train=None):
+    """A trainer whose checkpoints have about 30 kB."""
+    trainer = Trainer(folder, model, train)
+    trainer.config["train"].update(global_batch=4, steps=steps)
+    return trainer
+
+
+def saved_run(folder, every=1, **more):
+    """The same after its run, with what it saved."""
+    trainer = tiny(folder, **more)
+    trainer.saved = trainer.folder / "saved"
+    trainer.whole = trainer.run(saving(trainer.saved, every))
+    return trainer
+
+
+def whole_checkpoints(saved):
+    """Returns the names of the checkpoints in a folder, of which there is at least one and each is complete."""
+    names = [name for name in checkpoint_names(saved) if name.startswith("step_")]
+    assert names and {name: verify(saved / name) for name in names} == dict.fromkeys(names)
+    return names
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def crc64(data):
+    """CRC-64/XZ, bit by bit."""
+    value = (1 << 64) - 1
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (0xC96C5795D7870F42 if value & 1 else 0)
+    return f"{value ^ ((1 << 64) - 1):016x}"
+
+
+def reseal(manifest, text):
+    """Writes the text of a manifest with the checksum that belongs to it."""
+    body = "".join(text.splitlines(keepends=True)[:-2])
+    manifest.write_text(f'{body}  "crc64": "{crc64(body.encode())}"\n}}\n')
+
+
+def poison(folder, name, element, value):
+    """Sets one element of an fp32 tensor in the folder's files."""
+    for path in folder.glob("*.safetensors"):
+        data = bytearray(path.read_bytes())
+        (length,) = struct.unpack("<Q", data[:8])
+        entry = json.loads(data[8 : 8 + length]).get(name)
+        if entry is not None:
+            at = 8 + length + entry["data_offsets"][0] + 4 * element
+            data[at : at + 4] = struct.pack("<f", value)
+            path.write_bytes(bytes(data))
+            return
+    raise AssertionError(name)
+
+
+# ---- disks ----------------------------------------------------------------------------------------------------------
+
+
+class Disk:
+    """A small file system of our own."""
+
+    def __init__(self, folder, size):
+        self.folder = folder
+        folder.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], capture_output=True,
+                                 text=True)
+        if mounted.returncode != 0:
+            pytest.skip(f"needs the right to mount a small tmpfs: {mounted.stderr.strip()}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run(["umount", "-l", self.folder], check=True)
+
+    def remount(self, option):
+        """Waits while a run has a file open to write, which keeps a disk from becoming read-only."""
+        command = ["mount", "-o", f"remount,{option}", self.folder]
+        wait_until(lambda: subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0,
+                   f"{self.folder} stays busy")
+
+    def fill(self):
+        with open(self.folder / "ballast", "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+
+    def free(self):
+        (self.folder / "ballast").unlink()
+
+
+# Ends the process at the KILL_AT-th call that changes the disk, before it; with NO_EXCHANGE as on file systems that
+# know none.
+KILLER = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+static void count(void) {
+    static int calls;
+    const char *at = getenv("KILL_AT");
+    if (at != NULL && ++calls == atoi(at)) kill(getpid(), SIGKILL);
+}
+#define REAL(type, name, ...) ((type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name))
+ssize_t pwrite(int f, const void *d, size_t n, off_t o) {
+    count();
+    return REAL(ssize_t, "pwrite", int, const void *, size_t, off_t)(f, d, n, o);
+}
+int fsync(int f) { count(); return REAL(int, "fsync", int)(f); }
+int rename(const char *a, const char *b) { count(); return REAL(int, "rename", const char *, const char *)(a, b); }
+int renameat(int d, const char *a, int e, const char *b) {
+    count();
+    return REAL(int, "renameat", int, const char *, int, const char *)(d, a, e, b);
+}
+int renameat2(int d, const char *a, int e, const char *b, unsigned f) {
+    count();
+    if (getenv("NO_EXCHANGE") != NULL && f != 0) return -1;
+    return REAL(int, "renameat2", int, const char *, int, const char *, unsigned)(d, a, e, b, f);
+}
+int remove(const char *a) { count(); return REAL(int, "remove", const char *)(a); }
+int unlinkat(int d, const char *a, int f) { count(); return REAL(int, "unlinkat", int, const char *, int)(d, a, f); }
+int mkdir(const char *a, mode_t m) { count(); return REAL(int, "mkdir", const char *, mode_t)(a, m); }
+int open(const char *p, int f, ...) {
+    if (f & O_CREAT) count();
+    return REAL(int, "open", const char *, int, mode_t)(p, f, 0666);
+}
+"""
