@@ -18,7 +18,7 @@ replay-targets: $(REPLAY_BIN)
 	$(Q)$(PYTHON) test/fuzz/run.py --replay $^
 
 # A count of differing letters: following its every comparison takes half of the time and leads nowhere.
-$(BUILD)/fuzz/src/base/suggest.o: private CFLAGS_ += -fno-sanitize=fuzzer-no-link
+$(BUILD)/fuzz/src/config/hints.o: private CFLAGS_ += -fno-sanitize=fuzzer-no-link
 
 $(FUZZ_BIN): $(B)/%: $(B)/%.o $(B)/test/fuzz/files.o $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)

@@ -1,8 +1,11 @@
-// Loads a configuration and writes it as JSON. Parsing is in config_yaml.c, checks of combinations in config_check.c,
-// figures that follow from the keys in config_derived.c.
+// Loads a configuration, writes it as JSON, computes what follows from its keys, and prints the tables of keys and
+// options. Parsing is in config_yaml.c, checks of combinations in config_check.c.
 #include "config_schema.h"
 #include "gpus.h"
+#include "options.h"
+#include "base/files.h"
 #include "base/json.h"
+#include "base/version.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,14 +67,12 @@ static void config_write_word_(FILE *file, const char *word) {
     else json_write_text(file, word);
 }
 
-static void config_write_value_(FILE *file, const Config *config, const ConfigKey *key, const void *field);
-
 static void config_write_entry_(FILE *file, const Config *config, const ConfigList *list, const char *entry) {
     for (int i = 0; i < list->part_count; i++) {
         const ConfigKey *part = &list->parts[i];
         if (list->tuple) fputc(i == 0 ? '[' : ',', file);
         else if (part->name != NULL) fprintf(file, "%c\"%s\":", i == 0 ? '{' : ',', part->name);
-        config_write_value_(file, config, part, entry + part->offset);
+        config_write_field(config, part, entry + part->offset, file);
     }
     if (list->parts[0].name != NULL) fputc(list->tuple ? ']' : '}', file);
 }
@@ -83,7 +84,7 @@ static void config_write_list_(FILE *file, const Config *config, const ConfigLis
         return;
     }
     if (list->alone && count == 1) {
-        config_write_value_(file, config, &list->parts[0], field);
+        config_write_field(config, &list->parts[0], field, file);
         return;
     }
     for (int64_t i = 0; i < count; i++) {
@@ -93,7 +94,7 @@ static void config_write_list_(FILE *file, const Config *config, const ConfigLis
     fputc(']', file);
 }
 
-static void config_write_value_(FILE *file, const Config *config, const ConfigKey *key, const void *field) {
+void config_write_field(const Config *config, const ConfigKey *key, const void *field, FILE *file) {
     bool zero = (key->type == KEY_INT && config_get_whole(key, field) == 0) ||
                 (key->type == KEY_NUMBER && *(const double *)field == 0);
     if (zero && key->zero_word != NULL) {
@@ -116,7 +117,7 @@ static void config_write_value_(FILE *file, const Config *config, const ConfigKe
 
 void config_write_value(const Config *config, const char *name, FILE *file) {
     const ConfigKey *key = config_find(name);
-    config_write_value_(file, config, key, (const char *)config + key->offset);
+    config_write_field(config, key, (const char *)config + key->offset, file);
 }
 
 void config_write_json(const Config *config, FILE *file) {
@@ -130,7 +131,243 @@ void config_write_json(const Config *config, FILE *file) {
         else fprintf(file, "%s\"%.*s\":{", before == NULL ? "{" : "},", (int)section - 1, key->name);
         before = key;
         fprintf(file, "\"%s\":", config_short_name(key));
-        config_write_value_(file, config, key, (const char *)config + key->offset);
+        config_write_field(config, key, (const char *)config + key->offset, file);
     }
     fputs("}}", file);
+}
+
+// --- figures that follow from the keys and that several modules ask for
+
+int64_t config_microbatches(const Config *config) {
+    return config->train.global_batch / (config->schedule.micro_batch * config->parallel.data);
+}
+
+int64_t config_step_tokens(const Config *config) { return config->train.global_batch * config->model.seq_len; }
+
+int64_t config_batch_at(const Config *config, int64_t step) { return config_samples(config, step - 1, step); }
+
+int64_t config_samples(const Config *config, int64_t first, int64_t last) {
+    const TrainConfig *train = &config->train;
+    int64_t sum = 0, count = train->ramp_count;
+    if (count == 0) return (last - first) * train->global_batch;
+    for (int64_t i = 0; i < count; i++) {
+        // Entry i holds for the steps from its own up to the next entry's.
+        int64_t from = train->batch_ramp[i].step - 1, to = i + 1 < count ? train->batch_ramp[i + 1].step - 1 : last;
+        if (i == 0 || from < first) from = first;
+        if (to > last) to = last;
+        if (to > from) sum += (to - from) * train->batch_ramp[i].global_batch;
+    }
+    return sum;
+}
+
+int64_t config_world(const Config *config) {
+    return config->parallel.pipeline * config->parallel.tensor * config_replicas(config);
+}
+
+char *config_cut_text(const Config *config, char text[CONFIG_CUT]) {
+    const ParallelConfig *p = &config->parallel;
+    int used = snprintf(text, CONFIG_CUT, "pipeline %lld x tensor %lld x data %lld", (long long)p->pipeline,
+                        (long long)p->tensor, (long long)p->data);
+    if (p->context > 1) snprintf(text + used, (size_t)(CONFIG_CUT - used), " x context %lld", (long long)p->context);
+    return text;
+}
+
+int64_t config_replicas(const Config *config) { return config->parallel.data * config->parallel.context; }
+
+bool config_copies(const Config *config) {
+    const ParallelConfig *p = &config->parallel;
+    int64_t node = config->hardware.gpus_per_node;
+    bool one_node = config_world(config) <= node || node % p->tensor == 0;
+    return p->collectives != COLLECTIVES_NCCL && p->tensor > 1 && p->sequence && one_node &&
+           !config->hardware.share_gpu;
+}
+
+// Returns the layers of part g of `parts`. The remainder goes to parts without embedding and head, later ones first,
+// because 1F1B keeps fewer microbatches there; then to the first part, whose embedding costs less time than the head.
+static int64_t even_layers_(int64_t layers, int64_t parts, int64_t g) {
+    return layers / parts + (g < parts - 1 && g >= parts - 1 - layers % parts);
+}
+
+int64_t config_layers(const Config *config, int virtual_stages, int g) {
+    const ParallelConfig *parallel = &config->parallel;
+    if (parallel->layers_given == virtual_stages) return parallel->layers_per_stage[g];
+    return even_layers_(config->model.layers, virtual_stages, g);
+}
+
+int64_t config_targets(const Config *config) {
+    int64_t length = config->model.seq_len, chosen = (15 * length + 50) / 100;
+    return config->train.objective == OBJECTIVE_NEXT ? length : chosen > 0 ? chosen : 1;
+}
+
+bool config_uses_documents(const Config *config) {
+    return config->data.mask_documents != 0 || config->data.reset_positions != 0;
+}
+
+int config_attention(const Config *config, int stage) {
+    const AttentionConfig *attention = &config->attention;
+    return attention->modes_given > 1 ? attention->mode_of_stage[stage] : attention->mode;
+}
+
+int64_t config_recompute(const Config *config, int stage) {
+    const ScheduleConfig *schedule = &config->schedule;
+    return schedule->recompute_of_stage[schedule->recompute_given > 1 ? stage : 0];
+}
+
+bool config_pointwise(const Config *config, int stage) {
+    const ScheduleConfig *schedule = &config->schedule;
+    return schedule->pointwise_of_stage[schedule->pointwise_given > 1 ? stage : 0] == RECOMPUTE_POINTWISE;
+}
+
+void config_set_attention(Config *config, int mode) {
+    config->attention.modes_given = 1;
+    config->attention.mode = config->attention.mode_of_stage[0] = (int8_t)mode;
+}
+
+void config_spread_layers(Config *config, int64_t parts) {
+    config->parallel.layers_count = parts;
+    for (int64_t g = 0; g < parts; g++)
+        config->parallel.layers_per_stage[g] = (int16_t)even_layers_(config->model.layers, parts, g);
+}
+
+int64_t config_padded_vocab(const Config *config) {
+    int64_t unit = 128 * config->parallel.tensor;
+    return (config->model.vocab + unit - 1) / unit * unit;
+}
+
+// --- the schedule: its row in the table of schedules, its spec, and the list in schedule.file. Defaults that depend on
+// the number of stages are filled in when they are asked for and never stored, so a configuration stays valid when a
+// planner changes its stages.
+
+const ScheduleKind *config_schedule_kind(const Config *config) {
+    int name = config->schedule.name;
+    return &schedule_kinds[name < schedule_kind_count ? name : schedule_kind_plain()];
+}
+
+ScheduleSpec config_schedule_spec(const Config *config) {
+    const ScheduleConfig *schedule = &config->schedule;
+    return (ScheduleSpec){.stages = (int)config->parallel.pipeline,
+                          .microbatches = (int)config_microbatches(config),
+                          .chunks = schedule->name < schedule_kind_count ? (int)schedule->chunks : 0,
+                          .group = (int)schedule->group,
+                          .delay = (int)schedule->delay,
+                          .slices = (int)schedule->slices,
+                          .split = schedule->split_backward == SPLIT_ON};
+}
+
+int config_chunks(const Config *config) {
+    if (config->schedule.file_chunks > 0) return (int)config->schedule.file_chunks;
+    return config->schedule.chunks > 0 ? (int)config->schedule.chunks : config_schedule_kind(config)->chunks;
+}
+
+int config_slices(const Config *config) {
+    return (int)(config->schedule.file_slices > 0 ? config->schedule.file_slices : config->schedule.slices);
+}
+
+bool config_schedule_legal(const Config *config) {
+    Error ignored = {0};
+    ScheduleSpec spec = config_schedule_spec(config);
+    if (config->schedule.file[0] != '\0') return spec.microbatches == config->schedule.file_microbatches;
+    return schedule_complete(config_schedule_kind(config), &spec, NULL, &ignored) == 0;
+}
+
+int64_t config_fewer_microbatches(const Config *config, int64_t least) {
+    Error ignored = {0};
+    ScheduleSpec spec = config_schedule_spec(config);
+    if (config->schedule.file[0] != '\0') return spec.microbatches;
+    if (schedule_complete(config_schedule_kind(config), &spec, NULL, &ignored) != 0) return spec.microbatches;
+    int64_t group = spec.group, rest = spec.microbatches % group;
+    int64_t rounds = spec.slices > 1 ? spec.stages : 2 * spec.stages;
+    if (least < rounds) least = rounds;
+    int64_t fewer = least <= rest ? rest : rest + (least - rest + group - 1) / group * group;
+    return fewer < spec.microbatches ? fewer : spec.microbatches;
+}
+
+Schedule *config_read_schedule(const Config *config, Error *err) {
+    enum { MOST = 1 << 28 };
+    const char *path = config->schedule.file;
+    int64_t length;
+    if (strncmp(path, "/dev/", 5) == 0) {
+        error_set(err, EXIT_USAGE, "%s: every rank opens the schedule by its name; write it to a file", path);
+        return NULL;
+    }
+    char *text = file_read_whole(path, MOST, &length, err);
+    if (text == NULL) return NULL;
+    Error why = {0};
+    bool plain = strlen(text) == (size_t)length;
+    Schedule *schedule = plain ? schedule_parse(text, &why) : NULL;
+    if (!plain) error_set(&why, EXIT_USAGE, "byte %lld is NUL; a schedule is plain text", (long long)strlen(text) + 1);
+    free(text);
+    if (schedule == NULL) error_set(err, why.code, "%s: %s", path, why.text);
+    return schedule;
+}
+
+int config_min_slots(const Config *config) {
+    ScheduleSpec spec = config_schedule_spec(config);
+    spec.microbatches = (int)config_fewer_microbatches(config, 4 * (int64_t)spec.stages);
+    return schedule_least_slots(config_schedule_kind(config), &spec, (EvictTarget)config->schedule.evict_to);
+}
+
+// --- the tables of keys and options: for people at a terminal, and as JSON, from which scripts/faces.py makes the
+// manual page, the completion of shells and docs/configuration.md
+
+void config_help(FILE *file) {
+    for (int i = 0; i < config_key_count; i++) {
+        const ConfigKey *key = &config_keys[i];
+        char expected[CONFIG_EXPECTED];
+        int section = (int)(config_short_name(key) - key->name) - 1;
+        config_expected(key, expected, sizeof expected);
+        if (i == 0 || strncmp(config_keys[i - 1].name, key->name, (size_t)section + 1) != 0)
+            fprintf(file, "%s%.*s:\n", i ? "\n" : "", section, key->name);
+        fprintf(file, "  %-14s %s\n", config_short_name(key), key->meaning);
+        fprintf(file, "  %-14s %s%s; %s\n", "", key->def != NULL ? "default " : "required",
+                key->def == NULL      ? ""
+                : key->def[0] == '\0' ? "\"\""
+                                      : key->def,
+                expected);
+    }
+}
+
+static void json_option_(const OptionRow *row, FILE *file) {
+    static const char *const kinds[] = {
+        [OPTION_FLAG] = "flag", [OPTION_TEXT] = "text", [OPTION_MAYBE] = "maybe", [OPTION_LIST] = "list"};
+    fprintf(file, "{\"name\":\"%s\",\"letter\":\"%.1s\",\"kind\":\"%s\",\"argument\":", row->name, &row->letter,
+            kinds[row->kind]);
+    row->argument != NULL ? json_write_text(file, row->argument) : (void)fputs("null", file);
+    fputs(",\"meaning\":", file);
+    json_write_text(file, row->meaning);
+    fputc('}', file);
+}
+
+static void json_key_(const ConfigKey *key, FILE *file) {
+    char expected[CONFIG_EXPECTED];
+    const char *between = "";
+    config_expected(key, expected, sizeof expected);
+    fprintf(file, "{\"name\":\"%s\",\"default\":", key->name);
+    key->def != NULL ? json_write_text(file, key->def) : (void)fputs("null", file);
+    fprintf(file, ",\"text\":%s,\"words\":[", config_takes_text(key) ? "true" : "false");
+    // The words that the key takes, the one for "decide it yourself" first.
+    if (key->type == KEY_BOOL) fputs("\"true\",\"false\"", file);
+    if (key->zero_word != NULL) fprintf(file, "\"%s\"", key->zero_word), between = ",";
+    for (int i = 0; key->words != NULL && key->words[i] != NULL; i++, between = ",")
+        fprintf(file, "%s\"%s\"", between, key->words[i]);
+    fputs("],\"expected\":", file);
+    json_write_text(file, expected);
+    fputs(",\"meaning\":", file);
+    json_write_text(file, key->meaning);
+    fputc('}', file);
+}
+
+void config_help_json(const char *program, FILE *file) {
+    fprintf(file, "{\"program\":\"%s\",\"version\":\"%s\",\"date\":\"%s\",\n\"options\":[", program, VERSION,
+            VERSION_DATE);
+    for (int i = 0; i < option_row_count; i++) {
+        fputs(i > 0 ? ",\n" : "\n", file);
+        json_option_(&option_rows[i], file);
+    }
+    fputs("],\n\"keys\":[", file);
+    for (int i = 0; i < config_key_count; i++) {
+        fputs(i > 0 ? ",\n" : "\n", file);
+        json_key_(&config_keys[i], file);
+    }
+    fputs("]}\n", file);
 }

@@ -319,32 +319,28 @@ static int check_file_header_(Config *config, const Schedule *schedule, Error *e
                         "a schedule from a file is run as it is; use bpipe off, and put E and L into the file");
 }
 
-// Notes where the schedule of the file evicts to, if it does.
-static void note_evictions_(ScheduleConfig *config, const Schedule *schedule) {
-    for (int s = 0; s < schedule->stages; s++) {
-        for (int64_t i = 0; i < schedule->stage[s].count; i++) {
-            Action action = schedule->stage[s].actions[i];
-            if (action.kind == ACTION_EVICT)
-                config->evict_to = action.peer == SCHEDULE_HOST ? EVICT_TO_HOST : EVICT_TO_PEER;
-        }
-    }
-}
-
+// Checks schedule.file, and notes what the other keys have to know of it.
 static int config_check_file_(Config *config, Error *err) {
+    ScheduleConfig *keys = &config->schedule;
     Error why = {0};
-    config->schedule.file_chunks = config->schedule.file_microbatches = config->schedule.file_slices = 0;
-    if (config->schedule.file[0] == '\0') return 0;
+    keys->file_chunks = keys->file_microbatches = keys->file_slices = 0;
+    if (keys->file[0] == '\0') return 0;
     if (check_batch_(config, err) != 0) return -1;
     Schedule *schedule = config_read_schedule(config, &why);
     if (schedule == NULL) return config_error(config, "schedule.file", err, "%s", why.text);
     int status = check_file_header_(config, schedule, err);
     if (status == 0) {
-        config->schedule.file_chunks = schedule->chunks;
-        config->schedule.file_microbatches = schedule->microbatches;
-        config->schedule.file_slices = schedule->slices;
-        config->schedule.bpipe = BPIPE_OFF;
-        note_evictions_(&config->schedule, schedule);
+        keys->file_chunks = schedule->chunks;
+        keys->file_microbatches = schedule->microbatches;
+        keys->file_slices = schedule->slices;
+        keys->bpipe = BPIPE_OFF;
     }
+    for (int s = 0; status == 0 && s < schedule->stages; s++)
+        for (int64_t i = 0; i < schedule->stage[s].count; i++) {
+            Action action = schedule->stage[s].actions[i];
+            if (action.kind == ACTION_EVICT)
+                keys->evict_to = action.peer == SCHEDULE_HOST ? EVICT_TO_HOST : EVICT_TO_PEER;
+        }
     schedule_free(schedule);
     return status;
 }

@@ -339,13 +339,6 @@ bool config_takes_text(const ConfigKey *key) {
     return key->type == KEY_TEXT || (key->type == KEY_LIST && key->list->alone && key->list->parts[0].type == KEY_TEXT);
 }
 
-static void join_words_(const ConfigKey *key, const char *between, char *out, size_t n) {
-    size_t used = 0;
-    out[0] = '\0';
-    for (int i = 0; key->words[i] != NULL && used < n; i++)
-        used += (size_t)snprintf(out + used, n - used, "%s%s", i > 0 ? between : "", key->words[i]);
-}
-
 void config_expected(const ConfigKey *key, char *out, size_t n) {
     char text[CONFIG_EXPECTED];
     switch (key->type) {
@@ -362,8 +355,9 @@ void config_expected(const ConfigKey *key, char *out, size_t n) {
         break;
     case KEY_BOOL: snprintf(out, n, "true or false"); break;
     case KEY_WORD:
-        join_words_(key, ", ", text, sizeof text);
-        snprintf(out, n, "one of %s", text);
+        snprintf(out, n, "one of ");
+        for (size_t i = 0, used = 7; key->words[i] != NULL && used < n; i++)
+            used += (size_t)snprintf(out + used, n - used, "%s%s", i > 0 ? ", " : "", key->words[i]);
         break;
     case KEY_TEXT:
         snprintf(out, n, "a text of %s%.0f bytes%s", key->min > 0 ? "1 to " : "at most ", key->max,
@@ -379,23 +373,28 @@ void config_expected(const ConfigKey *key, char *out, size_t n) {
 
 // --- errors name the place of the key: a line of the file, or the option -o
 
-void config_where(const Config *config, const char *name, char *where, size_t size) {
+static void config_place_(const Config *config, int line, const char *name, char *where, size_t size) {
+    if (line == CONFIG_OVERRIDE) snprintf(where, size, "-o %s", name);
+    else if (line == CONFIG_DEFAULT) snprintf(where, size, "%s", config->path);
+    else snprintf(where, size, "%s:%d", config->path, line);
+}
+
+static int config_line_(const Config *config, const char *name) {
     const ConfigKey *key = config_find(name);
-    int place = key != NULL ? config->place[key - config_keys] : CONFIG_DEFAULT;
-    if (place == CONFIG_OVERRIDE) snprintf(where, size, "-o %s", name);
-    else if (place == CONFIG_DEFAULT) snprintf(where, size, "%s", config->path);
-    else snprintf(where, size, "%s:%d", config->path, place);
+    return key != NULL ? config->place[key - config_keys] : CONFIG_DEFAULT;
+}
+
+void config_where(const Config *config, const char *name, char *where, size_t size) {
+    config_place_(config, config_line_(config, name), name, where, size);
 }
 
 static int config_word_error_(const Config *config, int line, const char *name, Error *err, const char *format,
                               va_list args) {
-    char text[sizeof err->text];
+    char text[sizeof err->text], where[CONFIG_TEXT + 16];
+    bool named = name != NULL && line != CONFIG_OVERRIDE;
     vsnprintf(text, sizeof text, format, args);
-    const char *colon = name != NULL ? ": " : "";
-    if (name == NULL) name = "";
-    if (line == CONFIG_OVERRIDE) return error_set(err, EXIT_USAGE, "-o %s: %s", name, text);
-    if (line == CONFIG_DEFAULT) return error_set(err, EXIT_USAGE, "%s%s%s: %s", config->path, colon, name, text);
-    return error_set(err, EXIT_USAGE, "%s:%d%s%s: %s", config->path, line, colon, name, text);
+    config_place_(config, line, name != NULL ? name : "", where, sizeof where);
+    return error_set(err, EXIT_USAGE, "%s%s%s: %s", where, named ? ": " : "", named ? name : "", text);
 }
 
 int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...) {
@@ -407,11 +406,9 @@ int config_error_at(const Config *config, int line, const char *name, Error *err
 }
 
 int config_error(const Config *config, const char *name, Error *err, const char *format, ...) {
-    const ConfigKey *key = config_find(name);
-    int line = key != NULL ? config->place[key - config_keys] : CONFIG_DEFAULT;
     va_list args;
     va_start(args, format);
-    int rc = config_word_error_(config, line, name, err, format, args);
+    int rc = config_word_error_(config, config_line_(config, name), name, err, format, args);
     va_end(args);
     return rc;
 }

@@ -69,6 +69,9 @@ int config_set_default(Config *config, const ConfigKey *key, Error *err);
 // Returns whether the key has its default, given or not: a run's configuration written as JSON gives every key.
 bool config_at_default(const Config *config, const char *name);
 
+// Writes a field as config_write_json does. config: has the number of a list's entries; may be NULL for other keys.
+void config_write_field(const Config *config, const ConfigKey *key, const void *field, FILE *file);
+
 // Read and write the field of an integer, a word or a bool, whose width is key->size.
 int64_t config_get_whole(const ConfigKey *key, const void *field);
 void config_set_whole(const ConfigKey *key, void *field, int64_t value);

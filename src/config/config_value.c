@@ -2,7 +2,6 @@
 #include "config_schema.h"
 #include "base/log.h"
 #include "hints.h"
-#include "base/suggest.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -216,11 +215,6 @@ static int set_text_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
     return 0;
 }
 
-static bool is_null_(ConfigScalar scalar) {
-    return !scalar.quoted && (scalar.length == 0 || value_is_(scalar, "~") || value_is_(scalar, "null") ||
-                              value_is_(scalar, "Null") || value_is_(scalar, "NULL"));
-}
-
 static int64_t *given_(Config *config, const ConfigKey *key) { return (int64_t *)((char *)config + key->list->given); }
 
 // Sets `auto`, which is 0 in every type of field.
@@ -239,16 +233,10 @@ static ConfigKey value_part_(Config *config, const ConfigKey *key, int index) {
     return part;
 }
 
-// Sets a list of one entry from a value for its first part.
-static int set_alone_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
-    if (config_list_begin(config, key, err) != 0 || config_list_add(config, key, err) != 0) return -1;
-    ConfigKey first = value_part_(config, key, 0);
-    first.part = NULL;
-    return config_set(config, &first, scalar, err);
-}
-
 int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
-    if (is_null_(scalar)) return config_refuse(config, key, "has no value", err);
+    bool null = scalar.length == 0 || value_is_(scalar, "~") || value_is_(scalar, "null") ||
+                value_is_(scalar, "Null") || value_is_(scalar, "NULL");
+    if (null && !scalar.quoted) return config_refuse(config, key, "has no value", err);
     if (key->zero_word != NULL && value_is_(scalar, key->zero_word)) return set_zero_(config, key);
     if (key->type == KEY_INT && key->words != NULL && value_is_(scalar, key->words[0])) {
         config_set_whole(key, field_(config, key), -1);
@@ -260,11 +248,14 @@ int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error 
     case KEY_BOOL: return set_bool_(config, key, scalar, err);
     case KEY_WORD: return set_word_(config, key, scalar, err);
     case KEY_TEXT: return set_text_(config, key, scalar, err);
-    case KEY_LIST:
-        if (key->list->alone) return set_alone_(config, key, scalar, err);
-        break;
+    case KEY_LIST: break;
     }
-    return value_refuse_(config, key, scalar, "is not a list", err);
+    if (!key->list->alone) return value_refuse_(config, key, scalar, "is not a list", err);
+    // A list of one entry, from a value for its first part.
+    if (config_list_begin(config, key, err) != 0 || config_list_add(config, key, err) != 0) return -1;
+    ConfigKey first = value_part_(config, key, 0);
+    first.part = NULL;
+    return config_set(config, &first, scalar, err);
 }
 
 int config_set_default(Config *config, const ConfigKey *key, Error *err) {

@@ -4,7 +4,6 @@
 #include "config_schema.h"
 #include "hf_model.h"
 #include "base/alloc.h"
-#include "base/suggest.h"
 #include "hints.h"
 
 #include <errno.h>
@@ -33,30 +32,23 @@ static int yaml_line_(const Reader *r) { return r->key != NULL ? CONFIG_OVERRIDE
 
 static const char *yaml_name_(const Reader *r) { return r->key != NULL ? r->key->name : NULL; }
 
-// Errors in single bytes carry an offset instead of a line.
-static int problem_line_(const Reader *r) {
-    if (r->parser.error != YAML_READER_ERROR) return (int)r->parser.problem_mark.line + 1;
-    int line = 1;
-    for (size_t i = 0; i < r->parser.problem_offset && i < r->length; i++) line += r->input[i] == '\n';
-    return line;
-}
-
-static bool line_begins_with_tab_(const Reader *r, int line) {
-    const char *at = r->input, *end = r->input + r->length;
-    while (line > 1 && at < end) line -= *at++ == '\n';
-    while (at < end && *at == ' ') at++;
-    return at < end && *at == '\t';
-}
-
 static int syntax_error_(Reader *r) {
     const yaml_parser_t *parser = &r->parser;
-    int line = problem_line_(r);
+    const char *at = r->input, *end = r->input + r->length;
+    int line = (int)parser->problem_mark.line + 1;
+    if (parser->error == YAML_READER_ERROR) { // errors in single bytes carry an offset instead of a line
+        line = 1;
+        for (size_t i = 0; i < parser->problem_offset && i < r->length; i++) line += r->input[i] == '\n';
+    }
+    for (int before = line; before > 1 && at < end; at++) before -= *at == '\n';
+    while (at < end && *at == ' ') at++;
+    bool tab = at < end && *at == '\t';
     char context[160] = "";
     if (parser->context != NULL)
         snprintf(context, sizeof context, " %s begun in line %d", parser->context, (int)parser->context_mark.line + 1);
     const char *remedy = "check quotes, brackets and indentation";
     if (parser->error == YAML_READER_ERROR) remedy = "use UTF-8 text without control characters";
-    else if (line_begins_with_tab_(r, line)) remedy = "indent with spaces instead of tabs";
+    else if (tab) remedy = "indent with spaces instead of tabs";
     const char *problem = parser->problem != NULL ? parser->problem : "out of memory";
     return config_error_at(r->config, r->key != NULL ? CONFIG_OVERRIDE : line, yaml_name_(r), r->err,
                            "not valid YAML: %s%s; %s", problem, context, remedy);
@@ -235,17 +227,6 @@ static int read_section_(Reader *r, const char *section) {
     return yaml_next_(r);
 }
 
-static int note_section_(Reader *r, const char *section, int lines[CONFIG_MAX_KEYS]) {
-    if (!config_has_section(section, strlen(section))) return unknown_section_(r, section);
-    int first = 0;
-    while (strncmp(config_keys[first].name, section, strlen(section)) != 0) first++;
-    if (lines[first] != 0)
-        return config_error_at(r->config, yaml_line_(r), section, r->err,
-                               "given twice; line %d has it already, put its keys there", lines[first]);
-    lines[first] = yaml_line_(r);
-    return 0;
-}
-
 static int read_root_(Reader *r) {
     if (is_nothing_(r)) return yaml_next_(r); // a file of comments; required keys are reported missing later
     if (r->event.type != YAML_MAPPING_START_EVENT)
@@ -256,8 +237,15 @@ static int read_root_(Reader *r) {
     if (yaml_next_(r) != 0) return -1;
     while (r->event.type != YAML_MAPPING_END_EVENT) {
         char section[MAX_NAME];
-        if (read_name_(r, section) != 0 || note_section_(r, section, lines) != 0 || yaml_next_(r) != 0) return -1;
-        if (read_section_(r, section) != 0) return -1;
+        int first = 0;
+        if (read_name_(r, section) != 0) return -1;
+        if (!config_has_section(section, strlen(section))) return unknown_section_(r, section);
+        while (strncmp(config_keys[first].name, section, strlen(section)) != 0) first++;
+        if (lines[first] != 0)
+            return config_error_at(r->config, yaml_line_(r), section, r->err,
+                                   "given twice; line %d has it already, put its keys there", lines[first]);
+        lines[first] = yaml_line_(r);
+        if (yaml_next_(r) != 0 || read_section_(r, section) != 0) return -1;
     }
     return yaml_next_(r);
 }
@@ -288,19 +276,13 @@ static int read_yaml_(Config *config, const char *input, size_t length, const Co
     return rc;
 }
 
-// Waits for a pipe, but not forever: a named pipe may never get a writer.
-static bool has_more_(int fd) {
-    struct pollfd file = {fd, POLLIN, 0};
-    int ready;
-    do ready = poll(&file, 1, 1000 * PATIENCE_S);
-    while (ready < 0 && errno == EINTR);
-    return ready != 0;
-}
-
-// Reads at most MAX_FILE bytes, from a pipe too. Returns the length, or -1.
+// Reads at most MAX_FILE bytes, from a pipe too, but does not wait for it forever: a named pipe may never get a writer.
+// Returns the length, or -1.
 static ssize_t yaml_read_all_(const char *path, int fd, char *buffer, Error *err) {
+    struct pollfd file = {fd, POLLIN, 0};
     size_t used = 0;
-    while (has_more_(fd)) {
+    for (int ready; (ready = poll(&file, 1, 1000 * PATIENCE_S)) != 0;) {
+        if (ready < 0 && errno == EINTR) continue;
         ssize_t got = read(fd, buffer + used, MAX_FILE + 1 - used);
         if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (got < 0)
@@ -373,13 +355,6 @@ static char *quote_text_(const ConfigKey *key, const char *value) {
     return out;
 }
 
-static int unknown_override_(Config *config, const char *name, Error *err) {
-    Reader r = {.config = config, .err = err};
-    if (!config_has_section(name, strlen(name))) return unknown_key_(&r, CONFIG_OVERRIDE, name);
-    return config_error_at(config, CONFIG_OVERRIDE, name, err,
-                           "is a section; name one of its keys, as in -o train.steps=10");
-}
-
 int config_read_override(Config *config, const char *override, Error *err) {
     char name[MAX_NAME];
     const char *equals = strchr(override, '=');
@@ -389,7 +364,10 @@ int config_read_override(Config *config, const char *override, Error *err) {
         return config_error_at(config, CONFIG_OVERRIDE, name, err,
                                "has no value; write -o KEY=VALUE, as in -o train.steps=10");
     const ConfigKey *key = config_find(name);
-    if (key == NULL) return unknown_override_(config, name, err);
+    if (key == NULL && config_has_section(name, strlen(name)))
+        return config_error_at(config, CONFIG_OVERRIDE, name, err,
+                               "is a section; name one of its keys, as in -o train.steps=10");
+    if (key == NULL) return unknown_key_(&(Reader){.config = config, .err = err}, CONFIG_OVERRIDE, name);
     config->place[key - config_keys] = CONFIG_OVERRIDE;
     if (strpbrk(equals + 1, "\r\n") != NULL)
         return config_error(config, key->name, err, "the value contains a line break; write it on one line");

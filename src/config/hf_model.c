@@ -3,7 +3,6 @@
 #include "hf_model.h"
 
 #include "base/alloc.h"
-#include "config_schema.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -62,7 +61,8 @@ static int check_demands_(const HfModel *found, Error *err) {
 }
 
 // A sliding window makes no difference if no sequence is longer.
-static int check_window_(const HfModel *found, int64_t seq_len, Error *err) {
+int hf_model_check(const HfModel *found, int64_t seq_len, Error *err) {
+    if (check_demands_(found, err) != 0) return -1;
     const JsonValue *use = json_find(found->root, "use_sliding_window");
     int64_t window = json_integer(found->root, "sliding_window", 0);
     if ((use != NULL && !is_true_(found->root, "use_sliding_window")) || window <= 0 || window >= seq_len) return 0;
@@ -170,50 +170,30 @@ int hf_model_read(HfModel *found, int family_of_run, Error *err) {
     return family->rotary ? read_rope_(found, err) : 0;
 }
 
-int hf_model_check(const HfModel *found, int64_t seq_len, Error *err) {
-    if (check_demands_(found, err) != 0) return -1;
-    return check_window_(found, seq_len, err);
+int hf_model_keys(const ModelConfig *model, const ConfigKey *keys[HF_MOST_KEYS]) {
+    static const char *const others[] = {"model.tie_embeddings", "model.causal",  "model.head_dim",
+                                         "model.qkv_bias",       "model.qk_norm", "model.rope_scaling"};
+    const Family *family = &families[model->family];
+    int count = 0;
+    for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) keys[count++] = config_find(row->key);
+    for (int i = 0; i < (family->rotary ? 6 : 2); i++) keys[count++] = config_find(others[i]);
+    for (int i = 0; i < HF_ROPE_NUMBERS && family->rotary; i++)
+        if (hf_rope_numbers[i].kind[model->rope_scaling]) keys[count++] = config_find(hf_rope_numbers[i].key);
+    if (model->rope_scaling == ROPE_YARN) keys[count++] = config_find("model.rope_original");
+    return count;
 }
 
 // --- as a configuration
 
-static void write_key_(FILE *file, const char *name, const ModelConfig *model) {
-    const ConfigKey *key = config_find(name);
-    const void *field = (const char *)model + key->offset - offsetof(Config, model);
-    fprintf(file, ", %s: ", config_short_name(key));
-    if (key->type == KEY_NUMBER) json_write_number(file, *(const double *)field);
-    else if (key->type == KEY_INT) fprintf(file, "%lld", (long long)*(const int64_t *)field);
-    else if (key->type == KEY_BOOL) fputs(*(const bool *)field ? "true" : "false", file);
-    else fputs(key->words[*(const int *)field], file);
-}
-
 static void write_model_(FILE *file, const ModelConfig *model) {
-    const Family *family = &families[model->family];
+    const ConfigKey *keys[HF_MOST_KEYS];
+    int count = hf_model_keys(model, keys);
     fprintf(file, "model: {family: %s", family_words[model->family]);
-    for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) write_key_(file, row->key, model);
-    write_key_(file, "model.tie_embeddings", model);
-    if (!model->causal) write_key_(file, "model.causal", model);
-    if (family->rotary) {
-        static const char *const rotary[] = {"model.head_dim", "model.qkv_bias", "model.qk_norm", "model.rope_scaling"};
-        for (int i = 0; i < 4; i++) write_key_(file, rotary[i], model);
-        for (int i = 0; i < HF_ROPE_NUMBERS; i++)
-            if (hf_rope_numbers[i].kind[model->rope_scaling]) write_key_(file, hf_rope_numbers[i].key, model);
-        if (model->rope_scaling == ROPE_YARN) write_key_(file, "model.rope_original", model);
+    for (int i = 0; i < count; i++) {
+        fprintf(file, ", %s: ", config_short_name(keys[i]));
+        config_write_field(NULL, keys[i], (const char *)model + keys[i]->offset - offsetof(Config, model), file);
     }
     fputs("}\n", file);
-}
-
-// The length is a key like others here, so a sliding window only has to hold the default one.
-static int translate_(HfModel *found, FILE *file, Error *err) {
-    int family = family_of_(found->root);
-    if (family < 0) {
-        found->model.family = family_find("llama");
-        find_form_(found, err);
-        return -1;
-    }
-    if (hf_model_read(found, family, err) != 0 || check_demands_(found, err) != 0) return -1;
-    write_model_(file, &found->model);
-    return 0;
 }
 
 char *hf_model_yaml(const char *text, size_t length, const char *path, Error *err) {
@@ -224,15 +204,19 @@ char *hf_model_yaml(const char *text, size_t length, const char *path, Error *er
     if (length == 0 || text[strspn(text, " \t\r\n")] != '{' || memmem(text, length, "\"model_type\"", 12) == NULL)
         return NULL;
     HfModel found = {.path = path};
-    int status = json_parse(&json, text, (int64_t)length, path, &ignored);
-    found.root = status == 0 ? json.root : NULL;
-    FILE *file = json_find(found.root, "model_type") != NULL ? xmemstream(&yaml, &size) : NULL;
-    if (file != NULL) {
-        status = translate_(&found, file, err);
-        xmemstream_close(file);
+    found.root = json_parse(&json, text, (int64_t)length, path, &ignored) == 0 ? json.root : NULL;
+    if (json_find(found.root, "model_type") != NULL) {
+        int family = family_of_(found.root);
+        // The length is a key like others here, so a sliding window only has to hold the default one.
+        if (family < 0) {
+            found.model.family = family_find("llama");
+            find_form_(&found, err); // says what the file is
+        } else if (hf_model_read(&found, family, err) == 0 && check_demands_(&found, err) == 0) {
+            FILE *file = xmemstream(&yaml, &size);
+            write_model_(file, &found.model);
+            xmemstream_close(file);
+        }
     }
     json_free(&json);
-    if (file != NULL && status == 0) return yaml;
-    free(yaml);
-    return NULL;
+    return yaml;
 }

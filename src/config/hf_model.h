@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/json.h"
-#include "config.h"
+#include "config_schema.h"
 
 // A number of rope_scaling, the kinds of scaling that have it, and its value if a file lacks it (negative: required).
 typedef struct HfRopeNumber {
@@ -13,8 +13,11 @@ typedef struct HfRopeNumber {
     double absent;
 } HfRopeNumber;
 
-enum { HF_ROPE_NUMBERS = 7 };
+enum { HF_ROPE_NUMBERS = 7, HF_MOST_KEYS = 32 };
 extern const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS];
+
+// Lists the keys of `model` that the config.json of such a model has words for: "model.vocab", ... Returns how many.
+int hf_model_keys(const ModelConfig *model, const ConfigKey *keys[HF_MOST_KEYS]);
 
 // A config.json and the model that is read from it.
 typedef struct HfModel {

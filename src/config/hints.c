@@ -2,7 +2,7 @@
 // nearest of our own keys is suggested. Case is ignored, and - counts as _.
 #include "hints.h"
 
-#include "base/suggest.h"
+#include "base/units.h"
 #include "config_schema.h"
 
 #include <ctype.h>
@@ -192,13 +192,9 @@ const char *hint_near_key(const char *name) {
 // Finds the key that a hint tells to set to the same value, as in "set parallel.tensor". Returns NULL if the hint asks
 // for more than that.
 static const ConfigKey *key_to_set_(const char *hint) {
-    char name[64];
-    if (strncmp(hint, "set ", 4) != 0) return NULL;
-    size_t length = strcspn(hint + 4, ",;: ");
-    const char *rest = hint + 4 + length;
-    if (*rest != '\0' && strcmp(rest, ", in sequences") != 0) return NULL;
-    snprintf(name, sizeof name, "%.*s", (int)length, hint + 4);
-    return config_find(name);
+    char name[64], rest[16] = "";
+    int found = sscanf(hint, "set %63[^,;: ]%15[^\n]", name, rest);
+    return found == 1 || strcmp(rest, ", in sequences") == 0 ? config_find(name) : NULL;
 }
 
 bool hint_for_option(const char *typed, const char *next, char *out, size_t size) {
@@ -222,5 +218,38 @@ bool hint_for_option(const char *typed, const char *next, char *out, size_t size
     if (key == NULL) return false;
     snprintf(out, size, "%s; write -o %s=%.60s", dashes ? "no such option" : "is not an option", key->name,
              value != NULL ? value : "VALUE");
+    return true;
+}
+
+// --- "did you mean": the nearest of a list of words. Case is ignored: people also write "1F1B".
+
+enum { MAX_WORD = 63 };
+
+static bool suggest_same_(char a, char b) { return tolower((unsigned char)a) == tolower((unsigned char)b); }
+
+int suggest_distance(const char *a, const char *b) {
+    int na = (int)strnlen(a, MAX_WORD + 1), nb = (int)strnlen(b, MAX_WORD + 1);
+    if (na > MAX_WORD || nb > MAX_WORD) return INT_MAX;
+    int d[MAX_WORD + 1][MAX_WORD + 1]; // d[i][j]: the first i letters of a against the first j of b
+    for (int i = 0; i <= na; i++) d[i][0] = i;
+    for (int j = 0; j <= nb; j++) d[0][j] = j;
+    for (int i = 1; i <= na; i++) {
+        for (int j = 1; j <= nb; j++) {
+            int replace = d[i - 1][j - 1] + !suggest_same_(a[i - 1], b[j - 1]);
+            d[i][j] = min_int(replace, 1 + min_int(d[i - 1][j], d[i][j - 1]));
+            bool swapped = i > 1 && j > 1 && suggest_same_(a[i - 1], b[j - 2]) && suggest_same_(a[i - 2], b[j - 1]);
+            if (swapped) d[i][j] = min_int(d[i][j], d[i - 2][j - 2] + 1);
+        }
+    }
+    return d[na][nb];
+}
+
+bool suggest_nearer(const char *typed, const char *known, int *best) {
+    int distance = suggest_distance(typed, known);
+    // A third of the letters may be wrong, but only one in a short word, which would otherwise resemble too many.
+    int allowed = (int)strnlen(known, MAX_WORD) / 3;
+    if (allowed < 1) allowed = 1;
+    if (distance > allowed || distance >= *best) return false;
+    *best = distance;
     return true;
 }

@@ -1,4 +1,5 @@
-// Translates keys and options of other trainers (Megatron-LM, torchtitan, Hugging Face, llm.c, nanoGPT).
+// Answers to misspelt words, and to keys and options of other trainers (Megatron-LM, torchtitan, Hugging Face, llm.c,
+// nanoGPT).
 #pragma once
 
 #include <stdbool.h>
@@ -20,3 +21,13 @@ bool hint_for_option(const char *typed, const char *next, char *out, size_t size
 
 // Returns our word for a value of `key` ("schedule.name") as others spell it, or NULL.
 const char *hint_for_word(const char *key, const char *word);
+
+// --- "did you mean": which known word is near a misspelt one
+
+// Returns how many letters to insert, delete, replace or swap with a neighbour (optimal string alignment distance) to
+// turn one word into the other. Case is ignored. INT_MAX if either word is longer than 63 bytes.
+int suggest_distance(const char *a, const char *b);
+
+// Returns whether `known` is near enough to `typed` to be a likely correction, and nearer than *best, which it updates.
+// Start with *best = INT_MAX and go through all candidates.
+bool suggest_nearer(const char *typed, const char *known, int *best);

@@ -1,7 +1,6 @@
 // The table of options, and parsing a command line with it.
 #include "options.h"
 #include "base/alloc.h"
-#include "base/suggest.h"
 #include "hints.h"
 
 #include <limits.h>

@@ -121,25 +121,21 @@ struct Blend {
 
 _Static_assert((int)CONFIG_MAX_SOURCES <= (int)BLEND_ORDER_SOURCES, "every source has its turns");
 
-static int blend_open_(Blend *blend, const char *key, int64_t seq_len, int64_t vocab, int64_t need, Error *err) {
-    double weights[CONFIG_MAX_SOURCES];
-    for (int i = 0; i < blend->count; i++) {
-        weights[i] = blend->config[i].weight;
-        blend->source[i] = dataset_open(key, blend->config[i].path, seq_len, vocab, blend->count == 1 ? need : 1, err);
-        if (blend->source[i] == NULL) return -1;
-    }
-    blend_order_create(&blend->order, weights, blend->count);
-    return 0;
-}
-
 Blend *blend_open(const char *key, const DataSource *sources, int64_t count, int64_t seq_len, int64_t vocab,
                   int64_t need, Error *err) {
     Blend *blend = xcalloc(1, sizeof *blend);
     blend->config = sources;
     blend->count = (int)count;
-    if (blend_open_(blend, key, seq_len, vocab, need, err) == 0) return blend;
-    blend_close(blend);
-    return NULL;
+    double weights[CONFIG_MAX_SOURCES];
+    for (int i = 0; i < blend->count; i++) {
+        weights[i] = sources[i].weight;
+        blend->source[i] = dataset_open(key, sources[i].path, seq_len, vocab, count == 1 ? need : 1, err);
+        if (blend->source[i] != NULL) continue;
+        blend_close(blend);
+        return NULL;
+    }
+    blend_order_create(&blend->order, weights, blend->count);
+    return blend;
 }
 
 void blend_close(Blend *blend) {

@@ -5,7 +5,6 @@
 
 #include "base/files.h"
 #include "base/random.h"
-#include "megatron_index.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -61,6 +60,125 @@ static uint32_t token_(const Shard *shard, const Piece *piece, int64_t index) {
     return shard->width == 2 ? piece->narrow[index] : piece->wide[index];
 }
 
+// ---- the index of a token file of Megatron-LM: NAME.idx next to NAME.bin (megatron/core/datasets/indexed_dataset.py)
+//
+//     offset  bytes          contents, little-endian
+//     0       9              "MMIDIDX", two zero bytes
+//     9       8              version, 1
+//     17      1              type of a token: 4 int32, 8 uint16 (the other codes hold no token ids of ours)
+//     18      8, 8           number of sequences S, number of document bounds D
+//     34      4 S            tokens of each sequence, int32
+//             8 S            byte offset of each sequence in NAME.bin, int64
+//             8 D            sequence with which each document begins, and S, int64
+//             S or nothing   mode of each sequence
+//
+// Sequences follow each other in the token file without gaps, so a data set needs nothing but the type and the number
+// of tokens. The rest of the index is checked, because an index that does not fit its token file would otherwise train
+// on tokens of the wrong width.
+
+enum { MAGIC_BYTES = 9, INDEX_HEADER = 34, INDEX_PATH = 1024, CODE_INT32 = 4, CODE_UINT16 = 8 };
+
+// Sequences whose length and offset are compared when the index is opened, a megabyte each. A longer index is checked
+// up to there and at its end.
+enum { SCAN_SEQUENCES = 1 << 20, INDEX_PIECE = 1 << 12 };
+
+typedef struct IndexFile {
+    const char *path;
+    int file;
+    int64_t bytes, sequences, documents;
+} IndexFile;
+
+static int index_damaged_(const IndexFile *index, Error *err, const char *what) {
+    return error_set(err, EXIT_USAGE, "%s %s; copy it again together with its .bin", index->path, what);
+}
+
+static int index_header_(IndexFile *index, int *width, Error *err) {
+    static const char magic[MAGIC_BYTES] = "MMIDIDX";
+    unsigned char header[INDEX_HEADER];
+    uint64_t version, counts[2];
+    if (index->bytes < INDEX_HEADER) return index_damaged_(index, err, "is shorter than the header of an index");
+    if (file_read(index->file, index->path, 0, header, sizeof header, err) != 0) return -1;
+    memcpy(&version, header + MAGIC_BYTES, sizeof version);
+    memcpy(counts, header + 18, sizeof counts);
+    if (memcmp(header, magic, sizeof magic) != 0 || version != 1)
+        return index_damaged_(index, err, "is not an index of Megatron-LM (MMIDIDX, version 1)");
+    if (header[17] != CODE_INT32 && header[17] != CODE_UINT16)
+        return error_set(err, EXIT_USAGE,
+                         "%s says that tokens have type code %d; uint16 (8) and int32 (4) are read, so write the data "
+                         "set again as one of these",
+                         index->path, header[17]);
+    *width = header[17] == CODE_INT32 ? 4 : 2;
+    // Each count is compared before they are multiplied: a damaged one may be close to 2^64.
+    uint64_t most = (uint64_t)index->bytes;
+    if (counts[0] > most || counts[1] > most)
+        return index_damaged_(index, err, "counts more sequences than it has bytes");
+    index->sequences = (int64_t)counts[0];
+    index->documents = (int64_t)counts[1];
+    int64_t expected = INDEX_HEADER + 12 * index->sequences + 8 * index->documents;
+    if (index->bytes == expected || index->bytes == expected + index->sequences) return 0;
+    return index_damaged_(index, err, index->bytes < expected ? "is truncated" : "is longer than its header says");
+}
+
+// Compares the sequences [first, last): each begins at byte `at`, where the one before it ends.
+static int check_sequences_(const IndexFile *index, int64_t first, int64_t last, int width, int64_t *at, Error *err) {
+    int32_t lengths[INDEX_PIECE];
+    int64_t offsets[INDEX_PIECE];
+    for (int64_t begin = first, count; begin < last; begin += count) {
+        count = last - begin < INDEX_PIECE ? last - begin : INDEX_PIECE;
+        int64_t of_lengths = INDEX_HEADER + 4 * begin, of_offsets = INDEX_HEADER + 4 * index->sequences + 8 * begin;
+        if (file_read(index->file, index->path, of_lengths, lengths, 4 * count, err) != 0 ||
+            file_read(index->file, index->path, of_offsets, offsets, 8 * count, err) != 0)
+            return -1;
+        for (int64_t i = 0; i < count; i++) {
+            if (*at < 0) *at = offsets[i];
+            if (lengths[i] < 0 || offsets[i] != *at || *at > INT64_MAX / 2)
+                return index_damaged_(index, err, "has sequences that do not follow each other");
+            *at += (int64_t)lengths[i] * width;
+        }
+    }
+    return 0;
+}
+
+// Checks the sequences' bytes against the token file, and that documents span all sequences.
+static int check_index_(const IndexFile *index, int width, int64_t bytes, Error *err) {
+    int64_t sequences = index->sequences, end = 0, scanned = sequences < SCAN_SEQUENCES ? sequences : SCAN_SEQUENCES;
+    int64_t bounds[2] = {0, sequences}, documents = INDEX_HEADER + 12 * sequences;
+    if (check_sequences_(index, 0, scanned, width, &end, err) != 0) return -1;
+    if (scanned < sequences) {
+        end = -1; // where the last one begins is known from its offset alone
+        if (check_sequences_(index, sequences - 1, sequences, width, &end, err) != 0) return -1;
+    }
+    if (end != bytes)
+        return error_set(err, EXIT_USAGE,
+                         "%s describes %lld bytes of tokens, and its .bin has %lld; copy both files again", index->path,
+                         (long long)end, (long long)bytes);
+    if (index->documents > 0 &&
+        (file_read(index->file, index->path, documents, &bounds[0], 8, err) != 0 ||
+         file_read(index->file, index->path, documents + 8 * (index->documents - 1), &bounds[1], 8, err) != 0))
+        return -1;
+    if (bounds[0] == 0 && bounds[1] == sequences) return 0;
+    return index_damaged_(index, err, "has documents that do not span its sequences");
+}
+
+// Takes the type and number of tokens from the index next to a shard, after checking that it describes exactly this
+// file. Returns 1 if there is one, 0 if not, -1 with err if it is damaged or belongs to another file.
+static int shard_index_(Shard *shard, const char *key, Error *err) {
+    char name[INDEX_PATH];
+    size_t length = strlen(shard->path);
+    if (length < 5 || length >= sizeof name || strcmp(shard->path + length - 4, ".bin") != 0) return 0;
+    snprintf(name, sizeof name, "%.*s.idx", (int)length - 4, shard->path);
+    if (access(name, F_OK) != 0) return 0;
+    IndexFile index = {.path = name};
+    Error wrong = {0};
+    index.file = file_open(name, &index.bytes, &wrong);
+    int status = index.file < 0 ? -1 : index_header_(&index, &shard->width, &wrong);
+    if (status == 0) status = check_index_(&index, shard->width, shard->bytes, &wrong);
+    if (index.file >= 0) close(index.file);
+    if (status != 0) return error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
+    shard->tokens = shard->bytes / shard->width;
+    return 1;
+}
+
 // ---- opening --------------------------------------------------------------------------------------------------------
 
 static int shard_file_(Shard *shard, const char *key, Error *err) {
@@ -75,19 +193,7 @@ static int shard_file_(Shard *shard, const char *key, Error *err) {
     return 0;
 }
 
-// Takes the type and number of tokens from an index next to the file. Returns 1 if there is one, 0 if not.
-static int shard_index_(Shard *shard, const char *key, Error *err) {
-    MegatronIndex index;
-    Error wrong = {0};
-    int found = megatron_index_read(&index, shard->path, shard->bytes, &wrong);
-    if (found < 0) return error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
-    if (found > 0) {
-        shard->width = index.width;
-        shard->tokens = index.tokens;
-    }
-    return found;
-}
-
+// Takes the type and number of tokens from an index next to the file, if there is one, else from the file's header.
 static int shard_header_(Shard *shard, const char *key, Error *err) {
     uint32_t header[3];
     int indexed = shard_index_(shard, key, err);
@@ -177,14 +283,6 @@ static void raise_limit_(int64_t files) {
     (void)setrlimit(RLIMIT_NOFILE, &limit); // if this fails, open reports it
 }
 
-static int check_vocabulary_(const SideFile *side, const char *key, int64_t vocab, Error *err) {
-    if (side->vocab <= vocab) return 0;
-    return error_set(err, EXIT_USAGE,
-                     "%s: the tokenizer (%s) has a vocabulary of %" PRId64 " as %s says, more than model.vocab %" PRId64
-                     "; set model.vocab to %" PRId64,
-                     key, side->tokenizer, side->vocab, side->path, vocab, side->vocab);
-}
-
 // Checks a shard's side file, unless it is the previous shard's, whose path is in `last`.
 static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_PATH], const char *key, Error *err) {
     SideFile side;
@@ -198,7 +296,11 @@ static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_
     if (found == 0) return 0;
     if (dataset->side.vocab == 0) dataset->side = side;
     else if (dataset->other.vocab == 0 && !side_file_same_tokenizer(&dataset->side, &side)) dataset->other = side;
-    return check_vocabulary_(&side, key, dataset->vocab, err);
+    if (side.vocab <= dataset->vocab) return 0;
+    return error_set(err, EXIT_USAGE,
+                     "%s: the tokenizer (%s) has a vocabulary of %" PRId64 " as %s says, more than model.vocab %" PRId64
+                     "; set model.vocab to %" PRId64,
+                     key, side.tokenizer, side.vocab, side.path, dataset->vocab, side.vocab);
 }
 
 static int open_shards_(Dataset *dataset, const char *key, const glob_t *names, Error *err) {
@@ -215,16 +317,6 @@ static int open_shards_(Dataset *dataset, const char *key, const glob_t *names, 
     return 0;
 }
 
-static int enough_(const Dataset *dataset, const char *key, const char *pattern, int64_t need, Error *err) {
-    if (need < 1) need = 1;
-    if (dataset->samples >= need) return 0;
-    return error_set(err, EXIT_USAGE,
-                     "%s: %s has %" PRId64 " tokens in %d file%s, enough for %" PRId64 " sequences of %" PRId64
-                     "; %" PRId64 " sequences are needed, at least %" PRId64 " tokens",
-                     key, pattern, dataset->tokens, dataset->count, dataset->count == 1 ? "" : "s", dataset->samples,
-                     dataset->seq_len, need, need * dataset->seq_len + 1);
-}
-
 static int dataset_open_(Dataset *dataset, const char *key, const char *pattern, int64_t need, Error *err) {
     glob_t names;
     char prefix[PREFIX_BYTES]; // Megatron-LM's name of a data set: NAME for NAME.bin and NAME.idx
@@ -237,9 +329,15 @@ static int dataset_open_(Dataset *dataset, const char *key, const char *pattern,
                          "scripts/prepare_data.py FILE...",
                          key, pattern);
     if (status != 0) return error_set(err, EXIT_USAGE, "%s: cannot look for files like %s", key, pattern);
-    int result = open_shards_(dataset, key, &names, err);
+    status = open_shards_(dataset, key, &names, err);
     globfree(&names);
-    return result != 0 ? result : enough_(dataset, key, pattern, need, err);
+    if (need < 1) need = 1;
+    if (status != 0 || dataset->samples >= need) return status;
+    return error_set(err, EXIT_USAGE,
+                     "%s: %s has %" PRId64 " tokens in %d file%s, enough for %" PRId64 " sequences of %" PRId64
+                     "; %" PRId64 " sequences are needed, at least %" PRId64 " tokens",
+                     key, pattern, dataset->tokens, dataset->count, dataset->count == 1 ? "" : "s", dataset->samples,
+                     dataset->seq_len, need, need * dataset->seq_len + 1);
 }
 
 Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_t vocab, int64_t need, Error *err) {
@@ -263,10 +361,6 @@ void dataset_close(Dataset *dataset) {
 }
 
 int64_t dataset_samples(const Dataset *dataset) { return dataset->samples; }
-
-int64_t dataset_tokens(const Dataset *dataset) { return dataset->tokens; }
-
-int dataset_shards(const Dataset *dataset) { return dataset->count; }
 
 const SideFile *dataset_side(const Dataset *dataset, int index) {
     const SideFile *side = index == 0 ? &dataset->side : &dataset->other;

@@ -2,7 +2,7 @@
 //
 // A shard has a header of 256 int32: magic 20240520 version 1 (uint16 tokens, GPT-2 kind) or magic 20240801 version 7
 // (uint32 tokens, Llama-3 kind); word 2 is the token count. A .bin with an .idx next to it is Megatron-LM's and has no
-// header (megatron_index.h); a pattern may also be its name without .bin.
+// header; a pattern may also be its name without .bin.
 // A sample is seq_len + 1 tokens that start at a multiple of seq_len inside one shard: the first seq_len are inputs,
 // the last seq_len the targets; shards never mix in a sample.
 // Sample order: one pseudo-random permutation of all samples per (seed, epoch), computed and never stored, so that
@@ -25,8 +25,6 @@ Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_
 void dataset_close(Dataset *dataset);
 
 int64_t dataset_samples(const Dataset *dataset);
-int64_t dataset_tokens(const Dataset *dataset);
-int dataset_shards(const Dataset *dataset);
 
 // Returns the side file of the shards (index 0), or the first that names another tokenizer (index 1). May be NULL.
 const SideFile *dataset_side(const Dataset *dataset, int index);

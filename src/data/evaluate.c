@@ -128,24 +128,20 @@ static int evaluate_read_header_(const Cursor *cursor, const uint32_t *header, E
                      cursor->path, header[2], (int)MOST_EXAMPLES);
 }
 
-// Copies the words after the header.
-static void take_words_(Evaluation *evaluation, Cursor *cursor, const char *file, int64_t bytes) {
-    int64_t count = (bytes - HEADER_BYTES) / cursor->width;
-    const uint16_t *narrow = (const uint16_t *)(const void *)(file + HEADER_BYTES);
-    evaluation->words = xmalloc((size_t)(count + 1) * sizeof *evaluation->words);
-    if (cursor->width == 4) memcpy(evaluation->words, file + HEADER_BYTES, (size_t)count * 4);
-    for (int64_t i = 0; cursor->width == 2 && i < count; i++) evaluation->words[i] = narrow[i];
-    cursor->at = evaluation->words;
-    cursor->end = cursor->at + count;
-}
-
 static int read_examples_(Evaluation *evaluation, const char *key, const char *path, const char *file, int64_t bytes,
                           Error *err) {
     const uint32_t *header = (const uint32_t *)(const void *)file;
     Cursor cursor = {.key = key, .path = path};
     if (evaluate_read_header_(&cursor, header, err) != 0) return -1;
     cursor.width = header[1] == VERSION_16 ? 2 : 4;
-    take_words_(evaluation, &cursor, file, bytes);
+    const void *words = file + HEADER_BYTES;
+    const uint16_t *narrow = words;
+    int64_t count = (bytes - HEADER_BYTES) / cursor.width;
+    evaluation->words = xmalloc((size_t)(count + 1) * sizeof *evaluation->words);
+    if (cursor.width == 4) memcpy(evaluation->words, words, (size_t)count * 4);
+    for (int64_t i = 0; cursor.width == 2 && i < count; i++) evaluation->words[i] = narrow[i];
+    cursor.at = evaluation->words;
+    cursor.end = cursor.at + count;
     evaluation->examples = xcalloc(header[2], sizeof *evaluation->examples);
     int64_t longest = 0;
     for (; cursor.example < header[2]; cursor.example++) {

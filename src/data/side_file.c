@@ -1,7 +1,6 @@
 // Finds and reads the side file of a shard.
 #include "side_file.h"
 
-#include "base/files.h"
 #include "base/json.h"
 
 #include <string.h>

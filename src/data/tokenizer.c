@@ -1,14 +1,16 @@
 // Chooses the tokenizer of a run and converts texts: bytes and ids here, everything else by the tokenizer's own library
-// in a helper process (tokenizer_library.c).
+// in a helper process.
 #include "tokenizer.h"
 #include "base/alloc.h"
 
-#include "side_file.h"
-
 #include <errno.h>
 #include <glob.h>
+#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 typedef enum TokenizerKind { KIND_BYTES, KIND_IDS, KIND_LIBRARY } TokenizerKind;
 
@@ -23,13 +25,116 @@ struct Tokenizer {
 
 static const char KEY[] = "sample.tokenizer";
 
+// ---------------------------------------------------------------- the library: scripts/tokens.py in its own process
+
+// Input, output and error messages are anonymous files in memory, so neither side ever waits for the other to read.
+enum { LIBRARY_PATH = 1200, LIBRARY_FILES = 3 };
+
+extern char **environ;
+
+// Finds the script from the program's folder: next to it, where make install puts it, and from build/*/test.
+static bool library_script_(char path[LIBRARY_PATH]) {
+    static const char *const places[] = {"scripts", "../share/bpipe-trainer/scripts", "../../scripts",
+                                         "../../../scripts"};
+    char program[1024];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (length <= 0) return false;
+    program[length] = '\0';
+    *(strrchr(program, '/') + 1) = '\0';
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, LIBRARY_PATH, "%s%s/tokens.py", program, places[i]);
+        if (access(path, R_OK) == 0) return true;
+    }
+    return false;
+}
+
+// Returns the system's Python, for which install_deps.sh installs the libraries, before any other.
+static const char *library_python_(void) {
+    return access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3" : "python3";
+}
+
+static char *library_read_(int file) {
+    off_t size = lseek(file, 0, SEEK_END);
+    char *text = xcalloc((size_t)(size < 0 ? 0 : size) + 1, 1);
+    for (off_t at = 0; at < size;) {
+        ssize_t n = pread(file, text + at, (size_t)(size - at), at);
+        if (n <= 0) break;
+        at += n;
+    }
+    return text;
+}
+
+// Runs the process with these files as stdin, stdout and stderr. Returns its exit status, or -1 if it did not start.
+static int library_spawn_(char *const *command, const int files[LIBRARY_FILES]) {
+    posix_spawn_file_actions_t actions;
+    pid_t child;
+    int status = -1;
+    posix_spawn_file_actions_init(&actions);
+    for (int i = 0; i < LIBRARY_FILES; i++) posix_spawn_file_actions_adddup2(&actions, files[i], i);
+    int failed = posix_spawnp(&child, command[0], &actions, NULL, command, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (failed != 0) return -1;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+// Returns the output, or NULL with the last line of stderr in err.
+static char *library_answer_(int status, const int files[LIBRARY_FILES], const char *file, Error *err) {
+    if (status == 0) return library_read_(files[1]);
+    char *said = library_read_(files[2]);
+    size_t length = strlen(said);
+    while (length > 0 && said[length - 1] == '\n') said[--length] = '\0';
+    char *line = strrchr(said, '\n'), *from = line == NULL ? said : line + 1;
+    if (strncmp(from, "tokens.py: ", 11) == 0) from += 11;
+    if (status < 0)
+        error_set(err, EXIT_USAGE,
+                  "sample.tokenizer: %s is read by Python, and %s does not start; install python3, or use ids", file,
+                  library_python_());
+    else
+        error_set(err, EXIT_USAGE, "sample.tokenizer: %.400s",
+                  length > 0 ? from : "scripts/tokens.py ended without a word");
+    free(said);
+    return NULL;
+}
+
+// Runs `tokens.py ACTION --tokenizer FILE` with `input` on its standard input and returns its output with a NUL.
+//   describe  the vocabulary and the token that ends a text (-1: none), as two numbers
+//   encode    text to ids with blanks between them
+//   decode    ids to text
+// NULL with err (EXIT_USAGE): the library's error, or that Python, the script or the library is missing. The caller
+// frees the result.
+static char *library_run_(const char *action, const char *file, const char *input, size_t length, Error *err) {
+    static const char *const names[LIBRARY_FILES] = {"tokens-in", "tokens-out", "tokens-errors"};
+    char script[LIBRARY_PATH];
+    int files[LIBRARY_FILES];
+    if (!library_script_(script)) {
+        error_set(err, EXIT_USAGE,
+                  "sample.tokenizer: scripts/tokens.py, which reads %s, is not found beside the program; use ids",
+                  file);
+        return NULL;
+    }
+    bool opened = true;
+    for (int i = 0; i < LIBRARY_FILES; i++) opened = (files[i] = memfd_create(names[i], MFD_CLOEXEC)) >= 0 && opened;
+    opened = opened && write(files[0], input, length) == (ssize_t)length && lseek(files[0], 0, SEEK_SET) == 0;
+    const char *command[] = {library_python_(), script, action, "--eot", "none", "--tokenizer", file, NULL};
+    char *answer = NULL;
+    if (opened) answer = library_answer_(library_spawn_((char *const *)command, files), files, file, err);
+    else
+        error_set(err, EXIT_FAILED, "sample.tokenizer: no memory for a request to scripts/tokens.py: %s",
+                  strerror(errno));
+    for (int i = 0; i < LIBRARY_FILES; i++)
+        if (files[i] >= 0) close(files[i]);
+    return answer;
+}
+
 // ---------------------------------------------------------------- which one
 
 static int take_library_(Tokenizer *tokenizer, const char *path, Error *err) {
     long long vocab = 0, end = -1;
     tokenizer->kind = KIND_LIBRARY;
     snprintf(tokenizer->file, sizeof tokenizer->file, "%s", path);
-    char *told = tokenizer_library_run("describe", path, "", 0, err);
+    char *told = library_run_("describe", path, "", 0, err);
     if (told == NULL) return -1;
     int numbers = sscanf(told, "%lld %lld", &vocab, &end);
     free(told);
@@ -121,20 +226,13 @@ static int encode_bytes_(const char *name, const char *text, int64_t vocab, Toke
     return 0;
 }
 
-static int check_utf8_(const char *name, const char *text, int64_t length, Error *err) {
-    for (const char *at = text; *at != '\0';) {
-        uint32_t code;
-        int n = text_decode(at, (size_t)(text + length - at), &code);
-        if (n == 0) return error_set(err, EXIT_USAGE, "%s: byte %lld is not UTF-8", name, (long long)(at - text));
-        at += n;
-    }
-    return 0;
-}
-
 static int encode_library_(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err) {
     size_t length = strlen(text);
-    if (check_utf8_(name, text, (int64_t)length, err) != 0) return -1;
-    char *ids = tokenizer_library_run("encode", tokenizer->file, text, length, err);
+    uint32_t code;
+    for (size_t at = 0, n; at < length; at += n)
+        if ((n = (size_t)text_decode(text + at, length - at, &code)) == 0)
+            return error_set(err, EXIT_USAGE, "%s: byte %zu is not UTF-8", name, at);
+    char *ids = library_run_("encode", tokenizer->file, text, length, err);
     if (ids == NULL) return -1;
     free(tokens->ids);
     tokens->ids = xcalloc(strlen(ids) / 2 + 2, sizeof *tokens->ids); // an id takes at least a digit and a blank
@@ -186,7 +284,7 @@ char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens) {
     if (tokenizer->kind == KIND_LIBRARY) {
         // If the library has gone missing since the start, show the numbers and go on training.
         Error ignored = {0};
-        char *text = tokenizer_library_run("decode", tokenizer->file, raw, raw_length, &ignored);
+        char *text = library_run_("decode", tokenizer->file, raw, raw_length, &ignored);
         if (text != NULL) free(raw), raw = text, raw_length = strlen(text);
     }
     out = xmemstream(&safe, &safe_length);

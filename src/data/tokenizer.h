@@ -4,7 +4,7 @@
 // by scripts/prepare_data.py); else bytes if model.vocab is 257; else a text is the numbers of its tokens.
 //   bytes     one token a byte, 256 ends a text
 //   ids       numbers with blanks between them, both ways
-//   a file    a tokenizer.json, or SentencePiece's *.model, through its own library (tokenizer_library.c)
+//   a file    a tokenizer.json, or SentencePiece's *.model, through its own library
 #pragma once
 
 #include "config/config.h"
@@ -36,13 +36,3 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *t
 // Returns the text of tokens, safe to print: UTF-8, with \xNN for bytes that are not and for control characters other
 // than newline and tab. The caller frees it.
 char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens);
-
-// --- tokenizer_library.c, for tokenizer.c
-
-// Runs `tokens.py ACTION --tokenizer FILE` with `input` on its standard input and returns its output with a NUL.
-//   describe  the vocabulary and the token that ends a text (-1: none), as two numbers
-//   encode    text to ids with blanks between them
-//   decode    ids to text
-// NULL with err (EXIT_USAGE): the library's error, or that Python, the script or the library is missing. The caller
-// frees the result.
-char *tokenizer_library_run(const char *action, const char *file, const char *input, size_t length, Error *err);

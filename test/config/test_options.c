@@ -1,6 +1,6 @@
 // The command line, and the suggestions for what is misspelt in it.
 #include "config/options.h"
-#include "base/suggest.h"
+#include "config/hints.h"
 #include "unit.h"
 
 #include <limits.h>
