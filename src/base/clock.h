@@ -21,6 +21,11 @@ static inline int64_t clock_wall_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+static inline void clock_sleep(double seconds) {
+    struct timespec nap = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&nap, NULL);
+}
+
 // Returns the seconds for which the calling thread has had a core: other programs that want the core do not count.
 static inline double clock_thread_seconds(void) {
     struct timespec now;

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -62,6 +63,14 @@ int file_check_to_write(const char *path) {
     free(folder);
     return code;
 }
+
+static int files_remove_(const char *path, const struct stat *status, int type, struct FTW *walk) {
+    (void)status, (void)type, (void)walk;
+    remove(path);
+    return 0;
+}
+
+void file_remove_tree(const char *path) { nftw(path, files_remove_, 16, FTW_DEPTH | FTW_PHYS); }
 
 int file_write_all(int fd, const void *data, int64_t bytes) {
     const char *at = data;
@@ -160,22 +169,15 @@ static bool files_trusted_(const struct stat *link, const struct stat *folder) {
     return (folder->st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// Opens the folder that holds a path, and stores the length of its name, slash included.
-static int files_open_folder_(const char *path, int *length) {
-    const char *slash = strrchr(path, '/');
-    *length = slash == NULL ? 0 : (int)(slash - path) + 1;
-    char *folder = *length == 0 ? xstrdup(".") : strndup(path, (size_t)*length);
-    int fd = folder == NULL ? -1 : open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    free(folder);
-    return fd;
-}
-
 // Reads where a link leads that this process may follow; the caller frees it. NULL with errno: it may not. Folder and
 // link are held open, so that their owners are those of the target that is read.
 static char *files_follow_(const char *path) {
-    char target[4096], *leads = NULL;
+    char target[4096], *leads = NULL, *name = xstrdup(path), *slash = strrchr(name, '/');
     struct stat link, within;
-    int before, folder = files_open_folder_(path, &before);
+    int before = slash == NULL ? 0 : (int)(slash - name) + 1; // the folder's length, slash included
+    name[before] = '\0';
+    int folder = open(before == 0 ? "." : name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    free(name);
     if (folder < 0) return NULL;
     int fd = openat(folder, path + before, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     bool seen = fd >= 0 && fstat(fd, &link) == 0 && fstat(folder, &within) == 0;

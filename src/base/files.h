@@ -29,6 +29,9 @@ int file_make_folders(const char *path);
 // but no file. Returns 0 or an errno.
 int file_check_to_write(const char *path);
 
+// Removes a file, or a folder with all that is in it, as far as that is possible. Follows no link.
+void file_remove_tree(const char *path);
+
 // Writes all of it at the file's position. Returns -1 with errno on failure.
 int file_write_all(int fd, const void *data, int64_t bytes);
 

@@ -62,15 +62,6 @@ void grid_print(const Grid *grid, FILE *file) {
     }
 }
 
-// Returns the bytes of `text` on the next line: up to the last space within `columns` columns, or one word if it is
-// longer than that.
-static int grid_fitting_(const char *text, int columns) {
-    int end = (int)strlen(text);
-    if (end <= columns) return end;
-    for (end = columns; end > 0 && text[end] != ' ';) end--;
-    return end > 0 ? end : (int)strcspn(text, " ");
-}
-
 void grid_line(FILE *file, const char *label, const char *format, ...) {
     enum { INDENT = 10 };
     char text[2048];
@@ -80,7 +71,12 @@ void grid_line(FILE *file, const char *label, const char *format, ...) {
     va_end(args);
     const char *at = text;
     do {
-        int length = grid_fitting_(at, GRID_WIDTH - INDENT);
+        // Up to the last space that fits, or one word if it is longer than the line.
+        int length = (int)strlen(at), most = GRID_WIDTH - INDENT;
+        if (length > most) {
+            for (length = most; length > 0 && at[length] != ' ';) length--;
+            if (length == 0) length = (int)strcspn(at, " ");
+        }
         fprintf(file, "%-*s%.*s\n", INDENT, at == text ? label : "", length, at);
         at += length;
         at += *at == ' ';

@@ -17,12 +17,6 @@ int error_set(Error *err, int code, const char *format, ...) {
     return -1;
 }
 
-static int prefix_(const Log *log, char *line, size_t size) {
-    if (log->rank < 0) return snprintf(line, size, "%s: ", log->program);
-    if (log->stage < 0) return snprintf(line, size, "%s: [rank %d] ", log->program, log->rank);
-    return snprintf(line, size, "%s: [rank %d stage %d] ", log->program, log->rank, log->stage);
-}
-
 Log log_of_all(const Log *log) {
     Log all = *log;
     all.rank = all.stage = -1;
@@ -42,7 +36,11 @@ static int log_printable_(char *text, int length) {
 
 static void log_say_(const Log *log, const char *format, va_list args) {
     char line[1400];
-    int used = prefix_(log, line, sizeof line - 2);
+    int used = snprintf(line, sizeof line - 2,
+                        log->rank < 0    ? "%s: "
+                        : log->stage < 0 ? "%s: [rank %d] "
+                                         : "%s: [rank %d stage %d] ",
+                        log->program, log->rank, log->stage);
     int body = vsnprintf(line + used, sizeof line - 2 - (size_t)used, format, args);
     if (body > 0) used += body;
     if (used > (int)sizeof line - 2) used = (int)sizeof line - 2;
@@ -54,6 +52,7 @@ static void log_say_(const Log *log, const char *format, va_list args) {
 }
 
 void log_line(const Log *log, const char *format, ...) {
+    if (log->level < LOG_QUIET) return;
     va_list args;
     va_start(args, format);
     log_say_(log, format, args);
@@ -61,7 +60,7 @@ void log_line(const Log *log, const char *format, ...) {
 }
 
 void log_status(const Log *log, const char *format, ...) {
-    if (log->level == LOG_QUIET) return;
+    if (log->level < LOG_NORMAL) return;
     va_list args;
     va_start(args, format);
     log_say_(log, format, args);
@@ -69,7 +68,7 @@ void log_status(const Log *log, const char *format, ...) {
 }
 
 void log_detail(const Log *log, const char *format, ...) {
-    if (log->level != LOG_VERBOSE) return;
+    if (log->level < LOG_VERBOSE) return;
     va_list args;
     va_start(args, format);
     log_say_(log, format, args);

@@ -28,7 +28,7 @@ int error_set(Error *err, int code, const char *format, ...) __attribute__((form
 // The same for an error that all ranks find at the same time. err must not be NULL.
 #define error_on_all(err, ...) ((err)->everywhere = true, error_set(err, __VA_ARGS__))
 
-typedef enum LogLevel { LOG_NORMAL, LOG_QUIET, LOG_VERBOSE } LogLevel;
+typedef enum LogLevel { LOG_SILENT = -2, LOG_QUIET, LOG_NORMAL, LOG_VERBOSE } LogLevel; // silent: not even errors
 
 // Who writes. Lines read `program: text`, or `program: [rank 3 stage 1] text` if rank >= 0.
 typedef struct Log {

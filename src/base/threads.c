@@ -1,8 +1,8 @@
-// Runs a piece of work in several threads and waits for all of them.
+// Starts threads, and shares out a list of items among several of them.
 #include "threads.h"
 
-#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 
 // Signals stay with the main thread, which handles requests to stop.
 bool thread_start(pthread_t *thread, void *(*work)(void *), void *argument) {
@@ -14,12 +14,45 @@ bool thread_start(pthread_t *thread, void *(*work)(void *), void *argument) {
     return started;
 }
 
-void threads_run(void *(*work)(void *), void *items, size_t size, int count) {
-    pthread_t thread[THREADS_MOST];
-    bool started[THREADS_MOST] = {false};
-    for (int i = 1; i < count; i++) started[i] = thread_start(&thread[i], work, (char *)items + (size_t)i * size);
-    work(items);
-    for (int i = 1; i < count; i++)
-        if (started[i]) pthread_join(thread[i], NULL);
-        else work((char *)items + (size_t)i * size);
+typedef struct ThreadItems {
+    int64_t count;
+    ThreadWork work;
+    void *context;
+    atomic_llong next; // the first that no lane has taken
+    atomic_bool failed;
+} ThreadItems;
+
+typedef struct ThreadLane {
+    ThreadItems *items;
+    int number;
+    int64_t item; // the one with err
+    pthread_t thread;
+    bool started;
+    Error err;
+} ThreadLane;
+
+// Items are taken in order, so all those before one that fails are done too.
+static void *threads_lane_(void *argument) {
+    ThreadLane *lane = argument;
+    ThreadItems *items = lane->items;
+    while (!atomic_load(&items->failed)) {
+        lane->item = atomic_fetch_add(&items->next, 1);
+        if (lane->item >= items->count) break;
+        if (items->work(items->context, lane->number, lane->item, &lane->err) != 0) atomic_store(&items->failed, true);
+    }
+    return NULL;
+}
+
+int threads_each(int lanes, int64_t count, ThreadWork work, void *context, Error *err) {
+    ThreadItems items = {.count = count, .work = work, .context = context};
+    ThreadLane lane[THREADS_MOST], *first = NULL;
+    for (int i = 0; i < lanes; i++) lane[i] = (ThreadLane){.items = &items, .number = i};
+    for (int i = 1; i < lanes; i++) lane[i].started = thread_start(&lane[i].thread, threads_lane_, &lane[i]);
+    threads_lane_(&lane[0]);
+    for (int i = 0; i < lanes; i++) {
+        if (lane[i].started) pthread_join(lane[i].thread, NULL);
+        if (lane[i].err.code != 0 && (first == NULL || lane[i].item < first->item)) first = &lane[i];
+    }
+    if (first != NULL && err != NULL) *err = first->err;
+    return first == NULL ? 0 : -1;
 }

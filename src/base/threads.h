@@ -1,16 +1,19 @@
 // Threads in addition to OpenMP's, for work that waits: reading and writing files.
 #pragma once
 
+#include "log.h"
+
 #include <pthread.h>
-#include <stdbool.h>
-#include <stddef.h>
 
 enum { THREADS_MOST = 16 };
 
 // Starts a thread that receives no signals. Returns false if the system cannot create one.
 bool thread_start(pthread_t *thread, void *(*work)(void *), void *argument);
 
-// Calls work(item) for each of `count` items of `size` bytes, at most THREADS_MOST, each in a thread of its own. The
-// caller's thread takes the first item, and later those for which no thread could be started. Returns when all are
-// done.
-void threads_run(void *(*work)(void *), void *items, size_t size, int count);
+// One item of threads_each. lane: number of the thread, 0 ... lanes - 1. -1 with err.
+typedef int (*ThreadWork)(void *context, int lane, int64_t item, Error *err);
+
+// Calls `work` for the items 0 ... count - 1, in their order, in `lanes` threads, at most THREADS_MOST. The caller's is
+// one of them, and does the work of those that could not be started. After an error no further item is begun. Returns
+// 0, or -1 with the error of the lowest item.
+int threads_each(int lanes, int64_t count, ThreadWork work, void *context, Error *err);

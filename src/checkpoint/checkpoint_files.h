@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "config/config.h"
+#include "engine/step_guard.h"
 #include "ranks/world.h"
 
 #include <stdbool.h>
@@ -17,6 +18,9 @@
 enum { CHECKPOINT_PATH = FILE_PATH, CHECKPOINT_FILE = FILE_NAME };
 
 #define CHECKPOINT_MANIFEST "manifest.json"
+#define CHECKPOINT_CONFIG   "config.json" // Hugging Face's description of the model
+#define CHECKPOINT_INDEX    "model.safetensors.index.json"
+#define CHECKPOINT_TRAINING "training.json" // our own of the run
 
 // Ends the hidden name of a checkpoint that is being replaced, on file systems that cannot exchange two names at once.
 #define CHECKPOINT_REPLACED ".replaced"
@@ -49,19 +53,28 @@ typedef struct Manifest {
     int64_t count;
 } Manifest;
 
-// Returns the number of a run in a manifest or a training state; 0 if it is missing. -1 if it is something else.
-struct JsonValue;
-int run_id_read(uint64_t *run, const struct JsonValue *root);
-
 int manifest_write(const Manifest *manifest, const char *dir, Error *err);
 // Reads a manifest. -1 with err that gives the reason: missing, torn, changed. manifest_free in both cases.
 int manifest_read(Manifest *manifest, const char *dir, Error *err);
 void manifest_free(Manifest *manifest);
-// Reads the files first, first + step, ... in several threads and compares their sizes and checksums. -1 with err that
-// names the first file that is not as it was written. world: informed of progress; may be NULL.
-int manifest_check(const Manifest *manifest, int64_t first, int64_t step, const char *dir, World *world, Error *err);
-// Checks everything: the manifest and every file. -1 with err that names the first file that is not as it was written.
-int checkpoint_verify(const char *dir, Error *err);
+// Checks a checkpoint: its manifest, and in several threads the sizes and checksums of this rank's share of the files.
+// -1 with err that names the first file that is not as it was written. world: informed of progress; may be NULL.
+int checkpoint_verify(const char *dir, int rank, int ranks, World *world, Error *err);
+
+// How far a run had come: training.json.
+typedef struct TrainingState {
+    uint64_t run; // this and the next as in the manifest
+    int64_t sequence;
+    int64_t step;
+    int64_t samples; // taken from the endless sequence of epochs: position of the next one
+    int64_t tokens;  // those of the samples; -1: not written
+    int64_t seed;
+    uint64_t data; // identity of the training data (blend.h); 0: written by a version without it
+    StepGuard step_guard;
+} TrainingState;
+
+void training_state_write(const Config *config, const TrainingState *state, FILE *file);
+int training_state_read(TrainingState *state, const char *dir, Error *err);
 
 // --- directories
 
@@ -99,7 +112,7 @@ typedef struct CheckpointName {
 int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Error *err);
 // Removes the complete checkpoints of `run` that `config` does not keep, and never the one called `newest`. With
 // config->overwrite removes those of other runs too. A checkpoint that cannot be removed stays.
-int checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *newest);
+void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *newest);
 // Removes files that an earlier run left half written or half removed. A checkpoint that was being replaced gets its
 // name back unless the new one is complete.
 void checkpoint_sweep(const char *dir);

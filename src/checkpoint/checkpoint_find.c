@@ -3,7 +3,6 @@
 #include "checkpoint_find.h"
 
 #include "base/clock.h"
-#include "checkpoint_model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,22 +17,6 @@ static bool find_has_(const char *dir, const char *name) {
 
 // --- the checkpoints that a directory offers
 
-// Returns the first complete checkpoint that belongs to another run than the newest's; -1: all are of one run.
-static int64_t first_of_another_run_(const Candidates *candidates) {
-    int64_t newest = candidates->count - candidates->complete;
-    for (int64_t i = newest + 1; i < candidates->count; i++)
-        if (candidates->names[i].run != candidates->names[newest].run) return i;
-    return -1;
-}
-
-static void keep_newest_run_(Candidates *candidates) {
-    int64_t newest = candidates->count - candidates->complete, kept = newest;
-    for (int64_t i = newest; i < candidates->count; i++)
-        if (candidates->names[i].run == candidates->names[newest].run) candidates->names[kept++] = candidates->names[i];
-    candidates->complete = kept - newest;
-    candidates->count = kept;
-}
-
 const char *resume_option(bool if_any) { return if_any ? "--resume-if-any" : "--resume"; }
 
 int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool if_any, Error *err) {
@@ -41,16 +24,19 @@ int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool 
     if (candidates->itself) return 0;
     candidates->complete = 0;
     if (checkpoint_list(dir, &candidates->names, &candidates->count, err) != 0) return -1;
-    for (int64_t i = 0; i < candidates->count; i++) candidates->complete += candidates->names[i].complete;
-    int64_t other = candidates->complete > 1 ? first_of_another_run_(candidates) : -1;
-    if (other >= 0 && !any_run) {
-        const char *newest = candidates->names[candidates->count - candidates->complete].name;
-        return error_set(
-            err, EXIT_USAGE,
-            "%s %s: holds checkpoints of several runs (%s and %s differ); name the one to resume, as in --resume %s/%s",
-            resume_option(if_any), dir, newest, candidates->names[other].name, dir, newest);
+    CheckpointName *names = candidates->names;
+    for (int64_t i = 0; i < candidates->count; i++) candidates->complete += names[i].complete;
+    int64_t newest = candidates->count - candidates->complete, kept = newest; // damaged ones come first
+    for (int64_t i = newest; i < candidates->count; i++) {
+        if (names[i].run == names[newest].run) names[kept++] = names[i];
+        else if (!any_run)
+            return error_set(err, EXIT_USAGE,
+                             "%s %s: holds checkpoints of several runs (%s and %s differ); name the one to resume, as "
+                             "in --resume %s/%s",
+                             resume_option(if_any), dir, names[newest].name, names[i].name, dir, names[newest].name);
     }
-    if (other >= 0) keep_newest_run_(candidates);
+    candidates->complete = kept - newest;
+    candidates->count = kept;
     if (candidates->count > 0 || (!find_has_(dir, CHECKPOINT_INDEX) && !find_has_(dir, "model.safetensors"))) return 0;
     return error_set(err, EXIT_USAGE,
                      "%s %s: is a model without the state of a training run; give it as checkpoint.init_from",
@@ -85,23 +71,17 @@ uint64_t run_id_draw(void) {
 
 // --- starts that are refused
 
-static int nothing_there_(const char *resume, const Candidates *candidates, bool trains, Error *err) {
-    const char *what = access(resume, F_OK) != 0 ? "there is no such folder"
-                       : candidates->count == 0  ? "there is no checkpoint in it"
-                                                 : "none of its checkpoints has a manifest that can be read";
-    if (!trains)
-        return error_set(err, EXIT_USAGE, "--resume %s: %s; name a folder with a run's checkpoints", resume, what);
-    return error_set(err, EXIT_USAGE,
-                     "--resume %s: %s; name a folder with a run's checkpoints, or start at step 0 with "
-                     "--resume-if-any %s",
-                     resume, what, resume);
-}
-
 int checkpoint_check_resume(const Config *config, const char *resume, bool if_any, bool trains, Error *err) {
     Candidates candidates = {0};
-    int status = resume == NULL ? 0 : candidates_find(&candidates, resume, config->checkpoint.overwrite, if_any, err);
-    bool none = resume != NULL && !candidates.itself && candidates.complete == 0;
-    if (status == 0 && none && !if_any) status = nothing_there_(resume, &candidates, trains, err);
+    if (resume == NULL) return 0;
+    int status = candidates_find(&candidates, resume, config->checkpoint.overwrite, if_any, err);
+    if (status == 0 && candidates.complete == 0 && !if_any) {
+        const char *what = access(resume, F_OK) != 0 ? "there is no such folder"
+                           : candidates.count == 0   ? "there is no checkpoint in it"
+                                                     : "none of its checkpoints has a manifest that can be read";
+        status = error_set(err, EXIT_USAGE, "--resume %s: %s; name a folder with a run's checkpoints%s%s", resume, what,
+                           trains ? ", or start at step 0 with --resume-if-any " : "", trains ? resume : "");
+    }
     candidates_free(&candidates);
     return status;
 }

@@ -27,25 +27,21 @@ int layout_file(const CheckpointLayout *layout, int64_t table_index, StateKind k
     return layout_group(layout, table_index) + (kind == STATE_WEIGHT ? 0 : layout->groups);
 }
 
-static void layout_add_tensor_(CheckpointLayout *layout, SafeHeader *header, int64_t index, StateKind kind,
-                               int precision) {
-    const TensorSpec *spec = &layout->table->specs[index];
-    char name[96];
-    snprintf(name, sizeof name, "%s%s", spec->name, state_suffix[kind]);
-    int64_t rows = spec->transposed ? spec->cols : spec->rows, cols = spec->transposed ? spec->rows : spec->cols;
-    SafeType type = kind == STATE_WEIGHT && precision == PRECISION_BF16 ? SAFE_BF16 : SAFE_F32;
-    layout->offset[index * STATE_KINDS + kind] =
-        safetensors_header_add(header, name, type, spec_is_vector(spec) ? 1 : 2, rows, cols);
-}
-
 static void lay_file_(CheckpointLayout *layout, int file, int precision) {
     SafeHeader header;
     safetensors_header_begin(&header);
     for (int64_t i = 0; i < layout->table->count; i++)
         for (int kind = 0; kind < STATE_KINDS; kind++) {
-            bool exists = layout->table->specs[i].tied_to < 0 && (kind != STATE_MASTER || precision == PRECISION_BF16);
-            if (exists && layout_file(layout, i, (StateKind)kind) == file)
-                layout_add_tensor_(layout, &header, i, (StateKind)kind, precision);
+            const TensorSpec *spec = &layout->table->specs[i];
+            bool exists = spec->tied_to < 0 && (kind != STATE_MASTER || precision == PRECISION_BF16),
+                 bent = spec->transposed;
+            char name[96];
+            if (!exists || layout_file(layout, i, (StateKind)kind) != file) continue;
+            snprintf(name, sizeof name, "%s%s", spec->name, state_suffix[kind]);
+            SafeType type = kind == STATE_WEIGHT && precision == PRECISION_BF16 ? SAFE_BF16 : SAFE_F32;
+            layout->offset[i * STATE_KINDS + kind] =
+                safetensors_header_add(&header, name, type, spec_is_vector(spec) ? 1 : 2,
+                                       bent ? spec->cols : spec->rows, bent ? spec->rows : spec->cols);
         }
     int64_t data = header.data;
     safetensors_header_end(&header);
@@ -59,15 +55,6 @@ static void lay_file_(CheckpointLayout *layout, int file, int precision) {
     if (model) layout->model_bytes += data;
 }
 
-// Offsets count from the beginning of the data until the headers' lengths are known.
-static void move_offsets_(CheckpointLayout *layout) {
-    for (int64_t i = 0; i < layout->table->count; i++)
-        for (int kind = 0; kind < STATE_KINDS; kind++) {
-            int64_t *offset = &layout->offset[i * STATE_KINDS + kind];
-            if (*offset >= 0) *offset += layout->file[layout_file(layout, i, (StateKind)kind)].header_bytes;
-        }
-}
-
 void layout_create(CheckpointLayout *layout, const TensorTable *table, int precision) {
     memset(layout, 0, sizeof *layout);
     layout->table = table;
@@ -77,7 +64,11 @@ void layout_create(CheckpointLayout *layout, const TensorTable *table, int preci
     layout->offset = xmalloc((size_t)(table->count * STATE_KINDS) * sizeof *layout->offset);
     for (int64_t i = 0; i < table->count * STATE_KINDS; i++) layout->offset[i] = -1;
     for (int file = 0; file < layout->files; file++) lay_file_(layout, file, precision);
-    move_offsets_(layout);
+    // Offsets count from the beginning of the data until the headers' lengths are known.
+    for (int64_t i = 0; i < table->count * STATE_KINDS; i++) {
+        int file = layout_file(layout, i / STATE_KINDS, (StateKind)(i % STATE_KINDS));
+        if (layout->offset[i] >= 0) layout->offset[i] += layout->file[file].header_bytes;
+    }
 }
 
 void layout_free(CheckpointLayout *layout) {

@@ -3,47 +3,34 @@
 // trains on a state that others lack.
 #include "checkpoint.h"
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include "checkpoint_find.h"
-#include "checkpoint_model.h"
-#include "checkpoint_read.h"
+#include "checkpoint_source.h"
 #include "hf_config.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-// Logs one line for all ranks.
-static void __attribute__((format(printf, 3, 4))) load_say_(World *world, const Log *log, const char *format, ...) {
-    if (world_rank(world) != 0) return;
-    Log all = log_of_all(log);
-    char text[1200];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    log_status(&all, "%s", text);
-}
-
-// Collective. Every byte is read once, by one rank.
-static int verify_(const char *dir, World *world, Error *err) {
-    Manifest manifest;
-    Error mine = {0};
-    if (manifest_read(&manifest, dir, &mine) == 0)
-        manifest_check(&manifest, world_rank(world), world_size(world), dir, world, &mine);
-    manifest_free(&manifest);
-    return world_agree(world, &mine, err);
-}
-
-// --- which tensors
-
 typedef struct Load {
-    Source source;
     Stage *stage;
-    World *world;      // informed when a piece has come
+    World *world;
+    const Log *log; // this rank's
+    Log all;
+    Source source;
     bool states;       // masters and moments too
     char strange[320]; // the first value that is not finite, as words, if train.skip_bad_steps allows it; may be empty
 } Load;
+
+// Collective. Every byte is read once, by one rank.
+static int verify_(const Load *load, const char *dir, Error *err) {
+    Error mine = {0};
+    checkpoint_verify(dir, world_rank(load->world), world_size(load->world), load->world, &mine);
+    return world_agree(load->world, &mine, err);
+}
+
+// --- which tensors
 
 // Finds the tensor with one state of a spec; with `optional`, NULL without error if it is missing.
 static SourceTensor *load_find_(Load *load, const TensorSpec *spec, StateKind kind, bool optional, Error *err) {
@@ -101,19 +88,8 @@ typedef struct Pieces {
     int64_t count;
 } Pieces;
 
-// Adds elements [begin, end) in pieces that end at the end of a row if possible.
-static void add_pieces_(Pieces *pieces, ReadPiece piece, int64_t begin, int64_t end) {
-    for (; begin < end; begin = piece.end) {
-        int64_t most = (begin + SOURCE_PIECE) / piece.tensor->cols * piece.tensor->cols;
-        if (most <= begin) most = begin + SOURCE_PIECE;
-        piece.begin = begin, piece.end = most < end ? most : end;
-        pieces->piece = xgrow(pieces->piece, pieces->count, sizeof *pieces->piece);
-        pieces->piece[pieces->count++] = piece;
-    }
-}
-
-// Lists the pieces of one state of a tensor. A weight's fp32 value is the master if there is one, whichever precision
-// either run has; of the moments a data rank reads its own part.
+// Lists the pieces of one state of a tensor, which end at the end of a row if possible. A weight's fp32 value is the
+// master if there is one, whichever precision either run has; of the moments a data rank reads its own part.
 static int list_state_(Load *load, Pieces *pieces, int64_t index, StateKind kind, Error *err) {
     StageTensors *tensors = &load->stage->tensors;
     const Tensor *tensor = &tensors->tensors[index];
@@ -122,17 +98,13 @@ static int list_state_(Load *load, Pieces *pieces, int64_t index, StateKind kind
     if (found == NULL) found = load_find_(load, tensor->spec, kind, false, err);
     if (found == NULL) return -1;
     TensorPiece mine = tensors_piece(tensors, index);
-    add_pieces_(pieces, (ReadPiece){found, tensor, index, kind, 0, 0}, weight ? 0 : mine.begin,
-                weight ? tensor->count : mine.end);
-    return 0;
-}
-
-static int list_pieces_(Load *load, Pieces *pieces, Error *err) {
-    static const StateKind kinds[] = {STATE_WEIGHT, STATE_M, STATE_V};
-    const StageTensors *tensors = &load->stage->tensors;
-    for (int64_t i = 0; i < tensors->count; i++)
-        for (int k = 0; k < (load->states ? 3 : 1) && !tensors->tensors[i].alias; k++)
-            if (list_state_(load, pieces, i, kinds[k], err) != 0) return -1;
+    int64_t begin = weight ? 0 : mine.begin, end = weight ? tensor->count : mine.end;
+    for (int64_t most; begin < end; begin = most) {
+        most = (begin + SOURCE_PIECE) / tensor->cols * tensor->cols;
+        most = min_i64(most > begin ? most : begin + SOURCE_PIECE, end);
+        pieces->piece = xgrow(pieces->piece, pieces->count, sizeof *pieces->piece);
+        pieces->piece[pieces->count++] = (ReadPiece){found, tensor, index, kind, begin, most};
+    }
     return 0;
 }
 
@@ -170,24 +142,32 @@ static int put_piece_(void *context, const ReadPiece *piece, const ReadValues *r
 }
 
 static int load_tensors_(Load *load, Error *err) {
+    static const StateKind kinds[] = {STATE_WEIGHT, STATE_M, STATE_V};
+    const StageTensors *tensors = &load->stage->tensors;
     Pieces pieces = {0};
-    int status = list_pieces_(load, &pieces, err);
+    int status = 0;
+    for (int64_t i = 0; i < tensors->count; i++)
+        for (int k = 0; k < (load->states ? 3 : 1) && !tensors->tensors[i].alias && status == 0; k++)
+            status = list_state_(load, &pieces, i, kinds[k], err);
     if (status == 0)
-        status =
-            pieces_read(&load->source, &load->stage->tensors.split, pieces.piece, pieces.count, put_piece_, load, err);
+        status = pieces_read(&load->source, &tensors->split, pieces.piece, pieces.count, put_piece_, load, err);
     free(pieces.piece);
     return status != 0 ? -1 : load->stage->be->synchronize(load->stage->be, err);
 }
 
-// Collective. All ranks have found everything before the first one loads.
-static int load_(Load *load, int prepared, Error *mine, World *world, const Log *log, Error *err) {
-    if (prepared == 0) prepared = check_tensors_(load, mine);
-    if (prepared == 0 && !load->states) check_rest_(load, mine);
-    if (world_agree(world, mine, err) != 0) return -1;
-    if (load_tensors_(load, mine) != 0 && mine->code == 0)
-        error_set(mine, EXIT_FAILED, "%s: cannot be loaded", load->source.dir);
-    if (load->strange[0] != '\0') log_line(log, "%s; training starts anyway", load->strange);
-    return world_agree(world, mine, err);
+// Collective, with the error of what came before on this rank. All ranks have found everything before the first one
+// loads. Closes the source.
+static int load_(Load *load, Error *mine, Error *err) {
+    if (mine->code == 0 && check_tensors_(load, mine) == 0 && !load->states) check_rest_(load, mine);
+    int status = world_agree(load->world, mine, err);
+    if (status == 0) {
+        if (load_tensors_(load, mine) != 0 && mine->code == 0)
+            error_set(mine, EXIT_FAILED, "%s: cannot be loaded", load->source.dir);
+        if (load->strange[0] != '\0') log_line(load->log, "%s; training starts anyway", load->strange);
+        status = world_agree(load->world, mine, err);
+    }
+    source_close(&load->source);
+    return status;
 }
 
 // --- resume
@@ -237,46 +217,29 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, E
     return status;
 }
 
-static int load_checkpoint_(ResumePoint *point, const char *dir, Stage *stage, World *world, const Log *log,
-                            Error *err) {
-    Load load = {.stage = stage, .world = world, .states = true};
+static int load_checkpoint_(ResumePoint *point, const char *dir, Load *load, Error *err) {
     TrainingState state = {0};
     Error mine = {0};
-    int prepared = open_checkpoint_(&load, dir, &state, &mine);
-    int status = load_(&load, prepared, &mine, world, log, err);
-    source_close(&load.source);
-    if (status != 0) return -1;
+    open_checkpoint_(load, dir, &state, &mine);
+    if (load_(load, &mine, err) != 0) return -1;
     *point = (ResumePoint){true, "", state.run, state.step, state.samples, state.seed, state.data, state.step_guard};
     snprintf(point->dir, sizeof point->dir, "%s", dir);
-    load_say_(world, log, "resumed from %s after step %lld", dir, (long long)state.step);
+    log_status(&load->all, "resumed from %s after step %lld", dir, (long long)state.step);
     return 0;
 }
 
-// Collective: distributes rank 0's answer.
-static int load_find_candidates_(Candidates *candidates, const char *dir, bool any_run, bool if_any, World *world,
-                                 Error *err) {
+// Collective: distributes rank 0's answer, since hosts may see a folder at different moments.
+static int load_find_candidates_(Candidates *candidates, const char *dir, const Load *load, bool if_any, Error *err) {
     Error mine = {0};
-    if (world_rank(world) == 0) candidates_find(candidates, dir, any_run, if_any, &mine);
-    if (world_agree(world, &mine, err) != 0) return -1;
-    int64_t shared[3] = {candidates->count, candidates->itself, candidates->complete};
-    if (world_broadcast(world, 0, shared, sizeof shared, err) != 0) return -1;
-    candidates->count = shared[0];
-    candidates->itself = shared[1] != 0;
-    candidates->complete = shared[2];
-    return 0;
-}
-
-static int candidate_path_(char path[CHECKPOINT_PATH], const Candidates *candidates, int64_t i, const char *dir,
-                           World *world, Error *err) {
-    Error mine = {0};
-    memset(path, 0, CHECKPOINT_PATH);
-    if (world_rank(world) == 0) {
-        if (!candidates->itself) path_join(path, dir, candidates->names[i].name, &mine);
-        else if (snprintf(path, CHECKPOINT_PATH, "%s", dir) >= CHECKPOINT_PATH)
-            error_set(&mine, EXIT_FAILED, "%.200s...: the path is too long", dir);
-    }
-    if (world_agree(world, &mine, err) != 0) return -1;
-    return world_broadcast(world, 0, path, CHECKPOINT_PATH, err);
+    bool first = world_rank(load->world) == 0;
+    if (first) candidates_find(candidates, dir, load->stage->config->checkpoint.overwrite, if_any, &mine);
+    if (world_agree(load->world, &mine, err) != 0) return -1;
+    Candidates shared = *candidates;
+    if (world_broadcast(load->world, &shared, sizeof shared, err) != 0) return -1;
+    shared.names = first ? candidates->names : xcalloc((size_t)shared.count, sizeof *shared.names);
+    *candidates = shared;
+    int64_t bytes = shared.itself ? 0 : shared.count * (int64_t)sizeof *shared.names;
+    return world_broadcast(load->world, shared.names, bytes, err);
 }
 
 // Names the remedy if every checkpoint is damaged. In checkpoint.dir a run without --resume would be refused, unless it
@@ -293,22 +256,21 @@ static int none_whole_(const char *dir, int64_t count, bool if_any, const Config
 }
 
 // Takes the first intact checkpoint and says why it skipped the earlier ones.
-static int try_candidates_(const Candidates *candidates, ResumePoint *point, const char *dir, bool if_any, Stage *stage,
-                           World *world, const Log *log, Error *err) {
-    Log all = log_of_all(log);
+static int try_candidates_(const Candidates *candidates, ResumePoint *point, const char *dir, bool if_any, Load *load,
+                           Error *err) {
     for (int64_t i = 0; i < candidates->count; i++) {
         char path[CHECKPOINT_PATH];
         Error damage = {0};
-        if (candidate_path_(path, candidates, i, dir, world, err) != 0) return -1;
-        if (verify_(path, world, &damage) == 0) return load_checkpoint_(point, path, stage, world, log, err);
+        if (candidates->itself) strcpy(path, dir);
+        else if (path_join(path, dir, candidates->names[i].name, err) != 0) return err->everywhere = true, -1;
+        if (verify_(load, path, &damage) == 0) return load_checkpoint_(point, path, load, err);
         if (!damage.everywhere || candidates->itself) { // the ranks cannot communicate, or it is the only one
             *err = damage;
             return -1;
         }
-        if (world_rank(world) == 0)
-            log_line(&all, "%s%s", damage.text, i + 1 < candidates->count ? "; trying the checkpoint before it" : "");
+        log_line(&load->all, "%s%s", damage.text, i + 1 < candidates->count ? "; trying the checkpoint before it" : "");
     }
-    return candidates->complete == 0 ? 0 : none_whole_(dir, candidates->count, if_any, stage->config, err);
+    return candidates->complete == 0 ? 0 : none_whole_(dir, candidates->count, if_any, load->stage->config, err);
 }
 
 int checkpoint_resume(ResumePoint *point, const char *dir, bool if_any, Stage *stage, World *world, const Log *log,
@@ -317,13 +279,12 @@ int checkpoint_resume(ResumePoint *point, const char *dir, bool if_any, Stage *s
     char plain[CHECKPOINT_PATH];
     snprintf(plain, sizeof plain, "%s", dir);
     for (size_t n = strlen(plain); n > 1 && plain[n - 1] == '/'; n--) plain[n - 1] = '\0';
+    Load load = {.stage = stage, .world = world, .log = log, .all = world_log(world, log), .states = true};
     Candidates candidates = {0};
-    bool any_run = stage->config->checkpoint.overwrite;
-    int status = load_find_candidates_(&candidates, plain, any_run, if_any, world, err);
-    if (status == 0 && candidates.count > 0)
-        status = try_candidates_(&candidates, point, plain, if_any, stage, world, log, err);
+    int status = load_find_candidates_(&candidates, plain, &load, if_any, err);
+    if (status == 0) status = try_candidates_(&candidates, point, plain, if_any, &load, err);
     if (status == 0 && candidates.complete == 0)
-        load_say_(world, log, "no complete checkpoint in %s: training starts at step 0", plain);
+        log_status(&load.all, "no complete checkpoint in %s: training starts at step 0", plain);
     candidates_free(&candidates);
     return status;
 }
@@ -335,12 +296,10 @@ int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log 
     Error mine = {0};
     char manifest[CHECKPOINT_PATH];
     double own = path_join(manifest, dir, CHECKPOINT_MANIFEST, NULL) == 0 && access(manifest, F_OK) == 0;
-    if (world_max(world, &own, 1, err) != 0 || (own > 0.0 && verify_(dir, world, err) != 0)) return -1;
-    Load load = {.stage = stage, .world = world};
-    int prepared = source_open_model(&load.source, dir, &mine);
-    if (prepared == 0) prepared = hf_config_compare(stage->config, dir, false, &mine);
-    int status = load_(&load, prepared, &mine, world, log, err);
-    source_close(&load.source);
-    if (status == 0) load_say_(world, log, "weights from %s", dir);
-    return status;
+    Load load = {.stage = stage, .world = world, .log = log, .all = world_log(world, log)};
+    if (world_max(world, &own, 1, err) != 0 || (own > 0.0 && verify_(&load, dir, err) != 0)) return -1;
+    if (source_open_model(&load.source, dir, &mine) == 0) hf_config_compare(stage->config, dir, false, &mine);
+    if (load_(&load, &mine, err) != 0) return -1;
+    log_status(&load.all, "weights from %s", dir);
+    return 0;
 }

@@ -1,15 +1,16 @@
-// Reads, writes and checks manifests. The text ends with its own checksum, so a torn or edited manifest is never taken.
+// The small files of a checkpoint: manifest.json, which lists all others, and training.json, how far a run had come.
+// The manifest's text ends with its own checksum, so a torn or edited one is never taken.
 #include "checkpoint_files.h"
 #include "base/alloc.h"
 
 #include "base/files.h"
 #include "base/json.h"
 #include "base/threads.h"
+#include "base/version.h"
 #include "ranks/world.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,7 +22,10 @@ enum { MANIFEST_VERSION = 1 };
 // Each checkpoint adds one, and JSON's numbers are doubles.
 static const int64_t MOST_SEQUENCE = (int64_t)1 << 52;
 
-static void write_files_(const Manifest *manifest, FILE *file) {
+int manifest_write(const Manifest *manifest, const char *dir, Error *err) {
+    char *text = NULL;
+    size_t length = 0;
+    FILE *file = xmemstream(&text, &length);
     fprintf(file,
             "{\n  \"format\": %d,\n  \"step\": %" PRId64 ",\n  \"run\": \"%016" PRIx64 "\",\n  \"sequence\": %" PRId64,
             MANIFEST_VERSION, manifest->step, manifest->run, manifest->sequence);
@@ -33,13 +37,6 @@ static void write_files_(const Manifest *manifest, FILE *file) {
         fprintf(file, ", \"bytes\": %" PRId64 ", \"crc64\": \"%016" PRIx64 "\"}", entry->bytes, entry->crc);
     }
     fputs("\n  ],\n", file);
-}
-
-int manifest_write(const Manifest *manifest, const char *dir, Error *err) {
-    char *text = NULL;
-    size_t length = 0;
-    FILE *file = xmemstream(&text, &length);
-    write_files_(manifest, file);
     json_seal(file, &text, &length);
     xmemstream_close(file);
     int status = file_write(dir, CHECKPOINT_MANIFEST, text, (int64_t)length, err);
@@ -60,7 +57,8 @@ static int manifest_read_entry_(ManifestFile *file, const JsonValue *entry, cons
     return 0;
 }
 
-int run_id_read(uint64_t *run, const JsonValue *root) {
+// Returns the number of a run in a manifest or a training state; 0 if it is missing. -1 if it is something else.
+static int run_id_read_(uint64_t *run, const JsonValue *root) {
     const char *text = json_text(root, "run", RUN_ID_NONE);
     *run = strtoull(text, NULL, 16);
     return strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16 ? 0 : -1;
@@ -77,7 +75,7 @@ static int read_manifest_(Manifest *manifest, const JsonValue *root, const char 
     if (manifest->step < 0 || manifest->saved < 0 || files == NULL || files->type != JSON_ARRAY)
         return error_set(err, EXIT_FAILED, "%s: has no step, saved or files", path);
     manifest->sequence = json_integer(root, "sequence", 0);
-    if (run_id_read(&manifest->run, root) != 0 || manifest->sequence < 0 || manifest->sequence > MOST_SEQUENCE)
+    if (run_id_read_(&manifest->run, root) != 0 || manifest->sequence < 0 || manifest->sequence > MOST_SEQUENCE)
         return error_set(err, EXIT_FAILED, "%s: has a run or a sequence that this program does not write", path);
     manifest->file = xcalloc((size_t)files->count + 1, sizeof *manifest->file);
     for (const JsonValue *entry = files->first; entry != NULL; entry = entry->next)
@@ -115,97 +113,139 @@ void manifest_free(Manifest *manifest) {
 
 enum { CHECK_PIECE = 4 << 20 };
 
-static int read_checksum_(int fd, const char *path, const Crc64 *crc, uint64_t *raw, Error *err) {
-    char *piece = xmalloc(CHECK_PIECE);
-    *raw = 0;
-    ssize_t got;
-    while ((got = read(fd, piece, CHECK_PIECE)) != 0) {
-        if (got < 0 && errno != EINTR) break;
-        if (got > 0) *raw = crc64_add(crc, *raw, piece, (size_t)got);
-    }
-    free(piece);
-    return got == 0 ? 0 : error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
-}
-
 static int check_open_(int fd, int64_t bytes, const char *path, const ManifestFile *file, const Crc64 *crc,
                        Error *err) {
     if (bytes != file->bytes)
         return error_set(err, EXIT_FAILED, "%s: has %lld bytes where %lld were written", path, (long long)bytes,
                          (long long)file->bytes);
+    char *piece = xmalloc(CHECK_PIECE);
     uint64_t raw = 0;
-    if (read_checksum_(fd, path, crc, &raw, err) != 0) return -1;
+    ssize_t got;
+    while ((got = read(fd, piece, CHECK_PIECE)) != 0) {
+        if (got < 0 && errno != EINTR) break;
+        if (got > 0) raw = crc64_add(crc, raw, piece, (size_t)got);
+    }
+    free(piece);
+    if (got < 0) return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
     if (crc64_finish(crc, raw, file->bytes) == file->crc) return 0;
     return error_set(err, EXIT_FAILED, "%s: its bytes are not those that were written: the checksum differs", path);
 }
 
-static int check_file_(const ManifestFile *file, const Crc64 *crc, const char *dir, Error *err) {
+// The files that one rank checks: first, first + step, ...
+typedef struct Checking {
+    const Manifest *manifest;
+    int64_t first, step;
+    Crc64 crc;
+    const char *dir;
+    World *world;
+} Checking;
+
+static int check_file_(void *context, int lane, int64_t item, Error *err) {
+    const Checking *c = context;
+    const ManifestFile *file = &c->manifest->file[c->first + item * c->step];
     char path[CHECKPOINT_PATH];
     int64_t bytes = 0;
-    if (file_path_within(path, dir, file->name, err) != 0) return -1;
+    (void)lane;
+    if (file_path_within(path, c->dir, file->name, err) != 0) return -1;
     if (access(path, F_OK) != 0 && errno == ENOENT) return error_set(err, EXIT_FAILED, "%s: is missing", path);
     int fd = file_open(path, &bytes, err);
     if (fd < 0) return -1;
-    int status = check_open_(fd, bytes, path, file, crc, err);
+    int status = check_open_(fd, bytes, path, file, &c->crc, err);
     close(fd);
+    if (status == 0) world_progress(c->world);
     return status;
 }
 
-// Threads that check, one file each at a time.
-enum { CHECK_LANES = 4 };
-
-typedef struct Checking {
-    const Manifest *manifest;
-    int64_t step;
-    const Crc64 *crc;
-    const char *dir;
-    World *world;
-    atomic_llong next; // the first file that no lane has taken
-    atomic_bool failed;
-} Checking;
-
-typedef struct CheckLane {
-    Checking *checking;
-    int64_t file; // the one with err
-    Error err;
-} CheckLane;
-
-// Files are taken in order, so all those before one that fails are checked too.
-static void *check_lane_(void *argument) {
-    CheckLane *lane = argument;
-    Checking *c = lane->checking;
-    while (!atomic_load(&c->failed)) {
-        lane->file = atomic_fetch_add(&c->next, c->step);
-        if (lane->file >= c->manifest->count) return NULL;
-        if (check_file_(&c->manifest->file[lane->file], c->crc, c->dir, &lane->err) != 0) {
-            atomic_store(&c->failed, true);
-            return NULL;
-        }
-        world_progress(c->world);
-    }
-    return NULL;
-}
-
-int manifest_check(const Manifest *manifest, int64_t first, int64_t step, const char *dir, World *world, Error *err) {
-    Crc64 crc;
-    Checking checking = {.manifest = manifest, .step = step, .crc = &crc, .dir = dir, .world = world};
-    crc64_init(&crc);
-    atomic_init(&checking.next, first);
-    CheckLane lane[CHECK_LANES];
-    memset(lane, 0, sizeof lane);
-    for (int i = 0; i < CHECK_LANES; i++) lane[i].checking = &checking;
-    threads_run(check_lane_, lane, sizeof *lane, CHECK_LANES);
-    const CheckLane *worst = NULL;
-    for (int i = 0; i < CHECK_LANES; i++)
-        if (lane[i].err.code != 0 && (worst == NULL || lane[i].file < worst->file)) worst = &lane[i];
-    if (worst == NULL) return 0;
-    if (err != NULL) *err = worst->err;
-    return -1;
-}
-
-int checkpoint_verify(const char *dir, Error *err) {
+int checkpoint_verify(const char *dir, int rank, int ranks, World *world, Error *err) {
+    enum { LANES = 4 };
     Manifest manifest;
+    Checking checking = {.manifest = &manifest, .first = rank, .step = ranks, .dir = dir, .world = world};
+    crc64_init(&checking.crc);
     int status = manifest_read(&manifest, dir, err);
-    if (status == 0) status = manifest_check(&manifest, 0, 1, dir, NULL, err);
+    if (status == 0)
+        status = threads_each(LANES, (manifest.count - rank + ranks - 1) / ranks, check_file_, &checking, err);
     manifest_free(&manifest);
+    return status;
+}
+
+// --- training.json: numbers are written so that they read back as the same bits, because a resumed run has to decide
+// as the first one would have
+
+static int checkpoint_held_(const ZScore *window) {
+    return window->seen < ZSCORE_WINDOW ? (int)window->seen : ZSCORE_WINDOW;
+}
+
+// 17 digits read back as the same bits; values keep their places in the window, so that they are added in the same
+// order.
+static void write_window_(const char *key, const ZScore *window, FILE *file) {
+    fprintf(file, "  \"%s\": {\"seen\": %lld, \"values\": [", key, (long long)window->seen);
+    for (int i = 0; i < checkpoint_held_(window); i++) fprintf(file, "%s%.17g", i > 0 ? ", " : "", window->values[i]);
+    fputs("]},\n", file);
+}
+
+void training_state_write(const Config *config, const TrainingState *state, FILE *file) {
+    fprintf(file, "{\n  \"format\": 1,\n  \"version\": \"%s\",\n  \"run\": \"%016llx\",\n  \"sequence\": %lld,\n",
+            VERSION, (unsigned long long)state->run, (long long)state->sequence);
+    fprintf(file, "  \"step\": %lld,\n  \"samples\": %lld,\n", (long long)state->step, (long long)state->samples);
+    fprintf(file,
+            "  \"tokens\": %lld,\n  \"seed\": %lld,\n  \"skipped_updates\": %lld,\n  \"skipped_bad_steps\": %lld,\n",
+            (long long)(state->samples * config->model.seq_len), (long long)state->seed,
+            (long long)state->step_guard.skipped, (long long)state->step_guard.bad);
+    fprintf(file, "  \"data\": \"%016llx\",\n", (unsigned long long)state->data);
+    write_window_("loss_window", &state->step_guard.loss, file);
+    write_window_("norm_window", &state->step_guard.norm, file);
+    fputs("  \"config\": ", file);
+    config_write_json(config, file);
+    fputs("\n}\n", file);
+}
+
+// Returns whether a count is plausible for a training run. Counts are added to and multiplied, so others are refused
+// before they overflow.
+static bool in_reach_(int64_t count) { return count >= 0 && count <= 1000000000000; }
+
+// A missing window stays empty: checkpoints of earlier versions lack it.
+static int read_window_(ZScore *window, const JsonValue *found) {
+    const JsonValue *values = json_find(found, "values");
+    int count = 0;
+    if (found == NULL) return 0;
+    window->seen = json_integer(found, "seen", -1);
+    if (!in_reach_(window->seen) || values == NULL || values->type != JSON_ARRAY ||
+        values->count != checkpoint_held_(window))
+        return -1;
+    for (const JsonValue *value = values->first; value != NULL; value = value->next) {
+        if (value->type != JSON_NUMBER) return -1;
+        window->values[count++] = value->number;
+    }
+    return 0;
+}
+
+static int read_step_guard_(StepGuard *step_guard, const JsonValue *root, const char *path, Error *err) {
+    memset(step_guard, 0, sizeof *step_guard);
+    step_guard->skipped = json_integer(root, "skipped_updates", 0);
+    step_guard->bad = json_integer(root, "skipped_bad_steps", 0);
+    if (in_reach_(step_guard->skipped) && in_reach_(step_guard->bad) &&
+        read_window_(&step_guard->loss, json_find(root, "loss_window")) == 0 &&
+        read_window_(&step_guard->norm, json_find(root, "norm_window")) == 0)
+        return 0;
+    return error_set(err, EXIT_FAILED,
+                     "%s: it has an invalid count of skipped updates or an invalid window of losses or norms", path);
+}
+
+int training_state_read(TrainingState *state, const char *dir, Error *err) {
+    char path[CHECKPOINT_PATH];
+    Json json = {0};
+    int status = file_path_within(path, dir, CHECKPOINT_TRAINING, err) != 0 ? -1 : json_read_file(&json, path, err);
+    state->step = json_integer(json.root, "step", -1);
+    state->samples = json_integer(json.root, "samples", -1);
+    state->tokens = json_integer(json.root, "tokens", -1);
+    state->seed = json_integer(json.root, "seed", -1);
+    state->sequence = json_integer(json.root, "sequence", 0);
+    state->data = strtoull(json_text(json.root, "data", "0"), NULL, 16);
+    bool sound = run_id_read_(&state->run, json.root) == 0 && in_reach_(state->step) && in_reach_(state->samples) &&
+                 state->seed >= 0;
+    if (status == 0 && !sound)
+        status = error_set(err, EXIT_FAILED, "%s: has no step, samples or seed, or one that no training reaches", path);
+    if (status == 0) status = read_step_guard_(&state->step_guard, json.root, path, err);
+    json_free(&json);
     return status;
 }

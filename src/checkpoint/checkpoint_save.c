@@ -8,12 +8,11 @@
 #include "base/clock.h"
 
 #include "checkpoint_find.h"
-#include "checkpoint_model.h"
 #include "hf_config.h"
-#include "hf_tokenizer.h"
 #include "checkpoint_write.h"
 #include "base/grid.h"
 #include "base/threads.h"
+#include "base/units.h"
 #include "range_file.h"
 
 #include <pthread.h>
@@ -27,7 +26,7 @@ typedef enum SavePhase { SAVE_IDLE, SAVE_WRITING, SAVE_COMMITTING } SavePhase;
 struct Checkpoint {
     const Config *config;
     World *world;
-    Log log; // speaks for all ranks
+    Log log, all; // in the name of all ranks: of any of them, and of rank 0
     Writer writer;
     SavePhase phase;
     TrainingState state; // the state being saved
@@ -198,7 +197,7 @@ static int start_commit_(Checkpoint *checkpoint, Error *err) {
     bool first = world_rank(checkpoint->world) == 0;
     WriteShare *all = first ? xcalloc((size_t)ranks * (size_t)files, sizeof *all) : NULL;
     int64_t bytes = files * (int64_t)sizeof *all;
-    int status = world_gather(checkpoint->world, 0, all, checkpoint->writer.shares, bytes, err);
+    int status = world_gather(checkpoint->world, all, checkpoint->writer.shares, bytes, err);
     if (status == 0 && first && fill_manifest_(checkpoint, all, ranks, &checkpoint->failure) == 0)
         thread_start_(checkpoint, commit_);
     free(all);
@@ -218,8 +217,7 @@ static int end_failed_(Checkpoint *checkpoint, Error *err) {
             "step %lld: %s, so it was not saved; the checkpoints before it are untouched: go on from one "
             "with --resume (train.skip_bad_steps above 0 would train on)",
             (long long)checkpoint->state.step, checkpoint->failure.text);
-    if (world_rank(checkpoint->world) != 0) return 0;
-    log_line(&checkpoint->log,
+    log_line(&checkpoint->all,
              "the checkpoint of step %lld could not be written: %s; earlier checkpoints are unchanged",
              (long long)checkpoint->state.step, checkpoint->failure.text);
     return 0;
@@ -231,9 +229,8 @@ static void end_saved_(Checkpoint *checkpoint) {
     for (int64_t i = 0; i < checkpoint->manifest.count; i++) bytes += checkpoint->manifest.file[i].bytes;
     checkpoint->phase = SAVE_IDLE;
     checkpoint->saved = checkpoint->state.step;
-    if (world_rank(checkpoint->world) == 0)
-        log_status(&checkpoint->log, "saved %s (%s, copied in %.1f s, written in %.1f s)", checkpoint->path,
-                   grid_bytes(bytes, size), checkpoint->copying, checkpoint->seconds);
+    log_status(&checkpoint->all, "saved %s (%s, copied in %.1f s, written in %.1f s)", checkpoint->path,
+               grid_bytes(bytes, size), checkpoint->copying, checkpoint->seconds);
 }
 
 int checkpoint_poll(Checkpoint *checkpoint, Error *err) {
@@ -262,33 +259,18 @@ int checkpoint_finish(Checkpoint *checkpoint, Error *err) {
     return 0;
 }
 
-static int wait_for_last_(Checkpoint *checkpoint, Error *err) {
-    double start = clock_seconds();
-    int64_t step = checkpoint->state.step;
-    if (checkpoint_finish(checkpoint, err) != 0) return -1;
-    double waited = clock_seconds() - start;
-    if (waited > 1.0 && world_rank(checkpoint->world) == 0)
-        log_line(&checkpoint->log,
-                 "training waited %.1f s for the checkpoint of step %lld; increase checkpoint.every to avoid this",
-                 waited, (long long)step);
-    return 0;
-}
-
-// Collective. The hidden name is easy to guess, so anything that another user put there is removed before a rank
-// writes.
-static int clear_partial_(Checkpoint *checkpoint, Error *err) {
-    struct stat there;
-    if (world_rank(checkpoint->world) == 0 && lstat(checkpoint->partial, &there) == 0)
-        directory_remove(checkpoint->partial);
-    double cleared = 0.0;
-    return world_max(checkpoint->world, &cleared, 1, err);
-}
-
 int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const StepGuard *step_guard, Error *err) {
     if (checkpoint == NULL) return 0;
     const char *dir = checkpoint->config->checkpoint.dir;
+    bool first = world_rank(checkpoint->world) == 0;
+    struct stat there;
     double start = clock_seconds();
-    if (wait_for_last_(checkpoint, err) != 0) return -1;
+    if (checkpoint_finish(checkpoint, err) != 0) return -1;
+    double waited = clock_seconds() - start;
+    if (waited > 1.0)
+        log_line(&checkpoint->all,
+                 "training waited %.1f s for the checkpoint of step %lld; increase checkpoint.every to avoid this",
+                 waited, (long long)checkpoint->state.step);
     checkpoint->state = (TrainingState){.run = checkpoint->run,
                                         .sequence = ++checkpoint->sequence,
                                         .step = step,
@@ -302,7 +284,9 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
     bool ready = checkpoint_path(checkpoint->path, dir, step, failure) == 0 &&
                  checkpoint_partial_path(checkpoint->partial, dir, step, failure) == 0 &&
                  writer_allocate(&checkpoint->writer, failure) == 0;
-    if (clear_partial_(checkpoint, err) != 0) return -1;
+    // The hidden name is easy to guess, so anything that another user put there is removed before a rank writes.
+    if (first && lstat(checkpoint->partial, &there) == 0) directory_remove(checkpoint->partial);
+    if (world_barrier(checkpoint->world, err) != 0) return -1;
     if (!ready) return atomic_store(&checkpoint->ended, true), 0; // the next poll tells the others
     writer_copy(&checkpoint->writer);
     checkpoint->copying = clock_seconds() - start;
@@ -314,20 +298,6 @@ int64_t checkpoint_saved(const Checkpoint *checkpoint) { return checkpoint == NU
 
 // --- life
 
-// Determines the number of the run, and where its sequence continues.
-static int claim_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *err) {
-    const char *dir = checkpoint->config->checkpoint.dir;
-    CheckpointName *list;
-    int64_t count;
-    bool goes_on = from->found && checkpoint_lies_in(from->dir, dir);
-    checkpoint->run = goes_on ? from->run : run_id_draw();
-    if (checkpoint_list(dir, &list, &count, err) != 0) return -1;
-    for (int64_t i = 0; i < count; i++)
-        if (list[i].sequence > checkpoint->sequence) checkpoint->sequence = list[i].sequence;
-    free(list);
-    return 0;
-}
-
 // Makes and locks checkpoint.dir, on rank 0.
 static int lock_dir_(Checkpoint *checkpoint, Error *err) {
     const char *dir = checkpoint->config->checkpoint.dir;
@@ -336,18 +306,25 @@ static int lock_dir_(Checkpoint *checkpoint, Error *err) {
     return checkpoint->locked ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
 }
 
+// Determines the number of the run, and where its sequence continues.
 static int prepare_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *err) {
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
+    CheckpointName *list;
+    int64_t count;
     // Another run may have made the folder and saved in it meanwhile. If this run resumes, its checkpoint is elsewhere.
     if (!checkpoint->locked &&
         (lock_dir_(checkpoint, err) != 0 || checkpoint_check_dir(checkpoint->config, NULL, err) != 0))
         return -1;
     Error wrong = {0};
-    if (claim_dir_(checkpoint, from, &wrong) == 0) {
+    bool goes_on = from->found && checkpoint_lies_in(from->dir, config->dir);
+    checkpoint->run = goes_on ? from->run : run_id_draw();
+    if (checkpoint_list(config->dir, &list, &count, &wrong) == 0) {
+        for (int64_t i = 0; i < count; i++) checkpoint->sequence = max_i64(checkpoint->sequence, list[i].sequence);
         checkpoint_sweep(config->dir);
         // Check now, rather than hours later at the first save.
         if (config->every > 0) directory_check_writable(config->dir, &wrong);
     }
+    free(list);
     return wrong.code == 0 ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
 }
 
@@ -368,6 +345,7 @@ int checkpoint_create(Checkpoint *checkpoint, Stage *stage, const ResumePoint *f
     if (checkpoint == NULL) return 0;
     World *world = checkpoint->world;
     checkpoint->log = log_of_all(log);
+    checkpoint->all = world_log(world, log);
     checkpoint->data = from->data;
     writer_create(&checkpoint->writer, stage, world);
     Error answer = {0};

@@ -1,10 +1,10 @@
 // Opens a directory of safetensors files, our own or transformers', indexes its tensors by name, and reads rectangles
-// of them into a rank's order of elements.
+// of them into a rank's order of elements. Several threads read, each a piece of its own.
 #include "checkpoint_source.h"
 #include "base/alloc.h"
 
-#include "checkpoint_model.h"
 #include "base/json.h"
+#include "base/threads.h"
 
 #include <errno.h>
 #include <math.h>
@@ -70,23 +70,20 @@ static bool has_file_(const Source *source, const char *name) {
 }
 
 // Opens every file of the index once, and takes every tensor from the file that the index names.
-static int open_index_(Source *source, const JsonValue *map, const char *path, Error *err) {
-    if (map == NULL || map->type != JSON_OBJECT) return error_set(err, EXIT_FAILED, "%s: has no weight_map", path);
-    source->files = xcalloc((size_t)map->count + 1, sizeof *source->files);
-    for (const JsonValue *entry = map->first; entry != NULL; entry = entry->next) {
-        if (entry->type != JSON_TEXT) return error_set(err, EXIT_FAILED, "%s: %.200s names no file", path, entry->key);
-        if (!has_file_(source, entry->text) && add_file_(source, entry->text, err) != 0) return -1;
-    }
-    return 0;
-}
-
 static int read_index_(Source *source, const char *path, Error *err) {
     Json json;
     int status = json_read_file(&json, path, err);
+    const JsonValue *map = status == 0 ? json_find(json.root, "weight_map") : NULL;
+    if (status == 0 && (map == NULL || map->type != JSON_OBJECT))
+        status = error_set(err, EXIT_FAILED, "%s: has no weight_map", path);
     if (status == 0) {
         free(source->files);
-        source->files = NULL;
-        status = open_index_(source, json_find(json.root, "weight_map"), path, err);
+        source->files = xcalloc((size_t)map->count + 1, sizeof *source->files);
+    }
+    for (const JsonValue *entry = status == 0 ? map->first : NULL; entry != NULL && status == 0; entry = entry->next) {
+        if (entry->type != JSON_TEXT)
+            status = error_set(err, EXIT_FAILED, "%s: %.200s names no file", path, entry->key);
+        else if (!has_file_(source, entry->text)) status = add_file_(source, entry->text, err);
     }
     json_free(&json);
     return status;
@@ -156,48 +153,43 @@ int source_check(const Source *source, const SourceTensor *found, const TensorSp
                      have->name);
 }
 
-// --- reading
+// --- reading a piece
 
-void source_reader_open(SourceReader *reader, const Source *source) {
-    *reader = (SourceReader){.source = source, .file = -1};
-    reader->values = xmalloc((size_t)SOURCE_PIECE * sizeof *reader->values);
-}
+// Threads that read, one piece each at a time.
+enum { LANES = 4 };
 
-void source_reader_close(SourceReader *reader) {
-    if (reader->file >= 0) safetensors_release(&reader->open);
-    free_all(reader->raw, reader->values);
-}
+// One of them: a piece, the open file that has it, and memory for its values.
+typedef struct Lane {
+    const Source *source;
+    const Split *split;
+    const ReadPiece *piece;
+    int64_t next; // elements of the tensor before `next` have been read, or are padding
+    int64_t file; // that is open, or -1
+    SafeFile open;
+    void *raw; // a block in the file's order
+    int64_t raw_bytes;
+    float *values; // (SOURCE_PIECE)
+    int64_t strange;
+    pthread_t thread;
+    bool runs; // false: no thread could be started, and the caller reads this piece
+    Error err;
+} Lane;
 
-typedef struct Reading {
-    SourceReader *reader;
-    const SourceTensor *found;
-    const Tensor *tensor;
-    int64_t begin, next; // elements of the tensor before `next` have been read, or are padding
-    Error *err;
-} Reading;
-
-static int read_raw_(const Reading *reading, const FileBlock *at, char *raw) {
-    const SafeFile *file = &reading->reader->open;
-    if (at->run == at->stride) return safetensors_read(file, at->offset, raw, at->rows * at->run, reading->err);
+static int read_raw_(Lane *lane, const FileBlock *at, char *raw) {
+    if (at->run == at->stride)
+        return file_read(lane->open.fd, lane->open.path, at->offset, raw, at->rows * at->run, &lane->err);
     for (int64_t r = 0; r < at->rows; r++)
-        if (safetensors_read(file, at->offset + r * at->stride, raw + r * at->run, at->run, reading->err) != 0)
+        if (file_read(lane->open.fd, lane->open.path, at->offset + r * at->stride, raw + r * at->run, at->run,
+                      &lane->err) != 0)
             return -1;
     return 0;
 }
 
-static void *raw_of_(SourceReader *reader, int64_t bytes) {
-    if (bytes > reader->raw_bytes) {
-        free(reader->raw);
-        reader->raw = xmalloc((size_t)bytes);
-        reader->raw_bytes = bytes;
-    }
-    return reader->raw;
-}
-
 // Turns columns of the file into rows of the rank's tensor.
-static void turn_(const Reading *reading, const Block *block, const char *raw, float *to) {
-    const SafeTensor *from = reading->found->tensor;
-    int64_t stride = reading->tensor->cols;
+static void turn_(const Lane *lane, const Block *block, float *to) {
+    const SafeTensor *from = lane->piece->found->tensor;
+    int64_t stride = lane->piece->tensor->cols;
+    const char *raw = lane->raw;
     float column[256];
     for (int64_t c = 0; c < block->cols; c++)
         for (int64_t r0 = 0; r0 < block->rows; r0 += 256) {
@@ -208,36 +200,43 @@ static void turn_(const Reading *reading, const Block *block, const char *raw, f
 }
 
 // Zeroes the padding: the gaps between the blocks, which arrive in order.
-static void clear_padding_(Reading *reading, int64_t end) {
-    float *values = reading->reader->values;
-    memset(values + (reading->next - reading->begin), 0, (size_t)(end - reading->next) * sizeof *values);
+static void clear_padding_(const Lane *lane, int64_t end) {
+    memset(lane->values + (lane->next - lane->piece->begin), 0, (size_t)(end - lane->next) * sizeof *lane->values);
 }
 
 // Reads a block straight to its place if the file has it as it is wanted.
 static int read_block_(void *context, const Block *block) {
-    Reading *reading = context;
-    const SafeTensor *from = reading->found->tensor;
-    float *to = reading->reader->values + (block->first - reading->begin);
-    bool turned = reading->tensor->spec->transposed;
-    FileBlock at = block_in_file(reading->tensor->spec, block, from->element);
+    Lane *lane = context;
+    const SafeTensor *from = lane->piece->found->tensor;
+    const TensorSpec *spec = lane->piece->tensor->spec;
+    float *to = lane->values + (block->first - lane->piece->begin);
+    FileBlock at = block_in_file(spec, block, from->element);
     at.offset += from->offset;
-    clear_padding_(reading, block->first);
-    reading->next = block->first + block->rows * block->cols;
-    if (from->type == SAFE_F32 && !turned) return read_raw_(reading, &at, (char *)to);
-    char *raw = raw_of_(reading->reader, at.rows * at.run);
-    if (read_raw_(reading, &at, raw) != 0) return -1;
-    if (turned) turn_(reading, block, raw, to);
-    else safetensors_to_float(to, raw, from->type, block->rows * block->cols);
+    clear_padding_(lane, block->first);
+    lane->next = block->first + block->rows * block->cols;
+    if (from->type == SAFE_F32 && !spec->transposed) return read_raw_(lane, &at, (char *)to);
+    if (at.rows * at.run > lane->raw_bytes) {
+        free(lane->raw);
+        lane->raw_bytes = at.rows * at.run;
+        lane->raw = xmalloc((size_t)lane->raw_bytes);
+    }
+    if (read_raw_(lane, &at, lane->raw) != 0) return -1;
+    if (spec->transposed) turn_(lane, block, to);
+    else safetensors_to_float(to, lane->raw, from->type, block->rows * block->cols);
     return 0;
 }
 
-static int use_file_(SourceReader *reader, int64_t file, Error *err) {
-    if (reader->file == file) return 0;
-    if (reader->file >= 0) safetensors_release(&reader->open);
-    reader->file = -1;
-    reader->open = reader->source->files[file]; // its path and table are the source's
-    if (safetensors_reopen(&reader->open, err) != 0) return -1;
-    reader->file = file;
+static void close_file_(Lane *lane) {
+    if (lane->file >= 0) safetensors_release(&lane->open);
+    lane->file = -1;
+}
+
+static int use_file_(Lane *lane, int64_t file) {
+    if (lane->file == file) return 0;
+    close_file_(lane);
+    lane->open = lane->source->files[file]; // its path and table are the source's
+    if (safetensors_reopen(&lane->open, &lane->err) != 0) return -1;
+    lane->file = file;
     return 0;
 }
 
@@ -254,13 +253,52 @@ static int64_t find_strange_(const float *values, int64_t count) {
     return -1;
 }
 
-int source_read(SourceReader *reader, const SourceTensor *found, const Tensor *tensor, const Split *split,
-                int64_t begin, int64_t end, Error *err) {
-    Reading reading = {reader, found, tensor, begin, begin, err};
-    if (use_file_(reader, found->file, err) != 0) return -1;
-    if (tensor_blocks(tensor, split->tensor_rank, split->tensor_ranks, begin, end, read_block_, &reading) != 0)
-        return -1;
-    clear_padding_(&reading, end);
-    reader->strange = find_strange_(reader->values, end - begin);
-    return 0;
+static void *read_piece_(void *argument) {
+    Lane *lane = argument;
+    const ReadPiece *piece = lane->piece;
+    const Split *split = lane->split;
+    lane->next = piece->begin;
+    if (use_file_(lane, piece->found->file) != 0 ||
+        tensor_blocks(piece->tensor, split->tensor_rank, split->tensor_ranks, piece->begin, piece->end, read_block_,
+                      lane) != 0)
+        return NULL;
+    clear_padding_(lane, piece->end);
+    lane->strange = find_strange_(lane->values, piece->end - piece->begin);
+    return NULL;
+}
+
+// --- reading all
+
+static void start_(Lane *lane, const ReadPiece *piece) {
+    lane->piece = piece;
+    lane->runs = thread_start(&lane->thread, read_piece_, lane);
+}
+
+// The caller takes pieces in their order, so its results, and the first error, do not depend on which thread was
+// faster; the device sees one thread only. A lane gets its next piece once the caller has taken the one before.
+int pieces_read(const Source *source, const Split *split, const ReadPiece *pieces, int64_t count, PieceVisitor visit,
+                void *context, Error *err) {
+    Lane lanes[LANES];
+    int64_t started = 0;
+    int status = 0;
+    for (int l = 0; l < LANES; l++) {
+        lanes[l] = (Lane){.source = source, .split = split, .file = -1};
+        lanes[l].values = xmalloc((size_t)SOURCE_PIECE * sizeof *lanes[l].values);
+    }
+    for (int64_t i = 0; status == 0 && i < count; i++) {
+        Lane *lane = &lanes[i % LANES];
+        for (; started < count && started < i + LANES; started++) start_(&lanes[started % LANES], &pieces[started]);
+        if (lane->runs) pthread_join(lane->thread, NULL);
+        else read_piece_(lane);
+        lane->runs = false;
+        ReadValues values = {lane->values, lane->strange};
+        if (lane->err.code != 0) *err = lane->err;
+        status = lane->err.code != 0 || visit(context, &pieces[i], &values, err) != 0 ? -1 : 0;
+    }
+    for (int l = 0; l < LANES; l++) {
+        if (lanes[l].runs) pthread_join(lanes[l].thread, NULL);
+        close_file_(&lanes[l]);
+        free_all(lanes[l].raw, lanes[l].values);
+    }
+    return status;
 }

@@ -18,20 +18,9 @@ typedef struct Source {
     int64_t tensor_count;
 } Source;
 
-// Elements read at a time. A reader takes 4 times as many bytes of host memory, and up to 8 times more if the file has
+// Elements read at a time. A lane takes 4 times as many bytes of host memory, and up to 8 times more if the file has
 // another type or its matrices transposed.
 enum { SOURCE_PIECE = 4 << 20 };
-
-// The state of one reading thread: an open file, and memory for one piece.
-typedef struct SourceReader {
-    const Source *source;
-    int64_t file; // that is open, or -1
-    SafeFile open;
-    void *raw; // a block in the file's order
-    int64_t raw_bytes;
-    float *values;   // (SOURCE_PIECE)
-    int64_t strange; // the first of them that is not finite, or -1
-} SourceReader;
 
 // Opens the files that a manifest lists. -1 with err; source_close in every case.
 int source_open_manifest(Source *source, const char *dir, const Manifest *manifest, Error *err);
@@ -46,10 +35,25 @@ SourceTensor *source_find(Source *source, const char *name);
 // shapes.
 int source_check(const Source *source, const SourceTensor *found, const TensorSpec *spec, Error *err);
 
-void source_reader_open(SourceReader *reader, const Source *source);
-void source_reader_close(SourceReader *reader);
+// Elements [begin, end) of a rank's tensor, at most SOURCE_PIECE.
+typedef struct ReadPiece {
+    const SourceTensor *found;
+    const Tensor *tensor;
+    int64_t index; // index of the tensor
+    StateKind kind;
+    int64_t begin, end;
+} ReadPiece;
 
-// Reads elements [begin, end) of a rank's tensor as fp32 into reader->values (at most SOURCE_PIECE), and
-// looks for values that are not finite; padding is zero.
-int source_read(SourceReader *reader, const SourceTensor *found, const Tensor *tensor, const Split *split,
-                int64_t begin, int64_t end, Error *err);
+// The elements of a piece as fp32; padding is zero.
+typedef struct ReadValues {
+    const float *values;
+    int64_t strange; // the first that is not finite, or -1
+} ReadValues;
+
+typedef int (*PieceVisitor)(void *context, const ReadPiece *piece, const ReadValues *values, Error *err);
+
+// Calls `visit` with every piece's values, in the order of the pieces and in the caller's thread, while other threads
+// read the next ones. Stops at the first piece that cannot be read or whose visit does not return 0, and returns -1
+// with err.
+int pieces_read(const Source *source, const Split *split, const ReadPiece *pieces, int64_t count, PieceVisitor visit,
+                void *context, Error *err);

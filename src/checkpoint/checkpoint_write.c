@@ -13,19 +13,15 @@
 
 // --- the list of this rank's tensors
 
-// Returns whether this rank writes the tensor: replicas are written by the first tensor rank, a tied weight where the
+// Adds what this rank writes of a tensor: replicas are written by the first tensor rank, a tied weight where the
 // embedding is. Data ranks write the piece whose states they own.
-static bool writes_(const Stage *stage, const Tensor *tensor) {
-    bool replica = tensor->spec->split == SPLIT_NONE && stage->at.shape.tensor_rank > 0;
-    return tensor->spec->tied_to < 0 && !replica;
-}
-
 static void writer_add_part_(Writer *writer, int64_t index, StateKind kind) {
     const StageTensors *tensors = &writer->stage->tensors;
     const Tensor *tensor = &tensors->tensors[index];
     TensorPiece piece = tensors_piece(tensors, index);
     const void *sources[STATE_KINDS] = {piece.weight, piece.master, piece.m, piece.v};
-    if (piece.begin >= piece.end || sources[kind] == NULL) return;
+    bool replica = tensor->spec->split == SPLIT_NONE && writer->stage->at.shape.tensor_rank > 0;
+    if (replica || tensor->spec->tied_to >= 0 || piece.begin >= piece.end || sources[kind] == NULL) return;
     WritePart part = {tensor,
                       kind,
                       layout_file(&writer->layout, tensor->index, kind),
@@ -40,15 +36,6 @@ static void writer_add_part_(Writer *writer, int64_t index, StateKind kind) {
     writer->parts[writer->part_count++] = part;
 }
 
-static void find_parts_(Writer *writer) {
-    const StageTensors *tensors = &writer->stage->tensors;
-    for (int64_t i = 0; i < tensors->count; i++)
-        if (writes_(writer->stage, &tensors->tensors[i])) writer_add_part_(writer, i, STATE_WEIGHT);
-    for (int64_t i = 0; i < tensors->count; i++)
-        for (int kind = STATE_MASTER; kind < STATE_KINDS; kind++)
-            if (writes_(writer->stage, &tensors->tensors[i])) writer_add_part_(writer, i, (StateKind)kind);
-}
-
 void writer_create(Writer *writer, const Stage *stage, World *world) {
     memset(writer, 0, sizeof *writer);
     writer->stage = stage;
@@ -58,7 +45,9 @@ void writer_create(Writer *writer, const Stage *stage, World *world) {
     layout_create(&writer->layout, &stage->table, stage->config->train.precision);
     writer->parts = xcalloc((size_t)stage->tensors.count * STATE_KINDS, sizeof *writer->parts);
     writer->shares = xcalloc((size_t)writer->layout.files, sizeof *writer->shares);
-    find_parts_(writer);
+    for (int64_t i = 0; i < stage->tensors.count; i++) writer_add_part_(writer, i, STATE_WEIGHT);
+    for (int64_t i = 0; i < stage->tensors.count; i++)
+        for (int kind = STATE_MASTER; kind < STATE_KINDS; kind++) writer_add_part_(writer, i, (StateKind)kind);
     if (writer->image_bytes == 0) writer->image_bytes = MEMORY_ALIGN; // a rank that writes nothing has an address too
 }
 
@@ -248,54 +237,28 @@ static bool touches_(const Writer *writer, int file) {
     return owns_header_(writer, file);
 }
 
-static int write_file_(Writer *writer, int lane, int index, Error *err) {
+static int write_file_(void *context, int lane, int64_t index, Error *err) {
+    Writer *writer = context;
     char path[CHECKPOINT_PATH];
     RangeFile range;
     const char *name = writer->layout.file[index].name;
+    if (!touches_(writer, (int)index)) return 0;
     if (path_join(path, writer->dir, name, err) != 0) return -1;
     if (range_file_open(&range, writer->dir_fd, name, path, writer->staging[lane], err) != 0) return -1;
     OpenFile file = {writer, lane, &range, writer->layout.file[index].bytes, &writer->shares[index], NULL, err};
-    int status = write_parts_(&file, index);
+    int status = write_parts_(&file, (int)index);
     return range_file_close(&range, status == 0 ? err : NULL) == 0 ? status : -1;
 }
 
-// --- lanes: while one waits for the disk, the other computes checksums and transposes
-
-typedef struct Lane {
-    Writer *writer;
-    int index;
-    Error error;
-} Lane;
-
-static void *run_lane_(void *argument) {
-    Lane *lane = argument;
-    Writer *writer = lane->writer;
-    for (;;) {
-        int file = atomic_fetch_add(&writer->next, 1);
-        if (file >= writer->layout.files || atomic_load(&writer->failed)) return NULL;
-        if (touches_(writer, file) && write_file_(writer, lane->index, file, &lane->error) != 0)
-            atomic_store(&writer->failed, true);
-    }
-}
-
+// While one lane waits for the disk, the other computes checksums and transposes.
 int writer_write(Writer *writer, const char *dir, Error *err) {
-    Lane lane[WRITER_LANES];
-    memset(lane, 0, sizeof lane);
     memset(writer->shares, 0, (size_t)writer->layout.files * sizeof *writer->shares);
     writer->dir_fd = directory_open_new(dir, err);
     if (writer->dir_fd < 0) return -1;
     writer->dir = dir;
     writer->strange[0] = '\0';
     atomic_flag_clear(&writer->strange_taken);
-    atomic_store(&writer->next, 0);
-    atomic_store(&writer->failed, false);
-    for (int i = 0; i < WRITER_LANES; i++) lane[i].writer = writer, lane[i].index = i;
-    threads_run(run_lane_, lane, sizeof *lane, WRITER_LANES);
+    int status = threads_each(WRITER_LANES, writer->layout.files, write_file_, writer, err);
     close(writer->dir_fd);
-    for (int i = 0; i < WRITER_LANES; i++) {
-        if (lane[i].error.code == 0) continue;
-        *err = lane[i].error;
-        return -1;
-    }
-    return 0;
+    return status;
 }

@@ -45,8 +45,6 @@ typedef struct Writer {
     // --- of the write in progress
     const char *dir;
     int dir_fd;
-    atomic_int next; // the first file that no lane has taken
-    atomic_bool failed;
     atomic_flag strange_taken;
     char strange[256]; // the first value found that is not finite, as words; may be empty
 } Writer;

@@ -1,14 +1,15 @@
-// Reads and writes config.json. A file is read into a ModelConfig, so that one loop over the model's keys finds every
-// difference. The family's row has the names of the keys there, and which values mean something that is not
-// implemented.
+// Reads and writes what transformers knows a model by: config.json, and the files of its tokenizer. A config.json is
+// read into a ModelConfig, so that one loop over the model's keys finds every difference. The family's row has the
+// names of the keys there, and which values mean something that is not implemented.
 #include "hf_config.h"
 
 #include "checkpoint_files.h"
-#include "checkpoint_model.h"
 #include "base/alloc.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "config/config_schema.h"
 #include "config/hf_model.h"
+#include "data/tokenizer.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -39,14 +40,6 @@ static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
     fputs("},\n", file);
 }
 
-// If the token is unknown, null is written: transformers' defaults would be wrong for most vocabularies.
-static void write_ends_(int64_t end, FILE *file) {
-    const char *const words[] = {"bos_token_id", "eos_token_id"};
-    for (int i = 0; i < 2; i++)
-        if (end < 0) fprintf(file, "  \"%s\": null,\n", words[i]);
-        else fprintf(file, "  \"%s\": %lld,\n", words[i], (long long)end);
-}
-
 void hf_config_write(const Config *config, int64_t end, FILE *file) {
     const ModelConfig *m = &config->model;
     const Family *family = &families[m->family];
@@ -69,7 +62,10 @@ void hf_config_write(const Config *config, int64_t end, FILE *file) {
         fputs(",\n", file);
     }
     fprintf(file, "  \"initializer_range\": %.9g,\n  \"use_cache\": true,\n", config->train.init_std);
-    write_ends_(end, file);
+    // If the token is unknown, null is written: transformers' defaults would be wrong for most vocabularies.
+    char token[32] = "null";
+    if (end >= 0) snprintf(token, sizeof token, "%lld", (long long)end);
+    fprintf(file, "  \"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n", token, token);
     fprintf(file, "  \"torch_dtype\": \"%s\"\n}\n", config->train.precision == PRECISION_BF16 ? "bfloat16" : "float32");
 }
 
@@ -95,8 +91,7 @@ typedef struct Differences {
 } Differences;
 
 // Appends "model.hidden is 256 there and 128 here" if they differ.
-static void compare_key_(Differences *list, const char *name, const ModelConfig *there, const ModelConfig *here) {
-    const ConfigKey *key = config_find(name);
+static void compare_key_(Differences *list, const ConfigKey *key, const ModelConfig *there, const ModelConfig *here) {
     size_t at = key->offset - offsetof(Config, model);
     const char *a = (const char *)there + at, *b = (const char *)here + at;
     char theirs[40], ours[40];
@@ -104,28 +99,25 @@ static void compare_key_(Differences *list, const char *name, const ModelConfig 
     hf_value_text_(theirs, sizeof theirs, key, a);
     hf_value_text_(ours, sizeof ours, key, b);
     list->used += (size_t)snprintf(list->text + list->used, sizeof list->text - list->used,
-                                   "%s%s is %s there and %s here", list->used > 0 ? ", " : "", name, theirs, ours);
+                                   "%s%s is %s there and %s here", list->used > 0 ? ", " : "", key->name, theirs, ours);
 }
 
-// rotations: those of a rotary family, and the length if `exact`, have to agree too.
+// rotations: those of a rotary family, and the length if `exact`, have to agree too. The numbers of scaled rotations
+// say nothing if the kinds of scaling differ.
 static void compare_models_(Differences *list, const ModelConfig *there, const ModelConfig *here, bool exact,
                             bool rotations) {
-    static const char *const rotary[] = {"model.head_dim", "model.qkv_bias", "model.qk_norm", "model.rope_scaling"};
-    const Family *family = &families[here->family];
-    for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) {
+    const ConfigKey *keys[HF_MOST_KEYS];
+    int count = hf_model_keys(here, keys);
+    for (int i = 0; i < count; i++) {
+        const char *name = keys[i]->name;
         // Rotations work for any length, and YaRN's files give another one.
-        bool length = row->offset == offsetof(ModelConfig, seq_len) && family->rotary;
+        bool length = strcmp(name, "model.seq_len") == 0 && families[here->family].rotary;
         if (length && (!exact || !rotations || here->rope_scaling == ROPE_YARN)) continue;
-        if (!rotations && row->offset == offsetof(ModelConfig, rope_theta)) continue;
-        compare_key_(list, row->key, there, here);
+        bool rope = strncmp(name, "model.rope_", 11) == 0, scaled = rope && strcmp(name, "model.rope_theta") != 0;
+        if (rope && !rotations) continue;
+        if (scaled && strcmp(name, "model.rope_scaling") != 0 && there->rope_scaling != here->rope_scaling) continue;
+        compare_key_(list, keys[i], there, here);
     }
-    compare_key_(list, "model.tie_embeddings", there, here);
-    compare_key_(list, "model.causal", there, here);
-    for (int i = 0; i < 3 + rotations && family->rotary; i++) compare_key_(list, rotary[i], there, here);
-    if (!rotations) return;
-    for (int i = 0; i < HF_ROPE_NUMBERS && there->rope_scaling == here->rope_scaling; i++)
-        if (hf_rope_numbers[i].kind[here->rope_scaling]) compare_key_(list, hf_rope_numbers[i].key, there, here);
-    if (here->rope_scaling == ROPE_YARN) compare_key_(list, "model.rope_original", there, here);
 }
 
 static int hf_compare_(const HfModel *found, const Config *config, bool exact, Error *err) {
@@ -140,24 +132,17 @@ static int hf_compare_(const HfModel *found, const Config *config, bool exact, E
     return hf_model_check(found, config->model.seq_len, err);
 }
 
-// Returns whether compare_models_ compares the key for this configuration, or the key has no effect in it.
-static bool is_written_(const Config *config, const char *name) {
-    static const char *const always[] = {"model.family",   "model.kv_heads", "model.tie_embeddings", "model.head_dim",
-                                         "model.qkv_bias", "model.qk_norm",  "model.rope_scaling",   "model.causal"};
-    for (size_t i = 0; i < sizeof always / sizeof *always; i++)
-        if (strcmp(name, always[i]) == 0) return true;
-    for (const FamilyNumber *row = families[config->model.family].numbers; row->key != NULL; row++)
-        if (strcmp(name, row->key) == 0) return true;
-    for (int i = 0; i < HF_ROPE_NUMBERS; i++)
-        if (strcmp(name, hf_rope_numbers[i].key) == 0) return true;
-    return false;
-}
-
-// Returns the first key that config.json has no word for and that has not its default, or NULL.
+// Returns the first key that config.json has no word for and that has not its default, or NULL. A family without words
+// for the heads' keys has only their defaults, and keys of scaled rotations have no effect where no scaling has them.
 static const ConfigKey *unwritten_key_(const Config *config) {
+    const ConfigKey *keys[HF_MOST_KEYS];
+    int count = hf_model_keys(&config->model, keys);
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
-        bool silent = strncmp(key->name, "model.", 6) == 0 && !is_written_(config, key->name);
+        bool scaled = strncmp(key->name, "model.rope_", 11) == 0 && strcmp(key->name, "model.rope_theta") != 0;
+        bool silent = strncmp(key->name, "model.", 6) == 0 && !scaled;
+        if (strcmp(key->name, "model.kv_heads") == 0 || strcmp(key->name, "model.head_dim") == 0) continue;
+        for (int k = 0; k < count; k++) silent = silent && key != keys[k];
         if (silent && key->def != NULL && !config_at_default(config, key->name)) return key;
     }
     return NULL;
@@ -203,4 +188,120 @@ int hf_config_compare(const Config *config, const char *dir, bool exact, Error *
     if (status == 0) status = hf_compare_(&found, config, exact, err);
     json_free(&json);
     return status;
+}
+
+// --- the tokenizer: tokenizer_config.json, and tokenizer.json or tokenizer.model, in memory
+
+enum { BYTES_END_TOKEN = 256 };
+
+#define BYTES_END_TEXT "<|endoftext|>"
+
+// GPT-2's alphabet: a printable byte is its own character, the others are the characters from U+0100 on, in order.
+static int alphabet_(int byte) {
+    int others = 0;
+    bool prints = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+    if (prints) return byte;
+    for (int i = 0; i < byte; i++) others += !((i >= 33 && i <= 126) || (i >= 161 && i <= 172) || i >= 174);
+    return 256 + others;
+}
+
+// Writes byte-level BPE without merges, which is one token a byte.
+static void write_bytes_tokenizer_(FILE *file) {
+    fputs(
+        "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [{\"id\": 256, \"content\": "
+        "\"" BYTES_END_TEXT "\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, "
+        "\"special\": true}], \"normalizer\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": "
+        "false, \"trim_offsets\": true, \"use_regex\": false}, \"post_processor\": null, \"decoder\": {\"type\": "
+        "\"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false}, \"model\": "
+        "{\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null, "
+        "\"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false, \"merges\": [], \"vocab\": {",
+        file);
+    for (int byte = 0; byte < 256; byte++) {
+        int sign = alphabet_(byte);
+        char text[3] = {(char)sign};
+        if (sign >= 128) text[0] = (char)(0xC0 | sign >> 6), text[1] = (char)(0x80 | (sign & 63));
+        if (byte > 0) fputs(", ", file);
+        json_write_text(file, text);
+        fprintf(file, ": %d", byte);
+    }
+    fputs("}}}\n", file);
+}
+
+static FILE *begin_(HfTokenizer *tokenizer, const char *name) {
+    int i = tokenizer->count++;
+    tokenizer->file[i].name = name;
+    return xmemstream(&tokenizer->file[i].text, &tokenizer->file[i].length);
+}
+
+// Adds tokenizer_config.json. end: the text of the token that ends a text, or NULL.
+static void add_config_(HfTokenizer *tokenizer, const Config *config, const char *class, const char *end) {
+    FILE *file = begin_(tokenizer, "tokenizer_config.json");
+    fprintf(file, "{\n  \"tokenizer_class\": \"%s\",\n  \"model_max_length\": %lld,\n", class,
+            (long long)config->model.seq_len);
+    // A document is preceded by the token that ends one, so it is both; it is not put before prompts.
+    const char *const keys[] = {"bos_token", "eos_token"};
+    for (int i = 0; i < 2 && end != NULL; i++) {
+        fprintf(file, "  \"%s\": ", keys[i]);
+        json_write_text(file, end);
+        fputs(",\n", file);
+    }
+    fputs("  \"add_bos_token\": false,\n  \"add_eos_token\": false,\n  \"clean_up_tokenization_spaces\": false\n}\n",
+          file);
+    xmemstream_close(file);
+}
+
+// Writes the text of a token that was added to a tokenizer.json, such as "<|end_of_text|>", to `text`; may be NULL has
+// this id.
+static const char *added_token_(const char *json_text_, size_t length, int64_t id, char text[80]) {
+    Json json = {0};
+    Error ignored = {0};
+    const char *found = NULL;
+    if (json_parse(&json, json_text_, (int64_t)length, "tokenizer.json", &ignored) == 0) {
+        const JsonValue *added = json_find(json.root, "added_tokens");
+        for (const JsonValue *token = added == NULL ? NULL : added->first; token != NULL; token = token->next)
+            if (json_integer(token, "id", -1) == id) found = json_text(token, "content", NULL);
+        if (found != NULL) snprintf(text, 80, "%s", found), found = text;
+    }
+    json_free(&json);
+    return found;
+}
+
+// Copies the tokenizer's file.
+static int load_file_(HfTokenizer *tokenizer, const Config *config, const SideFile *side, Error *err) {
+    enum { MOST = 256 << 20 }; // ten times the largest tokenizer.json in use
+    bool pieces = strcmp(side->tokenizer, "sentencepiece") == 0;
+    int64_t length = 0;
+    char end[80], *text = file_read_whole(side->file, MOST, &length, err);
+    if (text == NULL) return -1;
+    tokenizer->file[0].name = pieces ? "tokenizer.model" : "tokenizer.json";
+    tokenizer->file[0].text = text;
+    tokenizer->file[0].length = (size_t)length;
+    tokenizer->count = 1;
+    tokenizer->end = side->eot;
+    add_config_(tokenizer, config, pieces ? "LlamaTokenizer" : "PreTrainedTokenizerFast",
+                pieces ? "</s>" : added_token_(text, (size_t)length, side->eot, end));
+    return 0;
+}
+
+int hf_tokenizer_load(HfTokenizer *tokenizer, const Config *config, Error *err) {
+    SideFile side;
+    memset(tokenizer, 0, sizeof *tokenizer);
+    tokenizer->end = -1;
+    int found = tokenizer_side(config, &side, err);
+    if (found < 0) return -1;
+    if (found > 0 && side.file[0] != '\0') return load_file_(tokenizer, config, &side, err);
+    bool bytes = found > 0 ? strcmp(side.tokenizer, "bytes") == 0 : config->model.vocab == BYTES_END_TOKEN + 1;
+    if (!bytes || config->model.vocab <= BYTES_END_TOKEN) return 0;
+    FILE *file = begin_(tokenizer, "tokenizer.json");
+    write_bytes_tokenizer_(file);
+    xmemstream_close(file);
+    add_config_(tokenizer, config, "PreTrainedTokenizerFast", BYTES_END_TEXT);
+    tokenizer->end = BYTES_END_TOKEN;
+    return 0;
+}
+
+void hf_tokenizer_free(HfTokenizer *tokenizer) {
+    for (int i = 0; i < tokenizer->count; i++) free(tokenizer->file[i].text);
+    memset(tokenizer, 0, sizeof *tokenizer);
+    tokenizer->end = -1;
 }

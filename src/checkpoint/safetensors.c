@@ -32,10 +32,6 @@ static int bad_(const SafeFile *file, Error *err, const char *name, const char *
     return error_set(err, EXIT_FAILED, "%s: tensor %.200s: %s", file->path, name, what);
 }
 
-int safetensors_read(const SafeFile *file, int64_t offset, void *to, int64_t bytes, Error *err) {
-    return file_read(file->fd, file->path, offset, to, bytes, err);
-}
-
 // --- the header
 
 static int read_type_(const SafeFile *file, SafeTensor *tensor, const JsonValue *entry, Error *err) {
@@ -92,17 +88,6 @@ static int compare_offsets_(const void *a, const void *b) {
 
 // Tensors must follow one another from the header to the file's end, as the format demands: no byte twice, no byte
 // unchecked.
-static int check_cover_(const SafeFile *file, int64_t data, Error *err) {
-    int64_t at = data;
-    for (int64_t i = 0; i < file->count; i++) {
-        if (file->tensors[i].offset != at)
-            return bad_(file, err, file->tensors[i].name, "does not begin where the one before ends");
-        at += file->tensors[i].bytes;
-    }
-    if (at < file->bytes) return bad_(file, err, NULL, "has bytes after the last tensor");
-    return 0;
-}
-
 static int read_entries_(SafeFile *file, const JsonValue *root, int64_t data, Error *err) {
     if (root->type != JSON_OBJECT) return bad_(file, err, NULL, "the header is not a JSON object");
     file->tensors = xcalloc((size_t)root->count + 1, sizeof *file->tensors);
@@ -115,13 +100,18 @@ static int read_entries_(SafeFile *file, const JsonValue *root, int64_t data, Er
             return -1;
     }
     qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_offsets_);
-    return check_cover_(file, data, err);
+    for (int64_t i = 0; i < file->count; i++) {
+        if (file->tensors[i].offset != data)
+            return bad_(file, err, file->tensors[i].name, "does not begin where the one before ends");
+        data += file->tensors[i].bytes;
+    }
+    return data < file->bytes ? bad_(file, err, NULL, "has bytes after the last tensor") : 0;
 }
 
 static int safetensors_read_header_(SafeFile *file, Error *err) {
     uint8_t word[8];
     if (file->bytes < 8) return bad_(file, err, NULL, "too short for a safetensors file");
-    if (safetensors_read(file, 0, word, sizeof word, err) != 0) return -1;
+    if (file_read(file->fd, file->path, 0, word, sizeof word, err) != 0) return -1;
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--) length = length << 8 | word[i];
     if (length > (uint64_t)(file->bytes - 8))
@@ -129,7 +119,7 @@ static int safetensors_read_header_(SafeFile *file, Error *err) {
     if (length > JSON_MAX_BYTES) return bad_(file, err, NULL, "no safetensors file: the header is too long to be one");
     char *text = xmalloc((size_t)length + 1);
     Json json = {0};
-    int status = safetensors_read(file, 8, text, (int64_t)length, err);
+    int status = file_read(file->fd, file->path, 8, text, (int64_t)length, err);
     if (status == 0) status = json_parse(&json, text, (int64_t)length, file->path, err);
     if (status == 0) status = read_entries_(file, json.root, 8 + (int64_t)length, err);
     json_free(&json);

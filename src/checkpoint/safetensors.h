@@ -46,9 +46,6 @@ void safetensors_close(SafeFile *file);
 void safetensors_release(SafeFile *file);
 int safetensors_reopen(SafeFile *file, Error *err);
 
-// Reads bytes [offset, offset + bytes) of the file. -1 with err if the file ends earlier or cannot be read.
-int safetensors_read(const SafeFile *file, int64_t offset, void *to, int64_t bytes, Error *err);
-
 // Converts `count` elements of `type` (not SAFE_OTHER) from a file to fp32.
 void safetensors_to_float(float *to, const void *from, SafeType type, int64_t count);
 

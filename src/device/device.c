@@ -74,10 +74,7 @@ static Seat *device_gather_(const Config *config, World *world, Error *err) {
     mine.node = world_place(world)->node;
     snprintf(mine.host, sizeof mine.host, "%.63s", world_place(world)->host);
     Seat *seats = xcalloc((size_t)world_size(world), sizeof *seats);
-    int64_t bytes = sizeof mine;
-    if (world_gather(world, 0, seats, &mine, bytes, err) == 0 &&
-        world_broadcast(world, 0, seats, world_size(world) * bytes, err) == 0)
-        return seats;
+    if (world_gather_all(world, seats, &mine, sizeof mine, err) == 0) return seats;
     free(seats);
     return NULL;
 }

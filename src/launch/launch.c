@@ -15,7 +15,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 typedef struct Launch {
@@ -45,6 +44,58 @@ typedef struct Launch {
 } Launch;
 
 // --- signals
+//
+// One byte each, in a pipe that the parent polls. They are caught, not blocked: libraries start threads before ranks
+// are started (planning for schedule.bpipe: auto does), a thread blocks only the signals that were blocked at its
+// creation, and a signal to the process goes to any thread that does not block it, where mpirun's SIGCHLD would be
+// lost. PIPE is among them so that a reader of results that goes away is a write error, after which the ranks end with
+// a checkpoint.
+
+// The parent handles the same signals as the ranks: #SBATCH --signal=USR1@300
+static const int launch_signal_numbers_[] = {SIGCHLD, SIGPIPE, SIGTERM, SIGUSR1, SIGINT, SIGHUP};
+enum { LAUNCH_SIGNALS = sizeof launch_signal_numbers_ / sizeof *launch_signal_numbers_ };
+
+// A handler receives nothing but its signal.
+static struct LaunchCaught {
+    int ends[2];
+    bool changed[LAUNCH_SIGNALS];
+    struct sigaction before[LAUNCH_SIGNALS];
+} launch_caught_ = {.ends = {-1, -1}};
+
+static void launch_note_signal_(int number) {
+    int kept = errno;
+    unsigned char byte = (unsigned char)number;
+    // If the pipe is full, there is enough to read already.
+    if (write(launch_caught_.ends[1], &byte, 1) < 0) errno = 0;
+    errno = kept;
+}
+
+// Returns the file from which to read bytes, each the number of a signal; it never blocks. -1 with err.
+static int launch_signals_open_(Error *err) {
+    struct sigaction action = {.sa_handler = launch_note_signal_, .sa_flags = SA_RESTART};
+    if (pipe2(launch_caught_.ends, O_CLOEXEC | O_NONBLOCK) != 0)
+        return error_set(err, EXIT_FAILED, "cannot make a pipe for signals (%s); raise ulimit -n", strerror(errno));
+    sigfillset(&action.sa_mask);
+    for (int i = 0; i < LAUNCH_SIGNALS; i++) {
+        sigaction(launch_signal_numbers_[i], NULL, &launch_caught_.before[i]);
+        // nohup, and background commands of a script
+        bool ignored = launch_caught_.before[i].sa_handler == SIG_IGN &&
+                       (launch_signal_numbers_[i] == SIGINT || launch_signal_numbers_[i] == SIGHUP);
+        launch_caught_.changed[i] = !ignored && sigaction(launch_signal_numbers_[i], &action, NULL) == 0;
+    }
+    return launch_caught_.ends[0];
+}
+
+// Restores the previous handlers.
+static void launch_signals_close_(void) {
+    if (launch_caught_.ends[0] < 0) return;
+    for (int i = 0; i < LAUNCH_SIGNALS; i++)
+        if (launch_caught_.changed[i]) sigaction(launch_signal_numbers_[i], &launch_caught_.before[i], NULL);
+    for (int end = 0; end < 2; end++) {
+        close(launch_caught_.ends[end]);
+        launch_caught_.ends[end] = -1;
+    }
+}
 
 #define SAME_S 0.2 // one request may come as several signals: of timeout(1), of a shell whose terminal goes away
 
@@ -158,11 +209,10 @@ static bool launch_is_over_(Launch *launch, double now) {
 // Whatever ends first, all ranks report how they ended. If any rank reported a reason, the job reports it.
 static void launch_end_ranks_(Launch *launch) {
     enum { TRIES = 20 };
-    const struct timespec nap = {0, 50000000};
     for (int try = 0; try < TRIES && !launch->ended && (try == 0 || coordinator_open_ranks(launch->coordinator) > 0);
          try++) {
         coordinator_end(launch->coordinator);
-        nanosleep(&nap, NULL);
+        clock_sleep(0.05);
         coordinator_take(launch->coordinator, clock_seconds());
         launch_pass_errors_(launch);
         launch_see_mpirun_(launch);
@@ -175,16 +225,12 @@ static void launch_end_ranks_(Launch *launch) {
         launch->ended = WIFEXITED(launch->status) || WIFSIGNALED(launch->status);
 }
 
-static int launch_patience_ms_(const Launch *launch) {
-    // If several children end between two polls, the first is unknown, unless we already watch them.
-    enum { STARTING_MS = 5, STOPPING_MS = 50, WATCHING_MS = 200 };
-    if (!launch_children_complete(&launch->children)) return STARTING_MS;
-    bool waiting = (launch->asked > 0 && !launch->forwarded) || launch->asked > 1 || launch->children.first >= 0;
-    return waiting ? STOPPING_MS : WATCHING_MS;
-}
-
 static void launch_watch_(Launch *launch) {
+    enum { STARTING_MS = 5, STOPPING_MS = 50, WATCHING_MS = 200 };
     while (!launch->ended) {
+        // If several children end between two polls, the first is unknown, unless we already watch them.
+        bool starting = !launch_children_complete(&launch->children);
+        bool waiting = (launch->asked > 0 && !launch->forwarded) || launch->asked > 1 || launch->children.first >= 0;
         bool waits = launch_results_wait_(launch);
         struct pollfd files[] = {{launch->signals, POLLIN, 0},
                                  {launch->errors, POLLIN, 0},
@@ -192,7 +238,7 @@ static void launch_watch_(Launch *launch) {
                                  {waits ? STDOUT_FILENO : -1, POLLOUT, 0},
                                  {coordinator_file(launch->coordinator), POLLIN, 0},
                                  {launch->children.ends, POLLIN, 0}};
-        poll(files, sizeof files / sizeof *files, launch_patience_ms_(launch));
+        poll(files, sizeof files / sizeof *files, starting ? STARTING_MS : waiting ? STOPPING_MS : WATCHING_MS);
         double now = clock_seconds();
         coordinator_take(launch->coordinator, now);
         launch_children_look(&launch->children, launch->mpirun, now);
@@ -314,7 +360,7 @@ static int launch_open_(Launch *launch, int ends[2], Error *err) {
 static int launch_start_(Launch *launch, char **argv, Error *err) {
     int ends[2] = {-1, -1}, ranks = launch->job->ranks;
     launch->coordinator = coordinator_open(launch->job, err);
-    if (launch->coordinator == NULL || (launch->signals = launch_signals_open(err)) < 0 ||
+    if (launch->coordinator == NULL || (launch->signals = launch_signals_open_(err)) < 0 ||
         launch_children_open(&launch->children, ranks, launch->coordinator, err) != 0 ||
         launch_open_(launch, ends, err) != 0)
         return -1;
@@ -333,7 +379,7 @@ static void launch_close_(Launch *launch) {
         int file = i == 0 ? launch->results : i == 1 ? launch->errors : launch->words;
         if (file >= 0) close(file);
     }
-    launch_signals_close();
+    launch_signals_close_();
 }
 
 int launch_ranks(const Log *log, const Job *job, char **argv, JobEnd *end, Error *err) {

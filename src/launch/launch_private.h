@@ -1,11 +1,9 @@
-// Between the files of this folder: the folder of a launch, mpirun, and the signals to the parent.
+// Between the two files of this folder: mpirun, and the folder of a launch.
 #pragma once
 
 #include "launch.h"
 
 #include <sys/types.h>
-
-// --- launch_folder.c
 
 // The folder. Its path is in the environment of every process of the launch (SUPERVISOR_FOLDER), by which strays are
 // found.
@@ -24,8 +22,6 @@ void launch_folder_remove(LaunchFolder *folder);
 // Reads a variable of the environment with which a process was started. Returns false if it is not set, if it is longer
 // than `value`, or if the process has ended or is another user's.
 bool launch_process_variable(pid_t pid, const char *name, char *value, size_t size);
-
-// --- launch_mpirun.c
 
 // Starts mpirun for `ranks` ranks of this program in a process group of its own, with `results` as its stdout and
 // `words` as its stderr. The kernel kills it when this process dies. Returns its process id, or -1 with err.
@@ -57,11 +53,3 @@ void launch_children_look(LaunchChildren *children, pid_t mpirun, double now);
 bool launch_children_complete(const LaunchChildren *children);
 // Returns the rank of the child that ended first without a report; -1 if unknown.
 int launch_children_lost(const LaunchChildren *children);
-
-// --- launch_signals.c
-
-// Catches CHLD, PIPE, TERM, USR1 and, unless they are ignored, INT and HUP. Returns the file from which to read bytes,
-// each the number of a signal; it never blocks. -1 with err. Once at a time.
-int launch_signals_open(Error *err);
-// Restores the previous handlers.
-void launch_signals_close(void);

@@ -294,7 +294,7 @@ int verdict_agree(Config *config, const Model *model, World *world, const Log *l
     // Still undecided means that rank 0 has an error to report.
     RunLayout layout;
     layout_of(&layout, config);
-    if (world_broadcast(world, 0, &layout, sizeof layout, err) != 0) return -1;
+    if (world_broadcast(world, &layout, sizeof layout, err) != 0) return -1;
     layout_set(&layout, config);
     if (!verdict_undecided(config)) return 0;
     return error_on_all(err, EXIT_FAILED,

@@ -46,9 +46,7 @@ int affinity_share(World *world, double *part, Error *err) {
     mine.node = world_place(world)->node;
     affinity_look_(&mine.allowed);
     CoresOfRank *ranks = xcalloc((size_t)size, sizeof *ranks);
-    int64_t bytes = sizeof mine;
-    int status = world_gather(world, 0, ranks, &mine, bytes, err);
-    if (status == 0) status = world_broadcast(world, 0, ranks, size * bytes, err);
+    int status = world_gather_all(world, ranks, &mine, sizeof mine, err);
     if (status == 0) *part = affinity_part(ranks, size, world_rank(world));
     free(ranks);
     return status;

@@ -143,18 +143,6 @@ bool coordinator_look(Coordinator *coordinator, const Log *log, double now) {
     return true;
 }
 
-static void coordinator_say_death_(const RankStatus *status, int rank, char *text, size_t size) {
-    char name[WATCHDOG_NAME], how[128] = "died";
-    const char *hint = status->signal == SIGKILL  ? "; the kernel does that when memory runs out"
-                       : status->signal == SIGBUS ? "; /dev/shm may be full"
-                                                  : "";
-    watchdog_name(rank, status->stage, name);
-    if (status->signal > 0)
-        snprintf(how, sizeof how, "was killed by signal %d (%s)", status->signal, strsignal(status->signal));
-    else if (status->code >= 0) snprintf(how, sizeof how, "ended with exit code %d", status->code);
-    snprintf(text, size, "%s %s while at %s%s", name, how, watchdog_action(status), hint);
-}
-
 JobEnd coordinator_why(const Coordinator *coordinator) {
     int rank = coordinator->found ? coordinator->silent : coordinator->first;
     const RankStatus *status = rank >= 0 ? coordinator_status(coordinator, rank) : NULL;
@@ -172,7 +160,17 @@ JobEnd coordinator_why(const Coordinator *coordinator) {
     }
     status_copy_text(what, sizeof what, coordinator->reason);
     if (status != NULL) status_copy_text(why.action, sizeof why.action, status->action);
-    if (status != NULL && !coordinator->found && !why.spoken) coordinator_say_death_(status, rank, what, sizeof what);
+    if (status != NULL && !coordinator->found && !why.spoken) { // it only was seen to die
+        char name[WATCHDOG_NAME], how[128] = "died";
+        const char *hint = status->signal == SIGKILL  ? "; the kernel does that when memory runs out"
+                           : status->signal == SIGBUS ? "; /dev/shm may be full"
+                                                      : "";
+        watchdog_name(rank, status->stage, name);
+        if (status->signal > 0)
+            snprintf(how, sizeof how, "was killed by signal %d (%s)", status->signal, strsignal(status->signal));
+        else if (status->code >= 0) snprintf(how, sizeof how, "ended with exit code %d", status->code);
+        snprintf(what, sizeof what, "%s %s while at %s%s", name, how, watchdog_action(status), hint);
+    }
     if (why.spoken) why.code = status->code;
     snprintf(why.text, sizeof why.text, "%s%s%s", what, why.spoken ? "" : "; ",
              why.spoken ? "" : coordinator->job.remedy);

@@ -90,11 +90,10 @@ bool status_page_report(StatusPage *page, const Error *err) {
 
 bool status_page_printed(const StatusPage *page) { return page != NULL && page->printed; }
 
-int status_page_leave(StatusPage *page, int code) {
-    if (page == NULL) return code;
+void status_page_leave(StatusPage *page, int code) {
+    if (page == NULL) return;
     if (atomic_exchange(&page->claimed, 1) == 0) page->code = code;
     atomic_store(&page->left, 1);
-    return code;
 }
 
 // The rank may write while the text is copied; after two more texts it writes into this very buffer.

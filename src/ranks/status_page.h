@@ -52,8 +52,8 @@ void status_page_progress(StatusPage *page);
 bool status_page_report(StatusPage *page, const Error *err);
 // Returns whether the program that started all ranks prints this rank's failures.
 bool status_page_printed(const StatusPage *page);
-// Ends the rank cleanly; returns `code`.
-int status_page_leave(StatusPage *page, int code);
+// Ends the rank cleanly.
+void status_page_leave(StatusPage *page, int code);
 
 // Reads a page. NULL: nothing is known.
 void status_page_read(const StatusPage *page, RankStatus *status);

@@ -59,11 +59,6 @@ struct Supervisor {
     bool settled;   // rank 0 has named them
 };
 
-static void supervisor_nap_(double seconds) {
-    struct timespec nap = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    nanosleep(&nap, NULL);
-}
-
 // Returns the rank that the launcher's environment names, or -1.
 static int launched_rank_(void) {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
@@ -88,17 +83,18 @@ static Log supervisor_begin_words_(const Supervisor *supervisor) {
 // when told to end; mpirun ignores a second request. Other launchers, such as Slurm's daemon, notice a lost host by
 // themselves.
 static int supervisor_launcher_signal_(pid_t launcher) {
-    static const char *const daemons[] = {"orted", "prted"}, *const starters[] = {"mpirun", "mpiexec", "orterun",
-                                                                                  "prte"};
+    static const struct {
+        const char *name;
+        int number;
+    } launchers[] = {{"orted", SIGTERM},   {"prted", SIGTERM},   {"mpirun", SIGKILL},
+                     {"mpiexec", SIGKILL}, {"orterun", SIGKILL}, {"prte", SIGKILL}};
     char path[64], name[32] = "";
     snprintf(path, sizeof path, "/proc/%d/comm", (int)launcher);
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0 || read(file, name, sizeof name - 1) < 0) name[0] = '\0';
     if (file >= 0) close(file);
-    for (size_t i = 0; i < sizeof daemons / sizeof *daemons; i++)
-        if (strncmp(name, daemons[i], strlen(daemons[i])) == 0) return SIGTERM;
-    for (size_t i = 0; i < sizeof starters / sizeof *starters; i++)
-        if (strncmp(name, starters[i], strlen(starters[i])) == 0) return SIGKILL;
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
+        if (strncmp(name, launchers[i].name, strlen(launchers[i].name)) == 0) return launchers[i].number;
     return 0;
 }
 
@@ -125,33 +121,36 @@ static void supervisor_kill_(const Supervisor *supervisor) {
 }
 
 // Ends this rank without a coordinator, after a line that says why.
-static void __attribute__((noreturn)) supervisor_give_up_(const Supervisor *supervisor, const char *why) {
+static void __attribute__((noreturn, format(printf, 2, 3)))
+supervisor_give_up_(const Supervisor *supervisor, const char *format, ...) {
+    char why[1536];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
     Log log = supervisor_begin_words_(supervisor);
     log_line(&log, "%s", why);
     supervisor_end_launcher_(supervisor->launcher);
     supervisor_kill_(supervisor);
     // The launcher ends the other ranks when the first one ends, and they have something to say too.
-    if (supervisor->child > 0) supervisor_nap_(1.5);
+    if (supervisor->child > 0) clock_sleep(1.5);
     _exit(EXIT_FAILED);
 }
 
 // Gives up if nothing moves and no other process would notice.
 static void supervisor_miss_progress_(const Supervisor *supervisor, double now) {
     const Job *job = &supervisor->job;
-    char text[1536], own[WATCHDOG_TEXT];
+    char own[WATCHDOG_TEXT];
     int rank;
     watchdog_hear(supervisor->alone, 0, &supervisor->last, now);
     if (watchdog_look(supervisor->alone, now, &rank) != FOUND_STUCK) return;
     watchdog_describe(&supervisor->last, own);
     bool joining = strcmp(supervisor->last.action, SUPERVISOR_JOINING) == 0;
-    snprintf(
-        text, sizeof text, "nothing has moved here for %.0f s (train.timeout_s): this rank %s; %s",
-        job->patience.progress_s, own,
-        joining
-            ? "the job ends before any rank has begun; if hosts have several networks, name the right one to mpirun "
-              "(docs/slurm.md)"
-            : job->remedy);
-    supervisor_give_up_(supervisor, text);
+    supervisor_give_up_(supervisor, "nothing has moved here for %.0f s (train.timeout_s): this rank %s; %s",
+                        job->patience.progress_s, own,
+                        joining ? "the job ends before any rank has begun; if hosts have several networks, name the "
+                                  "right one to mpirun (docs/slurm.md)"
+                                : job->remedy);
 }
 
 static void supervisor_note_end_(Supervisor *supervisor, int status) {
@@ -167,38 +166,25 @@ static void supervisor_note_end_(Supervisor *supervisor, int status) {
     supervisor->ended = true, supervisor->last_words = 0;
 }
 
-// Ends a rank that has left and hangs in MPI's end.
-static void supervisor_hurry_(Supervisor *supervisor) {
+static void supervisor_see_rank_(Supervisor *supervisor) {
     enum { LONGEST_S = 30 };
     double now = clock_seconds();
-    if (supervisor->last_words == 0) supervisor->last_words = now + LONGEST_S;
-    if (now > supervisor->last_words) supervisor_kill_(supervisor);
-}
-
-static void supervisor_see_rank_(Supervisor *supervisor) {
     int status;
     while (!supervisor->ended && waitpid(supervisor->child, &status, WNOHANG | WUNTRACED | WCONTINUED) > 0) {
         supervisor->stopped = WIFSTOPPED(status);
         if (WIFEXITED(status) || WIFSIGNALED(status)) supervisor_note_end_(supervisor, status);
     }
-    if (!supervisor->ended && supervisor->last.ending == ENDING_LEFT) supervisor_hurry_(supervisor);
+    if (!supervisor->ended && supervisor->last.ending == ENDING_LEFT) { // a rank that has left may hang in MPI's end
+        if (supervisor->last_words == 0) supervisor->last_words = now + LONGEST_S;
+        if (now > supervisor->last_words) supervisor_kill_(supervisor);
+    }
     if (supervisor->ended || getppid() == supervisor->launcher) return;
     supervisor_kill_(supervisor);
     if (supervisor->by_hand) _exit(EXIT_FAILED); // the caretaker does the rest
-    char text[1536];
-    snprintf(text, sizeof text, "the process that started this rank has gone, so %s", supervisor->job.remedy);
-    supervisor_give_up_(supervisor, text);
+    supervisor_give_up_(supervisor, "the process that started this rank has gone, so %s", supervisor->job.remedy);
 }
 
 // --- the coordinator
-
-static void supervisor_meet_(Supervisor *supervisor) {
-    if (supervisor->channel.file >= 0 || supervisor->coordinator != NULL || !atomic_load(&supervisor->meeting->invited))
-        return;
-    const Invitation *invitation = &supervisor->meeting->invitation;
-    if (invitation->count == 0 || channel_open(&supervisor->channel, supervisor->job.one_host, NULL) != 0) return;
-    channel_set_key(&supervisor->channel, invitation->key);
-}
 
 // Tells the coordinator the rank's action, or how it ended.
 static void supervisor_tell_(Supervisor *supervisor, double now) {
@@ -240,22 +226,12 @@ static void supervisor_take_(Supervisor *supervisor, double now) {
 
 // Gives up if the coordinator is silent: then every rank reports for itself.
 static void supervisor_miss_coordinator_(const Supervisor *supervisor, double now) {
-    char text[1536], silent[WATCHDOG_TEXT], own[WATCHDOG_TEXT];
+    char silent[WATCHDOG_TEXT], own[WATCHDOG_TEXT];
     int rank;
     if (supervisor->by_hand || supervisor->ended || watchdog_look(supervisor->hub, now, &rank) != FOUND_SILENT) return;
     watchdog_describe(&supervisor->last, own);
     watchdog_reason(supervisor->hub, FOUND_SILENT, 0, now, silent);
-    snprintf(text, sizeof text, "%s; this rank %s; %s", silent, own, supervisor->job.remedy);
-    supervisor_give_up_(supervisor, text);
-}
-
-// Notes, for the job script that may start the ranks again, which rank was lost, the step, and the rank's action.
-static void supervisor_note_loss_(const JobEnd *why) {
-    const char *path = getenv(SUPERVISOR_LOSS);
-    FILE *file = path == NULL ? NULL : fopen(path, "we");
-    if (file == NULL) return;
-    fprintf(file, "%d %lld %s\n", why->rank, (long long)why->step, why->action);
-    fclose(file);
+    supervisor_give_up_(supervisor, "%s; this rank %s; %s", silent, own, supervisor->job.remedy);
 }
 
 // Says, some seconds after all ranks were told where the coordinator is, which of them it does not hear.
@@ -284,12 +260,17 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
     JobEnd why = coordinator_why(coordinator);
     supervisor_begin_words_(supervisor);
     if (!why.spoken) log_line(&all, "%s", why.text);
-    if (why.lost) supervisor_note_loss_(&why);
+    // Notes, for the job script that may start the ranks again, which rank was lost, the step, and the rank's action.
+    FILE *file = why.lost && getenv(SUPERVISOR_LOSS) != NULL ? fopen(getenv(SUPERVISOR_LOSS), "we") : NULL;
+    if (file != NULL) {
+        fprintf(file, "%d %lld %s\n", why.rank, (long long)why.step, why.action);
+        fclose(file);
+    }
     if (why.silent) supervisor_end_launcher_(supervisor->launcher); // the launcher may soon end this process
     supervisor_kill_(supervisor);
     for (int try = 0; try < TRIES && coordinator_open_ranks(coordinator) > 0; try++) {
         coordinator_end(coordinator);
-        supervisor_nap_(0.05);
+        clock_sleep(0.05);
         coordinator_take(coordinator, clock_seconds());
         supervisor_see_rank_(supervisor);
         if (supervisor->ended && !supervisor->acknowledged) supervisor_tell_(supervisor, now);
@@ -352,7 +333,11 @@ static int supervisor_watch_(Supervisor *supervisor, pid_t child) {
         now = clock_seconds();
         bool had_ended = supervisor->ended;
         supervisor_see_rank_(supervisor);
-        supervisor_meet_(supervisor);
+        const Meeting *meeting = supervisor->meeting;
+        bool meets = coordinator == NULL && supervisor->channel.file < 0 && atomic_load(&meeting->invited);
+        if (meets && meeting->invitation.count > 0 &&
+            channel_open(&supervisor->channel, supervisor->job.one_host, NULL) == 0)
+            channel_set_key(&supervisor->channel, meeting->invitation.key);
         supervisor_take_(supervisor, now);
         if (now >= supervisor->next || supervisor->ended != had_ended) {
             supervisor_beat_(supervisor, now);
@@ -372,26 +357,11 @@ static int supervisor_watch_(Supervisor *supervisor, pid_t child) {
 
 static void *supervisor_live_(void *argument) {
     Supervisor *supervisor = argument;
-    for (;; supervisor_nap_(watchdog_interval(supervisor->job.patience))) {
+    for (;; clock_sleep(watchdog_interval(supervisor->job.patience))) {
         status_page_read(supervisor->page, &supervisor->last);
         supervisor_miss_progress_(supervisor, clock_seconds());
     }
     return NULL;
-}
-
-static int supervisor_start_thread_(Supervisor *supervisor, Error *err) {
-    if (supervisor->job.patience.progress_s == 0) return 0;
-    supervisor->threaded = thread_start(&supervisor->thread, supervisor_live_, supervisor);
-    if (supervisor->threaded) return 0;
-    return error_set(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end others");
-}
-
-// Launchers send requests to stop to all processes of a rank, but only the rank itself may handle them.
-static void __attribute__((noreturn)) supervisor_become_supervisor_(Supervisor *supervisor, pid_t rank) {
-    static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};
-    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
-    prctl(PR_SET_NAME, "supervisor");
-    _exit(supervisor_watch_(supervisor, rank));
 }
 
 // Sends this process's stderr to the parent, past mpirun. Lines of Open MPI itself, such as that it could not read a
@@ -432,6 +402,8 @@ bool supervisor_report_early(const Error *err) {
 }
 
 static int supervisor_fork_(Supervisor *supervisor, Error *err) {
+    // Launchers send requests to stop to all processes of a rank, but only the rank itself may handle them.
+    static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};
     const char *invitation = getenv(SUPERVISOR_VARIABLE);
     Patience until_heard = {supervisor->job.patience.peer_s, 0};
     supervisor->by_hand = invitation != NULL && invitation_read(&supervisor->meeting->invitation, invitation) == 0;
@@ -446,7 +418,11 @@ static int supervisor_fork_(Supervisor *supervisor, Error *err) {
     supervisor->launcher = getppid();
     pid_t self = getpid(), rank = fork();
     if (rank < 0) return error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
-    if (rank > 0) supervisor_become_supervisor_(supervisor, rank);
+    if (rank > 0) {
+        for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
+        prctl(PR_SET_NAME, "supervisor");
+        _exit(supervisor_watch_(supervisor, rank));
+    }
     // Ties the rank's life to its supervisor, which may already be gone.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != self) _exit(EXIT_FAILED);
@@ -469,9 +445,13 @@ Supervisor *supervisor_start(const char *program, const Job *job, bool launched,
     }
     supervisor->meeting = meeting;
     status_page_set_action(supervisor->page, SUPERVISOR_JOINING);
-    int status = supervisor->rank >= 0 && supervisor->rank < job->ranks ? supervisor_fork_(supervisor, err)
-                                                                        : supervisor_start_thread_(supervisor, err);
-    return status == 0 ? supervisor : NULL;
+    if (supervisor->rank >= 0 && supervisor->rank < job->ranks)
+        return supervisor_fork_(supervisor, err) == 0 ? supervisor : NULL;
+    if (job->patience.progress_s == 0) return supervisor;
+    supervisor->threaded = thread_start(&supervisor->thread, supervisor_live_, supervisor);
+    if (supervisor->threaded) return supervisor;
+    error_set(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end others");
+    return NULL;
 }
 
 StatusPage *supervisor_page(const Supervisor *supervisor) { return supervisor == NULL ? NULL : supervisor->page; }
@@ -481,7 +461,7 @@ StatusPage *supervisor_page(const Supervisor *supervisor) { return supervisor ==
 int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error *err) {
     if (supervisor == NULL || supervisor->by_hand || supervisor->rank < 0 || world_size(world) == 1) return 0;
     Invitation invitation = supervisor->meeting->invitation;
-    if (world_broadcast(world, 0, &invitation, sizeof invitation, err) != 0) return -1;
+    if (world_broadcast(world, &invitation, sizeof invitation, err) != 0) return -1;
     supervisor->meeting->invitation = invitation;
     if (invitation.count > 0) {
         atomic_store(&supervisor->meeting->invited, 1);

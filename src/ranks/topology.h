@@ -1,4 +1,4 @@
-// The grid of ranks: the coordinates of a rank, and the inverse. Pure arithmetic.
+// The grid of ranks: the coordinates of a rank, and the inverse.
 //   linear:   rank = ((data * p + stage) * c + context) * t + tensor
 //   adjacent: rank = (((data * p/2 + k) * 2 + half) * c + context) * t + tensor, so that stages k and p-1-k of BPipe
 //             pair k are neighbours; with odd p the middle stage comes last of its data rank.
@@ -8,6 +8,7 @@
 #pragma once
 
 #include "config/config.h"
+#include "world.h"
 
 typedef struct Coordinates {
     int replica, stage, tensor;
@@ -15,3 +16,29 @@ typedef struct Coordinates {
 
 Coordinates topology_coordinates(const ParallelConfig *parallel, int rank);
 int topology_rank(const ParallelConfig *parallel, Coordinates at);
+
+// --- the roster: host, device and coordinates of every rank, known to all after start-up
+
+typedef struct RosterEntry {
+    char host[64], device[96];
+    int node, stage, tensor, replica;
+} RosterEntry;
+
+typedef struct Roster {
+    RosterEntry *ranks; // [world]
+    int count;
+} Roster;
+
+// Fills the roster on every rank. Collective.
+int roster_make(Roster *roster, World *world, Coordinates at, const char *device, Error *err);
+void roster_free(Roster *roster);
+
+// Counts the ranks of each stage on one host into of_stage[stages].
+void roster_count(const Roster *roster, int node, int64_t *of_stage, int stages);
+
+// Returns the number of evictors whose partner is on another host, so that bundles cross the network; *pairs: all
+// evictors.
+int roster_pairs_apart(const Roster *roster, const ParallelConfig *parallel, int *pairs);
+
+// Prints the start-up table; for a large job the ranks of the first nodes.
+void roster_print(const Roster *roster, const ParallelConfig *parallel, FILE *file);

@@ -110,21 +110,6 @@ static int world_finish_(const World *world, int code, MPI_Request *request, con
     return world_fail_(world, code, doing, err);
 }
 
-static Comm *world_split_(World *world, const char *name, int color, int key, Error *err) {
-    MPI_Comm group;
-    MPI_Request request;
-    if (world_finish_(world, MPI_Ibarrier(world->control, &request), &request, "a barrier", err) != 0) return NULL;
-    world_tests_yield_(true);
-    int size, code = MPI_Comm_split(world->control, color < 0 ? MPI_UNDEFINED : color, key, &group);
-    world_tests_yield_(false);
-    if (code != MPI_SUCCESS) world_fail_(world, code, "making groups", err);
-    if (code != MPI_SUCCESS || group == MPI_COMM_NULL) return NULL;
-    MPI_Comm_size(group, &size);
-    if (size > 1) return comm_mpi_create(group, name, &world->work);
-    MPI_Comm_free(&group);
-    return comm_self_create(name);
-}
-
 // --- joining over MPI
 
 static int world_start_groups_(World *world, Error *err) {
@@ -140,40 +125,30 @@ static int world_start_groups_(World *world, Error *err) {
     return 0;
 }
 
-// Numbers hosts in the order of their lowest ranks; leaders (size): the lowest rank on each rank's host.
-static void world_count_hosts_(World *world, const int *leaders) {
-    world->place.node = world->place.nodes = 0;
-    for (int q = 0; q < world->size; q++) {
-        if (leaders[q] != q) continue; // not the first of its host
-        world->place.node += q < leaders[world->rank];
-        world->place.nodes++;
-    }
-}
-
-// Each host uses the clock of its lowest rank, measured one host after another against rank 0.
-static int world_measure_clocks_(World *world, const int *leaders, MPI_Comm host, Error *err) {
-    MPI_Request request;
-    for (int q = 1; q < world->size; q++) {
-        double offset;
-        if (leaders[q] != q) continue;
-        if (comm_clock_offset(world->messages, q, &offset, err) != 0) return -1;
-        if (world->rank == q) world->place.clock_offset = offset;
-    }
-    int code = MPI_Ibcast(&world->place.clock_offset, 1, MPI_DOUBLE, 0, host, &request);
-    return world_finish_(world, code, &request, "sharing the clock", err);
-}
-
+// Finds the ranks of each host, `host` being those of this one, and numbers hosts in the order of their lowest ranks.
+// Each host uses the clock of its lowest rank, measured one host after another against rank 0. leaders (size): the
+// lowest rank on each rank's host.
 static int world_find_hosts_(World *world, MPI_Comm host, int *leaders, Error *err) {
+    WorldPlace *place = &world->place;
     MPI_Request request;
     int leader = world->rank;
-    MPI_Comm_rank(host, &world->place.local_rank);
-    MPI_Comm_size(host, &world->place.local_size);
+    MPI_Comm_rank(host, &place->local_rank);
+    MPI_Comm_size(host, &place->local_size);
     int code = MPI_Ibcast(&leader, 1, MPI_INT, 0, host, &request);
     if (world_finish_(world, code, &request, "finding the ranks of this host", err) != 0) return -1;
     code = MPI_Iallgather(&leader, 1, MPI_INT, leaders, 1, MPI_INT, world->control, &request);
     if (world_finish_(world, code, &request, "finding the hosts", err) != 0) return -1;
-    world_count_hosts_(world, leaders);
-    return world_measure_clocks_(world, leaders, host, err);
+    place->node = place->nodes = 0;
+    for (int q = 0; q < world->size; q++) {
+        double offset = 0.0;
+        if (leaders[q] != q) continue; // not the first of its host
+        place->node += q < leader;
+        place->nodes++;
+        if (q > 0 && comm_clock_offset(world->messages, q, &offset, err) != 0) return -1;
+        if (world->rank == q) place->clock_offset = offset;
+    }
+    code = MPI_Ibcast(&place->clock_offset, 1, MPI_DOUBLE, 0, host, &request);
+    return world_finish_(world, code, &request, "sharing the clock", err);
 }
 
 static int world_start_hosts_(World *world, Error *err) {
@@ -188,18 +163,11 @@ static int world_start_hosts_(World *world, Error *err) {
     return failed;
 }
 
-// Writes the beginning of the library's own description: "Open MPI v4.1.4".
-static void world_describe_(World *world) {
-    char text[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length = 0;
-    if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return;
-    snprintf(world->place.library, sizeof world->place.library, "%.*s", (int)strcspn(text, ",\n"), text);
-}
-
 static int world_start_(World *world, int *argc, char ***argv, Error *err) {
     // Open MPI's crash handler allocates memory, and hangs forever if the crash came inside malloc.
     setenv("OMPI_MCA_opal_signal", "", 0);
-    int provided, code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
+    char library[MPI_MAX_LIBRARY_VERSION_STRING];
+    int provided, length, code = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
     if (code != MPI_SUCCESS) return world_fail_(world, code, "starting MPI", err);
     if (provided < MPI_THREAD_FUNNELED)
         return error_set(err, EXIT_FAILED,
@@ -207,7 +175,8 @@ static int world_start_(World *world, int *argc, char ***argv, Error *err) {
                          "in several threads; use an MPI with it, such as Debian's Open MPI (scripts/install_deps.sh)");
     world->over_mpi = true;
     world->control = MPI_COMM_NULL;
-    world_describe_(world);
+    if (MPI_Get_library_version(library, &length) == MPI_SUCCESS) // the first words: "Open MPI v4.1.4"
+        snprintf(world->place.library, sizeof world->place.library, "%.*s", (int)strcspn(library, ",\n"), library);
     if (world_start_groups_(world, err) != 0) return -1;
     int tasks = world_slurm_tasks_();
     if (world->size == 1 && tasks > 1 && getenv("OMPI_COMM_WORLD_SIZE") == NULL) return world_slurm_error_(tasks, err);
@@ -294,6 +263,12 @@ int world_size(const World *world) { return world->size; }
 
 const WorldPlace *world_place(const World *world) { return &world->place; }
 
+Log world_log(const World *world, const Log *log) {
+    Log all = log_of_all(log);
+    if (world->rank > 0) all.level = LOG_SILENT;
+    return all;
+}
+
 void world_set_status_page(World *world, StatusPage *page) { world->page = page; }
 
 void world_progress(World *world) {
@@ -318,7 +293,7 @@ int world_barrier(World *world, Error *err) {
     return status;
 }
 
-int world_broadcast(World *world, int root, void *data, int64_t bytes, Error *err) {
+static int world_broadcast_(World *world, int root, void *data, int64_t bytes, Error *err) {
     int status = 0;
     world_waits_(world, "a broadcast to all ranks");
 #ifdef HAVE_MPI
@@ -335,28 +310,28 @@ int world_broadcast(World *world, int root, void *data, int64_t bytes, Error *er
     return status;
 }
 
-static int world_gather_(World *world, int root, void *all, const void *mine, int64_t bytes, Error *err) {
-    if (world->rank != root) {
-        CommRequest request = {0};
-        if (world->messages->send(world->messages, root, mine, bytes, &request, err) != 0) return -1;
-        return comm_wait(world->messages, &request, err);
-    }
+int world_broadcast(World *world, void *data, int64_t bytes, Error *err) {
+    return world_broadcast_(world, 0, data, bytes, err);
+}
+
+int world_gather(World *world, void *all, const void *mine, int64_t bytes, Error *err) {
+    Comm *messages = world->messages;
     CommRequest *requests = xcalloc((size_t)world->size, sizeof *requests);
     int failed = 0;
-    for (int q = 0; q < world->size && !failed; q++)
-        if (q != root)
-            failed = world->messages->receive(world->messages, q, (char *)all + q * bytes, bytes, &requests[q], err);
-    for (int q = 0; q < world->size && !failed; q++) failed = comm_wait(world->messages, &requests[q], err);
+    world_waits_(world, "a gather of all ranks");
+    if (world->rank > 0) failed = messages->send(messages, 0, mine, bytes, &requests[0], err);
+    else if (all != mine && bytes > 0) memmove(all, mine, (size_t)bytes);
+    for (int q = 1; world->rank == 0 && q < world->size && !failed; q++)
+        failed = messages->receive(messages, q, (char *)all + q * bytes, bytes, &requests[q], err);
+    for (int q = 0; q < world->size && !failed; q++) failed = comm_wait(messages, &requests[q], err);
     free(requests);
+    world_waits_(world, NULL);
     return failed;
 }
 
-int world_gather(World *world, int root, void *all, const void *mine, int64_t bytes, Error *err) {
-    world_waits_(world, "a gather of all ranks");
-    if (world->rank == root && all != mine && bytes > 0) memmove((char *)all + root * bytes, mine, (size_t)bytes);
-    int status = world_gather_(world, root, all, mine, bytes, err);
-    world_waits_(world, NULL);
-    return status;
+int world_gather_all(World *world, void *all, const void *mine, int64_t bytes, Error *err) {
+    if (world_gather(world, all, mine, bytes, err) != 0) return -1;
+    return world_broadcast(world, all, world->size * bytes, err);
 }
 
 int world_sum(World *world, double *data, int64_t count, Error *err) {
@@ -384,15 +359,23 @@ int world_max(World *world, double *data, int count, Error *err) {
 }
 
 Comm *world_split(World *world, const char *name, int color, int key, Error *err) {
-    Comm *group = NULL;
-    world_waits_(world, "all ranks");
+    if (!world->over_mpi) return color >= 0 ? comm_self_create(name) : NULL;
 #ifdef HAVE_MPI
-    if (world->over_mpi) group = world_split_(world, name, color, key, err);
+    MPI_Comm group;
+    if (world_barrier(world, err) != 0) return NULL;
+    world_waits_(world, "all ranks");
+    world_tests_yield_(true);
+    int size, code = MPI_Comm_split(world->control, color < 0 ? MPI_UNDEFINED : color, key, &group);
+    world_tests_yield_(false);
+    world_waits_(world, NULL);
+    if (code != MPI_SUCCESS) world_fail_(world, code, "making groups", err);
+    if (code != MPI_SUCCESS || group == MPI_COMM_NULL) return NULL;
+    MPI_Comm_size(group, &size);
+    if (size > 1) return comm_mpi_create(group, name, &world->work);
+    MPI_Comm_free(&group);
 #endif
     (void)key, (void)err;
-    if (!world->over_mpi && color >= 0) group = comm_self_create(name);
-    world_waits_(world, NULL);
-    return group;
+    return comm_self_create(name);
 }
 
 int world_agree(World *world, const Error *mine, Error *err) {
@@ -402,7 +385,7 @@ int world_agree(World *world, const Error *mine, Error *err) {
     if (first == 0.0) return 0;
     Error shared = *mine;
     shared.everywhere = true;
-    if (world_broadcast(world, ranks - (int)first, &shared, sizeof shared, err) != 0) return -1;
+    if (world_broadcast_(world, ranks - (int)first, &shared, sizeof shared, err) != 0) return -1;
     *err = shared;
     return -1;
 }

@@ -39,6 +39,9 @@ typedef struct WorldPlace {
 
 const WorldPlace *world_place(const World *); // lives as long as the world
 
+// Returns a log in the name of all ranks, with which rank 0 writes and the others are silent.
+Log world_log(const World *, const Log *log);
+
 // Sets the page on which waits and progress are published, or NULL.
 void world_set_status_page(World *, StatusPage *page);
 // Counts progress that the engine's actions do not show, such as a file read. Any thread; NULL: does nothing.
@@ -46,10 +49,11 @@ void world_progress(World *);
 
 // Every rank of the job calls these in the same order.
 int world_barrier(World *, Error *);
-int world_broadcast(World *, int root, void *data, int64_t bytes, Error *);
-int world_gather(World *, int root, void *all, const void *mine, int64_t bytes, Error *); // all: size * bytes, on root
-int world_sum(World *, double *data, int64_t count, Error *); // in rank order, result everywhere
-int world_max(World *, double *data, int count, Error *);     // result everywhere
+int world_broadcast(World *, void *data, int64_t bytes, Error *);                   // rank 0's data
+int world_gather(World *, void *all, const void *mine, int64_t bytes, Error *);     // all: size * bytes, on rank 0
+int world_gather_all(World *, void *all, const void *mine, int64_t bytes, Error *); // the same on every rank
+int world_sum(World *, double *data, int64_t count, Error *);                       // in rank order, result everywhere
+int world_max(World *, double *data, int count, Error *);                           // result everywhere
 
 // Makes a group from `color` (equal numbers join; -1: joins no group, returns NULL without error) ordered by `key`. All
 // ranks call it in the same order.

@@ -9,7 +9,6 @@
 #include "base/files.h"
 #include "base/grid.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "launch/launch.h"
 #include "base/version.h"
 #include "ranks/world.h"
@@ -28,19 +27,17 @@
 enum { PACE_WINDOW = 32 };
 
 struct Metrics {
-    Peak peak;
+    MetricsSetup setup;
     char path[CONFIG_TEXT]; // empty: no file
     int fd;                 // -1: no file
     int64_t steps, every;   // log.every
     bool said;              // the first step line of this start is written
-    bool terminal, progress_shown, say_all;
-    double quickest, raised;      // most that a step reached, and the peak known now, over the peak of the run's line
-    int measurements;             // measurements of the peak, after the first
-    bool unheard;                 // standard output cannot be written
-    double ended[PACE_WINDOW];    // when the latest steps ended; [i % PACE_WINDOW]
-    int64_t paced;                // entries made; the first is the start of the first step
-    bool (*waits)(void *context); // NULL: writes wait for the reader
-    void *context;
+    bool terminal, progress_shown;
+    double quickest, raised;   // most that a step reached, and the peak known now, over the peak of the run's line
+    int measurements;          // measurements of the peak, after the first
+    bool unheard;              // standard output cannot be written
+    double ended[PACE_WINDOW]; // when the latest steps ended; [i % PACE_WINDOW]
+    int64_t paced;             // entries made; the first is the start of the first step
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -90,16 +87,6 @@ typedef struct Kept {
 
 // A file may hold several runs. A step that does not come after the previous one begins another run, and only the last
 // run is cut.
-static void keep_line_(Kept *kept, const char *line, off_t end, int64_t after_step) {
-    long long number;
-    bool any = sscanf(line, "{\"type\":\"%*[a-z]\",\"step\":%lld", &number) == 1; // lines that belong to a step
-    bool step = sscanf(line, "{\"type\":\"step\",\"step\":%lld", &number) == 1;
-    if (step && number <= kept->step) kept->finished = false;
-    if (step) kept->step = number;
-    if (any && number > after_step) kept->finished = true;
-    if (!kept->finished) kept->end = end;
-}
-
 static void keep_all_(Kept *kept, FILE *file, int64_t after_step) {
     static const char begin[] = "{\"type\":\"";
     char *line = NULL;
@@ -110,7 +97,14 @@ static void keep_all_(Kept *kept, FILE *file, int64_t after_step) {
         size_t compared = (size_t)length < sizeof begin - 1 ? (size_t)length : sizeof begin - 1;
         // After a power cut some file systems leave zeros where the line should be.
         if (torn && line[0] != '\0' && strncmp(line, begin, compared) != 0) kept->foreign = true;
-        if (!torn) keep_line_(kept, line, position + length, after_step);
+        if (torn) continue; // the last line
+        long long number;
+        bool any = sscanf(line, "{\"type\":\"%*[a-z]\",\"step\":%lld", &number) == 1; // lines that belong to a step
+        bool step = sscanf(line, "{\"type\":\"step\",\"step\":%lld", &number) == 1;
+        if (step && number <= kept->step) kept->finished = false;
+        if (step) kept->step = number;
+        if (any && number > after_step) kept->finished = true;
+        if (!kept->finished) kept->end = position + length;
     }
     free(line);
 }
@@ -151,9 +145,9 @@ static bool writes_to_terminal_(void) {
     return world_under_launcher(&under, &ignored) == 0 && !under && isatty(STDOUT_FILENO);
 }
 
-Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step, Error *err) {
+Metrics *metrics_open(const Config *config, const MetricsSetup *setup, int64_t after_step, Error *err) {
     Metrics *metrics = xcalloc(1, sizeof *metrics);
-    metrics->peak = *peak;
+    metrics->setup = *setup;
     metrics->raised = 1.0;
     metrics->fd = -1;
     metrics->steps = config->train.steps;
@@ -163,13 +157,6 @@ Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step
     if (open_file_(metrics, after_step, err) == 0) return metrics;
     metrics_close(metrics);
     return NULL;
-}
-
-void metrics_say_all(Metrics *metrics) { metrics->say_all = true; }
-
-void metrics_wait_with(Metrics *metrics, bool (*waits)(void *context), void *context) {
-    metrics->waits = waits;
-    metrics->context = context;
 }
 
 bool metrics_unheard(const Metrics *metrics) { return metrics->unheard; }
@@ -240,17 +227,17 @@ enum { EXACT = 17, CLEAR = 9 };
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err) {
     if (metrics->fd < 0) return 0;
     Line line = {0};
-    const Peak *peak = &metrics->peak;
+    const MetricsSetup *setup = &metrics->setup;
     line.file = xmemstream(&line.text, &line.length);
     fprintf(line.file, "{\"type\":\"run\",\"version\":\"%s\",\"config\":", VERSION);
     config_write_json(config, line.file);
-    metrics_count_(&line, "world", peak->world);
+    metrics_count_(&line, "world", setup->world);
     metrics_count_(&line, "parameters", parameters);
     metrics_count_(&line, "microbatches", config_microbatches(config));
-    metrics_number_(&line, "peak_tflops", peak->peak_tflops > 0.0 ? peak->peak_tflops : NAN, EXACT);
-    metrics_number_(&line, "flops_per_token_full", peak->flops_per_token_full, EXACT);
-    metrics_number_(&line, "flops_per_token_causal", peak->flops_per_token_causal, EXACT);
-    if (peak->outside_gib > 0) metrics_number_(&line, "outside_gib", peak->outside_gib, CLEAR);
+    metrics_number_(&line, "peak_tflops", setup->peak_tflops > 0.0 ? setup->peak_tflops : NAN, EXACT);
+    metrics_number_(&line, "flops_per_token_full", setup->flops_per_token_full, EXACT);
+    metrics_number_(&line, "flops_per_token_causal", setup->flops_per_token_causal, EXACT);
+    if (setup->outside_gib > 0) metrics_number_(&line, "outside_gib", setup->outside_gib, CLEAR);
     return line_end_(&line, metrics, err);
 }
 
@@ -269,9 +256,9 @@ static void write_stages_(Line *line, const StepFigures *figures) {
 
 // Returns the MFU by the peak of the run's line, or NAN if that is unknown.
 static double mfu_(const Metrics *metrics, double flops_per_token, const StepFigures *figures) {
-    const Peak *peak = &metrics->peak;
+    const MetricsSetup *setup = &metrics->setup;
     double achieved = flops_per_token * (double)figures->tokens / figures->seconds;
-    return peak->peak_tflops > 0.0 ? achieved / ((double)peak->world * peak->peak_tflops * 1e12) : NAN;
+    return setup->peak_tflops > 0.0 ? achieved / ((double)setup->world * setup->peak_tflops * 1e12) : NAN;
 }
 
 static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
@@ -288,9 +275,9 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
     metrics_count_(&line, "tokens_seen", figures->tokens_seen);
     double rate = (double)figures->tokens / figures->seconds;
     metrics_number_(&line, "tokens_per_s", rate, CLEAR);
-    metrics_number_(&line, "tokens_per_s_per_gpu", rate / (double)metrics->peak.world, CLEAR);
-    metrics_number_(&line, "mfu", mfu_(metrics, metrics->peak.flops_per_token_full, figures), CLEAR);
-    metrics_number_(&line, "mfu_causal", mfu_(metrics, metrics->peak.flops_per_token_causal, figures), CLEAR);
+    metrics_number_(&line, "tokens_per_s_per_gpu", rate / (double)metrics->setup.world, CLEAR);
+    metrics_number_(&line, "mfu", mfu_(metrics, metrics->setup.flops_per_token_full, figures), CLEAR);
+    metrics_number_(&line, "mfu_causal", mfu_(metrics, metrics->setup.flops_per_token_causal, figures), CLEAR);
     metrics_number_(&line, "bubble", figures_bubble(figures), CLEAR);
     metrics_number_(&line, "transfer_exposed_ms", figures_exposed(figures) * 1e3, CLEAR);
     metrics_count_(&line, "evictions", figures_evictions(figures));
@@ -306,8 +293,8 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
 static int metrics_say_(Metrics *metrics, const char *text, Error *err) {
     enum { LOOK_MS = 200 };
     metrics->unheard = false;
-    while (metrics->waits != NULL && !metrics_ready_(LOOK_MS))
-        if (!metrics->waits(metrics->context)) return 0;
+    while (metrics->setup.waits != NULL && !metrics_ready_(LOOK_MS))
+        if (!metrics->setup.waits(metrics->setup.context)) return 0;
     if (metrics->progress_shown) fputs("\r\033[K", stdout);
     metrics->progress_shown = false;
     // Flushed line by line: one write, visible at once.
@@ -378,8 +365,8 @@ static void memory_field_(StepLine *line, const StepFigures *figures, bool all) 
 }
 
 static void metrics_fill_(StepLine *line, const Metrics *metrics, const StepFigures *figures) {
-    bool all = metrics->say_all;
-    double mfu = mfu_(metrics, metrics->peak.flops_per_token_full, figures), ms = figures->seconds * 1e3;
+    bool all = metrics->setup.say_all;
+    double mfu = mfu_(metrics, metrics->setup.flops_per_token_full, figures), ms = figures->seconds * 1e3;
     double exposed = figures_exposed(figures) * 1e3, pace = pace_(metrics);
     double left = (pace > 0.0 ? pace : figures->seconds) * (double)(metrics->steps - figures->step);
     char text[48];
@@ -418,7 +405,7 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     char text[sizeof line];
     metrics_fill_(&line, metrics, figures);
     size_t length = line_join_(&line, 0, text, sizeof text);
-    for (int out = 1; !metrics->say_all && length > GRID_WIDTH && out <= MOST_SPARE; out++)
+    for (int out = 1; !metrics->setup.say_all && length > GRID_WIDTH && out <= MOST_SPARE; out++)
         length = line_join_(&line, out, text, sizeof text);
     return metrics_say_(metrics, text, err);
 }
@@ -428,11 +415,11 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
 // start shows 77. Where no measurement explains the step, step lines say from then on that the peak is too low.
 static void question_peak_(Metrics *metrics, const StepFigures *figures) {
     enum { MOST_MEASUREMENTS = 8 }; // a tenth of a second each
-    const Peak *peak = &metrics->peak;
-    double mfu = mfu_(metrics, peak->flops_per_token_full, figures);
+    const MetricsSetup *setup = &metrics->setup;
+    double mfu = mfu_(metrics, setup->flops_per_token_full, figures);
     if (mfu > metrics->quickest) metrics->quickest = mfu;
-    if (!(mfu > metrics->raised) || peak->measure == NULL || metrics->measurements++ >= MOST_MEASUREMENTS) return;
-    double again = peak->measure(peak->context) / peak->peak_tflops;
+    if (!(mfu > metrics->raised) || setup->measure == NULL || metrics->measurements++ >= MOST_MEASUREMENTS) return;
+    double again = setup->measure(setup->context) / setup->peak_tflops;
     if (again > metrics->raised) metrics->raised = again;
 }
 

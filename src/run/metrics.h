@@ -36,24 +36,26 @@ double figures_bubble(const StepFigures *figures);
 double figures_exposed(const StepFigures *figures); // seconds, the largest of the stages
 int64_t figures_evictions(const StepFigures *figures);
 
-// The reference of MFU.
-typedef struct Peak {
+// How metrics are written: the reference of MFU, and the reader of standard output.
+typedef struct MetricsSetup {
     double flops_per_token_full, flops_per_token_causal;
     double peak_tflops; // peak of one rank; 0: unknown
     int64_t world;
     double (*measure)(void *context); // measures peak_tflops again, when a step was quicker than it allows; NULL: given
     void *context;
     double outside_gib; // memory of a GPU that context, libraries and other programs hold; 0: unknown
-} Peak;
+    bool say_all;       // every line for readers contains every figure, as --verbose asks
+    // Called a few times a second while the reader of standard output pauses (a pager, Ctrl-S); if it returns false,
+    // the line is left out. NULL: a line waits until it is read.
+    bool (*waits)(void *context);
+} MetricsSetup;
 
 typedef struct Metrics Metrics;
 
 // Opens log.metrics for appending and creates its folder, or, if the path is empty, a stream that goes nowhere. On
 // resume (`after_step` >= 0) cuts off a torn last line and the steps after `after_step`. NULL with err if the file
 // cannot be written.
-Metrics *metrics_open(const Config *config, const Peak *peak, int64_t after_step, Error *err);
-// Makes every later line for readers contain every figure, as --verbose asks.
-void metrics_say_all(Metrics *metrics);
+Metrics *metrics_open(const Config *config, const MetricsSetup *setup, int64_t after_step, Error *err);
 // Writes the line of type run.
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err);
 // Writes a step: one line on stdout and one of type step in the file. The line for people fits 120 columns; it has a
@@ -69,9 +71,6 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err);
 // Writes, on a terminal, a line with the time left that overwrites itself during a step; elsewhere nothing.
 void metrics_progress(Metrics *metrics, int64_t step, int64_t steps);
-// Sets a function that is called a few times a second while the reader of standard output pauses (a pager, Ctrl-S); if
-// it returns false, the line is left out. Without it a line waits until it is read.
-void metrics_wait_with(Metrics *metrics, bool (*waits)(void *context), void *context);
 // Returns whether the last line failed because of standard output, not of the file.
 bool metrics_unheard(const Metrics *metrics);
 void metrics_close(Metrics *metrics);

@@ -26,47 +26,32 @@ static double record_number_(uint64_t word) {
     return value;
 }
 
-static int differ_(char *text, size_t size, int64_t step, const char *what, uint64_t a, uint64_t b) {
-    snprintf(text, size, "step %" PRId64 ": the %s is %.17g and %.17g", step, what, record_number_(a),
-             record_number_(b));
-    return 1;
-}
-
-static int differ_tensor_(char *text, size_t size, int64_t step, const char *what, const TensorSpec *spec, uint64_t a,
-                          uint64_t b) {
-    snprintf(text, size, "step %" PRId64 ": the %s %s has the checksums %016" PRIx64 " and %016" PRIx64, step, what,
-             spec->name, a, b);
-    return 1;
-}
-
-// A step's words are: loss, norm, a checksum of each gradient, a checksum of each updated weight.
-// Compares one step in the order in which it computes, so that the first difference is the cause of the others.
-static int compare_step_(const uint64_t *a, const uint64_t *b, int64_t step, const TensorTable *table, char *text,
-                         size_t size) {
-    int64_t entries = table->count;
-    const uint64_t *gradients[] = {a + 2, b + 2}, *weights[] = {a + 2 + entries, b + 2 + entries};
-    if (a[0] != b[0]) return differ_(text, size, step, "loss", a[0], b[0]);
-    for (int64_t i = entries - 1; i >= 0; i--)
-        if (gradients[0][i] != gradients[1][i])
-            return differ_tensor_(text, size, step, "gradient of", &table->specs[i], gradients[0][i], gradients[1][i]);
-    if (a[1] != b[1]) return differ_(text, size, step, "norm", a[1], b[1]);
-    for (int64_t i = 0; i < entries; i++)
-        if (weights[0][i] != weights[1][i])
-            return differ_tensor_(text, size, step, "updated weight", &table->specs[i], weights[0][i], weights[1][i]);
-    return 0;
-}
-
+// A step's words are: loss, norm, a checksum of each gradient, a checksum of each updated weight. They are compared in
+// the order in which a step computes them, so that the first difference is the cause of the others.
 int record_compare(const Record *one, const Record *other, const TensorTable *table, char *text, size_t size) {
+    int64_t width = record_width(one), entries = table->count;
     if (one->first != other->first || one->steps != other->steps || one->entries != other->entries) {
         snprintf(text, size, "%" PRId64 " steps from step %" PRId64 " were run and %" PRId64 " from step %" PRId64,
                  one->steps, one->first, other->steps, other->first);
         return 1;
     }
-    int differs = 0;
-    int64_t width = record_width(one);
-    for (int64_t s = 0; !differs && s < one->steps; s++)
-        differs = compare_step_(one->words + s * width, other->words + s * width, one->first + s, table, text, size);
-    return differs;
+    for (int64_t i = 0; i < one->steps * width; i++) {
+        // Loss, gradients from the last tensor to the first, norm, weights.
+        int64_t k = i % width, word = k == 0 ? 0 : k <= entries ? 2 + entries - k : k == entries + 1 ? 1 : k;
+        uint64_t a = one->words[i - k + word], b = other->words[i - k + word];
+        if (a == b) continue;
+        int used = snprintf(text, size, "step %" PRId64 ": the ", one->first + i / width);
+        text += used, size -= (size_t)used;
+        if (word < 2)
+            snprintf(text, size, "%s is %.17g and %.17g", word == 0 ? "loss" : "norm", record_number_(a),
+                     record_number_(b));
+        else
+            snprintf(text, size, "%s %s has the checksums %016" PRIx64 " and %016" PRIx64,
+                     word < 2 + entries ? "gradient of" : "updated weight", table->specs[(word - 2) % entries].name, a,
+                     b);
+        return 1;
+    }
+    return 0;
 }
 
 // --- files: three words that say the size, then the table
@@ -173,7 +158,7 @@ static int add_block_(void *context, const Block *block) {
 static int record_gather_(Run *run, uint64_t *to, Error *err) {
     Recorder *recorder = run->recorder;
     const TensorTable *table = &run->stage.table;
-    if (world_gather(run->world, 0, recorder->all, recorder->mine, table->count * (int64_t)sizeof *to, err) != 0)
+    if (world_gather(run->world, recorder->all, recorder->mine, table->count * (int64_t)sizeof *to, err) != 0)
         return -1;
     if (world_rank(run->world) > 0) return 0;
     memset(to, 0, (size_t)table->count * sizeof *to);

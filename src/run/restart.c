@@ -36,36 +36,25 @@ bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]) {
 
 // --- where the ranks go on
 
-// Returns the complete checkpoints of checkpoint.dir, the newest first. The caller frees them.
-static CheckpointName *restart_list_(const Config *config, int64_t *count) {
-    CheckpointName *names = NULL;
-    int64_t all = 0;
-    if (config->checkpoint.dir[0] != '\0') checkpoint_list(config->checkpoint.dir, &names, &all, NULL);
-    *count = 0;
-    for (int64_t i = 0; i < all; i++)
-        if (names[i].complete) names[(*count)++] = names[i];
-    return names;
+// Returns the newest complete checkpoint of checkpoint.dir; its sequence number is 0 if there is none.
+static CheckpointName restart_find_(const Config *config) {
+    CheckpointName *names = NULL, found = {.step = -1};
+    int64_t count = 0;
+    if (config->checkpoint.dir[0] != '\0') checkpoint_list(config->checkpoint.dir, &names, &count, NULL);
+    for (int64_t i = count - 1; i >= 0 && names[i].complete; i--) found = names[i]; // the newest is the first complete
+    free(names);
+    return found;
 }
 
-int64_t restart_sequence(const Config *config) {
-    int64_t count;
-    CheckpointName *names = restart_list_(config, &count);
-    int64_t sequence = count > 0 ? names[0].sequence : 0;
-    free(names);
-    return sequence;
-}
+int64_t restart_sequence(const Config *config) { return restart_find_(config).sequence; }
 
 int64_t restart_newest(const Config *config, int64_t before, time_t *made, char *path, size_t size) {
-    int64_t count, step = -1;
     struct stat status;
-    CheckpointName *names = restart_list_(config, &count);
-    if (count > 0 && names[0].sequence > before) {
-        step = names[0].step;
-        snprintf(path, size, "%s/%s", config->checkpoint.dir, names[0].name);
-        if (stat(path, &status) == 0) *made = status.st_mtime;
-    }
-    free(names);
-    return step;
+    CheckpointName found = restart_find_(config);
+    if (found.sequence <= before) return -1;
+    snprintf(path, size, "%s/%s", config->checkpoint.dir, found.name);
+    if (stat(path, &status) == 0) *made = status.st_mtime;
+    return found.step;
 }
 
 // Builds the arguments without the option that says where to resume, plus one that does. The caller frees the list.

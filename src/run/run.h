@@ -4,9 +4,9 @@
 //
 //   run_create.c    takes the rank's place, allocates, initializes or loads       run_train.c     the loop over steps
 //   run_update.c    the end of a step: does the update count?                     run_report.c    the report of a step
-//   run_validate.c  losses, validation, --validate                                run_evaluate.c  data.hellaswag
-//   run_sample.c    samples and --generate      run_trace.c  --trace
+//   run_validate.c  losses, validation, data.hellaswag, --validate                run_sample.c    samples, --generate
 //   run_stop.c      requests to stop            run_data.c   data sets            run_details.c   --verbose
+//   run_trace.c     --trace
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -33,16 +33,7 @@ typedef struct RunAsk {
 
 bool run_trains(const RunAsk *ask);
 
-enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS };
-typedef enum RunGroup {
-    GROUP_TENSOR,
-    GROUP_DATA,
-    GROUP_PAIR,
-    GROUP_TIED,
-    GROUP_CONTEXT, // of each half of a sequence
-    GROUP_LANES = GROUP_CONTEXT + 2
-} RunGroup;
-enum { RUN_MOST_GROUPS = GROUP_LANES + RUN_MOST_LANES };
+enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS, RUN_MOST_GROUPS = RUN_MOST_LANES + 7 };
 
 // Refuses, with code 2, a start without the checkpoint to resume from, or among another run's checkpoints. Reads files
 // only.
@@ -59,6 +50,7 @@ typedef struct Run {
     const Config *config;
     const Model *model;
     Log *log;
+    Log all; // in the name of all ranks; silent but on rank 0
     World *world;
     StatusPage *status_page;
     Coordinates at;
@@ -69,7 +61,7 @@ typedef struct Run {
     Comm *tensor, *data, *tied;  // NULL if the group would be this rank alone; data: of the replicas (topology.h)
     Comm *context[2];            // of each half of a sequence (model/context.h); NULL without context ranks
     Checksum *checksum;          // NULL without comm.checksum, like the groups below
-    Comm *sums[RUN_MOST_GROUPS]; // of the checksums of each group's messages: RunGroup, and after those the lanes
+    Comm *sums[RUN_MOST_GROUPS]; // of the checksums of each group's messages
     Comm *pair, *pair_far; // group of evicted bundles, and its messages that are not copied; NULL once `pair` owns it
     Schedule *schedule, *validation;
     Schedule *ramp[CONFIG_MAX_RAMP]; // schedule of each entry of train.batch_ramp; `schedule` is the largest batch's
@@ -82,7 +74,7 @@ typedef struct Run {
     Batch batch;
     StepGuard step_guard;   // the same on all ranks
     Metrics *metrics;       // rank 0
-    double outside_gib;     // Peak
+    double outside_gib;     // MetricsSetup
     double peak_cores;      // cores of this rank, if be->peak_tflops was measured on them
     bool metrics_failing;   // the latest line could not be written
     Error unheard;          // standard output cannot be written
@@ -151,12 +143,8 @@ int run_validate_step(Run *run, int64_t step, Error *err);
 // --validate: one line on stdout, or a JSON object, with the loss of data.val. Collective. -1 with err.
 int run_validate(Run *run, bool json, Error *err);
 
-// Collective. Counts the examples of data.hellaswag that the model gets right. *stop: a rank was asked to stop, and
-// *correct is not known. Results do not depend on how rows are spread over microbatches and data ranks.
-int run_evaluate(Run *run, int64_t *correct, bool *stop, Error *err);
-
-// Collective. Does the same after `step` and writes it to the metrics. A request to stop ends it without a result, and
-// the run ends after the next step.
+// Collective. Counts the examples of data.hellaswag that the model gets right after `step`, and writes it to the
+// metrics. A request to stop ends it without a result, and the run ends after the next step.
 int run_evaluate_step(Run *run, int64_t step, Error *err);
 
 // ---------------------------------------------------------------- text
@@ -204,9 +192,6 @@ int run_check_objective(const Config *config, bool generates, Error *err);
 int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error *err);
 void run_close_data(RunData *data);
 
-// Logs facts about the data: how far each source of a blend goes, and data sets of different tokenizers.
-void run_tell_data(const Run *run);
-
 // Finds the token that begins documents, if data.mask_documents or data.reset_positions needs it. -1 with err: unknown.
 int run_find_end_of_text(Run *run, Error *err);
 
@@ -222,7 +207,6 @@ typedef struct Details {
 
 void details_begin(Details *details, const Log *log, const World *world); // world NULL: before ranks exist
 void details_phase(Details *details, const char *what);                   // logs the time since the phase before
-void details_ready(const Details *details);                               // logs the time of all phases together
-void details_found(const Details *details, const Run *run);               // launcher, host, device, libraries
-void details_collectives(const Details *details, const Run *run);         // where those over tensor ranks work
+void details_found(const Run *run);                                       // launcher, host, device, libraries
+void details_collectives(const Run *run);                                 // where those over tensor ranks work
 void details_bundles(const Run *run); // logs how this stage's evicted bundles travel, if it evicts any

@@ -10,22 +10,11 @@
 #include "base/alloc.h"
 #include "base/units.h"
 #include "record.h"
-#include "ranks/roster.h"
 #include "run.h"
 #include "config/gpus.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static int check_world_(const Run *run, Error *err) {
-    char cut[CONFIG_CUT];
-    int64_t want = config_world(run->config), have = world_size(run->world);
-    if (want == have) return 0;
-    return error_on_all(
-        err, EXIT_USAGE,
-        "%s: this job has %lld rank%s, the configuration needs %lld (%s); start as many, or change parallel.*",
-        run->config->path, (long long)have, have == 1 ? "" : "s", (long long)want, config_cut_text(run->config, cut));
-}
 
 // Collective. If any rank failed, all fail with the error of the lowest one that did, which names its host, so that no
 // rank waits for one that has left. Ranks of one host check the same files and memory, but not at the same instant.
@@ -51,7 +40,7 @@ static double core_peak_(const Run *run) {
     return backend_cpu_measure_peak(run->config->train.precision, allowed) / allowed;
 }
 
-// Peak.measure, on rank 0.
+// MetricsSetup.measure, on rank 0.
 static double measure_peak_(void *context) {
     const Run *run = context;
     return core_peak_(run) * run->peak_cores;
@@ -69,7 +58,7 @@ static int find_peak_(Run *run, double cores, Error *err) {
     if (peak == 0.0 && run->be->peak_tflops == 0.0 && !run->device.cuda) {
         // Rank 0 measures while the others sleep; every rank then takes its share of its host's cores.
         double core = world_rank(run->world) == 0 ? core_peak_(run) : 0.0;
-        if (world_broadcast(run->world, 0, &core, sizeof core, err) != 0) return -1;
+        if (world_broadcast(run->world, &core, sizeof core, err) != 0) return -1;
         peak = core * cores;
         run->peak_cores = cores;
     }
@@ -77,118 +66,107 @@ static int find_peak_(Run *run, double cores, Error *err) {
     return 0;
 }
 
-// Creates the group of the ranks that give the same color, in the order of their keys (color -1: no group for this
-// rank), and, for comm.checksum, a second one of the same ranks for the checksums of its messages.
-static int create_group_(Run *run, Comm **comm, int group, const char *name, int color, int key, Error *err) {
-    char of_sums[32];
-    *comm = world_split(run->world, name, color, key, err);
-    if (*comm == NULL && color >= 0) return -1;
-    if (run->config->comm.checksum == CHECKSUM_OFF) return 0;
-    snprintf(of_sums, sizeof of_sums, "%s sums", name);
-    run->sums[group] = world_split(run->world, of_sums, color, key, err);
-    return run->sums[group] == NULL && color >= 0 ? -1 : 0;
-}
+// A group of the ranks that give the same color, in the order of their keys; color -1: this rank is in none.
+typedef struct RunGroup {
+    Comm **comm;
+    const char *name;
+    int color, key;
+    DeviceUse use;
+    bool held; // it carries no messages over the device's memory by itself
+} RunGroup;
 
-// Returns whether bundles go from this stage to its partner or back.
-static bool pair_evicts_(const Run *run) {
-    int stage = run->at.stage, partner = bpipe_partner((int)run->config->parallel.pipeline, stage);
-    if (partner == SCHEDULE_NO_PEER) return false;
-    return run->schedule->stage[stage].lent_slots + run->schedule->stage[partner].lent_slots > 0;
-}
-
-// Every rank makes every group, in this order.
-static int create_groups_(Run *run, Error *err) {
+// Lists all groups, in the order in which every rank makes them. Returns how many.
+static int list_groups_(Run *run, RunGroup group[RUN_MOST_GROUPS]) {
     const ParallelConfig *c = &run->config->parallel;
     int p = (int)c->pipeline, t = (int)c->tensor, contexts = (int)c->context, replicas = contexts * (int)c->data;
     Coordinates at = run->at;
-    int column = at.replica * t + at.tensor, partner = bpipe_partner(p, at.stage);
-    int pair = pair_evicts_(run) ? column * p + (at.stage < partner ? at.stage : partner) : -1;
-    int first, last, chunk; // the stages with the embedding and with the head
+    int column = at.replica * t + at.tensor, partner = bpipe_partner(p, at.stage), place = at.replica % contexts;
+    int first, last, chunk, count = 0; // the stages with the embedding and with the head
     schedule_home(run->schedule, 0, &first, &chunk);
     schedule_home(run->schedule, p * run->schedule->chunks - 1, &last, &chunk);
+    const StageSchedule *stages = run->schedule->stage;
+    bool evicts = partner != SCHEDULE_NO_PEER && stages[at.stage].lent_slots + stages[partner].lent_slots > 0;
     bool tied = run->config->model.tie_embeddings == TIE_TRUE && first != last;
     bool end = at.stage == first || at.stage == last;
+    int pair = evicts ? column * p + min_int(at.stage, partner) : -1;
+    int tensor = t > 1 ? at.replica * p + at.stage : -1, data = replicas > 1 ? at.stage * t + at.tensor : -1;
+    int context = contexts > 1 ? (at.replica / contexts * p + at.stage) * t + at.tensor : -1;
     run->lanes = p2p_lanes(run->schedule);
     for (int i = 0; i < run->lanes; i++)
-        if (create_group_(run, &run->lane[i], GROUP_LANES + i, "pipeline", column, at.stage, err) != 0) return -1;
-    int tensor = t > 1 ? at.replica * p + at.stage : -1, data = replicas > 1 ? at.stage * t + at.tensor : -1;
-    if (create_group_(run, &run->tensor, GROUP_TENSOR, "tensor", tensor, at.tensor, err) != 0) return -1;
-    if (create_group_(run, &run->data, GROUP_DATA, "data", data, at.replica, err) != 0) return -1;
-    int context = contexts > 1 ? (at.replica / contexts * p + at.stage) * t + at.tensor : -1;
-    int place = at.replica % contexts;
+        group[count++] = (RunGroup){&run->lane[i], "pipeline", column, at.stage, USE_NEIGHBOURS, false};
+    group[count++] = (RunGroup){&run->tensor, "tensor", tensor, at.tensor, USE_COMPUTE, false};
+    group[count++] = (RunGroup){&run->data, "data", data, at.replica, USE_BESIDE, false};
     for (int i = 0; i < 2; i++, place = contexts - 1 - place)
-        if (create_group_(run, &run->context[i], GROUP_CONTEXT + i, "context", context, place, err) != 0) return -1;
-    if (create_group_(run, &run->pair, GROUP_PAIR, "pair", pair, at.stage, err) != 0) return -1;
-    run->pair_far = world_split(run->world, "pair", pair, at.stage, err);
-    if (run->pair_far == NULL && pair >= 0) return -1;
-    return create_group_(run, &run->tied, GROUP_TIED, "tied", tied && end ? column : -1, at.stage, err);
+        group[count++] = (RunGroup){&run->context[i], "context", context, place, USE_COMPUTE, false};
+    group[count++] = (RunGroup){&run->pair, "pair", pair, at.stage, USE_PAIR, true};
+    group[count++] = (RunGroup){&run->pair_far, "pair", pair, at.stage, USE_PAIR, false};
+    group[count++] = (RunGroup){&run->tied, "tied", tied && end ? column : -1, at.stage, USE_BESIDE, false};
+    return count;
 }
 
-// Creates the same group for the device's memory, again in one order on all ranks, and gives its messages their
-// checksums if comm.checksum asks for it. The next operation on the stream reads the tensor group's results; the host
-// waits for those of the others.
-static int convert_(Run *run, Comm **comm, int group, DeviceUse use, Error *err) {
-    if (*comm == NULL) return 0;
-    *comm = device_comm(&run->device, run->be, *comm, use, err);
-    if (*comm == NULL) return -1;
-    if (run->sums[group] != NULL) *comm = comm_checked_create(*comm, true, run->sums[group], run->checksum);
+// Creates the groups and, for comm.checksum, a second one of the same ranks for the checksums of each one's messages.
+static int create_groups_(Run *run, Error *err) {
+    RunGroup groups[RUN_MOST_GROUPS];
+    int count = list_groups_(run, groups);
+    for (int i = 0; i < count; i++) {
+        const RunGroup *group = &groups[i];
+        char of_sums[32];
+        *group->comm = world_split(run->world, group->name, group->color, group->key, err);
+        if (*group->comm == NULL && group->color >= 0) return -1;
+        if (group->held || run->config->comm.checksum == CHECKSUM_OFF) continue;
+        snprintf(of_sums, sizeof of_sums, "%s sums", group->name);
+        run->sums[i] = world_split(run->world, of_sums, group->color, group->key, err);
+        if (run->sums[i] == NULL && group->color >= 0) return -1;
+    }
     return 0;
 }
 
-// Bundles are copied by their evictor if it can map its partner's slots, else sent. A sent bundle is checked here; the
-// engine checks every bundle that comes back.
-static int convert_pair_(Run *run, Error *err) {
-    if (run->pair == NULL) return 0;
-    if (convert_(run, &run->pair_far, GROUP_PAIR, USE_PAIR, err) != 0) return -1;
-    run->pair = comm_pushed_create(run->be, STREAM_EVICT, run->pair, run->pair_far);
+// Creates the same groups for the device's memory, again in one order on all ranks, and gives their messages their
+// checksums if comm.checksum asks for it. The next operation on the stream reads the tensor group's results; the host
+// waits for those of the others. Bundles are copied by their evictor if it can map its partner's slots, else sent. A
+// sent bundle is checked here; the engine checks every bundle that comes back.
+static int convert_groups_(Run *run, Error *err) {
+    RunGroup groups[RUN_MOST_GROUPS];
+    int count = list_groups_(run, groups);
+    if (run->config->comm.checksum == CHECKSUM_ON) run->checksum = checksum_create(run->be);
+    for (int i = 0; i < count; i++) {
+        Comm **comm = groups[i].comm;
+        if (*comm == NULL || groups[i].held) continue;
+        *comm = device_comm(&run->device, run->be, *comm, groups[i].use, err);
+        if (*comm == NULL) return -1;
+        if (run->sums[i] != NULL) *comm = comm_checked_create(*comm, true, run->sums[i], run->checksum);
+    }
+    if (run->pair != NULL) run->pair = comm_pushed_create(run->be, STREAM_EVICT, run->pair, run->pair_far);
     run->pair_far = NULL;
     return 0;
 }
 
-static int convert_groups_(Run *run, Error *err) {
-    if (run->config->comm.checksum == CHECKSUM_ON) run->checksum = checksum_create(run->be);
-    for (int i = 0; i < run->lanes; i++)
-        if (convert_(run, &run->lane[i], GROUP_LANES + i, USE_NEIGHBOURS, err) != 0) return -1;
-    if (convert_(run, &run->tensor, GROUP_TENSOR, USE_COMPUTE, err) != 0) return -1;
-    if (convert_(run, &run->data, GROUP_DATA, USE_BESIDE, err) != 0) return -1;
-    for (int i = 0; i < 2; i++)
-        if (convert_(run, &run->context[i], GROUP_CONTEXT + i, USE_COMPUTE, err) != 0) return -1;
-    if (convert_(run, &run->tied, GROUP_TIED, USE_BESIDE, err) != 0) return -1;
-    return convert_pair_(run, err);
-}
-
-// Checks the GPU's free memory, since other programs' memory is known only here. Ranks that share a GPU find it out as
-// they allocate.
-static int create_check_gpu_(const Run *run, Error *err) {
+// Checks, for ranks that a launcher started, that their memory fits into their host before any rank allocates. The
+// GPU's free memory is checked too, since other programs' memory is known only here. Ranks that share a GPU find it out
+// as they allocate.
+static int create_check_host_(Run *run, const Roster *roster, Error *err) {
     Backend *be = run->be;
     int64_t planned = memory_total(&run->plan.stage[run->at.stage].memory), more = planned - memory_total(&be->held);
-    if (be->check_free == NULL || be->check_free(be, more, err) == 0) return 0;
-    Error why = *err;
-    snprintf(err->text, sizeof err->text, "rank %d, stage %d: %.900s", world_rank(run->world), run->at.stage, why.text);
-    return -1;
-}
-
-// Checks, for ranks that a launcher started, that their memory fits into their host before any rank allocates.
-static int create_check_host_(Run *run, const Roster *roster, Error *err) {
     int64_t of_stage[CONFIG_MAX_STAGES];
     Machine machine;
+    Error why = {0};
     roster_count(roster, world_place(run->world)->node, of_stage, (int)run->config->parallel.pipeline);
     machine_look(&machine, run->device.cuda);
-    if (run->device.cuda) machine.gpu_bytes = run->be->memory_size / run->device.ranks_on_gpu;
+    if (run->device.cuda) machine.gpu_bytes = be->memory_size / run->device.ranks_on_gpu;
     if (plan_check_fit(&run->plan, run->config, run->log->program, &machine, of_stage, err) != 0) return -1;
-    return create_check_gpu_(run, err);
+    if (be->check_free == NULL || be->check_free(be, more, &why) == 0) return 0;
+    return error_set(err, why.code, "rank %d, stage %d: %.900s", world_rank(run->world), run->at.stage, why.text);
 }
 
 // Warns about pairs whose bundles go over the network, which is allowed but slow.
 static void tell_pairs_(const Run *run, const Roster *roster) {
     int pairs, apart = roster_pairs_apart(roster, &run->config->parallel, &pairs);
     bool to_peers = run->config->schedule.evict_to == EVICT_TO_PEER && plan_evictions(run->schedule) > 0;
-    if (!to_peers || apart == 0) return;
-    Log all = log_of_all(run->log);
-    log_line(&all,
-             "%d of %d pairs of stages span two hosts: what they evict crosses the network; with parallel.placement "
-             "adjacent and room for 2 * tensor ranks on a host a pair shares one",
-             apart, pairs);
+    if (to_peers && apart > 0)
+        log_line(&run->all,
+                 "%d of %d pairs of stages span two hosts: what they evict crosses the network; with "
+                 "parallel.placement adjacent and room for 2 * tensor ranks on a host a pair shares one",
+                 apart, pairs);
 }
 
 bool run_trains(const RunAsk *ask) { return ask->generate == NULL && !ask->validate; }
@@ -289,33 +267,29 @@ static int create_stage_(Run *run, Error *err) {
     return 0;
 }
 
-// After the rehearsal all libraries have their memory. Checks that some is left for later growth (a driver fails
-// without a clear word if it finds none), and compares it all with the reserve that the plan was made with.
-static int create_check_reserve_(Run *run, Details *details, Error *err) {
+// Rehearses a step before the first message, so that no step launches anything for the first time (engine_rehearse).
+// Weights are not loaded yet: a rehearsal takes any. Then all libraries have their memory. Checks that some is left for
+// later growth (a driver fails without a clear word if it finds none), and compares it all with the reserve that the
+// plan was made with.
+static int create_rehearse_(Run *run, Details *details, Error *err) {
     enum { SPARE_BYTES = 200 << 20 };
     Backend *be = run->be;
-    if (be->held_by_others == NULL || run->device.shared) return 0;
-    if (be->check_free(be, SPARE_BYTES, err) != 0) return -1;
-    double others = (double)be->held_by_others(be) / GIB, reserve = run->config->hardware.reserve_gib;
-    if (world_max(run->world, &others, 1, err) != 0) return -1;
-    run->outside_gib = others;
-    log_detail(&details->log, "found: context, libraries, NCCL and other programs hold up to %.2f GiB of a GPU",
-               others);
-    if (others > reserve && world_rank(run->world) == 0)
-        log_line(run->log,
-                 "context, libraries, NCCL and other programs hold up to %.2f GiB of a GPU, more than "
-                 "hardware.reserve_gib, %.4g; plan with -o hardware.reserve_gib=%.1f",
-                 others, reserve, others + 0.1);
-    return 0;
-}
-
-// Rehearses a step before the first message, so that no step launches anything for the first time (engine_rehearse).
-// Weights are not loaded yet: a rehearsal takes any.
-static int create_rehearse_(Run *run, Details *details, Error *err) {
-    if (!run->be->loads_late) return 0;
+    if (!be->loads_late) return 0;
     if (engine_rehearse(run->engine, run->schedule, err) != 0) return -1;
     if (!run->schedule->forward_only && optimizer_rehearse(run->optimizer, err) != 0) return -1;
-    if (create_check_reserve_(run, details, err) != 0) return -1;
+    if (be->held_by_others != NULL && !run->device.shared) {
+        if (be->check_free(be, SPARE_BYTES, err) != 0) return -1;
+        double others = (double)be->held_by_others(be) / GIB, reserve = run->config->hardware.reserve_gib;
+        if (world_max(run->world, &others, 1, err) != 0) return -1;
+        run->outside_gib = others;
+        log_detail(&run->all, "found: context, libraries, NCCL and other programs hold up to %.2f GiB of a GPU",
+                   others);
+        if (others > reserve && world_rank(run->world) == 0)
+            log_line(run->log,
+                     "context, libraries, NCCL and other programs hold up to %.2f GiB of a GPU, more than "
+                     "hardware.reserve_gib, %.4g; plan with -o hardware.reserve_gib=%.1f",
+                     others, reserve, others + 0.1);
+    }
     details_phase(details, "one forward, backward and update rehearsed on the device");
     return 0;
 }
@@ -337,14 +311,13 @@ static int create_load_(Run *run, const RunAsk *ask, const Log *log, Error *err)
 
 // Loads trained weights, because generating from initial ones is an error.
 static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
-    Log quiet = *run->log, all = log_of_all(run->log);
+    Log quiet = *run->log;
     quiet.level = LOG_QUIET; // it would report training
     if (create_load_(run, ask, &quiet, err) != 0) return -1;
     if (ask->resume != NULL && !run->from.found && run->config->checkpoint.init_from[0] == '\0')
         return error_on_all(err, EXIT_USAGE, "%s %s: there is no checkpoint in it; name one that a run has saved",
                             resume_option(ask->resume_if_any), ask->resume);
-    if (world_rank(run->world) == 0 && run->from.found)
-        log_status(&all, "weights of step %lld from %s", (long long)run->from.step, ask->resume);
+    if (run->from.found) log_status(&run->all, "weights of step %lld from %s", (long long)run->from.step, ask->resume);
     return ask->generate != NULL ? run_sampler_create(run, ask->generate, err) : 0;
 }
 
@@ -359,16 +332,16 @@ static bool waits_for_reader_(void *context) {
 static int create_metrics_(Run *run, Error *err) {
     if (world_rank(run->world) != 0) return 0;
     const Config *config = run->config;
-    Peak peak = {model_flops_per_token(config, true),
-                 model_flops_per_token(config, false),
-                 run->be->peak_tflops,
-                 config_world(config),
-                 run->peak_cores > 0.0 ? measure_peak_ : NULL,
-                 run,
-                 run->outside_gib};
-    run->metrics = metrics_open(config, &peak, run->from.found ? run->from.step : -1, err);
-    if (run->metrics != NULL && run->log->level == LOG_VERBOSE) metrics_say_all(run->metrics);
-    if (run->metrics != NULL && world_size(run->world) == 1) metrics_wait_with(run->metrics, waits_for_reader_, run);
+    MetricsSetup setup = {.flops_per_token_full = model_flops_per_token(config, true),
+                          .flops_per_token_causal = model_flops_per_token(config, false),
+                          .peak_tflops = run->be->peak_tflops,
+                          .world = config_world(config),
+                          .measure = run->peak_cores > 0.0 ? measure_peak_ : NULL,
+                          .context = run,
+                          .outside_gib = run->outside_gib,
+                          .say_all = run->log->level == LOG_VERBOSE,
+                          .waits = world_size(run->world) == 1 ? waits_for_reader_ : NULL};
+    run->metrics = metrics_open(config, &setup, run->from.found ? run->from.step : -1, err);
     if (run->metrics == NULL) return -1;
     Error trouble = {0};
     if (metrics_run(run->metrics, config, run->plan.parameters, &trouble) == 0) return 0;
@@ -383,13 +356,12 @@ static int open_files_(Run *run, const RunAsk *ask, Error *err) {
     if (run_open_data(run->config, ask, &run->sets, err) != 0) return -1;
     if (ask->generate == NULL && run_find_end_of_text(run, err) != 0) return -1;
     int64_t left_out = run->sets.hellaswag == NULL ? 0 : evaluation_left_out(run->sets.hellaswag);
-    if (left_out == 0 || world_rank(run->world) > 0) return 0;
-    Log all = log_of_all(run->log);
-    log_line(&all,
-             "data.hellaswag: %lld of %lld examples are left out, a completion with its context has more than "
-             "seq_len + 1 = %lld tokens",
-             (long long)left_out, (long long)(left_out + evaluation_examples(run->sets.hellaswag)),
-             (long long)run->config->model.seq_len + 1);
+    if (left_out > 0)
+        log_line(&run->all,
+                 "data.hellaswag: %lld of %lld examples are left out, a completion with its context has more than "
+                 "seq_len + 1 = %lld tokens",
+                 (long long)left_out, (long long)(left_out + evaluation_examples(run->sets.hellaswag)),
+                 (long long)run->config->model.seq_len + 1);
     return 0;
 }
 
@@ -446,8 +418,15 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     run->status_page = status_page;
     run->log = log;
     bool trains = run_trains(ask);
-    if (check_world_(run, err) != 0) return -1;
+    char cut[CONFIG_CUT];
+    int64_t want = config_world(config), have = world_size(world);
+    if (want != have)
+        return error_on_all(
+            err, EXIT_USAGE,
+            "%s: this job has %lld rank%s, the configuration needs %lld (%s); start as many, or change parallel.*",
+            config->path, (long long)have, have == 1 ? "" : "s", (long long)want, config_cut_text(config, cut));
     run->at = topology_coordinates(&config->parallel, world_rank(world));
+    run->all = world_log(world, log);
     log->stage = run->at.stage;
     status_page_set_stage(status_page, run->at.stage);
     status_page_set_action(status_page, "start-up");
@@ -459,7 +438,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     details_phase(&details, "groups of ranks");
     if (create_check_checkpoints_(run, ask, err) != 0) return -1;
     if (fail_together_(world, open_files_(run, ask, err), err) != 0) return -1;
-    if (trains && world_rank(world) == 0) run_tell_data(run);
+    if (trains) blend_tell(run->sets.train, config_samples(config, 0, config->train.steps), &run->all);
     details_phase(&details, "data opened");
     double cores = 1.0;
     if (affinity_share(world, &cores, err) != 0) return -1;
@@ -472,26 +451,24 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     if (find_peak_(run, cores, err) != 0) return -1;
     details_phase(&details, "peak known");
     if (create_settle_(run, err) != 0) return -1;
-    details_found(&details, run);
+    details_found(run);
     details_phase(&details, "schedule, plan and memory checked");
     if (create_stage_(run, err) != 0) return -1;
     batch_create(&run->batch, &run->stage, run->at.replica);
     run->batch.end_of_text = run->end_of_text;
-    details_collectives(&details, run);
+    details_collectives(run);
     details_bundles(run);
     details_phase(&details, "memory allocated, weights drawn");
     if (create_rehearse_(run, &details, err) != 0) return -1;
     if ((trains ? create_training_(run, ask, err) : load_trained_(run, ask, err)) != 0) return -1;
     details_phase(&details, "checkpoint and metrics");
-    details_ready(&details);
+    log_detail(&run->all, "start-up: ready to train, %.1f ms in all", 1e3 * (details.since - details.began));
     return 0;
 }
 
-static void create_destroy_comm_(Comm *comm) {
-    if (comm != NULL) comm->destroy(comm);
-}
-
 void run_destroy(Run *run) {
+    RunGroup groups[RUN_MOST_GROUPS];
+    int count = run->schedule != NULL ? list_groups_(run, groups) : 0;
     run_sampler_destroy(run);
     recorder_destroy(run->recorder);
     checkpoint_destroy(run->checkpoint);
@@ -507,14 +484,10 @@ void run_destroy(Run *run) {
     free(run->hosts);
     schedule_free(run->schedule);
     // Groups of a device's memory hold streams of it, so they go before the device.
-    create_destroy_comm_(run->pair_far);
-    create_destroy_comm_(run->tied);
-    create_destroy_comm_(run->pair);
-    create_destroy_comm_(run->data);
-    create_destroy_comm_(run->tensor);
-    for (int i = 0; i < 2; i++) create_destroy_comm_(run->context[i]);
-    for (int i = 0; i < run->lanes; i++) create_destroy_comm_(run->lane[i]);
-    for (int i = 0; i < RUN_MOST_GROUPS; i++) create_destroy_comm_(run->sums[i]);
+    for (int i = count - 1; i >= 0; i--)
+        if (*groups[i].comm != NULL) (*groups[i].comm)->destroy(*groups[i].comm);
+    for (int i = 0; i < count; i++)
+        if (run->sums[i] != NULL) run->sums[i]->destroy(run->sums[i]);
     checksum_destroy(run->checksum);
     if (run->be != NULL) run->be->destroy(run->be);
     run_close_data(&run->sets);

@@ -40,32 +40,23 @@ int run_check_objective(const Config *config, bool generates, Error *err) {
     return 0;
 }
 
-static int open_validation_(const Config *config, Dataset **val, Error *err) {
-    const ModelConfig *m = &config->model;
-    const DataConfig *data = &config->data;
-    if (data->val[0] == 0)
-        return config_error(config, "data.val", err, "is empty, and there is nothing to validate on; name token files");
-    *val =
-        dataset_open("data.val", data->val, m->seq_len, m->vocab, data->val_batches * config->train.global_batch, err);
-    return *val == NULL ? -1 : 0;
-}
-
-static int open_training_(const Config *config, RunData *data, Error *err) {
-    const ModelConfig *m = &config->model;
-    const DataConfig *c = &config->data;
-    int64_t batch = config->train.global_batch;
-    data->train = blend_open("data.train", c->train, c->train_sources, m->seq_len, m->vocab, batch, err);
-    if (data->train == NULL) return -1;
-    if (c->val[0] != 0 && c->val_every > 0 && open_validation_(config, &data->val, err) != 0) return -1;
-    return check_tokenizers_(config, data->train, data->val, err);
-}
-
 // data.hellaswag is used at its intervals while training, and always for --validate.
 int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error *err) {
     const ModelConfig *m = &config->model;
     const DataConfig *c = &config->data;
+    int64_t batch = config->train.global_batch;
     if (ask->generate != NULL) return 0;
-    if ((ask->validate ? open_validation_(config, &data->val, err) : open_training_(config, data, err)) != 0) return -1;
+    if (!ask->validate) {
+        data->train = blend_open("data.train", c->train, c->train_sources, m->seq_len, m->vocab, batch, err);
+        if (data->train == NULL) return -1;
+    } else if (c->val[0] == '\0') {
+        return config_error(config, "data.val", err, "is empty, and there is nothing to validate on; name token files");
+    }
+    if (ask->validate || (c->val[0] != '\0' && c->val_every > 0)) {
+        data->val = dataset_open("data.val", c->val, m->seq_len, m->vocab, c->val_batches * batch, err);
+        if (data->val == NULL) return -1;
+    }
+    if (data->train != NULL && check_tokenizers_(config, data->train, data->val, err) != 0) return -1;
     if (c->hellaswag[0] == '\0' || (c->hellaswag_every == 0 && !ask->validate)) return 0;
     data->hellaswag = evaluation_open("data.hellaswag", c->hellaswag, m->seq_len, m->vocab, err);
     return data->hellaswag == NULL ? -1 : 0;
@@ -92,9 +83,4 @@ int run_find_end_of_text(Run *run, Error *err) {
         run->end_of_text = token;
     }
     return 0;
-}
-
-void run_tell_data(const Run *run) {
-    Log all = log_of_all(run->log);
-    blend_tell(run->sets.train, config_samples(run->config, 0, run->config->train.steps), &all);
 }

@@ -4,8 +4,7 @@
 #include "comm/comm_pushed.h"
 
 void details_begin(Details *details, const Log *log, const World *world) {
-    details->log = log_of_all(log);
-    if (world != NULL && world_rank(world) > 0) details->log.level = LOG_QUIET;
+    details->log = world != NULL ? world_log(world, log) : log_of_all(log);
     details->began = details->since = clock_seconds();
 }
 
@@ -15,34 +14,27 @@ void details_phase(Details *details, const char *what) {
     details->since = now;
 }
 
-void details_ready(const Details *details) {
-    log_detail(&details->log, "start-up: ready to train, %.1f ms in all", 1e3 * (details->since - details->began));
-}
-
-static const char *carrier_(const Run *run) {
-    if (world_size(run->world) == 1) return "none, one rank";
-    if (!run->device.cuda) return "MPI, between buffers in host memory";
-    return run->device.shared ? "MPI, through buffers in host memory, since ranks share a GPU"
-                              : "NCCL, between buffers on the GPUs";
-}
-
-void details_found(const Details *details, const Run *run) {
-    const Log *log = &details->log;
+void details_found(const Run *run) {
+    const Log *log = &run->all;
     log_detail(log, "found: %s; rank 0 of %d on %s, %d of them there", world_place(run->world)->library,
                world_size(run->world), world_place(run->world)->host, world_place(run->world)->local_size);
     log_detail(log, "chosen: device %s", run->be->device);
     log_detail(log, "chosen: %s", run->be->kernels);
-    log_detail(log, "chosen: messages by %s", carrier_(run));
+    log_detail(log, "chosen: messages by %s",
+               world_size(run->world) == 1 ? "none, one rank"
+               : !run->device.cuda         ? "MPI, between buffers in host memory"
+               : run->device.shared        ? "MPI, through buffers in host memory, since ranks share a GPU"
+                                           : "NCCL, between buffers on the GPUs");
 }
 
-void details_collectives(const Details *details, const Run *run) {
+void details_collectives(const Run *run) {
     if (run->tensor == NULL || run->tensor->use_memory == NULL) return;
     if (run->stage.at.shape.copies) {
-        log_detail(&details->log, "chosen: gathers and sums over tensor ranks by %s",
+        log_detail(&run->all, "chosen: gathers and sums over tensor ranks by %s",
                    run->stage.registered ? "copies into the memory of the other ranks" : "NCCL");
         return;
     }
-    log_detail(&details->log, "chosen: collectives over tensor ranks work in memory that is %sregistered with NCCL",
+    log_detail(&run->all, "chosen: collectives over tensor ranks work in memory that is %sregistered with NCCL",
                run->stage.registered ? "" : "not ");
 }
 

@@ -7,16 +7,6 @@
 #include "run.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-// Returns this rank's figures; times are on rank 0's clock.
-static StageFigures own_figures_(const Run *run, const EngineRun *pipeline) {
-    const MemoryBytes *peak = &run->be->peak, *held = &run->be->held;
-    double offset = world_place(run->world)->clock_offset;
-    StageFigures mine = {memory_total(peak), held->bytes[MEMORY_OWN_SLOTS] + held->bytes[MEMORY_LENT_SLOTS], *pipeline};
-    mine.run.begin += offset, mine.run.end += offset;
-    return mine;
-}
 
 // Merges the ranks of a stage: the fullest and slowest count, busy adds up.
 static void merge_figures_(StageFigures *stage, const StageFigures *rank, bool first) {
@@ -52,20 +42,21 @@ static void name_slowest_(Run *run, const StageFigures *ranks, StepFigures *say)
     snprintf(say->slow, sizeof say->slow, "slowest %d +%.0f%% %s", found.rank, 100 * found.excess, part);
     run->slow_steps = found.cost <= 0.05 ? 0 : found.rank == run->slow_rank ? run->slow_steps + 1 : 1;
     run->slow_rank = found.rank;
-    if (run->slow_steps == SLOWEST_WINDOW) {
-        Log all = log_of_all(run->log);
-        log_status(&all,
+    if (run->slow_steps == SLOWEST_WINDOW)
+        log_status(&run->all,
                    "step %lld: slowest rank %d (stage %d, host %s): +%.0f %% in %ss, which costs %.0f %% of a step",
                    (long long)say->step, found.rank, stage, host, 100 * found.excess, part, 100 * found.cost);
-    }
 }
 
-// Collective. Gives rank 0 one entry per stage.
+// Collective. Gives rank 0 one entry per stage, with times on its own clock.
 static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *stages, StepFigures *say, Error *err) {
-    StageFigures mine = own_figures_(run, pipeline);
+    const int64_t *held = run->be->held.bytes;
+    StageFigures mine = {memory_total(&run->be->peak), held[MEMORY_OWN_SLOTS] + held[MEMORY_LENT_SLOTS], *pipeline};
+    double offset = world_place(run->world)->clock_offset;
+    mine.run.begin += offset, mine.run.end += offset;
     int world = world_size(run->world);
     StageFigures *all = xcalloc((size_t)world, sizeof *all);
-    int gathered = world_gather(run->world, 0, all, &mine, sizeof mine, err);
+    int gathered = world_gather(run->world, all, &mine, sizeof mine, err);
     if (gathered == 0 && run->slowest != NULL) name_slowest_(run, all, say);
     for (int r = 0; gathered == 0 && world_rank(run->world) == 0 && r < world; r++) {
         Coordinates at = topology_coordinates(&run->config->parallel, r);
@@ -89,11 +80,10 @@ void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
     }
     if (failing == run->metrics_failing) return;
     run->metrics_failing = failing;
-    Log all = log_of_all(run->log);
     if (failing)
-        log_line(&all, "step %lld: %s; training continues without the lines that cannot be written", (long long)step,
-                 trouble->text);
-    else log_line(&all, "step %lld: %s can be written again", (long long)step, run->config->log.metrics);
+        log_line(&run->all, "step %lld: %s; training continues without the lines that cannot be written",
+                 (long long)step, trouble->text);
+    else log_line(&run->all, "step %lld: %s can be written again", (long long)step, run->config->log.metrics);
 }
 
 int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err) {
@@ -142,32 +132,28 @@ static void print_difference_(const Plan *plan, const MemoryBytes *measured, FIL
     grid_free(&grid);
 }
 
-static void compare_print_(const Plan *plan, const MemoryBytes *measured, bool quiet, FILE *file) {
-    int64_t off = 0;
-    for (int s = 0; s < plan->stages; s++) off += difference_(&plan->stage[s].memory, &measured[s]);
-    int fullest = plan_fullest(plan);
-    char peak[32];
-    if (off != 0) print_difference_(plan, measured, file);
-    else if (!quiet)
-        fprintf(file, "memory    as planned, to the byte, on %s; the fullest, stage %d, has allocated %s\n",
-                plan->stages == 1 ? "the one stage" : "all stages", fullest,
-                grid_bytes(memory_total(&measured[fullest]), peak));
-}
-
 int run_compare_plan(Run *run, Error *err) {
-    int world = world_size(run->world);
+    const Plan *plan = &run->plan;
+    int world = world_size(run->world), fullest = plan_fullest(plan);
     MemoryBytes *all = xcalloc((size_t)world, sizeof *all);
-    MemoryBytes *measured = xcalloc((size_t)run->plan.stages, sizeof *measured);
-    int status = world_gather(run->world, 0, all, &run->be->peak, sizeof *all, err);
+    MemoryBytes *measured = xcalloc((size_t)plan->stages, sizeof *measured);
+    int64_t off = 0;
+    char peak[32];
+    int status = world_gather(run->world, all, &run->be->peak, sizeof *all, err);
     if (status == 0 && world_rank(run->world) == 0) {
         for (int r = 0; r < world; r++) {
             Coordinates at = topology_coordinates(&run->config->parallel, r);
-            const MemoryBytes *planned = &run->plan.stage[at.stage].memory;
+            const MemoryBytes *planned = &plan->stage[at.stage].memory;
             bool first = at.tensor == 0 && at.replica == 0; // keeps the rank of a stage that is farthest from the plan
             if (first || difference_(&all[r], planned) > difference_(&measured[at.stage], planned))
                 measured[at.stage] = all[r];
         }
-        compare_print_(&run->plan, measured, run->log->level == LOG_QUIET, stderr);
+        for (int s = 0; s < plan->stages; s++) off += difference_(&plan->stage[s].memory, &measured[s]);
+        if (off != 0) print_difference_(plan, measured, stderr);
+        else if (run->log->level != LOG_QUIET)
+            fprintf(stderr, "memory    as planned, to the byte, on %s; the fullest, stage %d, has allocated %s\n",
+                    plan->stages == 1 ? "the one stage" : "all stages", fullest,
+                    grid_bytes(memory_total(&measured[fullest]), peak));
     }
     free_all(all, measured);
     return status;

@@ -174,20 +174,13 @@ static int next_tokens_(Run *run, int64_t first_text, Error *err) {
         if (sampler_forward_(run, err) != 0) return -1;
         if (run->stage.at.last) name_candidates_(run, first_text);
     }
-    if (world_gather(run->world, 0, sampler->all, sampler->mine, bytes, err) != 0) return -1;
+    if (world_gather(run->world, sampler->all, sampler->mine, bytes, err) != 0) return -1;
     if (world_rank(run->world) == 0) sampler_choose_(run);
-    if (world_broadcast(run->world, 0, sampler->chosen, (b + 1) * (int64_t)sizeof *sampler->chosen, err) != 0)
-        return -1;
+    if (world_broadcast(run->world, sampler->chosen, (b + 1) * (int64_t)sizeof *sampler->chosen, err) != 0) return -1;
     return sampler_append_(run, err);
 }
 
 // ---------------------------------------------------------------- texts
-
-static bool all_ended_(const Run *run) {
-    for (int64_t j = 0; j < run->stage.at.shape.batch; j++)
-        if (!run->sampler->texts[j].ended) return false;
-    return true;
-}
 
 // Writes texts first ... of sample.count, as many as share a microbatch. *stop: a rank was asked to stop, and the texts
 // are cut short.
@@ -200,60 +193,54 @@ static int write_texts_(Run *run, int64_t first, bool *stop, Error *err) {
         text->count = sampler->prompt.count;
         memcpy(text->tokens, sampler->prompt.ids, (size_t)text->count * sizeof *text->tokens);
     }
-    for (int64_t i = 0; i < run->config->sample.tokens && !all_ended_(run) && !*stop; i++) {
+    for (int64_t i = 0; i < run->config->sample.tokens && !*stop; i++) {
+        int64_t j = 0;
+        while (j < b && sampler->texts[j].ended) j++;
+        if (j == b) break;
         if (next_tokens_(run, first, err) != 0) return -1;
         *stop = sampler->chosen[b] != 0;
     }
     return 0;
 }
 
-typedef int (*SayText)(Run *run, int64_t step, int64_t index, const char *text, Error *err);
-
-static int say_texts_(Run *run, int64_t step, int64_t first, SayText say, Error *err) {
-    int64_t count = run->config->sample.count, b = run->stage.at.shape.batch;
-    int status = 0;
-    for (int64_t j = 0; status == 0 && world_rank(run->world) == 0 && j < b && first + j < count; j++) {
-        Tokens tokens = {run->sampler->texts[j].tokens, run->sampler->texts[j].count};
-        char *text = tokenizer_decode(run->sampler->tokenizer, &tokens);
-        status = say(run, step, first + j, text, err);
-        free(text);
-    }
-    return status;
-}
-
-static int sample_all_(Run *run, int64_t step, SayText say, bool *stop, Error *err) {
-    int64_t b = run->stage.at.shape.batch;
-    for (int64_t first = 0; first < run->config->sample.count && !*stop; first += b) {
-        if (write_texts_(run, first, stop, err) != 0) return -1;
-        if (!*stop && say_texts_(run, step, first, say, err) != 0) return -1;
-    }
-    return 0;
-}
-
-static int say_metrics_(Run *run, int64_t step, int64_t index, const char *text, Error *err) {
-    (void)err;
+// Says a text where the run has metrics, else on stdout alone (--generate).
+static int say_text_(Run *run, int64_t step, int64_t index, const char *text, Error *err) {
     Error trouble = {0};
-    metrics_sample(run->metrics, step, index, text, &trouble);
-    run_tell_metrics(run, step, &trouble);
-    return 0;
-}
-
-static int say_plain_(Run *run, int64_t step, int64_t index, const char *text, Error *err) {
-    (void)run, (void)step;
+    if (run->metrics != NULL) {
+        metrics_sample(run->metrics, step, index, text, &trouble);
+        run_tell_metrics(run, step, &trouble);
+        return 0;
+    }
     if (printf("%s%s\n", index > 0 ? "---\n" : "", text) >= 0 && fflush(stdout) == 0) return 0;
     return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
+}
+
+// Writes all texts, and says them on rank 0. *stop: as above; the texts that were begun then are not said.
+static int sample_all_(Run *run, int64_t step, bool *stop, Error *err) {
+    int64_t b = run->stage.at.shape.batch, count = run->config->sample.count;
+    for (int64_t first = 0; first < count && !*stop; first += b) {
+        if (write_texts_(run, first, stop, err) != 0) return -1;
+        for (int64_t j = 0; !*stop && world_rank(run->world) == 0 && j < b && first + j < count; j++) {
+            Tokens tokens = {run->sampler->texts[j].tokens, run->sampler->texts[j].count};
+            char *text = tokenizer_decode(run->sampler->tokenizer, &tokens);
+            int status = say_text_(run, step, first + j, text, err);
+            free(text);
+            if (status != 0) return -1;
+        }
+    }
+    return 0;
 }
 
 // A request to stop ends the sample at once, and the run after the next step.
 int run_sample(Run *run, int64_t step, Error *err) {
     bool stop = false;
-    return sample_all_(run, step, say_metrics_, &stop, err);
+    return sample_all_(run, step, &stop, err);
 }
 
 int run_generate(Run *run, Error *err) {
     bool stop = false;
     run_listen(run);
-    if (sample_all_(run, 0, say_plain_, &stop, err) != 0) return -1;
+    if (sample_all_(run, 0, &stop, err) != 0) return -1;
     if (!stop) return 0;
     return error_on_all(err, EXIT_FAILED, "stopped on request before the text was complete");
 }

@@ -2,11 +2,10 @@
 #include "run.h"
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/units.h"
 
 #include "engine/trace.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 typedef struct RunTrace {
@@ -25,25 +24,6 @@ static int64_t longest_(const Schedule *schedule) {
     return longest;
 }
 
-static void run_trace_allocate_(RunTrace *trace, const Run *run) {
-    int64_t train = longest_(run->schedule), validation = longest_(run->validation);
-    int world = world_size(run->world), writes = world_rank(run->world) == 0;
-    trace->capacity = train > validation ? train : validation;
-    trace->mine = xcalloc((size_t)trace->capacity, sizeof *trace->mine);
-    trace->all = xcalloc(writes ? (size_t)(trace->capacity * world) : 1, sizeof *trace->all);
-    trace->ranks = xcalloc((size_t)world, sizeof *trace->ranks);
-    trace->times = xcalloc((size_t)world, sizeof *trace->times);
-}
-
-// Refuses the file that metrics go to, which is open already: the trace would replace them.
-static int run_trace_on_metrics_(const Run *run, const char *path, Error *err) {
-    struct stat metrics, there;
-    const char *log = run->config->log.metrics;
-    if (log[0] == '\0' || stat(log, &metrics) != 0 || stat(path, &there) != 0) return 0;
-    if (!S_ISREG(there.st_mode) || metrics.st_dev != there.st_dev || metrics.st_ino != there.st_ino) return 0;
-    return error_set(err, EXIT_USAGE, "--trace %s: log.metrics is the same file; name another one", path);
-}
-
 // Starts one process of the trace per rank; the ranks of a stage are consecutive, whatever the placement.
 static int run_trace_start_(RunTrace *trace, const Run *run, const char *path, Error *err) {
     const ParallelConfig *parallel = &run->config->parallel;
@@ -54,16 +34,26 @@ static int run_trace_start_(RunTrace *trace, const Run *run, const char *path, E
         trace->ranks[pid] = topology_rank(parallel, at);
         trace->times[pid] = trace->all + trace->ranks[pid] * trace->capacity;
     }
-    if (run_trace_on_metrics_(run, path, err) != 0) return -1;
+    // Refuses the file that metrics go to, which is open already: the trace would replace them.
+    struct stat metrics, there;
+    const char *log = run->config->log.metrics;
+    bool both = log[0] != '\0' && stat(log, &metrics) == 0 && stat(path, &there) == 0 && S_ISREG(there.st_mode);
+    if (both && metrics.st_dev == there.st_dev && metrics.st_ino == there.st_ino)
+        return error_set(err, EXIT_USAGE, "--trace %s: log.metrics is the same file; name another one", path);
     trace->trace = trace_open(path, &shown, run->schedule, err);
     return trace->trace == NULL ? -1 : 0;
 }
 
 int run_trace_open(Run *run, const char *path, Error *err) {
     if (path == NULL) return 0;
-    run->trace = xcalloc(1, sizeof *run->trace);
-    run_trace_allocate_(run->trace, run);
-    return world_rank(run->world) == 0 ? run_trace_start_(run->trace, run, path, err) : 0;
+    RunTrace *trace = run->trace = xcalloc(1, sizeof *trace);
+    int world = world_size(run->world), writes = world_rank(run->world) == 0;
+    trace->capacity = max_i64(longest_(run->schedule), longest_(run->validation));
+    trace->mine = xcalloc((size_t)trace->capacity, sizeof *trace->mine);
+    trace->all = xcalloc(writes ? (size_t)(trace->capacity * world) : 1, sizeof *trace->all);
+    trace->ranks = xcalloc((size_t)world, sizeof *trace->ranks);
+    trace->times = xcalloc((size_t)world, sizeof *trace->times);
+    return writes ? run_trace_start_(trace, run, path, err) : 0;
 }
 
 int run_trace_step(Run *run, const char *label, const Schedule *schedule, const EngineRun *pipeline, double begin,
@@ -73,7 +63,7 @@ int run_trace_step(Run *run, const char *label, const Schedule *schedule, const 
     double offset = world_place(run->world)->clock_offset, end = clock_seconds();
     for (int64_t i = 0; i < pipeline->count; i++)
         trace->mine[i] = (ActionTime){pipeline->times[i].begin + offset, pipeline->times[i].end + offset};
-    if (world_gather(run->world, 0, trace->all, trace->mine, trace->capacity * (int64_t)sizeof *trace->mine, err) != 0)
+    if (world_gather(run->world, trace->all, trace->mine, trace->capacity * (int64_t)sizeof *trace->mine, err) != 0)
         return -1;
     Error failure = {0};
     if (trace->trace != NULL &&

@@ -17,24 +17,19 @@ static int train_fail_(const char *label, Error *err) {
     return -1;
 }
 
-// Returns the schedule of a step, which has as many microbatches as train.batch_ramp says for it.
-static const Schedule *schedule_of_step_(const Run *run, int64_t step) {
-    const TrainConfig *train = &run->config->train;
-    int64_t entry = train->ramp_count - 1;
-    while (entry > 0 && train->batch_ramp[entry].step > step) entry--;
-    return entry < 0 ? run->schedule : run->ramp[entry];
-}
-
 // Runs one step: data, pipeline, loss, gradient norm, update, and its report.
 static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     double start = clock_seconds();
-    const Schedule *schedule = schedule_of_step_(run, step);
+    const TrainConfig *train = &run->config->train;
+    int64_t entry = train->ramp_count - 1; // train.batch_ramp says how many microbatches the step has
+    while (entry > 0 && train->batch_ramp[entry].step > step) entry--;
+    const Schedule *schedule = entry < 0 ? run->schedule : run->ramp[entry];
     double tokens = (double)(config_batch_at(run->config, step) * config_targets(run->config));
     StepFigures figures = {.step = step};
     EngineRun pipeline;
     char label[64];
     snprintf(label, sizeof label, "step %lld", (long long)step);
-    if (run->metrics != NULL) metrics_progress(run->metrics, step, run->config->train.steps);
+    if (run->metrics != NULL) metrics_progress(run->metrics, step, train->steps);
     status_page_set_step(run->status_page, step);
     status_page_set_action(run->status_page, label);
     if (run->be->range_begin != NULL) run->be->range_begin(run->be, label); // tells profilers where the step begins
@@ -104,20 +99,15 @@ static int train_end_(Run *run, int status, Error *err) {
                         run->config->checkpoint.dir);
 }
 
-static void tell_done_(const Run *run) {
-    int64_t steps = run->config->train.steps;
-    if (!run->from.found || run->from.step < steps || world_rank(run->world) > 0) return;
-    Log all = log_of_all(run->log);
-    log_status(&all, "nothing is left to train: the checkpoint is at step %lld and train.steps (the total) is %lld",
-               (long long)run->from.step, (long long)steps);
-}
-
 int run_train(Run *run, Error *err) {
     const Config *config = run->config;
     int64_t first = run->from.step + 1;
     int64_t last = run->recorder != NULL ? recorder_last_step(run->recorder) : config->train.steps;
     int status = 0;
-    tell_done_(run);
+    if (run->from.found && run->from.step >= config->train.steps)
+        log_status(&run->all,
+                   "nothing is left to train: the checkpoint is at step %lld and train.steps (the total) is %lld",
+                   (long long)run->from.step, (long long)config->train.steps);
     run_listen(run);
     for (int64_t step = first; status == 0 && step <= last; step++) {
         bool stop = false;

@@ -30,23 +30,6 @@ static int explain_bad_(Run *run, const StepFigures *figures, char *text, size_t
     return 0;
 }
 
-static int stop_bad_(const Run *run, int64_t step, const char *why, bool weight, Error *err) {
-    char before[96] = "";
-    int64_t allowed = run->config->train.skip_bad_steps;
-    if (allowed > 0)
-        snprintf(before, sizeof before, "; train.skip_bad_steps allows no more than %lld", (long long)allowed);
-    return error_on_all(err, EXIT_FAILED, "step %lld: %s; weights are unchanged%s; %s", (long long)step, why, before,
-                        weight ? "go on from an earlier checkpoint, or look at checkpoint.init_from"
-                               : "lower train.lr or look at the data of this step");
-}
-
-static void tell_skipped_(const Run *run, int64_t step, const char *why) {
-    Log all = log_of_all(run->log);
-    if (world_rank(run->world) == 0)
-        log_line(&all, "step %lld: update skipped, since %s; weights, moments and Adam's step count are unchanged",
-                 (long long)step, why);
-}
-
 int run_update(Run *run, StepFigures *figures, Error *err) {
     const TrainConfig *train = &run->config->train;
     char why[600] = "";
@@ -61,12 +44,22 @@ int run_update(Run *run, StepFigures *figures, Error *err) {
                  "loss %.4f is %+.1f and norm %.2f %+.1f deviations from the last steps; %g are allowed", figures->loss,
                  figures->loss_z, figures->norm, figures->norm_z, train->skip_outlier_z);
     else if (explain_bad_(run, figures, why, sizeof why - 48, &weight, err) != 0) return -1;
-    if (decision == STEP_STOP) return stop_bad_(run, figures->step, why, weight, err);
+    if (decision == STEP_STOP) {
+        char allowed[96] = "";
+        if (train->skip_bad_steps > 0)
+            snprintf(allowed, sizeof allowed, "; train.skip_bad_steps allows no more than %lld",
+                     (long long)train->skip_bad_steps);
+        return error_on_all(err, EXIT_FAILED, "step %lld: %s; weights are unchanged%s; %s", (long long)figures->step,
+                            why, allowed,
+                            weight ? "go on from an earlier checkpoint, or look at checkpoint.init_from"
+                                   : "lower train.lr or look at the data of this step");
+    }
     size_t used = strlen(why);
     if (decision == STEP_SKIP_BAD)
         snprintf(why + used, sizeof why - used, " (%lld of %lld such steps)", (long long)run->step_guard.bad,
                  (long long)train->skip_bad_steps);
-    tell_skipped_(run, figures->step, why);
+    log_line(&run->all, "step %lld: update skipped, since %s; weights, moments and Adam's step count are unchanged",
+             (long long)figures->step, why);
     optimizer_skip(run->optimizer);
     return 0;
 }

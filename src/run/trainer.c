@@ -10,6 +10,7 @@
 #include "device/device.h"
 #include "plan/emulate.h"
 #include "base/files.h"
+#include "base/version.h"
 #include "ranks/supervisor.h"
 #include "launch/launch.h"
 #include "plan/plan_report.h"
@@ -26,20 +27,12 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-static int trainer_say_(const Log *log, const Error *err) {
-    log_line(log, "%s", err->text);
-    return err->code;
-}
-
-// An error found before ranks know each other occurs on all ranks of a host, and the first one reports it. The others
-// leave after it, because mpirun ends all ranks when one has left.
-static int trainer_fail_(const Log *log, const Error *err) {
-    if (supervisor_report_early(err)) return err->code;
-    if (world_speaks()) return trainer_say_(log, err);
-    sleep(1);
-    return err->code;
-}
+#ifdef HAVE_DNNL
+#include <dnnl.h>
+#endif
+#ifdef HAVE_MPI
+#include <mpi.h>
+#endif
 
 // Describes the job for ranks and for the processes that supervise them.
 static Job trainer_job_(const Config *config, char *remedy, size_t size) {
@@ -50,33 +43,6 @@ static Job trainer_job_(const Config *config, char *remedy, size_t size) {
                  .patience = {config->train.peer_timeout_s, config->train.timeout_s},
                  .one_host = true,
                  .remedy = remedy};
-}
-
-static int trainer_check_family_(const Config *config, const char *program, const Model *model, Error *err) {
-    if (config->model.family == family_find(model->family)) return 0;
-    char where[CONFIG_TEXT];
-    config_where(config, "model.family", where, sizeof where);
-    const char *word = config_word("model.family", config->model.family);
-    return error_set(err, EXIT_USAGE, "%s: model.family: %s trains %s; use train_%s for %s", where, program,
-                     model->family, word, word);
-}
-
-// Opens and closes all data sets, so that a wrong path is reported once, before ranks start.
-static int check_data_(const Config *config, const RunAsk *ask, Error *err) {
-    RunData data = {0};
-    int status = run_open_data(config, ask, &data, err);
-    run_close_data(&data);
-    return status;
-}
-
-// Checks that --generate and --validate have trained weights to start from.
-static int check_trained_(const Config *config, const RunAsk *ask, Error *err) {
-    if (ask->resume == NULL && config->checkpoint.init_from[0] == '\0')
-        return error_set(err, EXIT_USAGE,
-                         "--%s: %s which model? Give --resume DIR with a run's checkpoints, or "
-                         "-o checkpoint.init_from=DIR with a model as transformers saves it",
-                         ask->validate ? "validate" : "generate", ask->validate ? "of" : "from");
-    return ask->validate ? check_data_(config, ask, err) : run_sample_check(config, ask->generate, err);
 }
 
 // Checks, before any rank starts, that the machine has the devices and memory of the plan and that the data exist.
@@ -94,18 +60,19 @@ static int check_start_(const Config *config, const char *program, const Model *
     if (be != NULL) be->destroy(be);
     schedule_free(schedule);
     if (status == 0) status = run_check_checkpoints(config, ask, err);
-    if (status == 0 && !run_trains(ask)) return check_trained_(config, ask, err);
-    if (status == 0) status = check_data_(config, ask, err);
-    if (status == 0 && config->sample.every > 0) status = run_sample_check(config, NULL, err);
+    if (status != 0) return -1;
+    if (!run_trains(ask) && ask->resume == NULL && config->checkpoint.init_from[0] == '\0')
+        return error_set(err, EXIT_USAGE,
+                         "--%s: %s which model? Give --resume DIR with a run's checkpoints, or "
+                         "-o checkpoint.init_from=DIR with a model as transformers saves it",
+                         ask->validate ? "validate" : "generate", ask->validate ? "of" : "from");
+    // Opens and closes all data sets, so that a wrong path is reported once, before ranks start.
+    RunData data = {0};
+    status = run_open_data(config, ask, &data, err);
+    run_close_data(&data);
+    if (status == 0 && (ask->generate != NULL || (run_trains(ask) && config->sample.every > 0)))
+        status = run_sample_check(config, ask->generate, err);
     return status;
-}
-
-// Reports why this rank fails: through the parent of all ranks, or on stderr; once if all ranks found the same.
-static int rank_fail_(World *world, StatusPage *page, const Log *log, const Error *err) {
-    bool speaks = !err->everywhere || world_rank(world) == 0;
-    if (speaks && !status_page_report(page, err)) log_line(log, "%s", err->text);
-    if (!err->everywhere && world_size(world) > 1) world_abort(world, err->code);
-    return err->code;
 }
 
 // The command line, and everything needed to answer it.
@@ -130,7 +97,7 @@ static World *rank_join_(Trainer *t, const Job *job, Supervisor **supervisor, Er
     World *world = err->code != 0 ? NULL : world_join(&t->argc, &t->argv, err);
     if (world == NULL) {
         if (!status_page_report(supervisor_page(*supervisor), err) && !supervisor_report_early(err))
-            trainer_say_(&t->log, err);
+            log_line(&t->log, "%s", err->text);
         return NULL;
     }
     t->log.rank = world_size(world) > 1 ? world_rank(world) : -1;
@@ -167,7 +134,13 @@ static int rank_main_(Trainer *t, Error *err) {
                      : t->ask.validate       ? run_validate(&run, options->json, err)
                                              : run_train(&run, err);
     }
-    if (status != 0) code = rank_fail_(world, page, &t->log, err);
+    if (status != 0) {
+        // The parent of all ranks prints why this one fails, or stderr has it; once if all ranks found the same.
+        bool speaks = !err->everywhere || world_rank(world) == 0;
+        if (speaks && !status_page_report(page, err)) log_line(&t->log, "%s", err->text);
+        if (!err->everywhere && world_size(world) > 1) world_abort(world, err->code);
+        code = err->code;
+    }
     status_page_set_action(page, "leaving");
     run_trace_close(&run);
     run_destroy(&run);
@@ -203,22 +176,43 @@ static int parent_main_(Trainer *t, Error *err) {
     return err->code != 0 ? -1 : code;
 }
 
-// Checks plan, machine and data before any rank starts, and decides the keys that the configuration leaves to the plan.
-static int check_before_ranks_(Trainer *t, Error *err) {
-    Details details;
-    details_begin(&details, &t->log, NULL);
-    if (t->options.trace != NULL && trace_check(t->options.trace, err) != 0) return -1;
-    if (verdict_resolve(t->config, t->model, &t->log, err) != 0) return -1;
-    if (check_start_(t->config, t->log.program, t->model, &t->ask, err) != 0) return -1;
-    details_phase(&details, "plan, machine and data checked");
-    return 0;
+// Writes the version in the first line, then the built-in libraries, one line each. Bug reports need the libraries that
+// a program was built with, and users who copy a program to another machine want to know its capabilities there.
+// Libraries report their own versions if they can; no device is touched.
+static void version_report_(const char *program, FILE *file) {
+    char gpu[256] = "";
+    const CudaLibrary *cuda = cuda_load(gpu);
+    if (cuda != NULL) cuda->versions(gpu, sizeof gpu);
+    fprintf(file, "%s %s\n", program, VERSION);
+#ifdef HAVE_DNNL
+    const dnnl_version_t *dnnl = dnnl_version();
+    fprintf(file, "CPU   oneDNN %d.%d.%d", dnnl->major, dnnl->minor, dnnl->patch);
+#else
+    fputs("CPU   without oneDNN", file);
+#endif
+#ifdef _OPENMP
+    fprintf(file, ", OpenMP (%d)\n", _OPENMP);
+#else
+    fputs(", without OpenMP\n", file);
+#endif
+#ifdef HAVE_MPI
+    // The library may be called before MPI_Init for this. Its text has lines of its own about where it was built.
+    char mpi[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0;
+    MPI_Get_library_version(mpi, &length);
+    mpi[strcspn(mpi, ",\n")] = '\0';
+    fprintf(file, "MPI   %s\n", mpi);
+#else
+    fputs("MPI   none: one rank only\n", file);
+#endif
+    fprintf(file, "GPU   %s%s\n", cuda == NULL ? "none: " : "", gpu);
 }
 
 // Handles options that need no configuration (--help, --version, ...). Returns false if no such option was given.
 static bool answer_(const Options *options, const char *program) {
     if (options->help) options_help(program, stdout);
     else if (options->help_config) options->json ? config_help_json(program, stdout) : config_help(stdout);
-    else if (options->version) version_report(program, stdout);
+    else if (options->version) version_report_(program, stdout);
     else return false;
     return true;
 }
@@ -245,27 +239,29 @@ static bool answer_plan_(Trainer *t, int *code, Error *err) {
     return true;
 }
 
-// A way to train. Returns an exit code, or -1 with err.
-typedef int (*Command)(Trainer *, Error *err);
-
-static int trainer_verify_(Trainer *t, Error *err) {
-    return verify_command(t->model, &t->options, check_start_, &t->log, t->argv, err);
-}
-
-// Chooses how to train, or --validate, --generate and --verify: in ranks that a launcher started, in this process if it
-// is the only rank, else in ranks that this process starts. NULL with err.
-static Command training_command_(Trainer *t, Error *err) {
+// Trains, or does what --validate, --generate and --verify ask for: in ranks that a launcher started, in this process
+// if it is the only rank, else in ranks that this process starts. Returns an exit code, or -1 with err.
+static int train_(Trainer *t, Error *err) {
     Config *config = t->config;
-    if (config_require(config, "data.", err) != 0) return NULL;
+    if (config_require(config, "data.", err) != 0) return -1;
     if (!run_trains(&t->ask)) config->schedule.bpipe = BPIPE_OFF; // forwards leave nothing to balance
-    if (world_under_launcher(&t->launched, err) != 0) return NULL;
-    if (t->launched && take_layout_(config, err) != 0) return NULL;
-    if (t->options.verify != NULL && !t->launched && !verify_is_run()) return trainer_verify_;
-    if (!t->launched && check_before_ranks_(t, err) != 0) return NULL;
+    if (world_under_launcher(&t->launched, err) != 0) return -1;
+    if (t->launched && take_layout_(config, err) != 0) return -1;
+    if (t->options.verify != NULL && !t->launched && !verify_is_run())
+        return verify_command(t->model, &t->options, check_start_, &t->log, t->argv, err);
+    if (!t->launched) {
+        // Before any rank starts: decides the keys that the configuration leaves to the plan, checks machine and data.
+        Details details;
+        details_begin(&details, &t->log, NULL);
+        if (t->options.trace != NULL && trace_check(t->options.trace, err) != 0) return -1;
+        if (verdict_resolve(config, t->model, &t->log, err) != 0) return -1;
+        if (check_start_(config, t->log.program, t->model, &t->ask, err) != 0) return -1;
+        details_phase(&details, "plan, machine and data checked");
+    }
     bool alone = config_world(config) == 1 && config->train.max_restarts == 0;
     // A reader of step lines that goes away (head) is then a write error, and the run ends with a checkpoint.
     if (alone && !t->launched && run_trains(&t->ask)) signal(SIGPIPE, SIG_IGN);
-    return t->launched || alone ? rank_main_ : parent_main_;
+    return t->launched || alone ? rank_main_(t, err) : parent_main_(t, err);
 }
 
 // Checks the limits below which the program crashes, or libraries fail without saying why.
@@ -292,7 +288,10 @@ static int trainer_load_(Trainer *t, Error *err) {
     t->config = xcalloc(1, sizeof *t->config);
     if (config_keep_copy(o->config, err) != 0) return -1;
     if (config_load(t->config, o->config, o->overrides, o->override_count, err) != 0) return -1;
-    return trainer_check_family_(t->config, t->log.program, t->model, err);
+    if (t->config->model.family == family_find(t->model->family)) return 0;
+    const char *word = config_word("model.family", t->config->model.family);
+    return config_error(t->config, "model.family", err, "%s trains %s; use train_%s for %s", t->log.program,
+                        t->model->family, word, word);
 }
 
 int trainer_main(const char *program, const Model *model, int argc, char **argv) {
@@ -303,14 +302,18 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); // exceeding a limit on a file's size is then a write error, which we report
     bool parsed = trainer_check_limits_(&err) == 0 && options_parse(&t.options, argc, argv, &err) == 0;
     if (parsed && answer_(&t.options, program)) {
-        bool written = fflush(stdout) == 0 && ferror(stdout) == 0;
-        if (!written) error_set(&err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
-        code = written ? EXIT_DONE : trainer_say_(&t.log, &err);
+        code = fflush(stdout) == 0 && ferror(stdout) == 0 ? EXIT_DONE : EXIT_FAILED;
+        if (code != EXIT_DONE) log_line(&t.log, "cannot write to standard output: %s", strerror(errno));
     } else if (parsed && trainer_load_(&t, &err) == 0 && !answer_plan_(&t, &code, &err)) {
-        Command train = training_command_(&t, &err);
-        code = train == NULL ? -1 : train(&t, &err);
+        code = train_(&t, &err);
     }
-    if (code < 0) code = trainer_fail_(&t.log, &err);
+    if (code < 0 && !supervisor_report_early(&err)) {
+        // An error found before ranks know each other occurs on all ranks of a host, and the first one reports it. The
+        // others leave after it, because mpirun ends all ranks when one has left.
+        if (world_speaks()) log_line(&t.log, "%s", err.text);
+        else sleep(1);
+    }
+    if (code < 0) code = err.code;
     free(t.config);
     options_free(&t.options);
     return code;

@@ -3,11 +3,6 @@
 
 #include "model/model.h"
 
-#include <stdio.h>
-
 // Returns the exit code: 0 done, 1 failed while running, 2 bad usage or configuration, 3 stopped on request with its
 // checkpoint saved.
 int trainer_main(const char *program, const Model *model, int argc, char **argv);
-
-// Writes the version in the first line, then the built-in libraries, one line each.
-void version_report(const char *program, FILE *file);

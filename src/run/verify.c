@@ -2,6 +2,7 @@
 // records; ranks of a launcher run their two ways one after another in the same processes.
 #include "verify.h"
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include "device/device.h"
 #include "launch/launch.h"
@@ -146,7 +147,7 @@ static int run_ways_(const Config *given, const Model *model, const Options *opt
     }
     if (status == 0 && world_rank(world) == 0) code = compare_ways_(ways, 2, model, given, err);
     if (code < 0) status = -1;
-    if (status == 0) status = world_broadcast(world, 0, &code, sizeof code, err);
+    if (status == 0) status = world_broadcast(world, &code, sizeof code, err);
     free_ways_(ways, 2);
     return status == 0 ? code : -1;
 }
@@ -272,19 +273,13 @@ static int go_(const Verify *verify, Way *way, const Config *given, Error *err) 
     return code;
 }
 
-// Returns how many stages to compare with one: the configuration's, or if it has one, as many as its microbatches and
-// layers allow, at most FEW_STAGES.
-static int64_t stages_(const Config *config) {
-    int64_t p = config->parallel.pipeline;
-    if (p > 1) return p;
-    int64_t most =
-        config_microbatches(config) < config->model.layers ? config_microbatches(config) : config->model.layers;
-    return most < FEW_STAGES ? most : FEW_STAGES;
-}
-
+// Compares one stage with the configuration's or, if that has one, with as many as its microbatches and layers allow,
+// at most FEW_STAGES.
 static int go_all_(Verify *verify, const Config *given, Error *err) {
     Way ways[WAYS] = {0};
-    int64_t stages = stages_(given), ranks = stages * given->parallel.tensor * config_replicas(given);
+    int64_t few = min_i64(min_i64(config_microbatches(given), given->model.layers), FEW_STAGES);
+    int64_t stages = given->parallel.pipeline > 1 ? given->parallel.pipeline : few;
+    int64_t ranks = stages * given->parallel.tensor * config_replicas(given);
     verify->on_the_cpu = given->hardware.device == DEVICE_AUTO && !device_has_gpus(given, ranks);
     int code = EXIT_DONE, count = stages == 1 ? 2 : WAYS;
     verify_name_(&ways[0], given, 1, BPIPE_OFF);

@@ -1,5 +1,5 @@
 // Pieces of tensors that several threads read come to the caller whole and in order, and so does the first error.
-#include "checkpoint/checkpoint_read.h"
+#include "checkpoint/checkpoint_source.h"
 #include "scratch_folder.h"
 #include "unit.h"
 

@@ -17,7 +17,7 @@ static int flip_byte_(int fd, off_t at, const char *dir, const char *name) {
     flipped = byte ^ (unsigned char)(1u << (at * 5 % 8));
     if (pwrite(fd, &flipped, 1, at) != 1) return -1;
     Error err = {0};
-    int verified = checkpoint_verify(dir, &err);
+    int verified = checkpoint_verify(dir, 0, 1, NULL, &err);
     if (pwrite(fd, &byte, 1, at) != 1) return -1;
     if (verified != 0 && strstr(err.text, name) != NULL) return 0;
     fprintf(stderr, "%s byte %lld: %s\n", name, (long long)at, verified == 0 ? "not noticed" : err.text);
@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
     Error err = {0};
     if (argc == 3 && strcmp(argv[1], "--flip") == 0) return flip_all_(argv[2]);
     if (argc != 2) return EXIT_USAGE;
-    if (checkpoint_verify(argv[1], &err) == 0) return EXIT_DONE;
+    if (checkpoint_verify(argv[1], 0, 1, NULL, &err) == 0) return EXIT_DONE;
     fprintf(stderr, "%s\n", err.text);
     return EXIT_FAILED;
 }

@@ -53,7 +53,7 @@ TEST(a_world_of_one_is_complete) {
     assert_int_equal(world_sum(world, &value, 1, &err), 0);
     assert_int_equal(world_max(world, &value, 1, &err), 0);
     assert_true(value == 2.5);
-    assert_int_equal(world_gather(world, 0, &all, &mine, sizeof mine, &err), 0);
+    assert_int_equal(world_gather(world, &all, &mine, sizeof mine, &err), 0);
     assert_int_equal(all, 7);
     assert_null(world_split(world, "none", -1, 0, &err));
     assert_int_equal(err.code, 0);

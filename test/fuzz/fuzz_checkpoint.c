@@ -2,7 +2,7 @@
 // past it), 'i' the index of a model, 'c' config.json, 't' training.json. Around it is a model of one tensor.
 #include "fuzz.h"
 
-#include "checkpoint/checkpoint_model.h"
+#include "checkpoint/checkpoint_files.h"
 #include "checkpoint/hf_config.h"
 #include "checkpoint/checkpoint_source.h"
 #include "checkpoint/hf_config.h"

@@ -1,7 +1,6 @@
 // Which rank is where: every rank has one place and every place one rank, and pairs are neighbours where that was
 // asked.
 #include "bpipe.h"
-#include "ranks/roster.h"
 #include "ranks/topology.h"
 #include "unit.h"
 

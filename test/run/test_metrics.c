@@ -111,7 +111,7 @@ static StepFigures made_figures(int64_t step) {
     return figures;
 }
 
-static const Peak known_peak = {8e6, 6e6, 0.02, 4, NULL, NULL, 0};
+static const MetricsSetup known_peak = {8e6, 6e6, 0.02, 4, NULL, NULL, 0, false, NULL};
 
 static Config *made_config(const char *path) {
     static Config config;
@@ -147,7 +147,7 @@ static void log_steps(Metrics *metrics, int64_t first, int64_t last) {
 }
 
 // A run whose steps have these figures, with its text and its file in `desk`.
-static void run_of(const Peak *peak, const StepFigures *figures, int count) {
+static void run_of(const MetricsSetup *peak, const StepFigures *figures, int count) {
     Error err = {0};
     Metrics *metrics = metrics_open(made_config(desk.path), peak, -1, &err);
     listen_to_stdout();
@@ -177,9 +177,10 @@ TEST(bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1) {
 
 // The line of one step, in `text`, which the caller frees.
 static char *line_of(const StepFigures *figures, bool all) {
-    Metrics *metrics = opened("", -1);
+    MetricsSetup setup = known_peak;
     Error err = {0};
-    if (all) metrics_say_all(metrics);
+    setup.say_all = all;
+    Metrics *metrics = metrics_open(made_config(""), &setup, -1, &err);
     listen_to_stdout();
     int status = metrics_step(metrics, figures, &err);
     char *text = heard();
@@ -277,7 +278,7 @@ static double more_each_time_(void *context) {
 // next finds twice the peak, and no more are made.
 TEST_BETWEEN(a_measured_peak_is_measured_again, desk_open, desk_close) {
     int times = 0;
-    Peak peak = known_peak;
+    MetricsSetup peak = known_peak;
     peak.measure = more_each_time_;
     peak.context = &times;
     StepFigures figures[] = {made_figures(1), made_figures(2), made_figures(3)};
@@ -291,7 +292,7 @@ TEST_BETWEEN(a_measured_peak_is_measured_again, desk_open, desk_close) {
 
 TEST_BETWEEN(a_peak_is_not_measured_without_end, desk_open, desk_close) {
     int times = 0;
-    Peak peak = known_peak;
+    MetricsSetup peak = known_peak;
     peak.measure = more_each_time_;
     peak.context = &times;
     StepFigures figures[20];
@@ -301,7 +302,7 @@ TEST_BETWEEN(a_peak_is_not_measured_without_end, desk_open, desk_close) {
 }
 
 TEST_BETWEEN(unknown_peak_is_said_and_never_a_number, desk_open, desk_close) {
-    Peak unknown = known_peak;
+    MetricsSetup unknown = known_peak;
     unknown.peak_tflops = 0.0;
     StepFigures figures = made_figures(1);
     run_of(&unknown, &figures, 1);

@@ -63,7 +63,7 @@ MISTAKES = [
     Mistake("a_pipe_is_taken_as_tokenizer", "src/data/side_file.c",
             "S_ISREG(status.st_mode)) return 0;", "!S_ISDIR(status.st_mode)) return 0;",
             lambda case: case.tokenizer == "pipe"),
-    Mistake("overwrite_removes_folders_of_the_user", "src/checkpoint/checkpoint_list.c",
+    Mistake("overwrite_removes_folders_of_the_user", "src/checkpoint/checkpoint_files.c",
             "if (!list[i].complete) continue;", "if (!list[i].complete && !config->overwrite) continue;",
             lambda case: case.notes is not None and case.every > 0),
     Mistake("overwrite_replaces_a_folder_of_the_user", "src/checkpoint/checkpoint_save.c",
@@ -95,7 +95,7 @@ MISTAKES = [
             "        directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), failure) == 0)",
             "directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), failure) == 0 &&\n"
             "        manifest_write(&checkpoint->manifest, checkpoint->path, failure) == 0)", dies_in_save),
-    Mistake("a_killed_parent_leaves_its_folder", "src/launch/launch_folder.c",
+    Mistake("a_killed_parent_leaves_its_folder", "src/launch/launch_mpirun.c",
             "if (access(folder->path, F_OK) == 0) launch_folder_clear_(folder);", "", has("kill parent")),
     Mistake("other_data_after_a_resume", "src/checkpoint/checkpoint_load.c",
             "state.run, state.step, state.samples,", "state.run, state.step, state.samples + 8,",
