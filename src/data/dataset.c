@@ -274,15 +274,6 @@ static int shard_open_(Dataset *dataset, Shard *shard, const char *key, Error *e
     return 0;
 }
 
-// Every shard keeps a descriptor open, in addition to those that the process may have anyway.
-static void raise_limit_(int64_t files) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
-    bool capacity = limit.rlim_max - limit.rlim_cur > (rlim_t)files;
-    limit.rlim_cur = capacity ? limit.rlim_cur + (rlim_t)files : limit.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &limit); // if this fails, open reports it
-}
-
 // Checks a shard's side file, unless it is the previous shard's, whose path is in `last`.
 static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_PATH], const char *key, Error *err) {
     SideFile side;
@@ -307,7 +298,13 @@ static int open_shards_(Dataset *dataset, const char *key, const glob_t *names, 
     char last[SIDE_FILE_PATH] = "";
     dataset->shards = xcalloc(names->gl_pathc, sizeof *dataset->shards);
     dataset->count = (int)names->gl_pathc;
-    raise_limit_(dataset->count);
+    // Every shard keeps a descriptor open, in addition to those that the process may have anyway.
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        rlim_t more = limit.rlim_max - limit.rlim_cur, files = (rlim_t)dataset->count;
+        limit.rlim_cur += more < files ? more : files;
+        (void)setrlimit(RLIMIT_NOFILE, &limit); // if this fails, open reports it
+    }
     for (int i = 0; i < dataset->count; i++) dataset->shards[i].file = -1;
     for (int i = 0; i < dataset->count; i++) {
         dataset->shards[i].path = xstrdup(names->gl_pathv[i]);

@@ -114,25 +114,21 @@ static int read_example_(Evaluation *evaluation, Cursor *cursor, Error *err) {
     return status;
 }
 
-static int evaluate_read_header_(const Cursor *cursor, const uint32_t *header, Error *err) {
-    if (header[0] != MAGIC)
-        return error_set(err, EXIT_USAGE,
-                         "%s: %s is not an evaluation file: its first word is %u, expected %d; make one with "
-                         "scripts/prepare_eval.py",
-                         cursor->key, cursor->path, header[0], (int)MAGIC);
-    if (header[1] != VERSION_16 && header[1] != VERSION_32)
-        return error_set(err, EXIT_USAGE, "%s: %s is of version %u, expected %d or %d; make it again", cursor->key,
-                         cursor->path, header[1], (int)VERSION_16, (int)VERSION_32);
-    if (header[2] >= 1 && header[2] <= MOST_EXAMPLES) return 0;
-    return error_set(err, EXIT_USAGE, "%s: %s says that it has %u examples; 1 to %d are possible", cursor->key,
-                     cursor->path, header[2], (int)MOST_EXAMPLES);
-}
-
 static int read_examples_(Evaluation *evaluation, const char *key, const char *path, const char *file, int64_t bytes,
                           Error *err) {
     const uint32_t *header = (const uint32_t *)(const void *)file;
     Cursor cursor = {.key = key, .path = path};
-    if (evaluate_read_header_(&cursor, header, err) != 0) return -1;
+    if (header[0] != MAGIC)
+        return error_set(err, EXIT_USAGE,
+                         "%s: %s is not an evaluation file: its first word is %u, expected %d; make one with "
+                         "scripts/prepare_eval.py",
+                         key, path, header[0], (int)MAGIC);
+    if (header[1] != VERSION_16 && header[1] != VERSION_32)
+        return error_set(err, EXIT_USAGE, "%s: %s is of version %u, expected %d or %d; make it again", key, path,
+                         header[1], (int)VERSION_16, (int)VERSION_32);
+    if (header[2] < 1 || header[2] > MOST_EXAMPLES)
+        return error_set(err, EXIT_USAGE, "%s: %s says that it has %u examples; 1 to %d are possible", key, path,
+                         header[2], (int)MOST_EXAMPLES);
     cursor.width = header[1] == VERSION_16 ? 2 : 4;
     const void *words = file + HEADER_BYTES;
     const uint16_t *narrow = words;

@@ -375,10 +375,9 @@ static void launch_close_(Launch *launch) {
     launch_folder_remove(&launch->folder);
     coordinator_close(launch->coordinator);
     launch_children_close(&launch->children);
-    for (int i = 0; i < 3; i++) {
-        int file = i == 0 ? launch->results : i == 1 ? launch->errors : launch->words;
-        if (file >= 0) close(file);
-    }
+    const int files[] = {launch->results, launch->errors, launch->words};
+    for (int i = 0; i < 3; i++)
+        if (files[i] >= 0) close(files[i]);
     launch_signals_close_();
 }
 

@@ -63,13 +63,6 @@ int coordinator_file(const Coordinator *coordinator) { return coordinator->chann
 
 // --- messages
 
-// Returns whether a launcher ended a rank that was leaving: mpirun kills all ranks once one has left with an error.
-// Such a rank is not the reason.
-static bool coordinator_hurried_(const Coordinator *coordinator, const RankStatus *status) {
-    return status->ending == ENDING_DIED && status->signal > 0 && coordinator->failed && !coordinator->found &&
-           strcmp(watchdog_action(status), "leaving") == 0;
-}
-
 // Takes the end of a rank into account. A reason says more about why the job ends than a death, a death more than a
 // clean end; of several of a kind the earliest counts.
 static void coordinator_note_end_(Coordinator *coordinator, int rank, const RankStatus *status) {
@@ -97,7 +90,11 @@ void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *hear
     coordinator->open += !peer->heard;
     peer->heard = true;
     if (coordinator_status(coordinator, rank)->ending != ENDING_NONE) return;
-    if (coordinator_hurried_(coordinator, &status)) status.ending = ENDING_LEFT, status.code = EXIT_FAILED;
+    // A launcher may end a rank that was leaving: mpirun kills all ranks once one has left with an error. Such a rank is
+    // not the reason.
+    bool killed = status.ending == ENDING_DIED && status.signal > 0 && coordinator->failed && !coordinator->found;
+    if (killed && strcmp(watchdog_action(&status), "leaving") == 0)
+        status.ending = ENDING_LEFT, status.code = EXIT_FAILED;
     watchdog_hear(coordinator->dog, rank, &status, now);
     bool met = coordinator->expects && status.stage >= 0; // all ranks have met; from now on silence counts
     for (int other = 0; met && other < coordinator->job.ranks; other++)
