@@ -190,22 +190,6 @@ def test_a_csv_of_a_resumed_run_has_the_later_lines(tmp_path):
     assert {int(row["step"]): float(row["val_loss"]) for row in rows if row["val_loss"]} == LATER["loss/val"]
 
 
-# ---- wrong input -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("form", ["tensorboard", "csv"])
-def test_wrong_input_is_one_sentence_and_leaves_no_file(tmp_path, form):
-    inputs = {"empty": "", "text": "not JSON\n", "list": "[]\n", "head": HEAD + "\n",
-              "bare": '{"type":"step","step":1}\n', "binary": b"\xff\xfe" * 9}
-    for name, content in inputs.items():
-        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    for path in [*(tmp_path / name for name in inputs), tmp_path / "absent", tmp_path]:
-        ended = metrics(form, path, "-o", tmp_path / "out")
-        assert ended.returncode == 1 and ended.stdout == "", path
-        assert ended.stderr.startswith(f"metrics.py: {path}: ") and ended.stderr.count("\n") == 1, ended.stderr
-    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
-
-
 BAD = json.dumps({**json.loads(step_line(2, None)), "grad_norm": None, "skipped": True})
 EVAL = json.dumps(
     {"type": "eval", "step": 2, "name": "hellaswag", "accuracy": 0.25, "correct": 1, "examples": 4, "left_out": 0}

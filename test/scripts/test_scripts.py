@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import types
+from pathlib import Path
 
 import pytest
 from trainer_runs import ROOT, write_tokens
@@ -36,17 +37,27 @@ def one_sentence(ended, name):
     return text
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[" * 100000 + "\n", "[1]\n", "3\n", "{}\n", '{"type":"step","step":1e400}\n', "\xff"], ids=range(7)
-)
-@pytest.mark.parametrize("command", ["metrics.py csv FILE", "plot.py curves FILE -o DIR/x.svg", "report.py FILE -o DIR/x.html",
+HEAD = json.dumps({"type": "run", "config": {}})
+# Not JSON, JSON of another form, a run without a step, and what a killed run leaves of a line; no file, and a folder.
+FORMS = ["", "not JSON\n", "[" * 100000 + "\n", "[1]\n", "3\n", "{}\n", '{"stages": []}', '{"type":"step","step":1}\n',
+         '{"type":"step","step":1e400}\n', HEAD + "\n", HEAD[:-9], "\xff", None, Path.mkdir]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", FORMS, ids=range(len(FORMS)))
+@pytest.mark.parametrize("command", ["metrics.py csv FILE -o DIR/x.csv", "metrics.py tensorboard FILE -o DIR/x",
+                                     "plot.py curves FILE -o DIR/x.svg", "report.py FILE -o DIR/x.html",
                                      "prepare_eval.py FILE -o DIR/x.bin", "prepare_data.py FILE --format jsonl -o DIR/x"])  # fmt: skip
-def test_a_file_of_another_form_is_one_sentence(tmp_path, command, content):
+def test_a_file_of_another_form_is_one_sentence_and_leaves_no_file(tmp_path, command, content):
     path = tmp_path / "in.json"
-    path.write_text(content, encoding="latin-1")
+    if callable(content):
+        content(path)
+    elif content is not None:
+        path.write_text(content, encoding="latin-1")
+    before = [one for one in tmp_path.rglob("*") if one.is_file()]
     name, *arguments = command.replace("FILE", str(path)).replace("DIR", str(tmp_path)).split()
     said = one_sentence(script(name, *arguments), name)
-    assert str(path) in said and "Error" not in said
+    assert said.startswith(f"{name}: {path}:") and "Error" not in said
+    assert [one for one in tmp_path.rglob("*") if one.is_file()] == before
 
 
 @pytest.mark.parametrize("content", ["", "[" * 100000, "[]", "{}", "\xff"], ids=range(5))
