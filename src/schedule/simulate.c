@@ -29,6 +29,7 @@ typedef struct Edge {
 
 typedef struct SimStage {
     const Action *actions;  // the stage's list
+    Action head;            // a copy of the next compute action: a long list is not in the cache
     int64_t count;          // its length
     int64_t compute, queue; // places of the next compute action and of the next transfer: neither is complete
     double compute_start, transfer_start;
@@ -156,8 +157,6 @@ static bool edge_has_buffer_(const SimRun *run, const Edge *edge) {
     return edge->reserved - free_again < run->schedule->edge_buffers;
 }
 
-static int64_t bundle_at_(const SimRun *run, Action action) { return schedule_bundle(run->schedule, action); }
-
 // Returns the duration of `action`, the stage's next compute action.
 static double duration_(const SimRun *run, int s, Action action) {
     const SimulateCosts *costs = run->costs;
@@ -188,17 +187,16 @@ static void note_wait_over_(SimRun *run, int s, bool forward) {
 static void start_compute_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     if (stage->computing || stage->compute == stage->count) return;
-    Action action = stage->actions[stage->compute];
+    Action action = stage->head;
     const SimChunk *chunk = chunk_(run, s, action);
     bool forward = action.kind == ACTION_FORWARD;
     Edge *in = edge_in_(chunk, action.kind), *out = edge_out_(chunk, action.kind);
     if (in != NULL && !edge_has_input_(in, schedule_place(run->schedule, action))) return;
     if (out != NULL && !edge_has_buffer_(run, out)) return;
-    bool ready = forward ? stage->own < run->schedule->stage[s].own_slots : stage->here[bundle_at_(run, action)];
-    if (!ready) {
-        note_wait_(run, stage);
-        return;
-    }
+    bool ready =
+        forward ? stage->own < run->schedule->stage[s].own_slots : stage->here[schedule_bundle(run->schedule, action)];
+    if (!ready) note_wait_(run, stage);
+    if (!ready) return;
     note_wait_over_(run, s, forward);
     if (out != NULL) out->reserved++;
     if (forward) stage->own++;
@@ -223,7 +221,7 @@ static bool peer_ready_(const SimRun *run, int evictor, Action action) {
     if (action.peer == SCHEDULE_HOST) return true;
     Action other;
     if (!simulate_head_(run, action.peer, &other) || other.peer != evictor) return false;
-    if (bundle_at_(run, other) != bundle_at_(run, action)) return false;
+    if (schedule_bundle(run->schedule, other) != schedule_bundle(run->schedule, action)) return false;
     if (action.kind == ACTION_LOAD) return other.kind == ACTION_RETURN;
     return other.kind == ACTION_ACCEPT && run->stages[action.peer].lent < run->schedule->stage[action.peer].lent_slots;
 }
@@ -244,7 +242,7 @@ static void simulate_start_transfer_(SimRun *run, int s) {
     }
     bool evict = action.kind == ACTION_EVICT, load = action.kind == ACTION_LOAD;
     SimStage *stage = &run->stages[s];
-    bool *here = &stage->here[bundle_at_(run, action)];
+    bool *here = &stage->here[schedule_bundle(run->schedule, action)];
     if (!(evict && *here) && !(load && stage->own < run->schedule->stage[s].own_slots)) return;
     if (!peer_ready_(run, s, action)) return;
     occupy_queue_(run, s);
@@ -324,9 +322,9 @@ static void note_times_(const SimRun *run, StageTimeline *line, int64_t place, d
 static void end_compute_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     StageTimeline *line = &run->timeline->stage[s];
-    Action action = stage->actions[stage->compute];
+    Action action = stage->head;
     const SimChunk *chunk = chunk_(run, s, action);
-    bool *here = &stage->here[bundle_at_(run, action)];
+    bool *here = &stage->here[schedule_bundle(run->schedule, action)];
     Edge *in = edge_in_(chunk, action.kind), *out = edge_out_(chunk, action.kind);
     stage->computing = false;
     if (action.kind != ACTION_INPUT) {
@@ -336,6 +334,7 @@ static void end_compute_(SimRun *run, int s) {
     note_times_(run, line, stage->compute, stage->compute_start);
     line->busy += run->now - stage->compute_start;
     stage->compute = next_place_(stage, stage->compute + 1, true);
+    if (stage->compute < stage->count) stage->head = stage->actions[stage->compute];
     __builtin_prefetch(&stage->actions[stage->compute + 4]);
     // this stage may send its output, and the sender of its input has a receive buffer again
     stir_(run, s);
@@ -363,7 +362,7 @@ static void end_transfer_(SimRun *run, int s) {
     Action action = stage->actions[stage->queue];
     bool evict = action.kind == ACTION_EVICT;
     if (evict) stage->own--;
-    if (!evict) stage->here[bundle_at_(run, action)] = true;
+    if (!evict) stage->here[schedule_bundle(run->schedule, action)] = true;
     *(evict ? &run->timeline->stage[s].evictions : &run->timeline->stage[s].loads) += 1;
     leave_queue_(run, s);
     if (action.peer == SCHEDULE_HOST) return;
@@ -425,6 +424,7 @@ static void stage_prepare_(SimRun *run, int s) {
     stage->actions = schedule->stage[s].actions;
     stage->count = schedule->stage[s].count;
     stage->compute = next_place_(stage, 0, true);
+    if (stage->compute < stage->count) stage->head = stage->actions[stage->compute];
     stage->queue = next_place_(stage, 0, false);
     size_t bundles = (size_t)schedule->chunks * (size_t)schedule->microbatches * (size_t)schedule->slices;
     stage->here = xcalloc(bundles, sizeof *stage->here);
