@@ -50,8 +50,8 @@ void comm_pause(Pause *pause) {
     // short waits. If another program takes the core, a yield lasts its time slice, while a sleeper soon gets it back.
     // Four ranks that pass on two tokens, next to two busy loops on two cores, take 6 ms a hop if they yield, 0.5 ms if
     // they sleep and 0.5 ms if they block in a futex: the loops take the remaining slices from compute, not from waits.
-    // A shorter slice or a spin gains nothing. Naps of 200 microseconds from the first on gain a fifth of a tiny step (p=2
-    // t=2 next to three loops: 50 ms, not 63), but larger steps of ranks that share cores may lose some percent.
+    // A shorter slice or a spin gains nothing. Naps of 200 microseconds from the first on gain a fifth of a tiny step
+    // (p=2 t=2 next to three loops: 50 ms, not 63), but larger steps of ranks that share cores may lose some percent.
     enum { YIELDS = 16, SHORTEST_NS = 12500 };
     static const double SLICE_S = 1e-3, BUSY_S = 0.1;
     double now = clock_seconds();
