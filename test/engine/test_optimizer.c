@@ -1,7 +1,8 @@
 // The optimizer between good and bad gradients: what is blamed, and that a skipped update leaves no trace.
 #include "models.h"
 #include "engine/optimizer.h"
-#include "unit.h"
+#include "made_plan.h"
+#include "stage_states.h"
 
 #include <math.h>
 #include <string.h>
@@ -15,20 +16,22 @@ typedef struct Bench {
     Optimizer *optimizer;
 } Bench;
 
-static Bench *bench_open(const char *path, const Model *model, const char *precision) {
+static Bench *bench_open(const char *path, const char *precision) {
     Bench *bench = calloc(1, sizeof *bench);
     Error err = {0};
-    const char *overrides[] = {"parallel.pipeline=1", "model.layers=2", "train.schedule=constant",
-                               "train.warmup_steps=0", precision};
+    char overrides[128];
     int argc = 0;
     char **argv = NULL;
-    if (config_load(&bench->config, path, overrides, 5, &err) != 0) fail_msg("%s", err.text);
+    snprintf(overrides, sizeof overrides,
+             "parallel.pipeline=1 model.layers=2 train.schedule=constant train.warmup_steps=0 train.precision=%s",
+             precision);
+    bench->config = loaded(path, overrides);
     bench->be = backend_cpu_create(bench->config.train.precision, 1, &err);
     bench->world = world_join(&argc, &argv, &err);
     assert_non_null(bench->be);
     assert_non_null(bench->world);
     const Schedule one = {.stages = 1, .chunks = 1};
-    if (stage_create(&bench->stage, model, &bench->config, &one, bench->be, 0, NULL, 0, &err) != 0)
+    if (stage_create(&bench->stage, model_of(&bench->config), &bench->config, &one, bench->be, 0, NULL, 0, &err) != 0)
         fail_msg("%s", err.text);
     OptimizerGroups groups = {bench->world, NULL, NULL, NULL};
     bench->optimizer = optimizer_create(&bench->stage, &groups);
@@ -73,35 +76,17 @@ static void apply(Bench *bench, int64_t step, int64_t skipped) {
     if (optimizer_update(bench->optimizer, step, skipped, norm_of(bench), &err) != 0) fail_msg("%s", err.text);
 }
 
-// Weights, masters and moments as bytes.
-static char *states(Bench *bench, size_t *bytes) {
-    const StageTensors *t = &bench->stage.tensors;
-    StateBytes all = tensors_states(t);
-    char *copy = calloc(1, (size_t)states_total(&all)), *to = copy;
-    assert_non_null(copy);
-    for (int group = 0; group < STATE_GROUPS; group++) {
-        const StateArenas *a = &t->arenas[group];
-        size_t weights = (size_t)(a->elements * t->element), floats = (size_t)a->state_elements * 4;
-        size_t masters = a->masters != NULL ? floats : 0;
-        to = (char *)memcpy(to, a->weights, weights) + weights;
-        if (masters > 0) to = (char *)memcpy(to, a->masters, masters) + masters;
-        to = (char *)memcpy(to, a->moments, 2 * floats) + 2 * floats;
-    }
-    *bytes = (size_t)(to - copy);
-    return copy;
-}
-
-static void skipped_leaves_no_trace(const char *path, const Model *model, const char *precision) {
-    Bench *with = bench_open(path, model, precision), *without = bench_open(path, model, precision);
+static void skipped_leaves_no_trace(const char *path, const char *precision) {
+    Bench *with = bench_open(path, precision), *without = bench_open(path, precision);
     size_t bytes;
     fill_gradients(with, 1);
     apply(with, 1, 0);
-    char *before = states(with, &bytes);
+    char *before = stage_states(&with->stage, false, &bytes);
     fill_gradients(with, 2);
     with->stage.layers[3].gradient[7] = NAN;
     assert_true(isnan(norm_of(with)));
     optimizer_skip(with->optimizer);
-    char *after = states(with, &bytes);
+    char *after = stage_states(&with->stage, false, &bytes);
     assert_memory_equal(before, after, bytes);
     for (int group = 0; group < STATE_GROUPS; group++) {
         const StateArenas *arenas = &with->stage.tensors.arenas[group];
@@ -114,7 +99,7 @@ static void skipped_leaves_no_trace(const char *path, const Model *model, const 
     apply(without, 1, 0);
     fill_gradients(without, 3);
     apply(without, 2, 0);
-    char *one = states(with, &bytes), *other = states(without, &bytes);
+    char *one = stage_states(&with->stage, false, &bytes), *other = stage_states(&without->stage, false, &bytes);
     assert_memory_equal(one, other, bytes);
     assert_memory_not_equal(one, before, bytes);
     free(before), free(after), free(one), free(other);
@@ -123,9 +108,9 @@ static void skipped_leaves_no_trace(const char *path, const Model *model, const 
 }
 
 TEST(a_skipped_update_leaves_weights_moments_and_adams_count_as_they_were) {
-    skipped_leaves_no_trace("configs/llama_tiny.yaml", &llama_model, "train.precision=fp32");
-    skipped_leaves_no_trace("configs/gpt_tiny.yaml", &gpt_model, "train.precision=fp32");
-    skipped_leaves_no_trace("configs/llama_tiny.yaml", &llama_model, "train.precision=bf16");
+    skipped_leaves_no_trace("configs/llama_tiny.yaml", "fp32");
+    skipped_leaves_no_trace("configs/gpt_tiny.yaml", "fp32");
+    skipped_leaves_no_trace("configs/llama_tiny.yaml", "bf16");
 }
 
 static Blame blamed(Bench *bench) {
@@ -137,7 +122,7 @@ static Blame blamed(Bench *bench) {
 }
 
 TEST(the_blamed_gradient_is_the_first_of_the_backward) {
-    Bench *bench = bench_open("configs/llama_tiny.yaml", &llama_model, "train.precision=fp32");
+    Bench *bench = bench_open("configs/llama_tiny.yaml", "fp32");
     fill_gradients(bench, 1);
     tensor_named(bench, "model.embed_tokens.weight")->gradient[5] = NAN;
     tensor_named(bench, "model.layers.0.mlp.down_proj.weight")->gradient[0] = NAN;
@@ -152,8 +137,7 @@ TEST(the_blamed_gradient_is_the_first_of_the_backward) {
 
 TEST(a_nan_weight_is_blamed_too) {
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        Bench *bench =
-            bench_open("configs/llama_tiny.yaml", &llama_model, bf16 ? "train.precision=bf16" : "train.precision=fp32");
+        Bench *bench = bench_open("configs/llama_tiny.yaml", bf16 ? "bf16" : "fp32");
         Tensor *bad = tensor_named(bench, "model.layers.1.input_layernorm.weight");
         TensorPiece piece = tensors_piece(&bench->stage.tensors, bad - bench->stage.tensors.tensors);
         (piece.master != NULL ? piece.master : (float *)piece.weight)[3] = INFINITY;

@@ -4,7 +4,7 @@
 #include "engine/optimizer.h"
 #include "plan/emulate.h"
 #include "plan/planner.h"
-#include "unit.h"
+#include "stage_states.h"
 
 #include <string.h>
 
@@ -87,25 +87,6 @@ static void bench_close(Bench *bench) {
     bench->be->destroy(bench->be);
 }
 
-// Weights, gradients, masters and moments as bytes.
-static char *states(const Bench *bench, size_t *bytes) {
-    const StageTensors *t = &bench->emulation.stage.tensors;
-    StateBytes all = tensors_states(t);
-    char *copy = calloc(1, (size_t)states_total(&all)), *to = copy;
-    assert_non_null(copy);
-    for (int group = 0; group < STATE_GROUPS; group++) {
-        const StateArenas *a = &t->arenas[group];
-        const void *parts[] = {a->weights, a->gradients, a->masters, a->moments};
-        size_t floats = (size_t)a->state_elements * 4;
-        size_t sizes[] = {(size_t)(a->elements * t->element), (size_t)a->gradient_elements * 4,
-                          a->masters != NULL ? floats : 0, 2 * floats};
-        for (int i = 0; i < 4; i++)
-            if (sizes[i] > 0) to = (char *)memcpy(to, parts[i], sizes[i]) + sizes[i];
-    }
-    *bytes = (size_t)(to - copy);
-    return copy;
-}
-
 static void rehearse(Bench *bench) {
     Error err = {0};
     if (engine_rehearse(bench->emulation.engine, bench->schedule, &err) != 0) fail_msg("%s", err.text);
@@ -120,7 +101,7 @@ static void leaves_no_trace(const Model *model, const char *schedule, const char
     bench_open(bench, model, overrides, 5, stage);
     const StageShape *at = &bench->emulation.stage.at;
     size_t bytes;
-    char *before = states(bench, &bytes);
+    char *before = stage_states(&bench->emulation.stage, true, &bytes);
     count_calls(bench->be);
     rehearse(bench); // a CPU has nothing to load
     assert_int_equal(count.forward + count.input + count.weight + count.updates, 0);
@@ -131,7 +112,7 @@ static void leaves_no_trace(const Model *model, const char *schedule, const char
     if (count.forward != least || count.input != least || count.weight != least || count.updates != 1)
         fail_msg("%s %s stage %d: %d forward, %d input, %d weight products where %d belong, %d updates", schedule, more,
                  stage, count.forward, count.input, count.weight, least, count.updates);
-    char *after = states(bench, &bytes);
+    char *after = stage_states(&bench->emulation.stage, true, &bytes);
     assert_memory_equal(before, after, bytes);
     free(before), free(after);
     bench_close(bench);

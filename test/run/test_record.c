@@ -1,5 +1,6 @@
 // What a run is compared by: checksums of whole tensors, whichever rank holds which part, and which difference is
 // named.
+#include "made_plan.h"
 #include "models.h"
 #include "run/record.h"
 
@@ -18,21 +19,21 @@ typedef struct Bench {
     Comm group; // of tensor ranks
 } Bench;
 
-static Bench *bench_open(const char *path, const Model *model, const char *const *overrides, int count, int tensor_rank,
-                         int data_rank) {
+static Bench *bench_open(const char *path, const char *overrides, int tensor_rank, int data_rank) {
     Bench *bench = calloc(1, sizeof *bench);
     Error err = {0};
     int argc = 0;
     char **argv = NULL;
     Run *run = &bench->run;
-    if (config_load(&bench->config, path, overrides, count, &err) != 0) fail_msg("%s", err.text);
+    bench->config = loaded(path, overrides);
     run->config = &bench->config;
     run->be = backend_cpu_create(bench->config.train.precision, 1, &err);
     run->world = world_join(&argc, &argv, &err);
     bench->group = (Comm){.rank = tensor_rank, .size = (int)bench->config.parallel.tensor};
     Comm *tensor = bench->group.size > 1 ? &bench->group : NULL;
     const Schedule placed = {.stages = (int)bench->config.parallel.pipeline, .chunks = 1};
-    if (stage_create(&run->stage, model, &bench->config, &placed, run->be, 0, tensor, data_rank, &err) != 0)
+    if (stage_create(&run->stage, model_of(&bench->config), &bench->config, &placed, run->be, 0, tensor, data_rank,
+                     &err) != 0)
         fail_msg("%s", err.text);
     if (recorder_create(run, 1, &err) != 0) fail_msg("%s", err.text);
     return bench;
@@ -64,21 +65,17 @@ static const uint64_t *gradients_of(const Record *record) { return record->words
 
 static const uint64_t *weights_of(const Record *record) { return record->words + 2 + record->entries; }
 
-#define SMALL       "parallel.pipeline=1", "model.layers=2", "schedule.bpipe=off"
-#define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
+#define SMALL "parallel.pipeline=1 model.layers=2 schedule.bpipe=off"
+
+static const char *const configs[] = {"configs/llama_tiny.yaml", "configs/gpt_tiny.yaml"};
 
 // ---- tests ----------------------------------------------------------------------------------------------------------
 
 TEST(checksums_are_those_of_the_whole_tensors_without_padding) {
-    const char *overrides[] = {SMALL};
-    const struct {
-        const char *path;
-        const Model *model;
-    } families[] = {{"configs/llama_tiny.yaml", &llama_model}, {"configs/gpt_tiny.yaml", &gpt_model}};
     Crc64 crc;
     crc64_init(&crc);
     for (int f = 0; f < 2; f++) {
-        Bench *bench = bench_open(families[f].path, families[f].model, overrides, COUNT(overrides), 0, 0);
+        Bench *bench = bench_open(configs[f], SMALL, 0, 0);
         Record record = recorded(bench);
         const StageTensors *tensors = &bench->run.stage.tensors;
         int seen = 0;
@@ -100,22 +97,15 @@ TEST(checksums_are_those_of_the_whole_tensors_without_padding) {
 // finish(x) is x exclusive or a constant, so that what single ranks come to can be added up here: four of them, where
 // the constants cancel.
 TEST(parts_of_tensor_and_data_ranks_add_up_to_the_whole) {
-    const char *whole_overrides[] = {SMALL};
-    const char *split_overrides[] = {SMALL, "parallel.tensor=2", "parallel.data=2"};
-    const struct {
-        const char *path;
-        const Model *model;
-    } families[] = {{"configs/llama_tiny.yaml", &llama_model}, {"configs/gpt_tiny.yaml", &gpt_model}};
     Crc64 crc;
     crc64_init(&crc);
     for (int f = 0; f < 2; f++) {
-        Bench *whole = bench_open(families[f].path, families[f].model, whole_overrides, COUNT(whole_overrides), 0, 0);
+        Bench *whole = bench_open(configs[f], SMALL, 0, 0);
         Record one = recorded(whole);
         const TensorTable *table = &whole->run.stage.table;
         uint64_t *sum = calloc((size_t)table->count, sizeof *sum);
         for (int rank = 0; rank < 4; rank++) {
-            Bench *part = bench_open(families[f].path, families[f].model, split_overrides, COUNT(split_overrides),
-                                     rank % 2, rank / 2);
+            Bench *part = bench_open(configs[f], SMALL " parallel.tensor=2 parallel.data=2", rank % 2, rank / 2);
             Record record = recorded(part);
             for (int64_t i = 0; i < table->count; i++) sum[i] ^= weights_of(&record)[i];
             record_free(&record);
@@ -140,11 +130,9 @@ static Record made_record(const TensorTable *table) {
 }
 
 TEST(the_first_difference_is_named_in_the_order_of_a_step) {
-    static Config config;
-    Error err = {0};
+    Config config = loaded(configs[0], "");
     TensorTable table = {0};
     char text[256];
-    assert_int_equal(config_load(&config, "configs/llama_tiny.yaml", NULL, 0, &err), 0);
     model_table(&llama_model, &config.model, &table);
     Record one = made_record(&table), other = made_record(&table);
     int64_t width = record_width(&one), second = width, entries = table.count;
