@@ -222,6 +222,11 @@ def first_loss(trained, folder, *changes, code=0):
     return result.steps[1]["loss"] if code == 0 else result
 
 
+def starts_from(trained, folder, model, *changes):
+    """Whether a run that starts from the folder has the loss that transformers computes with the model."""
+    return first_loss(trained, folder, *changes) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+
+
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -241,8 +246,7 @@ def test_ranks_start_from_their_parts(trained, tmp_path):
     torch.manual_seed(2)
     model = make_model(trained)
     model.save_pretrained(tmp_path, safe_serialization=True)
-    ranks = layout(p=3, t=2, d=2)
-    assert first_loss(trained, tmp_path, ranks) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+    assert starts_from(trained, tmp_path, model, layout(p=3, t=2, d=2))
 
 
 def test_our_own_checkpoint_starts_a_new_run(trained):
@@ -268,16 +272,6 @@ def saved_model(trained, folder, **more):
     return model
 
 
-@FILES
-def test_names_may_lack_the_models_prefix(trained, tmp_path):
-    model = saved_model(trained, tmp_path)
-    rewrite(
-        tmp_path,
-        lambda tensors: {name.removeprefix("transformer.").removeprefix("model."): t for name, t in tensors.items()},
-    )
-    assert first_loss(trained, tmp_path) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
-
-
 def embedding(trained):
     return "transformer.wte.weight" if trained.config["model"]["family"] == "gpt" else "model.embed_tokens.weight"
 
@@ -286,20 +280,38 @@ LLAMA = pytest.mark.parametrize("trained", ["llama"], indirect=True)  # what GPT
 TIED, UNTIED = {"model.tie_embeddings": True}, {"model.tie_embeddings": False}
 
 
+MASKS = {"transformer.h.0.attn.bias": torch.ones(1, 1, 32, 32).bool(),
+         "transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}  # fmt: skip
+TABLE = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+# What a file of weights may be like: whether its head is tied, and what is done to its tensors.
+FORMS = {
+    "names_without_prefix": (None, lambda _, tensors: {
+        name.removeprefix("transformer.").removeprefix("model."): t for name, t in tensors.items()
+    }),
+    "tied_head_left_out": (True, lambda _, tensors: {n: t for n, t in tensors.items() if n != "lm_head.weight"}),
+    "tied_head_written": (True, lambda trained, tensors: {
+        **tensors, "lm_head.weight": tensors[embedding(trained)].clone()
+    }),
+    "besides_weights_as_in_old_files": (None, lambda trained, tensors: {
+        **tensors, **(MASKS if trained.config["model"]["family"] == "gpt" else TABLE)
+    }),
+}  # fmt: skip
+
+
 @FILES
-def test_a_tied_head_may_be_left_out_or_written(trained, tmp_path):
-    model = saved_model(trained, tmp_path, tie_word_embeddings=True)
-    rewrite(tmp_path, lambda tensors: {name: t for name, t in tensors.items() if name != "lm_head.weight"})
-    assert first_loss(trained, tmp_path, TIED) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
-    rewrite(tmp_path, lambda tensors: {**tensors, "lm_head.weight": tensors[embedding(trained)].clone()})
-    assert first_loss(trained, tmp_path, TIED) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_of_weights_may_have_this_form(trained, tmp_path, form):
+    tied, change = FORMS[form]
+    model = saved_model(trained, tmp_path, **({} if tied is None else {"tie_word_embeddings": tied}))
+    rewrite(tmp_path, functools.partial(change, trained))
+    assert starts_from(trained, tmp_path, model, {} if tied is None else TIED)
 
 
 @FILES
 def test_a_head_of_its_own_is_read(trained, tmp_path):
     model = saved_model(trained, tmp_path, tie_word_embeddings=False)
     assert not torch.equal(*(model.state_dict()[name] for name in (embedding(trained), "lm_head.weight")))
-    assert first_loss(trained, tmp_path, UNTIED) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+    assert starts_from(trained, tmp_path, model, UNTIED)
 
 
 @FILES
@@ -326,23 +338,14 @@ def test_either_kind_of_head_is_saved_as_transformers_has_it(trained, tmp_path, 
 @LLAMA
 def test_slower_rotations_are_those_of_transformers(trained, tmp_path):
     model = saved_model(trained, tmp_path, rope_theta=500000.0)
-    assert first_loss(trained, tmp_path, {"model.rope_theta": 500000}) == pytest.approx(
-        loss_of(model, trained.rows), abs=1e-3
-    )
+    assert starts_from(trained, tmp_path, model, {"model.rope_theta": 500000})
     refuse(trained, tmp_path, "model.rope_theta is 500000 there and 10000 here")
-
-
-@LLAMA
-def test_plain_rotations_may_be_described_as_newer_files_do(trained, tmp_path):
-    model = saved_model(trained, tmp_path, rope_theta=500000.0)
-    config = json.loads((tmp_path / "config.json").read_text())
+    config = json.loads((tmp_path / "config.json").read_text())  # newer files say it in other words
     for word in ("rope_theta", "rope_scaling"):
         config.pop(word, None)
     config["rope_parameters"] = {"rope_type": "default", "rope_theta": 500000.0}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert first_loss(trained, tmp_path, {"model.rope_theta": 500000}) == pytest.approx(
-        loss_of(model, trained.rows), abs=1e-3
-    )
+    assert starts_from(trained, tmp_path, model, {"model.rope_theta": 500000})
 
 
 SCALED = {
@@ -359,19 +362,6 @@ def test_rotations_scaled_in_another_way_are_refused_by_name(trained, tmp_path, 
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, **SCALED[words]}))
     refuse(trained, tmp_path, 'rope_scaling is "dynamic", which is unsupported')
-
-
-@FILES
-def test_what_old_files_hold_besides_weights_is_passed_over(trained, tmp_path):
-    gpt = trained.config["model"]["family"] == "gpt"
-    model = saved_model(trained, tmp_path)
-    mask = {
-        "transformer.h.0.attn.bias": torch.ones(1, 1, 32, 32).bool(),
-        "transformer.h.0.attn.masked_bias": torch.tensor(-1e4),
-    }
-    table = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
-    rewrite(tmp_path, lambda tensors: {**tensors, **(mask if gpt else table)})
-    assert first_loss(trained, tmp_path) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
 
 
 def refuse(trained, tmp_path, expected, *changes, code=2):
@@ -408,7 +398,7 @@ def test_the_store_of_a_hub_cache_is_followed(trained, tmp_path):
     for name in ("model.safetensors", "config.json"):
         shutil.move(snapshot / name, store / name)
         (snapshot / name).symlink_to(f"../../blobs/{name}")
-    assert first_loss(trained, snapshot) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
+    assert starts_from(trained, snapshot, model)
     shutil.move(store, tmp_path / "other")
     (snapshot / "model.safetensors").unlink()
     (snapshot / "model.safetensors").symlink_to("../../other/model.safetensors")
