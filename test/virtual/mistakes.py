@@ -89,7 +89,7 @@ MISTAKES = [
             "        if (!early && way->taken == way->mail) return 0;\n"
             "        int64_t offset = early ? 0 : way->offsets[way->taken++ % way->slots];\n",
             TWO, "before its sender had announced", APART),
-    Mistake("the_rehearsal_is_left_out", "src/run/run_create.c", "if (!run->be->loads_late) return 0;",
+    Mistake("the_rehearsal_is_left_out", "src/run/run_create.c", "if (!be->loads_late) return 0;",
             "if (run != NULL) return 0;",
             TWO, "launched for the first time after messages", {**APART, "VIRTUAL_LAZY": "2"}),
     Mistake("products_of_the_last_backward_are_not_rehearsed", "src/engine/engine.c",
