@@ -24,7 +24,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench_plan import PROGRAM, ask, options, train
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from observed_runs import PROGRAM, ask, options, train  # noqa: E402
 
 MINUTES = float(os.environ.get("BENCH_MINUTES", "11"))
 MOST_ROUNDS = 7
