@@ -1,12 +1,10 @@
-// Checkpoints as directories: names, locks, publishing, listing and removing. The manifest is in checkpoint_manifest.c.
-// Every directory is opened without following links and written below its descriptor, so that a name cannot be
-// exchanged for another user's link meanwhile.
+// Checkpoints as directories: names, locks, publishing and removing. The manifest and the list of checkpoints are in
+// checkpoint_manifest.c. Every directory is opened without following links and written below its descriptor, so that a
+// name cannot be exchanged for another user's link meanwhile.
 #include "checkpoint_files.h"
 
-#include "base/alloc.h"
 #include "base/clock.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -195,89 +193,4 @@ void directory_remove(const char *path) {
     hidden_path_(hidden, path, ".removed");
     if (rename(path, hidden) != 0) snprintf(hidden, sizeof hidden, "%s", path);
     file_remove_tree(hidden);
-}
-
-// --- the checkpoints of a folder
-
-// Returns the step in a directory's name, or -1.
-static int64_t list_step_of_name_(const char *name) {
-    if (strncmp(name, "step_", 5) != 0) return -1;
-    size_t digits = strspn(name + 5, "0123456789");
-    return digits >= 8 && digits <= 18 && name[5 + digits] == '\0' ? atoll(name + 5) : -1;
-}
-
-// Returns whether the name is that of a checkpoint that was being replaced, and writes to `back` the path it had:
-// "DIR/step_00000500" for ".step_00000500.replaced".
-static bool list_replaced_(char back[CHECKPOINT_PATH], const char *dir, const char *name) {
-    if (strncmp(name, ".step_", 6) != 0 || !name_ends_with(name, CHECKPOINT_REPLACED)) return false;
-    int length = (int)strlen(name + 1) - (int)strlen(CHECKPOINT_REPLACED);
-    return snprintf(back, CHECKPOINT_PATH, "%s/%.*s", dir, length, name + 1) < CHECKPOINT_PATH;
-}
-
-static int list_compare_(const void *a, const void *b) {
-    const CheckpointName *x = a, *y = b;
-    if (x->complete != y->complete) return x->complete - y->complete;
-    if (x->sequence != y->sequence) return x->sequence > y->sequence ? -1 : 1;
-    return (x->step < y->step) - (x->step > y->step);
-}
-
-// Returns the step of a checkpoint's directory, or of one that was being replaced and whose name is free; else -1.
-static int64_t list_step_of_entry_(const char *dir, const char *name) {
-    char back[CHECKPOINT_PATH];
-    if (!list_replaced_(back, dir, name)) return list_step_of_name_(name);
-    return access(back, F_OK) != 0 ? list_step_of_name_(strrchr(back, '/') + 1) : -1;
-}
-
-int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Error *err) {
-    *list = NULL;
-    *count = 0;
-    DIR *stream = opendir(dir);
-    if (stream == NULL)
-        return errno == ENOENT ? 0 : error_set(err, EXIT_FAILED, "%s: cannot be read: %s", dir, strerror(errno));
-    for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
-        char path[CHECKPOINT_PATH];
-        Manifest manifest = {0};
-        CheckpointName found = {.step = list_step_of_entry_(dir, entry->d_name)};
-        if (found.step < 0) continue;
-        memcpy(found.name, entry->d_name, strlen(entry->d_name)); // ".step_", 18 digits, CHECKPOINT_REPLACED at most
-        found.complete = path_join(path, dir, found.name, NULL) == 0 && manifest_read(&manifest, path, NULL) == 0;
-        found.run = manifest.run;
-        found.sequence = manifest.sequence;
-        manifest_free(&manifest);
-        *list = xgrow(*list, *count, sizeof **list);
-        (*list)[(*count)++] = found;
-    }
-    closedir(stream);
-    if (*count > 1) qsort(*list, (size_t)*count, sizeof **list, list_compare_);
-    return 0;
-}
-
-void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *newest) {
-    CheckpointName *list;
-    const char *dir = config->dir;
-    int64_t count, own = 0, spared = config->keep_every * config->every;
-    checkpoint_list(dir, &list, &count, NULL);
-    for (int64_t i = 0; i < count; i++) {
-        char path[CHECKPOINT_PATH];
-        if (!list[i].complete) continue; // belongs to no run, or its manifest could not be read this time
-        bool ours = list[i].run == run;
-        bool goes = ours ? own++ >= config->keep && (spared == 0 || list[i].step % spared != 0) : config->overwrite;
-        if (!goes || strcmp(list[i].name, newest) == 0) continue;
-        if (path_join(path, dir, list[i].name, NULL) == 0) directory_remove(path);
-    }
-    free(list);
-}
-
-void checkpoint_sweep(const char *dir) {
-    DIR *stream = opendir(dir);
-    if (stream == NULL) return;
-    for (struct dirent *entry; (entry = readdir(stream)) != NULL;) {
-        char path[CHECKPOINT_PATH], back[CHECKPOINT_PATH];
-        if (path_join(path, dir, entry->d_name, NULL) != 0) continue;
-        bool hidden = strncmp(entry->d_name, ".step_", 6) == 0, replaced = list_replaced_(back, dir, entry->d_name);
-        if (replaced && access(back, F_OK) != 0 && rename(path, back) == 0) continue;
-        bool leftover = hidden && (strstr(entry->d_name, ".partial") || strstr(entry->d_name, ".removed"));
-        if (leftover || replaced) directory_remove(path);
-    }
-    closedir(stream);
 }

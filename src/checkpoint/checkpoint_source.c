@@ -269,7 +269,7 @@ static void *read_piece_(void *argument) {
 
 // --- reading all
 
-static void start_(Lane *lane, const ReadPiece *piece) {
+static void start_reading_(Lane *lane, const ReadPiece *piece) {
     lane->piece = piece;
     lane->runs = thread_start(&lane->thread, read_piece_, lane);
 }
@@ -287,7 +287,8 @@ int pieces_read(const Source *source, const Split *split, const ReadPiece *piece
     }
     for (int64_t i = 0; status == 0 && i < count; i++) {
         Lane *lane = &lanes[i % LANES];
-        for (; started < count && started < i + LANES; started++) start_(&lanes[started % LANES], &pieces[started]);
+        for (; started < count && started < i + LANES; started++)
+            start_reading_(&lanes[started % LANES], &pieces[started]);
         if (lane->runs) pthread_join(lane->thread, NULL);
         else read_piece_(lane);
         lane->runs = false;

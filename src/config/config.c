@@ -1,5 +1,5 @@
-// Loads a configuration, writes it as JSON, computes what follows from its keys, and prints the tables of keys and
-// options. Parsing is in config_yaml.c, checks of combinations in config_check.c.
+// Writes a configuration as JSON, computes what follows from its keys, and prints the tables of keys and options.
+// Loading is in config_yaml.c, checks of combinations in config_check.c.
 #include "config_schema.h"
 #include "gpus.h"
 #include "options.h"
@@ -10,51 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int place_of_(const Config *config, const char *key) { return config->place[config_find(key) - config_keys]; }
-
-// Returns whether the row's value applies to `key`: not if the key was given in the same place or later.
-static bool row_counts_(const Config *config, const char *key) {
-    int given = place_of_(config, key), gpu = place_of_(config, "hardware.gpu");
-    return given == CONFIG_DEFAULT || (gpu == CONFIG_OVERRIDE && given != CONFIG_OVERRIDE);
-}
-
-// Fills keys of `hardware` from the row that hardware.gpu names. Keys given in the same place (file, or -o) or later
-// win over the row; `-o hardware.gpu` replaces the file's keys. A row says nothing about CPUs.
-static void fill_from_gpu_(Config *config) {
-    HardwareConfig *hardware = &config->hardware;
-    const Gpu *gpu = gpu_row(hardware->gpu);
-    if (gpu == NULL || hardware->device == DEVICE_CPU) return;
-    if (row_counts_(config, "hardware.peak_tflops")) hardware->peak_tflops = gpu_peak(gpu, config->train.precision);
-    if (row_counts_(config, "hardware.memory_gib")) hardware->memory_gib = gpu->memory_gib;
-    if (row_counts_(config, "hardware.memory_gb_s")) hardware->memory_gb_s = gpu->memory_gb_s;
-    if (row_counts_(config, "hardware.gpu_watts")) hardware->gpu_watts = gpu->watts;
-    if (row_counts_(config, "hardware.gpus_per_node")) hardware->gpus_per_node = gpu->gpus_per_node;
-    if (row_counts_(config, "hardware.pair_gb_s")) hardware->pair_gb_s = gpu->link_gb_s;
-    if (row_counts_(config, "hardware.tensor_gb_s")) hardware->tensor_gb_s = gpu->link_gb_s;
-    if (row_counts_(config, "hardware.network_gb_s")) hardware->network_gb_s = gpu->network_gb_s;
-    if (row_counts_(config, "hardware.host_gb_s")) hardware->host_gb_s = gpu->host_gb_s;
-}
-
 void config_plan_device(Config *config) {
     HardwareConfig *hardware = &config->hardware;
     bool described = hardware->gpu > 0 || hardware->peak_tflops > 0 || hardware->memory_gib > 0;
     if (hardware->device == DEVICE_AUTO && described) hardware->device = DEVICE_CUDA;
-}
-
-int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err) {
-    memset(config, 0, sizeof *config);
-    if (strlen(path) >= sizeof config->path)
-        return error_set(err, EXIT_USAGE, "the name of the configuration is longer than %d bytes; use a shorter path",
-                         CONFIG_TEXT - 1);
-    strcpy(config->path, path);
-    for (int i = 0; i < config_key_count; i++)
-        if (config_keys[i].def != NULL && config_set_default(config, &config_keys[i], err) != 0) return -1;
-    if (config_read_file(config, err) != 0) return -1;
-    for (int i = 0; i < override_count; i++)
-        if (config_read_override(config, overrides[i], err) != 0) return -1;
-    fill_from_gpu_(config);
-    if (config_resolve_ramp(config, err) != 0) return -1;
-    return config_check(config, err);
 }
 
 bool config_lacks(const Config *config, const ConfigKey *key) {

@@ -1,7 +1,9 @@
-// Turns YAML events into calls of config_set. A configuration is a mapping of sections, each a mapping of keys to
-// scalars or one list. Everything else that YAML offers (anchors, tags, deeper nesting, several documents) is refused
-// where it occurs, so this code bounds the depth, not the input.
+// Loads a configuration: defaults, the file, overrides, the row of hardware.gpu, and the checks. Turns YAML events into
+// calls of config_set. A configuration is a mapping of sections, each a mapping of keys to scalars or one list.
+// Everything else that YAML offers (anchors, tags, deeper nesting, several documents) is refused where it occurs, so
+// this code bounds the depth, not the input.
 #include "config_schema.h"
+#include "gpus.h"
 #include "hf_model.h"
 #include "base/alloc.h"
 #include "hints.h"
@@ -375,4 +377,47 @@ int config_read_override(Config *config, const char *override, Error *err) {
     int rc = read_yaml_(config, value, strlen(value), key, err);
     free(value);
     return rc;
+}
+
+// --- all together
+
+static int place_of_(const Config *config, const char *key) { return config->place[config_find(key) - config_keys]; }
+
+// Returns whether the row's value applies to `key`: not if the key was given in the same place or later.
+static bool row_counts_(const Config *config, const char *key) {
+    int given = place_of_(config, key), gpu = place_of_(config, "hardware.gpu");
+    return given == CONFIG_DEFAULT || (gpu == CONFIG_OVERRIDE && given != CONFIG_OVERRIDE);
+}
+
+// Fills keys of `hardware` from the row that hardware.gpu names. Keys given in the same place (file, or -o) or later
+// win over the row; `-o hardware.gpu` replaces the file's keys. A row says nothing about CPUs.
+static void fill_from_gpu_(Config *config) {
+    HardwareConfig *hardware = &config->hardware;
+    const Gpu *gpu = gpu_row(hardware->gpu);
+    if (gpu == NULL || hardware->device == DEVICE_CPU) return;
+    if (row_counts_(config, "hardware.peak_tflops")) hardware->peak_tflops = gpu_peak(gpu, config->train.precision);
+    if (row_counts_(config, "hardware.memory_gib")) hardware->memory_gib = gpu->memory_gib;
+    if (row_counts_(config, "hardware.memory_gb_s")) hardware->memory_gb_s = gpu->memory_gb_s;
+    if (row_counts_(config, "hardware.gpu_watts")) hardware->gpu_watts = gpu->watts;
+    if (row_counts_(config, "hardware.gpus_per_node")) hardware->gpus_per_node = gpu->gpus_per_node;
+    if (row_counts_(config, "hardware.pair_gb_s")) hardware->pair_gb_s = gpu->link_gb_s;
+    if (row_counts_(config, "hardware.tensor_gb_s")) hardware->tensor_gb_s = gpu->link_gb_s;
+    if (row_counts_(config, "hardware.network_gb_s")) hardware->network_gb_s = gpu->network_gb_s;
+    if (row_counts_(config, "hardware.host_gb_s")) hardware->host_gb_s = gpu->host_gb_s;
+}
+
+int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err) {
+    memset(config, 0, sizeof *config);
+    if (strlen(path) >= sizeof config->path)
+        return error_set(err, EXIT_USAGE, "the name of the configuration is longer than %d bytes; use a shorter path",
+                         CONFIG_TEXT - 1);
+    strcpy(config->path, path);
+    for (int i = 0; i < config_key_count; i++)
+        if (config_keys[i].def != NULL && config_set_default(config, &config_keys[i], err) != 0) return -1;
+    if (config_read_file(config, err) != 0) return -1;
+    for (int i = 0; i < override_count; i++)
+        if (config_read_override(config, overrides[i], err) != 0) return -1;
+    fill_from_gpu_(config);
+    if (config_resolve_ramp(config, err) != 0) return -1;
+    return config_check(config, err);
 }

@@ -90,8 +90,8 @@ void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *hear
     coordinator->open += !peer->heard;
     peer->heard = true;
     if (coordinator_status(coordinator, rank)->ending != ENDING_NONE) return;
-    // A launcher may end a rank that was leaving: mpirun kills all ranks once one has left with an error. Such a rank is
-    // not the reason.
+    // A launcher may end a rank that was leaving: mpirun kills all ranks once one has left with an error. Such a rank
+    // is not the reason.
     bool killed = status.ending == ENDING_DIED && status.signal > 0 && coordinator->failed && !coordinator->found;
     if (killed && strcmp(watchdog_action(&status), "leaving") == 0)
         status.ending = ENDING_LEFT, status.code = EXIT_FAILED;

@@ -63,7 +63,7 @@ MISTAKES = [
     Mistake("a_pipe_is_taken_as_tokenizer", "src/data/side_file.c",
             "S_ISREG(status.st_mode)) return 0;", "!S_ISDIR(status.st_mode)) return 0;",
             lambda case: case.tokenizer == "pipe"),
-    Mistake("overwrite_removes_folders_of_the_user", "src/checkpoint/checkpoint_files.c",
+    Mistake("overwrite_removes_folders_of_the_user", "src/checkpoint/checkpoint_manifest.c",
             "if (!list[i].complete) continue;", "if (!list[i].complete && !config->overwrite) continue;",
             lambda case: case.notes is not None and case.every > 0),
     Mistake("overwrite_replaces_a_folder_of_the_user", "src/checkpoint/checkpoint_save.c",
