@@ -16,7 +16,7 @@ typedef enum FactorKind {
 
 typedef struct Factor {
     const void *data;
-    const void *scales; // NULL: plain
+    const void *scales; // of a plain matrix: the place of its one scale, if it is quantized twice; else NULL
     const void *source; // the plain matrix that was or will be quantized, maybe its transpose; for column sums
     int kind;           // FactorKind
 } Factor;
@@ -48,12 +48,15 @@ FP8_INLINE int64_t factor_scale_place(int kind, int64_t rows, int64_t depth, int
     return tile * 512 + row % 32 * 16 + row / 32 % 4 * 4 + col / 32 % 4;
 }
 
-// Returns the bytes of an operand's scales. Those of one scale for all hold the largest magnitude, too.
+enum { FACTOR_ONE_SCALE = 16 }; // bytes of one scale for all, with the largest magnitude
+
+// Returns the bytes of an operand's scales.
 static inline int64_t factor_scale_bytes(int kind, int64_t rows, int64_t depth) {
     if (kind == FACTOR_PLAIN) return 0;
     if (kind == FACTOR_ROWS_128) return (depth + 127) / 128 * rows * 4;
     if (kind == FACTOR_BLOCKS_128) return (rows + 127) / 128 * ((depth + 511) / 512) * 16;
-    return kind == FACTOR_ROWS_32 ? (rows + 127) / 128 * ((depth + 127) / 128) * 512 : 16;
+    if (kind == FACTOR_ROWS_32) return (rows + 127) / 128 * ((depth + 127) / 128) * 512;
+    return FACTOR_ONE_SCALE;
 }
 
 // Returns the scale of the number at (row, col) of a quantized operand.

@@ -34,7 +34,8 @@ LIBRARY_OPERATION(void, linear_backward_weight, float *dw, float *dbias, Factor 
                   int64_t out);
 // Quantizes x (rows, cols), or its transpose, to an operand of to's kind: numbers of eight bits, row-major, and scales
 // (factor.h). x is bf16, or quantized itself with scales along its rows; its values are then read as bf16. If a value
-// is not finite, the scale that it shares becomes NaN, and so does all that reads it.
+// is not finite, the scale that it shares becomes NaN, and so does all that reads it. A plain x with scales: to.scales,
+// where an earlier call has found the one scale.
 OPERATION(void, quantize, Factor to, Factor x, int64_t rows, int64_t cols, bool transposed);
 // Copies the scales of `ranks` operands (rows / ranks, cols), gathered one after another, to the places that they have
 // in one operand (rows, cols). Only for kinds with scales along rows.

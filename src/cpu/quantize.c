@@ -96,8 +96,9 @@ void cpu_quantize(Backend *backend, Factor to, Factor x, int64_t rows, int64_t c
     void *scales = (void *)to.scales;
     const Quantize q = {(void *)to.data, scales, transposed ? cols : rows, transposed ? rows : cols, kind};
     int64_t across = (q.cols + TILE - 1) / TILE, tiles = (q.rows + TILE - 1) / TILE * across;
-    uint32_t largest = 0;
-    for (int pass = factor_block_cols(kind) == 0 ? 0 : 1; pass < 2; pass++) {
+    bool known = factor_block_cols(kind) == 0 && x.scales != NULL;
+    uint32_t largest = known ? ((const uint32_t *)x.scales)[1] : 0;
+    for (int pass = factor_block_cols(kind) == 0 && !known ? 0 : 1; pass < 2; pass++) {
         CPU_PARALLEL_FOR(cpu)
         for (int64_t i = 0; i < tiles; i++) {
             QuantizeTile tile;

@@ -165,6 +165,7 @@ static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     if (!s->copies) layout_gathered_(stage, layout);
     stage->recomputed = stage->at.recomputed > 0 ? layout_take(layout, stage->at.layer_bundle) : NULL;
     for (int i = 0; i < 2; i++) stage->pass.quantized[i] = layout_take(layout, quantized_work_bytes(s));
+    stage->pass.scales = layout_take(layout, s->fp8 == FP8_TENSOR ? 2 * FACTOR_ONE_SCALE : 0);
     int kind = s->narrow[GATHERED_GRADIENT];
     stage->pass.narrowed =
         layout_take(layout, kind == FACTOR_PLAIN ? 0 : quantized_bytes(s, kind, s->shard_rows, s->hidden));

@@ -83,8 +83,8 @@ Factor block_gathered(Pass *pass, Gathered what, Factor x) {
     gather_layout_(s, x.kind, pass->gathered[what], &all, &scales);
     for (int i = 0; i < (x.kind == FACTOR_PLAIN ? 1 : 2); i++) blocks_wait_(pass, &pass->gather[what][i]);
     pass->gathering[what] = false;
-    if (x.kind != FACTOR_PLAIN)
-        pass->be->join_scales(pass->be, (void *)all.scales, scales, s->tensor_ranks, s->rows, s->hidden, x.kind);
+    if (x.kind == FACTOR_PLAIN) all.scales = x.scales;
+    else pass->be->join_scales(pass->be, (void *)all.scales, scales, s->tensor_ranks, s->rows, s->hidden, x.kind);
     return all;
 }
 
@@ -232,14 +232,21 @@ static void column_input_(Pass *pass, void *dx, Factor dy, const Tensor *w, int6
     sum_wait_(pass);
 }
 
+// Gives a gradient a place for its one scale, unless its two products are in separate backwards. place: 0 of a row
+// product, 1 of a column product.
+static Factor with_scale_(const Pass *pass, Factor dy, int place) {
+    if (pass->shape->fp8 == FP8_TENSOR && !pass->split) dy.scales = pass->scales + place * FACTOR_ONE_SCALE;
+    return dy;
+}
+
 static WeightGradient row_weight_(const Pass *pass, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
                                   int64_t in) {
     return (WeightGradient){w, bias, dy, x, in, pass->shape->hidden, false};
 }
 
-static WeightGradient column_weight_(const Pass *pass, const void *dy, Factor x, const Tensor *w, const Tensor *bias,
+static WeightGradient column_weight_(const Pass *pass, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
                                      int64_t out) {
-    return (WeightGradient){w, bias, factor_plain(dy), x, pass->shape->hidden, out, true};
+    return (WeightGradient){w, bias, dy, x, pass->shape->hidden, out, true};
 }
 
 void row_weight(Pass *pass, Factor dy, Factor x, const Tensor *w, const Tensor *bias, int64_t in) {
@@ -248,20 +255,23 @@ void row_weight(Pass *pass, Factor dy, Factor x, const Tensor *w, const Tensor *
 }
 
 void column_weight(Pass *pass, const void *dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out) {
-    WeightGradient g = column_weight_(pass, dy, x, w, bias, out);
+    WeightGradient g = column_weight_(pass, factor_plain(dy), x, w, bias, out);
     weight_gradient_(pass, &g);
 }
 
 void row_backward(Pass *pass, void *dx, const void *aux, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
                   int64_t in, Epilogue epilogue) {
     const Shape *s = pass->shape;
+    dy = with_scale_(pass, dy, 0);
     if (!pass_keeps_rows(pass)) weight_later_(pass, row_weight_(pass, dy, x, w, bias, in));
     input_gradient_(pass, dx, aux, dy, w, in, s->hidden, epilogue);
 }
 
 void column_backward(Pass *pass, void *dx, Factor dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out) {
-    if (!pass->split) weight_later_(pass, column_weight_(pass, dy.source, x, w, bias, out));
-    column_input_(pass, dx, dy, w, out, pass->shape->sequence && !pass->split ? 1 : 0);
+    Factor plain = with_scale_(pass, factor_plain(dy.source), 1);
+    if (!pass->split) weight_later_(pass, column_weight_(pass, plain, x, w, bias, out));
+    column_input_(pass, dx, dy.kind == FACTOR_PLAIN ? plain : dy, w, out,
+                  pass->shape->sequence && !pass->split ? 1 : 0);
 }
 
 bool pass_keeps_rows(const Pass *pass) { return pass->split && !pass->shape->pointwise; }

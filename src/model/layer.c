@@ -24,6 +24,7 @@ int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *
     to->mlp = layout_take(&layout, s->rows * s->mlp_cols * s->element);
     int64_t act = quantized_bytes(s, s->narrow[GATHERED_INPUT], s->rows, s->ffn);
     to->act = s->pointwise ? NULL : layout_take(&layout, act);
+    to->scales = layout_take(&layout, s->fp8 == FP8_TENSOR ? 3 * FACTOR_ONE_SCALE : 0);
     return layout.used;
 }
 
@@ -53,7 +54,7 @@ typedef struct Layer {
     const void *w[LAYER_ROLES]; // their weights for the forward; NULL, too, for a bias that another rank adds
     LayerBundle a;
     LayerWork work;
-    Factor norm1, norm2, act; // the bundle's; source: where they are written in bf16
+    Factor norm1, norm2, attention, act; // the bundle's; source: where they are written in bf16
     bool fused; // GELU is part of the products next to it: up computes act and mlp at once, down's backward dmlp
     Epilogue epilogue;
 } Layer;
@@ -75,7 +76,11 @@ static Layer layer_open_(Pass *pass, const Model *model, const Tensor *tensors, 
     int kind = s->narrow[GATHERED_INPUT];
     layer.norm1 = quantized_at(layer.a.norm1, layer.work.dmlp, kind, s->shard_rows, s->hidden);
     layer.norm2 = quantized_at(layer.a.norm2, layer.work.dmlp, kind, s->shard_rows, s->hidden);
+    layer.attention = factor_plain(layer.a.attention);
     layer.act = quantized_at(layer.a.act, layer.work.dmlp, kind, s->rows, s->ffn);
+    // Not `act`, whose product is left out where a layer is recomputed.
+    Factor *scaled[] = {&layer.norm1, &layer.norm2, &layer.attention};
+    for (int i = 0; i < 3 && s->fp8 == FP8_TENSOR; i++) scaled[i]->scales = layer.a.scales + i * FACTOR_ONE_SCALE;
     layer.fused = model->activation_forward == NULL;
     layer.epilogue = layer.fused ? EPILOGUE_GELU : EPILOGUE_NONE;
     return layer;
@@ -133,8 +138,8 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
         block_product(pass, a->qkv, NULL, x, t[LAYER_QKV], w[LAYER_QKV_BIAS], s->hidden, s->qkv_cols, EPILOGUE_NONE);
         if (model->heads_forward != NULL) model->heads_forward(pass, t, a->qkv, a->kept);
         attention_block_forward(pass, a->attention, a->saved, a->qkv);
-        block_product(pass, part, NULL, factor_plain(a->attention), t[LAYER_OUT], w[LAYER_OUT_BIAS], s->query_cols,
-                      s->hidden, EPILOGUE_NONE);
+        block_product(pass, part, NULL, layer.attention, t[LAYER_OUT], w[LAYER_OUT_BIAS], s->query_cols, s->hidden,
+                      EPILOGUE_NONE);
         block_reduce(pass, delta);
 
         // y = x2 + down(act(up(norm2(x2)))). Each tensor rank has its columns of the MLP, and a part of the sum.
@@ -201,8 +206,8 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     if (!pass->split) norm_again_(pass, model, &layer, LAYER_NORM1, a->x);
     dy = block_gathered(pass, GATHERED_GRADIENT, gradient);
     if (!pass->split) block_gather(pass, GATHERED_INPUT, layer.norm1);
-    row_backward(pass, work->dattention, NULL, dy, factor_plain(a->attention), t[LAYER_OUT], t[LAYER_OUT_BIAS],
-                 s->query_cols, EPILOGUE_NONE);
+    row_backward(pass, work->dattention, NULL, dy, layer.attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols,
+                 EPILOGUE_NONE);
     attention_block_backward(pass, work->dqkv, work->dattention, a->attention, a->saved, a->qkv);
     if (model->heads_backward != NULL) model->heads_backward(pass, t, work->dqkv, a->kept);
     block_keep(pass, a->qkv, work->dqkv, s->rows * s->qkv_cols * s->element);
@@ -235,7 +240,7 @@ void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const 
     column_weight(pass, a->mlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
     whole = block_gathered(pass, GATHERED_GRADIENT, gradient_(pass, a->x2));
     block_gather(pass, GATHERED_INPUT, layer.norm1);
-    row_weight(pass, whole, factor_plain(a->attention), t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols);
+    row_weight(pass, whole, layer.attention, t[LAYER_OUT], t[LAYER_OUT_BIAS], s->query_cols);
     if (next != NULL) block_gather(pass, GATHERED_GRADIENT, gradient_(pass, next));
     column_weight(pass, a->qkv, layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS], s->qkv_cols);
 }

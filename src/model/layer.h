@@ -20,6 +20,7 @@ typedef struct LayerBundle {
     void *norm2;     // (shard_rows, h)
     void *mlp;       // (rows, mlp_cols)      gate and up, or the activation's input
     void *act;       // (rows, f/t)           the activation's output
+    char *scales;    // with train.fp8 tensor: one scale each of the outputs of both norms and of the attention
 } LayerBundle;
 
 // Temporaries of one layer. The attention's gradients reuse the MLP's memory: they are never alive together.

@@ -56,8 +56,13 @@ int64_t quantized_work_bytes(const Shape *s) {
 
 Factor quantized_factor(Pass *pass, Factor x, int64_t rows, int64_t cols, FactorUse use, bool transposed, int with) {
     if (with == FACTOR_PLAIN || (x.kind != FACTOR_PLAIN && !transposed)) return x;
+    bool plain = x.kind == FACTOR_PLAIN;
     Factor operand = quantized_at(pass->quantized[use], x.source, kind_(pass->shape->fp8, use),
                                   transposed ? cols : rows, transposed ? rows : cols);
+    if (plain && x.scales != NULL) operand.scales = x.scales;
+    // Without overlap the gradient of a weight is computed before that of the input.
+    bool first = transposed == (use == FACTOR_GRADIENT && !pass->shape->overlap);
+    if (plain && first) x.scales = NULL; // not found yet
     pass->be->quantize(pass->be, operand, x, rows, cols, transposed);
     return operand;
 }

@@ -6,7 +6,9 @@
 // Scales along rows are local to a rank's shard. So an input or a gradient that is gathered is quantized once, on the
 // shard, and the bundle keeps the outputs of norms and activation in eight bits alone. The backward quantizes their
 // transpose from these: scales are powers of two, which leaves every number as it is, but for the smallest of a block.
-// One scale for a tensor would need the maximum of all tensor ranks before each gather, so `tensor` gathers bf16.
+// One scale for a tensor would need the maximum of all tensor ranks before each gather, so `tensor` gathers bf16. To
+// find it takes a pass over the operand, so it is kept for the operand's transpose: that of the outputs of norms and
+// attention in the bundle, that of gradients in pass->scales.
 #pragma once
 
 #include "model.h"
@@ -30,7 +32,7 @@ int64_t quantized_work_bytes(const Shape *shape);
 
 // Returns x (rows, cols), or its transpose, as an operand: `x` itself if `with`, the other operand of the product, is
 // plain, or if x has eight bits already; else quantized into pass->quantized, where inputs and gradients have a place
-// each.
+// each. The one scale of a plain x with scales is found by the first of the two calls for x and its transpose.
 Factor quantized_factor(Pass *pass, Factor x, int64_t rows, int64_t cols, FactorUse use, bool transposed, int with);
 
 // Lays the stage's quantized weights out at base and returns their bytes; with base NULL it only counts. Quantizes all

@@ -207,7 +207,8 @@ static void layer_products_(const Work *work, PartTime *time) {
     time->spent[1].peak = 2 * time->spent[0].peak;
 }
 
-// Returns the bytes that quantizing a number of bf16 moves. One scale for all takes a pass to find it.
+// Returns the bytes that quantizing a number of bf16 moves. One scale for all takes a pass to find it; its transpose
+// has the same.
 static double quantize_bytes_(int fp8) { return fp8 == FP8_OFF ? 0 : fp8 == FP8_TENSOR ? 2 + 3 : 3; }
 
 // Adds the passes that quantize the inputs and output gradients of the four products: inputs for the forward, their
@@ -222,13 +223,16 @@ static void layer_quantize_(const Work *work, PartTime *time) {
     bool gated = families[work->config->model.family].gated, fused = inputs && !work->hardware->cpu;
     double norms = (fused ? -1 : each) * (inputs ? shard : stream), attention = each * rows * (double)s->query_cols;
     double made = (fused && gated ? -1 : each) * act;
-    double again = attention + (inputs ? 2 : each) * (stream + act);
+    double next = s->fp8 == FP8_OFF ? 0 : 3; // the transpose of a number that has its scale
+    double again = next * rows * (double)s->query_cols + (inputs ? 2 : next) * stream + (inputs ? 2 : each) * act;
     double sent = each * (gradients ? shard : stream), columns = each * rows * (double)(s->qkv_cols + s->mlp_cols);
     double back = columns + (gradients ? 2 : each) * stream;
+    double found = (each - next) * (rows * (double)(s->qkv_cols + s->mlp_cols) + (gradients ? 0 : stream));
     time->forward += bytes_(work, norms + attention + made);
     if (fused && gated && s->overlap && s->ffn % factor_block_cols(s->narrow[GATHERED_INPUT]) == 0)
         columns -= (each - 1) * rows * (double)s->mlp_cols; // SwiGLU's backward writes eight bits, too
-    time->backward += bytes_(work, again + sent + columns + back);
+    time->backward += bytes_(work, again + sent + columns + back - found);
+    time->kept += bytes_(work, found); // a weight's gradient in a backward of its own finds the scale again
     time->weight += bytes_(work, again + back + (gradients ? sent : 0));
     if (!s->pointwise || !inputs) return;
     time->norms += bytes_(work, norms), time->act += bytes_(work, made);

@@ -185,6 +185,26 @@ TEST(eight_bits_are_transposed_as_their_values_in_bf16_are) {
         }
 }
 
+// A transpose with the scale of the matrix is the transpose without it, and the scale is not looked for again.
+TEST(a_transpose_reads_the_scale_that_was_found) {
+    for (int kind = FACTOR_E4M3; kind <= FACTOR_E5M2; kind++)
+        for (int i = 0; i < CASE_COUNT; i++) {
+            Case c = {CASES[i].rows, CASES[i].cols, kind, false}, across = {c.rows, c.cols, kind, true};
+            Op op = op_start(PRECISION_BF16, 3);
+            Operand x = matrix(&op, c.rows * c.cols);
+            Made m = make(&op, &c, x.data), want = make(&op, &across, x.data);
+            Factor known = {x.data, m.scales, x.data, FACTOR_PLAIN}, to = {m.numbers, m.scales, NULL, kind};
+            float *scales = (float *)m.scales, found = scales[0]; // then the largest magnitude
+            op.backend->quantize(op.backend, to, known, c.rows, c.cols, true);
+            assert_memory_equal(m.numbers, want.numbers, (size_t)x.count);
+            assert_true(scales[0] == found);
+            scales[1] *= 4;
+            op.backend->quantize(op.backend, to, known, c.rows, c.cols, true);
+            assert_true(scales[0] == 4 * found);
+            op_end(&op);
+        }
+}
+
 // Each rank quantizes its rows and gathers numbers and scales: the operand is that of all rows.
 TEST(gathered_operands_are_the_operand_of_all_rows) {
     enum { RANKS = 4 };

@@ -169,7 +169,7 @@ void cuda_quantize(Backend *backend, Factor to, Factor x, int64_t rows, int64_t 
     const int kind = to.kind;
     void *scales = (void *)to.scales;
     const Quantized q = {(uint8_t *)to.data, scales, transposed ? cols : rows, transposed ? rows : cols};
-    if (kind == FACTOR_E4M3 || kind == FACTOR_E5M2) {
+    if ((kind == FACTOR_E4M3 || kind == FACTOR_E5M2) && x.scales == nullptr) {
         int64_t pieces = rows * cols / 8, blocks = (pieces + THREADS - 1) / THREADS, most = cuda->multiprocessors * 8;
         CUDA_LAUNCH(cuda, 1, 1, 0, clear_kernel, (int *)scales + 1);
         CUDA_LAUNCH(cuda, (unsigned)(blocks < most ? blocks : most), THREADS, 0, largest_kernel, (int *)scales + 1,
