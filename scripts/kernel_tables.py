@@ -198,7 +198,7 @@ def written(checkout):
         fitted = [products(checkout / DATA / name / "gemm_perf.parquet", peak) for name in tables]
         share, us, k, error = (sum(x) / len(x) for x in zip(*fitted, strict=True))
         errors = [error]
-        cells = [f"{share * factor:.3f}, {us:.1f}, {k:.0f}"]
+        cells = [f"{share * factor:.3g}, {us:.1f}, {k:.0f}"]
         for kind in ("fwd", "bwd"):
             if gpu is None:
                 cells.append("{0.5, 500, 0}")
@@ -208,7 +208,7 @@ def written(checkout):
             if gpu == "h200" and kind == "fwd":
                 level, half, fill, error = attention_at_once("h200_trainer", kind)
             errors.append(error)
-            cells.append(f"{{{level:.3f}, {half:.0f}, {fill:.0f}}}")
+            cells.append(f"{{{level:.3g}, {half:.0f}, {fill:.0f}}}")
         if gpu == "h200":
             rate = attention_at_once("h200_trainer", "bwd")[:3]
         elif gpu is None:
@@ -217,7 +217,7 @@ def written(checkout):
             extra, plain = (attention_rows(gpu, kind) for kind in ("bwd_deterministic", "bwd"))
             slow = sum(a[2] / b[2] for a, b in zip(extra, plain, strict=False)) / len(extra) if extra else 1
             rate = (level * slow, half, fill)
-        cells.append("{" + "{:.3f}, {:.0f}, {:.0f}".format(*rate) + "}")
+        cells.append("{" + "{:.3g}, {:.0f}, {:.0f}".format(*rate) + "}")
         name = "none_"
         if nccl is not None:
             name = word + "_"

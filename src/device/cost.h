@@ -54,8 +54,8 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak);
 // Returns the seconds of `count` products of m x n x k, one after another. flops must be known.
 double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_t k);
 
-// Returns the same of one product of 8 bits, without the passes that quantize. A product with a dimension below 2,048 is
-// as fast as in bf16 (tables of ai-dynamo/aiconfigurator).
+// Returns the same of one product of 8 bits, without the passes that quantize. A product with a dimension below 2,048
+// is as fast as in bf16 (tables of ai-dynamo/aiconfigurator).
 double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k);
 
 // Returns the seconds that the gradient of `weights` weights takes beyond its product, since it is added to fp32.

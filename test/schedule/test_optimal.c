@@ -56,7 +56,7 @@ static int behind_best(const char *name, ScheduleSpec spec) {
     return idle - best;
 }
 
-// 1F1B with whole backwards, ZB-H1 with split ones and p slots, V-Half and ZB-V in a V and interleaved in a loop are the
+// 1F1B with whole backwards, ZB-H1 with split ones and p slots, V-Half and ZB-V in a V, interleaved in a loop are the
 // best there is. GIS does W at once: what it could save by doing W later is one W on all stages but one.
 TEST(schedules_are_the_best_with_their_slots_or_near_it) {
     static const struct {
