@@ -70,7 +70,7 @@ bench-step: programs $(B)/test/bench_ops
 	$(Q)$(PYTHON) test/bench/bench_step.py
 
 # What takes minutes: the long forms of tests, one after another.
-soak: all virtual virtual-tsan $(TOOL_BIN) $(B)/test/test_kinds
+soak: all virtual $(TOOL_BIN) $(B)/test/test_kinds
 	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part soak
 	$(Q)for soak in $(wildcard test/soak/*.py); do echo "== $$soak"; \
 	  TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) $$soak || exit 1; done

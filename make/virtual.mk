@@ -55,16 +55,6 @@ $(TRAINERS:%=$(VIRTUAL)/%): $(VIRTUAL)/%: $(B)/%.o $(VIRTUAL_MORE) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) -rdynamic $(VIRTUAL_WRAP:%=-Wl,--wrap=%) $< $(VIRTUAL_MORE) $(LIB) $(LDLIBS_) -o $@
 
-# The same, linked with ThreadSanitizer's runtime, which then judges races (test/virtual/fibers.cc).
-.PHONY: virtual-tsan
-virtual-tsan: virtual $(TRAINERS:%=$(VIRTUAL)/tsan/%)
-$(TRAINERS:%=$(VIRTUAL)/tsan/%): $(VIRTUAL)/tsan/%: $(B)/%.o $(VIRTUAL_MORE) $(LIB)
-	$(call say,LD,$@)
-	@mkdir -p $(@D)
-	@ln -sf ../libtrainer_cuda.so $(@D)/
-	$(Q)$(CC) $(LDFLAGS_) -fsanitize=thread -rdynamic $(VIRTUAL_WRAP:%=-Wl,--wrap=%) $< $(VIRTUAL_MORE) $(LIB) \
-	  $(LDLIBS_) -o $@
-
 $(VIRTUAL)/test_cuda: $(B)/test/cuda/test_cuda.o $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) $< $(HELP_OBJ) $(MODEL_OBJ) $(LIB) -lcmocka $(LDLIBS_) -o $@

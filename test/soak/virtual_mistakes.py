@@ -27,8 +27,8 @@ def copy_tree(to):
         shutil.copy2(path, to)
 
 
-def build(tree, target):
-    command = ["make", "-s", "CC=" + os.environ.get("CC", "gcc"), target]
+def build(tree):
+    command = ["make", "-s", "CC=" + os.environ.get("CC", "gcc"), "virtual"]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
     return None if done.returncode == 0 else done.stdout + done.stderr
 
@@ -46,7 +46,7 @@ def outcome(tree, mistake):
     return DIFFERS if virtual_runs.differences(done.steps, wanted.steps, case.precision) else "sound"
 
 
-def try_mistake(tree, mistake, target):
+def try_mistake(tree, mistake):
     """None, or why it was not found."""
     path = tree / mistake.file
     text = path.read_text()
@@ -54,7 +54,7 @@ def try_mistake(tree, mistake, target):
         return f"{mistake.file} has no text that this mistake could replace"
     path.write_text(text.replace(mistake.right, mistake.wrong))
     try:
-        failure = build(tree, target)
+        failure = build(tree)
         if failure:
             return f"it does not compile: {failure[-600:]}"
         said = outcome(tree, mistake)
@@ -63,25 +63,20 @@ def try_mistake(tree, mistake, target):
     return None if re.search(mistake.found, said, re.S) else f"the run says: {said[-600:]}"
 
 
-def try_all(mistakes, target="virtual", programs="build/virtual"):
-    """How many mistakes were not found."""
+def main():
+    chosen = os.environ.get("VIRTUAL_MISTAKES", "").split()
     missed = 0
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
         copy_tree(tree)
-        virtual_runs.VIRTUAL = tree / programs
-        failure = build(tree, target)
+        virtual_runs.VIRTUAL = tree / "build" / "virtual"
+        failure = build(tree)
         assert failure is None, failure
-        for mistake in mistakes:
-            reason = try_mistake(tree, mistake, target)
+        for mistake in [mistake for mistake in MISTAKES if not chosen or mistake.name in chosen]:
+            reason = try_mistake(tree, mistake)
             missed += reason is not None
             print(f"{'missed' if reason else 'found '} {mistake.name}" + (f": {reason}" if reason else ""), flush=True)
-    return missed
-
-
-def main():
-    chosen = os.environ.get("VIRTUAL_MISTAKES", "").split()
-    sys.exit(1 if try_all([mistake for mistake in MISTAKES if not chosen or mistake.name in chosen]) else 0)
+    sys.exit(1 if missed else 0)
 
 
 if __name__ == "__main__":

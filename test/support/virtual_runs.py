@@ -12,7 +12,6 @@ from typing import NamedTuple
 import trainer_runs
 
 VIRTUAL = trainer_runs.ROOT / "build" / "virtual"
-PREFIX = ()  # of the command: soak's second opinion has one
 FAMILIES = trainer_runs.FAMILIES
 SMALL = {
     "llama": "{family: llama, hidden: 32, layers: 4, heads: 4, kv_heads: 2, ffn: 64, vocab: 61, seq_len: 16}",
@@ -178,7 +177,7 @@ def run(config, family, *overrides, arguments=(), timeout=300, before=(), **chan
     metrics = config.parent / f"{uuid.uuid4().hex}.jsonl"
     own = (f"log.metrics={metrics}", "hardware.device=cuda")
     options = [item for text in (*own, *overrides) for item in ("-o", text)]
-    command = [*before, *PREFIX, VIRTUAL / f"train_{family}", "-c", config, *options, *arguments]
+    command = [*before, VIRTUAL / f"train_{family}", "-c", config, *options, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment(**changes))
     return trainer_runs.Ended(config, done.returncode, done.stdout, done.stderr).read_metrics(metrics)
 

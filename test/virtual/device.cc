@@ -28,7 +28,6 @@
 
 struct VirtualStream {
     int context, queue;
-    void *fiber; // fibers.cc
     virtual_gpu::Clock clock;
     std::deque<virtual_gpu::Op> ops;
     // Calls so far that wait or communicate; where the latest collective lies among them, and whether it has to start
@@ -136,9 +135,8 @@ Outcome advance(Device *d, VirtualStream *stream, std::unique_lock<std::mutex> &
         remember(stream->context % CONTEXTS, stream->clock.get(stream->context), op.what.c_str());
     }
     Access access = {&stream->clock, stream->context, op.what.c_str()};
-    Outcome outcome;
     lock.unlock();
-    fiber_run(&stream->fiber, op.call.get(), stream, [&] { outcome = op.step(access); });
+    Outcome outcome = op.step(access);
     lock.lock();
     if (outcome == OUTCOME_DONE) finish(d, stream);
     if (outcome == OUTCOME_WAITS && !op.remote) op.started = false; // an event: nothing runs yet
@@ -232,7 +230,6 @@ void enqueue(cudaStream_t stream, Op op) {
     if (dry()) return lock.unlock(), line_work(stream->context % CONTEXTS, op);
     int host = process() * CONTEXTS + HOST;
     op.queued = d.host;
-    edge_release(op.call.get());
     d.host.set(host, d.host.get(host) + 1); // what the host does from here on is not ordered before it
     op.issue = ++d.issued;
     stream->ops.push_back(std::move(op));
@@ -414,14 +411,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     if (dry()) return clock_wait_lines({stream->context % CONTEXTS}, what), answer(sticky());
     host_waits([stream] { return stream->ops.empty(); }, what, false);
     host_join(stream->clock);
-    edge_acquire(stream);
     return answer(sticky());
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
     wait_for_device("the device to drain (cudaDeviceSynchronize)");
     auto lock = device_lock();
-    for (VirtualStream *stream : device().streams) device().host.join(stream->clock), edge_acquire(stream);
+    for (VirtualStream *stream : device().streams) device().host.join(stream->clock);
     return answer(device().error);
 }
 
@@ -464,7 +460,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     op.step = [record, stream](const Access &access) {
         auto lock = device_lock();
         record->clock = *access.clock;
-        edge_release(record.get());
         record->seconds = real_seconds();
         record->done = true;
         return OUTCOME_DONE;
@@ -502,7 +497,6 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         auto lock = device_lock();
         if (!record->done) return OUTCOME_WAITS;
         stream->clock.join(record->clock);
-        edge_acquire(record.get());
         return OUTCOME_DONE;
     };
     op.waits_for = [] { return std::string("an event that another stream has not reached"); };
@@ -526,7 +520,6 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (event->latest == nullptr) return answer(cudaSuccess);
     if (!event->latest->done || found_late(*event->latest)) return answer(cudaErrorNotReady);
     device().host.join(event->latest->clock);
-    edge_acquire(event->latest.get());
     return answer(cudaSuccess);
 }
 
@@ -542,7 +535,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (record == nullptr) return answer(sticky());
     host_waits([record] { return record->done; }, "an event (cudaEventSynchronize)", false);
     host_join(record->clock);
-    edge_acquire(record.get());
     return answer(sticky());
 }
 

@@ -71,7 +71,6 @@ inline void write_cell(const Access &access, Cell *cell, uint64_t now, const voi
 }
 
 void touch_cells(const Access &access, const Region &region, uintptr_t at, int64_t bytes, bool writes) {
-    if (tsan_judges()) return tsan_touch((const void *)at, bytes, writes);
     if (__atomic_load_n(&job()->lost, __ATOMIC_RELAXED)) return; // nothing orders what a lost GPU had queued
     uint64_t now = epoch(access);
     Cell *first = region.cells + (at / 4 - region.base / 4);

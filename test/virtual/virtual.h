@@ -7,7 +7,6 @@
 //   runtime.cc   the CUDA runtime's calls
 //   lt.cc        matrix products (cuBLASLt)        sdpa.cc   attention (cuDNN)
 //   clock.cc     virtual time in dry runs          traffic.cc  what a kernel reads and writes, for it
-//   fibers.cc    a second opinion about races, by ThreadSanitizer
 //   flags.cc     words by which streams of two processes order each other
 //   nccl.cc      messages and collectives (NCCL)   messages.c, host.cc   clocks on the host's messages (MPI)
 //
@@ -247,7 +246,6 @@ struct Op {
     bool started = false;
     bool remote = false;                                   // what it waits for is in another process
     bool event = false;                                    // records one or waits for one: takes no time
-    std::shared_ptr<char> call = std::make_shared<char>(); // where the host's call and its execution meet (fibers.cc)
     double seconds = 0;                                    // in a dry run (clock.h), as are the next two
     Sharing sharing = SHARING_NONE;
     int multiprocessors = 0; // that it asks for
@@ -271,14 +269,6 @@ cudaError_t sticky();
 // --- flags.cc
 void copy_flag(void *to, const void *from, cudaStream_t stream); // to another process's memory
 bool raises_flags(cudaStream_t stream);                          // it has written a flag
-
-// --- fibers.cc: ThreadSanitizer's opinion, in programs that are linked with it; elsewhere nothing
-bool tsan_judges();
-void tsan_touch(const void *memory, int64_t bytes, bool writes);
-// Runs a step in a stream's fiber (NULL: made now): after what was released at `from`, and released at `to`.
-void fiber_run(void **fiber, void *from, void *to, const std::function<void()> &step);
-void edge_release(void *token);
-void edge_acquire(void *token);
 
 // --- nccl.cc
 bool &clusters_used(); // whether a kernel of NCCL's was launched in clusters of several blocks
