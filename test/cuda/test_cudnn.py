@@ -67,10 +67,10 @@ def driver(tmp_path_factory):
     return folder
 
 
-def ask(driver, capability, shapes, deterministic="auto", documents=0):
+def ask(driver, capability, shapes, deterministic="auto", form="causal"):
     environment = os.environ | {"LD_LIBRARY_PATH": f"{driver}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
     lines = "".join(" ".join(map(str, (*shape, deterministic))) + "\n" for shape in shapes)
-    ended = subprocess.run([PROGRAM, str(capability), str(documents)], input=lines, capture_output=True, text=True,
+    ended = subprocess.run([PROGRAM, str(capability), form], input=lines, capture_output=True, text=True,
                            timeout=patience(600), env=environment)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
@@ -109,25 +109,6 @@ def test_a_slice_of_four_takes_the_workspace_that_is_planned(driver, capability)
     for deterministic in ("on", "off"):
         for answer in ask(driver, capability, [SHAPES[0], SHAPES[3], SHORT[2]], deterministic, "range"):
             assert len(set(answer.split())) == 1, answer
-
-
-def workspaces(driver, capability, documents, deterministic):
-    answers = ask(driver, capability, SHAPES[:1], deterministic, documents)
-    return [None if answer.startswith("none") else int(answer.split()[0]) for answer in answers]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("capability", [80, 90, 100])
-def test_documents_would_multiply_the_workspace_of_flash(driver, capability):
-    """Why src/model/model.c takes recompute: cuDNN refuses the deterministic backward on 80, and on 90 it needs the
-    workspace once per document that a row may have. On 100 it does not, as long as heads are not grouped."""
-    rows, packed = (workspaces(driver, capability, documents, "on") for documents in (0, 16))
-    if capability == 80:
-        assert packed == [None]
-    elif capability == 90:
-        assert 15 < packed[0] / rows[0] < 17
-    else:
-        assert packed[0] < 1.2 * rows[0]
 
 
 def test_shapes_that_cudnn_does_not_know_are_refused(driver):
