@@ -22,9 +22,9 @@ def small_config(folder, steps=100):
 # ---- what a debugger, a frozen program or a cut cable would do ------------------------------------------------------
 
 # Preloaded, it stops the main thread of rank HARM_RANK, or loses all datagrams that its supervisor sends, while the
-# file HARM_STALL or HARM_CUT is there; with HARM_THREADS it has MPI grant no threads, with HARM_WORDS Open MPI reports a
-# peer that has died, and with HARM_END MPI_Finalize crashes. With HARM_PARENT the parent has a thread of a library's own
-# from the beginning, which takes the signals that it does not block.
+# file HARM_STALL or HARM_CUT is there; with HARM_THREADS it has MPI grant no threads, with HARM_WORDS Open MPI reports
+# a peer that has died, and with HARM_END MPI_Finalize crashes. With HARM_PARENT the parent has a thread of a library's
+# own from the beginning, which takes the signals that it does not block.
 HARM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
