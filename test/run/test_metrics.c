@@ -243,18 +243,6 @@ TEST_BETWEEN(step_line_never_exceeds_120_columns, desk_open, desk_close) {
     }
 }
 
-TEST_BETWEEN(validation_is_a_line_with_its_perplexity, desk_open, desk_close) {
-    Metrics *metrics = opened("", -1);
-    Error err = {0};
-    listen_to_stdout();
-    int status = metrics_val(metrics, 12, 3.14159, &err);
-    char *text = heard();
-    metrics_close(metrics);
-    assert_int_equal(status, 0);
-    assert_string_equal(text, "val    12/60 | loss 3.1416 | perplexity 23.14\n");
-    free(text);
-}
-
 // For the step that shows it and for slower ones after it, whose fraction would be of the same low peak. The file keeps
 // to its definition.
 TEST_BETWEEN(a_peak_too_low_is_said_from_then_on, desk_open, desk_close) {
@@ -311,28 +299,6 @@ TEST_BETWEEN(unknown_peak_is_said_and_never_a_number, desk_open, desk_close) {
     assert_non_null(strstr(desk.file, "\"mfu\":null,\"mfu_causal\":null,"));
 }
 
-TEST_BETWEEN(progress_is_shown_on_a_terminal_alone_and_wiped_before_the_next_line, desk_open, desk_close) {
-    Error err = {0};
-    StepFigures figures = made_figures(1);
-    for (int terminal = 0; terminal < 2; terminal++) {
-        if (terminal == 1) setenv("TRAINER_TTY", "1", 1);
-        listen_to_stdout();
-        Metrics *metrics = opened("", -1);
-        metrics_progress(metrics, 1, 60);
-        metrics_step(metrics, &figures, &err);
-        metrics_progress(metrics, 2, 60);
-        metrics_close(metrics);
-        char *text = heard();
-        if (terminal == 0) assert_null(strstr(text, "\r"));
-        if (terminal == 0) assert_null(strstr(text, "running"));
-        if (terminal == 1)
-            assert_ptr_equal(strstr(text, "\r\033[Kstep    1/60 is running\r\033[Kstep    1/60 | loss"), text);
-        if (terminal == 1) assert_non_null(strstr(text, "\n\r\033[Kstep    2/60 is running, about 0s left\r\033[K"));
-        free(text);
-    }
-    unsetenv("TRAINER_TTY");
-}
-
 // ---- the file -------------------------------------------------------------------------------------------------------
 
 TEST_BETWEEN(step_line_of_the_file_has_every_key_with_its_unit, desk_open, desk_close) {
@@ -344,9 +310,11 @@ TEST_BETWEEN(step_line_of_the_file_has_every_key_with_its_unit, desk_open, desk_
     Error err = {0};
     listen_to_stdout();
     int status = metrics_step(metrics, &figures, &err) + metrics_val(metrics, 12, 0.1, &err);
-    free(heard());
+    char *text = heard();
     metrics_close(metrics);
     assert_int_equal(status, 0);
+    assert_non_null(strstr(text, "\nval    12/60 | loss 0.1000 | perplexity 1.11\n"));
+    free(text);
     char *file = read_whole(desk.path);
     assert_string_equal(
         file,
@@ -466,32 +434,20 @@ TEST_BETWEEN(a_file_that_is_not_ours_is_left_alone, desk_open, desk_close) {
     free(kept);
 }
 
-TEST_BETWEEN(full_disk_is_said_and_leaves_whole_lines, desk_open, desk_close) {
+// What is said of it: test_cli.py.
+TEST_BETWEEN(full_disk_leaves_whole_lines, desk_open, desk_close) {
     Error err = {0};
     StepFigures figures = made_figures(1);
-    Metrics *metrics = opened("/dev/full", -1);
-    listen_to_stdout();
-    int status = metrics_step(metrics, &figures, &err);
-    free(heard());
-    metrics_close(metrics);
-    assert_int_equal(status, -1);
-    assert_int_equal(err.code, EXIT_FAILED);
-    assert_string_equal(
-        err.text, "log.metrics: cannot write to /dev/full: No space left on device; free some space there, or name a "
-                  "file elsewhere");
-
-    // Room for half a line only.
-    metrics = opened(desk.path, -1);
+    Metrics *metrics = opened(desk.path, -1);
     log_steps(metrics, 1, 3);
     char *before = read_whole(desk.path);
     struct rlimit old, tight = {strlen(before) + 100, RLIM_INFINITY};
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     tight.rlim_max = old.rlim_max;
     signal(SIGXFSZ, SIG_IGN);
-    memset(&err, 0, sizeof err);
     listen_to_stdout();
     setrlimit(RLIMIT_FSIZE, &tight);
-    status = metrics_step(metrics, &figures, &err);
+    int status = metrics_step(metrics, &figures, &err);
     setrlimit(RLIMIT_FSIZE, &old);
     free(heard());
     metrics_close(metrics);
@@ -500,12 +456,4 @@ TEST_BETWEEN(full_disk_is_said_and_leaves_whole_lines, desk_open, desk_close) {
     assert_string_equal(after, before);
     free(before);
     free(after);
-}
-
-TEST_BETWEEN(a_folder_that_cannot_be_made_is_said, desk_open, desk_close) {
-    Error err = {0};
-    assert_null(metrics_open(made_config("/dev/null/x/metrics.jsonl"), &known_peak, -1, &err));
-    assert_string_equal(
-        err.text, "log.metrics: cannot make the folder of /dev/null/x/metrics.jsonl: Not a directory; name a file that "
-                  "can be written, or \"\" for none");
 }
