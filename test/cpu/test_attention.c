@@ -1,4 +1,4 @@
-// Attention in its three modes against a float64 reference whose own backward is checked by central differences.
+// Attention in its three modes against a float64 reference. Whole models against autograd: test_models.py.
 #include "cpu/cpu.h"
 #include "op_check.h"
 
@@ -115,29 +115,6 @@ static Reference reference_make(Op *op, const Sizes *s, double *qkv, double *dou
     Reference r = {s, places, qkv, dout, op_hold(op, out_count(s) * 8), op_hold(op, qkv_count(s) * 8), NULL, NULL};
     r.p = op_hold(op, rows * s->seq * 8), r.lse = op_hold(op, rows * 8);
     return r;
-}
-
-static double loss(void *context) {
-    Reference *r = context;
-    reference_forward(r);
-    return dot(r->dout, r->out, out_count(r->s));
-}
-
-TEST(the_reference_backward_agrees_with_central_differences) {
-    static const Sizes small[] = {{2, 5, 4, 2, 3, 0}, {1, 9, 1, 1, 4, 0}, {2, 9, 2, 1, 3, 3}, {2, 5, 4, 2, 3, FULL}};
-    for (int i = 0; i < 4; i++) {
-        const Sizes *s = &small[i];
-        Op op = op_start(PRECISION_FP32, 1);
-        double *qkv = op_operand(&op, qkv_count(s), 1, 0, 1).value,
-               *dout = op_operand(&op, out_count(s), 2, 0, 1).value;
-        Reference r = reference_make(&op, s, qkv, dout);
-        reference_forward(&r);
-        reference_backward(&r);
-        double *slopes = op_hold(&op, qkv_count(s) * 8);
-        for (int64_t j = 0; j < qkv_count(s); j++) slopes[j] = op_slope(loss, &r, &qkv[j]);
-        op_near("dqkv", r.dqkv, slopes, qkv_count(s), 1e-7, 1.0);
-        op_end(&op);
-    }
 }
 
 // --- the operations

@@ -132,44 +132,9 @@ TEST(loss_and_gradient_agree_with_float64) {
         for (int i = 0; i < SHAPE_CASES; i++) check(precision, &SHAPES[i]);
 }
 
-static void check_slopes(Shape s) {
-    Op op = op_start(PRECISION_FP32, 1);
-    Sharded c = sharded(&op, &s);
-    stats_pass(&op, &s, &c);
-    for (int64_t rank = 0; rank < s.ranks; rank++) {
-        gradient_pass(&op, &s, &c, rank, 1.0f);
-        double *got = op_read(&op, &c.logits[rank]);
-        for (int64_t row = 0; row < s.rows; row++)
-            for (int64_t i = 0; i < rank_count(&s, rank); i++) {
-                Row r = {&s, &c, row};
-                double slope = op_slope(row_loss, &r, &c.old[rank][row * s.width + i]);
-                op_near("dlogit", &got[row * s.width + i], &slope, 1, 1e-6, 1.0);
-            }
-    }
-    op_end(&op);
-}
-
-TEST(gradient_agrees_with_central_differences) {
-    for (int z = 0; z < 2; z++) check_slopes((Shape){5, 33, 3, 16, 3.0, z == 0 ? 0 : 0.1f});
-}
-
-// Evaluation has no z-loss, and its bits are those without one.
-TEST(scale_zero_leaves_z_loss_out) {
-    float losses[2][5];
-    for (int z = 0; z < 2; z++) {
-        const Shape s = {5, 33, 3, 16, 3.0, z == 0 ? 0 : 0.1f};
-        Op op = op_start(PRECISION_FP32, 1);
-        Sharded c = sharded(&op, &s);
-        stats_pass(&op, &s, &c);
-        gradient_pass(&op, &s, &c, 0, 0.0f);
-        memcpy(losses[z], c.loss, sizeof losses[z]);
-        op_end(&op);
-    }
-    assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
-}
-
-TEST(scale_zero_leaves_the_logits_alone) {
-    const Shape s = {5, 33, 1, 48, 3.0, 0};
+// As in an evaluation.
+TEST(scale_zero_leaves_the_logits_alone_and_z_loss_out) {
+    const Shape plain = {5, 33, 1, 48, 3.0, 0}, s = {5, 33, 1, 48, 3.0, 0.1f};
     Op op = op_start(PRECISION_FP32, 2);
     Sharded c = sharded(&op, &s);
     unsigned char before[5 * 48 * sizeof(float)];
@@ -178,7 +143,7 @@ TEST(scale_zero_leaves_the_logits_alone) {
     gradient_pass(&op, &s, &c, 0, 0.0f);
     assert_memory_equal(before, c.logits[0].data, sizeof before);
     for (int64_t row = 0; row < s.rows; row++) {
-        Row r = {&s, &c, row};
+        Row r = {&plain, &c, row};
         double want = row_loss(&r), got = (double)c.loss[row];
         op_near("loss", &got, &want, 1, 2e-6, 1.0);
     }

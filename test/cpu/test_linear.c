@@ -1,5 +1,5 @@
-// Matrix products and linear layers against float64: the reference's own backward is checked by central differences on
-// small shapes, the operations against the reference on shapes that cut tiles, panels and vectors at odd places.
+// Matrix products and linear layers against float64, on shapes that cut tiles, panels and vectors at odd places. That
+// whole models have the gradients of autograd: test_models.py.
 #include "cpu/cpu.h"
 #include "base/clock.h"
 #include "op_check.h"
@@ -219,45 +219,6 @@ TEST(layers_agree_with_float64) {
         {130, 520, 260, true, true}, {700, 8, 8, true, true},    {2, 300, 1000, true, true}};
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_layer(precision, &shapes[i]);
-}
-
-// sum of dy * layer(x): what the backward is the gradient of. With GELU in the backward the layer's input is gelu(aux).
-typedef struct Loss {
-    Shape shape;
-    double *x, *w, *b, *dy, *z, *y;
-    bool gelu_before;
-} Loss;
-
-static double loss(void *context) {
-    Loss *l = context;
-    double in[64], sum = 0;
-    Shape s = l->shape;
-    s.gelu = false;
-    for (int64_t i = 0; i < s.rows * s.in; i++) in[i] = l->gelu_before ? gelu(l->x[i]) : l->x[i];
-    reference_forward(&s, l->z, l->y, in, l->w, l->b);
-    for (int64_t i = 0; i < s.rows * s.out; i++) sum += l->dy[i] * l->y[i];
-    return sum;
-}
-
-TEST(the_reference_backward_agrees_with_central_differences) {
-    for (int gelu_before = 0; gelu_before < 2; gelu_before++) {
-        Op op = op_start(PRECISION_FP32, 1);
-        Shape s = {3, 4, 5, true, gelu_before};
-        Layer l = run_layer(&op, &s);
-        double scratch[128], dx[12], dw[20], db[5], slopes[20];
-        double *x = gelu_before ? l.aux.value : l.x.value;
-        Loss of = {s, x, l.w.value, l.b.value, l.dy.value, scratch, scratch + 64, gelu_before};
-        reference_dx(&s, dx, l.dy.value, l.w.value, x);
-        for (int i = 0; i < 12; i++) slopes[i] = op_slope(loss, &of, &x[i]);
-        op_near("dx", dx, slopes, 12, 1e-7, 1.0);
-        of.gelu_before = false;
-        reference_dw(&s, dw, db, l.dy.value, x);
-        for (int i = 0; i < 20; i++) slopes[i] = op_slope(loss, &of, &of.w[i]);
-        op_near("dw", dw, slopes, 20, 1e-7, 1.0);
-        for (int i = 0; i < 5; i++) slopes[i] = op_slope(loss, &of, &of.b[i]);
-        op_near("db", db, slopes, 5, 1e-7, 1.0);
-        op_end(&op);
-    }
 }
 
 static int64_t run(Op *op, const void *shape, unsigned char *out) {

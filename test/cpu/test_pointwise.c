@@ -189,27 +189,6 @@ TEST(rope_agrees_with_float64) {
             }
 }
 
-// backward(forward(x)) = x and <forward(x), y> = <x, backward(y)>: direction -1 is the transposed rotation.
-TEST(rope_backward_is_the_transpose) {
-    const AttentionShape *s = &ROPE_SHAPES[2];
-    RopeTable table = rope_table(s->head_dim, 1.0);
-    Op op = op_start(PRECISION_FP32, 2);
-    int64_t count = s->batch * s->seq * row_width(s);
-    Operand x = op_operand(&op, count, 1, 0.0, 1.0), y = op_operand(&op, count, 2, 0.0, 1.0);
-    double *x_old = op_hold(&op, count * 8), *y_old = op_hold(&op, count * 8), left = 0, right = 0;
-    memcpy(x_old, x.value, (size_t)count * 8);
-    memcpy(y_old, y.value, (size_t)count * 8);
-    op.backend->rope(op.backend, x.data, s, &table, NULL, 1);
-    op.backend->rope(op.backend, y.data, s, &table, NULL, -1);
-    op_read(&op, &x);
-    op_read(&op, &y);
-    for (int64_t i = 0; i < count; i++) left += x.value[i] * y_old[i], right += x_old[i] * y.value[i];
-    assert_true(fabs(left - right) < 1e-3);
-    op.backend->rope(op.backend, x.data, s, &table, NULL, -1);
-    op_near("there and back", op_read(&op, &x), x_old, count, 4e-7, 1.0);
-    op_end(&op);
-}
-
 // --- threads
 
 typedef struct Size {
