@@ -161,14 +161,6 @@ TEST(bf16_rounds_to_nearest_even) {
     op_end(&op);
 }
 
-TEST(what_the_device_says_of_itself) {
-    Op op = op_start(PRECISION_BF16, 1);
-    assert_int_equal(op.backend->element, 2);
-    assert_true(op.backend->memory_size > 0);
-    assert_non_null(strstr(op.backend->device, ", 1 thread"));
-    op_end(&op);
-}
-
 TEST(every_function_is_there_but_those_that_a_cpu_does_not_need) {
     static const size_t absent[] = {offsetof(Backend, check_free), offsetof(Backend, held_by_others),
                                     offsetof(Backend, pin),        offsetof(Backend, unpin),

@@ -384,15 +384,6 @@ TEST(illegal_specs_are_refused_with_the_key_to_blame) {
     }
 }
 
-TEST(words_are_the_names_of_the_rows) {
-    for (int k = 0; k < schedule_kind_count; k++) {
-        assert_string_equal(schedule_words[k], schedule_kinds[k].name);
-        assert_int_equal(schedule_kind_index(schedule_words[k]), k);
-    }
-    assert_string_equal(schedule_words[schedule_kind_count], "auto");
-    assert_null(schedule_words[schedule_kind_count + 1]);
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Figures
 
