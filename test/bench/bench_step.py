@@ -67,7 +67,7 @@ class Torch(Beside):
         why = "" if found.returncode == 0 else "PyTorch is not installed"
         if not why and "compile" in options and "True" not in found.stdout:
             why = "this PyTorch has no torch.compile"
-        super().__init__([sys.executable, "test/bench/torch_gpt2.py", "serve", *options], why)
+        super().__init__([sys.executable, "test/bench/torch_gpt2.py", *options], why)
         self.line(START_SECONDS)
 
     def measure(self):

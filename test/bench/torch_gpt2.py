@@ -2,9 +2,9 @@
 """Median milliseconds of a training step of GPT-2 124M in PyTorch, the work of GPT2_124M in bench.py: 4 sequences of
 64.
 
-python3 test/bench/torch_gpt2.py [bf16] [compile] [serve]
+python3 test/bench/torch_gpt2.py [bf16] [compile]
 
-serve: warm up, print "ready", and then print the median of STEPS more steps for every line of standard input.
+It warms up, prints "ready", and then prints the median of STEPS more steps for every line of standard input.
 """
 
 import statistics
@@ -81,9 +81,6 @@ def main():
     trainer = Trainer()
     trainer.step()
     trainer.step()
-    if "serve" not in sys.argv:
-        print(trainer.measure())
-        return
     print("ready", flush=True)
     for _ in sys.stdin:
         print(trainer.measure(), flush=True)

@@ -50,21 +50,14 @@ def test_an_answer_that_cannot_be_written_is_an_error(asked):
     assert ended.stderr == "train_llama: cannot write to standard output: No space left on device\n"
 
 
-def test_help_names_every_option_of_the_readme_and_its_example_runs_from_the_repository():
-    text = command("llama", "--help").stdout
-    example = re.search(r"example: \./(train_llama -c (\S+) .*)", text)
-    assert (ROOT / example[2]).exists()
-    for option in ("-c, --config FILE", "-o, --override KEY=VALUE", "--schedule", "--help-config", "--version"):
-        assert option in text
+def test_the_example_of_help_names_a_configuration_that_is_there():
+    example = re.search(r"example: \./train_llama -c (\S+) ", command("llama", "--help").stdout)
+    assert (ROOT / example[1]).exists()
 
 
 @pytest.mark.parametrize("arguments,says", [
     ([], "no configuration; give one with -c FILE"),
-    (["-c", "nowhere.yaml"], "nowhere.yaml: cannot be opened"),
-    (["-c", "configs/llama_tiny.yaml", "--schedul"], "did you mean --schedule?"),
     (["-c", "configs/llama_tiny.yaml", "-o", "train.step=3"], "train.steps"),
-    (["-c", "configs/llama_tiny.yaml", "-o", "train.steps=many"], "-o train.steps: "),
-    (["-c", "configs/llama_tiny.yaml", "-o", "parallel.pipeline=9"], "-o parallel.pipeline: 9 stages for 8 layers"),
     (["-c", "configs/llama_tiny.yaml", "-o", "schedule.slots=2"], "use slots 3 or more, or auto"),
     (
         ["-c", "configs/gpt_tiny.yaml"],
