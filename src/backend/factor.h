@@ -16,7 +16,7 @@ typedef enum FactorKind {
 
 typedef struct Factor {
     const void *data;
-    const void *scales; // of a plain matrix: the place of its one scale, if it is quantized twice; else NULL
+    const void *scales; // plain: NULL, or the place of the one scale of a matrix that is quantized twice
     const void *source; // the plain matrix that was or will be quantized, maybe its transpose; for column sums
     int kind;           // FactorKind
 } Factor;

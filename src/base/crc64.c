@@ -3,7 +3,6 @@
 // each multiplied by the power for the bytes after the piece.
 #include "crc64.h"
 
-
 // Polynomials over GF(2), reflected: the highest bit is the coefficient of x^0.
 static const uint64_t POLYNOMIAL = 0xC96C5795D7870F42u;
 static const uint64_t ONE = 1ull << 63;

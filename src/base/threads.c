@@ -31,7 +31,7 @@ typedef struct ThreadLane {
     Error err;
 } ThreadLane;
 
-// Items are taken in order, so all those before one that fails are done too.
+// Items are taken in order, so all items before a failed one are done too.
 static void *threads_lane_(void *argument) {
     ThreadLane *lane = argument;
     ThreadItems *items = lane->items;

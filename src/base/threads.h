@@ -14,6 +14,6 @@ bool thread_start(pthread_t *thread, void *(*work)(void *), void *argument);
 typedef int (*ThreadWork)(void *context, int lane, int64_t item, Error *err);
 
 // Calls `work` for the items 0 ... count - 1, in their order, in `lanes` threads, at most THREADS_MOST. The caller's is
-// one of them, and does the work of those that could not be started. After an error no further item is begun. Returns
-// 0, or -1 with the error of the lowest item.
+// one of them; if another cannot be started, the rest do its work. After an error no further item is begun. Returns 0,
+// or -1 with the error of the lowest item.
 int threads_each(int lanes, int64_t count, ThreadWork work, void *context, Error *err);

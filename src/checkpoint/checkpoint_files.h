@@ -67,7 +67,7 @@ typedef struct TrainingState {
     int64_t sequence;
     int64_t step;
     int64_t samples; // taken from the endless sequence of epochs: position of the next one
-    int64_t tokens;  // those of the samples; -1: not written
+    int64_t tokens;  // in these samples; -1: not written
     int64_t seed;
     uint64_t data; // identity of the training data (blend.h); 0: written by a version without it
     StepGuard step_guard;

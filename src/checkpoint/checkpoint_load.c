@@ -155,8 +155,8 @@ static int load_tensors_(Load *load, Error *err) {
     return status != 0 ? -1 : load->stage->be->synchronize(load->stage->be, err);
 }
 
-// Collective, with the error of what came before on this rank. All ranks have found everything before the first one
-// loads. Closes the source.
+// Collective. mine: this rank's error so far. No rank loads before all ranks have found every tensor. Closes the
+// source.
 static int load_(Load *load, Error *mine, Error *err) {
     if (mine->code == 0 && check_tensors_(load, mine) == 0 && !load->states) check_rest_(load, mine);
     int status = world_agree(load->world, mine, err);

@@ -276,7 +276,7 @@ static int list_compare_(const void *a, const void *b) {
     return (x->step < y->step) - (x->step > y->step);
 }
 
-// Returns the step of a checkpoint's directory, or of one that was being replaced and whose name is free; else -1.
+// Returns the step of a checkpoint's directory, or of one that was being replaced if its name is free; else -1.
 static int64_t list_step_of_entry_(const char *dir, const char *name) {
     char back[CHECKPOINT_PATH];
     if (!list_replaced_(back, dir, name)) return list_step_of_name_(name);

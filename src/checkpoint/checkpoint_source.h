@@ -53,7 +53,7 @@ typedef struct ReadValues {
 typedef int (*PieceVisitor)(void *context, const ReadPiece *piece, const ReadValues *values, Error *err);
 
 // Calls `visit` with every piece's values, in the order of the pieces and in the caller's thread, while other threads
-// read the next ones. Stops at the first piece that cannot be read or whose visit does not return 0, and returns -1
+// read the next ones. Stops at the first piece that cannot be read, or if a visit does not return 0, and returns -1
 // with err.
 int pieces_read(const Source *source, const Split *split, const ReadPiece *pieces, int64_t count, PieceVisitor visit,
                 void *context, Error *err);

@@ -1,6 +1,6 @@
-// Reads and writes what transformers knows a model by: config.json, and the files of its tokenizer. A config.json is
+// Reads and writes the files by which transformers knows a model: config.json, and its tokenizer's. A config.json is
 // read into a ModelConfig, so that one loop over the model's keys finds every difference. The family's row has the
-// names of the keys there, and which values mean something that is not implemented.
+// names of the keys there, and the values that mean something that is not implemented.
 #include "hf_config.h"
 
 #include "checkpoint_files.h"
@@ -102,7 +102,7 @@ static void compare_key_(Differences *list, const ConfigKey *key, const ModelCon
                                    "%s%s is %s there and %s here", list->used > 0 ? ", " : "", key->name, theirs, ours);
 }
 
-// rotations: those of a rotary family, and the length if `exact`, have to agree too. The numbers of scaled rotations
+// rotations: of a rotary family; they have to agree too, and with `exact` the length. The numbers of scaled rotations
 // say nothing if the kinds of scaling differ.
 static void compare_models_(Differences *list, const ModelConfig *there, const ModelConfig *here, bool exact,
                             bool rotations) {
@@ -250,8 +250,8 @@ static void add_config_(HfTokenizer *tokenizer, const Config *config, const char
     xmemstream_close(file);
 }
 
-// Writes the text of a token that was added to a tokenizer.json, such as "<|end_of_text|>", to `text`; may be NULL has
-// this id.
+// Writes the token with this id that was added to a tokenizer.json, such as "<|end_of_text|>", to `text` and returns
+// it. NULL: no added token has it.
 static const char *added_token_(const char *json_text_, size_t length, int64_t id, char text[80]) {
     Json json = {0};
     Error ignored = {0};

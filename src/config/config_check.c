@@ -319,7 +319,7 @@ static int check_file_header_(Config *config, const Schedule *schedule, Error *e
                         "a schedule from a file is run as it is; use bpipe off, and put E and L into the file");
 }
 
-// Checks schedule.file, and notes what the other keys have to know of it.
+// Checks schedule.file, and notes its chunks, microbatches, slices and evictions for the checks of other keys.
 static int config_check_file_(Config *config, Error *err) {
     ScheduleConfig *keys = &config->schedule;
     Error why = {0};

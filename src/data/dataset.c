@@ -78,8 +78,8 @@ static uint32_t token_(const Shard *shard, const Piece *piece, int64_t index) {
 
 enum { MAGIC_BYTES = 9, INDEX_HEADER = 34, INDEX_PATH = 1024, CODE_INT32 = 4, CODE_UINT16 = 8 };
 
-// Sequences whose length and offset are compared when the index is opened, a megabyte each. A longer index is checked
-// up to there and at its end.
+// Lengths and offsets of so many sequences are compared when an index is opened. A longer one is checked up to there
+// and at its end.
 enum { SCAN_SEQUENCES = 1 << 20, INDEX_PIECE = 1 << 12 };
 
 typedef struct IndexFile {
@@ -298,7 +298,7 @@ static int open_shards_(Dataset *dataset, const char *key, const glob_t *names, 
     char last[SIDE_FILE_PATH] = "";
     dataset->shards = xcalloc(names->gl_pathc, sizeof *dataset->shards);
     dataset->count = (int)names->gl_pathc;
-    // Every shard keeps a descriptor open, in addition to those that the process may have anyway.
+    // Every shard keeps a descriptor open, in addition to the process's others.
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
         rlim_t more = limit.rlim_max - limit.rlim_cur, files = (rlim_t)dataset->count;

@@ -78,7 +78,7 @@ static Layer layer_open_(Pass *pass, const Model *model, const Tensor *tensors, 
     layer.norm2 = quantized_at(layer.a.norm2, layer.work.dmlp, kind, s->shard_rows, s->hidden);
     layer.attention = factor_plain(layer.a.attention);
     layer.act = quantized_at(layer.a.act, layer.work.dmlp, kind, s->rows, s->ffn);
-    // Not `act`, whose product is left out where a layer is recomputed.
+    // Not `act`: where a layer is recomputed, its product is left out.
     Factor *scaled[] = {&layer.norm1, &layer.norm2, &layer.attention};
     for (int i = 0; i < 3 && s->fp8 == FP8_TENSOR; i++) scaled[i]->scales = layer.a.scales + i * FACTOR_ONE_SCALE;
     layer.fused = model->activation_forward == NULL;

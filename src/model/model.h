@@ -93,7 +93,7 @@ typedef struct Pass {
     float *dkeys;
     void *quantized[2]; // an input and a gradient of a product in eight bits (quantized.h)
     void *narrowed;     // (shard_rows, hidden) in eight bits: a gradient that is gathered next
-    char *scales;       // with train.fp8 tensor: those of the gradients of the last row and of the last column product
+    char *scales;       // with train.fp8 tensor: one scale each of the last row and column product's output gradient
     void *work;         // a layer's temporaries, see layer.h
     bool split;         // a backward leaves the gradients of matrices and their biases to layer_weights
     // Lets pending transfers progress: between layers, around collectives, and while one is waited for (moved: false).

@@ -36,7 +36,7 @@ void roster_free(Roster *roster);
 // Counts the ranks of each stage on one host into of_stage[stages].
 void roster_count(const Roster *roster, int node, int64_t *of_stage, int stages);
 
-// Returns the number of evictors whose partner is on another host, so that bundles cross the network; *pairs: all
+// Returns the number of evictors with a partner on another host, so that bundles cross the network; *pairs: all
 // evictors.
 int roster_pairs_apart(const Roster *roster, const ParallelConfig *parallel, int *pairs);
 

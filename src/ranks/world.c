@@ -125,7 +125,7 @@ static int world_start_groups_(World *world, Error *err) {
     return 0;
 }
 
-// Finds the ranks of each host, `host` being those of this one, and numbers hosts in the order of their lowest ranks.
+// Finds the ranks of each host, `host` being this one's, and numbers hosts in the order of their lowest ranks.
 // Each host uses the clock of its lowest rank, measured one host after another against rank 0. leaders (size): the
 // lowest rank on each rank's host.
 static int world_find_hosts_(World *world, MPI_Comm host, int *leaders, Error *err) {

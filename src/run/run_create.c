@@ -66,7 +66,7 @@ static int find_peak_(Run *run, double cores, Error *err) {
     return 0;
 }
 
-// A group of the ranks that give the same color, in the order of their keys; color -1: this rank is in none.
+// A group of the ranks that give the same color, in the order of their keys; color -1: this rank has no part in it.
 typedef struct RunGroup {
     Comm **comm;
     const char *name;
@@ -123,7 +123,7 @@ static int create_groups_(Run *run, Error *err) {
 
 // Creates the same groups for the device's memory, again in one order on all ranks, and gives their messages their
 // checksums if comm.checksum asks for it. The next operation on the stream reads the tensor group's results; the host
-// waits for those of the others. Bundles are copied by their evictor if it can map its partner's slots, else sent. A
+// waits for the other groups'. Bundles are copied by their evictor if it can map its partner's slots, else sent. A
 // sent bundle is checked here; the engine checks every bundle that comes back.
 static int convert_groups_(Run *run, Error *err) {
     RunGroup groups[RUN_MOST_GROUPS];
@@ -269,7 +269,7 @@ static int create_stage_(Run *run, Error *err) {
 
 // Rehearses a step before the first message, so that no step launches anything for the first time (engine_rehearse).
 // Weights are not loaded yet: a rehearsal takes any. Then all libraries have their memory. Checks that some is left for
-// later growth (a driver fails without a clear word if it finds none), and compares it all with the reserve that the
+// later growth (without free memory a driver fails with no clear word), and compares it all with the reserve that the
 // plan was made with.
 static int create_rehearse_(Run *run, Details *details, Error *err) {
     enum { SPARE_BYTES = 200 << 20 };

@@ -239,8 +239,8 @@ static bool answer_plan_(Trainer *t, int *code, Error *err) {
     return true;
 }
 
-// Trains, or does what --validate, --generate and --verify ask for: in ranks that a launcher started, in this process
-// if it is the only rank, else in ranks that this process starts. Returns an exit code, or -1 with err.
+// Trains, validates, generates or verifies, as the options say: in ranks that a launcher started, in this process if it
+// is the only rank, else in ranks that this process starts. Returns an exit code, or -1 with err.
 static int train_(Trainer *t, Error *err) {
     Config *config = t->config;
     if (config_require(config, "data.", err) != 0) return -1;

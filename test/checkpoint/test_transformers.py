@@ -283,7 +283,7 @@ TIED, UNTIED = {"model.tie_embeddings": True}, {"model.tie_embeddings": False}
 MASKS = {"transformer.h.0.attn.bias": torch.ones(1, 1, 32, 32).bool(),
          "transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}  # fmt: skip
 TABLE = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
-# What a file of weights may be like: whether its head is tied, and what is done to its tensors.
+# Forms of a file of weights: whether its head is tied, and a change of its tensors.
 FORMS = {
     "names_without_prefix": (None, lambda _, tensors: {
         name.removeprefix("transformer.").removeprefix("model."): t for name, t in tensors.items()

@@ -94,7 +94,7 @@ TEST(several_steps_agree_with_float64) {
 }
 
 // A tensor's norm does not depend on its neighbours, so that a stage's share of the tensors, and who shares them,
-// changes no bit of the whole norm.
+// changes no bit of the norm over all tensors.
 TEST(squared_norms_agree_with_float64) {
     Op op = op_start(PRECISION_FP32, 2);
     State s = state_make(&op);

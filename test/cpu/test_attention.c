@@ -1,4 +1,4 @@
-// Attention in its three modes against a float64 reference. Whole models against autograd: test_models.py.
+// Attention in its three modes against a float64 reference. test_models.py compares models with autograd.
 #include "cpu/cpu.h"
 #include "op_check.h"
 

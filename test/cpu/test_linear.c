@@ -1,5 +1,5 @@
-// Matrix products and linear layers against float64, on shapes that cut tiles, panels and vectors at odd places. That
-// whole models have the gradients of autograd: test_models.py.
+// Matrix products and linear layers against float64, on shapes that cut tiles, panels and vectors at odd places.
+// test_models.py compares the gradients of models with autograd.
 #include "cpu/cpu.h"
 #include "base/clock.h"
 #include "op_check.h"

@@ -2,7 +2,7 @@
 // `ask_cudnn 90` reads lines "batch seq heads kv_heads head_dim" and answers each with "workspace planned", where
 // planned is attention_flash_workspace, or with "none: why". `ask_cudnn 90 full` asks for attention that is not causal,
 // `ask_cudnn 90 range` for the last of four slices. cuDNN's frontend takes a description of a device in place of one;
-// what it asks the CUDA runtime is answered below, and libcuda.so.1 is a stub that test_cudnn.py makes.
+// its questions to the CUDA runtime are answered below, and libcuda.so.1 is a stub that test_cudnn.py makes.
 #include "backend/attention_scratch.h"
 #include "cuda/attention_cudnn.cpp"
 

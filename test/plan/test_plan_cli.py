@@ -392,8 +392,8 @@ def test_a_run_allocates_to_the_byte_what_was_planned(tmp_path, family, override
 @pytest.mark.thorough
 @pytest.mark.parametrize("bpipe, pairs", [("off", [[0], [1]]), ("on", [[0, 3], [1, 2]])])
 def test_a_process_takes_from_the_kernel_what_was_planned(tmp_path, monkeypatch, bpipe, pairs):
-    """Where activations dominate: the peak less that of a run with almost none, within 3 %. Lent slots are shared
-    memory, whose pages count for the stage that writes them: there only a pair can be held against the plan."""
+    """Where activations dominate: the peak less that of a run with few activations, within 3 %. Lent slots are
+    shared memory, and their pages count for the stage that writes them: there the plan is of a pair."""
     monkeypatch.setattr(observed_runs, "PROGRAM", trainer("llama"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     model = "{family: llama, hidden: 64, layers: 4, heads: 2, ffn: 256, vocab: 100, seq_len: 512}"

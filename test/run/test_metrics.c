@@ -434,7 +434,7 @@ TEST_BETWEEN(a_file_that_is_not_ours_is_left_alone, desk_open, desk_close) {
     free(kept);
 }
 
-// What is said of it: test_cli.py.
+// test_cli.py has the sentences.
 TEST_BETWEEN(full_disk_leaves_whole_lines, desk_open, desk_close) {
     Error err = {0};
     StepFigures figures = made_figures(1);

@@ -42,7 +42,7 @@ static int idle_of(const Schedule *schedule) {
 }
 
 // By how many units a schedule is worse than the best with its slots and placement.
-static int behind_best(const char *name, ScheduleSpec spec) {
+static int excess_idle(const char *name, ScheduleSpec spec) {
     const ScheduleKind *kind = &schedule_kinds[schedule_kind_index(name)];
     Error err = {0};
     Schedule *schedule = schedule_make(kind, &spec, &err);
@@ -56,13 +56,13 @@ static int behind_best(const char *name, ScheduleSpec spec) {
     return idle - best;
 }
 
-// 1F1B with whole backwards, ZB-H1 with split ones and p slots, V-Half and ZB-V in a V, interleaved in a loop are the
-// best there is. GIS does W at once: what it could save by doing W later is one W on all stages but one.
+// 1F1B with complete backwards, ZB-H1 with split ones and p slots, V-Half and ZB-V in a V, interleaved in a loop are
+// optimal. GIS does W at once; doing it later would save one W on all stages but one.
 TEST(schedules_are_the_best_with_their_slots_or_near_it) {
     static const struct {
         const char *name;
         ScheduleSpec spec;
-        int behind;
+        int excess;
     } rows[] = {
         {"1f1b", {.stages = 2, .microbatches = 4}, 0},
         {"1f1b", {.stages = 3, .microbatches = 6}, 0},
@@ -86,5 +86,5 @@ TEST(schedules_are_the_best_with_their_slots_or_near_it) {
         {"v-min", {.stages = 4, .microbatches = 8}, 0},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        assert_int_equal(behind_best(rows[i].name, rows[i].spec), rows[i].behind);
+        assert_int_equal(excess_idle(rows[i].name, rows[i].spec), rows[i].excess);
 }

@@ -1,5 +1,5 @@
-"""A list that a user wrote is proved and printed, or refused with its place. test_bpipe.c has what the text form allows,
-test_schedule_check.c what the proof finds."""
+"""A list that a user wrote is proved and printed, or refused with its place. test_bpipe.c tests the text form,
+test_schedule_check.c the proof."""
 
 import subprocess
 

@@ -289,7 +289,7 @@ static void assert_no_loss(const Schedule *schedule, Times times) {
     }
 }
 
-// Up to a whole forward compute never even waits; up to (F+B)/2 it waits only where 1F1B is idle anyway. With more
+// Up to one forward compute never even waits; up to (F+B)/2 it waits only where 1F1B is idle anyway. With more
 // slots than the fewest no time is lost either.
 TEST(bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_backward) {
     for (int p = 2; p <= 32; p += 1 + p / 8) {

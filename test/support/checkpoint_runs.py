@@ -1,4 +1,4 @@
-"""What the tests of checkpoints share: a small run, checksums and values to spoil files with, small disks, and
+"""Shared by the tests of checkpoints: a small run, checksums and values to spoil files with, small disks, and
 libraries that are loaded before a trainer's own."""
 
 import json
@@ -106,7 +106,7 @@ class Disk:
 
 
 # Ends the process at the KILL_AT-th call that changes the disk, before it; with NO_EXCHANGE as on file systems that
-# know none.
+# cannot exchange two names.
 KILLER = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
