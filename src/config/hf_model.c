@@ -23,10 +23,15 @@ const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS] = {
     ROPE_NUMBER(rope_attention, "attention_factor", true, false, false, true, 0),
 };
 
-static void hf_put_(ModelConfig *model, size_t offset, bool real, double value) {
-    void *field = (char *)model + offset;
+// A double holds every whole number up to 2^53; one beyond has no place in an int64_t field.
+static int hf_put_(HfModel *found, size_t offset, bool real, double value, const char *word, Error *err) {
+    void *field = (char *)&found->model + offset;
+    if (!real && !(fabs(value) <= 0x1p53 && value == floor(value)))
+        return error_set(err, EXIT_USAGE, "%s: %s is %g, not a whole number of at most 2^53; is the file damaged?",
+                         found->path, word, value);
     if (real) *(double *)field = value;
     else *(int64_t *)field = (int64_t)value;
+    return 0;
 }
 
 static bool is_number_(const JsonValue *value) { return value != NULL && value->type == JSON_NUMBER; }
@@ -128,7 +133,8 @@ static int read_rope_(HfModel *found, Error *err) {
         if (!is_number_(value) && row->absent < 0)
             return error_set(err, EXIT_USAGE, "%s: rope_scaling \"%s\" has no %s; add it", found->path, kind,
                              row->word);
-        hf_put_(m, row->offset, row->real, is_number_(value) ? value->number : row->absent);
+        double number = is_number_(value) ? value->number : row->absent;
+        if (hf_put_(found, row->offset, row->real, number, row->word, err) != 0) return -1;
     }
     if (m->rope_scaling != ROPE_YARN) return 0;
     if (m->rope_attention == 0) m->rope_attention = 0.1 * log(m->rope_factor) + 1;
@@ -157,7 +163,7 @@ int hf_model_read(HfModel *found, int family_of_run, Error *err) {
         if (value < 0)
             return error_set(err, EXIT_USAGE, "%s: %s (%s) is missing; is the file complete?", found->path, row->word,
                              row->key);
-        hf_put_(m, row->offset, row->real, value);
+        if (hf_put_(found, row->offset, row->real, value, row->word, err) != 0) return -1;
     }
     m->qkv_bias = form->qkv_bias;
     m->qk_norm = form->qk_norm;
