@@ -16,24 +16,25 @@ AttentionShape attention_flash_part(const AttentionShape *shape, int capability)
     enum { TILE_ROWS = 128, TILES = 1024 };
     AttentionShape part = *shape;
     int64_t tiles = pad_(shape->seq, TILE_ROWS) / TILE_ROWS, group = shape->heads / shape->kv_heads;
-    if (capability >= 100 || !attention_flash_deterministic(shape, capability)) return part;
+    bool stores = capability < 100 || attention_flash_ampere(capability);
+    if (!stores || !attention_flash_deterministic(shape, capability)) return part;
     part.batch = fewest_(shape->batch, shape->heads * tiles, TILES);
     if (part.batch == 1) part.kv_heads = fewest_(shape->kv_heads, group * tiles, TILES);
     part.heads = part.kv_heads * group;
     return part;
 }
 
-// Counts the statistics of each row, and for every query head the gradients of its group's keys and values. A
-// deterministic backward on 80 and 90 also keeps the gradient of the scores, in 16 bits. Any other adds up dq in fp32;
-// on 80 it also keeps two of the three gradients, one of them in rows of 8. A slice has fewer queries than keys: its
-// mask is aligned to the last key, for which cuDNN 9.19 has plans on 80, 90 and 100.
+// Counts the statistics of each row, and for every query head the gradients of its group's keys and values. Except
+// on 100 a deterministic backward also keeps the gradient of the scores, in 16 bits. Any other adds up dq in fp32;
+// Ampere's also keeps two of the three gradients, one of them in rows of 8. A slice has fewer queries than keys: its
+// mask is aligned to the last key, for which cuDNN 9.19 has plans on all of them.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability) {
     AttentionShape part = attention_flash_part(shape, capability);
     int64_t matrices = part.batch * part.heads, rows = matrices * shape->seq, seq = shape->seq;
     int64_t keys = attention_keys(shape), each = matrices * keys * shape->head_dim * 4;
     bool grouped = shape->heads != shape->kv_heads, same = attention_flash_deterministic(shape, capability);
     int64_t wide = rows * shape->head_dim * 4, bytes = rows * 4 + (grouped ? each : 0);
-    if (capability < 90) {
+    if (attention_flash_ampere(capability)) {
         int64_t scores = matrices * pad_(seq, 64) * pad_(keys, 64) * 2;
         return bytes + 128 + (same ? scores : wide + matrices * pad_(seq, 8) * shape->head_dim * 4);
     }

@@ -17,9 +17,9 @@ enum {
 AttentionShape attention_flash_part(const AttentionShape *shape, int capability);
 
 // Returns the workspace of cuDNN's flash attention, the larger of forward and backward, exact to the byte: cuDNN 9.19
-// asks for it on a GPU of compute capability 8.x, 9.x and 10.x (80, 90, 100). On 80 and 90 a deterministic backward
-// takes the gradient of the probabilities, as large as all scores of a call in 16 bits. test/cuda/test_cudnn.py asks
-// cuDNN and compares.
+// asks for it on a GPU of compute capability 8.x, 9.x, 10.x and 12.x (80, 90, 100, 120). Except on 100 a
+// deterministic backward takes the gradient of the probabilities, as large as all scores of a call in 16 bits.
+// test/cuda/test_cudnn.py asks cuDNN and compares.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability);
 
 // Returns the bytes of a range's gradients of keys and values as cuDNN leaves them, before they are added to dkeys.
@@ -27,17 +27,21 @@ static inline int64_t attention_flash_gradients(const AttentionShape *shape) {
     return attention_is_range(shape) ? memory_round(2 * attention_range_count(shape)) : 0;
 }
 
+// Returns whether cuDNN has the kernels of Ampere there: GeForce and workstation cards of Blackwell (120) do.
+static inline bool attention_flash_ampere(int capability) { return capability < 90 || capability >= 120; }
+
 // Returns whether that backward is deterministic (attention.deterministic). auto: where cuDNN documents that it can be,
-// from 90 on.
+// from 90 on, but for Ampere's kernels.
 static inline bool attention_flash_deterministic(const AttentionShape *shape, int capability) {
-    return shape->deterministic == DETERMINISTIC_AUTO ? capability >= 90 : shape->deterministic == DETERMINISTIC_ON;
+    return shape->deterministic == DETERMINISTIC_AUTO ? !attention_flash_ampere(capability)
+                                                      : shape->deterministic == DETERMINISTIC_ON;
 }
 
 // Returns the scratch of attention in bytes, the larger of forward and backward; element: bytes of one activation.
 // `none` and `recompute` process the sequences of a microbatch one by one: `none` holds the gradient of one sequence's
 // probabilities in addition to the stored ones, `recompute` the probabilities too, and an unfused softmax holds them in
-// fp32. If cuDNN asks for more at start-up, more is allocated then. capability: 80, 90 or 100; 0 if the GPU is not
-// known, which counts the largest of the three.
+// fp32. If cuDNN asks for more at start-up, more is allocated then. capability: as above; 0 if the GPU is not known,
+// which counts the largest of all.
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element, int capability);
 
 // Returns whether scale, mask and softmax of `none` and `recompute` run as one kernel. SOFTMAX_MEGATRON follows

@@ -110,7 +110,7 @@ struct Backend {
     bool moving;         // bundles move to or from another node, and products leave multiprocessors to the messages
     int64_t memory_size; // bytes the device has for all ranks that share it; 0 if unknown
     int64_t own_bytes;   // workspace held from its creation on; included in `held`
-    int capability;      // compute capability of an NVIDIA GPU: 80, 90, 100; 0: unknown, or not such a GPU
+    int capability;      // compute capability of an NVIDIA GPU: 80, 90, 100, 120; 0: unknown, or not such a GPU
     int64_t lent_page;   // unit in which MEMORY_LENT_SLOTS and _MESSAGES are allocated; 0: no rounding
     bool own_sums;       // ranks that compute here add up their gradients in this device's memory (sums.h)
     bool loads_late;     // code is loaded at its first use, which may wait for all that is queued on the device

@@ -191,7 +191,7 @@ const ConfigKey config_keys[] = {
          "none: store the probabilities; recompute or flash: do not; or a list", .words = mode_words),
     WORD(attention, softmax, "fused", softmax_words, "megatron: fused only where Megatron-LM's kernel would be"),
     WORD(attention, deterministic, "auto", deterministic_words,
-         "flash on GPUs: the same bits at every run; auto: from compute capability 9.0 on"),
+         "flash on GPUs: the same bits at every run; auto: on compute capability 9.x and 10.x"),
 
     INT(train, global_batch, "8", 1, MAX_BATCH, "B: sequences in one step, over all data ranks"),
     LIST(train, batch_ramp, batch_ramp, "none", ramp_list,

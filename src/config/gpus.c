@@ -94,7 +94,7 @@ int gpu_capability(int word) {
     if (gpu == NULL) return 0;
     bool grace = gpu->name[0] == 'G';
     char family = gpu->name[grace];
-    return family == 'H' ? 90 : family == 'B' ? 100 : 80;
+    return family == 'H' ? 90 : family == 'B' ? 100 : strncmp(gpu->name, "RTX 5", 5) == 0 ? 120 : 80;
 }
 
 // cuBLASLt has scales per 128 numbers for compute capability 9.0 and scales per 32 from 10.0 on (its documentation, "1D

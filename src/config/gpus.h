@@ -58,8 +58,8 @@ extern const GpuBand gpu_band_measured;
 extern const char *const gpu_words[];
 const Gpu *gpu_row(int word);
 
-// Returns the compute capability of the row by its family: 80 (Ampere, Ada), 90 (Hopper), 100 (Blackwell); 0 for
-// "none".
+// Returns the compute capability of the row by its family: 80 (Ampere, Ada), 90 (Hopper), 100 (Blackwell), 120
+// (GeForce and workstation cards of Blackwell); 0 for "none".
 int gpu_capability(int word);
 
 // Returns why GPUs of this compute capability cannot compute train.fp8, as a clause with the remedy; NULL if they can.

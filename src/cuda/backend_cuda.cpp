@@ -345,7 +345,7 @@ static int cuda_start_(Device *device, Error *err) {
         backend->memory_size = (int64_t)properties.totalGlobalMem;
         cuda->multiprocessors = properties.multiProcessorCount;
         cuda->shared_bytes = (int64_t)properties.sharedMemPerBlockOptin;
-        backend->capability = properties.major >= 10 ? 100 : properties.major * 10;
+        backend->capability = properties.major == 11 ? 100 : properties.major * 10;
         snprintf(backend->kernels, sizeof backend->kernels, "matrix products by cuBLASLt; attention.mode flash by %s",
                  flash_by);
         if (properties.major < 8)

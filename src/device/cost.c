@@ -37,10 +37,10 @@ static double share_without_row_(const Gpu *gpu) {
     return unknown_.product_share;
 }
 
-// Returns the multiprocessors of a family's largest GPU: A100, H100, B200; H100 if the GPU is not known.
+// Returns the multiprocessors of a family's largest GPU: A100, B200, RTX 5090, H100; H100 if the GPU is not known.
 static int gpu_multiprocessors_(int word) {
     int capability = gpu_capability(word);
-    return capability == 80 ? 108 : capability == 100 ? 148 : 132;
+    return capability == 80 ? 108 : capability == 100 ? 148 : capability == 120 ? 170 : 132;
 }
 
 void cost_of_gpu(Cost *cost, const Config *config, double peak) {

@@ -204,7 +204,7 @@ static const char *flash_clause_(const Config *config, const Backend *be) {
         return " (flash becomes recompute: cuDNN's flash attention has no affordable mask between documents)";
     if (config->attention.mode != ATTENTION_FLASH || be->element != 2 || be->own_bytes == 0) return "";
     if (be->capability == 0 && shape.deterministic == DETERMINISTIC_AUTO)
-        return ", deterministic from compute capability 9.0 on";
+        return ", deterministic on compute capability 9.x and 10.x";
     return attention_flash_deterministic(&shape, be->capability) ? ", deterministic" : ", not deterministic";
 }
 

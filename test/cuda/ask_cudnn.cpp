@@ -13,7 +13,7 @@
 static int capability;
 
 static int multiprocessors() {
-    return capability == 80 ? 108 : capability == 90 ? 132 : 148;
+    return capability == 80 ? 108 : capability == 90 ? 132 : capability == 100 ? 148 : 170;
 }
 
 extern "C" cudaError_t cudaGetDevice(int *device) {
@@ -32,7 +32,7 @@ static std::shared_ptr<fe::DeviceProperties> device() {
     std::string text =
         "{\"deviceName\":\"NVIDIA\",\"cudaDeviceId\":0,\"deviceVer\":" + std::to_string(capability * 10) +
         ",\"multiProcessorCount\":" + std::to_string(multiprocessors()) +
-        ",\"maxSharedMemoryPerBlockOptin\":" + (capability == 80 ? "166912" : "232448") +
+        ",\"maxSharedMemoryPerBlockOptin\":" + (capability == 80 ? "166912" : capability == 120 ? "101376" : "232448") +
         ",\"driverVer\":13000,\"totalGlobalMem\":85017493504,\"maxGridSize\":[2147483647,65535,65535],"
         "\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,\"warpSize\":32,"
         "\"maxSharedMemoryPerBlock\":49152,\"reservedSharedMemoryPerBlock\":1024,"

@@ -1,4 +1,4 @@
-"""Our attention graphs, as cuDNN checks and builds them for three generations of GPUs, without a device or a driver."""
+"""Our attention graphs, as cuDNN checks and builds them for four generations of GPUs, without a device or a driver."""
 
 import os
 import re
@@ -39,6 +39,7 @@ def shapes_of_configs():
 
 # Lengths below one tile, with and without groups; one that is not a multiple of 8.
 SHORT = [(2, 64, 4, 4, 64), (1, 128, 8, 2, 128), (3, 129, 4, 4, 96)]
+CAPABILITIES = [80, 90, 100, 120]
 IMPOSSIBLE = [(1, 256, 4, 4, 20), (1, 256, 5, 2, 64), (1, 256, 4, 4, 264)]
 
 # Calls that hand out a kernel or a library, and calls that only have to succeed; all others fail.
@@ -83,7 +84,7 @@ def check(driver, capability, shapes, deterministic):
         assert workspace == planned, (shape, workspace, planned)
 
 
-@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("capability", CAPABILITIES)
 def test_cudnn_builds_our_graphs_and_takes_the_workspace_that_is_planned(driver, capability):
     check(driver, capability, SHAPES, "auto")
 
@@ -91,19 +92,19 @@ def test_cudnn_builds_our_graphs_and_takes_the_workspace_that_is_planned(driver,
 @pytest.mark.thorough
 @pytest.mark.soak
 @pytest.mark.parametrize("deterministic", ["on", "off"])
-@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("capability", CAPABILITIES)
 def test_the_workspace_is_planned_for_either_backward(driver, capability, deterministic):
     check(driver, capability, [*SHAPES, *SHORT, *shapes_of_configs()], deterministic)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("capability", CAPABILITIES)
 def test_attention_of_encoders_takes_the_same_workspace(driver, capability):
     for answer in ask(driver, capability, SHAPES[:1] + SHAPES[2:], "auto", "full"):
         assert len(set(answer.split())) == 1, answer
 
 
-@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("capability", CAPABILITIES)
 def test_a_slice_of_four_takes_the_workspace_that_is_planned(driver, capability):
     """Its mask is aligned to the last key."""
     for deterministic in ("on", "off"):
