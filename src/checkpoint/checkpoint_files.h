@@ -54,7 +54,9 @@ typedef struct Manifest {
 } Manifest;
 
 int manifest_write(const Manifest *manifest, const char *dir, Error *err);
-// Reads a manifest. -1 with err that gives the reason: missing, torn, changed. manifest_free in both cases.
+enum { MANIFEST_UNREAD = -2 };
+// Reads a manifest. -1 with err that gives the reason: missing, torn, changed; MANIFEST_UNREAD if it is there and the
+// disk fails to read it. manifest_free in all cases.
 int manifest_read(Manifest *manifest, const char *dir, Error *err);
 void manifest_free(Manifest *manifest);
 // Checks a checkpoint: its manifest, and in several threads the sizes and checksums of this rank's share of the files.
@@ -108,7 +110,8 @@ typedef struct CheckpointName {
 } CheckpointName;
 
 // Lists the checkpoints in `dir`: those without a readable manifest first, then the newest first, by sequence and then
-// by step. A directory that does not exist has no checkpoints.
+// by step. A directory that does not exist has no checkpoints. -1 with err if the disk fails to read it or a manifest;
+// the list then has the others.
 int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Error *err);
 // Removes the complete checkpoints of `run` that `config` does not keep, and never the one called `newest`. With
 // config->overwrite removes those of other runs too. A checkpoint that cannot be removed stays.

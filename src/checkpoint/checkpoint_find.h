@@ -18,7 +18,8 @@ typedef struct Candidates {
 
 // Lists the checkpoints that `dir` offers. any_run: if it holds several runs, the one that saved last counts; otherwise
 // several are an error. if_any: errors name --resume-if-any instead of --resume. -1 with err (code 2), also if `dir` is
-// a model without a training state. candidates_free in both cases. A directory that does not exist offers nothing.
+// a model without a training state, and (code 1) if the disk fails to read a checkpoint. candidates_free in both cases.
+// A directory that does not exist offers nothing.
 int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool if_any, Error *err);
 void candidates_free(Candidates *candidates);
 

@@ -15,6 +15,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MANIFEST_VERSION = 1 };
@@ -93,7 +94,9 @@ int manifest_read(Manifest *manifest, const char *dir, Error *err) {
     if (access(path, F_OK) != 0 && errno == ENOENT)
         return error_set(err, EXIT_FAILED, "%s: is not there: the checkpoint is incomplete", path);
     char *text = file_read_whole(path, JSON_MAX_BYTES, &length, err);
-    if (text == NULL) return -1;
+    struct stat there; // a folder or a giant in its place is damage, not a disk that does not answer
+    bool odd = stat(path, &there) == 0 && (!S_ISREG(there.st_mode) || there.st_size > JSON_MAX_BYTES);
+    if (text == NULL) return odd ? -1 : MANIFEST_UNREAD;
     Json json = {0};
     int status = 0;
     if (!json_sealed(text, length))
@@ -286,6 +289,7 @@ static int64_t list_step_of_entry_(const char *dir, const char *name) {
 int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Error *err) {
     *list = NULL;
     *count = 0;
+    int status = 0;
     DIR *stream = opendir(dir);
     if (stream == NULL)
         return errno == ENOENT ? 0 : error_set(err, EXIT_FAILED, "%s: cannot be read: %s", dir, strerror(errno));
@@ -295,7 +299,10 @@ int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Erro
         CheckpointName found = {.step = list_step_of_entry_(dir, entry->d_name)};
         if (found.step < 0) continue;
         memcpy(found.name, entry->d_name, strlen(entry->d_name)); // ".step_", 18 digits, CHECKPOINT_REPLACED at most
-        found.complete = path_join(path, dir, found.name, NULL) == 0 && manifest_read(&manifest, path, NULL) == 0;
+        Error why = {0};
+        int read = path_join(path, dir, found.name, NULL) == 0 ? manifest_read(&manifest, path, &why) : -1;
+        if (read == MANIFEST_UNREAD) status = error_set(err, EXIT_FAILED, "%s", why.text);
+        found.complete = read == 0;
         found.run = manifest.run;
         found.sequence = manifest.sequence;
         manifest_free(&manifest);
@@ -304,7 +311,7 @@ int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Erro
     }
     closedir(stream);
     if (*count > 1) qsort(*list, (size_t)*count, sizeof **list, list_compare_);
-    return 0;
+    return status;
 }
 
 void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *newest) {

@@ -262,6 +262,32 @@ def test_resume_if_any_starts_at_step_0_where_nothing_is_and_goes_on_where_somet
     assert len({manifest_of(saved / name)["run"] for name in checkpoint_names(saved)}) == 1
 
 
+UNREADABLE = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+// In each process the FAIL_FROM-th opening of a manifest and the next one fail as on a disk in trouble.
+int open(const char *path, int flags, int mode) {
+    static int opened;
+    int from = atoi(getenv("FAIL_FROM"));
+    if (strstr(path, "manifest.json") != NULL && ++opened >= from && opened < from + 2) return errno = EIO, -1;
+    return ((int (*)(const char *, int, int))dlsym(RTLD_NEXT, "open"))(path, flags, mode);
+}
+"""
+
+
+@pytest.mark.parametrize("start", [1, 2, 5, 9])
+def test_a_disk_that_fails_to_read_checkpoints_is_not_taken_for_an_empty_one(small, saved, tmp_path, start):
+    library, before = shared_library(tmp_path / "unreadable.so", UNREADABLE), contents(saved)
+    environment = {"LD_PRELOAD": str(library), "FAIL_FROM": str(start)}
+    refused = small.run(saving(saved, 2), {"train.steps": 10}, resume_if_any=saved, environment=environment, code=1)
+    assert "manifest.json: cannot be read: Input/output error" in refused.stderr, refused.stderr
+    assert refused.steps == {} and contents(saved) == before
+    assert "step_00000008 after step 8" in small.run(resume_if_any=saved).stderr
+
+
 def test_what_cannot_be_read_is_kept_when_its_step_comes_again(small, tmp_path):
     saved = tmp_path / "saved"
     shutil.copytree(small.saved / "step_00000002", saved / "step_00000002")
