@@ -132,6 +132,13 @@ def test_context_ranks_are_offered_where_the_file_has_them(tmp_path):
     assert json.loads(fixed.stdout)["best"]["config"]["parallel"]["context"] == 4
 
 
+def test_long_sequences_are_split_over_context_ranks_unasked():
+    """28 heads, four of keys and values, and four sequences: tensor and data ranks alone cannot use 32 GPUs."""
+    long = ["-o", "model.seq_len=131072", "-o", "train.global_batch=4", "-o", "hardware.gpu=h100"]
+    best = json.loads(search("--gpus", 32, "--json", *long, config=ROOT / "configs/qwen2.5_7b.yaml").stdout)["best"]
+    assert best["config"]["parallel"]["context"] > 1
+
+
 def test_long_sequences_are_cut_into_slices_unasked():
     keys = ["hardware.gpu=h100", "model.layers=8", "train.global_batch=32", "attention.deterministic=off"]
 
