@@ -96,12 +96,12 @@ int comm_wait_polling(Comm *comm, CommRequest *request, bool (*poll)(void *, boo
 
 int comm_send_now(Comm *comm, int peer, const void *from, int64_t bytes, Error *err) {
     CommRequest request = {0};
-    return comm->send(comm, peer, from, bytes, &request, err) != 0 ? -1 : comm_wait(comm, &request, err);
+    return comm_send(comm, peer, from, bytes, &request, err) != 0 ? -1 : comm_wait(comm, &request, err);
 }
 
 int comm_receive_now(Comm *comm, int peer, void *to, int64_t bytes, Error *err) {
     CommRequest request = {0};
-    return comm->receive(comm, peer, to, bytes, &request, err) != 0 ? -1 : comm_wait(comm, &request, err);
+    return comm_receive(comm, peer, to, bytes, &request, err) != 0 ? -1 : comm_wait(comm, &request, err);
 }
 
 enum { CLOCK_ROUNDS = 12 };

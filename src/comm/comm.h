@@ -58,15 +58,17 @@ struct Comm {
     // passes any if bytes is 0. A rank that passes memory for both ways passes the same. The function is NULL if
     // nothing has to be prepared.
     int (*connect)(Comm *, int peer, bool sends, void *memory, int64_t bytes, Error *);
-    // bytes may exceed 2^31. peer is a rank of this group.
-    int (*send)(Comm *, int peer, const void *from, int64_t bytes, CommRequest *, Error *);
-    int (*receive)(Comm *, int peer, void *to, int64_t bytes, CommRequest *, Error *);
-    // Element-wise sum over the group, in place; bf16 is summed in fp32 and rounded once.
-    int (*all_reduce)(Comm *, void *data, int64_t count, CommType, CommRequest *, Error *);
-    // out (size, count) from in (count) of each rank; in may be out + rank * count.
-    int (*all_gather)(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
-    // out (count) = sum over ranks of their in (size, count), block `rank`; out may be in + rank * count.
-    int (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count, CommType, CommRequest *, Error *);
+    // Starts a message to the rank `peer` of this group, whose memory it leaves as it is, or from that rank. bytes may
+    // exceed 2^31.
+    int (*message)(Comm *, bool sends, int peer, void *memory, int64_t bytes, CommRequest *, Error *);
+    // Starts a collective.
+    //   COMM_ALL_REDUCE      out (count) = element-wise sum over the group, in place: in is out. bf16 is summed in fp32
+    //                        and rounded once
+    //   COMM_ALL_GATHER      out (size, count) from in (count) of each rank; in may be out + rank * count
+    //   COMM_REDUCE_SCATTER  out (count) = sum over ranks of their in (size, count), block `rank`; out may be
+    //                        in + rank * count
+    int (*collective)(Comm *, CommOperation, void *out, const void *in, int64_t count, CommType, CommRequest *,
+                      Error *);
     // Workspace for sums: `sums` pieces of `bytes` for the other ranks' data, one piece per sum in progress,
     // comm_sum_workspace of the largest. The caller owns it; NULL takes it back. A sum that it is too small for fails;
     // without it, memory is allocated as needed. NULL pointer if a library makes the sums.
@@ -83,6 +85,14 @@ struct Comm {
     int (*test)(Comm *, CommRequest *, Error *);
     void (*destroy)(Comm *);
 };
+
+// Start a message to a rank, or from one.
+static inline int comm_send(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
+    return comm->message(comm, true, peer, (void *)from, bytes, request, err);
+}
+static inline int comm_receive(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
+    return comm->message(comm, false, peer, to, bytes, request, err);
+}
 
 // Tests until complete, sleeping in between so that a waiting rank leaves its core to others. Returns 0, or -1 with
 // err.

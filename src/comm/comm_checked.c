@@ -87,48 +87,25 @@ static int checked_connect_(Comm *comm, int peer, bool sends, void *memory, int6
     return data->connect == NULL ? 0 : data->connect(data, peer, sends, memory, bytes, err);
 }
 
-static int checked_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
+static int checked_message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
+                            Error *err) {
     Checked *self = checked_self_(comm);
-    Flight *flight = checked_take_(self, FLIGHT_SEND, NULL, from, bytes);
-    flight->crc = checksum_of(self->checksum, from, bytes);
-    int status = self->data->send(self->data, peer, from, bytes, &flight->data, err);
-    if (status == 0) status = self->sums->send(self->sums, peer, &flight->crc, sizeof flight->crc, &flight->sum, err);
+    Comm *data = self->data, *sums = self->sums;
+    Flight *flight = checked_take_(self, sends ? FLIGHT_SEND : FLIGHT_RECEIVE, memory, memory, bytes);
+    if (sends) flight->crc = checksum_of(self->checksum, memory, bytes);
+    int status = data->message(data, sends, peer, memory, bytes, &flight->data, err);
+    if (status == 0) status = sums->message(sums, sends, peer, &flight->crc, sizeof flight->crc, &flight->sum, err);
     return checked_started_(self, flight, status, request);
 }
 
-static int checked_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
+static int checked_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
+                               CommType type, CommRequest *request, Error *err) {
     Checked *self = checked_self_(comm);
-    Flight *flight = checked_take_(self, FLIGHT_RECEIVE, to, NULL, bytes);
-    int status = self->data->receive(self->data, peer, to, bytes, &flight->data, err);
-    if (status == 0)
-        status = self->sums->receive(self->sums, peer, &flight->crc, sizeof flight->crc, &flight->sum, err);
-    return checked_started_(self, flight, status, request);
-}
-
-static int checked_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
-    Checked *self = checked_self_(comm);
-    FlightKind kind = self->exact ? FLIGHT_PLAIN : FLIGHT_SUM;
-    Flight *flight = checked_take_(self, kind, data, data, count * comm_type_bytes(type));
-    flight->on_host = type == COMM_DOUBLE;
-    int status = self->data->all_reduce(self->data, data, count, type, &flight->data, err);
-    return checked_started_(self, flight, status, request);
-}
-
-static int checked_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
-                               CommRequest *request, Error *err) {
-    Checked *self = checked_self_(comm);
-    FlightKind kind = self->exact ? FLIGHT_PLAIN : FLIGHT_GATHER;
+    FlightKind kind = operation == COMM_ALL_GATHER ? FLIGHT_GATHER : FLIGHT_SUM;
+    if (self->exact || operation == COMM_REDUCE_SCATTER) kind = FLIGHT_PLAIN;
     Flight *flight = checked_take_(self, kind, out, in, count * comm_type_bytes(type));
     flight->on_host = type == COMM_DOUBLE;
-    int status = self->data->all_gather(self->data, out, in, count, type, &flight->data, err);
-    return checked_started_(self, flight, status, request);
-}
-
-static int checked_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
-                                   CommRequest *request, Error *err) {
-    Checked *self = checked_self_(comm);
-    Flight *flight = checked_take_(self, FLIGHT_PLAIN, out, in, 0);
-    int status = self->data->reduce_scatter(self->data, out, in, count, type, &flight->data, err);
+    int status = self->data->collective(self->data, operation, out, in, count, type, &flight->data, err);
     return checked_started_(self, flight, status, request);
 }
 
@@ -156,7 +133,8 @@ static int exchange_(Comm *comm, Flight *flight, Error *err) {
     double *own = flight->all + comm->rank;
     memcpy(own, &flight->crc, sizeof *own);
     flight->gathers = true;
-    return self->sums->all_gather(self->sums, flight->all, own, 1, COMM_DOUBLE, &flight->sum, err) == 0 ? 1 : -1;
+    Comm *sums = self->sums;
+    return sums->collective(sums, COMM_ALL_GATHER, flight->all, own, 1, COMM_DOUBLE, &flight->sum, err) == 0 ? 1 : -1;
 }
 
 // Compares each part of a gather with the checksum of the rank it came from. Of a sum every rank must have the same
@@ -235,11 +213,8 @@ Comm *comm_checked_create(Comm *data, bool owns, Comm *sums, Checksum *checksum)
     comm->size = data->size;
     comm->self = self;
     comm->connect = checked_connect_;
-    comm->send = checked_send_;
-    comm->receive = checked_receive_;
-    comm->all_reduce = checked_all_reduce_;
-    comm->all_gather = checked_all_gather_;
-    comm->reduce_scatter = checked_reduce_scatter_;
+    comm->message = checked_message_;
+    comm->collective = checked_collective_;
     if (data->use_workspace != NULL) comm->use_workspace = checked_use_workspace_;
     if (data->use_memory != NULL) comm->use_memory = checked_use_memory_;
     comm->test = checked_test_;

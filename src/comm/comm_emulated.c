@@ -31,17 +31,6 @@ static void emulated_begin_(Emulated *self, int64_t bytes, CommRequest *request)
     *request = (CommRequest){.detail = {(int64_t)(1e9 * self->free)}, .active = true};
 }
 
-// With scratch, copies the message as a real send would, so that compute finds the memory as busy.
-static int emulated_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
-    Emulated *self = emulated_self_(comm);
-    (void)peer, (void)err;
-    emulated_begin_(self, bytes, request);
-    if (self->peers.scratch == NULL) return 0;
-    self->be->copy(self->be, STREAM_EVICT, self->peers.scratch, from, bytes);
-    self->be->event_record(self->be, self->moved, STREAM_EVICT);
-    return 0;
-}
-
 // Fills with numbers of about the size of normed activations, in the run's precision.
 static void emulated_fill_(Emulated *self, void *to, int64_t bytes) {
     int64_t element = self->be->element, count = bytes / element;
@@ -61,23 +50,18 @@ static bool seen_(Emulated *self, const void *to) {
     return false;
 }
 
-static int emulated_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
+// With scratch, copies the message as a real one would, so that compute finds the memory as busy. Without scratch,
+// numbers of the usual size keep kernels from running on zeros or NaN.
+static int emulated_message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
+                             Error *err) {
     Emulated *self = emulated_self_(comm);
+    void *scratch = self->peers.scratch;
     (void)peer, (void)err;
     emulated_begin_(self, bytes, request);
-    if (self->peers.scratch == NULL) { // numbers of the usual size keep kernels from running on zeros or NaN
-        if (!seen_(self, to)) emulated_fill_(self, to, bytes);
-        return 0;
-    }
-    self->be->copy(self->be, STREAM_EVICT, to, self->peers.scratch, bytes);
+    if (scratch == NULL && !sends && !seen_(self, memory)) emulated_fill_(self, memory, bytes);
+    if (scratch == NULL) return 0;
+    self->be->copy(self->be, STREAM_EVICT, sends ? scratch : memory, sends ? memory : scratch, bytes);
     self->be->event_record(self->be, self->moved, STREAM_EVICT);
-    return 0;
-}
-
-static int emulated_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request,
-                                Error *err) {
-    (void)comm, (void)data, (void)count, (void)type, (void)err;
-    *request = (CommRequest){0};
     return 0;
 }
 
@@ -87,24 +71,16 @@ static void emulated_part_(Comm *comm, void *to, const void *from, int64_t bytes
     if (to != from) be->copy(be, STREAM_COMPUTE, to, from, bytes);
 }
 
-// The others' parts hold copies of this rank's, or numbers that later use of the buffer left there: GPUs multiply zeros
-// with less power, and so up to an eighth faster.
-static int emulated_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
-                                CommRequest *request, Error *err) {
+// The others' parts of a gather hold copies of this rank's, or numbers that later use of the buffer left there: GPUs
+// multiply zeros with less power, and so up to an eighth faster.
+static int emulated_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
+                                CommType type, CommRequest *request, Error *err) {
     (void)err;
     int64_t bytes = count * comm_type_bytes(type);
-    bool seen = seen_(emulated_self_(comm), out);
-    for (int rank = 0; rank < comm->size; rank++)
+    bool gathers = operation == COMM_ALL_GATHER, seen = gathers && seen_(emulated_self_(comm), out);
+    for (int rank = 0; gathers && rank < comm->size; rank++)
         if (rank == comm->rank || !seen) emulated_part_(comm, (char *)out + rank * bytes, in, bytes);
-    *request = (CommRequest){0};
-    return 0;
-}
-
-static int emulated_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
-                                    CommRequest *request, Error *err) {
-    (void)err;
-    int64_t bytes = count * comm_type_bytes(type);
-    emulated_part_(comm, out, (const char *)in + comm->rank * bytes, bytes);
+    if (operation == COMM_REDUCE_SCATTER) emulated_part_(comm, out, (const char *)in + comm->rank * bytes, bytes);
     *request = (CommRequest){0};
     return 0;
 }
@@ -135,11 +111,8 @@ Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, co
     comm->rank = rank;
     comm->size = size;
     comm->self = self;
-    comm->send = emulated_send_;
-    comm->receive = emulated_receive_;
-    comm->all_reduce = emulated_all_reduce_;
-    comm->all_gather = emulated_all_gather_;
-    comm->reduce_scatter = emulated_reduce_scatter_;
+    comm->message = emulated_message_;
+    comm->collective = emulated_collective_;
     comm->test = emulated_test_;
     comm->destroy = emulated_destroy_;
     return comm;

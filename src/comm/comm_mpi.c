@@ -330,8 +330,12 @@ static void give_back_(CommMpi *comm, Collective *work) {
     comm->idle = work;
 }
 
-static int collective_start_(CommMpi *comm, CommOperation operation, void *out, const void *in, int64_t count,
-                             CommType type, CommRequest *request, Error *err) {
+static int mpi_collective_(Comm *base, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
+                           CommRequest *request, Error *err) {
+    CommMpi *comm = base->self;
+    int64_t bytes = count * comm_type_bytes(type);
+    char *own = (char *)out + base->rank * bytes;
+    if (operation == COMM_ALL_GATHER && own != in && bytes > 0) memcpy(own, in, (size_t)bytes);
     // Tags distinguish collectives in progress; 32767 is the least bound that MPI guarantees.
     enum { FIRST_TAG = 1, TAGS = 32000 };
     memset(request, 0, sizeof *request);
@@ -361,23 +365,6 @@ static int collective_start_(CommMpi *comm, CommOperation operation, void *out, 
     request->active = true;
     comm->work->first = work;
     return start_piece_(comm, work, err);
-}
-
-static int mpi_all_reduce_(Comm *base, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
-    return collective_start_(base->self, COMM_ALL_REDUCE, data, data, count, type, request, err);
-}
-
-static int mpi_all_gather_(Comm *base, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                           Error *err) {
-    int64_t bytes = count * comm_type_bytes(type);
-    char *own = (char *)out + base->rank * bytes;
-    if (own != in && bytes > 0) memcpy(own, in, (size_t)bytes);
-    return collective_start_(base->self, COMM_ALL_GATHER, out, in, count, type, request, err);
-}
-
-static int mpi_reduce_scatter_(Comm *base, void *out, const void *in, int64_t count, CommType type,
-                               CommRequest *request, Error *err) {
-    return collective_start_(base->self, COMM_REDUCE_SCATTER, out, in, count, type, request, err);
 }
 
 // Advances one collective as far as possible without waiting; its state has the result.
@@ -439,7 +426,8 @@ _Static_assert(sizeof(MPI_Request) <= sizeof(void *), "an MPI_Request is kept in
 
 // Starts a message and describes it for the tests that follow: the MPI request, its kind, and the length that has to
 // arrive.
-static int mpi_start_(Comm *base, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request, Error *err) {
+static int mpi_message_(Comm *base, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
+                        Error *err) {
     CommMpi *comm = base->self;
     MPI_Request mpi;
     if (peer < 0 || peer >= base->size || peer == base->rank || bytes < 0)
@@ -449,14 +437,6 @@ static int mpi_start_(Comm *base, bool sends, int peer, void *memory, int64_t by
     *request = (CommRequest){.detail = {sends ? KIND_SEND : KIND_RECEIVE, peer, bytes}, .active = true};
     memcpy(request->handle, &mpi, sizeof mpi);
     return 0;
-}
-
-static int mpi_send_(Comm *base, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
-    return mpi_start_(base, true, peer, (void *)from, bytes, request, err);
-}
-
-static int mpi_receive_(Comm *base, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
-    return mpi_start_(base, false, peer, to, bytes, request, err);
 }
 
 // MPI reports a message that was too long, but accepts one that was too short.
@@ -512,11 +492,8 @@ Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work) {
     MPI_Comm_size(mpi, &base->size);
     snprintf(base->name, sizeof base->name, "%s", name);
     base->self = comm;
-    base->send = mpi_send_;
-    base->receive = mpi_receive_;
-    base->all_reduce = mpi_all_reduce_;
-    base->all_gather = mpi_all_gather_;
-    base->reduce_scatter = mpi_reduce_scatter_;
+    base->message = mpi_message_;
+    base->collective = mpi_collective_;
     base->use_workspace = mpi_use_workspace_;
     base->use_checksums = mpi_use_checksums_;
     base->test = mpi_test_;

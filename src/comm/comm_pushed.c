@@ -84,7 +84,7 @@ static Pushed *pushed_self_(const Comm *comm) { return comm->self; }
 
 static int mail_(Pushed *self, int peer, const PushWay *way, Parcel *parcel, int64_t offset, Error *err) {
     parcel->mail = (Mail){way->sends, offset};
-    return self->host->send(self->host, peer, &parcel->mail, sizeof parcel->mail, &parcel->mailed, err);
+    return comm_send(self->host, peer, &parcel->mail, sizeof parcel->mail, &parcel->mailed, err);
 }
 
 static void keep_mail_(PushWay *way, int64_t offset) {
@@ -108,7 +108,7 @@ static int read_mail_(Pushed *self, int number, Error *err) {
     for (;;) {
         if (!peer->receiving.active) {
             if (missing_(&peer->out) + missing_(&peer->in) == 0) return 0;
-            if (host->receive(host, number, &peer->inbox, sizeof peer->inbox, &peer->receiving, err) != 0) return -1;
+            if (comm_receive(host, number, &peer->inbox, sizeof peer->inbox, &peer->receiving, err) != 0) return -1;
         }
         int come = host->test(host, &peer->receiving, err);
         if (come <= 0) return come;
@@ -131,14 +131,14 @@ static int push_move_(Pushed *self, int peer, const PushWay *way, Parcel *parcel
     }
     parcel->step = PUSH_TRAVELS;
     if (mail_(self, peer, way, parcel, 0, err) != 0) return -1;
-    return self->far->send(self->far, peer, parcel->memory, parcel->bytes, &parcel->far, err) == 0 ? 1 : -1;
+    return comm_send(self->far, peer, parcel->memory, parcel->bytes, &parcel->far, err) == 0 ? 1 : -1;
 }
 
 // Takes the other end's word that the bytes have been moved, or receives them through `far`.
 static int push_accept_(Pushed *self, int peer, const PushWay *way, Parcel *parcel, Error *err) {
     parcel->step = way->direct ? PUSH_MAILS : PUSH_TRAVELS;
     if (way->direct) return 1;
-    return self->far->receive(self->far, peer, parcel->memory, parcel->bytes, &parcel->far, err) == 0 ? 1 : -1;
+    return comm_receive(self->far, peer, parcel->memory, parcel->bytes, &parcel->far, err) == 0 ? 1 : -1;
 }
 
 // Returns 1: advanced, 0: not yet, -1 with err.
@@ -192,9 +192,10 @@ static Parcel *take_parcel_(Pushed *self, void *memory, int64_t bytes) {
     return parcel;
 }
 
-static int pushed_start_(Pushed *self, int peer, PushWay *way, void *memory, int64_t bytes, CommRequest *request,
-                         Error *err) {
-    const Comm *base = &self->base;
+static int pushed_message_(Comm *base, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
+                           Error *err) {
+    Pushed *self = pushed_self_(base);
+    PushWay *way = sends ? &self->peers[peer].out : &self->peers[peer].in;
     bool lent = way->direct && way->grants;
     int64_t offset = lent ? (char *)memory - way->memory : 0;
     if (!way->open)
@@ -211,16 +212,6 @@ static int pushed_start_(Pushed *self, int peer, PushWay *way, void *memory, int
     way->started++;
     *request = (CommRequest){.handle = {parcel}, .detail = {peer}, .active = true};
     return way->grants ? mail_(self, peer, way, parcel, offset, err) : 0;
-}
-
-static int pushed_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
-    Pushed *self = pushed_self_(comm);
-    return pushed_start_(self, peer, &self->peers[peer].out, (void *)from, bytes, request, err);
-}
-
-static int pushed_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
-    Pushed *self = pushed_self_(comm);
-    return pushed_start_(self, peer, &self->peers[peer].in, to, bytes, request, err);
 }
 
 static int pushed_test_(Comm *comm, CommRequest *request, Error *err) {
@@ -300,8 +291,7 @@ Comm *comm_pushed_create(Backend *be, Stream stream, Comm *host, Comm *far) {
     comm->size = host->size;
     comm->self = self;
     comm->connect = pushed_connect_;
-    comm->send = pushed_send_;
-    comm->receive = pushed_receive_;
+    comm->message = pushed_message_;
     comm->test = pushed_test_;
     comm->destroy = pushed_destroy_;
     self->be = be;

@@ -5,30 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int no_peer_(Comm *comm, int peer, Error *err) {
+static int self_message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
+                         Error *err) {
+    (void)sends, (void)memory, (void)bytes, (void)request;
     return error_set(err, EXIT_FAILED, "the %s group has one rank; there is no rank %d to exchange messages with",
                      comm->name, peer);
 }
 
-static int self_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
-    (void)from, (void)bytes, (void)request;
-    return no_peer_(comm, peer, err);
-}
-
-static int self_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
-    (void)to, (void)bytes, (void)request;
-    return no_peer_(comm, peer, err);
-}
-
-static int self_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
-    (void)comm, (void)data, (void)count, (void)type, (void)err;
-    *request = (CommRequest){0};
-    return 0;
-}
-
-static int self_copy_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                      Error *err) {
-    (void)comm, (void)err;
+static int self_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
+                            CommType type, CommRequest *request, Error *err) {
+    (void)comm, (void)operation, (void)err;
     if (out != in && count > 0) memcpy(out, in, (size_t)(count * comm_type_bytes(type)));
     *request = (CommRequest){0};
     return 0;
@@ -46,11 +32,8 @@ Comm *comm_self_create(const char *name) {
     Comm *comm = xcalloc(1, sizeof *comm);
     snprintf(comm->name, sizeof comm->name, "%s", name);
     comm->size = 1;
-    comm->send = self_send_;
-    comm->receive = self_receive_;
-    comm->all_reduce = self_all_reduce_;
-    comm->all_gather = self_copy_;
-    comm->reduce_scatter = self_copy_;
+    comm->message = self_message_;
+    comm->collective = self_collective_;
     comm->test = self_test_;
     comm->destroy = self_destroy_;
     return comm;

@@ -116,38 +116,28 @@ static int copy_end_(Copies *self, int status, CommRequest *request, Error *err)
     return 0;
 }
 
-static int copy_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                            Error *err) {
+// A gather writes each rank's rows into the result of every other, a scattered sum its blocks into their `received`.
+static int copy_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
+                            CommType type, CommRequest *request, Error *err) {
     Copies *self = copies_of_(comm);
+    const CommMemory *memory = &self->memory;
     const int64_t bytes = count * comm_type_bytes(type);
-    if (!inside_(self, out, bytes * comm->size, self->memory.memory, self->memory.bytes))
-        return self->nccl->all_gather(self->nccl, out, in, count, type, request, err);
-    char *mine = (char *)out + comm->rank * bytes;
-    int status = copy_begin_(self);
-    for (int i = 1; i < comm->size && status == cudaSuccess; i++) {
-        int peer = (comm->rank + i) % comm->size;
-        status = push_(self, peer, at_peer_(self, peer, mine), in, bytes);
-    }
-    if (status == cudaSuccess && mine != in)
-        status = cudaMemcpyAsync(mine, in, (size_t)bytes, cudaMemcpyDeviceToDevice, self->stream);
-    self->sums[self->number % PUSHED].count = 0;
-    return copy_end_(self, status, request, err);
-}
-
-static int copy_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
-                                CommRequest *request, Error *err) {
-    Copies *self = copies_of_(comm);
-    const int64_t bytes = count * comm_type_bytes(type);
-    if (!inside_(self, in, bytes * comm->size, self->memory.partial, self->memory.part))
-        return self->nccl->reduce_scatter(self->nccl, out, in, count, type, request, err);
+    const bool gathers = operation == COMM_ALL_GATHER;
+    bool ours = gathers ? inside_(self, out, bytes * comm->size, memory->memory, memory->bytes)
+                        : operation == COMM_REDUCE_SCATTER &&
+                              inside_(self, in, bytes * comm->size, memory->partial, memory->part);
+    if (!ours) return self->nccl->collective(self->nccl, operation, out, in, count, type, request, err);
     const char *blocks = (const char *)in;
-    char *received = (char *)self->memory.received + (blocks - (const char *)self->memory.partial);
+    char *to = gathers ? (char *)out : (char *)memory->received + (blocks - (const char *)memory->partial);
+    char *mine = to + comm->rank * bytes;
     int status = copy_begin_(self);
     for (int i = 1; i < comm->size && status == cudaSuccess; i++) {
         int peer = (comm->rank + i) % comm->size;
-        status = push_(self, peer, at_peer_(self, peer, received + comm->rank * bytes), blocks + peer * bytes, bytes);
+        status = push_(self, peer, at_peer_(self, peer, mine), gathers ? blocks : blocks + peer * bytes, bytes);
     }
-    self->sums[self->number % PUSHED] = {out, blocks + comm->rank * bytes, received, count};
+    if (gathers && status == cudaSuccess && mine != in)
+        status = cudaMemcpyAsync(mine, in, (size_t)bytes, cudaMemcpyDeviceToDevice, self->stream);
+    self->sums[self->number % PUSHED] = {out, blocks + comm->rank * bytes, to, gathers ? 0 : count};
     return copy_end_(self, status, request, err);
 }
 
@@ -169,17 +159,13 @@ static int copy_test_(Comm *comm, CommRequest *request, Error *err) {
     return 1;
 }
 
-static int copy_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
-    Comm *nccl = copies_of_(comm)->nccl;
-    return nccl->all_reduce(nccl, data, count, type, request, err);
-}
-
 // --- mapping
 
 // Sums over the ranks, which also lets no rank go on before all have come.
 static int agree_(const Copies *self, double *value, Error *err) {
     CommRequest request = {};
-    if (self->host->all_reduce(self->host, value, 1, COMM_DOUBLE, &request, err) != 0) return -1;
+    if (self->host->collective(self->host, COMM_ALL_REDUCE, value, value, 1, COMM_DOUBLE, &request, err) != 0)
+        return -1;
     return comm_wait(self->host, &request, err);
 }
 
@@ -282,9 +268,8 @@ Comm *comm_copy_create(Backend *backend, Comm *host, bool demanded, Error *err) 
     Comm *base = &self->base;
     snprintf(base->name, sizeof base->name, "%s", nccl->name);
     base->rank = nccl->rank, base->size = nccl->size, base->self = self;
-    base->all_reduce = copy_all_reduce_, base->all_gather = copy_all_gather_,
-    base->reduce_scatter = copy_reduce_scatter_;
-    base->use_memory = copy_use_memory_, base->test = copy_test_, base->destroy = copy_destroy_;
+    base->collective = copy_collective_, base->use_memory = copy_use_memory_, base->test = copy_test_,
+    base->destroy = copy_destroy_;
     self->nccl = nccl, self->host = host, self->cuda = cuda_self(backend), self->demanded = demanded;
     self->cuda->registers = false; // memory that other processes map is cudaMalloc's
     int least = 0, most = 0;

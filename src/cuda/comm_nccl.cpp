@@ -101,9 +101,7 @@ static int make_id_(Group *group, ncclUniqueId *id, Error *err) {
 
 static int pass_id_(Comm *host, int peer, ncclUniqueId *id, bool sends, Error *err) {
     CommRequest request = {};
-    int started = sends ? host->send(host, peer, id, sizeof *id, &request, err)
-                        : host->receive(host, peer, id, sizeof *id, &request, err);
-    return started == 0 ? comm_wait(host, &request, err) : -1;
+    return host->message(host, sends, peer, id, sizeof *id, &request, err) == 0 ? comm_wait(host, &request, err) : -1;
 }
 
 // Waits for the work queued on the link, so that a broken link fails here.
@@ -148,6 +146,12 @@ static int open_all_(Group *group, Error *err) {
     return try_collectives_(group, err);
 }
 
+// Queues a message on a link, on which the sender is rank 0.
+static ncclResult_t move_(Link *link, bool sends, void *memory, int64_t bytes) {
+    return sends ? ncclSend(memory, (size_t)bytes, ncclInt8, 1, link->nccl, link->stream)
+                 : ncclRecv(memory, (size_t)bytes, ncclInt8, 0, link->nccl, link->stream);
+}
+
 // Connects one direction between this rank and another: a communicator of the two, the sender first, and a first
 // message.
 static int nccl_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t bytes, Error *err) {
@@ -161,9 +165,7 @@ static int nccl_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t
     if (open_link_(group, link, &id, 2, sends ? 0 : 1, err) != 0) return -1;
     cudaError_t cleared = cudaMemsetAsync(scratch, 0, 1, link->stream);
     if (cleared != cudaSuccess) return nccl_fail_(group, "connecting", -1, cudaGetErrorString(cleared), err);
-    ncclResult_t status = sends ? ncclSend(scratch, 1, ncclInt8, 1, link->nccl, link->stream)
-                                : ncclRecv(scratch, 1, ncclInt8, 0, link->nccl, link->stream);
-    return settle_(group, link, status, err);
+    return settle_(group, link, move_(link, sends, scratch, 1), err);
 }
 
 static void close_link_(Link *link) {
@@ -285,40 +287,19 @@ static int nccl_test_(Comm *comm, CommRequest *request, Error *err) {
 
 // --- messages
 
-static int check_ready_(Group *group, const Link *link, const char *doing, int peer, Error *err) {
+static int nccl_message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
+                         Error *err) {
+    Group *group = nccl_group_(comm);
+    Link *link = sends ? &group->out[peer] : &group->in[peer];
+    const char *doing = sends ? "a send to rank" : "a receive from rank";
     if (group->failed) return nccl_check_(group, err);
-    return link->nccl != NULL ? 0 : nccl_fail_(group, doing, peer, "nothing was connected", err);
-}
-
-static int nccl_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
-    Group *group = nccl_group_(comm);
-    Link *link = &group->out[peer];
-    if (check_ready_(group, link, "a send to rank", peer, err) != 0) return -1;
-    ncclResult_t status = ncclSend(from, (size_t)bytes, ncclInt8, 1, link->nccl, link->stream);
-    if (status != ncclSuccess) return give_up_(group, "a send to rank", peer, nccl_text_(status), err);
-    return mark_(group, link, request, err);
-}
-
-static int nccl_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
-    Group *group = nccl_group_(comm);
-    Link *link = &group->in[peer];
-    if (check_ready_(group, link, "a receive from rank", peer, err) != 0) return -1;
-    ncclResult_t status = ncclRecv(to, (size_t)bytes, ncclInt8, 0, link->nccl, link->stream);
-    if (status != ncclSuccess) return give_up_(group, "a receive from rank", peer, nccl_text_(status), err);
+    if (link->nccl == NULL) return nccl_fail_(group, doing, peer, "nothing was connected", err);
+    ncclResult_t status = move_(link, sends, memory, bytes);
+    if (status != ncclSuccess) return give_up_(group, doing, peer, nccl_text_(status), err);
     return mark_(group, link, request, err);
 }
 
 // --- collectives
-
-static ncclDataType_t type_(CommType type) {
-    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt8};
-    return types[type];
-}
-
-static int nccl_on_host_(int started, CommRequest *request) {
-    request->detail[COMM_ON_HOST] = 1;
-    return started;
-}
 
 // Orders the collective after the work queued on compute so far; it overlaps later work.
 static int order_(Group *group, Error *err) {
@@ -344,50 +325,36 @@ static void start_first_(Group *group) {
     cuda_note(group->cuda, status, "ordering streams");
 }
 
-// Marks the collective that NCCL was given, and notes the work that it can overlap: this rank sends `count` elements in
-// each of `steps` steps of a ring.
-static int nccl_started_(Group *group, ncclResult_t status, const char *doing, int64_t count, int steps, CommType type,
-                         CommRequest *request, Error *err) {
-    if (status != ncclSuccess) return give_up_(group, doing, -1, nccl_text_(status), err);
+// Gives NCCL a collective, and notes the work that it can overlap: this rank sends a block of elements in each of
+// `steps` steps of a ring.
+static int nccl_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
+                            CommType type, CommRequest *request, Error *err) {
+    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt8};
+    static const char *const doing[] = {"an all-reduce", "an all-gather", "a reduce-scatter"};
+    Group *group = nccl_group_(comm);
+    const Link *all = &group->all;
+    const size_t n = (size_t)count;
+    ncclResult_t status;
+    if (type == COMM_DOUBLE) {
+        int started = group->host->collective(group->host, operation, out, in, count, type, request, err);
+        request->detail[COMM_ON_HOST] = 1;
+        return started;
+    }
+    if (order_(group, err) != 0) return -1;
+    if (operation == COMM_ALL_GATHER) status = ncclAllGather(in, out, n, types[type], all->nccl, all->stream);
+    else if (operation == COMM_ALL_REDUCE)
+        status = ncclAllReduce(in, out, n, types[type], ncclSum, all->nccl, all->stream);
+    else status = ncclReduceScatter(in, out, n, types[type], ncclSum, all->nccl, all->stream);
+    if (status != ncclSuccess) return give_up_(group, doing[operation], -1, nccl_text_(status), err);
     if (mark_(group, &group->all, request, err) != 0) return -1;
     if (group->use != COMM_USE_COMPUTE) return 0;
     start_first_(group);
     request->detail[NUMBER] = group->started;
+    bool reduces = operation == COMM_ALL_REDUCE;
+    int64_t block = reduces ? count / comm->size : count, steps = (reduces ? 2 : 1) * (comm->size - 1);
     double rate = group->cuda->backend.flops_per_sent_byte;
-    group->cuda->collective_flops += rate > 0 ? rate * (double)(count * steps * comm_type_bytes(type)) : INFINITY;
+    group->cuda->collective_flops += rate > 0 ? rate * (double)(block * steps * comm_type_bytes(type)) : INFINITY;
     return 0;
-}
-
-static int nccl_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
-    Group *group = nccl_group_(comm);
-    Comm *host = group->host;
-    if (type == COMM_DOUBLE) return nccl_on_host_(host->all_reduce(host, data, count, type, request, err), request);
-    if (order_(group, err) != 0) return -1;
-    ncclResult_t status =
-        ncclAllReduce(data, data, (size_t)count, type_(type), ncclSum, group->all.nccl, group->all.stream);
-    return nccl_started_(group, status, "an all-reduce", count / comm->size, 2 * (comm->size - 1), type, request, err);
-}
-
-static int nccl_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                            Error *err) {
-    Group *group = nccl_group_(comm);
-    Comm *host = group->host;
-    if (type == COMM_DOUBLE) return nccl_on_host_(host->all_gather(host, out, in, count, type, request, err), request);
-    if (order_(group, err) != 0) return -1;
-    ncclResult_t status = ncclAllGather(in, out, (size_t)count, type_(type), group->all.nccl, group->all.stream);
-    return nccl_started_(group, status, "an all-gather", count, comm->size - 1, type, request, err);
-}
-
-static int nccl_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
-                                CommRequest *request, Error *err) {
-    Group *group = nccl_group_(comm);
-    Comm *host = group->host;
-    if (type == COMM_DOUBLE)
-        return nccl_on_host_(host->reduce_scatter(host, out, in, count, type, request, err), request);
-    if (order_(group, err) != 0) return -1;
-    ncclResult_t status =
-        ncclReduceScatter(in, out, (size_t)count, type_(type), ncclSum, group->all.nccl, group->all.stream);
-    return nccl_started_(group, status, "a reduce-scatter", count, comm->size - 1, type, request, err);
 }
 
 // --- registered memory
@@ -407,7 +374,8 @@ static int nccl_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     }
     if (memory == NULL) return 0;
     double able = memory->memory == group->cuda->registered;
-    if (host->all_reduce(host, &able, 1, COMM_DOUBLE, &request, err) != 0 || comm_wait(host, &request, err) != 0)
+    if (host->collective(host, COMM_ALL_REDUCE, &able, &able, 1, COMM_DOUBLE, &request, err) != 0 ||
+        comm_wait(host, &request, err) != 0)
         return -1;
     if ((int)able < host->size) return 0;
     ncclResult_t status = ncclCommRegister(group->all.nccl, memory->memory, (size_t)memory->bytes, &group->registered);
@@ -426,9 +394,7 @@ Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Err
     Comm *base = &group->base;
     snprintf(base->name, sizeof base->name, "%s", host->name);
     base->rank = host->rank, base->size = host->size, base->self = group;
-    base->connect = nccl_connect_, base->send = nccl_send_, base->receive = nccl_receive_;
-    base->all_reduce = nccl_all_reduce_, base->all_gather = nccl_all_gather_,
-    base->reduce_scatter = nccl_reduce_scatter_;
+    base->connect = nccl_connect_, base->message = nccl_message_, base->collective = nccl_collective_;
     base->test = nccl_test_, base->destroy = nccl_destroy_;
     bool registers = use == COMM_USE_COMPUTE && uses_registered_();
     if (registers) base->use_memory = nccl_use_memory_;

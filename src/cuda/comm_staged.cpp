@@ -3,8 +3,8 @@
 // gathers begin after the work queued on compute before the call.
 //
 //               GOES_DOWN               IN_TRANSIT                      GOES_UP
-//   SEND        GPU to pinned memory    a message of the host's group   -
-//   RECEIVE     -                       a message of the host's group   pinned memory to GPU
+//   sent        GPU to pinned memory    a message of the host's group   -
+//   received    -                       a message of the host's group   pinned memory to GPU
 //   others      GPU to pinned memory    the host's own collective       pinned memory to GPU
 #include "base/alloc.h"
 #include "comm_cuda.h"
@@ -14,17 +14,18 @@
 #include <cstdlib>
 #include <cstring>
 
-typedef enum Kind { SEND, RECEIVE, REDUCE, GATHER, SCATTER } Kind;
 typedef enum Step { GOES_DOWN, IN_TRANSIT, GOES_UP } Step;
 
 typedef struct Work {
-    Kind kind;
+    bool message, sends;     // a message, in that direction; else a collective
+    CommOperation operation; // the collective
     Step step;
     int peer;
     CommType type;
     int64_t count, in_bytes, out_bytes;
-    void *to;
+    void *to;        // the result's place on the GPU; NULL for a message that is sent
     char *workspace; // pinned: in_bytes, then out_bytes
+    int64_t result;  // where in it the result will be
     int64_t workspace_bytes;
     cudaEvent_t copied;
     CommRequest transit;
@@ -85,16 +86,12 @@ static int staged_copy_(Group *group, Work *work, void *to, const void *from, in
 
 static int start_transit_(Group *group, Work *work, Error *err) {
     Comm *host = group->host;
-    char *out = work->workspace + work->in_bytes;
+    char *in = work->workspace, *out = in + work->result;
     work->step = IN_TRANSIT;
     memset(&work->transit, 0, sizeof work->transit);
-    switch (work->kind) {
-    case SEND: return host->send(host, work->peer, work->workspace, work->in_bytes, &work->transit, err);
-    case RECEIVE: return host->receive(host, work->peer, out, work->out_bytes, &work->transit, err);
-    case REDUCE: return host->all_reduce(host, work->workspace, work->count, work->type, &work->transit, err);
-    case GATHER: return host->all_gather(host, out, work->workspace, work->count, work->type, &work->transit, err);
-    default: return host->reduce_scatter(host, out, work->workspace, work->count, work->type, &work->transit, err);
-    }
+    if (work->message)
+        return host->message(host, work->sends, work->peer, in, work->in_bytes + work->out_bytes, &work->transit, err);
+    return host->collective(host, work->operation, out, in, work->count, work->type, &work->transit, err);
 }
 
 static void staged_finish_(Group *group, Work *work, CommRequest *request) {
@@ -109,8 +106,8 @@ static int staged_advance_(Group *group, Work *work, CommRequest *request, Error
         int done = group->host->test(group->host, &work->transit, err);
         if (done <= 0) return done;
         request->steps++;
-        if (work->kind == SEND) return staged_finish_(group, work, request), 0;
-        char *out = work->kind == REDUCE ? work->workspace : work->workspace + work->in_bytes;
+        if (work->to == NULL) return staged_finish_(group, work, request), 0;
+        char *out = work->workspace + work->result;
         return staged_copy_(group, work, work->to, out, work->out_bytes, GOES_UP, err) == 0 ? 1 : -1;
     }
     cudaError_t status = cuda_event_status(work->copied);
@@ -130,18 +127,17 @@ static int staged_test_(Comm *comm, CommRequest *request, Error *err) {
     return moved < 0 ? -1 : request->active ? 0 : 1;
 }
 
-// Starts work of the kind and with the operands of `like`. from NULL: nothing is copied down. after_compute: begins
-// after the work that compute was given before.
-static int staged_start_(Group *group, const Work *like, const void *from, bool after_compute, CommRequest *request,
-                         Error *err) {
-    Work *work = take_work_(group, like->in_bytes + like->out_bytes, err);
+// Starts work with the operands of `like`. from NULL: nothing is copied down. A collective begins after the work that
+// compute was given before.
+static int staged_start_(Group *group, Work like, const void *from, CommRequest *request, Error *err) {
+    Work *work = take_work_(group, like.in_bytes + like.out_bytes, err);
     if (work == NULL) return -1;
-    work->kind = like->kind, work->peer = like->peer, work->type = like->type, work->count = like->count;
-    work->in_bytes = like->in_bytes, work->out_bytes = like->out_bytes, work->to = like->to;
+    like.workspace = work->workspace, like.workspace_bytes = work->workspace_bytes, like.copied = work->copied;
+    *work = like;
     memset(request, 0, sizeof *request);
     request->handle[0] = work;
     request->active = true;
-    if (after_compute) {
+    if (!work->message) {
         cuda_note(group->cuda, cudaEventRecord(group->ordered, cuda_compute(group->cuda)), "recording an event");
         cuda_note(group->cuda, cudaStreamWaitEvent(group->stream, group->ordered, 0), "ordering streams");
     }
@@ -149,54 +145,30 @@ static int staged_start_(Group *group, const Work *like, const void *from, bool 
     return staged_copy_(group, work, work->workspace, from, work->in_bytes, GOES_DOWN, err);
 }
 
-static int staged_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
+static int staged_message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
+                           Error *err) {
     Work like = {};
-    like.kind = SEND, like.peer = peer, like.in_bytes = bytes;
-    return staged_start_(staged_group_(comm), &like, from, false, request, err);
+    like.message = true, like.sends = sends, like.peer = peer;
+    if (sends) like.in_bytes = bytes;
+    else like.out_bytes = bytes, like.to = memory;
+    return staged_start_(staged_group_(comm), like, sends ? memory : NULL, request, err);
 }
 
-static int staged_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
-    Work like = {};
-    like.kind = RECEIVE, like.peer = peer, like.out_bytes = bytes, like.to = to;
-    return staged_start_(staged_group_(comm), &like, NULL, false, request, err);
-}
-
-static int staged_on_host_(int started, CommRequest *request) {
-    request->detail[COMM_ON_HOST] = 1;
-    return started;
-}
-
-static int staged_all_reduce_(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
+static int staged_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
+                              CommType type, CommRequest *request, Error *err) {
     Comm *host = staged_group_(comm)->host;
-    if (type == COMM_DOUBLE) return staged_on_host_(host->all_reduce(host, data, count, type, request, err), request);
+    if (type == COMM_DOUBLE) {
+        int started = host->collective(host, operation, out, in, count, type, request, err);
+        request->detail[COMM_ON_HOST] = 1;
+        return started;
+    }
     Work like = {};
-    like.kind = REDUCE, like.type = type, like.count = count, like.to = data;
+    like.operation = operation, like.type = type, like.count = count, like.to = out;
     like.in_bytes = like.out_bytes = count * comm_type_bytes(type);
-    return staged_start_(staged_group_(comm), &like, data, true, request, err);
-}
-
-static int staged_all_gather_(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                              Error *err) {
-    Comm *host = staged_group_(comm)->host;
-    if (type == COMM_DOUBLE)
-        return staged_on_host_(host->all_gather(host, out, in, count, type, request, err), request);
-    Work like = {};
-    like.kind = GATHER, like.type = type, like.count = count, like.to = out;
-    like.in_bytes = count * comm_type_bytes(type);
-    like.out_bytes = like.in_bytes * comm->size;
-    return staged_start_(staged_group_(comm), &like, in, true, request, err);
-}
-
-static int staged_reduce_scatter_(Comm *comm, void *out, const void *in, int64_t count, CommType type,
-                                  CommRequest *request, Error *err) {
-    Comm *host = staged_group_(comm)->host;
-    if (type == COMM_DOUBLE)
-        return staged_on_host_(host->reduce_scatter(host, out, in, count, type, request, err), request);
-    Work like = {};
-    like.kind = SCATTER, like.type = type, like.count = count, like.to = out;
-    like.out_bytes = count * comm_type_bytes(type);
-    like.in_bytes = like.out_bytes * comm->size;
-    return staged_start_(staged_group_(comm), &like, in, true, request, err);
+    if (operation == COMM_ALL_GATHER) like.out_bytes *= comm->size;
+    if (operation == COMM_REDUCE_SCATTER) like.in_bytes *= comm->size;
+    if (operation != COMM_ALL_REDUCE) like.result = like.in_bytes;
+    return staged_start_(staged_group_(comm), like, in, request, err);
 }
 
 // A message that a failure interrupted keeps its memory until the process ends: the host's group may still write there.
@@ -219,9 +191,7 @@ Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err) {
     Comm *base = &group->base;
     snprintf(base->name, sizeof base->name, "%s", host->name);
     base->rank = host->rank, base->size = host->size, base->self = group;
-    base->send = staged_send_, base->receive = staged_receive_;
-    base->all_reduce = staged_all_reduce_, base->all_gather = staged_all_gather_,
-    base->reduce_scatter = staged_reduce_scatter_;
+    base->message = staged_message_, base->collective = staged_collective_;
     base->test = staged_test_, base->destroy = staged_destroy_;
     group->host = host, group->owns_host = owns, group->cuda = cuda_self(backend);
     cudaSetDevice(group->cuda->device);

@@ -168,9 +168,7 @@ static int queue_start_(Engine *engine, Error *err) {
     engine->times[i].begin = clock_seconds();
     Comm *pair = engine->pair;
     if (action->peer == SCHEDULE_HOST) started = copy_to_host_(engine, action, slot, who, err);
-    else
-        started = move.sends ? pair->send(pair, engine->partner, slot->memory, bytes, &flight->request, err)
-                             : pair->receive(pair, engine->partner, slot->memory, bytes, &flight->request, err);
+    else started = pair->message(pair, move.sends, engine->partner, slot->memory, bytes, &flight->request, err);
     return started == 0 ? 1 : -1;
 }
 

@@ -115,7 +115,7 @@ double optimizer_lr(const TrainConfig *train, int64_t step) {
 
 static int optimizer_sum_(Comm *comm, float *data, int64_t count, Error *err) {
     CommRequest request = {0};
-    if (comm->all_reduce(comm, data, count, COMM_FLOAT, &request, err) != 0) return -1;
+    if (comm->collective(comm, COMM_ALL_REDUCE, data, data, count, COMM_FLOAT, &request, err) != 0) return -1;
     return comm_wait(comm, &request, err);
 }
 
@@ -176,7 +176,7 @@ static int gather_squares_(Optimizer *optimizer, const AdamwTensor *list, Error 
         if (optimizer->owned[i].counted) mine[optimizer->owned[i].table_index] = optimizer->own[i];
     if (data != NULL) {
         CommRequest request = {0};
-        if (data->all_reduce(data, mine, entries, COMM_DOUBLE, &request, err) != 0 ||
+        if (data->collective(data, COMM_ALL_REDUCE, mine, mine, entries, COMM_DOUBLE, &request, err) != 0 ||
             comm_wait(data, &request, err) != 0)
             return -1;
         if (data->rank > 0) memset(mine, 0, (size_t)entries * sizeof *mine);

@@ -133,9 +133,8 @@ static bool may_start_(const P2pLink *link) {
 
 static int p2p_start_(P2pLink *link, Error *err) {
     CommRequest *request = &link->requests[link->started % link->buffers];
-    void *buffer = buffer_(link, link->started);
-    int started = link->sends ? link->comm->send(link->comm, link->peer, buffer, link->bytes, request, err)
-                              : link->comm->receive(link->comm, link->peer, buffer, link->bytes, request, err);
+    Comm *comm = link->comm;
+    int started = comm->message(comm, link->sends, link->peer, buffer_(link, link->started), link->bytes, request, err);
     link->started += started == 0;
     return started;
 }

@@ -25,8 +25,8 @@ static void start_next_(Zero *zero) {
     StageTensors *tensors = &zero->stage->tensors;
     int64_t u = zero->order[zero->started];
     const Unit *unit = &tensors->units[u];
-    int failed = zero->data->reduce_scatter(zero->data, tensors_sum(tensors, unit), unit->gradients, unit->piece,
-                                            COMM_FLOAT, &zero->requests[u], &zero->error);
+    int failed = zero->data->collective(zero->data, COMM_REDUCE_SCATTER, tensors_sum(tensors, unit), unit->gradients,
+                                        unit->piece, COMM_FLOAT, &zero->requests[u], &zero->error);
     zero->started += failed == 0;
     zero->stage->be->summing = true;
 }
@@ -121,7 +121,8 @@ static int zero_gather_(Zero *zero, int64_t u, Error *err) {
     if (unit->owner >= 0) return 0;
     char *whole = (char *)unit->weights, *piece = whole + tensors->split.data_rank * unit->piece * tensors->element;
     CommType type = tensors->element == 2 ? COMM_BF16 : COMM_FLOAT;
-    return zero->data->all_gather(zero->data, whole, piece, unit->piece, type, &zero->requests[u], err);
+    return zero->data->collective(zero->data, COMM_ALL_GATHER, whole, piece, unit->piece, type, &zero->requests[u],
+                                  err);
 }
 
 // Gathers at most SUMS_OVER_DATA units at a time.

@@ -23,7 +23,7 @@ static void blocks_wait_(Pass *pass, CommRequest *request) {
 static void gather_(Pass *pass, CommRequest *request, void *out, const void *in, int64_t count, CommType type) {
     Comm *t = pass->tensor;
     *request = (CommRequest){0};
-    if (t->all_gather(t, out, in, count, type, request, pass->err) != 0) request->active = false;
+    if (t->collective(t, COMM_ALL_GATHER, out, in, count, type, request, pass->err) != 0) request->active = false;
 }
 
 // Starts the sum over tensor ranks of `partial`: this rank's `rows` of it go to `out`; without sequence parallelism all
@@ -32,10 +32,10 @@ static void sum_rows_(Pass *pass, CommRequest *request, void *out, void *partial
     Comm *t = pass->tensor;
     int64_t count = rows * pass->shape->hidden;
     *request = (CommRequest){0};
-    int started = pass->shape->sequence
-                      ? t->reduce_scatter(t, out, partial, count, comm_type_(pass), request, pass->err)
-                      : t->all_reduce(t, partial, count, comm_type_(pass), request, pass->err);
-    if (started != 0) request->active = false;
+    bool scatters = pass->shape->sequence;
+    if (t->collective(t, scatters ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE, scatters ? out : partial, partial, count,
+                      comm_type_(pass), request, pass->err) != 0)
+        request->active = false;
 }
 
 // Lays out gathered rows of a kind and, with eight bits, the scales of all ranks as they arrive.

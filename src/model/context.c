@@ -44,7 +44,8 @@ void context_gather_keys(Pass *pass, const void *qkv) {
                                false, keys.rows, keys.cols);
         if (s->context_ranks == 1) return;
         CommType type = s->element == 2 ? COMM_BF16 : COMM_FLOAT;
-        int started = comm->all_gather(comm, all + keys.half * s->element, own, keys.count, type, &request, pass->err);
+        int started = comm->collective(comm, COMM_ALL_GATHER, all + keys.half * s->element, own, keys.count, type,
+                                       &request, pass->err);
         context_wait_(pass, i, started, &request);
     }
 }
@@ -57,8 +58,8 @@ void context_sum_gradients(Pass *pass, void *dqkv) {
         CommRequest request = {0};
         float *own = pass->dkeys + keys.own;
         if (s->context_ranks > 1) {
-            int started =
-                comm->reduce_scatter(comm, own, pass->dkeys + keys.half, keys.count, COMM_FLOAT, &request, pass->err);
+            int started = comm->collective(comm, COMM_REDUCE_SCATTER, own, pass->dkeys + keys.half, keys.count,
+                                           COMM_FLOAT, &request, pass->err);
             context_wait_(pass, i, started, &request);
         }
         pass->be->copy_columns(pass->be, (char *)dqkv + keys.column * s->element, s->qkv_cols, own, keys.cols, true,

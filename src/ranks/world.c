@@ -319,10 +319,10 @@ int world_gather(World *world, void *all, const void *mine, int64_t bytes, Error
     CommRequest *requests = xcalloc((size_t)world->size, sizeof *requests);
     int failed = 0;
     world_waits_(world, "a gather of all ranks");
-    if (world->rank > 0) failed = messages->send(messages, 0, mine, bytes, &requests[0], err);
+    if (world->rank > 0) failed = comm_send(messages, 0, mine, bytes, &requests[0], err);
     else if (all != mine && bytes > 0) memmove(all, mine, (size_t)bytes);
     for (int q = 1; world->rank == 0 && q < world->size && !failed; q++)
-        failed = messages->receive(messages, q, (char *)all + q * bytes, bytes, &requests[q], err);
+        failed = comm_receive(messages, q, (char *)all + q * bytes, bytes, &requests[q], err);
     for (int q = 0; q < world->size && !failed; q++) failed = comm_wait(messages, &requests[q], err);
     free(requests);
     world_waits_(world, NULL);
@@ -337,7 +337,8 @@ int world_gather_all(World *world, void *all, const void *mine, int64_t bytes, E
 int world_sum(World *world, double *data, int64_t count, Error *err) {
     CommRequest request = {0};
     world_waits_(world, "a sum over all ranks");
-    int status = world->messages->all_reduce(world->messages, data, count, COMM_DOUBLE, &request, err);
+    int status =
+        world->messages->collective(world->messages, COMM_ALL_REDUCE, data, data, count, COMM_DOUBLE, &request, err);
     if (status == 0) status = comm_wait(world->messages, &request, err);
     world_waits_(world, NULL);
     return status;

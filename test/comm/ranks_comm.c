@@ -55,11 +55,11 @@ static void check_bytes_(Test *t, const char *what, const unsigned char *at, int
 }
 
 static void send_(Test *t, int peer, const void *from, int64_t bytes, CommRequest *request) {
-    EQUAL(t, "send", t->all->send(t->all, peer, from, bytes, request, &t->error), 0);
+    EQUAL(t, "send", comm_send(t->all, peer, from, bytes, request, &t->error), 0);
 }
 
 static void receive_(Test *t, int peer, void *to, int64_t bytes, CommRequest *request) {
-    EQUAL(t, "receive", t->all->receive(t->all, peer, to, bytes, request, &t->error), 0);
+    EQUAL(t, "receive", comm_receive(t->all, peer, to, bytes, request, &t->error), 0);
 }
 
 static void wait_(Test *t, CommRequest *request) {
@@ -157,7 +157,7 @@ static void wrong_messages_(Test *t) {
     int64_t data[4] = {0};
     CommRequest request = {0};
     Error error = {0};
-    EQUAL(t, "peer out of range", t->all->send(t->all, t->size, data, 8, &request, &error), -1);
+    EQUAL(t, "peer out of range", comm_send(t->all, t->size, data, 8, &request, &error), -1);
     EQUAL(t, "names the group", strstr(error.text, "everyone group") != NULL, true);
     for (int i = 0; i < 2; i++) {
         int64_t sent = i == 0 ? 8 : 32, expected = i == 0 ? 32 : 8;
@@ -233,7 +233,8 @@ static void all_reduce_(Test *t, CommType type, int64_t count) {
     CommRequest request = {0};
     char *data = malloc((size_t)(count * 8 + 8));
     for (int64_t i = 0; i < count; i++) store_(data, type, i, t->rank, i);
-    EQUAL(t, "all_reduce", t->all->all_reduce(t->all, data, count, type, &request, &t->error), 0);
+    EQUAL(t, "all_reduce", t->all->collective(t->all, COMM_ALL_REDUCE, data, data, count, type, &request, &t->error),
+          0);
     wait_(t, &request);
     check_sums_(t, "all_reduce: bits of the serial sum, element", data, type, count, 0);
     free(data);
@@ -245,7 +246,8 @@ static void reduce_scatter_(Test *t, CommType type, int64_t count, bool in_place
     char *in = malloc((size_t)(total * 8 + 8)), *apart = malloc((size_t)(count * 8 + 8));
     char *out = in_place ? in + t->rank * count * width : apart;
     for (int64_t i = 0; i < total; i++) store_(in, type, i, t->rank, i);
-    EQUAL(t, "reduce_scatter", t->all->reduce_scatter(t->all, out, in, count, type, &request, &t->error), 0);
+    EQUAL(t, "reduce_scatter",
+          t->all->collective(t->all, COMM_REDUCE_SCATTER, out, in, count, type, &request, &t->error), 0);
     wait_(t, &request);
     check_sums_(t, "reduce_scatter: bits of the serial sum, element", out, type, count, t->rank * count);
     free(in), free(apart);
@@ -257,7 +259,7 @@ static void all_gather_(Test *t, CommType type, int64_t count, bool in_place) {
     char *out = malloc((size_t)(count * t->size * 8 + 8)), *apart = malloc((size_t)(count * 8 + 8));
     char *in = in_place ? out + t->rank * count * width : apart, wanted[8];
     for (int64_t i = 0; i < count; i++) store_(in, type, i, t->rank, i);
-    EQUAL(t, "all_gather", t->all->all_gather(t->all, out, in, count, type, &request, &t->error), 0);
+    EQUAL(t, "all_gather", t->all->collective(t->all, COMM_ALL_GATHER, out, in, count, type, &request, &t->error), 0);
     wait_(t, &request);
     for (int64_t i = 0; i < count * t->size; i++) {
         store_(wanted, type, 0, (int)(i / count), i % count);
@@ -314,13 +316,17 @@ static void workspace_(Test *t) {
     CommRequest first = {0}, second = {0};
     Error err = {0};
     t->all->use_workspace(t->all, workspace, comm_sum_workspace(COMM_ALL_REDUCE, 1000, COMM_FLOAT, t->size), 1);
-    EQUAL(t, "a sum beyond the workspace", t->all->all_reduce(t->all, data[0], 2000, COMM_FLOAT, &first, &err), -1);
+    EQUAL(t, "a sum beyond the workspace",
+          t->all->collective(t->all, COMM_ALL_REDUCE, data[0], data[0], 2000, COMM_FLOAT, &first, &err), -1);
     EQUAL(t, "its error names the group and the plan",
           strstr(err.text, t->all->name) != NULL && strstr(err.text, "defect of the plan") != NULL, true);
-    EQUAL(t, "all_reduce", t->all->all_reduce(t->all, data[0], 1000, COMM_FLOAT, &first, &t->error), 0);
-    EQUAL(t, "one too many", t->all->all_reduce(t->all, data[1], 1000, COMM_FLOAT, &second, &err), -1);
+    EQUAL(t, "all_reduce",
+          t->all->collective(t->all, COMM_ALL_REDUCE, data[0], data[0], 1000, COMM_FLOAT, &first, &t->error), 0);
+    EQUAL(t, "one too many",
+          t->all->collective(t->all, COMM_ALL_REDUCE, data[1], data[1], 1000, COMM_FLOAT, &second, &err), -1);
     wait_(t, &first);
-    EQUAL(t, "then again", t->all->all_reduce(t->all, data[1], 1000, COMM_FLOAT, &second, &t->error), 0);
+    EQUAL(t, "then again",
+          t->all->collective(t->all, COMM_ALL_REDUCE, data[1], data[1], 1000, COMM_FLOAT, &second, &t->error), 0);
     wait_(t, &second);
     t->all->use_workspace(t->all, NULL, 0, 0);
     done_(t, "sums keep to the workspace that is counted for them");
@@ -333,7 +339,9 @@ static void collectives_at_once_(Test *t) {
     for (int k = 0; k < EACH; k++) {
         int64_t count = k % 3 == 0 ? 100 : COUNT;
         for (int64_t i = 0; i < count; i++) store_(data + k * COUNT, COMM_FLOAT, i, t->rank, i + k);
-        EQUAL(t, "all_reduce", t->all->all_reduce(t->all, data + k * COUNT, count, COMM_FLOAT, &requests[k], &t->error),
+        EQUAL(t, "all_reduce",
+              t->all->collective(t->all, COMM_ALL_REDUCE, data + k * COUNT, data + k * COUNT, count, COMM_FLOAT,
+                                 &requests[k], &t->error),
               0);
     }
     // Every rank waits in its own order.
@@ -408,7 +416,7 @@ static void groups_(Test *t) {
         CommRequest request = {0};
         EQUAL(t, "size", even->size, (t->size + 1) / 2);
         EQUAL(t, "ordered by key", even->rank, even->size - 1 - t->rank / 2);
-        EQUAL(t, "sum", even->all_reduce(even, &one, 1, COMM_FLOAT, &request, &t->error), 0);
+        EQUAL(t, "sum", even->collective(even, COMM_ALL_REDUCE, &one, &one, 1, COMM_FLOAT, &request, &t->error), 0);
         EQUAL(t, "wait", comm_wait(even, &request, &t->error), 0);
         EQUAL(t, "summed in the group", one == (float)even->size, true);
         even->destroy(even);

@@ -33,19 +33,16 @@ typedef struct Spy {
     int64_t received;
 } Spy;
 
-static int spy_send_(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
+static int spy_message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
+                        Error *err) {
     Spy *spy = comm->self;
-    atomic_fetch_add(&spy->shared->begun[comm->rank], 1);
-    return spy->inner->send(spy->inner, peer, from, bytes, request, err);
-}
-
-static int spy_receive_(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
-    Spy *spy = comm->self;
+    if (sends) atomic_fetch_add(&spy->shared->begun[comm->rank], 1);
     // A notice may overtake the count by the moment between the two.
-    for (int look = 0; look < 1000 && atomic_load(&spy->shared->begun[peer]) <= spy->received; look++) usleep(100);
-    if (atomic_load(&spy->shared->begun[peer]) <= spy->received) atomic_fetch_add(&spy->shared->early, 1);
-    spy->received++;
-    return spy->inner->receive(spy->inner, peer, to, bytes, request, err);
+    for (int look = 0; !sends && look < 1000 && atomic_load(&spy->shared->begun[peer]) <= spy->received; look++)
+        usleep(100);
+    if (!sends && atomic_load(&spy->shared->begun[peer]) <= spy->received) atomic_fetch_add(&spy->shared->early, 1);
+    spy->received += !sends;
+    return spy->inner->message(spy->inner, sends, peer, memory, bytes, request, err);
 }
 
 static int spy_test_(Comm *comm, CommRequest *request, Error *err) {
@@ -63,8 +60,7 @@ static Comm *spy_create(Comm *inner, Shared *shared) {
     Spy *spy = calloc(1, sizeof *spy);
     spy->base = *inner;
     spy->base.self = spy;
-    spy->base.send = spy_send_;
-    spy->base.receive = spy_receive_;
+    spy->base.message = spy_message_;
     spy->base.test = spy_test_;
     spy->base.destroy = spy_destroy_;
     spy->inner = inner;
@@ -134,8 +130,7 @@ static void progress_(Test *t, End *end) {
     char *buffer = end->memory + end->begun % BUFFERS * BYTES;
     CommRequest *request = &end->requests[end->begun % BUFFERS];
     for (int64_t i = 0; i < BYTES && end->sends; i++) buffer[i] = value_(t->rank, end->peer, end->begun, i);
-    int begun = end->sends ? t->comm->send(t->comm, end->peer, buffer, BYTES, request, &t->error)
-                           : t->comm->receive(t->comm, end->peer, buffer, BYTES, request, &t->error);
+    int begun = t->comm->message(t->comm, end->sends, end->peer, buffer, BYTES, request, &t->error);
     if (begun != 0) stop_(t, "a message cannot be started");
     end->begun++;
     if (chance_(t, 8)) usleep(200);
@@ -183,8 +178,7 @@ static void idle_(Test *t, Shared *shared, int64_t messages) {
 // Starts a message of the pair, and waits for it; the lender first idles until the borrower has completed it.
 static void pass_(Test *t, Comm *comm, bool sends, char *memory, Shared *shared, int64_t number) {
     CommRequest request = {0};
-    int begun = sends ? comm->send(comm, 1 - comm->rank, memory, BYTES, &request, &t->error)
-                      : comm->receive(comm, 1 - comm->rank, memory, BYTES, &request, &t->error);
+    int begun = comm->message(comm, sends, 1 - comm->rank, memory, BYTES, &request, &t->error);
     if (begun != 0) stop_(t, "a message of the pair cannot be started");
     if (comm->rank == 1) idle_(t, shared, number + 1);
     if (comm_wait(comm, &request, &t->error) != 0) stop_(t, "a message of the pair");
@@ -233,7 +227,7 @@ static void run_(Test *t, Shared *shared) {
     held_(t, "a receive goes to the device only after its sender began");
     CommRequest request = {0};
     char byte = 0;
-    if (t->size > 3 && t->comm->send(t->comm, (t->rank + 2) % t->size, &byte, 1, &request, &t->error) == 0)
+    if (t->size > 3 && comm_send(t->comm, (t->rank + 2) % t->size, &byte, 1, &request, &t->error) == 0)
         stop_(t, "a message went to a rank without a way");
 }
 

@@ -23,21 +23,17 @@ typedef struct End {
     Wire *out, *in;
 } End;
 
-static int wire_send(Comm *comm, int peer, const void *from, int64_t bytes, CommRequest *request, Error *err) {
+static int wire_message(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
+                        Error *err) {
     (void)peer, (void)err;
+    *request = (CommRequest){.handle = {memory}, .detail = {bytes}, .active = !sends};
+    if (!sends) return 0;
     Wire *wire = ((End *)comm->self)->out;
     char *copy = malloc((size_t)bytes);
-    memcpy(copy, from, (size_t)bytes);
+    memcpy(copy, memory, (size_t)bytes);
     if (wire->sent == wire->flip_message) copy[wire->flip_bit / 8] ^= (char)(1 << wire->flip_bit % 8);
     wire->message[wire->sent] = copy;
     wire->bytes[wire->sent++] = bytes;
-    memset(request, 0, sizeof *request);
-    return 0;
-}
-
-static int wire_receive(Comm *comm, int peer, void *to, int64_t bytes, CommRequest *request, Error *err) {
-    (void)comm, (void)peer, (void)err;
-    *request = (CommRequest){.handle = {to}, .detail = {bytes}, .active = true};
     return 0;
 }
 
@@ -56,8 +52,7 @@ static int wire_test(Comm *comm, CommRequest *request, Error *err) {
 static void end_make(End *end, int rank, Wire *out, Wire *in) {
     *end = (End){.base = {.name = "pipeline", .rank = rank, .size = 2}, .out = out, .in = in};
     end->base.self = end;
-    end->base.send = wire_send;
-    end->base.receive = wire_receive;
+    end->base.message = wire_message;
     end->base.test = wire_test;
 }
 
@@ -104,9 +99,9 @@ static int pass_on(Pair *pair, const void *from, void *to, int64_t bytes, Error 
     CommRequest sent = {0}, got = {0};
     Comm *sender = pair->checked[0], *receiver = pair->checked[1];
     memset(err, 0, sizeof *err);
-    assert_int_equal(receiver->receive(receiver, 0, to, bytes, &got, err), 0);
+    assert_int_equal(comm_receive(receiver, 0, to, bytes, &got, err), 0);
     assert_int_equal(receiver->test(receiver, &got, err), 0);
-    assert_int_equal(sender->send(sender, 1, from, bytes, &sent, err), 0);
+    assert_int_equal(comm_send(sender, 1, from, bytes, &sent, err), 0);
     assert_int_equal(comm_wait(sender, &sent, err), 0);
     return comm_wait(receiver, &got, err);
 }
@@ -217,15 +212,10 @@ static int seat_start(Comm *comm, void *out, const void *in, int64_t count, bool
     return 0;
 }
 
-static int seat_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommRequest *request, Error *err) {
+static int seat_collective(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
+                           CommRequest *request, Error *err) {
     (void)err;
-    return seat_start(comm, data, data, count * comm_type_bytes(type), true, request);
-}
-
-static int seat_all_gather(Comm *comm, void *out, const void *in, int64_t count, CommType type, CommRequest *request,
-                           Error *err) {
-    (void)err;
-    return seat_start(comm, out, in, count * comm_type_bytes(type), false, request);
+    return seat_start(comm, out, in, count * comm_type_bytes(type), operation == COMM_ALL_REDUCE, request);
 }
 
 // The second rank's start completes both.
@@ -255,8 +245,7 @@ static int seat_test(Comm *comm, CommRequest *request, Error *err) {
 static void seat_make(Seat *seat, int rank, Meeting *meeting) {
     *seat = (Seat){.base = {.name = "data", .rank = rank, .size = 2}, .meeting = meeting};
     seat->base.self = seat;
-    seat->base.all_reduce = seat_all_reduce;
-    seat->base.all_gather = seat_all_gather;
+    seat->base.collective = seat_collective;
     seat->base.test = seat_test;
 }
 
@@ -302,8 +291,8 @@ static void run_collective(Table *table, bool gathers, float out[2][2 * PART], i
         Comm *comm = table->checked[rank];
         for (int i = 0; i < PART; i++) in[rank][i] = (float)(i % 17 + rank);
         if (!gathers) memcpy(out[rank], in[rank], sizeof in[rank]);
-        int status = gathers ? comm->all_gather(comm, out[rank], in[rank], PART, COMM_FLOAT, &request[rank], &err[rank])
-                             : comm->all_reduce(comm, out[rank], PART, COMM_FLOAT, &request[rank], &err[rank]);
+        int status = comm->collective(comm, gathers ? COMM_ALL_GATHER : COMM_ALL_REDUCE, out[rank],
+                                      gathers ? in[rank] : out[rank], PART, COMM_FLOAT, &request[rank], &err[rank]);
         assert_int_equal(status, 0);
         came[rank] = 0;
     }
