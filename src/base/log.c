@@ -34,14 +34,18 @@ static int log_printable_(char *text, int length) {
     return (int)(used + (rest > 0 ? 1 + text_make_printable(text + used + 1, rest - 1, "") : 0));
 }
 
-static void log_say_(const Log *log, const char *format, va_list args) {
+void log_at(const Log *log, LogLevel level, const char *format, ...) {
     char line[1400];
+    if (log->level < level) return;
     int used = snprintf(line, sizeof line - 2,
                         log->rank < 0    ? "%s: "
                         : log->stage < 0 ? "%s: [rank %d] "
                                          : "%s: [rank %d stage %d] ",
                         log->program, log->rank, log->stage);
+    va_list args;
+    va_start(args, format);
     int body = vsnprintf(line + used, sizeof line - 2 - (size_t)used, format, args);
+    va_end(args);
     if (body > 0) used += body;
     if (used > (int)sizeof line - 2) used = (int)sizeof line - 2;
     used = log_printable_(line, used);
@@ -49,30 +53,6 @@ static void log_say_(const Log *log, const char *format, va_list args) {
     // stderr is unbuffered; one write keeps the line intact when several ranks share the terminal.
     ssize_t written = write(STDERR_FILENO, line, (size_t)used);
     (void)written;
-}
-
-void log_line(const Log *log, const char *format, ...) {
-    if (log->level < LOG_QUIET) return;
-    va_list args;
-    va_start(args, format);
-    log_say_(log, format, args);
-    va_end(args);
-}
-
-void log_status(const Log *log, const char *format, ...) {
-    if (log->level < LOG_NORMAL) return;
-    va_list args;
-    va_start(args, format);
-    log_say_(log, format, args);
-    va_end(args);
-}
-
-void log_detail(const Log *log, const char *format, ...) {
-    if (log->level < LOG_VERBOSE) return;
-    va_list args;
-    va_start(args, format);
-    log_say_(log, format, args);
-    va_end(args);
 }
 
 // --- text that is safe to print

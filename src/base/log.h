@@ -43,9 +43,10 @@ Log log_of_all(const Log *log);
 
 // Writes one line to stderr with a single write(), so that lines of several ranks never mix; control characters become
 // '?' (text_make_printable).
-void log_line(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));   // errors and warnings
-void log_status(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3))); // unless --quiet
-void log_detail(const Log *log, const char *format, ...) __attribute__((format(printf, 2, 3))); // only with --verbose
+void log_at(const Log *log, LogLevel level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+#define log_line(log, ...)   log_at(log, LOG_QUIET, __VA_ARGS__)   // errors and warnings
+#define log_status(log, ...) log_at(log, LOG_NORMAL, __VA_ARGS__)  // unless --quiet
+#define log_detail(log, ...) log_at(log, LOG_VERBOSE, __VA_ARGS__) // only with --verbose
 
 // Returns the bytes of the UTF-8 character at `text`, of which `length` are left, and its code point; 0 if it is
 // invalid: overlong, a surrogate, above U+10FFFF, cut off.
