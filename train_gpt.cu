@@ -48,13 +48,13 @@ static void gpt_head_tensors_(const ModelConfig *c, TensorTable *table) {
 
 // norm[0] is the weight, norm[1] the bias.
 static void gpt_norm_forward_(Pass *pass, const Tensor *norm, Factor out, void *sum, const void *x, const void *delta) {
-    pass->be->layernorm_forward(pass->be, out, sum, x, delta, norm[0].weight, norm[1].weight, pass->shape->shard_rows,
-                                pass->shape->hidden, pass->shape->norm_eps);
+    pass->be->norm_forward(pass->be, out, sum, x, delta, norm[0].weight, norm[1].weight, pass->shape->shard_rows,
+                           pass->shape->hidden, pass->shape->norm_eps);
 }
 
 static void gpt_norm_backward_(Pass *pass, const Tensor *norm, void *dx, const void *dout, const void *x) {
-    pass->be->layernorm_backward(pass->be, dx, norm[0].gradient, norm[1].gradient, dout, x, norm[0].weight,
-                                 pass->shape->shard_rows, pass->shape->hidden, pass->shape->norm_eps);
+    pass->be->norm_backward(pass->be, dx, norm[0].gradient, norm[1].gradient, dout, x, norm[0].weight,
+                            pass->shape->shard_rows, pass->shape->hidden, pass->shape->norm_eps);
 }
 
 // The heads are left unchanged, and GELU is part of the products next to it.

@@ -40,13 +40,13 @@ static void llama_head_tensors_(const ModelConfig *c, TensorTable *table) {
 static void llama_norm_forward_(Pass *pass, const Tensor *norm, Factor out, void *sum, const void *x,
                                 const void *delta) {
     const Shape *s = pass->shape;
-    pass->be->rmsnorm_forward(pass->be, out, sum, x, delta, norm->weight, s->shard_rows, s->hidden, s->norm_eps);
+    pass->be->norm_forward(pass->be, out, sum, x, delta, norm->weight, NULL, s->shard_rows, s->hidden, s->norm_eps);
 }
 
 static void llama_norm_backward_(Pass *pass, const Tensor *norm, void *dx, const void *dout, const void *x) {
     const Shape *s = pass->shape;
-    pass->be->rmsnorm_backward(pass->be, dx, norm->gradient, dout, x, norm->weight, s->shard_rows, s->hidden,
-                               s->norm_eps);
+    pass->be->norm_backward(pass->be, dx, norm->gradient, NULL, dout, x, norm->weight, s->shard_rows, s->hidden,
+                            s->norm_eps);
 }
 
 static void llama_heads_forward_(Pass *pass, const Tensor *const *t, void *qkv, void *kept) {

@@ -33,8 +33,7 @@ HAVE_CUDNN := $(if $(HAVE_NCCL),$(call tries,$(CUDA_TRY) -include cudnn.h,-lcudn
 endif
 FRONTENDS := .deps/cudnn-frontend/include /usr/include /usr/local/include
 FRONTEND  := $(if $(HAVE_CUDNN),$(firstword $(wildcard $(FRONTENDS:%=%/cudnn_frontend.h))))
-CUDA_SRC  := $(if $(HAVE_NCCL),$(filter-out $(if $(FRONTEND),,%_cudnn.cpp),\
-             $(wildcard src/cuda/*.cpp src/cuda/kernels/*.cu)))
+CUDA_SRC  := $(if $(HAVE_NCCL),$(wildcard src/cuda/*.cpp src/cuda/kernels/*.cu))
 endif
 
 .PHONY: found

@@ -57,6 +57,11 @@ typedef struct AttentionShape {
     bool full; // every query sees all keys of its sequence, not only those up to its own; places is then NULL
 } AttentionShape;
 
+// Returns the elements of a row of queries, keys and values.
+static inline int64_t attention_qkv_width(const AttentionShape *shape) {
+    return (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+}
+
 // Returns how many keys the last query sees.
 static inline int64_t attention_keys(const AttentionShape *shape) { return shape->first + shape->seq; }
 

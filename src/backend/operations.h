@@ -41,18 +41,15 @@ OPERATION(void, quantize, Factor to, Factor x, int64_t rows, int64_t cols, bool 
 // in one operand (rows, cols). Only for kinds with scales along rows.
 OPERATION(void, join_scales, void *scales, const void *gathered, int ranks, int64_t rows, int64_t cols, int kind);
 
-// --- norms over the last dimension. Forward: sum = x + delta and out = norm(sum) * w (+ b); with delta NULL nothing is
-// added and sum is not written (it may be NULL). Statistics are not kept: the backward recomputes them from its input.
+// --- norms over the last dimension: LayerNorm, or RMSNorm where b, or db, is NULL.
+// Forward: sum = x + delta and out = norm(sum) * w (+ b); with delta NULL nothing is added and sum is not written (it
+// may be NULL). Statistics are not kept: the backward recomputes them from its input.
 // out is plain, or has scales along its rows: then it is the quantized result in the run's precision, and its source is
 // workspace of that precision.
 // Backward: dx += gradient of the norm at x (x: the norm's input), dw +=, db +=.
-OPERATION(void, rmsnorm_forward, Factor out, void *sum, const void *x, const void *delta, const void *w, int64_t rows,
-          int64_t cols, double eps);
-OPERATION(void, rmsnorm_backward, void *dx, float *dw, const void *dout, const void *x, const void *w, int64_t rows,
-          int64_t cols, double eps);
-OPERATION(void, layernorm_forward, Factor out, void *sum, const void *x, const void *delta, const void *w,
-          const void *b, int64_t rows, int64_t cols, double eps);
-OPERATION(void, layernorm_backward, void *dx, float *dw, float *db, const void *dout, const void *x, const void *w,
+OPERATION(void, norm_forward, Factor out, void *sum, const void *x, const void *delta, const void *w, const void *b,
+          int64_t rows, int64_t cols, double eps);
+OPERATION(void, norm_backward, void *dx, float *dw, float *db, const void *dout, const void *x, const void *w,
           int64_t rows, int64_t cols, double eps);
 
 // --- pointwise. out = a + b; out may be a or b.

@@ -57,7 +57,8 @@ void xmemstream_close(FILE *stream) {
 void alloc_keep_freed(void) {
 #ifdef __GLIBC__
     enum { MOST_KEPT = 1 << 30 };
-    mallopt(M_MMAP_THRESHOLD, MOST_KEPT);
+    // Before 2.35 glibc takes no more than 32 MiB here, and the second call alone would map every large piece anew.
+    if (mallopt(M_MMAP_THRESHOLD, MOST_KEPT) == 0) mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, MOST_KEPT);
 #endif
 }

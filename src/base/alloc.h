@@ -31,7 +31,7 @@ FILE *xmemstream(char **text, size_t *length);
 void xmemstream_close(FILE *stream);
 
 // Keeps freed memory in this process instead of returning it to the kernel, which would clear every page again before
-// the next list gets it. For commands that make and free many large lists. No effect without glibc.
+// its next use. For code that makes and frees large lists or buffers all the time. No effect without glibc.
 void alloc_keep_freed(void);
 
 __END_DECLS

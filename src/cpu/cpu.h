@@ -175,12 +175,11 @@ void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, C
               int64_t stride);
 
 // Does the same for bf16 operands by oneDNN, with primitives that this thread keeps from product to product. Returns
-// false, with C unchanged, if oneDNN has no such product. cpu_bf16_by_library: whether this processor multiplies bf16
-// itself.
+// false, with C unchanged, if oneDNN has no such product. Defined only with oneDNN. cpu_bf16_by_library: whether this
+// processor multiplies bf16 itself.
 bool cpu_bf16_by_library(void);
-CpuProducts *cpu_products_create(void); // NULL if oneDNN is not available
-void cpu_products_destroy(CpuProducts *products);
-bool cpu_gemm_bf16(CpuProducts *products, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
+void cpu_products_destroy(CpuProducts *products); // accepts NULL
+bool cpu_gemm_bf16(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
                    float *c, int64_t stride);
 
 // --- the operations: cpu_linear_forward and so on

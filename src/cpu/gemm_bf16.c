@@ -37,7 +37,8 @@ bool cpu_bf16_by_library(void) {
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
 }
 
-CpuProducts *cpu_products_create(void) {
+// Returns NULL if oneDNN does not start.
+static CpuProducts *products_create_(void) {
     CpuProducts *products = xcalloc(1, sizeof *products);
     if (dnnl_engine_create(&products->engine, dnnl_cpu, 0) == dnnl_success &&
         dnnl_stream_create(&products->stream, products->engine, dnnl_stream_default_flags) == dnnl_success)
@@ -64,14 +65,19 @@ void cpu_products_destroy(CpuProducts *products) {
 }
 
 // Two versions of oneDNN's C interface.
-#if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t Desc;
 
 static bool describe_matrix_(Desc *desc, int64_t rows, int64_t cols, int64_t stride, bool transposed,
                              dnnl_data_type_t type) {
     dnnl_dims_t dims = {rows, cols}, strides = {transposed ? 1 : stride, transposed ? stride : 1};
+#if DNNL_VERSION_MAJOR >= 3
     return dnnl_memory_desc_create_with_strides(desc, 2, dims, type, strides) == dnnl_success;
+#else
+    return dnnl_memory_desc_init_by_strides(desc, 2, dims, type, strides) == dnnl_success;
+#endif
 }
+
+#if DNNL_VERSION_MAJOR >= 3
 
 static bool gemm_describe_(dnnl_primitive_desc_t *desc, dnnl_engine_t engine, const Desc matrix[3],
                            dnnl_primitive_attr_t attr) {
@@ -98,14 +104,6 @@ static void forget_matrix_(Desc *desc) {
     if (*desc != NULL) dnnl_memory_desc_destroy(*desc);
 }
 #else
-typedef dnnl_memory_desc_t Desc;
-
-static bool describe_matrix_(Desc *desc, int64_t rows, int64_t cols, int64_t stride, bool transposed,
-                             dnnl_data_type_t type) {
-    dnnl_dims_t dims = {rows, cols}, strides = {transposed ? 1 : stride, transposed ? stride : 1};
-    return dnnl_memory_desc_init_by_strides(desc, 2, dims, type, strides) == dnnl_success;
-}
-
 static bool gemm_describe_(dnnl_primitive_desc_t *desc, dnnl_engine_t engine, const Desc matrix[3],
                            dnnl_primitive_attr_t attr) {
     dnnl_matmul_desc_t product;
@@ -193,10 +191,13 @@ static Product *product_find_(CpuProducts *products, const ProductKey *key) {
     }
 }
 
-bool cpu_gemm_bf16(CpuProducts *products, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
+bool cpu_gemm_bf16(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
                    float *c, int64_t stride) {
+    CpuScratch *mine = &cpu->scratch[cpu_thread()];
+    if (mine->products == NULL) mine->products = products_create_();
+    CpuProducts *products = mine->products;
     const ProductKey key = {m, n, k, a.stride, b.stride, stride, a.transposed, b.transposed, accumulate};
-    Product *product = product_find_(products, &key);
+    Product *product = products == NULL ? NULL : product_find_(products, &key);
     if (product == NULL) return false;
     if (dnnl_memory_set_data_handle(product->a, (void *)a.data) != dnnl_success ||
         dnnl_memory_set_data_handle(product->b, (void *)b.data) != dnnl_success ||
@@ -214,14 +215,6 @@ bool cpu_gemm_bf16(CpuProducts *products, int64_t m, int64_t n, int64_t k, CpuOp
 
 bool cpu_bf16_by_library(void) { return false; }
 
-CpuProducts *cpu_products_create(void) { return NULL; }
-
 void cpu_products_destroy(CpuProducts *products) { (void)products; }
-
-bool cpu_gemm_bf16(CpuProducts *products, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
-                   float *c, int64_t stride) {
-    (void)products, (void)m, (void)n, (void)k, (void)a, (void)b, (void)accumulate, (void)c, (void)stride;
-    return false;
-}
 
 #endif

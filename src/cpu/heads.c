@@ -11,7 +11,7 @@ static CpuOperand view_(const Head *h, const void *matrix, int64_t width, int64_
 
 // Column `part` counts heads of head_dim: query heads first, then keys, then values.
 static CpuOperand qkv_view_(const Head *h, const void *qkv, int64_t position, int64_t part) {
-    return view_(h, qkv, qkv_width(h->shape), position, part * h->shape->head_dim);
+    return view_(h, qkv, attention_qkv_width(h->shape), position, part * h->shape->head_dim);
 }
 
 static int64_t kv_head_of_(const Head *h) { return h->head / (h->shape->heads / h->shape->kv_heads); }

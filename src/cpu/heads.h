@@ -29,7 +29,6 @@ static inline int64_t head_from(const Head *h, int64_t query) {
     return places == NULL ? 0 : h->shape->first + query - places[query * h->shape->batch + h->sequence];
 }
 
-static inline int64_t qkv_width(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
 static inline int64_t out_width(const AttentionShape *s) { return s->heads * s->head_dim; }
 
 // Return a view of this head's rows from `query` on, and of the keys and values that it sees from place `key` on.

@@ -58,17 +58,6 @@ static CpuOperand operand_part_(const Backend *backend, const CpuFactor *f, int6
     return (CpuOperand){data + (row * stride + col) * backend->element, stride, transposed, cpu_is_bf16(backend), NULL};
 }
 
-#if defined(HAVE_DNNL)
-// Computes one tile's bf16 product by oneDNN, with the primitives that this thread keeps. False: oneDNN has no such
-// primitive.
-static bool library_product_bf16_(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
-                                  bool accumulate, float *c, int64_t stride) {
-    CpuScratch *mine = &cpu->scratch[cpu_thread()];
-    if (mine->products == NULL) mine->products = cpu_products_create();
-    return mine->products != NULL && cpu_gemm_bf16(mine->products, m, n, k, a, b, accumulate, c, stride);
-}
-#endif
-
 void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
                       bool accumulate, float *c, int64_t stride) {
 #if defined(HAVE_DNNL)
@@ -76,8 +65,7 @@ void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, i
     omp_set_num_threads(1); // for this task: in a region of one thread oneDNN would start some of its own
 #endif
     bool plain = a.quantized == NULL && k > 0;
-    if (plain && a.bf16 && cpu->bf16_library && library_product_bf16_(cpu, m, n, k, a, b, accumulate, c, stride))
-        return;
+    if (plain && a.bf16 && cpu->bf16_library && cpu_gemm_bf16(cpu, m, n, k, a, b, accumulate, c, stride)) return;
     if (plain && !a.bf16 &&
         dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.data, a.stride, b.data,
                    b.stride, accumulate ? 1.0f : 0.0f, c, stride) == dnnl_success)

@@ -22,10 +22,6 @@ typedef struct Norm {
     int64_t first, heads, width, kept_width; // heads of a row; elements of a row of the operands, of a kept row
 } Norm;
 
-static Norm norm_of_rows_(const void *w, const void *b, int64_t rows, int64_t cols, double eps, bool centered) {
-    return (Norm){w, b, rows, cols, eps, centered, 0, 1, cols, cols};
-}
-
 static int64_t stride_(const Norm *norm) { return (norm->cols + LANES - 1) / LANES * LANES; }
 
 static int64_t blocks_(const Norm *norm, int64_t rows_per_block) {
@@ -199,29 +195,16 @@ static void norm_backward_(Backend *backend, const Norm *norm, void *dx, float *
     }
 }
 
-void cpu_rmsnorm_forward(Backend *backend, Factor out, void *sum, const void *x, const void *delta, const void *w,
-                         int64_t rows, int64_t cols, double eps) {
-    Norm norm = norm_of_rows_(w, NULL, rows, cols, eps, false);
+void cpu_norm_forward(Backend *backend, Factor out, void *sum, const void *x, const void *delta, const void *w,
+                      const void *b, int64_t rows, int64_t cols, double eps) {
+    Norm norm = {w, b, rows, cols, eps, b != NULL, 0, 1, cols, cols};
     norm_forward_(backend, &norm, (void *)out.source, delta ? sum : NULL, x, delta);
     cpu_narrow(backend, out, rows, cols);
 }
 
-void cpu_rmsnorm_backward(Backend *backend, void *dx, float *dw, const void *dout, const void *x, const void *w,
-                          int64_t rows, int64_t cols, double eps) {
-    Norm norm = norm_of_rows_(w, NULL, rows, cols, eps, false);
-    norm_backward_(backend, &norm, dx, dw, NULL, dout, x);
-}
-
-void cpu_layernorm_forward(Backend *backend, Factor out, void *sum, const void *x, const void *delta, const void *w,
-                           const void *b, int64_t rows, int64_t cols, double eps) {
-    Norm norm = norm_of_rows_(w, b, rows, cols, eps, true);
-    norm_forward_(backend, &norm, (void *)out.source, delta ? sum : NULL, x, delta);
-    cpu_narrow(backend, out, rows, cols);
-}
-
-void cpu_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
-                            const void *w, int64_t rows, int64_t cols, double eps) {
-    Norm norm = norm_of_rows_(w, NULL, rows, cols, eps, true);
+void cpu_norm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x, const void *w,
+                       int64_t rows, int64_t cols, double eps) {
+    Norm norm = {w, NULL, rows, cols, eps, db != NULL, 0, 1, cols, cols};
     norm_backward_(backend, &norm, dx, dw, db, dout, x);
 }
 
@@ -232,7 +215,7 @@ static Norm norm_of_heads_(const AttentionShape *s, const void *w, int64_t first
                   .eps = eps,
                   .first = first,
                   .heads = heads,
-                  .width = qkv_width(s),
+                  .width = attention_qkv_width(s),
                   .kept_width = (s->heads + s->kv_heads) * s->head_dim};
 }
 

@@ -127,7 +127,7 @@ static void rotate_(float *restrict low, float *restrict high, const Rotation *r
 // Rotates all query and key heads of one row, which are next to each other.
 static void rotate_row_(Backend *backend, void *qkv, const AttentionShape *shape, int64_t row,
                         const Rotation *rotation) {
-    int64_t width = (shape->heads + 2 * shape->kv_heads) * shape->head_dim, half = shape->head_dim / 2;
+    int64_t width = attention_qkv_width(shape), half = shape->head_dim / 2;
     for (int64_t head = 0; head < shape->heads + shape->kv_heads; head++) {
         float workspace[2][PAIRS];
         int64_t low_at = row * width + head * shape->head_dim + rotation->first, high_at = low_at + half;

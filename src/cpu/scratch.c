@@ -20,9 +20,7 @@ void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch) {
         count_scratch_(cpu, -scratch->floats);
         free(scratch->memory);
     }
-    scratch->memory = NULL;
-    scratch->floats = 0;
-    scratch->given = false;
+    *scratch = (CpuScratch){.products = scratch->products};
 }
 
 float *cpu_scratch(CpuBackend *cpu, int64_t floats) {

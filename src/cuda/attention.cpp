@@ -19,7 +19,6 @@ typedef struct Part {
 } Part;
 
 static int64_t attention_group_(const AttentionShape *s) { return s->heads / s->kv_heads; }
-static int64_t attention_qkv_width_(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
 static int64_t scores_(const AttentionShape *s) { return s->heads * s->seq * attention_keys(s); }
 
 static char *at_(const Part *part, const void *base, int64_t elements) {
@@ -35,7 +34,7 @@ typedef struct View {
 
 static View query_(const Part *part, const void *qkv) {
     const AttentionShape *s = part->s;
-    int64_t width = attention_qkv_width_(s);
+    int64_t width = attention_qkv_width(s);
     return View{at_(part, qkv, part->sequence * width + part->member * s->head_dim), s->batch * width,
                 attention_group_(s) * s->head_dim};
 }
@@ -45,7 +44,7 @@ static View attention_key_(const Part *part, const void *qkv, bool value) {
     const AttentionShape *s = part->s;
     bool range = s->keys != NULL;
     int64_t head = (range ? 0 : s->heads) + (value ? s->kv_heads : 0);
-    int64_t width = range ? 2 * s->kv_heads * s->head_dim : attention_qkv_width_(s);
+    int64_t width = range ? 2 * s->kv_heads * s->head_dim : attention_qkv_width(s);
     const void *rows = range ? s->keys : qkv;
     return View{at_(part, rows, part->sequence * width + head * s->head_dim), s->batch * width, s->head_dim};
 }
@@ -178,23 +177,11 @@ static void stored_backward_(CudaBackend *cuda, void *dqkv, void *scratch, const
 
 // --- flash
 
-#ifdef HAVE_CUDNN_FRONTEND
-static int64_t flash_workspace_(CudaBackend *cuda, const AttentionShape *s, char why[256]) {
-    return cuda_flash_prepare(cuda, s, why);
-}
-#else
-static int64_t flash_workspace_(CudaBackend *cuda, const AttentionShape *s, char why[256]) {
-    (void)cuda, (void)s;
-    snprintf(why, 256, "this program was built without cuDNN's frontend headers (scripts/install_deps.sh)");
-    return -1;
-}
-#endif
-
 // Returns the workspace of flash, or -1 if it has no plan, which the backend's note reports once.
 static int64_t flash_or_note_(CudaBackend *cuda, const AttentionShape *s) {
     char why[256] = "";
     Backend *backend = &cuda->backend;
-    int64_t workspace = flash_workspace_(cuda, s, why);
+    int64_t workspace = cuda_flash_prepare(cuda, s, why);
     if (backend->note[0] != '\0') return workspace;
     if (workspace < 0)
         snprintf(backend->note, sizeof backend->note, "attention.mode: flash becomes recompute: %s", why);
@@ -230,23 +217,17 @@ int64_t cuda_attention_scratch(Backend *backend, const AttentionShape *shape) {
 void cuda_attention_forward(Backend *backend, void *out, void *saved, void *scratch, const void *qkv,
                             const AttentionShape *shape) {
     CudaBackend *cuda = cuda_self(backend);
-#ifdef HAVE_CUDNN_FRONTEND
     if (flashes_(cuda, shape)) {
         CudaFlashCall call = {qkv, NULL, NULL, (float *)saved, out, NULL, scratch};
         cuda_flash_forward(cuda, shape, &call);
         return;
     }
-#else
-    (void)flashes_;
-#endif
     stored_forward_(cuda, out, saved, scratch, qkv, shape);
 }
 
 void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const void *dout, const void *out,
                              const void *saved, const void *qkv, const AttentionShape *shape) {
     CudaBackend *cuda = cuda_self(backend);
-    (void)out;
-#ifdef HAVE_CUDNN_FRONTEND
     if (flashes_(cuda, shape)) {
         void *workspace = (char *)scratch + attention_flash_gradients(shape), *dkeys = scratch;
         CudaFlashCall call = {qkv, out, dout, (float *)const_cast<void *>(saved), dqkv, dkeys, workspace};
@@ -257,6 +238,5 @@ void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const 
         cuda_beside(cuda, 5 * scores * (double)shape->head_dim); // five products
         return;
     }
-#endif
     stored_backward_(cuda, dqkv, scratch, dout, saved, qkv, shape);
 }

@@ -7,11 +7,13 @@
 #include "backend/attention_scratch.h"
 #include "internal.h"
 
+#include <cstdio>
+
+#ifdef HAVE_CUDNN_FRONTEND
 #include <cudnn_frontend.h>
 
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <new>
@@ -63,11 +65,9 @@ static CudaFlash *flash_(CudaBackend *cuda) {
 
 // --- graphs
 
-static int64_t cudnn_qkv_width_(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
-
 // Returns the elements of a row of keys and values: of qkv, or of a range (k | v).
 static int64_t keys_width_(const AttentionShape *s) {
-    return attention_is_range(s) ? 2 * s->kv_heads * s->head_dim : cudnn_qkv_width_(s);
+    return attention_is_range(s) ? 2 * s->kv_heads * s->head_dim : attention_qkv_width(s);
 }
 
 static int64_t length_(const AttentionShape *s, int name) {
@@ -118,7 +118,7 @@ static float scale_(const AttentionShape *s) { return (float)(1.0 / std::sqrt((d
 
 static CudnnGraph describe_forward_(const AttentionShape *s) {
     CudnnGraph graph = graph_();
-    CudnnTensor q = graph->tensor(rows_(s, s->batch, QUERY, s->heads, cudnn_qkv_width_(s)));
+    CudnnTensor q = graph->tensor(rows_(s, s->batch, QUERY, s->heads, attention_qkv_width(s)));
     CudnnTensor k = graph->tensor(rows_(s, s->batch, KEY, s->kv_heads, keys_width_(s)));
     CudnnTensor v = graph->tensor(rows_(s, s->batch, VALUE, s->kv_heads, keys_width_(s)));
     auto options = fe::graph::SDPA_attributes().set_name("flash").set_generate_stats(true);
@@ -134,7 +134,7 @@ static CudnnGraph describe_forward_(const AttentionShape *s) {
 // Describes the backward of a part of `s`, whose rows are those of `s`.
 static CudnnGraph describe_backward_(const AttentionShape *s, const AttentionShape *part, bool deterministic) {
     CudnnGraph graph = graph_();
-    int64_t width = cudnn_qkv_width_(s), keys_width = keys_width_(s), out_width = s->heads * s->head_dim;
+    int64_t width = attention_qkv_width(s), keys_width = keys_width_(s), out_width = s->heads * s->head_dim;
     CudnnTensor q = graph->tensor(rows_(s, part->batch, QUERY, part->heads, width));
     CudnnTensor k = graph->tensor(rows_(s, part->batch, KEY, part->kv_heads, keys_width));
     CudnnTensor v = graph->tensor(rows_(s, part->batch, VALUE, part->kv_heads, keys_width));
@@ -181,8 +181,8 @@ static CudnnPlan cudnn_make_plan_(CudaBackend *cuda, CudaFlash *flash, const Att
 }
 
 static CudnnPlan *plan_(CudaBackend *cuda, CudaFlash *flash, const AttentionShape *s) {
-    Key key = {s->batch, s->seq,   s->heads,              s->kv_heads,     s->head_dim,
-               s->full,  s->first, attention_is_range(s), s->deterministic};
+    Key key = {s->batch,        s->seq, s->heads, s->kv_heads, s->head_dim, s->full, s->first, attention_is_range(s),
+               s->deterministic};
     auto known = flash->plans.find(key);
     if (known == flash->plans.end()) known = flash->plans.emplace(key, cudnn_make_plan_(cuda, flash, s)).first;
     return &known->second;
@@ -259,3 +259,16 @@ void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *s, const CudaF
         for (int64_t kv_head = 0; kv_head < s->kv_heads; kv_head += part.kv_heads)
             backward_from_(cuda, s, call, sequence, kv_head * (s->heads / s->kv_heads), kv_head);
 }
+
+#else // no shape has a plan, so that nothing is run by one
+
+int64_t cuda_flash_prepare(CudaBackend *, const AttentionShape *, char why[256]) {
+    snprintf(why, 256, "this program was built without cuDNN's frontend headers (scripts/install_deps.sh)");
+    return -1;
+}
+void cuda_flash_forward(CudaBackend *, const AttentionShape *, const CudaFlashCall *) {}
+void cuda_flash_backward(CudaBackend *, const AttentionShape *, const CudaFlashCall *) {}
+void cuda_flash_destroy(CudaBackend *) {}
+int64_t cuda_flash_version(void) { return 0; }
+
+#endif

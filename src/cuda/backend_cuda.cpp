@@ -274,9 +274,7 @@ static void cuda_destroy_(Backend *backend) {
     CudaBackend *cuda = cuda_self(backend);
     Clock *clock = clock_of_(backend);
     cudaSetDevice(cuda->device);
-#ifdef HAVE_CUDNN_FRONTEND
     cuda_flash_destroy(cuda);
-#endif
     cuda_matmul_destroy(cuda);
     cudaFree(cuda->scratch);
     for (int i = 0; i < 2; i++)
@@ -333,11 +331,6 @@ static cudaError_t cuda_open_(CudaBackend *cuda, Clock *clock) {
 static int cuda_start_(Device *device, Error *err) {
     CudaBackend *cuda = &device->cuda;
     Backend *backend = &cuda->backend;
-#ifdef HAVE_CUDNN_FRONTEND
-    const char *flash_by = "cuDNN";
-#else
-    const char *flash_by = "nothing: it becomes recompute";
-#endif
     cudaDeviceProp properties;
     cudaError_t status = cudaGetDeviceProperties(&properties, cuda->device);
     if (status == cudaSuccess) {
@@ -347,7 +340,7 @@ static int cuda_start_(Device *device, Error *err) {
         cuda->shared_bytes = (int64_t)properties.sharedMemPerBlockOptin;
         backend->capability = properties.major == 11 ? 100 : properties.major * 10;
         snprintf(backend->kernels, sizeof backend->kernels, "matrix products by cuBLASLt; attention.mode flash by %s",
-                 flash_by);
+                 cuda_flash_version() > 0 ? "cuDNN" : "nothing: it becomes recompute");
         if (properties.major < 8)
             return error_set(err, EXIT_FAILED,
                              "%s has compute capability %d.%d; this program's kernels need 8.0 or later (A100 and "
@@ -433,11 +426,8 @@ void backend_cuda_versions(char *text, int64_t size) {
     ncclGetVersion(&nccl);
     version_text_(driver_text, sizeof driver_text, driver);
     version_text_(runtime_text, sizeof runtime_text, runtime);
-#ifdef HAVE_CUDNN_FRONTEND
-    long long v = (long long)cuda_flash_version();
-    snprintf(cudnn, sizeof cudnn, ", cuDNN %lld.%lld.%lld", v / 10000, v % 10000 / 100, v % 100);
-#endif
-    long long blas = (long long)cublasLtGetVersion();
+    long long v = (long long)cuda_flash_version(), blas = (long long)cublasLtGetVersion();
+    if (v > 0) snprintf(cudnn, sizeof cudnn, ", cuDNN %lld.%lld.%lld", v / 10000, v % 10000 / 100, v % 100);
     snprintf(text, (size_t)size, "%s%s, CUDA %s, cuBLAS %lld.%lld.%lld%s, NCCL %d.%d.%d",
              driver > 0 ? "driver for CUDA " : "no driver", driver > 0 ? driver_text : "", runtime_text, blas / 10000,
              blas % 10000 / 100, blas % 100, cudnn, nccl / 10000, nccl % 10000 / 100, nccl % 100);

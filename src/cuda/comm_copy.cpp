@@ -272,9 +272,7 @@ Comm *comm_copy_create(Backend *backend, Comm *host, bool demanded, Error *err) 
     base->destroy = copy_destroy_;
     self->nccl = nccl, self->host = host, self->cuda = cuda_self(backend), self->demanded = demanded;
     self->cuda->registers = false; // memory that other processes map is cudaMalloc's
-    int least = 0, most = 0;
-    cudaError_t status = cudaDeviceGetStreamPriorityRange(&least, &most);
-    if (status == cudaSuccess) status = cudaStreamCreateWithPriority(&self->stream, cudaStreamNonBlocking, most);
+    cudaError_t status = cuda_first_stream(&self->stream);
     if (status == cudaSuccess) status = cudaEventCreateWithFlags(&self->ordered, cudaEventDisableTiming);
     for (int i = 0; i < PUSHED && status == cudaSuccess; i++)
         status = cudaEventCreateWithFlags(&self->pushed[i], cudaEventDisableTiming);

@@ -18,7 +18,6 @@
 typedef struct Link {
     ncclComm_t nccl;
     cudaStream_t stream;
-    bool owns_stream;
 } Link;
 
 // Blocks that a message, a sum over data ranks and a collective over tensor ranks may occupy. All that can wait at once
@@ -68,14 +67,6 @@ static const char *nccl_text_(ncclResult_t status) {
 
 // --- making and ending communicators
 
-static cudaError_t open_stream_(Link *link) {
-    int least = 0, most = 0;
-    cudaError_t status = cudaDeviceGetStreamPriorityRange(&least, &most);
-    if (status == cudaSuccess) status = cudaStreamCreateWithPriority(&link->stream, cudaStreamNonBlocking, most);
-    link->owns_stream = status == cudaSuccess;
-    return status;
-}
-
 static int open_link_(Group *group, Link *link, const ncclUniqueId *id, int size, int rank, Error *err) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
@@ -88,7 +79,7 @@ static int open_link_(Group *group, Link *link, const ncclUniqueId *id, int size
     // Without room for its buffers NCCL would fail with no word about the memory's holders.
     Backend *backend = &group->cuda->backend;
     if (backend->check_free(backend, config.maxCTAs * CTA_BYTES, err) != 0) return -1;
-    cudaError_t opened = open_stream_(link);
+    cudaError_t opened = cuda_first_stream(&link->stream);
     if (opened != cudaSuccess) return nccl_fail_(group, "making a stream", -1, cudaGetErrorString(opened), err);
     ncclResult_t status = ncclCommInitRankConfig(&link->nccl, size, *id, rank, &config);
     return status == ncclSuccess ? 0 : nccl_fail_(group, "starting NCCL", -1, nccl_text_(status), err);
@@ -170,7 +161,7 @@ static int nccl_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t
 
 static void close_link_(Link *link) {
     if (link->nccl != NULL) ncclCommDestroy(link->nccl);
-    if (link->owns_stream) cudaStreamDestroy(link->stream);
+    if (link->stream != NULL) cudaStreamDestroy(link->stream);
 }
 
 // Ends all communicators. ncclCommDestroy returns only after the peers of this node have called it for the same

@@ -17,6 +17,13 @@ static inline int cuda_ctas(const CudaBackend *cuda, int blocks) {
     return part > 1 ? part : 1;
 }
 
+// Makes a stream whose work goes before that of compute.
+static inline cudaError_t cuda_first_stream(cudaStream_t *stream) {
+    int least = 0, most = 0;
+    cudaError_t status = cudaDeviceGetStreamPriorityRange(&least, &most);
+    return status == cudaSuccess ? cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, most) : status;
+}
+
 // --- comm_nccl.cpp
 // Notes work of `flops` that was queued on compute, during the collectives in flight.
 static inline void cuda_beside(CudaBackend *cuda, double flops) {
@@ -54,7 +61,7 @@ void cuda_product(CudaBackend *cuda, const CudaProduct *product);
 void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
                                 const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);
 
-// --- attention_cudnn.cpp, where cuDNN's frontend was found. Plans are made once for each shape and kept.
+// --- attention_cudnn.cpp. Plans are made once for each shape and kept; without cuDNN's frontend there are none.
 typedef struct CudaFlashCall {
     const void *qkv, *out, *dout;
     float *saved;
@@ -68,7 +75,7 @@ int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, char 
 void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *shape, const CudaFlashCall *call);
 void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *shape, const CudaFlashCall *call);
 void cuda_flash_destroy(CudaBackend *cuda);
-int64_t cuda_flash_version(void); // cuDNN's: 91900
+int64_t cuda_flash_version(void); // cuDNN's: 91900; 0 without it
 
 // --- lend.cpp
 int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);

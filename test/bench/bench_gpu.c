@@ -169,8 +169,8 @@ static void attention(Bench *b, int64_t batch, int64_t heads, int64_t seq) {
         for (int back = 0; back < 2; back++)
             printf("{\"attention\":\"%s\",\"deterministic\":%s,\"batch\":%lld,\"heads\":%lld,\"seq\":%lld,"
                    "\"burst_tflops\":%.6g,\"sustained_tflops\":%.6g}\n",
-                   back ? "backward" : "forward", deterministic ? "true" : "false", (long long)batch,
-                   (long long)heads, (long long)seq, (back ? 2.5 : 1.0) * flops / burst[back] / 1e12,
+                   back ? "backward" : "forward", deterministic ? "true" : "false", (long long)batch, (long long)heads,
+                   (long long)seq, (back ? 2.5 : 1.0) * flops / burst[back] / 1e12,
                    (back ? 2.5 : 1.0) * flops / sustained[back] / 1e12);
         b->gpu->release(b->gpu, MEMORY_WORKSPACE, b->w, scratch);
     }
@@ -185,11 +185,11 @@ static void attention(Bench *b, int64_t batch, int64_t heads, int64_t seq) {
 static void copy(Bench *b) { b->gpu->copy(b->gpu, STREAM_COMPUTE, b->y, b->x, b->rows * b->in * 2); }
 
 static void norm(Bench *b) {
-    b->gpu->rmsnorm_forward(b->gpu, factor_plain(b->y), b->wide, b->x, b->z, b->w, b->rows, b->in, 1e-5);
+    b->gpu->norm_forward(b->gpu, factor_plain(b->y), b->wide, b->x, b->z, b->w, NULL, b->rows, b->in, 1e-5);
 }
 
 static void norm_backward(Bench *b) {
-    b->gpu->rmsnorm_backward(b->gpu, b->z, b->wide, b->y, b->x, b->w, b->rows, b->in, 1e-5);
+    b->gpu->norm_backward(b->gpu, b->z, b->wide, NULL, b->y, b->x, b->w, b->rows, b->in, 1e-5);
 }
 
 static void swiglu(Bench *b) { b->gpu->swiglu_forward(b->gpu, factor_plain(b->y), b->x, b->rows, b->in / 2); }

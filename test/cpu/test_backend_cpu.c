@@ -62,9 +62,9 @@ static void run_operations(Op *op, int64_t rows, int64_t cols, const AttentionSh
     b->linear_forward(b, to, NULL, factor_plain(in), factor_plain(w), NULL, TILES, IN, OUT, EPILOGUE_NONE);
     b->linear_backward_input(b, in, NULL, factor_plain(to), factor_plain(w), TILES, IN, OUT, EPILOGUE_NONE);
     b->linear_backward_weight(b, dw, NULL, factor_plain(to), factor_plain(in), TILES, IN, OUT);
-    b->layernorm_forward(b, factor_plain(y), NULL, x, NULL, w, w, rows, cols, 1e-5);
-    b->layernorm_backward(b, x, dw, db, y, y, w, rows, cols, 1e-5);
-    b->rmsnorm_backward(b, x, dw, y, y, w, rows, cols, 1e-5);
+    b->norm_forward(b, factor_plain(y), NULL, x, NULL, w, w, rows, cols, 1e-5);
+    b->norm_backward(b, x, dw, db, y, y, w, rows, cols, 1e-5);
+    b->norm_backward(b, x, dw, NULL, y, y, w, rows, cols, 1e-5);
     void *qkv = op_hold(op, tokens * width * b->element), *dqkv = op_hold(op, tokens * width * b->element);
     void *out = op_hold(op, tokens * shape->heads * shape->head_dim * b->element);
     void *saved = op_hold(op, shape->batch * shape->heads * shape->seq * shape->seq * b->element + 4096);

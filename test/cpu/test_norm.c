@@ -33,12 +33,8 @@ static Forward forward(Op *op, const Shape *s) {
                  .sum = op_output(op, count)};
     Backend *backend = op->backend;
     void *delta = s->delta ? f.delta.data : NULL, *sum = s->delta ? f.sum.data : NULL;
-    if (s->layernorm)
-        backend->layernorm_forward(backend, factor_plain(f.out.data), sum, f.x.data, delta, f.w.data, f.b.data, s->rows,
-                                   s->cols, EPS);
-    else
-        backend->rmsnorm_forward(backend, factor_plain(f.out.data), sum, f.x.data, delta, f.w.data, s->rows, s->cols,
-                                 EPS);
+    backend->norm_forward(backend, factor_plain(f.out.data), sum, f.x.data, delta, f.w.data,
+                          s->layernorm ? f.b.data : NULL, s->rows, s->cols, EPS);
     return f;
 }
 
@@ -77,12 +73,8 @@ static Backward backward(Op *op, const Shape *s, double **dx_old, double **dw_ol
     *dw_old = memcpy(op_hold(op, s->cols * 8), g.dw.value, (size_t)s->cols * 8);
     *db_old = memcpy(op_hold(op, s->cols * 8), g.db.value, (size_t)s->cols * 8);
     Backend *backend = op->backend;
-    if (s->layernorm)
-        backend->layernorm_backward(backend, g.dx.data, g.dw.data, g.db.data, g.dout.data, g.x.data, g.w.data, s->rows,
-                                    s->cols, EPS);
-    else
-        backend->rmsnorm_backward(backend, g.dx.data, g.dw.data, g.dout.data, g.x.data, g.w.data, s->rows, s->cols,
-                                  EPS);
+    backend->norm_backward(backend, g.dx.data, g.dw.data, s->layernorm ? g.db.data : NULL, g.dout.data, g.x.data,
+                           g.w.data, s->rows, s->cols, EPS);
     return g;
 }
 

@@ -30,14 +30,10 @@ static Norm norm_run(Op *op, int64_t rows, int64_t cols, bool layernorm) {
               op_operand(op, cols, 4, 0, 1),    op_output(op, count),           op_output(op, count),
               op_operand(op, count, 5, 0, 1),   op_gradient(op, cols, 6, 1),    op_gradient(op, cols, 7, 1)};
     Backend *b = op->backend;
-    if (layernorm) {
-        b->layernorm_forward(b, factor_plain(n.out.data), n.sum.data, n.x.data, n.delta.data, n.w.data, n.b.data, rows,
-                             cols, EPS);
-        b->layernorm_backward(b, n.dx.data, n.dw.data, n.db.data, n.delta.data, n.x.data, n.w.data, rows, cols, EPS);
-    } else {
-        b->rmsnorm_forward(b, factor_plain(n.out.data), n.sum.data, n.x.data, n.delta.data, n.w.data, rows, cols, EPS);
-        b->rmsnorm_backward(b, n.dx.data, n.dw.data, n.delta.data, n.x.data, n.w.data, rows, cols, EPS);
-    }
+    b->norm_forward(b, factor_plain(n.out.data), n.sum.data, n.x.data, n.delta.data, n.w.data,
+                    layernorm ? n.b.data : NULL, rows, cols, EPS);
+    b->norm_backward(b, n.dx.data, n.dw.data, layernorm ? n.db.data : NULL, n.delta.data, n.x.data, n.w.data, rows,
+                     cols, EPS);
     Operand *results[] = {&n.sum, &n.out, &n.dx, &n.dw, &n.db};
     for (int i = 0; i < 5; i++) op_read(op, results[i]);
     return n;
@@ -72,8 +68,8 @@ static void make_result(Op *op, int maker, Factor out, int64_t rows, int64_t col
     Backend *b = op->backend;
     if (maker == SWIGLU_BACKWARD) b->swiglu_backward(b, out, x.data, x.data, rows, cols / 2);
     if (maker == SWIGLU) b->swiglu_forward(b, out, x.data, rows, cols);
-    if (maker == RMSNORM) b->rmsnorm_forward(b, out, NULL, x.data, NULL, w.data, rows, cols, EPS);
-    if (maker == LAYERNORM) b->layernorm_forward(b, out, NULL, x.data, NULL, w.data, w.data, rows, cols, EPS);
+    void *bias = maker == LAYERNORM ? w.data : NULL;
+    if (maker <= LAYERNORM) b->norm_forward(b, out, NULL, x.data, NULL, w.data, bias, rows, cols, EPS);
 }
 
 static void check_narrow(int maker, int kind, int64_t rows, int64_t cols, int order, bool on_cpu) {
@@ -104,7 +100,7 @@ TEST(rows_beyond_the_limit_are_refused) {
     Op op = emulated(PRECISION_FP32, 1);
     CudaBackend *cuda = cuda_self(op.backend);
     Operand x = op_output(&op, 32769), w = op_output(&op, 32769), out = op_output(&op, 32769);
-    cuda_rmsnorm_forward(op.backend, factor_plain(out.data), NULL, x.data, NULL, w.data, 1, 32769, EPS);
+    cuda_norm_forward(op.backend, factor_plain(out.data), NULL, x.data, NULL, w.data, NULL, 1, 32769, EPS);
     assert_non_null(strstr(cuda->failed_at, "32768 columns"));
     cuda->failed_at = NULL;
     op_end(&op);
@@ -124,7 +120,7 @@ static int64_t run_shifted(Op *op, const void *shape, unsigned char *out) {
     Backend *b = op->backend;
     b->add(b, z + s->shift * element, x, y + s->shift * element, n);
     b->swiglu_forward(b, factor_plain(y), x + s->shift * element, 1, n);
-    b->rmsnorm_forward(b, factor_plain(x + s->shift * element), NULL, z + s->shift * element, NULL, y, 1, n, EPS);
+    b->norm_forward(b, factor_plain(x + s->shift * element), NULL, z + s->shift * element, NULL, y, NULL, 1, n, EPS);
     memcpy(out, x + s->shift * element, (size_t)(n * element));
     memcpy(out + n * element, z + s->shift * element, (size_t)(n * element));
     memcpy(out + 2 * n * element, y, (size_t)(n * element));

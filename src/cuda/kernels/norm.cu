@@ -316,37 +316,29 @@ static bool norm_refused_(CudaBackend *cuda, int64_t cols) {
 
 } // namespace
 
-void cuda_rmsnorm_forward(Backend *backend, Factor out, void *sum, const void *x, const void *delta, const void *w,
-                          int64_t rows, int64_t cols, double eps) {
-    if (norm_refused_(cuda_self(backend), cols)) return;
-    Forward a = {out, sum, x, delta, w, nullptr, (int)cols, (float)eps, {1, cols}, nullptr, {1, cols}};
-    FOR_RESULT(backend, out.kind, (norm_forward_launch_<T, false, KIND>(cuda_self(backend), a, rows)));
-}
-
-void cuda_layernorm_forward(Backend *backend, Factor out, void *sum, const void *x, const void *delta, const void *w,
-                            const void *b, int64_t rows, int64_t cols, double eps) {
-    if (norm_refused_(cuda_self(backend), cols)) return;
+void cuda_norm_forward(Backend *backend, Factor out, void *sum, const void *x, const void *delta, const void *w,
+                       const void *b, int64_t rows, int64_t cols, double eps) {
+    CudaBackend *cuda = cuda_self(backend);
+    if (norm_refused_(cuda, cols)) return;
     Forward a = {out, sum, x, delta, w, b, (int)cols, (float)eps, {1, cols}, nullptr, {1, cols}};
-    FOR_RESULT(backend, out.kind, (norm_forward_launch_<T, true, KIND>(cuda_self(backend), a, rows)));
+    FOR_RESULT(backend, out.kind, {
+        if (b) norm_forward_launch_<T, true, KIND>(cuda, a, rows);
+        else norm_forward_launch_<T, false, KIND>(cuda, a, rows);
+    });
 }
 
-void cuda_rmsnorm_backward(Backend *backend, void *dx, float *dw, const void *dout, const void *x, const void *w,
-                           int64_t rows, int64_t cols, double eps) {
-    if (rows == 0 || norm_refused_(cuda_self(backend), cols)) return;
+void cuda_norm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
+                        const void *w, int64_t rows, int64_t cols, double eps) {
+    CudaBackend *cuda = cuda_self(backend);
+    if (rows == 0 || norm_refused_(cuda, cols)) return;
     Backward a = {dx, dout, x, w, nullptr, rows, 0, (int)cols, (float)eps, {1, cols}, {1, cols}, false, true};
-    FOR_ELEMENT(backend, (norm_backward_launch_<T, false>(cuda_self(backend), a, dw, nullptr)));
-}
-
-void cuda_layernorm_backward(Backend *backend, void *dx, float *dw, float *db, const void *dout, const void *x,
-                             const void *w, int64_t rows, int64_t cols, double eps) {
-    if (rows == 0 || norm_refused_(cuda_self(backend), cols)) return;
-    Backward a = {dx, dout, x, w, nullptr, rows, 0, (int)cols, (float)eps, {1, cols}, {1, cols}, false, true};
-    FOR_ELEMENT(backend, (norm_backward_launch_<T, true>(cuda_self(backend), a, dw, db)));
+    FOR_ELEMENT(backend, {
+        if (db) norm_backward_launch_<T, true>(cuda, a, dw, db);
+        else norm_backward_launch_<T, false>(cuda, a, dw, nullptr);
+    });
 }
 
 // --- norms over the heads of q and k: rows within rows of qkv
-
-static int64_t heads_qkv_width_(const AttentionShape *s) { return (s->heads + 2 * s->kv_heads) * s->head_dim; }
 
 static int64_t heads_kept_width_(const AttentionShape *s) { return (s->heads + s->kv_heads) * s->head_dim; }
 
@@ -362,7 +354,7 @@ static void norm_heads_forward_(Backend *backend, void *qkv, void *kept, const v
     Forward a = {};
     a.out = factor_plain(x), a.x = x, a.w = w;
     a.cols = (int)s->head_dim, a.eps = (float)eps;
-    a.at = {(int)heads, heads_qkv_width_(s)}, a.keep = {(int)heads, heads_kept_width_(s)};
+    a.at = {(int)heads, attention_qkv_width(s)}, a.keep = {(int)heads, heads_kept_width_(s)};
     a.kept = heads_first_(backend, kept, s, keys);
     FOR_ELEMENT(backend,
                 (norm_forward_launch_<T, false, FACTOR_PLAIN>(cuda_self(backend), a, s->seq * s->batch * heads)));
@@ -375,7 +367,7 @@ static void norm_heads_backward_(Backend *backend, void *dqkv, float *dw, const 
     Backward a = {};
     a.dx = dx, a.dout = dx, a.x = heads_first_(backend, kept, s, keys), a.w = w;
     a.rows = s->seq * s->batch * heads, a.cols = (int)s->head_dim, a.eps = (float)eps;
-    a.at = {(int)heads, heads_qkv_width_(s)}, a.keep = {(int)heads, heads_kept_width_(s)};
+    a.at = {(int)heads, attention_qkv_width(s)}, a.keep = {(int)heads, heads_kept_width_(s)};
     a.replace = true;
     FOR_ELEMENT(backend, (norm_backward_launch_<T, false>(cuda_self(backend), a, dw, nullptr)));
 }

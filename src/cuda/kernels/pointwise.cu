@@ -203,12 +203,9 @@ void columns_launch_(Backend *backend, T *to, int64_t to_cols, const A *from, in
                      int64_t cols) {
     CudaBackend *cuda = cuda_self(backend);
     constexpr uintptr_t MASK = PACK<T> * sizeof(A) - 1;
-    if ((to_cols | from_cols | cols) % PACK<T> == 0 && aligned_16(to) && ((uintptr_t)from & MASK) == 0)
-        CUDA_LAUNCH(cuda, row_blocks_<PACK<T>>(rows, cols), THREADS, 0, (columns_kernel<T, A, PACK<T>>), to, to_cols,
-                    from, from_cols, (int)cols);
-    else
-        CUDA_LAUNCH(cuda, row_blocks_<1>(rows, cols), THREADS, 0, (columns_kernel<T, A, 1>), to, to_cols, from,
-                    from_cols, (int)cols);
+    bool fits = (to_cols | from_cols | cols) % PACK<T> == 0 && aligned_16(to) && ((uintptr_t)from & MASK) == 0;
+    FOR_PIECES(fits, CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, cols)), THREADS, 0, (columns_kernel<T, A, W>), to, to_cols,
+                                 from, from_cols, (int)cols));
 }
 
 // --- SwiGLU (Shazeer 2020)
@@ -271,27 +268,13 @@ void cuda_copy_columns(Backend *backend, void *to, int64_t to_cols, const void *
     });
 }
 
-template <typename T, int W, int KIND>
-static void swiglu_launch_(CudaBackend *cuda, const Factor &out, const void *gate_up, int64_t rows, int64_t ffn) {
-    CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W, KIND>), out, (const T *)gate_up,
-                rows, (int)ffn);
-}
-
 void cuda_swiglu_forward(Backend *backend, Factor out, const void *gate_up, int64_t rows, int64_t ffn) {
     CudaBackend *cuda = cuda_self(backend);
     bool aligned = aligned_16(out.data, gate_up);
-    FOR_RESULT(backend, out.kind, {
-        if (KIND != FACTOR_PLAIN || (aligned && ffn % PACK<T> == 0))
-            swiglu_launch_<T, PACK<T>, KIND>(cuda, out, gate_up, rows, ffn);
-        else swiglu_launch_<T, 1, KIND>(cuda, out, gate_up, rows, ffn);
-    });
-}
-
-template <typename T, int W, int KIND>
-static void swiglu_backward_launch_(CudaBackend *cuda, const Factor &dgate_up, const void *dout, const void *gate_up,
-                                    int64_t rows, int64_t ffn) {
-    CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_backward_kernel<T, W, KIND>), dgate_up,
-                (const T *)dout, (const T *)gate_up, rows, (int)ffn);
+    FOR_RESULT(backend, out.kind,
+               FOR_PIECES(KIND != FACTOR_PLAIN || (aligned && ffn % PACK<T> == 0),
+                          CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_kernel<T, W, KIND>), out,
+                                      (const T *)gate_up, rows, (int)ffn)));
 }
 
 // If a block of eight bits would hold numbers of both halves, they are quantized by a pass of their own.
@@ -300,10 +283,10 @@ void cuda_swiglu_backward(Backend *backend, Factor dgate_up, const void *dout, c
     CudaBackend *cuda = cuda_self(backend);
     bool aligned = aligned_16(dgate_up.source, dout, gate_up);
     bool apart = dgate_up.kind != FACTOR_PLAIN && ffn % factor_block_cols(dgate_up.kind) != 0;
-    FOR_RESULT(backend, apart ? FACTOR_PLAIN : dgate_up.kind, {
-        if (KIND != FACTOR_PLAIN || (aligned && ffn % PACK<T> == 0))
-            swiglu_backward_launch_<T, PACK<T>, KIND>(cuda, dgate_up, dout, gate_up, rows, ffn);
-        else swiglu_backward_launch_<T, 1, KIND>(cuda, dgate_up, dout, gate_up, rows, ffn);
-    });
+    FOR_RESULT(
+        backend, apart ? FACTOR_PLAIN : dgate_up.kind,
+        FOR_PIECES(KIND != FACTOR_PLAIN || (aligned && ffn % PACK<T> == 0),
+                   CUDA_LAUNCH(cuda, (row_blocks_<W>(rows, ffn)), THREADS, 0, (swiglu_backward_kernel<T, W, KIND>),
+                               dgate_up, (const T *)dout, (const T *)gate_up, rows, (int)ffn)));
     if (apart) cuda_quantize(backend, dgate_up, factor_plain(dgate_up.source), rows, 2 * ffn, false);
 }

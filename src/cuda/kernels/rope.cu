@@ -95,8 +95,7 @@ void cuda_rope(Backend *backend, void *qkv, const AttentionShape *shape, const R
     int64_t half = shape->head_dim / 2, blocks = positions == nullptr ? shape->seq : shape->seq * shape->batch;
     Rope rope = {};
     rope.positions = positions, rope.place = shape->first;
-    rope.batch = positions == nullptr ? shape->batch : 1,
-    rope.width = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
+    rope.batch = positions == nullptr ? shape->batch : 1, rope.width = attention_qkv_width(shape);
     rope.heads = (int)(shape->heads + shape->kv_heads), rope.head_dim = (int)shape->head_dim;
     rope.direction = (float)direction, rope.scale = (float)table->scale;
     for (int64_t first = 0; first < half; first += PAIRS) {

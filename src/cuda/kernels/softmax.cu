@@ -120,22 +120,24 @@ static bool softmax_refused_(CudaBackend *cuda, int64_t cols) {
     return cols > ROW_LIMIT;
 }
 
-static Rows rows_of_(const CudaScores *s, float scale) {
-    return Rows{s->rows, s->first, (int)s->cols, scale, s->places, s->apart};
+static Rows rows_of_(const CudaScores *s) {
+    return Rows{s->rows, s->first, (int)s->cols, s->scale, s->places, s->apart};
 }
 
-template <typename T>
-void softmax_forward_launch_(CudaBackend *cuda, T *p, const T *scores, const CudaScores *s, const Rows &r) {
+template <typename T> void softmax_forward_launch_(CudaBackend *cuda, T *p, const T *scores, const CudaScores *s) {
     RowPlan plan = row_plan(s->cols, PACK<T>, aligned_16(p, scores));
     FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
-                              (softmax_kernel<T, W, UNITS>), p, scores, r));
+                              (softmax_kernel<T, W, UNITS>), p, scores, rows_of_(s)));
 }
 
-template <typename T>
-void softmax_backward_launch_(CudaBackend *cuda, T *dscores, const T *dp, const T *p, const CudaScores *s) {
-    RowPlan plan = row_plan(s->cols, PACK<T>, aligned_16(dscores, dp, p));
+// The pieces of the probabilities set the width; in fp32 a piece has twice the bytes that it has in bf16.
+template <typename T, typename D>
+void softmax_backward_launch_(CudaBackend *cuda, D *dscores, const D *dp, const T *p, const CudaScores *s) {
+    constexpr uintptr_t MASK = PACK<T> * sizeof(D) - 1;
+    bool aligned = aligned_16(p) && (((uintptr_t)dscores | (uintptr_t)dp) & MASK) == 0;
+    RowPlan plan = row_plan(s->cols, PACK<T>, aligned);
     FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
-                              (softmax_backward_kernel<T, T, W, UNITS>), dscores, dp, p, rows_of_(s, s->scale)));
+                              (softmax_backward_kernel<T, D, W, UNITS>), dscores, dp, p, rows_of_(s)));
 }
 
 } // namespace
@@ -143,14 +145,13 @@ void softmax_backward_launch_(CudaBackend *cuda, T *dscores, const T *dp, const 
 void cuda_softmax_forward(Backend *backend, void *p, const void *scores, const CudaScores *shape) {
     CudaBackend *cuda = cuda_self(backend);
     if (softmax_refused_(cuda, shape->cols)) return;
-    FOR_ELEMENT(backend,
-                (softmax_forward_launch_<T>(cuda, (T *)p, (const T *)scores, shape, rows_of_(shape, shape->scale))));
+    FOR_ELEMENT(backend, (softmax_forward_launch_<T>(cuda, (T *)p, (const T *)scores, shape)));
 }
 
 void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, const CudaScores *shape) {
     CudaBackend *cuda = cuda_self(backend);
     if (softmax_refused_(cuda, shape->cols)) return;
-    FOR_ELEMENT(backend, (softmax_backward_launch_<T>(cuda, (T *)dscores, (const T *)dp, (const T *)p, shape)));
+    FOR_ELEMENT(backend, (softmax_backward_launch_<T, T>(cuda, (T *)dscores, (const T *)dp, (const T *)p, shape)));
 }
 
 // --- the passes of the unfused form over `wide`
@@ -174,22 +175,13 @@ __global__ void __launch_bounds__(PASS_THREADS) pass_kernel(float *wide, int64_t
 
 void pass_launch_(CudaBackend *cuda, float *wide, const CudaScores *s, Pass pass) {
     int64_t count = s->matrices * s->rows * s->cols;
-    CUDA_LAUNCH(cuda, launch_blocks(count, 4 * PASS_THREADS), PASS_THREADS, 0, pass_kernel, wide, count,
-                rows_of_(s, s->scale), pass);
+    CUDA_LAUNCH(cuda, launch_blocks(count, 4 * PASS_THREADS), PASS_THREADS, 0, pass_kernel, wide, count, rows_of_(s),
+                pass);
 }
 
 // Returns the scores as a shape without a mask: each row sees all its columns.
 static CudaScores whole_rows_(const CudaScores *s) {
     return CudaScores{s->matrices * s->rows, 1, s->cols, s->cols - 1, 1.0f, nullptr, 0};
-}
-
-template <typename T> void slopes_launch_(CudaBackend *cuda, float *wide, const T *p, const CudaScores *s) {
-    // The pieces of the probabilities set the width; in fp32 a piece has twice the bytes that it has in bf16.
-    constexpr uintptr_t MASK = PACK<T> * sizeof(float) - 1;
-    RowPlan plan = row_plan(s->cols, PACK<T>, aligned_16(p) && ((uintptr_t)wide & MASK) == 0);
-    FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)(s->matrices * s->rows), (unsigned)plan.threads, 0,
-                              (softmax_backward_kernel<T, float, W, UNITS>), wide, (const float *)wide, p,
-                              rows_of_(s, s->scale)));
 }
 
 } // namespace
@@ -202,7 +194,7 @@ void cuda_softmax_unfused_forward(Backend *backend, void *p, const void *scores,
     cuda_to_float(backend, wide, scores, count);
     pass_launch_(cuda, wide, shape, PASS_SCALE);
     pass_launch_(cuda, wide, shape, PASS_MASK_SCORES);
-    softmax_forward_launch_<float>(cuda, wide, wide, &all, rows_of_(&all, 1.0f));
+    softmax_forward_launch_<float>(cuda, wide, wide, &all);
     cuda_from_float(backend, p, wide, count);
 }
 
@@ -214,7 +206,7 @@ void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *
     if (softmax_refused_(cuda, shape->cols)) return;
     cuda_to_float(backend, wide, dp, count);
     pass_launch_(cuda, wide, shape, PASS_MASK_SLOPES); // above the diagonal may be anything
-    FOR_ELEMENT(backend, (slopes_launch_<T>(cuda, wide, (const T *)p, &all)));
+    FOR_ELEMENT(backend, (softmax_backward_launch_<T, float>(cuda, wide, wide, (const T *)p, &all)));
     pass_launch_(cuda, wide, shape, PASS_SCALE);
     cuda_from_float(backend, dscores, wide, count);
 }

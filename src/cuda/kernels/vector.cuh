@@ -123,9 +123,9 @@ static inline bool aligned_16(const void *a, const void *b = nullptr, const void
         }                                                                                                              \
     } while (0)
 
-// Does the same with W, the elements that a thread takes at once: 16 bytes of them if `fits`, else one.
-#define FOR_WIDTH(backend, fits, ...)                                                                                  \
-    FOR_ELEMENT(backend, {                                                                                             \
+// Runs them with W, the elements that a thread takes at once: 16 bytes of T if `fits`, else one.
+#define FOR_PIECES(fits, ...)                                                                                          \
+    do {                                                                                                               \
         if (fits) {                                                                                                    \
             constexpr int W = PACK<T>;                                                                                 \
             __VA_ARGS__;                                                                                               \
@@ -133,4 +133,7 @@ static inline bool aligned_16(const void *a, const void *b = nullptr, const void
             constexpr int W = 1;                                                                                       \
             __VA_ARGS__;                                                                                               \
         }                                                                                                              \
-    })
+    } while (0)
+
+// Runs them with both.
+#define FOR_WIDTH(backend, fits, ...) FOR_ELEMENT(backend, FOR_PIECES(fits, __VA_ARGS__))
