@@ -147,11 +147,8 @@ static bool writes_to_terminal_(void) {
 
 Metrics *metrics_open(const Config *config, const MetricsSetup *setup, int64_t after_step, Error *err) {
     Metrics *metrics = xcalloc(1, sizeof *metrics);
-    metrics->setup = *setup;
-    metrics->raised = 1.0;
-    metrics->fd = -1;
-    metrics->steps = config->train.steps;
-    metrics->every = config->log.every;
+    int64_t steps = config->train.steps;
+    *metrics = (Metrics){.setup = *setup, .raised = 1.0, .fd = -1, .steps = steps, .every = config->log.every};
     snprintf(metrics->path, sizeof metrics->path, "%s", config->log.metrics);
     metrics->terminal = writes_to_terminal_();
     if (open_file_(metrics, after_step, err) == 0) return metrics;

@@ -2,11 +2,10 @@
 // validate, generate text. A run is created and destroyed by all ranks together; "collective" below means that every
 // rank calls the function at the same point.
 //
-//   run_create.c    takes the rank's place, allocates, initializes or loads       run_train.c     the loop over steps
-//   run_update.c    the end of a step: does the update count?                     run_report.c    the report of a step
+//   run_create.c    takes the rank's place, allocates, initializes or loads; --verbose
+//   run_train.c     the loop over steps, and a step                               run_report.c    the report of a step
 //   run_validate.c  losses, validation, data.hellaswag, --validate                run_sample.c    samples, --generate
-//   run_stop.c      requests to stop            run_data.c   data sets            run_details.c   --verbose
-//   run_trace.c     --trace
+//   run_stop.c      requests to stop            run_data.c   data sets            run_trace.c     --trace
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -112,10 +111,6 @@ int run_train(Run *run, Error *err);
 // was asked to stop. -1 with err.
 int run_loss(Run *run, double *loss, bool *stop, Error *err);
 
-// Collective. Applies the step's update, or skips it as step_guard.h says; fills in figures->skipped and the
-// deviations. -1 with err where the run has to end.
-int run_update(Run *run, StepFigures *figures, Error *err);
-
 // Collective. Gathers every rank's figures of a step and writes the step line and the line of metrics.
 int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err);
 
@@ -207,6 +202,3 @@ typedef struct Details {
 
 void details_begin(Details *details, const Log *log, const World *world); // world NULL: before ranks exist
 void details_phase(Details *details, const char *what);                   // logs the time since the phase before
-void details_found(const Run *run);                                       // launcher, host, device, libraries
-void details_collectives(const Run *run);                                 // where those over tensor ranks work
-void details_bundles(const Run *run); // logs how this stage's evicted bundles travel, if it evicts any

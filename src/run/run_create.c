@@ -8,6 +8,7 @@
 #include "plan/fits.h"
 #include "plan/plan_time.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/units.h"
 #include "record.h"
 #include "run.h"
@@ -15,6 +16,64 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+// --- the lines of --verbose
+
+void details_begin(Details *details, const Log *log, const World *world) {
+    details->log = world != NULL ? world_log(world, log) : log_of_all(log);
+    details->began = details->since = clock_seconds();
+}
+
+void details_phase(Details *details, const char *what) {
+    double now = clock_seconds();
+    log_detail(&details->log, "start-up: %s, %.1f ms", what, 1e3 * (now - details->since));
+    details->since = now;
+}
+
+// Logs launcher, host, device and libraries.
+static void details_found_(const Run *run) {
+    const Log *log = &run->all;
+    log_detail(log, "found: %s; rank 0 of %d on %s, %d of them there", world_place(run->world)->library,
+               world_size(run->world), world_place(run->world)->host, world_place(run->world)->local_size);
+    log_detail(log, "chosen: device %s", run->be->device);
+    log_detail(log, "chosen: %s", run->be->kernels);
+    log_detail(log, "chosen: messages by %s",
+               world_size(run->world) == 1 ? "none, one rank"
+               : !run->device.cuda         ? "MPI, between buffers in host memory"
+               : run->device.shared        ? "MPI, through buffers in host memory, since ranks share a GPU"
+                                           : "NCCL, between buffers on the GPUs");
+}
+
+// Logs where the collectives over tensor ranks work.
+static void details_collectives_(const Run *run) {
+    if (run->tensor == NULL || run->tensor->use_memory == NULL) return;
+    if (run->stage.at.shape.copies) {
+        log_detail(&run->all, "chosen: gathers and sums over tensor ranks by %s",
+                   run->stage.registered ? "copies into the memory of the other ranks" : "NCCL");
+        return;
+    }
+    log_detail(&run->all, "chosen: collectives over tensor ranks work in memory that is %sregistered with NCCL",
+               run->stage.registered ? "" : "not ");
+}
+
+// Logs how this stage's evicted bundles travel, if it evicts any.
+static void details_bundles_(const Run *run) {
+    const StageSchedule *list = &run->schedule->stage[run->at.stage];
+    bool host = false, peer = false;
+    int direct = 0, far = 0;
+    for (int64_t i = 0; i < list->count; i++) {
+        if (list->actions[i].kind != ACTION_EVICT) continue;
+        *(list->actions[i].peer == SCHEDULE_HOST ? &host : &peer) = true;
+    }
+    if (run->at.tensor > 0 || run->at.replica > 0 || (!host && !peer)) return;
+    if (run->pair != NULL) comm_pushed_ways(run->pair, &direct, &far);
+    log_detail(run->log, "chosen: evicted bundles go %s",
+               host         ? "to host memory, copied by this stage"
+               : direct > 0 ? "into the partner's memory, copied by this stage alone"
+                            : "to the partner as messages, which it has to take");
+}
+
+// --- steps of the start
 
 // Collective. If any rank failed, all fail with the error of the lowest one that did, which names its host, so that no
 // rank waits for one that has left. Ranks of one host check the same files and memory, but not at the same instant.
@@ -193,8 +252,7 @@ int run_ramp(const Config *config, const Schedule *largest, Schedule *ramp[CONFI
 }
 
 void run_ramp_free(Schedule *ramp[CONFIG_MAX_RAMP]) {
-    for (int i = 0; i < CONFIG_MAX_RAMP; i++)
-        if (ramp[i] != NULL) schedule_free(ramp[i]);
+    for (int i = 0; i < CONFIG_MAX_RAMP; i++) schedule_free(ramp[i]);
 }
 
 // Prepares the search for the slowest rank, with the plan's times of every rank.
@@ -411,12 +469,7 @@ static int create_training_(Run *run, const RunAsk *ask, Error *err) {
 // allocates; checkpoints are loaded last, into memory that is known to fit.
 int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world,
                StatusPage *status_page, Log *log, Error *err) {
-    memset(run, 0, sizeof *run);
-    run->config = config;
-    run->model = model;
-    run->world = world;
-    run->status_page = status_page;
-    run->log = log;
+    *run = (Run){.config = config, .model = model, .world = world, .status_page = status_page, .log = log};
     bool trains = run_trains(ask);
     char cut[CONFIG_CUT];
     int64_t want = config_world(config), have = world_size(world);
@@ -451,13 +504,13 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     if (find_peak_(run, cores, err) != 0) return -1;
     details_phase(&details, "peak known");
     if (create_settle_(run, err) != 0) return -1;
-    details_found(run);
+    details_found_(run);
     details_phase(&details, "schedule, plan and memory checked");
     if (create_stage_(run, err) != 0) return -1;
     batch_create(&run->batch, &run->stage, run->at.replica);
     run->batch.end_of_text = run->end_of_text;
-    details_collectives(run);
-    details_bundles(run);
+    details_collectives_(run);
+    details_bundles_(run);
     details_phase(&details, "memory allocated, weights drawn");
     if (create_rehearse_(run, &details, err) != 0) return -1;
     if ((trains ? create_training_(run, ask, err) : load_trained_(run, ask, err)) != 0) return -1;

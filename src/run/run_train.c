@@ -7,6 +7,7 @@
 #include "record.h"
 #include "run.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +16,67 @@ static int train_fail_(const char *label, Error *err) {
     Error why = *err;
     if (strncmp(why.text, "step ", 5) != 0) snprintf(err->text, sizeof err->text, "%s: %.900s", label, why.text);
     return -1;
+}
+
+// Collective. Names the value that is not finite in one clause: "the loss on stage 3 is nan, and the gradient of X on
+// stage 3, the first such in the order of the backward, is not finite". *weight: a weight was not finite before the
+// step.
+static int explain_bad_(Run *run, const StepFigures *figures, char *text, size_t size, bool *weight, Error *err) {
+    Blame blame;
+    if (optimizer_blame(run->optimizer, &blame, err) != 0) return -1;
+    int used = 0, head, chunk;
+    schedule_home(run->schedule, run->schedule->stages * run->schedule->chunks - 1, &head, &chunk);
+    if (!isfinite(figures->loss))
+        used = snprintf(text, size, "the loss on stage %d is %s%s", head, isnan(figures->loss) ? "nan" : "inf",
+                        blame.gradient != NULL ? ", and " : "");
+    if (blame.gradient != NULL)
+        used +=
+            snprintf(text + used, size - (size_t)used,
+                     "the gradient of %s on stage %d, the first such in the order of the backward, is not finite: its "
+                     "sum of squares is %s",
+                     blame.gradient->name, blame.gradient_stage, isnan(blame.squares) ? "nan" : "inf");
+    *weight = blame.weight != NULL;
+    if (*weight)
+        snprintf(text + used, size - (size_t)used, "; %s on stage %d held such a value before the step",
+                 blame.weight->name, blame.weight_stage);
+    return 0;
+}
+
+// Collective. Applies the step's update, or skips it as step_guard.h says; fills in figures->skipped and the
+// deviations. -1 with err where the run has to end. A step whose loss or gradient is not finite never changes the
+// weights; it is skipped, or stops the run and names the tensor at fault.
+static int train_update_(Run *run, StepFigures *figures, Error *err) {
+    const TrainConfig *train = &run->config->train;
+    char why[600] = "";
+    bool weight = false;
+    int64_t before = run->step_guard.skipped;
+    StepDecision decision =
+        step_guard_decide(&run->step_guard, train, figures->loss, figures->norm, &figures->loss_z, &figures->norm_z);
+    figures->skipped = decision != STEP_APPLY;
+    if (decision == STEP_APPLY) return optimizer_update(run->optimizer, figures->step, before, figures->norm, err);
+    if (decision == STEP_SKIP_OUTLIER)
+        snprintf(why, sizeof why,
+                 "loss %.4f is %+.1f and norm %.2f %+.1f deviations from the last steps; %g are allowed", figures->loss,
+                 figures->loss_z, figures->norm, figures->norm_z, train->skip_outlier_z);
+    else if (explain_bad_(run, figures, why, sizeof why - 48, &weight, err) != 0) return -1;
+    if (decision == STEP_STOP) {
+        char allowed[96] = "";
+        if (train->skip_bad_steps > 0)
+            snprintf(allowed, sizeof allowed, "; train.skip_bad_steps allows no more than %lld",
+                     (long long)train->skip_bad_steps);
+        return error_on_all(err, EXIT_FAILED, "step %lld: %s; weights are unchanged%s; %s", (long long)figures->step,
+                            why, allowed,
+                            weight ? "go on from an earlier checkpoint, or look at checkpoint.init_from"
+                                   : "lower train.lr or look at the data of this step");
+    }
+    size_t used = strlen(why);
+    if (decision == STEP_SKIP_BAD)
+        snprintf(why + used, sizeof why - used, " (%lld of %lld such steps)", (long long)run->step_guard.bad,
+                 (long long)train->skip_bad_steps);
+    log_line(&run->all, "step %lld: update skipped, since %s; weights, moments and Adam's step count are unchanged",
+             (long long)figures->step, why);
+    optimizer_skip(run->optimizer);
+    return 0;
 }
 
 // Runs one step: data, pipeline, loss, gradient norm, update, and its report.
@@ -46,7 +108,7 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     run->stage.microbatches = run->stage.most_microbatches; // for validation and samples
     if (optimizer_norm(run->optimizer, &figures.norm, err) != 0) return train_fail_(label, err);
     if (run->recorder != NULL && recorder_gradients(run, figures.loss, figures.norm, err) != 0) return -1;
-    if (run_update(run, &figures, err) != 0) return train_fail_(label, err);
+    if (train_update_(run, &figures, err) != 0) return train_fail_(label, err);
     if (run->recorder != NULL && recorder_weights(run, err) != 0) return -1;
 
     figures.seconds = clock_seconds() - start;

@@ -191,21 +191,17 @@ static const char *verify_attention_(const Config *given) {
 
 // Writes the changes of a way to the configuration, as overrides that follow the user's own.
 static int changes_(const Verify *verify, const Way *way, const Config *given, char changes[MOST_CHANGES][64]) {
+    // The last four only for one stage: it is the reference for all others, with the plainest schedule there is.
+    static const char *const plain[] = {
+        "parallel.layers=auto", "schedule.slots=auto",  "schedule.recompute_layers=0",  "schedule.recompute=none",
+        "schedule.name=1f1b",   "schedule.chunks=auto", "schedule.split_backward=auto", "schedule.file="};
     int count = 0;
     snprintf(changes[count++], 64, "schedule.bpipe=%s", way->bpipe == BPIPE_ON ? "on" : "off");
     if (verify->on_the_cpu) snprintf(changes[count++], 64, "hardware.device=cpu");
     if (way->stages == given->parallel.pipeline) return count;
     snprintf(changes[count++], 64, "parallel.pipeline=%" PRId64, way->stages);
-    snprintf(changes[count++], 64, "parallel.layers=auto");
-    snprintf(changes[count++], 64, "schedule.slots=auto");
-    snprintf(changes[count++], 64, "schedule.recompute_layers=0");
-    snprintf(changes[count++], 64, "schedule.recompute=none");
+    for (int i = 0; i < (way->stages > 1 ? 4 : 8); i++) strcpy(changes[count++], plain[i]);
     if (way->stages > 1) return count;
-    // One stage is the reference for all others, with the plainest schedule there is.
-    snprintf(changes[count++], 64, "schedule.name=1f1b");
-    snprintf(changes[count++], 64, "schedule.chunks=auto");
-    snprintf(changes[count++], 64, "schedule.split_backward=auto");
-    snprintf(changes[count++], 64, "schedule.file=");
     const char *attention = verify_attention_(given);
     if (given->attention.modes_given > 1 && attention != NULL)
         snprintf(changes[count++], 64, "attention.mode=%s", attention);
