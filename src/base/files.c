@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -224,4 +225,18 @@ const char *file_why(int code) {
 void file_reserve_standard(void) {
     for (int fd = 0; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDONLY); // takes the lowest free number, which is fd
+}
+
+bool file_of_program(char *path, size_t size) {
+    ssize_t length = readlink("/proc/self/exe", path, size - 1);
+    if (length > 0) path[length] = '\0';
+    return length > 0;
+}
+
+bool file_near_program(char *path, size_t size, const char *const *names) {
+    char program[PATH_MAX];
+    if (!file_of_program(program, sizeof program)) return false;
+    for (const char *folder = dirname(program); *names != NULL; names++)
+        if (snprintf(path, size, "%s/%s", folder, *names) < (int)size && access(path, R_OK) == 0) return true;
+    return false;
 }

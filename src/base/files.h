@@ -4,6 +4,8 @@
 
 #include "log.h"
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 // Opens a regular file for reading. Returns its descriptor and length, or -1 with err (EXIT_FAILED).
@@ -48,3 +50,9 @@ const char *file_why(int code);
 // If stdin, stdout or stderr is closed at start, the next open() would take its descriptor and our output would land in
 // that file. Fills the gaps with a descriptor that cannot be written to.
 void file_reserve_standard(void);
+
+// Writes the path of the running program's file. Returns false if the system does not say.
+bool file_of_program(char *path, size_t size);
+// Writes the path of the first file of `names` that can be read. They are relative to the program's folder; the last
+// is NULL. Returns false if there is none.
+bool file_near_program(char *path, size_t size, const char *const *names);

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -140,10 +141,7 @@ static int sync_(const char *path, Error *err) {
 static int sync_parent_(const char *path, Error *err) {
     char parent[CHECKPOINT_PATH];
     snprintf(parent, sizeof parent, "%s", path);
-    char *slash = strrchr(parent, '/');
-    if (slash == NULL) return sync_(".", err);
-    slash[slash == parent ? 1 : 0] = '\0';
-    return sync_(parent, err);
+    return sync_(dirname(parent), err);
 }
 
 // Writes "DIR/.NAME<end>" for "DIR/NAME" or "DIR/.NAME".

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 
+#include <libgen.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -26,14 +27,12 @@ bool side_file_path(const char *shard, char path[SIDE_FILE_PATH]) {
 // Writes the path of the tokenizer's file, which has to be a plain file in the side file's folder: its bytes go into
 // every checkpoint, and a data set may come from anywhere.
 static int side_file_resolve_(SideFile *side, const char *name, Error *err) {
-    char folder[SIDE_FILE_PATH] = ".";
-    const char *slash = strrchr(side->path, '/');
+    char folder[SIDE_FILE_PATH];
     struct stat status;
     Error wrong = {0};
-    if (slash != NULL)
-        snprintf(folder, sizeof folder, "%.*s", (int)(slash - side->path + (slash == side->path)), side->path);
     if (name[0] == '\0') return 0;
-    if (file_path_within(side->file, folder, name, &wrong) != 0)
+    strcpy(folder, side->path);
+    if (file_path_within(side->file, dirname(folder), name, &wrong) != 0)
         return error_set(err, EXIT_FAILED, "tokenizer_file of %s: %s", side->path, wrong.text);
     if (stat(side->file, &status) != 0 || S_ISREG(status.st_mode)) return 0;
     return error_set(err, EXIT_FAILED, "%s: tokenizer_file: %s is not a regular file; put a plain file there",

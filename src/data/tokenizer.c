@@ -32,22 +32,6 @@ enum { LIBRARY_PATH = 1200, LIBRARY_FILES = 3 };
 
 extern char **environ;
 
-// Finds the script from the program's folder: next to it, where make install puts it, and from build/*/test.
-static bool library_script_(char path[LIBRARY_PATH]) {
-    static const char *const places[] = {"scripts", "../share/bpipe-trainer/scripts", "../../scripts",
-                                         "../../../scripts"};
-    char program[1024];
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (length <= 0) return false;
-    program[length] = '\0';
-    *(strrchr(program, '/') + 1) = '\0';
-    for (int i = 0; i < 4; i++) {
-        snprintf(path, LIBRARY_PATH, "%s%s/tokens.py", program, places[i]);
-        if (access(path, R_OK) == 0) return true;
-    }
-    return false;
-}
-
 // Returns the system's Python, for which install_deps.sh installs the libraries, before any other.
 static const char *library_python_(void) {
     return access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3" : "python3";
@@ -106,9 +90,12 @@ static char *library_answer_(int status, const int files[LIBRARY_FILES], const c
 // frees the result.
 static char *library_run_(const char *action, const char *file, const char *input, size_t length, Error *err) {
     static const char *const names[LIBRARY_FILES] = {"tokens-in", "tokens-out", "tokens-errors"};
+    // Next to the program, where make install puts it, and from build/*/test.
+    static const char *const places[] = {"scripts/tokens.py", "../share/bpipe-trainer/scripts/tokens.py",
+                                         "../../scripts/tokens.py", "../../../scripts/tokens.py", NULL};
     char script[LIBRARY_PATH];
     int files[LIBRARY_FILES];
-    if (!library_script_(script)) {
+    if (!file_near_program(script, sizeof script, places)) {
         error_set(err, EXIT_USAGE,
                   "sample.tokenizer: scripts/tokens.py, which reads %s, is not found beside the program; use ids",
                   file);
@@ -178,18 +165,13 @@ static int tokenizer_take_(Tokenizer *tokenizer, const Config *config, Error *er
 
 Tokenizer *tokenizer_open(const Config *config, Error *err) {
     Tokenizer *tokenizer = xcalloc(1, sizeof *tokenizer);
-    tokenizer->kind = KIND_IDS;
-    tokenizer->vocab = config->model.vocab;
-    tokenizer->end = -1;
+    *tokenizer = (Tokenizer){.kind = KIND_IDS, .vocab = config->model.vocab, .end = -1};
     if (tokenizer_take_(tokenizer, config, err) == 0) return tokenizer;
     tokenizer_close(tokenizer);
     return NULL;
 }
 
-void tokenizer_close(Tokenizer *tokenizer) {
-    if (tokenizer == NULL) return;
-    free(tokenizer);
-}
+void tokenizer_close(Tokenizer *tokenizer) { free(tokenizer); }
 
 int64_t tokenizer_end(const Tokenizer *tokenizer) { return tokenizer->end; }
 

@@ -1,6 +1,7 @@
 // Loads the GPU code when a run asks for it. Without a GPU nothing of CUDA is touched, which keeps a start on a CPU at
 // a few milliseconds. dlopen counts its callers, so no handle is kept here.
 #include "device.h"
+#include "base/files.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -8,33 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-// Writes the folder of the running program, without a slash at its end. Returns -1 if the system does not say.
-static int program_folder_(char folder[PATH_MAX]) {
-    ssize_t length = readlink("/proc/self/exe", folder, PATH_MAX - 1);
-    if (length <= 0) return -1;
-    folder[length] = '\0';
-    char *slash = strrchr(folder, '/');
-    if (slash == NULL) return -1;
-    *slash = '\0';
-    return 0;
-}
-
-// Writes the library's path, looking next to the program first. Returns false if it is in neither place.
-static bool library_path_(char path[PATH_MAX]) {
-    static const char *const places[] = {"", "../lib/bpipe-trainer/"};
-    char folder[PATH_MAX];
-    if (program_folder_(folder) != 0) return false;
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        int length = snprintf(path, PATH_MAX, "%s/%s%s", folder, places[i], CUDA_LIBRARY_FILE);
-        if (length < PATH_MAX && access(path, R_OK) == 0) return true;
-    }
-    return false;
-}
-
 const CudaLibrary *cuda_load(char why[256]) {
+    static const char *const places[] = {CUDA_LIBRARY_FILE, "../lib/bpipe-trainer/" CUDA_LIBRARY_FILE, NULL};
     char path[PATH_MAX];
     why[0] = '\0';
-    if (!library_path_(path)) {
+    if (!file_near_program(path, sizeof path, places)) {
         snprintf(why, 256, "this program was built without GPU code; run `make` where nvcc is installed");
         return NULL;
     }

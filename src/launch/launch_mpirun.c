@@ -41,9 +41,7 @@ static int mpirun_find_(char *path, size_t size, Error *err) {
 }
 
 static int mpirun_find_self_(char *path, size_t size, Error *err) {
-    ssize_t length = readlink("/proc/self/exe", path, size - 1);
-    if (length > 0) path[length] = '\0';
-    if (length > 0 && access(path, X_OK) == 0) return 0;
+    if (file_of_program(path, size) && access(path, X_OK) == 0) return 0;
     return error_set(err, EXIT_FAILED, "cannot find this program's own file to start its ranks; start it again");
 }
 

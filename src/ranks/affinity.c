@@ -2,6 +2,7 @@
 #include "affinity.h"
 
 #include "base/alloc.h"
+#include "base/files.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -56,9 +57,7 @@ void affinity_spin_briefly(char **argv) {
 #ifdef _OPENMP
     char self[4096];
     if (getenv("OMP_WAIT_POLICY") != NULL || getenv("GOMP_SPINCOUNT") != NULL) return;
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (length <= 0) return;
-    self[length] = '\0';
+    if (!file_of_program(self, sizeof self)) return;
     // Spins for some tens of microseconds: longer than from one operation to the next, shorter than a scheduler's time
     // slice.
     setenv("GOMP_SPINCOUNT", "2000", 1);
