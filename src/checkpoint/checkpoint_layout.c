@@ -56,8 +56,7 @@ static void lay_file_(CheckpointLayout *layout, int file, int precision) {
 }
 
 void layout_create(CheckpointLayout *layout, const TensorTable *table, int precision) {
-    memset(layout, 0, sizeof *layout);
-    layout->table = table;
+    *layout = (CheckpointLayout){.table = table};
     layout->groups = (int)((table->head - table->first_layer) / table->per_layer) + 2;
     layout->files = 2 * layout->groups;
     layout->file = xcalloc((size_t)layout->files, sizeof *layout->file);
@@ -92,17 +91,6 @@ void layout_write_index(const CheckpointLayout *layout, FILE *file) {
 
 // --- parts of tensors
 
-// Returns how many full rows from `row` on, at most `most`, are consecutive in the unsharded tensor too.
-static int64_t rows_together_(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t row, int64_t most) {
-    int64_t first = tensor_global_row(tensor, row, tensor_rank, tensor_ranks), count = 1;
-    while (count < most) {
-        int64_t next = tensor_global_row(tensor, row + count, tensor_rank, tensor_ranks);
-        if (next != (first < 0 ? -1 : first + count)) break;
-        count++;
-    }
-    return count;
-}
-
 // Walks elements begin .. end-1 of a rank's tensor in blocks. A range that begins or ends inside a row has up to three:
 // for a rank that has rows 4 to 7 of a matrix with 10 columns, elements 7 .. 32 of its part are
 //
@@ -121,7 +109,7 @@ int tensor_blocks(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64
                        tensor_global_col(tensor, col, tensor_rank, tensor_ranks)};
         if (block.cols > left) block.cols = left;
         if (col == 0 && left >= tensor->cols)
-            block.rows = rows_together_(tensor, tensor_rank, tensor_ranks, row, left / tensor->cols);
+            block.rows = tensor_rows_together(tensor, tensor_rank, tensor_ranks, row, left / tensor->cols);
         int status = block.row < 0 ? 0 : visit(context, &block);
         if (status != 0) return status;
         begin += block.rows * block.cols;

@@ -332,10 +332,7 @@ int checkpoint_lock(Checkpoint **out, const Config *config, World *world, bool m
     *out = NULL;
     if (config->checkpoint.dir[0] == '\0') return 0;
     Checkpoint *checkpoint = *out = xcalloc(1, sizeof *checkpoint);
-    checkpoint->config = config;
-    checkpoint->world = world;
-    checkpoint->saved = -1;
-    checkpoint->lock = -1;
+    *checkpoint = (Checkpoint){.config = config, .world = world, .saved = -1, .lock = -1};
     Error answer = {0};
     if (world_rank(world) == 0 && (make || access(config->checkpoint.dir, F_OK) == 0)) lock_dir_(checkpoint, &answer);
     return world_agree(world, &answer, err);

@@ -37,10 +37,7 @@ static void writer_add_part_(Writer *writer, int64_t index, StateKind kind) {
 }
 
 void writer_create(Writer *writer, const Stage *stage, World *world) {
-    memset(writer, 0, sizeof *writer);
-    writer->stage = stage;
-    writer->world = world;
-    writer->scratch_bytes = RANGE_FILE_STAGING;
+    *writer = (Writer){.stage = stage, .world = world, .scratch_bytes = RANGE_FILE_STAGING};
     crc64_init(&writer->crc);
     layout_create(&writer->layout, &stage->table, stage->config->train.precision);
     writer->parts = xcalloc((size_t)stage->tensors.count * STATE_KINDS, sizeof *writer->parts);

@@ -138,9 +138,7 @@ int safetensors_reopen(SafeFile *file, Error *err) {
 }
 
 int safetensors_open(SafeFile *file, const char *path, Error *err) {
-    memset(file, 0, sizeof *file);
-    file->fd = -1;
-    file->path = xstrdup(path);
+    *file = (SafeFile){.path = xstrdup(path), .fd = -1};
     return safetensors_reopen(file, err) != 0 ? -1 : safetensors_read_header_(file, err);
 }
 

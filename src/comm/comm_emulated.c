@@ -104,9 +104,7 @@ static void emulated_destroy_(Comm *comm) {
 Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, const EmulatedPeers *peers) {
     Comm *comm = xcalloc(1, sizeof *comm);
     Emulated *self = xcalloc(1, sizeof *self);
-    self->be = be;
-    self->peers = *peers;
-    self->moved = be->event_create(be);
+    *self = (Emulated){.be = be, .peers = *peers, .moved = be->event_create(be)};
     snprintf(comm->name, sizeof comm->name, "%s", name);
     comm->rank = rank;
     comm->size = size;

@@ -285,6 +285,7 @@ static void pushed_destroy_(Comm *comm) {
 
 Comm *comm_pushed_create(Backend *be, Stream stream, Comm *host, Comm *far) {
     Pushed *self = xcalloc(1, sizeof *self);
+    *self = (Pushed){.be = be, .stream = stream, .host = host, .far = far};
     Comm *comm = &self->base;
     memcpy(comm->name, host->name, sizeof comm->name);
     comm->rank = host->rank;
@@ -294,10 +295,6 @@ Comm *comm_pushed_create(Backend *be, Stream stream, Comm *host, Comm *far) {
     comm->message = pushed_message_;
     comm->test = pushed_test_;
     comm->destroy = pushed_destroy_;
-    self->be = be;
-    self->stream = stream;
-    self->host = host;
-    self->far = far;
     self->peers = xcalloc((size_t)host->size, sizeof *self->peers);
     return comm;
 }

@@ -339,8 +339,7 @@ static int dataset_open_(Dataset *dataset, const char *key, const char *pattern,
 
 Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_t vocab, int64_t need, Error *err) {
     Dataset *dataset = xcalloc(1, sizeof *dataset);
-    dataset->seq_len = seq_len;
-    dataset->vocab = vocab;
+    *dataset = (Dataset){.seq_len = seq_len, .vocab = vocab};
     if (dataset_open_(dataset, key, glob, need, err) != 0) {
         dataset_close(dataset);
         return NULL;

@@ -160,8 +160,7 @@ Evaluation *evaluation_open(const char *key, const char *path, int64_t seq_len, 
     int status;
     Error wrong = {0};
     char *file = file_read_whole(path, MOST_BYTES, &bytes, &wrong);
-    evaluation->seq_len = seq_len;
-    evaluation->vocab = vocab;
+    *evaluation = (Evaluation){.seq_len = seq_len, .vocab = vocab};
     if (file == NULL) status = error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
     else if (bytes < HEADER_BYTES)
         status = error_set(err, EXIT_USAGE, "%s: %s has not the size of an evaluation file; make one with %s", key,

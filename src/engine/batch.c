@@ -22,13 +22,11 @@ static int64_t batch_tokens_(const Stage *stage) { return stage->at.rows * stage
 
 void batch_create(Batch *batch, Stage *stage, int replica) {
     int64_t rows = batch_tokens_(stage);
-    batch->stage = stage;
-    batch->config = stage->config;
+    *batch = (Batch){.stage = stage, .config = stage->config, .end_of_text = -1};
     batch->data_rank = replica / stage->at.shape.context_ranks;
     batch->tokens = xmalloc((size_t)rows * sizeof *batch->tokens);
     batch->targets = xmalloc((size_t)rows * sizeof *batch->targets);
     batch->places = stage->places == NULL ? NULL : xmalloc((size_t)rows * sizeof *batch->places);
-    batch->end_of_text = -1;
 }
 
 void batch_destroy(Batch *batch) {

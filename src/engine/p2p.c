@@ -62,11 +62,7 @@ int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, in
 // ---------------------------------------------------------------- links
 
 static void p2p_set_(P2pLink *link, Backend *be, bool sends, int buffers, int64_t bytes) {
-    memset(link, 0, sizeof *link);
-    link->be = be;
-    link->sends = sends;
-    link->buffers = buffers;
-    link->bytes = bytes;
+    *link = (P2pLink){.be = be, .sends = sends, .buffers = buffers, .bytes = bytes};
     link->used = xcalloc((size_t)buffers, sizeof *link->used);
     link->requests = xcalloc((size_t)buffers, sizeof *link->requests);
 }

@@ -336,16 +336,11 @@ static int allocate_data_(Stage *stage, Error *err) {
 
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int index, Comm *tensor, int replica, Error *err) {
-    memset(stage, 0, sizeof *stage);
-    stage->model = model;
-    stage->config = config;
-    stage->be = be;
+    *stage = (Stage){.model = model, .config = config, .be = be};
     stage->microbatches = stage->most_microbatches = config_microbatches(config);
     stage_shape(&stage->at, model, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
     stage->at.shape.context_rank = replica % stage->at.shape.context_ranks;
-    stage->pass.be = be;
-    stage->pass.tensor = tensor;
-    stage->pass.shape = &stage->at.shape;
+    stage->pass = (Pass){.be = be, .tensor = tensor, .shape = &stage->at.shape};
     model_table(model, &config->model, &stage->table);
     layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, replica);
     if (tensors_allocate(&stage->tensors, be, err) != 0) return -1;

@@ -82,8 +82,7 @@ static void layer_done_(void *argument, int64_t layer) {
 Zero *zero_create(Stage *stage, Comm *data) {
     Zero *zero = xcalloc(1, sizeof *zero);
     int64_t units = stage->tensors.unit_count;
-    zero->stage = stage;
-    zero->data = data;
+    *zero = (Zero){.stage = stage, .data = data};
     bool sums_itself = data != NULL && data->use_workspace == NULL && !stage->config->hardware.share_gpu;
     zero->most = sums_itself ? units : SUMS_OVER_DATA;
     zero->order = xcalloc((size_t)units, sizeof *zero->order);

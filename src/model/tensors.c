@@ -25,14 +25,8 @@ static TensorSpec *table_add_(TensorTable *table, int role, int64_t rows, int64_
                               const char *name) {
     table->specs = xgrow(table->specs, table->count, sizeof *table->specs);
     TensorSpec *spec = &table->specs[table->count++];
-    memset(spec, 0, sizeof *spec);
-    spec->role = role;
-    spec->rows = rows;
-    spec->cols = cols;
-    spec->split = split;
-    spec->init = init;
-    spec->parts = 1;
-    spec->tied_to = -1;
+    *spec =
+        (TensorSpec){.role = role, .rows = rows, .cols = cols, .split = split, .init = init, .parts = 1, .tied_to = -1};
     snprintf(spec->name, sizeof spec->name, "%s%s", table->prefix, name);
     return spec;
 }
@@ -154,11 +148,8 @@ static void place_units_(StageTensors *tensors) {
 
 void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
                     const Split *split, const TrainConfig *train) {
-    memset(tensors, 0, sizeof *tensors);
-    tensors->table = table;
-    tensors->split = *split;
+    *tensors = (StageTensors){.table = table, .split = *split, .fp8 = train->fp8};
     tensors->element = train->precision == PRECISION_BF16 ? 2 : 4;
-    tensors->fp8 = train->fp8;
     int64_t total = 0;
     for (int r = 0; r < range_count; r++) total += ranges[r][1] - ranges[r][0];
     tensors->tensors = xcalloc((size_t)total + 1, sizeof *tensors->tensors);
@@ -277,16 +268,12 @@ static int allocate_group_(StageTensors *tensors, int group, Backend *be, Error 
     StateBytes bytes = group_bytes_(tensors, group);
     arenas->weights = be->allocate(be, category_(group, MEMORY_WEIGHTS), bytes.weights, "weights", err);
     if (arenas->weights == NULL) return -1;
-    arenas->gradients =
-        (float *)be->allocate(be, category_(group, MEMORY_GRADIENTS), bytes.gradients, "gradients", err);
+    arenas->gradients = be->allocate(be, category_(group, MEMORY_GRADIENTS), bytes.gradients, "gradients", err);
     if (arenas->gradients == NULL) return -1;
-    if (bytes.masters > 0) {
-        arenas->masters =
-            (float *)be->allocate(be, category_(group, MEMORY_MASTERS), bytes.masters, "master weights", err);
-        if (arenas->masters == NULL) return -1;
-    }
-    arenas->moments =
-        (float *)be->allocate(be, category_(group, MEMORY_OPTIMIZER), bytes.moments, "optimizer moments", err);
+    if (bytes.masters > 0)
+        arenas->masters = be->allocate(be, category_(group, MEMORY_MASTERS), bytes.masters, "master weights", err);
+    if (bytes.masters > 0 && arenas->masters == NULL) return -1;
+    arenas->moments = be->allocate(be, category_(group, MEMORY_OPTIMIZER), bytes.moments, "optimizer moments", err);
     return arenas->moments == NULL ? -1 : 0;
 }
 
@@ -314,6 +301,14 @@ int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, in
 int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, int tensor_ranks) {
     if (tensor->spec->split != SPLIT_COLS) return col;
     return tensor_rank * (tensor->spec->cols / tensor_ranks) + col;
+}
+
+int64_t tensor_rows_together(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t row, int64_t most) {
+    int64_t first = tensor_global_row(tensor, row, tensor_rank, tensor_ranks), count = 1;
+    while (count < most &&
+           tensor_global_row(tensor, row + count, tensor_rank, tensor_ranks) == (first < 0 ? -1 : first + count))
+        count++;
+    return count;
 }
 
 // Returns the random stream of a tensor, FNV-1a (64 bit) of its name, so that its values do not depend on the model's
@@ -348,17 +343,6 @@ void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const 
     if (be->precision != PRECISION_FP32) keep_values_(tensors, be, index, first, last);
 }
 
-// Returns how many rows from `row` on follow each other in the unsharded tensor too, or are all padding.
-static int64_t rows_alike_(const Tensor *tensor, const Split *split, int64_t row) {
-    int64_t global = tensor_global_row(tensor, row, split->tensor_rank, split->tensor_ranks), count = 1;
-    while (row + count < tensor->rows) {
-        int64_t next = tensor_global_row(tensor, row + count, split->tensor_rank, split->tensor_ranks);
-        if (next != (global < 0 ? -1 : global + count)) break;
-        count++;
-    }
-    return count;
-}
-
 // Draws the values on the device; padding stays zero, as the memory came.
 static void draw_(const StageTensors *tensors, int64_t index, Backend *be, int64_t seed, float scale) {
     const Tensor *tensor = &tensors->tensors[index];
@@ -367,7 +351,7 @@ static void draw_(const StageTensors *tensors, int64_t index, Backend *be, int64
     int64_t count, col = tensor_global_col(tensor, 0, split->tensor_rank, split->tensor_ranks);
     for (int64_t row = 0; row < tensor->rows; row += count) {
         int64_t global = tensor_global_row(tensor, row, split->tensor_rank, split->tensor_ranks);
-        count = rows_alike_(tensor, split, row);
+        count = tensor_rows_together(tensor, split->tensor_rank, split->tensor_ranks, row, tensor->rows - row);
         if (global < 0) continue;
         NormalRows draw = {scale, (uint64_t)seed, stream, (uint64_t)global * stride + (uint64_t)col, stride};
         be->draw_normal(be, values_place_(tensor, be) + row * tensor->cols, count, tensor->cols, &draw);

@@ -185,6 +185,8 @@ int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks);
 // Maps a local row to its row in the unsharded tensor; -1 for padding. The second function does columns.
 int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks);
 int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, int tensor_ranks);
+// Returns how many rows from `row` on, at most `most`, follow each other in the unsharded tensor too, or are padding.
+int64_t tensor_rows_together(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t row, int64_t most);
 
 // Returns the part of tensor `index` of this stage that this rank owns.
 TensorPiece tensors_piece(const StageTensors *tensors, int64_t index);

@@ -38,11 +38,9 @@ struct Coordinator {
 
 Coordinator *coordinator_open(const Job *job, Error *err) {
     Coordinator *coordinator = xcalloc(1, sizeof *coordinator);
-    coordinator->job = *job;
-    coordinator->first = coordinator->silent = -1;
+    *coordinator = (Coordinator){.job = *job, .first = -1, .silent = -1, .channel = {.file = -1}};
     coordinator->peers = xcalloc((size_t)job->ranks, sizeof *coordinator->peers);
     coordinator->dog = watchdog_create(job->ranks, job->patience, clock_seconds());
-    coordinator->channel.file = -1;
     if (channel_open(&coordinator->channel, job->one_host, err) == 0 &&
         channel_invite(&coordinator->channel, &coordinator->invitation, err) == 0)
         return coordinator;

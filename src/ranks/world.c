@@ -33,6 +33,9 @@ struct World {
 #endif
 };
 
+// Publishes the event that the rank waits for.
+static void world_waits_(const World *world, const char *what) { status_page_set_wait(world->page, what, -1); }
+
 // --- launchers
 
 static int world_number_(const char *name) {
@@ -98,16 +101,18 @@ static int world_fail_(const World *world, int code, const char *doing, Error *e
                      world->place.host, doing, text);
 }
 
-// Completes the operation that `code` reports as started.
-static int world_finish_(const World *world, int code, MPI_Request *request, const char *doing, Error *err) {
+// Completes the operation that `code` reports as started, and publishes the wait.
+static int world_finish_(const World *world, int code, MPI_Request *request, const char *waits, const char *doing,
+                         Error *err) {
     int done = 0;
     Pause pause = {0};
-    while (code == MPI_SUCCESS) {
+    world_waits_(world, waits);
+    while (code == MPI_SUCCESS && !done) {
         code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
-        if (code == MPI_SUCCESS && done) return 0;
-        comm_pause(&pause);
+        if (code == MPI_SUCCESS && !done) comm_pause(&pause);
     }
-    return world_fail_(world, code, doing, err);
+    world_waits_(world, NULL);
+    return code == MPI_SUCCESS ? 0 : world_fail_(world, code, doing, err);
 }
 
 // --- joining over MPI
@@ -135,9 +140,9 @@ static int world_find_hosts_(World *world, MPI_Comm host, int *leaders, Error *e
     MPI_Comm_rank(host, &place->local_rank);
     MPI_Comm_size(host, &place->local_size);
     int code = MPI_Ibcast(&leader, 1, MPI_INT, 0, host, &request);
-    if (world_finish_(world, code, &request, "finding the ranks of this host", err) != 0) return -1;
+    if (world_finish_(world, code, &request, "this host", "finding the ranks of this host", err) != 0) return -1;
     code = MPI_Iallgather(&leader, 1, MPI_INT, leaders, 1, MPI_INT, world->control, &request);
-    if (world_finish_(world, code, &request, "finding the hosts", err) != 0) return -1;
+    if (world_finish_(world, code, &request, "all ranks", "finding the hosts", err) != 0) return -1;
     place->node = place->nodes = 0;
     for (int q = 0; q < world->size; q++) {
         double offset = 0.0;
@@ -148,7 +153,7 @@ static int world_find_hosts_(World *world, MPI_Comm host, int *leaders, Error *e
         if (world->rank == q) place->clock_offset = offset;
     }
     code = MPI_Ibcast(&place->clock_offset, 1, MPI_DOUBLE, 0, host, &request);
-    return world_finish_(world, code, &request, "sharing the clock", err);
+    return world_finish_(world, code, &request, "this host", "sharing the clock", err);
 }
 
 static int world_start_hosts_(World *world, Error *err) {
@@ -277,36 +282,28 @@ void world_progress(World *world) {
 
 // --- collectives
 
-// Publishes the event that the rank waits for.
-static void world_waits_(World *world, const char *what) { status_page_set_wait(world->page, what, -1); }
-
 int world_barrier(World *world, Error *err) {
-    int status = 0;
-    world_waits_(world, "all ranks");
 #ifdef HAVE_MPI
     MPI_Request request;
     if (world->over_mpi)
-        status = world_finish_(world, MPI_Ibarrier(world->control, &request), &request, "a barrier", err);
+        return world_finish_(world, MPI_Ibarrier(world->control, &request), &request, "all ranks", "a barrier", err);
 #endif
-    (void)err;
-    world_waits_(world, NULL);
-    return status;
+    (void)world, (void)err;
+    return 0;
 }
 
 static int world_broadcast_(World *world, int root, void *data, int64_t bytes, Error *err) {
     int status = 0;
-    world_waits_(world, "a broadcast to all ranks");
 #ifdef HAVE_MPI
     MPI_Request request;
     enum { PIECE = 1 << 30 }; // MPI counts in int
     for (int64_t at = 0; world->over_mpi && at < bytes && status == 0; at += PIECE) {
         int count = (int)(bytes - at < PIECE ? bytes - at : PIECE);
         int code = MPI_Ibcast((char *)data + at, count, MPI_BYTE, root, world->control, &request);
-        status = world_finish_(world, code, &request, "a broadcast", err);
+        status = world_finish_(world, code, &request, "a broadcast to all ranks", "a broadcast", err);
     }
 #endif
-    (void)root, (void)data, (void)bytes, (void)err;
-    world_waits_(world, NULL);
+    (void)world, (void)root, (void)data, (void)bytes, (void)err;
     return status;
 }
 
@@ -345,18 +342,15 @@ int world_sum(World *world, double *data, int64_t count, Error *err) {
 }
 
 int world_max(World *world, double *data, int count, Error *err) {
-    int status = 0;
-    world_waits_(world, "a maximum over all ranks");
 #ifdef HAVE_MPI
     MPI_Request request;
     if (world->over_mpi) {
         int code = MPI_Iallreduce(MPI_IN_PLACE, data, count, MPI_DOUBLE, MPI_MAX, world->control, &request);
-        status = world_finish_(world, code, &request, "a maximum", err);
+        return world_finish_(world, code, &request, "a maximum over all ranks", "a maximum", err);
     }
 #endif
-    (void)data, (void)count, (void)err;
-    world_waits_(world, NULL);
-    return status;
+    (void)world, (void)data, (void)count, (void)err;
+    return 0;
 }
 
 Comm *world_split(World *world, const char *name, int color, int key, Error *err) {
