@@ -2,6 +2,7 @@
 // tensors are cut into chunks of equal size, so that many small tensors and one large one keep all threads equally
 // busy.
 #include "cpu.h"
+#include "backend/adamw.h"
 #include "lanes.h"
 
 enum { CHUNK = 1 << 15, CHUNKS_AT_ONCE = 1024 };
@@ -56,30 +57,8 @@ void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors
     }
 }
 
-// The step's figures as the loop uses them. With c1 = 1 - beta1^t and c2 = 1 - beta2^t:
-// w -= lr * (m / c1) / (sqrt(v / c2) + eps) + lr * weight_decay * w.
-typedef struct Coefficients {
-    float gradient_scale, beta1, beta2, rest1, rest2, rate, root_scale, eps, decay;
-} Coefficients;
-
-static Coefficients coefficients_(const AdamwStep *step, bool decay) {
-    double correction1 = 1.0 - pow(step->beta1, (double)step->step);
-    double correction2 = 1.0 - pow(step->beta2, (double)step->step);
-    return (Coefficients){
-        .gradient_scale = (float)step->gradient_scale,
-        .beta1 = (float)step->beta1,
-        .beta2 = (float)step->beta2,
-        .rest1 = (float)(1.0 - step->beta1),
-        .rest2 = (float)(1.0 - step->beta2),
-        .rate = (float)(step->lr / correction1),
-        .root_scale = (float)(1.0 / sqrt(correction2)),
-        .eps = (float)step->eps,
-        .decay = decay ? (float)(step->lr * step->weight_decay) : 0.0f,
-    };
-}
-
 static void adamw_chunk_(float *restrict w, float *restrict m, float *restrict v, float *restrict gradient,
-                         int64_t count, const Coefficients c) {
+                         int64_t count, const AdamwCoefficients c) {
     for (int64_t i = 0; i < count; i++) {
         float g = gradient[i] * c.gradient_scale;
         float m_new = c.beta1 * m[i] + c.rest1 * g;
@@ -94,7 +73,8 @@ static void adamw_chunk_(float *restrict w, float *restrict m, float *restrict v
 
 void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
     int64_t total = total_chunks_(tensors, tensor_count);
-    Coefficients with_decay = coefficients_(step, true), without = coefficients_(step, false);
+    AdamwCoefficients with_decay = adamw_coefficients(step), without = with_decay;
+    without.decay = 0.0f;
     CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
     for (int64_t index = 0; index < total; index++) {
         Chunk chunk = chunk_find_(tensors, index);

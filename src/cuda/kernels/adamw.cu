@@ -4,10 +4,9 @@
 // half a megabyte of work.
 //
 // A chunk begins where its tensor begins, so a tensor's norm has the same bits whatever tensors are next to it.
+#include "backend/adamw.h"
 #include "base/units.h"
 #include "row.cuh"
-
-#include <math.h>
 
 namespace {
 
@@ -40,31 +39,12 @@ __device__ __forceinline__ Found adamw_find_chunk_(const Entry *entries, int cou
     return Found{entry, begin, end < entry->count ? end : entry->count};
 }
 
-// --- the update. With c1 = 1 - beta1^t and c2 = 1 - beta2^t:
-// w -= lr * (m / c1) / (sqrt(v / c2) + eps) + lr * weight_decay * w.
-
-struct Coefficients {
-    float gradient_scale, beta1, beta2, rest1, rest2, rate, root_scale, eps, decay;
-};
-
-static Coefficients coefficients_of_(const AdamwStep *step) {
-    double correction1 = 1.0 - pow(step->beta1, (double)step->step);
-    double correction2 = 1.0 - pow(step->beta2, (double)step->step);
-    Coefficients c = {};
-    c.gradient_scale = (float)step->gradient_scale;
-    c.beta1 = (float)step->beta1, c.rest1 = (float)(1.0 - step->beta1);
-    c.beta2 = (float)step->beta2, c.rest2 = (float)(1.0 - step->beta2);
-    c.rate = (float)(step->lr / correction1);
-    c.root_scale = (float)(1.0 / sqrt(correction2));
-    c.eps = (float)step->eps;
-    c.decay = (float)(step->lr * step->weight_decay);
-    return c;
-}
+// --- the update
 
 // Four loads of W floats are in flight before the first is used. With bf16 weights W is 8, so that their store is 16
 // bytes wide too.
 template <typename T, int W>
-__device__ __forceinline__ void adamw_piece_(const Entry &t, int64_t at, const Coefficients &c, float decay) {
+__device__ __forceinline__ void adamw_piece_(const Entry &t, int64_t at, const AdamwCoefficients &c, float decay) {
     Floats<W> g = load_floats<W>(t.gradient + at), m = load_floats<W>(t.m + at), v = load_floats<W>(t.v + at);
     Floats<W> w = load_floats<W>(t.master + at);
 #pragma unroll
@@ -84,7 +64,7 @@ __device__ __forceinline__ void adamw_piece_(const Entry &t, int64_t at, const C
 }
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS) adamw_kernel(const Entry *entries, int count, const Coefficients c) {
+__global__ void __launch_bounds__(THREADS) adamw_kernel(const Entry *entries, int count, const AdamwCoefficients c) {
     constexpr int W = PACK<T>;
     Found chunk = adamw_find_chunk_(entries, count, blockIdx.x);
     const Entry t = *chunk.entry;
@@ -184,7 +164,7 @@ static int64_t table_upload_(CudaBackend *cuda, const AdamwTensor *tensors, int6
 
 void cuda_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
     CudaBackend *cuda = cuda_self(backend);
-    Coefficients c = coefficients_of_(step);
+    AdamwCoefficients c = adamw_coefficients(step);
     for (int64_t begin = 0; begin < tensor_count; begin += table_limit_(cuda)) {
         int64_t count = min_i64(tensor_count - begin, table_limit_(cuda));
         int64_t chunks = table_upload_(cuda, tensors + begin, count);
