@@ -23,15 +23,9 @@ int path_join(char path[CHECKPOINT_PATH], const char *dir, const char *name, Err
                      CHECKPOINT_PATH - 1);
 }
 
-int checkpoint_path(char path[CHECKPOINT_PATH], const char *dir, int64_t step, Error *err) {
-    char name[32];
-    snprintf(name, sizeof name, "step_%08lld", (long long)step);
-    return path_join(path, dir, name, err);
-}
-
-int checkpoint_partial_path(char path[CHECKPOINT_PATH], const char *dir, int64_t step, Error *err) {
+int checkpoint_path(char path[CHECKPOINT_PATH], const char *dir, int64_t step, bool partial, Error *err) {
     char name[48];
-    snprintf(name, sizeof name, ".step_%08lld.partial", (long long)step);
+    snprintf(name, sizeof name, partial ? ".step_%08lld.partial" : "step_%08lld", (long long)step);
     return path_join(path, dir, name, err);
 }
 

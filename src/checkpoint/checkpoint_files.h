@@ -28,9 +28,8 @@ enum { CHECKPOINT_PATH = FILE_PATH, CHECKPOINT_FILE = FILE_NAME };
 // Writes "DIR/NAME". -1 with err if it is too long.
 int path_join(char path[CHECKPOINT_PATH], const char *dir, const char *name, Error *err);
 
-// Write DIR/step_00000500, and the hidden name under which it is written.
-int checkpoint_path(char path[CHECKPOINT_PATH], const char *dir, int64_t step, Error *err);
-int checkpoint_partial_path(char path[CHECKPOINT_PATH], const char *dir, int64_t step, Error *err);
+// Writes DIR/step_00000500, or the hidden name under which it is written.
+int checkpoint_path(char path[CHECKPOINT_PATH], const char *dir, int64_t step, bool partial, Error *err);
 
 // Returns whether a file's name ends in `end`.
 bool name_ends_with(const char *name, const char *end);

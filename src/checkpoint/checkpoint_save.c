@@ -281,8 +281,8 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
     checkpoint->phase = SAVE_WRITING;
     checkpoint->failure = (Error){0};
     Error *failure = &checkpoint->failure;
-    bool ready = checkpoint_path(checkpoint->path, dir, step, failure) == 0 &&
-                 checkpoint_partial_path(checkpoint->partial, dir, step, failure) == 0 &&
+    bool ready = checkpoint_path(checkpoint->path, dir, step, false, failure) == 0 &&
+                 checkpoint_path(checkpoint->partial, dir, step, true, failure) == 0 &&
                  writer_allocate(&checkpoint->writer, failure) == 0;
     // The hidden name is easy to guess, so anything that another user put there is removed before a rank writes.
     if (first && lstat(checkpoint->partial, &there) == 0) directory_remove(checkpoint->partial);

@@ -49,7 +49,7 @@ static void train(const Model *model, const char *family, int64_t steps, bool re
     run_destroy(&run);
     world_leave(world, 0);
     char path[CHECKPOINT_PATH];
-    assert_int_equal(checkpoint_path(path, saved, steps, &err), 0);
+    assert_int_equal(checkpoint_path(path, saved, steps, false, &err), 0);
     assert_int_equal(checkpoint_verify(path, 0, 1, NULL, &err), 0);
 }
 

@@ -44,7 +44,7 @@ TEST(the_same_action_twice_in_a_row_stops_it) {
 static void save_(const char *dir, int64_t step, int64_t sequence) {
     char path[CHECKPOINT_PATH];
     Manifest manifest = {.step = step, .run = 7, .sequence = sequence};
-    assert_int_equal(checkpoint_path(path, dir, step, NULL), 0);
+    assert_int_equal(checkpoint_path(path, dir, step, false, NULL), 0);
     assert_int_equal(mkdir(path, 0700), 0);
     assert_int_equal(manifest_write(&manifest, path, NULL), 0);
 }
