@@ -45,8 +45,6 @@ const OptionRow option_rows[] = {
      "print the pipeline schedule as text and exit; starts no rank"},
     {"times", 0, "F=1,I=1,W=1,message=0,transfer=0", OPTION_TEXT, offsetof(Options, times),
      "with --schedule: the times that its idle time, --draw and --trace are simulated with"},
-    {"optimum", 0, NULL, OPTION_FLAG, offsetof(Options, optimum),
-     "with --schedule: also the least idle time of any schedule, by exhaustive search; for a few stages"},
     {"draw", 0, "FILE", OPTION_MAYBE, offsetof(Options, draw),
      "with --schedule: draw a lane per stage instead, or with FILE a picture (.svg)"},
     {"quiet", 'q', NULL, OPTION_FLAG, offsetof(Options, quiet), "print only results and errors"},
@@ -182,11 +180,9 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         return error_set(err, EXIT_USAGE,
                          "--trace: belongs to training, --plan and --schedule; leave out "
                          "--emulate-stage");
-    if (!options->schedule && (options->times != NULL || options->draw != NULL || options->optimum))
+    if (!options->schedule && (options->times != NULL || options->draw != NULL))
         return error_set(err, EXIT_USAGE, "--%s: belongs to --schedule; give that too",
-                         options->times != NULL  ? "times"
-                         : options->draw != NULL ? "draw"
-                                                 : "optimum");
+                         options->times != NULL ? "times" : "draw");
     if ((options->plan || options->profile) + options->search + options->schedule + (options->emulate_stage != NULL) >
         1)
         return error_set(

@@ -1,11 +1,9 @@
 // --schedule: the schedule of a configuration as text, or drawn, and the result of its proof. The simulated times are
 // those of --times, in any unit; no model of the hardware takes part.
 #include "plan_report.h"
-#include "schedule/optimal.h"
 #include "schedule/study.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -44,41 +42,6 @@ static int show_(const Schedule *schedule, const Timeline *timeline, const Optio
     return 0;
 }
 
-// Reports the least idle time of any schedule with the same slots and placement, in units of a chunk's F = I = W.
-static int say_optimum_(const Schedule *schedule, const Log *log, Error *err) {
-    enum { MOST_STATES = 4000000 }; // some seconds
-    StudyTimes units = {.forward = schedule->chunks, .input = schedule->chunks, .weight = schedule->chunks};
-    OptimalAsk ask = {.stages = schedule->stages,
-                      .microbatches = schedule->microbatches,
-                      .chunks = schedule->chunks,
-                      .split = schedule->split,
-                      .slots = schedule->slots,
-                      .loop = schedule->placement == PLACEMENT_LOOP,
-                      .most_states = MOST_STATES};
-    for (int s = 0; s < schedule->stages; s++)
-        for (int64_t i = 0; i < schedule->stage[s].count; i++)
-            if (!action_computes(schedule->stage[s].actions[i].kind))
-                return error_set(err, EXIT_USAGE,
-                                 "--optimum: the schedule moves bundles, and the search knows of none; "
-                                 "set schedule.bpipe=off");
-    if (schedule->slices > 1)
-        return error_set(err, EXIT_USAGE,
-                         "--optimum: the exhaustive search does not support slices; set schedule.slices=1");
-    Timeline *timeline = study_run(schedule, &units, err);
-    if (timeline == NULL) return -1;
-    int idle = (int)lround(timeline->makespan) - 3 * schedule->microbatches * schedule->chunks;
-    int least = optimal_idle(&ask, idle);
-    timeline_free(timeline);
-    if (least == OPTIMAL_TOO_LARGE)
-        return error_set(err, EXIT_USAGE,
-                         "--optimum: no answer for so many stages, chunks and microbatches within %d "
-                         "states; try 4 stages and 8 microbatches",
-                         MOST_STATES);
-    log_status(log, "optimum: a stage idles for %d units (F=I=W=1 of a chunk); the least of any schedule is %d", idle,
-               least);
-    return 0;
-}
-
 int schedule_command(Config *config, const Model *model, const Options *options, const Log *log, Error *err) {
     StudyTimes times;
     char found[256];
@@ -90,7 +53,6 @@ int schedule_command(Config *config, const Model *model, const Options *options,
         status = plan_trace_write(schedule, timeline, timeline->makespan, options->trace, err);
     if (status == 0) status = study_say(schedule, &times, found, sizeof found, err);
     if (status == 0) log_status(log, "proved: %s", found);
-    if (status == 0 && options->optimum) status = say_optimum_(schedule, log, err);
     timeline_free(timeline);
     schedule_free(schedule);
     return status;
