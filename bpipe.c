@@ -1,5 +1,5 @@
-// The lists that schedules are made of, GPipe, 1F1B and forward-only lists, and the BPipe pass, which levels the memory
-// of any schedule. The other schedules, the text form, the proof and the simulator are in src/schedule. The proof
+// The lists that schedules are made of, GPipe and 1F1B, and the BPipe pass, which levels the memory of any schedule.
+// The other schedules, the text form, the proof and the simulator are in src/schedule. The proof
 // (check.c) shares nothing with the pass but bpipe_partner.
 #include "bpipe.h"
 
@@ -58,6 +58,12 @@ void schedule_free(Schedule *schedule) {
 
 bool action_computes(ActionKind kind) {
     return kind == ACTION_FORWARD || kind == ACTION_BACKWARD || kind == ACTION_INPUT || kind == ACTION_WEIGHT;
+}
+
+bool schedule_stage_moves(const StageSchedule *stage) {
+    int64_t i = 0;
+    while (i < stage->count && action_computes(stage->actions[i].kind)) i++;
+    return i < stage->count;
 }
 
 bool action_frees(ActionKind kind, bool forward_only) {
@@ -141,7 +147,7 @@ Schedule *schedule_fill(const char *name, const ScheduleSpec *spec, Placement pl
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// GPipe, 1F1B and forward-only lists
+// GPipe and 1F1B
 
 // Runs `warm_up` forwards, then a backward and a forward in turn. GPipe and 1F1B differ in `warm_up` alone. With slices
 // the first backward is that of the last slice.
@@ -164,11 +170,6 @@ void one_f_one_b_stage(const ScheduleSpec *spec, int s, ActionList *list) {
     write_stage_(list, spec, spec->stages - s);
 }
 
-static void forward_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
-    (void)s;
-    for (int i = 0; i < spec->microbatches; i++) list_compute(list, ACTION_FORWARD, 0, i);
-}
-
 int schedule_possible(int stages, int microbatches, Error *err) {
     if (stages < 1 || microbatches < 1)
         return error_set(err, EXIT_USAGE, "a schedule needs at least 1 stage and 1 microbatch, not %d and %d", stages,
@@ -180,23 +181,10 @@ int schedule_possible(int stages, int microbatches, Error *err) {
         microbatches, stages, stages);
 }
 
-static Schedule *make_one_chunk_(const char *name, int stages, int microbatches, StageMaker *maker, Error *err) {
-    bool fewer = maker == forward_stage_ && stages >= 1 && microbatches >= 1;
-    if (!fewer && schedule_possible(stages, microbatches, err) != 0) return NULL;
-    ScheduleSpec spec = {.stages = stages, .microbatches = microbatches, .chunks = 1};
-    return schedule_fill(name, &spec, PLACEMENT_LOOP, maker);
-}
-
-Schedule *schedule_gpipe(int stages, int microbatches, Error *err) {
-    return make_one_chunk_("gpipe", stages, microbatches, gpipe_stage, err);
-}
-
 Schedule *schedule_1f1b(int stages, int microbatches, Error *err) {
-    return make_one_chunk_("1f1b", stages, microbatches, one_f_one_b_stage, err);
-}
-
-Schedule *schedule_forward(int stages, int microbatches, Error *err) {
-    return make_one_chunk_("forward", stages, microbatches, forward_stage_, err);
+    ScheduleSpec spec = {.stages = stages, .microbatches = microbatches, .chunks = 1};
+    if (schedule_possible(stages, microbatches, err) != 0) return NULL;
+    return schedule_fill("1f1b", &spec, PLACEMENT_LOOP, one_f_one_b_stage);
 }
 
 void schedule_split(Schedule *schedule) {
@@ -439,7 +427,7 @@ static int held_(const StageSchedule *stage) {
     int waiting = 0, most = 1;
     for (int64_t i = 0; i < stage->count; i++) {
         ActionKind kind = stage->actions[i].kind;
-        if (kind != ACTION_WEIGHT && waiting + 1 > most) most = waiting + 1;
+        if (kind != ACTION_WEIGHT) most = max_int(most, waiting + 1);
         waiting += (kind == ACTION_INPUT) - (kind == ACTION_WEIGHT);
     }
     return most;
@@ -469,10 +457,7 @@ static int balance_needs_(const Schedule *base, int s, EvictTarget target) {
 
 int bpipe_least_slots(const Schedule *base, EvictTarget target) {
     int least = 1;
-    for (int s = 0; s < base->stages; s++) {
-        int needed = balance_needs_(base, s, target);
-        if (needed > least) least = needed;
-    }
+    for (int s = 0; s < base->stages; s++) least = max_int(least, balance_needs_(base, s, target));
     return least;
 }
 
@@ -481,16 +466,10 @@ int bpipe_load_ahead(const Schedule *base, EvictTarget target) {
     return base->split ? 2 : 1;
 }
 
-static bool evicts_(const Schedule *schedule) {
-    for (int s = 0; s < schedule->stages; s++) {
-        for (int64_t i = 0; i < schedule->stage[s].count; i++)
-            if (!action_computes(schedule->stage[s].actions[i].kind)) return true;
-    }
-    return false;
-}
-
 static int balance_allowed_(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err) {
-    if (base->forward_only || evicts_(base))
+    bool moves = false;
+    for (int s = 0; s < base->stages; s++) moves |= schedule_stage_moves(&base->stage[s]);
+    if (base->forward_only || moves)
         return error_set(err, EXIT_USAGE, "schedule %s cannot be balanced: it %s", base->name,
                          base->forward_only ? "keeps no bundles" : "moves bundles already");
     if (target == EVICT_TO_PEER && base->placement == PLACEMENT_V)
@@ -520,7 +499,7 @@ static Schedule *balance_new_(const Schedule *base, int slots) {
     return schedule;
 }
 
-Schedule *bpipe_balance_ahead(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err) {
+Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err) {
     if (balance_allowed_(base, slots, target, ahead, err) != 0) return NULL;
     if (slots == 0) slots = bpipe_least_slots(base, target);
     Schedule *schedule = balance_new_(base, slots);
@@ -536,17 +515,5 @@ Schedule *bpipe_balance_ahead(const Schedule *base, int slots, EvictTarget targe
         if (evicts) balance_acceptor_(schedule, s);
     }
     schedule_finish(schedule, slots);
-    return schedule;
-}
-
-Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, Error *err) {
-    return bpipe_balance_ahead(base, slots, target, 1, err);
-}
-
-Schedule *schedule_bpipe(int stages, int microbatches, int slots, Error *err) {
-    Schedule *base = schedule_1f1b(stages, microbatches, err);
-    if (base == NULL) return NULL;
-    Schedule *schedule = bpipe_balance(base, slots, EVICT_TO_PEER, err);
-    schedule_free(base);
     return schedule;
 }

@@ -147,6 +147,9 @@ int64_t schedule_place(const Schedule *schedule, Action action);
 // Returns whether an action computes (F, B, I, W) or moves a bundle (E, A, R, L).
 bool action_computes(ActionKind kind);
 
+// Returns whether a stage's list has any E, A, R or L.
+bool schedule_stage_moves(const StageSchedule *stage);
+
 // Returns whether a compute action frees the own slot of its bundle at its end: B and W; F in a forward-only schedule.
 bool action_frees(ActionKind kind, bool forward_only);
 
@@ -157,24 +160,15 @@ typedef enum EvictTarget {
 } EvictTarget;
 
 // The next functions make schedules; src/schedule/kinds.h lists all schedules by name. The caller owns the result
-// (schedule_free). NULL and err (code 2) if the arguments make no schedule: stages or microbatches < 1, fewer
-// microbatches than stages.
-
-// Runs all forwards, then all backwards in microbatch order. Slots: microbatches.
-Schedule *schedule_gpipe(int stages, int microbatches, Error *err);
+// (schedule_free).
 
 // Stage s starts min(p-s, m) forwards, then alternates backward and forward (PipeDream-Flush). Slots: p.
+// NULL and err (code 2): stages or microbatches < 1, or fewer microbatches than stages.
 Schedule *schedule_1f1b(int stages, int microbatches, Error *err);
 
-// Runs only forwards, for validation; one slot, used by one microbatch after another. Fewer microbatches than stages
-// are allowed.
-Schedule *schedule_forward(int stages, int microbatches, Error *err);
-
-// Makes a forward-only schedule with the chunks, the placement and the edge buffers of another one. microbatches >= 1.
+// Makes a forward-only schedule, for validation, with the stages, chunks, slices, placement and edge buffers of another
+// one. One slot, used by one microbatch after another. microbatches >= 1, also fewer than stages.
 Schedule *schedule_forward_like(const Schedule *like, int microbatches);
-
-// Returns bpipe_balance of 1F1B, evicting to the partner.
-Schedule *schedule_bpipe(int stages, int microbatches, int slots, Error *err);
 
 // Replaces every B by I and W, one right after the other: gradients leave for the previous stage before those of the
 // weights are computed. Slots do not change.
@@ -183,13 +177,10 @@ void schedule_split(Schedule *schedule);
 // Runs the BPipe pass: returns a copy of `base` in which no stage needs more than `slots` slots, with the same compute
 // actions. The base may be any schedule that moves no bundles yet; eviction to a partner needs loop placement. Fewer
 // slots than bpipe_least_slots is an error that names that number; with as many as the base needs, nothing is evicted.
-// slots 0: that number. docs/bpipe.md describes the choice and its cost.
-Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, Error *err);
-
-// Does the same for slow transfers: bundles are loaded up to `ahead` (>= 1; bpipe_balance: 1) backwards before their
-// own, so that a swap overlaps `ahead` times a forward and a backward, and more bundles are in transit. If slots are to
-// spare, this is the better use of them when 2 transfers take longer than a forward and a backward; see docs/bpipe.md.
-Schedule *bpipe_balance_ahead(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err);
+// slots 0: that number. Bundles are loaded up to `ahead` (>= 1) backwards before their own, so that a swap overlaps
+// `ahead` times a forward and a backward, and more bundles are in transit. If slots are to spare, more than 1 is the
+// better use of them when 2 transfers take longer than a forward and a backward; see docs/bpipe.md. NULL and err.
+Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err);
 
 // Returns the smallest `slots` for this base. To a partner: the slots that the pair needs, and one to move to, over two
 // stages. To the host: the fewest with which the pass succeeds; 2 if no backward is split, one slot for compute and one

@@ -52,13 +52,6 @@ static Schedule *plain_schedule_(const Config *config, Error *err) {
     return schedule_make(config_schedule_kind(config), &spec, err);
 }
 
-static Schedule *balanced_schedule_(const Config *config, const Schedule *plain, Error *err) {
-    EvictTarget target = (EvictTarget)config->schedule.evict_to;
-    int slots = (int)config->schedule.slots, ahead = (int)config->schedule.load_ahead;
-    if (ahead == 0) ahead = bpipe_load_ahead(plain, target);
-    return bpipe_balance_ahead(plain, slots, target, ahead, err);
-}
-
 bool plan_can_balance(const Config *config) {
     if (config->schedule.file[0] != '\0') return false;
     return config_schedule_kind(config)->pairs || config->schedule.evict_to == EVICT_TO_HOST;
@@ -88,7 +81,9 @@ static Schedule *schedule_of_(const Config *config, bool proved, Error *err) {
     Schedule *schedule = plain_schedule_(config, err);
     if (schedule == NULL) return NULL;
     if (asked->bpipe == BPIPE_ON || (asked->bpipe == BPIPE_AUTO && plan_can_balance(config))) {
-        Schedule *balanced = balanced_schedule_(config, schedule, err);
+        EvictTarget target = (EvictTarget)asked->evict_to;
+        int ahead = asked->load_ahead > 0 ? (int)asked->load_ahead : bpipe_load_ahead(schedule, target);
+        Schedule *balanced = bpipe_balance(schedule, (int)asked->slots, target, ahead, err);
         bool keep = balanced != NULL && asked->bpipe == BPIPE_AUTO && plan_evictions(balanced) == 0;
         schedule_free(keep ? balanced : schedule);
         if (!keep) schedule = balanced;
@@ -138,8 +133,7 @@ static int64_t slot_bytes_(const Plan *plan, const Schedule *schedule, int stage
     int partner = bpipe_partner(schedule->stages, stage);
     if (partner == SCHEDULE_NO_PEER) return bytes;
     if (schedule->stage[stage].lent_slots == 0 && schedule->stage[partner].lent_slots == 0) return bytes;
-    int64_t others = memory_round(plan->stage[partner].at.bundle_bytes);
-    return others > bytes ? others : bytes;
+    return max_i64(bytes, memory_round(plan->stage[partner].at.bundle_bytes));
 }
 
 // Returns the most bundles of the stage in host memory at a time, in list order.

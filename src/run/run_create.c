@@ -238,9 +238,10 @@ int run_check_checkpoints(const Config *config, const RunAsk *ask, Error *err) {
 }
 
 Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
-    int microbatches = ask->validate ? (int)config_microbatches(config) : 1;
-    return run_trains(ask) ? plan_schedule(config, err)
-                           : schedule_forward((int)config->parallel.pipeline, microbatches, err);
+    Schedule whole = {.stages = (int)config->parallel.pipeline, .chunks = 1, .slices = 1};
+    whole.edge_buffers = SCHEDULE_EDGE_BUFFERS;
+    if (run_trains(ask)) return plan_schedule(config, err);
+    return schedule_forward_like(&whole, ask->validate ? (int)config_microbatches(config) : 1);
 }
 
 int run_ramp(const Config *config, const Schedule *largest, Schedule *ramp[CONFIG_MAX_RAMP], Error *err) {

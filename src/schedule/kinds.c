@@ -1,8 +1,6 @@
 // The table of schedules, and the way from a row of it to a schedule.
 #include "kinds.h"
 
-#include <string.h>
-
 #include "base/units.h"
 
 // The functions that write a stage's list (zero_bubble.c, interleaved.c), or make all lists (v_half.c).
@@ -151,12 +149,6 @@ const ScheduleKind schedule_kinds[] = {SCHEDULE_KINDS(AS_ROW)};
 const int schedule_kind_count = (int)(sizeof schedule_kinds / sizeof schedule_kinds[0]);
 const char *const schedule_words[] = {SCHEDULE_KINDS(AS_WORD) "auto", NULL};
 
-int schedule_kind_index(const char *name) {
-    for (int i = 0; i < schedule_kind_count; i++)
-        if (strcmp(schedule_kinds[i].name, name) == 0) return i;
-    return -1;
-}
-
 int schedule_kind_plain(void) {
     int plain = 0;
     while (!schedule_kinds[plain].plain) plain++;
@@ -188,15 +180,6 @@ static const char *refuse_slices_(const ScheduleKind *kind, const ScheduleSpec *
     return "slices";
 }
 
-static const char *refuse_(const ScheduleKind *kind, const ScheduleSpec *spec, Error *err) {
-    if (schedule_possible(spec->stages, spec->microbatches, err) != 0)
-        return spec->stages < 1 ? "stages" : "microbatches";
-    const char *key = refuse_chunks_(kind, spec, err);
-    if (key == NULL) key = refuse_slices_(kind, spec, err);
-    if (key != NULL || kind->refuse == NULL) return key;
-    return kind->refuse(spec, err);
-}
-
 int schedule_complete(const ScheduleKind *kind, ScheduleSpec *spec, const char **key, Error *err) {
     if (spec->chunks == 0) spec->chunks = kind->chunks;
     if (spec->slices == 0) spec->slices = 1;
@@ -204,7 +187,12 @@ int schedule_complete(const ScheduleKind *kind, ScheduleSpec *spec, const char *
         spec->group = spec->slices < 1 ? spec->stages : (spec->stages + spec->slices - 1) / spec->slices;
     if (spec->group == SCHEDULE_GROUP_HALF) spec->group = half_(spec->stages);
     if (!kind->delayed || spec->delay == SCHEDULE_DELAY_MOST) spec->delay = spec->stages - 1;
-    const char *wrong = refuse_(kind, spec, err);
+    const char *wrong = NULL;
+    if (schedule_possible(spec->stages, spec->microbatches, err) != 0)
+        wrong = spec->stages < 1 ? "stages" : "microbatches";
+    if (wrong == NULL) wrong = refuse_chunks_(kind, spec, err);
+    if (wrong == NULL) wrong = refuse_slices_(kind, spec, err);
+    if (wrong == NULL && kind->refuse != NULL) wrong = kind->refuse(spec, err);
     if (key != NULL) *key = wrong;
     return wrong == NULL ? 0 : -1;
 }

@@ -50,8 +50,6 @@ extern const int schedule_kind_count;
 // Their names in the same order, then "auto" and NULL: for the table of configuration keys.
 extern const char *const schedule_words[];
 
-// Returns the row of a name, -1 if it is unknown.
-int schedule_kind_index(const char *name);
 // Returns the row that is marked as plain.
 int schedule_kind_plain(void);
 

@@ -148,15 +148,6 @@ static Edge *edge_out_(const SimChunk *chunk, ActionKind kind) {
     return kind == ACTION_FORWARD ? chunk->forward_out : kind == ACTION_WEIGHT ? NULL : chunk->backward_out;
 }
 
-static bool edge_has_input_(const Edge *edge, int64_t place) {
-    return (edge->from == edge->to ? edge->made : edge->arrived) > place;
-}
-
-static bool edge_has_buffer_(const SimRun *run, const Edge *edge) {
-    int free_again = edge->from == edge->to ? edge->consumed : edge->arrived;
-    return edge->reserved - free_again < run->schedule->edge_buffers;
-}
-
 // Returns the duration of `action`, the stage's next compute action.
 static double duration_(const SimRun *run, int s, Action action) {
     const SimulateCosts *costs = run->costs;
@@ -171,19 +162,6 @@ static double duration_(const SimRun *run, int s, Action action) {
                                                      : costs->weight)[at];
 }
 
-// A wait for a slot or a load counts from the moment when nothing else is missing.
-static void note_wait_(SimRun *run, SimStage *stage) {
-    if (!stage->waiting) stage->waiting_since = run->now;
-    stage->waiting = true;
-}
-
-static void note_wait_over_(SimRun *run, int s, bool forward) {
-    SimStage *stage = &run->stages[s];
-    StageTimeline *line = &run->timeline->stage[s];
-    if (stage->waiting) *(forward ? &line->wait_slot : &line->wait_load) += run->now - stage->waiting_since;
-    stage->waiting = false;
-}
-
 static void start_compute_(SimRun *run, int s) {
     SimStage *stage = &run->stages[s];
     if (stage->computing || stage->compute == stage->count) return;
@@ -191,16 +169,21 @@ static void start_compute_(SimRun *run, int s) {
     const SimChunk *chunk = chunk_(run, s, action);
     bool forward = action.kind == ACTION_FORWARD;
     Edge *in = edge_in_(chunk, action.kind), *out = edge_out_(chunk, action.kind);
-    if (in != NULL && !edge_has_input_(in, schedule_place(run->schedule, action))) return;
-    if (out != NULL && !edge_has_buffer_(run, out)) return;
+    StageTimeline *line = &run->timeline->stage[s];
+    if (in != NULL && (in->from == in->to ? in->made : in->arrived) <= schedule_place(run->schedule, action)) return;
+    if (out != NULL &&
+        out->reserved - (out->from == out->to ? out->consumed : out->arrived) >= run->schedule->edge_buffers)
+        return;
     bool ready =
         forward ? stage->own < run->schedule->stage[s].own_slots : stage->here[schedule_bundle(run->schedule, action)];
-    if (!ready) note_wait_(run, stage);
+    // A wait for a slot or a load counts from the moment when nothing else is missing.
+    if (!ready && !stage->waiting) stage->waiting_since = run->now;
+    if (ready && stage->waiting) *(forward ? &line->wait_slot : &line->wait_load) += run->now - stage->waiting_since;
+    stage->waiting = !ready;
     if (!ready) return;
-    note_wait_over_(run, s, forward);
     if (out != NULL) out->reserved++;
     if (forward) stage->own++;
-    run->timeline->stage[s].own_peak = max_int(run->timeline->stage[s].own_peak, stage->own);
+    line->own_peak = max_int(line->own_peak, stage->own);
     stage->computing = true;
     stage->compute_start = run->now;
     int share = run->shares == NULL ? -1 : share_of_(run->costs->shares->compute, s);
@@ -352,7 +335,6 @@ static void leave_queue_(SimRun *run, int s) {
     StageTimeline *line = &run->timeline->stage[s];
     stage->transferring = false;
     note_times_(run, line, stage->queue, stage->transfer_start);
-    line->transfer_busy += run->now - stage->transfer_start;
     stage->queue = next_place_(stage, stage->queue + 1, false);
     stir_(run, s);
 }
@@ -363,7 +345,6 @@ static void end_transfer_(SimRun *run, int s) {
     bool evict = action.kind == ACTION_EVICT;
     if (evict) stage->own--;
     if (!evict) stage->here[schedule_bundle(run->schedule, action)] = true;
-    *(evict ? &run->timeline->stage[s].evictions : &run->timeline->stage[s].loads) += 1;
     leave_queue_(run, s);
     if (action.peer == SCHEDULE_HOST) return;
     if (!evict) run->stages[action.peer].lent--;
@@ -398,25 +379,6 @@ static void prepare_edge_(SimRun *run, Edge *edge, int from, int chunk, int to) 
     if (run->shares != NULL) edge->share = share_of_(onward ? costs->shares->down : costs->shares->up, link);
 }
 
-static void prepare_edges_(SimRun *run) {
-    for (int g = 0; g < boundaries_(run); g++) {
-        int below, above, chunk_below, chunk_above;
-        schedule_home(run->schedule, g, &below, &chunk_below);
-        schedule_home(run->schedule, g + 1, &above, &chunk_above);
-        prepare_edge_(run, &run->down[g], below, chunk_below, above);
-        prepare_edge_(run, &run->up[g], above, chunk_above, below);
-    }
-}
-
-static void prepare_chunk_(SimRun *run, int s, int c) {
-    int g = schedule_virtual(run->schedule, s, c);
-    SimChunk *chunk = &run->chunks[s * run->schedule->chunks + c];
-    chunk->forward_in = g > 0 ? &run->down[g - 1] : NULL;
-    chunk->backward_out = g > 0 ? &run->up[g - 1] : NULL;
-    chunk->forward_out = g < boundaries_(run) ? &run->down[g] : NULL;
-    chunk->backward_in = g < boundaries_(run) ? &run->up[g] : NULL;
-}
-
 static void stage_prepare_(SimRun *run, int s) {
     const Schedule *schedule = run->schedule;
     SimStage *stage = &run->stages[s];
@@ -429,7 +391,15 @@ static void stage_prepare_(SimRun *run, int s) {
     size_t bundles = (size_t)schedule->chunks * (size_t)schedule->microbatches * (size_t)schedule->slices;
     stage->here = xcalloc(bundles, sizeof *stage->here);
     if (!run->costs->totals_only) line->times = xcalloc((size_t)stage->count, sizeof *line->times);
-    for (int c = 0; c < schedule->chunks; c++) prepare_chunk_(run, s, c);
+    for (int c = 0; c < schedule->chunks; c++) {
+        int g = schedule_virtual(schedule, s, c);
+        Edge *before = g > 0 ? &run->down[g - 1] : NULL, *back = g > 0 ? &run->up[g - 1] : NULL;
+        bool last = g == boundaries_(run);
+        run->chunks[s * schedule->chunks + c] = (SimChunk){.forward_in = before,
+                                                           .backward_out = back,
+                                                           .forward_out = last ? NULL : &run->down[g],
+                                                           .backward_in = last ? NULL : &run->up[g]};
+    }
     stir_(run, s);
 }
 
@@ -451,13 +421,13 @@ static void run_prepare_(SimRun *run) {
     run->stirred = xcalloc(stages, sizeof *run->stirred);
     if (shared != NULL && shared->count > 0) run->shares = contention_create(shared->count, shared->capacity);
     for (int s = 0; s < run->schedule->stages; s++) stage_prepare_(run, s);
-    prepare_edges_(run);
-}
-
-static void run_free_(SimRun *run) {
-    for (int s = 0; s < run->schedule->stages; s++) free(run->stages[s].here);
-    free_all(run->stages, run->chunks, run->down, run->up, run->ends, run->heap, run->stirred);
-    contention_free(run->shares);
+    for (int g = 0; g < boundaries_(run); g++) {
+        int below, above, chunk_below, chunk_above;
+        schedule_home(run->schedule, g, &below, &chunk_below);
+        schedule_home(run->schedule, g + 1, &above, &chunk_above);
+        prepare_edge_(run, &run->down[g], below, chunk_below, above);
+        prepare_edge_(run, &run->up[g], above, chunk_above, below);
+    }
 }
 
 // Moves time to the next end of anything; returns false if nothing is in progress.
@@ -505,7 +475,9 @@ Timeline *simulate_run(const Schedule *schedule, const SimulateCosts *costs, Err
     run_prepare_(&run);
     int status = run_to_end_(&run, err);
     timeline_sum_(run.timeline, run.now);
-    run_free_(&run);
+    for (int s = 0; s < schedule->stages; s++) free(run.stages[s].here);
+    free_all(run.stages, run.chunks, run.down, run.up, run.ends, run.heap, run.stirred);
+    contention_free(run.shares);
     if (status == 0) return run.timeline;
     timeline_free(run.timeline);
     return NULL;

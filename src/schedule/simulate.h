@@ -36,16 +36,12 @@ typedef struct SimulateCosts {
 } SimulateCosts;
 
 typedef struct StageTimeline {
-    ActionTime *times;    // [count] of the stage's list; both sides of a transfer have the same. NULL if left out
-    double last;          // end of the stage's last action
-    double busy;          // in F, B, I and W
-    double wait_slot;     // F had its input and a send buffer, but no slot
-    double wait_load;     // B or I had its gradient and a send buffer, but its bundle was not loaded
-    double transfer_busy; // the transfer queue in use
-    int64_t evictions;
-    int64_t loads;
-    int own_peak; // slots in use at a time
-    int lent_peak;
+    ActionTime *times;       // [count] of the stage's list; both sides of a transfer have the same. NULL if left out
+    double last;             // end of the stage's last action
+    double busy;             // in F, B, I and W
+    double wait_slot;        // F had its input and a send buffer, but no slot
+    double wait_load;        // B or I had its gradient and a send buffer, but its bundle was not loaded
+    int own_peak, lent_peak; // slots in use at a time
 } StageTimeline;
 
 typedef struct Timeline {

@@ -12,14 +12,6 @@
 
 // ---- times ----------------------------------------------------------------------------------------------------------
 
-static int study_number_(const char *text, const char *name, double *value, Error *err) {
-    char *end;
-    *value = strtod(text, &end);
-    if (end != text && (*end == '\0' || *end == ',') && *value >= 0 && isfinite(*value)) return 0;
-    return error_set(err, EXIT_USAGE, "--times: %s is %.*s; give a number of at least 0", name, (int)strcspn(text, ","),
-                     text);
-}
-
 int study_times_parse(const char *text, StudyTimes *times, Error *err) {
     *times = (StudyTimes){.forward = 1, .input = 1, .weight = 1};
     const struct {
@@ -36,7 +28,12 @@ int study_times_parse(const char *text, StudyTimes *times, Error *err) {
             return error_set(err, EXIT_USAGE,
                              "--times: %.*s is not one of F=, I=, W=, B=, message=, transfer=", (int)strcspn(at, ","),
                              at);
-        if (study_number_(at + length + 1, names[i].name, names[i].value, err) != 0) return -1;
+        const char *number = at + length + 1;
+        char *end;
+        double value = *names[i].value = strtod(number, &end);
+        if (end == number || (*end != '\0' && *end != ',') || value < 0 || !isfinite(value))
+            return error_set(err, EXIT_USAGE, "--times: %s is %.*s; give a number of at least 0", names[i].name,
+                             (int)strcspn(number, ","), number);
         if (names[i].name[0] == 'B') times->input /= 2, times->weight = times->input;
     }
     if (times->forward + times->input + times->weight > 0) return 0;
@@ -101,12 +98,6 @@ int study_say(const Schedule *schedule, const StudyTimes *times, char *text, siz
 }
 
 // ---- drawing --------------------------------------------------------------------------------------------------------
-
-static bool stage_transfers_(const StageSchedule *stage) {
-    for (int64_t i = 0; i < stage->count; i++)
-        if (!action_computes(stage->actions[i].kind)) return true;
-    return false;
-}
 
 // Returns the duration of the shortest action of compute that takes any time.
 static double shortest_(const Schedule *schedule, const Timeline *timeline) {
@@ -176,7 +167,7 @@ int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bo
     for (int row = 0; row < 2 * schedule->stages; row++) {
         int s = row / 2;
         bool computes = row % 2 == 0;
-        if (!computes && !stage_transfers_(&schedule->stage[s])) continue;
+        if (!computes && !schedule_stage_moves(&schedule->stage[s])) continue;
         lane_fill_(&lane, schedule, timeline, s, computes);
         if (computes) fprintf(file, "stage %-*d", LABEL - 6, s);
         else fprintf(file, "%*s", LABEL, "");

@@ -1,5 +1,6 @@
 // Configuration: what is accepted and what it means.
 #include "config_file.h"
+#include "schedules.h"
 #include "unit.h"
 
 #include <string.h>

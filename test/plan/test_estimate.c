@@ -157,7 +157,7 @@ static Schedule *make(const ScheduleKind *kind, ScheduleSpec spec, int microbatc
     if (plain == NULL || evict_to < 0) return plain;
     EvictTarget target = (EvictTarget)evict_to;
     Schedule *schedule =
-        bpipe_balance_ahead(plain, bpipe_least_slots(plain, target), target, bpipe_load_ahead(plain, target), NULL);
+        bpipe_balance(plain, bpipe_least_slots(plain, target), target, bpipe_load_ahead(plain, target), NULL);
     schedule_free(plain);
     return schedule;
 }

@@ -3,6 +3,7 @@
 #include "models.h"
 #include "plan/plan_report.h"
 #include "made_plan.h"
+#include "schedules.h"
 #include "unit.h"
 
 #include <math.h>

@@ -4,6 +4,7 @@
 #include "schedule/kinds.h"
 #include "schedule/simulate.h"
 #define UNIT_OWN_MAIN
+#include "schedules.h"
 #include "unit.h"
 
 #include <math.h>
@@ -229,7 +230,7 @@ static void look_at_text(const View *view) {
     assert_text_comes_back(view->base);
     for (int target = EVICT_TO_PEER; target <= EVICT_TO_HOST; target++) {
         if (target == EVICT_TO_PEER && !view->kind->pairs) continue;
-        Schedule *evicts = bpipe_balance(view->base, 0, (EvictTarget)target, NULL);
+        Schedule *evicts = bpipe_balance(view->base, 0, (EvictTarget)target, 1, NULL);
         if (evicts != NULL) assert_text_comes_back(evicts);
         schedule_free(evicts);
     }
@@ -289,7 +290,7 @@ static void look_at_pairs(const View *view) {
     Error err = {0};
     int slots = pair_slots(base);
     assert_int_equal(bpipe_least_slots(base, EVICT_TO_PEER), slots);
-    Schedule *schedule = bpipe_balance_ahead(base, slots, EVICT_TO_PEER, bpipe_load_ahead(base, EVICT_TO_PEER), &err);
+    Schedule *schedule = bpipe_balance(base, slots, EVICT_TO_PEER, bpipe_load_ahead(base, EVICT_TO_PEER), &err);
     if (schedule == NULL) fail_msg("%s", err.text);
     assert_sound(schedule);
     // With F = B = W whole backwards take 2F, with split ones two backwards hide a swap. Chunks whose backwards
@@ -299,7 +300,7 @@ static void look_at_pairs(const View *view) {
     if (whole_chunks) {
         assert_true(makespan(schedule, 1, 1, 1, 0, 1.5) < 1.012 * view->plain);
         schedule_free(schedule);
-        schedule = bpipe_balance_ahead(base, slots, EVICT_TO_PEER, 2, &err);
+        schedule = bpipe_balance(base, slots, EVICT_TO_PEER, 2, &err);
         assert_sound(schedule);
         assert_nothing_is_lost(view, schedule, 1.5);
     }
@@ -318,7 +319,7 @@ static void look_at_host(const View *view) {
     int slots = bpipe_least_slots(base, EVICT_TO_HOST);
     for (int more = 0; more < 3; more++) {
         Schedule *schedule =
-            bpipe_balance_ahead(base, slots + more, EVICT_TO_HOST, bpipe_load_ahead(base, EVICT_TO_HOST), &err);
+            bpipe_balance(base, slots + more, EVICT_TO_HOST, bpipe_load_ahead(base, EVICT_TO_HOST), &err);
         if (schedule == NULL) fail_msg("%s", err.text);
         assert_sound(schedule);
         assert_true(makespan(schedule, 1, 1, 1, 0.05, 0.5) > 0);
@@ -339,8 +340,8 @@ static void everything_above_holds_for_every_m(void **state) {
 TEST(v_half_with_half_of_its_slots_loses_next_to_nothing_to_the_host) {
     ScheduleSpec spec = {.stages = 8, .microbatches = 64};
     Schedule *base = made(&schedule_kinds[schedule_kind_index("v-half")], &spec);
-    Schedule *five = bpipe_balance_ahead(base, 5, EVICT_TO_HOST, 3, NULL);
-    Schedule *six = bpipe_balance_ahead(base, 6, EVICT_TO_HOST, 3, NULL);
+    Schedule *five = bpipe_balance(base, 5, EVICT_TO_HOST, 3, NULL);
+    Schedule *six = bpipe_balance(base, 6, EVICT_TO_HOST, 3, NULL);
     double plain = makespan(base, 1, 1, 1, 0, 0);
     assert_true(makespan(five, 1, 1, 1, 0, 0.5) <= plain + 1e-6);
     assert_true(makespan(five, 1, 1, 1, 0, 1) <= 1.003 * plain);
@@ -412,7 +413,7 @@ static void print_row(const ScheduleKind *kind, ScheduleSpec spec, const char *l
         int slots = bpipe_least_slots(base, (EvictTarget)target) + (target == EVICT_TO_HOST);
         if (slots >= base->slots) continue;
         Schedule *schedule =
-            bpipe_balance_ahead(base, slots, (EvictTarget)target, bpipe_load_ahead(base, (EvictTarget)target), NULL);
+            bpipe_balance(base, slots, (EvictTarget)target, bpipe_load_ahead(base, (EvictTarget)target), NULL);
         printf("| %s, evicting to %s | %.4g | %.4g |", label, target == EVICT_TO_HOST ? "host" : "partner",
                slots / chunks, (double)moved(schedule) / chunks);
         print_over(schedule, ideal);
@@ -463,7 +464,7 @@ static void print_losses(const ScheduleKind *kind, const ScheduleSpec *spec, con
     int slots = bpipe_least_slots(base, target), half = base->slots / 2, chunks = base->chunks;
     if (target == EVICT_TO_HOST && slots < half) slots = half;
     Schedule *schedule =
-        slots >= base->slots ? NULL : bpipe_balance_ahead(base, slots, target, bpipe_load_ahead(base, target), NULL);
+        slots >= base->slots ? NULL : bpipe_balance(base, slots, target, bpipe_load_ahead(base, target), NULL);
     if (schedule != NULL) {
         double plain = makespan(base, 1, 1, 1, 0, 0);
         printf("| %s%s | %.4g | %.4g | %.4g |", label, target == EVICT_TO_HOST ? ", to the host" : "",

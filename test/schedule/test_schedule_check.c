@@ -3,8 +3,8 @@
 // none hangs.
 #include "bpipe.h"
 #include "interleavings.h"
-#include "schedule/kinds.h"
 #include "schedule/simulate.h"
+#include "schedules.h"
 #include "unit.h"
 
 #include <string.h>
@@ -366,7 +366,7 @@ static Schedule *named(const char *name, int p, int m) {
 }
 
 TEST(one_wrong_action_is_always_found) {
-    Schedule *sound[] = {schedule_1f1b(3, 5, NULL),     schedule_gpipe(3, 4, NULL),     schedule_forward(3, 4, NULL),
+    Schedule *sound[] = {schedule_1f1b(3, 5, NULL),     schedule_gpipe(3, 4, NULL),     schedule_forward(3, 4),
                          schedule_bpipe(4, 9, 3, NULL), schedule_bpipe(9, 12, 6, NULL), named("gis", 3, 6),
                          named("zb-v", 3, 5),           named("v-half", 4, 6),          named("zb-d", 3, 5)};
     for (size_t which = 0; which < sizeof sound / sizeof sound[0]; which++) {
@@ -454,7 +454,7 @@ TEST(chunked_lists_that_the_proof_accepts_end_with_any_durations) {
         int p = 1 + (int)random_below(&random, 4);
         Schedule *base = named(kind->name, p, 2 * p * (1 + (int)random_below(&random, 2)));
         int slots = bpipe_least_slots(base, EVICT_TO_HOST) + (int)random_below(&random, 3);
-        Schedule *schedule = bpipe_balance_ahead(base, slots, EVICT_TO_HOST, 1 + (int)random_below(&random, 3), NULL);
+        Schedule *schedule = bpipe_balance(base, slots, EVICT_TO_HOST, 1 + (int)random_below(&random, 3), NULL);
         Schedule *changed = schedule == NULL ? base : schedule;
         for (unsigned swaps = random_below(&random, 4); swaps > 0; swaps--) {
             StageSchedule *stage = &changed->stage[random_below(&random, (unsigned)p)];
@@ -482,7 +482,7 @@ TEST(made_schedules_end_with_any_durations) {
         Schedule *base = schedule_1f1b(p, m, NULL);
         EvictTarget target = random_below(&random, 2) ? EVICT_TO_HOST : EVICT_TO_PEER;
         int least = target == EVICT_TO_HOST ? bpipe_min_slots_host(p) : bpipe_min_slots(p);
-        Schedule *schedule = bpipe_balance(base, least + (int)random_below(&random, 2), target, NULL);
+        Schedule *schedule = bpipe_balance(base, least + (int)random_below(&random, 2), target, 1, NULL);
         assert_non_null(schedule);
         assert_simulation_ends(schedule, &random);
         schedule_free(base);

@@ -3,6 +3,7 @@
 #include "schedule/contention.h"
 #include "schedule/simulate.h"
 #define UNIT_OWN_MAIN
+#include "schedules.h"
 #include "unit.h"
 
 #include <math.h>
@@ -68,7 +69,7 @@ TEST(gpipe_and_1f1b_take_m_plus_p_minus_1_microbatches) {
             assert_closed_form(schedule_gpipe(p, m, NULL), 1, 2);
             assert_closed_form(schedule_gpipe(p, m, NULL), 0.7, 3.1);
         }
-        Schedule *schedule = schedule_forward(p, 5, NULL);
+        Schedule *schedule = schedule_forward(p, 5);
         Timeline *timeline = run(schedule, (Times){1, 0, 0, 0.5, false});
         assert_near(timeline->makespan, 5 + (p - 1) * 1.5);
         timeline_free(timeline);
@@ -102,7 +103,7 @@ TEST(actions_may_each_have_their_own_time) {
 }
 
 TEST(a_full_edge_holds_up_the_sender_and_nothing_else) {
-    Schedule *schedule = schedule_forward(2, 8, NULL);
+    Schedule *schedule = schedule_forward(2, 8);
     double forward[] = {1, 10}, edge[] = {0};
     SimulateCosts costs = {.forward = forward, .backward = forward, .edge = edge};
     for (int buffers = 1; buffers <= 3; buffers++) {
@@ -133,10 +134,7 @@ TEST(a_transfer_runs_beside_compute_and_compute_waits_where_it_must) {
     assert_near(timeline->stage[0].wait_slot, 5);
     assert_near(timeline->stage[0].wait_load, 5);
     assert_near(timeline->exposed, 10);
-    assert_near(timeline->stage[0].transfer_busy, 10);
     assert_near(timeline->bubble, 1 - 9.0 / 19);
-    assert_int_equal(timeline->stage[0].evictions, 1);
-    assert_int_equal(timeline->stage[0].loads, 1);
     assert_int_equal(timeline->stage[0].own_peak, 2);
     timeline_free(timeline);
     schedule_free(schedule);
@@ -323,7 +321,7 @@ TEST(bundles_that_are_loaded_earlier_bear_slower_transfers) {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         for (int m = 8; m <= 256; m += m < 32 ? 1 : 16) {
             Schedule *base = schedule_1f1b(8, m, NULL);
-            Schedule *schedule = bpipe_balance_ahead(base, rows[i].slots, EVICT_TO_PEER, rows[i].ahead, NULL);
+            Schedule *schedule = bpipe_balance(base, rows[i].slots, EVICT_TO_PEER, rows[i].ahead, NULL);
             assert_no_loss(schedule, (Times){1, 2, rows[i].transfer, 0, false});
             schedule_free(base);
             schedule_free(schedule);
@@ -336,7 +334,7 @@ TEST(the_host_form_loses_no_time_while_a_transfer_takes_a_forward) {
         for (int slots = 2; slots <= p; slots += 1 + p / 6) {
             for (int m = p; m <= 256; m += 61) {
                 Schedule *base = schedule_1f1b(p, m, NULL);
-                Schedule *host = bpipe_balance(base, slots, EVICT_TO_HOST, NULL);
+                Schedule *host = bpipe_balance(base, slots, EVICT_TO_HOST, 1, NULL);
                 // With two slots forwards of the warm-up wait until their predecessors have left, but not for too long.
                 if (slots > 2) assert_no_loss(host, (Times){1, 2, 1, 0, false});
                 assert_near(loss_of(host, (Times){1, 2, 1, 0, false}).share, 0);
@@ -404,7 +402,7 @@ static void table_of_earlier_loads(int p) {
     Schedule *base = schedule_1f1b(p, 64, NULL);
     for (int slots = bpipe_min_slots(p); slots <= bpipe_min_slots(p) + 2; slots++) {
         for (int ahead = 1; ahead <= 3; ahead++) {
-            Schedule *schedule = bpipe_balance_ahead(base, slots, EVICT_TO_PEER, ahead, NULL);
+            Schedule *schedule = bpipe_balance(base, slots, EVICT_TO_PEER, ahead, NULL);
             int64_t all = 0;
             for (int s = 0; s < p; s++) all += evictions_of(schedule, s);
             printf("| %d | %d | %d |", slots, ahead, (int)all);

@@ -40,7 +40,7 @@ TEST(idle_time_of_1f1b_is_the_formula) {
         char said[256], expected[64];
         snprintf(expected, sizeof expected, "idle %.1f %% at F=I=W=1 (1F1B %.1f %%)", 100.0 * (p - 1) / (m + p - 1),
                  100.0 * (p - 1) / (m + p - 1));
-        Schedule *plain = proved_(schedule_1f1b(p, m, &err)), *balanced = proved_(bpipe_balance(plain, 0, 0, &err));
+        Schedule *plain = proved_(schedule_1f1b(p, m, &err)), *balanced = proved_(bpipe_balance(plain, 0, 0, 1, &err));
         assert_int_equal(study_say(plain, &ones_, said, sizeof said, &err), 0);
         assert_non_null(strstr(said, expected));
         assert_int_equal(study_say(balanced, &ones_, said, sizeof said, &err), 0);
