@@ -330,19 +330,14 @@ void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *c
 
 // ---------------------------------------------------------------- collectives over tensor ranks
 
-// Returns whether the tensor ranks of a stage are on more than one node.
-static bool spans_nodes_(const Hardware *hardware, const Config *config) {
-    int64_t t = config->parallel.tensor, node = config->hardware.gpus_per_node;
-    return !hardware->cpu && config_world(config) > node && node % t != 0;
-}
-
 // Returns half of the time of an all-gather and a reduce-scatter, or of an all-reduce, of `each` bytes for every number
 // of the stream. A ring over several nodes leaves each of them once, so it runs at the rate of the node's network.
 static double collective_(const Hardware *hardware, const Config *config, const Shape *s, double each) {
     const Cost *cost = &hardware->cost;
     double bytes = (double)(s->rows * s->hidden) * each;
     int t = s->tensor_ranks;
-    if (spans_nodes_(hardware, config))
+    int64_t node = config->hardware.gpus_per_node;
+    if (!hardware->cpu && config_world(config) > node && node % config->parallel.tensor != 0)
         return cost_collective_between(cost, COST_ALL_REDUCE, bytes, t, fmin(cost->network, cost->tensor)) / 2;
     if (s->copies) return cost_copies(cost, bytes, t) + cost_pass(cost, bytes / t); // a gather copies its own rows too
     if (!s->sequence) return cost_collective(cost, COST_ALL_REDUCE, bytes, t) / 2;
@@ -415,13 +410,8 @@ static Beside beside_(const Work *work) {
                     .attention = core.backward};
 }
 
-// Returns what the gathers before a product in chunks, or the sums after it, add to a step: of n that each take `one`
-// seconds beside products of `product` seconds, the first gather or the last sum has none beside it.
-static double exposed_chunks_(const Work *work, double one, double product) {
-    return one + (work->shape->chunks - 1) * exposed_(work, one, product, 0);
-}
-
-// Returns the seconds that the four collectives of a forward, or its two all-reduces, add to a step.
+// Returns the seconds that the four collectives of a forward, or its two all-reduces, add to a step. Of the gathers
+// before a product in chunks, or the sums after it, the first gather or the last sum has no product beside it.
 static double exposed_forward_(const Work *work, double whole) {
     const Shape *s = work->shape;
     int64_t products[][2] = {
@@ -432,7 +422,7 @@ static double exposed_forward_(const Work *work, double whole) {
     for (int i = 0; i < (s->sequence ? 4 : 2); i++) {
         bool known = work->hardware->cost.flops > 0;
         double product = known ? in_chunks_(work, s->chunks, products[i][0], products[i][1]) / s->chunks : 0;
-        exposed += exposed_chunks_(work, one, product);
+        exposed += one + (s->chunks - 1) * exposed_(work, one, product, 0);
     }
     return exposed;
 }

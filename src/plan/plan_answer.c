@@ -1,5 +1,5 @@
 // Gathers the answer of --plan: the plan, the plain schedule for comparison, the verdict and the table of schedules.
-#include "plan_answer.h"
+#include "plan_report.h"
 
 #include <stdlib.h>
 #include <string.h>

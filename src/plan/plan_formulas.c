@@ -2,6 +2,7 @@
 // rows of the table and take part in no decision: a formula knows no messages.
 // Uneven stages are counted: no order of the same work is quicker than the slowest stage, and each stage has its bytes.
 #include "base/grid.h"
+#include "base/units.h"
 #include "plan_report.h"
 
 #include <math.h>
@@ -20,11 +21,6 @@ static const Forecast *plain_row_(const PlanAnswer *answer) {
             return &table->rows[i];
     }
     return NULL;
-}
-
-// Returns the bytes of a stage of 1F1B if it held as many bundles.
-static int64_t stage_bytes_(const PlanStage *stage, double bundles) {
-    return memory_total(&stage->memory) + (int64_t)((bundles - stage->own_slots) * (double)stage->slot_bytes);
 }
 
 // Prints FSDP in place of the pipeline: every tensor rank's states are spread over all p d ranks, and each of these
@@ -67,8 +63,8 @@ static void print_vocabulary_(const PlanAnswer *answer, const Forecast *row, FIL
     for (int s = 0; s < plan->stages; s++) states += states_total(&plan->stage[s].states);
     for (int s = 0; s < plan->stages; s++) {
         const PlanStage *stage = &plan->stage[s];
-        int64_t held = stage_bytes_(stage, stage->own_slots + 1) - states_total(&stage->states) + states / plan->stages;
-        if (held > peak) peak = held;
+        int64_t held = memory_total(&stage->memory) + stage->slot_bytes - states_total(&stage->states);
+        peak = max_i64(peak, held + states / plan->stages);
     }
     double work = (double)config_microbatches(&answer->config) * time->slowest;
     double uneven = fmax(0, work - (1 - time->bubble) * time->pipeline);

@@ -6,16 +6,8 @@
 
 #include <math.h>
 
-static void integer_(FILE *file, const char *key, int64_t value, bool comma) {
-    fprintf(file, "\"%s\":%lld%s", key, (long long)value, comma ? "," : "");
-}
-
-static void json_write_model_(const PlanAnswer *answer, FILE *file) {
-    fputs("\"model\":{", file);
-    integer_(file, "parameters", answer->plan.parameters, true);
-    json_write_member(file, "flops_per_token_full", model_flops_per_token(&answer->config, true));
-    json_write_next(file, "flops_per_token_causal", model_flops_per_token(&answer->config, false));
-    fputs("},", file);
+static void integer_(FILE *file, const char *key, int64_t value) {
+    fprintf(file, "\"%s\":%lld,", key, (long long)value);
 }
 
 // Writes {"weights":0,"own_slots":0,...}: every category, in the order of the table for people.
@@ -41,7 +33,7 @@ static void json_write_layers_(const StageChunk *chunk, FILE *file) {
 static void json_write_stage_(const PlanAnswer *answer, int s, FILE *file) {
     const PlanStage *stage = &answer->plan.stage[s], *plain = &answer->plan_1f1b.stage[s];
     fputs(s == 0 ? "{" : ",{", file);
-    integer_(file, "stage", s, true);
+    integer_(file, "stage", s);
     json_write_layers_(&stage->at.chunk[0], file);
     for (int c = 0; c < stage->at.chunks; c++) {
         fputs(c == 0 ? ",\"chunks\":[{" : ",{", file);
@@ -49,25 +41,17 @@ static void json_write_stage_(const PlanAnswer *answer, int s, FILE *file) {
         fputc('}', file);
     }
     fputs("],", file);
-    integer_(file, "parameters", stage->parameters, true);
-    integer_(file, "states_bytes", states_total(&stage->states), true);
-    integer_(file, "bundle_bytes", stage->at.bundle_bytes, true);
-    integer_(file, "slots", stage->own_slots, true);
-    integer_(file, "lent", stage->lent_slots, true);
-    integer_(file, "in_flight_1f1b", plain->own_slots, true);
-    integer_(file, "peak_bytes_1f1b", memory_total(&plain->memory), true);
-    integer_(file, "peak_bytes", memory_total(&stage->memory), true);
+    integer_(file, "parameters", stage->parameters);
+    integer_(file, "states_bytes", states_total(&stage->states));
+    integer_(file, "bundle_bytes", stage->at.bundle_bytes);
+    integer_(file, "slots", stage->own_slots);
+    integer_(file, "lent", stage->lent_slots);
+    integer_(file, "in_flight_1f1b", plain->own_slots);
+    integer_(file, "peak_bytes_1f1b", memory_total(&plain->memory));
+    integer_(file, "peak_bytes", memory_total(&stage->memory));
     json_write_memory_(&stage->memory, file);
-    integer_(file, "host_bytes", plan_host_bytes(stage), true);
+    integer_(file, "host_bytes", plan_host_bytes(stage));
     fprintf(file, "\"fits\":%s}", plan_answer_holds(answer, memory_total(&stage->memory)) ? "true" : "false");
-}
-
-static void write_verdict_(const Verdict *verdict, FILE *file) {
-    fprintf(file, "\"verdict\":{\"use_bpipe\":%s,\"reason\":", verdict->use_bpipe ? "true" : "false");
-    json_write_text(file, verdict->reason);
-    json_write_next(file, "required_stage_gain", verdict->gains ? verdict->required_gain : NAN);
-    json_write_next(file, "measured_stage_gain", verdict->gains ? verdict->stage_gain : NAN);
-    fputc('}', file);
 }
 
 // Writes the request for a batch system: CPUs are one node's, GPUs as many to a node as hardware.gpus_per_node says.
@@ -76,9 +60,9 @@ static void write_job_(const PlanAnswer *answer, FILE *file) {
     int64_t world = config_world(config), gpus = answer->planner.hardware.cpu ? 0 : config->hardware.gpus_per_node;
     int64_t tasks = gpus == 0 || world < gpus ? world : gpus;
     fputs("\"job\":{", file);
-    integer_(file, "nodes", (world + tasks - 1) / tasks, true);
-    integer_(file, "tasks_per_node", tasks, true);
-    integer_(file, "gpus_per_node", gpus == 0 ? 0 : tasks, true);
+    integer_(file, "nodes", (world + tasks - 1) / tasks);
+    integer_(file, "tasks_per_node", tasks);
+    integer_(file, "gpus_per_node", gpus == 0 ? 0 : tasks);
     fputs("\"checkpoint_dir\":", file);
     json_write_text(file, config->checkpoint.dir);
     fputs("},", file);
@@ -120,10 +104,13 @@ static void json_write_step_(const PlanAnswer *answer, FILE *file) {
 int plan_write_json(const PlanAnswer *answer, FILE *file) {
     Waterfall waterfall;
     Error err;
-    fputc('{', file);
-    json_write_model_(answer, file);
-    integer_(file, "world", config_world(&answer->config), true);
-    integer_(file, "microbatches", config_microbatches(&answer->config), true);
+    fputs("{\"model\":{", file);
+    integer_(file, "parameters", answer->plan.parameters);
+    json_write_member(file, "flops_per_token_full", model_flops_per_token(&answer->config, true));
+    json_write_next(file, "flops_per_token_causal", model_flops_per_token(&answer->config, false));
+    fputs("},", file);
+    integer_(file, "world", config_world(&answer->config));
+    integer_(file, "microbatches", config_microbatches(&answer->config));
     write_job_(answer, file);
     fputs("\"config\":", file);
     config_write_json(&answer->config, file);
@@ -131,8 +118,12 @@ int plan_write_json(const PlanAnswer *answer, FILE *file) {
     for (int s = 0; s < answer->plan.stages; s++) json_write_stage_(answer, s, file);
     fputs("],", file);
     json_write_step_(answer, file);
-    write_verdict_(&answer->verdict, file);
-    fputc(',', file);
+    const Verdict *verdict = &answer->verdict;
+    fprintf(file, "\"verdict\":{\"use_bpipe\":%s,\"reason\":", verdict->use_bpipe ? "true" : "false");
+    json_write_text(file, verdict->reason);
+    json_write_next(file, "required_stage_gain", verdict->gains ? verdict->required_gain : NAN);
+    json_write_next(file, "measured_stage_gain", verdict->gains ? verdict->stage_gain : NAN);
+    fputs("},", file);
     if (waterfall_make(&waterfall, answer, true, &err) != 0) waterfall.known = false; // the plan itself is made
     waterfall_write_json(&waterfall, file);
     schedule_table_write_json(&answer->schedules, &answer->config, file);

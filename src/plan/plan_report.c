@@ -1,6 +1,5 @@
 // The plan for people.
 #include "budget.h"
-#include "estimate.h"
 #include "base/units.h"
 #include "base/grid.h"
 #include "base/alloc.h"
@@ -242,18 +241,14 @@ static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
     return 0;
 }
 
-static void print_largest_(const PlanAnswer *answer, FILE *file) {
+// Prints the rest of a plan: every figure that the answer rests on.
+static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FILE *file, Error *err) {
     const Verdict *verdict = &answer->verdict;
     fprintf(file, "largest   micro-batch that fits: ");
     size_(file, plan_plain_name(&answer->config), verdict->largest_plain, ", ");
     size_(file, "BPipe", verdict->largest_bpipe, ", ");
     size_(file, "BPipe and recomputed attention", verdict->largest_recompute, "\n");
     print_reserve_(answer, file);
-}
-
-// Prints the rest of a plan: every figure that the answer rests on.
-static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FILE *file, Error *err) {
-    print_largest_(answer, file);
     waterfall_print(waterfall, file);
     plan_print(&answer->plan, &answer->config, answer->schedule, file);
     print_limit_(answer, file);

@@ -2,8 +2,31 @@
 #pragma once
 
 #include "config/options.h"
-#include "plan_answer.h"
-#include "plan_world.h"
+#include "plan_schedules.h"
+#include "verdict.h"
+
+// Everything `--plan` says, gathered before anything is printed.
+typedef struct PlanAnswer {
+    Planner planner;
+    Config config;            // with schedule.bpipe and split_backward resolved
+    const Schedule *schedule; // complete, not an extract
+    ScheduleLoan loan;        // its owner
+    Plan plan;
+    Plan plan_1f1b; // the same, with 1F1B and no BPipe
+    PlanTime time;
+    Verdict verdict;
+    ScheduleTable schedules;
+} PlanAnswer;
+
+// Gathers the answer. -1 with err; plan_answer_free in both cases.
+int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *model, const Log *log, Error *err);
+void plan_answer_free(PlanAnswer *answer);
+
+// Forecasts a micro-batch size, from the verdict's figures if it has them: a long schedule takes a while to simulate.
+int plan_answer_forecast(const PlanAnswer *answer, int64_t micro_batch, PlanWay way, Forecast *forecast, Error *err);
+
+// Returns whether stage s fits with the reserve, by the answer's plan.
+bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes);
 
 // Writes one JSON object on one line. Unknown figures are null.
 int plan_write_json(const PlanAnswer *answer, FILE *file);
@@ -13,9 +36,6 @@ int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err);
 
 // Prints, by their formulas, the cost of published schedules that this engine cannot run.
 void plan_formulas_print(const PlanAnswer *answer, FILE *file);
-
-// Writes a planned step as a trace to the file `path`. -1 with err, also if nothing is known of the device.
-int plan_trace(const PlanAnswer *answer, const char *path, Error *err);
 
 // Writes a simulated step of `step` seconds as a trace to the file `path`. -1 with err.
 int plan_trace_write(const Schedule *schedule, const Timeline *timeline, double step, const char *path, Error *err);

@@ -142,15 +142,6 @@ static void make_part_(Part *part, const Planner *planner, const RunLayout *choi
     if (part->status == 0 && choice->chunks == 1) part->status = row_recomputed_(table, planner, choice, err);
 }
 
-// Moves the rows of a part to the end of the table; err is that of the first part that failed.
-static int take_part_(ScheduleTable *table, Part *part, int status, Error *err) {
-    if (status == 0 && part->status != 0) *err = part->err;
-    if (part->status != 0) status = part->status;
-    for (int i = 0; i < part->table.count; i++) rows_add_(table, &part->table.rows[i]);
-    free(part->table.rows);
-    return status;
-}
-
 // Choices depend on nothing of each other, so threads may share them.
 int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threads, Error *err) {
     *table = (ScheduleTable){.best = -1};
@@ -160,7 +151,12 @@ int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threa
     Part *parts = xcalloc((size_t)choices.count, sizeof *parts);
 #pragma omp parallel for schedule(dynamic, 1) if (threads)
     for (int i = 0; i < choices.count; i++) make_part_(&parts[i], planner, &choices.layouts[i]);
-    for (int i = 0; i < choices.count; i++) status = take_part_(table, &parts[i], status, err);
+    for (int i = 0; i < choices.count; i++) {
+        if (status == 0 && parts[i].status != 0) *err = parts[i].err; // of the first part that failed
+        if (parts[i].status != 0) status = parts[i].status;
+        for (int row = 0; row < parts[i].table.count; row++) rows_add_(table, &parts[i].table.rows[row]);
+        free(parts[i].table.rows);
+    }
     free_all(parts, choices.layouts);
     table->best = schedule_table_best(table, NULL, 0);
     return status;
@@ -191,12 +187,6 @@ char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]) {
              : layout->pointwise != RECOMPUTE_NONE      ? ", pointwise"
                                                         : "");
     return text;
-}
-
-static void table_heading_(Grid *grid) {
-    const char *cells[] = {"schedule", "v", "bundles", "rank", "fits", "bubble", "xfer", "step", "MFU", "why"};
-    grid->columns = 10;
-    for (int i = 0; i < 10; i++) grid_cell(grid, "%s", cells[i]);
 }
 
 // Writes why a row does not fit, or on what it spends most of its seconds beyond the best row if these are over 1 %.
@@ -258,14 +248,15 @@ static bool runs_row_(const Config *config, const Forecast *row) {
 void schedule_table_print(const ScheduleTable *table, const Planner *planner, const Config *config, bool all,
                           FILE *file) {
     enum { FASTEST = 5 };
-    Grid grid = {0};
+    const char *cells[] = {"schedule", "v", "bundles", "rank", "fits", "bubble", "xfer", "step", "MFU", "why"};
+    Grid grid = {.columns = 10};
     const Forecast **rows = xcalloc((size_t)table->count + 1, sizeof *rows), *leanest = table->rows;
     for (int i = 0; i < table->count; i++) {
         rows[i] = &table->rows[i];
         if (rows[i]->peak_bytes < leanest->peak_bytes) leanest = rows[i];
     }
     qsort(rows, (size_t)table->count, sizeof *rows, compare_rows_);
-    table_heading_(&grid);
+    for (int i = 0; i < 10; i++) grid_cell(&grid, "%s", cells[i]);
     for (int i = 0, given = 0; i < table->count; i++) {
         bool best = rows[i] - table->rows == table->best, runs = given == 0 && runs_row_(config, rows[i]);
         char note[32];

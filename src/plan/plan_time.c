@@ -3,7 +3,6 @@
 #include "plan_time.h"
 #include "base/alloc.h"
 #include "base/units.h"
-#include "estimate.h"
 #include "ranks/topology.h"
 
 #include <math.h>
@@ -43,12 +42,6 @@ static void costing_add_spent_(Spent *sum, const Spent *one, double count) {
     sum->peak += count * one->peak;
     sum->attention += count * one->attention;
     sum->passes += count * one->passes;
-}
-
-// Returns the collectives of `count` parts, as often as this schedule makes them.
-static double tensor_of_(const PartTime *part, double count, bool split) {
-    double backward = split ? part->tensor_input + part->tensor_weight : part->tensor_backward;
-    return count * (part->tensor_forward + backward);
 }
 
 // If a profile has only complete backwards, W's share is the hardware model's, or half without it.
@@ -91,7 +84,9 @@ static int chunk_compute_(const Costing *costing, int s, int c, const ModelTimes
     double count[] = {(double)at->layers, at->first ? 1 : 0, at->last ? 1 : 0};
     for (int i = 0; i < 3; i++) {
         costing_add_part_(time, part[i], count[i], !measured);
-        time->tensor += tensor_of_(part[i], count[i], costing->schedule->split);
+        double split = part[i]->tensor_input + part[i]->tensor_weight;
+        time->tensor +=
+            count[i] * (part[i]->tensor_forward + (costing->schedule->split ? split : part[i]->tensor_backward));
         for (int way = 0; way < 2; way++) costing_add_spent_(&time->spent, &part[i]->spent[way], count[i]);
         if (costing->schedule->split) time->spent.passes += count[i] * part[i]->kept;
     }
@@ -154,13 +149,6 @@ static double data_rate_(const Costing *costing, int64_t parts, CostCollective k
     return rate < hardware->cost.tensor ? rate : hardware->cost.tensor;
 }
 
-// Returns the seconds of the sums that nothing hides. The sum of the layer that ends the last backward is never hidden.
-static double reduction_seconds_(const DataSums *sums, int s) {
-    double layers = sums->layers[s], whole = sums->bytes[s] / sums->network;
-    double hidden = sums->hides[s] * (layers - 1) / layers, left = whole / layers;
-    return whole - hidden > left ? whole - hidden : left;
-}
-
 enum { UNITS = 4 }; // large units of a layer: each is summed and gathered in a collective of its own
 
 // Returns the pieces in which a stage sums its gradients: its layers, or an embedding or head alone.
@@ -210,19 +198,15 @@ static int widest_copy_(Costing *costing) {
     return widest;
 }
 
-// Returns the ranks of a stage on one node, which send at the same time.
-static int senders_(const Costing *costing) {
-    const ParallelConfig *parallel = &costing->config->parallel;
-    int ranks = (int)(parallel->tensor * parallel->context), node = (int)costing->config->hardware.gpus_per_node;
-    return ranks < node ? ranks : node;
-}
-
 // Returns the seconds of a message that each tensor and context rank of `from` sends to its counterpart on `to`,
 // without other traffic.
 static double costing_message_(const Costing *costing, int from, int to, int64_t bytes) {
     const Hardware *hardware = costing->source->hardware;
     bool near = node_of_stage_(costing, from) == node_of_stage_(costing, to);
-    double rate = near ? hardware->cost.pair : hardware->cost.network / senders_(costing);
+    const ParallelConfig *parallel = &costing->config->parallel;
+    // The ranks of a stage on one node send at the same time.
+    int64_t senders = min_i64(parallel->tensor * parallel->context, costing->config->hardware.gpus_per_node);
+    double rate = near ? hardware->cost.pair : hardware->cost.network / (double)senders;
     return cost_message(&hardware->cost, (double)bytes, rate);
 }
 
@@ -245,15 +229,6 @@ static int card_(const Costing *costing, int from, int to) {
 }
 
 // ---------------------------------------------------------------- all of it
-
-static void costing_allocate_(PlanCosts *costs, int stages, int parts) {
-    // Resources: at most one card for each stage; on a CPU the cores of the one host are the first and only one.
-    size_t p = (size_t)stages;
-    memset(costs, 0, sizeof *costs);
-    costs->stage = xcalloc(p, sizeof *costs->stage);
-    costs->times_ = xcalloc(6 * p + 1 + 4 * p * (size_t)parts, sizeof *costs->times_);
-    costs->resources_ = xcalloc(7 * p, sizeof *costs->resources_);
-}
 
 static void costing_share_(PlanCosts *costs, const Costing *costing) {
     int p = costing->plan->stages, *r = costs->resources_;
@@ -294,7 +269,9 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
         last[s] = d == 1 ? 1 : 1 + (costs->stage[s].summing - 1) * (layers[s] - 1) / layers[s];
         hides[s] *= last[s];
         node[s] = node_of_stage_(costing, s);
-        costs->stage[s].reduction = reduction_seconds_(&costs->sums, s);
+        // The sum of the layer that ends the last backward is never hidden.
+        double whole = bytes[s] / rate, hidden = hides[s] * (double)(layers[s] - 1) / layers[s];
+        costs->stage[s].reduction = fmax(whole - hidden, whole / layers[s]);
     }
 }
 
@@ -318,7 +295,10 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     int p = plan->stages, parts = schedule->chunks * schedule->slices, all = p * parts, status = 0;
     costing.copy = widest_copy_(&costing);
     costing.parts = xcalloc((size_t)schedule->slices, sizeof *costing.parts);
-    costing_allocate_(costs, p, parts);
+    // Resources: at most one card for each stage; on a CPU the cores of the one host are the first and only one.
+    *costs = (PlanCosts){.stage = xcalloc((size_t)p, sizeof *costs->stage),
+                         .times_ = xcalloc((size_t)(6 * p + 1 + 4 * all), sizeof *costs->times_),
+                         .resources_ = xcalloc(7 * (size_t)p, sizeof *costs->resources_)};
     double *transfer = costs->times_, *edge = transfer + p, *compute = edge + 5 * p + 1;
     ComputeTimes times = {compute, compute + all, compute + 2 * all, compute + 3 * all};
     for (int s = 0; s < p && status == 0; s++) {
@@ -440,13 +420,6 @@ static int phase_of_(Phase *phase, const Config *config, int64_t microbatches, c
     return status;
 }
 
-// Returns whether p microbatches take as long as the p before them, to half a percent, and compute waits for no
-// transfer: stages evict in rounds of different lengths.
-static bool steady_(const Phase *before, const Phase *between, const Phase *now) {
-    double one = between->makespan - before->makespan, next = now->makespan - between->makespan;
-    return now->exposed == 0 && fabs(next - one) <= 5e-3 * next;
-}
-
 // Two simulations of the same schedule with different microbatch counts, and the times they predict for larger counts.
 //
 //     seconds                                    . all microbatches: predicted
@@ -514,7 +487,11 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
     if (phase_of_(&growth.before, config, growth.fewer, costs, err) != 0 ||
         phase_of_(&between, config, growth.fewer + p, costs, err) != 0)
         return -1;
-    bool steady = steady_(&growth.before, &between, phase), hopeless = growth_expects_(&growth, all) > CLEARLY * worth;
+    // Steady: p microbatches take as long as the p before them, to half a percent, and compute waits for no transfer;
+    // stages evict in rounds of different lengths.
+    double one = between.makespan - growth.before.makespan, next = phase->makespan - between.makespan;
+    bool steady = phase->exposed == 0 && fabs(next - one) <= 5e-3 * next;
+    bool hopeless = growth_expects_(&growth, all) > CLEARLY * worth;
     if (steady && !hopeless && growth_to_(&growth, config, min_i64(all, 2 * growth.enough), costs, &steady, err) != 0)
         return -1;
     if (!steady && hopeless) {
@@ -552,15 +529,6 @@ double plan_transfer_seconds(const Config *config, const Schedule *schedule, con
     return LEAST_PART * rounds > 1 ? LEAST_PART * rounds * most : most;
 }
 
-static void slowest_(PlanTime *time, const PlanCosts *costs, int stages, int64_t microbatches) {
-    for (int s = 0; s < stages; s++) {
-        const StageTime *stage = &costs->stage[s];
-        double both = stage->forward + stage->backward;
-        if (both > time->slowest) time->slowest = both, time->tensor = stage->tensor * (double)microbatches;
-        if (stage->optimizer > time->optimizer) time->optimizer = stage->optimizer;
-    }
-}
-
 // MFU of one stage is relative to what its rank computes with while it works; for ranks that share cores there is no
 // formula for the whole.
 static void costing_utilization_(PlanTime *time, const Config *config, const Hardware *hardware) {
@@ -585,7 +553,12 @@ int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, co
     if (plan_costs_make(&costs, config, schedule, plan, source, err) != 0) return -1;
     int status = whole_phase_(&phase, config, schedule, &costs, worth, err);
     if (status == 0 && isfinite(phase.makespan)) {
-        slowest_(time, &costs, plan->stages, config_microbatches(config));
+        for (int s = 0; s < plan->stages; s++) {
+            const StageTime *stage = &costs.stage[s];
+            double both = stage->forward + stage->backward, tensor = stage->tensor;
+            if (both > time->slowest) time->slowest = both, time->tensor = tensor * (double)config_microbatches(config);
+            time->optimizer = fmax(time->optimizer, stage->optimizer);
+        }
         time->known = true;
         time->pipeline = phase.makespan;
         time->bubble = 1 - phase.busy / (phase.makespan * plan->stages);

@@ -1,5 +1,5 @@
 // Finds the fewest ranks that would do: for each number of tensor ranks, by bisection over the number of stages.
-#include "plan_world.h"
+#include "planner.h"
 
 #include "config/config_schema.h"
 

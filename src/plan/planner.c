@@ -149,13 +149,6 @@ static bool possible_(const Config *config) {
 
 // ---------------------------------------------------------------- forecasts
 
-static int64_t planner_host_bytes_(const Plan *plan, const Config *config) {
-    int64_t bytes = 0, ranks = config_world(config) / plan->stages;
-    for (int s = 0; s < plan->stages; s++)
-        bytes += ranks * (memory_total(&plan->stage[s].memory) + plan_host_bytes(&plan->stage[s]));
-    return bytes;
-}
-
 // A configuration's schedule and its bytes.
 typedef struct Lists {
     ScheduleLoan loan;
@@ -176,13 +169,6 @@ static void lists_close_(Lists *lists) {
     schedule_cache_return(&lists->loan);
 }
 
-static int planner_time_(const Planner *planner, const Config *config, const Lists *lists, double worth, PlanTime *time,
-                         Error *err) {
-    if (!planner->measured && planner->hardware.cost.flops == 0) return 0;
-    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
-    return plan_time(time, config, lists->loan.schedule, &lists->plan, &source, worth, err);
-}
-
 // Returns whether the transfers alone take longer than `worth`.
 static bool moves_too_long_(const Planner *planner, const Config *config, const Lists *lists, double worth) {
     TimeSource source = {&planner->hardware, NULL, false};
@@ -195,11 +181,14 @@ static void take_fit_(const Planner *planner, const Plan *plan, Forecast *foreca
     const Hardware *hardware = &planner->hardware;
     forecast->fullest = plan_fullest(plan);
     forecast->peak_bytes = memory_total(&plan->stage[forecast->fullest].memory);
-    double reserve = planner->config->hardware.reserve_gib,
-           together = (double)planner_host_bytes_(plan, planner->config);
+    double reserve = planner->config->hardware.reserve_gib;
+    int64_t together = 0, ranks = config_world(planner->config) / plan->stages;
+    for (int s = 0; s < plan->stages; s++)
+        together += ranks * (memory_total(&plan->stage[s].memory) + plan_host_bytes(&plan->stage[s]));
     forecast->lacks = plan_lacks((double)forecast->peak_bytes, (double)hardware->memory_bytes, reserve);
-    forecast->fits = hardware->memory_bytes > 0 ? forecast->lacks <= 0
-                                                : plan_lacks(together, (double)hardware->host_bytes, reserve) <= 0;
+    forecast->fits = hardware->memory_bytes > 0
+                         ? forecast->lacks <= 0
+                         : plan_lacks((double)together, (double)hardware->host_bytes, reserve) <= 0;
 }
 
 bool planner_never_fits(const Planner *planner, const RunLayout *layout) {
@@ -251,7 +240,9 @@ static int planner_ask_(const Planner *planner, const Config *config, Timed time
         status = lists_open_(&lists, planner, config, true, err);
         wanted = status == 0 && !moves_too_long_(planner, config, &lists, worth);
     }
-    if (wanted) status = planner_time_(planner, config, &lists, worth, &forecast->time, err);
+    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
+    if (wanted && (planner->measured || planner->hardware.cost.flops != 0))
+        status = plan_time(&forecast->time, config, lists.loan.schedule, &lists.plan, &source, worth, err);
     lists_close_(&lists);
     return status;
 }
@@ -333,11 +324,6 @@ double planner_compared(const Forecast *forecast) {
     return forecast->layout.bpipe == BPIPE_ON ? forecast->time.step / LEAST_GAIN : forecast->time.step;
 }
 
-static bool equally_fast_(const Forecast *a, const Forecast *b) {
-    double one = planner_compared(a), other = planner_compared(b);
-    return fabs(one - other) <= 1e-9 * other;
-}
-
 static int plainness_(const RunLayout *layout) {
     int plain = schedule_kinds[layout->name].plain ? 0 : layout->name + 1;
     return 2 * plain + (layout->split == SPLIT_ON);
@@ -349,7 +335,8 @@ static bool recomputes_(const RunLayout *layout) {
 
 bool planner_prefers(const Forecast *a, const Forecast *b) {
     bool recomputes = recomputes_(&a->layout), evicts = a->layout.bpipe == BPIPE_ON;
-    if (!equally_fast_(a, b)) return planner_compared(a) < planner_compared(b);
+    double one = planner_compared(a), other = planner_compared(b);
+    if (fabs(one - other) > 1e-9 * other) return one < other;
     if (recomputes != recomputes_(&b->layout)) return !recomputes;
     if (evicts != (b->layout.bpipe == BPIPE_ON)) return !evicts;
     if (a->peak_bytes != b->peak_bytes) return a->peak_bytes < b->peak_bytes;

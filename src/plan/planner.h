@@ -5,7 +5,25 @@
 
 #include "layout.h"
 #include "plan_time.h"
-#include "schedule_cache.h"
+
+// Schedules that were made and proved, kept for the next configuration with the same list. A list depends on stages,
+// microbatches and the keys of `schedule`, but not on tensor and data ranks or the size of a microbatch, so a search
+// over those needs the same few lists again and again. Several threads may share one.
+typedef struct ScheduleCache ScheduleCache;
+
+ScheduleCache *schedule_cache_create(void);
+void schedule_cache_free(ScheduleCache *cache);
+
+// A list on loan. `own` is the same one where it is not kept, else NULL.
+typedef struct ScheduleLoan {
+    const Schedule *schedule; // NULL: it could not be made
+    Schedule *own;
+} ScheduleLoan;
+
+// Borrows the list of a configuration with so many microbatches (plan_schedule_with), which is made if the cache has no
+// schedule; err is from making it. cache may be NULL. Returned with schedule_cache_return.
+ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches, Error *err);
+void schedule_cache_return(ScheduleLoan *loan);
 
 typedef struct Planner {
     const Config *config;
@@ -98,3 +116,20 @@ int planner_largest(const Planner *planner, PlanWay way, int64_t *micro_batch, E
 
 // Finds the fastest step among micro-batch sizes up to `largest` without BPipe; possible: false if no size has a time.
 int planner_fastest(const Planner *planner, int64_t largest, Forecast *fastest, Error *err);
+
+// The fewest ranks on which a model fits, for a configuration in which nothing fits.
+typedef struct SmallestWorld {
+    int64_t ranks, pipeline, tensor, data, context; // ranks 0: not found
+    bool bpipe;
+} SmallestWorld;
+
+// Sets *fits, and at->bpipe, for the ranks of `at`. -1 with err.
+typedef int WorldFits(void *argument, SmallestWorld *at, bool *fits, Error *err);
+
+// Replaces *best by a smaller world with this many tensor and data ranks, if one fits: the one with the fewest stages,
+// out of `count` ascending numbers. With more stages each holds less, so bisection finds it. -1 with err.
+int plan_fewest_stages(const int64_t *stages, int64_t count, int64_t t, int64_t d, WorldFits *fits, void *argument,
+                       SmallestWorld *best, Error *err);
+
+// Finds the smallest world for the planner's model at micro-batch size 1, over stages and tensor ranks. -1 with err.
+int plan_smallest_world(const Planner *planner, SmallestWorld *world, Error *err);

@@ -1,9 +1,7 @@
 // A hash table that only grows, up to a bound on the bytes of its lists; lists made after that are freed by their user.
-#include "schedule_cache.h"
+#include "planner.h"
 
 #include "base/alloc.h"
-#include "layout.h"
-#include "plan.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -3,7 +3,6 @@
 #include "verdict.h"
 #include "base/units.h"
 
-#include "estimate.h"
 #include "base/grid.h"
 #include "plan_schedules.h"
 
@@ -251,31 +250,26 @@ void verdict_take_split(Config *config, double gain, const Log *log) {
         log_status(log, "schedule.split_backward auto is on: by the plan a step takes %.1f %% less", 100 * gain);
 }
 
-static int resolve_split_(Config *config, const Planner *planner, const Log *log, Error *err) {
-    Forecast forecast;
-    if (planner_forecast_config(planner, config, true, &forecast, err) != 0) return -1;
-    verdict_take_split(config, forecast.split_gain, log);
-    return 0;
-}
-
-static int resolve_bpipe_(Config *config, const Planner *planner, const Log *log, Error *err) {
-    Verdict verdict;
-    if (verdict_make(&verdict, planner, err) != 0) return -1;
-    config->schedule.bpipe = verdict.use_bpipe ? BPIPE_ON : BPIPE_OFF;
-    log_status(log, "schedule.bpipe auto is %s. %s", verdict.use_bpipe ? "on" : "off", verdict.reason);
-    return 0;
-}
-
 static int resolve_(Config *config, const Model *model, bool name_alone, const Log *log, Error *err) {
     Planner planner;
     Config asked = *config; // the planner reads the request while `config` takes the decisions
     int status = planner_create(&planner, &asked, model, log, err);
     if (status == 0 && verdict_names_auto(config)) status = resolve_name_(config, &planner, log, err);
     asked = *config;
-    if (status == 0 && !name_alone && config->schedule.bpipe == BPIPE_AUTO)
-        status = resolve_bpipe_(config, &planner, log, err);
+    if (status == 0 && !name_alone && config->schedule.bpipe == BPIPE_AUTO) {
+        Verdict verdict;
+        status = verdict_make(&verdict, &planner, err);
+        if (status == 0) {
+            config->schedule.bpipe = verdict.use_bpipe ? BPIPE_ON : BPIPE_OFF;
+            log_status(log, "schedule.bpipe auto is %s. %s", verdict.use_bpipe ? "on" : "off", verdict.reason);
+        }
+    }
     asked = *config;
-    if (status == 0 && !name_alone && planner_split_open(config)) status = resolve_split_(config, &planner, log, err);
+    if (status == 0 && !name_alone && planner_split_open(config)) {
+        Forecast forecast;
+        status = planner_forecast_config(&planner, config, true, &forecast, err);
+        if (status == 0) verdict_take_split(config, forecast.split_gain, log);
+    }
     planner_free(&planner);
     return status;
 }

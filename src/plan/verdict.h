@@ -20,7 +20,7 @@ typedef struct Verdict {
     Forecast fastest;      // without it, if a smaller one than `best` is faster than BPipe; else possible: false
     bool gains;            // the two below are known
     double
-        required_gain; // gain of MFU_stage over best's micro-batch size, for the pipeline to be no slower (estimate.h)
+        required_gain; // gain of MFU_stage over best's micro-batch size, for the pipeline to be no slower (plan_time.h)
     double stage_gain; // the gain of a stage, by profile or model
 } Verdict;
 

@@ -2,7 +2,7 @@
 // advice.
 #pragma once
 
-#include "plan_answer.h"
+#include "plan_report.h"
 
 #define WATERFALL_ADVICE 224 // bytes of a sentence
 #define WATERFALL_MOST   4   // sentences

@@ -15,7 +15,6 @@
 #include "launch/launch.h"
 #include "plan/plan_report.h"
 #include "search/search_command.h"
-#include "search/sweep.h"
 #include "restart.h"
 #include "run.h"
 #include "engine/trace.h"

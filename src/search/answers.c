@@ -78,13 +78,6 @@ static int surplus_(const Plan *plan, int stage, double *surplus) {
     return most;
 }
 
-static int largest_category_(const PlanStage *stage) {
-    int most = 0;
-    for (int c = 1; c < MEMORY_CATEGORIES; c++)
-        if (stage->memory.bytes[c] > stage->memory.bytes[most]) most = c;
-    return most;
-}
-
 char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text[ANSWER_TEXT]) {
     const Planner *planner = space->planner;
     Config config;
@@ -98,7 +91,9 @@ char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text
     double surplus;
     plan_make_from(&plan, &planner->table, planner->model, &config, loan.schedule, planner->be);
     const PlanStage *fullest = &plan.stage[misfit->forecast.fullest];
-    int c = surplus_(&plan, misfit->forecast.fullest, &surplus), largest = largest_category_(fullest);
+    int c = surplus_(&plan, misfit->forecast.fullest, &surplus), largest = 0;
+    for (int i = 1; i < MEMORY_CATEGORIES; i++)
+        if (fullest->memory.bytes[i] > fullest->memory.bytes[largest]) largest = i;
     if (surplus >= (double)answer_lacks(misfit))
         snprintf(text, ANSWER_TEXT, "%s, of which the other stages have %s less", memory_name((MemoryCategory)c),
                  grid_bytes((int64_t)surplus, bytes));

@@ -1,8 +1,7 @@
 // A search's answers in addition to its best: limits that exclude a better one, the smallest world that suffices, and
-// the smallest change to the given configuration that brings most of the gain.
+// the smallest change to the given configuration that brings most of the gain, and how much a choice may be regretted.
 #pragma once
 
-#include "plan/plan_world.h"
 #include "search.h"
 
 // Finds the misfit that is faster than the best (or any, if nothing fits) and lacks the least memory. step: its
@@ -30,3 +29,12 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
 // Finds, among the candidates that were found and whose step is at most `step`, the one with the fewest changes; of
 // several the fastest. false: not found.
 bool answer_cheapest(const SearchResult *result, const Config *given, double step, Candidate *cheapest);
+
+// Which candidate is the fastest depends on figures of the hardware that nobody knows exactly. The assumptions that
+// robust.c makes about them, in words.
+extern const char robust_assumptions[];
+
+// Plans the best, the front, the ten best and the fastest up to thirty again, with every assumption, and fills in their
+// `robust`: the largest fraction by which the step is longer than that of the fastest of them with the same assumption.
+// A candidate that no longer fits, or takes more than twice as long, has 1. -1 with err.
+int robust_find(const SearchSpace *space, SearchResult *result, Error *err);

@@ -1,6 +1,6 @@
 // The assumptions are rows of a table. Jitter is simulated: the durations of the actions of a short list vary, and the
 // pipeline of the plan becomes longer by the same factor.
-#include "robust.h"
+#include "answers.h"
 
 #include "base/alloc.h"
 #include "base/random.h"

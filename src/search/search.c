@@ -160,13 +160,6 @@ static void standing_take_key_(Standing *standing, const Candidate *found) {
 
 // ---------------------------------------------------------------- lists of a shape
 
-// Returns the bytes that the fullest rank of a misfit lacks.
-static double lacking_(const Search *search, int64_t bytes) {
-    const SearchSpace *space = search->space;
-    double limit = (double)space->planner->hardware.memory_bytes;
-    return plan_lacks((double)bytes, limit, space->keys.base->hardware.reserve_gib);
-}
-
 // A cut shared by several lists of a shape.
 typedef struct CutOf {
     RunLayout layout; // layout of the first candidate
@@ -196,10 +189,14 @@ static void expand_list_(const Search *search, const RunLayout *list, CutOf *cut
     if (outcome->status != 0) return;
     Node node = {.layout = *list, .list = true, .bound = cut_bound(&at->cut, list), .least_bytes = at->cut.least_bytes};
     if (hopeless_(search, node.bound, node.least_bytes)) return;
-    Candidate misfit = {
-        .forecast = {.layout = *list, .lacks = lacking_(search, node.least_bytes)}, .bound = node.bound, .all = true};
-    if (at->never_fits) candidates_add(&outcome->misfits, &misfit);
-    else nodes_add_(&outcome->lists, &node);
+    if (!at->never_fits) {
+        nodes_add_(&outcome->lists, &node);
+        return;
+    }
+    Candidate misfit = {.forecast = {.layout = *list}, .bound = node.bound, .all = true};
+    misfit.forecast.lacks = plan_lacks((double)node.least_bytes, (double)search->space->planner->hardware.memory_bytes,
+                                       search->space->keys.base->hardware.reserve_gib);
+    candidates_add(&outcome->misfits, &misfit);
 }
 
 static void expand_(const Search *search, const Node *shape, Outcome *outcome) {
@@ -481,20 +478,6 @@ static void take_best_(SearchResult *result) {
     }
 }
 
-static void take_ten_(SearchResult *result, const CandidateList *keys) {
-    for (int64_t i = 0; i < keys->count && i < SEARCH_BEST; i++)
-        result->ten[result->ten_count++] = index_of_(result, &keys->items[i]);
-}
-
-// Adds the constant time that the search leaves out to every step.
-static void add_overhead_(SearchResult *result, double seconds) {
-    for (int64_t i = 0; i < result->found.count; i++) {
-        PlanTime *time = &result->found.items[i].forecast.time;
-        time->mfu *= time->step / (time->step + seconds);
-        time->step += seconds;
-    }
-}
-
 // Steps are compared without hardware.step_overhead_ms. A large one would make all layouts equally fast, and none could
 // be left out.
 int search_run(SearchResult *result, const SearchSpace *space, const SearchOptions *options, Error *err) {
@@ -517,8 +500,13 @@ int search_run(SearchResult *result, const SearchSpace *space, const SearchOptio
     }
     take_front_(result);
     take_best_(result);
-    take_ten_(result, &search.standing.keys);
-    add_overhead_(result, space->planner->hardware.step);
+    for (int64_t i = 0; i < search.standing.keys.count && i < SEARCH_BEST; i++)
+        result->ten[result->ten_count++] = index_of_(result, &search.standing.keys.items[i]);
+    for (int64_t i = 0; i < result->found.count; i++) {
+        PlanTime *time = &result->found.items[i].forecast.time;
+        time->mfu *= time->step / (time->step + space->planner->hardware.step);
+        time->step += space->planner->hardware.step;
+    }
     free_all(search.heap.nodes, search.standing.front.items, search.standing.keys.items);
     result->seconds = clock_seconds() - began;
     return status;

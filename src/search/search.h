@@ -14,7 +14,7 @@ typedef struct Candidate {
     Forecast forecast; // forecast of the layout
     double bound;      // lower bound of the step, if the candidate does not fit
     int64_t order;     // in which candidates are met, for ties
-    double robust;     // worst regret over the assumptions of robust.h; NAN: not planned again
+    double robust;     // worst regret over the assumptions of robust.c; NAN: not planned again
     bool all;          // no candidate with this shape, schedule and layers fits; each lacks at least this much
 } Candidate;
 

@@ -5,8 +5,6 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/grid.h"
-#include "robust.h"
-#include "search_report.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -86,13 +84,6 @@ static int check_keys_(const Config *config, bool gpus, Error *err) {
         return config_error(config, "hardware.share_gpu", err,
                             "true contradicts --gpus, which gives every rank a GPU of its "
                             "own; use false");
-    return 0;
-}
-
-// Uses a profile if it was made for the given configuration, as --plan does. Only then the written file names it.
-static int take_profile_(Planner *planner, Config *base, const Log *log, Error *err) {
-    if (planner_find_profile(planner, base, log, err) != 0) return -1;
-    if (!planner->measured) base->hardware.profile[0] = '\0';
     return 0;
 }
 
@@ -179,7 +170,10 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
     int code = check_fixed_(&space, err);
     if (code == 0) {
         code = planner_create(&planner, &world, model, log, err);
-        if (code == 0) code = take_profile_(&planner, &base, log, err);
+        // A profile that was made for the given configuration is used, as --plan does. Only then the written file names
+        // it.
+        if (code == 0) code = planner_find_profile(&planner, &base, log, err);
+        if (!planner.measured) base.hardware.profile[0] = '\0';
         if (code == 0) name_rates_(&planner, &base);
         if (code == 0 && planner.hardware.cost.flops == 0)
             code = config_error(&base, "hardware.gpu", err,

@@ -1,12 +1,11 @@
 // The answer in sentences, then the front and the ten best as tables.
-#include "search_report.h"
+#include "search_command.h"
 
 #include "base/alloc.h"
 #include "base/grid.h"
 #include "base/units.h"
 #include "plan/budget.h"
 #include "plan/plan_schedules.h"
-#include "robust.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -23,13 +22,6 @@ static char *list_text_(const Config *config, char text[SCHEDULE_TEXT]) {
     return schedule_text(&layout, text);
 }
 
-// Returns the number of the model's layers that are recomputed.
-static int64_t recomputed_(const Config *config) {
-    int64_t layers = 0, all = config->model.layers;
-    for (int s = 0; s < config->parallel.pipeline; s++) layers += config_recompute(config, s);
-    return layers < all ? layers : all;
-}
-
 // Writes the other settings that distinguish a configuration: "flash, seq, 3 again, by time".
 static char *rest_text_(const SearchSpace *space, const Config *config, char text[SCHEDULE_TEXT]) {
     char again[48] = "", overlap[24] = "";
@@ -37,7 +29,9 @@ static char *rest_text_(const SearchSpace *space, const Config *config, char tex
     const char *dealt = config->parallel.layers_given == 0       ? ""
                         : space_fixes(space, LAYOUT_BIT(layers)) ? ", by list"
                                                                  : ", by time";
-    int64_t layers = recomputed_(config);
+    int64_t layers = 0;
+    for (int s = 0; s < config->parallel.pipeline; s++) layers += config_recompute(config, s);
+    layers = min_i64(layers, config->model.layers); // a stage may be told to recompute more layers than it has
     if (layers > 0) snprintf(again, sizeof again, ", %lld again", (long long)layers);
     if (config->parallel.overlap != OVERLAP_AUTO)
         snprintf(overlap, sizeof overlap, ", overlap %s", config_word("parallel.overlap", config->parallel.overlap));

@@ -1,5 +1,5 @@
 // Writes the best configuration as YAML with a comment on every line, and the result as JSON.
-#include "search_report.h"
+#include "search_command.h"
 
 #include "base/alloc.h"
 #include "base/files.h"

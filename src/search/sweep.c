@@ -1,6 +1,6 @@
 // Every combination is a configuration of its own: the file, the overrides, and one value of each swept key as a
 // further override. So a row equals the answer of --plan or --search with these overrides.
-#include "sweep.h"
+#include "search_command.h"
 
 #include "base/alloc.h"
 #include "base/grid.h"
@@ -10,7 +10,6 @@
 #include "plan/plan_schedules.h"
 #include "plan/verdict.h"
 #include "answers.h"
-#include "search_command.h"
 
 #include <math.h>
 #include <stdlib.h>

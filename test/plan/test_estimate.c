@@ -1,7 +1,7 @@
 // The paper's formula, and times that can be worked out by hand: stage times of the model of the hardware,
 // Megatron-LM's softmax rule, and a long schedule whose time follows from a short one.
 #include "models.h"
-#include "plan/estimate.h"
+#include "plan/plan_time.h"
 #include "backend/attention_scratch.h"
 #include "plan/planner.h"
 #include "made_plan.h"
