@@ -14,7 +14,7 @@ from itertools import product
 from run_files import Failure, finish
 
 MOST_VIRTUAL, MOST_MICROBATCHES, MOST_STATES = 10, 100, 1_000_000
-HEADER = r"# schedule \S+  stages (\d+)(?:  chunks (\d+)  placement (\w+))?  microbatches (\d+)  slots (\d+)(  edges \d+)?\n"
+HEADER = r"# schedule \S+  stages (\d+)(?:  chunks (\d+)  placement (\w+))?  microbatches (\d+)  slots (\d+)[^:]*\n"
 
 
 def least_idle(p, chunks, v, m, slots, split):
@@ -75,8 +75,8 @@ def answer(path):
         text = file.read()
     header = re.match(HEADER, text)
     if header is None or re.search(" [EALR]", text):
-        raise Failure(f"{path or 'standard input'}: is not a schedule without evictions and slices, as --schedule prints "
-                      "it with schedule.bpipe=off and schedule.slices=1")  # fmt: skip
+        raise Failure(f"{path or 'standard input'}: is not a schedule without evictions and slices; print one with "
+                      "--schedule, schedule.bpipe=off and schedule.slices=1")  # fmt: skip
     p, chunks, m, slots = (int(header[i] or 1) for i in (1, 2, 4, 5))
     if p * chunks > MOST_VIRTUAL or m > MOST_MICROBATCHES:
         raise Failure(f"{p * chunks} chunks on all stages and {m} microbatches are too many to search; "

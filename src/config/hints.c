@@ -144,13 +144,11 @@ static const struct {
     {"attention.mode", "selective", "recompute"},
 };
 
-static bool same_letter_(char a, char b) { return (a == '-' ? '_' : tolower((unsigned char)a)) == b; }
-
 // Returns whether the first `length` letters of `word` are one of `words`.
 static bool is_one_of_(const char *word, size_t length, const char *words) {
     for (const char *at = words; *at != '\0'; at += strspn(at, " ")) {
         size_t size = strcspn(at, " "), i = 0;
-        while (size == length && i < size && same_letter_(word[i], at[i])) i++;
+        while (size == length && i < size && (word[i] == '-' ? '_' : tolower((unsigned char)word[i])) == at[i]) i++;
         if (size > 0 && i == size) return true;
         at += size;
     }
@@ -189,14 +187,6 @@ const char *hint_near_key(const char *name) {
     return near;
 }
 
-// Finds the key that a hint tells to set to the same value, as in "set parallel.tensor". Returns NULL if the hint asks
-// for more than that.
-static const ConfigKey *key_to_set_(const char *hint) {
-    char name[64], rest[16] = "";
-    int found = sscanf(hint, "set %63[^,;: ]%15[^\n]", name, rest);
-    return found == 1 || strcmp(rest, ", in sequences") == 0 ? config_find(name) : NULL;
-}
-
 bool hint_for_option(const char *typed, const char *next, char *out, size_t size) {
     char name[80];
     bool dashes = typed[0] == '-';
@@ -211,7 +201,10 @@ bool hint_for_option(const char *typed, const char *next, char *out, size_t size
     if (near != NULL && strchr(name, '.') == NULL && strcmp(name, strchr(near, '.') + 1) != 0) near = NULL;
     const ConfigKey *key = config_find(name);
     if (key == NULL && hint != NULL) {
-        key = key_to_set_(hint);
+        // "set parallel.tensor" names a key to set to the same value, unless the hint asks for more than that.
+        char ours[64], rest[16] = "";
+        int found = sscanf(hint, "set %63[^,;: ]%15[^\n]", ours, rest);
+        if (found == 1 || strcmp(rest, ", in sequences") == 0) key = config_find(ours);
         if (key == NULL || value == NULL) return snprintf(out, size, "no such option; %s", hint) > 0;
     }
     if (key == NULL && near != NULL) key = config_find(near);

@@ -23,7 +23,7 @@ typedef struct Options {
     const char *verify;        // a number of steps; NULL: train
     bool schedule;
     const char *times; // "F=1,..." for --schedule; NULL: each 1
-    const char *draw; // OPTION_ALONE, or the file of a picture; may be NULL
+    const char *draw;  // OPTION_ALONE, or the file of a picture; may be NULL
     bool plan, profile, json;
     bool search;
     const char *gpus;          // numbers with commas between them; NULL: the ranks of the configuration

@@ -54,16 +54,6 @@ static int check_workspace_(const Subject *subject, Error *err) {
                      subject->stage, grid_bytes(bytes, needs), grid_bytes(machine.free_bytes, has));
 }
 
-static int prepare_(Subject *subject, Error *err) {
-    subject->be = emulation_backend(&subject->config, err);
-    if (subject->be == NULL) return -1;
-    hardware_describe(&subject->hardware, &subject->config, subject->be->device);
-    subject->schedule = plan_schedule(&subject->config, err);
-    if (subject->schedule == NULL) return -1;
-    plan_make(&subject->plan, subject->model, &subject->config, subject->schedule, subject->be);
-    return 0;
-}
-
 // Allocates the stage to be emulated.
 static int start_(Subject *subject, Error *err) {
     if (check_workspace_(subject, err) != 0) return -1;
@@ -72,15 +62,6 @@ static int start_(Subject *subject, Error *err) {
     for (int64_t i = 0; i < list->count; i++) moves = moves || list->actions[i].peer >= 0;
     return emulation_create(&subject->emulation, &subject->config, subject->model, subject->schedule,
                             &subject->plan.stage[subject->stage], moves, &subject->hardware, subject->be, err);
-}
-
-static void print_memory_(const Subject *subject, FILE *file) {
-    char peak[32], planned[32], exact[32];
-    const PlanStage *stage = &subject->plan.stage[subject->stage];
-    MemoryBytes held = emulation_peak(&subject->emulation);
-    int64_t bytes = memory_total(&held), plan = memory_total(&stage->memory);
-    fprintf(file, "peak      %s allocated, %s bytes; planned %s%s\n", grid_bytes(bytes, peak), grid_count(bytes, exact),
-            grid_bytes(plan, planned), bytes == plan ? ", the same to the byte" : "");
 }
 
 static double tensor_seconds_(const Subject *subject) {
@@ -123,14 +104,17 @@ static int emulate_one_(Subject *subject, FILE *file, Error *err) {
     // The first run touches memory for the first time.
     for (int run = 0; run < 2; run++)
         if (emulation_run(&subject->emulation, subject->schedule, &times, err) != 0) return -1;
-    const StageShape *at = &subject->plan.stage[subject->stage].at;
-    char layers[STAGE_LAYERS_TEXT];
-    fprintf(file, "stage     %d of %d, layers %s, alone on %s; schedule %s\n", subject->stage, at->stages,
-            stage_layers_text(at, layers), subject->be->device, subject->schedule->name);
+    const PlanStage *stage = &subject->plan.stage[subject->stage];
+    MemoryBytes held = emulation_peak(&subject->emulation);
+    int64_t bytes = memory_total(&held), plan = memory_total(&stage->memory);
+    char layers[STAGE_LAYERS_TEXT], peak[32], planned[32], exact[32];
+    fprintf(file, "stage     %d of %d, layers %s, alone on %s; schedule %s\n", subject->stage, stage->at.stages,
+            stage_layers_text(&stage->at, layers), subject->be->device, subject->schedule->name);
     if (subject->emulation.scratch != NULL)
         fprintf(file, "emulated  bundles leave and come at %.4g GB/s, through one slot that is not counted\n",
                 1e-9 * subject->hardware.cost.pair);
-    print_memory_(subject, file);
+    fprintf(file, "peak      %s allocated, %s bytes; planned %s%s\n", grid_bytes(bytes, peak), grid_count(bytes, exact),
+            grid_bytes(plan, planned), bytes == plan ? ", the same to the byte" : "");
     print_times_(subject, &times, file);
     return 0;
 }
@@ -212,10 +196,15 @@ int emulate_command(const Config *config, const Model *model, const char *stage,
     subject->model = model;
     int status = emulate_read_stage_(stage, config->parallel.pipeline, &subject->stage, err);
     if (status == 0) status = verdict_resolve(&subject->config, model, log, err);
-    if (status == 0) status = prepare_(subject, err);
-    if (status == 0)
+    if (status == 0) subject->be = emulation_backend(&subject->config, err);
+    if (subject->be != NULL) hardware_describe(&subject->hardware, &subject->config, subject->be->device);
+    if (subject->be != NULL) subject->schedule = plan_schedule(&subject->config, err);
+    status = -1;
+    if (subject->schedule != NULL) {
+        plan_make(&subject->plan, model, &subject->config, subject->schedule, subject->be);
         status =
             subject->stage == ALL_STAGES ? emulate_all_(subject, log, stdout, err) : emulate_one_(subject, stdout, err);
+    }
     emulation_destroy(&subject->emulation);
     plan_free(&subject->plan);
     schedule_free(subject->schedule);

@@ -54,14 +54,6 @@ static void extents_(const ModelConfig *m, Extent *extents) {
 
 // ---------------------------------------------------------------- writing
 
-static void profile_write_model_(FILE *file, const ModelConfig *m) {
-    Extent extents[EXTENTS_];
-    extents_(m, extents);
-    fprintf(file, "\"model\":{\"family\":\"%s\"", config_word("model.family", m->family));
-    for (int i = 0; i < EXTENTS_; i++) fprintf(file, ",\"%s\":%lld", extents[i].key, (long long)extents[i].value);
-    fprintf(file, "}");
-}
-
 static void profile_write_stage_(FILE *file, const ProfileStage *stage) {
     fprintf(file,
             "{\"attention\":\"%s\",\"softmax\":\"%s\",\"micro_batch\":%lld,\"layers\":%lld,\"first\":%s,\"last\":%s,",
@@ -82,9 +74,11 @@ static void write_all_(const Profile *profile, FILE *file) {
             profile->cpu ? "cpu" : "cuda");
     json_write_text(file, profile->device);
     json_write_next(file, "peak_tflops", profile->peak_tflops);
-    fprintf(file, "},\n");
-    profile_write_model_(file, &profile->model);
-    fprintf(file, ",\n\"precision\":\"%s\",\"fp8\":\"%s\",\"tensor\":%lld,\"sequence\":%s,\n",
+    Extent extents[EXTENTS_];
+    extents_(&profile->model, extents);
+    fprintf(file, "},\n\"model\":{\"family\":\"%s\"", config_word("model.family", profile->model.family));
+    for (int i = 0; i < EXTENTS_; i++) fprintf(file, ",\"%s\":%lld", extents[i].key, (long long)extents[i].value);
+    fprintf(file, "},\n\"precision\":\"%s\",\"fp8\":\"%s\",\"tensor\":%lld,\"sequence\":%s,\n",
             config_word("train.precision", profile->precision), config_word("train.fp8", profile->fp8),
             (long long)profile->tensor, profile->sequence ? "true" : "false");
     json_write_member(file, "optimizer_ns_per_element", 1e9 * profile->optimizer_seconds);

@@ -199,12 +199,12 @@ int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
     return 0;
 }
 
-bool verdict_names_auto(const Config *config) {
+static bool names_auto_(const Config *config) {
     return config->schedule.file[0] == '\0' && config->schedule.name == schedule_kind_count;
 }
 
-bool verdict_undecided(const Config *config) {
-    return config->schedule.bpipe == BPIPE_AUTO || verdict_names_auto(config) || planner_split_open(config);
+static bool undecided_(const Config *config) {
+    return config->schedule.bpipe == BPIPE_AUTO || names_auto_(config) || planner_split_open(config);
 }
 
 // Takes 1F1B, the default, unless the configuration gives it chunks.
@@ -254,7 +254,7 @@ static int resolve_(Config *config, const Model *model, bool name_alone, const L
     Planner planner;
     Config asked = *config; // the planner reads the request while `config` takes the decisions
     int status = planner_create(&planner, &asked, model, log, err);
-    if (status == 0 && verdict_names_auto(config)) status = resolve_name_(config, &planner, log, err);
+    if (status == 0 && names_auto_(config)) status = resolve_name_(config, &planner, log, err);
     asked = *config;
     if (status == 0 && !name_alone && config->schedule.bpipe == BPIPE_AUTO) {
         Verdict verdict;
@@ -275,22 +275,22 @@ static int resolve_(Config *config, const Model *model, bool name_alone, const L
 }
 
 int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err) {
-    return verdict_undecided(config) ? resolve_(config, model, false, log, err) : 0;
+    return undecided_(config) ? resolve_(config, model, false, log, err) : 0;
 }
 
 int verdict_resolve_name(Config *config, const Model *model, const Log *log, Error *err) {
-    return verdict_names_auto(config) ? resolve_(config, model, true, log, err) : 0;
+    return names_auto_(config) ? resolve_(config, model, true, log, err) : 0;
 }
 
 int verdict_agree(Config *config, const Model *model, World *world, const Log *log, Error *err) {
-    if (!verdict_undecided(config)) return 0;
+    if (!undecided_(config)) return 0;
     if (world_rank(world) == 0) verdict_resolve(config, model, log, err);
     // Still undecided means that rank 0 has an error to report.
     RunLayout layout;
     layout_of(&layout, config);
     if (world_broadcast(world, &layout, sizeof layout, err) != 0) return -1;
     layout_set(&layout, config);
-    if (!verdict_undecided(config)) return 0;
+    if (!undecided_(config)) return 0;
     return error_on_all(err, EXIT_FAILED,
                         "rank 0 could not decide schedule.name, schedule.split_backward or schedule.bpipe");
 }

@@ -27,14 +27,11 @@ typedef struct Verdict {
 // Makes the verdict. -1 with err.
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err);
 
-// Return whether schedule.name is auto, and whether that, schedule.split_backward or schedule.bpipe is still undecided.
-bool verdict_names_auto(const Config *config);
-bool verdict_undecided(const Config *config);
-
-// Decides all three. schedule.name auto becomes the fastest schedule that fits, with all its values, among those that
-// evict as schedule.bpipe says (auto: either), split backwards as schedule.split_backward says, and keep to the other
-// keys of `schedule` that are given; 1f1b if no schedule fits. Then schedule.bpipe auto becomes the verdict's answer,
-// and split_backward auto the answer of planner_forecast_config. Logs the reason. -1 with err.
+// Decides schedule.name, schedule.split_backward and schedule.bpipe where they are still open. schedule.name auto
+// becomes the fastest schedule that fits, with all its values, among those that evict as schedule.bpipe says (auto:
+// either), split backwards as schedule.split_backward says, and keep to the other keys of `schedule` that are given;
+// 1f1b if no schedule fits. Then schedule.bpipe auto becomes the verdict's answer, and split_backward auto the answer
+// of planner_forecast_config. Logs the reason. -1 with err.
 int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err);
 
 // Decides only the name.

@@ -166,7 +166,13 @@ static int text_read_header_(Reader *reader, Schedule *schedule) {
     const char *form = "the header \"# schedule NAME  stages P  microbatches M  slots K\"";
     if (!text_take_(reader, "# schedule ")) return text_unreadable_(reader, form);
     if (text_read_name_(reader, schedule) != 0) return -1;
-    if (take_header_fields_(reader, schedule) && take_line_end_(reader)) return 0;
+    if (take_header_fields_(reader, schedule) && take_line_end_(reader)) {
+        if (schedule->stages < 1 || schedule->microbatches < 1 || schedule->slots < 1)
+            return error_set(reader->err, EXIT_USAGE, "schedule, line 1: stages, microbatches and slots start at 1");
+        if (schedule->chunks < 1 || schedule->slices < 1 || schedule->edge_buffers < 1)
+            return error_set(reader->err, EXIT_USAGE, "schedule, line 1: chunks, slices and edges start at 1");
+        return 0;
+    }
     if (reader->chunks)
         form = "the header \"# schedule NAME  stages P  chunks V  placement loop|v  microbatches M  slots K  edges E\"";
     return text_unreadable_(reader, form);
@@ -240,21 +246,12 @@ static int read_stages_(Reader *reader, Schedule *schedule, int promised) {
     return *reader->at == 0 ? 0 : text_unreadable_(reader, "the end of the schedule");
 }
 
-static int check_header_(const Schedule *schedule, Error *err) {
-    if (schedule->stages < 1 || schedule->microbatches < 1 || schedule->slots < 1)
-        return error_set(err, EXIT_USAGE, "schedule, line 1: stages, microbatches and slots start at 1");
-    if (schedule->chunks < 1 || schedule->slices < 1 || schedule->edge_buffers < 1)
-        return error_set(err, EXIT_USAGE, "schedule, line 1: chunks, slices and edges start at 1");
-    return 0;
-}
-
 Schedule *schedule_parse(const char *text, Error *err) {
     Schedule *schedule = xcalloc(1, sizeof *schedule);
     schedule->chunks = schedule->slices = 1;
     schedule->edge_buffers = SCHEDULE_EDGE_BUFFERS;
     Reader reader = {text, 1, false, false, err};
     int status = text_read_header_(&reader, schedule), promised = schedule->stages;
-    if (status == 0) status = check_header_(schedule, err);
     schedule->stages = 0;
     if (status == 0) status = read_stages_(&reader, schedule, promised);
     if (status != 0) {

@@ -232,8 +232,12 @@ static void close_up_(Grid *grid) {
 
 // Places F and I after the stable phase again, in their order, each in the first unit left once W have filled the
 // earlier holes.
-static void repack_(Grid *grid, Filler *filler) {
+static void repack_(Grid *grid) {
     int first, last, count, passes = 0;
+    size_t weights = (size_t)CHUNKS * (size_t)grid->microbatches;
+    Filler *filler = xcalloc((size_t)grid->stages, sizeof *filler);
+    int *waiting = xmalloc((size_t)grid->stages * weights * sizeof *waiting);
+    for (int s = 0; s < grid->stages; s++) filler[s].waiting = waiting + (size_t)s * weights;
     stable_phase_(grid, &first, &last);
     remove_weights_(grid);
     count = list_passes_(grid);
@@ -251,14 +255,6 @@ static void repack_(Grid *grid, Filler *filler) {
         put_(grid, pass, time);
     }
     for (int s = 0; s < grid->stages; s++) fill_holes_(grid, &filler[s], s, grid->length);
-}
-
-static void repack_ends_(Grid *grid) {
-    size_t weights = (size_t)CHUNKS * (size_t)grid->microbatches;
-    Filler *filler = xcalloc((size_t)grid->stages, sizeof *filler);
-    int *waiting = xmalloc((size_t)grid->stages * weights * sizeof *waiting);
-    for (int s = 0; s < grid->stages; s++) filler[s].waiting = waiting + (size_t)s * weights;
-    repack_(grid, filler);
     free_all(filler, waiting);
 }
 
@@ -267,7 +263,7 @@ static void arrange_(Grid *grid, PatternStart (*start)(int, int)) {
     fill_all_holes_(grid);
     pull_outside_(grid);
     close_up_(grid);
-    repack_ends_(grid);
+    repack_(grid);
     close_up_(grid);
     remove_weights_(grid);
     fill_all_holes_(grid);
@@ -288,8 +284,6 @@ static void grid_allocate_(Grid *grid) {
     for (size_t i = 0; i < units; i++) grid->pass[i] = NO_PASS;
 }
 
-static void grid_free_(Grid *grid) { free_all(grid->time, grid->order, grid->pass, grid->in_use, grid->free); }
-
 static void read_stage_(const Grid *grid, int s, StageSchedule *stage) {
     static const ActionKind kinds[PASS_KINDS] = {ACTION_FORWARD, ACTION_INPUT, ACTION_WEIGHT};
     ActionList list = {0};
@@ -309,7 +303,7 @@ static Schedule *make_pattern_(const char *name, const ScheduleSpec *spec, int s
     grid_allocate_(&grid);
     arrange_(&grid, start);
     for (int s = 0; s < spec->stages; s++) read_stage_(&grid, s, &schedule->stage[s]);
-    grid_free_(&grid);
+    free_all(grid.time, grid.order, grid.pass, grid.in_use, grid.free);
     schedule_finish(schedule, 0);
     return schedule;
 }

@@ -108,17 +108,14 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
     return most + cut->after;
 }
 
-static double fused_seconds_(const PartTime *part) {
-    return part->forward + part->backward + part->tensor_forward + part->tensor_backward;
-}
-
 double shape_bound(const SearchSpace *space, const RunLayout *shape) {
     enum { MOST_CHUNKS = 4 };
     ModelTimes times;
     if (space->planner->measured) return 0; // a profile knows no time of a layer alone
     space_times(space, shape, &times);
     double layers = (double)space->keys.base->model.layers, p = (double)shape->pipeline;
-    double all = layers * fused_seconds_(&times.layer) + fused_seconds_(&times.embedding) + fused_seconds_(&times.head);
+    double all = layers * space_part_seconds(&times.layer) + space_part_seconds(&times.embedding) +
+                 space_part_seconds(&times.head);
     double m = (double)(space->keys.base->train.global_batch / shape->data / shape->micro_batch * shape->slices);
     // Averaged over the ranks, the first forward has passed half of the stages, one chunk on each: of 4 stages it
     // passes 0, 1, 2 and 3 before it reaches ranks 0 to 3, which is (p - 1) / 2 on average. A split by time may leave a

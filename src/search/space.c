@@ -48,7 +48,7 @@ void space_times(const SearchSpace *space, const RunLayout *shape, ModelTimes *t
     hardware_times(times, &space->planner->hardware, &config, &at.shape);
 }
 
-static double part_seconds_(const PartTime *part) {
+double space_part_seconds(const PartTime *part) {
     return part->forward + part->backward + part->tensor_forward + part->tensor_backward;
 }
 
@@ -62,7 +62,7 @@ static bool copies_suffice_(const SearchSpace *space, const RunLayout *shape) {
     if (shape->collectives != COLLECTIVES_NCCL || space_fixes(space, LAYOUT_BIT(collectives))) return false;
     space_times(space, shape, &times[0]);
     space_times(space, &copying, &times[1]);
-    return part_seconds_(&times[0].layer) >= part_seconds_(&times[1].layer);
+    return space_part_seconds(&times[0].layer) >= space_part_seconds(&times[1].layer);
 }
 
 // Measured times and times of the model are not compared with each other, so a profile has to cover a shape.
@@ -117,9 +117,9 @@ static void balance_(const SearchSpace *space, const RunLayout *layout, int16_t 
     ModelTimes times;
     double load[CONFIG_MAX_STAGES] = {0};
     space_times(space, layout, &times);
-    load[0] += part_seconds_(&times.embedding);
-    load[parts - 1] += part_seconds_(&times.head);
-    layout_deal_layers(&placed, space->keys.base->model.layers, part_seconds_(&times.layer), load, layers);
+    load[0] += space_part_seconds(&times.embedding);
+    load[parts - 1] += space_part_seconds(&times.head);
+    layout_deal_layers(&placed, space->keys.base->model.layers, space_part_seconds(&times.layer), load, layers);
 }
 
 bool space_balance_matters(const SearchSpace *space, const RunLayout *layout) {

@@ -246,15 +246,6 @@ static void print_deadline_(const Sweep *sweep) {
                   sweep->rows[r].budget.whole.price > 0 ? "by hardware.gpu_hour" : "GPU hours");
 }
 
-static void budget_cells_(Grid *grid, const SweepRow *row, bool known) {
-    const Budget *budget = &row->budget;
-    char count[32];
-    grid_cell(grid, known ? "%.4g" : "-", budget->whole.days);
-    grid_cell(grid, known && budget->band.low > 0 ? "%.4g to %.4g" : "-", budget->whole.days * budget->band.low,
-              budget->whole.days * budget->band.high);
-    grid_cell(grid, "%s", known ? grid_count((int64_t)(row_cost_(row) + 0.5), count) : "-");
-}
-
 // Prints the table; `rows` were asked for.
 static void sweep_print_(const Sweep *sweep, int rows) {
     const char *cells[] = {
@@ -282,7 +273,12 @@ static void sweep_print_(const Sweep *sweep, int rows) {
         grid_cell(&grid, known ? "%.1f%%" : "-", 100 * time->bubble);
         grid_cell(&grid, "%s", known ? grid_seconds(time->step, step) : "-");
         grid_cell(&grid, known && time->mfu > 0 ? "%.1f%%" : "-", 100 * time->mfu);
-        if (sweep->budgets) budget_cells_(&grid, row, known);
+        if (!sweep->budgets) continue;
+        double days = row->budget.whole.days;
+        GpuBand band = row->budget.band;
+        grid_cell(&grid, known ? "%.4g" : "-", days);
+        grid_cell(&grid, known && band.low > 0 ? "%.4g to %.4g" : "-", days * band.low, days * band.high);
+        grid_cell(&grid, "%s", known ? grid_count((int64_t)(row_cost_(row) + 0.5), step) : "-");
     }
     grid_print(&grid, stdout);
     grid_free(&grid);

@@ -44,6 +44,7 @@ def test_schedules_are_the_best_with_their_slots_or_near_it(name, p, m, excess):
 
 def test_too_many_stages_are_one_sentence():
     text = command("llama", "-c", "configs/llama_tiny.yaml", "--schedule", overrides=[
-        "parallel.pipeline=16", "model.layers=16", "train.global_batch=16", "schedule.micro_batch=1", "schedule.bpipe=off"
+        "parallel.pipeline=16", "model.layers=16", "train.global_batch=16", "schedule.micro_batch=1",
+        "schedule.bpipe=off"
     ]).stdout  # fmt: skip
     assert re.fullmatch(r"optimum\.py: 16 chunks on all stages .*\n", optimum(text))

@@ -45,8 +45,9 @@ FORMS = ["", "not JSON\n", "[" * 100000 + "\n", "[1]\n", "3\n", "{}\n", '{"stage
 
 @pytest.mark.parametrize("content", FORMS, ids=range(len(FORMS)))
 @pytest.mark.parametrize("command", ["metrics.py csv FILE -o DIR/x.csv", "metrics.py tensorboard FILE -o DIR/x",
-                                     "plot.py curves FILE -o DIR/x.svg", "report.py FILE -o DIR/x.html", "optimum.py FILE",
-                                     "prepare_eval.py FILE -o DIR/x.bin", "prepare_data.py FILE --format jsonl -o DIR/x"])  # fmt: skip
+                                     "plot.py curves FILE -o DIR/x.svg", "report.py FILE -o DIR/x.html",
+                                     "optimum.py FILE", "prepare_eval.py FILE -o DIR/x.bin",
+                                     "prepare_data.py FILE --format jsonl -o DIR/x"])  # fmt: skip
 def test_a_file_of_another_form_is_one_sentence_and_leaves_no_file(tmp_path, command, content):
     path = tmp_path / "in.json"
     if callable(content):
