@@ -46,25 +46,13 @@ static void gpt_head_tensors_(const ModelConfig *c, TensorTable *table) {
     table_vocabulary(table, c->vocab, c->hidden, c->tie_embeddings == TIE_TRUE, "weight");
 }
 
-// norm[0] is the weight, norm[1] the bias.
-static void gpt_norm_forward_(Pass *pass, const Tensor *norm, Factor out, void *sum, const void *x, const void *delta) {
-    pass->be->norm_forward(pass->be, out, sum, x, delta, norm[0].weight, norm[1].weight, pass->shape->shard_rows,
-                           pass->shape->hidden, pass->shape->norm_eps);
-}
-
-static void gpt_norm_backward_(Pass *pass, const Tensor *norm, void *dx, const void *dout, const void *x) {
-    pass->be->norm_backward(pass->be, dx, norm[0].gradient, norm[1].gradient, dout, x, norm[0].weight,
-                            pass->shape->shard_rows, pass->shape->hidden, pass->shape->norm_eps);
-}
-
 // The heads are left unchanged, and GELU is part of the products next to it.
 const Model gpt_model = {
     .family = "gpt",
     .embedding_tensors = gpt_embedding_tensors_,
     .layer_tensors = gpt_layer_tensors_,
     .head_tensors = gpt_head_tensors_,
-    .norm_forward = gpt_norm_forward_,
-    .norm_backward = gpt_norm_backward_,
+    .norm = NORM_LAYER,
     .head_matrix = 2, // after the final norm's weight and bias
     .learned_positions = true,
 };

@@ -37,18 +37,6 @@ static void llama_head_tensors_(const ModelConfig *c, TensorTable *table) {
     table_vocabulary(table, c->vocab, c->hidden, c->tie_embeddings == TIE_TRUE, "lm_head.weight");
 }
 
-static void llama_norm_forward_(Pass *pass, const Tensor *norm, Factor out, void *sum, const void *x,
-                                const void *delta) {
-    const Shape *s = pass->shape;
-    pass->be->norm_forward(pass->be, out, sum, x, delta, norm->weight, NULL, s->shard_rows, s->hidden, s->norm_eps);
-}
-
-static void llama_norm_backward_(Pass *pass, const Tensor *norm, void *dx, const void *dout, const void *x) {
-    const Shape *s = pass->shape;
-    pass->be->norm_backward(pass->be, dx, norm->gradient, NULL, dout, x, norm->weight, s->shard_rows, s->hidden,
-                            s->norm_eps);
-}
-
 static void llama_heads_forward_(Pass *pass, const Tensor *const *t, void *qkv, void *kept) {
     const Shape *s = pass->shape;
     AttentionShape attention = pass_attention(pass);
@@ -81,8 +69,7 @@ const Model llama_model = {
     .embedding_tensors = llama_embedding_tensors_,
     .layer_tensors = llama_layer_tensors_,
     .head_tensors = llama_head_tensors_,
-    .norm_forward = llama_norm_forward_,
-    .norm_backward = llama_norm_backward_,
+    .norm = NORM_RMS,
     .heads_forward = llama_heads_forward_,
     .heads_backward = llama_heads_backward_,
     .activation_forward = llama_activation_forward_,

@@ -2,6 +2,7 @@
 // that planned and allocated bytes can be compared line by line.
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/cdefs.h>
 
@@ -30,6 +31,13 @@ typedef struct MemoryBytes {
 
 const char *memory_name(MemoryCategory category);
 int64_t memory_total(const MemoryBytes *memory);
+
+typedef struct MemoryText {
+    char text[24];
+} MemoryText;
+MemoryText memory_size_text(int64_t bytes); // "1.20 GiB", "64.1 MiB"
+// Lists the categories that are not empty: "weights 1.20 GiB, own slots 3.00 GiB", or "nothing".
+void memory_describe(const MemoryBytes *memory, char *text, size_t size);
 void memory_note_peak(const MemoryBytes *held, MemoryBytes *peak); // sets *peak to *held if that is more in total
 
 // Sizes are rounded up to this many bytes, so that every buffer starts on a cache line and a transfer segment.

@@ -58,9 +58,7 @@ int file_check_to_write(const char *path) {
     }
     if (errno != ENOENT || file_make_folders(path) != 0) return errno;
     char *folder = xstrdup(path);
-    char *slash = strrchr(folder, '/');
-    if (slash != NULL) slash[slash == folder ? 1 : 0] = '\0';
-    int code = access(slash != NULL ? folder : ".", W_OK | X_OK) == 0 ? 0 : errno;
+    int code = access(dirname(folder), W_OK | X_OK) == 0 ? 0 : errno;
     free(folder);
     return code;
 }

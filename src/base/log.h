@@ -25,6 +25,7 @@ typedef struct Error {
 
 // Fills err (which may be NULL) and returns -1. The first error wins: a second call keeps the first text.
 int error_set(Error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+#define error_null(...) (error_set(__VA_ARGS__), NULL) // for functions that return a pointer
 // The same for an error that all ranks find at the same time. err must not be NULL.
 #define error_on_all(err, ...) ((err)->everywhere = true, error_set(err, __VA_ARGS__))
 

@@ -77,23 +77,11 @@ int directory_open_new(const char *path, Error *err) {
 }
 
 int directory_make(const char *path, Error *err) {
-    char part[CHECKPOINT_PATH];
-    if (snprintf(part, sizeof part, "%s", path) >= CHECKPOINT_PATH)
-        return error_set(err, EXIT_FAILED, "%.200s...: the path is too long", path);
-    for (char *at = part + 1;; at++) {
-        if (*at != '/' && *at != '\0') continue;
-        char end = *at;
-        *at = '\0';
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) return io_error_(part, "made", err);
-        if (end == '\0') break;
-        *at = end;
-    }
     struct stat status;
-    if (stat(path, &status) != 0 || !S_ISDIR(status.st_mode)) {
-        errno = ENOTDIR;
-        return io_error_(path, "made", err);
-    }
-    return 0;
+    bool made = file_make_folders(path) == 0 && (mkdir(path, 0777) == 0 || errno == EEXIST);
+    if (made && stat(path, &status) == 0 && S_ISDIR(status.st_mode)) return 0;
+    if (made) errno = ENOTDIR;
+    return io_error_(path, "made", err);
 }
 
 int directory_check_writable(const char *path, Error *err) {

@@ -269,11 +269,6 @@ static void *read_piece_(void *argument) {
 
 // --- reading all
 
-static void start_reading_(Lane *lane, const ReadPiece *piece) {
-    lane->piece = piece;
-    lane->runs = thread_start(&lane->thread, read_piece_, lane);
-}
-
 // The caller takes pieces in their order, so its results, and the first error, do not depend on which thread was
 // faster; the device sees one thread only. A lane gets its next piece once the caller has taken the one before.
 int pieces_read(const Source *source, const Split *split, const ReadPiece *pieces, int64_t count, PieceVisitor visit,
@@ -287,8 +282,11 @@ int pieces_read(const Source *source, const Split *split, const ReadPiece *piece
     }
     for (int64_t i = 0; status == 0 && i < count; i++) {
         Lane *lane = &lanes[i % LANES];
-        for (; started < count && started < i + LANES; started++)
-            start_reading_(&lanes[started % LANES], &pieces[started]);
+        for (; started < count && started < i + LANES; started++) {
+            Lane *next = &lanes[started % LANES];
+            next->piece = &pieces[started];
+            next->runs = thread_start(&next->thread, read_piece_, next);
+        }
         if (lane->runs) pthread_join(lane->thread, NULL);
         else read_piece_(lane);
         lane->runs = false;

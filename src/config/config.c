@@ -245,10 +245,8 @@ Schedule *config_read_schedule(const Config *config, Error *err) {
     enum { MOST = 1 << 28 };
     const char *path = config->schedule.file;
     int64_t length;
-    if (strncmp(path, "/dev/", 5) == 0) {
-        error_set(err, EXIT_USAGE, "%s: every rank opens the schedule by its name; write it to a file", path);
-        return NULL;
-    }
+    if (strncmp(path, "/dev/", 5) == 0)
+        return error_null(err, EXIT_USAGE, "%s: every rank opens the schedule by its name; write it to a file", path);
     char *text = file_read_whole(path, MOST, &length, err);
     if (text == NULL) return NULL;
     Error why = {0};

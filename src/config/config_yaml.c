@@ -302,10 +302,9 @@ static char *yaml_read_text_(const char *path, ssize_t *length, Error *err) {
     const char *copy = getenv(CONFIG_COPY_VARIABLE);
     int fd = copy != NULL ? open(copy, O_RDONLY | O_CLOEXEC) : -1;
     if (fd < 0) fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // the open of a named pipe would wait for a writer
-    if (fd < 0) {
-        error_set(err, EXIT_USAGE, "%s: cannot be opened: %s; give a YAML file with -c FILE", path, strerror(errno));
-        return NULL;
-    }
+    if (fd < 0)
+        return error_null(err, EXIT_USAGE, "%s: cannot be opened: %s; give a YAML file with -c FILE", path,
+                          strerror(errno));
     char *text = xmalloc(MAX_FILE + 2);
     *length = yaml_read_all_(path, fd, text, err);
     close(fd);

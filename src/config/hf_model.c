@@ -84,11 +84,10 @@ static const FamilyForm *find_form_(const HfModel *found, Error *err) {
     const FamilyForm *form = families[found->model.family].forms;
     for (int i = 0; i < 4; i++) {
         if (!is_number_(json_find(found->root, experts[i]))) continue;
-        error_set(err, EXIT_USAGE,
-                  "%s: model_type \"%.40s\" is a mixture of experts (%s), which is unsupported; use a "
-                  "dense model",
-                  found->path, type, experts[i]);
-        return NULL;
+        return error_null(err, EXIT_USAGE,
+                          "%s: model_type \"%.40s\" is a mixture of experts (%s), which is unsupported; use a dense "
+                          "model",
+                          found->path, type, experts[i]);
     }
     char known[80] = "";
     for (; form->model_type != NULL; form++) {
@@ -96,9 +95,8 @@ static const FamilyForm *find_form_(const HfModel *found, Error *err) {
         size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, "%s\"%s\"", used > 0 ? ", " : "", form->model_type);
     }
-    error_set(err, EXIT_USAGE, "%s: model_type is \"%.40s\"; family %s computes %s", found->path, type,
-              family_words[found->model.family], known);
-    return NULL;
+    return error_null(err, EXIT_USAGE, "%s: model_type is \"%.40s\"; family %s computes %s", found->path, type,
+                      family_words[found->model.family], known);
 }
 
 // Newer files keep rope_theta in an object of its own. A file without it has the family's default.

@@ -143,6 +143,47 @@ bool options_sweep(const Options *options) {
     return options->sweep_count > 0 || list || options->deadline != NULL;
 }
 
+// Refuses what does not go together, by the first row that holds.
+static int options_check_(const Options *o, Error *err) {
+    bool emulates = o->emulate_stage != NULL, plans = o->plan || o->search, resumes = o->resume_if_any != NULL;
+    bool other = plans || o->profile || o->schedule || emulates || o->trace != NULL;
+    const struct {
+        bool wrong;
+        const char *why;
+    } rows[] = {
+        {o->resume != NULL && resumes, "--resume and --resume-if-any: both name a checkpoint; give one of them"},
+        {o->quiet && o->verbose, "--quiet: prints less and --verbose more; give one of them"},
+        {o->json && !plans && !o->profile && !o->validate,
+         "--json: belongs to --plan, --search, --profile, --validate and --help-config; give one of them too"},
+        {!o->search && o->gpus != NULL, "--gpus: belongs to --search; give that too"},
+        {!o->search && o->write != NULL, "--write: belongs to --search; give that too"},
+        {!o->search && o->deadline != NULL, "--deadline: belongs to --search; give that too"},
+        {options_sweep(o) && o->write != NULL,
+         "--write: a table of searches has no single best configuration; leave out --write"},
+        {o->sweep_count > 0 && (!plans || o->profile || o->trace != NULL),
+         "--sweep needs --plan or --search, and excludes --profile and --trace"},
+        {o->search && o->trace != NULL, "--search only plans; it cannot be combined with --trace"},
+        {o->search && o->resume != NULL, "--search only plans; it cannot be combined with --resume"},
+        {o->search && resumes, "--search only plans; it cannot be combined with --resume-if-any"},
+        {o->trace != NULL && emulates,
+         "--trace: belongs to training, --plan and --schedule; leave out --emulate-stage"},
+        {!o->schedule && o->times != NULL, "--times: belongs to --schedule; give that too"},
+        {!o->schedule && o->draw != NULL, "--draw: belongs to --schedule; give that too"},
+        {(o->plan || o->profile) + o->search + o->schedule + emulates > 1,
+         "--plan, --search, --schedule and --emulate-stage: are answered one at a time; give one of them"},
+        {o->generate != NULL && (other || o->validate),
+         "--generate: writes text and nothing else; leave out the other action"},
+        {o->validate && other, "--validate: prints a loss and nothing else; leave out the other action"},
+        {o->verify != NULL && (other || o->generate != NULL || o->validate),
+         "--verify: runs the same steps in several ways and nothing else; leave out the other action"},
+        {o->verify != NULL && resumes, "--verify: starts where --resume DIR says; leave out --resume-if-any"},
+        {o->config == NULL, "no configuration; give one with -c FILE (--help explains)"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].wrong) return error_set(err, EXIT_USAGE, "%s", rows[i].why);
+    return 0;
+}
+
 int options_parse(Options *options, int argc, char **argv, Error *err) {
     *options = (Options){0};
     options->overrides = xcalloc((size_t)argc + 1, sizeof *options->overrides);
@@ -153,54 +194,7 @@ int options_parse(Options *options, int argc, char **argv, Error *err) {
         i += taken;
     }
     if (options->help || options->help_config || options->version) return 0;
-    if (options->resume != NULL && options->resume_if_any != NULL)
-        return error_set(err, EXIT_USAGE, "--resume and --resume-if-any: both name a checkpoint; give one of them");
-    if (options->quiet && options->verbose)
-        return error_set(err, EXIT_USAGE, "--quiet: prints less and --verbose more; give one of them");
-    if (options->json && !options->plan && !options->search && !options->profile && !options->validate)
-        return error_set(
-            err, EXIT_USAGE,
-            "--json: belongs to --plan, --search, --profile, --validate and --help-config; give one of them too");
-    if (!options->search && (options->gpus != NULL || options->write != NULL || options->deadline != NULL))
-        return error_set(err, EXIT_USAGE, "--%s: belongs to --search; give that too",
-                         options->gpus != NULL    ? "gpus"
-                         : options->write != NULL ? "write"
-                                                  : "deadline");
-    if (options_sweep(options) && options->write != NULL)
-        return error_set(err, EXIT_USAGE,
-                         "--write: a table of searches has no single best configuration; leave out --write");
-    if (options->sweep_count > 0 && (!(options->plan || options->search) || options->profile || options->trace != NULL))
-        return error_set(err, EXIT_USAGE, "--sweep needs --plan or --search, and excludes --profile and --trace");
-    if (options->search && (options->resume != NULL || options->resume_if_any != NULL || options->trace != NULL))
-        return error_set(err, EXIT_USAGE, "--search only plans; it cannot be combined with --%s",
-                         options->trace != NULL    ? "trace"
-                         : options->resume != NULL ? "resume"
-                                                   : "resume-if-any");
-    if (options->trace != NULL && options->emulate_stage != NULL)
-        return error_set(err, EXIT_USAGE,
-                         "--trace: belongs to training, --plan and --schedule; leave out "
-                         "--emulate-stage");
-    if (!options->schedule && (options->times != NULL || options->draw != NULL))
-        return error_set(err, EXIT_USAGE, "--%s: belongs to --schedule; give that too",
-                         options->times != NULL ? "times" : "draw");
-    if ((options->plan || options->profile) + options->search + options->schedule + (options->emulate_stage != NULL) >
-        1)
-        return error_set(
-            err, EXIT_USAGE,
-            "--plan, --search, --schedule and --emulate-stage: are answered one at a time; give one of them");
-    bool other = options->plan || options->search || options->profile || options->schedule ||
-                 options->emulate_stage != NULL || options->trace != NULL;
-    if (options->generate != NULL && (other || options->validate))
-        return error_set(err, EXIT_USAGE, "--generate: writes text and nothing else; leave out the other action");
-    if (options->validate && other)
-        return error_set(err, EXIT_USAGE, "--validate: prints a loss and nothing else; leave out the other action");
-    if (options->verify != NULL && (other || options->generate != NULL || options->validate))
-        return error_set(err, EXIT_USAGE,
-                         "--verify: runs the same steps in several ways and nothing else; leave out the other action");
-    if (options->verify != NULL && options->resume_if_any != NULL)
-        return error_set(err, EXIT_USAGE, "--verify: starts where --resume DIR says; leave out --resume-if-any");
-    if (options->config != NULL) return 0;
-    return error_set(err, EXIT_USAGE, "no configuration; give one with -c FILE (--help explains)");
+    return options_check_(options, err);
 }
 
 void options_free(Options *options) {

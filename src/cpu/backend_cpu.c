@@ -49,17 +49,6 @@ static void cpu_use_workspace_(Backend *backend, void *memory, int64_t rows, int
 
 // --- memory
 
-// Lists what is allocated: "weights 1.20 GiB, own slots 3.00 GiB".
-static void backend_cpu_describe_held_(const Backend *backend, char *text, size_t size) {
-    size_t used = 0;
-    snprintf(text, size, "nothing");
-    for (int c = 0; c < MEMORY_CATEGORIES; c++) {
-        double gib = (double)backend->held.bytes[c] / GIB;
-        if (backend->held.bytes[c] == 0 || used >= size) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%s %.2f GiB", used > 0 ? ", " : "", memory_name(c), gib);
-    }
-}
-
 // Returns zeroed and aligned memory; the address that calloc returned is kept before it. Large pieces come straight
 // from the kernel, zero without being touched. Huge pages, if the kernel grants them, save many TLB misses in the
 // strided reads of packing.
@@ -82,7 +71,7 @@ static void *cpu_allocate_(Backend *backend, MemoryCategory category, int64_t by
     if (possible && memory == NULL) memory = allocate_zeroed_(bytes);
     if (memory == NULL) {
         char rest[512], machine[64] = "";
-        backend_cpu_describe_held_(backend, rest, sizeof rest);
+        memory_describe(&backend->held, rest, sizeof rest);
         if (backend->memory_size > 0)
             snprintf(machine, sizeof machine, ", and the machine has %.2f GiB", (double)backend->memory_size / GIB);
         error_set(err, EXIT_FAILED,

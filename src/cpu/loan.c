@@ -64,9 +64,8 @@ void *cpu_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err) 
     void *memory = fd < 0 ? MAP_FAILED : mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (fd >= 0) close(fd);
     if (memory != MAP_FAILED) return memory;
-    error_set(err, EXIT_FAILED, "memory of process %lld cannot be mapped here (%s)", (long long)handle.pid,
-              same ? strerror(errno) : "it is not visible");
-    return NULL;
+    return error_null(err, EXIT_FAILED, "memory of process %lld cannot be mapped here (%s)", (long long)handle.pid,
+                      same ? strerror(errno) : "it is not visible");
 }
 
 void cpu_give_back(Backend *backend, void *memory, int64_t bytes) {

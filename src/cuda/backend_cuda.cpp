@@ -39,29 +39,6 @@ static Clock *clock_of_(Backend *backend) { return &((Device *)backend->self)->c
 
 // --- memory
 
-typedef struct SizeText {
-    char text[24];
-} SizeText;
-
-// Returns a size as text: "1.20 GiB", "64.1 MiB".
-static SizeText size_text_(int64_t bytes) {
-    SizeText size;
-    bool large = bytes >= (int64_t)GIB;
-    snprintf(size.text, sizeof size.text, large ? "%.2f GiB" : "%.1f MiB", (double)bytes / (large ? GIB : MIB));
-    return size;
-}
-
-// Lists what is allocated: "weights 1.20 GiB, own slots 3.00 GiB".
-static void describe_held_(const Backend *backend, char *text, size_t size) {
-    size_t used = 0;
-    snprintf(text, size, "nothing");
-    for (int c = 0; c < MEMORY_CATEGORIES; c++) {
-        if (backend->held.bytes[c] == 0 || used >= size) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%s %s", used > 0 ? ", " : "",
-                                 memory_name((MemoryCategory)c), size_text_(backend->held.bytes[c]).text);
-    }
-}
-
 // A sticky error, which every later call returns too, leaves the process without its device until it ends (CUDA Runtime
 // API, cudaErrorLaunchFailure and similar).
 const char *cuda_remedy(void) {
@@ -80,7 +57,7 @@ static int no_room_(const CudaBackend *cuda, int64_t bytes, const char *what, Er
     char own[512];
     size_t left = 0, total = 0;
     const Backend *backend = &cuda->backend;
-    describe_held_(backend, own, sizeof own);
+    memory_describe(&backend->held, own, sizeof own);
     // On a full GPU CUDA cannot create its context, and so cannot say how much memory is free.
     if (cudaMemGetInfo(&left, &total) != cudaSuccess) left = 0, total = (size_t)backend->memory_size;
     int64_t others = (int64_t)(total - left) - memory_total(&backend->held);
@@ -88,8 +65,9 @@ static int no_room_(const CudaBackend *cuda, int64_t bytes, const char *what, Er
                      "GPU %d, %s: %s of %s are free, and %s %s more; this rank holds %s, and other programs, CUDA and "
                      "its libraries hold %s; end other programs there (nvidia-smi lists them), or use more stages, "
                      "fewer slots or a smaller micro-batch (--plan says what each takes)",
-                     cuda->device, backend->device, size_text_((int64_t)left).text, size_text_((int64_t)total).text,
-                     what, size_text_(bytes).text, own, size_text_(others).text);
+                     cuda->device, backend->device, memory_size_text((int64_t)left).text,
+                     memory_size_text((int64_t)total).text, what, memory_size_text(bytes).text, own,
+                     memory_size_text(others).text);
 }
 
 static int cuda_check_free_(Backend *backend, int64_t bytes, Error *err) {

@@ -18,11 +18,6 @@ static cudaError_t uuid_(int device, cudaUUID_t *uuid) {
     return status;
 }
 
-static void mark_lent_(CudaBackend *cuda, const void *memory) {
-    cuda->lent = (const void **)xrealloc(cuda->lent, (size_t)(cuda->lent_count + 1) * sizeof *cuda->lent);
-    cuda->lent[cuda->lent_count++] = memory;
-}
-
 void cuda_take_back(CudaBackend *cuda, const void *memory) {
     int kept = 0;
     for (int i = 0; i < cuda->lent_count; i++)
@@ -42,7 +37,9 @@ int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, E
         return error_set(err, EXIT_FAILED, "CUDA lends no memory here: %s", cudaGetErrorString(status));
     }
     memcpy(loan, &handle, sizeof handle);
-    mark_lent_(cuda_self(backend), memory);
+    CudaBackend *cuda = cuda_self(backend);
+    cuda->lent = (const void **)xrealloc(cuda->lent, (size_t)(cuda->lent_count + 1) * sizeof *cuda->lent);
+    cuda->lent[cuda->lent_count++] = memory;
     return 0;
 }
 

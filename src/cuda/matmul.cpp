@@ -131,10 +131,6 @@ static cudaDataType_t operand_type_(const CudaBackend *cuda, int kind) {
     return kind == FACTOR_E5M2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
 }
 
-static cudaDataType_t output_type_(const CudaBackend *cuda, const CudaProduct *p) {
-    return p->wide ? CUDA_R_32F : input_type_(cuda);
-}
-
 static bool ok_(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS; }
 
 template <typename T>
@@ -245,7 +241,7 @@ static MatmulPlan matmul_make_plan_(CudaBackend *cuda, const CudaProduct *p) {
         describe_product_(cuda, p, &plan) && point_(p, &plan) &&
         layout_(&plan.a, operand_type_(cuda, p->kind_b), b_rows, p->n + p->k - b_rows, p->ldb, p->batch, p->stride_b) &&
         layout_(&plan.b, operand_type_(cuda, p->kind_a), a_rows, p->m + p->k - a_rows, p->lda, p->batch, p->stride_a) &&
-        layout_(&plan.c, output_type_(cuda, p), p->m, p->n, p->ldc, p->batch, p->stride_c) &&
+        layout_(&plan.c, p->wide ? CUDA_R_32F : input_type_(cuda), p->m, p->n, p->ldc, p->batch, p->stride_c) &&
         suggest_(cuda->matmul, p, &plan);
     return plan;
 }

@@ -95,12 +95,10 @@ static char *library_run_(const char *action, const char *file, const char *inpu
                                          "../../scripts/tokens.py", "../../../scripts/tokens.py", NULL};
     char script[LIBRARY_PATH];
     int files[LIBRARY_FILES];
-    if (!file_near_program(script, sizeof script, places)) {
-        error_set(err, EXIT_USAGE,
-                  "sample.tokenizer: scripts/tokens.py, which reads %s, is not found beside the program; use ids",
-                  file);
-        return NULL;
-    }
+    if (!file_near_program(script, sizeof script, places))
+        return error_null(
+            err, EXIT_USAGE,
+            "sample.tokenizer: scripts/tokens.py, which reads %s, is not found beside the program; use ids", file);
     bool opened = true;
     for (int i = 0; i < LIBRARY_FILES; i++) opened = (files[i] = memfd_create(names[i], MFD_CLOEXEC)) >= 0 && opened;
     opened = opened && write(files[0], input, length) == (ssize_t)length && lseek(files[0], 0, SEEK_SET) == 0;

@@ -37,14 +37,9 @@ static double share_without_row_(const Gpu *gpu) {
     return unknown_.product_share;
 }
 
-// Returns the multiprocessors of a family's largest GPU: A100, B200, RTX 5090, H100; H100 if the GPU is not known.
-static int gpu_multiprocessors_(int word) {
-    int capability = gpu_capability(word);
-    return capability == 80 ? 108 : capability == 100 ? 148 : capability == 120 ? 170 : 132;
-}
-
 void cost_of_gpu(Cost *cost, const Config *config, double peak) {
     const HardwareConfig *given = &config->hardware;
+    int family = gpu_capability(given->gpu);
     const Gpu *gpu = given->gpu > 0 ? gpu_row(given->gpu) : gpu_by_peak(peak * 1e-12);
     const GpuKernels *known = gpu_kernels(gpu), *kernels = known != NULL ? known : &unknown_;
     // Data sheets have about 1/150 byte/s of memory for each dense bf16 FLOP/s.
@@ -66,8 +61,12 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .network = given->network_gb_s * 1e9,
         .host = given->host_gb_s * 1e9,
         .latency = given->latency_us * 1e-6,
-        .multiprocessors = gpu_multiprocessors_(given->gpu),
-        .persistent = given->gpu == 0 || gpu_capability(given->gpu) >= 90,
+        // of a family's largest GPU: A100, B200, RTX 5090, H100; H100 if the GPU is not known
+        .multiprocessors = family == 80    ? 108
+                           : family == 100 ? 148
+                           : family == 120 ? 170
+                                           : 132,
+        .persistent = given->gpu == 0 || family >= 90,
         .data_sheet = known == NULL,
         .band = gpu_band(gpu),
     };

@@ -85,15 +85,10 @@ static bool same_gpu_(const Seat *a, const Seat *b) {
     return a->gpus > 0 && b->gpus > 0 && (bus || strcmp(a->gpu.id, b->gpu.id) == 0);
 }
 
-static int ranks_on_(const Seat *seats, int ranks, const Seat *of) {
+// Returns how many ranks share the GPU of one, or its host.
+static int ranks_with_(const Seat *seats, int ranks, const Seat *of, bool gpu) {
     int count = 0;
-    for (int r = 0; r < ranks; r++) count += same_gpu_(&seats[r], of);
-    return count;
-}
-
-static int device_ranks_(const Seat *seats, int ranks, const Seat *of) {
-    int count = 0;
-    for (int r = 0; r < ranks; r++) count += strcmp(seats[r].host, of->host) == 0;
+    for (int r = 0; r < ranks; r++) count += gpu ? same_gpu_(&seats[r], of) : strcmp(seats[r].host, of->host) == 0;
     return count;
 }
 
@@ -101,7 +96,7 @@ static int device_ranks_(const Seat *seats, int ranks, const Seat *of) {
 static int device_refuse_(const Config *config, const Seat *seats, int ranks, Error *err) {
     for (int r = 0; r < ranks; r++) {
         const Seat *seat = &seats[r];
-        int there = seat->gpus > 0 ? ranks_on_(seats, ranks, seat) : 0;
+        int there = seat->gpus > 0 ? ranks_with_(seats, ranks, seat, true) : 0;
         if (seat->gpus == 0)
             return error_set(err, EXIT_FAILED, "rank %d on %s has no GPU: %s; hardware.device: cpu computes without", r,
                              seat->host, seat->why);
@@ -110,8 +105,8 @@ static int device_refuse_(const Config *config, const Seat *seats, int ranks, Er
                 err, EXIT_FAILED,
                 "%d ranks on %s have %d GPU%s (%s), and %d would share one; start at most as many ranks on "
                 "a host as it has GPUs (instances of MIG count as one), or set hardware.share_gpu: true, which is slow",
-                device_ranks_(seats, ranks, seat), seat->host, seat->gpus, seat->gpus == 1 ? "" : "s", seat->gpu.name,
-                there);
+                ranks_with_(seats, ranks, seat, false), seat->host, seat->gpus, seat->gpus == 1 ? "" : "s",
+                seat->gpu.name, there);
         if (strcmp(seat->gpu.name, seats[0].gpu.name) != 0)
             return error_set(err, EXIT_FAILED,
                              "rank 0 on %s has a %s and rank %d on %s a %s; a pipeline runs at its slowest stage's "
@@ -128,11 +123,11 @@ static int device_settle_(Device *device, const Config *config, World *world, Er
     if (seats == NULL) return -1;
     Error unfit = {0};
     int refused = device_refuse_(config, seats, ranks, &unfit);
-    device->ranks_on_gpu = ranks_on_(seats, ranks, &seats[world_rank(world)]);
+    device->ranks_on_gpu = ranks_with_(seats, ranks, &seats[world_rank(world)], true);
     bool any = device->shared = false;
     for (int r = 0; r < ranks; r++) {
         any = any || seats[r].gpus > 0;
-        device->shared = device->shared || ranks_on_(seats, ranks, &seats[r]) > 1;
+        device->shared = device->shared || ranks_with_(seats, ranks, &seats[r], true) > 1;
     }
     free(seats);
     if (refused == 0) return 1;

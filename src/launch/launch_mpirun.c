@@ -40,11 +40,6 @@ static int mpirun_find_(char *path, size_t size, Error *err) {
                      "(scripts/install_deps.sh), or set parallel.pipeline, tensor and data to 1");
 }
 
-static int mpirun_find_self_(char *path, size_t size, Error *err) {
-    if (file_of_program(path, size) && access(path, X_OK) == 0) return 0;
-    return error_set(err, EXIT_FAILED, "cannot find this program's own file to start its ranks; start it again");
-}
-
 // With fewer files mpirun never hears ranks that join, prints nothing, and all wait. Found sufficient for 2, 4 and 8
 // ranks: 36, 44, 64.
 static int mpirun_check_limits_(int ranks, Error *err) {
@@ -138,9 +133,9 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const In
                     int words, Error *err) {
     char mpirun[4096], self[4096];
     sigset_t all, before;
-    if (mpirun_find_(mpirun, sizeof mpirun, err) != 0 || mpirun_find_self_(self, sizeof self, err) != 0 ||
-        mpirun_check_limits_(ranks, err) != 0)
-        return -1;
+    if (mpirun_find_(mpirun, sizeof mpirun, err) != 0 || mpirun_check_limits_(ranks, err) != 0) return -1;
+    if (!file_of_program(self, sizeof self) || access(self, X_OK) != 0)
+        return error_set(err, EXIT_FAILED, "cannot find this program's own file to start its ranks; start it again");
     // A signal to the child must not reach the parent's handlers, which the child has until it has detached.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

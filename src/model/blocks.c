@@ -280,9 +280,23 @@ void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes) {
     if (pass->split) pass->be->copy(pass->be, STREAM_COMPUTE, kept, made, bytes);
 }
 
-void block_norm_forward(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *x) {
-    if (pass->residual == NULL) model->norm_forward(pass, norm, out, NULL, x, NULL);
-    else model->norm_forward(pass, norm, out, x, pass->residual, pass->delta);
+void block_norm(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *sum, const void *x,
+                const void *delta) {
+    const Shape *s = pass->shape;
+    pass->be->norm_forward(pass->be, out, sum, x, delta, norm[0].weight,
+                           model->norm == NORM_LAYER ? norm[1].weight : NULL, s->shard_rows, s->hidden, s->norm_eps);
+}
+
+void block_norm_backward(Pass *pass, const Model *model, const Tensor *norm, void *dx, const void *dout,
+                         const void *x) {
+    const Shape *s = pass->shape;
+    pass->be->norm_backward(pass->be, dx, norm[0].gradient, model->norm == NORM_LAYER ? norm[1].gradient : NULL, dout,
+                            x, norm[0].weight, s->shard_rows, s->hidden, s->norm_eps);
+}
+
+void block_norm_first(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *x) {
+    if (pass->residual == NULL) block_norm(pass, model, norm, out, NULL, x, NULL);
+    else block_norm(pass, model, norm, out, x, pass->residual, pass->delta);
     pass->residual = NULL;
 }
 
@@ -386,7 +400,7 @@ void head_block(Pass *pass, const Model *model, const Tensor *tensors, const Hea
     const Shape *s = pass->shape;
     Backend *be = pass->be;
     const Tensor *matrix = &tensors[model->head_matrix];
-    block_norm_forward(pass, model, tensors, factor_plain(work->norm), x);
+    block_norm_first(pass, model, tensors, factor_plain(work->norm), x);
     Factor whole = block_gathered(pass, GATHERED_INPUT, factor_plain(work->norm)), logits = factor_plain(work->logits);
     block_product(pass, work->logits, NULL, whole, matrix, NULL, s->hidden, s->vocab_width, EPILOGUE_NONE);
     blocks_poll_(pass);
@@ -402,6 +416,6 @@ void head_block(Pass *pass, const Model *model, const Tensor *tensors, const Hea
     column_input_(pass, work->dnorm, logits, matrix, s->vocab_width, 0);
     int64_t stream = s->shard_rows * s->hidden * s->element;
     be->zero(be, work->dx, stream);
-    model->norm_backward(pass, tensors, work->dx, work->dnorm, x);
+    block_norm_backward(pass, model, tensors, work->dx, work->dnorm, x);
     be->copy(be, STREAM_COMPUTE, x, work->dx, stream);
 }

@@ -53,9 +53,14 @@ bool pass_keeps_rows(const Pass *pass);
 // If pass->split is set, copies `made` to `kept`, a part of the bundle that the backward does not read again.
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
 
+// out = norm(sum), sum = x + delta, all shards; with delta NULL sum is x and not written. Backward: dx +=. norm: its
+// weight, which its bias follows in the table.
+void block_norm(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *sum, const void *x,
+                const void *delta);
+void block_norm_backward(Pass *pass, const Model *model, const Tensor *norm, void *dx, const void *dout, const void *x);
 // Sets out = norm(x), both shards. If the layer before has left its output (LAYER_LEAVES), the same operation first
 // sets x to it.
-void block_norm_forward(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *x);
+void block_norm_first(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *x);
 
 // Returns the shape's attention with the documents, and with the slice, of this pass.
 AttentionShape pass_attention(const Pass *pass);

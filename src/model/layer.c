@@ -98,7 +98,7 @@ static void forward_chunks_(Pass *pass, const Model *model, Layer *layer, LayerO
     if (model->heads_forward != NULL) model->heads_forward(pass, layer->t, a->qkv, a->kept);
     attention_block_forward(pass, a->attention, a->saved, a->qkv);
     row_forward_chunks(pass, delta, a->attention, w[LAYER_OUT], w[LAYER_OUT_BIAS], s->query_cols);
-    model->norm_forward(pass, layer->t[LAYER_NORM2], layer->norm2, a->x2, a->x, delta);
+    block_norm(pass, model, layer->t[LAYER_NORM2], layer->norm2, a->x2, a->x, delta);
     column_forward_chunks(pass, up, aux, a->norm2, w[LAYER_UP], w[LAYER_UP_BIAS], s->mlp_cols, layer->epilogue);
     if (!layer->fused) model->activation_forward(pass, layer->act, a->mlp);
     if (output != LAYER_NO_OUTPUT) row_forward_chunks(pass, delta, a->act, w[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn);
@@ -129,7 +129,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     const void **w = layer.w;
     void *delta = layer.work.delta, *part = block_partial(pass, delta), *act = (void *)layer.act.source;
 
-    block_norm_forward(pass, model, t[LAYER_NORM1], layer.norm1, a->x);
+    block_norm_first(pass, model, t[LAYER_NORM1], layer.norm1, a->x);
     if (s->chunks > 1) {
         forward_chunks_(pass, model, &layer, output);
     } else {
@@ -143,7 +143,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
         block_reduce(pass, delta);
 
         // y = x2 + down(act(up(norm2(x2)))). Each tensor rank has its columns of the MLP, and a part of the sum.
-        model->norm_forward(pass, t[LAYER_NORM2], layer.norm2, a->x2, a->x, delta);
+        block_norm(pass, model, t[LAYER_NORM2], layer.norm2, a->x2, a->x, delta);
         x = block_gathered(pass, GATHERED_INPUT, layer.norm2);
         block_product(pass, layer.fused ? act : a->mlp, layer.fused ? a->mlp : NULL, x, t[LAYER_UP], w[LAYER_UP_BIAS],
                       s->hidden, s->mlp_cols, layer.epilogue);
@@ -160,7 +160,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
 // With shape->pointwise, computes a norm's output again from its input, and `act` from `mlp`.
 static void norm_again_(Pass *pass, const Model *model, const Layer *layer, int role, const void *x) {
     if (!pass->shape->pointwise) return;
-    model->norm_forward(pass, layer->t[role], layer->norm1, NULL, x, NULL);
+    block_norm(pass, model, layer->t[role], layer->norm1, NULL, x, NULL);
 }
 
 static void act_again_(Pass *pass, const Model *model, const Layer *layer) {
@@ -198,7 +198,7 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     if (!layer.fused) model->activation_backward(pass, dmlp, work->dact, a->mlp);
     block_keep(pass, a->mlp, work->dmlp, s->rows * s->mlp_cols * s->element);
     column_backward(pass, work->delta, dmlp, layer.norm2, t[LAYER_UP], t[LAYER_UP_BIAS], s->mlp_cols);
-    model->norm_backward(pass, t[LAYER_NORM2], dx, work->delta, a->x2);
+    block_norm_backward(pass, model, t[LAYER_NORM2], dx, work->delta, a->x2);
     if (pass_keeps_rows(pass)) block_keep(pass, a->x2, dx, s->shard_rows * s->hidden * s->element);
     block_gather(pass, GATHERED_GRADIENT, gradient);
     block_later(pass);
@@ -213,7 +213,7 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     block_keep(pass, a->qkv, work->dqkv, s->rows * s->qkv_cols * s->element);
     column_backward(pass, work->delta, factor_plain(work->dqkv), layer.norm1, t[LAYER_QKV], t[LAYER_QKV_BIAS],
                     s->qkv_cols);
-    model->norm_backward(pass, t[LAYER_NORM1], dx, work->delta, a->x);
+    block_norm_backward(pass, model, t[LAYER_NORM1], dx, work->delta, a->x);
     if (onward) block_gather(pass, GATHERED_GRADIENT, gradient);
     block_later(pass);
 }

@@ -40,7 +40,7 @@ int64_t layer_bundle_layout(LayerBundle *bundle, const void *base, const Shape *
 int64_t layer_work_layout(LayerWork *work, void *base, const Shape *shape);
 
 // The treatment of layer_forward's output y (shard_rows, hidden). LAYER_WRITES: writes it. LAYER_LEAVES: leaves the
-// last addition to the norm that reads y next (block_norm_forward). LAYER_NO_OUTPUT: makes only the rest of the bundle,
+// last addition to the norm that reads y next (block_norm_first). LAYER_NO_OUTPUT: makes only the rest of the bundle,
 // which is all that a backward needs.
 typedef enum LayerOutput { LAYER_WRITES, LAYER_LEAVES, LAYER_NO_OUTPUT } LayerOutput;
 

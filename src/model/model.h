@@ -111,10 +111,7 @@ struct Model {
     void (*embedding_tensors)(const ModelConfig *, TensorTable *);
     void (*layer_tensors)(const ModelConfig *, int64_t layer, TensorTable *);
     void (*head_tensors)(const ModelConfig *, TensorTable *);
-    // --- a norm: its first tensor; others of it follow in the table. out = norm(sum), sum = x + delta; with delta NULL
-    // sum is x and not written.
-    void (*norm_forward)(Pass *, const Tensor *norm, Factor out, void *sum, const void *x, const void *delta);
-    void (*norm_backward)(Pass *, const Tensor *norm, void *dx, const void *dout, const void *x); // dx +=
+    enum { NORM_RMS, NORM_LAYER } norm; // LayerNorm's bias follows its weight in the table
     // --- the treatment of q and k between their product and the attention, in place: the norm over single heads
     // (Qwen3) and the rotation (rope). NULL if the model has neither. t: the layer's tensors by role. kept: receives q
     // and k before the norm, for the norm's backward (LayerBundle); unused without model.qk_norm.

@@ -11,13 +11,6 @@
 
 // ---------------------------------------------------------------- the figures
 
-static int find_largest_(Verdict *verdict, const Planner *planner, Error *err) {
-    if (planner_largest(planner, PLAN_PLAIN, &verdict->largest_plain, err) != 0) return -1;
-    if (!plan_can_balance(planner->config)) return 0;
-    if (planner_largest(planner, PLAN_BPIPE, &verdict->largest_bpipe, err) != 0) return -1;
-    return planner_largest(planner, PLAN_RECOMPUTE, &verdict->largest_recompute, err);
-}
-
 static int forecast_(const Planner *planner, int64_t micro_batch, PlanWay way, bool timed, Forecast *forecast,
                      Error *err) {
     RunLayout layout = planner_layout(planner, micro_batch, way);
@@ -192,7 +185,12 @@ static void decide_(Verdict *verdict, const Planner *planner) {
 
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err) {
     memset(verdict, 0, sizeof *verdict);
-    if (find_largest_(verdict, planner, err) != 0 || find_forecasts_(verdict, planner, err) != 0) return -1;
+    if (planner_largest(planner, PLAN_PLAIN, &verdict->largest_plain, err) != 0) return -1;
+    if (plan_can_balance(planner->config) &&
+        (planner_largest(planner, PLAN_BPIPE, &verdict->largest_bpipe, err) != 0 ||
+         planner_largest(planner, PLAN_RECOMPUTE, &verdict->largest_recompute, err) != 0))
+        return -1;
+    if (find_forecasts_(verdict, planner, err) != 0) return -1;
     if (find_fastest_(verdict, planner, err) != 0) return -1;
     find_gains_(verdict, planner->config);
     decide_(verdict, planner);

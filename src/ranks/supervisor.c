@@ -439,10 +439,9 @@ Supervisor *supervisor_start(const char *program, const Job *job, bool launched,
     supervisor->alone = watchdog_create(1, alone, clock_seconds());
     supervisor->page = status_page_create(getenv(SUPERVISOR_VARIABLE) != NULL && launched);
     void *meeting = mmap(NULL, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (supervisor->page == NULL || meeting == MAP_FAILED) {
-        error_set(err, EXIT_FAILED, "no memory for the status page of a rank (%s); raise ulimit -v", strerror(errno));
-        return NULL;
-    }
+    if (supervisor->page == NULL || meeting == MAP_FAILED)
+        return error_null(err, EXIT_FAILED, "no memory for the status page of a rank (%s); raise ulimit -v",
+                          strerror(errno));
     supervisor->meeting = meeting;
     status_page_set_action(supervisor->page, SUPERVISOR_JOINING);
     if (supervisor->rank >= 0 && supervisor->rank < job->ranks)
@@ -450,8 +449,7 @@ Supervisor *supervisor_start(const char *program, const Job *job, bool launched,
     if (job->patience.progress_s == 0) return supervisor;
     supervisor->threaded = thread_start(&supervisor->thread, supervisor_live_, supervisor);
     if (supervisor->threaded) return supervisor;
-    error_set(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end others");
-    return NULL;
+    return error_null(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end others");
 }
 
 StatusPage *supervisor_page(const Supervisor *supervisor) { return supervisor == NULL ? NULL : supervisor->page; }

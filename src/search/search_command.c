@@ -15,10 +15,7 @@
 // Set by the handler of Ctrl-C, which has no other place to write to.
 static volatile sig_atomic_t interrupted_;
 
-static void interrupt_(int signal) {
-    (void)signal;
-    interrupted_ = 1;
-}
+static void interrupt_(int signal) { interrupted_ = signal; }
 
 // ---------------------------------------------------------------- the request
 

@@ -133,8 +133,7 @@ def test_context_ranks_are_offered_where_the_file_has_them(tmp_path):
 
 
 def test_long_sequences_are_split_over_context_ranks_unasked():
-    """28 heads, four of keys and values, and four sequences: tensor and data ranks alone cannot use 32 GPUs."""
-    long = ["-o", "model.seq_len=131072", "-o", "train.global_batch=4", "-o", "hardware.gpu=h100"]
+    long = ["-o", "model.seq_len=131072", "-o", "train.global_batch=4", "-o", "hardware.gpu=h100"]  # 28 heads
     best = json.loads(search("--gpus", 32, "--json", *long, config=ROOT / "configs/qwen2.5_7b.yaml").stdout)["best"]
     assert best["config"]["parallel"]["context"] > 1
 
