@@ -42,7 +42,7 @@ TEST(no_memory_names_what_was_wanted_and_what_holds_the_rest) {
         assert_null(b->allocate(b, MEMORY_OWN_SLOTS, wanted[i], "activations of 8 microbatches", &err));
         assert_int_equal(err.code, EXIT_FAILED);
         assert_non_null(strstr(err.text, "activations of 8 microbatches"));
-        assert_non_null(strstr(err.text, "weights 0.25 GiB"));
+        assert_non_null(strstr(err.text, "weights 256.0 MiB"));
         assert_non_null(strstr(err.text, "slots"));
         assert_int_equal(memory_total(&b->held), some);
     }
