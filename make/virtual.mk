@@ -14,7 +14,8 @@ VIRTUAL_INC  := -D_GNU_SOURCE -DHAVE_CUDNN_FRONTEND -DCUDA_INTERFACE=$(CUDA_INTE
 VIRTUAL_SEEN := -DEMULATED -Wno-uninitialized -Wno-maybe-uninitialized -fsanitize=thread \
                 --param tsan-instrument-func-entry-exit=0
 VIRTUAL_NAPS := clock_gettime nanosleep sched_yield
-VIRTUAL_WRAP := $(VIRTUAL_NAPS) device_open tensors_init step_guard_decide metrics_step metrics_val run_create
+VIRTUAL_WRAP := $(VIRTUAL_NAPS) device_open tensors_init step_guard_decide metrics_step metrics_val run_create \
+    machine_look plan_check_machine mmap
 VIRTUAL_MORE := $(VIRTUAL)/test/virtual/messages.o $(VIRTUAL)/test/virtual/dry.o
 VIRTUAL_BIN  := $(TRAINERS:%=$(VIRTUAL)/%) $(VIRTUAL)/test_cuda $(VIRTUAL)/bench_gpu $(VIRTUAL)/api_rules
 

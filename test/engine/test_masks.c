@@ -19,15 +19,10 @@ static uint32_t place_of(int64_t i, const void *context) {
 }
 
 static void make_config(Config *config) {
-    memset(config, 0, sizeof *config);
-    config->model.seq_len = LENGTH;
-    config->model.vocab = VOCAB;
-    config->parallel.data = config->parallel.context = 1;
-    config->train.global_batch = BATCH;
-    config->train.seed = 7;
-    config->train.objective = OBJECTIVE_MASKED;
-    config->data.mask_token = MASK;
-    config->data.train_sources = 1, config->data.train[0].weight = 1.0;
+    *config = (Config){.model = {.seq_len = LENGTH, .vocab = VOCAB},
+                       .parallel = {.data = 1, .context = 1},
+                       .train = {.global_batch = BATCH, .seed = 7, .objective = OBJECTIVE_MASKED},
+                       .data = {.mask_token = MASK, .train_sources = 1, .train = {{.weight = 1.0}}}};
     snprintf(config->data.train[0].path, CONFIG_TEXT, "%s", test_path("train_000.bin"));
 }
 

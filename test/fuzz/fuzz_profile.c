@@ -7,11 +7,7 @@
 
 static void ask_(const Profile *profile) {
     for (int i = 0; i < 16; i++) {
-        StageShape at;
-        memset(&at, 0, sizeof at);
-        at.layers = 1 + i;
-        at.first = i % 2 == 0;
-        at.last = i % 3 == 0;
+        StageShape at = {.layers = 1 + i, .first = i % 2 == 0, .last = i % 3 == 0};
         at.shape.attention.batch = 1 + i % 5;
         at.shape.attention.mode = i % 3;
         ProfileTime time;

@@ -11,20 +11,12 @@ static void near(double value, double right) {
 
 // 64 GPUs on 8 nodes, 4,096 tokens a step in half an hour.
 static Config sixty_four(void) {
-    Config config = {0};
-    config.parallel.pipeline = 8;
-    config.parallel.tensor = 4;
-    config.parallel.data = 2;
-    config.parallel.context = 1;
-    config.model.seq_len = 1024;
-    config.train.global_batch = 4;
-    config.train.steps = 96;
-    config.hardware.gpu_hour = 2.5;
-    config.hardware.gpu_watts = 700;
-    config.hardware.gpus_per_node = 8;
-    config.hardware.checkpoint_s = 20;
-    config.hardware.restart_s = 600;
-    return config;
+    HardwareConfig hardware = {
+        .gpu_hour = 2.5, .gpu_watts = 700, .gpus_per_node = 8, .checkpoint_s = 20, .restart_s = 600};
+    return (Config){.parallel = {.pipeline = 8, .tensor = 4, .data = 2, .context = 1},
+                    .model = {.seq_len = 1024},
+                    .train = {.global_batch = 4, .steps = 96},
+                    .hardware = hardware};
 }
 
 static Budget budget;

@@ -155,8 +155,7 @@ TEST(text_that_is_not_a_schedule_is_refused_with_its_line) {
         const char *text, *error;
     } rows[] = {
         {"", "schedule, line 1: found the end of the text, expected the header \"# schedule NAME  stages P  "
-             "microbatches M  "
-             "slots K\""},
+             "microbatches M  slots K\""},
         {"# schedule 1f1b  stages 1  microbatches 1\n",
          "schedule, line 1: found the end of the line, expected the header"},
         {"# schedule a-name-of-more-than-31-characters  stages 1",

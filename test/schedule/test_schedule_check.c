@@ -129,27 +129,18 @@ static const struct {
      "stage 0: F0.0 F0.1 B0.1 F1.0 F1.1 B1.1 B0.0 B1.0\nstage 1: F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0\n",
      "B0.1 of stage 0 may wait for F1.0 of stage 1, which may wait for B0.1 of stage 0"},
     // Version 3.
-    {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:0 F0.0:1 B0.0:1 "
-                                        "B0.0:0\n",
-     NULL},
-    {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:1 F0.0:0 B0.0:1 "
-                                        "B0.0:0\n",
+    {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:0 F0.0:1 B0.0:1 B0.0:0\n", NULL},
+    {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:1 F0.0:0 B0.0:1 B0.0:0\n",
      "stage 0: F0.0:1 is out of order; slices go forward in ascending and backward in descending order"},
-    {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:0 F0.0:1 B0.0:0 "
-                                        "B0.0:1\n",
+    {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:0 F0.0:1 B0.0:0 B0.0:1\n",
      "stage 0: B0.0:0 is out of order; slices go forward in ascending and backward in descending order"},
-    {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:0 B0.0:0 F0.0:1 "
-                                        "B0.0:1\n",
+    {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:0 B0.0:0 F0.0:1 B0.0:1\n",
      "stage 0: B0.0:0 is out of order; slices go forward in ascending and backward in descending order"},
-    {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:0 F0.0:1 I0.0:1 "
-                                        "I0.0:0 W0.0:0 W0.0:1\n",
+    {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:0 F0.0:1 I0.0:1 I0.0:0 W0.0:0 W0.0:1\n",
      "stage 0: W0.0:0 is out of order; gradients of weights add up in ascending order of microbatches"},
-    {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:0 F0.0:1 F0.0:2 "
-                                        "B0.0:1 B0.0:0\n",
+    {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:0 F0.0:1 F0.0:2 B0.0:1 B0.0:0\n",
      "stage 0: F0.0:2 names a slice that does not exist"},
-    {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:0 F0.0:1 B0.0:1 "
-                                        "E0.0:0>h L0.0:0<h\n",
-     "stage 0: B0.0:0 is missing"},
+    {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:0 F0.0:1 B0.0:1 E0.0:0>h L0.0:0<h\n", "stage 0: B0.0:0 is missing"},
     {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:0 F0.0:1 B0.0:1\n",
      "stage 0 lists 3 actions; 1 microbatches take at least 2 on each chunk for each slice"},
 };

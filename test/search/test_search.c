@@ -72,8 +72,7 @@ static const struct Case {
     // Long sequences, in slices or shared out.
     {"configs/llama3_70b.yaml",
      "parallel.context=2 model.layers=8 model.seq_len=32768 train.global_batch=4 attention.mode=flash "
-     "attention.deterministic=off "
-     "parallel.overlap=off hardware.memory_gib=48",
+     "attention.deterministic=off parallel.overlap=off hardware.memory_gib=48",
      8},
     // Two nodes over a slow network.
     {"configs/llama65b.yaml", "model.layers=8 train.global_batch=16 hardware.gpus_per_node=2 hardware.network_gb_s=2",

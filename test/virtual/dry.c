@@ -13,12 +13,14 @@
 #include "device/device.h"
 #include "engine/step_guard.h"
 #include "model/tensors.h"
+#include "plan/fits.h"
 #include "run/metrics.h"
 #include "run/run.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #ifdef HAVE_MPI
 #include <mpi.h>
@@ -86,6 +88,23 @@ Backend *__wrap_device_open(Device *device, const Config *config, World *world, 
 }
 
 // ---------------------------------------------------------------- what a run leaves out
+
+// Host memory is mapped and never touched, so this machine's limits no run. What a rank's GPU has, it checks itself.
+__typeof__(machine_look) __real_machine_look, __wrap_machine_look;
+void __wrap_machine_look(Machine *machine, bool cuda_available) {
+    __real_machine_look(machine, cuda_available);
+    if (asked_()) machine->free_bytes = 0;
+}
+
+__typeof__(mmap) __real_mmap, __wrap_mmap;
+void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int file, off_t offset) {
+    return __real_mmap(at, bytes, protection, flags | (asked_() ? MAP_NORESERVE : 0), file, offset);
+}
+
+__typeof__(plan_check_machine) __real_plan_check_machine, __wrap_plan_check_machine;
+int __wrap_plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda, Error *err) {
+    return asked_() ? 0 : __real_plan_check_machine(plan, config, program, cuda, err);
+}
 
 __typeof__(tensors_init) __real_tensors_init, __wrap_tensors_init;
 void __wrap_tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, double std) {

@@ -187,6 +187,14 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
+def test_a_dry_run_evicts_more_than_this_host_has(tmp_path, tokens):
+    keys = "train.steps=1 train.global_batch=384 model.layers=8 hardware.gpu=b200 parallel.tensor=1 schedule.slots=2 " \
+           "schedule.micro_batch=48 schedule.bpipe=on schedule.evict_to=host"  # 21 bundles of 26 GB
+    done = dry("llama", tokens, tmp_path / "metrics.jsonl", *keys.split())
+    assert done.returncode == 0 and "as planned, to the byte" in done.stderr, done.stderr[-2000:]
+
+
 def test_what_needs_weights_is_refused_in_a_dry_run(tmp_path):
     config, saved = virtual_runs.write_config(tmp_path, "llama"), tmp_path / "saved"
     data = (f"data.val={tmp_path}/val.bin", f"checkpoint.dir={saved}")
