@@ -1,6 +1,6 @@
 // The lists that schedules are made of, GPipe and 1F1B, and the BPipe pass, which levels the memory of any schedule.
-// The other schedules, the text form, the proof and the simulator are in src/schedule. The proof
-// (check.c) shares nothing with the pass but bpipe_partner.
+// The other schedules, the text form, the proof and the simulator are in src/schedule. The proof (check.c) shares
+// nothing with the pass but bpipe_partner.
 #include "bpipe.h"
 
 #include <stdlib.h>

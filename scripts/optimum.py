@@ -41,7 +41,7 @@ def least_idle(p, chunks, v, m, slots, split):
         return found, waits, work - sum(f[g] + i[g] + w[g] for g in own)
 
     def steps(state, units):
-        """Returns the steps from a state; none if a stage can no longer finish in so many units."""
+        """Returns the steps from a state, no step if a stage can no longer finish in so many units."""
         ways = []
         for s, own in enumerate(homes):
             seen = state & masks[s]

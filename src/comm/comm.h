@@ -58,8 +58,8 @@ struct Comm {
     // passes any if bytes is 0. A rank that passes memory for both ways passes the same. The function is NULL if
     // nothing has to be prepared.
     int (*connect)(Comm *, int peer, bool sends, void *memory, int64_t bytes, Error *);
-    // Starts a message to the rank `peer` of this group, whose memory it leaves as it is, or from that rank. bytes may
-    // exceed 2^31.
+    // Starts a message to the rank `peer` of this group (`sends`), or from it. A send leaves the memory as it is. bytes
+    // may exceed 2^31.
     int (*message)(Comm *, bool sends, int peer, void *memory, int64_t bytes, CommRequest *, Error *);
     // Starts a collective.
     //   COMM_ALL_REDUCE      out (count) = element-wise sum over the group, in place: in is out. bf16 is summed in fp32

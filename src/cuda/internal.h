@@ -61,7 +61,7 @@ void cuda_product(CudaBackend *cuda, const CudaProduct *product);
 void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
                                 const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);
 
-// --- attention_cudnn.cpp. Plans are made once for each shape and kept; without cuDNN's frontend there are none.
+// --- attention_cudnn.cpp. Plans are made once for each shape and kept; without cuDNN's frontend no shape has one.
 typedef struct CudaFlashCall {
     const void *qkv, *out, *dout;
     float *saved;

@@ -89,7 +89,8 @@ Backend *__wrap_device_open(Device *device, const Config *config, World *world, 
 
 // ---------------------------------------------------------------- what a run leaves out
 
-// Host memory is mapped and never touched, so this machine's limits no run. What a rank's GPU has, it checks itself.
+// Nothing touches what is evicted, so this machine's memory is no limit, neither for a check nor for the kernel. Each
+// rank still checks its GPU's.
 __typeof__(machine_look) __real_machine_look, __wrap_machine_look;
 void __wrap_machine_look(Machine *machine, bool cuda_available) {
     __real_machine_look(machine, cuda_available);
