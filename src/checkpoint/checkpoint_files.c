@@ -3,6 +3,7 @@
 // name cannot be exchanged for another user's link meanwhile.
 #include "checkpoint_files.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
 
 #include <errno.h>
@@ -78,9 +79,16 @@ int directory_open_new(const char *path, Error *err) {
 
 int directory_make(const char *path, Error *err) {
     struct stat status;
-    bool made = file_make_folders(path) == 0 && (mkdir(path, 0777) == 0 || errno == EEXIST);
-    if (made && stat(path, &status) == 0 && S_ISDIR(status.st_mode)) return 0;
-    if (made) errno = ENOTDIR;
+    bool made = mkdir(path, 0777) == 0;
+    if (!made && errno == ENOENT) { // the error names the first folder on the way that cannot be made
+        char *parent = xstrdup(path);
+        int failed = directory_make(dirname(parent), err);
+        free(parent);
+        if (failed != 0) return -1;
+        made = mkdir(path, 0777) == 0;
+    }
+    if (made || (errno == EEXIST && stat(path, &status) == 0 && S_ISDIR(status.st_mode))) return 0;
+    if (errno == EEXIST) errno = ENOTDIR;
     return io_error_(path, "made", err);
 }
 
