@@ -38,17 +38,15 @@ static Goodput goodput_(const Config *config, double step_seconds, double days) 
     return (Goodput){mtbf, every, 1 / slowdown, days * slowdown, own > 0 ? 1 / slowdown_(hardware, mtbf, own) : 0};
 }
 
-void budget_make(Budget *budget, const Config *config, double step_seconds, bool gpus) {
+Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand band) {
     const HardwareConfig *hardware = &config->hardware;
     double tokens = (double)config_step_tokens(config), hours = step_seconds / 3600;
     double gpu_hours = gpus ? hours * (double)config_world(config) : 0;
-    *budget = (Budget){
-        .step = {hours / 24, gpu_hours, gpu_hours * hardware->gpu_hour, gpu_hours * hardware->gpu_watts / 1e6}};
     int64_t samples = config_samples(config, 0, config->train.steps);
-    budget->tokens = (double)(config->train.tokens > 0 ? config->train.tokens : samples * config->model.seq_len);
-    budget->billion = times_(&budget->step, 1e9 / tokens);
-    budget->whole = times_(&budget->step, budget->tokens / tokens);
-    budget->goodput = goodput_(config, step_seconds, budget->whole.days);
+    double all = (double)(config->train.tokens > 0 ? config->train.tokens : samples * config->model.seq_len);
+    Bill step = {hours / 24, gpu_hours, gpu_hours * hardware->gpu_hour, gpu_hours * hardware->gpu_watts / 1e6},
+         billion = times_(&step, 1e9 / tokens), whole = times_(&step, all / tokens);
+    return (Budget){all, step, billion, whole, band, goodput_(config, step_seconds, whole.days)};
 }
 
 // ---------------------------------------------------------------- for people

@@ -23,12 +23,12 @@ typedef struct Goodput {
 typedef struct Budget {
     double tokens;             // train.tokens, or the tokens of train.steps
     Bill step, billion, whole; // one step, 1e9 tokens, all of them
-    GpuBand band;              // factors on all of them, set by the caller; low 0: unknown
+    GpuBand band;              // factors on all of them; low 0: unknown
     Goodput goodput;
 } Budget;
 
-// Fills `budget` for a step of `step_seconds`. gpus: false on CPUs, where days alone are known.
-void budget_make(Budget *budget, const Config *config, double step_seconds, bool gpus);
+// Returns the cost for steps of `step_seconds`. gpus: false on CPUs, where days alone are known.
+Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand band);
 
 // Writes the lines for people, 120 columns wide at most; not `verbose`: only days and the like of all tokens.
 void budget_print(const Budget *budget, const Config *config, bool verbose, FILE *file);

@@ -224,12 +224,10 @@ static int overlap_values_(const LayoutSpace *space, const RunLayout *at, int64_
 }
 
 static int attention_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
-    int count = 0;
+    bool fixed = fixes_(space, LAYOUT_BIT(attention));
     (void)at;
-    if (fixes_(space, LAYOUT_BIT(attention))) values[count++] = space->given.attention;
-    for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH && !fixes_(space, LAYOUT_BIT(attention)); mode++)
-        values[count++] = mode;
-    return count;
+    for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) values[mode] = fixed ? space->given.attention : mode;
+    return fixed ? 1 : ATTENTION_FLASH + 1;
 }
 
 static int pointwise_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {

@@ -91,9 +91,7 @@ static void json_write_step_(const PlanAnswer *answer, FILE *file) {
     }
     fprintf(file, "\"source\":\"%s\",", answer->planner.measured ? "profile" : "model");
     if (known) {
-        Budget budget;
-        budget_make(&budget, &answer->config, time->step, !answer->planner.hardware.cpu);
-        budget.band = band;
+        Budget budget = budget_make(&answer->config, time->step, !answer->planner.hardware.cpu, band);
         budget_write_json(&budget, file);
         fputc(',', file);
     } else {

@@ -196,9 +196,8 @@ static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
             grid_line(file, "", "by the paper's formula, without imbalance, messages, sums and optimizer: %.1f%%",
                       100 * time->estimate);
     }
-    Budget budget;
-    budget_make(&budget, &answer->config, time->step, !hardware->cpu);
-    budget.band = hardware_band(hardware, answer->planner.measured);
+    GpuBand band = hardware_band(hardware, answer->planner.measured);
+    Budget budget = budget_make(&answer->config, time->step, !hardware->cpu, band);
     budget_print(&budget, &answer->config, verbose, file);
 }
 

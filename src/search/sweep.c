@@ -129,8 +129,8 @@ static int read_sweep_(Sweep *sweep, Error *err) {
 static void take_forecast_(SweepRow *row, const Planner *planner, const Config *config, const Forecast *forecast) {
     RunLayout at;
     row->hardware = planner->hardware;
-    budget_make(&row->budget, config, forecast->time.step, !planner->hardware.cpu);
-    row->budget.band = hardware_band(&planner->hardware, planner->measured);
+    GpuBand band = hardware_band(&planner->hardware, planner->measured);
+    row->budget = budget_make(config, forecast->time.step, !planner->hardware.cpu, band);
     layout_of(&at, config);
     snprintf(row->cut, TEXT, "%dx%dx%d b%d %s%s", at.pipeline, at.tensor, at.data, at.micro_batch,
              config->schedule.file[0] != '\0' ? "file" : config_schedule_kind(config)->title,

@@ -169,6 +169,7 @@ THOUSAND = {
 
 
 @pytest.mark.thorough
+@pytest.mark.soak
 @pytest.mark.parametrize("family", THOUSAND)
 def test_fp8_reaches_the_loss_of_bf16_in_1000_steps(family, tmp_path):
     tokens = write_tokens(tmp_path / "walk.bin", [int(token) for token in walked_tokens(100000, 61)])

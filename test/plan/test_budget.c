@@ -24,7 +24,7 @@ static Budget budget;
 // Makes the budget, and returns what is printed of it and its JSON.
 static const char *told(const Config *config, double step_seconds, bool gpus) {
     static char text[4096];
-    budget_make(&budget, config, step_seconds, gpus);
+    budget = budget_make(config, step_seconds, gpus, (GpuBand){0});
     FILE *file = fmemopen(text, sizeof text, "w");
     budget_print(&budget, config, true, file);
     budget_write_json(&budget, file);
@@ -34,7 +34,7 @@ static const char *told(const Config *config, double step_seconds, bool gpus) {
 
 TEST(steps_cost_their_gpu_hours) {
     Config config = sixty_four();
-    budget_make(&budget, &config, 1800, true);
+    budget = budget_make(&config, 1800, true, (GpuBand){0});
     near(budget.tokens, 96 * 4096);
     near(budget.step.gpu_hours, 32);
     near(budget.step.price, 80);
@@ -48,7 +48,7 @@ TEST(steps_cost_their_gpu_hours) {
 TEST(tokens_given_replace_those_of_the_steps) {
     Config config = sixty_four();
     config.train.tokens = 2000000000;
-    budget_make(&budget, &config, 1800, true);
+    budget = budget_make(&config, 1800, true, (GpuBand){0});
     near(budget.whole.price, 2 * budget.billion.price);
     near(budget.whole.mwh, 2 * budget.billion.mwh);
     near(budget.whole.days, 2e9 / 4096 / 48);
@@ -59,7 +59,7 @@ TEST(unknown_values_are_null) {
     config.hardware.gpu_hour = config.hardware.gpu_watts = 0;
     assert_non_null(
         strstr(told(&config, 1800, true), "\"whole\":{\"days\":2,\"gpu_hours\":3072,\"price\":null,\"mwh\":null}"));
-    budget_make(&budget, &config, 1800, false); // on CPUs
+    budget = budget_make(&config, 1800, false, (GpuBand){0}); // on CPUs
     assert_true(budget.whole.gpu_hours == 0 && budget.whole.days > 0);
 }
 
@@ -85,7 +85,7 @@ TEST(checkpoints_are_as_far_apart_as_failures_allow) {
             if (slow < best) best = slow, at = (double)every;
         }
         config.checkpoint.every = (int64_t)at;
-        budget_make(&budget, &config, 10, true);
+        budget = budget_make(&config, 10, true, (GpuBand){0});
         near(budget.goodput.mtbf, mtbf);
         assert_true(fabs(budget.goodput.every - at) <= 1 + 0.01 * at);
         assert_true(fabs(budget.goodput.share * best - 1) < 1e-4 && budget.goodput.own <= 1 / best + 1e-9);

@@ -1,15 +1,15 @@
-"""The supervisors' messages with many ranks: start, heartbeat and end of processes without MPI and without a model.
-
-The long form, with 1,024 ranks: test/soak/scale.py.
-"""
+"""The supervisors' messages with many ranks: start, heartbeat and end of processes without MPI and without a model."""
 
 import re
 import subprocess
 
+import pytest
 from trainer_runs import TOOLS
 
 
-def test_many_ranks_start_are_all_heard_and_end(tmp_path):
-    ended = subprocess.run([TOOLS / "ranks_scale", "64", "2"], capture_output=True, text=True, timeout=120)
+@pytest.mark.soak
+@pytest.mark.parametrize("ranks", ["64", "256", "1024"])
+def test_many_ranks_start_are_all_heard_and_end(ranks):
+    ended = subprocess.run([TOOLS / "ranks_scale", ranks, "2"], capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, (ended.stdout, ended.stderr)
-    assert re.match(r"64 ranks: heard 64 in .* ended in .*, 0 left$", ended.stdout), ended.stdout
+    assert re.match(f"{ranks} ranks: heard {ranks} in .* ended in .*, 0 left$", ended.stdout), ended.stdout

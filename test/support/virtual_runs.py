@@ -206,10 +206,11 @@ def differences(found, wanted, precision):
     ]
 
 
-def in_orders(folder, case, orders=ORDERS, seeds=("1",)):
-    """Runs of a case in each order with each seed, found to be those of a CPU and, among themselves, to the bit."""
+def in_orders(folder, case, orders):
+    """Runs of a case in each order (a word, or "random" and a seed), found to be those of a CPU, and equal in bits."""
     config = write_config(folder, case.family)
-    settings = [{"VIRTUAL_ORDER": order, "VIRTUAL_SEED": seed} for order in orders for seed in seeds]
+    words = [order.partition(" ") for order in orders]
+    settings = [{"VIRTUAL_ORDER": order, "VIRTUAL_SEED": seed or "1"} for order, _, seed in words]
     # Two at a time: one rank alone would leave the other core idle.
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         alone = pool.submit(on_cpu, config, case.family, *case.options)
