@@ -15,6 +15,7 @@ typedef struct Peer {
     Place place;
     uint64_t counter;
     bool heard;
+    double first; // time at which it was heard first
 } Peer;
 
 struct Coordinator {
@@ -85,7 +86,7 @@ void coordinator_expect_all(Coordinator *coordinator) { coordinator->expects = t
 void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *heard, double now) {
     Peer *peer = &coordinator->peers[rank];
     RankStatus status = *heard;
-    coordinator->open += !peer->heard;
+    if (!peer->heard) coordinator->open++, peer->first = now;
     peer->heard = true;
     if (coordinator_status(coordinator, rank)->ending != ENDING_NONE) return;
     // A launcher may end a rank that was leaving: mpirun kills all ranks once one has left with an error. Such a rank
@@ -195,6 +196,14 @@ int coordinator_unheard(const Coordinator *coordinator, int *first) {
     for (int rank = coordinator->job.ranks - 1; rank >= 0; rank--)
         if (!coordinator->peers[rank].heard) *first = rank, count++;
     return count;
+}
+
+int coordinator_slowest(const Coordinator *coordinator, double *first) {
+    int slowest = 0;
+    for (int rank = 1; rank < coordinator->job.ranks; rank++)
+        if (coordinator->peers[rank].first > coordinator->peers[slowest].first) slowest = rank;
+    *first = coordinator->peers[slowest].first;
+    return slowest;
 }
 
 int coordinator_open_ranks(const Coordinator *coordinator) { return coordinator->open; }

@@ -55,8 +55,10 @@ struct Supervisor {
     uint64_t counter; // counter of the coordinator's last message
     int answered;     // the coordinator's address that answered; NOT_ANSWERED before that
     double next, last_words;
-    double settles; // time at which rank 0 names the ranks it has not heard; 0: unknown
-    bool settled;   // rank 0 has named them
+    double joining; // time since which MPI joins the ranks
+    double speaks;  // time at which rank 0 says that it still does
+    double met;     // time at which they had met; 0: they have not
+    bool settled;   // rank 0 has heard all ranks, or has named those that it has not heard
 };
 
 // Returns the rank that the launcher's environment names, or -1.
@@ -234,14 +236,30 @@ static void supervisor_miss_coordinator_(const Supervisor *supervisor, double no
     supervisor_give_up_(supervisor, "%s; this rank %s; %s", silent, own, supervisor->job.remedy);
 }
 
-// Says, some seconds after all ranks were told where the coordinator is, which of them it does not hear.
-static void supervisor_say_unheard_(Supervisor *supervisor, const Log *log, double now) {
-    enum { CONNECT_S = 10 }; // several round trips of the slowest links
+// Says what a slow start waits for: first MPI, which joins the ranks; then, some seconds after they were told where the
+// coordinator is, the slowest of them, and those that it does not hear.
+static void supervisor_say_start_(Supervisor *supervisor, const Log *log, double now) {
+    enum { JOIN_S = 20, CONNECT_S = 10, SLOW_S = 1 }; // CONNECT_S: several round trips of the slowest links
     int first, missing, ranks = supervisor->job.ranks;
-    if (supervisor->settled || !atomic_load(&supervisor->meeting->invited)) return;
-    if (supervisor->settles == 0) supervisor->settles = now + CONNECT_S;
-    if (now < supervisor->settles) return;
+    double heard;
+    if (supervisor->joining == 0) supervisor->joining = now, supervisor->speaks = now + JOIN_S;
+    if (supervisor->settled) return;
+    if (!atomic_load(&supervisor->meeting->invited)) {
+        if (now < supervisor->speaks) return;
+        log_line(log, "MPI has been joining %d ranks for %.0f s; it waits for the slowest host or link", ranks,
+                 now - supervisor->joining);
+        supervisor->speaks = now + (now - supervisor->joining);
+        return;
+    }
+    if (supervisor->met == 0) supervisor->met = now;
+    if (now < supervisor->met + CONNECT_S) return;
     supervisor->settled = true;
+    int slowest = coordinator_slowest(supervisor->coordinator, &heard);
+    if (heard - supervisor->met > SLOW_S)
+        log_line(log,
+                 "rank %d was heard %.1f s after the ranks had met: the link between its host and rank 0's is slow, and "
+                 "the rest of a start takes some 40 round trips",
+                 slowest, heard - supervisor->met);
     if ((missing = coordinator_unheard(supervisor->coordinator, &first)) == 0) return;
     log_line(log,
              "heartbeats of %d of %d ranks, first rank %d, do not reach rank 0 (UDP port %d): if one of them "
@@ -255,7 +273,7 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
     Coordinator *coordinator = supervisor->coordinator;
     Log all = {supervisor->program, -1, -1, LOG_NORMAL};
     coordinator_take(coordinator, now);
-    supervisor_say_unheard_(supervisor, &all, now);
+    supervisor_say_start_(supervisor, &all, now);
     if (!coordinator_look(coordinator, &all, now)) return;
     JobEnd why = coordinator_why(coordinator);
     supervisor_begin_words_(supervisor);

@@ -157,6 +157,14 @@ def test_a_slow_wire_costs_time_and_no_bits(lab):
     assert lab.nothing_left(5)
 
 
+def test_a_start_over_a_slow_wire_names_it(lab):
+    lab.hosts.slow_wire(0.7)
+    ended = lab.run("train.steps=1", "parallel.placement=linear")
+    joining = r"MPI has been joining 4 ranks for 2\d s; it waits for the slowest host or link\n"
+    assert ended.code == 0 and re.search(joining, ended.stderr), ended.stderr
+    assert re.search(r"rank [23] was heard [1-9]\.\d s after the ranks had met: the link between its host", ended.stderr)
+
+
 def test_a_network_that_hosts_do_not_share_is_no_harm_once_theirs_is_named(lab):
     for i in (0, 1):  # as the bridges of containers: the same address everywhere
         for command in ("add docker0 type veth peer name docker1", "set docker1 up", "set docker0 up"):

@@ -27,8 +27,8 @@ def copy_tree(to):
         shutil.copy2(path, to)
 
 
-def build(tree):
-    command = ["make", "-s", "CC=" + os.environ.get("CC", "gcc"), "virtual"]
+def build(tree, target="virtual"):
+    command = ["make", "-s", "CC=" + os.environ.get("CC", "gcc"), target]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
     return None if done.returncode == 0 else done.stdout + done.stderr
 
