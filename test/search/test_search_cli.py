@@ -97,6 +97,7 @@ def test_the_answer_comes_first_and_fits_120_columns():
     assert "too much on the ranks of stage" in " ".join(ended.stdout.split())
 
 
+@pytest.mark.thorough
 def test_the_keys_of_the_cheapest_change_give_its_step():
     text = " ".join(search("--gpus", 64, "-o", "model.seq_len=32768").stdout.split())
     step, keys = re.search(r" cheapest ([\d.]+) s a step.*? with (-o .*?) (?:next|front:)", text).groups()
@@ -244,6 +245,7 @@ def test_an_eviction_has_to_save_a_hundredth_of_a_step():
     assert found == {False, True}
 
 
+@pytest.mark.thorough
 def test_no_schedule_is_counted_of_a_cut_that_nothing_makes_fit():
     keys = ["-o", "hardware.memory_gib=9", "-o", "train.global_batch=16384"]
     ended = search("--gpus", 64, "--json", *keys, config=ROOT / "configs/llama3_70b.yaml")

@@ -245,7 +245,7 @@ class Trial:
         if call is not None and self.once.exists():
             if call["effect"].isdigit():
                 out += [re.escape(os.strerror(int(call["effect"]))), re.escape(str(self.folder))]
-            else:
+            elif call["effect"] != "hang":  # that start is asked to stop, and must end for that reason
                 out += [rf"rank {call['rank']}\b.*" + DIED, LOST]
         # A second start may hold the lock when this run starts again.
         second = any(fault["kind"] == "second" for fault in self.done)

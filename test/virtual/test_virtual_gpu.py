@@ -41,6 +41,7 @@ def test_a_rank_that_sees_gpus_maps_the_memory_of_the_others(tmp_path):
     assert ended.bits == trained(config, "llama", *BPIPE).bits
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sequence", ["true", "false"])
 def test_chunks_of_rows_do_not_change_a_bit(tmp_path, sequence):
     config = write_config(tmp_path, "gpt")
@@ -52,6 +53,7 @@ def test_chunks_of_rows_do_not_change_a_bit(tmp_path, sequence):
     assert len(bits[0]) > 2 and bits.count(bits[0]) == len(bits)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fp8", ["block", "mx"])
 def test_operands_of_8_bits_have_the_same_bits_however_they_are_gathered_and_kept(tmp_path, fp8):
     config = write_config(tmp_path, "llama")
@@ -253,6 +255,7 @@ def test_a_stage_alone_allocates_what_was_planned(tmp_path):
     assert re.search(r"^time +forward [\d.]+ ms, backward [\d.]+ ms a microbatch", done.stdout, re.M), done.stdout
 
 
+@pytest.mark.thorough
 def test_a_profile_is_measured_and_planned_with(tmp_path):
     config, profile = write_config(tmp_path, "gpt"), tmp_path / "profile.json"
     options = ("parallel.pipeline=2", "train.global_batch=2", f"hardware.profile={profile}")
