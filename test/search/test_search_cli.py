@@ -190,6 +190,7 @@ def test_the_ranks_of_the_configuration_are_searched_where_no_number_is_given():
     assert told["pipeline"] * told["tensor"] * told["data"] == 32
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("gpus", "batch", "most"), [(64, 512, 30000), (1024, 2048, 20000), (16384, 16384, 20000)])
 def test_a_search_counts_few_of_the_configurations_there_are(gpus, batch, most):
     """What keeps it to seconds: bounds leave out most candidates, whatever the number of GPUs."""

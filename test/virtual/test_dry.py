@@ -163,6 +163,7 @@ def test_the_clock_and_the_plan_count_the_same_loss_beside_collectives(tmp_path,
     agrees("llama", tokens, tmp_path, *H100, *shape, *ways)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 def test_a_collective_in_clusters_waits_for_persistent_products(tmp_path, tokens, monkeypatch):
     """Products leave three multiprocessors in a GPC, where a cluster of four does not fit. An A100 has no clusters, and

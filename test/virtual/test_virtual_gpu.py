@@ -73,6 +73,7 @@ def test_operands_of_8_bits_have_the_same_bits_however_they_are_gathered_and_kep
     assert all("as planned, to the byte" in ended.stderr for ended in (*runs, shared))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", virtual_runs.BOUNDS)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_copies_have_the_bits_of_sums_in_rank_order_in_every_order(tmp_path, ranks, precision):
@@ -95,6 +96,7 @@ SLICED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", SLICED)
 def test_slices_have_the_same_bits_for_any_number_of_stages_and_schedule(tmp_path, precision):
     config = write_config(tmp_path, "llama")
@@ -104,6 +106,7 @@ def test_slices_have_the_same_bits_for_any_number_of_stages_and_schedule(tmp_pat
     assert all("as planned, to the byte" in ended.stderr for ended in runs)
 
 
+@pytest.mark.thorough
 def test_context_ranks_have_the_same_bits_for_any_number_of_stages_and_schedule(tmp_path):
     config = write_config(tmp_path, "llama")
     given = (*virtual_runs.CONTEXT, "train.precision=bf16")
@@ -178,6 +181,7 @@ def counted_on(config, folder, *options):
 NCCL = ("parallel.collectives=nccl",)
 
 
+@pytest.mark.thorough
 def test_products_beside_collectives_count_on_the_other_multiprocessors(tmp_path):
     config = write_config(tmp_path, "llama")
     ways = {"nccl": NCCL, "off": (*NCCL, "parallel.overlap=off"), "copies": ()}
