@@ -38,7 +38,8 @@ typedef struct Launch {
     int asked;        // how often we were told to stop
     double first;     // when for the first time
     bool forwarded;   // the ranks were told
-    bool forced;      // everything was killed
+    bool forced;      // we killed everything
+    bool killed;      // mpirun was killed, and not by us
     double last;      // when all ranks had ended cleanly; 0: not yet
     char reason[256]; // used if the coordinator has no reason
 } Launch;
@@ -111,7 +112,7 @@ static void launch_see_mpirun_(Launch *launch) {
     int status;
     while (!launch->ended && waitpid(launch->mpirun, &status, WNOHANG | WUNTRACED | WCONTINUED) == launch->mpirun) {
         launch->ended = !WIFSTOPPED(status) && !WIFCONTINUED(status);
-        if (launch->ended) launch->status = status;
+        if (launch->ended) launch->status = status, launch->killed = WIFSIGNALED(status);
         launch->stopped = WIFSTOPPED(status) ? clock_seconds() : 0;
     }
 }
@@ -286,7 +287,7 @@ static bool launch_show_words_(const Launch *launch) {
 
 static int launch_say_mpirun_(const Launch *launch) {
     char text[128];
-    if (launch->forced && WIFSIGNALED(launch->status)) {
+    if (!launch->killed && WIFSIGNALED(launch->status)) {
         launch_show_words_(launch);
         return launch_say_(launch, "a rank's program ended before it had joined the job, and mpirun, which did not end "
                                    "for that, was killed");
@@ -304,12 +305,15 @@ static int launch_say_mpirun_(const Launch *launch) {
 }
 
 static int launch_last_word_(Launch *launch, JobEnd *end) {
-    bool mpirun_killed = WIFSIGNALED(launch->status) && !launch->forced;
     int first, code = coordinator_code(launch->coordinator);
     bool unheard = coordinator_unheard(launch->coordinator, &first) > 0;
-    if (!mpirun_killed && code < 0) launch_hear_lost_(launch);
+    if (!launch->killed && code < 0) launch_hear_lost_(launch);
     bool failed = coordinator_look(launch->coordinator, launch->log, clock_seconds());
     *end = coordinator_why(launch->coordinator);
+    // Ranks that lose mpirun end with a code, and are heard if this process is late to see it. Supervisors that were not
+    // answered kill mpirun, after a rank that was killed.
+    bool rank_killed = end->rank >= 0 && coordinator_status(launch->coordinator, end->rank)->signal > 0,
+         mpirun_killed = launch->killed && !rank_killed;
     if (code < 0 && !end->spoken)
         end->lost = end->lost || mpirun_killed || launch->children.first >= 0 || launch->reason[0] != '\0';
     end->lost = end->lost && launch->asked == 0;

@@ -256,10 +256,11 @@ static void supervisor_say_start_(Supervisor *supervisor, const Log *log, double
     supervisor->settled = true;
     int slowest = coordinator_slowest(supervisor->coordinator, &heard);
     if (heard - supervisor->met > SLOW_S)
-        log_line(log,
-                 "rank %d was heard %.1f s after the ranks had met: the link between its host and rank 0's is slow, and "
-                 "the rest of a start takes some 40 round trips",
-                 slowest, heard - supervisor->met);
+        log_line(
+            log,
+            "rank %d was heard %.1f s after the ranks had met: the link between its host and rank 0's is slow, and "
+            "the rest of a start takes some 40 round trips",
+            slowest, heard - supervisor->met);
     if ((missing = coordinator_unheard(supervisor->coordinator, &first)) == 0) return;
     log_line(log,
              "heartbeats of %d of %d ranks, first rank %d, do not reach rank 0 (UDP port %d): if one of them "

@@ -230,6 +230,17 @@ def test_a_killed_mpirun_leaves_nothing():
     assert job.leaves_nothing()
 
 
+def test_a_rank_that_ends_without_mpirun_is_not_the_reason():
+    """The parent hears of both at once."""
+    job = Job("silent").started()
+    job.parent.send_signal(signal.SIGSTOP)
+    os.kill(job.pid_of("mpirun"), signal.SIGKILL)
+    wait_until(lambda: len(job.processes()) == 2, "more than the parent and its caretaker are left", 15)
+    job.parent.send_signal(signal.SIGCONT)
+    assert job.end().lines[-1].startswith("ranks_launch: mpirun was killed by signal 9"), job.stderr
+    assert job.leaves_nothing()
+
+
 @pytest.mark.thorough
 def test_a_killed_parent_leaves_nothing():
     job = Job("wait", 3).started()

@@ -387,11 +387,7 @@ class Trial:
         disturber = threading.Thread(target=self.disturb, args=(job,))
         disturber.start()
         if self.lone() and any(fault["kind"] == "stop" for fault in self.case.faults) or self.stops_unwatched():
-            over = lambda: job.parent.poll() is not None or is_stopped(job.parent.pid)
-            wait_until(over, "neither end nor stop", BOUND_S)
-            disturber.join()
-            with contextlib.suppress(ProcessLookupError):  # nobody watches a program of one rank, or the parent
-                os.kill(job.parent.pid, signal.SIGCONT)
+            wait_until(lambda: gone_on(job.parent), "no end", BOUND_S)  # nobody watches such a program, or the parent
         ended = self.end(job)
         ended.at = time.monotonic()
         seconds = ended.at - began
@@ -463,10 +459,12 @@ class Trial:
             self.hosts.stop()
 
 
-def is_stopped(pid):
+def gone_on(process):
+    """Whether it has ended; if it is stopped, it goes on."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
-    return False
+        if Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T":
+            process.send_signal(signal.SIGCONT)
+    return process.poll() is not None
 
 
 def one(bench, seed, keep=False):
