@@ -341,7 +341,7 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
     stage_shape(&stage->at, model, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
     stage->at.shape.context_rank = replica % stage->at.shape.context_ranks;
     stage->pass = (Pass){.be = be, .tensor = tensor, .shape = &stage->at.shape};
-    model_table(model, &config->model, &stage->table);
+    stage->table = model_table(model, &config->model);
     layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, replica);
     if (tensors_allocate(&stage->tensors, be, err) != 0) return -1;
     find_groups_(stage);

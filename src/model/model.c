@@ -9,16 +9,16 @@
 
 #include <math.h>
 
-void model_table(const Model *model, const ModelConfig *config, TensorTable *table) {
-    TensorTable empty = {0};
-    *table = empty;
-    model->embedding_tensors(config, table);
-    table->first_layer = table->count;
-    for (int64_t l = 0; l < config->layers; l++) model->layer_tensors(config, l, table);
-    table_prefix(table, "%s", "");
-    table->per_layer = (table->count - table->first_layer) / config->layers;
-    table->head = table->count;
-    model->head_tensors(config, table);
+TensorTable model_table(const Model *model, const ModelConfig *config) {
+    TensorTable table = {0};
+    model->embedding_tensors(config, &table);
+    table.first_layer = table.count;
+    for (int64_t l = 0; l < config->layers; l++) model->layer_tensors(config, l, &table);
+    table_prefix(&table, "%s", "");
+    table.per_layer = (table.count - table.first_layer) / config->layers;
+    table.head = table.count;
+    model->head_tensors(config, &table);
+    return table;
 }
 
 double model_flops_per_token(const Config *config, bool full) {

@@ -128,7 +128,7 @@ struct Model {
 };
 
 // Makes the complete model's table. The caller frees it.
-void model_table(const Model *model, const ModelConfig *config, TensorTable *table);
+TensorTable model_table(const Model *model, const ModelConfig *config);
 
 // Returns the FLOPs of one token's forward and backward (3 times the forward) as counted for MFU: matrix products only,
 // nothing recomputed; attention over all s*s pairs (full) or the causal half. Formula: Megatron-LM's (Narayanan et al.

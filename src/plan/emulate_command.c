@@ -45,8 +45,7 @@ static int check_workspace_(const Subject *subject, Error *err) {
     const PlanStage *stage = &subject->plan.stage[subject->stage];
     int64_t bytes = memory_total(&stage->memory) + stage->host_slots * stage->slot_bytes;
     char needs[32], has[32];
-    Machine machine;
-    machine_look(&machine, !subject->hardware.cpu);
+    Machine machine = machine_look(!subject->hardware.cpu);
     if (!subject->hardware.cpu || machine.free_bytes == 0 || bytes <= machine.free_bytes) return 0;
     return error_set(err, EXIT_FAILED,
                      "--emulate-stage: stage %d needs %s of memory, and %s are free here; use a smaller "
@@ -201,7 +200,7 @@ int emulate_command(const Config *config, const Model *model, const char *stage,
     if (subject->be != NULL) subject->schedule = plan_schedule(&subject->config, err);
     status = -1;
     if (subject->schedule != NULL) {
-        plan_make(&subject->plan, model, &subject->config, subject->schedule, subject->be);
+        subject->plan = plan_make(model, &subject->config, subject->schedule, subject->be);
         status =
             subject->stage == ALL_STAGES ? emulate_all_(subject, log, stdout, err) : emulate_one_(subject, stdout, err);
     }

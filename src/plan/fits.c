@@ -59,14 +59,13 @@ static void lower_to_limits_(int64_t *bytes) {
     if (file != NULL) fclose(file);
 }
 
-void machine_look(Machine *machine, bool cuda_available) {
-    cpu_set_t cores;
-    machine->cuda = cuda_available;
-    machine->gpu_bytes = 0;
-    machine->cores =
-        sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : (int)sysconf(_SC_NPROCESSORS_ONLN);
-    machine->free_bytes = mem_available_();
-    lower_to_limits_(&machine->free_bytes);
+Machine machine_look(bool cuda_available) {
+    cpu_set_t allowed;
+    bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
+    int cores = known ? CPU_COUNT(&allowed) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t free_bytes = mem_available_();
+    lower_to_limits_(&free_bytes);
+    return (Machine){cuda_available, cores, free_bytes, 0};
 }
 
 static const char *plural_(int64_t count) { return count == 1 ? "" : "s"; }
@@ -159,9 +158,8 @@ int plan_check_fit(const Plan *plan, const Config *config, const char *program, 
 }
 
 int plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda_available, Error *err) {
-    Machine machine;
+    Machine machine = machine_look(cuda_available);
     DeviceFigures gpu;
-    machine_look(&machine, cuda_available);
     device_figures(&gpu, config);
     machine.gpu_bytes = gpu.memory_bytes;
     int64_t *ranks = xcalloc((size_t)plan->stages, sizeof *ranks);

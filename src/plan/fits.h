@@ -14,7 +14,7 @@ typedef struct Machine {
 } Machine;
 
 // Reads MemAvailable of /proc/meminfo, or the limit of this process's control group (v2 or v1) if that is lower.
-void machine_look(Machine *machine, bool cuda_available);
+Machine machine_look(bool cuda_available);
 
 // Returns 0 if the plan fits, else -1 with err (code 1, two lines). ranks_of_stage[s]: ranks of stage s on this host.
 // On CPUs the ranks' bytes, their evictions to host memory, their copies for checkpoints, and hardware.reserve_gib once

@@ -60,9 +60,7 @@ static void describe_cpu_(Hardware *hardware, const Config *config) {
     };
     cost_take_given(&hardware->cost, config);
     hardware->memory_bytes = (int64_t)(config->hardware.memory_gib * GIB);
-    Machine machine;
-    machine_look(&machine, false);
-    hardware->host_bytes = machine.free_bytes;
+    hardware->host_bytes = machine_look(false).free_bytes;
 }
 
 void hardware_describe(Hardware *hardware, const Config *config, const char *device) {

@@ -322,13 +322,15 @@ void layout_put(RunLayout *layout, int index, int64_t value) {
 
 static ConfigKey value_key_(const LayoutKey *row) { return (ConfigKey){.size = row->size}; }
 
-void layout_of(RunLayout *layout, const Config *config) {
+RunLayout layout_of(const Config *config) {
+    RunLayout layout;
     for (int i = 0; i < LAYOUT_COUNT; i++) {
         const LayoutKey *row = &layout_keys[i];
         ConfigKey key = value_key_(row);
-        layout_put(layout, i,
+        layout_put(&layout, i,
                    row->get != NULL ? row->get(config) : config_get_whole(&key, (const char *)config + row->field));
     }
+    return layout;
 }
 
 void layout_set(const RunLayout *layout, Config *config) {
@@ -352,9 +354,8 @@ static int64_t auto_of_(const ConfigKey *key) {
 }
 
 LayoutMask layout_decided(const Config *config, bool overrides) {
-    RunLayout given;
+    RunLayout given = layout_of(config);
     LayoutMask mask = 0;
-    layout_of(&given, config);
     for (int i = 0; i < LAYOUT_COUNT; i++) {
         const ConfigKey *key = config_find(layout_keys[i].name);
         int32_t place = config->place[key - config_keys];
@@ -401,10 +402,8 @@ int layout_distance(const RunLayout *from, const RunLayout *to, LayoutMask mask)
 // Returns whether a key has to be set to turn one configuration into the other.
 static bool layout_differs_(int index, const Config *from, const Config *to) {
     const LayoutKey *row = &layout_keys[index];
-    RunLayout a, b;
+    RunLayout a = layout_of(from), b = layout_of(to);
     if (row->same != NULL) return !row->same(from, to);
-    layout_of(&a, from);
-    layout_of(&b, to);
     return (row->belongs == NULL || row->belongs(&b)) && settled_(index, &a, &b) != layout_get(&b, index);
 }
 

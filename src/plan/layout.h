@@ -113,7 +113,7 @@ void layout_put(RunLayout *layout, int index, int64_t value);
 
 // Reads the layout of a configuration, and writes a layout into one. Rules that need a planner (LAYERS_BY_TIME,
 // RECOMPUTE_TO_FIT) are written as even layers and as no recomputation; lists stay where the layout says so.
-void layout_of(RunLayout *layout, const Config *config);
+RunLayout layout_of(const Config *config);
 void layout_set(const RunLayout *layout, Config *config);
 
 // Returns the keys that a configuration decides. overrides: those that -o gives a value; else those whose value is

@@ -202,25 +202,24 @@ static const char *flash_clause_(const Config *config, const Backend *be) {
     return attention_flash_deterministic(&shape, be->capability) ? ", deterministic" : ", not deterministic";
 }
 
-void plan_make_from(Plan *plan, const TensorTable *table, const Model *model, const Config *config,
-                    const Schedule *schedule, Backend *be) {
-    plan->stages = schedule->stages;
-    plan->parameters = 0;
-    plan->flash = flash_clause_(config, be);
-    plan->stage = xcalloc((size_t)schedule->stages, sizeof *plan->stage);
-    for (int s = 0; s < plan->stages; s++) stage_shape(&plan->stage[s].at, model, config, schedule, be, s, 0);
-    for (int s = 0; s < plan->stages; s++) {
-        plan->stage[s].slot_bytes = slot_bytes_(plan, schedule, s);
-        plan_fill_stage_(&plan->stage[s], table, config, schedule, be, s);
-        plan->parameters += plan->stage[s].parameters;
+Plan plan_make_from(const TensorTable *table, const Model *model, const Config *config, const Schedule *schedule,
+                    Backend *be) {
+    Plan plan = {.stages = schedule->stages, .flash = flash_clause_(config, be)};
+    plan.stage = xcalloc((size_t)plan.stages, sizeof *plan.stage);
+    for (int s = 0; s < plan.stages; s++) stage_shape(&plan.stage[s].at, model, config, schedule, be, s, 0);
+    for (int s = 0; s < plan.stages; s++) {
+        plan.stage[s].slot_bytes = slot_bytes_(&plan, schedule, s);
+        plan_fill_stage_(&plan.stage[s], table, config, schedule, be, s);
+        plan.parameters += plan.stage[s].parameters;
     }
+    return plan;
 }
 
-void plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be) {
-    TensorTable table;
-    model_table(model, &config->model, &table);
-    plan_make_from(plan, &table, model, config, schedule, be);
+Plan plan_make(const Model *model, const Config *config, const Schedule *schedule, Backend *be) {
+    TensorTable table = model_table(model, &config->model);
+    Plan plan = plan_make_from(&table, model, config, schedule, be);
     table_free(&table);
+    return plan;
 }
 
 void plan_free(Plan *plan) {

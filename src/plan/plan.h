@@ -50,10 +50,11 @@ const char *plan_plain_name(const Config *config);
 bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches);
 
 // Makes the plan. be: any backend of the kind that will run (asked for the attention's scratch; nothing is allocated).
-void plan_make(Plan *plan, const Model *model, const Config *config, const Schedule *schedule, Backend *be);
+// Freed with plan_free.
+Plan plan_make(const Model *model, const Config *config, const Schedule *schedule, Backend *be);
 // Does the same with the model's table given, for callers that make many plans of one model.
-void plan_make_from(Plan *plan, const TensorTable *table, const Model *model, const Config *config,
-                    const Schedule *schedule, Backend *be);
+Plan plan_make_from(const TensorTable *table, const Model *model, const Config *config, const Schedule *schedule,
+                    Backend *be);
 void plan_free(Plan *plan);
 
 // Returns the bytes that the engine of the stage allocates.

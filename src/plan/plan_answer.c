@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int make_plain_(PlanAnswer *answer, const Model *model, Error *err) {
+static int make_plain_(PlanAnswer *answer, Error *err) {
     Config plain = answer->config;
     plain.schedule.bpipe = BPIPE_OFF;
     plain.schedule.name = schedule_kind_plain();
@@ -13,7 +13,7 @@ static int make_plain_(PlanAnswer *answer, const Model *model, Error *err) {
     plain.schedule.file[0] = '\0';
     ScheduleLoan loan = planner_schedule(&answer->planner, &plain, err);
     int status = loan.schedule == NULL ? -1 : 0;
-    if (status == 0) plan_make(&answer->plan_1f1b, model, &plain, loan.schedule, answer->planner.be);
+    if (status == 0) answer->plan_1f1b = planner_plan(&answer->planner, &plain, loan.schedule);
     schedule_cache_return(&loan);
     return status;
 }
@@ -37,9 +37,9 @@ int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *mode
         schedule_cache_borrow(answer->planner.lists, &answer->config, config_microbatches(&answer->config), err);
     answer->schedule = answer->loan.schedule;
     if (answer->schedule == NULL) return -1;
-    plan_make(&answer->plan, model, &answer->config, answer->schedule, answer->planner.be);
+    answer->plan = planner_plan(&answer->planner, &answer->config, answer->schedule);
     answer->time = answer_forecast_(answer)->time;
-    if (make_plain_(answer, model, err) != 0) return -1;
+    if (make_plain_(answer, err) != 0) return -1;
     return schedule_table_make(&answer->schedules, &answer->planner, true, err);
 }
 

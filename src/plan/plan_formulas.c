@@ -10,8 +10,7 @@
 // Returns the row of 1F1B with whole backwards and no evictions, the formulas' reference; NULL: it cannot run here.
 static const Forecast *plain_row_(const PlanAnswer *answer) {
     const ScheduleTable *table = &answer->schedules;
-    RunLayout plain;
-    layout_of(&plain, &answer->config);
+    RunLayout plain = layout_of(&answer->config);
     plain.name = schedule_kind_plain();
     plain.split = SPLIT_OFF;
     plain.bpipe = BPIPE_OFF;

@@ -46,8 +46,7 @@ static void print_answer_(const PlanAnswer *answer, FILE *file) {
     double left = ((double)hardware->memory_bytes - (double)peak) / GIB - config->hardware.reserve_gib;
     bool terminal = isatty(fileno(file)), fits = plan_answer_holds(answer, peak);
     char schedule[SCHEDULE_TEXT], parameters[32], cut[CONFIG_CUT];
-    RunLayout layout;
-    layout_of(&layout, config);
+    RunLayout layout = layout_of(config);
     if (terminal) fputs(fits ? "\033[1m" : "\033[1;31m", file);
     grid_line(file, "plan", "%s, %s parameters, on %lld ranks: %s, micro-batch %lld, %s",
               config_word("model.family", config->model.family), grid_count(plan->parameters, parameters),

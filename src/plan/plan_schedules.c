@@ -44,13 +44,12 @@ static bool gives_slots_(const RunLayout *given, const RunLayout *layout) {
 
 // Tries one schedule with evictions to one target, with the fewest slots, and with those that are given for it.
 static int row_evicted_(ScheduleTable *table, const Planner *planner, const RunLayout *choice, int target, Error *err) {
-    RunLayout given, layout = *choice;
+    RunLayout given = layout_of(planner->config), layout = *choice;
     int rows = table->count;
     if (target == EVICT_TO_PEER && (!schedule_kinds[layout.name].pairs || layout.pipeline == 1)) return 0;
     layout.bpipe = BPIPE_ON;
     layout.evict_to = target;
     if (add_row_(table, planner, &layout, err) != 0) return -1;
-    layout_of(&given, planner->config);
     if (table->count == rows || !gives_slots_(&given, &layout)) return 0;
     layout.slots = given.slots;
     layout.load_ahead = given.load_ahead;
@@ -93,8 +92,7 @@ bool schedule_table_too_long(const Config *config) {
 
 // Finds the schedules for the stages and layers of the configuration.
 static LayoutList choices_of_(const Config *config) {
-    LayoutSpace space = {.base = config, .world = config_world(config)};
-    layout_of(&space.given, config);
+    LayoutSpace space = {.base = config, .given = layout_of(config), .world = config_world(config)};
     RunLayout at = space.given;
     at.bpipe = BPIPE_OFF;
     at.evict_to = EVICT_TO_PEER;
@@ -238,9 +236,8 @@ static int compare_rows_(const void *a, const void *b) {
 
 // Returns whether a row is the schedule of a configuration, whatever its slots.
 static bool runs_row_(const Config *config, const Forecast *row) {
-    RunLayout given;
+    RunLayout given = layout_of(config);
     LayoutMask lists = LAYOUT_BIT(layers) | LAYOUT_BIT(recompute);
-    layout_of(&given, config);
     return config->schedule.file[0] == '\0' && given.recompute == row->layout.recompute &&
            layout_distance(&given, &row->layout, ~lists) == 0;
 }

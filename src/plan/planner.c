@@ -69,7 +69,7 @@ int planner_create(Planner *planner, const Config *config, const Model *model, c
     planner->model = model;
     planner->be = planner_backend(config, err);
     if (planner->be == NULL) return -1;
-    model_table(model, &config->model, &planner->table);
+    planner->table = model_table(model, &config->model);
     hardware_describe(&planner->hardware, config, planner->be->device);
     // The lists are known by their layout, which says nothing of a file.
     if (config->schedule.file[0] == '\0') planner->lists = schedule_cache_create();
@@ -149,6 +149,10 @@ static bool possible_(const Config *config) {
 
 // ---------------------------------------------------------------- forecasts
 
+Plan planner_plan(const Planner *planner, const Config *config, const Schedule *schedule) {
+    return plan_make_from(&planner->table, planner->model, config, schedule, planner->be);
+}
+
 // A configuration's schedule and its bytes.
 typedef struct Lists {
     ScheduleLoan loan;
@@ -160,7 +164,7 @@ static int lists_open_(Lists *lists, const Planner *planner, const Config *confi
     *lists = (Lists){.timed = timed || planner_microbatches_(config) == byte_microbatches_(planner, config)};
     lists->loan = timed ? planner_schedule(planner, config, err) : planner_borrow(planner, config, err);
     if (lists->loan.schedule == NULL) return -1;
-    plan_make_from(&lists->plan, &planner->table, planner->model, config, lists->loan.schedule, planner->be);
+    lists->plan = planner_plan(planner, config, lists->loan.schedule);
     return 0;
 }
 
@@ -192,14 +196,12 @@ static void take_fit_(const Planner *planner, const Plan *plan, Forecast *foreca
 }
 
 bool planner_never_fits(const Planner *planner, const RunLayout *layout) {
-    Config config;
-    planner_config(planner, layout, &config);
+    Config config = planner_config(planner, layout);
     if (config.schedule.file[0] != '\0' || config_schedule_kind(&config)->in_flight == NULL || !possible_(&config))
         return false;
-    Plan plan;
     Forecast forecast;
     ScheduleLoan loan = count_slots_(&config);
-    plan_make_from(&plan, &planner->table, planner->model, &config, loan.schedule, planner->be);
+    Plan plan = planner_plan(planner, &config, loan.schedule);
     take_fit_(planner, &plan, &forecast);
     plan_free(&plan);
     schedule_cache_return(&loan);
@@ -228,7 +230,7 @@ static int planner_ask_(const Planner *planner, const Config *config, Timed time
                         Error *err) {
     Lists lists;
     memset(forecast, 0, sizeof *forecast);
-    layout_of(&forecast->layout, config);
+    forecast->layout = layout_of(config);
     if (!possible_(config)) return 0;
     if (lists_open_(&lists, planner, config, timed == TIMED_ALWAYS, err) != 0) return -1;
     planner_take_lists_(planner, config, &lists, forecast);
@@ -296,16 +298,16 @@ int planner_forecast_fitting(const Planner *planner, const Config *config, doubl
     return planner_ask_(planner, config, TIMED_WHERE_IT_FITS, worth, forecast, err);
 }
 
-void planner_config(const Planner *planner, const RunLayout *layout, Config *config) {
-    *config = *planner->config;
-    layout_set(layout, config);
+Config planner_config(const Planner *planner, const RunLayout *layout) {
+    Config config = *planner->config;
+    layout_set(layout, &config);
     // `slots` is unused while BPipe is off and may be too small for it.
-    if (config->schedule.slots > 0 && config->schedule.slots < config_min_slots(config)) config->schedule.slots = 0;
+    if (config.schedule.slots > 0 && config.schedule.slots < config_min_slots(&config)) config.schedule.slots = 0;
+    return config;
 }
 
 RunLayout planner_layout(const Planner *planner, int64_t micro_batch, PlanWay way) {
-    RunLayout layout;
-    layout_of(&layout, planner->config);
+    RunLayout layout = layout_of(planner->config);
     layout.micro_batch = (int32_t)micro_batch;
     layout.bpipe = way == PLAN_PLAIN ? BPIPE_OFF : BPIPE_ON;
     bool already = planner->config->attention.mode == ATTENTION_RECOMPUTE; // a list of several modes stays
@@ -314,8 +316,7 @@ RunLayout planner_layout(const Planner *planner, int64_t micro_batch, PlanWay wa
 }
 
 int planner_forecast(const Planner *planner, const RunLayout *layout, bool timed, Forecast *forecast, Error *err) {
-    Config config;
-    planner_config(planner, layout, &config);
+    Config config = planner_config(planner, layout);
     return planner_forecast_config(planner, &config, timed, forecast, err);
 }
 
@@ -347,8 +348,8 @@ bool planner_prefers(const Forecast *a, const Forecast *b) {
 
 // Lists the sizes that divide the batch of a data rank, ascending.
 static int sizes_(const Planner *planner, int64_t sizes[LAYOUT_CANDIDATES]) {
-    LayoutSpace space = {.base = planner->config, .world = config_world(planner->config)};
-    layout_of(&space.given, planner->config);
+    const Config *config = planner->config;
+    LayoutSpace space = {.base = config, .given = layout_of(config), .world = config_world(config)};
     return layout_candidates(&space, LAYOUT_micro_batch, &space.given, sizes);
 }
 

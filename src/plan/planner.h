@@ -88,8 +88,11 @@ int planner_forecast_fitting(const Planner *planner, const Config *config, doubl
 // split, stages between which a gradient can leave earlier, and perhaps GPUs.
 bool planner_split_open(const Config *config);
 
-// Writes a layout into the planner's configuration. Slots that are too few for its evictions become auto.
-void planner_config(const Planner *planner, const RunLayout *layout, Config *config);
+// Plans a configuration of the planner's model. Freed with plan_free.
+Plan planner_plan(const Planner *planner, const Config *config, const Schedule *schedule);
+
+// Returns the planner's configuration with this layout. Slots that are too few for its evictions become auto.
+Config planner_config(const Planner *planner, const RunLayout *layout);
 
 // Does the same as planner_forecast_config for a layout in the planner's configuration. Bytes alone: fast. -1 with err.
 int planner_forecast(const Planner *planner, const RunLayout *layout, bool timed, Forecast *forecast, Error *err);

@@ -178,7 +178,7 @@ static int measure_stage_(Session *session, int stage, Error *err) {
     Plan plan = {0};
     Schedule *list = emulation_list((int)session->config->parallel.pipeline, stage, MICROBATCHES, err);
     int status = list == NULL ? -1 : 0;
-    if (status == 0) plan_make(&plan, planner->model, session->config, list, planner->be);
+    if (status == 0) plan = plan_make(planner->model, session->config, list, planner->be);
     if (status == 0) {
         Case at = {session->config, planner->model, &planner->hardware, &plan, list, stage, session->log};
         Result result = {0};

@@ -59,8 +59,7 @@ static int64_t bytes_of_(const Schedule *schedule) {
 }
 
 ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches, Error *err) {
-    RunLayout layout;
-    layout_of(&layout, config);
+    RunLayout layout = layout_of(config);
     ListKey key = {layout_list(&layout), (int32_t)microbatches};
     ScheduleLoan loan = {0};
     if (cache != NULL) {

@@ -220,9 +220,8 @@ static int fall_back_(Config *config, const char *why, const Log *log, Error *er
 // Takes the fastest row of the table that keeps to the keys that are given.
 static int resolve_name_(Config *config, const Planner *planner, const Log *log, Error *err) {
     ScheduleTable table;
-    RunLayout given;
+    RunLayout given = layout_of(config);
     char text[SCHEDULE_TEXT], step[32];
-    layout_of(&given, config);
     int status = schedule_table_make(&table, planner, false, err);
     int best = status == 0 ? schedule_table_best(&table, &given, layout_decided(config, false)) : -1;
     if (best >= 0) {
@@ -284,8 +283,7 @@ int verdict_agree(Config *config, const Model *model, World *world, const Log *l
     if (!undecided_(config)) return 0;
     if (world_rank(world) == 0) verdict_resolve(config, model, log, err);
     // Still undecided means that rank 0 has an error to report.
-    RunLayout layout;
-    layout_of(&layout, config);
+    RunLayout layout = layout_of(config);
     if (world_broadcast(world, &layout, sizeof layout, err) != 0) return -1;
     layout_set(&layout, config);
     if (!undecided_(config)) return 0;

@@ -135,7 +135,6 @@ int waterfall_make(Waterfall *fall, const PlanAnswer *answer, bool lines, Error 
     const Planner *planner = &answer->planner;
     const Config *config = &answer->config;
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, true};
-    Plan plan = {0};
     PlanCosts costs = {0};
     PlanTime unsent = {0};
     memset(fall, 0, sizeof *fall);
@@ -143,7 +142,7 @@ int waterfall_make(Waterfall *fall, const PlanAnswer *answer, bool lines, Error 
     ScheduleLoan loan = planner_schedule(planner, config, err);
     const Schedule *schedule = loan.schedule;
     if (schedule == NULL) return -1;
-    plan_make_from(&plan, &planner->table, planner->model, config, schedule, planner->be);
+    Plan plan = planner_plan(planner, config, schedule);
     int status = lines ? plan_time(&unsent, config, schedule, &plan, &source, INFINITY, err) : 0;
     if (status == 0) status = plan_costs_make(&costs, config, schedule, &plan, &source, err);
     if (status == 0) {

@@ -200,5 +200,5 @@ typedef struct Details {
     double began, since;
 } Details;
 
-void details_begin(Details *details, const Log *log, const World *world); // world NULL: before ranks exist
-void details_phase(Details *details, const char *what);                   // logs the time since the phase before
+Details details_begin(const Log *log, const World *world); // world NULL: before ranks exist
+void details_phase(Details *details, const char *what);    // logs the time since the phase before

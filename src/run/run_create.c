@@ -19,9 +19,9 @@
 
 // --- the lines of --verbose
 
-void details_begin(Details *details, const Log *log, const World *world) {
-    details->log = world != NULL ? world_log(world, log) : log_of_all(log);
-    details->began = details->since = clock_seconds();
+Details details_begin(const Log *log, const World *world) {
+    double now = clock_seconds();
+    return (Details){world != NULL ? world_log(world, log) : log_of_all(log), now, now};
 }
 
 void details_phase(Details *details, const char *what) {
@@ -207,10 +207,9 @@ static int create_check_host_(Run *run, const Roster *roster, Error *err) {
     Backend *be = run->be;
     int64_t planned = memory_total(&run->plan.stage[run->at.stage].memory), more = planned - memory_total(&be->held);
     int64_t of_stage[CONFIG_MAX_STAGES];
-    Machine machine;
+    Machine machine = machine_look(run->device.cuda);
     Error why = {0};
     roster_count(roster, world_place(run->world)->node, of_stage, (int)run->config->parallel.pipeline);
-    machine_look(&machine, run->device.cuda);
     if (run->device.cuda) machine.gpu_bytes = be->memory_size / run->device.ranks_on_gpu;
     if (plan_check_fit(&run->plan, run->config, run->log->program, &machine, of_stage, err) != 0) return -1;
     if (be->check_free == NULL || be->check_free(be, more, &why) == 0) return 0;
@@ -285,7 +284,7 @@ static void create_slowest_(Run *run, const Roster *roster) {
 
 // Determines the run and the part of every rank in it: checked on every host, then printed once.
 static int create_settle_(Run *run, Error *err) {
-    plan_make(&run->plan, run->model, run->config, run->schedule, run->be);
+    run->plan = plan_make(run->model, run->config, run->schedule, run->be);
     Roster roster = {0};
     // Rank 0 reports for all: device_open has made sure that all ranks use the same kind of device.
     bool tells = world_rank(run->world) == 0;
@@ -484,8 +483,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     log->stage = run->at.stage;
     status_page_set_stage(status_page, run->at.stage);
     status_page_set_action(status_page, "start-up");
-    Details details;
-    details_begin(&details, log, world);
+    Details details = details_begin(log, world);
     run->schedule = run_schedule(config, ask, err);
     if (run->schedule == NULL || (trains && run_ramp(config, run->schedule, run->ramp, err) != 0)) return -1;
     if (create_groups_(run, err) != 0) return -1;

@@ -52,7 +52,7 @@ static int check_start_(const Config *config, const char *program, const Model *
     run_ramp_free(ramp);
     Plan plan = {0};
     int status = be == NULL ? -1 : 0;
-    if (status == 0) plan_make(&plan, model, config, schedule, be);
+    if (status == 0) plan = plan_make(model, config, schedule, be);
     if (status == 0)
         status = plan_check_machine(&plan, config, program, device_has_gpus(config, config_world(config)), err);
     plan_free(&plan);
@@ -100,8 +100,7 @@ static World *rank_join_(Trainer *t, const Job *job, Supervisor **supervisor, Er
         return NULL;
     }
     t->log.rank = world_size(world) > 1 ? world_rank(world) : -1;
-    Details details;
-    details_begin(&details, &t->log, world);
+    Details details = details_begin(&t->log, world);
     details.since = began;
     details_phase(&details, "world joined");
     world_set_status_page(world, supervisor_page(*supervisor));
@@ -167,8 +166,7 @@ static int take_layout_(Config *config, Error *err) {
 static int parent_main_(Trainer *t, Error *err) {
     char remedy[CONFIG_TEXT + 64], text[LAYOUT_ENCODED];
     Job job = trainer_job_(t->config, remedy, sizeof remedy);
-    RunLayout layout;
-    layout_of(&layout, t->config);
+    RunLayout layout = layout_of(t->config);
     setenv(LAYOUT_VARIABLE, layout_encode(&layout, text), 1);
     int code = run_trains(&t->ask) ? restart_launch(&t->log, t->config, &job, t->argv, err)
                                    : launch_ranks(&t->log, &job, t->argv, NULL, err);
@@ -250,8 +248,7 @@ static int train_(Trainer *t, Error *err) {
         return verify_command(t->model, &t->options, check_start_, &t->log, t->argv, err);
     if (!t->launched) {
         // Before any rank starts: decides the keys that the configuration leaves to the plan, checks machine and data.
-        Details details;
-        details_begin(&details, &t->log, NULL);
+        Details details = details_begin(&t->log, NULL);
         if (t->options.trace != NULL && trace_check(t->options.trace, err) != 0) return -1;
         if (verdict_resolve(config, t->model, &t->log, err) != 0) return -1;
         if (check_start_(config, t->log.program, t->model, &t->ask, err) != 0) return -1;

@@ -65,9 +65,8 @@ static void verify_name_(Way *way, const Config *given, int64_t stages, int bpip
 // Compares every way that ran with the first that did, and prints the result. Returns the exit code, or -1 with err.
 static int compare_ways_(const Way *ways, int count, const Model *model, const Config *config, Error *err) {
     const Way *first = NULL;
-    TensorTable table = {0};
+    TensorTable table = model_table(model, &config->model);
     int differing = 0, compared = 0, tensors = 0;
-    model_table(model, &config->model, &table);
     for (int64_t i = 0; i < table.count; i++) tensors += table.specs[i].tied_to < 0;
     for (int i = 0; i < count; i++) {
         char text[256];

@@ -79,17 +79,15 @@ static int surplus_(const Plan *plan, int stage, double *surplus) {
 }
 
 char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text[ANSWER_TEXT]) {
-    const Planner *planner = space->planner;
     Config config;
     Error ignored = {0};
     char bytes[32];
     text[0] = '\0';
     if (!space_config(space, &misfit->forecast.layout, &config)) return text;
-    ScheduleLoan loan = planner_borrow(planner, &config, &ignored);
+    ScheduleLoan loan = planner_borrow(space->planner, &config, &ignored);
     if (loan.schedule == NULL) return text;
-    Plan plan = {0};
+    Plan plan = planner_plan(space->planner, &config, loan.schedule);
     double surplus;
-    plan_make_from(&plan, &planner->table, planner->model, &config, loan.schedule, planner->be);
     const PlanStage *fullest = &plan.stage[misfit->forecast.fullest];
     int c = surplus_(&plan, misfit->forecast.fullest, &surplus), largest = 0;
     for (int i = 1; i < MEMORY_CATEGORIES; i++)
@@ -205,9 +203,8 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
 
 bool answer_cheapest(const SearchResult *result, const Config *given, double step, Candidate *cheapest) {
     static const LayoutMask ALL_KEYS = ~(LayoutMask)0;
-    RunLayout from;
+    RunLayout from = layout_of(given);
     int least = INT32_MAX;
-    layout_of(&from, given);
     for (int64_t i = 0; i < result->found.count; i++) {
         const Candidate *found = &result->found.items[i];
         int changes = layout_distance(&from, &found->forecast.layout, ALL_KEYS);

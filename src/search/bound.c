@@ -31,11 +31,10 @@ bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *conf
     if (plan_lacks((double)cut->least_bytes, limit, reserve) <= 0) return false;
     if (space_fixes(space, LAYOUT_BIT(recompute))) return true;
     Config again = *config;
-    Plan plan = {0};
     again.schedule.recompute_given = 1;
     again.schedule.recompute_of_stage[0] = (int16_t)config->model.layers;
     Schedule lists = one_slot_(&again);
-    plan_make_from(&plan, &planner->table, planner->model, &again, &lists, planner->be);
+    Plan plan = planner_plan(planner, &again, &lists);
     bool never = plan_lacks((double)memory_total(&plan.stage[plan_fullest(&plan)].memory), limit, reserve) > 0;
     plan_free(&plan);
     free(lists.stage);
@@ -46,10 +45,9 @@ int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *er
     const Planner *planner = space->planner;
     int p = (int)config->parallel.pipeline;
     Schedule lists = one_slot_(config);
-    Plan plan = {0};
+    Plan plan = planner_plan(planner, config, &lists);
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
     memset(cut, 0, sizeof *cut);
-    plan_make_from(&plan, &planner->table, planner->model, config, &lists, planner->be);
     int status = plan_costs_make(&cut->costs, config, &lists, &plan, &source, err);
     cut->stages = p;
     cut->chunks = lists.chunks * lists.slices; // each costs its own, and slice 0 of chunk 0 is first and last
@@ -110,9 +108,8 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
 
 double shape_bound(const SearchSpace *space, const RunLayout *shape) {
     enum { MOST_CHUNKS = 4 };
-    ModelTimes times;
     if (space->planner->measured) return 0; // a profile knows no time of a layer alone
-    space_times(space, shape, &times);
+    ModelTimes times = space_times(space, shape);
     double layers = (double)space->keys.base->model.layers, p = (double)shape->pipeline;
     double all = layers * space_part_seconds(&times.layer) + space_part_seconds(&times.embedding) +
                  space_part_seconds(&times.head);

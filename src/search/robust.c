@@ -94,9 +94,8 @@ static int jitter_(const Planner *planner, const Config *config, double factors[
     int64_t rounds = config_fewer_microbatches(config, 0);
     ScheduleLoan loan = schedule_cache_borrow(planner->lists, config, rounds, err);
     if (loan.schedule == NULL) return -1;
-    Plan plan = {0};
+    Plan plan = planner_plan(planner, config, loan.schedule);
     PlanCosts costs = {0};
-    plan_make_from(&plan, &planner->table, planner->model, config, loan.schedule, planner->be);
     int status = plan_costs_make(&costs, config, loan.schedule, &plan, &source, err);
     if (status == 0) status = draw_jitter_(loan.schedule, &costs.costs, factors, err);
     plan_costs_free(&costs);

@@ -13,8 +13,7 @@
 
 // Writes a schedule in words: "ZB-V", "interleaved, host".
 static char *list_text_(const Config *config, char text[SCHEDULE_TEXT]) {
-    RunLayout layout;
-    layout_of(&layout, config);
+    RunLayout layout = layout_of(config);
     // Recomputed layers have a column of their own.
     layout.recompute = 0;
     layout.attention = ATTENTION_FLASH;
@@ -61,11 +60,10 @@ static char *cut_text_(const Config *config, char text[2 * SCHEDULE_TEXT]) {
 
 static int64_t host_bytes_(const SearchSpace *space, const Config *config) {
     Error ignored = {0};
-    Plan plan = {0};
     int64_t most = 0;
     ScheduleLoan loan = planner_schedule(space->planner, config, &ignored);
     if (loan.schedule == NULL) return 0;
-    plan_make(&plan, space->planner->model, config, loan.schedule, space->planner->be);
+    Plan plan = planner_plan(space->planner, config, loan.schedule);
     for (int s = 0; s < plan.stages; s++)
         if (plan_host_bytes(&plan.stage[s]) > most) most = plan_host_bytes(&plan.stage[s]);
     plan_free(&plan);

@@ -6,9 +6,7 @@
 #include <string.h>
 
 SearchSpace space_make(const Config *base, const Planner *planner, int64_t world) {
-    SearchSpace space = {{.base = base, .fixed = layout_decided(base, true), .world = world}, planner};
-    layout_of(&space.keys.given, base);
-    return space;
+    return (SearchSpace){{base, layout_of(base), layout_decided(base, true), world}, planner};
 }
 
 bool space_fixes(const SearchSpace *space, LayoutMask keys) { return (space->keys.fixed & keys) != 0; }
@@ -34,9 +32,10 @@ RunLayout space_start(const SearchSpace *space) {
 
 // ---------------------------------------------------------------- shapes and schedules
 
-void space_times(const SearchSpace *space, const RunLayout *shape, ModelTimes *times) {
+ModelTimes space_times(const SearchSpace *space, const RunLayout *shape) {
     Config config = *space->keys.base;
     StageShape at;
+    ModelTimes times;
     RunLayout plain = *shape;
     plain.name = schedule_kind_plain();
     plain.chunks = 1;
@@ -45,7 +44,8 @@ void space_times(const SearchSpace *space, const RunLayout *shape, ModelTimes *t
     Schedule one = {.stages = 1, .chunks = 1};
     stage_shape(&at, space->planner->model, &config, &one, space->planner->be, 0, 0);
     at.shape.attention.first = (shape->slices - 1) * at.shape.seq / 2;
-    hardware_times(times, &space->planner->hardware, &config, &at.shape);
+    hardware_times(&times, &space->planner->hardware, &config, &at.shape);
+    return times;
 }
 
 double space_part_seconds(const PartTime *part) {
@@ -55,14 +55,12 @@ double space_part_seconds(const PartTime *part) {
 // Returns whether a layer takes no longer if the tensor ranks of a node copy to each other than with NCCL. Then NCCL
 // saves no more than the memory that copies arrive in, and is no candidate.
 static bool copies_suffice_(const SearchSpace *space, const RunLayout *shape) {
-    ModelTimes times[2];
     RunLayout copying = *shape;
     copying.collectives = COLLECTIVES_AUTO;
     if (!space_fixes(space, LAYOUT_BIT(overlap))) copying.overlap = OVERLAP_AUTO;
     if (shape->collectives != COLLECTIVES_NCCL || space_fixes(space, LAYOUT_BIT(collectives))) return false;
-    space_times(space, shape, &times[0]);
-    space_times(space, &copying, &times[1]);
-    return space_part_seconds(&times[0].layer) >= space_part_seconds(&times[1].layer);
+    ModelTimes without = space_times(space, shape), with = space_times(space, &copying);
+    return space_part_seconds(&without.layer) >= space_part_seconds(&with.layer);
 }
 
 // Measured times and times of the model are not compared with each other, so a profile has to cover a shape.
@@ -114,9 +112,8 @@ static void balance_(const SearchSpace *space, const RunLayout *layout, int16_t 
     int parts = layout->pipeline * layout->chunks;
     Schedule placed = {
         .stages = layout->pipeline, .chunks = layout->chunks, .placement = schedule_kinds[layout->name].placement};
-    ModelTimes times;
+    ModelTimes times = space_times(space, layout);
     double load[CONFIG_MAX_STAGES] = {0};
-    space_times(space, layout, &times);
     load[0] += space_part_seconds(&times.embedding);
     load[parts - 1] += space_part_seconds(&times.head);
     layout_deal_layers(&placed, space->keys.base->model.layers, space_part_seconds(&times.layer), load, layers);
@@ -151,8 +148,7 @@ static bool recompute_(const SearchSpace *space, Config *config) {
     bool all = true, open = true;
     for (int64_t s = 0; s < p; s++) low[s] = -1, high[s] = of[s] = (int16_t)config->model.layers;
     for (bool first = true; open && all; first = false) {
-        Plan plan = {0};
-        plan_make_from(&plan, &planner->table, planner->model, config, loan.schedule, planner->be);
+        Plan plan = planner_plan(planner, config, loan.schedule);
         open = false;
         for (int64_t s = 0; s < p; s++) {
             double bytes = (double)memory_total(&plan.stage[s].memory);

@@ -37,6 +37,6 @@ bool space_config(const SearchSpace *space, const RunLayout *layout, Config *con
 
 // Computes the seconds of the model's parts on one tensor rank of a shape, for one microbatch or its mean slice: of the
 // slices' attention, the middle one's is the mean.
-void space_times(const SearchSpace *space, const RunLayout *shape, ModelTimes *times);
+ModelTimes space_times(const SearchSpace *space, const RunLayout *shape);
 // Returns the seconds of a part's forward and complete backward, with its collectives.
 double space_part_seconds(const PartTime *part);

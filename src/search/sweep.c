@@ -127,11 +127,10 @@ static int read_sweep_(Sweep *sweep, Error *err) {
 // ---------------------------------------------------------------- one combination
 
 static void take_forecast_(SweepRow *row, const Planner *planner, const Config *config, const Forecast *forecast) {
-    RunLayout at;
+    RunLayout at = layout_of(config);
     row->hardware = planner->hardware;
     GpuBand band = hardware_band(&planner->hardware, planner->measured);
     row->budget = budget_make(config, forecast->time.step, !planner->hardware.cpu, band);
-    layout_of(&at, config);
     snprintf(row->cut, TEXT, "%dx%dx%d b%d %s%s", at.pipeline, at.tensor, at.data, at.micro_batch,
              config->schedule.file[0] != '\0' ? "file" : config_schedule_kind(config)->title,
              schedule_evicts_text(&at));

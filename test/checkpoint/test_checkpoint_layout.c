@@ -96,9 +96,8 @@ TEST(every_element_has_one_place) {
 }
 
 static void check_files_(const Model *model, const ModelConfig *size, int precision, int per_parameter) {
-    TensorTable table = {0};
+    TensorTable table = model_table(model, size);
     CheckpointLayout layout;
-    model_table(model, size, &table);
     layout_create(&layout, &table, precision);
     assert_int_equal(layout.groups, size->layers + 2);
     int64_t bytes = 0;

@@ -69,7 +69,7 @@ static void bench_open(Bench *bench, const Model *model, const char *const *over
     hardware_describe(&hardware, &bench->config, bench->be->device);
     bench->schedule = plan_schedule(&bench->config, &err);
     if (bench->schedule == NULL) fail_msg("%s", err.text);
-    plan_make(&bench->plan, model, &bench->config, bench->schedule, bench->be);
+    bench->plan = plan_make(model, &bench->config, bench->schedule, bench->be);
     if (emulation_create(&bench->emulation, &bench->config, model, bench->schedule, &bench->plan.stage[stage], true,
                          &hardware, bench->be, &err) != 0)
         fail_msg("%s", err.text);

@@ -115,16 +115,14 @@ static void expect_alike(const char *overrides, bool bpipe) {
     ask(&asked, LLAMA, overrides);
     Variant variant = {1, bpipe, ATTENTION_FLASH};
     Forecast shortened = forecast(&asked, variant);
-    static Config config;
     RunLayout layout = layout_for(&asked, variant);
-    planner_config(&asked.planner, &layout, &config);
+    Config config = planner_config(&asked.planner, &layout);
     if (planner_split_open(&config)) config.schedule.split_backward = shortened.split_gain > 0 ? SPLIT_ON : SPLIT_OFF;
     Schedule *whole = plan_schedule(&config, &err);
-    Plan plan;
     PlanTime time;
     TimeSource source = {&asked.planner.hardware, NULL, false};
     assert_int_equal(whole->microbatches, 1040);
-    plan_make(&plan, &llama_model, &config, whole, asked.planner.be);
+    Plan plan = plan_make(&llama_model, &config, whole, asked.planner.be);
     assert_int_equal(plan_time(&time, &config, whole, &plan, &source, INFINITY, &err), 0);
     near(shortened.time.step, time.step, 1e-3);
     near(shortened.time.bubble, time.bubble, 1e-2);

@@ -139,8 +139,7 @@ TEST(copies_for_checkpoints_need_host_memory) {
 }
 
 TEST(memory_and_cores_of_this_machine_are_found) {
-    Machine machine;
-    machine_look(&machine, false);
+    Machine machine = machine_look(false);
     assert_false(machine.cuda);
     assert_true(machine.cores >= 1 && machine.cores <= sysconf(_SC_NPROCESSORS_CONF));
     assert_true(machine.free_bytes > 0 && machine.free_bytes <= sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));

@@ -22,13 +22,12 @@ TEST(a_layout_survives_a_text_and_a_configuration) {
                                  "schedule.evict_to=host schedule.slots=3 schedule.recompute_layers=1 "
                                  "attention.mode=recompute schedule.load_ahead=2 schedule.recompute=pointwise"),
            other = loaded(TINY, "parallel.pipeline=4");
-    RunLayout layout, read, back;
+    RunLayout layout = layout_of(&config), read, back;
     char text[LAYOUT_ENCODED];
-    layout_of(&layout, &config);
     assert_true(layout_decode(&read, layout_encode(&layout, text)));
     assert_memory_equal(&read, &layout, sizeof layout);
     layout_set(&read, &other);
-    layout_of(&back, &other);
+    back = layout_of(&other);
     assert_memory_equal(&back, &layout, sizeof layout);
     assert_int_equal(config_recompute(&other, 2), 1);
     assert_int_equal(config_attention(&other, 3), ATTENTION_RECOMPUTE);
@@ -50,8 +49,7 @@ TEST(a_text_that_is_cut_or_longer_is_refused) {
 // A key that differs alone is one change, unless it follows from others or means nothing there.
 TEST(a_change_of_one_key_is_one_change) {
     Config config = loaded(TINY, "parallel.pipeline=4 schedule.bpipe=on schedule.slots=3");
-    RunLayout from, to;
-    layout_of(&from, &config);
+    RunLayout from = layout_of(&config), to;
     from.chunks = 1; // a distance is to a layout without auto
     from.split = SPLIT_OFF;
     assert_int_equal(layout_distance(&from, &from, ~(LayoutMask)0), 0);

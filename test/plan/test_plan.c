@@ -194,10 +194,9 @@ static void compare_allocated(const char *path, const char *overrides) {
     Error err = {0};
     Backend *be = backend_cpu_create(config.train.precision, 1, &err);
     Schedule *schedule = plan_schedule(&config, &err);
-    Plan plan;
     assert_non_null(be);
     if (schedule == NULL) fail_msg("%s", err.text);
-    plan_make(&plan, model, &config, schedule, be);
+    Plan plan = plan_make(model, &config, schedule, be);
     for (int s = 0; s < plan.stages; s++) {
         Stage stage;
         if (stage_create(&stage, model, &config, schedule, be, s, NULL, 0, &err) != 0) fail_msg("%s", err.text);

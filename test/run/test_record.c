@@ -131,9 +131,8 @@ static Record made_record(const TensorTable *table) {
 
 TEST(the_first_difference_is_named_in_the_order_of_a_step) {
     Config config = loaded(configs[0], "");
-    TensorTable table = {0};
+    TensorTable table = model_table(&llama_model, &config.model);
     char text[256];
-    model_table(&llama_model, &config.model, &table);
     Record one = made_record(&table), other = made_record(&table);
     int64_t width = record_width(&one), second = width, entries = table.count;
     assert_int_equal(record_compare(&one, &other, &table, text, sizeof text), 0);

@@ -33,7 +33,7 @@ Made made_for(Backend be, const char *path, const char *overrides) {
     be.attention_scratch = made_scratch_;
     all.schedule = plan_schedule(&all.config, &err);
     if (all.schedule == NULL) fail_msg("%s", err.text);
-    plan_make(&all.plan, model_of(&all.config), &all.config, all.schedule, &be);
+    all.plan = plan_make(model_of(&all.config), &all.config, all.schedule, &be);
     return all;
 }
 

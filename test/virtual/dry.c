@@ -92,9 +92,10 @@ Backend *__wrap_device_open(Device *device, const Config *config, World *world, 
 // Nothing touches what is evicted, so this machine's memory is no limit, neither for a check nor for the kernel. Each
 // rank still checks its GPU's.
 __typeof__(machine_look) __real_machine_look, __wrap_machine_look;
-void __wrap_machine_look(Machine *machine, bool cuda_available) {
-    __real_machine_look(machine, cuda_available);
-    if (asked_()) machine->free_bytes = 0;
+Machine __wrap_machine_look(bool cuda_available) {
+    Machine machine = __real_machine_look(cuda_available);
+    if (asked_()) machine.free_bytes = 0;
+    return machine;
 }
 
 __typeof__(mmap) __real_mmap, __wrap_mmap;
