@@ -188,6 +188,11 @@ struct Backend {
 #include "operations.h"
 };
 
+// Releases memory; NULL, for which the backend may be NULL too, is none.
+static inline void backend_release(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
+    if (memory != NULL) be->release(be, category, memory, bytes);
+}
+
 // Creates the backend for CPUs with `threads` OpenMP threads (0: OpenMP's choice). Measures nothing; peak_tflops stays
 // 0 until backend_cpu_measure_peak.
 Backend *backend_cpu_create(int precision, int threads, Error *err);

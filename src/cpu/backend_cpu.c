@@ -321,8 +321,8 @@ double backend_cpu_measure_peak(int precision, int threads) {
         seconds[cpu_thread()] = quickest_tile_(cpu, memory + (int64_t)cpu_thread() * PEAK_FLOATS, budget);
         for (int t = 0; t < cpu->threads; t++) rate += flops / seconds[t];
     }
-    if (memory != NULL) backend->release(backend, MEMORY_WORKSPACE, memory, bytes);
-    if (seconds != NULL) backend->release(backend, MEMORY_WORKSPACE, seconds, cpu->threads * 8);
+    backend_release(backend, MEMORY_WORKSPACE, memory, bytes);
+    backend_release(backend, MEMORY_WORKSPACE, seconds, cpu->threads * 8);
     backend->destroy(backend);
     return 1e-12 * rate;
 }

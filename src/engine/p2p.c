@@ -98,7 +98,7 @@ static int p2p_connect_(P2pLink *link, Error *err) {
 }
 
 void p2p_destroy(P2pLink *link) {
-    if (link->memory != NULL) link->be->release(link->be, MEMORY_MESSAGES, link->memory, link->buffers * link->bytes);
+    backend_release(link->be, MEMORY_MESSAGES, link->memory, link->buffers * link->bytes);
     free_all(link->used, link->requests);
     memset(link, 0, sizeof *link);
 }

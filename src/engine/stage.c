@@ -223,9 +223,7 @@ static int64_t positions_bytes_(const StageShape *at) {
 
 void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
                  const Config *config, const StageShape *at) {
-    Stage stage;
-    memset(&stage, 0, sizeof stage);
-    stage.at = *at;
+    Stage stage = {.at = *at};
     Layout workspace = {NULL, 0}, head = {NULL, 0};
     bytes->bytes[MEMORY_WORKSPACE] += layout_workspace_(&stage, &workspace);
     bytes->bytes[MEMORY_HEAD] += layout_head_(&stage, &head);
@@ -359,32 +357,28 @@ void stage_use_context(Stage *stage, Comm *const context[2]) {
     }
 }
 
-static void stage_release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
-    if (memory != NULL) be->release(be, category, memory, bytes);
-}
-
 void stage_destroy(Stage *stage) {
     if (stage->be == NULL) return;
     Layout count = {NULL, 0}, head = {NULL, 0};
     int64_t bytes = memory_round(stage->most_microbatches * stage->at.rows * 4);
-    stage_release_(stage->be, MEMORY_KEYS, stage->keys, keys_offset_(&stage->at, stage->at.chunks));
-    stage_release_(stage->be, MEMORY_DATA, stage->tokens, bytes);
-    stage_release_(stage->be, MEMORY_DATA, stage->targets, bytes);
-    stage_release_(stage->be, MEMORY_DATA, stage->losses, bytes);
-    stage_release_(stage->be, MEMORY_DATA, stage->places, bytes);
-    stage_release_(stage->be, MEMORY_DATA, stage->positions, positions_bytes_(&stage->at));
+    backend_release(stage->be, MEMORY_KEYS, stage->keys, keys_offset_(&stage->at, stage->at.chunks));
+    backend_release(stage->be, MEMORY_DATA, stage->tokens, bytes);
+    backend_release(stage->be, MEMORY_DATA, stage->targets, bytes);
+    backend_release(stage->be, MEMORY_DATA, stage->losses, bytes);
+    backend_release(stage->be, MEMORY_DATA, stage->places, bytes);
+    backend_release(stage->be, MEMORY_DATA, stage->positions, positions_bytes_(&stage->at));
     const Shape *s = &stage->at.shape;
     if (stage->op_workspace != NULL) stage->be->use_workspace(stage->be, NULL, s->shard_rows, s->hidden, &s->attention);
     if (stage->sums_memory != NULL) {
         sums_lend(stage->pass.tensor, NULL);
         for (int i = 0; i < 2; i++) sums_lend(stage->pass.context[i], NULL);
-        stage_release_(stage->be, MEMORY_MESSAGES, stage->sums_memory, sums_bytes_(stage, NULL));
+        backend_release(stage->be, MEMORY_MESSAGES, stage->sums_memory, sums_bytes_(stage, NULL));
     }
     Comm *tensor = stage->pass.tensor;
     if (stage->registered) tensor->use_memory(tensor, NULL, NULL);
-    stage_release_(stage->be, MEMORY_MESSAGES, stage->gathered.memory, stage->gathered.bytes);
-    stage_release_(stage->be, MEMORY_WORKSPACE, stage->workspace, layout_workspace_(stage, &count));
-    stage_release_(stage->be, MEMORY_HEAD, stage->head_workspace, layout_head_(stage, &head));
+    backend_release(stage->be, MEMORY_MESSAGES, stage->gathered.memory, stage->gathered.bytes);
+    backend_release(stage->be, MEMORY_WORKSPACE, stage->workspace, layout_workspace_(stage, &count));
+    backend_release(stage->be, MEMORY_HEAD, stage->head_workspace, layout_head_(stage, &head));
     tensors_free(&stage->tensors, stage->be);
     table_free(&stage->table);
     memset(stage, 0, sizeof *stage);

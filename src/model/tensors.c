@@ -385,21 +385,16 @@ void tensors_zero_gradients(const StageTensors *tensors, Backend *be) {
     }
 }
 
-static void tensors_release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
-    if (memory != NULL) be->release(be, category, memory, bytes);
-}
-
 void tensors_free(StageTensors *tensors, Backend *be) {
     for (int group = 0; group < STATE_GROUPS; group++) {
         const StateArenas *arenas = &tensors->arenas[group];
         StateBytes bytes = group_bytes_(tensors, group);
-        tensors_release_(be, category_(group, MEMORY_WEIGHTS), arenas->weights, bytes.weights);
-        tensors_release_(be, category_(group, MEMORY_GRADIENTS), arenas->gradients, bytes.gradients);
-        tensors_release_(be, category_(group, MEMORY_MASTERS), arenas->masters, bytes.masters);
-        tensors_release_(be, category_(group, MEMORY_OPTIMIZER), arenas->moments, bytes.moments);
+        backend_release(be, category_(group, MEMORY_WEIGHTS), arenas->weights, bytes.weights);
+        backend_release(be, category_(group, MEMORY_GRADIENTS), arenas->gradients, bytes.gradients);
+        backend_release(be, category_(group, MEMORY_MASTERS), arenas->masters, bytes.masters);
+        backend_release(be, category_(group, MEMORY_OPTIMIZER), arenas->moments, bytes.moments);
     }
-    if (tensors->quantized != NULL)
-        be->release(be, MEMORY_WEIGHTS, tensors->quantized, tensors_quantized_layout(tensors, NULL));
+    backend_release(be, MEMORY_WEIGHTS, tensors->quantized, tensors_quantized_layout(tensors, NULL));
     free_all(tensors->tensors, tensors->units);
     memset(tensors, 0, sizeof *tensors);
 }

@@ -86,7 +86,7 @@ void emulation_destroy(Emulation *e) {
     emulate_destroy_comm_(e->tensor);
     for (int i = 0; i < 2; i++) emulate_destroy_comm_(e->context[i]);
     emulate_destroy_comm_(e->pair);
-    if (e->scratch != NULL) e->be->release(e->be, MEMORY_LENT_SLOTS, e->scratch, e->scratch_bytes);
+    backend_release(e->be, MEMORY_LENT_SLOTS, e->scratch, e->scratch_bytes);
     memset(e, 0, sizeof *e);
 }
 
