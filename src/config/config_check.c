@@ -8,9 +8,8 @@
 
 bool config_at_default(const Config *config, const char *name) {
     const ConfigKey *key = config_find(name);
-    Config plain;
+    Config plain = {0};
     Error err = {0};
-    memset(&plain, 0, sizeof plain);
     config_set_default(&plain, key, &err);
     return memcmp((const char *)config + key->offset, (const char *)&plain + key->offset, key->size) == 0;
 }
@@ -537,11 +536,10 @@ static int check_sources_(Config *config, Error *err) {
             return config_error(config, "data.train", err,
                                 "weight %g of %s is less than a millionth of all; use a larger one or leave it out",
                                 source->weight, source->path);
-        for (int64_t j = 0; j < i; j++) {
+        for (int64_t j = 0; j < i; j++)
             if (strcmp(source->path, data->train[j].path) == 0)
                 return config_error(config, "data.train", err, "%s is listed twice; give it once, with both weights",
                                     source->path);
-        }
     }
     return 0;
 }

@@ -116,11 +116,10 @@ static int read_mapping_(Reader *r, const ConfigKey *key) {
     if (yaml_next_(r) != 0) return -1;
     while (r->event.type != YAML_MAPPING_END_EVENT)
         if (read_part_(r, key, &seen) != 0) return -1;
-    for (int i = 0; i < list->part_count; i++) {
+    for (int i = 0; i < list->part_count; i++)
         if (list->parts[i].def == NULL && !(seen & 1u << i))
             return config_error(r->config, key->name, r->err, "has an entry without %s; use %s", list->parts[i].name,
                                 list->remedy);
-    }
     return 0;
 }
 

@@ -226,14 +226,13 @@ int suggest_distance(const char *a, const char *b) {
     int d[MAX_WORD + 1][MAX_WORD + 1]; // d[i][j]: the first i letters of a against the first j of b
     for (int i = 0; i <= na; i++) d[i][0] = i;
     for (int j = 0; j <= nb; j++) d[0][j] = j;
-    for (int i = 1; i <= na; i++) {
+    for (int i = 1; i <= na; i++)
         for (int j = 1; j <= nb; j++) {
             int replace = d[i - 1][j - 1] + !suggest_same_(a[i - 1], b[j - 1]);
             d[i][j] = min_int(replace, 1 + min_int(d[i - 1][j], d[i][j - 1]));
             bool swapped = i > 1 && j > 1 && suggest_same_(a[i - 1], b[j - 2]) && suggest_same_(a[i - 2], b[j - 1]);
             if (swapped) d[i][j] = min_int(d[i][j], d[i - 2][j - 2] + 1);
         }
-    }
     return d[na][nb];
 }
 

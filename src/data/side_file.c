@@ -12,13 +12,12 @@
 bool side_file_path(const char *shard, char path[SIDE_FILE_PATH]) {
     static const char *const splits[] = {"_train_", "_val_"};
     const char *slash = strrchr(shard, '/'), *name = slash != NULL ? slash + 1 : shard, *end = NULL;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         for (const char *at = strstr(name, splits[i]); at != NULL; at = strstr(at + 1, splits[i])) {
             const char *number = at + strlen(splits[i]);
             size_t digits = strspn(number, "0123456789");
             if (digits > 0 && strcmp(number + digits, ".bin") == 0) end = at;
         }
-    }
     if (end == NULL || end == name || end - shard > SIDE_FILE_PATH - 6) return false;
     snprintf(path, SIDE_FILE_PATH, "%.*s.json", (int)(end - shard), shard);
     return true;

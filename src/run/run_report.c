@@ -116,7 +116,7 @@ static void print_difference_(const Plan *plan, const MemoryBytes *measured, FIL
     Grid grid = {.columns = 4};
     const char *cells[] = {"stage", "category", "planned bytes", "measured bytes"};
     for (int i = 0; i < 4; i++) grid_cell(&grid, "%s", cells[i]);
-    for (int s = 0; s < plan->stages; s++) {
+    for (int s = 0; s < plan->stages; s++)
         for (int c = 0; c < MEMORY_CATEGORIES; c++) {
             int64_t planned = plan->stage[s].memory.bytes[c], held = measured[s].bytes[c];
             char first[32], second[32];
@@ -126,7 +126,6 @@ static void print_difference_(const Plan *plan, const MemoryBytes *measured, FIL
             grid_cell(&grid, "%s", grid_count(planned, first));
             grid_cell(&grid, "%s", grid_count(held, second));
         }
-    }
     fprintf(file, "memory is not what was planned:\n");
     grid_print(&grid, file);
     grid_free(&grid);

@@ -75,13 +75,12 @@ bool slowest_find(const Slowest *slowest, SlowestRank *found) {
     *found = (SlowestRank){.rank = -1};
     if (slowest->steps < SLOWEST_WINDOW) return false;
     for (int i = 0; i < SLOWEST_WINDOW; i++) steps += slowest->step_seconds[i];
-    for (int rank = 0; rank < slowest->ranks; rank++) {
+    for (int rank = 0; rank < slowest->ranks; rank++)
         for (SlowestPart part = SLOWEST_FORWARD; part < SLOWEST_PARTS; part++) {
             double expected = expected_(slowest, rank, part), lost = sum_of_(slowest, rank, part) - expected;
             if (expected <= 0.0 || lost <= worst) continue;
             worst = lost;
             *found = (SlowestRank){rank, part, lost / expected, lost / steps};
         }
-    }
     return found->rank >= 0;
 }

@@ -519,13 +519,12 @@ static Neighbour neighbour_(const Schedule *schedule, int virtual_stage) {
 
 static void find_neighbours_(Proof *proof) {
     const Schedule *schedule = proof->schedule;
-    for (int s = 0; s < schedule->stages; s++) {
+    for (int s = 0; s < schedule->stages; s++)
         for (int c = 0; c < schedule->chunks; c++) {
             int at = schedule_virtual(schedule, s, c);
             proof->near[s * schedule->chunks + c] =
                 (Neighbours){neighbour_(schedule, at - 1), neighbour_(schedule, at + 1)};
         }
-    }
 }
 
 static void proof_allocate_(Proof *proof) {

@@ -102,13 +102,12 @@ int study_say(const Schedule *schedule, const StudyTimes *times, char *text, siz
 // Returns the duration of the shortest action of compute that takes any time.
 static double shortest_(const Schedule *schedule, const Timeline *timeline) {
     double shortest = timeline->makespan;
-    for (int s = 0; s < schedule->stages; s++) {
+    for (int s = 0; s < schedule->stages; s++)
         for (int64_t i = 0; i < schedule->stage[s].count; i++) {
             double length = timeline->stage[s].times[i].end - timeline->stage[s].times[i].begin;
             if (action_computes(schedule->stage[s].actions[i].kind) && length > 0 && length < shortest)
                 shortest = length;
         }
-    }
     return shortest;
 }
 

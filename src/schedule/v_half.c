@@ -110,10 +110,9 @@ static int ready_(const Grid *grid, int pass) {
 // Writes all passes on the grid in order of time into `order`; returns how many.
 static int list_passes_(const Grid *grid) {
     int count = 0;
-    for (int t = 0; t < grid->length; t++) {
+    for (int t = 0; t < grid->length; t++)
         for (int s = 0; s < grid->stages; s++)
             if (*grid_at_(grid, s, t) != NO_PASS) grid->order[count++] = *grid_at_(grid, s, t);
-    }
     return count;
 }
 
@@ -135,12 +134,11 @@ static void count_in_use_(Grid *grid) {
 static void lay_pattern_(Grid *grid, PatternStart (*start)(int, int)) {
     for (int s = 0; s < grid->stages; s++) {
         PatternStart at = start(grid->stages, s);
-        for (int c = 0; c < CHUNKS; c++) {
+        for (int c = 0; c < CHUNKS; c++)
             for (int i = 0; i < grid->microbatches; i++) {
                 put_(grid, pass_of_(grid, s, PASS_F, c, i), at.forward[c] + PERIOD * i);
                 put_(grid, pass_of_(grid, s, PASS_I, c, i), at.input[c] + PERIOD * i);
             }
-        }
     }
 }
 

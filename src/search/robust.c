@@ -47,7 +47,7 @@ static void assume_(Hardware *hardware, const Assumption *at) {
 // Fills in the duration of every action, each varied by a normal number of the draw; draw 0 varies nothing.
 static void vary_(const Schedule *schedule, const SimulateCosts *costs, int draw, double **durations) {
     static const double JITTER = 0.05;
-    for (int s = 0; s < schedule->stages; s++) {
+    for (int s = 0; s < schedule->stages; s++)
         for (int64_t i = 0; i < schedule->stage[s].count; i++) {
             Action at = schedule->stage[s].actions[i];
             const double *of = at.kind == ACTION_FORWARD    ? costs->forward
@@ -58,7 +58,6 @@ static void vary_(const Schedule *schedule, const SimulateCosts *costs, int draw
             int of_all = (s * schedule->chunks + at.chunk) * schedule->slices + at.slice;
             durations[s][i] = at.peer == SCHEDULE_NO_PEER ? of[of_all] * (1 + jitter) : 0;
         }
-    }
 }
 
 // Simulates all draws; writes by which factors the pipeline becomes longer: on average, and in one draw of twenty.
