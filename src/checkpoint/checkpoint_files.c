@@ -128,12 +128,6 @@ static int sync_(const char *path, Error *err) {
     return status;
 }
 
-static int sync_parent_(const char *path, Error *err) {
-    char parent[CHECKPOINT_PATH];
-    snprintf(parent, sizeof parent, "%s", path);
-    return sync_(dirname(parent), err);
-}
-
 // Writes "DIR/.NAME<end>" for "DIR/NAME" or "DIR/.NAME".
 static void hidden_path_(char hidden[CHECKPOINT_PATH + 16], const char *path, const char *end) {
     const char *slash = strrchr(path, '/');
@@ -172,7 +166,9 @@ int directory_publish(const char *partial, const char *path, bool replace, Error
         if (replace && files_replace_(partial, path, err) != 0) return -1;
         if (!replace && (rename(path, kept) != 0 || rename(partial, path) != 0)) return io_error_(path, "named", err);
     }
-    return sync_parent_(path, err);
+    char parent[CHECKPOINT_PATH];
+    snprintf(parent, sizeof parent, "%s", path);
+    return sync_(dirname(parent), err);
 }
 
 // Renames first: a kill in the middle must not leave half a checkpoint under a checkpoint's name.

@@ -38,19 +38,14 @@ static void config_write_entry_(FILE *file, const Config *config, const ConfigLi
 
 static void config_write_list_(FILE *file, const Config *config, const ConfigList *list, const char *field) {
     int64_t count = *(const int64_t *)((const char *)config + list->valid);
-    if (list->tuple && count == 0) {
-        fputs("\"none\"", file);
-        return;
-    }
-    if (list->alone && count == 1) {
-        config_write_field(config, &list->parts[0], field, file);
-        return;
-    }
-    for (int64_t i = 0; i < count; i++) {
+    bool none = list->tuple && count == 0, alone = list->alone && count == 1;
+    if (none) fputs("\"none\"", file);
+    if (alone) config_write_field(config, &list->parts[0], field, file);
+    for (int64_t i = 0; i < count && !alone; i++) {
         fputc(i == 0 ? '[' : ',', file);
         config_write_entry_(file, config, list, field + (size_t)i * list->entry);
     }
-    fputc(']', file);
+    if (!none && !alone) fputc(']', file);
 }
 
 void config_write_field(const Config *config, const ConfigKey *key, const void *field, FILE *file) {

@@ -234,8 +234,7 @@ static bool suggest_(const CudaMatmul *matmul, const CudaProduct *p, MatmulPlan 
 }
 
 static MatmulPlan matmul_make_plan_(CudaBackend *cuda, const CudaProduct *p) {
-    MatmulPlan plan;
-    memset(&plan, 0, sizeof plan);
+    MatmulPlan plan = {};
     int64_t b_rows = p->transpose_b ? p->n : p->k, a_rows = p->transpose_a ? p->k : p->m;
     plan.found =
         describe_product_(cuda, p, &plan) && point_(p, &plan) &&

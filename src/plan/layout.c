@@ -226,7 +226,7 @@ static int overlap_values_(const LayoutSpace *space, const RunLayout *at, int64_
 static int attention_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     bool fixed = fixes_(space, LAYOUT_BIT(attention));
     (void)at;
-    for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++) values[mode] = fixed ? space->given.attention : mode;
+    for (int m = ATTENTION_NONE; m <= ATTENTION_FLASH; m++) values[m] = fixed ? space->given.attention : m;
     return fixed ? 1 : ATTENTION_FLASH + 1;
 }
 

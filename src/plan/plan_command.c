@@ -6,7 +6,6 @@
 #include "plan_report.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 int plan_trace_write(const Schedule *schedule, const Timeline *timeline, double step, const char *path, Error *err) {
     TraceWorld shown = {schedule->stages, 1, NULL};
@@ -38,9 +37,8 @@ static int plan_trace_(const PlanAnswer *answer, const char *path, Error *err) {
 
 int plan_command(const Config *config, const Model *model, bool json, const char *trace, const Log *log, Error *err) {
     alloc_keep_freed();
-    PlanAnswer *answer = xmalloc(sizeof *answer);
+    PlanAnswer *answer = xcalloc(1, sizeof *answer);
     Config decided = *config;
-    memset(answer, 0, sizeof *answer);
     int64_t p = config->parallel.pipeline, few = plan_enough_microbatches((int)p), all = config_microbatches(config);
     if (p * min_i64(few, all) > 1 << 21)
         log_status(log, "plan: simulating %lld stages; this can take ten seconds", (long long)p);

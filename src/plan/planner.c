@@ -64,10 +64,7 @@ int planner_find_profile(Planner *planner, const Config *config, const Log *log,
 }
 
 int planner_create(Planner *planner, const Config *config, const Model *model, const Log *log, Error *err) {
-    memset(planner, 0, sizeof *planner);
-    planner->config = config;
-    planner->model = model;
-    planner->be = planner_backend(config, err);
+    *planner = (Planner){.config = config, .model = model, .be = planner_backend(config, err)};
     if (planner->be == NULL) return -1;
     planner->table = model_table(model, &config->model);
     hardware_describe(&planner->hardware, config, planner->be->device);

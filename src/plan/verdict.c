@@ -63,9 +63,7 @@ static int find_fastest_(Verdict *verdict, const Planner *planner, Error *err) {
 
 // ---------------------------------------------------------------- the sentence
 
-static void verdict_say_(Verdict *verdict, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void verdict_say_(Verdict *verdict, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void verdict_say_(Verdict *verdict, const char *format, ...) {
     size_t used = strlen(verdict->reason);
     va_list args;
     va_start(args, format);

@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 // Written by the signal handler, which has nowhere else to write: the signal, and when it came.
@@ -36,20 +35,14 @@ void run_request_stop(void) { note_stop_(SIGTERM); }
 // them.
 static void leave_stack_alone_(void) {
     static char stack[1 << 16];
-    stack_t own;
-    memset(&own, 0, sizeof own);
-    own.ss_sp = stack;
-    own.ss_size = sizeof stack;
+    stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
     sigaltstack(&own, NULL);
 }
 
 void run_listen(Run *run) {
-    struct sigaction action;
+    struct sigaction action = {.sa_handler = note_stop_, .sa_flags = SA_RESTART | SA_ONSTACK};
     stop_alone_ = world_size(run->world) == 1;
     leave_stack_alone_();
-    memset(&action, 0, sizeof action);
-    action.sa_handler = note_stop_;
-    action.sa_flags = SA_RESTART | SA_ONSTACK;
     int signals[] = {SIGUSR1, SIGTERM, SIGINT, SIGHUP};
     for (int i = 0; i < 4; i++) {
         struct sigaction before;

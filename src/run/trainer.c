@@ -113,8 +113,7 @@ static int rank_main_(Trainer *t, Error *err) {
     char remedy[CONFIG_TEXT + 64];
     Job job = trainer_job_(t->config, remedy, sizeof remedy);
     Supervisor *supervisor;
-    Run run;
-    memset(&run, 0, sizeof run);
+    Run run = {0};
     job.one_host = world_on_one_host();
     World *world = rank_join_(t, &job, &supervisor, err);
     if (world == NULL) return supervisor_leave(supervisor, err->code);

@@ -106,10 +106,9 @@ static void free_ways_(Way *ways, int count) {
 // Trains the recorded steps once. Only the record is kept; memory and groups are gone before the next run starts.
 static int run_way_(Record *record, const Config *config, const Model *model, const Options *options, World *world,
                     StatusPage *status_page, Log *log, Error *err) {
-    Run run;
+    Run run = {0};
     RunAsk ask = {.resume = options->resume};
     int64_t steps;
-    memset(&run, 0, sizeof run);
     int status = verify_steps_(options, &steps, err);
     if (status == 0) status = run_create(&run, config, model, &ask, world, status_page, log, err);
     if (status == 0) {

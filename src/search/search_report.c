@@ -95,16 +95,8 @@ static void table_(const SearchSpace *space, const SearchResult *result, const i
     Grid grid = {.columns = 10};
     bool shared = false;
     for (int i = 0; i < count; i++) shared |= result->found.items[rows[i]].forecast.layout.context > 1;
-    const char *cells[] = {shared ? "p x t x d x c" : "p x t x d",
-                           "b",
-                           "schedule",
-                           "v",
-                           "attention, layers",
-                           "GiB",
-                           "host",
-                           "step",
-                           "MFU",
-                           "regret"};
+    const char *ranks = shared ? "p x t x d x c" : "p x t x d";
+    const char *cells[] = {ranks, "b", "schedule", "v", "attention, layers", "GiB", "host", "step", "MFU", "regret"};
     for (int i = 0; i < 10; i++) grid_cell(&grid, "%s", cells[i]);
     for (int i = 0; i < count; i++) table_row_(&grid, space, &result->found.items[rows[i]]);
     grid_print(&grid, file);
