@@ -1,11 +1,8 @@
 // Every schedule of the table: sound, within its slots, and idle for as long as the formula says when F, B and W take
 // equal times. `test_kinds all [FIRST LAST]` goes through every m <= 256 for FIRST to LAST stages, 1 to 32 unless
 // given; the test takes a selection. `test_kinds tables` prints the figures of docs/schedules.md and docs/bpipe.md.
-#include "schedule/kinds.h"
-#include "schedule/simulate.h"
 #define UNIT_OWN_MAIN
 #include "schedules.h"
-#include "unit.h"
 
 #include <math.h>
 #include <string.h>
@@ -36,13 +33,7 @@ static double makespan(const Schedule *schedule, double forward, double input, d
                            .edge = edges,
                            .transfer = transfers,
                            .totals_only = true};
-    Error err = {0};
-    Timeline *timeline = simulate_run(schedule, &costs, &err);
-    if (timeline == NULL) fail_msg("%s", err.text);
-    for (int s = 0; s < schedule->stages; s++) {
-        assert_true(timeline->stage[s].own_peak <= schedule->stage[s].own_slots);
-        assert_true(timeline->stage[s].lent_peak <= schedule->stage[s].lent_slots);
-    }
+    Timeline *timeline = schedule_simulated(schedule, &costs);
     double time = timeline->makespan;
     timeline_free(timeline);
     return time;
@@ -92,7 +83,7 @@ static void look_at_variants(const ScheduleKind *kind, int p, int m, int most_ch
     for (int chunks = kind->chunks; chunks <= kind->most_chunks && chunks <= most_chunks; chunks *= 2) {
         int first = kind->grouped ? (p + 1) / 2 : kind->delayed ? 0 : p;
         int last = kind->delayed ? p - 1 : p, step = all_numbers || last - first < 3 ? 1 : (last - first) / 2;
-        for (int number = first; number <= last; number += step) {
+        for (int number = first; number <= last; number += step)
             for (int slices = 1; slices <= (kind->sliced ? MOST_SLICES : 1); slices += all_numbers ? 1 : slices) {
                 ScheduleSpec spec = {
                     .stages = p, .microbatches = m, .chunks = chunks, .delay = number, .slices = slices};
@@ -101,7 +92,6 @@ static void look_at_variants(const ScheduleKind *kind, int p, int m, int most_ch
                 Error ignored = {0};
                 if (schedule_complete(kind, &spec, NULL, &ignored) == 0) look_at(kind, &spec, looks);
             }
-        }
     }
 }
 
@@ -117,12 +107,11 @@ static void look_at_some(const ScheduleKind *kind, const Look *looks) {
 
 // Every m, and what depends on the ends of a list alone at few: every group and delay, and the most chunks.
 static void look_at_all(const ScheduleKind *kind, const Look *looks) {
-    for (int p = first_stages; p <= last_stages; p++) {
+    for (int p = first_stages; p <= last_stages; p++)
         for (int m = p; m <= 256; m++) {
             bool few = m == p || m == 2 * p || m == 4 * p || m == 4 * p + p / 2 + 1;
             look_at_variants(kind, p, m, few ? MOST_CHUNKS : 4, few, looks);
         }
-    }
 }
 
 static void look_at_every_kind(const Look *looks) {

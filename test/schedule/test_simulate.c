@@ -1,10 +1,8 @@
 // The simulator against closed forms, and with it the promise that BPipe loses no time against 1F1B.
 // `test_simulate tables` prints the figures of docs/bpipe.md instead.
 #include "schedule/contention.h"
-#include "schedule/simulate.h"
 #define UNIT_OWN_MAIN
 #include "schedules.h"
-#include "unit.h"
 
 #include <math.h>
 #include <string.h>
@@ -27,16 +25,12 @@ static Timeline *run(const Schedule *schedule, Times times) {
     }
     SimulateCosts costs = {
         .forward = forward, .backward = backward, .transfer = transfer, .edge = edge, .queue_first = times.queue_first};
-    Error err = {0};
-    Timeline *timeline = simulate_run(schedule, &costs, &err);
-    if (timeline == NULL) fail_msg("%s", err.text);
-    return timeline;
+    return schedule_simulated(schedule, &costs);
 }
 
 static Schedule *parsed(const char *text) {
     Error err = {0};
-    Schedule *schedule = schedule_parse(text, &err);
-    if (schedule == NULL) fail_msg("%s", err.text);
+    Schedule *schedule = schedule_parsed(text);
     if (schedule_check(schedule, &err) != 0) fail_msg("%s", err.text);
     return schedule;
 }
@@ -290,7 +284,7 @@ static void assert_no_loss(const Schedule *schedule, Times times) {
 // Up to one forward compute never even waits; up to (F+B)/2 it waits only where 1F1B is idle anyway. With more
 // slots than the fewest no time is lost either.
 TEST(bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_backward) {
-    for (int p = 2; p <= 32; p += 1 + p / 8) {
+    for (int p = 2; p <= 32; p += 1 + p / 8)
         for (int m = p; m <= 256; m++) {
             Schedule *schedule = schedule_bpipe(p, m, bpipe_min_slots(p), NULL);
             if (m < 2 * p || m % 8 == p % 8) assert_no_loss(schedule, (Times){1, 2, 1.5, 0, false});
@@ -309,7 +303,6 @@ TEST(bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_backward) {
                 schedule_free(schedule);
             }
         }
-    }
 }
 
 // The bundles of p = 8 and one slot more, at slow transfers: what docs/bpipe.md promises for them.
@@ -318,7 +311,7 @@ TEST(bundles_that_are_loaded_earlier_bear_slower_transfers) {
         int slots, ahead;
         double transfer;
     } rows[] = {{5, 1, 1.5}, {5, 2, 2}, {6, 2, 2.25}, {6, 3, 3}, {7, 2, 3}};
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         for (int m = 8; m <= 256; m += m < 32 ? 1 : 16) {
             Schedule *base = schedule_1f1b(8, m, NULL);
             Schedule *schedule = bpipe_balance(base, rows[i].slots, EVICT_TO_PEER, rows[i].ahead, NULL);
@@ -326,12 +319,11 @@ TEST(bundles_that_are_loaded_earlier_bear_slower_transfers) {
             schedule_free(base);
             schedule_free(schedule);
         }
-    }
 }
 
 TEST(the_host_form_loses_no_time_while_a_transfer_takes_a_forward) {
-    for (int p = 2; p <= 32; p += 1 + p / 8) {
-        for (int slots = 2; slots <= p; slots += 1 + p / 6) {
+    for (int p = 2; p <= 32; p += 1 + p / 8)
+        for (int slots = 2; slots <= p; slots += 1 + p / 6)
             for (int m = p; m <= 256; m += 61) {
                 Schedule *base = schedule_1f1b(p, m, NULL);
                 Schedule *host = bpipe_balance(base, slots, EVICT_TO_HOST, 1, NULL);
@@ -342,8 +334,6 @@ TEST(the_host_form_loses_no_time_while_a_transfer_takes_a_forward) {
                 schedule_free(base);
                 schedule_free(host);
             }
-        }
-    }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -400,7 +390,7 @@ static void table_of_earlier_loads(int p) {
     for (int i = 0; i < TRANSFERS; i++) printf(" %g |", transfers[i]);
     printf("\n");
     Schedule *base = schedule_1f1b(p, 64, NULL);
-    for (int slots = bpipe_min_slots(p); slots <= bpipe_min_slots(p) + 2; slots++) {
+    for (int slots = bpipe_min_slots(p); slots <= bpipe_min_slots(p) + 2; slots++)
         for (int ahead = 1; ahead <= 3; ahead++) {
             Schedule *schedule = bpipe_balance(base, slots, EVICT_TO_PEER, ahead, NULL);
             int64_t all = 0;
@@ -409,7 +399,6 @@ static void table_of_earlier_loads(int p) {
             print_losses(schedule, 2);
             schedule_free(schedule);
         }
-    }
     schedule_free(base);
 }
 

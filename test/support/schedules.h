@@ -1,7 +1,9 @@
-// Schedules that only tests make, by name.
+// Schedules that only tests make, by name, and what they simulate.
 #pragma once
 
 #include "schedule/kinds.h"
+#include "schedule/simulate.h"
+#include "unit.h"
 
 #include <string.h>
 
@@ -26,4 +28,23 @@ static inline Schedule *schedule_bpipe(int stages, int microbatches, int slots, 
     Schedule *schedule = base == NULL ? NULL : bpipe_balance(base, slots, EVICT_TO_PEER, 1, err);
     schedule_free(base);
     return schedule;
+}
+
+static inline Schedule *schedule_parsed(const char *text) {
+    Error err = {0};
+    Schedule *schedule = schedule_parse(text, &err);
+    if (schedule == NULL) fail_msg("%s", err.text);
+    return schedule;
+}
+
+// Fails if more slots are in use at a time than the schedule has.
+static inline Timeline *schedule_simulated(const Schedule *schedule, const SimulateCosts *costs) {
+    Error err = {0};
+    Timeline *timeline = simulate_run(schedule, costs, &err);
+    if (timeline == NULL) fail_msg("%s", err.text);
+    for (int s = 0; s < schedule->stages; s++) {
+        assert_true(timeline->stage[s].own_peak <= schedule->stage[s].own_slots);
+        assert_true(timeline->stage[s].lent_peak <= schedule->stage[s].lent_slots);
+    }
+    return timeline;
 }
