@@ -26,7 +26,7 @@ Checksum *checksum_create(Backend *be) {
     checksum->be = be;
     for (int i = 0; i < 2; i++) checksum->here[i] = be->event_create(be);
     checksum->pinned = be->pin != NULL && be->pin(be, checksum->piece, sizeof checksum->piece, &unpinned) == 0;
-    crc64_init(&checksum->crc);
+    checksum->crc = crc64_make();
     return checksum;
 }
 

@@ -16,20 +16,22 @@ uint64_t crc64_times(uint64_t a, uint64_t b) {
     return product;
 }
 
-void crc64_init(Crc64 *crc) {
+Crc64 crc64_make(void) {
+    Crc64 crc;
     for (int byte = 0; byte < 256; byte++) {
         uint64_t value = (uint64_t)byte;
         for (int bit = 0; bit < 8; bit++) value = times_x_(value);
-        crc->table[0][byte] = value;
+        crc.table[0][byte] = value;
     }
     for (int k = 1; k < 16; k++)
         for (int byte = 0; byte < 256; byte++) {
-            uint64_t before = crc->table[k - 1][byte];
-            crc->table[k][byte] = crc->table[0][before & 0xFF] ^ (before >> 8);
+            uint64_t before = crc.table[k - 1][byte];
+            crc.table[k][byte] = crc.table[0][before & 0xFF] ^ (before >> 8);
         }
     uint64_t power = ONE;
     for (int bit = 0; bit < 8; bit++) power = times_x_(power);
-    for (int k = 0; k < 64; k++, power = crc64_times(power, power)) crc->power[k] = power;
+    for (int k = 0; k < 64; k++, power = crc64_times(power, power)) crc.power[k] = power;
+    return crc;
 }
 
 // Bytes are taken one by one from words in memory order, so that the result is the same on every machine.

@@ -13,7 +13,7 @@ typedef struct Crc64 {
     uint64_t power[64];      // x^(8 * 2^k): moves a checksum over 2^k bytes
 } Crc64;
 
-void crc64_init(Crc64 *crc);
+Crc64 crc64_make(void);
 
 // Extends `raw`, the checksum of the bytes so far, by `bytes` more. Raw checksums start at 0 and are not inverted.
 uint64_t crc64_add(const Crc64 *crc, uint64_t raw, const void *data, size_t bytes);

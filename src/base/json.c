@@ -331,8 +331,7 @@ void json_write_next(FILE *file, const char *key, double value) {
 enum { TAIL_BYTES = 32 };
 
 static void json_tail_(char tail[TAIL_BYTES + 1], const char *text, size_t length) {
-    Crc64 crc;
-    crc64_init(&crc);
+    Crc64 crc = crc64_make();
     uint64_t sum = crc64_finish(&crc, crc64_add(&crc, 0, text, length), (int64_t)length);
     snprintf(tail, TAIL_BYTES + 1, "  \"crc64\": \"%016" PRIx64 "\"\n}\n", sum);
 }

@@ -164,8 +164,7 @@ static int check_file_(void *context, int lane, int64_t item, Error *err) {
 int checkpoint_verify(const char *dir, int rank, int ranks, World *world, Error *err) {
     enum { LANES = 4 };
     Manifest manifest;
-    Checking checking = {.manifest = &manifest, .first = rank, .step = ranks, .dir = dir, .world = world};
-    crc64_init(&checking.crc);
+    Checking checking = {&manifest, rank, ranks, crc64_make(), dir, world};
     int status = manifest_read(&manifest, dir, err);
     if (status == 0)
         status = threads_each(LANES, (manifest.count - rank + ranks - 1) / ranks, check_file_, &checking, err);

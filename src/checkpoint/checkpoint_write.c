@@ -37,8 +37,7 @@ static void writer_add_part_(Writer *writer, int64_t index, StateKind kind) {
 }
 
 void writer_create(Writer *writer, const Stage *stage, World *world) {
-    *writer = (Writer){.stage = stage, .world = world, .scratch_bytes = RANGE_FILE_STAGING};
-    crc64_init(&writer->crc);
+    *writer = (Writer){.stage = stage, .world = world, .crc = crc64_make(), .scratch_bytes = RANGE_FILE_STAGING};
     layout_create(&writer->layout, &stage->table, stage->config->train.precision);
     writer->parts = xcalloc((size_t)stage->tensors.count * STATE_KINDS, sizeof *writer->parts);
     writer->shares = xcalloc((size_t)writer->layout.files, sizeof *writer->shares);

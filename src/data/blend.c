@@ -156,9 +156,8 @@ int blend_sources(const Blend *blend) { return blend->count; }
 const Dataset *blend_source(const Blend *blend, int index) { return blend->source[index]; }
 
 int blend_identify(const Blend *blend, uint64_t *identity, Error *err) {
-    Crc64 crc;
+    Crc64 crc = crc64_make();
     uint64_t raw = 0;
-    crc64_init(&crc);
     for (int i = 0; i < blend->count; i++) {
         if (dataset_identify(blend->source[i], &crc, &raw, err) != 0) return -1;
         if (blend->count > 1) raw = crc64_add(&crc, raw, &blend->order.share[i], sizeof blend->order.share[i]);

@@ -20,8 +20,7 @@ TEST(a_checksum_waits_for_no_compute_and_is_that_of_the_bytes) {
     as_made = *be;
     be->download = count_download;
     Checksum *checksum = checksum_create(be);
-    Crc64 crc;
-    crc64_init(&crc);
+    Crc64 crc = crc64_make();
     char *bytes = malloc((size_t)sizes[5]);
     assert_non_null(bytes);
     for (int64_t i = 0; i < sizes[5]; i++) bytes[i] = (char)(i * 2654435761u >> 13);

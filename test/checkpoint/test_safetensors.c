@@ -189,33 +189,27 @@ TEST(numbers_become_fp32) {
 // --- checksums
 
 TEST(checksums_are_crc64_xz) {
-    Crc64 *crc = malloc(sizeof *crc);
-    assert_non_null(crc);
-    crc64_init(crc);
-    assert_true(crc64_finish(crc, crc64_add(crc, 0, "123456789", 9), 9) == 0x995DC9BBDF1939FAull);
-    assert_true(crc64_finish(crc, 0, 0) == 0);
-    free(crc);
+    Crc64 crc = crc64_make();
+    assert_true(crc64_finish(&crc, crc64_add(&crc, 0, "123456789", 9), 9) == 0x995DC9BBDF1939FAull);
+    assert_true(crc64_finish(&crc, 0, 0) == 0);
 }
 
 TEST(checksums_of_pieces_add_up_in_any_order) {
-    Crc64 *crc = malloc(sizeof *crc);
+    Crc64 crc = crc64_make();
     uint8_t data[1000];
     unsigned random = 3;
-    assert_non_null(crc);
-    crc64_init(crc);
     for (int i = 0; i < 1000; i++) data[i] = (uint8_t)((random = random * 1103515245u + 12345u) >> 16);
-    uint64_t whole = crc64_add(crc, 0, data, 1000);
+    uint64_t whole = crc64_add(&crc, 0, data, 1000);
     for (int step = 1; step < 300; step += 7) {
         uint64_t sum = 0;
         for (int end = 1000; end > 0; end -= step) { // from the back
             int begin = end > step ? end - step : 0;
-            sum ^= crc64_times(crc64_add(crc, 0, data + begin, (size_t)(end - begin)), crc64_shift(crc, 1000 - end));
+            sum ^= crc64_times(crc64_add(&crc, 0, data + begin, (size_t)(end - begin)), crc64_shift(&crc, 1000 - end));
         }
         assert_true(sum == whole);
     }
     int64_t far = (1ll << 40) + 12345;
-    assert_true(crc64_times(crc64_shift(crc, far), crc64_shift(crc, 7)) == crc64_shift(crc, far + 7));
-    free(crc);
+    assert_true(crc64_times(crc64_shift(&crc, far), crc64_shift(&crc, 7)) == crc64_shift(&crc, far + 7));
 }
 
 TESTS_BETWEEN(make_path, remove_path)

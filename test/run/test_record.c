@@ -72,8 +72,7 @@ static const char *const configs[] = {"configs/llama_tiny.yaml", "configs/gpt_ti
 // ---- tests ----------------------------------------------------------------------------------------------------------
 
 TEST(checksums_are_those_of_the_whole_tensors_without_padding) {
-    Crc64 crc;
-    crc64_init(&crc);
+    Crc64 crc = crc64_make();
     for (int f = 0; f < 2; f++) {
         Bench *bench = bench_open(configs[f], SMALL, 0, 0);
         Record record = recorded(bench);
@@ -97,8 +96,7 @@ TEST(checksums_are_those_of_the_whole_tensors_without_padding) {
 // finish(x) is x exclusive or a constant, so that what single ranks come to can be added up here: four of them, where
 // the constants cancel.
 TEST(parts_of_tensor_and_data_ranks_add_up_to_the_whole) {
-    Crc64 crc;
-    crc64_init(&crc);
+    Crc64 crc = crc64_make();
     for (int f = 0; f < 2; f++) {
         Bench *whole = bench_open(configs[f], SMALL, 0, 0);
         Record one = recorded(whole);
