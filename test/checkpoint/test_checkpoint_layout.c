@@ -1,5 +1,6 @@
 // Where a rank's elements lie in a checkpoint: every element of the model in one place, whichever rank holds it.
 #include "models.h"
+#include "made_plan.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_write.h"
 #include "unit.h"
@@ -116,28 +117,17 @@ static void check_files_(const Model *model, const ModelConfig *size, int precis
 // 12 bytes a parameter in fp32 (weight, two moments), 14 in bf16 (2, master, two moments); padding and tied heads take
 // nothing.
 TEST(files_hold_every_parameter_once) {
-    ModelConfig llama = {.family = family_find("llama"),
-                         .hidden = 8192,
-                         .layers = 80,
-                         .heads = 64,
-                         .kv_heads = 64,
-                         .head_dim = 128,
-                         .ffn = 22016,
-                         .vocab = 32000,
-                         .seq_len = 2048};
-    ModelConfig gpt = {.family = family_find("gpt"),
-                       .hidden = 9984,
-                       .layers = 80,
-                       .heads = 104,
-                       .kv_heads = 104,
-                       .head_dim = 96,
-                       .ffn = 39936,
-                       .vocab = 50257,
-                       .seq_len = 2048};
-    check_files_(&llama_model, &llama, PRECISION_FP32, 12);
-    check_files_(&llama_model, &llama, PRECISION_BF16, 14);
-    check_files_(&gpt_model, &gpt, PRECISION_FP32, 12);
-    check_files_(&gpt_model, &gpt, PRECISION_BF16, 14);
+    const struct {
+        const Model *model;
+        const char *path, *overrides;
+    } rows[] = {{&llama_model, "configs/llama65b.yaml", ""},
+                {&gpt_model, "configs/gpt3_96b.yaml", "model.vocab=50257"},
+                {&gpt_model, "configs/gpt3_96b.yaml", "model.vocab=50257 model.tie_embeddings=false"}};
+    for (int i = 0; i < 3; i++) {
+        Config config = loaded(rows[i].path, rows[i].overrides);
+        check_files_(rows[i].model, &config.model, PRECISION_FP32, 12);
+        check_files_(rows[i].model, &config.model, PRECISION_BF16, 14);
+    }
 }
 
 // What a rank copies for a checkpoint is what the plan counts, but for the padding at the ends of tensors.
