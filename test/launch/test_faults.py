@@ -69,6 +69,16 @@ def ends(job, began, within):
     return ended
 
 
+def harmed(small, tmp_path, harm, what, *overrides, bare=False, **environment_changes):
+    """Harms a rank of a job that trains, and returns how the job ended."""
+    begins = tmp_path / what
+    harmful = {"LD_PRELOAD": str(harm), f"HARM_{what}": str(begins), **environment_changes}
+    job = start(small, tmp_path, *overrides, bare=bare, **harmful)
+    trains(job, tmp_path)
+    begins.touch()
+    return ends(job, time.monotonic(), PATIENCE + ENDS_WITHIN)
+
+
 # --- crashes
 
 
@@ -183,12 +193,7 @@ def test_a_rank_that_goes_on_in_time_is_forgiven(small, tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("bare", [False, True])
 def test_a_job_in_which_nothing_moves_ends_and_every_stage_says_where(small, tmp_path, harm, bare):
-    stall = tmp_path / "stall"
-    harmful = {"LD_PRELOAD": str(harm), "HARM_RANK": "3", "HARM_STALL": str(stall)}
-    job = start(small, tmp_path, f"train.timeout_s={PATIENCE}", bare=bare, **harmful)
-    trains(job, tmp_path)
-    stall.touch()
-    ended = ends(job, time.monotonic(), PATIENCE + ENDS_WITHIN)
+    ended = harmed(small, tmp_path, harm, "STALL", f"train.timeout_s={PATIENCE}", bare=bare, HARM_RANK="3")
     assert ended.code == 1, ended.stderr
     assert re.search(r"nothing has moved on any rank for \d+ s \(train.timeout_s\)", ended.stderr), ended.stderr
     # It may have stopped in the middle of a wait, and for something that has come meanwhile.
@@ -197,12 +202,8 @@ def test_a_job_in_which_nothing_moves_ends_and_every_stage_says_where(small, tmp
 
 
 def test_one_rank_alone_ends_where_nothing_moves(small, tmp_path, harm):
-    stall = tmp_path / "stall"
-    harmful = {"LD_PRELOAD": str(harm), "HARM_STALL": str(stall)}
-    job = start(small, tmp_path, "parallel.pipeline=1", "schedule.bpipe=off", f"train.timeout_s={PATIENCE}", **harmful)
-    trains(job, tmp_path)
-    stall.touch()
-    ended = ends(job, time.monotonic(), PATIENCE + ENDS_WITHIN)
+    alone = ("parallel.pipeline=1", "schedule.bpipe=off", f"train.timeout_s={PATIENCE}")
+    ended = harmed(small, tmp_path, harm, "STALL", *alone)
     assert ended.code == 1 and "nothing has moved here for" in ended.said[-1], ended.stderr
 
 
@@ -210,12 +211,7 @@ def test_one_rank_alone_ends_where_nothing_moves(small, tmp_path, harm):
 
 
 def test_a_rank_that_is_cut_off_is_missed(small, tmp_path, harm):
-    cut = tmp_path / "cut"
-    harmful = {"LD_PRELOAD": str(harm), "HARM_RANK": "2", "HARM_CUT": str(cut)}
-    job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", bare=True, **harmful)
-    trains(job, tmp_path)
-    cut.touch()
-    ended = ends(job, time.monotonic(), PATIENCE + ENDS_WITHIN)
+    ended = harmed(small, tmp_path, harm, "CUT", f"train.peer_timeout_s={PATIENCE}", bare=True, HARM_RANK="2")
     assert ended.code == 1 and "has said nothing for" in ended.stderr, ended.stderr
 
 
