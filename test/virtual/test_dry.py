@@ -61,53 +61,51 @@ def agrees(family, tokens, folder, *overrides, nodes=1, waits=WITHIN):
     return step
 
 
+def cut(layers, pipeline, tensor):
+    return f"model.layers={layers}", f"parallel.pipeline={pipeline}", f"parallel.tensor={tensor}"
+
+
 # The models of the shipped configurations, but for their layers; 8 GPUs or fewer.
 SMALL = {
     "evictions inside a node": (
-        "llama", 1, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "schedule.micro_batch=2",
-        "schedule.bpipe=on", "train.global_batch=16"),
-    "one rank": ("llama", 1, "model.layers=4", "parallel.pipeline=1", "parallel.tensor=1", "train.global_batch=4"),
-    "four stages": ("gpt", 1, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=1", "train.global_batch=8"),
+        "llama", 1, *cut(8, 4, 2), "schedule.micro_batch=2", "schedule.bpipe=on", "train.global_batch=16"),
+    "one rank": ("llama", 1, *cut(4, 1, 1), "train.global_batch=4"),
+    "four stages": ("gpt", 1, *cut(8, 4, 1), "train.global_batch=8"),
     "evictions between nodes": (
-        "llama", 2, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "parallel.placement=linear",
-        "schedule.bpipe=on", "hardware.gpus_per_node=4", "train.global_batch=8"),
-    "evictions between nodes, 24 GB/s": (
-        "llama", 2, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "parallel.placement=linear",
-        "schedule.bpipe=on", "hardware.gpus_per_node=4", "hardware.network_gb_s=24", "train.global_batch=8"),
-    "evictions between nodes beside persistent products": (
-        "llama", 2, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "parallel.placement=linear",
-        "schedule.bpipe=on", "hardware.gpus_per_node=4", "hardware.gpu=h100", "hardware.network_gb_s=20",
+        "llama", 2, *cut(8, 4, 2), "parallel.placement=linear", "schedule.bpipe=on", "hardware.gpus_per_node=4",
         "train.global_batch=8"),
+    "evictions between nodes, 24 GB/s": (
+        "llama", 2, *cut(8, 4, 2), "parallel.placement=linear", "schedule.bpipe=on", "hardware.gpus_per_node=4",
+        "hardware.network_gb_s=24", "train.global_batch=8"),
+    "evictions between nodes beside persistent products": (
+        "llama", 2, *cut(8, 4, 2), "parallel.placement=linear", "schedule.bpipe=on", "hardware.gpus_per_node=4",
+        "hardware.gpu=h100", "hardware.network_gb_s=20", "train.global_batch=8"),
     "a forward in four chunks of rows": (
-        "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=4", "parallel.overlap=4",
-        "schedule.micro_batch=4", "train.global_batch=16"),
+        "llama", 1, *cut(4, 2, 4), "parallel.overlap=4", "schedule.micro_batch=4", "train.global_batch=16"),
     "outputs computed again": (
-        "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=4", "schedule.recompute=pointwise",
-        "schedule.micro_batch=2", "train.global_batch=8"),
+        "llama", 1, *cut(4, 2, 4), "schedule.recompute=pointwise", "schedule.micro_batch=2", "train.global_batch=8"),
     "outputs computed again for W": (
-        "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=4", "schedule.recompute=pointwise",
-        "schedule.name=zb-v", "schedule.micro_batch=2", "train.global_batch=16"),
+        "llama", 1, *cut(4, 2, 4), "schedule.recompute=pointwise", "schedule.name=zb-v", "schedule.micro_batch=2",
+        "train.global_batch=16"),
     "8 bits are gathered": (
-        "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=4", "train.fp8=block",
-        "hardware.gpu=h100", "schedule.micro_batch=2", "train.global_batch=8"),
+        "llama", 1, *cut(4, 2, 4), "train.fp8=block", "hardware.gpu=h100", "schedule.micro_batch=2",
+        "train.global_batch=8"),
     "8 bits are gathered and computed again for W": (
-        "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=4", "train.fp8=block",
-        "hardware.gpu=h100", "schedule.recompute=pointwise", "schedule.name=zb-v", "train.global_batch=16"),
+        "llama", 1, *cut(4, 2, 4), "train.fp8=block", "hardware.gpu=h100", "schedule.recompute=pointwise",
+        "schedule.name=zb-v", "train.global_batch=16"),
     "slices": (
-        "llama", 1, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "model.seq_len=32768",
-        "schedule.name=seq1f1b", "schedule.slices=4", "schedule.bpipe=on", "hardware.gpu=h100", "train.global_batch=4"),
+        "llama", 1, *cut(8, 4, 2), "model.seq_len=32768", "schedule.name=seq1f1b", "schedule.slices=4",
+        "schedule.bpipe=on", "hardware.gpu=h100", "train.global_batch=4"),
     "context ranks": (
-        "llama", 1, "model.layers=4", "parallel.pipeline=2", "parallel.tensor=2", "parallel.context=2",
-        "model.seq_len=32768", "hardware.gpu=h100", "train.global_batch=4"),
+        "llama", 1, *cut(4, 2, 2), "parallel.context=2", "model.seq_len=32768", "hardware.gpu=h100",
+        "train.global_batch=4"),
     "slices of two chunks": (
-        "llama", 1, "model.layers=8", "parallel.pipeline=4", "parallel.tensor=2", "model.seq_len=8192",
-        "schedule.name=interleaved", "schedule.slices=2", "train.global_batch=8"),
+        "llama", 1, *cut(8, 4, 2), "model.seq_len=8192", "schedule.name=interleaved", "schedule.slices=2",
+        "train.global_batch=8"),
     "two data ranks": (
-        "llama", 2, "model.layers=8", "parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2",
-        "hardware.gpus_per_node=4", "train.global_batch=16"),
+        "llama", 2, *cut(8, 2, 2), "parallel.data=2", "hardware.gpus_per_node=4", "train.global_batch=16"),
     "two data ranks of persistent products": (
-        "llama", 1, "model.layers=8", "parallel.pipeline=2", "parallel.tensor=2", "parallel.data=2",
-        "hardware.gpu=h100", "train.global_batch=16"),
+        "llama", 1, *cut(8, 2, 2), "parallel.data=2", "hardware.gpu=h100", "train.global_batch=16"),
 }  # fmt: skip
 # The step is as long, but 125 ms of its waits are for bundles by the clock and 145 by the plan; why is not known.
 WAITS = SMALL["evictions between nodes"]
