@@ -41,7 +41,7 @@ TEST(seed_stream_and_index_all_matter) {
 // What one rank fills in one piece, another may fill from the middle.
 TEST(fill_equals_the_elements_for_every_start) {
     enum { COUNT = 37 };
-    for (uint64_t first = 0; first < 9; first++) {
+    for (uint64_t first = 0; first < 9; first++)
         for (int64_t count = 0; count <= COUNT; count++) {
             float out[COUNT + 1];
             out[count] = 42;
@@ -50,7 +50,6 @@ TEST(fill_equals_the_elements_for_every_start) {
                 assert_true(out[i] == 0.02f * random_normal(1337, 5, first + (uint64_t)i));
             assert_true(out[count] == 42);
         }
-    }
 }
 
 // Long enough to be split over threads.

@@ -135,7 +135,7 @@ TEST(auto_spreads_any_number_of_layers) {
     static Config c;
     config_file_load_well(&c, BASE, NULL);
     c.train.global_batch = 64;
-    for (int64_t p = 1; p <= 64; p++) {
+    for (int64_t p = 1; p <= 64; p++)
         for (int64_t layers = p; layers <= 200; layers++) {
             Error err = {0};
             c.model.layers = layers;
@@ -152,7 +152,6 @@ TEST(auto_spreads_any_number_of_layers) {
             assert_int_equal(middle, p > 2 ? (rest < p - 2 ? rest : p - 2) : 0);
             assert_int_equal(c.parallel.layers_per_stage[p - 1], least);
         }
-    }
 }
 
 static size_t field_size(KeyType type) {

@@ -91,12 +91,11 @@ TEST(a_stride_makes_the_batch_sequence_major) {
     Dataset *dataset = opened("stride.bin", 4, 257, 1);
     int32_t inputs[4 * 3], targets[4 * 3];
     for (int j = 0; j < 3; j++) assert_int_equal(dataset_fetch(dataset, 5 * j, inputs + j, targets + j, 3, NULL), 0);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         for (int j = 0; j < 3; j++) {
             assert_int_equal(inputs[i * 3 + j], 20 * j + i);
             assert_int_equal(targets[i * 3 + j], 20 * j + i + 1);
         }
-    }
     dataset_close(dataset);
 }
 
@@ -437,14 +436,13 @@ TEST(the_permutation_looks_random) {
     const int64_t counts[] = {97, 256, 1000, 4097};
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         int64_t count = counts[c], fixed = 0, stayed = 0, rising = 0;
-        for (uint64_t epoch = 0; epoch < EPOCHS; epoch++) {
+        for (uint64_t epoch = 0; epoch < EPOCHS; epoch++)
             for (int64_t i = 0; i < count; i++) {
                 int64_t image = permute_index(i, count, 1, epoch);
                 fixed += image == i;
                 if (i < count / 2) stayed += image < count / 2;
                 if (i > 0) rising += image > permute_index(i - 1, count, 1, epoch);
             }
-        }
         assert_in_range(fixed, EPOCHS - 71, EPOCHS + 71);
         double half = (double)(count / 2) * EPOCHS, expected = half * (double)(count / 2) / (double)count;
         assert_true((double)stayed > expected - 2.5 * __builtin_sqrt(half));

@@ -18,12 +18,13 @@ static uint32_t place_of(int64_t i, const void *context) {
     return (uint32_t)(i % 900);
 }
 
-static void make_config(Config *config) {
-    *config = (Config){.model = {.seq_len = LENGTH, .vocab = VOCAB},
-                       .parallel = {.data = 1, .context = 1},
-                       .train = {.global_batch = BATCH, .seed = 7, .objective = OBJECTIVE_MASKED},
-                       .data = {.mask_token = MASK, .train_sources = 1, .train = {{.weight = 1.0}}}};
-    snprintf(config->data.train[0].path, CONFIG_TEXT, "%s", test_path("train_000.bin"));
+static Config made_config(void) {
+    Config config = {.model = {.seq_len = LENGTH, .vocab = VOCAB},
+                     .parallel = {.data = 1, .context = 1},
+                     .train = {.global_batch = BATCH, .seed = 7, .objective = OBJECTIVE_MASKED},
+                     .data = {.mask_token = MASK, .train_sources = 1, .train = {{.weight = 1.0}}}};
+    snprintf(config.data.train[0].path, CONFIG_TEXT, "%s", test_path("train_000.bin"));
+    return config;
 }
 
 // Loads a step with micro-batches of b.
@@ -52,10 +53,9 @@ static void load(Masked *to, Config *config, int64_t b, int64_t step) {
 }
 
 TEST(of_fifteen_percent_most_become_masks) {
-    Config config;
+    Config config = made_config();
     Masked one;
     int64_t masks = 0, same = 0, drawn = 0;
-    make_config(&config);
     load(&one, &config, 1, 1);
     for (int64_t s = 0; s < BATCH; s++) {
         int64_t chosen = 0;
@@ -76,9 +76,8 @@ TEST(of_fifteen_percent_most_become_masks) {
 }
 
 TEST(the_choice_depends_on_seed_step_and_place_alone) {
-    Config config;
+    Config config = made_config();
     Masked one, other;
-    make_config(&config);
     load(&one, &config, 1, 1);
     load(&other, &config, 4, 1);
     assert_memory_equal(&one, &other, sizeof one);

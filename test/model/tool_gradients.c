@@ -158,7 +158,7 @@ static int record_apply_(Tool *tool, const char *name, int64_t rows, int64_t col
     int64_t count = rows * cols;
     tool->be->upload(tool->be, tool->device, tool->host, count * 4);
     int found = 0;
-    for (int s = 0; s < tool->stage_count; s++) {
+    for (int s = 0; s < tool->stage_count; s++)
         for (int64_t i = 0; i < tool->stages[s].tensors.count; i++) {
             const Tensor *tensor = &tool->stages[s].tensors.tensors[i];
             if (strcmp(tensor->spec->name, name) != 0) continue;
@@ -166,7 +166,6 @@ static int record_apply_(Tool *tool, const char *name, int64_t rows, int64_t col
             tool->be->from_float(tool->be, tensor->weight, tool->device, count);
             found++;
         }
-    }
     return found > 0 ? 0 : fail_(tool, "is not a tensor of this model", name);
 }
 

@@ -178,7 +178,7 @@ static void expect_same_slots(const ScheduleKind *kind, ScheduleSpec spec, int e
 }
 
 TEST(slots_of_a_long_schedule_are_those_of_a_short_one) {
-    for (int p = 1; p <= 10; p++) {
+    for (int p = 1; p <= 10; p++)
         for (int k = 0; k < schedule_kind_count; k++) {
             const ScheduleKind *kind = &schedule_kinds[k];
             for (int evict_to = -1; evict_to <= EVICT_TO_HOST; evict_to++) {
@@ -194,7 +194,6 @@ TEST(slots_of_a_long_schedule_are_those_of_a_short_one) {
                 }
             }
         }
-    }
 }
 
 // What does not fit in an F+B has to show: pairs over a slow network.

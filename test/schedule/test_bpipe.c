@@ -272,7 +272,7 @@ static void assert_few_transfers(const Schedule *schedule) {
 }
 
 TEST(bpipe_is_sound_within_its_slots_and_with_few_transfers) {
-    for (int p = 2; p <= 32; p++) {
+    for (int p = 2; p <= 32; p++)
         for (int m = p; m <= 256; m++) {
             Schedule *base = schedule_1f1b(p, m, NULL);
             Schedule *schedule = schedule_bpipe(p, m, bpipe_min_slots(p), NULL);
@@ -287,7 +287,6 @@ TEST(bpipe_is_sound_within_its_slots_and_with_few_transfers) {
             schedule_free(base);
             schedule_free(schedule);
         }
-    }
 }
 
 TEST(more_slots_mean_fewer_evictions_and_p_slots_none) {
@@ -340,8 +339,8 @@ TEST(bundles_that_are_loaded_earlier_cost_transfers_and_stay_within_the_slots) {
 }
 
 TEST(host_eviction_is_sound_on_every_stage) {
-    for (int p = 1; p <= 32; p += p < 10 ? 1 : 3) {
-        for (int slots = bpipe_min_slots_host(p); slots <= p; slots += 1 + p / 8) {
+    for (int p = 1; p <= 32; p += p < 10 ? 1 : 3)
+        for (int slots = bpipe_min_slots_host(p); slots <= p; slots += 1 + p / 8)
             for (int m = p; m <= 256; m += 37) {
                 Schedule *schedule = balanced(p, m, slots, EVICT_TO_HOST);
                 assert_sound(schedule);
@@ -352,8 +351,6 @@ TEST(host_eviction_is_sound_on_every_stage) {
                 }
                 schedule_free(schedule);
             }
-        }
-    }
     Schedule *gpipe = schedule_gpipe(4, 16, NULL), *schedule = bpipe_balance(gpipe, 3, EVICT_TO_HOST, 1, NULL);
     assert_sound(schedule);
     schedule_free(gpipe);

@@ -217,7 +217,7 @@ static double brute_force(const World *world, int64_t gpus, int64_t slices, int6
         int mode = (int)(rest / 8 % 3), placement = (int)(rest / 24);
         if (gpus % (p * t * c) != 0 || (sequence && t == 1) || evict == 2) continue;
         if (placement == PLACEMENT_ADJACENT && p * t * c <= world->base.hardware.gpus_per_node) continue;
-        for (int64_t b = 1; b <= world->base.train.global_batch; b++) {
+        for (int64_t b = 1; b <= world->base.train.global_batch; b++)
             for (int kind = 0; kind < schedule_kind_count; kind++) {
                 Error ignored = {0};
                 Forecast forecast;
@@ -240,7 +240,6 @@ static double brute_force(const World *world, int64_t gpus, int64_t slices, int6
                 if (planner_forecast_config(&world->planner, config, true, &forecast, &ignored) != 0) continue;
                 if (forecast.possible && forecast.fits && forecast.time.step < best) best = forecast.time.step;
             }
-        }
     }
     free(config);
     return best;

@@ -149,7 +149,7 @@ bool schedule_can_hang(const Schedule *schedule) {
     Explorer *explorer = calloc(1, sizeof *explorer);
     assert_non_null(explorer);
     explorer->schedule = schedule;
-    for (int s = 0; s < schedule->stages; s++) {
+    for (int s = 0; s < schedule->stages; s++)
         for (int64_t i = 0; i < schedule->stage[s].count; i++) {
             Action action = schedule->stage[s].actions[i];
             if (action.peer == SCHEDULE_NO_PEER) {
@@ -159,7 +159,6 @@ bool schedule_can_hang(const Schedule *schedule) {
                 explorer->queue[s][explorer->transfers[s]++] = action;
             }
         }
-    }
     for (int way = 0; way < 2 && !explorer->hangs; way++) {
         explorer->post_at_start = way == 1;
         explorer->worlds = 0;
