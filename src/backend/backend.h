@@ -188,7 +188,7 @@ struct Backend {
 #include "operations.h"
 };
 
-// Releases memory; NULL, for which the backend may be NULL too, is none.
+// Releases memory. Does nothing without memory; the backend may be NULL then.
 static inline void backend_release(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory != NULL) be->release(be, category, memory, bytes);
 }
