@@ -310,8 +310,8 @@ static int launch_last_word_(Launch *launch, JobEnd *end) {
     if (!launch->killed && code < 0) launch_hear_lost_(launch);
     bool failed = coordinator_look(launch->coordinator, launch->log, clock_seconds());
     *end = coordinator_why(launch->coordinator);
-    // Ranks that lose mpirun end with a code, and are heard if this process is late to see it. Supervisors that were not
-    // answered kill mpirun, after a rank that was killed.
+    // Ranks that lose mpirun end with a code, and are heard if this process is late to see it. If a rank was killed, it
+    // is the reason: supervisors that were not answered kill mpirun later.
     bool rank_killed = end->rank >= 0 && coordinator_status(launch->coordinator, end->rank)->signal > 0,
          mpirun_killed = launch->killed && !rank_killed;
     if (code < 0 && !end->spoken)
