@@ -247,9 +247,9 @@ class Trial:
                 out += [re.escape(os.strerror(int(call["effect"]))), re.escape(str(self.folder))]
             elif call["effect"] != "hang":  # that start is asked to stop, and must end for that reason
                 out += [rf"rank {call['rank']}\b.*" + DIED, LOST]
-        # A second start may hold the lock when this run starts again.
+        # When this run starts again, a second one may hold the lock, or have removed the checkpoint to go on from.
         second = any(fault["kind"] == "second" for fault in self.done)
-        return out + (["another run saves its checkpoints there|holds checkpoints"] if second else [])
+        return out + (["another run saves its|holds checkpoints|there is no such folder"] if second else [])
 
     def killed_alone(self, code):
         """Of one rank, faults end the program itself, and there is no other to speak."""
