@@ -40,7 +40,7 @@ typedef struct Launch {
     bool forwarded;   // the ranks were told
     bool forced;      // we killed everything
     bool killed;      // mpirun was killed, and not by us
-    double last;      // when all ranks had ended cleanly; 0: not yet
+    double last;      // when all ranks had ended cleanly, or mpirun's last output after that; 0: not yet
     char reason[256]; // used if the coordinator has no reason
 } Launch;
 
@@ -108,11 +108,20 @@ static void launch_ask_to_stop_(Launch *launch) {
                    "asked to stop: the ranks end after the step under way; a second signal ends them at once");
 }
 
+// If a rank's process had ended some seconds before mpirun was killed, a supervisor killed it.
+static void launch_take_status_(Launch *launch, int status) {
+    enum { GRACE_S = 2 };
+    bool late = launch->children.first >= 0 && clock_seconds() - launch->children.when > GRACE_S;
+    launch->status = status;
+    launch->killed = WIFSIGNALED(status) && !late;
+    launch->forced = WIFSIGNALED(status) && late;
+}
+
 static void launch_see_mpirun_(Launch *launch) {
     int status;
     while (!launch->ended && waitpid(launch->mpirun, &status, WNOHANG | WUNTRACED | WCONTINUED) == launch->mpirun) {
         launch->ended = !WIFSTOPPED(status) && !WIFCONTINUED(status);
-        if (launch->ended) launch->status = status, launch->killed = WIFSIGNALED(status);
+        if (launch->ended) launch_take_status_(launch, status);
         launch->stopped = WIFSTOPPED(status) ? clock_seconds() : 0;
     }
 }
@@ -185,7 +194,7 @@ static void launch_pass_last_results_(Launch *launch) {
 
 // Returns whether the job has to end, or mpirun holds it up.
 static bool launch_is_over_(Launch *launch, double now) {
-    enum { MPIRUN_ENDS_WITHIN_S = 2, MPIRUN_SEES_AN_END_WITHIN_S = 5, READY_WITHIN_S = 8 };
+    enum { MPIRUN_ENDS_WITHIN_S = 2, MPIRUN_SEES_AN_END_WITHIN_S = 5, READY_WITHIN_S = 8, MPIRUN_HANGS_S = 30 };
     const Patience *patience = &launch->job->patience;
     if (coordinator_look(launch->coordinator, launch->log, now)) return true;
     if (launch->asked > 1) return true;
@@ -197,7 +206,8 @@ static bool launch_is_over_(Launch *launch, double now) {
         return true;
     }
     if (launch->last == 0 && coordinator_code(launch->coordinator) >= 0) launch->last = now;
-    if (launch->last > 0 && launch->results < 0 && now - launch->last > MPIRUN_ENDS_WITHIN_S) return true;
+    if (launch->last > 0 && now - launch->last > (launch->results < 0 ? MPIRUN_ENDS_WITHIN_S : MPIRUN_HANGS_S))
+        return true;
     if (launch->children.first >= 0 && launch->last == 0 && now - launch->children.when > MPIRUN_SEES_AN_END_WITHIN_S)
         return true;
     if (launch->stopped == 0 || patience->peer_s == 0 || now - launch->stopped < patience->peer_s) return false;
@@ -244,6 +254,7 @@ static void launch_watch_(Launch *launch) {
         coordinator_take(launch->coordinator, now);
         launch_children_look(&launch->children, launch->mpirun, now);
         launch_pass_errors_(launch);
+        if (launch->last > 0 && (waits || files[2].revents != 0)) launch->last = now; // it still has something to print
         if (files[2].revents != 0) launch_take_results_(launch);
         if (files[3].revents != 0) launch_pass_results_(launch);
         if (files[0].revents != 0) launch_take_signals_(launch);

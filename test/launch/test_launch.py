@@ -6,6 +6,7 @@ The program is ranks_launch.c; `folder PATH.` on its stderr names the folder of 
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -238,6 +239,16 @@ def test_a_rank_that_ends_without_mpirun_is_not_the_reason():
     wait_until(lambda: len(job.processes()) == 2, "more than the parent and its caretaker are left", 15)
     job.parent.send_signal(signal.SIGCONT)
     assert job.end().lines[-1].startswith("ranks_launch: mpirun was killed by signal 9"), job.stderr
+    assert job.leaves_nothing()
+
+
+@pytest.mark.thorough
+def test_an_mpirun_that_hangs_after_its_ranks_is_ended(tmp_path):
+    hangs = tmp_path / "mpirun.openmpi"
+    hangs.write_text(f'#!/bin/sh\n{shutil.which("mpirun.openmpi") or shutil.which("mpirun")} "$@"\nexec sleep 1000\n')
+    hangs.chmod(0o755)
+    job = run("done", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert job.code == 0 and 29 < job.seconds < patience(45), (job.seconds, job.stderr)
     assert job.leaves_nothing()
 
 

@@ -12,6 +12,7 @@ failure prints its seed, which decides everything but the scheduling of processe
 
 import argparse
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -245,6 +246,7 @@ class Trial:
         if call is not None and self.once.exists():
             if call["effect"].isdigit():
                 out += [re.escape(os.strerror(int(call["effect"]))), re.escape(str(self.folder))]
+                out += [LOST] if int(call["effect"]) == errno.EINTR else []  # such calls are made again
             elif call["effect"] != "hang":  # that start is asked to stop, and must end for that reason
                 out += [rf"rank {call['rank']}\b.*" + DIED, LOST]
         # When this run starts again, a second one may hold the lock, or have removed the checkpoint to go on from.

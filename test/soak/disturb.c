@@ -23,7 +23,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define REAL(result, name, ...) ((result(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name))
+// Looked up once: mpirun writes in a signal's handler, which may come while it holds the lock that dlsym takes.
+#define REAL(result, name, ...)                                                                                        \
+    ({                                                                                                                 \
+        static result (*real_)(__VA_ARGS__);                                                                           \
+        if (real_ == NULL) real_ = (result(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name);                                     \
+        real_;                                                                                                         \
+    })
 
 static atomic_int calls_, begun_;
 static atomic_long clock_jump_s_;
@@ -88,7 +94,7 @@ static bool file_path_(int file, char path[512]) {
 
 static int count_file_(int file) {
     char path[512];
-    if (setting_("DISTURB_FOLDER")[0] == '\0' || !file_path_(file, path)) return 0;
+    if (strncmp(program_invocation_short_name, "train_", 6) != 0 || !file_path_(file, path)) return 0;
     if (setting_("DISTURB_STEP_MS")[0] != '\0' && strstr(path, "metrics.jsonl") != NULL)
         nap_(atol(setting_("DISTURB_STEP_MS")));
     return count_path_(path);
@@ -162,10 +168,10 @@ int unlinkat(int folder, const char *path, int flags) {
             REAL(int, "unlinkat", int, const char *, int)(folder, path, flags));
 }
 
+static void __attribute__((constructor)) look_up_(void) { calls_ += (int)(read(-1, NULL, 0) + write(-1, NULL, 0)) + 2; }
+
 int clock_gettime(clockid_t clock, struct timespec *time) {
-    static int (*real)(clockid_t, struct timespec *);
-    if (real == NULL) real = REAL(int, "clock_gettime", clockid_t, struct timespec *);
-    int status = real(clock, time);
+    int status = REAL(int, "clock_gettime", clockid_t, struct timespec *)(clock, time);
     if (clock == CLOCK_REALTIME) time->tv_sec += atomic_load(&clock_jump_s_);
     return status;
 }
