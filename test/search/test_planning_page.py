@@ -28,8 +28,8 @@ def cases():
 
 
 def sentences(text):
-    """Labelled lines with those that continue them."""
-    return [" ".join(each.split()) for each in re.split(r"\n(?=\S)|^\.\.\.\n", text) if each.strip(" .\n")]
+    """Labelled lines with those that continue them, cut where the page leaves something out."""
+    return [" ".join(each.split()) for each in re.split(r"\n(?=\S)|\[\.\.\.\]", text) if each.strip()]
 
 
 CASES = list(cases())
