@@ -338,7 +338,7 @@ def test_a_plan_at_the_limits_takes_seconds_and_says_so(stages, microbatches):
     ended, seconds = fewest_cpu_seconds(lambda: command("llama", "-c", LLAMA, "--plan", overrides=limits))
     assert ended.returncode == 0, ended.stderr
     assert ("can take ten seconds" in ended.stderr) == (stages == 1024)
-    assert seconds < 8  # two on the machines seen
+    assert seconds < 16  # of CPU: up to twelve beside other programs
 
 
 def test_without_json_the_options_say_so():
