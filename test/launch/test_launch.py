@@ -232,9 +232,8 @@ def test_a_killed_mpirun_leaves_nothing():
 
 
 def test_a_rank_that_ends_without_mpirun_is_not_the_reason():
-    """The parent hears of both at once."""
     job = Job("silent").started()
-    job.parent.send_signal(signal.SIGSTOP)
+    job.parent.send_signal(signal.SIGSTOP)  # so that it hears of both at once
     os.kill(job.pid_of("mpirun"), signal.SIGKILL)
     wait_until(lambda: len(job.processes()) == 2, "more than the parent and its caretaker are left", 15)
     job.parent.send_signal(signal.SIGCONT)
