@@ -58,7 +58,7 @@ struct Supervisor {
     double joining; // time since which MPI joins the ranks
     double speaks;  // time at which rank 0 says that it still does
     double met;     // time at which they had met; 0: they have not
-    bool settled;   // rank 0 has heard all ranks, or has named those that it has not heard
+    bool settled;   // rank 0 has heard all ranks, or has named the ones that it has not heard
 };
 
 // Returns the rank that the launcher's environment names, or -1.
@@ -236,8 +236,8 @@ static void supervisor_miss_coordinator_(const Supervisor *supervisor, double no
     supervisor_give_up_(supervisor, "%s; this rank %s; %s", silent, own, supervisor->job.remedy);
 }
 
-// Says what a slow start waits for: first MPI, which joins the ranks; then, some seconds after they were told where the
-// coordinator is, the slowest of them, and those that it does not hear.
+// Names the cause of a slow start: first MPI, which joins the ranks; then, some seconds after they were told where the
+// coordinator is, the slowest rank, and the ranks that it does not hear.
 static void supervisor_say_start_(Supervisor *supervisor, const Log *log, double now) {
     enum { JOIN_S = 20, CONNECT_S = 10, SLOW_S = 1 }; // CONNECT_S: several round trips of the slowest links
     int first, missing, ranks = supervisor->job.ranks;

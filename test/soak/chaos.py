@@ -389,7 +389,7 @@ class Trial:
         disturber = threading.Thread(target=self.disturb, args=(job,))
         disturber.start()
         if self.lone() and any(fault["kind"] == "stop" for fault in self.case.faults) or self.stops_unwatched():
-            wait_until(lambda: gone_on(job.parent), "no end", BOUND_S)  # nobody watches such a program, or the parent
+            wait_until(lambda: gone_on(job.parent), "no end", BOUND_S)  # no process watches this one
         ended = self.end(job)
         ended.at = time.monotonic()
         seconds = ended.at - began

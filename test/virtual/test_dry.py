@@ -137,7 +137,7 @@ FULL = {
         "llama", "train.global_batch=32", "model.layers=40", "parallel.pipeline=4", "parallel.data=2",
         "hardware.gpu=h100"),
 }  # fmt: skip
-PARTS = ("LLaMA 65B", "GPT-3 96B with BPipe", "two data ranks")  # what other cases have too
+PARTS = ("LLaMA 65B", "GPT-3 96B with BPipe", "two data ranks")  # other cases have all their parts
 
 
 @pytest.mark.thorough
