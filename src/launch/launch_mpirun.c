@@ -17,6 +17,7 @@
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -309,48 +310,52 @@ static void launch_caretaker_detach_(int keep) {
     closedir(files);
 }
 
-static int launch_caretaker_start_(LaunchFolder *folder, Error *err) {
-    int ends[2];
-    char byte;
-    if (pipe2(ends, O_CLOEXEC) != 0)
-        return error_set(err, EXIT_FAILED, "cannot make a pipe (%s); raise ulimit -n", strerror(errno));
-    folder->caretaker = fork();
-    if (folder->caretaker == 0) {
-        close(ends[1]);
-        launch_caretaker_detach_(ends[0]);
-        while (read(ends[0], &byte, 1) > 0) {}
-        if (access(folder->path, F_OK) == 0) launch_folder_clear_(folder);
-        _exit(0);
-    }
-    close(ends[0]);
-    folder->caretaker_end = ends[1];
-    if (folder->caretaker > 0) return 0;
-    close(ends[1]);
-    return error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
-}
-
-// --- making
-
-static int launch_folder_make_(LaunchFolder *folder, const char *base, int ranks) {
+static void launch_folder_make_(LaunchFolder *folder, const char *base, int ranks, pid_t parent) {
     struct statvfs space;
     // The parent's id in the name tells people which run the folder belongs to.
-    int length = snprintf(folder->path, sizeof folder->path, "%s/trainer-%d-XXXXXX", base, (int)getpid());
-    if (length >= (int)sizeof folder->path || statvfs(base, &space) != 0) return -1;
+    int length = snprintf(folder->path, sizeof folder->path, "%s/trainer-%d-XXXXXX", base, (int)parent);
     // Open MPI maps a segment of 4 MiB for each rank, and crashes (SIGBUS) where there is no space for it.
-    if ((uint64_t)space.f_bavail * space.f_frsize < (uint64_t)ranks * 5 << 20) return -1;
-    return mkdtemp(folder->path) != NULL ? 0 : -1;
+    bool fits = length < (int)sizeof folder->path && statvfs(base, &space) == 0 &&
+                (uint64_t)space.f_bavail * space.f_frsize >= (uint64_t)ranks * 5 << 20;
+    if (!fits || mkdtemp(folder->path) == NULL) folder->path[0] = '\0';
+}
+
+// The caretaker makes the folder itself: whenever the parent is killed, there is a process that removes it.
+static void launch_caretaker_run_(LaunchFolder *folder, int end, const char *temporary, int ranks, pid_t parent) {
+    char byte;
+    launch_caretaker_detach_(end);
+    // Messages between ranks go through it, so it should be in memory.
+    launch_folder_make_(folder, "/dev/shm", ranks, parent);
+    if (folder->path[0] == '\0') launch_folder_make_(folder, temporary, ranks, parent);
+    if (write(end, folder->path, sizeof folder->path) > 0)
+        while (read(end, &byte, 1) > 0) {}
+    if (folder->path[0] != '\0' && access(folder->path, F_OK) == 0) launch_folder_clear_(folder);
+    _exit(0);
 }
 
 int launch_folder_create(LaunchFolder *folder, int ranks, Error *err) {
     const char *temporary = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
+    pid_t parent = getpid();
+    int ends[2];
     memset(folder, 0, sizeof *folder);
-    // Messages between ranks go through it, so it should be in memory.
-    if (launch_folder_make_(folder, "/dev/shm", ranks) != 0 && launch_folder_make_(folder, temporary, ranks) != 0)
-        return error_set(err, EXIT_FAILED,
-                         "no writable folder has %d MiB free for the messages of %d ranks (tried /dev/shm and %s); "
-                         "make /dev/shm larger, or set TMPDIR to a folder with space",
-                         5 * ranks, ranks, temporary);
-    if (launch_caretaker_start_(folder, err) == 0) return 0;
-    rmdir(folder->path);
-    return -1;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        return error_set(err, EXIT_FAILED, "cannot make a pair of sockets (%s); raise ulimit -n", strerror(errno));
+    folder->caretaker = fork();
+    if (folder->caretaker == 0) {
+        close(ends[1]);
+        launch_caretaker_run_(folder, ends[0], temporary, ranks, parent);
+    }
+    if (folder->caretaker < 0)
+        error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
+    close(ends[0]);
+    folder->caretaker_end = ends[1];
+    ssize_t count = recv(ends[1], folder->path, sizeof folder->path, MSG_WAITALL); // 0 without a caretaker
+    if (count > 0 && folder->path[0] != '\0') return 0;
+    close(ends[1]);
+    if (folder->caretaker < 0) return -1;
+    waitpid(folder->caretaker, NULL, 0);
+    return error_set(err, EXIT_FAILED,
+                     "no writable folder has %d MiB free for the messages of %d ranks (tried /dev/shm and %s); "
+                     "make /dev/shm larger, or set TMPDIR to a folder with space",
+                     5 * ranks, ranks, temporary);
 }

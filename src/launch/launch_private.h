@@ -9,11 +9,11 @@
 // found.
 typedef struct LaunchFolder {
     char path[256];
-    pid_t caretaker;   // removes it if the parent dies
+    pid_t caretaker;   // makes it, and removes it if the parent dies
     int caretaker_end; // closing it wakes the caretaker
 } LaunchFolder;
 
-// Creates the folder in /dev/shm, else in TMPDIR or /tmp, and starts its caretaker.
+// Starts a caretaker, which creates the folder in /dev/shm, else in TMPDIR or /tmp.
 int launch_folder_create(LaunchFolder *folder, int ranks, Error *err);
 // Sends a signal to every process of this launch other than this one; 0 sends nothing. Returns how many there are.
 int launch_folder_signal(const LaunchFolder *folder, int number);

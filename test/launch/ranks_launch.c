@@ -76,6 +76,13 @@ static int gone_(Rank *r) {
     exit(0);
 }
 
+// As a rank ends that writes to an mpirun which is gone.
+static int broken_(Rank *r) {
+    if (r->rank != 1) nap_(60000);
+    raise(SIGPIPE);
+    return 0;
+}
+
 static int killed_(Rank *r) {
     if (r->rank != 2) nap_(60000);
     raise(SIGKILL);
@@ -126,7 +133,8 @@ static int run_rank_(const char *name, int argc, char **argv) {
     static const Scenario scenarios[] = {{"done", done_},     {"error", error_},         {"errors", errors_},
                                          {"silent", silent_}, {"killed", killed_},       {"wait", wait_},
                                          {"stop", stop_},     {"late", stop_},           {"gone", gone_},
-                                         {"lines", lines_},   {"transport", transport_}, {"frames", frames_}};
+                                         {"lines", lines_},   {"transport", transport_}, {"frames", frames_},
+                                         {"broken", broken_}};
     Error err = {0};
     Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = "the job ends; go on"};
     Rank r = {.supervisor = supervisor_start("ranks_launch", &job, true, &err)};

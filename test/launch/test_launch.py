@@ -231,8 +231,10 @@ def test_a_killed_mpirun_leaves_nothing():
     assert job.leaves_nothing()
 
 
-def test_a_rank_that_ends_without_mpirun_is_not_the_reason():
-    job = Job("silent").started()
+@pytest.mark.every_case
+@pytest.mark.parametrize("scenario", ["silent", "broken"])
+def test_a_rank_that_ends_without_mpirun_is_not_the_reason(scenario):
+    job = Job(scenario).started()
     job.parent.send_signal(signal.SIGSTOP)  # so that it hears of both at once
     os.kill(job.pid_of("mpirun"), signal.SIGKILL)
     wait_until(lambda: len(job.processes()) == 2, "more than the parent and its caretaker are left", 15)

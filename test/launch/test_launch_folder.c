@@ -4,20 +4,27 @@
 #include "ranks/supervisor.h"
 #include "unit.h"
 
+#include <dlfcn.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-static bool gone_(const char *path) {
-    for (int tries = 0; tries < 200; tries++) {
+// Waits until no path has the pattern, for at most 10 seconds.
+static bool gone_(const char *pattern) {
+    bool found = true;
+    for (int tries = 0; found && tries < 200; tries++) {
         struct timespec nap = {0, 50000000};
-        if (access(path, F_OK) != 0) return true;
-        nanosleep(&nap, NULL);
+        glob_t paths = {0};
+        found = glob(pattern, 0, NULL, &paths) == 0;
+        globfree(&paths);
+        if (found) nanosleep(&nap, NULL);
     }
-    return false;
+    return !found;
 }
 
 // A stray process of the launch, which ignores everything that can be ignored.
@@ -41,6 +48,29 @@ TEST(strays_end_with_the_folder) {
     launch_folder_remove(&folder);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+// The C library's mkdtemp, and then the process dies whose id the name has: 17 in trainer-17-XXXXXX.
+static bool kills_parent_;
+char *mkdtemp(char *name) {
+    char *(*real)(char *) = (char *(*)(char *))dlsym(RTLD_NEXT, "mkdtemp"), *made = real(name);
+    if (kills_parent_) kill(atoi(strstr(name, "trainer-") + strlen("trainer-")), SIGKILL);
+    return made;
+}
+
+TEST(a_parent_that_is_killed_when_the_folder_is_made_leaves_none) {
+    char path[64];
+    pid_t parent = fork();
+    if (parent == 0) {
+        LaunchFolder folder;
+        Error err = {0};
+        kills_parent_ = true;
+        launch_folder_create(&folder, 2, &err);
+        _exit(1);
+    }
+    waitpid(parent, NULL, 0);
+    snprintf(path, sizeof path, "/dev/shm/trainer-%d-*", (int)parent);
+    assert_true(gone_(path));
 }
 
 TEST(the_caretaker_cleans_up_after_a_killed_parent) {
