@@ -35,10 +35,10 @@ unit: $(TEST_BIN) $(EMULATED_BIN)
 
 # make test: every unit test and the promises, one case of each kind; make test-all: all other cases (test/conftest.py).
 # pytest finds the programs that it starts through TEST_PROGRAMS.
-test: all virtual $(TEST_BIN) $(EMULATED_BIN) $(TOOL_BIN) $(ASK_CUDNN)
+test: all virtual $(TEST_BIN) $(EMULATED_BIN) $(TOOL_BIN)
 	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part promises $(TEST_BIN) $(EMULATED_BIN)
 
-test-all: all virtual $(TOOL_BIN) $(B)/test/test_kinds
+test-all: all virtual $(TOOL_BIN) $(ASK_CUDNN) $(B)/test/test_kinds
 	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part rest
 
 # On a machine with a GPU: its operations against the CPU's, and the tests of the CPU's operations once more on it.
@@ -70,7 +70,7 @@ bench-step: programs $(B)/test/bench_ops
 	$(Q)$(PYTHON) test/bench/bench_step.py
 
 # What takes minutes: the long forms of tests, one after another.
-soak: all virtual $(TOOL_BIN) $(B)/test/test_kinds
+soak: all virtual $(TOOL_BIN) $(ASK_CUDNN) $(B)/test/test_kinds
 	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part soak
 	$(Q)for soak in $(wildcard test/soak/*.py); do echo "== $$soak"; \
 	  TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) $$soak || exit 1; done

@@ -1,8 +1,10 @@
 """Fixtures of the end-to-end tests, built on trainer_runs.py, and the choice of tests for `make test`.
 
 `--part promises` (make test) takes the first case of each test, and none that is marked thorough; `--part rest` (make
-test-all) takes all others, but of a test marked `soak` only the first case; `--part soak` (make soak) takes those that
-are left. pytest without it runs everything.
+test-all) takes all others, but of a test marked `soak` only the first case, and of one marked `soak(n)` every n-th:
+cases whose numbers of parameters sum up to a multiple of n, so that of five schedules and two families n = 2 takes each
+schedule once, and both families in turn. `--part soak` (make soak) takes those that are left. pytest without it runs
+everything.
 """
 
 import pytest
@@ -13,18 +15,30 @@ def pytest_addoption(parser):
     parser.addoption("--part", choices=("promises", "rest", "soak"), help="of make test, make test-all or make soak")
 
 
-def part_of(item, first):
-    marked = {mark: item.get_closest_marker(mark) is not None for mark in ("thorough", "every_case", "soak")}
+def number_of(item, values):
+    """Returns the sum of the places that a case's parameters have among their values; `values` keeps those met."""
+    number = 0
+    for name, value in item.callspec.params.items() if hasattr(item, "callspec") else ():
+        met = values.setdefault((item.path, item.originalname, name), [])
+        met += [value] if value not in met else []
+        number += met.index(value)
+    return number
+
+
+def part_of(item, first, number):
+    marked = {mark: item.get_closest_marker(mark) is not None for mark in ("thorough", "every_case")}
     if (first or marked["every_case"]) and not marked["thorough"]:
         return "promises"
-    return "soak" if marked["soak"] and not first else "rest"
+    rest = all(number % mark.args[0] == 0 if mark.args else first for mark in item.iter_markers("soak"))
+    return "rest" if rest else "soak"
 
 
 def pytest_collection_modifyitems(config, items):
-    part, met, chosen, others = config.getoption("--part"), set(), [], []
+    part, met, values, chosen, others = config.getoption("--part"), set(), {}, [], []
     for item in items if part else []:
         name = (item.path, item.originalname)
-        (chosen if part_of(item, name not in met) == part else others).append(item)
+        mine = part_of(item, name not in met, number_of(item, values)) == part
+        (chosen if mine else others).append(item)
         met.add(name)
     if part:
         items[:] = chosen

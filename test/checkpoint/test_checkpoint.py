@@ -164,6 +164,7 @@ def copy_of(small, tmp_path):
     return tmp_path / "copy"
 
 
+@pytest.mark.thorough
 def test_every_flipped_byte_is_noticed(small, tmp_path):
     saved = copy_of(small, tmp_path) / "step_00000003"
     bytes_there = sum(file.stat().st_size for file in saved.iterdir())

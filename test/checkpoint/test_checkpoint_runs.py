@@ -220,6 +220,7 @@ def killer(tmp_path_factory):
     return lambda at, **more: {"LD_PRELOAD": str(library), "KILL_AT": str(at), **more}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", ["exchanged", "renamed"])
 def test_a_kill_at_any_point_of_an_overwrite_leaves_a_whole_checkpoint(small, tmp_path, killer, names):
     """The new run's first step has the same number as the old run's only one."""

@@ -91,6 +91,7 @@ def trained(request, tmp_path_factory):
     return trainer
 
 
+@pytest.mark.thorough
 def test_transformers_computes_the_same_loss(trained):
     assert trained.loss < 3
     model = load(trained.saved)
@@ -230,6 +231,7 @@ def starts_from(trained, folder, model, *changes):
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("precision", TYPES)
 @pytest.mark.parametrize("files", ["single", "sharded"])
 def test_a_model_of_transformers_trains_on_from_its_loss(trained, tmp_path, precision, files):

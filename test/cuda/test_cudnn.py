@@ -84,6 +84,7 @@ def check(driver, capability, shapes, deterministic):
         assert workspace == planned, (shape, workspace, planned)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_cudnn_builds_our_graphs_and_takes_the_workspace_that_is_planned(driver, capability):
     check(driver, capability, SHAPES, "auto")
@@ -104,6 +105,7 @@ def test_attention_of_encoders_takes_the_same_workspace(driver, capability):
         assert len(set(answer.split())) == 1, answer
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_a_slice_of_four_takes_the_workspace_that_is_planned(driver, capability):
     """Its mask is aligned to the last key."""
@@ -112,5 +114,6 @@ def test_a_slice_of_four_takes_the_workspace_that_is_planned(driver, capability)
             assert len(set(answer.split())) == 1, answer
 
 
+@pytest.mark.thorough
 def test_shapes_that_cudnn_does_not_know_are_refused(driver):
     assert all(answer.startswith("none: ") for answer in ask(driver, 90, IMPOSSIBLE))

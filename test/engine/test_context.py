@@ -45,6 +45,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_layout_has_the_same_bits(small, name):
     small.keeps_bits(("parallel.context=2",), LAYOUTS[name], threads="2" if name == "p2" else "1")
@@ -60,6 +61,7 @@ WIDER = {
 }
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("name", WIDER)
 def test_with_other_ranks_attention_and_documents(small, name):
     alike(small.train(*shared(), *WIDER[name]), small.train(*shared(1), *WIDER[name]))

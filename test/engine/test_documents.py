@@ -52,11 +52,13 @@ def short_documents(folder):
     return keys, [f"model.seq_len={DOCUMENT}", f"train.global_batch={ROWS * LENGTH // DOCUMENT}"]
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_do_not_change_a_bit(small, layout):
     small.keeps_bits(ON, LAYOUTS[layout], threads="2" if layout == "p4" else "1")
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("grid", [(2, 1), (1, 2), (2, 2)])
 def test_tensor_and_data_ranks_agree_to_rounding(small, alone, grid):
     t, d = grid

@@ -25,12 +25,14 @@ def alone(small):
     return small.one_stage(*ON)
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_do_not_change_a_bit(small, alone, layout):
     assert abs(alone.losses[0] - math.log(100)) < 0.3
     small.keeps_bits(ON, LAYOUTS[layout])
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("keys", [["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"],
                                   ["schedule.micro_batch=1"], ["attention.mode=none"], ["attention.mode=recompute"]])
 def test_other_sums_agree_to_rounding(small, alone, keys):
@@ -49,6 +51,7 @@ def test_later_tokens_are_seen(tmp_path, family):
     assert losses[0] != losses[1]
 
 
+@pytest.mark.thorough
 def test_tokens_are_filled_in(tmp_path):
     """Every token occurs twice in a row: it can be filled in where either neighbour is left."""
     tokens = [7 + (i // 2 * 7919) % 89 for i in range(8001)]

@@ -37,6 +37,7 @@ def test_each_step_has_the_batch_of_the_ramp(long_run):
     assert [step["tokens_seen"] for step in long_run.plain.steps.values()] == numpy.cumsum(tokens).tolist()
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_ramp_has_the_same_bits_in_every_layout(long_run, name):
     ended = long_run.run(RAMP, LAYOUTS[name])

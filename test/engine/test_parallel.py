@@ -43,6 +43,7 @@ GRIDS = [
 ]
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("grid", GRIDS, ids=name)
 def test_losses_and_norms_agree_to_rounding(small, grid):
     if grid[1] == 8 and small.family == "llama":
@@ -52,6 +53,7 @@ def test_losses_and_norms_agree_to_rounding(small, grid):
     assert close(ended.losses, small.alone.losses, 1e-5)
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("grid", [(1, 2, 1, True), (1, 2, 1, False), (1, 1, 2, False), (1, 2, 2, True)], ids=name)
 def test_with_the_same_t_and_d_pipelines_and_schedules_do_not_change_a_bit(small, grid):
     one = small.train(*layout(*grid))
@@ -65,6 +67,8 @@ def test_threads_do_not_change_a_bit(small, grid):
     assert small.train(*layout(*grid), threads="2").bits == small.train(*layout(*grid)).bits
 
 
+@pytest.mark.thorough
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("schedule", ["split_backward=off", "split_backward=on", "recompute_layers=1"])
 @pytest.mark.parametrize("sequence", [True, False])
 def test_collectives_beside_products_do_not_change_a_bit(small, sequence, schedule):
@@ -84,6 +88,7 @@ def sharded(config, family, d, word, *more):
     return ended
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("d", [2, 4])
 @pytest.mark.parametrize("family, more", [
     ("llama", ()),
@@ -137,6 +142,7 @@ def test_bf16_agrees_with_itself_to_its_precision(small, grid):
 # ---- bytes ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_sequence_parallelism_divides_the_bundle_by_t(small):
     def bundle(t, sequence):
         stages = small.train(*layout(2, t, 1, sequence), OFF, "train.steps=1").steps[-1]["stages"]

@@ -47,12 +47,14 @@ BPIPE = {
 }
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("p", [2, 4])
 @pytest.mark.parametrize("name", PLAIN)
 def test_every_schedule_has_the_same_bits(small, name, p):
     small.keeps_bits((), [OFF, f"parallel.pipeline={p}", *PLAIN[name]])
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("name", BPIPE)
 def test_bpipe_over_every_schedule_has_the_same_bits(small, name):
     ended = small.keeps_bits((), ["schedule.bpipe=on", *BPIPE[name]])
@@ -71,11 +73,14 @@ CHUNKS = {
 }
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("name", CHUNKS)
 def test_chunks_of_every_kind_have_the_same_bits(small, name):
     small.keeps_bits((), [OFF, "parallel.pipeline=2", *CHUNKS[name]])
 
 
+@pytest.mark.thorough
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("wider",
                          [["parallel.tensor=2"], ["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"]],
                          ids=["t2", "sp2", "d2"])
@@ -104,6 +109,7 @@ def uneven_layers(name, stages):
     return f"parallel.layers={layers}".replace(" ", "")
 
 
+@pytest.mark.soak(3)
 @pytest.mark.thorough
 @pytest.mark.parametrize("stages", [2, 4, 8])
 @pytest.mark.parametrize("name", PLAIN)
@@ -112,6 +118,7 @@ def test_every_schedule_with_heads_of_the_other_kind_and_uneven_layers(small, na
     small.keeps_bits(model, [OFF, f"parallel.pipeline={stages}", uneven_layers(name, stages), *PLAIN[name]])
 
 
+@pytest.mark.soak(2)
 @pytest.mark.thorough
 @pytest.mark.parametrize("wider", ["parallel.tensor=2", "parallel.data=2"])
 @pytest.mark.parametrize("name", PLAIN)
@@ -122,6 +129,7 @@ def test_tensor_and_data_ranks_under_every_schedule(small, name, wider):
 ALL_IN_TURN = pytest.param([*PLAIN, *reversed(PLAIN)], marks=pytest.mark.thorough, id="all")
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("names", [pytest.param(["zb-v", "gis", "1f1b_split"], id="some"), ALL_IN_TURN])
 def test_any_schedule_resumes_any_other(small, tmp_path, names):
     """One step under each, on two and four stages in turn."""
@@ -162,6 +170,7 @@ def watched(small):
     return small.train(*WATCHED, "parallel.pipeline=1", OFF)
 
 
+@pytest.mark.soak(2)
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PLAIN)
 def test_validation_samples_checkpoints_and_emulation_work_under_every_schedule(small, watched, tmp_path, name):

@@ -34,6 +34,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_layout_has_the_same_bits(small, name):
     ended = small.keeps_bits(SLICES, LAYOUTS[name], threads="2" if name == "p2" else "1")
@@ -41,6 +42,7 @@ def test_every_layout_has_the_same_bits(small, name):
         assert all(step["evictions"] > 0 for step in ended.steps)
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("mode", ["flash", "none", "recompute"])
 @pytest.mark.parametrize("n", [2, 8])
 def test_other_numbers_of_slices_agree_to_rounding(small, n, mode):
@@ -49,6 +51,8 @@ def test_other_numbers_of_slices_agree_to_rounding(small, n, mode):
     assert close(small.train(*sliced(2, n), mode).losses, whole.losses, 1e-5)
 
 
+@pytest.mark.thorough
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("mode", ["flash", "none", "recompute"])
 def test_slices_longer_than_a_block_of_keys(small, mode):
     """Slices of 200 tokens begin neither with a block of queries nor with one of keys, which have up to 256."""
@@ -65,6 +69,8 @@ def test_documents_stop_at_slices_as_in_one_piece(small):
     assert close(small.train(*sliced(2), *documents).losses, whole.losses, 1e-5)
 
 
+@pytest.mark.thorough
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("wider",
                          [["parallel.tensor=2"], ["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"]],
                          ids=["t2", "sp2", "d2"])

@@ -44,6 +44,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_losses_and_norms_are_the_same_bits(small, layout):
     assert len(small.keeps_bits((), LAYOUTS[layout]).bits) == 3 * 2 + 2
@@ -60,6 +61,7 @@ def test_attention_modes_have_their_own_bits_but_the_same_losses(small, mode):
     assert close(small.keeps_bits((f"attention.mode={mode}",), []).losses, small.alone.losses, 1e-4)
 
 
+@pytest.mark.thorough
 def test_attention_modes_by_stage_are_those_of_whole_runs_stage_by_stage(small):
     """A list with one mode for all stages equals that mode; with different modes memory is as planned."""
     listed = small.train("attention.mode=[recompute,recompute,recompute,recompute]")
@@ -69,11 +71,13 @@ def test_attention_modes_by_stage_are_those_of_whole_runs_stage_by_stage(small):
     assert "memory    as planned, to the byte, on all stages" in mixed.stderr
 
 
+@pytest.mark.thorough
 def test_another_seed_is_another_run(small):
     assert small.train("train.seed=1338").bits != small.alone.bits
     assert small.train("train.seed=1338").bits == small.train("train.seed=1338", "parallel.pipeline=2").bits
 
 
+@pytest.mark.thorough
 def test_heads_of_the_other_kind_keep_the_promises(small):
     """A tied head shares the embedding's weight, on either kind of stage: the same bits, one weight fewer."""
     other = f"model.tie_embeddings={'true' if small.family == 'llama' else 'false'}"
@@ -184,12 +188,15 @@ def test_fp8_reaches_the_loss_of_bf16_in_1000_steps(family, tmp_path):
     assert all(abs(mean / ends["off"] - 1) < 2e-3 for mean in ends.values()), ends
 
 
+@pytest.mark.thorough
+@pytest.mark.soak(2)
 def test_fp8_stages_schedules_and_threads_do_not_change_a_bit(small, fp8):
     for layout in (["schedule.slots=4"], [OFF, "schedule.name=zb-d"], [OFF, "schedule.name=interleaved"],
                    ["schedule.recompute_layers=1"], ["schedule.name=gpipe", "schedule.evict_to=host"]):
         small.keeps_bits(tuple(fp8), layout, threads="2")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("word", ["block", "mx"])
 def test_fp8_operands_are_the_same_before_a_gather_and_after_it(small, word):
     keys = [*EIGHT, f"train.fp8={word}", "parallel.pipeline=2", "parallel.tensor=2"]

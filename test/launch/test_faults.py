@@ -201,6 +201,7 @@ def test_a_job_in_which_nothing_moves_ends_and_every_stage_says_where(small, tmp
     assert stages == ["0", "1", "2", "3"], ended.stderr
 
 
+@pytest.mark.thorough
 def test_one_rank_alone_ends_where_nothing_moves(small, tmp_path, harm):
     alone = ("parallel.pipeline=1", "schedule.bpipe=off", f"train.timeout_s={PATIENCE}")
     ended = harmed(small, tmp_path, harm, "STALL", *alone)
@@ -210,6 +211,7 @@ def test_one_rank_alone_ends_where_nothing_moves(small, tmp_path, harm):
 # --- datagrams that get lost
 
 
+@pytest.mark.thorough
 def test_a_rank_that_is_cut_off_is_missed(small, tmp_path, harm):
     ended = harmed(small, tmp_path, harm, "CUT", f"train.peer_timeout_s={PATIENCE}", bare=True, HARM_RANK="2")
     assert ended.code == 1 and "has said nothing for" in ended.stderr, ended.stderr

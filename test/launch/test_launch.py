@@ -194,6 +194,7 @@ def test_a_request_to_stop_waits_until_the_ranks_can_take_it():
     assert job.leaves_nothing()
 
 
+@pytest.mark.thorough
 def test_one_request_ends_ranks_of_which_one_hangs_before_it_is_ready():
     job = Job("never", 3).read_until("starting")
     job.parent.send_signal(signal.SIGTERM)

@@ -255,6 +255,7 @@ def test_an_impossible_plan_says_the_smallest_world_that_would_do():
     assert int(found[1]) == int(found[2]) * int(found[3]) and 15 <= int(found[1]) <= 24
 
 
+@pytest.mark.thorough
 def test_the_smallest_world_is_that_of_trying_every_cut(tmp_path):
     """Also if the number of tensor ranks is not a power of two."""
     model = "{family: llama, hidden: 1536, layers: 4, heads: 12, ffn: 4608, vocab: 3000, seq_len: 512}"

@@ -51,6 +51,7 @@ def test_a_stage_alone_takes_the_bytes_that_were_planned(tmp_path, family, stage
     assert f"allocated, {peak:,} bytes" in ended.stdout
 
 
+@pytest.mark.thorough
 def test_a_search_plans_from_the_profile_by_the_rules_of_a_plan(folder, config, profile):
     path, told, _ = profile
     measured = options(f"hardware.profile={path}")

@@ -84,6 +84,7 @@ def test_every_tensor_rank_has_its_part_of_the_vocabulary(tmp_path):
         assert alone == split and len({token for token in alone if token >= 256}) > 3
 
 
+@pytest.mark.thorough
 @needs_ranks
 def test_tensor_data_and_context_ranks_write_the_same_text(trained):
     """Their sums differ only in the last digits, which changes no clear choice between tokens."""
@@ -335,6 +336,7 @@ def test_accuracy_is_what_transformers_finds(trained, exported, tmp_path):
     assert said["hellaswag"] == {"accuracy": line["accuracy"], "correct": right, "examples": len(questions)}
 
 
+@pytest.mark.thorough
 @needs_ranks
 def test_accuracy_does_not_depend_on_the_layout(trained, exported, tmp_path):
     file = write_questions(tmp_path, answers(exported, QUESTIONS)[0])

@@ -73,6 +73,7 @@ def fitted(tmp_path_factory):
     return folder, ended.stdout
 
 
+@pytest.mark.thorough
 def test_the_constants_are_those_that_made_the_metrics(fitted):
     text = (fitted[0] / "hardware.yaml").read_text()
     found = dict(re.findall(r"^  (\w+): ([0-9.]+)$", text, re.MULTILINE))

@@ -160,6 +160,7 @@ def test_each_layout_of_a_run_is_compared_with_its_own_plan_and_resumes_are_mark
     assert page.pictures["Loss"]["plots"][0]["marks"] == [[4, "resumed"]]
 
 
+@pytest.mark.thorough
 def test_a_followed_run_is_written_again_until_its_last_step(folder, tmp_path):
     lines, path = (folder / "metrics.jsonl").read_text().splitlines(keepends=True), tmp_path / "metrics.jsonl"
     path.write_text("".join(lines[:3]))

@@ -60,6 +60,7 @@ def test_the_written_file_plans_as_the_search_said(tmp_path, more):
     assert json.loads(command("llama", "-c", other, "--plan", "--json").stdout)["step_ms"] == told["step_ms"]
 
 
+@pytest.mark.thorough
 def test_recomputed_layers_are_traded_for_shorter_transfers():
     config = ROOT / "configs" / "llama3_70b.yaml"
     gpus = ["-o", "hardware.gpu=h100", "-o", "hardware.memory_gib=48", "-o", "schedule.recompute=none"]
@@ -149,11 +150,13 @@ def test_long_sequences_are_cut_into_slices_unasked():
     assert sliced(32768) and not sliced(512)
 
 
+@pytest.mark.thorough
 def test_slots_that_are_too_few_for_a_schedule_leave_the_others():
     told = json.loads(search("--gpus", 32, "--json", "-o", "schedule.slots=4").stdout)
     assert told["best"] is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", ["schedule.recompute_layers=[1,0,0,0,0,0,0,0]", f"attention.mode=[none{',flash' * 7}]"])
 def test_a_list_by_stage_keeps_its_stages(tmp_path, key):
     best = tmp_path / "best.yaml"
@@ -162,6 +165,7 @@ def test_a_list_by_stage_keeps_its_stages(tmp_path, key):
     assert json.loads(command("llama", "-c", best, "--plan", "--json").stdout)["step_ms"] == told["step_ms"]
 
 
+@pytest.mark.thorough
 def test_with_tied_embeddings_either_order_of_the_stages_may_be_the_quicker_one():
     def ask(*more):
         keys = ["schedule.name=zb-d", "train.global_batch=32", "hardware.network_gb_s=12.5", *more]
@@ -230,6 +234,7 @@ LITTLE = ["parallel.pipeline=6", "parallel.tensor=2", "parallel.data=1", "parall
           "schedule.recompute=none", "train.global_batch=24"]
 
 
+@pytest.mark.thorough
 def test_an_eviction_has_to_save_a_hundredth_of_a_step():
     """Where it saves less, the layout without is of the same class, and plainer."""
 
@@ -255,6 +260,7 @@ def test_no_schedule_is_counted_of_a_cut_that_nothing_makes_fit():
     assert told["smallest_world"]["ranks"] > 64
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "fixed", [[], ["parallel.tensor=1"], ["parallel.pipeline=2", "parallel.tensor=4"], ["schedule.recompute_layers=0"]]
 )
@@ -348,6 +354,7 @@ def test_a_search_is_swept_too_and_lists_are_one_value():
     assert len(json.loads(ended.stdout)["sweep"]) == 2
 
 
+@pytest.mark.thorough
 def test_several_numbers_of_gpus_are_one_table_and_a_deadline_names_the_cheapest_row():
     asked = ["--gpus", "4,8,16", *SMALL, "-o", "hardware.gpu_hour=2", "-o", "train.tokens=1000000000000"]
     rows = json.loads(search(*asked, "--json").stdout)["sweep"]

@@ -99,6 +99,7 @@ REASONS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.every_case
 @pytest.mark.parametrize("environment, reason", REASONS.values(), ids=REASONS)
 def test_tensor_ranks_that_cannot_copy_use_nccl_and_say_why(tmp_path, environment, reason):
@@ -118,6 +119,7 @@ def test_copies_that_a_configuration_excludes_are_refused_with_the_key_to_change
     assert remedy.get(option, "use fewer tensor ranks") in said, said
 
 
+@pytest.mark.thorough
 def test_a_rank_that_stops_between_copies_ends_the_job(tmp_path):
     """Its peers' devices wait for its flags, and no host waits for a device that never answers."""
     options = ("parallel.tensor=2", "parallel.sequence=true", "parallel.collectives=copy", "train.peer_timeout_s=3")

@@ -13,8 +13,9 @@ from virtual_runs import APART, BPIPE, CASES, WIDE, on_cpu, run, trained, write_
 pytestmark = pytest.mark.usefixtures("ranks")
 
 
-@pytest.mark.parametrize("orders", [("newest", "random 1"), pytest.param(
-    ("fifo", "random 2", "random 3", "random 4", "random 5"), marks=pytest.mark.soak)], ids=["two", "more"])
+@pytest.mark.soak(2)
+@pytest.mark.parametrize("orders", [("newest",), ("random 1",), pytest.param(
+    ("newest", "random 1", "fifo", "random 2", "random 3"), marks=pytest.mark.soak)], ids=["newest", "random", "all"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_training_is_that_of_cpus_in_every_order(tmp_path, case, orders):
     found = virtual_runs.in_orders(tmp_path, case, orders)
@@ -22,6 +23,7 @@ def test_training_is_that_of_cpus_in_every_order(tmp_path, case, orders):
         assert all(step["evictions"] > 0 for ended in found for step in ended.steps)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [(), ("hardware.share_gpu=true",)], ids=["nccl", "one GPU"])
 def test_tensor_ranks_wait_for_each_other_while_messages_leave(tmp_path, options):
     """Ranks 4 and 7 have queued the next collective when their message is to be checked; their tensor partners 5 and 6
@@ -32,6 +34,7 @@ def test_tensor_ranks_wait_for_each_other_while_messages_leave(tmp_path, options
     assert trained(write_config(tmp_path, "llama"), "llama", *options, **late).bits
 
 
+@pytest.mark.thorough
 def test_a_rank_that_sees_gpus_maps_the_memory_of_the_others(tmp_path):
     config = write_config(tmp_path, "llama")
     own = ("bash", "-c", 'CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec "$@"', "rank")
@@ -73,6 +76,7 @@ def test_operands_of_8_bits_have_the_same_bits_however_they_are_gathered_and_kep
     assert all("as planned, to the byte" in ended.stderr for ended in (*runs, shared))
 
 
+@pytest.mark.soak(2)
 @pytest.mark.thorough
 @pytest.mark.parametrize("precision", virtual_runs.BOUNDS)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
@@ -128,6 +132,7 @@ def pinned_and_planned(config, folder, *options):
     return int((folder / "0").read_text()), json.loads(plan.stdout)["stages"][0]["host_bytes"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", virtual_runs.BOUNDS)
 def test_ranks_that_share_a_gpu_pin_what_is_planned(tmp_path, precision):
     """With overlap, one more collective is in progress: the plan counts the bytes that are allocated for it."""
@@ -159,6 +164,7 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(tmp_path, options):
         assert part.read_bytes() == (tmp_path / "whole" / "step_00000004" / part.name).read_bytes(), part.name
 
 
+@pytest.mark.thorough
 def test_collectives_work_in_registered_memory_if_every_rank_has_it(tmp_path):
     config, said = write_config(tmp_path, "llama"), {}
     fault = {"NCCL_NVLS_ENABLE": "1", "VIRTUAL_FAULT": "memalloc@1@1"}  # rank 1 gets no such memory
@@ -191,6 +197,7 @@ def test_products_beside_collectives_count_on_the_other_multiprocessors(tmp_path
     assert counts == {"nccl": left, "off": {0}, "copies": {0}, "sums over data ranks": left}
 
 
+@pytest.mark.thorough
 def test_a_collective_that_has_ended_leaves_all_multiprocessors_to_products(tmp_path):
     """Compute may wait for a collective long after its end. Over links three times as fast, fewer products are beside
     one, though the calls are the same."""
@@ -201,6 +208,7 @@ def test_a_collective_that_has_ended_leaves_all_multiprocessors_to_products(tmp_
     assert 0 < beside[1536] < 0.8 * beside[512]
 
 
+@pytest.mark.thorough
 def test_the_links_of_the_gpu_that_is_here_count_and_not_those_of_the_one_named(tmp_path):
     """Links of a GB300 are faster, so that fewer products would be beside a collective. The GPU is an H100."""
     config = write_config(tmp_path, "llama")
@@ -210,6 +218,7 @@ def test_the_links_of_the_gpu_that_is_here_count_and_not_those_of_the_one_named(
     assert named == here and max(here) > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("multiprocessors", ["56", "20"])
 def test_collectives_and_products_share_a_small_gpu(tmp_path, multiprocessors):
     """An A30 has 56 multiprocessors: the kernels of all communicators have to fit at once, as on larger GPUs."""
@@ -219,6 +228,7 @@ def test_collectives_and_products_share_a_small_gpu(tmp_path, multiprocessors):
     assert trained(config, "gpt", *options, **small).bits == trained(config, "gpt", *options, VIRTUAL_RACES="0").bits
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", virtual_runs.FAMILIES)
 def test_validation_is_that_of_cpus(tmp_path, family):
     data = f"{{train: {tmp_path}/train.bin, val: {tmp_path}/val.bin, val_every: 1, val_batches: 2}}"
@@ -233,6 +243,7 @@ def test_validation_is_that_of_cpus(tmp_path, family):
     assert json.loads(asked.stdout)["loss"] == found.of_type("val")[-1]["loss"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [("parallel.pipeline=2",), WIDE], ids=["two stages", "tensor ranks"])
 def test_samples_are_those_of_cpus(tmp_path, options):
     config = write_config(tmp_path, "llama")
@@ -246,6 +257,7 @@ def test_samples_are_those_of_cpus(tmp_path, options):
     assert texts[0] == texts[1] and re.search(r"5 6( \d+){12}$", texts[0], re.M), texts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", virtual_runs.FAMILIES)
 def test_verify_finds_the_same_bits_for_one_stage_several_and_bpipe(tmp_path, family):
     done = trained(write_config(tmp_path, family), family, arguments=("--verify", "1"), VIRTUAL_ORDER="random")

@@ -15,7 +15,7 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 // local memory. That is correct but slow; no shipped model has such rows. Its loops over units stay loops, because they
 // would double the time that norms take to compile.
 enum { ROW_SCALAR_UNITS = 32 };
-template <int UNITS> constexpr int ROW_UNROLL = UNITS == ROW_SCALAR_UNITS ? 1 : UNITS;
+template <int UNITS> constexpr int ROW_UNROLL = UNITS == ROW_SCALAR_UNITS ? 1 : 64; // 64: all
 
 template <int UNITS> constexpr int ROW_THREADS = UNITS == 1 ? 256 : 1024;
 
