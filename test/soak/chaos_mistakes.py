@@ -96,7 +96,7 @@ MISTAKES = [
             "directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), failure) == 0 &&\n"
             "        manifest_write(&checkpoint->manifest, checkpoint->path, failure) == 0)", dies_in_save),
     Mistake("a_killed_parent_leaves_its_folder", "src/launch/launch_mpirun.c",
-            "if (access(folder->path, F_OK) == 0) launch_folder_clear_(folder);", "", has("kill parent")),
+            "access(folder->path, F_OK) == 0) launch_folder_clear_(folder);", "false) {}", has("kill parent")),
     Mistake("other_data_after_a_resume", "src/checkpoint/checkpoint_load.c",
             "state.run, state.step, state.samples,", "state.run, state.step, state.samples + 8,",
             lambda case: case.before > 0),
