@@ -2,9 +2,9 @@
 
 `--part promises` (make test) takes the first case of each test, and none that is marked thorough; `--part rest` (make
 test-all) takes all others, but of a test marked `soak` only the first case, and of one marked `soak(n)` every n-th:
-cases whose numbers of parameters sum up to a multiple of n, so that of five schedules and two families n = 2 takes each
-schedule once, and both families in turn. `--part soak` (make soak) takes those that are left. pytest without it runs
-everything.
+a case runs if the positions of its parameters add up to a multiple of n. With five schedules and two families, n = 2
+takes each schedule once and alternates the families. `--part soak` (make soak) takes the cases that are left. pytest
+without `--part` runs everything.
 """
 
 import pytest
@@ -16,7 +16,7 @@ def pytest_addoption(parser):
 
 
 def number_of(item, values):
-    """Returns the sum of the places that a case's parameters have among their values; `values` keeps those met."""
+    """Returns the sum of the positions of a case's parameters; `values` collects the values of each parameter."""
     number = 0
     for name, value in item.callspec.params.items() if hasattr(item, "callspec") else ():
         met = values.setdefault((item.path, item.originalname, name), [])

@@ -321,8 +321,8 @@ static int launch_last_word_(Launch *launch, JobEnd *end) {
     if (!launch->killed && code < 0) launch_hear_lost_(launch);
     bool failed = coordinator_look(launch->coordinator, launch->log, clock_seconds());
     *end = coordinator_why(launch->coordinator);
-    // Ranks that lose mpirun end with a code or by SIGPIPE, and are heard if this process is late to see it. If another
-    // signal killed a rank, it is the reason: supervisors that were not answered kill mpirun later.
+    // Ranks that lose mpirun end with a code or by SIGPIPE, and are heard if this process is late to see it. If a rank
+    // was killed by another signal, that is the reason: supervisors that were not answered kill mpirun later.
     int number = end->rank >= 0 ? coordinator_status(launch->coordinator, end->rank)->signal : 0;
     bool rank_killed = number > 0 && number != SIGPIPE, mpirun_killed = launch->killed && !rank_killed;
     if (code < 0 && !end->spoken)

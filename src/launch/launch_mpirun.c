@@ -339,7 +339,7 @@ int launch_folder_create(LaunchFolder *folder, int ranks, Error *err) {
     int ends[2];
     memset(folder, 0, sizeof *folder);
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-        return error_set(err, EXIT_FAILED, "cannot make a pair of sockets (%s); raise ulimit -n", strerror(errno));
+        return error_set(err, EXIT_FAILED, "cannot create a socket pair (%s); raise ulimit -n", strerror(errno));
     folder->caretaker = fork();
     if (folder->caretaker == 0) {
         close(ends[1]);

@@ -76,7 +76,7 @@ static int gone_(Rank *r) {
     exit(0);
 }
 
-// As a rank ends that writes to an mpirun which is gone.
+// Dies by SIGPIPE, like a rank that writes to an mpirun that has ended.
 static int broken_(Rank *r) {
     if (r->rank != 1) nap_(60000);
     raise(SIGPIPE);

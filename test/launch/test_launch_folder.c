@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// Waits until no path has the pattern, for at most 10 seconds.
+// Returns true once no path matches the pattern, and false if one still does after 10 seconds.
 static bool gone_(const char *pattern) {
     bool found = true;
     for (int tries = 0; found && tries < 200; tries++) {
@@ -50,7 +50,7 @@ TEST(strays_end_with_the_folder) {
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-// The C library's mkdtemp, and then the process dies whose id the name has: 17 in trainer-17-XXXXXX.
+// Calls the C library's mkdtemp, then kills the process whose id is in the name: 17 for trainer-17-XXXXXX.
 static bool kills_parent_;
 char *mkdtemp(char *name) {
     char *(*real)(char *) = (char *(*)(char *))dlsym(RTLD_NEXT, "mkdtemp"), *made = real(name);
