@@ -157,13 +157,9 @@ static int check_tensor_(const Config *config, Error *err) {
 static int check_collectives_(const Config *config, Error *err) {
     const ParallelConfig *p = &config->parallel;
     if (p->collectives != COLLECTIVES_COPY || p->tensor == 1 || config_copies(config)) return 0;
-    const char *remedy = !p->sequence                 ? "set parallel.sequence: true"
-                         : config->hardware.share_gpu ? "remove hardware.share_gpu"
-                                                      : "use fewer tensor ranks";
     return config_error(config, "parallel.collectives", err,
-                        "copy needs rows that are split over the tensor ranks of one node, each with a GPU; %s, or use "
-                        "auto",
-                        remedy);
+                        "copy needs rows that are split over the tensor ranks of one node; %s, or use auto",
+                        p->sequence ? "use fewer tensor ranks" : "set parallel.sequence: true");
 }
 
 int config_resolve_ramp(Config *config, Error *err) {

@@ -35,7 +35,7 @@ static const uint32_t BEFORE = 0u - 100u; // the number before the first: every 
 
 typedef struct Copies {
     Comm base;
-    Comm *nccl, *host;
+    Comm *other, *host; // `other` does what copies cannot
     CudaBackend *cuda;
     bool demanded;
     cudaStream_t stream;
@@ -126,7 +126,7 @@ static int copy_collective_(Comm *comm, CommOperation operation, void *out, cons
     bool ours = gathers ? inside_(self, out, bytes * comm->size, memory->memory, memory->bytes)
                         : operation == COMM_REDUCE_SCATTER &&
                               inside_(self, in, bytes * comm->size, memory->partial, memory->part);
-    if (!ours) return self->nccl->collective(self->nccl, operation, out, in, count, type, request, err);
+    if (!ours) return self->other->collective(self->other, operation, out, in, count, type, request, err);
     const char *blocks = (const char *)in;
     char *to = gathers ? (char *)out : (char *)memory->received + (blocks - (const char *)memory->partial);
     char *mine = to + comm->rank * bytes;
@@ -145,7 +145,7 @@ static int copy_collective_(Comm *comm, CommOperation operation, void *out, cons
 static int copy_test_(Comm *comm, CommRequest *request, Error *err) {
     Copies *self = copies_of_(comm);
     if (!request->active || request->detail[COMM_ON_HOST] != BY_COPIES)
-        return self->nccl->test(self->nccl, request, err);
+        return self->other->test(self->other, request, err);
     const uint32_t number = (uint32_t)request->detail[NUMBER];
     cudaStream_t compute = cuda_compute(self->cuda);
     int status = cudaStreamWaitEvent(compute, self->pushed[number % PUSHED], 0);
@@ -256,21 +256,19 @@ static void copy_destroy_(Comm *comm) {
         if (event != NULL) cudaEventDestroy(event);
     if (self->ordered != NULL) cudaEventDestroy(self->ordered);
     if (self->stream != NULL) cudaStreamDestroy(self->stream);
-    self->nccl->destroy(self->nccl);
+    self->other->destroy(self->other);
     free(self->mapped);
     free(self);
 }
 
-Comm *comm_copy_create(Backend *backend, Comm *host, bool demanded, Error *err) {
-    Comm *nccl = comm_nccl_create(backend, host, COMM_USE_COMPUTE, true, err);
-    if (nccl == NULL) return NULL;
+Comm *comm_copy_create(Backend *backend, Comm *other, Comm *host, bool demanded, Error *err) {
     Copies *self = (Copies *)xcalloc(1, sizeof *self);
     Comm *base = &self->base;
-    snprintf(base->name, sizeof base->name, "%s", nccl->name);
-    base->rank = nccl->rank, base->size = nccl->size, base->self = self;
+    snprintf(base->name, sizeof base->name, "%s", other->name);
+    base->rank = other->rank, base->size = other->size, base->self = self;
     base->collective = copy_collective_, base->use_memory = copy_use_memory_, base->test = copy_test_,
     base->destroy = copy_destroy_;
-    self->nccl = nccl, self->host = host, self->cuda = cuda_self(backend), self->demanded = demanded;
+    self->other = other, self->host = host, self->cuda = cuda_self(backend), self->demanded = demanded;
     self->cuda->registers = false; // memory that other processes map is cudaMalloc's
     cudaError_t status = cuda_first_stream(&self->stream);
     if (status == cudaSuccess) status = cudaEventCreateWithFlags(&self->ordered, cudaEventDisableTiming);

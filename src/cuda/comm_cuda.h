@@ -29,10 +29,11 @@ enum { COMM_ON_HOST = 3 };
 // `connect`. Takes ownership of `host` if `owns`, even on failure. NULL with err.
 Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err);
 
-// Creates a group for COMM_USE_COMPUTE that owns `host` and, once use_memory has mapped the memory of all ranks into
-// each other, gathers and sums there by copies; the rest, and all else until then, is NCCL's. If a rank cannot map
-// another one, NCCL does it all, or use_memory fails if copies are `demanded`. NULL with err.
-Comm *comm_copy_create(Backend *backend, Comm *host, bool demanded, Error *err);
+// Creates a group for COMM_USE_COMPUTE that gathers and sums by copies once use_memory has mapped the memory of all
+// ranks into each other. `other`, a group of the same ranks that owns `host`, does the rest, and all else until then.
+// If a rank cannot map another one, `other` does it all, or use_memory fails if copies are `demanded`. Takes ownership
+// of `other`, even on failure. NULL with err.
+Comm *comm_copy_create(Backend *backend, Comm *other, Comm *host, bool demanded, Error *err);
 
 // Creates a group that goes through host memory and `host`, for ranks that share a GPU, which NCCL refuses. It is slow,
 // but computes the same. NULL with err.

@@ -26,7 +26,7 @@ typedef struct CudaLibrary {
     void (*versions)(char *text, int64_t size);
     Backend *(*backend_create)(int precision, int device, Error *err);
     Comm *(*nccl_create)(Backend *backend, Comm *host, CommUse use, bool owns, Error *err);
-    Comm *(*copy_create)(Backend *backend, Comm *host, bool demanded, Error *err);
+    Comm *(*copy_create)(Backend *backend, Comm *other, Comm *host, bool demanded, Error *err);
     Comm *(*staged_create)(Backend *backend, Comm *host, bool owns, Error *err);
 } CudaLibrary;
 

@@ -196,12 +196,12 @@ Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse 
     static const CommUse uses[] = {COMM_USE_COMPUTE, COMM_USE_BESIDE, COMM_USE_NEIGHBOURS, COMM_USE_NEIGHBOURS};
     const CudaLibrary *cuda = device->cuda;
     if (host == NULL || cuda == NULL) return host;
-    if (use == USE_COMPUTE && device->collectives != COLLECTIVES_NCCL)
-        return cuda->copy_create(backend, host, device->collectives == COLLECTIVES_COPY, err);
     // NCCL's messages are announced over `host`; the messages of ranks that share a GPU go over it themselves.
     bool announced = use == USE_NEIGHBOURS && !device->shared;
     Comm *comm = device->shared ? cuda->staged_create(backend, host, !announced, err)
                                 : cuda->nccl_create(backend, host, uses[use], !announced, err);
     if (comm == NULL && announced) host->destroy(host);
-    return comm == NULL || !announced ? comm : comm_pushed_create(backend, STREAM_MESSAGES, host, comm);
+    if (comm != NULL && announced) return comm_pushed_create(backend, STREAM_MESSAGES, host, comm);
+    bool copies = comm != NULL && use == USE_COMPUTE && device->collectives != COLLECTIVES_NCCL;
+    return copies ? cuda->copy_create(backend, comm, host, device->collectives == COLLECTIVES_COPY, err) : comm;
 }

@@ -85,6 +85,8 @@ CASES = {
                                                        "parallel.overlap=2"),
     "a forward in chunks on one GPU": case("llama", "parallel.tensor=2", "parallel.sequence=true", "parallel.overlap=4",
                                            "hardware.share_gpu=true", **ONE_GPU),
+    "copies between tensor ranks on one GPU": case("gpt", *WIDE, "parallel.overlap=2", "hardware.share_gpu=true",
+                                                   "parallel.collectives=copy", "train.precision=bf16", **ONE_GPU),
     "two tensor ranks with whole sequences": case("gpt", "parallel.tensor=2", "parallel.sequence=false"),
     "two tensor ranks with whole sequences in bf16": case("llama", "parallel.tensor=2", "parallel.sequence=false",
                                                           "train.precision=bf16"),

@@ -111,10 +111,10 @@ def test_tensor_ranks_that_cannot_copy_use_nccl_and_say_why(tmp_path, environmen
     assert re.search(wanted, told[0]) and re.search(reason, told[0]), told
 
 
-@pytest.mark.parametrize("option", ["parallel.sequence=false", "hardware.share_gpu=true", "hardware.gpus_per_node=3"])
+@pytest.mark.parametrize("option", ["parallel.sequence=false", "hardware.gpus_per_node=3"])
 def test_copies_that_a_configuration_excludes_are_refused_with_the_key_to_change(tmp_path, option):
     said = refused(tmp_path, *WIDE, "parallel.collectives=copy", option, code=2)
-    remedy = {"parallel.sequence=false": "sequence: true", "hardware.share_gpu=true": "remove hardware.share_gpu"}
+    remedy = {"parallel.sequence=false": "sequence: true"}
     assert "copy needs rows that are split over the tensor ranks of one node" in said, said
     assert remedy.get(option, "use fewer tensor ranks") in said, said
 
