@@ -271,12 +271,28 @@ def newer(day):
     return result
 
 
-@row("BPipe, four ranks on one GPU", 90)
-def bpipe_shared(day):
-    share = ["-o", "hardware.share_gpu=true"]
-    plain = day.train("shared_plain", *share, "-o", "schedule.bpipe=off")
-    same(day.train("shared_bpipe", *share), plain, 0, "BPipe on and off")
-    same(day.train("shared_host", *share, "-o", "schedule.evict_to=host"), plain, 0, "evictions to the host and none")
+@row("ranks that share one GPU", 180)
+def shared(day):
+    """Everything between ranks but NCCL: bundles by CUDA-IPC, rows by copy engines, sums through host memory."""
+
+    def train(name, *options):
+        return day.train(name, "-o", "hardware.share_gpu=true", *options, env={"CUDA_VISIBLE_DEVICES": "0"})
+
+    plain = train("shared_plain", "-o", "schedule.bpipe=off")
+    same(train("shared_bpipe"), plain, 0, "BPipe on and off")
+    same(train("shared_host", "-o", "schedule.evict_to=host"), plain, 0, "evictions to the host and none")
+    result = {}
+    for name, keys in {"tensor": ["parallel.tensor=4", "parallel.sequence=true"],
+                       "tensor, block": ["parallel.tensor=2", "parallel.sequence=true", "train.fp8=block"],
+                       "data": ["parallel.data=2"], "context": ["parallel.context=2"]}.items():  # fmt: skip
+        words = [*ONE, *(word for key in ["train.precision=bf16", *keys] for word in ("-o", key))]
+        found = train(f"shared_{name}", *words)
+        cpu = day.train(f"shared_cpu_{name}", *words, "-o", "hardware.device=cpu")
+        result[name] = same(found, cpu, 5e-2, f"{name} ranks and the CPU")
+        for overlap in ("off", "on", "2") if name == "tensor" else ("on",) if "tensor" in name else ():
+            copies = [*words, "-o", "parallel.collectives=copy", "-o", f"parallel.overlap={overlap}"]
+            same(train(f"copies_{name}_{overlap}", *copies), found, 0, f"{name} ranks by copies, overlap {overlap}")
+    return result
 
 
 @row("ranks with a GPU each", 120, gpus=2)
@@ -342,20 +358,28 @@ def stages_otherwise(day):
     return {name: stage(day, "schedule.micro_batch=2", *keys) for name, keys in ways.items()}
 
 
-@row("whole steps on one GPU", 180)
+@row("whole steps on one GPU", 300)
 def whole_steps(day):
     roomy = day.options.tiny or day.gpu() in ("h200", "b200", "b300", "gb200")
     layers = 3 if roomy else 2
     profile = day.out / "whole_profile.json"
-    day.run([day.programs / "train_llama", "-c", ROOT / "configs/llama65b.yaml", "--profile",
-             "-o", f"hardware.profile={profile}", *day.keys("llama65b.yaml", layers=layers)])  # fmt: skip
-    return {
-        "LLaMA 65B": day.real(name="whole_llama", layers=layers),
-        "LLaMA 65B, b=4": day.real(name="whole_llama4", layers=layers, b=4),
-        "LLaMA 65B by its profile": day.real("-o", f"hardware.profile={profile}", name="whole_profile", layers=layers),
-        "Llama 3 8B": day.real(name="whole_llama3", layers=8, b=1, config="llama3_8b.yaml"),
-        "GPT-3 96B": day.real(name="whole_gpt", layers=2 if roomy else 1, config="gpt3_96b.yaml"),
-    }
+    result = {}
+    for model, config, sizes in (
+        ("LLaMA 65B", "llama65b.yaml", {"layers": layers}),
+        ("GPT-3 96B", "gpt3_96b.yaml", {"layers": 2 if roomy else 1}),
+        ("Llama 3 8B", "llama3_8b.yaml", {"layers": 8, "b": 1}),
+        ("LLaMA 65B, b=4", "llama65b.yaml", {"layers": layers, "b": 4}),
+    ):  # fmt: skip
+        for fp8 in ("off", "block", "tensor"):
+            name = model if fp8 == "off" else f"{model}, {fp8}"
+            result[name] = day.real("-o", f"train.fp8={fp8}", name=f"whole_{len(result)}", config=config, **sizes)
+    long = ["-o", f"model.seq_len={64 if day.options.tiny else 32768}"]
+    result["Llama 3 8B, s=32768"] = day.real(*long, name="whole_long", layers=2, b=1, m=2, config="llama3_8b.yaml")
+    profiled = ["-o", f"hardware.profile={profile}"]
+    day.run([day.programs / "train_llama", "-c", ROOT / "configs/llama65b.yaml", "--profile", *profiled,
+             *day.keys("llama65b.yaml", layers=layers)])  # fmt: skip
+    result["LLaMA 65B by its profile"] = day.real(*profiled, name="whole_profile", layers=layers)
+    return result
 
 
 def tensor_ranks(day):
