@@ -76,13 +76,16 @@ _Static_assert(sizeof gpu_words / sizeof *gpu_words == GPUS + 2, "one word for e
 
 const Gpu *gpu_row(int word) { return word > 0 && word <= GPUS ? &gpus_[word - 1] : NULL; }
 
-const GpuBand gpu_band_measured = {1 / 1.026, 1 / (1 - 0.054), 5, NULL};
+const GpuBand gpu_band_measured = {
+    1 / 1.026, 1 / (1 - 0.054), 5, "from measurements were on two CPU cores (make bench)", true,
+};
+const GpuBand gpu_band_alone = {1 / 1.004, 1 / (1 - 0.052), 19, "of 19 steps were on one H200 (docs/cuda.md)", true};
 
 // By scripts/published.py --bands. H100s share the band of A100s, since their runs are of few programs. The runs of
 // B200s are of one machine; their band has the width of that of A100s.
 GpuBand gpu_band(const Gpu *gpu) {
-    static const GpuBand a100 = {1.03, 1.29, 238, "A100s and H100s"}, b200 = {1.17, 1.46, 6, "B200s"},
-                         all = {1.03, 1.29, 244, "A100s, H100s and B200s"};
+    static const GpuBand a100 = {1.03, 1.29, 238, "A100s and H100s", false}, b200 = {1.17, 1.46, 6, "B200s", false},
+                         all = {1.03, 1.29, 244, "A100s, H100s and B200s", false};
     const char *word = gpu != NULL ? gpu->word : "";
     bool blackwell = strstr(word, "b200") != NULL || strstr(word, "b300") != NULL || strcmp(word, "gb300") == 0;
     bool hopper = word[0] == 'h' || strcmp(word, "gh200") == 0;

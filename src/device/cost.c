@@ -19,7 +19,7 @@ void cost_take_given(Cost *cost, const Config *config) {
     take_(&cost->flash_forward.share, given->flash_forward);
     take_(&cost->flash_backward.share, given->flash_backward);
     take_(&cost->memory_rate, given->stream_gb_s * 1e9);
-    if (given->calibrated) cost->band = gpu_band_measured;
+    if (given->calibrated) cost->band = cost->alone = gpu_band_measured;
 }
 
 // The assumed figures of a GPU without a row: the middle of the existing rows. Of AMD's GPUs the best product is known
@@ -69,6 +69,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .persistent = given->gpu == 0 || family >= 90,
         .data_sheet = known == NULL,
         .band = gpu_band(gpu),
+        .alone = family == 90 && known != NULL ? gpu_band_alone : gpu_band(gpu),
     };
     if (config->attention.deterministic != DETERMINISTIC_OFF) cost->flash_backward = kernels->flash_deterministic;
     // Links whose rate was given are not the measured ones.

@@ -493,9 +493,11 @@ double hardware_quantize_seconds(const Hardware *hardware, const Config *config,
 
 // ---------------------------------------------------------------- assumptions
 
-GpuBand hardware_band(const Hardware *hardware, bool measured) {
+GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measured) {
     static const GpuBand unknown = {0};
-    return measured ? gpu_band_measured : hardware->cost.flops == 0 ? unknown : hardware->cost.band;
+    const Cost *cost = &hardware->cost;
+    if (measured) return gpu_band_measured;
+    return cost->flops == 0 ? unknown : config_world(config) == 1 ? cost->alone : cost->band;
 }
 
 char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]) {
@@ -505,17 +507,15 @@ char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]) {
     return text;
 }
 
-void hardware_print_band(const Hardware *hardware, bool measured, double step, double mfu, FILE *file) {
-    GpuBand band = hardware_band(hardware, measured);
+void hardware_print_band(const Hardware *hardware, GpuBand band, double step, double mfu, FILE *file) {
     char share[64] = "", low[SECONDS_TEXT], high[SECONDS_TEXT];
     if (band.runs == 0) return;
     hardware_seconds_text(band.low * step, low);
     if ((step * band.low >= 9.995) == (step * band.high >= 9.995)) low[strcspn(low, " ")] = '\0'; // the same unit
     if (mfu > 0) snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
     hardware_seconds_text(band.high * step, high);
-    if (band.on == NULL) {
-        grid_line(file, "band", "%s to %s%s: as far off as plans from measurements were on two CPU cores (make bench)",
-                  low, high, share);
+    if (band.own) {
+        grid_line(file, "band", "%s to %s%s: as far off as plans %s", low, high, share, band.on);
         return;
     }
     grid_line(file, "published", "%s to %s%s: as much longer as four of five of %d published runs on %s took%s", low,

@@ -74,15 +74,16 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank);
 // Prints, if CPUs were planned for, a line that says so and of which machine they are.
 void hardware_print_cpus(const Hardware *hardware, FILE *file);
 
-// Returns the band in which four of five published programs on such GPUs would lie, for a step that was planned from
-// the model of the hardware, or that of plans from measurements; runs is 0 on CPUs without a profile.
-GpuBand hardware_band(const Hardware *hardware, bool measured);
+// Returns the band of a step that was planned from the model of the hardware: that in which four of five published
+// programs on such GPUs would lie, or that of one GPU alone; or the band of plans from measurements. runs is 0 on CPUs
+// without a profile.
+GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measured);
 // Writes a time with three digits: "823 ms", from 10 s on "14.9 s". Returns `text`.
 enum { SECONDS_TEXT = 24 };
 char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]);
 
-// Prints the band, in seconds and as MFU.
-void hardware_print_band(const Hardware *hardware, bool measured, double step, double mfu, FILE *file);
+// Prints a band, in seconds and as MFU.
+void hardware_print_band(const Hardware *hardware, GpuBand band, double step, double mfu, FILE *file);
 
 // Prints the assumptions of the model, one line each.
 void hardware_print(const Hardware *hardware, FILE *file);

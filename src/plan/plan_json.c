@@ -71,7 +71,7 @@ static void write_job_(const PlanAnswer *answer, FILE *file) {
 // Writes the figures of the step. The band scales times; a share of the peak falls as they grow.
 static void json_write_step_(const PlanAnswer *answer, FILE *file) {
     const PlanTime *time = &answer->time;
-    GpuBand band = hardware_band(&answer->planner.hardware, answer->planner.measured);
+    GpuBand band = hardware_band(&answer->planner.hardware, &answer->config, answer->planner.measured);
     bool known = time->known, banded = known && band.low > 0, mfu = time->mfu > 0;
     const struct {
         const char *key;

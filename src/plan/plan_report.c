@@ -175,7 +175,8 @@ static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
               answer->planner.measured    ? "stages measured"
               : hardware->cost.data_sheet ? "stages by the data sheet"
                                           : "stages by the model of the hardware");
-    hardware_print_band(hardware, answer->planner.measured, time->step, time->mfu, file);
+    GpuBand band = hardware_band(hardware, &answer->config, answer->planner.measured);
+    hardware_print_band(hardware, band, time->step, time->mfu, file);
     if (verbose) {
         char text[5][32];
         bool gpus = !hardware->cpu && answer->config.parallel.tensor > 1;
@@ -195,7 +196,6 @@ static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
             grid_line(file, "", "by the paper's formula, without imbalance, messages, sums and optimizer: %.1f%%",
                       100 * time->estimate);
     }
-    GpuBand band = hardware_band(hardware, answer->planner.measured);
     Budget budget = budget_make(&answer->config, time->step, !hardware->cpu, band);
     budget_print(&budget, &answer->config, verbose, file);
 }

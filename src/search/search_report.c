@@ -152,8 +152,8 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, FI
         grid_line(file, "profile",
                   "stages are timed by %s, so only the tensor ranks and attention that it has are searched",
                   space->keys.base->hardware.profile);
-    hardware_print_band(&space->planner->hardware, space->planner->measured, best->time.step, best->time.mfu, file);
-    GpuBand band = hardware_band(&space->planner->hardware, space->planner->measured);
+    GpuBand band = hardware_band(&space->planner->hardware, &config, space->planner->measured);
+    hardware_print_band(&space->planner->hardware, band, best->time.step, best->time.mfu, file);
     Budget budget = budget_make(&config, best->time.step, !space->planner->hardware.cpu, band);
     budget_print(&budget, &config, true, file);
 }

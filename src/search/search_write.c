@@ -153,7 +153,7 @@ static void json_found_(const SearchSpace *space, const SearchResult *result, in
     fputs("{\"config\":", file);
     config_write_json(&config, file);
     json_write_next(file, "step_ms", 1e3 * found->time.step);
-    GpuBand band = hardware_band(&space->planner->hardware, space->planner->measured);
+    GpuBand band = hardware_band(&space->planner->hardware, &config, space->planner->measured);
     if (band.runs > 0) {
         json_write_next(file, "step_ms_low", band.low * 1e3 * found->time.step);
         json_write_next(file, "step_ms_high", band.high * 1e3 * found->time.step);

@@ -129,7 +129,7 @@ static int read_sweep_(Sweep *sweep, Error *err) {
 static void take_forecast_(SweepRow *row, const Planner *planner, const Config *config, const Forecast *forecast) {
     RunLayout at = layout_of(config);
     row->hardware = planner->hardware;
-    GpuBand band = hardware_band(&planner->hardware, planner->measured);
+    GpuBand band = hardware_band(&planner->hardware, config, planner->measured);
     row->budget = budget_make(config, forecast->time.step, !planner->hardware.cpu, band);
     snprintf(row->cut, TEXT, "%dx%dx%d b%d %s%s", at.pipeline, at.tensor, at.data, at.micro_batch,
              config->schedule.file[0] != '\0' ? "file" : config_schedule_kind(config)->title,
