@@ -221,6 +221,7 @@ def killer(tmp_path_factory):
 
 
 @pytest.mark.thorough
+@pytest.mark.soak
 @pytest.mark.parametrize("names", ["exchanged", "renamed"])
 def test_a_kill_at_any_point_of_an_overwrite_leaves_a_whole_checkpoint(small, tmp_path, killer, names):
     """The new run's first step has the same number as the old run's only one."""

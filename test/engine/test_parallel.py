@@ -43,7 +43,7 @@ GRIDS = [
 ]
 
 
-@pytest.mark.soak(2)
+@pytest.mark.soak(4)
 @pytest.mark.parametrize("grid", GRIDS, ids=name)
 def test_losses_and_norms_agree_to_rounding(small, grid):
     if grid[1] == 8 and small.family == "llama":

@@ -37,7 +37,7 @@ RUNS = {
 IN_BF16 = ("BPipe", "split backwards and layers run again", "sequence, overlap")
 
 
-@pytest.mark.soak(2)
+@pytest.mark.soak(4)
 @pytest.mark.parametrize(
     "name, precision", [(name, "fp32") for name in RUNS] + [(name, "bf16") for name in IN_BF16]
 )

@@ -109,7 +109,7 @@ def uneven_layers(name, stages):
     return f"parallel.layers={layers}".replace(" ", "")
 
 
-@pytest.mark.soak(3)
+@pytest.mark.soak(6)
 @pytest.mark.thorough
 @pytest.mark.parametrize("stages", [2, 4, 8])
 @pytest.mark.parametrize("name", PLAIN)
@@ -118,7 +118,7 @@ def test_every_schedule_with_heads_of_the_other_kind_and_uneven_layers(small, na
     small.keeps_bits(model, [OFF, f"parallel.pipeline={stages}", uneven_layers(name, stages), *PLAIN[name]])
 
 
-@pytest.mark.soak(2)
+@pytest.mark.soak(4)
 @pytest.mark.thorough
 @pytest.mark.parametrize("wider", ["parallel.tensor=2", "parallel.data=2"])
 @pytest.mark.parametrize("name", PLAIN)
@@ -126,10 +126,9 @@ def test_tensor_and_data_ranks_under_every_schedule(small, name, wider):
     small.keeps_bits((wider,), [OFF, "parallel.pipeline=2", *PLAIN[name]])
 
 
-ALL_IN_TURN = pytest.param([*PLAIN, *reversed(PLAIN)], marks=pytest.mark.thorough, id="all")
+ALL_IN_TURN = pytest.param([*PLAIN, *reversed(PLAIN)], marks=[pytest.mark.thorough, pytest.mark.soak], id="all")
 
 
-@pytest.mark.soak(2)
 @pytest.mark.parametrize("names", [pytest.param(["zb-v", "gis", "1f1b_split"], id="some"), ALL_IN_TURN])
 def test_any_schedule_resumes_any_other(small, tmp_path, names):
     """One step under each, on two and four stages in turn."""
@@ -170,7 +169,7 @@ def watched(small):
     return small.train(*WATCHED, "parallel.pipeline=1", OFF)
 
 
-@pytest.mark.soak(2)
+@pytest.mark.soak(4)
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PLAIN)
 def test_validation_samples_checkpoints_and_emulation_work_under_every_schedule(small, watched, tmp_path, name):

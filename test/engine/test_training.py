@@ -44,7 +44,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.soak(2)
+@pytest.mark.soak(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_losses_and_norms_are_the_same_bits(small, layout):
     assert len(small.keeps_bits((), LAYOUTS[layout]).bits) == 3 * 2 + 2
@@ -112,6 +112,7 @@ SHORTENED = ["model.hidden=96", "model.seq_len=32", "train.steps=60", "train.lr=
 
 
 @pytest.mark.thorough
+@pytest.mark.soak
 @pytest.mark.parametrize("family", ["llama", "gpt"])
 def test_the_ready_made_runs_learn_more_than_frequencies(family, tmp_path):
     text = sorted((ROOT / "data").glob("bible_train_*.bin"))
@@ -166,7 +167,7 @@ def test_fp8_learns_as_bf16_does(small, fp8):
     assert narrow.losses != wide.losses
 
 
-THOUSAND = {
+TWO_LAYERS = {
     "llama": "{family: llama, hidden: 64, layers: 2, heads: 4, kv_heads: 2, ffn: 128, vocab: 61, seq_len: 32}",
     "gpt": "{family: gpt, hidden: 64, layers: 2, heads: 4, ffn: 128, vocab: 61, seq_len: 32}",
 }
@@ -174,16 +175,17 @@ THOUSAND = {
 
 @pytest.mark.thorough
 @pytest.mark.soak
-@pytest.mark.parametrize("family", THOUSAND)
-def test_fp8_reaches_the_loss_of_bf16_in_1000_steps(family, tmp_path):
+@pytest.mark.parametrize("steps", [200, 1000])
+@pytest.mark.parametrize("family", TWO_LAYERS)
+def test_fp8_reaches_the_loss_of_bf16(family, tmp_path, steps):
     tokens = write_tokens(tmp_path / "walk.bin", [int(token) for token in walked_tokens(100000, 61)])
-    train = "{global_batch: 8, steps: 1000, lr: 3.0e-3, warmup_steps: 50, precision: bf16}"
-    config = write_config(tmp_path, family, model=THOUSAND[family], data=f"{{train: {tokens}}}", train=train,
+    train = f"{{global_batch: 8, steps: {steps}, lr: 3.0e-3, warmup_steps: 50, precision: bf16}}"
+    config = write_config(tmp_path, family, model=TWO_LAYERS[family], data=f"{{train: {tokens}}}", train=train,
                           parallel="{pipeline: 1}", schedule="{micro_batch: 4}")
     ends = {}
     for word in ("off", "tensor", "block", "mx"):
-        steps = trained(config, f"train.fp8={word}", family=family, env=environment(OMP_NUM_THREADS="1")).steps
-        ends[word] = sum(step["loss"] for step in steps[-100:]) / 100
+        lines = trained(config, f"train.fp8={word}", family=family, env=environment(OMP_NUM_THREADS="1")).steps
+        ends[word] = sum(step["loss"] for step in lines[-100:]) / 100
     assert len(set(ends.values())) == 4
     assert all(abs(mean / ends["off"] - 1) < 2e-3 for mean in ends.values()), ends
 
@@ -197,6 +199,7 @@ def test_fp8_stages_schedules_and_threads_do_not_change_a_bit(small, fp8):
 
 
 @pytest.mark.thorough
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("word", ["block", "mx"])
 def test_fp8_operands_are_the_same_before_a_gather_and_after_it(small, word):
     keys = [*EIGHT, f"train.fp8={word}", "parallel.pipeline=2", "parallel.tensor=2"]

@@ -299,10 +299,10 @@ def test_unknown_figures_are_null():
 HUGE = ["parallel.pipeline=64", "parallel.tensor=8", "parallel.data=32", "train.global_batch=131072"]
 
 
-def fewest_cpu_seconds(ask):
-    """The answer, and the processor time of the quickest of three: a busy machine makes it late, not long."""
+def fewest_cpu_seconds(ask, enough=8):
+    """Returns the answer and its processor time, of the fastest of three if the first takes longer than `enough`."""
     times = []
-    for _ in range(3):
+    while len(times) < 3 and min(times, default=enough) >= enough:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         answer = ask()
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -40,6 +40,7 @@ def test_the_page_shows_what_its_searches_and_plans_print():
 
 
 @pytest.mark.thorough
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("at", range(len(CASES)), ids=[re.sub(r"\W+", " ", asked)[:60] for asked, _ in CASES])
 def test_the_figures_are_those_of_the_command(tmp_path, at):
     asked, said = CASES[at]

@@ -100,9 +100,10 @@ def test_the_answer_comes_first_and_fits_120_columns():
 
 @pytest.mark.thorough
 def test_the_keys_of_the_cheapest_change_give_its_step():
-    text = " ".join(search("--gpus", 64, "-o", "model.seq_len=32768").stdout.split())
-    step, keys = re.search(r" cheapest ([\d.]+) s a step.*? with (-o .*?) (?:next|front:)", text).groups()
-    plan = command("llama", "-c", LLAMA, "--plan", "--json", "-o", "model.seq_len=32768", *shlex.split(keys))
+    keys = ["-o", "model.seq_len=32768", "-o", "model.layers=16", "-o", "train.global_batch=16"]
+    text = " ".join(search("--gpus", 16, *keys).stdout.split())
+    step, change = re.search(r" cheapest ([\d.]+) s a step.*? with (-o .*?) (?:next|front:)", text).groups()
+    plan = command("llama", "-c", LLAMA, "--plan", "--json", *keys, *shlex.split(change))
     assert f"{json.loads(plan.stdout)['step_ms'] / 1000:.2f}" == step
 
 
@@ -160,7 +161,8 @@ def test_slots_that_are_too_few_for_a_schedule_leave_the_others():
 @pytest.mark.parametrize("key", ["schedule.recompute_layers=[1,0,0,0,0,0,0,0]", f"attention.mode=[none{',flash' * 7}]"])
 def test_a_list_by_stage_keeps_its_stages(tmp_path, key):
     best = tmp_path / "best.yaml"
-    told = json.loads(search("--gpus", 16, "--json", "--write", best, "-o", key).stdout)["best"]
+    keys = ["model.layers=16", "train.global_batch=16", key]
+    told = json.loads(search("--gpus", 16, "--json", "--write", best, overrides=keys).stdout)["best"]
     assert told["config"]["parallel"]["pipeline"] == 8
     assert json.loads(command("llama", "-c", best, "--plan", "--json").stdout)["step_ms"] == told["step_ms"]
 
@@ -195,6 +197,7 @@ def test_the_ranks_of_the_configuration_are_searched_where_no_number_is_given():
 
 
 @pytest.mark.thorough
+@pytest.mark.soak(2)
 @pytest.mark.parametrize(("gpus", "batch", "most"), [(64, 512, 30000), (1024, 2048, 20000), (16384, 16384, 20000)])
 def test_a_search_counts_few_of_the_configurations_there_are(gpus, batch, most):
     """What keeps it to seconds: bounds leave out most candidates, whatever the number of GPUs."""
@@ -253,14 +256,15 @@ def test_an_eviction_has_to_save_a_hundredth_of_a_step():
 
 @pytest.mark.thorough
 def test_no_schedule_is_counted_of_a_cut_that_nothing_makes_fit():
-    keys = ["-o", "hardware.memory_gib=9", "-o", "train.global_batch=16384"]
-    ended = search("--gpus", 64, "--json", *keys, config=ROOT / "configs/llama3_70b.yaml")
+    keys = ["hardware.memory_gib=9", "model.layers=16", "train.global_batch=4096"]
+    ended = search("--gpus", 16, "--json", config=ROOT / "configs/llama3_70b.yaml", overrides=keys)
     told = json.loads(ended.stdout)
     assert ended.returncode == 1 and told["best"] is None and told["evaluated"] == 0
-    assert told["smallest_world"]["ranks"] > 64
+    assert told["smallest_world"]["ranks"] > 16
 
 
 @pytest.mark.thorough
+@pytest.mark.soak(2)
 @pytest.mark.parametrize(
     "fixed", [[], ["parallel.tensor=1"], ["parallel.pipeline=2", "parallel.tensor=4"], ["schedule.recompute_layers=0"]]
 )

@@ -111,6 +111,7 @@ SMALL = {
 WAITS = SMALL["evictions between nodes"]
 
 
+@pytest.mark.soak(2)
 @pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("case", SMALL.values(), ids=SMALL)
 def test_the_clock_and_the_plan_agree_about_a_few_gpus(tmp_path, tokens, case):
@@ -137,13 +138,12 @@ FULL = {
         "llama", "train.global_batch=32", "model.layers=40", "parallel.pipeline=4", "parallel.data=2",
         "hardware.gpu=h100"),
 }  # fmt: skip
-PARTS = ("LLaMA 65B", "GPT-3 96B with BPipe", "two data ranks")  # other cases have all their parts
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
-@pytest.mark.parametrize("case", [pytest.param(case, id=name, marks=[pytest.mark.soak] * (name in PARTS))
-                                  for name, case in FULL.items()])
+@pytest.mark.soak
+@pytest.mark.parametrize("case", FULL.values(), ids=FULL)
 def test_the_clock_and_the_plan_agree_about_32_gpus(tmp_path, tokens, case):
     family, *overrides = case
     agrees(family, tokens, tmp_path, *overrides, nodes=4)
