@@ -25,7 +25,8 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from observed_runs import PROGRAM, ask, options, train  # noqa: E402
+from observed_runs import PROGRAM, ask, train  # noqa: E402
+from trainer_runs import as_options  # noqa: E402
 
 MINUTES = float(os.environ.get("BENCH_MINUTES", "11"))
 MOST_ROUNDS = 7
@@ -94,13 +95,13 @@ def one_core():
 
 def measure_profile(path, profile, stages):
     """Profiles anew, without sizes that no run has."""
-    ask(path, "--profile", "--json", *options([f"hardware.profile={profile}", f"train.global_batch={stages}"]))
+    ask(path, "--profile", "--json", *as_options(f"hardware.profile={profile}", f"train.global_batch={stages}"))
 
 
 def plans(path, profile, stages):
     """Profiles anew, and plans every schedule by it."""
     measure_profile(path, profile, stages)
-    return {name: ask(path, "--plan", "--json", *options(keys(name))) for name in possible(stages)}
+    return {name: ask(path, "--plan", "--json", *as_options(*keys(name))) for name in possible(stages)}
 
 
 def measure(folder, path, name):
@@ -116,7 +117,7 @@ PIPELINE = re.compile(r"devices: ([\d.]+) ms, bubble ([\d.]+)%; planned ([\d.]+)
 
 def emulate(path, name):
     """The pipeline phase of stages that run alone: the entry of a schedule."""
-    command = [PROGRAM, "-c", path, "--emulate-stage", "all", *options(keys(name))]
+    command = [PROGRAM, "-c", path, "--emulate-stage", "all", *as_options(*keys(name))]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         sys.exit(f"bench_schedules: {' '.join(command)} failed:\n{ended.stderr}")

@@ -7,11 +7,10 @@ import re
 import select
 import shutil
 import subprocess
-import sys
 import time
 
 import pytest
-from trainer_runs import FAMILIES, ROOT, command, environment
+from trainer_runs import FAMILIES, ROOT, command, environment, script
 
 OPTIONS = re.findall(r'^    \{"([a-z-]+)", ', (ROOT / "src/config/options.c").read_text(), re.M)
 KEYS = [
@@ -30,7 +29,7 @@ def face(kind, family="llama"):
     """Returns what scripts/faces.py makes of the trainer's tables: man, bash, zsh or markdown."""
     tables = command(family, "--help-config", "--json")
     assert tables.returncode == 0 and tables.stderr == "", tables.stderr
-    answer = subprocess.run([sys.executable, ROOT / "scripts/faces.py", kind], input=tables.stdout, text=True, capture_output=True)
+    answer = script("faces.py", kind, input=tables.stdout)
     assert answer.returncode == 0 and answer.stderr == "", answer.stderr
     return answer.stdout
 
@@ -259,9 +258,6 @@ def test_zsh_completes_options_keys_values_and_files(folder, way):
 
 
 def test_a_face_that_is_not_known_and_other_input_are_refused():
-    def refused(kind, text):
-        return subprocess.run([sys.executable, ROOT / "scripts/faces.py", kind], input=text, text=True, capture_output=True)
-
-    unknown, other = refused("fish", "{}"), refused("bash", "no JSON")
+    unknown, other = script("faces.py", "fish", input="{}"), script("faces.py", "bash", input="no JSON")
     assert unknown.returncode == 2 and unknown.stderr.startswith("faces.py: give one of man, bash, zsh, markdown")
     assert other.returncode == 1 and "is not the output of train_llama --help-config --json" in other.stderr

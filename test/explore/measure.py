@@ -18,14 +18,6 @@ SETTINGS = """Object.assign(state, {config: "llama65b", gpu: "h100", p: "%s", t:
                            memory: "2000", schedule: "", bpipe: "", rows: []}); fill(); window.ready = false; ask().then(() => { window.ready = true; }); 0"""
 REDRAW = "(() => { const began = performance.now(); drawShown(); document.getElementById('timeline').getContext('2d').getImageData(0, 0, 1, 1); return performance.now() - began; })()"
 
-def wait_for(chromium, condition, seconds=300):
-    deadline = time.monotonic() + seconds
-    while not chromium.evaluate(condition):
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{condition}: never; the page says: " + chromium.evaluate("document.body.innerText")[:500])
-        time.sleep(0.005)
-
-
 def median_of(chromium, script, tries=9):
     return statistics.median(chromium.evaluate(script) for _ in range(tries))
 
@@ -33,7 +25,7 @@ def median_of(chromium, script, tries=9):
 def ask(chromium, stages, batch):
     chromium.evaluate(SETTINGS % (stages, batch, 2 * stages))
     began = time.monotonic()
-    wait_for(chromium, "window.ready")
+    chromium.wait_for("window.ready")
     assert chromium.evaluate("[shown.plan?.microbatches, shown.plan?.stages.length]") == [batch, stages]
     return 1e3 * (time.monotonic() - began)
 
@@ -41,7 +33,7 @@ def ask(chromium, stages, batch):
 def main(page):
     with tempfile.TemporaryDirectory() as folder, browser.Browser(folder) as chromium:
         chromium.open(page, 1400, 1000)
-        wait_for(chromium, "byId('proof').textContent !== ''")
+        chromium.wait_for("byId('proof').textContent !== ''")
         whole = [ask(chromium, 8, 64) for _ in range(5)]
         print(f"p = 8, m = 64: planned and drawn {chromium.evaluate('shown.firstMs'):.0f} ms after the question; until all is idle {statistics.median(whole):.0f} ms")
         ask(chromium, 16, 200)
@@ -50,7 +42,7 @@ def main(page):
         print(f"three of them: {median_of(chromium, REDRAW):.1f} ms")
         chromium.evaluate("Object.assign(state, {p: '', t: '', batch: '', more: '', memory: ''}); state.gpus = '64'; fill(); search()")
         began = time.monotonic()
-        wait_for(chromium, "byId('progress').textContent.includes('configurations in')")
+        chromium.wait_for("byId('progress').textContent.includes('configurations in')")
         said = chromium.evaluate("byId('progress').textContent")
         print(f"search for 64 GPUs: {1e3 * (time.monotonic() - began):.0f} ms, {said}")
 

@@ -3,7 +3,6 @@
 import itertools
 import json
 import subprocess
-import time
 from pathlib import Path
 
 import browser
@@ -38,19 +37,12 @@ def native(name, *overrides):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
-def wait_for(chromium, condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not chromium.evaluate(condition):
-        assert time.monotonic() < deadline, (condition, chromium.evaluate("document.body.innerText")[-2000:])
-        time.sleep(0.05)
-
-
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
     """The page, loaded and with its first answer, in one browser for all tests that leave its state alone."""
     with browser.Browser(tmp_path_factory.mktemp("profile")) as chromium:
         chromium.open(PAGE, 1400, 1000)
-        wait_for(chromium, "byId('proof').textContent !== ''")
+        chromium.wait_for("byId('proof').textContent !== ''")
         yield chromium
 
 
@@ -83,7 +75,7 @@ def test_a_schedule_that_can_hang_is_refused_and_its_circle_is_drawn(opened):
         for s, actions in enumerate(["F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 F2 F3 B0 B1 B2 B3"] + ["F0 B0 F1 B1 F2 B2 F3 B3"] * 2)
     )
     opened.evaluate(f"byId('list').value = {json.dumps(text)}; byId('list').dispatchEvent(new Event('input'))")
-    wait_for(opened, "byId('proof').textContent.includes('can hang')")
+    opened.wait_for("byId('proof').textContent.includes('can hang')")
     assert opened.evaluate("document.querySelectorAll('#cycle line').length") >= 2
     assert opened.evaluate(f"explore.check({json.dumps(text)})") in opened.evaluate("byId('proof').textContent")
 
@@ -119,36 +111,36 @@ CONTROLS = """
 def test_every_control_works_without_a_complaint_or_a_request(tmp_path):
     with browser.Browser(tmp_path / "profile") as chromium:
         chromium.open(PAGE, 1400, 1000)
-        wait_for(chromium, "byId('proof').textContent !== ''")
+        chromium.wait_for("byId('proof').textContent !== ''")
         before = chromium.evaluate("byId('answer').textContent")
         chromium.evaluate(CONTROLS)
-        wait_for(chromium, f"byId('answer').textContent !== {json.dumps(before)} && shown.traces.length > 1")
+        chromium.wait_for(f"byId('answer').textContent !== {json.dumps(before)} && shown.traces.length > 1")
         assert "4096" in chromium.evaluate("byId('command').textContent")
         assert chromium.evaluate("decodeURIComponent(location.hash)").count("4096") == 1
         for column in range(8):
             chromium.evaluate(f"document.querySelectorAll('thead button')[{column}].click()")
         drawn = chromium.evaluate("shown.traces.length")
         chromium.evaluate("document.querySelector('tbody input:checked').click()")
-        wait_for(chromium, f"shown.traces.length === {drawn - 1}")
+        chromium.wait_for(f"shown.traces.length === {drawn - 1}")
         chromium.evaluate("document.querySelectorAll('tbody input')[1].click()")
-        wait_for(chromium, f"shown.traces.length === {drawn}")
+        chromium.wait_for(f"shown.traces.length === {drawn}")
         for key in ("+", "ArrowRight", "ArrowLeft", "-", "0"):
             chromium.evaluate(f"byId('timeline').dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}', cancelable: true}}))")
         place = chromium.evaluate("(() => { const box = byId('timeline').getBoundingClientRect(), one = shown.places[0];"
                                   " return [box.left + one.left + 1, box.top + one.top + 4]; })()")
         chromium.point(*place)
-        wait_for(chromium, "/^F0(\\.0)? on stage 0: forward of microbatch 0/.test(byId('said').textContent)")
+        chromium.wait_for("/^F0(\\.0)? on stage 0: forward of microbatch 0/.test(byId('said').textContent)")
         chromium.evaluate("byId('take').click()")
         for button in ("save-yaml", "save-text", "save-svg"):
             chromium.evaluate(f"byId('{button}').click()")
         chromium.evaluate("byId('gpus').value = '32'; byId('gpus').dispatchEvent(new Event('input', {bubbles: true})); byId('search').click()")
-        wait_for(chromium, "!byId('cancel').hidden")
+        chromium.wait_for("!byId('cancel').hidden")
         chromium.evaluate("byId('cancel').click()")
-        wait_for(chromium, "byId('progress').textContent === 'cancelled'")
+        chromium.wait_for("byId('progress').textContent === 'cancelled'")
         chromium.evaluate("byId('search').click()")
-        wait_for(chromium, "!byId('front-box').hidden")
+        chromium.wait_for("!byId('front-box').hidden")
         chromium.evaluate("document.querySelector('#front-list button').click()")
-        wait_for(chromium, "byId('more').value.includes('schedule.')")
+        chromium.wait_for("byId('more').value.includes('schedule.')")
         assert chromium.complaints() == []
         assert all(url.startswith(("file:", "blob:", "data:")) for url in chromium.requests())
 
@@ -156,12 +148,12 @@ def test_every_control_works_without_a_complaint_or_a_request(tmp_path):
 def test_a_schedule_that_cannot_run_has_its_reason_in_the_table(tmp_path):
     with browser.Browser(tmp_path / "profile") as chromium:
         chromium.open(PAGE, 1400, 1000)
-        wait_for(chromium, "byId('proof').textContent !== ''")
+        chromium.wait_for("byId('proof').textContent !== ''")
         # Five layers on four stages leave none for a second chunk.
         chromium.evaluate("Object.assign(state, {config: 'llama65b', p: '4', t: '1', d: '1', b: '1', batch: '8', memory: '500', gpu: 'h100',"
                           " more: 'model.layers=5\\nparallel.sequence=false'}); fill(); ask(); 0")
-        wait_for(chromium, "shown.plan?.stages.length === 4 && shown.refused.length > 0")
-        wait_for(chromium, "document.querySelectorAll('td.reason').length === shown.refused.length")
+        chromium.wait_for("shown.plan?.stages.length === 4 && shown.refused.length > 0")
+        chromium.wait_for("document.querySelectorAll('td.reason').length === shown.refused.length")
         said = chromium.evaluate("Object.fromEntries(shown.refused.map((row) => [row.name, row.refused]))")
         ran = native("llama65b", *["parallel.pipeline=4", "parallel.tensor=1", "parallel.data=1", "schedule.micro_batch=1", "train.global_batch=8"],
                      "model.layers=5", "parallel.sequence=false", "hardware.gpu=h100", "hardware.profile=", "schedule.bpipe=off", "schedule.name=zb-v", "--schedule")
@@ -225,10 +217,10 @@ def test_the_page_can_be_read_by_everybody(tmp_path, width, dark):
         pytest.skip("axe is not installed; run scripts/install_deps.sh --explore")
     with browser.Browser(tmp_path / "profile") as chromium:
         chromium.open(PAGE, width, 1000, dark=dark)
-        wait_for(chromium, "byId('proof').textContent !== ''")
+        chromium.wait_for("byId('proof').textContent !== ''")
         assert chromium.evaluate("document.documentElement.scrollWidth") <= width
         chromium.evaluate(AXE.read_text(encoding="utf-8") + "; 0")
         chromium.evaluate("window.found = null; axe.run().then((result) => { window.found = result.violations; }); 0")
-        wait_for(chromium, "window.found !== null")
+        chromium.wait_for("window.found !== null")
         serious = [(one["id"], [node["target"] for node in one["nodes"]]) for one in chromium.evaluate("window.found") if one["impact"] in ("serious", "critical")]
         assert serious == []

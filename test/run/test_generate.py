@@ -18,7 +18,8 @@ import time
 import numpy
 import pytest
 
-from trainer_runs import ROOT, TOOLS, Trainer, checkpoint_names, layout, saving, made_text, without_mpi
+from trainer_runs import (ROOT, TOOLS, Trainer, checkpoint_names, layout, made_text, saving, script,
+                          without_mpi)
 
 MODELS = {
     "llama": {"family": "llama", "hidden": 48, "layers": 4, "heads": 6, "kv_heads": 2, "ffn": 80, "vocab": 257,
@@ -212,8 +213,7 @@ QUESTIONS = [
 def write_questions(folder, questions, *options, code=0):
     source, out = folder / "questions.jsonl", folder / "questions.bin"
     source.write_text("".join(json.dumps(question) + "\n" for question in questions))
-    command = [sys.executable, ROOT / "scripts/prepare_eval.py", source, "-o", out, *options]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = script("prepare_eval.py", source, "-o", out, *options)
     assert result.returncode == code, result.stderr
     return out if code == 0 else result.stderr
 
@@ -368,8 +368,7 @@ def test_what_is_too_long_is_left_out_and_reported(trained, exported, tmp_path):
 def test_questions_of_another_form_are_refused(tmp_path, line, expected):
     source = tmp_path / "questions.jsonl"
     source.write_text(line + "\n")
-    command = [sys.executable, ROOT / "scripts/prepare_eval.py", source, "-o", tmp_path / "out.bin"]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = script("prepare_eval.py", source, "-o", tmp_path / "out.bin")
     assert result.returncode == 1 and expected in result.stderr and len(result.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
 
@@ -470,9 +469,8 @@ def test_tokens_are_those_of_the_tokenizers_library(tmp_path, kind):
 
 def prepare_mine(folder, tokenizer):
     """Tokens of folder/text.txt, as the data set "mine" in that folder."""
-    script, text = ROOT / "scripts/prepare_data.py", folder / "text.txt"
-    command = [sys.executable, script, text, "-o", folder, "--name", "mine", "--tokenizer", tokenizer]
-    subprocess.run(command, check=True, capture_output=True)
+    text = folder / "text.txt"
+    script("prepare_data.py", text, "-o", folder, "--name", "mine", "--tokenizer", tokenizer, check=True)
 
 
 @pytest.mark.thorough
@@ -512,8 +510,7 @@ def test_a_checkpoint_carries_the_tokenizer_of_its_data(tmp_path):
 
 
 def tokens(action, text, tokenizer):
-    command = [sys.executable, ROOT / "scripts/tokens.py", action, "--tokenizer", tokenizer, text]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    said = script("tokens.py", action, "--tokenizer", tokenizer, text, check=True).stdout
     return ids_of(said) if action == "encode" else said
 
 
@@ -521,6 +518,5 @@ def test_numbers_become_text_and_back():
     assert tokens("encode", "aé", "bytes") == [97, 195, 169]
     assert tokens("decode", "97 195 169 256", "bytes") == "aé\n"
     assert tokens("decode", "97\n---\n98 255\n", "bytes") == "a\n---\nb\\xff\n"
-    command = [sys.executable, ROOT / "scripts/tokens.py", "decode", "--tokenizer", "bytes", "300"]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = script("tokens.py", "decode", "--tokenizer", "bytes", "300")
     assert result.returncode == 1 and "token 300 is outside the vocabulary of 257" in result.stderr

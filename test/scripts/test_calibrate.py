@@ -1,12 +1,11 @@
 """scripts/calibrate.py finds the constants that made a set of metrics, and predicts other runs with them."""
 
+import functools
 import json
 import re
-import subprocess
-import sys
 
 import pytest
-from trainer_runs import BUILD, ROOT, command
+from trainer_runs import BUILD, ROOT, command, script
 
 CONSTANTS = {"matmul_efficiency": 0.7, "matmul_half": 200, "flash_forward": 0.4, "stream_gb_s": 1200, "action_us": 60,
              "step_overhead_ms": 12}
@@ -58,9 +57,7 @@ def made(folder, name):
     return folder / name
 
 
-def calibrate(*arguments):
-    script = [sys.executable, ROOT / "scripts" / "calibrate.py", "--bin", BUILD, *arguments]
-    return subprocess.run(script, capture_output=True, text=True, check=False)
+calibrate = functools.partial(script, "calibrate.py", "--bin", BUILD)
 
 
 @pytest.fixture(scope="module")

@@ -2,18 +2,13 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from trainer_runs import script
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.yaml"))
-
-
-def script(name, *words):
-    return subprocess.run([sys.executable, ROOT / "scripts" / f"{name}.py", *map(str, words)], capture_output=True,
-                          text=True, cwd=ROOT)
 
 
 def unsaid(answer):
@@ -24,30 +19,30 @@ def unsaid(answer):
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_what_megatron_is_told_means_the_configuration_again(config):
     aside = {"schedule.bpipe", "parallel.placement", "attention.softmax", "schedule.split_backward"}
-    assert unsaid(script("export", config, "--to", "megatron")) <= aside
+    assert unsaid(script("export.py", config, "--to", "megatron")) <= aside
 
 
 @pytest.mark.parametrize("program", ["megatron", "torchtitan"])
 def test_context_ranks_are_said_and_read(tmp_path, program):
     path = tmp_path / "our.yaml"
     path.write_text((ROOT / "configs/llama3.1_8b.yaml").read_text().replace("  data: 4", "  context: 4\n  data: 4"))
-    answer = script("export", path, "--to", program)
+    answer = script("export.py", path, "--to", program)
     assert re.search("context.parallel.(size 4|degree = 4)", answer.stdout), answer.stderr
     assert not {"parallel.context", "parallel.data"} & unsaid(answer)
 
 
 @pytest.mark.parametrize("name, words", [("llama3.1_8b", set()), ("llama65b", {"model"})])
 def test_what_torchtitan_is_told_means_the_configuration_again(name, words):
-    assert unsaid(script("export", ROOT / f"configs/{name}.yaml", "--to", "torchtitan")) == words
+    assert unsaid(script("export.py", ROOT / f"configs/{name}.yaml", "--to", "torchtitan")) == words
 
 
 def test_what_cannot_be_said_is_named(tmp_path):
     path = tmp_path / "our.yaml"
     text = (ROOT / "configs/llama65b.yaml").read_text()
     path.write_text(text.replace("name: 1f1b", "name: zb-v").replace("steps: 100\n", "steps: 100\n  z_loss: 0.1\n"))
-    assert {"schedule.name", "train.z_loss", "parallel.layers"} <= unsaid(script("export", path, "--to", "megatron"))
-    assert {"schedule.name", "train.z_loss"} >= unsaid(script("export", path, "--to", "nanotron")) != set()
-    assert "Megatron-LM needs" in script("export", path, "--to", "megatron").stdout
+    assert {"schedule.name", "train.z_loss", "parallel.layers"} <= unsaid(script("export.py", path, "--to", "megatron"))
+    assert {"schedule.name", "train.z_loss"} >= unsaid(script("export.py", path, "--to", "nanotron")) != set()
+    assert "Megatron-LM needs" in script("export.py", path, "--to", "megatron").stdout
 
 
 SMALL = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1000 --micro-batch-size 1 --global-batch-size 16"
@@ -61,12 +56,12 @@ SMALL = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 5
     ("--hidden-size many", "--hidden-size: needs an integer"),
 ])
 def test_words_that_cannot_be_planned_are_named(more, sentence):
-    answer = script("import", "megatron", *SMALL.split(), *more.split())
+    answer = script("import.py", "megatron", *SMALL.split(), *more.split())
     assert answer.returncode == 1 and sentence in answer.stderr
 
 
 def test_a_flag_that_is_not_taken_over_is_named_and_the_rest_is_planned(tmp_path):
-    answer = script("import", "--gpus", 8, "megatron", *SMALL.split(), "--bf16", "--fp8-format", "hybrid")
+    answer = script("import.py", "--gpus", "8", "megatron", *SMALL.split(), "--bf16", "--fp8-format", "hybrid")
     assert answer.returncode == 0 and "# not taken over: --fp8-format" in answer.stdout
     path = tmp_path / "our.yaml"
     path.write_text(answer.stdout)

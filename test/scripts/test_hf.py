@@ -1,12 +1,11 @@
 """scripts/hf.py: says what a model is, and whether the trainer computes with it what transformers does."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
-from trainer_runs import BUILD, ROOT, made_tokens, write_tokens
+from trainer_runs import BUILD, ROOT, environment, made_tokens, script, write_tokens
 
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / ".deps" / "transformers")]
 transformers = pytest.importorskip("transformers", reason="transformers is not installed; run scripts/install_deps.sh")
@@ -124,9 +123,8 @@ def test_check_asks_the_transformers_of_the_python_that_runs_it(tmp_path):
     """A module that plays another transformers: .deps has one too, which is left alone."""
     folder = save("llama", tmp_path / "model")
     (tmp_path / "transformers.py").write_text("raise ImportError('played', name='what this Python has')\n")
-    command = [sys.executable, ROOT / "scripts/hf.py", "check", folder, "--trainer", BUILD / "train_llama"]
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    env = environment(PYTHONPATH=str(tmp_path))
+    ended = script("hf.py", "check", folder, "--trainer", BUILD / "train_llama", env=env)
     assert ended.returncode == 1 and "what this Python has is missing" in ended.stderr, ended.stderr
 
 

@@ -4,6 +4,7 @@ tensorboard is looked for in .deps/tensorboard, where scripts/install_deps.sh pu
 """
 
 import csv
+import functools
 import importlib.util
 import io
 import json
@@ -14,7 +15,7 @@ import sys
 import time
 
 import pytest
-from trainer_runs import ROOT, environment, run, wait_until, write_config
+from trainer_runs import ROOT, environment, run, script, wait_until, write_config
 
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.path.append(str(ROOT / ".deps" / "tensorboard"))
@@ -24,9 +25,7 @@ needs_reader = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is Non
                                   reason="tensorboard is not installed; run scripts/install_deps.sh")
 
 
-def metrics(*arguments):
-    return subprocess.run([sys.executable, ROOT / "scripts/metrics.py", *arguments], capture_output=True, text=True,
-                          timeout=60)
+metrics = functools.partial(script, "metrics.py")
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,13 @@
 """The schedules against the best that is possible: scripts/optimum.py finds the least idle time for small p and m."""
 
 import re
-import subprocess
-import sys
 
 import pytest
-from trainer_runs import ROOT, command
+from trainer_runs import command, script
 
 
 def optimum(text):
-    ended = subprocess.run([sys.executable, ROOT / "scripts/optimum.py"], input=text, capture_output=True, text=True)
+    ended = script("optimum.py", input=text)
     return ended.stdout or ended.stderr
 
 

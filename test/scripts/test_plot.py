@@ -1,5 +1,6 @@
 """scripts/plot.py draws what real runs and plans wrote; other input ends in one sentence and no file."""
 
+import functools
 import json
 import re
 import shutil
@@ -8,16 +9,14 @@ import sys
 from xml.etree import ElementTree
 
 import pytest
-from trainer_runs import ROOT, command, environment, run, write_config
+from trainer_runs import ROOT, command, environment, run, script, write_config
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed; run scripts/install_deps.sh")
 RASTER = shutil.which("rsvg-convert") is not None
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def plot(*arguments, env=None):
-    return subprocess.run([sys.executable, ROOT / "scripts/plot.py", *arguments], capture_output=True, text=True,
-                          env=env or environment(), timeout=120)
+plot = functools.partial(script, "plot.py")
 
 
 @pytest.fixture(scope="module")

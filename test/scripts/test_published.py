@@ -1,10 +1,9 @@
 """Plans against published measurements: what docs/published.md says, and that it stays so."""
 
-import subprocess
 import sys
 
 import pytest
-from trainer_runs import BUILD, ROOT
+from trainer_runs import BUILD, ROOT, script
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import published  # noqa: E402
@@ -13,8 +12,7 @@ PAGE = ROOT / "docs" / "published.md"
 
 
 def test_a_page_of_some_runs_is_refused(tmp_path):
-    script = [sys.executable, ROOT / "scripts" / "published.py", "--bin", BUILD, "--only", "SC21", "--no-plot"]
-    ended = subprocess.run([*script, "--write", tmp_path / "p.md"], capture_output=True, text=True, check=False)
+    ended = script("published.py", "--bin", BUILD, "--only", "SC21", "--no-plot", "--write", tmp_path / "p.md")
     assert (ended.returncode, ended.stderr) == (1, "published: the page has all runs; leave out --only, or --write\n")
     assert not list(tmp_path.iterdir())
 

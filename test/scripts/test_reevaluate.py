@@ -1,14 +1,13 @@
 """The tables of docs/bpipe.md are what scripts/reevaluate.py writes, and agree with the verdicts of the plans."""
 
+import functools
 import json
 import shutil
-import subprocess
-import sys
 
-from trainer_runs import BUILD, ROOT, command
+from trainer_runs import BUILD, ROOT, command, script
 
 PAGE = ROOT / "docs" / "bpipe.md"
-SCRIPT = [sys.executable, ROOT / "scripts" / "reevaluate.py", "--bin", BUILD, "-o"]
+reevaluate = functools.partial(script, "reevaluate.py", "--bin", BUILD, "-o")
 
 
 def rows(text):
@@ -25,7 +24,7 @@ def plan(run, *arguments):
 def test_the_page_is_what_the_script_writes(tmp_path):
     page = tmp_path / "page.md"
     shutil.copy(PAGE, page)
-    subprocess.run([*SCRIPT, page], check=True, capture_output=True)
+    reevaluate(page, check=True)
     assert page.read_text() == PAGE.read_text()
 
 
@@ -41,7 +40,7 @@ def test_encoders_have_the_figures_of_the_verdict():
 def test_a_page_without_the_marks_is_left_alone(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# Nothing to fill\n")
-    ended = subprocess.run([*SCRIPT, page], capture_output=True, text=True)
+    ended = reevaluate(page)
     assert ended.returncode == 1 and "lacks the lines <!-- reevaluation -->" in ended.stderr
     assert page.read_text() == "# Nothing to fill\n"
 

@@ -1,23 +1,21 @@
 """scripts/report.py: one page with everything a run wrote, opened in a real browser: no error, no request, nothing
 blank."""
 
+import functools
 import json
 import re
 import subprocess
 import sys
-import time
 from html.parser import HTMLParser
 
 import browser
 import pytest
-from trainer_runs import BUILD, ROOT, command, environment, trained, write_config
+from trainer_runs import BUILD, ROOT, command, environment, script, trained, wait_until, write_config
 
 needs_browser = pytest.mark.skipif(browser.PROGRAM is None,
                                    reason="chromium is not installed; run scripts/install_deps.sh")
 
-def report(*arguments):
-    return subprocess.run([sys.executable, ROOT / "scripts/report.py", *arguments], capture_output=True, text=True,
-                          env=environment(), timeout=60)
+report = functools.partial(script, "report.py")
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +167,7 @@ def test_a_followed_run_is_written_again_until_its_last_step(folder, tmp_path):
         env=environment(),
     )
     try:
-        wait_until(lambda: (tmp_path / "r.html").exists())
+        wait_until((tmp_path / "r.html").exists, "no page")
         assert 'http-equiv="refresh"' in (tmp_path / "r.html").read_text()
         with path.open("a") as file:
             file.write("".join(lines[3:]))
@@ -178,13 +176,6 @@ def test_a_followed_run_is_written_again_until_its_last_step(folder, tmp_path):
         assert "6 of 6" in text and 'http-equiv="refresh"' not in text
     finally:
         following.kill()
-
-
-def wait_until(true, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 # ---- in a browser ----------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Every script answers wrong input with one sentence and leaves its output file as it was."""
 
+import functools
 import importlib
 import json
 import os
@@ -12,15 +13,14 @@ import types
 from pathlib import Path
 
 import pytest
+import trainer_runs
 from trainer_runs import ROOT, write_tokens
 
 STEP = {"type": "step", "step": 1, "loss": 2.5, "mfu": None, "tokens_per_s": 1.0, "tokens": 4, "step_ms": 1.0,
         "stages": [{"stage": 0, "peak_bytes": 1}]}
 
 
-def script(name, *arguments, **more):
-    return subprocess.run([sys.executable, ROOT / "scripts" / name, *arguments], capture_output="stdout" not in more,
-                          timeout=120, **more)
+script = functools.partial(trainer_runs.script, text=False)
 
 
 def metrics_file(folder, **changes):

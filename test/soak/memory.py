@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from trainer_runs import ROOT, environment, trainer  # noqa: E402
+from trainer_runs import ROOT, as_options, environment, rank_processes, trainer  # noqa: E402
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "3600"))
 EVERY = 20
@@ -31,16 +31,9 @@ ALONE = ["parallel.pipeline=1", "schedule.bpipe=off"]
 
 
 def start(folder, *overrides, resume=None):
-    options = [
-        part for override in [*RUN, *overrides, f"log.metrics={folder}/metrics.jsonl"] for part in ("-o", override)
-    ]
-    command = [
-        trainer("llama"),
-        "-c",
-        "configs/llama_tiny.yaml",
-        *options,
-        *(["--resume", str(resume)] if resume else []),
-    ]
+    options = as_options(*RUN, *overrides, f"log.metrics={folder}/metrics.jsonl")
+    resumed = ["--resume", str(resume)] if resume else []
+    command = [trainer("llama"), "-c", "configs/llama_tiny.yaml", *options, *resumed]
     with open(folder / "said", "w", encoding="utf-8") as said:
         return subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=said,
                                 stderr=said)
@@ -50,27 +43,6 @@ def steps(folder):
     """(loss, norm) of every step so far, as text: 17 digits are the bits."""
     path = folder / "metrics.jsonl"
     return {int(step): bits for step, *bits in STEP.findall(path.read_text())} if path.exists() else {}
-
-
-def is_below(pid, parent):
-    while pid > 1 and pid != parent:
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    return pid == parent
-
-
-def ranks(parent):
-    """The processes of the ranks that this launch has, lowest first."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if not entry.name.isdigit() or (entry / "comm").read_text().strip() != "train_llama":
-                continue
-            rank = re.search(r"OMPI_COMM_WORLD_RANK=(\d+)", (entry / "environ").read_text(errors="replace"))
-            if rank is not None and is_below(int(entry.name), parent):
-                found.append((int(rank[1]), int(entry.name)))
-        except OSError:
-            pass
-    return [pid for _, pid in sorted(found)]
 
 
 def look(pid):
@@ -92,7 +64,7 @@ def watch(process, folder):
     while len(steps(folder)) < 2:
         assert process.poll() is None, (folder / "said").read_text()
         time.sleep(0.1)
-    pids, done = ranks(process.pid), 0
+    pids, done = [pid for _, pid in sorted(rank_processes(f"{folder}/metrics.jsonl").items())], 0
     seen = [[] for _ in pids]
     deadline = time.monotonic() + SECONDS
     with open(folder / "metrics.jsonl", encoding="utf-8") as metrics:

@@ -88,6 +88,12 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    def wait_for(self, condition, seconds=300):
+        deadline = time.monotonic() + seconds
+        while not self.evaluate(condition):
+            assert time.monotonic() < deadline, (condition, self.evaluate("document.body.innerText")[-2000:])
+            time.sleep(0.005)
+
     def pdf(self, path):
         path.write_bytes(base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"]))
 

@@ -1,11 +1,12 @@
 """Hardware faults made from outside the program: a library that flips one bit of a message in flight, and one byte of
 memory that a process lends to another."""
 
+import contextlib
 import mmap
 import os
 from pathlib import Path
 
-from trainer_runs import shared_library
+from trainer_runs import processes_with, shared_library
 
 FLIPPER = """
 #define _GNU_SOURCE
@@ -49,16 +50,12 @@ def flips(flipper, rank=-1, size=-1, at=0, lent=True):
 def lent_memory(config):
     """Memory that processes with this text in their command line lend: [(bytes, path)]."""
     found = {}
-    for process in Path("/proc").iterdir():
-        try:
-            if not process.name.isdigit() or config not in (process / "cmdline").read_text(errors="replace"):
-                continue
-            for entry in (process / "fd").iterdir():
+    for pid in processes_with(config):
+        with contextlib.suppress(OSError):  # it has ended
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
                 if "memfd:lent slots" in os.readlink(entry):
                     status = entry.stat()
                     found[status.st_ino] = (status.st_size, entry)
-        except OSError:
-            pass
     return list(found.values())
 
 

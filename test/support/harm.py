@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainer_runs import processes_with, shared_library, write_config
+from trainer_runs import processes_with, rank_processes, shared_library, write_config
 
 ENDS_WITHIN = 10  # seconds, after anything that dies
 
@@ -97,13 +97,7 @@ def supervisor_process(job, rank):
 
 def rank_process(job, rank):
     """Returns the process of one rank, or None while it does not exist."""
-    for pid in job.ranks():
-        try:
-            if f"OMPI_COMM_WORLD_RANK={rank}\0" in Path(f"/proc/{pid}/environ").read_text(errors="replace"):
-                return pid
-        except OSError:
-            pass
-    return None
+    return rank_processes(str(job.config)).get(rank)
 
 
 def launcher_process(job):

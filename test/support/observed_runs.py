@@ -1,5 +1,6 @@
 """Plans, and the runs that they predict: steps, bytes allocated, and what the processes took from the kernel (VmHWM)."""
 
+import contextlib
 import json
 import os
 import re
@@ -9,11 +10,9 @@ import threading
 import time
 from pathlib import Path
 
+from trainer_runs import as_options, rank_processes
+
 PROGRAM = "./train_llama"
-
-
-def options(overrides):
-    return [part for override in overrides for part in ("-o", override)]
 
 
 def ask(path, *arguments):
@@ -24,7 +23,7 @@ def ask(path, *arguments):
 
 
 def train(path, metrics, *overrides):
-    command = [PROGRAM, "-c", path, *options([f"log.metrics={metrics}", *overrides])]
+    command = [PROGRAM, "-c", path, *as_options(f"log.metrics={metrics}", *overrides)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         sys.exit(f"training failed:\n{ended.stderr}")
@@ -41,24 +40,17 @@ class Peaks(threading.Thread):
         super().__init__(daemon=True)
         self.mark, self.over, self.ranks = mark, False, {}
 
-    def look(self, pid):
-        environment = Path(f"/proc/{pid}/environ").read_text(errors="replace")
-        rank = re.search(r"OMPI_COMM_WORLD_RANK=(\d+)", environment)
-        if rank is None or not Path(f"/proc/{pid}/comm").read_text().startswith("train_"):
-            return
+    def look(self, rank, pid):
         status = Path(f"/proc/{pid}/status").read_text()
         peak = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
-        first, _ = self.ranks.get(int(rank[1]), (peak, peak))
-        self.ranks[int(rank[1])] = (first, peak)
+        first, _ = self.ranks.get(rank, (peak, peak))
+        self.ranks[rank] = (first, peak)
 
     def run(self):
         while not self.over:
-            for entry in Path("/proc").iterdir():
-                try:
-                    if entry.name.isdigit() and self.mark in (entry / "cmdline").read_text(errors="replace"):
-                        self.look(entry.name)
-                except (OSError, TypeError):
-                    pass
+            for rank, pid in rank_processes(self.mark).items():
+                with contextlib.suppress(OSError, TypeError):  # it has ended
+                    self.look(rank, pid)
             time.sleep(0.002)
 
 

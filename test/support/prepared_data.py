@@ -1,17 +1,14 @@
 """Runs of scripts/prepare_data.py and what they wrote."""
 
 import array
-import subprocess
-import sys
 
-from trainer_runs import ROOT
+from trainer_runs import ROOT, script
 
 SCRIPT = ROOT / "scripts" / "prepare_data.py"
 
 
 def prepare(*arguments, **options):
-    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, **options)
+    return script("prepare_data.py", *map(str, arguments), **options)
 
 
 def tokens(folder, pattern):

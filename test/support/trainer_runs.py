@@ -14,6 +14,7 @@ import re
 import signal
 import struct
 import subprocess
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -179,6 +180,17 @@ def processes_with(text):
     return [pid for pid in found if pid != os.getpid()]
 
 
+def rank_processes(text):
+    """Returns {rank: process} of the trainers whose command line has this text."""
+    found = {}
+    for pid in processes_with(text):
+        with contextlib.suppress(OSError):  # it has ended
+            rank = re.search(r"OMPI_COMM_WORLD_RANK=(\d+)", Path(f"/proc/{pid}/environ").read_text(errors="replace"))
+            if rank is not None and Path(f"/proc/{pid}/comm").read_text().startswith("train_"):
+                found[int(rank[1])] = pid
+    return found
+
+
 def ownerless_folders():
     """Returns the folders of launches whose parent has ended."""
     paths = [path for base in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")) for path in Path(base).glob("trainer-*-*")]
@@ -252,18 +264,8 @@ class Job:
         )
 
     def ranks(self):
-        """The processes of the ranks, lowest first: those of a trainer whose parent is mpirun."""
-        found = []
-        for pid in processes_with(str(self.config)):
-            try:
-                block = Path(f"/proc/{pid}/environ").read_text(errors="replace")
-                name = Path(f"/proc/{pid}/comm").read_text().strip()
-            except OSError:
-                continue
-            rank = re.search(r"OMPI_COMM_WORLD_RANK=(\d+)", block)
-            if rank is not None and name == f"train_{self.family}":
-                found.append((int(rank[1]), pid))
-        return [pid for _, pid in sorted(found)]
+        """Returns the processes of the ranks, lowest first."""
+        return [pid for _, pid in sorted(rank_processes(str(self.config)).items())]
 
     def end(self):
         try:
@@ -339,6 +341,12 @@ def as_options(*overrides):
 def command(family, *arguments, overrides=(), env=None):
     return subprocess.run([trainer(family), *arguments, *as_options(*overrides)], cwd=ROOT, env=env or environment(),
                           capture_output=True, text=True, timeout=10 * TIME_LIMIT)
+
+
+def script(name, *arguments, **more):
+    """Runs one of scripts/ to its end."""
+    options = {"capture_output": "stdout" not in more, "text": True, "timeout": 120, "env": environment(), **more}
+    return subprocess.run([sys.executable, ROOT / "scripts" / name, *arguments], **options)
 
 
 def close(left, right, relative):
