@@ -52,6 +52,12 @@ def ranks():
         pytest.skip("built without MPI")
 
 
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """The configuration of a small run of four stages."""
+    return trainer_runs.write_config(tmp_path_factory.mktemp("config"))
+
+
 @pytest.fixture(scope="session", params=trainer_runs.FAMILIES)
 def small(request, tmp_path_factory):
     """The configuration of a small run of each family, and its losses with one rank and one thread."""

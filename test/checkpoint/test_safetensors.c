@@ -3,6 +3,7 @@
 #include "checkpoint/safetensors.h"
 
 #include "base/crc64.h"
+#include "scratch_folder.h"
 #include "unit.h"
 
 #include <fcntl.h>
@@ -10,21 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-static char path[] = "/tmp/safetensors_XXXXXX";
-
-static int make_path(void **state) {
-    (void)state;
-    int fd = mkstemp(path);
-    return fd < 0 ? -1 : close(fd);
-}
-
-static int remove_path(void **state) {
-    (void)state;
-    return unlink(path);
-}
+static const char *path(void) { return test_path("file.safetensors"); }
 
 static void write_bytes(const void *data, size_t bytes) {
-    FILE *file = fopen(path, "wb");
+    FILE *file = fopen(path(), "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(data, 1, bytes, file), bytes);
     fclose(file);
@@ -58,7 +48,7 @@ TEST(what_is_written_reads_back) {
     memcpy(all + header.bytes, values, sizeof values);
     write_bytes(all, header.bytes + 74);
     SafeFile file;
-    assert_int_equal(safetensors_open(&file, path, &err), 0);
+    assert_int_equal(safetensors_open(&file, path(), &err), 0);
     assert_int_equal(file.count, 2);
     const SafeTensor *a = &file.tensors[0], *b = &file.tensors[1];
     assert_string_equal(a->name, "a");
@@ -122,9 +112,9 @@ TEST(no_size_in_a_header_is_believed) {
         SafeFile file;
         Error err = {0};
         write_file(bad[i].header, bad[i].data);
-        if (safetensors_open(&file, path, &err) == 0) fail_msg("taken: %s", bad[i].header);
+        if (safetensors_open(&file, path(), &err) == 0) fail_msg("taken: %s", bad[i].header);
         assert_int_equal(err.code, EXIT_FAILED);
-        assert_ptr_equal(strstr(err.text, path), err.text);
+        assert_ptr_equal(strstr(err.text, path()), err.text);
         if (strstr(err.text, bad[i].says) == NULL) fail_msg("expected \"%s\" in: %s", bad[i].says, err.text);
         safetensors_close(&file);
     }
@@ -140,7 +130,7 @@ TEST(odd_but_right_headers_are_taken) {
         SafeFile file;
         Error err = {0};
         write_file(good[i], data[i]);
-        if (safetensors_open(&file, path, &err) != 0) fail_msg("%s", err.text);
+        if (safetensors_open(&file, path(), &err) != 0) fail_msg("%s", err.text);
         safetensors_close(&file);
     }
 }
@@ -154,14 +144,14 @@ TEST(a_length_word_beyond_the_file_is_refused) {
         write_bytes(text, sizeof text);
         SafeFile file;
         Error err = {0};
-        assert_int_equal(safetensors_open(&file, path, &err), -1);
+        assert_int_equal(safetensors_open(&file, path(), &err), -1);
         safetensors_close(&file);
     }
     for (size_t bytes = 0; bytes < 8; bytes++) {
         write_bytes("\0\0\0\0\0\0\0\0", bytes);
         SafeFile file;
         Error err = {0};
-        assert_int_equal(safetensors_open(&file, path, &err), -1);
+        assert_int_equal(safetensors_open(&file, path(), &err), -1);
         assert_non_null(strstr(err.text, "too short"));
         safetensors_close(&file);
     }
@@ -212,4 +202,4 @@ TEST(checksums_of_pieces_add_up_in_any_order) {
     assert_true(crc64_times(crc64_shift(&crc, far), crc64_shift(&crc, 7)) == crc64_shift(&crc, far + 7));
 }
 
-TESTS_BETWEEN(make_path, remove_path)
+TESTS_BETWEEN(test_folder_create, test_folder_remove)

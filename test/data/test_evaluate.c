@@ -1,5 +1,6 @@
 // Evaluation files: what a good one gives, and what every damaged one is refused for.
 #include "data/evaluate.h"
+#include "scratch_folder.h"
 #include "unit.h"
 
 #include <string.h>
@@ -7,7 +8,7 @@
 
 enum { SEQ = 6, VOCAB = 50 };
 
-static char path[] = "/tmp/test_evaluate_XXXXXX";
+static const char *path(void) { return test_path("evaluation.bin"); }
 
 static uint32_t header[256];
 static uint16_t words[64];
@@ -27,7 +28,7 @@ static void make_good(void) {
 }
 
 static void write_file(int bytes_less) {
-    FILE *file = fopen(path, "wb");
+    FILE *file = fopen(path(), "wb");
     size_t bytes = (size_t)(word_count * 2 - bytes_less);
     assert_true(fwrite(header, 1, sizeof header, file) == sizeof header && fwrite(words, 1, bytes, file) == bytes);
     assert_int_equal(fclose(file), 0);
@@ -39,7 +40,7 @@ static void write_wide(int bytes_less, uint32_t token) {
     for (int i = 0; i < word_count; i++) wide[i] = words[i] == 26 ? token : words[i];
     wide[1] *= 2, wide[18] *= 2;
     header[1] = 2, header[3] = 68;
-    FILE *file = fopen(path, "wb");
+    FILE *file = fopen(path(), "wb");
     size_t bytes = (size_t)(word_count * 4 - bytes_less);
     assert_true(fwrite(header, 1, sizeof header, file) == sizeof header && fwrite(wide, 1, bytes, file) == bytes);
     assert_int_equal(fclose(file), 0);
@@ -47,14 +48,14 @@ static void write_wide(int bytes_less, uint32_t token) {
 
 static Evaluation *opened(int64_t seq_len) {
     Error err = {0};
-    Evaluation *evaluation = evaluation_open("data.hellaswag", path, seq_len, VOCAB, &err);
+    Evaluation *evaluation = evaluation_open("data.hellaswag", path(), seq_len, VOCAB, &err);
     if (evaluation == NULL) fail_msg("%s", err.text);
     return evaluation;
 }
 
 static void refused(const char *why) {
     Error err = {0};
-    assert_null(evaluation_open("data.hellaswag", path, SEQ, VOCAB, &err));
+    assert_null(evaluation_open("data.hellaswag", path(), SEQ, VOCAB, &err));
     if (strstr(err.text, why) == NULL) fail_msg("%s\nexpected: %s", err.text, why);
     assert_int_equal(err.code, EXIT_USAGE);
     assert_non_null(strstr(err.text, "data.hellaswag: "));
@@ -103,7 +104,7 @@ TEST(an_example_that_is_too_long_is_left_out) {
     assert_int_equal(evaluation_rows(evaluation), 3);
     evaluation_close(evaluation);
     Error err = {0};
-    assert_null(evaluation_open("data.hellaswag", path, 3, VOCAB, &err));
+    assert_null(evaluation_open("data.hellaswag", path(), 3, VOCAB, &err));
     assert_non_null(strstr(err.text, "all 2 examples"));
 }
 
@@ -163,9 +164,9 @@ TEST(a_file_that_is_cut_anywhere_is_refused) {
         write_file(less);
         refused("data.hellaswag: ");
     }
-    assert_int_equal(truncate(path, 1000), 0);
+    assert_int_equal(truncate(path(), 1000), 0);
     refused("has not the size of an evaluation file");
-    assert_int_equal(unlink(path), 0);
+    assert_int_equal(unlink(path()), 0);
     refused("cannot be read: No such file");
 }
 
@@ -178,7 +179,7 @@ TEST(tokens_above_65535_are_in_files_of_version_2) {
     }
     write_wide(0, 100000);
     refused("example 0 has token 100000, outside a vocabulary of 50");
-    Evaluation *evaluation = evaluation_open("data.hellaswag", path, SEQ, 100001, &err);
+    Evaluation *evaluation = evaluation_open("data.hellaswag", path(), SEQ, 100001, &err);
     if (evaluation == NULL) fail_msg("%s", err.text);
     int32_t inputs[SEQ], targets[SEQ];
     const int32_t row_2[] = {11, 12, 25, 100000, 0, 0, 0};
@@ -188,16 +189,4 @@ TEST(tokens_above_65535_are_in_files_of_version_2) {
     evaluation_close(evaluation);
 }
 
-static int make_path(void **state) {
-    (void)state;
-    int file = mkstemp(path);
-    return file < 0 ? -1 : close(file);
-}
-
-static int remove_path(void **state) {
-    (void)state;
-    unlink(path);
-    return 0;
-}
-
-TESTS_BETWEEN(make_path, remove_path)
+TESTS_BETWEEN(test_folder_create, test_folder_remove)

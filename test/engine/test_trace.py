@@ -8,14 +8,9 @@ import signal
 from collections import Counter, defaultdict
 
 import pytest
-from trainer_runs import command, environment, mpirun, run, start, trained, wait_until, write_config
+from trainer_runs import command, environment, mpirun, run, start, trained, wait_until
 
 COMPUTE, TRANSFERS = 0, 1
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    return write_config(tmp_path_factory.mktemp("trace"))
 
 
 def schedule_of(config, *overrides):

@@ -20,11 +20,6 @@ GPT_TINY = (ROOT / "configs/gpt_tiny.yaml").read_text().splitlines()
 FAMILY_OF_GPT_TINY = f"configs/gpt_tiny.yaml:{GPT_TINY.index('  family: gpt') + 1}"
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    return write_config(tmp_path_factory.mktemp("cli"))
-
-
 # ---- what needs no run -----------------------------------------------------------------------------------------------
 
 

@@ -19,11 +19,6 @@ LAYOUTS = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    return write_config(tmp_path_factory.mktemp("habits"))
-
-
 # ---- verbosity -------------------------------------------------------------------------------------------------------
 
 

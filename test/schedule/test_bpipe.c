@@ -7,25 +7,6 @@
 #include <limits.h>
 #include <string.h>
 
-static char *text_of(const Schedule *schedule) {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *file = open_memstream(&text, &size);
-    assert_non_null(file);
-    assert_int_equal(schedule_write(schedule, file), 0);
-    fclose(file);
-    return text;
-}
-
-static void assert_sound(const Schedule *schedule) {
-    Error err = {0};
-    if (schedule_check(schedule, &err) == 0) return;
-    char *text = text_of(schedule);
-    print_error("%s\n%s\n", err.text, schedule->stages <= 8 && schedule->microbatches <= 32 ? text : "");
-    free(text);
-    fail();
-}
-
 static Schedule *balanced(int stages, int microbatches, int slots, EvictTarget target) {
     Error err = {0};
     Schedule *base = schedule_1f1b(stages, microbatches, &err);
@@ -35,12 +16,6 @@ static Schedule *balanced(int stages, int microbatches, int slots, EvictTarget t
     assert_non_null(schedule);
     schedule_free(base);
     return schedule;
-}
-
-static int64_t count_of(const StageSchedule *stage, ActionKind kind) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < stage->count; i++) count += stage->actions[i].kind == kind;
-    return count;
 }
 
 // What newest-first needs on one stage of 1F1B when a bundle is evicted only as its slot is needed, and each load
@@ -76,9 +51,9 @@ static int64_t newest_first(int in_flight, int microbatches, int slots) {
 
 static void assert_text(Schedule *schedule, const char *expected) {
     assert_non_null(schedule);
-    char *text = text_of(schedule);
+    char *text = schedule_text(schedule);
     assert_string_equal(text, expected);
-    assert_sound(schedule);
+    schedule_assert_sound(schedule);
     free(text);
     schedule_free(schedule);
 }
@@ -132,7 +107,7 @@ TEST(long_texts_are_read_or_refused_with_their_line) {
     Schedule *read = schedule_parse(text, NULL);
     assert_non_null(read);
     assert_int_equal(read->stage[0].count, 2 * MANY);
-    assert_sound(read);
+    schedule_assert_sound(read);
     schedule_free(read);
     at = text + sprintf(text, "# schedule a  stages %d  microbatches 1  slots 1\n", MANY);
     for (int s = 0; s < MANY; s++) at += sprintf(at, "stage %d:\n", s);
@@ -263,7 +238,7 @@ static void assert_same_compute(const Schedule *base, const Schedule *schedule) 
 static void assert_few_transfers(const Schedule *schedule) {
     int p = schedule->stages, m = schedule->microbatches;
     for (int s = 0; s < p; s++) {
-        int64_t evictions = count_of(&schedule->stage[s], ACTION_EVICT);
+        int64_t evictions = schedule_actions(schedule, s, ACTION_EVICT);
         int64_t reference = newest_first(p - s, m, schedule->slots);
         // The one more is the price of freeing slots ahead in the warm-up, so that no forward waits there.
         if (evictions > reference + 1) print_error("p %d m %d stage %d: %d\n", p, m, s, (int)evictions);
@@ -276,13 +251,13 @@ TEST(bpipe_is_sound_within_its_slots_and_with_few_transfers) {
         for (int m = p; m <= 256; m++) {
             Schedule *base = schedule_1f1b(p, m, NULL);
             Schedule *schedule = schedule_bpipe(p, m, bpipe_min_slots(p), NULL);
-            assert_sound(schedule);
+            schedule_assert_sound(schedule);
             assert_same_compute(base, schedule);
             assert_few_transfers(schedule);
             for (int s = 0; s < p; s++) {
                 const StageSchedule *stage = &schedule->stage[s];
                 assert_true(stage->own_slots + stage->lent_slots <= bpipe_min_slots(p));
-                if (s >= p / 2) assert_int_equal(count_of(stage, ACTION_EVICT), 0);
+                if (s >= p / 2) assert_int_equal(schedule_actions(schedule, s, ACTION_EVICT), 0);
             }
             schedule_free(base);
             schedule_free(schedule);
@@ -294,8 +269,8 @@ TEST(more_slots_mean_fewer_evictions_and_p_slots_none) {
         int64_t before = INT64_MAX;
         for (int slots = bpipe_min_slots(p); slots <= p + 1; slots++) {
             Schedule *schedule = schedule_bpipe(p, 4 * p, slots, NULL);
-            assert_sound(schedule);
-            int64_t evictions = count_of(&schedule->stage[0], ACTION_EVICT);
+            schedule_assert_sound(schedule);
+            int64_t evictions = schedule_actions(schedule, 0, ACTION_EVICT);
             assert_true(slots > p ? evictions == 0 : evictions < before);
             if (slots == p) assert_int_equal(evictions, 0);
             before = evictions;
@@ -309,8 +284,8 @@ TEST(the_transfers_of_p_8_m_64_are_those_of_newest_first) {
     static const int expected[] = {30, 24, 15, 0, 0, 0, 0, 0};
     for (int s = 0; s < 8; s++) {
         assert_int_equal(newest_first(8 - s, 64, 5), expected[s]);
-        assert_int_equal(count_of(&schedule->stage[s], ACTION_EVICT), expected[s]);
-        assert_int_equal(count_of(&schedule->stage[7 - s], ACTION_ACCEPT), expected[s]);
+        assert_int_equal(schedule_actions(schedule, s, ACTION_EVICT), expected[s]);
+        assert_int_equal(schedule_actions(schedule, 7 - s, ACTION_ACCEPT), expected[s]);
     }
     schedule_free(schedule);
 }
@@ -323,14 +298,14 @@ TEST(bundles_that_are_loaded_earlier_cost_transfers_and_stay_within_the_slots) {
             int64_t before = 0;
             for (int ahead = 1; ahead <= 5; ahead++) {
                 Schedule *schedule = bpipe_balance(base, slots, EVICT_TO_PEER, ahead == 5 ? INT_MAX : ahead, NULL);
-                assert_sound(schedule);
+                schedule_assert_sound(schedule);
                 int64_t evictions = 0;
-                for (int s = 0; s < p; s++) evictions += count_of(&schedule->stage[s], ACTION_EVICT);
+                for (int s = 0; s < p; s++) evictions += schedule_actions(schedule, s, ACTION_EVICT);
                 assert_true(evictions >= before);
                 before = evictions;
                 schedule_free(schedule);
                 schedule = bpipe_balance(base, 2 + slots / 3, EVICT_TO_HOST, ahead, NULL);
-                assert_sound(schedule);
+                schedule_assert_sound(schedule);
                 schedule_free(schedule);
             }
         }
@@ -343,22 +318,22 @@ TEST(host_eviction_is_sound_on_every_stage) {
         for (int slots = bpipe_min_slots_host(p); slots <= p; slots += 1 + p / 8)
             for (int m = p; m <= 256; m += 37) {
                 Schedule *schedule = balanced(p, m, slots, EVICT_TO_HOST);
-                assert_sound(schedule);
+                schedule_assert_sound(schedule);
                 for (int s = 0; s < p; s++) {
-                    assert_int_equal(count_of(&schedule->stage[s], ACTION_ACCEPT), 0);
-                    assert_int_equal(count_of(&schedule->stage[s], ACTION_EVICT) > 0, p - s > slots);
+                    assert_int_equal(schedule_actions(schedule, s, ACTION_ACCEPT), 0);
+                    assert_int_equal(schedule_actions(schedule, s, ACTION_EVICT) > 0, p - s > slots);
                     assert_true(schedule->stage[s].own_slots <= slots);
                 }
                 schedule_free(schedule);
             }
     Schedule *gpipe = schedule_gpipe(4, 16, NULL), *schedule = bpipe_balance(gpipe, 3, EVICT_TO_HOST, 1, NULL);
-    assert_sound(schedule);
+    schedule_assert_sound(schedule);
     schedule_free(gpipe);
     schedule_free(schedule);
 }
 
 TEST(many_stages_and_microbatches_are_proved_too) {
     Schedule *schedule = schedule_bpipe(64, 4096, bpipe_min_slots(64), NULL);
-    assert_sound(schedule);
+    schedule_assert_sound(schedule);
     schedule_free(schedule);
 }

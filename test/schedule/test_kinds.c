@@ -39,12 +39,6 @@ static double makespan(const Schedule *schedule, double forward, double input, d
     return time;
 }
 
-static void assert_sound(const Schedule *schedule) {
-    Error err = {0};
-    if (schedule_check(schedule, &err) != 0)
-        fail_msg("p %d m %d: %s", schedule->stages, schedule->microbatches, err.text);
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // The specs to look at
 
@@ -129,7 +123,7 @@ static void look_at_soundness(const View *view) {
     assert_string_equal(schedule->name, kind->name);
     assert_int_equal(schedule->placement, kind->placement);
     assert_int_equal(schedule->split, kind->splits);
-    assert_sound(schedule);
+    schedule_assert_sound(schedule);
     if (schedule->slots > kind->slots(spec))
         fail_msg("%s: p %d m %d chunks %d slices %d: %d slots, not %d", kind->name, spec->stages, spec->microbatches,
                  spec->chunks, spec->slices, schedule->slots, kind->slots(spec));
@@ -176,7 +170,7 @@ static void look_at_split(const View *view) {
     ScheduleSpec split = *view->spec;
     split.split = true;
     Schedule *parts = made(view->kind, &split);
-    assert_sound(parts);
+    schedule_assert_sound(parts);
     assert_true(parts->split && parts->slots == view->base->slots);
     double before = view->plain, after = makespan(parts, 1, 1, 1, 0, 0);
     assert_true(after <= before + 1e-6);
@@ -191,17 +185,11 @@ TEST(a_split_backward_takes_one_w_a_stage_off_the_idle_time) {
 
 // What is read from a schedule's text is printed as the same text, and has the same slots.
 static void assert_text_comes_back(const Schedule *schedule) {
-    char *once = NULL, *again = NULL;
-    size_t length;
     Error err = {0};
-    FILE *file = open_memstream(&once, &length);
-    assert_int_equal(schedule_write(schedule, file), 0);
-    fclose(file);
+    char *once = schedule_text(schedule);
     Schedule *read = schedule_parse(once, &err);
     if (read == NULL) fail_msg("%s: %s", schedule->name, err.text);
-    file = open_memstream(&again, &length);
-    assert_int_equal(schedule_write(read, file), 0);
-    fclose(file);
+    char *again = schedule_text(read);
     assert_string_equal(once, again);
     assert_true(read->split == schedule->split && read->forward_only == schedule->forward_only);
     for (int s = 0; s < schedule->stages; s++) {
@@ -237,7 +225,7 @@ static void look_at_forward(const View *view) {
         Schedule *schedule = schedule_forward_like(view->base, m);
         assert_non_null(schedule);
         assert_true(schedule->forward_only && schedule->chunks == view->base->chunks);
-        assert_sound(schedule);
+        schedule_assert_sound(schedule);
         schedule_free(schedule);
     }
 }
@@ -281,7 +269,7 @@ static void look_at_pairs(const View *view) {
     assert_int_equal(bpipe_least_slots(base, EVICT_TO_PEER), slots);
     Schedule *schedule = bpipe_balance(base, slots, EVICT_TO_PEER, bpipe_load_ahead(base, EVICT_TO_PEER), &err);
     if (schedule == NULL) fail_msg("%s", err.text);
-    assert_sound(schedule);
+    schedule_assert_sound(schedule);
     // With F = B = W whole backwards take 2F, with split ones two backwards hide a swap. Chunks whose backwards
     // are whole hide a forward for sure, and with loads one backward earlier as much as the others.
     bool whole_chunks = spec->chunks > 1 && !base->split;
@@ -290,7 +278,7 @@ static void look_at_pairs(const View *view) {
         assert_true(makespan(schedule, 1, 1, 1, 0, 1.5) < 1.012 * view->plain);
         schedule_free(schedule);
         schedule = bpipe_balance(base, slots, EVICT_TO_PEER, 2, &err);
-        assert_sound(schedule);
+        schedule_assert_sound(schedule);
         assert_nothing_is_lost(view, schedule, 1.5);
     }
     schedule_free(schedule);
@@ -310,7 +298,7 @@ static void look_at_host(const View *view) {
         Schedule *schedule =
             bpipe_balance(base, slots + more, EVICT_TO_HOST, bpipe_load_ahead(base, EVICT_TO_HOST), &err);
         if (schedule == NULL) fail_msg("%s", err.text);
-        assert_sound(schedule);
+        schedule_assert_sound(schedule);
         assert_true(makespan(schedule, 1, 1, 1, 0.05, 0.5) > 0);
         schedule_free(schedule);
     }
@@ -379,9 +367,7 @@ TEST(illegal_specs_are_refused_with_the_key_to_blame) {
 
 static int64_t moved(const Schedule *schedule) {
     int64_t count = 0;
-    for (int s = 0; s < schedule->stages; s++)
-        for (int64_t i = 0; i < schedule->stage[s].count; i++)
-            count += schedule->stage[s].actions[i].kind == ACTION_EVICT;
+    for (int s = 0; s < schedule->stages; s++) count += schedule_actions(schedule, s, ACTION_EVICT);
     return count;
 }
 

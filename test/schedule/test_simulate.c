@@ -339,12 +339,6 @@ TEST(the_host_form_loses_no_time_while_a_transfer_takes_a_forward) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Figures
 
-static int64_t evictions_of(const Schedule *schedule, int s) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < schedule->stage[s].count; i++) count += schedule->stage[s].actions[i].kind == ACTION_EVICT;
-    return count;
-}
-
 static void table_of_transfers(void) {
     printf("Evictions per stage in a step of m = 64 (each is one transfer out and one back)\n");
     printf("| p | slots | bundles of stage 0 without | evictions of stage 0, 1, 2, ... | all, with one slot more |\n");
@@ -354,9 +348,9 @@ static void table_of_transfers(void) {
         int64_t all = 0, all_more = 0;
         printf("| %d | %d | %d |", p, bpipe_min_slots(p), p);
         for (int s = 0; s < p; s++) {
-            all += evictions_of(schedule, s);
-            all_more += evictions_of(more, s);
-            if (evictions_of(schedule, s) > 0) printf(" %d", (int)evictions_of(schedule, s));
+            all += schedule_actions(schedule, s, ACTION_EVICT);
+            all_more += schedule_actions(more, s, ACTION_EVICT);
+            if (schedule_actions(schedule, s, ACTION_EVICT) > 0) printf(" %d", (int)schedule_actions(schedule, s, ACTION_EVICT));
         }
         printf(" = %d | %d |\n", (int)all, (int)all_more);
         schedule_free(schedule);
@@ -394,7 +388,7 @@ static void table_of_earlier_loads(int p) {
         for (int ahead = 1; ahead <= 3; ahead++) {
             Schedule *schedule = bpipe_balance(base, slots, EVICT_TO_PEER, ahead, NULL);
             int64_t all = 0;
-            for (int s = 0; s < p; s++) all += evictions_of(schedule, s);
+            for (int s = 0; s < p; s++) all += schedule_actions(schedule, s, ACTION_EVICT);
             printf("| %d | %d | %d |", slots, ahead, (int)all);
             print_losses(schedule, 2);
             schedule_free(schedule);

@@ -37,6 +37,33 @@ static inline Schedule *schedule_parsed(const char *text) {
     return schedule;
 }
 
+static inline char *schedule_text(const Schedule *schedule) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    assert_non_null(file);
+    assert_int_equal(schedule_write(schedule, file), 0);
+    fclose(file);
+    return text;
+}
+
+static inline void schedule_assert_sound(const Schedule *schedule) {
+    Error err = {0};
+    if (schedule_check(schedule, &err) == 0) return;
+    char *text = schedule_text(schedule);
+    print_error("%s\n%s\n", err.text, schedule->stages <= 8 && schedule->microbatches <= 32 ? text : "");
+    free(text);
+    fail();
+}
+
+// Counts the actions of one kind on a stage.
+static inline int64_t schedule_actions(const Schedule *schedule, int stage, ActionKind kind) {
+    int64_t count = 0;
+    const StageSchedule *list = &schedule->stage[stage];
+    for (int64_t i = 0; i < list->count; i++) count += list->actions[i].kind == kind;
+    return count;
+}
+
 // Fails if more slots are in use at a time than the schedule has.
 static inline Timeline *schedule_simulated(const Schedule *schedule, const SimulateCosts *costs) {
     Error err = {0};
