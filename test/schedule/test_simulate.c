@@ -350,7 +350,8 @@ static void table_of_transfers(void) {
         for (int s = 0; s < p; s++) {
             all += schedule_actions(schedule, s, ACTION_EVICT);
             all_more += schedule_actions(more, s, ACTION_EVICT);
-            if (schedule_actions(schedule, s, ACTION_EVICT) > 0) printf(" %d", (int)schedule_actions(schedule, s, ACTION_EVICT));
+            if (schedule_actions(schedule, s, ACTION_EVICT) > 0)
+                printf(" %d", (int)schedule_actions(schedule, s, ACTION_EVICT));
         }
         printf(" = %d | %d |\n", (int)all, (int)all_more);
         schedule_free(schedule);
