@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.skipif(WHY_NOT is not None, reas
               pytest.mark.usefixtures("ranks")]
 
 # The tiny job's model made smaller: a step takes milliseconds.
-STEPS = 200
+STEPS = 400
 SMALL = ["model.hidden=64", "model.ffn=64", "model.seq_len=32", "train.global_batch=16", "schedule.micro_batch=2",
          "data.val_every=0"]
 
