@@ -162,6 +162,7 @@ def check_against_autograd(model, tokens, weights, records, tolerance=2e-5, z_lo
 # --- gradients
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("b", [1, 3])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", MODELS)
@@ -294,6 +295,7 @@ def test_threads_do_not_change_a_bit(tmp_path, name, mode):
         assert_same_bits(runs[0], run)
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_split_backward_does_not_change_a_bit(tmp_path, name, mode):

@@ -16,6 +16,7 @@ def unsaid(answer):
     return {line.split(": ")[1] for line in answer.stdout.splitlines() if line.startswith("# cannot be said")}
 
 
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_what_megatron_is_told_means_the_configuration_again(config):
     aside = {"schedule.bpipe", "parallel.placement", "attention.softmax", "schedule.split_backward"}
