@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plans runs that others have measured and published (test/plan/published.json), and compares.
+"""Plans runs that others have measured and published (scripts/published.json), and compares.
 
     scripts/published.py [--bin DIR] [--only TEXT]                     a line for each run: planned, measured, error
     scripts/published.py [--bin DIR] --bands | --json                  how much longer runs took; every run as JSON
@@ -26,7 +26,7 @@ from published_words import MEMORY_CAUSES, PAGE, TRIED
 from run_files import GIB, Failure, finish, replacing
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "test" / "plan" / "published.json"
+DATA = ROOT / "scripts" / "published.json"
 PEAK = {"a100-80g": 312e12, "h100": 989.5e12, "b200": 2250e12}  # FLOP/s that published MFU count against
 STREAM = {"a100-80g": 0.8 * 2039e9, "h100": 0.76 * 3350e9, "b200": 0.72 * 8000e9}  # bytes/s of passes over memory
 NODE = {"a100-80g": 222, "h100": 445, "b200": 704}  # GB/s of a long all-reduce in a node

@@ -18,7 +18,7 @@ PAGE = """# Plans against published measurements
 
 After this page you can say how far to trust a plan's step time and memory: within some per cent where two schedules are
 compared, with the band below where the absolute figure counts. `scripts/published.py --write docs/published.md` wrote
-it from `test/plan/published.json`: runs of dense models in 16 bit whose settings are public, with their sources, each
+it from `scripts/published.json`: runs of dense models in 16 bit whose settings are public, with their sources, each
 planned as `--plan` plans any configuration for the GPUs that it names. Nothing in the planner is fitted to these runs,
 none of which used this trainer.
 
@@ -35,7 +35,7 @@ none of which used this trainer.
 program's passes, sums, messages* adds what the measured program does and this engine does not, counted from its code
 and not fitted: dropout and its masks, the passes of unfused biases, norms and transposes, 46 bytes a logit of the cross
 entropy (`_VocabParallelCrossEntropy` in fp32), all-reduces of gradients after the pipeline, and messages that compute
-waits for, where their time is published. The entries `program` of `test/plan/published.json` say which source has
+waits for, where their time is published. The entries `program` of `scripts/published.json` say which source has
 which.
 
 What remains: launches and gaps, ranks that wait for the slowest, clocks under load. The worst:
@@ -89,7 +89,7 @@ with long sequences, where they keep more of each layer's activations.
 ## Sources
 
 `scripts/published.py --json` prints every run: measured, planned, and as its program. `derived` in
-`test/plan/published.json` says which settings are not in the source itself, and where they come from.
+`scripts/published.json` says which settings are not in the source itself, and where they come from.
 
 @SOURCES@
 """
