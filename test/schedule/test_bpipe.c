@@ -51,7 +51,7 @@ static int64_t newest_first(int in_flight, int microbatches, int slots) {
 
 static void assert_text(Schedule *schedule, const char *expected) {
     assert_non_null(schedule);
-    char *text = schedule_text(schedule);
+    char *text = written_schedule(schedule);
     assert_string_equal(text, expected);
     schedule_assert_sound(schedule);
     free(text);

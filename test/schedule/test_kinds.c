@@ -186,10 +186,10 @@ TEST(a_split_backward_takes_one_w_a_stage_off_the_idle_time) {
 // What is read from a schedule's text is printed as the same text, and has the same slots.
 static void assert_text_comes_back(const Schedule *schedule) {
     Error err = {0};
-    char *once = schedule_text(schedule);
+    char *once = written_schedule(schedule);
     Schedule *read = schedule_parse(once, &err);
     if (read == NULL) fail_msg("%s: %s", schedule->name, err.text);
-    char *again = schedule_text(read);
+    char *again = written_schedule(read);
     assert_string_equal(once, again);
     assert_true(read->split == schedule->split && read->forward_only == schedule->forward_only);
     for (int s = 0; s < schedule->stages; s++) {

@@ -37,7 +37,7 @@ static inline Schedule *schedule_parsed(const char *text) {
     return schedule;
 }
 
-static inline char *schedule_text(const Schedule *schedule) {
+static inline char *written_schedule(const Schedule *schedule) {
     char *text = NULL;
     size_t size = 0;
     FILE *file = open_memstream(&text, &size);
@@ -50,7 +50,7 @@ static inline char *schedule_text(const Schedule *schedule) {
 static inline void schedule_assert_sound(const Schedule *schedule) {
     Error err = {0};
     if (schedule_check(schedule, &err) == 0) return;
-    char *text = schedule_text(schedule);
+    char *text = written_schedule(schedule);
     print_error("%s\n%s\n", err.text, schedule->stages <= 8 && schedule->microbatches <= 32 ? text : "");
     free(text);
     fail();
