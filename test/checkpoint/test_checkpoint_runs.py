@@ -129,6 +129,7 @@ def test_a_start_among_another_run_s_checkpoints_is_refused_and_changes_nothing(
     assert contents(saved) == before and refused.steps == {}
 
 
+@pytest.mark.thorough
 @several_ranks
 def test_ranks_of_a_launcher_refuse_it_too(small, saved, tmp_path):
     command, _ = small.prepare(saving(saved, 1), layout(p=2))

@@ -51,6 +51,7 @@ def test_its_weights_start_a_new_run(version, tmp_path):
     assert "weights from" in trained(config, f"checkpoint.dir={tmp_path}/new", start, family=family).stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_profile_of_an_earlier_version_is_planned_with(version, tmp_path):
     """A profile names the device it was made on; the test changes that to this machine's device."""

@@ -116,6 +116,7 @@ def loss_by_documents(model, rows, start):
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).item()
 
 
+@pytest.mark.thorough
 def test_transformers_computes_the_same_loss_of_documents(trained):
     model = transformers.AutoModelForCausalLM.from_pretrained(trained.saved, attn_implementation="eager").eval()
     keys = {"data.mask_documents": "on", "data.reset_positions": "on", "data.end_of_text": 10}
@@ -243,6 +244,7 @@ def test_a_model_of_transformers_trains_on_from_its_loss(trained, tmp_path, prec
     assert first_loss(trained, tmp_path) == pytest.approx(loss_of(load(tmp_path).float(), trained.rows), abs=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(without_mpi(), reason="built without MPI")
 def test_ranks_start_from_their_parts(trained, tmp_path):
     torch.manual_seed(2)

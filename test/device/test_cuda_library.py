@@ -35,6 +35,7 @@ def loads(*arguments):
     return LIBRARY in run(str(BUILD / "train_llama"), *arguments, LD_DEBUG="files").stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not (BUILD / LIBRARY).exists(), reason="built without nvcc, cuBLASLt or NCCL")
 def test_the_gpu_code_is_loaded_only_when_a_gpu_is_wanted():
     assert loads("--plan", "-o", "hardware.device=cuda")
@@ -49,6 +50,7 @@ def test_without_the_gpu_code_a_run_that_wants_a_gpu_says_how_to_build_it(tmp_pa
     assert "this program was built without GPU code; run `make` where nvcc is installed" in ended.stderr
 
 
+@pytest.mark.thorough
 def test_without_the_gpu_code_auto_computes_on_the_cpu(tmp_path):
     ended = run(alone(tmp_path), "-o", "train.steps=1", "-o", "checkpoint.every=0", "-o", "checkpoint.dir=",
                 "-o", "log.metrics=", "-o", "data.val_every=0")

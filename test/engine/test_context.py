@@ -61,6 +61,7 @@ WIDER = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.soak(2)
 @pytest.mark.parametrize("name", WIDER)
 def test_with_other_ranks_attention_and_documents(small, name):
@@ -72,6 +73,7 @@ def test_a_rank_holds_a_part_of_the_activations(small, whole, halves):
     assert 0.49 <= slots[1] / slots[0] <= 0.55  # rounded up to whole lines
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_two_resumes_on_four_and_on_one(small, whole, tmp_path):
     small.train(*shared(), f"checkpoint.dir={tmp_path}", "checkpoint.every=2", "train.steps=2")
     for c in (1, 4):

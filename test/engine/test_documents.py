@@ -58,6 +58,7 @@ def test_layouts_do_not_change_a_bit(small, layout):
     small.keeps_bits(ON, LAYOUTS[layout], threads="2" if layout == "p4" else "1")
 
 
+@pytest.mark.thorough
 @pytest.mark.soak(2)
 @pytest.mark.parametrize("grid", [(2, 1), (1, 2), (2, 2)])
 def test_tensor_and_data_ranks_agree_to_rounding(small, alone, grid):
@@ -77,6 +78,7 @@ def test_one_document_a_row_has_the_bits_of_no_documents(small):
         assert small.train(*keys[:-1], "data.end_of_text=4000").bits == plain.bits
 
 
+@pytest.mark.thorough
 def test_each_key_changes_the_losses_alone(small, alone):
     plain, mask = small.train(OFF), small.train(*MASK, OFF)
     assert plain.bits != mask.bits
@@ -87,6 +89,7 @@ def test_each_key_changes_the_losses_alone(small, alone):
     assert small.train(*RESET, OFF).bits not in (plain.bits, alone.bits)
 
 
+@pytest.mark.thorough
 def test_the_plan_counts_the_places_on_every_stage(small):
     def peaks(ended):
         return [stage["peak_bytes"] for stage in ended.steps[-1]["stages"]]
@@ -102,6 +105,7 @@ def test_data_without_a_known_token_are_refused(small):
     assert re.search(r"data\.end_of_text: the data do not say which token it is; set it to the token", ended.stderr)
 
 
+@pytest.mark.thorough
 def test_a_later_stage_on_longer_sequences_keeps_moments_and_the_place_in_the_data(tmp_path):
     common, short = short_documents(tmp_path)
     config, saved = write_config(tmp_path), tmp_path / "saved"

@@ -32,6 +32,7 @@ def test_layouts_do_not_change_a_bit(small, alone, layout):
     small.keeps_bits(ON, LAYOUTS[layout])
 
 
+@pytest.mark.thorough
 @pytest.mark.soak(2)
 @pytest.mark.parametrize("keys", [["parallel.tensor=2", "parallel.sequence=true"], ["parallel.data=2"],
                                   ["schedule.micro_batch=1"], ["attention.mode=none"], ["attention.mode=recompute"]])

@@ -117,6 +117,7 @@ def test_a_schedule_from_a_file_has_no_ramp(long_run, tmp_path):
 # ---- z_loss, init_std
 
 
+@pytest.mark.thorough
 def test_z_loss_has_the_same_bits_in_every_layout_and_off_is_as_without(long_run):
     z = {"train.z_loss": 0.01}
     plain, one = long_run.run(), long_run.run(z)

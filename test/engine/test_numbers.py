@@ -145,6 +145,7 @@ def test_stages_do_not_change_what_is_skipped(rare, saved, change):
     assert comparable(rare.run(rare.start_from, change)) == comparable(saved[1])
 
 
+@pytest.mark.thorough
 @several_ranks
 @pytest.mark.parametrize("change", [layout(t=2), layout(d=2), layout(p=2, t=2, parallel_sequence=True)],
                          ids=["t2", "d2", "p2_t2"])

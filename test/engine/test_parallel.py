@@ -53,6 +53,7 @@ def test_losses_and_norms_agree_to_rounding(small, grid):
     assert close(ended.losses, small.alone.losses, 1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.soak(2)
 @pytest.mark.parametrize("grid", [(1, 2, 1, True), (1, 2, 1, False), (1, 1, 2, False), (1, 2, 2, True)], ids=name)
 def test_with_the_same_t_and_d_pipelines_and_schedules_do_not_change_a_bit(small, grid):
@@ -62,6 +63,7 @@ def test_with_the_same_t_and_d_pipelines_and_schedules_do_not_change_a_bit(small
     assert small.train(*layout(2, *grid[1:]), OFF, "parallel.placement=adjacent").bits == one.bits
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("grid", [(1, 2, 1, True), (2, 1, 2, False)], ids=name)
 def test_threads_do_not_change_a_bit(small, grid):
     assert small.train(*layout(*grid), threads="2").bits == small.train(*layout(*grid)).bits
@@ -131,6 +133,7 @@ def test_data_ranks_take_the_samples_of_one(family, tmp_path):
     assert close(trained(config, "parallel.data=2", family=family).losses, one.losses, 1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("grid", [(2, 2, 1, True), (2, 1, 2, False)], ids=name)
 def test_bf16_agrees_with_itself_to_its_precision(small, grid):
     sixteen = "train.precision=bf16"

@@ -343,6 +343,7 @@ def test_bpipe_levels_the_memory_of_the_stages_and_1f1b_does_not(small):
     assert max(s["peak_bytes"] for s in on) < max(s["peak_bytes"] for s in off)
 
 
+@pytest.mark.thorough
 def test_a_stage_of_one_microbatch_more_or_less_never_passes_its_slots(small):
     for slots in (3, 4, 5):
         stages = small.train(f"schedule.slots={slots}", "train.steps=1").steps[-1]["stages"]

@@ -98,6 +98,7 @@ def test_a_crash_is_left_to_the_kernel(small, tmp_path):
 # --- ranks that stop
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bare,stopped", [(False, 2), (True, 2), (True, 0)])
 def test_a_stopped_rank_is_missed_and_every_stage_says_what_it_waits_for(small, tmp_path, bare, stopped):
     job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", bare=bare)
@@ -251,6 +252,7 @@ def test_what_open_mpi_writes_of_a_dead_rank_is_hidden_if_the_job_says_why(small
     assert "killed by signal 9" in ended.said[-1] and "Read -1" not in ended.stderr, ended.stderr
 
 
+@pytest.mark.thorough
 def test_a_crash_of_mpi_after_all_work_is_no_failure(small, tmp_path, harm):
     ended = start(small, tmp_path, "train.steps=3", LD_PRELOAD=str(harm), HARM_END="1").end()
     assert ended.code == 0 and "signal" not in ended.stderr and steps_done(tmp_path) == 3, ended.stderr

@@ -126,6 +126,7 @@ def test_the_reason_of_a_program_that_fails_before_it_is_a_rank_is_heard():
     assert job.stderr.count("the input is torn") == 1 and job.processes() == []
 
 
+@pytest.mark.thorough
 def test_what_a_program_writes_that_never_becomes_a_rank_is_shown():
     """As the dynamic linker does if a library is missing."""
     job = Job("unlinked", 2).end()

@@ -431,6 +431,7 @@ def test_ranks_take_what_the_parent_decides_where_a_key_stays_auto(tmp_path):
     assert ended.bits == trained(config, *asked, "schedule.name=1f1b").bits
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not built_with_mpi(), reason="built without MPI")
 @pytest.mark.parametrize("text", ["", "layout 0 1 2", "layout 1 8 4"])
 def test_ranks_refuse_a_layout_that_is_not_of_this_program(tmp_path, text):

@@ -95,6 +95,7 @@ def test_tensor_data_and_context_ranks_write_the_same_text(trained):
     assert generate(trained, "return ", GREEDY, layout(p=2, parallel_context=2), resume=trained.saved) == alone
 
 
+@pytest.mark.thorough
 def test_texts_differ_by_seed_and_number_and_not_by_batch(trained):
     draws = {"sample.temperature": 1, "sample.tokens": 30, "sample.count": 3}
     texts = generate(trained, "the ", draws, resume=trained.saved).split("---\n")
@@ -186,6 +187,7 @@ def test_weights_come_from_a_model_without_a_run_too(trained):
     )
 
 
+@pytest.mark.thorough
 def test_a_text_ends_where_the_model_ends_it(trained, tmp_path):
     """Repeats one document whose length puts its letters at every position."""
     trainer = Trainer(tmp_path, trained.config["model"], train=[256, *b"abcdefgh"] * 200)
@@ -344,6 +346,7 @@ def test_accuracy_does_not_depend_on_the_layout(trained, exported, tmp_path):
     assert len({evaluate(trained, file, {"train.global_batch": 8}, each)[0]["correct"] for each in ranks}) == 1
 
 
+@pytest.mark.thorough
 def test_what_is_too_long_is_left_out_and_reported(trained, exported, tmp_path):
     long = [{"ctx": "a" * 20, "endings": ["short", "b" * 13], "label": 0}]
     fits = [

@@ -38,6 +38,7 @@ def kill(job, folder, rank, after):
     os.kill(wait_until(lambda: rank_process(job, rank), "no rank"), signal.SIGKILL)
 
 
+@pytest.mark.thorough
 def test_a_killed_rank_is_started_again_and_the_bits_are_those_of_an_undisturbed_run(tmp_path):
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     whole.mkdir(), torn.mkdir()
@@ -77,6 +78,7 @@ def test_without_restarts_left_the_last_line_says_how_to_go_on(tmp_path):
     assert nothing_left(config)
 
 
+@pytest.mark.thorough
 def test_the_steps_that_were_lost_count_from_where_this_start_began(tmp_path):
     config = small_config(tmp_path)
     assert start(config, tmp_path, steps=20).end().code == 0

@@ -7,6 +7,7 @@ import re
 import pytest
 from trainer_runs import BUILD, ROOT, command, script
 
+pytestmark = pytest.mark.thorough
 CONSTANTS = {"matmul_efficiency": 0.7, "matmul_half": 200, "flash_forward": 0.4, "stream_gb_s": 1200, "action_us": 60,
              "step_overhead_ms": 12}
 SHAPES = {
@@ -70,7 +71,6 @@ def fitted(tmp_path_factory):
     return folder, ended.stdout
 
 
-@pytest.mark.thorough
 def test_the_constants_are_those_that_made_the_metrics(fitted):
     text = (fitted[0] / "hardware.yaml").read_text()
     found = dict(re.findall(r"^  (\w+): ([0-9.]+)$", text, re.MULTILINE))

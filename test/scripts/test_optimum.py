@@ -24,6 +24,7 @@ def test_the_search_finds_the_proved_optima(p, m, chunks, split, slots, idle):
 
 
 # GIS computes W at once; doing it later would save one W on all stages but one.
+@pytest.mark.thorough
 @pytest.mark.every_case
 @pytest.mark.parametrize("name, p, m, excess", [
     ("1f1b", 2, 4, 0), ("1f1b", 3, 6, 0), ("1f1b", 4, 8, 0), ("zb-d", 3, 6, 0), ("zb-d", 5, 7, 0), ("v-half", 3, 6, 0),

@@ -174,6 +174,7 @@ def test_the_tokenizer_is_copied_beside_the_data(corpus, tmp_path, name):
     assert not list(tmp_path.glob("own.tokenizer*"))
 
 
+@pytest.mark.thorough
 @needs("tokenizers")
 def test_the_end_of_text_can_be_chosen_and_is_plain_text_inside_a_document(corpus, tmp_path):
     (tmp_path / "a.txt").write_text("the <|begin|> of a <|endoftext|> word")
@@ -277,6 +278,7 @@ def test_text_that_is_not_utf8_is_named_with_its_byte(corpus, tmp_path):
             corpus / "sp.model", "--val-fraction", 0)
 
 
+@pytest.mark.thorough
 @needs("pyarrow")
 def test_parquet_that_cannot_be_used_is_named(corpus, tmp_path):
     import pyarrow

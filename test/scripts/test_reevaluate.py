@@ -4,8 +4,10 @@ import functools
 import json
 import shutil
 
+import pytest
 from trainer_runs import BUILD, ROOT, command, script
 
+pytestmark = pytest.mark.thorough
 PAGE = ROOT / "docs" / "bpipe.md"
 reevaluate = functools.partial(script, "reevaluate.py", "--bin", BUILD, "-o")
 

@@ -77,6 +77,7 @@ def test_recomputed_layers_are_traded_for_shorter_transfers():
     assert told["step_ms"] <= 1.01 * plan["step_ms"]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 def test_the_written_file_runs_and_allocates_what_was_planned(tmp_path):
     best, config = tmp_path / "best.yaml", ROOT / "configs" / "llama_tiny.yaml"
@@ -107,6 +108,7 @@ def test_the_keys_of_the_cheapest_change_give_its_step():
     assert f"{json.loads(plan.stdout)['step_ms'] / 1000:.2f}" == step
 
 
+@pytest.mark.thorough
 def test_layers_that_are_given_are_not_called_dealt_by_time():
     layers = f"parallel.layers=[9{',10' * 6},11]"
     ended = search("-o", layers)
@@ -121,6 +123,7 @@ def test_a_key_on_the_command_line_stays(tmp_path):
     assert (told["schedule"]["name"], told["schedule"]["micro_batch"], told["schedule"]["bpipe"]) == ("gis", 2, "on")
 
 
+@pytest.mark.thorough
 def test_context_ranks_are_offered_where_the_file_has_them(tmp_path):
     """A batch of eight is for 64 ranks at most, of which eight are tensor ranks."""
     path, few = tmp_path / "long.yaml", ["-o", "model.layers=8", "-o", "train.global_batch=8"]
@@ -191,6 +194,7 @@ def test_copies_are_weighed_against_nccl():
     assert chosen == {"l40s": (True, True), "h100": (False, False)}
 
 
+@pytest.mark.thorough
 def test_the_ranks_of_the_configuration_are_searched_where_no_number_is_given():
     told = json.loads(search("--json", "-o", "train.global_batch=32").stdout)["best"]["config"]["parallel"]
     assert told["pipeline"] * told["tensor"] * told["data"] == 32

@@ -4,11 +4,13 @@ program over the real libraries."""
 import os
 import subprocess
 
+import pytest
 import trainer_runs
 
 PROGRAM = trainer_runs.ROOT / "build" / "virtual" / "api_rules"
 
 
+@pytest.mark.thorough
 def test_every_rule_of_the_real_libraries_holds_on_the_virtual_gpu():
     # The pipes between its two processes carry no vector clocks.
     env = dict(os.environ, VIRTUAL_RACES="0", VIRTUAL_PATIENCE="120")

@@ -111,6 +111,7 @@ SMALL = {
 WAITS = SMALL["evictions between nodes"]
 
 
+@pytest.mark.thorough
 @pytest.mark.soak(2)
 @pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("case", SMALL.values(), ids=SMALL)
@@ -153,6 +154,7 @@ NCCL = ("parallel.collectives=nccl",)
 H100 = ("hardware.gpu=h100", "parallel.tensor=4", "schedule.micro_batch=2")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("overlap", ["off", "on", "4"])
 @pytest.mark.parametrize("collectives", ["nccl", "copy"])

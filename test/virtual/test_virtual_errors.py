@@ -56,6 +56,7 @@ def test_fewer_gpus_than_ranks_are_refused_with_both_counts(tmp_path):
     assert re.search(r"4 ranks .* 2 GPUs", said) and "hardware.share_gpu" in said, said
 
 
+@pytest.mark.thorough
 def test_instances_of_one_gpu_are_refused_unless_ranks_may_share_it(tmp_path):
     said = refused(tmp_path, *TWO, VIRTUAL_MIG="1", VIRTUAL_GPUS="2")
     assert re.search(r"MIG 3g\.40gb\), and 2 would share one; .* hardware\.share_gpu: true", said), said
@@ -83,6 +84,7 @@ def test_memory_that_nccl_and_the_libraries_need_is_missing_with_a_sentence(tmp_
     assert re.search(free, said), said
 
 
+@pytest.mark.thorough
 def test_nodes_with_different_versions_of_nccl_are_refused_with_both(tmp_path):
     said = refused(tmp_path, *TWO, **APART, VIRTUAL_NCCL="22809 22905")
     versions = r"Mismatched NCCL version detected : rank \d version 22\d+ rank \d version 22\d+"

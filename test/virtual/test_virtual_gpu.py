@@ -145,6 +145,7 @@ def test_ranks_that_share_a_gpu_pin_what_is_planned(tmp_path, precision):
     assert planned_on - planned_off == on - off and on <= planned_on
 
 
+@pytest.mark.thorough
 def test_no_more_is_pinned_than_planned_where_messages_differ_in_size(tmp_path):
     config = write_config(tmp_path, "llama")
     shared = ("parallel.tensor=2", "parallel.data=2", "hardware.share_gpu=true", "checkpoint.every=0")
@@ -152,6 +153,7 @@ def test_no_more_is_pinned_than_planned_where_messages_differ_in_size(tmp_path):
     assert 0 < pinned <= planned
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [BPIPE, (*WIDE, "train.precision=bf16")], ids=["bpipe", "tensor ranks in bf16"])
 def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(tmp_path, options):
     config = write_config(tmp_path, "llama")
@@ -301,6 +303,7 @@ REHEARSED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", REHEARSED.values(), ids=REHEARSED)
 def test_nothing_is_launched_for_the_first_time_after_the_first_message(tmp_path, options):
     nodes = "4" if "parallel.data=2" in options else "2"  # so that stages are on two
