@@ -15,6 +15,13 @@ def pytest_addoption(parser):
     parser.addoption("--part", choices=("promises", "rest", "soak"), help="of make test, make test-all or make soak")
 
 
+def pytest_ignore_collect(collection_path, config):
+    """A file that is thorough in whole is not even imported for the promises."""
+    if config.getoption("--part") == "promises" and collection_path.suffix == ".py":
+        return "\npytestmark = pytest.mark.thorough\n" in collection_path.read_text() or None
+    return None
+
+
 def number_of(item, values):
     """Returns the sum of the positions of a case's parameters; `values` collects the values of each parameter."""
     number = 0

@@ -18,6 +18,7 @@ from trainer_runs import ROOT, TOOLS, Trainer, layout, saving, made_text, verify
 
 sys.path.insert(0, str(ROOT / ".deps" / "transformers"))
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", HF_HOME="/nonexistent")
+pytestmark = pytest.mark.thorough
 transformers = pytest.importorskip("transformers", reason="transformers is not installed; run scripts/install_deps.sh")
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
@@ -91,7 +92,6 @@ def trained(request, tmp_path_factory):
     return trainer
 
 
-@pytest.mark.thorough
 def test_transformers_computes_the_same_loss(trained):
     assert trained.loss < 3
     model = load(trained.saved)
@@ -116,7 +116,6 @@ def loss_by_documents(model, rows, start):
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).item()
 
 
-@pytest.mark.thorough
 def test_transformers_computes_the_same_loss_of_documents(trained):
     model = transformers.AutoModelForCausalLM.from_pretrained(trained.saved, attn_implementation="eager").eval()
     keys = {"data.mask_documents": "on", "data.reset_positions": "on", "data.end_of_text": 10}
@@ -244,7 +243,6 @@ def test_a_model_of_transformers_trains_on_from_its_loss(trained, tmp_path, prec
     assert first_loss(trained, tmp_path) == pytest.approx(loss_of(load(tmp_path).float(), trained.rows), abs=1e-4)
 
 
-@pytest.mark.thorough
 @pytest.mark.skipif(without_mpi(), reason="built without MPI")
 def test_ranks_start_from_their_parts(trained, tmp_path):
     torch.manual_seed(2)

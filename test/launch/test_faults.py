@@ -292,6 +292,7 @@ def test_threads_of_libraries_in_the_parent_take_no_signal_away(small, tmp_path,
     assert ended.code == 3, ended.stderr
 
 
+@pytest.mark.thorough
 def test_usr1_to_a_bare_mpirun_saves_on_all_ranks_and_ends_with_3(small, tmp_path):
     saved = tmp_path / "saved"
     job = start(small, tmp_path, f"checkpoint.dir={saved}", bare=True)

@@ -213,6 +213,7 @@ PLANS = {
 }
 
 
+@pytest.mark.thorough
 @needs_browser
 @pytest.mark.parametrize("kind", PLANS)
 def test_plans_searches_and_sweeps_have_pages_too(tmp_path, kind):
@@ -241,6 +242,7 @@ def test_plans_searches_and_sweeps_have_pages_too(tmp_path, kind):
     assert shown.count("GiB") >= len(found.get("schedules", found.get("front", found.get("sweep"))))
 
 
+@pytest.mark.thorough
 @needs_browser
 def test_tips_say_what_is_under_the_pointer(folder, tmp_path):
     def middle(chromium, selector):

@@ -178,6 +178,7 @@ def test_the_first_gpu_day_reports_every_row_and_continues_where_it_was_cut(tmp_
     assert anew.returncode == 1 and b"rules of CUDA and NCCL  exit code 1: refuted a: why" in anew.stdout
 
 
+@pytest.mark.thorough
 def test_a_row_that_hangs_is_stopped_and_its_stacks_are_in_the_log(tmp_path):
     program = f"""
 import sys
