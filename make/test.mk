@@ -13,7 +13,7 @@ $(if $(strip $(twice)),$(error two folders of test/ have a $(firstword $(twice))
 
 program    = $(addprefix $(B)/test/,$(notdir $(basename $(1))))
 chosen    := test_$(if $(T),$(patsubst test_%,%,$(T)),%)
-TEST_BIN  := $(call program,$(filter-out %/test_cuda.c,$(call named,$(chosen).c)))
+TEST_BIN  := $(call program,$(call named,$(chosen).c))
 TOOL_BIN  := $(call program,$(TOOL_SRC))
 BENCH_BIN := $(call program,$(BENCH_SRC))
 HELP_OBJ  := $(patsubst %.c,$(B)/%.o,$(wildcard test/support/*.c))
@@ -33,11 +33,12 @@ EMULATED_BIN := $(if $(filter tsan,$(VARIANT)),,\
 unit: $(TEST_BIN) $(EMULATED_BIN)
 	$(Q)$(PYTHON) test/run_tests.py $(if $(filter tsan,$(VARIANT)),--no-aslr) $(TEST_BIN) $(EMULATED_BIN)
 
-# make test: every unit test and the promises, one case of each kind; make test-all: all other cases (test/conftest.py)
-# and what needs nvcc's library, whose sources the virtual GPU and the emulated kernels compile too. pytest finds the
-# programs that it starts through TEST_PROGRAMS.
-test: programs tiny-data virtual $(TEST_BIN) $(EMULATED_BIN) $(TOOL_BIN)
-	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part promises $(TEST_BIN) $(EMULATED_BIN)
+# make test: every unit test and the promises, one case of each kind. It does not run nvcc: the virtual GPU and the
+# emulator compile the same sources. make test-all: all other cases (test/conftest.py), and the library that nvcc
+# compiles. pytest finds the programs that it starts through TEST_PROGRAMS.
+QUICK_BIN := $(filter-out %/test_cuda,$(TEST_BIN)) $(EMULATED_BIN)
+test: programs tiny-data virtual $(QUICK_BIN) $(TOOL_BIN)
+	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part promises $(QUICK_BIN)
 
 test-all: all virtual $(TOOL_BIN) $(ASK_CUDNN) $(B)/test/test_kinds $(if $(CUDA_SRC),$(B)/test/test_cuda)
 	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part rest \

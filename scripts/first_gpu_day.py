@@ -273,7 +273,7 @@ def newer(day):
 
 @row("ranks that share one GPU", 180)
 def shared(day):
-    """Everything between ranks but NCCL: bundles by CUDA-IPC, rows by copy engines, sums through host memory."""
+    """Tests the communication of ranks except NCCL: bundles by CUDA-IPC, rows by copy engines, sums on the host."""
 
     def train(name, *options):
         return day.train(name, "-o", "hardware.share_gpu=true", *options, env={"CUDA_VISIBLE_DEVICES": "0"})

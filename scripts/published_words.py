@@ -50,7 +50,8 @@ What remains: launches and gaps, ranks that wait for the slowest, clocks under l
 
 ## The band
 
-`--plan` and `--search` print, next to the planned step, the band in which four of five runs lie:
+`--plan` and `--search` print this band next to the planned step: four of five runs lie in it. Two kinds of plan have a
+narrower one: those of one Hopper GPU alone, and those from a profile ([planning.md](planning.md)).
 
 @BANDS@
 

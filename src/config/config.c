@@ -132,8 +132,8 @@ bool config_copies(const Config *config) {
     const ParallelConfig *p = &config->parallel;
     int64_t node = config->hardware.gpus_per_node;
     bool one_node = config_world(config) <= node || node % p->tensor == 0;
-    bool unasked = p->collectives == COLLECTIVES_AUTO && !config->hardware.share_gpu;
-    return (unasked || p->collectives == COLLECTIVES_COPY) && p->tensor > 1 && p->sequence && one_node;
+    bool by_default = p->collectives == COLLECTIVES_AUTO && !config->hardware.share_gpu;
+    return (by_default || p->collectives == COLLECTIVES_COPY) && p->tensor > 1 && p->sequence && one_node;
 }
 
 // Returns the layers of part g of `parts`. The remainder goes to parts without embedding and head, later ones first,

@@ -294,7 +294,7 @@ bool config_uses_documents(const Config *config); // data.mask_documents or data
 // Returns the tokens of a sequence that the loss is over: all, or the 15 % that the masked objective chooses.
 int64_t config_targets(const Config *config);
 // Returns whether GPUs may gather and sum over tensor ranks by copies: the ranks of a stage split the rows and are on
-// one node, and parallel.collectives is copy, or auto with a GPU for each rank.
+// one node, and parallel.collectives is copy, or is auto while hardware.share_gpu is off.
 bool config_copies(const Config *config);
 // Returns the layers of virtual stage g of `virtual_stages`: those of parallel.layers if it lists that many, else an
 // even share; the remainder goes to virtual stages with neither embedding nor head.

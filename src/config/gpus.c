@@ -79,7 +79,9 @@ const Gpu *gpu_row(int word) { return word > 0 && word <= GPUS ? &gpus_[word - 1
 const GpuBand gpu_band_measured = {
     1 / 1.026, 1 / (1 - 0.054), 5, "from measurements were on two CPU cores (make bench)", true,
 };
-const GpuBand gpu_band_alone = {1 / 1.004, 1 / (1 - 0.052), 19, "of 19 steps were on one H200 (docs/cuda.md)", true};
+const GpuBand gpu_band_alone = {
+    1 / 1.004, 1 / (1 - 0.052), 19, "of 19 steps on single H200s were (docs/cuda.md)", true,
+};
 
 // By scripts/published.py --bands. H100s share the band of A100s, since their runs are of few programs. The runs of
 // B200s are of one machine; their band has the width of that of A100s.

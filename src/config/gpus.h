@@ -41,9 +41,9 @@ typedef struct GpuKernels {
 // Returns the measured constants of a GPU's kernels; NULL if they are unknown, or gpu is NULL.
 const GpuKernels *gpu_kernels(const Gpu *gpu);
 
-// How much longer than planned steps took. For published runs of programs on such GPUs it holds from the tenth to the
-// ninetieth of every hundred (scripts/published.py --bands), and `on` names the GPUs for people. For `own` steps, those
-// of this trainer, it holds all of them, and `on` says of which plans and where.
+// The range of a step's time over the planned one. own is false: of published runs on such GPUs, from the tenth to the
+// ninetieth of every hundred (scripts/published.py --bands); `on` names the GPUs. own is true: of this trainer's steps,
+// from the lowest to the highest; `on` completes "as far off as plans ...".
 typedef struct GpuBand {
     double low, high;
     int runs;
@@ -55,7 +55,8 @@ GpuBand gpu_band(const Gpu *gpu);
 // The band of plans from a profile, or from rates that were fitted to runs: five rounds of `make bench` on two CPU
 // cores, where the step was off by -5.4 to +2.6 %.
 extern const GpuBand gpu_band_measured;
-// The band of one Hopper GPU without other ranks: plans were off by -5.2 to +0.4 % (test/plan/measured_steps.json).
+// The band of one Hopper GPU alone, in bf16 or 8 bits. On two H200s, one at a time, plans were 5.2 % too short to 0.4 %
+// too long (test/plan/measured_steps.json).
 extern const GpuBand gpu_band_alone;
 
 // Words of hardware.gpu, "none" first, NULL last; the row of word i is gpu_row(i), NULL for 0.

@@ -22,17 +22,18 @@ typedef enum CommUse {
     COMM_USE_NEIGHBOURS
 } CommUse;
 
-// The entry of CommRequest.detail that is 1 if the host's group does the work, which uses those before it.
+// The entry of CommRequest.detail that is 1 if the host's group does the work, which uses the entries before it, and 2
+// if comm_copy.cpp does.
 enum { COMM_ON_HOST = 3 };
 
 // Creates a group over NCCL; collective over the group. The communicator of sums is made here, those of messages in
 // `connect`. Takes ownership of `host` if `owns`, even on failure. NULL with err.
 Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err);
 
-// Creates a group for COMM_USE_COMPUTE that gathers and sums by copies once use_memory has mapped the memory of all
-// ranks into each other. `other`, a group of the same ranks that owns `host`, does the rest, and all else until then.
-// If a rank cannot map another one, `other` does it all, or use_memory fails if copies are `demanded`. Takes ownership
-// of `other`, even on failure. NULL with err.
+// Creates a group for COMM_USE_COMPUTE that gathers and sums by copies once use_memory has mapped every rank's memory
+// into the others. `other`, a group of the same ranks that owns `host`, runs every other collective, and all of them
+// before use_memory. If a rank cannot map another one, `other` runs all of them; use_memory fails instead if copies are
+// `demanded`. Takes ownership of `other`, even on failure. NULL with err.
 Comm *comm_copy_create(Backend *backend, Comm *other, Comm *host, bool demanded, Error *err);
 
 // Creates a group that goes through host memory and `host`, for ranks that share a GPU, which NCCL refuses. It is slow,

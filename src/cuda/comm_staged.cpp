@@ -121,7 +121,7 @@ static int staged_advance_(Group *group, Work *work, CommRequest *request, Error
 static int staged_test_(Comm *comm, CommRequest *request, Error *err) {
     Group *group = staged_group_(comm);
     if (!request->active) return 1;
-    if (request->detail[COMM_ON_HOST] != 0) return group->host->test(group->host, request, err);
+    if (request->detail[COMM_ON_HOST] == 1) return group->host->test(group->host, request, err);
     int moved = 1;
     while (moved == 1 && request->active) moved = staged_advance_(group, (Work *)request->handle[0], request, err);
     return moved < 0 ? -1 : request->active ? 0 : 1;

@@ -69,8 +69,10 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .persistent = given->gpu == 0 || family >= 90,
         .data_sheet = known == NULL,
         .band = gpu_band(gpu),
-        .alone = family == 90 && known != NULL ? gpu_band_alone : gpu_band(gpu),
+        .alone = gpu_band(gpu),
     };
+    bool hopper = known != NULL && strchr(known->word, 'h') != NULL; // h100, h800, h200, gh200
+    if (hopper && config->train.precision == PRECISION_BF16) cost->alone = gpu_band_alone;
     if (config->attention.deterministic != DETERMINISTIC_OFF) cost->flash_backward = kernels->flash_deterministic;
     // Links whose rate was given are not the measured ones.
     bool same = gpu != NULL && fabs(gpu->link_gb_s - given->tensor_gb_s) < 0.01 * gpu->link_gb_s;

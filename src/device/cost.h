@@ -36,7 +36,7 @@ typedef struct Cost {
     int multiprocessors; // 0: a CPU
     bool persistent;     // kernels of products keep their multiprocessors to the end
     bool data_sheet;     // nothing was measured of this GPU
-    GpuBand band, alone; // the band of published runs, and that of one GPU without other ranks; runs 0: a CPU
+    GpuBand band, alone; // of published runs; of a run on a single GPU. runs 0: a CPU
     // Measured bus bandwidths of collectives in a node (gpu_kernels.c); all 0 if unknown. By value, since processes
     // share a Cost.
     uint16_t collectives[GPU_COLLECTIVES][GPU_SIZES];

@@ -74,9 +74,8 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank);
 // Prints, if CPUs were planned for, a line that says so and of which machine they are.
 void hardware_print_cpus(const Hardware *hardware, FILE *file);
 
-// Returns the band of a step that was planned from the model of the hardware: that in which four of five published
-// programs on such GPUs would lie, or that of one GPU alone; or the band of plans from measurements. runs is 0 on CPUs
-// without a profile.
+// Returns the band of a planned step: that of plans from measurements if `measured`; that of a single GPU if the
+// configuration has one rank; else that of published runs on such GPUs. runs is 0 on CPUs without a profile.
 GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measured);
 // Writes a time with three digits: "823 ms", from 10 s on "14.9 s". Returns `text`.
 enum { SECONDS_TEXT = 24 };

@@ -180,7 +180,10 @@ static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
     if (verbose) {
         char text[5][32];
         bool gpus = !hardware->cpu && answer->config.parallel.tensor > 1;
-        const char *by = !gpus ? "" : config_copies(&answer->config) ? " by copies" : " by NCCL";
+        const char *by = !gpus                                ? ""
+                         : config_copies(&answer->config)     ? " by copies"
+                         : answer->config.hardware.share_gpu ? " through host memory"
+                                                              : " by NCCL";
         grid_line(file, "",
                   "pipeline %s, gradient sums %s, norm and optimizer %s; compute waits %s for transfers, "
                   "tensor-parallel collectives%s %s on the slowest stage",
