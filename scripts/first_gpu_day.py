@@ -10,7 +10,6 @@ Slurm allocation instead of mpirun. --tiny uses small shapes: for a virtual GPU,
 """
 
 import argparse
-import html
 import json
 import os
 import re
@@ -22,6 +21,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from first_gpu_day_page import page
 
 ROOT = Path(__file__).resolve().parent.parent
 QUIET = ["-o", "checkpoint.every=0", "-o", "data.val_every=0"]
@@ -358,7 +359,7 @@ def stages_otherwise(day):
     return {name: stage(day, "schedule.micro_batch=2", *keys) for name, keys in ways.items()}
 
 
-@row("whole steps on one GPU", 300)
+@row("steps on one GPU", 300)
 def whole_steps(day):
     roomy = day.options.tiny or day.gpu() in ("h200", "b200", "b300", "gb200")
     layers = 3 if roomy else 2
@@ -557,38 +558,6 @@ def run_row(day, entry):
     result["seconds"] = round(time.monotonic() - began, 1)
     path.write_text(json.dumps(result, indent=1))
     return result
-
-
-def against_plan(result):
-    """Yields (name, measured ms, planned ms, low, high) of the row's runs."""
-    found = result.get("found") or {}
-    for name, run in ([("", found)] if "plan_ms" in found else found.items()):
-        if isinstance(run, dict) and "plan_ms" in run:
-            yield f"{result['row']} {name}".strip(), run
-
-
-def page(results):
-    def table(head, rows):
-        lines = ["<table><tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in head) + "</tr>"]
-        lines += ["<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells) + "</tr>" for cells in rows]
-        return "\n".join([*lines, "</table>"])
-
-    runs = [
-        (name, f"{run['ms']:.1f}", f"{run['plan_ms']:.1f}", f"{run['ms'] / run['plan_ms'] - 1:+.0%}",
-         f"{run['bytes']:,}", f"{run['plan_bytes']:,}")
-        for result in results for name, run in against_plan(result)
-    ]  # fmt: skip
-    states = [(r["row"], r["state"], r["seconds"], r["budget_s"], r.get("reason", "")) for r in results]
-    rest = "\n".join(
-        f"<h3>{html.escape(r['row'])}</h3><pre>{html.escape(json.dumps(r['found'], indent=1))}</pre>"
-        for r in results if r.get("found")
-    )  # fmt: skip
-    return f"""<!doctype html><meta charset="utf-8"><title>First GPU day</title>
-<style>body{{font:15px sans-serif;margin:2em}}td,th{{padding:2px 12px;text-align:left;border-bottom:1px solid #ccc}}</style>
-<h1>First GPU day</h1><h2>Rows</h2>{table(("row", "state", "s", "budget", "reason"), states)}
-<h2>Measured against the plan</h2>{table(("run", "step ms", "planned ms", "", "bytes", "planned bytes"), runs)}
-<h2>Values</h2>{rest}
-"""
 
 
 def main():

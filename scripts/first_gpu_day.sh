@@ -56,7 +56,7 @@ pack() {
         while read -r file; do cp -L "$file" "$to/lib/"; done
     cp -rL data configs "$to/"
     mkdir -p "$to/scripts"
-    cp scripts/first_gpu_day.* "$to/scripts/"
+    cp scripts/first_gpu_day* "$to/scripts/"
     du -sh "$to"
 }
 

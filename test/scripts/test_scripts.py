@@ -151,7 +151,7 @@ def day(folder, *arguments, rules="confirmed a rule", **words):
         (folder / place).mkdir(exist_ok=True)
     (folder / "bin" / "api_rules").write_text(f"#!/bin/sh\n{rules}\n")
     (folder / "bin" / "api_rules").chmod(0o755)
-    for name in ("first_gpu_day.sh", "first_gpu_day.py"):
+    for name in ("first_gpu_day.sh", "first_gpu_day.py", "first_gpu_day_page.py"):
         shutil.copy(ROOT / "scripts" / name, folder / "scripts")
     command = [folder / "scripts" / "first_gpu_day.sh", "packed", folder, "--out", folder / "out", *arguments]
     return subprocess.run(command, capture_output=True, timeout=120, env={**os.environ, **words})
