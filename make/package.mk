@@ -6,7 +6,7 @@ VERSION_DATE := $(call version_is,VERSION_DATE)
 PREFIX  ?= /usr/local
 PLACE   := $(DESTDIR)$(PREFIX)
 # Scripts that are of no use without the source tree stay there.
-SCRIPTS := $(shell find scripts -type f ! -name install_deps.sh ! -name old_torch.py ! -name first_gpu_day.sh ! -name first_gpu_day.py ! -name reevaluate.py ! -name published.py ! -name faces.py ! -path '*__pycache__*')
+SCRIPTS := $(shell find scripts -type f ! -name install_deps.sh ! -name old_torch.py ! -name 'first_gpu_day*' ! -name reevaluate.py ! -name 'published*' ! -name faces.py ! -path '*__pycache__*')
 CONFIGS := $(wildcard configs/*.yaml configs/*/*.yaml)
 PAGES   := $(wildcard *.md LICENSE docs/*.md docs/img/*.svg docs/img/*.png)
 
