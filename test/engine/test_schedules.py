@@ -178,6 +178,14 @@ def test_validation_samples_checkpoints_and_emulation_work_under_every_schedule(
         assert alone.returncode == 0 and "the same to the byte" in alone.stdout, alone.stderr
 
 
+def test_verify_compares_the_configured_schedule(small):
+    options = [OFF, *PLAIN["gis_half"]]
+    ended = command(small.family, "-c", small.config, "--verify", "1", overrides=options)
+    assert ended.returncode == 0, ended.stderr
+    assert "1 stage and 4 stages, gis, no BPipe: the same bits" in ended.stdout
+    assert "1 stage and 4 stages, gis, BPipe: the same bits" in ended.stdout
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["gis", "1f1b_split"])
 def test_checksums_of_messages_leave_the_bits_alone(small, name):
