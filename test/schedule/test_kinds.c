@@ -90,8 +90,8 @@ static void look_at_variants(const ScheduleKind *kind, int p, int m, int most_ch
 }
 
 static void look_at_some(const ScheduleKind *kind, const Look *looks) {
-    static const int stages[] = {1, 2, 3, 4, 5, 7, 8, 16};
-    for (int at = 0; at < (UNIT_SANITIZED ? 7 : 8); at++) {
+    static const int stages[] = {1, 2, 3, 4, 5, 7, 8, 16, 32};
+    for (int at = 0; at < (UNIT_SANITIZED ? 7 : 9); at++) {
         int p = stages[at];
         for (int m = p; m <= 256; m += m < 2 * p ? 1 + p / 4 : m < 4 * p ? p / 2 + 1 : 11 * p)
             look_at_variants(kind, p, m, MOST_CHUNKS, false, looks);
