@@ -18,7 +18,7 @@ PAGE = """# Plans against published measurements
 
 After this page you can say how far to trust a plan's step time and memory: within some per cent where two schedules are
 compared, with the band below where the absolute figure counts. `scripts/published.py --write docs/published.md` wrote
-it from `scripts/published.json`: runs of dense models in 16 bit whose settings are public, with their sources, each
+it from `scripts/published.json`: runs of dense models in 16 bit with public settings, with their sources, each
 planned as `--plan` plans any configuration for the GPUs that it names. Nothing in the planner is fitted to these runs,
 none of which used this trainer.
 

@@ -16,7 +16,7 @@ def pytest_addoption(parser):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Skips a file whose only mark is thorough, so that make test does not import it."""
+    """Skips files with the one mark `thorough`, so that make test does not import them."""
     if config.getoption("--part") == "promises" and collection_path.suffix == ".py":
         return "\npytestmark = pytest.mark.thorough\n" in collection_path.read_text() or None
     return None

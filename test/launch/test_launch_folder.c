@@ -50,7 +50,7 @@ TEST(strays_end_with_the_folder) {
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-// Calls the C library's mkdtemp, then kills the process whose id is in the name: 17 for trainer-17-XXXXXX.
+// Calls the C library's mkdtemp, then kills the process with the id in the name: 17 for trainer-17-XXXXXX.
 static bool kills_parent_;
 char *mkdtemp(char *name) {
     char *(*real)(char *) = (char *(*)(char *))dlsym(RTLD_NEXT, "mkdtemp"), *made = real(name);

@@ -181,7 +181,7 @@ def processes_with(text):
 
 
 def rank_processes(text):
-    """Returns {rank: process} of the trainers whose command line has this text."""
+    """Returns {rank: process} of the trainers with this text in their command line."""
     found = {}
     for pid in processes_with(text):
         with contextlib.suppress(OSError):  # it has ended
