@@ -3,7 +3,7 @@
 
     test/run_tests.py [--pytest DIR [--part promises|rest|soak]] [--no-aslr] PROGRAM...
 
-Programs, and folders of Python tests, run two at a time; long tests of --part soak run alone. Skipped cases are named
+Programs, and folders of Python tests, run three at a time; long tests of --part soak run alone. Skipped cases are named
 with their reason and counted apart. The exit code is 0 when nothing failed and something passed.
 """
 
@@ -25,7 +25,9 @@ HERE = Path(__file__).resolve().parent
 TIME_LIMIT = 2700  # seconds for one program; every test here is far from it even on a busy machine, a hang is not
 NO_TESTS = 5  # pytest's exit code when it chose no case
 SLOWEST = 10
-LONGEST = ("virtual", "engine", "search")  # to run; the other folders take about as long as they are large
+LANES = 3  # one more than the cores of a small machine: ranks that start, or wait to be ended, leave theirs idle
+# Folders that take longer than their size says.
+LONGEST = ("virtual", "engine", "launch", "ranks", "cuda", "search")
 
 
 class Tally:
@@ -145,7 +147,7 @@ def main():
         jobs = [functools.partial(run_pytest, folder, options.part) for folder in python_folders(options.pytest)] + jobs
         if subprocess.run([sys.executable, "-c", "import pytest"], stderr=subprocess.DEVNULL).returncode != 0:
             sys.exit("pytest is missing; run scripts/install_deps.sh")
-    with ThreadPoolExecutor(max_workers=1 if options.part == "soak" else 2) as pool:
+    with ThreadPoolExecutor(max_workers=1 if options.part == "soak" else LANES) as pool:
         for one in pool.map(lambda job: job(), jobs):
             tally.add(one)
     for seconds, name in reversed(tally.slowest):

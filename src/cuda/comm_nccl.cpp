@@ -110,11 +110,12 @@ static int try_collectives_(Group *group, Error *err) {
     Link *link = &group->all;
     const size_t size = (size_t)group->base.size, rank = (size_t)group->base.rank;
     const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16};
-    cudaError_t cleared = cudaMemsetAsync(memory, 0, CUDA_SCRATCH_BYTES, link->stream);
+    const size_t most = CUDA_SCRATCH_BYTES / size < bytes[1] ? CUDA_SCRATCH_BYTES / size : bytes[1];
+    cudaError_t cleared = cudaMemsetAsync(memory, 0, most * size, link->stream);
     ncclResult_t status = cleared == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
     for (int i = 0; i < 4 && status == ncclSuccess; i++) {
         ncclDataType_t type = types[i % 2];
-        const size_t element = type == ncclFloat32 ? 4 : 2, most = CUDA_SCRATCH_BYTES / size;
+        const size_t element = type == ncclFloat32 ? 4 : 2;
         const size_t count = (bytes[i / 2] < most ? bytes[i / 2] : most) / element;
         char *mine = memory + rank * count * element;
         status = ncclAllReduce(memory, memory, count, type, ncclSum, link->nccl, link->stream);

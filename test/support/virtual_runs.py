@@ -193,7 +193,7 @@ def trained(config, family, *overrides, **keywords):
 
 def on_cpu(config, family, *overrides, **keywords):
     kept = [option for option in overrides if not option.startswith("hardware.")]
-    return trained(config, family, *kept, "hardware.device=cpu", **keywords)
+    return trained(config, family, *kept, "hardware.device=cpu", "hardware.peak_tflops=0.05", **keywords)
 
 
 def differences(found, wanted, precision):

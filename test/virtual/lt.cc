@@ -180,7 +180,7 @@ std::vector<double> spread(const Call &call, int64_t batch) {
 enum { PARTS = 4 };
 
 double rounded(double value, cudaDataType_t type) {
-    double stored;
+    double stored = 0.0;
     put_number(&stored, 0, type, value);
     return number_at(&stored, 0, type);
 }

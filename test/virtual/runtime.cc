@@ -2,7 +2,6 @@
 #include "clock.h"
 #include "emulate.h"
 #include "virtual.h"
-#include "base/number_formats.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -96,28 +95,6 @@ int gpu_generation() { return capability(); }
 int64_t width_of(cudaDataType_t type) {
     if (type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2) return 1;
     return type == CUDA_R_16BF ? 2 : type == CUDA_R_64F ? 8 : 4;
-}
-
-double number_at(const void *memory, int64_t index, cudaDataType_t type) {
-    if (type == CUDA_R_64F) return ((const double *)memory)[index];
-    if (type == CUDA_R_8F_E4M3) return fp8_to_float(((const uint8_t *)memory)[index], FP8_E4M3);
-    if (type == CUDA_R_8F_E5M2) return fp8_to_float(((const uint8_t *)memory)[index], FP8_E5M2);
-    if (type == CUDA_R_32F) return ((const float *)memory)[index];
-    uint32_t bits = (uint32_t)((const uint16_t *)memory)[index] << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-void put_number(void *memory, int64_t index, cudaDataType_t type, double value) {
-    float single = (float)value;
-    uint32_t bits;
-    memcpy(&bits, &single, sizeof bits);
-    if (type == CUDA_R_64F) ((double *)memory)[index] = value;
-    if (type == CUDA_R_32F) ((float *)memory)[index] = single;
-    if (type == CUDA_R_16BF)
-        ((uint16_t *)memory)[index] =
-            single != single ? 0x7fff : (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
 int current_gpu() { return first_gpu < 0 ? 0 : first_gpu; }

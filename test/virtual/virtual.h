@@ -16,10 +16,13 @@
 // without such a chain are a race, whatever the order in which they happened this time.
 #pragma once
 
+#include "base/number_formats.h"
+
 #include <cuda_runtime.h>
 
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -224,9 +227,30 @@ std::string place_of(const void *memory);              // "byte 512 of allocatio
 
 int64_t width_of(cudaDataType_t type);
 int gpu_generation(); // compute capability: 90
-double number_at(const void *memory, int64_t index, cudaDataType_t type);
+
+// In this header for the compiler: loops over numbers take most of their time here.
+inline double number_at(const void *memory, int64_t index, cudaDataType_t type) {
+    if (type == CUDA_R_64F) return ((const double *)memory)[index];
+    if (type == CUDA_R_8F_E4M3) return fp8_to_float(((const uint8_t *)memory)[index], FP8_E4M3);
+    if (type == CUDA_R_8F_E5M2) return fp8_to_float(((const uint8_t *)memory)[index], FP8_E5M2);
+    if (type == CUDA_R_32F) return ((const float *)memory)[index];
+    uint32_t bits = (uint32_t)((const uint16_t *)memory)[index] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 // Rounds to the nearest, ties to even.
-void put_number(void *memory, int64_t index, cudaDataType_t type, double value);
+inline void put_number(void *memory, int64_t index, cudaDataType_t type, double value) {
+    float single = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &single, sizeof bits);
+    if (type == CUDA_R_64F) ((double *)memory)[index] = value;
+    if (type == CUDA_R_32F) ((float *)memory)[index] = single;
+    if (type == CUDA_R_16BF)
+        ((uint16_t *)memory)[index] =
+            single != single ? 0x7fff : (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
 
 // --- device.cc
 
