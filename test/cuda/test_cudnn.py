@@ -85,6 +85,7 @@ def check(driver, capability, shapes, deterministic):
 
 
 @pytest.mark.thorough
+@pytest.mark.soak(2)
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_cudnn_builds_our_graphs_and_takes_the_workspace_that_is_planned(driver, capability):
     check(driver, capability, SHAPES, "auto")

@@ -210,7 +210,9 @@ def differences(found, wanted, precision):
 
 def in_orders(folder, case, orders):
     """Runs of a case in each order (a word, or "random" and a seed), found to be those of a CPU, and equal in bits."""
-    config = write_config(folder, case.family)
+    batch = 8 if "schedule.bpipe=on" in case.options or "parallel.data=2" in case.options else 4
+    train = f"{{global_batch: {batch}, steps: 2, lr: 1.0e-3, warmup_steps: 1}}"
+    config = write_config(folder, case.family, train=train)
     words = [order.partition(" ") for order in orders]
     settings = [{"VIRTUAL_ORDER": order, "VIRTUAL_SEED": seed or "1"} for order, _, seed in words]
     # Two at a time: one rank alone would leave the other core idle.
