@@ -149,7 +149,7 @@ Schedule *schedule_fill(const char *name, const ScheduleSpec *spec, Placement pl
 // ---------------------------------------------------------------------------------------------------------------------
 // GPipe and 1F1B
 
-// Runs `warm_up` forwards, then a backward and a forward in turn. GPipe and 1F1B differ in `warm_up` alone. With slices
+// Runs `warm_up` forwards, then a backward and a forward in turn. GPipe and 1F1B differ only in `warm_up`. With slices
 // the first backward is that of the last slice.
 static void write_stage_(ActionList *list, const ScheduleSpec *spec, int warm_up) {
     int slices = max_int(spec->slices, 1), all = spec->microbatches * slices;
@@ -231,15 +231,15 @@ int bpipe_min_slots_host(int stages) { return stages == 1 ? 1 : 2; }
 typedef struct Walk {
     ActionList list;
     const StageSchedule *base;
-    const Schedule *schedule; // that `base` is part of
-    int64_t *place;           // [turns] of the B or I of this turn in the base list
-    int *turn;                // [chunks*microbatches*slices] of a bundle
+    const Schedule *schedule; // schedule that contains `base`
+    int64_t *place;           // [turns] index in the base list of the turn's B or I
+    int *turn;                // [chunks*microbatches*slices] turn of each bundle
     NumberSet home, away;     // turns whose bundles are in own slots, and turns whose bundles are evicted
     int64_t at;               // the current place
     int64_t last_forward;
     int turns;
     int now;    // turns done
-    int newest; // no later turn has been here so far
+    int newest; // the last turn of any bundle made so far
     int used;   // own slots taken, in list order
     int slots;
     int ahead;
@@ -345,7 +345,7 @@ static void walk_action_(Walk *walk, Action action) {
     walk->used += forward - action_frees(action.kind, false);
 }
 
-// Reads where the turns of stage s are. Call walk_free_ afterwards.
+// Fills `place` and `turn` from the list of stage s. Call walk_free_ afterwards.
 static void walk_prepare_(Walk *walk, const Schedule *base, int s) {
     size_t bundles = (size_t)base->chunks * (size_t)base->microbatches * (size_t)base->slices;
     walk->base = &base->stage[s];
@@ -369,7 +369,7 @@ static void walk_free_(Walk *walk) {
     number_set_free(&walk->away);
 }
 
-// Walks from the start of the list with as many slots.
+// Walks the list from its start, with `slots` own slots.
 static void walk_(Walk *walk, int slots) {
     number_set_clear(&walk->home);
     number_set_clear(&walk->away);
@@ -446,8 +446,8 @@ static int host_needs_(const Schedule *base, int s) {
     return slots;
 }
 
-// Returns the fewest slots for a stage: to the host what its walk succeeds with; to a partner the bundles that both
-// keep in flight and one slot to move to, over two stages.
+// Returns the fewest slots for a stage. To the host: the fewest with which its walk succeeds. To a partner: half of the
+// bundles that both stages keep in flight, rounded down, plus one slot to move to.
 static int balance_needs_(const Schedule *base, int s, EvictTarget target) {
     if (target == EVICT_TO_HOST) return host_needs_(base, s);
     int in_flight = in_flight_(&base->stage[s]), partner = bpipe_partner(base->stages, s);

@@ -37,7 +37,7 @@
 //   stage 0  F0:0 F0:1 F1:0           B0:1---- F1:1 B0:0---- ...
 //   stage 1       F0:0 F0:1 B0:1----  F1:0 B0:0---- F1:1 ...
 //
-// A slot then holds the bundle of one slice. 1F1B keeps p-s+n-1 of them on stage s, and n times less is idle. Keys,
+// A slot then holds the bundle of one slice. 1F1B keeps p-s+n-1 of them on stage s, with 1/n of the idle time. Keys,
 // values and their gradients are outside the slots: the stage keeps them until the backward of slice 0.
 //
 // How a schedule runs. The engine, the proof and the simulator follow these rules and no others. (c,i) is microbatch i
@@ -46,7 +46,7 @@
 //   1. Compute actions F, B, I and W run in list order, one at a time. B is the complete backward. I is the part that
 //      makes the gradient of the input, W the part that makes the gradients of the weights. A microbatch on a chunk has
 //      either one B or one I and, later, one W. Per chunk, the F are in microbatch order, and so are the B and I, and
-//      the B and W; that is what keeps gradients the same to the bit.
+//      the B and W; this order keeps gradients identical to the bit.
 //   2. E, A, R and L are posted when the list reaches them: when the compute action before them is complete (on a
 //      device with streams, when it is launched; the proof covers both). They go through the stage's transfer queue in
 //      list order, one at a time, while the stage computes.
@@ -81,10 +81,10 @@ typedef enum ActionKind {
     ACTION_BACKWARD = 'B', // the complete backward: I and W in one
     ACTION_INPUT = 'I',    // the gradient of the input
     ACTION_WEIGHT = 'W',   // the gradients of the weights, after I
-    ACTION_EVICT = 'E',    // send an own bundle to the peer
+    ACTION_EVICT = 'E',    // send a bundle to the peer
     ACTION_ACCEPT = 'A',   // lend a slot to the peer's bundle
     ACTION_RETURN = 'R',   // send the peer's bundle back
-    ACTION_LOAD = 'L',     // receive an own bundle back
+    ACTION_LOAD = 'L',     // receive a bundle back
 } ActionKind;
 
 enum {
@@ -127,7 +127,7 @@ typedef struct Schedule {
     int chunks; // per stage
     Placement placement;
     int microbatches;
-    int slices;       // of a microbatch
+    int slices;       // slices per microbatch
     int slots;        // the bound for every stage, own and lent together; one slot holds one chunk's bundle of a slice
     int edge_buffers; // per boundary between virtual stages, side and direction
     bool forward_only;
@@ -156,7 +156,7 @@ bool action_frees(ActionKind kind, bool forward_only);
 // Where bpipe_balance evicts to.
 typedef enum EvictTarget {
     EVICT_TO_PEER, // stage s to stage p-1-s: E and L on one side, A and R on the other
-    EVICT_TO_HOST, // every stage to its own host memory: E and L alone
+    EVICT_TO_HOST, // every stage to its own host memory: only E and L
 } EvictTarget;
 
 // The next functions make schedules; src/schedule/kinds.h lists all schedules by name. The caller owns the result
@@ -176,10 +176,10 @@ void schedule_split(Schedule *schedule);
 
 // Runs the BPipe pass: returns a copy of `base` in which no stage needs more than `slots` slots, with the same compute
 // actions. The base may be any schedule that moves no bundles yet; eviction to a partner needs loop placement. Fewer
-// slots than bpipe_least_slots is an error that names that number; with as many as the base needs, nothing is evicted.
-// slots 0: that number. Bundles are loaded up to `ahead` (>= 1) backwards before their own, so that a swap overlaps
-// `ahead` times a forward and a backward, and more bundles are in transit. If slots are to spare, more than 1 is the
-// better use of them when 2 transfers take longer than a forward and a backward; see docs/bpipe.md. NULL and err.
+// slots than bpipe_least_slots is an error that names this minimum; slots 0 selects it. With as many slots as the base
+// needs, nothing is evicted. Bundles are loaded up to `ahead` (>= 1) backwards before their own: a swap then overlaps
+// `ahead` times a forward and a backward, and more bundles are in transit. Spend spare slots on ahead > 1 if 2
+// transfers take longer than a forward and a backward; see docs/bpipe.md. NULL and err.
 Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err);
 
 // Returns the smallest `slots` for this base. To a partner: the slots that the pair needs, and one to move to, over two
@@ -202,7 +202,7 @@ void schedule_free(Schedule *schedule);
 
 // The proof. Returns 0 if the schedule is sound, otherwise -1 and one sentence (code 2) that names stage and action:
 //   complete   every chunk of every stage runs F, and B or I and W, once per microbatch and slice, each in its order
-//              (forward-only: F alone)
+//              (forward-only: only F)
 //   paired     E and L of a stage are A and R of its partner, in the same order
 //   resident   B, I, E and R only of bundles on the stage, L only of evicted ones, no E after I, all back at the end
 //   bounded    own and lent slots suffice in list order, and together stay within `slots`
@@ -239,7 +239,7 @@ typedef struct ScheduleSpec {
     int chunks; // 0: the kind's default
     int group;  // microbatches that pass a chunk one after another; 0: p; SCHEDULE_GROUP_HALF
     int delay;  // backwards by which W comes after its I; SCHEDULE_DELAY_MOST
-    int slices; // of a microbatch; 0: 1
+    int slices; // slices per microbatch; 0: 1
     bool split; // write every B as I and W; schedules that need I and W have them anyway
 } ScheduleSpec;
 

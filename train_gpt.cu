@@ -46,7 +46,7 @@ static void gpt_head_tensors_(const ModelConfig *c, TensorTable *table) {
     table_vocabulary(table, c->vocab, c->hidden, c->tie_embeddings == TIE_TRUE, "weight");
 }
 
-// The heads are left unchanged, and GELU is part of the products next to it.
+// No rotary embedding or head norms; GELU is fused into the adjacent products.
 const Model gpt_model = {
     .family = "gpt",
     .embedding_tensors = gpt_embedding_tensors_,

@@ -10,7 +10,7 @@ __BEGIN_DECLS
 
 typedef enum MemoryCategory {
     MEMORY_WEIGHTS,    // the layers' weights, read by the matrix products, in the run's precision
-    MEMORY_GRADIENTS,  // the layers', fp32
+    MEMORY_GRADIENTS,  // gradients of the layers' weights, fp32
     MEMORY_MASTERS,    // fp32 copies of the layers' weights; empty if the precision is fp32
     MEMORY_OPTIMIZER,  // AdamW's two moments of the layers, fp32
     MEMORY_EMBEDDING,  // all four states of embedding, final norm and output matrix

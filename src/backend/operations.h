@@ -23,7 +23,7 @@ OPERATION(void, copy_columns, void *to, int64_t to_cols, const void *from, int64
 // --- matrix products. y (rows, out), x (rows, in), w (out, in), bias (out) or NULL. Both operands are plain or both
 // are quantized; quantized ones have the product's sum along their rows, so they are those of dyT, xT and wT where
 // noted.
-// y = x wT + bias. With EPILOGUE_GELU `aux` (rows, out) receives that, and y = gelu(aux) (tanh form).
+// y = x wT + bias. With EPILOGUE_GELU: aux (rows, out) = x wT + bias, y = gelu(aux) (tanh form).
 LIBRARY_OPERATION(void, linear_forward, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
                   int64_t in, int64_t out, Epilogue epilogue);
 // dx = dy w (quantized: of wT). With EPILOGUE_GELU dx is multiplied by gelu'(aux), aux (rows, in).
@@ -56,8 +56,8 @@ OPERATION(void, norm_backward, void *dx, float *dw, float *db, const void *dout,
 OPERATION(void, add, void *out, const void *a, const void *b, int64_t count);
 // to[i] += from[i], fp32: adds the gradients of one weight that is used in two places.
 OPERATION(void, accumulate, float *to, const float *from, int64_t count);
-// gate_up (rows, 2*ffn): gate in the first ffn columns, up in the others. out (rows, ffn) = silu(gate) * up, as that of
-// a norm.
+// gate_up (rows, 2*ffn): gate in the first ffn columns, up in the others. out (rows, ffn) = silu(gate) * up; plain
+// or quantized, like out of norm_forward.
 OPERATION(void, swiglu_forward, Factor out, const void *gate_up, int64_t rows, int64_t ffn);
 // A quantized dgate_up is written as its source, too.
 OPERATION(void, swiglu_backward, Factor dgate_up, const void *dout, const void *gate_up, int64_t rows, int64_t ffn);

@@ -64,7 +64,7 @@ int checkpoint_verify(const char *dir, int rank, int ranks, World *world, Error 
 
 // How far a run had come: training.json.
 typedef struct TrainingState {
-    uint64_t run; // this and the next as in the manifest
+    uint64_t run; // run and sequence: from the manifest
     int64_t sequence;
     int64_t step;
     int64_t samples; // taken from the endless sequence of epochs: position of the next one
@@ -103,7 +103,7 @@ int directory_publish(const char *partial, const char *path, bool replace, Error
 typedef struct CheckpointName {
     char name[48]; // name of the directory; hidden if a run ended while this checkpoint was being replaced
     int64_t step;
-    uint64_t run; // this and the next are the manifest's
+    uint64_t run; // run and sequence: from the manifest
     int64_t sequence;
     bool complete; // its manifest can be read
 } CheckpointName;

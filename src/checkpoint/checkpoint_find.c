@@ -63,7 +63,7 @@ bool checkpoint_lies_in(const char *checkpoint, const char *dir) {
 
 uint64_t run_id_draw(void) {
     uint64_t id = 0;
-    // A kernel without random numbers: any number that differs will do.
+    // If the kernel has no random numbers, any ID that is unlikely to repeat will do.
     if (getrandom(&id, sizeof id, 0) != sizeof id || id == 0)
         id = ((uint64_t)clock_wall_ns() ^ ((uint64_t)getpid() << 16)) | 1;
     return id;

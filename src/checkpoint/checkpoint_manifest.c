@@ -55,7 +55,7 @@ static int manifest_read_entry_(ManifestFile *file, const JsonValue *entry, cons
     file->bytes = json_integer(entry, "bytes", -1);
     file->crc = strtoull(crc, &end, 16);
     if (name[0] == '\0' || strlen(name) >= sizeof file->name || file->bytes < 0 || strlen(crc) != 16 || *end != '\0')
-        return error_set(err, EXIT_FAILED, "%s: has an entry that names no file, size and checksum", path);
+        return error_set(err, EXIT_FAILED, "%s: an entry lacks a valid file, size or checksum", path);
     strcpy(file->name, name);
     return 0;
 }
@@ -76,10 +76,10 @@ static int read_manifest_(Manifest *manifest, const JsonValue *root, const char 
     manifest->step = json_integer(root, "step", -1);
     manifest->saved = json_integer(root, "saved", -1);
     if (manifest->step < 0 || manifest->saved < 0 || files == NULL || files->type != JSON_ARRAY)
-        return error_set(err, EXIT_FAILED, "%s: has no step, saved or files", path);
+        return error_set(err, EXIT_FAILED, "%s: lacks step, saved or files", path);
     manifest->sequence = json_integer(root, "sequence", 0);
     if (run_id_read_(&manifest->run, root) != 0 || manifest->sequence < 0 || manifest->sequence > MOST_SEQUENCE)
-        return error_set(err, EXIT_FAILED, "%s: has a run or a sequence that this program does not write", path);
+        return error_set(err, EXIT_FAILED, "%s: invalid run or sequence; is the file damaged?", path);
     manifest->file = xcalloc((size_t)files->count + 1, sizeof *manifest->file);
     for (const JsonValue *entry = files->first; entry != NULL; entry = entry->next)
         if (manifest_read_entry_(&manifest->file[manifest->count++], entry, path, err) != 0) return -1;
@@ -100,8 +100,7 @@ int manifest_read(Manifest *manifest, const char *dir, Error *err) {
     Json json = {0};
     int status = 0;
     if (!json_sealed(text, length))
-        status =
-            error_set(err, EXIT_FAILED, "%s: is torn or was changed: it does not agree with its own checksum", path);
+        status = error_set(err, EXIT_FAILED, "%s: torn or changed: its checksum does not match", path);
     if (status == 0) status = json_parse(&json, text, length, path, err);
     if (status == 0) status = read_manifest_(manifest, json.root, path, err);
     json_free(&json);
@@ -133,7 +132,7 @@ static int check_open_(int fd, int64_t bytes, const char *path, const ManifestFi
     free(piece);
     if (got < 0) return error_set(err, EXIT_FAILED, "%s: cannot be read: %s", path, strerror(errno));
     if (crc64_finish(crc, raw, file->bytes) == file->crc) return 0;
-    return error_set(err, EXIT_FAILED, "%s: its bytes are not those that were written: the checksum differs", path);
+    return error_set(err, EXIT_FAILED, "%s: the checksum differs; the file is damaged", path);
 }
 
 // The files that one rank checks: first, first + step, ...

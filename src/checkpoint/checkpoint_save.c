@@ -185,7 +185,7 @@ static int fill_manifest_(Checkpoint *checkpoint, const WriteShare *all, int ran
         entry->bytes = file->bytes;
         entry->crc = crc64_finish(&writer->crc, whole.raw, file->bytes);
         if (whole.bytes != file->bytes)
-            return error_set(err, EXIT_FAILED, "%s: %lld bytes were written where it has %lld", file->name,
+            return error_set(err, EXIT_FAILED, "%s: %lld bytes were written, not %lld", file->name,
                              (long long)whole.bytes, (long long)file->bytes);
     }
     return 0;

@@ -44,7 +44,7 @@ void writer_create(Writer *writer, const Stage *stage, World *world) {
     for (int64_t i = 0; i < stage->tensors.count; i++) writer_add_part_(writer, i, STATE_WEIGHT);
     for (int64_t i = 0; i < stage->tensors.count; i++)
         for (int kind = STATE_MASTER; kind < STATE_KINDS; kind++) writer_add_part_(writer, i, (StateKind)kind);
-    if (writer->image_bytes == 0) writer->image_bytes = MEMORY_ALIGN; // a rank that writes nothing has an address too
+    if (writer->image_bytes == 0) writer->image_bytes = MEMORY_ALIGN; // mmap refuses 0 bytes
 }
 
 void writer_free(Writer *writer) {
@@ -76,7 +76,7 @@ int writer_allocate(Writer *writer, Error *err) {
         ready = *staging != NULL;
     }
     if (ready) return 0;
-    return error_set(err, EXIT_FAILED, "out of host memory for the copy of %.2f GiB that a checkpoint is written from",
+    return error_set(err, EXIT_FAILED, "out of host memory for the %.2f GiB staging copy of a checkpoint",
                      (double)writer->image_bytes / 1073741824.0);
 }
 

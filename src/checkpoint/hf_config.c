@@ -125,10 +125,9 @@ static int hf_compare_(const HfModel *found, const Config *config, bool exact, E
     bool may = exact && families[config->model.family].rotary, accepts = config->checkpoint.changed == CHANGED_ACCEPT;
     compare_models_(&list, &found->model, &config->model, exact, !(may && accepts));
     if (list.used > 0)
-        return error_set(err, EXIT_USAGE, "%s: is of another model than %s: %s; make them equal%s", found->path,
-                         config->path, list.text,
-                         may && !accepts ? " (checkpoint.changed: accept allows another model.seq_len and model.rope_*)"
-                                         : "");
+        return error_set(
+            err, EXIT_USAGE, "%s: model differs from %s: %s; make them equal%s", found->path, config->path, list.text,
+            may && !accepts ? " (checkpoint.changed: accept allows another model.seq_len and model.rope_*)" : "");
     return hf_model_check(found, config->model.seq_len, err);
 }
 
@@ -233,7 +232,7 @@ static FILE *begin_(HfTokenizer *tokenizer, const char *name) {
     return xmemstream(&tokenizer->file[i].text, &tokenizer->file[i].length);
 }
 
-// Adds tokenizer_config.json. end: the text of the token that ends a text, or NULL.
+// Adds tokenizer_config.json. end: text of the end-of-text token, or NULL.
 static void add_config_(HfTokenizer *tokenizer, const Config *config, const char *class, const char *end) {
     FILE *file = begin_(tokenizer, "tokenizer_config.json");
     fprintf(file, "{\n  \"tokenizer_class\": \"%s\",\n  \"model_max_length\": %lld,\n", class,

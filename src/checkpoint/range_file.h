@@ -1,7 +1,6 @@
 // A file that several processes write in ranges, down to the disk. Large ranges go past the page cache (O_DIRECT) if
 // the file system supports it: the cache costs a copy, memory that training may need, and on the machines measured half
-// of the disk's rate (docs/performance.md). Partial blocks are written through the
-// page cache.
+// of the disk's rate (docs/performance.md). Partial blocks are written through the page cache.
 #pragma once
 
 #include "base/log.h"
@@ -16,7 +15,7 @@ enum {
 typedef struct RangeFile {
     const char *path; // the caller's, for errors
     int fd;
-    int direct; // the same file past the page cache, -1: not possible
+    int direct; // the same file opened with O_DIRECT; -1: unsupported
     char *staging;
 } RangeFile;
 

@@ -42,7 +42,7 @@ typedef struct CommRequest {
 // The pauses of a wait.
 typedef struct Pause {
     int looks;   // set to 0 at the start of a wait and after every poll that found something
-    double busy; // until then other programs are taken to want the core
+    double busy; // time until which other programs are assumed to need the core
 } Pause;
 
 struct Comm {

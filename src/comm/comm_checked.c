@@ -26,7 +26,7 @@ typedef struct Flight {
     int64_t bytes;              // size of the message, of one part, or of the sum
     bool on_host;               // `memory` is the host's: collectives of doubles (comm.h)
     uint64_t crc;               // checksum of the message as sent, or of our part
-    Event *written;             // after the collective and all that it reads
+    Event *written;             // event after the collective, recorded on compute
     bool marked;                // `written` is recorded
     bool gathers;               // the data have arrived, the checksums of all ranks are on their way
     double *all;                // (size): these checksums, as the bits of doubles

@@ -12,5 +12,6 @@
 #include "comm.h"
 
 // data: the group to check; destroyed with this one if `owns`. sums: a group for messages in host memory that carries
-// nothing else. The caller keeps both otherwise, and the checksum. If data differ, the receiver's test fails.
+// nothing else. The caller keeps `sums`, `checksum` and, unless `owns`, `data`. If data differ, the receiver's test
+// fails.
 Comm *comm_checked_create(Comm *data, bool owns, Comm *sums, Checksum *checksum);

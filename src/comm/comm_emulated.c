@@ -37,7 +37,7 @@ static void emulated_fill_(Emulated *self, void *to, int64_t bytes) {
     float *values = xmalloc((size_t)count * sizeof *values);
     uint16_t *halves = xmalloc((size_t)count * sizeof *halves);
     random_normal_fill(values, count, 0.5f, 1, 1, 0);
-    for (int64_t i = 0; i < count; i++) halves[i] = (uint16_t)(fp8_bits(values[i]) >> 16); // bf16, cut off
+    for (int64_t i = 0; i < count; i++) halves[i] = (uint16_t)(fp8_bits(values[i]) >> 16); // bf16, truncated
     self->be->upload(self->be, to, element == 2 ? (const void *)halves : (const void *)values, bytes);
     free_all(values, halves);
 }
@@ -71,8 +71,8 @@ static void emulated_part_(Comm *comm, void *to, const void *from, int64_t bytes
     if (to != from) be->copy(be, STREAM_COMPUTE, to, from, bytes);
 }
 
-// The others' parts of a gather hold copies of this rank's, or numbers that later use of the buffer left there: GPUs
-// multiply zeros with less power, and so up to an eighth faster.
+// The first gather into a buffer fills it with copies of this rank's part; later ones write only that part. GPUs
+// multiply zeros with less power, so up to an eighth faster.
 static int emulated_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
                                 CommType type, CommRequest *request, Error *err) {
     (void)err;

@@ -13,6 +13,6 @@ typedef struct EmulatedPeers {
 } EmulatedPeers;
 
 // Collectives take no time: a gather copies this rank's part, at a buffer's first use to the others' places too, and a
-// sum takes this rank's alone. Without scratch, memory is filled with random numbers at its first receive. So computing
+// sum takes only this rank's. Without scratch, memory is filled with random numbers at its first receive. So computing
 // on either takes the usual time and power, on other numbers than in a run. The caller keeps backend and scratch.
 Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, const EmulatedPeers *peers);

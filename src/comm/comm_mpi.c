@@ -13,7 +13,7 @@
 //     PHASE_SPREAD     rank 0 sends its sums of a b c to ranks 1 and 2, and receives the sums of d e f and of g
 //
 // A short piece takes one trip, PHASE_DIRECT: every rank receives all 7 elements of every other rank and computes all
-// sums itself. The order is the same, so the bits are, too. A reduce_scatter is the exchange alone.
+// sums itself. The order is the same, so the bits are, too. A reduce_scatter is only the exchange.
 //
 // Any number of collectives of a group may be in progress, and each advances as soon as its own messages have arrived.
 // MPI's own non-blocking collectives would have to start in one order on all ranks, so the second phase of one would
@@ -102,7 +102,7 @@ struct Collective {
     char *scratch;         // (size - 1, elements summed here)
     char *own;             // scratch of this collective, if the group has no workspace
     int64_t own_bytes;
-    int place; // in the group's workspace; -1: not in it
+    int place; // index of the piece of the group's workspace; -1: none
 };
 
 // --- sums

@@ -199,10 +199,10 @@ static int pushed_message_(Comm *base, bool sends, int peer, void *memory, int64
     bool lent = way->direct && way->grants;
     int64_t offset = lent ? (char *)memory - way->memory : 0;
     if (!way->open)
-        return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: no way to or from rank %d was prepared",
-                         base->name, base->rank, base->size, peer);
+        return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: no channel to or from rank %d is open", base->name,
+                         base->rank, base->size, peer);
     if (lent && (offset < 0 || offset + bytes > way->bytes))
-        return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: a message outside of what was lent to rank %d",
+        return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: a message outside the memory lent to rank %d",
                          base->name, base->rank, base->size, peer);
     Parcel *parcel = take_parcel_(self, memory, bytes);
     if (way->last != NULL) way->last->next = parcel;

@@ -245,7 +245,7 @@ static int check_layers_(Config *config, Error *err) {
     // A list may leave some without layers: the first and the last have the embedding and the head to do.
     if (parallel->layers_given == 0 && layers < parallel->layers_count) {
         char remedy[96];
-        bool fewer = layers >= chunks; // stages would do
+        bool fewer = layers >= chunks; // fewer stages suffice
         snprintf(remedy, sizeof remedy,
                  fewer ? "use pipeline %lld or less" : "use a schedule with fewer chunks, or model.layers %lld or more",
                  (long long)(fewer ? layers / chunks : parallel->layers_count));

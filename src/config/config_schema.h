@@ -92,7 +92,7 @@ int config_error_at(const Config *config, int line, const char *name, Error *err
 int config_read_file(Config *config, Error *err);
 int config_read_override(Config *config, const char *override, Error *err);
 
-// Gives the ramp of batches an entry for the first step, and train.global_batch the largest batch.
+// Adds an entry for step 1 to the batch ramp if it lacks one; sets train.global_batch to its largest batch.
 int config_resolve_ramp(Config *config, Error *err);
 
 // Resolves `auto` if the configuration alone decides it, and refuses combinations that cannot work.

@@ -21,8 +21,8 @@ typedef struct Gpu {
 
 enum { GPU_COLLECTIVES = 9, GPU_SIZES = 8 };
 
-// Flash attention's rate, R s / (s + half) x / (x + fill) of the peak: s positions, x blocks of 128 positions of all
-// heads on the device.
+// Flash attention's part of the peak: share * s / (s + half) * x / (x + fill), for s positions and x blocks of 128
+// positions of all heads on the device.
 typedef struct FlashRate {
     double share, half, fill;
 } FlashRate;

@@ -41,7 +41,7 @@ static double sum_of_squares_(const float *x, int64_t count) {
 // Chunks start where their tensor starts and are added in order: a tensor's norm has the same bits whatever the other
 // tensors are.
 void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
-    (void)backend; // read by the pragma alone
+    (void)backend; // read only by the pragma
     int64_t total = total_chunks_(tensors, tensor_count);
     for (int64_t i = 0; i < tensor_count; i++) out[i] = 0.0;
     for (int64_t begin = 0; begin < total; begin += CHUNKS_AT_ONCE) {

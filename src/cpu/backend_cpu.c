@@ -75,7 +75,7 @@ static void *cpu_allocate_(Backend *backend, MemoryCategory category, int64_t by
         if (backend->memory_size > 0)
             snprintf(machine, sizeof machine, ", and the machine has %.2f GiB", (double)backend->memory_size / GIB);
         error_set(err, EXIT_FAILED,
-                  "%s: no %lld bytes (%.2f GiB) left for %s (%s); this rank already holds %s%s; use more stages, fewer "
+                  "%s: cannot allocate %lld bytes (%.2f GiB) for %s (%s); this rank holds %s%s; use more stages, fewer "
                   "slots or a smaller micro-batch",
                   backend->device, (long long)bytes, (double)bytes / GIB, what, memory_name(category), rest, machine);
         return NULL;

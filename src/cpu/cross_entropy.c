@@ -14,7 +14,7 @@ typedef struct Columns {
     int64_t rows, width, first, count;
 } Columns;
 
-// Wide enough that compilers keep the loop over the lanes, as a maximum of vectors.
+// Wide enough that compilers vectorize the loop over the lanes instead of unrolling it.
 enum { MAX_LANES = 128 };
 
 static float piece_max_(const float *restrict x, int64_t n, float max) {

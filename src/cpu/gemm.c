@@ -238,7 +238,7 @@ static inline __attribute__((always_inline)) void pack_as_(float *restrict to, i
                      gemm_advance_(from, w * stride, bf16), stride, bf16);
 }
 
-// The widths that occur get code of their own.
+// Specializes the code for the usual widths.
 static inline __attribute__((always_inline)) void pack_width_(float *to, int width, int64_t count, int64_t depth,
                                                               const void *from, int64_t stride, bool along, bool bf16) {
     if (width == MR) pack_as_(to, MR, count, depth, from, stride, along, bf16);
@@ -247,7 +247,7 @@ static inline __attribute__((always_inline)) void pack_width_(float *to, int wid
     else pack_as_(to, width, count, depth, from, stride, along, bf16);
 }
 
-// Packs rows of a quantized operand, from a column on where a block of each kind begins.
+// Packs rows of a quantized operand, starting at a column that is a multiple of BLOCK.
 static void pack_quantized_(float *to, int width, int64_t count, int64_t depth, CpuOperand from) {
     enum { BLOCK = 32 }; // divides the columns of every kind of block
     const CpuFactor *f = from.quantized;

@@ -51,6 +51,6 @@ static inline GemmRight gemm_columns(const float *panels, int vectors, int64_t d
     return (GemmRight){panels, vectors, width, width * depth};
 }
 
-// Sets C (m, n), rows `stride` apart, = or += left times right over `depth` k.
+// Computes C (m, n) = or += left * right, summed over `depth` k; C's row stride is `stride`.
 void gemm_multiply(int64_t m, int64_t n, int64_t depth, GemmLeft left, GemmRight right, bool accumulate, float *c,
                    int64_t stride);

@@ -36,7 +36,7 @@ CpuOperand head_query(const Head *h, const void *qkv, int64_t query);
 CpuOperand head_key(const Head *h, const void *qkv, int64_t key);
 CpuOperand head_value(const Head *h, const void *qkv, int64_t key);
 CpuOperand head_output(const Head *h, const void *out, int64_t query);
-// Writes the gradients of one key/value head's keys and values to dqkv, or adds them to the range's.
+// Writes one key/value head's dk and dv to dqkv or, for a range, adds them to shape->dkeys.
 void head_store_keys(const Head *h, const AttentionBackward *b);
 
 static inline CpuOperand floats(const float *data, int64_t stride) {

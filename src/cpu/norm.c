@@ -10,7 +10,7 @@
 #include "lanes.h"
 
 // Rows of one backward block add their dw in row order; blocks add theirs in block order. Large inputs have at most
-// BACKWARD_BLOCKS, which bounds the memory for their sums. The forward has no such sum, and its blocks share w alone.
+// BACKWARD_BLOCKS, which bounds the memory for their sums. The forward has no such sum, and its blocks share only w.
 enum { FORWARD_ROWS = 16, BACKWARD_ROWS = 32, BACKWARD_BLOCKS = 64 };
 
 // What is normalized: each row of a matrix, or the query heads, or the key heads, in each row of qkv.

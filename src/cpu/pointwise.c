@@ -23,7 +23,7 @@ void cpu_add(Backend *backend, void *out, const void *a, const void *b, int64_t 
 }
 
 void cpu_accumulate(Backend *backend, float *to, const float *from, int64_t count) {
-    (void)backend; // read by the pragma alone
+    (void)backend; // read only by the pragma
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t at = 0; at < count; at += PIECE) cpu_accumulate_row(to + at, from + at, min_i64(count - at, PIECE));
 }

@@ -11,7 +11,7 @@
 #include <cmath>
 #include <cstdio>
 
-// One member of each group of query heads, of one sequence: `kv_heads` matrices at a time.
+// The same query head (`member`) of every group, in one sequence: `kv_heads` matrices per product.
 typedef struct Part {
     CudaBackend *cuda;
     const AttentionShape *s;
@@ -75,7 +75,7 @@ static View turned_(View view) {
     return view;
 }
 
-// Computes c (m, n) = a b for all matrices of a part; a view with a negative row distance is read transposed.
+// Computes c (m, n) = a b for all matrices of a part; a view with a negative row stride is read transposed.
 static void attention_multiply_(const Part *part, View c, View a, View b, int64_t m, int64_t n, int64_t k,
                                 bool accumulate) {
     CudaProduct p = {};

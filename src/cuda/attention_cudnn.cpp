@@ -260,7 +260,7 @@ void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *s, const CudaF
             backward_from_(cuda, s, call, sequence, kv_head * (s->heads / s->kv_heads), kv_head);
 }
 
-#else // without the frontend no shape has a plan, and the two that run one are never called
+#else // without the frontend there are no plans: forward and backward are never called
 
 int64_t cuda_flash_prepare(CudaBackend *, const AttentionShape *, char why[256]) {
     snprintf(why, 256, "this program was built without cuDNN's frontend headers (scripts/install_deps.sh)");

@@ -35,7 +35,7 @@ static const uint32_t BEFORE = 0u - 100u; // the number before the first: every 
 
 typedef struct Copies {
     Comm base;
-    Comm *other, *host; // `other` does what copies cannot
+    Comm *other, *host; // `other` runs collectives that copies cannot do
     CudaBackend *cuda;
     bool demanded;
     cudaStream_t stream;

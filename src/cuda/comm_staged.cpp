@@ -17,7 +17,7 @@
 typedef enum Step { GOES_DOWN, IN_TRANSIT, GOES_UP } Step;
 
 typedef struct Work {
-    bool message, sends;     // a message, in that direction; else a collective
+    bool message, sends;     // a message (sends: outgoing); else a collective
     CommOperation operation; // the collective
     Step step;
     int peer;
@@ -25,7 +25,7 @@ typedef struct Work {
     int64_t count, in_bytes, out_bytes;
     void *to;        // the result's place on the GPU; NULL for a message that is sent
     char *workspace; // pinned: in_bytes, then out_bytes
-    int64_t result;  // where in it the result will be
+    int64_t result;  // offset of the result in the workspace
     int64_t workspace_bytes;
     cudaEvent_t copied;
     CommRequest transit;
@@ -55,8 +55,8 @@ static void free_work_(Work *work) {
     free(work);
 }
 
-// Takes an idle one that is large enough. Otherwise enlarges a smaller one. So there are never more than were in
-// progress at once, and each is at most as large as the largest message, as the plan counts (sums.h).
+// Takes an idle Work item that is large enough, or enlarges a smaller one. So there are never more items than were in
+// progress at once, and no item exceeds the largest message, as the plan counts (sums.h).
 static Work *take_work_(Group *group, int64_t bytes, Error *err) {
     Work **at = &group->idle;
     while (*at != NULL && (*at)->workspace_bytes < bytes) at = &(*at)->next;

@@ -35,7 +35,7 @@ typedef struct CudaBackend {
     void *scratch; // device memory, CUDA_SCRATCH_BYTES, for operations on the compute stream
     int64_t scratch_bytes;
     cudaError_t status;    // status of the first call or launch that failed
-    const char *failed_at; // which one; with status cudaSuccess, a sentence about something else that is impossible
+    const char *failed_at; // name of the failed call; with status cudaSuccess, the text of cuda_refuse
     struct CudaMatmul *matmul;
     struct CudaFlash *flash;
 } CudaBackend;

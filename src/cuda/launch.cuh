@@ -26,7 +26,7 @@
         }                                                                                                              \
     } while (0)
 
-// SHARED declares an array of the block, SHARED_DYNAMIC one whose bytes the launch gives.
+// SHARED declares an array in shared memory; SHARED_DYNAMIC declares one that the launch sizes.
 #define SHARED(type, name, count)  __shared__ type name[count]
 #define SHARED_DYNAMIC(type, name) extern __shared__ __align__(16) type name[]
 

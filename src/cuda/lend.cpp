@@ -34,7 +34,7 @@ int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, E
     if (status == cudaSuccess) status = uuid_(cuda_self(backend)->device, &handle.gpu);
     if (status != cudaSuccess) {
         cudaGetLastError();
-        return error_set(err, EXIT_FAILED, "CUDA lends no memory here: %s", cudaGetErrorString(status));
+        return error_set(err, EXIT_FAILED, "CUDA cannot share memory: %s", cudaGetErrorString(status));
     }
     memcpy(loan, &handle, sizeof handle);
     CudaBackend *cuda = cuda_self(backend);

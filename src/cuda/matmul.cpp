@@ -44,7 +44,7 @@ int cuda_matmul_create(CudaBackend *cuda, Error *err) {
                          cublasLtGetStatusString(status));
     if (cudaMalloc(&matmul->workspace, CUDA_MATMUL_BYTES) == cudaSuccess) return 0;
     cudaGetLastError();
-    return error_set(err, EXIT_FAILED, "%s: no %d MiB left for the workspace of matrix products", cuda->backend.device,
+    return error_set(err, EXIT_FAILED, "%s: cannot allocate %d MiB of workspace for cuBLASLt", cuda->backend.device,
                      CUDA_MATMUL_BYTES >> 20);
 }
 

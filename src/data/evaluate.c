@@ -150,7 +150,7 @@ static int read_examples_(Evaluation *evaluation, const char *key, const char *p
                          key, path, header[2], header[3], longest != header[3] ? "another is longest" : "more follows");
     if (evaluation->example_count > 0) return 0;
     return error_set(err, EXIT_USAGE,
-                     "%s: all %u examples of %s are longer than model.seq_len %lld; use a longer one, or leave it out",
+                     "%s: all %u examples of %s are longer than model.seq_len %lld; increase it, or remove the key",
                      key, header[2], path, (long long)evaluation->seq_len);
 }
 

@@ -98,8 +98,8 @@ static int device_refuse_(const Config *config, const Seat *seats, int ranks, Er
         const Seat *seat = &seats[r];
         int there = seat->gpus > 0 ? ranks_with_(seats, ranks, seat, true) : 0;
         if (seat->gpus == 0)
-            return error_set(err, EXIT_FAILED, "rank %d on %s has no GPU: %s; hardware.device: cpu computes without", r,
-                             seat->host, seat->why);
+            return error_set(err, EXIT_FAILED, "rank %d on %s has no GPU: %s; use hardware.device: cpu", r, seat->host,
+                             seat->why);
         if (there > 1 && !config->hardware.share_gpu)
             return error_set(
                 err, EXIT_FAILED,

@@ -40,7 +40,7 @@ void device_figures(DeviceFigures *figures, const Config *config);
 // driver).
 Backend *device_open(Device *device, const Config *config, World *world, int threads, Error *err);
 
-// Opens the first GPU, for measuring alone. NULL with err.
+// Opens the first GPU, only for measuring. NULL with err.
 Backend *device_open_one(const Config *config, Error *err);
 
 // Collective over `host`: creates the same group for memory of the device, which owns `host`. On CPUs it is `host`

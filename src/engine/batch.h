@@ -1,4 +1,4 @@
-// Tokens of a step onto the device: which samples a rank needs, and where they go.
+// Uploads the tokens of a step: selects the samples that a rank needs and copies them to its stage.
 #pragma once
 
 #include "data/blend.h"

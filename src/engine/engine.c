@@ -40,7 +40,7 @@ typedef struct Queue {
     int64_t *actions;
     int64_t posted, started, done;
     Flight *flights; // [most]: transfer i at i % most
-    int most;        // an E or L, and an A or R for each lent slot
+    int most;        // most in flight: one E or L, and an A or R for each lent slot
 } Queue;
 
 struct Engine {
@@ -61,7 +61,7 @@ struct Engine {
     const Schedule *schedule;
     const StageSchedule *list;
     int64_t capacity;                   // capacity of times, begin_events and end_events
-    Event **begin_events, **end_events; // per action; of compute actions
+    Event **begin_events, **end_events; // per action; recorded for compute actions
     ActionTime *times;
     Event *latest;           // the end of the compute action that was queued last, or NULL
     int64_t *forward_action; // per bundle, the action that was its F; -1 before
@@ -83,7 +83,7 @@ static char *engine_text_(const Engine *engine, const Action *action, char text[
 
 // ---------------------------------------------------------------- the queue
 
-// Which pool a transfer moves, and between which states its slot goes.
+// The pool of a transfer's slot, and the slot's states before, during and after the transfer.
 typedef struct Movement {
     SlotPool *pool;
     SlotState before, during, after;
@@ -109,8 +109,8 @@ static Slot *transfer_slot_(Engine *engine, const Action *action, const Movement
     return slot != NULL && slot->state == SLOT_FILLING ? NULL : slot; // R before its A has completed
 }
 
-// Adds to an error which message it was: "step 12: the bundle of microbatch 5 from stage 0 to stage 3: ...". With
-// several chunks a stage the microbatch is followed by ", chunk 1 of stage 0,": of the evictor, or of this stage.
+// Prefixes an error with its message: "step 12: the bundle of microbatch 5 from stage 0 to stage 3: ...". With several
+// chunks per stage, ", chunk 1 of stage 0," of the evictor or of this stage follows the microbatch.
 static int blame_message_(const Engine *engine, const char *what, int64_t microbatch, int chunk, int owner, int from,
                           const char *to, Error *err) {
     Error whole = *err;
@@ -234,7 +234,7 @@ static void engine_progress_(void *argument) {
     if (err->code == 0) queue_progress_(engine, err);
 }
 
-// Does the same from inside compute. moved: compute has made progress.
+// Calls engine_progress_ from inside compute. moved: compute has made progress.
 static bool engine_poll_(void *argument, bool moved) {
     Engine *engine = (Engine *)argument;
     if (moved) status_page_progress(engine->status_page);
@@ -472,9 +472,9 @@ static int create_slots_(Engine *engine, const SlotCounts *slots, Error *err) {
     return slots_create_host(&engine->host, be, slots->host, slots->bytes, err);
 }
 
-// Connects this stage and its partner, first from the evictor to the acceptor and then back. The acceptor lends its
-// slots, where both directions have their one end. If a schedule lets each of the two evict to the other, a direction
-// has ends in slots of both, so no slots are lent and bundles go as messages.
+// Connects this stage and its partner, first from the evictor to the acceptor and then back. Both directions
+// have one end in the acceptor's lent slots. If a schedule lets each stage evict to the other, a direction has ends in
+// slots of both stages, so no slots are lent and bundles are sent as messages.
 static int connect_pair_(Engine *engine, const Schedule *schedule, Error *err) {
     Comm *pair = engine->pair;
     if (pair == NULL || pair->connect == NULL) return 0;
@@ -531,7 +531,7 @@ void engine_destroy(Engine *engine) {
 
 // ---------------------------------------------------------------- the rehearsal
 
-// Runs microbatch 0 through one chunk and back. One slot is enough. parts: in one part, in two.
+// Runs microbatch 0 through one chunk and back. parts: with a complete backward, with a split one.
 static int rehearse_chunk_(Engine *engine, int chunk, float scale, const bool parts[2], Error *err) {
     Stage *stage = engine->stage;
     void *bundle = engine->own.slots[0].memory;
@@ -559,7 +559,7 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
         parts[0] |= list->actions[i].kind == ACTION_BACKWARD, parts[1] |= list->actions[i].kind == ACTION_INPUT;
     stage->layer_done = NULL; // its gradients belong to no step
     tensors_quantize(&stage->tensors, engine->be);
-    for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // the last backward has other products
+    for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // products during sums use fewer SMs
         engine->be->summing = round == 1;
         for (int c = 0; status == 0 && c < schedule->chunks; c++)
             status = rehearse_chunk_(engine, c, schedule->forward_only ? 0.0f : 1.0f, parts, err);

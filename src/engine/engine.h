@@ -17,8 +17,8 @@ typedef struct EngineRun {
     int64_t count;
     double busy;       // seconds in F, B, I and W
     double forward;    // seconds in F
-    double begin, end; // first start and last end of those
-    double exposed;    // seconds in which one of those had its input but waited for a load or a slot
+    double begin, end; // first start and last end of compute
+    double exposed;    // seconds in which compute had its input but waited for a load or a slot
     int64_t evictions; // E actions
     int slots_used, slots_lent;
 } EngineRun;
@@ -31,8 +31,8 @@ typedef struct EngineGroups {
     Checksum *checksum; // compares every bundle from eviction to load; NULL: bundles are not compared
 } EngineGroups;
 
-// Allocates slots and message buffers, and connects the links and the pair; so all ranks of a pipeline call it.
-// `schedule`: any that places chunks as those of engine_run will, with at least as many edge buffers and lent slots.
+// Allocates slots and message buffers, and connects the links and the pair. All ranks of a pipeline call it. `schedule`
+// must place chunks as every schedule of engine_run does, with at least as many edge buffers and lent slots.
 // status_page may be NULL.
 Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *slots, const EngineGroups *groups,
                       StatusPage *status_page, Error *err);
@@ -45,8 +45,8 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
 
 // Runs on the device the operations of a step of `schedule` on this rank: a forward and a backward of every chunk, in
 // one part and in two where the list has both, between the buffers that the steps use. Afterwards kernels are loaded,
-// matrix products have theirs and attention has its plans: a first use inside a step may wait for the device to
-// drain, and so for a receive that waits for its sender. Sums over tensor ranks run, so all ranks of a stage call this;
+// also those of matrix products, and attention's plans exist: a first use inside a step could wait for the device to
+// drain, and the device for another rank's message. Sums over tensor ranks run, so all ranks of a stage call this;
 // no message leaves. Gradients are garbage until optimizer_rehearse. Does nothing on a backend that has all its code
 // from the start (a CPU), where it would only make the start longer. -1 with err.
 int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err);

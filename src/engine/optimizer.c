@@ -80,8 +80,8 @@ void optimizer_destroy(Optimizer *optimizer) {
     free_all(optimizer->list, optimizer->owned, optimizer->own, optimizer->squares, optimizer);
 }
 
-// Returns the share of the learning rate's range that is left in the decay of wsd, `left` being the share of the decay
-// that is still to come. 1 - sqrt: Haegele et al., Scaling Laws and Compute-Optimal Training Beyond Fixed Training
+// Returns the factor on the learning rate's range (lr - minimum) in the decay of wsd. left: the fraction of the decay's
+// steps that remains. 1 - sqrt: Haegele et al., Scaling Laws and Compute-Optimal Training Beyond Fixed Training
 // Durations, 2024.
 static double decay_shape_(const TrainConfig *train, double left) {
     switch (train->decay_shape) {

@@ -47,7 +47,7 @@ int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err);
 int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double norm, Error *err);
 
 // On a backend that loads code late, runs this rank's part of a step's norm and update once, without changing weights
-// or moments; clears the gradients. No rank is waited for. -1 with err.
+// or moments; clears the gradients. Does not communicate. -1 with err.
 int optimizer_rehearse(Optimizer *optimizer, Error *err);
 
 // Leaves the update out: zeroes the gradients and leaves weights and moments unchanged.

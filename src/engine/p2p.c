@@ -170,8 +170,8 @@ bool p2p_drained(const P2pLink *link) { return link->finished == link->expected;
 
 // ---------------------------------------------------------------- all links of a stage
 
-// Creates one end of one direction over the boundary between virtual stages g and g+1. If both are on this stage, both
-// ends are created when the sending one is asked for.
+// Creates one end of one direction over the boundary between virtual stages g and g+1. If g and g+1 are on this stage,
+// the call for the sending end creates both ends, and the call for the receiving end does nothing.
 static int links_create_one_(Links *links, const Schedule *schedule, int stage, int64_t bytes, Comm *const *lanes,
                              int chunk, int g, P2pWay way, Error *err) {
     int ends[2][2]; // stage and chunk of g, then of g+1

@@ -50,8 +50,8 @@ void p2p_begin(P2pLink *link, int64_t expected);
 // Starts and finishes every message that it can. Returns 0, or -1 with err.
 int p2p_progress(P2pLink *link, Error *err);
 
-// Returns whether the next message has a buffer: free to write (sender), or arrived (receiver); and that buffer, which
-// must not be touched before. A link without a neighbour is always ready, with NULL.
+// p2p_ready: whether the next message's buffer is free to write (sender) or has arrived (receiver). p2p_buffer: that
+// buffer; do not touch it earlier. A link without a neighbour is always ready and returns NULL.
 bool p2p_ready(const P2pLink *link);
 void *p2p_buffer(const P2pLink *link);
 

@@ -45,7 +45,7 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
 }
 
 // Returns where a layer's part of its chunk's bundle begins: the input of the layer and all else that its backward
-// needs, or the input alone if the layer is recomputed.
+// needs, or only the input if the layer is recomputed.
 static int64_t layer_offset_(const StageShape *at, const StageChunk *chunk, int64_t layer) {
     int64_t recomputed = layer < chunk->recomputed ? layer : chunk->recomputed;
     return recomputed * at->message_bytes + (layer - recomputed) * at->layer_bundle;
@@ -201,7 +201,7 @@ static int64_t layout_sums_(SumWorkspaces *workspaces, void *base, const Config 
     return at->own_sums ? sums_layout(workspaces, base, &shape, tensors) : 0;
 }
 
-// Returns the bytes for ranks that share a GPU.
+// Returns the bytes of host memory for the collectives of ranks that share a GPU; else 0.
 static int64_t staged_bytes_(const Config *config, const StageShape *at, const StageTensors *tensors) {
     SumShape shape = sum_shape_(config, at);
     SumWorkspaces workspaces;
@@ -209,7 +209,7 @@ static int64_t staged_bytes_(const Config *config, const StageShape *at, const S
     return config->hardware.share_gpu && !at->own_sums ? sums_layout(&workspaces, NULL, &shape, tensors) : 0;
 }
 
-// Returns where the keys of a chunk begin among those of the stage; of the first chunk that is not there: all bytes.
+// Returns the byte offset of a chunk's keys in stage->keys; for chunk == chunks, the size of stage->keys.
 static int64_t keys_offset_(const StageShape *at, int chunk) {
     int64_t bytes = 0;
     for (int c = 0; c < chunk && at->shape.slices > 1; c++)
@@ -285,7 +285,7 @@ static int allocate_sums_(Stage *stage, Error *err) {
     return 0;
 }
 
-// Unless they are mapped, the workspace has the sums and gathers of all layers.
+// Registers the memory of sums and gathers with the tensor group: the mapped memory, or else the workspace.
 static int register_workspace_(Stage *stage, Error *err) {
     Comm *tensor = stage->pass.tensor;
     Layout count = {NULL, 0};
@@ -392,8 +392,8 @@ static const Tensor *layer_tensors_(const Stage *stage, const StageChunk *chunk,
     return stage->layers + (chunk->before + layer) * stage->table.per_layer;
 }
 
-// Returns where a layer runs: its part of the bundle, which holds its input, or, if it is recomputed, the stage's one
-// place for that, after copying the input there.
+// Returns the memory in which a layer runs: its part of the bundle, which holds its input. For a recomputed layer,
+// copies the input to stage->recomputed and returns that.
 static void *layer_place_(Stage *stage, const StageChunk *chunk, void *bundle, int64_t layer) {
     void *input = layer_bundle_(stage, chunk, bundle, layer);
     if (layer >= chunk->recomputed) return input;
@@ -405,8 +405,8 @@ static void stage_poll_(Pass *pass) {
     if (pass->poll != NULL) pass->poll(pass->poll_argument, true);
 }
 
-// A layer leaves its output to the norm of the next, or of the head. A layer that will run again needs its input in the
-// bundle before it starts.
+// A layer leaves its last addition to the norm of the next layer or of the head. It writes its output only as a chunk's
+// message, or if the next layer is recomputed: that layer needs its input in the bundle before it starts.
 static LayerOutput layer_output_(const StageChunk *chunk, int64_t layer) {
     if (layer == chunk->layers - 1) return chunk->last ? LAYER_LEAVES : LAYER_WRITES;
     return layer + 1 < chunk->recomputed ? LAYER_WRITES : LAYER_LEAVES;
@@ -419,8 +419,8 @@ static void use_places_(Stage *stage, int64_t unit) {
     stage->pass.positions = data->reset_positions && places != NULL ? places : stage->positions;
 }
 
-// Points the pass at the keys of a layer, if sequences are cut into slices. Those of a microbatch are overwritten by
-// the next one that finds all others in use.
+// Points the pass at the keys of a layer, if sequences are cut into slices. Microbatch i overwrites the keys of
+// microbatch i - kept, after the backward of that microbatch.
 static void open_keys_(Stage *stage, const StageChunk *chunk, int64_t unit, int64_t layer) {
     const StageShape *at = &stage->at;
     int64_t slices = at->shape.slices, microbatch = unit / slices;

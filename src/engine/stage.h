@@ -60,7 +60,7 @@ typedef struct Stage {
     void *gradient;            // (shard_rows, hidden): the running gradient of the first chunk, which sends no gradient
     void *keys;                // with slices, for each chunk: (kept, layers, keys_bytes), (layers, dkeys_bytes)
     int32_t *tokens, *targets; // (most_microbatches, rows) on the device; with the embedding, with the head
-    int32_t *places;           // as large: each token's place in its document; NULL if documents do not matter
+    int32_t *places;           // same size: each token's place in its document; NULL if documents are ignored
     int32_t *positions;        // (rows) each token's position in its sequence; NULL without context ranks
     bool documents;            // places are filled; false: every sequence is one document
     float *losses;             // (most_microbatches, rows), if it has the head

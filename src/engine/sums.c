@@ -22,7 +22,7 @@ static void need_(const Need *need, CommOperation operation, int64_t count, Comm
 
 // Counts the sums of the stream after products that are split over tensor ranks, and those of the norms' gradients
 // after the step. With overlap, the next product's input is gathered during a sum or another gather, and all chunks of
-// a forward's product may be; a gather needs no workspace of its own.
+// a forward's product may be in flight. A gather needs no workspace.
 static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.tensor_ranks, shape->staged};
     int beside = shape->sequence && shape->overlap ? 2 : 1;

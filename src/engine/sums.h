@@ -10,8 +10,8 @@
 // summing all at once would need as much memory as there are gradients.
 enum { SUMS_OVER_DATA = 4 };
 
-// Workspace of one group: for `sums` at once, `bytes` each. staged: of `passing` collectives at once, gathers included,
-// operand and result take `passing_bytes` each in host memory.
+// Workspace of one group: `bytes` for each of `sums` concurrent sums. staged: also `passing_bytes` of host memory for
+// the operand and result of each of `passing` concurrent collectives, gathers included.
 typedef struct SumWorkspace {
     void *memory;
     int64_t bytes, passing_bytes;

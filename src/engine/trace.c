@@ -66,8 +66,8 @@ static int trace_flush_(Trace *trace, Error *err) {
 
 static int64_t ns_(const Trace *trace, double seconds) { return llround((seconds - trace->zero) * 1e9); }
 
-// Writes microseconds, as the format wants them, from integer nanoseconds, so that rounding makes no overlap of
-// neighbours that touch.
+// Writes integer nanoseconds exactly, as decimal microseconds (the format's unit), so that adjacent events never
+// overlap.
 static void write_us_(FILE *text, const char *key, int64_t ns) {
     fprintf(text, ",\"%s\":%s%lld.%03lld", key, ns < 0 ? "-" : "", llabs((long long)ns) / 1000,
             llabs((long long)ns) % 1000);

@@ -29,7 +29,7 @@ Trace *trace_open(const char *path, const TraceWorld *world, const Schedule *sch
 
 // Writes one run of `schedule`, called `label` ("step 12"), which began and ended at these seconds. times[pid]: one
 // entry per action of that stage's list, in seconds on one clock for all; the first `begin` of a trace is its zero. An
-// A or R that took no time was only noted, because the evictor moves bundles alone: it is shown as long as its E or L.
+// A or R that took no time was only noted, because only the evictor moves bundles: it is shown as long as its E or L.
 // -1 with err if the file cannot be written; later calls then do nothing.
 int trace_step(Trace *trace, const char *label, const Schedule *schedule, const ActionTime *const *times, double begin,
                double end, Error *err);

@@ -58,8 +58,8 @@ static void zero_add_(Zero *zero, int64_t u) {
     zero->order[zero->complete++] = u;
 }
 
-// Waits until a buffer is free: the next layer's backward writes into the buffer of the one before this, whose sums
-// have to be through.
+// Waits until the sums of layer + 1 are complete, then zeroes its gradient buffer, because the next backward, of
+// layer - 1, writes into the same buffer.
 static void free_buffer_(Zero *zero, int64_t layer) {
     const StageTensors *tensors = &zero->stage->tensors;
     if (tensors->buffer == 0 || zero->complete == 0) return;

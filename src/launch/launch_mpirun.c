@@ -185,7 +185,7 @@ static void children_meet_(LaunchChildren *children, pid_t pid) {
     children->child[children->count++] = (LaunchChild){pid, -1, file};
 }
 
-// Finds the children of mpirun, any thread of which may have started some, and their ranks.
+// Finds the children that any thread of mpirun has started, and their ranks.
 static void children_find_(LaunchChildren *children, pid_t mpirun) {
     char path[512];
     long pid;
@@ -206,7 +206,7 @@ static void children_find_(LaunchChildren *children, pid_t mpirun) {
     }
 }
 
-// Takes the children that have ended, which epoll returns in that order. Returns how many there were.
+// Takes the children that have ended, in the order of their ends (epoll's order). Returns the count.
 static int children_take_ended_(LaunchChildren *children, double now) {
     struct epoll_event event;
     int count = 0;

@@ -12,8 +12,8 @@ static void blocks_poll_(Pass *pass) {
     if (pass->poll != NULL) pass->poll(pass->poll_argument, true);
 }
 
-// Waits for a collective; one that could not start is not waited for, and its error is in pass->err. Messages progress
-// meanwhile: the tensor partner may join only after one that another rank's partner still has to send.
+// Waits for a collective, unless it failed to start (the error is in pass->err). Messages progress meanwhile: another
+// tensor rank may join only after a message that depends on one of this rank's.
 static void blocks_wait_(Pass *pass, CommRequest *request) {
     comm_wait_polling(pass->tensor, request, pass->poll, pass->poll_argument, pass->err);
     blocks_poll_(pass);
@@ -213,7 +213,7 @@ static void weight_later_(Pass *pass, WeightGradient g) {
     else weight_gradient_(pass, &g);
 }
 
-// Computes the oldest gradients that wait, until `leave` are left.
+// Computes deferred weight gradients, oldest first, until `leave` remain.
 static void weights_compute_(Pass *pass, int leave) {
     int done = 0;
     while (pass->later_count - done > leave) weight_gradient_(pass, &pass->later[done++]);
@@ -223,7 +223,7 @@ static void weights_compute_(Pass *pass, int leave) {
 
 void block_later(Pass *pass) { weights_compute_(pass, 0); }
 
-// Computes dx (shard) = sum over t of dy w, and meanwhile all gradients that wait but `leave`.
+// Computes dx (shard) = sum over t of dy w, and during the sum all deferred weight gradients except the last `leave`.
 static void column_input_(Pass *pass, void *dx, Factor dy, const Tensor *w, int64_t out, int leave) {
     const Shape *s = pass->shape;
     input_gradient_(pass, block_partial(pass, dx), NULL, dy, w, s->hidden, out, EPILOGUE_NONE);
@@ -232,8 +232,8 @@ static void column_input_(Pass *pass, void *dx, Factor dy, const Tensor *w, int6
     sum_wait_(pass);
 }
 
-// Gives a gradient a place for its one scale, unless its two products are in separate backwards. place: 0 of a row
-// product, 1 of a column product.
+// Gives an output gradient memory for its one scale, unless a split backward separates the two products that read it.
+// place: 0 for a row product, 1 for a column product.
 static Factor with_scale_(const Pass *pass, Factor dy, int place) {
     if (pass->shape->fp8 == FP8_TENSOR && !pass->split) dy.scales = pass->scales + place * FACTOR_ONE_SCALE;
     return dy;
@@ -307,8 +307,8 @@ AttentionShape pass_attention(const Pass *pass) {
     return shape;
 }
 
-// One call of attention: all queries of the pass, or with context ranks the queries of piece i. Other fields: bytes to
-// the piece in qkv, in the output, and in what attention saves, which has a row of keys for each query in mode none.
+// One call of attention: all queries of the pass, or with context ranks the queries of piece i. Other fields: byte
+// offsets of the piece in qkv, in the output and in the saved values, which in mode none are a row of keys per query.
 typedef struct Piece {
     AttentionShape shape;
     int64_t qkv, out, saved;
@@ -322,7 +322,7 @@ static Piece attention_piece_(const Pass *pass, int i) {
     if (s->pieces == 1) return piece;
     shape->seq = s->seq / s->pieces;
     shape->first = context_place(s, 0);
-    if (shape->mode == ATTENTION_NONE) each = attention_keys(shape) * s->element; // of piece 0
+    if (shape->mode == ATTENTION_NONE) each = attention_keys(shape) * s->element; // piece 0: bytes per query and head
     piece.qkv = before * s->qkv_cols * s->element;
     piece.out = before * s->query_cols * s->element;
     piece.saved = before * shape->heads * each;

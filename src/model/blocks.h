@@ -48,13 +48,13 @@ void block_later(Pass *pass);
 void row_weight(Pass *pass, Factor dy, Factor x, const Tensor *w, const Tensor *bias, int64_t in);
 void column_weight(Pass *pass, const void *dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out);
 
-// Returns whether a split backward leaves the gradients of row_backward, too, and keeps their operands.
+// Returns whether a split backward also defers the weight gradients of row_backward, and keeps their operands.
 bool pass_keeps_rows(const Pass *pass);
 // If pass->split is set, copies `made` to `kept`, a part of the bundle that the backward does not read again.
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
 
-// out = norm(sum), sum = x + delta, all shards; with delta NULL sum is x and not written. Backward: dx +=. norm: its
-// weight, which its bias follows in the table.
+// Sets sum = x + delta and out = norm(sum), all shards; with delta NULL sum is x and not written. Backward: dx +=.
+// norm: the weight; LayerNorm's bias is the next tensor.
 void block_norm(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *sum, const void *x,
                 const void *delta);
 void block_norm_backward(Pass *pass, const Model *model, const Tensor *norm, void *dx, const void *dout, const void *x);

@@ -10,7 +10,7 @@ int64_t context_row(const Shape *s, int64_t position) {
     return -1;
 }
 
-// One piece's keys and values: their elements, columns of rows in qkv, and the first element among all gathered.
+// One piece's keys and values: shape, offset in qkv, and offsets of its half and of itself in the gathered keys.
 typedef struct Keys {
     int64_t rows, cols, count, column, half, own;
 } Keys;

@@ -6,10 +6,10 @@
 // Only attention looks at other rows. Before it, the keys and values of all pieces are gathered, in the order of the
 // sequence; then each piece of queries is one call of attention over a range. The backward gathers again, because the
 // gathered keys of every layer and microbatch in flight would take c times the bytes of this rank's own. Gradients of
-// keys and values are fp32 until they are summed over the ranks, in one order, so bits depend on c alone.
+// keys and values are fp32 until they are summed over the ranks, in a fixed order, so bits depend only on c.
 //
-// The two halves of a sequence have a group each. The second one has its ranks in reversed order, so that in both the
-// parts of a collective are in the order of the sequence, and it works in place.
+// Each half of a sequence has its own group. The group of the second half lists its ranks in reverse order. So the
+// parts of a collective are in sequence order in both halves, and collectives work in place.
 #pragma once
 
 #include "model.h"

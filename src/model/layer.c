@@ -54,7 +54,7 @@ typedef struct Layer {
     const void *w[LAYER_ROLES]; // their weights for the forward; NULL, too, for a bias that another rank adds
     LayerBundle a;
     LayerWork work;
-    Factor norm1, norm2, attention, act; // the bundle's; source: where they are written in bf16
+    Factor norm1, norm2, attention, act; // operands in the bundle; source: bf16 before quantization
     bool fused; // GELU is part of the products next to it: up computes act and mlp at once, down's backward dmlp
     Epilogue epilogue;
 } Layer;
@@ -78,7 +78,7 @@ static Layer layer_open_(Pass *pass, const Model *model, const Tensor *tensors, 
     layer.norm2 = quantized_at(layer.a.norm2, layer.work.dmlp, kind, s->shard_rows, s->hidden);
     layer.attention = factor_plain(layer.a.attention);
     layer.act = quantized_at(layer.a.act, layer.work.dmlp, kind, s->rows, s->ffn);
-    // Not `act`: where a layer is recomputed, its product is left out.
+    // `act` keeps no scale: the forward of a recomputed layer skips the product that would compute it.
     Factor *scaled[] = {&layer.norm1, &layer.norm2, &layer.attention};
     for (int i = 0; i < 3 && s->fp8 == FP8_TENSOR; i++) scaled[i]->scales = layer.a.scales + i * FACTOR_ONE_SCALE;
     layer.fused = model->activation_forward == NULL;
@@ -111,8 +111,8 @@ static Factor gradient_(const Pass *pass, const void *dx) {
     return quantized_at(kind == FACTOR_PLAIN ? dx : pass->narrowed, dx, kind, s->shard_rows, s->hidden);
 }
 
-// Returns the gradient of `mlp` as the activation's backward makes it: with overlap also in eight bits, for the product
-// that is next then. Without, the weights' gradient is next, and it takes the same memory for the transpose.
+// Returns the gradient of `mlp`. With overlap, the activation's backward also writes it in eight bits for the input's
+// gradient, which is next. Without overlap the weight's gradient is next; its transposed operand takes that memory.
 static Factor mlp_gradient_(const Pass *pass, const Layer *layer) {
     const Shape *s = pass->shape;
     int kind = s->overlap && !layer->fused ? s->narrow[GATHERED_INPUT] : FACTOR_PLAIN;

@@ -31,7 +31,7 @@ typedef struct LayerWork {
     void *dqkv;       // (rows, (q + 2 kv)/t)
     void *dattention; // (rows, q/t)
     void *keys;       // (c rows, 2 kv/t)      with context ranks: all keys and values of the sequences
-    float *dkeys;     // (c rows, 2 kv/t)      and their gradients
+    float *dkeys;     // (c rows, 2 kv/t)      gradients of `keys`
     void *norm, *act; // (shard_rows, h), (rows, f/t): in place of a bundle's norm1, norm2 and act if it lacks them
 } LayerWork;
 
@@ -45,7 +45,7 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *shape);
 typedef enum LayerOutput { LAYER_WRITES, LAYER_LEAVES, LAYER_NO_OUTPUT } LayerOutput;
 
 // Runs a layer. `tensors` are its own, in table order. Reads the input from the bundle, unless the layer before has
-// left it. y is used by LAYER_WRITES alone.
+// left it. Only LAYER_WRITES uses y.
 void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y, LayerOutput output);
 // Runs a layer's backward. dx (shard_rows, hidden): gradient of y on entry, of the input on return. Adds to the
 // tensors' gradients. With pass->split it adds only to those of the norms, also of q and k, and leaves the gradients of

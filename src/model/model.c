@@ -119,7 +119,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->shard_rows = shape->sequence ? shape->rows / t : shape->rows;
     shape->copies = !be->own_sums && config_copies(config);
     shape->overlap = beside && t > 1;
-    // Chunks of rows would have scales of their own, so that bits depended on their number.
+    // With fp8 there is one chunk: with scales per chunk, bits would depend on the number of chunks.
     shape->fp8 = config->train.fp8;
     quantized_shape(shape, families[m->family].biased);
     shape->chunks = shape->overlap && shape->fp8 == FP8_OFF
@@ -143,7 +143,7 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->pointwise = config_pointwise(config, stage);
     if (families[m->family].rotary) fill_rope_(&shape->rope, m);
     shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
-    // The last piece sees all keys. Of a context rank's two pieces one sees as many more than half as the other fewer.
+    // The last piece sees all keys. A context rank's two pieces see (seq_len + length of a piece) / 2 keys on average.
     AttentionShape last = attention;
     last.seq /= shape->pieces, last.first = m->seq_len - last.seq;
     int64_t pairs = b * attention.heads * s, seen = c > 1 ? (m->seq_len + last.seq) / 2 : m->seq_len;

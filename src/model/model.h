@@ -48,8 +48,8 @@ typedef struct Shape {
     RopeTable rope;  // filled where the family rotates
     int64_t element; // bytes of one activation
     int fp8;         // Fp8, of the layers' products
-    // FactorKind of what a layer gathers, and of the inputs that its bundle keeps: norms and the activation's output.
-    // It has scales along rows, so that it is the same before a gather and after it; FACTOR_PLAIN: in 16 bits.
+    // FactorKind of the operands that a layer gathers, and of the norms' and activation's outputs in its bundle. Scales
+    // run along rows, so a gather does not change them; FACTOR_PLAIN: 16 bits.
     int narrow[GATHERED_COUNT];
     int place[LAYER_ROLES]; // index of this role's tensor in a layer; -1: not in this model
 } Shape;
@@ -71,7 +71,7 @@ typedef struct WeightGradient {
 typedef struct Pass {
     Backend *be;
     Comm *tensor;     // NULL or size 1: no tensor parallelism
-    Comm *context[2]; // of each half of a sequence (context.h); NULL: no context ranks
+    Comm *context[2]; // one per half of a sequence (context.h); NULL: no context ranks
     const Shape *shape;
     // (rows, hidden) each, NULL without sequence parallelism: gathered rows, and this rank's part of a sum. Without
     // shape->overlap they are one buffer, since then each is read before the next is written.

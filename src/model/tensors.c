@@ -320,8 +320,8 @@ static uint64_t tensors_stream_(const TensorTable *table, const TensorSpec *spec
     return hash;
 }
 
-// Makes weights and masters from the fp32 values of a 16-bit tensor, which are where its gradient will be and nothing
-// else is yet, and clears that place.
+// Writes the weights and masters of a 16-bit tensor from its fp32 values, which the caller has put into the memory of
+// its still unused gradient. Then zeroes the gradient.
 static void keep_values_(const StageTensors *tensors, Backend *be, int64_t index, int64_t first, int64_t last) {
     const Tensor *tensor = &tensors->tensors[index];
     be->from_float(be, (char *)tensor->weight + first * be->element, tensor->gradient + first, last - first);

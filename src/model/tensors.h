@@ -36,7 +36,7 @@ typedef struct TensorSpec {
     char name[72];      // Hugging Face's name
     int64_t rows, cols; // unpadded
     int role;           // LayerRole; LAYER_NONE outside the layers
-    int split;          // over the tensor ranks
+    int split;          // TensorSplit
     int parts;          // SPLIT_ROWS cuts each of `parts` equal groups of rows (q, k and v of one matrix); else 1
     int init;           // INIT_NORMAL: std; INIT_OUTPUT: std / sqrt(2 layers), for projections into the residual stream
     bool vocabulary;    // rows are tokens: padded to a multiple of 128 t, so that every rank has as many
@@ -81,7 +81,7 @@ int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end);
 // The part of every tensor that a rank holds, and the part of that for which it keeps optimizer states (ZeRO-1).
 typedef struct Split {
     int tensor_rank, tensor_ranks;
-    int data_rank, data_ranks; // of the replicas (ranks/topology.h): with context ranks more than parallel.data
+    int data_rank, data_ranks; // replicas (ranks/topology.h): more than parallel.data with context ranks
 } Split;
 
 // One tensor on this rank. Pointers into the arenas of StageTensors.
@@ -108,7 +108,7 @@ typedef struct Unit {
     int64_t owner;          // an alias: the unit that owns these weights; else -1
     int group;              // StateGroup: whose arenas it lies in
     // Elements, into the weights, the gradients, and masters and each moment of this rank's piece. An alias has
-    // gradients alone.
+    // only gradients.
     int64_t offset, gradient_offset, state_offset;
     void *weights;    // (count)
     float *gradients; // (count)

@@ -4,14 +4,14 @@
 
 #include "config/gpus.h"
 
-// For some number of tokens.
+// The cost of training on some number of tokens.
 typedef struct Bill {
     double days, gpu_hours;
     double price; // in the currency of hardware.gpu_hour; 0: not known
     double mwh;   // drawn by the GPUs; 0: unknown
 } Bill;
 
-// How much of the time trains, if nodes fail and the run starts again from its newest checkpoint.
+// The share of time spent training if nodes fail and the run restarts from its newest checkpoint.
 typedef struct Goodput {
     double mtbf;  // seconds between failures of the job; 0: unknown, like everything else here
     double every; // steps between checkpoints with the shortest expected time (Young 1974, Daly 2006)
@@ -23,11 +23,11 @@ typedef struct Goodput {
 typedef struct Budget {
     double tokens;             // train.tokens, or the tokens of train.steps
     Bill step, billion, whole; // one step, 1e9 tokens, all of them
-    GpuBand band;              // factors on all of them; low 0: unknown
+    GpuBand band;              // error band of the step time, applies to all costs; low 0: unknown
     Goodput goodput;
 } Budget;
 
-// Returns the cost for steps of `step_seconds`. gpus: false on CPUs, where days alone are known.
+// Returns the cost for steps of `step_seconds`. gpus: false on CPUs, where only days are known.
 Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand band);
 
 // Writes the lines for people, 120 columns wide at most; not `verbose`: only days and the like of all tokens.

@@ -1,4 +1,4 @@
-// Runs one stage's list alone. The groups of the other ranks are emulated ones (comm_emulated.h), and the scratch that
+// Runs the list of one stage. The groups of the other ranks are emulated ones (comm_emulated.h), and the scratch that
 // messages are copied to and from loads memory as real ones would.
 #include "emulate.h"
 #include "base/alloc.h"

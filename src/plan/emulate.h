@@ -1,6 +1,6 @@
-// One stage of a pipeline alone on one device: its list of the schedule runs word for word through the engine, while
-// its neighbours, its partner and the other tensor ranks are emulated. It measures the figures that a run would show on
-// as many devices as it has stages: the stage's true peak memory, and how long its forwards and backwards take.
+// Runs a single stage of a pipeline on one device: the engine executes the stage's unchanged action list, while its
+// neighbours, its partner and the other tensor ranks are emulated. This measures the figures of a run with one device
+// per stage: the stage's true peak memory, and how long its forwards and backwards take.
 #pragma once
 
 #include "engine/engine.h"

@@ -134,7 +134,7 @@ static int measure_stages_(Subject *subject, double **seconds, Error *err) {
     return status;
 }
 
-// Simulates the pipeline on a device a stage. seconds NULL: with the times that the plan has.
+// Simulates the pipeline with one device per stage. seconds: measured times; NULL: the plan's times.
 static Timeline *pipeline_(const Subject *subject, const PlanCosts *costs, double *const *seconds, Error *err) {
     SimulateCosts mine = costs->costs;
     SimulateShares shares = costs->shares;

@@ -8,7 +8,7 @@
 // The machine's memory.
 typedef struct Machine {
     bool cuda;          // CUDA devices can be used
-    int cores;          // this process may run on
+    int cores;          // cores that this process may run on
     int64_t free_bytes; // host memory available without swapping; 0: unknown
     int64_t gpu_bytes;  // memory of the GPU that a rank gets; 0: no GPU, or unknown
 } Machine;

@@ -94,8 +94,8 @@ typedef struct Work {
 
 static double bytes_(const Work *work, double bytes) { return cost_pass(&work->hardware->cost, bytes); }
 
-// Returns how many times as long persistent products take that leave multiprocessors to bundles which move to another
-// node (Backend.moving).
+// Returns the slowdown (1: none) of persistent products because they leave multiprocessors free for bundles that move
+// to another node (Backend.moving).
 static double beside_bundles_(const Work *work) {
     const Config *config = work->config;
     const ParallelConfig *parallel = &config->parallel;
@@ -137,7 +137,7 @@ static double softmax_bytes_(const Work *work, bool backward) {
 }
 
 // Adds core attention over all s*s pairs, or of a slice over all keys that its last query sees, stored or recomputed.
-// Of a context rank's two pieces one sees as many more than half of the keys as the other sees fewer, and a piece more.
+// A context rank has two pieces; on average, each sees half of all keys plus half a piece.
 static void stored_attention_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     const AttentionShape *a = &s->attention;
@@ -147,7 +147,7 @@ static void stored_attention_(const Work *work, PartTime *time) {
     double forward = 2 * one + bytes_(work, scores * softmax_bytes_(work, false));
     time->forward += forward;
     time->backward += 4 * one + bytes_(work, scores * softmax_bytes_(work, true));
-    if (s->slices * s->context_ranks > 1) // gradients of keys and values are added
+    if (s->slices * s->context_ranks > 1) // accumulates the gradients of keys and values
         time->backward += adding_(work, 2 * heads * (double)(keys * a->head_dim * s->pieces));
     if (a->mode == ATTENTION_RECOMPUTE) time->backward += forward;
 }
@@ -155,17 +155,17 @@ static void stored_attention_(const Work *work, PartTime *time) {
 static void flash_attention_(const Work *work, PartTime *time) {
     const AttentionShape *a = &work->shape->attention;
     const Cost *cost = &work->hardware->cost;
-    int64_t contexts = work->shape->context_ranks, keys = attention_keys(a) * contexts; // which share the work
-    double heads = (double)(a->batch * a->heads) * (a->full ? 2 : 1);                   // cost_flash: the causal half
+    int64_t contexts = work->shape->context_ranks, keys = attention_keys(a) * contexts; // of all context ranks
+    double heads = (double)(a->batch * a->heads) * (a->full ? 2 : 1);                   // cost_flash assumes causal
     double *times[] = {&time->forward, &time->backward};
-    for (int back = 0; back < 2; back++) { // a slice takes what the sequence up to its end takes beyond that before it
+    for (int back = 0; back < 2; back++) { // a slice: time up to the slice's end minus time up to its start
         double calls = back == 1 ? (double)work->shape->flash_calls : 1;
         *times[back] += calls * cost_flash(cost, heads / calls, keys, a->head_dim, back == 1) / (double)contexts;
         if (a->first > 0) *times[back] -= calls * cost_flash(cost, heads / calls, a->first, a->head_dim, back == 1);
     }
 }
 
-// Returns the seconds of a product over all rows, cut into chunks of them.
+// Returns the seconds of a product over all rows that is cut into chunks of rows.
 static double in_chunks_(const Work *work, int chunks, int64_t n, int64_t k) {
     const Shape *s = work->shape;
     const Cost *cost = &work->hardware->cost;
@@ -205,8 +205,8 @@ static void layer_products_(const Work *work, PartTime *time) {
     time->spent[1].peak = 2 * time->spent[0].peak;
 }
 
-// Returns the bytes that quantizing a number of bf16 moves. One scale for all takes a pass to find it; its transpose
-// has the same.
+// Returns the bytes that quantizing one bf16 number moves. A single scale for the matrix takes another pass to find
+// it; the transpose reuses that scale.
 static double quantize_bytes_(int fp8) { return fp8 == FP8_OFF ? 0 : fp8 == FP8_TENSOR ? 2 + 3 : 3; }
 
 // Adds the passes that quantize the inputs and output gradients of the four products: inputs for the forward, their
@@ -221,7 +221,7 @@ static void layer_quantize_(const Work *work, PartTime *time) {
     bool gated = families[work->config->model.family].gated, fused = inputs && !work->hardware->cpu;
     double norms = (fused ? -1 : each) * (inputs ? shard : stream), attention = each * rows * (double)s->query_cols;
     double made = (fused && gated ? -1 : each) * act;
-    double next = s->fp8 == FP8_OFF ? 0 : 3; // the transpose of a number that has its scale
+    double next = s->fp8 == FP8_OFF ? 0 : 3; // bytes to quantize a transpose whose scale is known
     double again = next * rows * (double)s->query_cols + (inputs ? 2 : next) * stream + (inputs ? 2 : each) * act;
     double sent = each * (gradients ? shard : stream), columns = each * rows * (double)(s->qkv_cols + s->mlp_cols);
     double back = columns + (gradients ? 2 : each) * stream;
@@ -230,7 +230,7 @@ static void layer_quantize_(const Work *work, PartTime *time) {
     if (fused && gated && s->overlap && s->ffn % factor_block_cols(s->narrow[GATHERED_INPUT]) == 0)
         columns -= (each - 1) * rows * (double)s->mlp_cols; // SwiGLU's backward writes eight bits, too
     time->backward += bytes_(work, again + sent + columns + back - found);
-    time->kept += bytes_(work, found); // a weight's gradient in a backward of its own finds the scale again
+    time->kept += bytes_(work, found); // W in a split backward finds the scale again
     time->weight += bytes_(work, again + back + (gradients ? sent : 0));
     if (!s->pointwise || !inputs) return;
     time->norms += bytes_(work, norms), time->act += bytes_(work, made);
@@ -238,8 +238,8 @@ static void layer_quantize_(const Work *work, PartTime *time) {
     time->weight += bytes_(work, norms);
 }
 
-// Adds norms, residuals, rotation and activation: 8 passes over the stream each way, and those over what is between the
-// products. The sum at the end of a layer is a part of the next one's norm.
+// Adds norms, residuals, rotation and activation: 8 passes over the stream in each direction, plus the passes over the
+// activations between products. The sum at the end of a layer is a part of the next one's norm.
 static void layer_passes_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     const Family *family = &families[work->config->model.family];
@@ -328,8 +328,8 @@ void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *c
 
 // ---------------------------------------------------------------- collectives over tensor ranks
 
-// Returns half of the time of an all-gather and a reduce-scatter, or of an all-reduce, of `each` bytes for every number
-// of the stream. A ring over several nodes leaves each of them once, so it runs at the rate of the node's network.
+// Returns half the time of an all-gather plus a reduce-scatter, or of an all-reduce, of rows * hidden elements of
+// `each` bytes. A ring over several nodes has one link out of each node, so it runs at the node's network rate.
 static double collective_(const Hardware *hardware, const Config *config, const Shape *s, double each) {
     const Cost *cost = &hardware->cost;
     double bytes = (double)(s->rows * s->hidden) * each;
@@ -470,8 +470,8 @@ void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Co
     times->head.tensor_backward = 0;
 }
 
-// The sum keeps BESIDE_CTAS multiprocessors. Persistent products are made for the rest that COMPUTE_CTAS leave; other
-// kernels run on what the sum leaves; passes are bound by memory.
+// A sum occupies BESIDE_CTAS multiprocessors. Persistent products leave COMPUTE_CTAS free; attention and other products
+// use all that the sum leaves. Memory-bound passes do not slow down.
 double hardware_summing(const Hardware *hardware, const PartTime *layer) {
     double all = hardware->cost.multiprocessors, attention = layer->spent[1].attention;
     if (all <= COMPUTE_CTAS || layer->backward <= 0) return 1;

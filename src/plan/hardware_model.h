@@ -11,9 +11,9 @@ typedef struct Hardware {
     char device[96]; // "" if it is not present
     double peak;     // FLOP/s of one rank that MFU is relative to; 0: unknown
     Cost cost;
-    double action, step;  // overhead of a forward or backward, and of a step, seconds
+    double action, step;  // seconds of overhead per forward or backward, and per step
     double cores_share;   // CPU: ranks that compute at full speed at a time; else 0: all do
-    int64_t memory_bytes; // one rank may hold; 0: unknown
+    int64_t memory_bytes; // limit of one rank; 0: unknown
     int64_t host_bytes;   // CPU: the limit of all ranks together if memory_bytes is 0; 0: unknown
 } Hardware;
 
@@ -28,7 +28,7 @@ void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tf
 // Returns whether the configuration runs on CPUs; for `auto` that depends on this machine.
 bool hardware_is_cpu(const Config *config);
 
-// Seconds of one kind of work each: of a time, the rest is the products' loss to the peak.
+// A time's seconds by kind of work. The rest of the time is the matrix products' loss relative to the device's peak.
 typedef struct Spent {
     double peak; // matrix products at the device's peak
     double attention, passes;
@@ -57,7 +57,7 @@ void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *c
 // Returns the share of the weight gradients that a split backward leaves to W: with schedule.recompute: pointwise those
 // of products whose rows are split over tensor ranks, else all.
 double hardware_left_to_w(const Shape *shape);
-// Computes the collectives alone, for parts whose compute was measured.
+// Computes only the collectives, for parts whose compute was measured.
 void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);
 
 // Returns the seconds of the gradient's norm and AdamW over `owned` elements, whose gradients and states a rank keeps.
@@ -71,11 +71,11 @@ double hardware_summing(const Hardware *hardware, const PartTime *layer);
 // Returns a rank's node: a CPU run is one node; else gpus_per_node consecutive ranks are one.
 int hardware_node(const Hardware *hardware, const Config *config, int rank);
 
-// Prints, if CPUs were planned for, a line that says so and of which machine they are.
+// If the plan is for CPUs, prints a line that says so and names the machine.
 void hardware_print_cpus(const Hardware *hardware, FILE *file);
 
-// Returns the band of a planned step: that of plans from measurements if `measured`; that of a single GPU if the
-// configuration has one rank; else that of published runs on such GPUs. runs is 0 on CPUs without a profile.
+// Returns the error band of a planned step: for measured plans if `measured`, for a single GPU if the configuration has
+// one rank, else from published runs on such GPUs. runs is 0 on CPUs without a profile.
 GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measured);
 // Writes a time with three digits: "823 ms", from 10 s on "14.9 s". Returns `text`.
 enum { SECONDS_TEXT = 24 };

@@ -239,7 +239,7 @@ static int pointwise_values_(const LayoutSpace *space, const RunLayout *at, int6
 
 // ---------------------------------------------------------------- candidates: the list of actions
 
-// One slice of a schedule without chunks is 1F1B again.
+// A schedule without chunks and with one slice is the same as 1F1B.
 static int name_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     bool others = fixes_(space, LAYOUT_BIT(slices)) && space->given.slices > 1, named = fixes_(space, LAYOUT_BIT(name));
     int count = 0;
@@ -366,7 +366,7 @@ LayoutMask layout_decided(const Config *config, bool overrides) {
     return mask;
 }
 
-// Returns the value of a key, as another layout understands it.
+// Returns `from`'s value of a key, with `auto` resolved in `at`.
 static int64_t settled_(int index, const RunLayout *from, const RunLayout *at) {
     const LayoutKey *row = &layout_keys[index];
     int64_t value = layout_get(from, index);

@@ -87,7 +87,7 @@ typedef struct LayoutKey {
     size_t offset;            // in RunLayout
     size_t field, size;       // place of the value in Config, an integer of `size` bytes
     bool lists;               // the schedule's actions depend on it
-    bool free;                // changing it alone is no change of its own: it follows from others
+    bool free;                // its changes are not counted: the value follows from other keys
     int open, undecided;      // the auto that only a plan can decide, and the value that it counts as until then
     const char *const *rules; // words of the values LAYERS_EVEN ..., or RECOMPUTE_TO_FIT and those above it
     // Returns whether the key has a meaning in a layout. NULL: in all.
@@ -156,9 +156,8 @@ int layout_candidates(const LayoutSpace *space, int index, const RunLayout *at, 
 // Returns whether a stage's neighbours may be on other nodes, so that the order of stages matters and is not fixed.
 bool layout_places(const LayoutSpace *space, const RunLayout *at);
 
-// Returns whether both orders are shapes of their own. If the first and the last stage sum the gradients of a tied
-// matrix, either order may be faster; else neighbouring stages belong together, except for pairs that evict to each
-// other.
+// Returns whether both placements are candidates. If the first and the last stage sum the gradients of a tied matrix,
+// either may be faster; else neighbouring stages belong on one node, except for pairs that evict to each other.
 bool layout_places_both(const LayoutSpace *space, const RunLayout *at);
 
 // Deals layers of `layer` seconds to chunks that have load[g] seconds of other work: each goes to the least loaded

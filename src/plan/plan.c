@@ -75,7 +75,7 @@ static int check_chunks_(const Config *config, const Schedule *schedule, Error *
                         schedule->chunks, schedule->stages, (long long)layers);
 }
 
-// Makes the schedule of a configuration. proved: holds it to the proof.
+// Makes the schedule of a configuration. proved: also proves it.
 static Schedule *schedule_of_(const Config *config, bool proved, Error *err) {
     const ScheduleConfig *asked = &config->schedule;
     Schedule *schedule = plain_schedule_(config, err);
@@ -176,8 +176,7 @@ static void plan_fill_stage_(PlanStage *plan, const TensorTable *table, const Co
     plan->order_bytes = blend_order_bytes(&config->data);
     plan->buffer_bytes = checkpoint_buffer_bytes(config) + batch_bytes(config, &plan->at);
     if (config->comm.checksum == CHECKSUM_ON) plan->buffer_bytes += checksum_bytes();
-    if (config->hardware.share_gpu && !be->own_sums)
-        plan->buffer_bytes += staged + edges; // messages pass through alike
+    if (config->hardware.share_gpu && !be->own_sums) plan->buffer_bytes += staged + edges; // messages are staged too
     plan->parameters = stage_parameters_(table, &plan->at);
 }
 

@@ -1,5 +1,5 @@
-// The memory that a run will hold, stage by stage and by category, before anything is allocated: the same layouts that
-// allocate, only counted.
+// Predicts the memory of a run, by stage and category, before anything is allocated. The functions that lay out the
+// allocations are called only to count.
 #pragma once
 
 #include "bpipe.h"
@@ -14,8 +14,8 @@ typedef struct PlanStage {
     int host_slots;       // most bundles in host memory at once, if the schedule evicts there
     int64_t slot_bytes;   // the larger bundle of the stage and its partner
     int64_t copy_bytes;   // host memory of a rank for the copy from which checkpoints are written
-    int64_t order_bytes;  // and for the order of a blend's sources
-    int64_t buffer_bytes; // and on the way to files, from data, and between ranks that share a GPU
+    int64_t order_bytes;  // host memory of a rank for the order of a blend's sources
+    int64_t buffer_bytes; // host buffers for files, for data, and for messages of ranks that share a GPU
     // Unpadded parameters of the stage, all tensor ranks together; a tied head counts on the first stage only.
     int64_t parameters;
 } PlanStage;

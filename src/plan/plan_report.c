@@ -102,7 +102,7 @@ static void time_cells_(Grid *grid, const PlanTime *time) {
     }
 }
 
-// Adds one size: bytes in three ways, and the time of those that fit, 1F1B before BPipe.
+// Adds a size: peak bytes of three plans; times of 1F1B, or of BPipe if only BPipe fits.
 static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err) {
     const Planner *planner = &answer->planner;
     const Config *config = &answer->config;
@@ -180,10 +180,10 @@ static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
     if (verbose) {
         char text[5][32];
         bool gpus = !hardware->cpu && answer->config.parallel.tensor > 1;
-        const char *by = !gpus                                ? ""
-                         : config_copies(&answer->config)     ? " by copies"
+        const char *by = !gpus                               ? ""
+                         : config_copies(&answer->config)    ? " by copies"
                          : answer->config.hardware.share_gpu ? " through host memory"
-                                                              : " by NCCL";
+                                                             : " by NCCL";
         grid_line(file, "",
                   "pipeline %s, gradient sums %s, norm and optimizer %s; compute waits %s for transfers, "
                   "tensor-parallel collectives%s %s on the slowest stage",

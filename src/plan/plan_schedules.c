@@ -18,7 +18,7 @@ static void rows_add_(ScheduleTable *table, const Forecast *row) {
     table->rows[table->count++] = *row;
 }
 
-// Adds a layout if it is possible and, with slots that are given, has other slots than the row before it.
+// Adds a layout if it is possible. A layout with given slots must also differ in slots from the row before it.
 static int add_row_(ScheduleTable *table, const Planner *planner, const RunLayout *layout, Error *err) {
     Config config = *planner->config;
     Forecast row;
@@ -140,7 +140,7 @@ static void make_part_(Part *part, const Planner *planner, const RunLayout *choi
     if (part->status == 0 && choice->chunks == 1) part->status = row_recomputed_(table, planner, choice, err);
 }
 
-// Choices depend on nothing of each other, so threads may share them.
+// Choices are independent of each other, so they can be divided among threads.
 int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threads, Error *err) {
     *table = (ScheduleTable){.best = -1};
     if (schedule_table_too_long(planner->config)) return 0;
@@ -150,7 +150,7 @@ int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threa
 #pragma omp parallel for schedule(dynamic, 1) if (threads)
     for (int i = 0; i < choices.count; i++) make_part_(&parts[i], planner, &choices.layouts[i]);
     for (int i = 0; i < choices.count; i++) {
-        if (status == 0 && parts[i].status != 0) *err = parts[i].err; // of the first part that failed
+        if (status == 0 && parts[i].status != 0) *err = parts[i].err; // the error of the first part that failed
         if (parts[i].status != 0) status = parts[i].status;
         for (int row = 0; row < parts[i].table.count; row++) rows_add_(table, &parts[i].table.rows[row]);
         free(parts[i].table.rows);

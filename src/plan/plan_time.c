@@ -27,8 +27,8 @@ typedef struct ComputeTimes {
     double *forward, *backward, *input, *weight;
 } ComputeTimes;
 
-// Adds `count` parts to the time of a chunk. Without `compute` it adds only their collectives and what pointwise
-// computes again, because the rest was measured.
+// Adds `count` parts to the time of a chunk. Without `compute` it adds only their collectives and the recomputation of
+// schedule.recompute: pointwise, because the rest was measured.
 static void costing_add_part_(StageTime *time, const PartTime *part, double count, bool compute) {
     double input = compute ? part->backward - part->weight + part->kept : part->act;
     time->forward += count * ((compute ? part->forward : 0) + part->tensor_forward);
@@ -55,7 +55,7 @@ static void take_measured_(StageTime *time, const ProfileTime *found, const Mode
     time->input += (split ? found->input + found->weight : found->backward) - weight;
 }
 
-// Computes the parts' times for a stage, of which attention.mode and schedule.recompute may differ from the last one's.
+// Computes the parts' times for a stage. Its attention.mode and schedule.recompute may differ from the last stage's.
 static void costing_parts_(Costing *costing, const Shape *shape) {
     const Hardware *hardware = costing->source->hardware;
     const Shape *of = costing->of;
@@ -101,7 +101,7 @@ static int chunk_compute_(const Costing *costing, int s, int c, const ModelTimes
     double again = (double)at->recomputed * (parts->layer.tensor_forward + (measured ? 0 : parts->layer.forward));
     time->tensor += (double)at->recomputed * parts->layer.tensor_forward;
     costing_add_spent_(&time->spent, &parts->layer.spent[0], (double)at->recomputed);
-    // Their weights' gradients are made with the input's, while the recomputed operands exist.
+    // I computes the recomputed layers' weight gradients too, while the recomputed operands exist.
     double moved = at->layers > 0 ? time->weight * (double)at->recomputed / (double)at->layers : 0;
     time->backward += again;
     time->input += again + moved;
@@ -114,7 +114,7 @@ static int chunk_compute_(const Costing *costing, int s, int c, const ModelTimes
     return 0;
 }
 
-// Fills the times of a stage's chunks and slices into the simulator's arrays, and their sum: of one microbatch.
+// Fills in the times of a stage's chunks and slices for the simulator. sum: the stage's time for one microbatch.
 static int stage_compute_(Costing *costing, int s, const ComputeTimes *times, StageTime *sum, Error *err) {
     int slices = costing->schedule->slices, parts = costing->schedule->chunks * slices;
     costing_parts_(costing, &costing->plan->stage[s].at.shape);
@@ -151,7 +151,7 @@ static double data_rate_(const Costing *costing, int64_t parts, CostCollective k
 
 enum { UNITS = 4 }; // large units of a layer: each is summed and gathered in a collective of its own
 
-// Returns the pieces in which a stage sums its gradients: its layers, or an embedding or head alone.
+// Returns the number of pieces in which a stage sums its gradients: its layers, or 1 for only an embedding or head.
 static int layers_of_(const Costing *costing, int s) {
     int64_t layers = costing->plan->stage[s].at.layers;
     return layers > 0 ? (int)layers : 1;
@@ -340,12 +340,12 @@ typedef struct Phase {
     double last; // end of the latest stage, with its sums over data ranks
 } Phase;
 
-// A stage's sums under way.
+// The gradient sums of one stage that are in flight.
 typedef struct Summing {
-    double left;   // bytes of the layers that the last backward has made
-    double next;   // when it makes the next one
-    int to_come;   // layers
-    double moving; // bytes/s
+    double left;   // bytes still to sum of the layers whose gradients are complete
+    double next;   // when the last backward completes the next layer
+    int to_come;   // layers whose gradients are not complete yet
+    double moving; // bytes/s at which the stage sums now
 } Summing;
 
 // Moves all sums on to the next time at which a layer begins or ends. False: all are done.
@@ -516,7 +516,7 @@ double plan_transfer_seconds(const Config *config, const Schedule *schedule, con
     costing.copy = widest_copy_(&costing);
     for (int s = 0; s < schedule->stages; s++) {
         const StageSchedule *stage = &schedule->stage[s];
-        int64_t own = 0, others = 0; // as evictor, and as acceptor
+        int64_t own = 0, others = 0; // bytes moved as evictor, and as acceptor
         for (int64_t i = 0; i < stage->count; i++) {
             ActionKind kind = stage->actions[i].kind;
             own += kind == ACTION_EVICT || kind == ACTION_LOAD;

@@ -32,11 +32,11 @@ typedef struct StageTime {
 
 // The sums of gradients over data ranks. Each stage sums a layer as soon as its last backward has made it.
 typedef struct DataSums {
-    const double *bytes;  // [stages] that each rank of the stage sends
+    const double *bytes;  // [stages] bytes that each rank of the stage sends
     const double *hides;  // [stages] seconds of the last backward, or W
     const int *layers;    // [stages]
-    const int *node;      // [stages] whose network the stage uses
-    double network, most; // bytes/s of a rank if its stage uses the network alone; if there is no network
+    const int *node;      // [stages] node whose network the stage uses
+    double network, most; // bytes/s of a rank: if only its stage uses the network; upper limit
 } DataSums;
 
 // The simulator's inputs, and their memory: for the plan's step time and for the trace of a plan.
@@ -45,7 +45,7 @@ typedef struct PlanCosts {
     SimulateShares shares;
     StageTime *stage; // [stages]
     DataSums sums;
-    double tied; // sum of the tied head's gradient between first and last stage, a step
+    double tied; // seconds per step to sum the tied head's gradient over first and last stage
     double *times_;
     int *resources_;
 } PlanCosts;
@@ -63,7 +63,7 @@ typedef struct PlanTime {
     double reduction, optimizer; // after the pipeline
     double slowest;              // forward and backward of one microbatch on the slowest stage
     double mfu;
-    double stage_mfu; // of that stage, as if every stage were like it and never idle; 0: no peak known
+    double stage_mfu; // MFU if every stage were like the slowest and never idle; 0: no peak known
     double estimate;  // MFU by the paper's formula from stage_mfu; 0: no peak known, or ranks share cores
 } PlanTime;
 

@@ -68,7 +68,7 @@ int planner_create(Planner *planner, const Config *config, const Model *model, c
     if (planner->be == NULL) return -1;
     planner->table = model_table(model, &config->model);
     hardware_describe(&planner->hardware, config, planner->be->device);
-    // The lists are known by their layout, which says nothing of a file.
+    // The cache identifies lists by their layout, which does not include the contents of a schedule file.
     if (config->schedule.file[0] == '\0') planner->lists = schedule_cache_create();
     return planner_find_profile(planner, config, log, err);
 }
@@ -97,8 +97,8 @@ ScheduleLoan planner_schedule(const Planner *planner, const Config *config, Erro
     return schedule_cache_borrow(planner->lists, config, planner_microbatches_(config), err);
 }
 
-// Returns the counts of a schedule with a formula for them, without its lists. With evictions they leave out the slots
-// that stages lend and those on the host.
+// Returns the slot counts of a schedule by its in_flight formula, without building lists. With evictions, lent slots
+// and slots on the host are not counted.
 static ScheduleLoan count_slots_(const Config *config) {
     const ScheduleKind *kind = config_schedule_kind(config);
     ScheduleSpec spec = config_schedule_spec(config);
@@ -154,7 +154,7 @@ Plan planner_plan(const Planner *planner, const Config *config, const Schedule *
 typedef struct Lists {
     ScheduleLoan loan;
     Plan plan;
-    bool timed; // as long as plan_time needs them, not only as long as the bytes do
+    bool timed; // lists are long enough for plan_time, not only for counting bytes
 } Lists;
 
 static int lists_open_(Lists *lists, const Planner *planner, const Config *config, bool timed, Error *err) {
@@ -307,7 +307,7 @@ RunLayout planner_layout(const Planner *planner, int64_t micro_batch, PlanWay wa
     RunLayout layout = layout_of(planner->config);
     layout.micro_batch = (int32_t)micro_batch;
     layout.bpipe = way == PLAN_PLAIN ? BPIPE_OFF : BPIPE_ON;
-    bool already = planner->config->attention.mode == ATTENTION_RECOMPUTE; // a list of several modes stays
+    bool already = planner->config->attention.mode == ATTENTION_RECOMPUTE; // or the first of a list, which is kept
     if (way == PLAN_RECOMPUTE && !already) layout.attention = ATTENTION_RECOMPUTE;
     return layout;
 }

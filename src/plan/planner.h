@@ -14,7 +14,7 @@ typedef struct ScheduleCache ScheduleCache;
 ScheduleCache *schedule_cache_create(void);
 void schedule_cache_free(ScheduleCache *cache);
 
-// A list on loan. `own` is the same one where it is not kept, else NULL.
+// A borrowed list. own: the same list if the cache does not keep it, else NULL.
 typedef struct ScheduleLoan {
     const Schedule *schedule; // NULL: it could not be made
     Schedule *own;
@@ -55,18 +55,18 @@ typedef struct Forecast {
     bool possible;      // the batch divides that way and, with evictions, something is evicted
     int fullest;        // stage whose ranks hold most
     int64_t peak_bytes; // bytes of the fullest rank
-    double lacks;       // bytes that such a rank lacks (plan_lacks)
+    double lacks;       // bytes that the fullest rank lacks (plan_lacks)
     bool fits;          // with the reserve; true if no limit is known
     PlanTime time;      // known: false unless asked for
-    int64_t slot_bytes; // the largest
+    int64_t slot_bytes; // bytes of the largest slot
     int slots;          // slots of the schedule, own and lent together
     int load_ahead;     // with evictions; else 0
     double split_gain;  // if split_backward was open and is on: the fraction of a step that this saves; else 0
 } Forecast;
 
-// Returns the seconds by which a step is compared with others: 0.1 % more than it takes if it evicts. An eviction that
-// saves less is not taken, because that is within the error of the plan. Verdict, table of schedules, auto and search
-// all compare these.
+// Returns the step time to compare: the planned time, plus 0.1 % if the step evicts. An eviction that saves less is not
+// chosen, because that is within the plan's error. The verdict, the table of schedules, auto and search all compare
+// these.
 double planner_compared(const Forecast *forecast);
 
 // Returns whether a is preferred to b: the faster one; of equally fast ones (to 1e-9) the one that recomputes and moves
@@ -79,8 +79,8 @@ bool planner_prefers(const Forecast *a, const Forecast *b);
 // alike. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);
 
-// Does the same, but times only candidates that fit and do not clearly take longer than `worth` seconds (INFINITY:
-// any), as seen by its transfers or its first rounds; an open split_backward counts as off. -1 with err.
+// Does the same, but computes the time only if the configuration fits and its transfers or first rounds do not already
+// exceed `worth` seconds (INFINITY: no limit). An open split_backward counts as off. -1 with err.
 int planner_forecast_fitting(const Planner *planner, const Config *config, double worth, Forecast *forecast,
                              Error *err);
 
@@ -94,10 +94,10 @@ Plan planner_plan(const Planner *planner, const Config *config, const Schedule *
 // Returns the planner's configuration with this layout. Slots that are too few for its evictions become auto.
 Config planner_config(const Planner *planner, const RunLayout *layout);
 
-// Does the same as planner_forecast_config for a layout in the planner's configuration. Bytes alone: fast. -1 with err.
+// Does the same as planner_forecast_config for a layout in the planner's configuration. Only bytes: fast. -1 with err.
 int planner_forecast(const Planner *planner, const RunLayout *layout, bool timed, Forecast *forecast, Error *err);
 
-// Returns whether the slots that formulas know are too many, without making lists. False: unknown.
+// Returns true if the slot counts that formulas give cannot fit. Builds no lists. False: unknown.
 bool planner_never_fits(const Planner *planner, const RunLayout *layout);
 
 // Returns the microbatches that suffice to know the slots of a kind and of its evictions.
@@ -110,8 +110,8 @@ RunLayout planner_layout(const Planner *planner, int64_t micro_batch, PlanWay wa
 
 // Returns the schedule (as short as plan_time accepts) of a configuration that is possible.
 ScheduleLoan planner_schedule(const Planner *planner, const Config *config, Error *err);
-// Returns a schedule that is as short as its slots allow, for counting bytes.
-// A schedule that keeps every bundle has counts alone.
+// Returns a schedule for counting bytes, as short as its slots allow. Without evictions, a kind with an in_flight
+// formula gets only counts, no lists.
 ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error *err);
 
 // Finds the largest micro-batch size that fits; 0 if even 1 does not.

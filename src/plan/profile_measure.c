@@ -121,7 +121,7 @@ static int run_case_(const Case *at, Result *result, Error *err) {
     pid_t loads[MOST_LOADS];
     int ends[2], others = at_a_time_(at) - 1;
     memset(result, 0, sizeof *result);
-    if (pipe(ends) != 0) return error_set(err, EXIT_FAILED, "no pipe to a measuring process");
+    if (pipe(ends) != 0) return error_set(err, EXIT_FAILED, "cannot make a pipe to measure");
     if (others > MOST_LOADS) others = MOST_LOADS;
     for (int i = 0; i < others; i++) loads[i] = fork_(at, -1);
     pid_t measures = fork_(at, ends[1]);
@@ -130,7 +130,7 @@ static int run_case_(const Case *at, Result *result, Error *err) {
     if (measures > 0) waitpid(measures, NULL, 0);
     close(ends[0]);
     measure_end_(loads, others);
-    if (measures < 0) return error_set(err, EXIT_FAILED, "no process to measure in");
+    if (measures < 0) return error_set(err, EXIT_FAILED, "cannot fork to measure");
     if (!told || !result->done) memset(result, 0, sizeof *result);
     return 0;
 }

@@ -87,7 +87,7 @@ static void say_mfu_(Verdict *verdict, const PlanTime *time) {
     if (time->mfu > 0) verdict_say_(verdict, ", MFU %.1f %%", 100 * time->mfu);
 }
 
-// Writes, from one micro-batch size to a larger one, a stage's required gain, its gain, and the resulting steps.
+// Writes a stage's required and expected gain from one micro-batch size to a larger one, and the resulting steps.
 static void say_gain_(Verdict *verdict, const Planner *planner, const Forecast *from, const Forecast *to) {
     const Config *config = planner->config;
     int64_t batch = config->train.global_batch / config->parallel.data;

@@ -17,8 +17,8 @@ typedef struct Verdict {
     Forecast plain, bpipe; // this micro-batch size without and with BPipe
     Forecast best;         // the largest one that fits without it; possible: false if no size fits
     Forecast larger;       // the largest one with it, if that is larger; else possible: false
-    Forecast fastest;      // without it, if a smaller one than `best` is faster than BPipe; else possible: false
-    bool gains;            // the two below are known
+    Forecast fastest;      // fastest without BPipe, if it beats BPipe and `best` does not; else possible: false
+    bool gains;            // required_gain and stage_gain are known
     double
         required_gain; // gain of MFU_stage over best's micro-batch size, for the pipeline to be no slower (plan_time.h)
     double stage_gain; // the gain of a stage, by profile or model

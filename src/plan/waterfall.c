@@ -73,7 +73,7 @@ static void deal_layers_(const PlanAnswer *answer, const PlanCosts *costs, Confi
     config->parallel.layers_given = config->parallel.layers_count = p;
 }
 
-// Returns how many sentences it wrote: 0 or 1.
+// Advises another split of the layers. Returns the number of sentences, 0 or 1.
 static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char text[WATERFALL_ADVICE], Error *err) {
     int p = answer->plan.stages, most = extreme_stage_(costs, p, true), least = extreme_stage_(costs, p, false),
         used = 0;
@@ -116,8 +116,8 @@ static int advise_extents_(const Config *config, char text[2][WATERFALL_ADVICE])
     return count;
 }
 
-// Advises against a deterministic backward of attention that takes over an eighth of a GPU. On 80 and 90 it keeps the
-// gradient of a head's scores: 32 GiB for 128k tokens. Returns the number of sentences.
+// Advises against a deterministic attention backward that adds over 1/8 of a GPU's memory. On sm_80 and sm_90 it stores
+// the scores' gradient: 32 GiB a head at 128k tokens. Returns the number of sentences.
 static int advise_attention_(const PlanAnswer *answer, char text[WATERFALL_ADVICE]) {
     const Planner *planner = &answer->planner;
     AttentionShape shape = answer->plan.stage[0].at.shape.attention, quick = shape;

@@ -11,7 +11,7 @@ typedef enum WaterfallLine {
     WATERFALL_PEAK,      // matrix products at the device's peak, recomputed ones too
     WATERFALL_LOSS,      // their time beyond that: rate, shape, launches, cores that ranks share
     WATERFALL_ATTENTION, // core attention
-    WATERFALL_PASSES,    // over memory
+    WATERFALL_PASSES,    // pointwise passes over memory
     WATERFALL_TENSOR,    // exposed collectives of tensor ranks
     WATERFALL_IDLE,      // ramp and imbalance
     WATERFALL_MESSAGES,  // exposed: the pipeline without them would be shorter by as much
@@ -27,7 +27,7 @@ typedef struct Waterfall {
     char advice[WATERFALL_MOST][WATERFALL_ADVICE]; // "" after the last one
 } Waterfall;
 
-// Returns -1 with err. Without `lines`, only the advice is meant, which needs no second simulation.
+// Makes the waterfall. lines: false if only the advice is needed, which saves a second simulation. -1 with err.
 int waterfall_make(Waterfall *waterfall, const PlanAnswer *answer, bool lines, Error *err);
 
 // Write the lines as a table, and as `"waterfall":[{"what","ms","share"}],"advice":["..."]`; null if unknown.

@@ -31,7 +31,7 @@ struct Coordinator {
     int first, worth;         // the rank that decides the message, and its precedence; -1: no rank yet
     int64_t when;             // it ended
     bool over;                // a rank ended without leaving cleanly
-    bool died;                // the first of those gave no reason
+    bool died;                // the first such rank left no report
     bool found;               // the watchdog found a fault, described in `reason`
     int silent;               // rank, or -1
     char reason[STATUS_TEXT]; // reason given by `first` or the watchdog

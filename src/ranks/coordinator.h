@@ -54,9 +54,9 @@ void coordinator_end(Coordinator *coordinator);
 
 bool coordinator_all_ready(const Coordinator *coordinator);          // to handle SIGUSR1
 int coordinator_unheard(const Coordinator *coordinator, int *first); // ranks that were never heard
-// Returns the rank that took longest to be heard, and the time at which it was.
+// Returns the last rank to be heard for the first time, and that time.
 int coordinator_slowest(const Coordinator *coordinator, double *first);
-int coordinator_open_ranks(const Coordinator *coordinator);          // that were heard and have not ended
+int coordinator_open_ranks(const Coordinator *coordinator); // ranks that were heard and have not ended
 // Returns the code of a job whose ranks all ended in order, the first that is not 0; -1: some have not ended so.
 int coordinator_code(const Coordinator *coordinator);
 const RankStatus *coordinator_status(const Coordinator *coordinator, int rank);

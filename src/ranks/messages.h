@@ -25,9 +25,8 @@ typedef struct Message {
     uint64_t counter;   // grows with every message of its sender, so that repeats are ignored
     int32_t kind, rank; // rank: of the supervisor that sends or receives it
     int32_t address;    // which of the coordinator's addresses this was sent to; an answer repeats it
-    int32_t heard;      // in an ANSWER: the rank's ending that the coordinator has heard
-    RankStatus
-        status; // status of the rank; in an ANSWER, of rank 0; in END only `code`. Its text is sent with ENDED alone
+    int32_t heard;      // in an ANSWER: the Ending of the rank that the coordinator received
+    RankStatus status;  // status of the rank; in an ANSWER, of rank 0; in END only `code`. Only ENDED carries its text
 } Message;
 
 // Where a message came from or goes to.

@@ -19,11 +19,11 @@ typedef enum Ending { ENDING_NONE, ENDING_LEFT, ENDING_REPORTED, ENDING_DIED } E
 // A copy of a page, and a message's description of a rank: fixed widths and no padding, since it is sent as it is.
 typedef struct RankStatus {
     int32_t stage;      // -1: unknown so far
-    int32_t wait_stage; // whose action it waits for; -1: it does not wait, or not for a single stage
+    int32_t wait_stage; // stage it waits for; -1: it does not wait, or not for a single stage
     int32_t ready;      // SIGUSR1 is handled
     int32_t ending;     // an Ending; DIED is set by the supervisor if the rank ended without one
     int32_t code, signal;
-    int64_t when;     // it met its error or ended, by clock_wall_ns; 0: it did not
+    int64_t when;     // time of its error or end, by clock_wall_ns; 0: neither happened
     int64_t began;    // first step that it trained, or 0
     int64_t step;     // step that it is training, or 0
     int64_t progress; // grows with everything that it gets done

@@ -100,7 +100,7 @@ static int supervisor_launcher_signal_(pid_t launcher) {
     return 0;
 }
 
-// Forks a process that ends the launcher in some seconds, unless it ends by itself.
+// Forks a process that ends the launcher after a few seconds unless the launcher ends by itself.
 static void supervisor_end_launcher_(pid_t launcher) {
     enum { GRACE_MS = 5000, LAST_MS = 2000, FILES = 4096 };
     if (getppid() != launcher) return; // it has gone, or this is the rank itself
@@ -158,7 +158,7 @@ static void supervisor_miss_progress_(const Supervisor *supervisor, double now) 
 static void supervisor_note_end_(Supervisor *supervisor, int status) {
     RankStatus *last = &supervisor->last;
     status_page_read(supervisor->page, last);
-    bool left = last->ending == ENDING_LEFT; // what follows is MPI's end
+    bool left = last->ending == ENDING_LEFT; // later crashes are MPI's
     last->signal = WIFSIGNALED(status) && !left ? WTERMSIG(status) : 0;
     supervisor->crashed = left && WIFSIGNALED(status);
     int code = left ? last->code : WIFSIGNALED(status) ? 128 + last->signal : WEXITSTATUS(status);

@@ -53,7 +53,7 @@ static int world_slurm_tasks_(void) {
 
 static int world_slurm_error_(int tasks, Error *err) {
     return error_set(err, EXIT_USAGE,
-                     "this Slurm step has %d tasks, but they do not see each other: each takes itself to be alone; "
+                     "this Slurm step has %d tasks, but they do not see each other: each runs as rank 0 of 1; "
                      "start them with srun --mpi=pmix",
                      tasks);
 }

@@ -34,7 +34,7 @@ typedef struct WorldPlace {
     int node, nodes;            // hosts, numbered by their lowest rank
     double clock_offset;        // seconds to add to this host's clock_seconds() to get rank 0's, measured at the start
     char host[256];
-    char library[96]; // that carries the control plane, with its version
+    char library[96]; // library of the control plane, with its version
 } WorldPlace;
 
 const WorldPlace *world_place(const World *); // lives as long as the world

@@ -13,7 +13,7 @@
 typedef struct StageFigures {
     int64_t peak_bytes;       // the most that the rank has had allocated
     int64_t activation_bytes; // own and lent slots
-    EngineRun run;            // times on rank 0's clock; no list of actions
+    EngineRun run;            // begin and end on rank 0's clock; times: invalid
 } StageFigures;
 
 typedef struct StepFigures {
@@ -41,7 +41,7 @@ typedef struct MetricsSetup {
     double flops_per_token_full, flops_per_token_causal;
     double peak_tflops; // peak of one rank; 0: unknown
     int64_t world;
-    double (*measure)(void *context); // measures peak_tflops again, when a step was quicker than it allows; NULL: given
+    double (*measure)(void *context); // remeasures the peak if a step exceeds it; NULL: peak given
     void *context;
     double outside_gib; // memory of a GPU that context, libraries and other programs hold; 0: unknown
     bool say_all;       // every line for readers contains every figure, as --verbose asks

@@ -63,9 +63,7 @@ int record_write(const Record *record, const char *path, Error *err) {
     bool written =
         file >= 0 && file_write_all(file, head, sizeof head) == 0 && file_write_all(file, record->words, bytes) == 0;
     if (file >= 0) close(file);
-    return written
-               ? 0
-               : error_set(err, EXIT_FAILED, "what was recorded cannot be handed to the parent: %s", strerror(errno));
+    return written ? 0 : error_set(err, EXIT_FAILED, "cannot pass the record to the parent: %s", strerror(errno));
 }
 
 int record_read(Record *record, int file, Error *err) {
@@ -77,7 +75,7 @@ int record_read(Record *record, int file, Error *err) {
     size_t bytes = (size_t)(record->steps * record_width(record)) * sizeof *record->words;
     record->words = xmalloc(bytes + 1);
     if (pread(file, record->words, bytes, sizeof head) == (ssize_t)bytes) return 0;
-    return error_set(err, EXIT_FAILED, "the run has recorded less than it says");
+    return error_set(err, EXIT_FAILED, "the run's record is truncated");
 }
 
 // --- recording

@@ -58,9 +58,9 @@ typedef struct Run {
     int lanes;                   // groups of the pipeline, one for each lane of messages (engine/p2p.h)
     Comm *lane[RUN_MOST_LANES];  // [lanes]
     Comm *tensor, *data, *tied;  // NULL if the group would be this rank alone; data: of the replicas (topology.h)
-    Comm *context[2];            // of each half of a sequence (model/context.h); NULL without context ranks
-    Checksum *checksum;          // NULL without comm.checksum, like the groups below
-    Comm *sums[RUN_MOST_GROUPS]; // of the checksums of each group's messages
+    Comm *context[2];            // one group per half of a sequence (model/context.h), or NULL
+    Checksum *checksum;          // NULL without comm.checksum, as are all `sums`
+    Comm *sums[RUN_MOST_GROUPS]; // groups that send the checksums of each group's messages
     Comm *pair, *pair_far; // group of evicted bundles, and its messages that are not copied; NULL once `pair` owns it
     Schedule *schedule, *validation;
     Schedule *ramp[CONFIG_MAX_RAMP]; // schedule of each entry of train.batch_ramp; `schedule` is the largest batch's

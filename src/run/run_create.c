@@ -109,8 +109,7 @@ static int find_peak_(Run *run, double cores, Error *err) {
     double peak = run->config->hardware.peak_tflops;
     if (planned_for_another_gpu_(run)) {
         if (world_rank(run->world) == 0)
-            log_line(run->log,
-                     "the configuration is planned for hardware.gpu %s and runs on %s: MFU counts this one's peak",
+            log_line(run->log, "hardware.gpu is %s, but the GPU is %s: MFU uses the peak of the actual GPU",
                      gpu_words[run->config->hardware.gpu], run->be->device);
         return 0;
     }
@@ -131,7 +130,7 @@ typedef struct RunGroup {
     const char *name;
     int color, key;
     DeviceUse use;
-    bool held; // it carries no messages over the device's memory by itself
+    bool held; // stays a host group; another group takes ownership of it
 } RunGroup;
 
 // Lists all groups, in the order in which every rank makes them. Returns how many.
@@ -370,7 +369,7 @@ static int create_load_(Run *run, const RunAsk *ask, const Log *log, Error *err)
 // Loads trained weights, because generating from initial ones is an error.
 static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
     Log quiet = *run->log;
-    quiet.level = LOG_QUIET; // it would report training
+    quiet.level = LOG_QUIET; // no lines about training
     if (create_load_(run, ask, &quiet, err) != 0) return -1;
     if (ask->resume != NULL && !run->from.found && run->config->checkpoint.init_from[0] == '\0')
         return error_on_all(err, EXIT_USAGE, "%s %s: there is no checkpoint in it; name one that a run has saved",
@@ -494,8 +493,8 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     details_phase(&details, "data opened");
     double cores = 1.0;
     if (affinity_share(world, &cores, err) != 0) return -1;
-    // The threads are those of this rank's share of its host's cores, whose thirds may not add up to one. 0 leaves the
-    // choice to OMP_NUM_THREADS.
+    // One thread per core of this rank's share; 1e-6 absorbs rounding, as of three thirds. 0 leaves the choice to
+    // OMP_NUM_THREADS.
     int threads = getenv("OMP_NUM_THREADS") != NULL ? 0 : cores < 1.0 ? 1 : (int)(cores + 1e-6);
     run->be = device_open(&run->device, config, world, threads, err);
     if (run->be == NULL || convert_groups_(run, err) != 0) return -1;

@@ -24,9 +24,9 @@ typedef struct Sampler {
     SampleRule rule;
     int64_t capacity; // candidates of one text on one rank
     Text *texts;      // [b]
-    int32_t *tokens;  // theirs
+    int32_t *tokens;  // memory for the tokens of all texts
     int32_t *window;  // (rows) as the first stage reads them
-    float *logits;    // one row's on this rank
+    float *logits;    // [vocab_count]: one row
     SampleCandidate *mine, *all,
         *merged;     // (b, capacity); on rank 0 (world, b, capacity) and one text's of all ranks; token -1: empty entry
     int32_t *chosen; // [b], followed by whether a rank was asked to stop
@@ -182,8 +182,8 @@ static int next_tokens_(Run *run, int64_t first_text, Error *err) {
 
 // ---------------------------------------------------------------- texts
 
-// Writes texts first ... of sample.count, as many as share a microbatch. *stop: a rank was asked to stop, and the texts
-// are cut short.
+// Generates texts `first` and following of sample.count, one microbatch of them. *stop: a rank was asked to stop, and
+// the texts are incomplete.
 static int write_texts_(Run *run, int64_t first, bool *stop, Error *err) {
     Sampler *sampler = run->sampler;
     int64_t b = run->stage.at.shape.batch;
@@ -203,7 +203,7 @@ static int write_texts_(Run *run, int64_t first, bool *stop, Error *err) {
     return 0;
 }
 
-// Says a text where the run has metrics, else on stdout alone (--generate).
+// Reports a text through the run's metrics, or only on stdout if the run has none (--generate).
 static int say_text_(Run *run, int64_t step, int64_t index, const char *text, Error *err) {
     Error trouble = {0};
     if (run->metrics != NULL) {

@@ -56,8 +56,8 @@ static double slowest_median_(double *values, int count) {
     return values[(count - 1) / 2];
 }
 
-// Returns the seconds that are expected of a rank: the time of ranks with the same work or, if there are no such ranks,
-// its planned time, scaled by the mean error of all ranks' plans. 0: unknown.
+// Returns a rank's expected seconds: the median of the ranks with the same work; if there are no others, its planned
+// time times the median of actual / planned over all ranks. 0: unknown.
 static double expected_(const Slowest *slowest, int rank, SlowestPart part) {
     int count = 0;
     for (int r = 0; r < slowest->ranks; r++)

@@ -1,6 +1,6 @@
-// The program: reads the command line and the configuration, answers questions by itself, and starts, joins or is the
-// ranks that train. From here the way of a step is run_train (run_train.c), engine_run (engine.c), stage_forward
-// (stage.c), and layer_forward (layer.c) with the model's part (train_llama.cu, train_gpt.cu).
+// The program: reads command line and configuration; answers planning queries, or runs as a rank or as the parent of
+// ranks. A step then passes through run_train (run_train.c), engine_run (engine.c), stage_forward (stage.c),
+// layer_forward (layer.c) and the model's functions (train_llama.cu, train_gpt.cu).
 #include "trainer.h"
 #include "base/alloc.h"
 #include "base/clock.h"

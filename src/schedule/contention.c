@@ -23,8 +23,7 @@ typedef struct Share {
 
 struct Contention {
     int count;
-    // [2 * count]. Resource i is at count + i; at k is that of 2k and 2k + 1 with the smaller `next`. -1: both are
-    // idle.
+    // [2 * count]. Leaf count + i: resource i. Node k: the winner of 2k and 2k + 1, by smaller `next`. -1: all idle.
     int *winner;
     Share *share;
 };

@@ -13,9 +13,9 @@
 typedef struct SimulateShares {
     int count;               // resources
     const double *capacity;  // [count] users that run at full speed: 1 for a network card that one message fills
-    const int *compute;      // [stages] of F, B, I and W: the cores of a host
-    const int *down, *up;    // [stages] of messages from s to s+1, and from s+1 to s: the network of the sender's node
-    const int *evict, *load; // [stages] by evictor, of a bundle leaving and of one coming back
+    const int *compute;      // [stages] for F, B, I and W: the cores of a host
+    const int *down, *up;    // [stages] for messages from s to s+1, and from s+1 to s: the network of the sender's node
+    const int *evict, *load; // [stages] by evictor: for evictions, and for loads
 } SimulateShares;
 
 // Durations in any one unit (seconds, or forwards). The caller owns the arrays. Compute costs are arrays of
@@ -26,11 +26,11 @@ typedef struct SimulateCosts {
     const double *backward;       // seconds of B, recompute included; NULL in a schedule without B
     const double *input, *weight; // seconds of I, recompute included, and of W; NULL in a schedule without them
     const double *const
-        *action;            // [stages][count of the list] of F, B, I and W, each for itself; NULL: by the four above
-    const double *last;     // [stages] how many times as long a chunk's last B, or I and W, take; NULL: 1
+        *action;            // [stages][count of the list]: one cost per F, B, I or W; NULL: use the four arrays above
+    const double *last;     // [stages] factor on the cost of a chunk's last B, or last I and W; NULL: 1
     const double *transfer; // [stages] one bundle, either way, by evictor; NULL: 0
     const double *edge;     // [stages] one message between s and s+1, either way; NULL: 0
-    bool queue_first;       // which of F and L gets a slot that both ask for in the same instant: F unless set
+    bool queue_first;       // true: if F and L ask for a slot in the same instant, L gets it; false: F does
     const SimulateShares *shares; // NULL: nothing is shared
     bool totals_only;             // leave out the times of single actions
 } SimulateCosts;

@@ -99,7 +99,7 @@ int study_say(const Schedule *schedule, const StudyTimes *times, char *text, siz
 
 // ---- drawing --------------------------------------------------------------------------------------------------------
 
-// Returns the duration of the shortest action of compute that takes any time.
+// Returns the shortest nonzero duration of a compute action.
 static double shortest_(const Schedule *schedule, const Timeline *timeline) {
     double shortest = timeline->makespan;
     for (int s = 0; s < schedule->stages; s++)

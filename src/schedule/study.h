@@ -6,16 +6,16 @@
 
 #include <stddef.h>
 
-// Times in any one unit. Those of compute are of all layers of a stage: an action of one of c chunks takes 1/c of them,
-// so that schedules with different chunks compare. B takes input + weight.
+// Times, all in one unit. Compute times are for all layers of a stage: with c chunks, an action takes 1/c, so that
+// schedules with different chunk counts compare. B takes input + weight.
 typedef struct StudyTimes {
     double forward, input, weight;
     double message;  // between neighbouring stages
     double transfer; // of one slot's bundle, either way
 } StudyTimes;
 
-// Reads "F=1,I=1,W=1,message=0.05,transfer=0.5". Absent ones: F, I and W 1, message and transfer 0; B=x sets I and W to
-// x/2 each. text NULL: all absent. -1 with err (code 2): an unknown name, or a value that is negative or not a number.
+// Reads "F=1,I=1,W=1,message=0.05,transfer=0.5". NULL or absent: F, I and W are 1, message and transfer 0. B=x sets I
+// and W to x/2 each. -1 with err (code 2): an unknown name, or a value that is negative or not a number.
 int study_times_parse(const char *text, StudyTimes *times, Error *err);
 
 // Simulates one step. The caller owns the result (timeline_free). NULL and err as simulate_run.

@@ -35,7 +35,7 @@ typedef struct Counting {
     ActionList *list;
     int microbatches;
     int forwards[2], backwards[2], weights[2]; // [chunk] actions so far; backwards: B and I; weights: W
-    int64_t oldest;                            // place in the list from which on I wait for their W
+    int64_t oldest;                            // index in the list: where oldest_weight_ resumes
 } Counting;
 
 // Appends microbatch *next, unless it does not exist, and counts it.

@@ -36,6 +36,6 @@ bool cut_never_fits(const Cut *cut, const SearchSpace *space, const Config *conf
 // Returns seconds that every list of this layout takes at least. Its chunks and split are those of the cut.
 double cut_bound(const Cut *cut, const RunLayout *layout);
 
-// Returns the same for any schedule of a shape, from the times of its parts: no rank has less than its part of the
-// work.
+// Returns a lower bound of the step for any schedule of a shape, from the times of its parts: every rank has at least
+// its part of the work.
 double shape_bound(const SearchSpace *space, const RunLayout *shape);

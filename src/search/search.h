@@ -1,5 +1,5 @@
 // The best configurations of a model for a number of ranks: best-first over the candidates of space.h, by the bounds of
-// bound.h. A figure comes from the planner alone, so --plan prints the same for that configuration.
+// bound.h. Every figure comes from the planner, so --plan prints the same for that configuration.
 //
 // Results depend neither on the number of threads nor on the time: candidates are evaluated in batches of a fixed size,
 // in parallel within a batch, and the results of a batch count from the next one on.
@@ -13,7 +13,7 @@
 typedef struct Candidate {
     Forecast forecast; // forecast of the layout
     double bound;      // lower bound of the step, if the candidate does not fit
-    int64_t order;     // in which candidates are met, for ties
+    int64_t order;     // order of discovery; breaks ties
     double robust;     // worst regret over the assumptions of robust.c; NAN: not planned again
     bool all;          // no candidate with this shape, schedule and layers fits; each lacks at least this much
 } Candidate;
@@ -41,7 +41,7 @@ typedef struct SearchResult {
     int64_t simulated; // configurations whose step was simulated
     int64_t shapes;
     double seconds;
-    bool stopped; // before it was complete
+    bool stopped; // the search was stopped before it was complete
 } SearchResult;
 
 // How much slower than the fastest a configuration may be and still be on the front, and in its class: equally fast, as
@@ -59,8 +59,8 @@ typedef struct SearchOptions {
     void *argument;
 } SearchOptions;
 
-// Replaces a misfit with `all` set by its candidates: those that need no counting to know how much they recompute. The
-// caller frees opened->items. -1 with err.
+// Expands a misfit that has `all` set into the candidates whose number of recomputed layers is known without counting
+// bytes. The caller frees opened->items. -1 with err.
 int search_open_misfit(const SearchSpace *space, const Candidate *misfit, CandidateList *opened, Error *err);
 
 // Searches. -1 with err; call search_free in either case.

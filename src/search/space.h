@@ -35,8 +35,8 @@ bool space_balance_matters(const SearchSpace *space, const RunLayout *layout);
 // even with all of them recomputed.
 bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config);
 
-// Computes the seconds of the model's parts on one tensor rank of a shape, for one microbatch or its mean slice: of the
-// slices' attention, the middle one's is the mean.
+// Computes the seconds of the model's parts on one tensor rank of a shape, per microbatch or slice. The middle slice is
+// timed: its attention costs the mean over the slices.
 ModelTimes space_times(const SearchSpace *space, const RunLayout *shape);
 // Returns the seconds of a part's forward and complete backward, with its collectives.
 double space_part_seconds(const PartTime *part);

@@ -110,7 +110,7 @@ static int read_sweep_(Sweep *sweep, Error *err) {
     sweep->budgets = list || options->deadline != NULL;
     snprintf(gpus, sizeof gpus, "%s=%s", GPUS_, list ? options->gpus : "");
     if (keys > MOST_KEYS)
-        return error_set(err, EXIT_USAGE, "--sweep: %d keys are more than %d; give fewer", keys, MOST_KEYS);
+        return error_set(err, EXIT_USAGE, "--sweep: %d keys; the limit is %d; give fewer", keys, MOST_KEYS);
     for (int i = 0; i < keys; i++) {
         sweep->key_count++;
         if (read_swept_(&sweep->keys[i], i < options->sweep_count ? options->sweeps[i] : gpus, err) != 0) return -1;

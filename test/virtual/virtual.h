@@ -268,9 +268,9 @@ struct Op {
     uint64_t issue;
     int blocks = 1; // multiprocessors that it owns while it waits; 0: it is no kernel
     bool started = false;
-    bool remote = false;                                   // what it waits for is in another process
-    bool event = false;                                    // records one or waits for one: takes no time
-    double seconds = 0;                                    // in a dry run (clock.h), as are the next two
+    bool remote = false; // what it waits for is in another process
+    bool event = false;  // records one or waits for one: takes no time
+    double seconds = 0;  // in a dry run (clock.h), as are the next two
     Sharing sharing = SHARING_NONE;
     int multiprocessors = 0; // that it asks for
 };

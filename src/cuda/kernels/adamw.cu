@@ -183,7 +183,7 @@ void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensor
         int64_t chunks = table_upload_(cuda, tensors + begin, count);
         double *sums = norms + count;
         if ((count + chunks) * (int64_t)sizeof(double) > cuda->scratch_bytes / 2) {
-            cuda_refuse(cuda, "norms of gradients on a GPU take 30e9 elements at most");
+            cuda_refuse(cuda, "gradient norms over 30e9 elements need more GPUs");
             return;
         }
         CUDA_LAUNCH(cuda, (unsigned)chunks, THREADS, 0, squares_kernel, sums, entries, (int)count);

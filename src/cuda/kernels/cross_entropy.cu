@@ -150,7 +150,7 @@ void cuda_cross_entropy_gradient(Backend *backend, void *logits, float *loss, co
     CudaBackend *cuda = cuda_self(backend);
     Columns c = {width, first, count};
     Gathered g = {gathered, ranks, rows};
-    int threads = scale == 0.0f ? (int)WARP : THREADS; // evaluation: the loss alone
+    int threads = scale == 0.0f ? (int)WARP : THREADS; // evaluation: only the loss
     FOR_WIDTH(backend, width % PACK<T> == 0 && aligned_16(logits),
               CUDA_LAUNCH(cuda, (unsigned)rows, threads, 0, (gradient_kernel<T, W>), (T *)logits, loss, g, targets, c,
                           scale, z_loss));

@@ -105,7 +105,7 @@ void cuda_accumulate_narrow(Backend *backend, float *to, const void *from, int64
 
 namespace {
 
-enum { BLOCKS_AHEAD = 4 }; // loads of 16 bytes a thread in flight
+enum { BLOCKS_AHEAD = 4 }; // 16-byte loads in flight per thread
 
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
