@@ -137,8 +137,8 @@ static int exchange_(Comm *comm, Flight *flight, Error *err) {
     return sums->collective(sums, COMM_ALL_GATHER, flight->all, own, 1, COMM_DOUBLE, &flight->sum, err) == 0 ? 1 : -1;
 }
 
-// Compares each part of a gather with the checksum of the rank it came from. Of a sum every rank must have the same
-// bits; whether all ranks took part in it cannot be seen.
+// Compares each part of a gather with the checksum of the rank it came from. For a sum, checks that every rank has the
+// same bits; this cannot tell whether every rank's addend was included.
 static int compare_collected_(Comm *comm, const Flight *flight, Error *err) {
     Checked *self = checked_self_(comm);
     bool gather = flight->kind == FLIGHT_GATHER;

@@ -23,7 +23,7 @@ typedef enum RopeScaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } Rope
 typedef enum RankPlacement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } RankPlacement;
 typedef enum ShardGradients { SHARD_OFF, SHARD_ON, SHARD_AUTO } ShardGradients;
 typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
-// OVERLAP_ON and those after it: into how many chunks of rows the forward's products are cut, 1 to OVERLAP_MOST.
+// From OVERLAP_ON (1) to OVERLAP_4 (OVERLAP_MOST): the number of row chunks that the forward's products are cut into.
 typedef enum Overlap { OVERLAP_AUTO, OVERLAP_OFF, OVERLAP_ON, OVERLAP_2, OVERLAP_3, OVERLAP_4 } Overlap;
 enum { OVERLAP_MOST = 1 + OVERLAP_4 - OVERLAP_ON };
 typedef enum Collectives { COLLECTIVES_AUTO, COLLECTIVES_NCCL, COLLECTIVES_COPY } Collectives;

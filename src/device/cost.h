@@ -75,8 +75,8 @@ double cost_pass(const Cost *cost, double bytes);
 // Returns the seconds of a collective among `ranks` ranks of one node. bytes: of all ranks' parts together.
 double cost_collective(const Cost *cost, CostCollective kind, double bytes, int ranks);
 
-// Returns the seconds of a gather or a reduce-scatter by copies to each other rank of the node; of the latter without
-// the kernel that adds up the blocks received.
+// Returns the seconds of a gather or a reduce-scatter made of copies to every other rank of the node. For a
+// reduce-scatter, the kernel that adds up the received blocks is not included.
 double cost_copies(const Cost *cost, double bytes, int ranks);
 
 // Returns the bytes/s that one rank sends in a collective.

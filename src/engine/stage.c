@@ -151,7 +151,7 @@ static int64_t layout_gathered_(Stage *stage, Layout *layout) {
     return memory->bytes = memory_pages(layout->used, stage->at.lent_page);
 }
 
-// Returns the bytes of gathered rows that other ranks map: an allocation of its own.
+// Lays out the gathered rows if other ranks map them, which takes a separate allocation at `base`. Returns its bytes.
 static int64_t layout_mapped_(Stage *stage, void *base) {
     Layout layout = {base, 0};
     return stage->at.shape.copies ? layout_gathered_(stage, &layout) : 0;
@@ -476,7 +476,7 @@ int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const vo
     pass->split = split;
     use_places_(stage, unit);
     open_keys_(stage, here, unit, 0);
-    bool embeds = here->first && at->shape.narrow[GATHERED_GRADIENT] == FACTOR_PLAIN; // it gathers 16 bits
+    bool embeds = here->first && at->shape.narrow[GATHERED_GRADIENT] == FACTOR_PLAIN; // which gathers dx as 16 bits
     void *dx = here->first ? stage->gradient : output, *end = layer_bundle_(stage, here, bundle, here->layers);
     if (!here->last && pass_keeps_rows(pass)) block_keep(pass, end, input, at->message_bytes);
     stage->be->copy(stage->be, STREAM_COMPUTE, dx, here->last ? end : input, at->message_bytes);

@@ -43,7 +43,7 @@ typedef struct LaunchChildren {
     int ends;  // epoll, of all `file`: readable if one has ended
     int first; // child that ended first without the coordinator hearing of it, or -1
     double when;
-    bool sure; // it is certain: no other had ended when it was found
+    bool sure; // `first` did end first: no other child had ended when it was found
 } LaunchChildren;
 
 int launch_children_open(LaunchChildren *children, int ranks, const Coordinator *coordinator, Error *err);

@@ -33,7 +33,7 @@ typedef struct Planner {
     bool measured;        // times come from `profile`
     Backend *be;          // answers for the attention's scratch; allocates nothing
     TensorTable table;    // the model's tensors
-    ScheduleCache *lists; // kept for callers with many questions; may be NULL
+    ScheduleCache *lists; // schedules already built, to reuse for other layouts; NULL with schedule.file
 } Planner;
 
 // Looks up the device and a profile. If hardware.profile exists but is of something else, `log` says so and the model

@@ -158,7 +158,7 @@ static void supervisor_miss_progress_(const Supervisor *supervisor, double now) 
 static void supervisor_note_end_(Supervisor *supervisor, int status) {
     RankStatus *last = &supervisor->last;
     status_page_read(supervisor->page, last);
-    bool left = last->ending == ENDING_LEFT; // later crashes are MPI's
+    bool left = last->ending == ENDING_LEFT; // if so, a crash was in MPI_Finalize
     last->signal = WIFSIGNALED(status) && !left ? WTERMSIG(status) : 0;
     supervisor->crashed = left && WIFSIGNALED(status);
     int code = left ? last->code : WIFSIGNALED(status) ? 128 + last->signal : WEXITSTATUS(status);
@@ -330,7 +330,7 @@ static bool supervisor_may_end_(Supervisor *supervisor, double now) {
     enum { LONGEST_S = 1 };
     if (!supervisor->ended) return false;
     if (supervisor->last_words == 0) supervisor->last_words = now + LONGEST_S;
-    // mpirun kills the other ranks then, which may still have to tell that they have left.
+    // Once this process ends, mpirun kills the other ranks; give them time to report that they have left.
     if (supervisor->crashed && now < supervisor->last_words + 2) return false;
     if (supervisor->coordinator == NULL && supervisor->channel.file < 0) return true;
     bool endless = supervisor->coordinator == NULL || supervisor->job.patience.peer_s == 0;

@@ -33,7 +33,7 @@ struct Metrics {
     int64_t steps, every;   // log.every
     bool said;              // the first step line of this start is written
     bool terminal, progress_shown;
-    double quickest, raised;   // highest MFU of a step; remeasured peak / peak in the line of type run
+    double quickest, raised;   // highest MFU of a step; remeasured peak / initial peak
     int measurements;          // measurements of the peak, after the first
     bool unheard;              // standard output cannot be written
     double ended[PACE_WINDOW]; // when the latest steps ended; [i % PACE_WINDOW]

@@ -66,8 +66,8 @@ int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err);
 // Writes multiple choice after a step: a line for people and one of type eval with accuracy, correct, examples,
 // left_out.
 int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t examples, int64_t left_out, Error *err);
-// Writes a generated text after a step, the index-th from 0: a block for people, with further lines indented, and one
-// of type sample. text: UTF-8, as tokenizer_decode makes it.
+// Writes the generated text number `index` (from 0) after a step: for people, with all lines but the first indented,
+// and as a line of type sample. text: UTF-8, as tokenizer_decode makes it.
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err);
 // Writes, on a terminal, a line with the time left that overwrites itself during a step; elsewhere nothing.
 void metrics_progress(Metrics *metrics, int64_t step, int64_t steps);

@@ -199,9 +199,9 @@ static int convert_groups_(Run *run, Error *err) {
     return 0;
 }
 
-// Checks, for ranks that a launcher started, that their memory fits into their host before any rank allocates. The
-// GPU's free memory is checked too, since other programs' memory is known only here. Ranks that share a GPU find it out
-// as they allocate.
+// Checks, before any rank allocates, that the memory of ranks that a launcher started fits into their host. Checks the
+// GPU's free memory too, because only here is it known what other programs use. Ranks that share a GPU learn only as
+// they allocate whether it suffices.
 static int create_check_host_(Run *run, const Roster *roster, Error *err) {
     Backend *be = run->be;
     int64_t planned = memory_total(&run->plan.stage[run->at.stage].memory), more = planned - memory_total(&be->held);

@@ -168,8 +168,8 @@ static bool recompute_(const SearchSpace *space, Config *config) {
     return all;
 }
 
-// Recomputes so many layers on each stage that evicts, or on the stages of the first half: they then move smaller
-// bundles.
+// Sets recomputation to `layers` layers on each evicting stage (half: of the first half only), so that it moves smaller
+// bundles. Returns whether this is a candidate of its own: with `half`, only if the last stage evicts too.
 static bool recompute_evicting_(const SearchSpace *space, int layers, bool half, Config *config) {
     Error ignored = {0};
     ScheduleLoan loan = planner_borrow(space->planner, config, &ignored);

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(THREADS) largest_kernel(int *largest, const __
     if (threadIdx.x % WARP == 0) atomicMax(largest, most);
 }
 
-// Copies the tile of x that becomes the result's tile at (row, col); `transposed`: the tile at (col, row) of x.
+// Copies the tile of x (rows, cols) at (row, col). For a transposed result the caller swaps rows and columns.
 __device__ __forceinline__ void tile_read_(uint16_t *tile, const __nv_bfloat16 *x, const int64_t row, const int64_t col,
                                            const int64_t rows, const int64_t cols) {
     constexpr int PIECES = TILE / 8;
