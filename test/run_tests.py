@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 TIME_LIMIT = 2700  # seconds for one program; every test here is far from it even on a busy machine, a hang is not
 NO_TESTS = 5  # pytest's exit code when it chose no case
 SLOWEST = 10
-LANES = 3  # one more than the cores of a small machine: ranks that start, or wait to be ended, leave theirs idle
+LANES = 3  # one more than a small machine has cores, because tests that wait for ranks leave a core idle
 # Folders that take longer than their size says.
 LONGEST = ("virtual", "engine", "launch", "ranks", "cuda", "search")
 

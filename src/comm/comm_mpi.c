@@ -102,7 +102,7 @@ struct Collective {
     char *scratch;         // (size - 1, elements summed here)
     char *own;             // scratch of this collective, if the group has no workspace
     int64_t own_bytes;
-    int place; // index of the piece of the group's workspace; -1: none
+    int place; // index of the piece of the group's workspace; -1: own scratch
 };
 
 // --- sums

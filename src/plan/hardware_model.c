@@ -94,8 +94,8 @@ typedef struct Work {
 
 static double bytes_(const Work *work, double bytes) { return cost_pass(&work->hardware->cost, bytes); }
 
-// Returns the slowdown (1: none) of persistent products because they leave multiprocessors free for bundles that move
-// to another node (Backend.moving).
+// Returns the slowdown factor (>= 1) of persistent products because they leave multiprocessors free for bundles that
+// move to another node (Backend.moving).
 static double beside_bundles_(const Work *work) {
     const Config *config = work->config;
     const ParallelConfig *parallel = &config->parallel;
@@ -221,7 +221,7 @@ static void layer_quantize_(const Work *work, PartTime *time) {
     bool gated = families[work->config->model.family].gated, fused = inputs && !work->hardware->cpu;
     double norms = (fused ? -1 : each) * (inputs ? shard : stream), attention = each * rows * (double)s->query_cols;
     double made = (fused && gated ? -1 : each) * act;
-    double next = s->fp8 == FP8_OFF ? 0 : 3; // bytes to quantize a transpose whose scale is known
+    double next = s->fp8 == FP8_OFF ? 0 : 3; // bytes to quantize a transpose if the scale is known
     double again = next * rows * (double)s->query_cols + (inputs ? 2 : next) * stream + (inputs ? 2 : each) * act;
     double sent = each * (gradients ? shard : stream), columns = each * rows * (double)(s->qkv_cols + s->mlp_cols);
     double back = columns + (gradients ? 2 : each) * stream;

@@ -57,7 +57,7 @@ void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *c
 // Returns the share of the weight gradients that a split backward leaves to W: with schedule.recompute: pointwise those
 // of products whose rows are split over tensor ranks, else all.
 double hardware_left_to_w(const Shape *shape);
-// Computes only the collectives, for parts whose compute was measured.
+// Computes only the collectives, for parts with measured compute.
 void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);
 
 // Returns the seconds of the gradient's norm and AdamW over `owned` elements, whose gradients and states a rank keeps.

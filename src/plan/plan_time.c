@@ -342,9 +342,9 @@ typedef struct Phase {
 
 // The gradient sums of one stage that are in flight.
 typedef struct Summing {
-    double left;   // bytes still to sum of the layers whose gradients are complete
+    double left;   // bytes still to sum of the layers with complete gradients
     double next;   // when the last backward completes the next layer
-    int to_come;   // layers whose gradients are not complete yet
+    int to_come;   // layers with gradients that are not complete yet
     double moving; // bytes/s at which the stage sums now
 } Summing;
 

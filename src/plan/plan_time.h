@@ -35,7 +35,7 @@ typedef struct DataSums {
     const double *bytes;  // [stages] bytes that each rank of the stage sends
     const double *hides;  // [stages] seconds of the last backward, or W
     const int *layers;    // [stages]
-    const int *node;      // [stages] node whose network the stage uses
+    const int *node;      // [stages] node that provides the stage's network
     double network, most; // bytes/s of a rank: if only its stage uses the network; upper limit
 } DataSums;
 

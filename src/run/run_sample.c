@@ -203,7 +203,7 @@ static int write_texts_(Run *run, int64_t first, bool *stop, Error *err) {
     return 0;
 }
 
-// Reports a text through the run's metrics, or only on stdout if the run has none (--generate).
+// Reports a text through the run's metrics, or only on stdout without metrics (--generate).
 static int say_text_(Run *run, int64_t step, int64_t index, const char *text, Error *err) {
     Error trouble = {0};
     if (run->metrics != NULL) {

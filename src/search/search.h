@@ -59,8 +59,8 @@ typedef struct SearchOptions {
     void *argument;
 } SearchOptions;
 
-// Expands a misfit that has `all` set into the candidates whose number of recomputed layers is known without counting
-// bytes. The caller frees opened->items. -1 with err.
+// Expands a misfit that has `all` set into the candidates with a number of recomputed layers that is known without
+// counting bytes. The caller frees opened->items. -1 with err.
 int search_open_misfit(const SearchSpace *space, const Candidate *misfit, CandidateList *opened, Error *err);
 
 // Searches. -1 with err; call search_free in either case.

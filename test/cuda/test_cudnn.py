@@ -85,7 +85,6 @@ def check(driver, capability, shapes, deterministic):
 
 
 @pytest.mark.thorough
-@pytest.mark.soak(2)
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_cudnn_builds_our_graphs_and_takes_the_workspace_that_is_planned(driver, capability):
     check(driver, capability, SHAPES, "auto")
@@ -100,7 +99,6 @@ def test_the_workspace_is_planned_for_either_backward(driver, capability, determ
 
 
 @pytest.mark.thorough
-@pytest.mark.soak(2)
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_attention_of_encoders_takes_the_same_workspace(driver, capability):
     for answer in ask(driver, capability, SHAPES[:1] + SHAPES[2:], "auto", "full"):
@@ -108,7 +106,6 @@ def test_attention_of_encoders_takes_the_same_workspace(driver, capability):
 
 
 @pytest.mark.thorough
-@pytest.mark.soak(2)
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_a_slice_of_four_takes_the_workspace_that_is_planned(driver, capability):
     """Its mask is aligned to the last key."""

@@ -130,10 +130,11 @@ typedef struct Scenario {
 } Scenario;
 
 static int run_rank_(const char *name, int argc, char **argv) {
-    static const Scenario scenarios[] = {
-        {"done", done_},           {"error", error_},   {"errors", errors_}, {"silent", silent_}, {"killed", killed_},
-        {"wait", wait_},           {"stop", stop_},     {"late", stop_},     {"gone", gone_},     {"lines", lines_},
-        {"transport", transport_}, {"frames", frames_}, {"broken", broken_}};
+    static const Scenario scenarios[] = {{"done", done_},     {"error", error_},         {"errors", errors_},
+                                         {"silent", silent_}, {"killed", killed_},       {"wait", wait_},
+                                         {"stop", stop_},     {"late", stop_},           {"gone", gone_},
+                                         {"lines", lines_},   {"transport", transport_}, {"frames", frames_},
+                                         {"broken", broken_}};
     Error err = {0};
     Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = "the job ends; go on"};
     Rank r = {.supervisor = supervisor_start("ranks_launch", &job, true, &err)};

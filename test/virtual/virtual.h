@@ -228,7 +228,7 @@ std::string place_of(const void *memory);              // "byte 512 of allocatio
 int64_t width_of(cudaDataType_t type);
 int gpu_generation(); // compute capability: 90
 
-// In this header for the compiler: loops over numbers take most of their time here.
+// Inline, so that the compiler chooses the type outside of loops over numbers.
 inline double number_at(const void *memory, int64_t index, cudaDataType_t type) {
     if (type == CUDA_R_64F) return ((const double *)memory)[index];
     if (type == CUDA_R_8F_E4M3) return fp8_to_float(((const uint8_t *)memory)[index], FP8_E4M3);
@@ -268,9 +268,9 @@ struct Op {
     uint64_t issue;
     int blocks = 1; // multiprocessors that it owns while it waits; 0: it is no kernel
     bool started = false;
-    bool remote = false; // what it waits for is in another process
-    bool event = false;  // records one or waits for one: takes no time
-    double seconds = 0;  // in a dry run (clock.h), as are the next two
+    bool remote = false;                                   // what it waits for is in another process
+    bool event = false;                                    // records one or waits for one: takes no time
+    double seconds = 0;                                    // in a dry run (clock.h), as are the next two
     Sharing sharing = SHARING_NONE;
     int multiprocessors = 0; // that it asks for
 };
