@@ -177,12 +177,12 @@ HEAD = """// Measured kernels of GPUs. scripts/kernel_tables.py made this file; 
 //
 // Products and collectives: tables of ai-dynamo/aiconfigurator (095f58a5, 2026-11, Copyright NVIDIA, Apache-2.0), in
 // aic-core/src/aiconfigurator_core/systems/data. Products are taken at the power limit where such a table exists (H200,
-// B200, GB200; H100 as H200), else in bursts (A100, L40S), or as 0.85 of a burst (B300, GB300). Attention of Hopper:
-// this trainer's on an H200 at its power limit; its backward that is not deterministic, and GB200 (also for B200) and
-// GB300: cuDNN 9.19 to 9.22, NVIDIA/cudnn-frontend@3929da2; A100: FlashAttention-2's own figures. How many heads fill a
-// device: MooreThreads/SimuMax@4dcaae5 (A100, B200; Hopper by its number of multiprocessors), or the same runs on the
-// H200. Passes: RMSNorm's share of the memory's rate in the benchmarks of cudnn-frontend. Products that add to fp32:
-// this trainer's on the H200, taken for all. Products of 8 bits: on Hopper this trainer's on the H200, else tables.
+// B200, GB200; H100 as H200), else in bursts (A100, L40S), or as 0.85 of a burst (B300, GB300). Attention on
+// Hopper: this trainer's on an H200 at its power limit. Hopper's non-deterministic backward, GB200 (also for B200) and
+// GB300: cuDNN 9.19 to 9.22, NVIDIA/cudnn-frontend@3929da2. A100: FlashAttention-2's own figures. Heads that fill a
+// device: MooreThreads/SimuMax@4dcaae5 (A100, B200; Hopper: scaled by multiprocessors), or the same runs on the H200.
+// Passes: RMSNorm's share of the memory's rate in cudnn-frontend's benchmarks. Products that add to fp32: measured with
+// this trainer on the H200, used for all GPUs. 8-bit products: on Hopper this trainer's on the H200, else the tables.
 #include "gpus.h"
 
 #include <string.h>

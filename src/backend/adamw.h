@@ -1,4 +1,4 @@
-// The figures of an AdamW step as the loops over elements use them, in fp32 on every device.
+// The coefficients of an AdamW step in fp32, as the element loops of every device use them.
 #pragma once
 
 #include "backend.h"

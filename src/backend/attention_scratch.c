@@ -1,17 +1,17 @@
-// The workspace of attention on NVIDIA GPUs, as formulas. They were taken from cuDNN's own answers, which
-// test/cuda/test_cudnn.py repeats, and decide to the byte whether a stage fits.
+// Formulas for the workspace of attention on NVIDIA GPUs. They were derived from the sizes that cuDNN reports, which
+// test/cuda/test_cudnn.py compares again. They are exact to the byte, and decide whether a stage fits.
 #include "attention_scratch.h"
 
 static int64_t pad_(int64_t length, int64_t to) { return (length + to - 1) / to * to; }
 
-// Returns the smallest divisor of `all` that makes at least `need` of `each`, or `all`.
+// Returns the smallest divisor d of `all` with d * each >= need; `all` if there is no such divisor.
 static int64_t fewest_(int64_t all, int64_t each, int64_t need) {
     int64_t count = 1;
     while (count < all && (all % count != 0 || count * each < need)) count++;
     return count;
 }
 
-// A multiprocessor takes tiles of 128 rows, so 1,024 of them are about eight for each.
+// A multiprocessor processes tiles of 128 rows, so 1,024 tiles are about eight per multiprocessor.
 AttentionShape attention_flash_part(const AttentionShape *shape, int capability) {
     enum { TILE_ROWS = 128, TILES = 1024 };
     AttentionShape part = *shape;
@@ -24,10 +24,10 @@ AttentionShape attention_flash_part(const AttentionShape *shape, int capability)
     return part;
 }
 
-// Counts the statistics of each row, and for every query head the gradients of its group's keys and values. Except
-// on 100 a deterministic backward also keeps the gradient of the scores, in 16 bits. Any other adds up dq in fp32;
-// Ampere's also keeps two of the three gradients, one of them in rows of 8. A slice has fewer queries than keys: its
-// mask is aligned to the last key, for which cuDNN 9.19 has plans on all of them.
+// Counts the statistics of each row and, with grouped heads, every query head's gradients of its keys and values. A
+// deterministic backward also stores the gradient of the scores in 16 bits, except on 100. Any other backward sums dq
+// in fp32; Ampere's kernels add a second such array, padded to 8 rows. A slice has fewer queries than keys: its mask is
+// aligned to the last key, which cuDNN 9.19 supports on all these GPUs.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability) {
     AttentionShape part = attention_flash_part(shape, capability);
     int64_t matrices = part.batch * part.heads, rows = matrices * shape->seq, seq = shape->seq;

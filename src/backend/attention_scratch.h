@@ -1,4 +1,4 @@
-// The memory that operations on an NVIDIA GPU need in addition to their operands. A plan for GPUs needs no GPU for it.
+// The memory that operations on an NVIDIA GPU need in addition to their operands, computed without a GPU for plans.
 #pragma once
 
 #include "backend.h"
@@ -8,46 +8,45 @@
 __BEGIN_DECLS
 
 enum {
-    CUDA_OWN_BYTES = 64 << 20, // scratch of kernels and workspace of matrix products, half each: held from start to end
+    CUDA_OWN_BYTES = 64 << 20, // scratch of kernels and workspace of matrix products, half each; allocated at creation
     CUDA_LENT_PAGE = 2 << 20,  // bytes; memory that another process maps is allocated in such pages
 };
 
-// Returns the sequences and heads that one call of cuDNN's backward takes: all, unless it stores the gradient of the
-// scores. Then fewer do, so that the store is small, but enough to fill a GPU. Calls of a backward follow one another.
+// Returns the part of `shape` for one call of cuDNN's backward: all of it, unless the backward stores the gradient of
+// the scores. Then the part is small to save memory, but large enough to fill a GPU. Parts run one after another.
 AttentionShape attention_flash_part(const AttentionShape *shape, int capability);
 
-// Returns the workspace of cuDNN's flash attention, the larger of forward and backward, exact to the byte: cuDNN 9.19
-// asks for it on a GPU of compute capability 8.x, 9.x, 10.x and 12.x (80, 90, 100, 120). Except on 100 a
-// deterministic backward takes the gradient of the probabilities, as large as all scores of a call in 16 bits.
-// test/cuda/test_cudnn.py asks cuDNN and compares.
+// Returns the bytes of workspace that cuDNN 9.19 requests for flash attention, the larger of forward and backward,
+// exact to the byte. capability: 80, 90, 100 or 120 for compute capability 8.x, 9.x, 10.x or 12.x. Except on 100, a
+// deterministic backward stores the gradient of the scores, 16 bits per score of a call. test/cuda/test_cudnn.py
+// compares the result with cuDNN.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability);
 
-// Returns the bytes of a range's gradients of keys and values as cuDNN leaves them, before they are added to dkeys.
+// Returns the bytes of cuDNN's gradients of a range's keys and values, which are then added to dkeys; 0: no range.
 static inline int64_t attention_flash_gradients(const AttentionShape *shape) {
     return attention_is_range(shape) ? memory_round(2 * attention_range_count(shape)) : 0;
 }
 
-// Returns whether cuDNN has the kernels of Ampere there: GeForce and workstation cards of Blackwell (120) do.
+// Returns whether cuDNN uses its Ampere kernels: below 90, and on GeForce and workstation cards of Blackwell (120).
 static inline bool attention_flash_ampere(int capability) { return capability < 90 || capability >= 120; }
 
-// Returns whether that backward is deterministic (attention.deterministic). auto: where cuDNN documents that it can be,
-// from 90 on, but for Ampere's kernels.
+// Returns whether cuDNN's backward is deterministic (attention.deterministic). auto: wherever cuDNN documents support,
+// which is from 90 on, except with Ampere's kernels.
 static inline bool attention_flash_deterministic(const AttentionShape *shape, int capability) {
     return shape->deterministic == DETERMINISTIC_AUTO ? !attention_flash_ampere(capability)
                                                       : shape->deterministic == DETERMINISTIC_ON;
 }
 
 // Returns the scratch of attention in bytes, the larger of forward and backward; element: bytes of one activation.
-// `none` and `recompute` process the sequences of a microbatch one by one: `none` holds the gradient of one sequence's
-// probabilities in addition to the stored ones, `recompute` the probabilities too, and an unfused softmax holds them in
-// fp32. If cuDNN asks for more at start-up, more is allocated then. capability: as above; 0 if the GPU is not known,
-// which counts the largest of all.
+// `none` and `recompute` process the sequences of a microbatch one at a time. `none` needs the gradient of one
+// sequence's probabilities, `recompute` also the probabilities, and an unfused softmax adds an fp32 copy. If cuDNN
+// requests more at start-up, more is allocated then. capability: see above; 0 if the GPU is unknown: the largest size
+// of all is returned.
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element, int capability);
 
 // Returns whether scale, mask and softmax of `none` and `recompute` run as one kernel. SOFTMAX_MEGATRON follows
-// Megatron-LM's fused kernel (megatron/fused_kernels, 2023): 16-bit scores, 16 < seq <= 4096; the rank's seq and batch
-// * heads are multiples of 4; otherwise separate passes in fp32. This is the only place of the rule: kernels, plan and
-// profile ask here.
+// Megatron-LM's fused kernel (megatron/fused_kernels, 2023): 16-bit scores, 16 < seq <= 4096; the rank's seq and
+// batch * heads are multiples of 4; otherwise separate passes in fp32. Kernels, plan and profile all use this function.
 static inline bool attention_softmax_fuses(const AttentionShape *shape, int64_t element) {
     if (shape->softmax != SOFTMAX_MEGATRON) return shape->softmax == SOFTMAX_FUSED;
     bool length = shape->seq > 16 && shape->seq <= 4096 && shape->seq % 4 == 0;

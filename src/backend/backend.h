@@ -1,5 +1,5 @@
-// One device: its memory, its streams, and the operations a transformer needs. Two implementations, cpu/ and cuda/;
-// the models, the engine and the optimizer are written once over this interface and know neither.
+// One device: its memory, its streams, and the operations a transformer needs. It has two implementations, cpu/ and
+// cuda/. The models, the engine and the optimizer use only this interface.
 //
 // Conventions
 // - Activations and weights are `void *` in the run's precision (`element` bytes each); gradients of weights, moments,
@@ -8,8 +8,8 @@
 //   sequence is a split into contiguous rows. rows = positions * batch.
 // - Operations are queued on the compute stream in the order of the calls. They cannot fail at the call; an error of
 //   the device surfaces in `synchronize`. Outputs must not overlap inputs except where "in place" is said.
-// - Results do not depend on the number of threads: sums run over blocks that depend on shapes alone.
-// - "+=" means that the output's old value is added to.
+// - Results do not depend on the number of threads: sums run over blocks that depend only on the shapes.
+// - "+=" means that the result is added to the output's old value.
 #pragma once
 
 #include "config/config.h"
@@ -27,13 +27,13 @@ __BEGIN_DECLS
 typedef struct Backend Backend;
 typedef struct Event Event;
 
-// Compute; bundles that are evicted and loaded; messages to other ranks, which must not wait for bundles.
+// Compute; eviction and loading of bundles; messages to other ranks, kept separate so that they never wait for bundles.
 typedef enum Stream { STREAM_COMPUTE, STREAM_EVICT, STREAM_MESSAGES, STREAM_COUNT } Stream;
 
 typedef enum Epilogue { EPILOGUE_NONE, EPILOGUE_GELU } Epilogue;
 
-// Rows that one product takes out of two larger matrices: `count` blocks of `rows` rows, which begin x_stride rows
-// apart in x and y_stride rows apart in y.
+// Rows of two larger matrices that one product reads from x and writes to y: `count` blocks of `rows` rows, which begin
+// x_stride rows apart in x and y_stride rows apart in y.
 typedef struct RowBlocks {
     int64_t count, rows, x_stride, y_stride;
 } RowBlocks;
@@ -43,18 +43,18 @@ typedef struct AttentionShape {
     int64_t batch, seq, heads, kv_heads, head_dim;
     int mode;          // AttentionMode
     int softmax;       // SoftmaxKind; a CPU has one form and ignores it
-    int deterministic; // Determinism of flash's backward; a CPU always is
+    int deterministic; // Determinism of flash's backward; the CPU is always deterministic
     // (rows) on the device: each token's place in its document, counted from 0. A query at position i sees the keys
     // [i - place, i]. NULL: every sequence is one document. Sizes and plans do not depend on it.
     const int32_t *places;
-    // A range (slices, context ranks): seq queries of a longer sequence, which begin at place `first` of it and see
-    // keys from place 0 on. `keys` holds keys and values of the sequence in rows (k | v); qkv is not read for them.
-    // `dkeys` += their gradients, fp32 in the same layout; dqkv gets only the queries'. NULL: no range, or its
-    // memory does not matter, and without a range first is 0.
+    // A range (slices, context ranks): seq queries that begin at position `first` of a longer sequence and see its keys
+    // from position 0 on. `keys` holds the sequence's keys and values in rows (k | v), which are used instead of qkv's.
+    // `dkeys` += their gradients, fp32 in the same layout; dqkv receives only the queries' gradients. keys is NULL
+    // without a range (then first is 0), or if only sizes are computed.
     int64_t first;
     void *keys;
     float *dkeys;
-    bool full; // every query sees all keys of its sequence, not only those up to its own; places is then NULL
+    bool full; // true: not causal, every query sees all keys of its sequence; places is then NULL
 } AttentionShape;
 
 // Returns the elements of a row of queries, keys and values.
@@ -72,8 +72,8 @@ static inline int64_t attention_range_count(const AttentionShape *shape) {
     return 2 * shape->batch * attention_keys(shape) * shape->kv_heads * shape->head_dim;
 }
 
-// How fast each pair of a head rotates (Su et al. 2021): radians per position for the first head_dim / 2 entries, and a
-// factor on all cosines and sines, which YaRN uses (Peng et al. 2023) and others leave at 1.
+// Rotation of the pairs of a head (Su et al. 2021). frequency: radians per position, of which the first head_dim / 2
+// entries are used. scale: factor on all cosines and sines, used by YaRN (Peng et al. 2023); 1 without YaRN.
 typedef struct RopeTable {
     double scale;
     double frequency[ROPE_PAIRS_MAX];
@@ -92,16 +92,16 @@ typedef struct AdamwTensor {
 typedef struct AdamwStep {
     double lr, beta1, beta2, eps, weight_decay;
     double gradient_scale; // clipping
-    int64_t step;          // 1 at the first update: bias correction
+    int64_t step;          // number of the update, from 1, for bias correction
 } AdamwStep;
 
-// A handle with which another process of this host reaches memory allocated here, as plain bytes that can be sent.
+// A handle that another process on this host uses to map memory allocated here; plain bytes, so that it can be sent.
 typedef struct Loan {
     unsigned char handle[96];
 } Loan;
 
-// Blocks of NCCL's collectives over tensor ranks and over data ranks, and of a message, each a multiprocessor:
-// concurrent products get the others.
+// Limits on the blocks, one per multiprocessor, of NCCL's tensor-parallel collectives, data-parallel collectives and
+// messages. Concurrent products use the remaining multiprocessors.
 enum { COMPUTE_CTAS = 24, BESIDE_CTAS = 16, LINK_CTAS = 4 };
 
 struct Backend {
@@ -109,16 +109,16 @@ struct Backend {
     int precision;      // Precision
     int64_t element;    // bytes of one activation or weight: 4 or 2
     double peak_tflops; // peak of this rank, dense, in this precision; 0 if unknown
-    // FLOPs of products in the time in which this rank sends a byte in a collective over tensor ranks; 0: unknown
+    // product FLOPs computed in the time in which this rank sends one byte of a tensor-parallel collective; 0: unknown
     double flops_per_sent_byte;
-    bool summing;        // sums over data ranks may be in flight: products leave multiprocessors to them
-    bool moving;         // bundles move to or from another node, and products leave multiprocessors to the messages
+    bool summing;        // true: data-parallel sums may be in flight, so products leave multiprocessors for them
+    bool moving;         // true: bundles move to or from another node, so products leave multiprocessors for messages
     int64_t memory_size; // bytes the device has for all ranks that share it; 0 if unknown
     int64_t own_bytes;   // workspace held from its creation on; included in `held`
     int capability;      // compute capability of an NVIDIA GPU: 80, 90, 100, 120; 0: unknown, or not such a GPU
     int64_t lent_page;   // unit in which MEMORY_LENT_SLOTS and _MESSAGES are allocated; 0: no rounding
-    bool own_sums;       // ranks that compute here add up their gradients in this device's memory (sums.h)
-    bool loads_late;     // code is loaded at its first use, which may wait for all that is queued on the device
+    bool own_sums;       // true: ranks compute sums over ranks themselves, in this device's memory (sums.h)
+    bool loads_late;     // true: code is loaded at its first use, and loading may wait for all queued work
     MemoryBytes held;    // allocated now, by category
     MemoryBytes peak;    // bytes by category when the total was largest
     char note[384];      // a sentence for the user, once the shapes are known; may be empty
@@ -129,10 +129,10 @@ struct Backend {
     void (*destroy)(Backend *);
 
     // --- memory. allocate returns zeroed memory aligned to MEMORY_ALIGN, or NULL with err, which names `what`, its
-    // bytes and what holds the rest
+    // bytes and the memory already held
     void *(*allocate)(Backend *, MemoryCategory, int64_t bytes, const char *what, Error *err);
     void (*release)(Backend *, MemoryCategory, void *memory, int64_t bytes);
-    // -1 with err if the device has less than these bytes free. NULL: only `allocate` can tell.
+    // Returns -1 with err if less than `bytes` are free. NULL: only `allocate` can find out.
     int (*check_free)(Backend *, int64_t bytes, Error *err);
     // Returns the device's bytes that are neither free nor in `held`: memory of libraries and other programs. May be
     // NULL.
@@ -144,14 +144,13 @@ struct Backend {
                      int64_t bytes); // device to host, waits for the compute stream
     void (*zero)(Backend *, void *memory, int64_t bytes);
 
-    // Pins host memory, so that copy and STREAM_EVICT reach it at full speed. NULL if the backend makes no such
-    // difference.
+    // Pins host memory, so that copies to and from it run at full speed. NULL if pinning makes no difference.
     int (*pin)(Backend *, void *host, int64_t bytes, Error *err);
     void (*unpin)(Backend *, void *host);
 
-    // --- memory that another process of this host may write. lend: a complete allocation in MEMORY_LENT_SLOTS or
-    // MEMORY_MESSAGES (a CPU lends only the former). borrow: maps it; NULL with err if it cannot be reached. copy,
-    // upload and download accept the mapped address. give_back must come before the lender releases the memory.
+    // --- memory that another process of this host may write. lend: fills `loan` for a complete allocation in
+    // MEMORY_LENT_SLOTS or MEMORY_MESSAGES (a CPU lends only the former). borrow: maps it; NULL with err on failure.
+    // copy, upload and download accept the mapped address. give_back must precede the lender's release.
     int (*lend)(Backend *, const void *memory, int64_t bytes, Loan *loan, Error *err);
     void *(*borrow)(Backend *, const Loan *loan, int64_t bytes, Error *err);
     void (*give_back)(Backend *, void *memory, int64_t bytes);
@@ -162,25 +161,25 @@ struct Backend {
     void (*event_record)(Backend *, Event *, Stream);
     bool (*event_done)(Backend *, Event *);
     double (*event_seconds)(Backend *,
-                            const Event *); // when it was passed, on the clock of clock_seconds(); only once done
-    // Makes events read clock_thread_seconds() from now on, if one thread computes; else changes nothing. For a stage
-    // that runs alone, whose waits are not real ones. NULL: events are the device's own.
+                            const Event *); // time it was passed, on the clock of clock_seconds(); valid once done
+    // Makes events record clock_thread_seconds() from now on if only one thread computes; else changes nothing. For an
+    // emulated stage, which has no real waits. NULL: the device itself times its events.
     void (*count_own_time)(Backend *);
     int (*synchronize)(Backend *, Error *err); // waits for all streams; -1 with err if the device failed
-    // Returns -1 with err if the device is known to have failed; waits for nothing. All events of such a device count
-    // as passed. NULL: it cannot fail.
+    // Returns -1 with err if the device is known to have failed; never waits. After a failure all events count as
+    // passed. NULL: the device cannot fail.
     int (*check)(Backend *, Error *err);
     // Names the operations that the host queues until range_end, for profilers. NULL if there is no profiler.
     void (*range_begin)(Backend *, const char *name);
     void (*range_end)(Backend *);
 
-    // --- workspace for the operations, in addition to their operands and attention's scratch: workspace_bytes returns
-    // the size for a stage whose stream is (rows, hidden), use_workspace supplies it (NULL takes it back; the caller
-    // owns it). Without it, operations allocate as needed. Both may be NULL.
+    // --- workspace for operations, in addition to operands and attention's scratch. workspace_bytes returns the size
+    // for a stage with activations (rows, hidden). use_workspace supplies the memory, which the caller owns; NULL
+    // withdraws it. Without it, operations allocate as needed. Both members may be NULL.
     int64_t (*workspace_bytes)(Backend *, int64_t rows, int64_t hidden, const AttentionShape *);
     void (*use_workspace)(Backend *, void *memory, int64_t rows, int64_t hidden, const AttentionShape *);
 
-    // --- linear_forward for blocks of rows; aux has y's. NULL if own_sums is set, which does not divide rows.
+    // --- linear_forward for blocks of rows; aux has y's rows. NULL if own_sums is set: rows are then never divided.
     void (*linear_forward_blocks)(Backend *, void *y, void *aux, const void *x, const void *w, const void *bias,
                                   const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);
     // --- the operations that every device has: operations.h
@@ -188,13 +187,13 @@ struct Backend {
 #include "operations.h"
 };
 
-// Releases memory. Does nothing without memory; the backend may be NULL then.
+// Releases memory. Does nothing if `memory` is NULL; `be` may then be NULL.
 static inline void backend_release(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
     if (memory != NULL) be->release(be, category, memory, bytes);
 }
 
-// Creates the backend for CPUs with `threads` OpenMP threads (0: OpenMP's choice). Measures nothing; peak_tflops stays
-// 0 until backend_cpu_measure_peak.
+// Creates the backend for CPUs with `threads` OpenMP threads (0: OpenMP's choice). Measures nothing: peak_tflops stays
+// 0; backend_cpu_measure_peak returns a figure for it.
 Backend *backend_cpu_create(int precision, int threads, Error *err);
 
 // Returns TFLOP/s of matrix products in a precision on all `threads` threads together, measured for about a tenth of a

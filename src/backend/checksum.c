@@ -1,6 +1,6 @@
-// Checksums of device memory, computed on the host: pieces are copied into buffers that fit a core's cache, on the
-// stream of messages, each while the piece before it is summed. Nothing here waits for compute: a collective may be
-// queued there that a tensor partner starts only after a message that this rank has yet to check and send.
+// Checksums of device memory, computed on the host. Pieces are copied on the message stream into buffers that fit a
+// core's cache, each while the previous piece is summed. Nothing here waits for compute: a collective queued there may
+// need a tensor partner that first needs a message that this rank has yet to check and send.
 #include "checksum.h"
 #include "base/alloc.h"
 
@@ -22,7 +22,7 @@ int64_t checksum_bytes(void) { return sizeof(Checksum); }
 
 Checksum *checksum_create(Backend *be) {
     Checksum *checksum = xmalloc(sizeof *checksum);
-    Error unpinned; // copies are slower then, and that is all
+    Error unpinned; // ignored: without pinned memory copies are only slower
     checksum->be = be;
     for (int i = 0; i < 2; i++) checksum->here[i] = be->event_create(be);
     checksum->pinned = be->pin != NULL && be->pin(be, checksum->piece, sizeof checksum->piece, &unpinned) == 0;
@@ -44,7 +44,7 @@ Backend *checksum_backend(const Checksum *checksum) { return checksum->be; }
 
 static int64_t piece_(int64_t rest) { return rest < PIECE_BYTES ? rest : PIECE_BYTES; }
 
-// Starts to fetch piece i, if there is one.
+// Starts the copy of piece i; does nothing after the last piece.
 static void fetch_(Checksum *checksum, const void *memory, int64_t bytes, int64_t i) {
     Backend *be = checksum->be;
     int64_t at = i * PIECE_BYTES;
@@ -73,7 +73,7 @@ int checksum_compare(uint64_t left, uint64_t arrived, Error *err) {
     if (left == arrived) return 0;
     return error_set(err, EXIT_FAILED,
                      "it left with checksum %016" PRIx64 " and arrived with %016" PRIx64
-                     ": memory, a link or a network card between the two changes bits; leave that host out and go on "
-                     "with --resume",
+                     ": memory, a link or a network card on the way corrupts data; exclude the faulty host and "
+                     "resume with --resume",
                      left, arrived);
 }

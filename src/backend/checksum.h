@@ -16,15 +16,15 @@ int64_t checksum_bytes(void); // bytes of host memory that one checksum uses
 Checksum *checksum_create(Backend *be);
 void checksum_destroy(Checksum *checksum); // accepts NULL
 
-// Returns the checksum of memory that nothing writes meanwhile; the caller has seen the event after its last write.
+// Returns the checksum of memory. Its last write must be complete (event passed), and nothing may write it meanwhile.
 uint64_t checksum_of(Checksum *checksum, const void *memory, int64_t bytes);
 
-// Returns the raw checksum of crc64.h, and the tables it uses, for callers that join the checksums of pieces.
+// Return the raw checksum (crc64.h) and the tables for it, for callers that join the checksums of pieces.
 uint64_t checksum_raw(Checksum *checksum, const void *memory, int64_t bytes);
 const Crc64 *checksum_crc(const Checksum *checksum);
 Backend *checksum_backend(const Checksum *checksum);
 
-// Returns 0, or -1 with err if they differ: "it arrived with checksum X and left with Y; ...".
+// Returns 0, or -1 with err if the checksums differ.
 int checksum_compare(uint64_t left, uint64_t arrived, Error *err);
 
 __END_DECLS

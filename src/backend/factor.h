@@ -1,14 +1,14 @@
 // An operand of a matrix product: in the run's precision, or quantized to eight bits with scales. A quantized operand
-// is (rows, depth), row-major, the product's sum running along each row; so a product of two of them is a bT. Scales
-// lie as cuBLASLt reads them ("Narrow Precision Data Types Usage" in the cuBLAS documentation), on every device.
+// is (rows, depth), row-major, and the product sums along its rows, so a product of quantized operands is a bT. On
+// every device scales have cuBLASLt's layout ("Narrow Precision Data Types Usage" in the cuBLAS documentation).
 #pragma once
 
 #include "base/number_formats.h"
 
 typedef enum FactorKind {
     FACTOR_PLAIN,      // the run's precision; no scales
-    FACTOR_E4M3,       // one fp32 scale for all
-    FACTOR_E5M2,       // the same, for gradients
+    FACTOR_E4M3,       // one fp32 scale for the matrix
+    FACTOR_E5M2,       // one fp32 scale for the matrix; for gradients
     FACTOR_ROWS_128,   // E4M3; an fp32 scale for each 128 numbers of a row
     FACTOR_BLOCKS_128, // E4M3; an fp32 scale for each 128 x 128 block
     FACTOR_ROWS_32,    // E4M3; a UE8M0 scale for each 32 numbers of a row
@@ -16,8 +16,8 @@ typedef enum FactorKind {
 
 typedef struct Factor {
     const void *data;
-    const void *scales; // plain: NULL, or the place of the one scale of a matrix that is quantized twice
-    const void *source; // the plain matrix that was or will be quantized, maybe its transpose; for column sums
+    const void *scales; // plain: NULL, or the single scale of a matrix that is quantized twice, found the first time
+    const void *source; // the plain matrix, or its transpose, before quantization; for column sums
     int kind;           // FactorKind
 } Factor;
 
@@ -28,7 +28,7 @@ static inline Factor factor_plain(const void *data) {
 
 FP8_INLINE int factor_fraction(int kind) { return kind == FACTOR_E5M2 ? FP8_E5M2 : FP8_E4M3; }
 
-// Rows and columns of the block that shares a scale; 0: all of them.
+// Return the rows and the columns of a block that shares a scale; 0: the complete matrix shares one scale.
 FP8_INLINE int factor_block_rows(int kind) {
     return kind == FACTOR_BLOCKS_128 ? 128 : kind == FACTOR_ROWS_128 || kind == FACTOR_ROWS_32 ? 1 : 0;
 }
@@ -37,9 +37,9 @@ FP8_INLINE int factor_block_cols(int kind) {
     return kind == FACTOR_ROWS_32 ? 32 : kind == FACTOR_ROWS_128 || kind == FACTOR_BLOCKS_128 ? 128 : 0;
 }
 
-// Returns the place of the scale of the block that begins at (row, col), col a multiple of the block's columns. One
-// scale for 128 of a row: rows follow each other. Blocks: lines of blocks, padded to four. UE8M0: tiles of 128 rows and
-// 4 scales, in which four rows that are 32 apart follow each other.
+// Returns the index of the scale of the block at (row, col); col is a multiple of the block's columns. ROWS_128: all
+// rows of a block column in order. BLOCKS_128: row-major, each row of blocks padded to four. ROWS_32: tiles of 128 rows
+// and 4 scales per row; in a tile the rows r, r + 32, r + 64 and r + 96 follow each other.
 FP8_INLINE int64_t factor_scale_place(int kind, int64_t rows, int64_t depth, int64_t row, int64_t col) {
     if (kind == FACTOR_ROWS_128) return col / 128 * rows + row;
     if (kind == FACTOR_BLOCKS_128) return row / 128 * ((depth + 511) / 512 * 4) + col / 128;
@@ -48,7 +48,7 @@ FP8_INLINE int64_t factor_scale_place(int kind, int64_t rows, int64_t depth, int
     return tile * 512 + row % 32 * 16 + row / 32 % 4 * 4 + col / 32 % 4;
 }
 
-enum { FACTOR_ONE_SCALE = 16 }; // bytes of one scale for all, with the largest magnitude
+enum { FACTOR_ONE_SCALE = 16 }; // bytes of a matrix's single scale, its largest magnitude and padding
 
 // Returns the bytes of an operand's scales.
 static inline int64_t factor_scale_bytes(int kind, int64_t rows, int64_t depth) {

@@ -1,5 +1,5 @@
-// The purposes of memory. Every allocation on a device names a category; the plan counts in the same categories, so
-// that planned and allocated bytes can be compared line by line.
+// Categories of device memory. Every allocation names a category, and plans count in the same categories, so that
+// planned and allocated bytes can be compared line by line.
 #pragma once
 
 #include <stddef.h>
@@ -38,15 +38,15 @@ typedef struct MemoryText {
 MemoryText memory_size_text(int64_t bytes); // "1.20 GiB", "64.1 MiB"
 // Lists the categories that are not empty: "weights 1.20 GiB, own slots 3.00 GiB", or "nothing".
 void memory_describe(const MemoryBytes *memory, char *text, size_t size);
-void memory_note_peak(const MemoryBytes *held, MemoryBytes *peak); // sets *peak to *held if that is more in total
+void memory_note_peak(const MemoryBytes *held, MemoryBytes *peak); // sets *peak to *held if held's total is larger
 
 // Sizes are rounded up to this many bytes, so that every buffer starts on a cache line and a transfer segment.
 enum { MEMORY_ALIGN = 256 };
 int64_t memory_round(int64_t bytes);
 int64_t memory_pages(int64_t bytes, int64_t page); // rounds up to pages; unchanged if page is 0
 
-// A cursor that lays buffers out one after another. With base NULL it only counts: the same code that binds pointers
-// says how many bytes they take, so a size and a layout cannot disagree.
+// A cursor that lays buffers out one after another. With base NULL it only counts bytes. The same code computes the
+// size and assigns the pointers, so the size always matches the layout.
 typedef struct Layout {
     char *base;
     int64_t used;

@@ -5,8 +5,8 @@
 // OPERATION(void, add, ...) is `void (*add)(Backend *, ...)`, `void cpu_add(Backend *, ...)` and `b->add = cpu_add`. So
 // a backend that lacks an operation does not link.
 //
-// LIBRARY_OPERATION marks matrix products and attention, which a GPU takes from cuBLASLt and cuDNN. It is OPERATION
-// unless it is defined, too. The conventions are in backend.h.
+// LIBRARY_OPERATION marks matrix products and attention, which a GPU runs with cuBLASLt and cuDNN. It defaults to
+// OPERATION. The conventions are in backend.h.
 #ifndef LIBRARY_OPERATION
 #define LIBRARY_OPERATION OPERATION
 #endif
@@ -15,37 +15,37 @@
 OPERATION(void, from_float, void *to, const float *from, int64_t count);
 OPERATION(void, to_float, float *to, const void *from, int64_t count);
 
-// --- columns of a matrix: to (rows, cols) = from, in rows that begin to_cols and from_cols elements apart. wide: from
-// is fp32, and rounded.
+// --- columns of a matrix: to (rows, cols) = from, with row strides to_cols and from_cols in elements. wide: from is
+// fp32 and is rounded to the run's precision.
 OPERATION(void, copy_columns, void *to, int64_t to_cols, const void *from, int64_t from_cols, bool wide, int64_t rows,
           int64_t cols);
 
 // --- matrix products. y (rows, out), x (rows, in), w (out, in), bias (out) or NULL. Both operands are plain or both
-// are quantized; quantized ones have the product's sum along their rows, so they are those of dyT, xT and wT where
+// are quantized. The product sums along the rows of a quantized operand, so it is the quantized dyT, xT or wT where
 // noted.
 // y = x wT + bias. With EPILOGUE_GELU: aux (rows, out) = x wT + bias, y = gelu(aux) (tanh form).
 LIBRARY_OPERATION(void, linear_forward, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
                   int64_t in, int64_t out, Epilogue epilogue);
-// dx = dy w (quantized: of wT). With EPILOGUE_GELU dx is multiplied by gelu'(aux), aux (rows, in).
+// dx = dy w (quantized: wT is passed for w). With EPILOGUE_GELU dx is multiplied by gelu'(aux), aux (rows, in).
 LIBRARY_OPERATION(void, linear_backward_input, void *dx, const void *aux, Factor dy, Factor w, int64_t rows, int64_t in,
                   int64_t out, Epilogue epilogue);
-// dw += dyT x (quantized: of dyT and xT), dbias += column sums of dy, of its source (NULL: no bias).
+// dw += dyT x (quantized: dyT and xT are passed). dbias += column sums of dy.source; dbias may be NULL (no bias).
 LIBRARY_OPERATION(void, linear_backward_weight, float *dw, float *dbias, Factor dy, Factor x, int64_t rows, int64_t in,
                   int64_t out);
-// Quantizes x (rows, cols), or its transpose, to an operand of to's kind: numbers of eight bits, row-major, and scales
-// (factor.h). x is bf16, or quantized itself with scales along its rows; its values are then read as bf16. If a value
-// is not finite, the scale that it shares becomes NaN, and so does all that reads it. A plain x with scales: to.scales,
-// where an earlier call has found the one scale.
+// Quantizes x (rows, cols), or its transpose, to an operand of to's kind: 8-bit numbers, row-major, and scales
+// (factor.h). x is bf16, or already quantized with scales along its rows; its values are then read as bf16. If a value
+// is not finite, the scale that it shares becomes NaN, and so does every result that uses the scale. A plain x may have
+// scales: those of `to`, where an earlier call has stored the single scale.
 OPERATION(void, quantize, Factor to, Factor x, int64_t rows, int64_t cols, bool transposed);
-// Copies the scales of `ranks` operands (rows / ranks, cols), gathered one after another, to the places that they have
-// in one operand (rows, cols). Only for kinds with scales along rows.
+// Copies the scales of `ranks` operands (rows / ranks, cols), gathered one after another, into the layout of one
+// operand (rows, cols). Only for kinds with scales along rows.
 OPERATION(void, join_scales, void *scales, const void *gathered, int ranks, int64_t rows, int64_t cols, int kind);
 
 // --- norms over the last dimension: LayerNorm, or RMSNorm where b, or db, is NULL.
 // Forward: sum = x + delta and out = norm(sum) * w (+ b); with delta NULL nothing is added and sum is not written (it
 // may be NULL). Statistics are not kept: the backward recomputes them from its input.
-// out is plain, or has scales along its rows: then it is the quantized result in the run's precision, and its source is
-// workspace of that precision.
+// out is plain, or has scales along its rows. A quantized out holds the result rounded to the run's precision and then
+// quantized; out.source is workspace of that precision.
 // Backward: dx += gradient of the norm at x (x: the norm's input), dw +=, db +=.
 OPERATION(void, norm_forward, Factor out, void *sum, const void *x, const void *delta, const void *w, const void *b,
           int64_t rows, int64_t cols, double eps);
@@ -59,29 +59,28 @@ OPERATION(void, accumulate, float *to, const float *from, int64_t count);
 // gate_up (rows, 2*ffn): gate in the first ffn columns, up in the others. out (rows, ffn) = silu(gate) * up; plain
 // or quantized, like out of norm_forward.
 OPERATION(void, swiglu_forward, Factor out, const void *gate_up, int64_t rows, int64_t ffn);
-// A quantized dgate_up is written as its source, too.
+// If dgate_up is quantized, its source is also written.
 OPERATION(void, swiglu_backward, Factor dgate_up, const void *dout, const void *gate_up, int64_t rows, int64_t ffn);
 // out = gelu(x), tanh form: the result of EPILOGUE_GELU for aux.
 OPERATION(void, gelu_forward, void *out, const void *x, int64_t count);
 // Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place; pairs are (i, i +
-// head_dim/2), angle position * frequency[i], position = positions[row], or shape->first + row / batch if it is NULL.
-// direction +1 forward, -1 backward (the transposed rotation).
+// head_dim/2), angle position * frequency[i], position = positions[row], or shape->first + row / batch if positions is
+// NULL. direction +1 forward, -1 backward (the transposed rotation).
 OPERATION(void, rope, void *qkv, const AttentionShape *shape, const RopeTable *table, const int32_t *positions,
           int direction);
 // RMSNorm over every query head, weights wq (head_dim), and every key head, weights wk, of qkv in place. `kept` (rows,
-// (heads + kv_heads) * head_dim) receives the normalized values for the backward, which replaces the gradient of the
-// norms' outputs in dqkv by that of their inputs; dwq, dwk +=.
+// (heads + kv_heads) * head_dim) receives the norms' inputs for the backward, which replaces the gradient of the norms'
+// outputs in dqkv by the gradient of their inputs; dwq, dwk +=.
 OPERATION(void, heads_norm_forward, void *qkv, void *kept, const void *wq, const void *wk, const AttentionShape *shape,
           double eps);
 OPERATION(void, heads_norm_backward, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
           const void *wk, const AttentionShape *shape, double eps);
 
 // --- attention. qkv (rows, (heads + 2*kv_heads) * head_dim), each row q | k | v; out (rows, heads * head_dim); scale
-// 1/sqrt(head_dim), causal or full, inside documents (AttentionShape). saved: none - probabilities (batch, heads, seq,
-// keys) in
-// the run's precision, zero for hidden keys; flash - log-sum-exp (batch, heads, seq) fp32; recompute - NULL. scratch:
-// attention_scratch bytes, the larger of forward and backward; attention_scratch can be called before any device memory
-// is held.
+// 1/sqrt(head_dim); causal or full, within documents (AttentionShape). saved: none - probabilities (batch, heads, seq,
+// keys) in the run's precision, zero for hidden keys; flash - log-sum-exp (batch, heads, seq) fp32; recompute - NULL.
+// scratch: attention_scratch bytes, enough for forward and backward. attention_scratch may be called before any device
+// memory is allocated.
 LIBRARY_OPERATION(int64_t, attention_scratch, const AttentionShape *shape);
 LIBRARY_OPERATION(void, attention_forward, void *out, void *saved, void *scratch, const void *qkv,
                   const AttentionShape *shape);
@@ -97,8 +96,8 @@ OPERATION(void, embedding_backward, float *dwte, float *dwpe, const void *dx, co
           const int32_t *positions, int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count);
 
 // --- vocabulary-parallel cross-entropy, in two passes with an exchange of statistics between them. logits (rows,
-// width): columns [0, count) are the vocabulary [first, first + count), the others are padding and never get
-// probability. Pass 1: stats (rows, 3) fp32 = { maximum, sum of exp(logit - maximum), logit of the target or 0 if
+// width): columns [0, count) are the vocabulary [first, first + count), the remaining columns are padding with
+// probability 0. Pass 1: stats (rows, 3) fp32 = { maximum, sum of exp(logit - maximum), logit of the target or 0 if
 // another rank has it }. For a target below 0, loss and gradient of its row are 0.
 OPERATION(void, cross_entropy_stats, float *stats, const void *logits, const int32_t *targets, int64_t rows,
           int64_t width, int64_t first, int64_t count);
@@ -113,7 +112,7 @@ OPERATION(void, cross_entropy_gradient, void *logits, float *loss, const float *
 OPERATION(void, draw_normal, float *to, int64_t rows, int64_t cols, const NormalRows *draw);
 
 // --- optimizer: all tensors of a stage in one call; the table of tensors is in host memory. out[i] = sum of squares of
-// tensor i's gradient, in double over fixed blocks, in host memory at return. Infinities and NaN are passed on.
+// tensor i's gradient, in double over fixed blocks, in host memory at return. Infinities and NaN propagate.
 OPERATION(void, squared_norms, double *out, const AdamwTensor *tensors, int64_t tensor_count);
 // Decoupled weight decay (Loshchilov & Hutter 2019); one pass over memory, which also zeroes the gradients.
 OPERATION(void, adamw, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);

@@ -1,4 +1,4 @@
-// Allocations that cannot fail, see alloc.h. The message is written without stdio, which may want memory itself.
+// Allocations that exit on failure, see alloc.h. The message bypasses stdio, which may allocate memory itself.
 #include "alloc.h"
 #include "log.h"
 
@@ -57,7 +57,7 @@ void xmemstream_close(FILE *stream) {
 void alloc_keep_freed(void) {
 #ifdef __GLIBC__
     enum { MOST_KEPT = 1 << 30 };
-    // Before 2.35 glibc takes no more than 32 MiB here, and the second call alone would map every large piece anew.
+    // glibc before 2.35 accepts at most 32 MiB. The second call by itself would disable the adaptive mmap threshold.
     if (mallopt(M_MMAP_THRESHOLD, MOST_KEPT) == 0) mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, MOST_KEPT);
 #endif

@@ -1,6 +1,6 @@
-// The clocks of the program. Events of a device, waits, traces and step times are all read from one, CLOCK_MONOTONIC of
-// the host, so that they can be subtracted from each other. Only a stage that is emulated alone on one thread of a CPU
-// is timed by clock_thread_seconds.
+// The clocks of the program. Device events, waits, traces and step times all use CLOCK_MONOTONIC of the host, so that
+// they can be subtracted from each other. The only exception is a stage emulated on a single CPU thread: it is timed by
+// clock_thread_seconds.
 #pragma once
 
 #include <stdint.h>
@@ -13,8 +13,8 @@ static inline double clock_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-// Returns nanoseconds since 1970, by which hosts order their events and people date files. May go back; only
-// approximately the same on several hosts. Async-signal-safe.
+// Returns nanoseconds since 1970, for dates and for ordering events across hosts. The clock may be set back, and
+// several hosts agree only approximately. Async-signal-safe.
 static inline int64_t clock_wall_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -26,7 +26,7 @@ static inline void clock_sleep(double seconds) {
     nanosleep(&nap, NULL);
 }
 
-// Returns the seconds for which the calling thread has had a core: other programs that want the core do not count.
+// Returns the CPU time of the calling thread in seconds; it excludes time in which other programs use the core.
 static inline double clock_thread_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

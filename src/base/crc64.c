@@ -1,6 +1,6 @@
-// CRC-64/XZ by tables of sixteen, and the arithmetic on polynomials that joins the checksums of pieces: appending n
-// zero bytes multiplies a raw checksum by x^(8n), so the checksum of a sequence is the sum of its pieces' checksums,
-// each multiplied by the power for the bytes after the piece.
+// CRC-64/XZ with tables for sixteen bytes at a time, and the polynomial arithmetic that joins the checksums of pieces:
+// appending n zero bytes multiplies a raw checksum by x^(8n), so the checksum of a sequence is the sum of its pieces'
+// checksums, each multiplied by the power for the bytes after the piece.
 #include "crc64.h"
 
 // Polynomials over GF(2), reflected: the highest bit is the coefficient of x^0.
@@ -34,7 +34,7 @@ Crc64 crc64_make(void) {
     return crc;
 }
 
-// Bytes are taken one by one from words in memory order, so that the result is the same on every machine.
+// Extends `raw` by sixteen bytes, read one by one, so that the result does not depend on the machine's byte order.
 static uint64_t sixteen_(const Crc64 *crc, uint64_t raw, const uint8_t *data) {
     uint64_t out = 0;
     for (int i = 0; i < 8; i++) out ^= crc->table[15 - i][data[i] ^ (raw >> (8 * i) & 0xFF)];

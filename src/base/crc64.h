@@ -10,7 +10,7 @@
 
 typedef struct Crc64 {
     uint64_t table[16][256]; // [k][byte]: the byte, followed by k zero bytes
-    uint64_t power[64];      // x^(8 * 2^k): moves a checksum over 2^k bytes
+    uint64_t power[64];      // x^(8 * 2^k): factor that appends 2^k zero bytes to a checksum
 } Crc64;
 
 Crc64 crc64_make(void);
@@ -22,5 +22,5 @@ uint64_t crc64_add(const Crc64 *crc, uint64_t raw, const void *data, size_t byte
 uint64_t crc64_shift(const Crc64 *crc, int64_t bytes);
 uint64_t crc64_times(uint64_t a, uint64_t b);
 
-// Returns the CRC-64/XZ of `bytes` bytes whose raw checksum is `raw`.
+// Returns the CRC-64/XZ of `bytes` bytes that have the raw checksum `raw`.
 uint64_t crc64_finish(const Crc64 *crc, uint64_t raw, int64_t bytes);

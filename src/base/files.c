@@ -1,5 +1,5 @@
-// Opening, reading and writing of files whose contents or paths come from the user. Every open is non-blocking and
-// checks the kind of the opened file, because a path may name a pipe without a writer, a device or a directory.
+// Opens, reads and writes files that the user names or supplies. A path may name a pipe without a writer, a device or a
+// directory, so file_open does not block and checks the type of the opened file.
 #include "files.h"
 #include "alloc.h"
 
@@ -21,7 +21,7 @@ static int files_unreadable_(const char *path, Error *err) {
 
 int file_open(const char *path, int64_t *bytes, Error *err) {
     struct stat status;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // the open of a named pipe would wait for a writer
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // opening a named pipe must not wait for a writer
     if (fd < 0) return files_unreadable_(path, err);
     int failed = fstat(fd, &status) != 0 ? files_unreadable_(path, err)
                  : !S_ISREG(status.st_mode)
@@ -41,7 +41,7 @@ int file_read(int fd, const char *path, int64_t offset, void *to, int64_t bytes,
         if (got < 0) return files_unreadable_(path, err);
         if (got == 0)
             return error_set(err, EXIT_FAILED,
-                             "%s: ends before byte %lld, shorter than it was when it was opened; restore it", path,
+                             "%s: ends before byte %lld; it was truncated after it was opened; restore it", path,
                              (long long)offset);
         at += got;
         offset += got;
@@ -127,7 +127,7 @@ int file_path_within(char path[FILE_PATH], const char *dir, const char *name, Er
         real == NULL || real_dir == NULL || files_inside_(real, real_dir) || files_inside_hub_store_(real, real_dir);
     free_all(real_dir, real);
     return inside ? 0
-                  : error_set(err, EXIT_FAILED, "%s: is a link that leads out of its directory; copy the file there",
+                  : error_set(err, EXIT_FAILED, "%s: is a link that leads out of its directory; replace it with a copy",
                               path);
 }
 
@@ -144,8 +144,8 @@ int file_make_folders(const char *path) {
     return code == 0 ? 0 : -1;
 }
 
-// Returns whether an owner is one user. In a user namespace (a container), all users that it does not map have the same
-// number (kernel.overflowuid, user_namespaces(7)).
+// Returns whether `owner` identifies a single user. In a user namespace (a container), all users that are not mapped
+// share one number (kernel.overflowuid, user_namespaces(7)).
 static bool files_owner_known_(uid_t owner) {
     enum { OVERFLOW_UID = 65534 };
     if (owner != OVERFLOW_UID) return true;
@@ -157,19 +157,19 @@ static bool files_owner_known_(uid_t owner) {
     return all;
 }
 
-// Returns whether a link in this folder may be trusted. Its own owner tells little by itself: in a container with
-// mapped users, or on NFS that squashes root, our own links appear as another user's. As Linux does in sticky folders
+// Returns whether a link in this folder may be trusted. The link's owner is not enough: in a container with mapped
+// users, or on NFS that squashes root, our own links appear to belong to another user. Like Linux in sticky folders
 // (fs.protected_symlinks, may_follow_link() in fs/namei.c), this trusts the folder's owner, who may replace any file
-// there; other owners only where no one but the folder's owner can have put the link there. With an access control list
-// the group's bits are its mask, so they cover everyone named in it.
+// there. Links of other owners are trusted only if nobody except the folder's owner can write there. With an access
+// control list the group bits are its mask, so they cover everyone named in it.
 static bool files_trusted_(const struct stat *link, const struct stat *folder) {
     bool same = link->st_uid == geteuid() || link->st_uid == folder->st_uid;
     if (link->st_uid == 0 || (same && files_owner_known_(link->st_uid))) return true;
     return (folder->st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// Reads where a link leads that this process may follow; the caller frees it. NULL with errno: it may not. Folder and
-// link are held open, so that their owners are those of the target that is read.
+// Returns the target of a link, which the caller frees; NULL with errno if this process may not follow the link. Folder
+// and link stay open meanwhile, so that the owners checked belong to the target that is read.
 static char *files_follow_(const char *path) {
     char target[4096], *leads = NULL, *name = xstrdup(path), *slash = strrchr(name, '/');
     struct stat link, within;
@@ -192,7 +192,7 @@ int file_open_to_write(const char *path, int flag) {
     enum { LINKS = 16 };
     char *place = xstrdup(path);
     int fd = -1, open_flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | flag;
-    // Links in /proc and /dev/fd are open files and lead to no path: our own standard output, a process substitution.
+    // Links in /proc and /dev/fd refer to open files, not to paths: our own standard output, a process substitution.
     for (int i = 0; i < LINKS && place != NULL; i++) {
         bool open_file = strncmp(place, "/proc/", 6) == 0 || strncmp(place, "/dev/fd/", 8) == 0;
         fd = open(place, open_file ? open_flags & ~O_NOFOLLOW : open_flags, 0666);
@@ -203,7 +203,7 @@ int file_open_to_write(const char *path, int flag) {
     }
     int code = errno;
     free(place);
-    if (fd >= 0) fcntl(fd, F_SETFL, flag & O_APPEND); // from here on a reader may be slow
+    if (fd >= 0) fcntl(fd, F_SETFL, flag & O_APPEND); // blocking from now on: a pipe's reader may be slow
     errno = code;
     return fd;
 }
@@ -215,8 +215,8 @@ int file_open_new(const char *path) {
 
 const char *file_why(int code) {
     return code == ELOOP
-               ? "it is a symbolic link of another user in a folder where others may write, or one that goes in "
-                 "a circle"
+               ? "it is a symbolic link of another user in a folder that others can write to, or part of a loop "
+                 "of symbolic links"
                : strerror(code);
 }
 

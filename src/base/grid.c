@@ -33,7 +33,7 @@ static void grid_measure_(const Grid *grid, int64_t count, Column *columns) {
     }
 }
 
-// Returns one past the last column that fits next to the first one, counted from `begin`; at least one always fits.
+// Returns the end of the columns from `begin` on that fit next to the first column: at least begin + 1.
 static int grid_block_end_(const Grid *grid, const Column *columns, int begin) {
     int width = columns[0].width, end = begin;
     while (end < grid->columns) {
@@ -71,7 +71,7 @@ void grid_line(FILE *file, const char *label, const char *format, ...) {
     va_end(args);
     const char *at = text;
     do {
-        // Up to the last space that fits, or one word if it is longer than the line.
+        // Cut at the last space that fits, or after the first word if that word is longer than the line.
         int length = (int)strlen(at), most = GRID_WIDTH - INDENT;
         if (length > most) {
             for (length = most; length > 0 && at[length] != ' ';) length--;

@@ -1,4 +1,4 @@
-// Figures for people: a small table with aligned columns, thousands separated, bytes in units read at a glance.
+// Human-readable figures: small tables with aligned columns, thousands separators, and bytes in MiB or GiB.
 #pragma once
 
 #include <stdbool.h>
@@ -18,11 +18,11 @@ typedef struct Grid {
 void grid_cell(Grid *grid, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Prints the rows, two spaces between columns. A column is flushed right if every cell under its heading begins with a
-// digit or is "-", else left. A last row that is not full is left out. A table wider than GRID_WIDTH is cut into
-// several, and each of them begins with the first column.
+// digit or is "-", else left. A last row that is not full is left out. A table wider than GRID_WIDTH is split into
+// several tables, and each repeats the first column.
 void grid_print(const Grid *grid, FILE *file);
 
-// Prints `label` and a text next to it, wrapped at GRID_WIDTH; further lines are indented as far as the first.
+// Prints `label` followed by a text, wrapped at GRID_WIDTH; continuation lines are aligned with the start of the text.
 void grid_line(FILE *file, const char *label, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 void grid_free(Grid *grid);
@@ -35,7 +35,7 @@ char *grid_bytes(int64_t bytes, char text[32]);
 // Writes a time: "9511.1 ms", from 10 s on "15.20 s".
 char *grid_seconds(double seconds, char text[32]);
 
-// One unit for a table, so that figures compare at a glance: GiB if the largest is at least one, else MiB.
+// The unit of all byte counts in a table: GiB if the largest count is at least 1 GiB, else MiB.
 typedef struct GridUnit {
     const char *name;
     double bytes;

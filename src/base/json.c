@@ -1,5 +1,5 @@
 // The JSON reader and the two writers that need care (texts and numbers). The reader copies its input once, decodes
-// texts in place and hands values out of chunks, so that freeing a document is freeing a few blocks.
+// texts in place and allocates values in chunks, so that freeing a document means freeing a few blocks.
 #include "json.h"
 #include "alloc.h"
 
@@ -113,7 +113,7 @@ static int parse_text_(Parser *parser, const char **text) {
         if (length == 0) return json_fail_(parser, "not UTF-8");
         while (length-- > 0) *to++ = *parser->at++;
     }
-    if (parser->at == parser->end) return json_fail_(parser, "a text does not end");
+    if (parser->at == parser->end) return json_fail_(parser, "the string is not closed");
     parser->at++;
     *to = '\0';
     return 0;
@@ -144,7 +144,7 @@ static int parse_number_(Parser *parser, JsonValue *value) {
     if (!sound) return json_fail_(parser, "malformed number");
     value->type = JSON_NUMBER;
     value->number = strtod(parser->at, NULL);
-    if (!isfinite(value->number)) return json_fail_(parser, "a number beyond what 64 bits hold");
+    if (!isfinite(value->number)) return json_fail_(parser, "the number exceeds the range of a double");
     errno = 0;
     value->integer = whole ? strtoll(parser->at, NULL, 10) : 0;
     value->whole = whole && errno == 0;
@@ -168,7 +168,7 @@ static int parse_word_(Parser *parser, JsonValue *value) {
         parser->at += length;
         return 0;
     }
-    return json_fail_(parser, parser->at == parser->end ? "ends too early" : "unexpected character");
+    return json_fail_(parser, parser->at == parser->end ? "the JSON text ends too early" : "unexpected character");
 }
 
 static int compare_keys_(const void *a, const void *b) {
@@ -191,7 +191,7 @@ static int json_check_keys_(Parser *parser, const JsonValue *object) {
 static int parse_value_(Parser *parser, JsonValue *value);
 
 static int parse_key_(Parser *parser, JsonValue *member) {
-    if (parser->at == parser->end || *parser->at != '"') return json_fail_(parser, "a key in quotes is expected");
+    if (parser->at == parser->end || *parser->at != '"') return json_fail_(parser, "expected a key in quotes");
     if (parse_text_(parser, &member->key) != 0) return -1;
     skip_space_(parser);
     if (parser->at == parser->end || *parser->at != ':') return json_fail_(parser, "expected ':' after a key");
@@ -216,7 +216,7 @@ static int parse_entries_(Parser *parser, JsonValue *value, char closing) {
         skip_space_(parser);
         char next = parser->at < parser->end ? *parser->at : '\0';
         if (next != ',' && next != closing)
-            return json_fail_(parser, closing == '}' ? "a comma or } is expected" : "a comma or ] is expected");
+            return json_fail_(parser, closing == '}' ? "expected a comma or }" : "expected a comma or ]");
         parser->at++;
         if (next == closing) return 0;
     }
@@ -254,7 +254,7 @@ int json_parse(Json *json, const char *text, int64_t length, const char *name, E
     JsonValue *root = take_value_(&parser);
     if (parse_value_(&parser, root) != 0) return -1;
     skip_space_(&parser);
-    if (parser.at != parser.end) return json_fail_(&parser, "more text after the end");
+    if (parser.at != parser.end) return json_fail_(&parser, "unexpected text after the end of the JSON value");
     json->root = root;
     return 0;
 }
@@ -306,7 +306,7 @@ void json_write_text(FILE *file, const char *text) {
     fputc('"', file);
 }
 
-// Tries more digits until the number reads back; %g drops the zeros at the end.
+// Adds digits until the text reads back as the same number; %g drops trailing zeros.
 void json_write_number(FILE *file, double value) {
     char text[40] = "null"; // JSON has no inf and no nan
     for (int digits = 15; digits <= 17 && isfinite(value); digits++) {
@@ -327,7 +327,7 @@ void json_write_next(FILE *file, const char *key, double value) {
     json_write_member(file, key, value);
 }
 
-// The last line has the checksum of everything before it.
+// Bytes of the closing brace and of the last member, which is the checksum of all bytes before it.
 enum { TAIL_BYTES = 32 };
 
 static void json_tail_(char tail[TAIL_BYTES + 1], const char *text, size_t length) {

@@ -1,6 +1,6 @@
-// A small strict reader of JSON (RFC 8259) for files from elsewhere; every deviation is an error that says where it is.
-// It is stricter than the standard where leniency would hide damage: no duplicate keys, no NUL inside a text, UTF-8
-// only. Depth and size are bounded, so that no file can exhaust the stack or the memory.
+// A small strict reader of JSON (RFC 8259) for untrusted files; every deviation is an error that names its position. It
+// is stricter than the standard where leniency would hide damage: no duplicate keys, no NUL inside a text, UTF-8 only.
+// Depth and size are bounded, so that no file can exhaust the stack or the memory.
 #pragma once
 
 #include "log.h"
@@ -25,7 +25,7 @@ struct JsonValue {
     int64_t integer;  // valid if `whole`
     int64_t count;    // entries or members
     JsonValue *first; // JSON_ARRAY, JSON_OBJECT; NULL if empty
-    JsonValue *next;  // the next one in the same array or object
+    JsonValue *next;  // next entry of the same array or object; NULL after the last
 };
 
 // Owns the values and their texts.
@@ -38,7 +38,7 @@ typedef struct Json {
 // Parses `length` bytes. Errors begin with `name` (a path): "NAME: byte 17: ...". Returns -1 with err (EXIT_FAILED).
 // Call json_free in both cases.
 int json_parse(Json *json, const char *text, int64_t length, const char *name, Error *err);
-// Does the same with a file's content.
+// Reads the file `path` and parses it like json_parse.
 int json_read_file(Json *json, const char *path, Error *err);
 void json_free(Json *json);
 
@@ -51,13 +51,13 @@ const char *json_text(const JsonValue *object, const char *key, const char *othe
 
 // Writes text as a JSON string with its quotes.
 void json_write_text(FILE *file, const char *text);
-// Writes a number with as few digits as read back as the same double; null for inf and nan, which JSON has not.
+// Writes a number with the fewest digits that read back as the same double; null for inf and nan, which JSON lacks.
 void json_write_number(FILE *file, double value);
 
-// Ends an object that was written to an xmemstream, up to the comma after its last member, with its own checksum.
+// Completes an object in an xmemstream: appends its checksum as the last member. The text so far ends with a comma.
 void json_seal(FILE *memory, char *const *text, const size_t *length);
-// Returns whether a text agrees with the checksum at its end: false for one that is torn or was changed.
+// Returns whether `text` matches the checksum at its end; false if the text is truncated or was changed.
 bool json_sealed(const char *text, int64_t length);
-// Writes `"key":number`, and the same after a comma.
+// Write `"key":number`; json_write_next writes a comma first.
 void json_write_member(FILE *file, const char *key, double value);
 void json_write_next(FILE *file, const char *key, double value);

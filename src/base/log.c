@@ -23,8 +23,8 @@ Log log_of_all(const Log *log) {
     return all;
 }
 
-// Names from files are quoted in messages and made printable. Our own messages contain one line break: before the
-// command to run instead (fits.c).
+// Makes a message printable, because messages quote names from files. The only line break that our own messages contain
+// precedes the command to run instead (fits.c).
 static int log_printable_(char *text, int length) {
     static const char own[] = "\nrun instead: ";
     const char *found = memmem(text, (size_t)length, own, sizeof own - 1);
@@ -57,7 +57,7 @@ void log_at(const Log *log, LogLevel level, const char *format, ...) {
 
 // --- text that is safe to print
 //
-// Decides which characters of a foreign text reach a terminal. Terminals obey C1 control characters (U+009B is ESC [)
+// Decides which characters of untrusted text reach a terminal. Terminals obey C1 control characters (U+009B is ESC [)
 // in both forms, as two bytes of UTF-8 and as a lone byte, so bytes that are not UTF-8 are replaced too.
 
 int text_decode(const char *at, size_t length, uint32_t *code) {

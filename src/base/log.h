@@ -1,4 +1,4 @@
-// Messages to people, and errors on their way to them.
+// Messages for users, and the errors that lead to them.
 //
 // A function that can fail for a reason a user can act on takes an `Error *`, fills it once, and returns -1 or NULL.
 // Only the top of the program prints: status lines and errors go to stderr, results to stdout. --quiet and --verbose
@@ -26,12 +26,12 @@ typedef struct Error {
 // Fills err (which may be NULL) and returns -1. The first error wins: a second call keeps the first text.
 int error_set(Error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 #define error_null(...) (error_set(__VA_ARGS__), NULL) // for functions that return a pointer
-// The same for an error that all ranks find at the same time. err must not be NULL.
+// error_set for an error that all ranks find at the same time. err must not be NULL.
 #define error_on_all(err, ...) ((err)->everywhere = true, error_set(err, __VA_ARGS__))
 
 typedef enum LogLevel { LOG_SILENT = -2, LOG_QUIET, LOG_NORMAL, LOG_VERBOSE } LogLevel; // silent: not even errors
 
-// Who writes. Lines read `program: text`, or `program: [rank 3 stage 1] text` if rank >= 0.
+// The sender of messages. Lines read `program: text`, or `program: [rank 3 stage 1] text` if rank >= 0.
 typedef struct Log {
     const char *program;
     int rank;  // -1 before ranks exist
@@ -39,7 +39,7 @@ typedef struct Log {
     LogLevel level;
 } Log;
 
-// Returns the same log for messages in the name of all ranks.
+// Returns a copy of the log without rank and stage, for messages on behalf of all ranks.
 Log log_of_all(const Log *log);
 
 // Writes one line to stderr with a single write(), so that lines of several ranks never mix; control characters become
@@ -49,11 +49,11 @@ void log_at(const Log *log, LogLevel level, const char *format, ...) __attribute
 #define log_status(log, ...) log_at(log, LOG_NORMAL, __VA_ARGS__)  // unless --quiet
 #define log_detail(log, ...) log_at(log, LOG_VERBOSE, __VA_ARGS__) // only with --verbose
 
-// Returns the bytes of the UTF-8 character at `text`, of which `length` are left, and its code point; 0 if it is
-// invalid: overlong, a surrogate, above U+10FFFF, cut off.
+// Returns the length in bytes of the UTF-8 character at `text` and sets *code; 0 if the character is invalid: overlong,
+// a surrogate, above U+10FFFF or cut off. length: bytes of text from `text` on.
 int text_decode(const char *text, size_t length, uint32_t *code);
 
-// Replaces in place every character that could move the cursor, forge a line or reorder the text by one '?': control
+// Replaces, in place, every character that could move the cursor, forge a line or reorder the text with '?': control
 // characters (C0, DEL, C1), marks of writing direction, line and paragraph separators, and bytes that are not UTF-8.
 // `keep` lists control characters to leave alone, such as "\n\t". Returns the new length, which is never larger.
 size_t text_make_printable(char *text, size_t length, const char *keep);

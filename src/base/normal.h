@@ -1,8 +1,7 @@
-// Philox 4x32-10 (Salmon et al., SC 2011) and normals made of its words, in arithmetic that gives the same bits on a
-// CPU and on a GPU: integers, and only those operations on doubles that IEEE 754 rounds correctly (+, *, /, fma, sqrt).
-// The logarithm, sine and cosine of a mathematics library differ in their last bits between libraries, and so are
-// series of our own here. No sum takes a product that is not an fma already, so that a compiler which contracts changes
-// nothing.
+// Philox 4x32-10 (Salmon et al., SC 2011) and normals computed from its words, with the same bits on CPU and GPU. The
+// arithmetic uses integers, and only the operations on doubles that IEEE 754 rounds correctly (+, *, /, fma, sqrt).
+// Mathematics libraries differ in the last bits of logarithm, sine and cosine, so these are series of our own. Every
+// product that is added is already part of an fma, so a compiler's contraction changes nothing.
 #pragma once
 
 #include <math.h>
@@ -57,8 +56,8 @@ NORMAL_INLINE double normal_log(uint32_t word) {
     return fma(power, ln2_high, fma(power, ln2_low, log_m));
 }
 
-// Computes sine and cosine of word / 2^32 turns. The nearest quarter turn is split off exactly; the rest, at most pi/4,
-// goes through the Taylor series, with a remainder below 2^-62.
+// Computes sine and cosine of word / 2^32 turns. The nearest quarter turn is split off exactly; the remainder, at most
+// pi/4, is evaluated by Taylor series with an error below 2^-62.
 NORMAL_INLINE void normal_turn(uint32_t word, double *sine, double *cosine) {
     uint32_t quarter = (word + 0x20000000u) >> 30;
     int32_t rest = (int32_t)(word - (quarter << 30));

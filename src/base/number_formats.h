@@ -1,9 +1,9 @@
-// Numbers of sixteen (bf16) and eight bits, and their scales, with the same bits on a CPU and on a GPU: integers, and
-// one addition of floats that is exact but for its rounding to nearest even. Formats: E4M3 without infinities and E5M2
+// Numbers of 16 bits (bf16) and 8 bits, and their scales, with the same bits on CPU and GPU: integers, exact products
+// with powers of two, and one float addition, rounded to nearest even. Formats: E4M3 without infinities and E5M2
 // (Micikevicius et al., FP8 Formats for Deep Learning, 2022), UE8M0 (OCP Microscaling Formats 1.0).
 //
-// A scale is a power of two, so that scaling rounds nothing: the smallest one with which the largest magnitude of the
-// values that share it stays in range. It is held as UE8M0, the exponent of a float; 255 is NaN.
+// A scale is a power of two, so that scaling is exact: the smallest power that keeps the largest magnitude of the
+// values sharing it in range. It is stored as UE8M0, the exponent of a float; 255 is NaN.
 #pragma once
 
 #include <stdint.h>
@@ -30,7 +30,7 @@ FP8_INLINE float fp8_float(uint32_t bits) {
     return x;
 }
 
-// --- bf16: the upper half of a float, rounded to nearest even. A NaN stays one.
+// --- bf16: the upper half of a float, rounded to nearest even. NaN stays NaN.
 FP8_INLINE float bf16_to_float(uint16_t value) { return fp8_float((uint32_t)value << 16); }
 
 FP8_INLINE uint16_t bf16_from_float(float value) {
@@ -39,13 +39,13 @@ FP8_INLINE uint16_t bf16_from_float(float value) {
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
-// --- fp8. Rounds to nearest even. Magnitudes above the largest number become that number, NaN stays NaN. Has no
-// branches, so that loops become vectors.
+// --- fp8. Rounds to nearest even. Magnitudes above the largest number become that number, NaN stays NaN. The code has
+// no branches, so that compilers vectorize loops over it.
 FP8_INLINE uint8_t fp8_from_float(float x, int fraction) {
     uint32_t bits = fp8_bits(x), sign = bits >> 24 & 0x80u, most = fraction == FP8_E4M3 ? 0x7eu : 0x7bu;
     uint32_t bias = fraction == FP8_E4M3 ? 7 : 15, shift = 23u - (uint32_t)fraction;
     bits &= 0x7fffffffu;
-    // Subnormal numbers: the last bit of the sum is worth the smallest number.
+    // Subnormal numbers: `large` makes the last bit of the sum worth the smallest subnormal number.
     uint32_t large = (151u - bias - (uint32_t)fraction) << 23;
     uint32_t small = fp8_bits(fp8_float(bits) + fp8_float(large)) - large;
     uint32_t normal = ((bits + (1u << (shift - 1)) - 1 + (bits >> shift & 1)) >> shift) - ((127u - bias) << fraction);
@@ -62,8 +62,8 @@ FP8_INLINE float fp8_to_float(uint8_t number, int fraction) {
     return number & 0x80u ? -x : x;
 }
 
-// Returns the scale of values whose largest magnitude has these bits of a float. The largest numbers are 1.75 * 2^8 and
-// 1.75 * 2^15. A scale is not below 2^-126, so that it and its inverse are normal floats.
+// Returns the scale of values with this largest magnitude, given as the bits of a float. The largest numbers are
+// 1.75 * 2^8 (E4M3) and 1.75 * 2^15 (E5M2). A scale is at least 2^-126, so that it and its inverse are normal floats.
 FP8_INLINE uint8_t fp8_scale(uint32_t largest, int fraction) {
     int top = fraction == FP8_E4M3 ? 8 : 15, scale = (int)(largest >> 23) - top + ((largest & 0x7fffffu) > 0x600000u);
     if (largest >= 0x7f800000u) return 255;

@@ -1,5 +1,5 @@
-// A set of the numbers 0 .. n-1 that finds the next member on either side of a number in the same time, however far
-// away that member is. The BPipe pass keeps bundles in such sets.
+// A set of numbers 0 .. n-1. Finding the next member above or below a number takes a few steps at any distance. The
+// BPipe pass keeps bundles in such sets.
 //
 // Level 0 has a bit for every number. Each further level has a bit for every word of the level below that has a member:
 //
@@ -27,7 +27,7 @@ void number_set_add(NumberSet *set, int number);
 void number_set_remove(NumberSet *set, int number);
 bool number_set_has(const NumberSet *set, int number);
 
-// Return the largest member below `number`, and the smallest above it; -1 if not found. `number` may also be the
-// `numbers` of number_set_create (number_set_before) or -1 (number_set_after).
+// Return the largest member below `number`, and the smallest above it; -1 if not found. number_set_before also accepts
+// the `numbers` of number_set_create, and number_set_after accepts -1.
 int number_set_before(const NumberSet *set, int number);
 int number_set_after(const NumberSet *set, int number);

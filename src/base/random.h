@@ -1,5 +1,5 @@
-// Counter-based random numbers: a value depends on (seed, stream, index) alone, never on which rank draws it or when.
-// Philox 4x32-10 (Salmon et al., SC 2011).
+// Counter-based random numbers: a value depends only on (seed, stream, index), never on the rank or the time of the
+// draw. Philox 4x32-10 (Salmon et al., SC 2011).
 #pragma once
 
 #include <stdint.h>

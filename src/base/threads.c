@@ -1,10 +1,10 @@
-// Starts threads, and shares out a list of items among several of them.
+// Starts threads, and distributes a list of items over several threads.
 #include "threads.h"
 
 #include <signal.h>
 #include <stdatomic.h>
 
-// Signals stay with the main thread, which handles requests to stop.
+// Blocks all signals in the new thread, so that the main thread handles requests to stop.
 bool thread_start(pthread_t *thread, void *(*work)(void *), void *argument) {
     sigset_t all, before;
     sigfillset(&all);
@@ -25,13 +25,13 @@ typedef struct ThreadItems {
 typedef struct ThreadLane {
     ThreadItems *items;
     int number;
-    int64_t item; // the one with err
+    int64_t item; // item in progress; the failed item if err is set
     pthread_t thread;
     bool started;
     Error err;
 } ThreadLane;
 
-// Items are taken in order, so all items before a failed one are done too.
+// Runs items until all are taken or one fails. Items are taken in order, so every item before a failed item runs too.
 static void *threads_lane_(void *argument) {
     ThreadLane *lane = argument;
     ThreadItems *items = lane->items;

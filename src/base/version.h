@@ -1,5 +1,5 @@
-// The one place that says which version this is and when it was made: `--version`, the manual page, `make dist`, and
-// the first line of every metrics file.
+// The program's version and its date, defined only here, for `--version`, the manual page, `make dist`, and the first
+// line of every metrics file.
 #pragma once
 
 #define VERSION      "0.2.0"

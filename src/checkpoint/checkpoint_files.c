@@ -1,6 +1,6 @@
 // Checkpoints as directories: names, locks, publishing and removing. The manifest and the list of checkpoints are in
-// checkpoint_manifest.c. Every directory is opened without following links and written below its descriptor, so that a
-// name cannot be exchanged for another user's link meanwhile.
+// checkpoint_manifest.c. A file is created relative to its directory's descriptor, which is opened without following
+// links, so that another user cannot swap the directory for a link in between.
 #include "checkpoint_files.h"
 
 #include "base/alloc.h"
@@ -72,15 +72,15 @@ int64_t file_size(const char *dir, const char *name) {
 }
 
 int directory_open_new(const char *path, Error *err) {
-    if (mkdir(path, 0777) != 0 && errno != EEXIST) return io_error_(path, "made", err);
+    if (mkdir(path, 0777) != 0 && errno != EEXIST) return io_error_(path, "created", err);
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    return fd >= 0 ? fd : io_error_(path, "made", err);
+    return fd >= 0 ? fd : io_error_(path, "created", err);
 }
 
 int directory_make(const char *path, Error *err) {
     struct stat status;
     bool made = mkdir(path, 0777) == 0;
-    if (!made && errno == ENOENT) { // the error names the first folder on the way that cannot be made
+    if (!made && errno == ENOENT) { // the error names the first parent that cannot be created
         char *parent = xstrdup(path);
         int failed = directory_make(dirname(parent), err);
         free(parent);
@@ -89,15 +89,15 @@ int directory_make(const char *path, Error *err) {
     }
     if (made || (errno == EEXIST && stat(path, &status) == 0 && S_ISDIR(status.st_mode))) return 0;
     if (errno == EEXIST) errno = ENOTDIR;
-    return io_error_(path, "made", err);
+    return io_error_(path, "created", err);
 }
 
 int directory_check_writable(const char *path, Error *err) {
     return access(path, W_OK | X_OK) == 0 ? 0 : io_error_(path, "written to", err);
 }
 
-// The lock is tied to the open directory: it ends with the process, however that ends, and leaves no file. A run that
-// was killed may take a moment to release it.
+// The lock belongs to the open descriptor: the kernel releases it when the process ends for any reason, and no lock
+// file remains. The release may take a moment after a run was killed, so this function retries for a while.
 int directory_lock(const char *path, int *lock, Error *err) {
     enum { PATIENCE_MS = 5000, LOOK_MS = 100 };
     *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -122,7 +122,7 @@ int directory_lock(const char *path, int *lock, Error *err) {
 static int sync_(const char *path, Error *err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return io_error_(path, "synchronized", err);
-    // Some file systems do not support this for directories; they need not.
+    // EINVAL: the file system does not support fsync on directories and does not need it.
     int status = fsync(fd) != 0 && errno != EINVAL ? io_error_(path, "synchronized", err) : 0;
     close(fd);
     return status;
@@ -135,8 +135,8 @@ static void hidden_path_(char hidden[CHECKPOINT_PATH + 16], const char *path, co
     snprintf(hidden, CHECKPOINT_PATH + 16, "%.*s.%s%s", (int)(name - path), path, name + (name[0] == '.'), end);
 }
 
-// If the file system cannot exchange two names at once, the old checkpoint waits under a hidden name until the new one
-// has its own. If the run ends between the two, the next run's sweep gives the name back.
+// Replaces `path` by `partial`. If the file system cannot swap two names at once, the old checkpoint first gets a
+// hidden name. If the run ends before the second rename, the next run's sweep restores the old name.
 static int files_replace_(const char *partial, const char *path, Error *err) {
     char hidden[CHECKPOINT_PATH + 16];
     if (renameat2(AT_FDCWD, partial, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
@@ -171,7 +171,7 @@ int directory_publish(const char *partial, const char *path, bool replace, Error
     return sync_(dirname(parent), err);
 }
 
-// Renames first: a kill in the middle must not leave half a checkpoint under a checkpoint's name.
+// Renames the directory first, so that a kill in between cannot leave half a checkpoint under a valid name.
 void directory_remove(const char *path) {
     char hidden[CHECKPOINT_PATH + 16];
     hidden_path_(hidden, path, ".removed");

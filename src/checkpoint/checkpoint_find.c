@@ -1,5 +1,5 @@
 // Inspects the checkpoints on the disk before a start loads or writes anything. These functions only read, so the
-// process that starts the ranks can call them too, and a slip on the command line is answered at once.
+// process that starts the ranks can also call them and report a mistake on the command line at once.
 #include "checkpoint_find.h"
 
 #include "base/clock.h"
@@ -78,7 +78,7 @@ int checkpoint_check_resume(const Config *config, const char *resume, bool if_an
     if (status == 0 && candidates.complete == 0 && !if_any) {
         const char *what = access(resume, F_OK) != 0 ? "there is no such folder"
                            : candidates.count == 0   ? "there is no checkpoint in it"
-                                                     : "none of its checkpoints has a manifest that can be read";
+                                                     : "no checkpoint in it has a readable manifest";
         status = error_set(err, EXIT_USAGE, "--resume %s: %s; name a folder with a run's checkpoints%s%s", resume, what,
                            trains ? ", or start at step 0 with --resume-if-any " : "", trains ? resume : "");
     }
@@ -92,16 +92,16 @@ static int find_refuse_(const Config *config, const CheckpointName *found, bool 
     const char *dir = config->checkpoint.dir;
     if (mixed)
         return config_error(config, "checkpoint.dir", err,
-                            "%s holds %s, which is of another run than the one to go on from; name another folder, or "
-                            "set checkpoint.overwrite: true to remove the other run's",
+                            "%s holds %s of another run than the one to resume; name another folder, or set "
+                            "checkpoint.overwrite: true to remove the other run's checkpoints",
                             dir, found->name);
     return config_error(config, "checkpoint.dir", err,
-                        "%s holds checkpoints of another run, such as %s; go on from them with --resume %s, name "
+                        "%s holds checkpoints of another run, such as %s; resume from them with --resume %s, name "
                         "another folder, or set checkpoint.overwrite: true to replace them",
                         dir, found->name, dir);
 }
 
-// Returns NULL if there is nothing of another run.
+// Returns a checkpoint of another run, the newest complete one if possible; NULL: there is no such checkpoint.
 static const CheckpointName *find_others_(const CheckpointName *list, int64_t count, ResumePlace place, uint64_t run) {
     const CheckpointName *newest = NULL;
     for (int64_t i = 0; i < count; i++) {
@@ -112,7 +112,7 @@ static const CheckpointName *find_others_(const CheckpointName *list, int64_t co
     return newest;
 }
 
-// If the run resumes from the folder, candidates_find has checked that it holds one run only.
+// If the run resumes from checkpoint.dir, candidates_find has already checked that it contains only one run.
 int checkpoint_check_dir(const Config *config, const char *resume, Error *err) {
     const char *dir = config->checkpoint.dir;
     CheckpointName *list = NULL;

@@ -1,9 +1,9 @@
-// Which checkpoints a directory offers to a run that resumes, and which starts are refused because they would cost
-// another run its checkpoints.
+// Finds the checkpoints that a run can resume from, and refuses starts that would endanger the checkpoints of another
+// run.
 //
-// A checkpoint belongs to a run: a random number in its manifest, drawn when a run starts and kept when it resumes in
-// the same folder. A run that resumes in another folder is a new one. Within a folder a sequence number that only grows
-// says which checkpoint is the newest. No clock decides anything.
+// Every checkpoint belongs to a run. The run's id is a random number in the manifest, drawn when a run starts and kept
+// when it resumes in the same folder. A run that resumes in another folder is a new run. Within a folder, the newest
+// checkpoint has the largest sequence number. No decision depends on a clock.
 #pragma once
 
 #include "checkpoint_files.h"
@@ -11,15 +11,15 @@
 
 typedef struct Candidates {
     bool itself;   // the directory is a checkpoint; names is NULL and count 1
-    int64_t count; // in the order in which they are tried: damaged ones, which are only reported, then the newest first
-    int64_t complete;      // those with a readable manifest, all of one run
+    int64_t count; // entries in the order of the attempts: damaged ones (reported and skipped), then newest to oldest
+    int64_t complete;      // number of entries with a readable manifest, all of one run
     CheckpointName *names; // (count)
 } Candidates;
 
-// Lists the checkpoints that `dir` offers. any_run: if it holds several runs, the one that saved last counts; otherwise
-// several are an error. if_any: errors name --resume-if-any instead of --resume. -1 with err (code 2), also if `dir` is
-// a model without a training state, and (code 1) if the disk fails to read a checkpoint. candidates_free in both cases.
-// A directory that does not exist offers nothing.
+// Lists the checkpoints in `dir` that a run can resume from. any_run: if `dir` has checkpoints of several runs, uses
+// the run that saved last; otherwise several runs are an error. if_any: errors name --resume-if-any instead of
+// --resume. -1 with err: code 2, also if `dir` is a model without a training state; code 1 if the disk cannot read a
+// checkpoint. Call candidates_free in both cases. A missing directory has no candidates.
 int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool if_any, Error *err);
 void candidates_free(Candidates *candidates);
 
@@ -34,8 +34,8 @@ bool checkpoint_lies_in(const char *checkpoint, const char *dir);
 // Draws a random number for a new run, never 0.
 uint64_t run_id_draw(void);
 
-// Refuse, with code 2, a start that finds no checkpoint to resume from, or that would write among another run's
-// checkpoints. resume: a checkpoint or a directory of them, may be NULL. if_any: finding no checkpoint is not an error.
-// trains: without a checkpoint the run could start at step 0. Both only read.
+// checkpoint_check_resume refuses (code 2) a start without a checkpoint to resume from, and checkpoint_check_dir a
+// start that would write among another run's checkpoints. Both only read. resume: a checkpoint or a directory of
+// checkpoints; may be NULL. if_any: a missing checkpoint is not an error. trains: the run could start at step 0.
 int checkpoint_check_resume(const Config *config, const char *resume, bool if_any, bool trains, Error *err);
 int checkpoint_check_dir(const Config *config, const char *resume, Error *err);

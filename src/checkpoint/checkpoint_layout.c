@@ -1,5 +1,5 @@
-// Computes the layout: headers first, because they decide where data begin, then the offset of every tensor's states,
-// and the rectangles in which a rank's part of a tensor is contiguous in its file.
+// Computes the layout: the headers first, because their lengths decide where the data begin, then the offset of every
+// tensor's states. Also splits a rank's part of a tensor into blocks and places each block in its file.
 #include "checkpoint_layout.h"
 #include "base/alloc.h"
 
@@ -91,16 +91,16 @@ void layout_write_index(const CheckpointLayout *layout, FILE *file) {
 
 // --- parts of tensors
 
-// Walks elements begin .. end-1 of a rank's tensor in blocks. A range that begins or ends inside a row has up to three:
-// for a rank that has rows 4 to 7 of a matrix with 10 columns, elements 7 .. 32 of its part are
+// Walks elements begin .. end-1 of a rank's tensor in blocks. A range that begins or ends inside a row has up to three
+// blocks. If a rank has rows 4 to 7 of a matrix with 10 columns, elements 7 .. 32 of its part are
 //
 //   row 4   . . . . . . . a a a      block 1: one row, 3 columns from column 7
 //   row 5   b b b b b b b b b b      block 2: full rows, as many as are consecutive in the unsharded tensor
 //   row 6   b b b b b b b b b b
 //   row 7   c c c . . . . . . .      block 3: one row, 3 columns
 //
-// Rows of q, k and v of one rank are consecutive only within each of the three, and rows of padding (row -1) are left
-// out.
+// The rows of a rank's q, k and v are consecutive only within q, within k and within v. Padding rows (row -1) are
+// skipped.
 int tensor_blocks(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t begin, int64_t end,
                   BlockVisitor visit, void *context) {
     while (begin < end) {

@@ -1,6 +1,6 @@
-// Where a model's state is in the files of a checkpoint. This follows from the table of tensors and the precision
-// alone, so all ranks know it without asking each other, and it is the same for every partition: files are split by
-// layer and never by rank.
+// The layout of a model's state in the files of a checkpoint. It depends only on the table of tensors and the
+// precision, so every rank computes it without communication, and it is the same for every partition: files are split
+// by layer, never by rank.
 //
 //   model-0000k-of-0000n.safetensors       weights in the run's precision, with Hugging Face's names
 //   optimizer-0000k-of-0000n.safetensors   NAME.exp_avg, NAME.exp_avg_sq; in bf16 NAME.master (fp32 weights)
@@ -16,12 +16,12 @@
 
 typedef enum StateKind { STATE_WEIGHT, STATE_MASTER, STATE_M, STATE_V, STATE_KINDS } StateKind;
 
-// Ends of the names: "", ".master", ".exp_avg", ".exp_avg_sq".
+// Suffixes of tensor names, by StateKind: "", ".master", ".exp_avg", ".exp_avg_sq".
 extern const char *const state_suffix[STATE_KINDS];
 
 // --- the tensor under which a weight is stored
 
-// Returns the spec whose weight it is: its own, or the embedding's for a tied head.
+// Returns the spec under which a weight is stored: `spec` itself, or the embedding's for a tied head.
 const TensorSpec *spec_stored(const TensorTable *table, const TensorSpec *spec);
 bool spec_is_vector(const TensorSpec *spec);
 
@@ -36,10 +36,10 @@ typedef struct LayoutFile {
 
 typedef struct CheckpointLayout {
     const TensorTable *table; // the caller's
-    int groups;               // layers and two
+    int groups;               // number of layers + 2 (embedding, head)
     int files;                // 2 * groups: model files, then optimizer files
     LayoutFile *file;
-    int64_t *offset; // (table entries, STATE_KINDS): from the beginning of its file; -1: not stored
+    int64_t *offset; // (table entries, STATE_KINDS): bytes from the beginning of the tensor's file; -1: not stored
     int64_t model_bytes;
 } CheckpointLayout;
 
@@ -52,22 +52,22 @@ void layout_write_index(const CheckpointLayout *layout, FILE *file);
 
 // --- parts of tensors
 
-// Elements of a rank's tensor that form a rectangle in it and in the unsharded tensor too.
+// A rectangle of a rank's tensor that is also a rectangle of the unsharded tensor.
 typedef struct Block {
-    int64_t first;      // element of the rank's tensor; rows are tensor->cols apart
+    int64_t first;      // index of its first element in the rank's tensor; the row stride is tensor->cols
     int64_t rows, cols; // size of the rectangle
-    int64_t row, col;   // its place in the unsharded tensor
+    int64_t row, col;   // its first row and column in the unsharded tensor
 } Block;
 
 typedef int (*BlockVisitor)(void *context, const Block *block);
 
-// Calls `visit` for the rectangles that together are the elements [begin, end) of the rank's tensor, without padding.
-// Stops if visit does not return 0, and returns its result.
+// Splits elements [begin, end) of the rank's tensor, without padding, into blocks and calls `visit` for each block. If
+// `visit` does not return 0, stops and returns its result.
 int tensor_blocks(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t begin, int64_t end,
                   BlockVisitor visit, void *context);
 
-// A rectangle in its file: `rows` runs of `run` bytes, `stride` bytes apart (from start to start: if the two are equal
-// it is one run), the first `offset` bytes after the tensor's beginning.
+// A block in its file: `rows` runs of `run` bytes, the first at `offset` bytes from the tensor's beginning. `stride`:
+// bytes from the start of a run to the start of the next; if it equals `run`, the runs are contiguous.
 typedef struct FileBlock {
     int64_t offset, rows, run, stride;
 } FileBlock;

@@ -1,6 +1,6 @@
-// Loading: finds a checkpoint, checks that it is intact and this model's, and reads a rank's part of it. Nothing is
-// loaded before everything was checked on every rank, and an error of one rank is an error of all, so that no rank
-// trains on a state that others lack.
+// Loading: finds a checkpoint, checks that it is intact and fits this model, and reads this rank's part. No rank loads
+// before every rank has checked everything, and an error on one rank is an error on all ranks, so that no rank trains
+// on a state that other ranks lack.
 #include "checkpoint.h"
 #include "base/alloc.h"
 #include "base/units.h"
@@ -19,11 +19,11 @@ typedef struct Load {
     const Log *log; // this rank's
     Log all;
     Source source;
-    bool states;       // masters and moments too
-    char strange[320]; // the first value that is not finite, as words, if train.skip_bad_steps allows it; may be empty
+    bool states;       // true: also loads masters and moments
+    char strange[320]; // description of the first non-finite value that train.skip_bad_steps allowed, or ""
 } Load;
 
-// Collective. Every byte is read once, by one rank.
+// Checks the files of `dir` collectively; every file is read by one rank. -1 with err on all ranks.
 static int verify_(const Load *load, const char *dir, Error *err) {
     Error mine = {0};
     checkpoint_verify(dir, world_rank(load->world), world_size(load->world), load->world, &mine);
@@ -57,7 +57,7 @@ static int check_tensors_(Load *load, Error *err) {
     return 0;
 }
 
-// Returns whether a tensor is not a weight: masks and tables in older files, and a tied head that is written out.
+// Returns whether a tensor can be ignored: masks and tables in older files, or a tied head that is stored separately.
 static bool harmless_(const TensorTable *table, const char *name) {
     static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     for (int i = 0; i < 3; i++)
@@ -67,15 +67,15 @@ static bool harmless_(const TensorTable *table, const char *name) {
     return false;
 }
 
-// A weight that this model has no place for, as a bias or a third norm, means that the file's model computes something
-// else.
+// Refuses a tensor that this model does not have, such as a bias or a third norm: the model in the file computes
+// something else.
 static int check_rest_(const Load *load, Error *err) {
     const Source *source = &load->source;
     for (int64_t i = 0; i < source->tensor_count; i++) {
         const SourceTensor *entry = &source->tensors[i];
         if (entry->asked || harmless_(&load->stage->table, entry->tensor->name)) continue;
         return error_set(err, EXIT_USAGE,
-                         "%s: has tensor %s, which this model has no place for: it is of another architecture",
+                         "%s: tensor %s does not exist in this model; load a model of the same architecture",
                          source->files[entry->file].path, entry->tensor->name);
     }
     return 0;
@@ -88,8 +88,8 @@ typedef struct Pieces {
     int64_t count;
 } Pieces;
 
-// Lists the pieces of one state of a tensor, which end at the end of a row if possible. A weight's fp32 value is the
-// master if there is one, whichever precision either run has; of the moments a data rank reads its own part.
+// Lists the pieces of one state of a tensor, cut at row ends if possible. A resume reads weights from the fp32 masters,
+// if saved, whatever this run's precision. A data rank reads only its own part of the moments.
 static int list_state_(Load *load, Pieces *pieces, int64_t index, StateKind kind, Error *err) {
     StageTensors *tensors = &load->stage->tensors;
     const Tensor *tensor = &tensors->tensors[index];
@@ -108,8 +108,8 @@ static int list_state_(Load *load, Pieces *pieces, int64_t index, StateKind kind
     return 0;
 }
 
-// Reports a value that is not finite. One that no token and no gradient touches would otherwise be trained on and saved
-// unseen.
+// Reports a value that is not finite; -1 with err unless train.skip_bad_steps is above 0. Without this check, a value
+// that no token and no gradient reaches would stay and be saved again unnoticed.
 static int strange_value_(Load *load, const ReadPiece *piece, int64_t element, Error *err) {
     const Split *split = &load->stage->tensors.split;
     const Tensor *tensor = piece->tensor;
@@ -155,8 +155,7 @@ static int load_tensors_(Load *load, Error *err) {
     return status != 0 ? -1 : load->stage->be->synchronize(load->stage->be, err);
 }
 
-// Collective. mine: this rank's error so far. No rank loads before all ranks have found every tensor. Closes the
-// source.
+// Collective: checks that all ranks find every tensor, then loads. Closes the source. mine: this rank's error so far.
 static int load_(Load *load, Error *mine, Error *err) {
     if (mine->code == 0 && check_tensors_(load, mine) == 0 && !load->states) check_rest_(load, mine);
     int status = world_agree(load->world, mine, err);
@@ -172,7 +171,7 @@ static int load_(Load *load, Error *mine, Error *err) {
 
 // --- resume
 
-// A manifest can be resealed by hand; its checksum then says nothing about missing entries.
+// Checks entries and ids, because a manifest that was edited by hand can be resealed with a valid checksum.
 static int check_manifest_(const Manifest *manifest, const TrainingState *state, const char *dir, Error *err) {
     const char *const small[] = {CHECKPOINT_CONFIG, CHECKPOINT_TRAINING};
     for (int i = 0; i < 2; i++) {
@@ -180,24 +179,23 @@ static int check_manifest_(const Manifest *manifest, const TrainingState *state,
         while (at < manifest->count && strcmp(manifest->file[at].name, small[i]) != 0) at++;
         if (at == manifest->count)
             return error_set(err, EXIT_FAILED,
-                             "%s/" CHECKPOINT_MANIFEST ": does not list %s, so nothing vouches for it; resume from "
-                             "another checkpoint, or take this one's weights with checkpoint.init_from",
+                             "%s/" CHECKPOINT_MANIFEST ": does not list %s, so that file cannot be verified; resume "
+                             "from another checkpoint, or load this checkpoint's weights with checkpoint.init_from",
                              dir, small[i]);
     }
     if (manifest->run == state->run && manifest->sequence == state->sequence && manifest->step == state->step) return 0;
     return error_set(err, EXIT_FAILED,
-                     "%s/" CHECKPOINT_TRAINING ": is of another checkpoint than its manifest; resume from another one",
-                     dir);
+                     "%s/" CHECKPOINT_TRAINING ": does not match the manifest; resume from another checkpoint", dir);
 }
 
-// Keeps the place in the data by tokens if checkpoint.changed accepts sequences of another length.
+// If seq_len changed, recomputes state->samples from the tokens; -1 with err if checkpoint.changed refuses that.
 static int place_by_tokens_(TrainingState *state, const Config *config, const char *dir, Error *err) {
     int64_t length = config->model.seq_len;
     if (state->tokens < 0 || state->tokens == state->samples * length) return 0;
     if (config->checkpoint.changed == CHANGED_REFUSE)
         return error_set(err, EXIT_USAGE,
-                         "%s: was trained on sequences of another length than model.seq_len %lld; restore it, or set "
-                         "checkpoint.changed: accept to continue with this one",
+                         "%s: was trained with another sequence length than model.seq_len %lld; restore it, or "
+                         "set checkpoint.changed: accept to continue with the new one",
                          dir, (long long)length);
     state->samples = state->tokens / length + (state->tokens % length > 0);
     return 0;
@@ -242,17 +240,16 @@ static int load_find_candidates_(Candidates *candidates, const char *dir, const 
     return world_broadcast(load->world, shared.names, bytes, err);
 }
 
-// Names the remedy if every checkpoint is damaged. In checkpoint.dir a run without --resume would be refused, unless it
-// may overwrite them.
+// Sets the error for a folder in which every checkpoint is damaged, with the remedy. In checkpoint.dir, a start without
+// --resume would be refused too, unless checkpoint.overwrite is set.
 static int none_whole_(const char *dir, int64_t count, bool if_any, const Config *config, Error *err) {
     const char *option = resume_option(if_any);
     bool refused = directory_same(dir, config->checkpoint.dir) && !config->checkpoint.overwrite;
-    return error_on_all(
-        err, EXIT_FAILED,
-        "%s %s: none of its %lld checkpoints is whole; name another folder, or, to start at step 0, leave "
-        "out %s%s",
-        option, dir, (long long)count, option,
-        refused ? " and name another checkpoint.dir or set checkpoint.overwrite: true" : "");
+    return error_on_all(err, EXIT_FAILED,
+                        "%s %s: no intact checkpoint among %lld; name another folder, or, to start at step 0, leave "
+                        "out %s%s",
+                        option, dir, (long long)count, option,
+                        refused ? " and name another checkpoint.dir or set checkpoint.overwrite: true" : "");
 }
 
 // Takes the first intact checkpoint and says why it skipped the earlier ones.
@@ -264,11 +261,11 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
         if (candidates->itself) strcpy(path, dir);
         else if (path_join(path, dir, candidates->names[i].name, err) != 0) return err->everywhere = true, -1;
         if (verify_(load, path, &damage) == 0) return load_checkpoint_(point, path, load, err);
-        if (!damage.everywhere || candidates->itself) { // the ranks cannot communicate, or it is the only one
+        if (!damage.everywhere || candidates->itself) { // the ranks cannot communicate, or `dir` is the checkpoint
             *err = damage;
             return -1;
         }
-        log_line(&load->all, "%s%s", damage.text, i + 1 < candidates->count ? "; trying the checkpoint before it" : "");
+        log_line(&load->all, "%s%s", damage.text, i + 1 < candidates->count ? "; trying the previous checkpoint" : "");
     }
     return candidates->complete == 0 ? 0 : none_whole_(dir, candidates->count, if_any, load->stage->config, err);
 }
@@ -292,7 +289,7 @@ int checkpoint_resume(ResumePoint *point, const char *dir, bool if_any, Stage *s
 // --- init_from
 
 int checkpoint_init_from(const char *dir, Stage *stage, World *world, const Log *log, Error *err) {
-    // Our own checkpoints have checksums of their bytes; others do not.
+    // Only our own checkpoints have a manifest with checksums to verify.
     Error mine = {0};
     char manifest[CHECKPOINT_PATH];
     double own = path_join(manifest, dir, CHECKPOINT_MANIFEST, NULL) == 0 && access(manifest, F_OK) == 0;

@@ -1,6 +1,6 @@
-// The small files of a checkpoint: manifest.json, which lists all others, and training.json, how far a run had come.
-// The manifest's text ends with its own checksum, so a torn or edited one is never taken. By the manifests, a folder's
-// checkpoints are listed and removed.
+// The small files of a checkpoint: manifest.json, which lists all other files, and training.json, which records how far
+// a run has progressed. The manifest ends with a checksum of its own text, so a torn or edited manifest is refused.
+// Also lists and removes the checkpoints of a folder by their manifests.
 #include "checkpoint_files.h"
 #include "base/alloc.h"
 
@@ -22,7 +22,7 @@ enum { MANIFEST_VERSION = 1 };
 
 // The run of checkpoints written by versions without run ids.
 #define RUN_ID_NONE "0000000000000000"
-// Each checkpoint adds one, and JSON's numbers are doubles.
+// Limit of the sequence number, which every checkpoint increases by one; numbers in JSON are doubles.
 static const int64_t MOST_SEQUENCE = (int64_t)1 << 52;
 
 int manifest_write(const Manifest *manifest, const char *dir, Error *err) {
@@ -60,7 +60,7 @@ static int manifest_read_entry_(ManifestFile *file, const JsonValue *entry, cons
     return 0;
 }
 
-// Returns the number of a run in a manifest or a training state; 0 if it is missing. -1 if it is something else.
+// Reads the run id of a manifest or a training state; *run is 0 if it is missing. Returns -1 if it is invalid.
 static int run_id_read_(uint64_t *run, const JsonValue *root) {
     const char *text = json_text(root, "run", RUN_ID_NONE);
     *run = strtoull(text, NULL, 16);
@@ -70,7 +70,7 @@ static int run_id_read_(uint64_t *run, const JsonValue *root) {
 static int read_manifest_(Manifest *manifest, const JsonValue *root, const char *path, Error *err) {
     int64_t format = json_integer(root, "format", -1);
     if (format != MANIFEST_VERSION)
-        return error_set(err, EXIT_FAILED, "%s: has format %" PRId64 ", this program reads format %d", path, format,
+        return error_set(err, EXIT_FAILED, "%s: has format %" PRId64 "; this program reads format %d", path, format,
                          MANIFEST_VERSION);
     const JsonValue *files = json_find(root, "files");
     manifest->step = json_integer(root, "step", -1);
@@ -92,9 +92,9 @@ int manifest_read(Manifest *manifest, const char *dir, Error *err) {
     int64_t length = 0;
     if (file_path_within(path, dir, CHECKPOINT_MANIFEST, err) != 0) return -1;
     if (access(path, F_OK) != 0 && errno == ENOENT)
-        return error_set(err, EXIT_FAILED, "%s: is not there: the checkpoint is incomplete", path);
+        return error_set(err, EXIT_FAILED, "%s: not found; the checkpoint is incomplete", path);
     char *text = file_read_whole(path, JSON_MAX_BYTES, &length, err);
-    struct stat there; // a folder or a giant in its place is damage, not a disk that does not answer
+    struct stat there; // a directory or an oversized file in its place is damage, not a disk failure
     bool odd = stat(path, &there) == 0 && (!S_ISREG(there.st_mode) || there.st_size > JSON_MAX_BYTES);
     if (text == NULL) return odd ? -1 : MANIFEST_UNREAD;
     Json json = {0};
@@ -171,15 +171,15 @@ int checkpoint_verify(const char *dir, int rank, int ranks, World *world, Error 
     return status;
 }
 
-// --- training.json: numbers are written so that they read back as the same bits, because a resumed run has to decide
-// as the first one would have
+// --- training.json: numbers are written with enough digits to read back bit for bit, because a resumed run must make
+// the same decisions as an uninterrupted run
 
 static int checkpoint_held_(const ZScore *window) {
     return window->seen < ZSCORE_WINDOW ? (int)window->seen : ZSCORE_WINDOW;
 }
 
-// 17 digits read back as the same bits; values keep their places in the window, so that they are added in the same
-// order.
+// Writes a window. 17 digits read back bit for bit, and the values keep their order, so that a resumed run sums them in
+// the same order.
 static void write_window_(const char *key, const ZScore *window, FILE *file) {
     fprintf(file, "  \"%s\": {\"seen\": %lld, \"values\": [", key, (long long)window->seen);
     for (int i = 0; i < checkpoint_held_(window); i++) fprintf(file, "%s%.17g", i > 0 ? ", " : "", window->values[i]);
@@ -202,8 +202,8 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
     fputs("\n}\n", file);
 }
 
-// Returns whether a count is plausible for a training run. Counts are added to and multiplied, so others are refused
-// before they overflow.
+// Returns whether a count is plausible for a training run. Larger counts are refused, because sums and products of them
+// could overflow.
 static bool in_reach_(int64_t count) { return count >= 0 && count <= 1000000000000; }
 
 // A missing window stays empty: checkpoints of earlier versions lack it.
@@ -230,8 +230,8 @@ static int read_step_guard_(StepGuard *step_guard, const JsonValue *root, const 
         read_window_(&step_guard->loss, json_find(root, "loss_window")) == 0 &&
         read_window_(&step_guard->norm, json_find(root, "norm_window")) == 0)
         return 0;
-    return error_set(err, EXIT_FAILED,
-                     "%s: it has an invalid count of skipped updates or an invalid window of losses or norms", path);
+    return error_set(err, EXIT_FAILED, "%s: invalid count of skipped updates, or invalid window of losses or norms",
+                     path);
 }
 
 int training_state_read(TrainingState *state, const char *dir, Error *err) {
@@ -247,7 +247,7 @@ int training_state_read(TrainingState *state, const char *dir, Error *err) {
     bool sound = run_id_read_(&state->run, json.root) == 0 && in_reach_(state->step) && in_reach_(state->samples) &&
                  state->seed >= 0;
     if (status == 0 && !sound)
-        status = error_set(err, EXIT_FAILED, "%s: has no step, samples or seed, or one that no training reaches", path);
+        status = error_set(err, EXIT_FAILED, "%s: step, samples, seed or run is missing or invalid", path);
     if (status == 0) status = read_step_guard_(&state->step_guard, json.root, path, err);
     json_free(&json);
     return status;
@@ -262,8 +262,8 @@ static int64_t list_step_of_name_(const char *name) {
     return digits >= 8 && digits <= 18 && name[5 + digits] == '\0' ? atoll(name + 5) : -1;
 }
 
-// Returns whether the name is that of a checkpoint that was being replaced, and writes to `back` the path it had:
-// "DIR/step_00000500" for ".step_00000500.replaced".
+// Returns whether `name` is the hidden name of a checkpoint that was being replaced, and writes its original path to
+// `back`: "DIR/step_00000500" for ".step_00000500.replaced".
 static bool list_replaced_(char back[CHECKPOINT_PATH], const char *dir, const char *name) {
     if (strncmp(name, ".step_", 6) != 0 || !name_ends_with(name, CHECKPOINT_REPLACED)) return false;
     int length = (int)strlen(name + 1) - (int)strlen(CHECKPOINT_REPLACED);
@@ -277,7 +277,7 @@ static int list_compare_(const void *a, const void *b) {
     return (x->step < y->step) - (x->step > y->step);
 }
 
-// Returns the step of a checkpoint's directory, or of one that was being replaced if its name is free; else -1.
+// Returns the step of a checkpoint; of a hidden one that was being replaced, only if no new one has its name; else -1.
 static int64_t list_step_of_entry_(const char *dir, const char *name) {
     char back[CHECKPOINT_PATH];
     if (!list_replaced_(back, dir, name)) return list_step_of_name_(name);

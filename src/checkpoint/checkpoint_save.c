@@ -26,25 +26,25 @@ typedef enum SavePhase { SAVE_IDLE, SAVE_WRITING, SAVE_COMMITTING } SavePhase;
 struct Checkpoint {
     const Config *config;
     World *world;
-    Log log, all; // in the name of all ranks: of any of them, and of rank 0
+    Log log, all; // both write in the name of all ranks: `log` from any rank, `all` only from rank 0
     Writer writer;
     SavePhase phase;
     TrainingState state; // the state being saved
-    int64_t saved;       // step of the newest complete one, or -1
-    uint64_t run;        // the run that checkpoints belong to; this and the next two only on rank 0
-    uint64_t data;       // identity of its data
-    int64_t sequence;    // sequence number of the newest one in checkpoint.dir
-    int lock;    // lock of checkpoint.dir, on rank 0: two runs would sweep away each other's files; -1 on other ranks
-    bool locked; // no other run holds it; also if the file system has no locks
+    int64_t saved;       // step of the newest complete checkpoint of this run, or -1
+    uint64_t run;        // id of this run; valid on rank 0
+    uint64_t data;       // identity of the training data
+    int64_t sequence;    // largest sequence number used in checkpoint.dir; valid on rank 0
+    int lock;    // descriptor of the lock on checkpoint.dir, on rank 0, so that two runs cannot sweep it; -1: no lock
+    bool locked; // true: no other run holds the lock, or the file system has no locks
     char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
     Manifest manifest;     // manifest of all files, on rank 0
     HfTokenizer tokenizer; // written into every checkpoint by rank 0
-    // --- the thread's. The main thread reads them once `ended` is set.
+    // --- the writing thread; the main thread reads its results once `ended` is set
     pthread_t thread;
     bool running;
     atomic_bool ended;
-    double seconds; // at work so far
-    double copying; // seconds of the latest copy, for which training stopped
+    double seconds; // time that the threads took for this checkpoint so far
+    double copying; // seconds that training waited in the latest save: for the previous checkpoint, then for the copy
     Error failure;
 };
 
@@ -68,7 +68,7 @@ static int thread_start_(Checkpoint *checkpoint, void *(*work)(void *)) {
     checkpoint->running = thread_start(&checkpoint->thread, work, checkpoint);
     if (checkpoint->running) return 0;
     atomic_store(&checkpoint->ended, true);
-    return error_set(&checkpoint->failure, EXIT_FAILED, "no thread could be started to write it");
+    return error_set(&checkpoint->failure, EXIT_FAILED, "cannot start the writing thread");
 }
 
 static void thread_join_(Checkpoint *checkpoint) {
@@ -87,7 +87,7 @@ static int write_memory_(Checkpoint *checkpoint, ManifestFile *entry, const char
     return file_write(checkpoint->partial, name, text, (int64_t)length, err);
 }
 
-// Writes the files that rank 0 makes in memory: the run's description and the tokenizer's.
+// Writes the files that rank 0 makes in memory: config.json, the index, training.json and the tokenizer's files.
 static int write_small_(Checkpoint *checkpoint, Error *err) {
     static const char *const names[SMALL_FILES] = {CHECKPOINT_CONFIG, CHECKPOINT_INDEX, CHECKPOINT_TRAINING};
     const HfTokenizer *tokenizer = &checkpoint->tokenizer;
@@ -123,7 +123,7 @@ static void *saver_write_(void *argument) {
 
 // --- committing: rank 0's thread
 
-// Files that other ranks wrote must be visible here. On disks local to each host they are not.
+// Checks that this host sees the files of all ranks completely. It does not if each host has a disk of its own.
 static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
     for (int64_t i = 0; i < checkpoint->manifest.count; i++) {
         const ManifestFile *file = &checkpoint->manifest.file[i];
@@ -137,9 +137,9 @@ static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
     return 0;
 }
 
-// A checkpoint with this one's name is replaced if this run wrote it before it went back to an earlier step, or if
-// checkpoint.overwrite gives up other runs' checkpoints. A directory without a readable manifest belongs to no run and
-// may hold anything, or the disk may have failed to read it just now: it is kept.
+// Returns whether an existing checkpoint of the same name may be replaced: if this run wrote it and then returned to an
+// earlier step, or if checkpoint.overwrite is set. A directory without a readable manifest is kept: it may contain
+// anything, or the disk may have failed to read it.
 static bool may_replace_(const Checkpoint *checkpoint) {
     Manifest there;
     bool readable = manifest_read(&there, checkpoint->path, NULL) == 0;
@@ -156,8 +156,8 @@ static void *commit_(void *argument) {
     if (check_sizes_(checkpoint, failure) == 0 &&
         manifest_write(&checkpoint->manifest, checkpoint->partial, failure) == 0 &&
         directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), failure) == 0) {
-        // A superfluous checkpoint does no harm. Files that a failed attempt could not remove at once, as on a disk
-        // that was read-only for a while, are not in use by any rank: all are done.
+        // Errors are ignored: a superfluous checkpoint does no harm. The sweep removes leftovers of failed attempts, as
+        // after a disk was read-only for a while. No rank uses these files any more: all are done.
         checkpoint_prune(config, checkpoint->run, strrchr(checkpoint->path, '/') + 1);
         checkpoint_sweep(config->dir);
     }
@@ -166,7 +166,7 @@ static void *commit_(void *argument) {
     return NULL;
 }
 
-// Sums the lengths and checksums that the ranks wrote to each file. The lengths show a byte that no rank wrote.
+// Combines all ranks' lengths and checksums of each file. -1 with err if a length shows that bytes were not written.
 static int fill_manifest_(Checkpoint *checkpoint, const WriteShare *all, int ranks, Error *err) {
     const Writer *writer = &checkpoint->writer;
     checkpoint->manifest.step = checkpoint->state.step;
@@ -191,7 +191,7 @@ static int fill_manifest_(Checkpoint *checkpoint, const WriteShare *all, int ran
     return 0;
 }
 
-// Collective. Sums all ranks' shares at rank 0, whose thread then commits.
+// Collective: gathers all ranks' shares on rank 0 and starts its thread, which commits.
 static int start_commit_(Checkpoint *checkpoint, Error *err) {
     int ranks = world_size(checkpoint->world), files = checkpoint->writer.layout.files;
     bool first = world_rank(checkpoint->world) == 0;
@@ -214,8 +214,8 @@ static int end_failed_(Checkpoint *checkpoint, Error *err) {
     if (checkpoint->failure.code == WRITER_BROKEN)
         return error_on_all(
             err, EXIT_FAILED,
-            "step %lld: %s, so it was not saved; the checkpoints before it are untouched: go on from one "
-            "with --resume (train.skip_bad_steps above 0 would train on)",
+            "step %lld: %s, so it was not saved; earlier checkpoints are unchanged: resume from one with "
+            "--resume (with train.skip_bad_steps above 0 the run would continue)",
             (long long)checkpoint->state.step, checkpoint->failure.text);
     log_line(&checkpoint->all,
              "the checkpoint of step %lld could not be written: %s; earlier checkpoints are unchanged",
@@ -287,7 +287,7 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
     // The hidden name is easy to guess, so anything that another user put there is removed before a rank writes.
     if (first && lstat(checkpoint->partial, &there) == 0) directory_remove(checkpoint->partial);
     if (world_barrier(checkpoint->world, err) != 0) return -1;
-    if (!ready) return atomic_store(&checkpoint->ended, true), 0; // the next poll tells the others
+    if (!ready) return atomic_store(&checkpoint->ended, true), 0; // the next poll reports the failure to all ranks
     writer_copy(&checkpoint->writer);
     checkpoint->copying = clock_seconds() - start;
     thread_start_(checkpoint, saver_write_);
@@ -298,7 +298,7 @@ int64_t checkpoint_saved(const Checkpoint *checkpoint) { return checkpoint == NU
 
 // --- life
 
-// Makes and locks checkpoint.dir, on rank 0.
+// Creates and locks checkpoint.dir. Called on rank 0 only.
 static int lock_dir_(Checkpoint *checkpoint, Error *err) {
     const char *dir = checkpoint->config->checkpoint.dir;
     Error wrong = {0};
@@ -306,7 +306,7 @@ static int lock_dir_(Checkpoint *checkpoint, Error *err) {
     return checkpoint->locked ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
 }
 
-// Determines the number of the run, and where its sequence continues.
+// Prepares checkpoint.dir: determines the run id and the last sequence number, and sweeps. Called on rank 0 only.
 static int prepare_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *err) {
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
     CheckpointName *list;

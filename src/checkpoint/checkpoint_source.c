@@ -1,5 +1,5 @@
-// Opens a directory of safetensors files, our own or transformers', indexes its tensors by name, and reads rectangles
-// of them into a rank's order of elements. Several threads read, each a piece of its own.
+// Opens a directory of safetensors files, our own or those of transformers, indexes its tensors by name, and reads
+// rectangles of them in the element order of a rank's tensor. Several threads read, one piece each at a time.
 #include "checkpoint_source.h"
 #include "base/alloc.h"
 
@@ -14,7 +14,7 @@
 
 // --- opening
 
-// Keeps only the header: a model may have more files than a process may hold open.
+// Reads a file's header and closes the file: a model may have more files than a process may keep open.
 static int add_file_(Source *source, const char *name, Error *err) {
     char path[CHECKPOINT_PATH];
     if (file_path_within(path, source->dir, name, err) != 0) return -1;
@@ -69,7 +69,7 @@ static bool has_file_(const Source *source, const char *name) {
     return false;
 }
 
-// Opens every file of the index once, and takes every tensor from the file that the index names.
+// Opens every file that the index names, once. The headers of the files, not the index, then locate the tensors.
 static int read_index_(Source *source, const char *path, Error *err) {
     Json json;
     int status = json_read_file(&json, path, err);
@@ -82,7 +82,7 @@ static int read_index_(Source *source, const char *path, Error *err) {
     }
     for (const JsonValue *entry = status == 0 ? map->first : NULL; entry != NULL && status == 0; entry = entry->next) {
         if (entry->type != JSON_TEXT)
-            status = error_set(err, EXIT_FAILED, "%s: %.200s names no file", path, entry->key);
+            status = error_set(err, EXIT_FAILED, "%s: entry %.200s is not a file name", path, entry->key);
         else if (!has_file_(source, entry->text)) status = add_file_(source, entry->text, err);
     }
     json_free(&json);
@@ -100,11 +100,10 @@ int source_open_model(Source *source, const char *dir, Error *err) {
     if (access(index, F_OK) == 0) status = read_index_(source, index, err);
     else if (access(single, F_OK) == 0) status = add_file_(source, "model.safetensors", err);
     else
-        status =
-            error_set(err, EXIT_FAILED,
-                      "%s: holds neither model.safetensors nor " CHECKPOINT_INDEX "; transformers writes them with "
-                      "save_pretrained(..., safe_serialization=True), this program into checkpoint.dir/step_*",
-                      dir);
+        status = error_set(err, EXIT_FAILED,
+                           "%s: holds neither model.safetensors nor " CHECKPOINT_INDEX "; save a model there with "
+                           "save_pretrained(..., safe_serialization=True), or name a folder checkpoint.dir/step_*",
+                           dir);
     return status != 0 ? -1 : index_tensors_(source, err);
 }
 
@@ -145,7 +144,7 @@ int source_check(const Source *source, const SourceTensor *found, const TensorSp
     char is[96], should[96];
     if (!same)
         return error_set(err, EXIT_USAGE,
-                         "%s: tensor %s is %s, this model's is %s; the sizes in model.* have to be the checkpoint's",
+                         "%s: tensor %s is %s, but this model's is %s; set model.* to the checkpoint's sizes",
                          source->files[found->file].path, have->name, safetensors_shape(have, is, sizeof is),
                          safetensors_shape(&want, should, sizeof should));
     if (have->type != SAFE_OTHER) return 0;
@@ -158,20 +157,20 @@ int source_check(const Source *source, const SourceTensor *found, const TensorSp
 // Threads that read, one piece each at a time.
 enum { LANES = 4 };
 
-// One of them: a piece, the open file that has it, and memory for its values.
+// One reading thread: its piece, the open file that contains the piece, and memory for the values.
 typedef struct Lane {
     const Source *source;
     const Split *split;
     const ReadPiece *piece;
-    int64_t next; // elements of the tensor before `next` have been read, or are padding
-    int64_t file; // that is open, or -1
+    int64_t next; // tensor elements of this piece before index `next` are read or zeroed
+    int64_t file; // index of the open file, or -1
     SafeFile open;
-    void *raw; // a block in the file's order
+    void *raw; // buffer for a block in the file's type and order, or NULL
     int64_t raw_bytes;
     float *values; // (SOURCE_PIECE)
     int64_t strange;
     pthread_t thread;
-    bool runs; // false: no thread could be started, and the caller reads this piece
+    bool runs; // true: the thread is running; false: not started (the caller then reads the piece) or joined
     Error err;
 } Lane;
 
@@ -185,7 +184,7 @@ static int read_raw_(Lane *lane, const FileBlock *at, char *raw) {
     return 0;
 }
 
-// Turns columns of the file into rows of the rank's tensor.
+// Transposes a block of the file, now in lane->raw, into the rank's tensor, and converts it to fp32.
 static void turn_(const Lane *lane, const Block *block, float *to) {
     const SafeTensor *from = lane->piece->found->tensor;
     int64_t stride = lane->piece->tensor->cols;
@@ -199,12 +198,12 @@ static void turn_(const Lane *lane, const Block *block, float *to) {
         }
 }
 
-// Zeroes the padding: the gaps between the blocks, which arrive in order.
+// Zeroes the elements from lane->next to `end`. Blocks arrive in order, so a gap between two blocks is padding.
 static void clear_padding_(const Lane *lane, int64_t end) {
     memset(lane->values + (lane->next - lane->piece->begin), 0, (size_t)(end - lane->next) * sizeof *lane->values);
 }
 
-// Reads a block straight to its place if the file has it as it is wanted.
+// Reads a block, directly into the values if the file stores it in fp32 and not transposed.
 static int read_block_(void *context, const Block *block) {
     Lane *lane = context;
     const SafeTensor *from = lane->piece->found->tensor;
@@ -234,13 +233,13 @@ static void close_file_(Lane *lane) {
 static int use_file_(Lane *lane, int64_t file) {
     if (lane->file == file) return 0;
     close_file_(lane);
-    lane->open = lane->source->files[file]; // its path and table are the source's
+    lane->open = lane->source->files[file]; // shares the path and the tensor table of the source
     if (safetensors_reopen(&lane->open, &lane->err) != 0) return -1;
     lane->file = file;
     return 0;
 }
 
-// Checks one block at a time, which the compiler vectorizes; only a block with such a value is searched.
+// Returns the index of the first value that is not finite, or -1. Tests a block at a time in a loop that vectorizes.
 static int64_t find_strange_(const float *values, int64_t count) {
     enum { BLOCK = 4096 };
     for (int64_t first = 0; first < count; first += BLOCK) {
@@ -269,8 +268,8 @@ static void *read_piece_(void *argument) {
 
 // --- reading all
 
-// The caller takes pieces in their order, so its results, and the first error, do not depend on which thread was
-// faster; the device sees one thread only. A lane gets its next piece once the caller has taken the one before.
+// The caller's thread visits the pieces in order. So the results and the first error do not depend on the threads'
+// speed, and only one thread uses the device. A lane gets its next piece once its previous piece was visited.
 int pieces_read(const Source *source, const Split *split, const ReadPiece *pieces, int64_t count, PieceVisitor visit,
                 void *context, Error *err) {
     Lane lanes[LANES];

@@ -1,4 +1,4 @@
-// The tensors of a directory of safetensors files, by name, and reading a rank's part of one.
+// Finds tensors by name in a directory of safetensors files, and reads a rank's part of a tensor.
 #pragma once
 
 #include "checkpoint_files.h"
@@ -18,8 +18,8 @@ typedef struct Source {
     int64_t tensor_count;
 } Source;
 
-// Elements read at a time. A lane takes 4 times as many bytes of host memory, and up to 8 times more if the file has
-// another type or its matrices transposed.
+// Maximum number of elements per piece. A lane needs 4 bytes of host memory per element, and up to 8 bytes more if the
+// file has another type or stores the matrix transposed.
 enum { SOURCE_PIECE = 4 << 20 };
 
 // Opens the files that a manifest lists. -1 with err; source_close in every case.
@@ -28,11 +28,11 @@ int source_open_manifest(Source *source, const char *dir, const Manifest *manife
 int source_open_model(Source *source, const char *dir, Error *err);
 void source_close(Source *source);
 
-// Returns NULL if no tensor has that name. Names may lack the model's prefix ("transformer.", "model.").
+// Returns a tensor, or NULL if no tensor has that name. Names in files may lack the prefix "transformer." or "model.".
 SourceTensor *source_find(Source *source, const char *name);
 
-// Checks that a tensor has the shape under which the spec is stored, and a numeric type. -1 with err that names both
-// shapes.
+// Checks that a tensor has the shape in which `spec` is stored, and a floating-point type. -1 with err; for a wrong
+// shape it names both shapes.
 int source_check(const Source *source, const SourceTensor *found, const TensorSpec *spec, Error *err);
 
 // Elements [begin, end) of a rank's tensor, at most SOURCE_PIECE.
@@ -47,7 +47,7 @@ typedef struct ReadPiece {
 // The elements of a piece as fp32; padding is zero.
 typedef struct ReadValues {
     const float *values;
-    int64_t strange; // the first that is not finite, or -1
+    int64_t strange; // index of the first value that is not finite, or -1
 } ReadValues;
 
 typedef int (*PieceVisitor)(void *context, const ReadPiece *piece, const ReadValues *values, Error *err);

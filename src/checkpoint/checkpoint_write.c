@@ -1,5 +1,5 @@
-// Writes one rank's part of a checkpoint. Its tensors and their places in files are fixed when the writer is created;
-// each save copies them into one piece of host memory, and two lanes write that into the files.
+// Writes one rank's part of a checkpoint. Its tensors and their places in files are fixed when the writer is created.
+// Each save copies the tensors into one block of host memory; two lanes write this block into the files.
 #include "checkpoint_write.h"
 #include "base/alloc.h"
 #include "base/threads.h"
@@ -13,8 +13,8 @@
 
 // --- the list of this rank's tensors
 
-// Adds what this rank writes of a tensor: replicas are written by the first tensor rank, a tied weight where the
-// embedding is. Data ranks write the piece whose states they own.
+// Adds the part of a tensor that this rank writes, if any. Tensor rank 0 writes replicated tensors, and a tied head is
+// stored only as the embedding. A data rank writes the piece for which it owns the optimizer states.
 static void writer_add_part_(Writer *writer, int64_t index, StateKind kind) {
     const StageTensors *tensors = &writer->stage->tensors;
     const Tensor *tensor = &tensors->tensors[index];
@@ -57,7 +57,7 @@ void writer_free(Writer *writer) {
     for (int lane = 0; lane < WRITER_LANES; lane++) free_all(writer->scratch[lane], writer->staging[lane]);
 }
 
-// Large and pinned pages make the copy faster, which training waits for. They only affect speed.
+// Maps memory for the copy; NULL on failure. Training waits for the copy: huge and pinned pages make it faster.
 static char *map_image_(Backend *be, int64_t bytes) {
     void *image = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (image == MAP_FAILED) return NULL;
@@ -132,8 +132,8 @@ static int put_rows_(const OpenFile *file, const FileBlock *at, const char *data
     return 0;
 }
 
-// Writes the transpose of from (rows, cols), whose rows are `stride` elements apart, to (cols, rows). In tiles, so that
-// rows stay in the cache until all their elements are used.
+// Transposes `from` (rows, cols), with a row stride of `stride` elements, into `to` (cols, rows). Works in tiles, so
+// that rows stay in the cache until all their elements are used.
 enum { TILE = 32 };
 
 static inline __attribute__((always_inline)) void transpose_(char *to, const char *from, int64_t rows, int64_t cols,
@@ -144,7 +144,7 @@ static inline __attribute__((always_inline)) void transpose_(char *to, const cha
                 memcpy(to + (c * rows + r) * (int64_t)element, from + (r * stride + c) * (int64_t)element, element);
 }
 
-// Writes a few columns at a time as rows of the file.
+// Transposes and writes as many columns at a time as the scratch memory holds. A column is a row of the file.
 static int put_transposed_(const OpenFile *file, const Block *block, FileBlock at, const char *data) {
     int64_t stride = file->part->tensor->cols, most = file->writer->scratch_bytes / at.run, rows = at.rows;
     void *scratch = file->writer->scratch[file->lane];
@@ -160,7 +160,7 @@ static int put_transposed_(const OpenFile *file, const Block *block, FileBlock a
 
 // --- values that are not finite
 
-// Finds a value with all bits of the exponent set; bf16 has the same exponent in its upper half.
+// Returns the index of the first value with all exponent bits set, or -1. bf16 is the upper half of fp32.
 static int64_t find_strange_value_(const void *values, int64_t count, int64_t element) {
     for (int64_t i = 0; i < count; i++) {
         uint32_t bits = element == 4 ? ((const uint32_t *)values)[i] : (uint32_t)((const uint16_t *)values)[i] << 16;
@@ -169,8 +169,8 @@ static int64_t find_strange_value_(const void *values, int64_t count, int64_t el
     return -1;
 }
 
-// A gradient that is not finite stops a step before its update. A value that no gradient touches, as in an embedding
-// row that no token uses, is only found by looking at it: here, where everything is read anyway.
+// Checks a block for values that are not finite. A step with such a gradient is stopped before its update. But a value
+// that no gradient reaches, as in an embedding row of an unused token, is found only by reading it.
 static int check_finite_(const OpenFile *file, const Block *block, const char *data) {
     const WritePart *part = file->part;
     Writer *writer = file->writer;
@@ -200,7 +200,7 @@ static int put_block_(void *context, const Block *block) {
 
 // --- all files
 
-// Returns whether this rank writes the header: it does if it has the first element of the file's first tensor.
+// Returns whether this rank writes the header: tensor rank 0 and data rank 0 of the stage with the file's tensors.
 static bool owns_header_(const Writer *writer, int file) {
     const StageTensors *tensors = &writer->stage->tensors;
     if (tensors->split.tensor_rank > 0 || tensors->split.data_rank > 0) return false;

@@ -1,4 +1,4 @@
-// The part of a checkpoint that one rank writes: which elements, their copy in host memory, and writing them to files.
+// Writes one rank's part of a checkpoint: selects its elements, copies them to host memory, and writes them to files.
 #pragma once
 
 #include "checkpoint_files.h"
@@ -15,13 +15,13 @@ typedef struct WritePart {
     int file;           // index of the file in the layout
     int64_t begin, end; // elements of this rank's tensor
     int64_t element;    // bytes
-    const void *source; // on the device, of element `begin`
-    int64_t image;      // bytes, into the copy
+    const void *source; // device address of element `begin`
+    int64_t image;      // offset in Writer.image, bytes
 } WritePart;
 
 // The bytes that this rank wrote into one file.
 typedef struct WriteShare {
-    uint64_t raw; // checksum of these bytes at their place among zeros
+    uint64_t raw; // raw checksum of the file with these bytes in place and zeros elsewhere
     int64_t bytes;
 } WriteShare;
 
@@ -36,30 +36,30 @@ typedef struct Writer {
     int64_t part_count;
     char *image;
     int64_t image_bytes;
-    void *scratch[WRITER_LANES]; // for rows of matrices that are transposed in files; at least one
+    void *scratch[WRITER_LANES]; // buffers for transposed matrices, at least one row of the file each
     int64_t scratch_bytes;
-    void *staging[WRITER_LANES]; // range_file.h
+    void *staging[WRITER_LANES]; // RANGE_FILE_STAGING bytes each (range_file.h)
     WriteShare *shares;          // (layout.files)
     World *world;                // informed when bytes were written
     atomic_bool cancel;          // ends writer_write early
-    // --- of the write in progress
+    // --- state of the write in progress
     const char *dir;
     int dir_fd;
     atomic_flag strange_taken;
-    char strange[256]; // the first value found that is not finite, as words; may be empty
+    char strange[256]; // description of the first value found that is not finite; empty: all are finite
 } Writer;
 
 void writer_create(Writer *writer, const Stage *stage, World *world);
 void writer_free(Writer *writer);
 
-// Copies this rank's tensors into host memory, which the first call allocates.
+// Allocates the host memory on the first call; -1 with err. writer_copy then copies this rank's tensors into it.
 int writer_allocate(Writer *writer, Error *err);
 void writer_copy(Writer *writer);
 
 // The code of an error that must end the run: the state is not worth saving.
 enum { WRITER_BROKEN = 64 };
 
-// Writes the copy into the files of `dir`, which is created if necessary, down to the disk, and fills `shares`.
-// Symbolic links are not followed: neither `dir` nor a file in it may be one. A value that is not finite fails with
-// WRITER_BROKEN, or is described in `strange` if train.skip_bad_steps allows a run to continue with such values.
+// Writes the copy into the files of `dir`, flushes them to the disk, and fills `shares`. Creates `dir` if necessary;
+// `dir` and its files must not be symbolic links. -1 with err: WRITER_BROKEN if a value is not finite. With
+// train.skip_bad_steps above 0, such a value is only described in `strange`.
 int writer_write(Writer *writer, const char *dir, Error *err);

@@ -1,6 +1,6 @@
-// Reads and writes the files by which transformers knows a model: config.json, and its tokenizer's. A config.json is
-// read into a ModelConfig, so that one loop over the model's keys finds every difference. The family's row has the
-// names of the keys there, and the values that mean something that is not implemented.
+// Reads and writes the files that describe a model for transformers: config.json and the tokenizer's files. A
+// config.json is read into a ModelConfig, so that one loop over the model's keys finds every difference. The family's
+// row lists the names of the keys in config.json, and the values that are unsupported.
 #include "hf_config.h"
 
 #include "checkpoint_files.h"
@@ -33,7 +33,7 @@ static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
         const HfRopeNumber *row = &hf_rope_numbers[i];
         if (!row->kind[m->rope_scaling]) continue;
         double value = get_(m, row->offset, row->real);
-        // Writes a float as one, because transformers warns about integers there.
+        // Writes a float with a decimal point, because transformers warns about integers for these keys.
         if (row->real && value == floor(value)) fprintf(file, ", \"%s\": %.1f", row->word, value);
         else fprintf(file, ", \"%s\": ", row->word), json_write_number(file, value);
     }
@@ -43,7 +43,7 @@ static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
 void hf_config_write(const Config *config, int64_t end, FILE *file) {
     const ModelConfig *m = &config->model;
     const Family *family = &families[m->family];
-    const FamilyForm *form = family->forms; // one has these keys: config_check refuses other combinations
+    const FamilyForm *form = family->forms; // one form matches these keys: config_check refuses other combinations
     while (form[1].model_type != NULL && (form->qkv_bias != m->qkv_bias || form->qk_norm != m->qk_norm)) form++;
     fprintf(file, "{\n  \"architectures\": [\"%s\"],\n", form->architecture);
     fprintf(file, "  \"model_type\": \"%s\",\n%s", form->model_type, form->constants);
@@ -78,7 +78,7 @@ static void hf_value_text_(char *text, size_t size, const ConfigKey *key, const 
     else snprintf(text, size, "%s", key->words[*(const int *)field]);
 }
 
-// Compares two values; constants may be rounded, since some files contain those that went through fp32.
+// Compares two values; numbers may differ by rounding, since some files contain constants that were rounded to fp32.
 static bool same_value_(const ConfigKey *key, const void *there, const void *here) {
     if (key->type != KEY_NUMBER) return memcmp(there, here, key->size) == 0;
     double a = *(const double *)there, b = *(const double *)here;
@@ -102,15 +102,15 @@ static void compare_key_(Differences *list, const ConfigKey *key, const ModelCon
                                    "%s%s is %s there and %s here", list->used > 0 ? ", " : "", key->name, theirs, ours);
 }
 
-// rotations: of a rotary family; they have to agree too, and with `exact` the length. The numbers of scaled rotations
-// say nothing if the kinds of scaling differ.
+// Lists the keys that differ. rotations: also compares model.rope_*, and with `exact` model.seq_len of a rotary family.
+// If the kinds of rope scaling differ, their numbers are skipped.
 static void compare_models_(Differences *list, const ModelConfig *there, const ModelConfig *here, bool exact,
                             bool rotations) {
     const ConfigKey *keys[HF_MOST_KEYS];
     int count = hf_model_keys(here, keys);
     for (int i = 0; i < count; i++) {
         const char *name = keys[i]->name;
-        // Rotations work for any length, and YaRN's files give another one.
+        // Rotations work for any length, and the config.json of a YaRN model has its original length.
         bool length = strcmp(name, "model.seq_len") == 0 && families[here->family].rotary;
         if (length && (!exact || !rotations || here->rope_scaling == ROPE_YARN)) continue;
         bool rope = strncmp(name, "model.rope_", 11) == 0, scaled = rope && strcmp(name, "model.rope_theta") != 0;
@@ -131,8 +131,8 @@ static int hf_compare_(const HfModel *found, const Config *config, bool exact, E
     return hf_model_check(found, config->model.seq_len, err);
 }
 
-// Returns the first key that config.json has no word for and that has not its default, or NULL. A family without words
-// for the heads' keys has only their defaults, and keys of scaled rotations have no effect where no scaling has them.
+// Returns the first key that is not at its default and has no name in config.json, or NULL. Skips kv_heads and head_dim
+// (a family without names for them allows only defaults) and keys of rope scaling (without effect if absent there).
 static const ConfigKey *unwritten_key_(const Config *config) {
     const ConfigKey *keys[HF_MOST_KEYS];
     int count = hf_model_keys(&config->model, keys);
@@ -156,7 +156,7 @@ int hf_config_check(const Config *config, Error *err) {
     Differences list = {.used = 0};
     if (key != NULL)
         return config_error(config, key->name, err,
-                            "a checkpoint's config.json has no word for this, so that it would describe another model; "
+                            "a checkpoint's config.json cannot express this, so it would describe another model; "
                             "use %s, or leave checkpoint.dir empty",
                             key->def);
     FILE *file = xmemstream(&text, &length);
@@ -195,7 +195,7 @@ enum { BYTES_END_TOKEN = 256 };
 
 #define BYTES_END_TEXT "<|endoftext|>"
 
-// GPT-2's alphabet: a printable byte is its own character, the others are the characters from U+0100 on, in order.
+// Returns a byte's character in GPT-2's alphabet: printable bytes are unchanged, the others count up from U+0100.
 static int alphabet_(int byte) {
     int others = 0;
     bool prints = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
@@ -204,7 +204,7 @@ static int alphabet_(int byte) {
     return 256 + others;
 }
 
-// Writes byte-level BPE without merges, which is one token a byte.
+// Writes a tokenizer.json of byte-level BPE without merges: one token per byte.
 static void write_bytes_tokenizer_(FILE *file) {
     fputs(
         "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [{\"id\": 256, \"content\": "
@@ -237,7 +237,7 @@ static void add_config_(HfTokenizer *tokenizer, const Config *config, const char
     FILE *file = begin_(tokenizer, "tokenizer_config.json");
     fprintf(file, "{\n  \"tokenizer_class\": \"%s\",\n  \"model_max_length\": %lld,\n", class,
             (long long)config->model.seq_len);
-    // A document is preceded by the token that ends one, so it is both; it is not put before prompts.
+    // The end-of-text token also precedes every document, so it is both bos and eos. It is not added to prompts.
     const char *const keys[] = {"bos_token", "eos_token"};
     for (int i = 0; i < 2 && end != NULL; i++) {
         fprintf(file, "  \"%s\": ", keys[i]);
@@ -249,8 +249,8 @@ static void add_config_(HfTokenizer *tokenizer, const Config *config, const char
     xmemstream_close(file);
 }
 
-// Writes the token with this id that was added to a tokenizer.json, such as "<|end_of_text|>", to `text` and returns
-// it. NULL: no added token has it.
+// Writes the text of the added token with this id, such as "<|end_of_text|>", from a tokenizer.json to `text` and
+// returns `text`; NULL if no added token has the id.
 static const char *added_token_(const char *json_text_, size_t length, int64_t id, char text[80]) {
     Json json = {0};
     Error ignored = {0};
@@ -265,7 +265,7 @@ static const char *added_token_(const char *json_text_, size_t length, int64_t i
     return found;
 }
 
-// Copies the tokenizer's file.
+// Reads the tokenizer's file into memory and adds tokenizer_config.json. -1 with err.
 static int load_file_(HfTokenizer *tokenizer, const Config *config, const SideFile *side, Error *err) {
     enum { MOST = 256 << 20 }; // ten times the largest tokenizer.json in use
     bool pieces = strcmp(side->tokenizer, "sentencepiece") == 0;

@@ -1,4 +1,4 @@
-// config.json, by which transformers knows a model: written into checkpoints, and compared if a run starts from one.
+// config.json, transformers' description of a model: written into checkpoints and compared if a run starts from one.
 #pragma once
 
 #include "config/config.h"
@@ -9,12 +9,12 @@
 
 __BEGIN_DECLS
 
-// Writes config.json. end: the token that ends a text and begins the next; -1: unknown.
+// Writes config.json. end: id of the end-of-text token; -1: unknown.
 void hf_config_write(const Config *config, int64_t end, FILE *file);
 
-// Refuses, with code 2, a configuration whose config.json would describe another model: writes it, reads it back, and
-// requires that every key of `model` either comes back as it was or has its default. For the start of a run, since a
-// checkpoint that says nothing of a key would be found out after the training.
+// Refuses, with code 2, a configuration that config.json cannot describe: writes the file, reads it back, and requires
+// that every key of `model` is either unchanged or at its default. Called at the start of a run; otherwise a missing
+// key would be noticed only after the training.
 int hf_config_check(const Config *config, Error *err);
 
 // Compares config.json in `dir` with the configuration. -1 with err (code 2) that lists every size and constant that
@@ -22,8 +22,8 @@ int hf_config_check(const Config *config, Error *err);
 // even if no tensor depends on it. A directory without the file passes; the tensors' shapes are compared later.
 int hf_config_compare(const Config *config, const char *dir, bool exact, Error *err);
 
-// The tokenizer that a checkpoint carries, so that AutoTokenizer and generate() of transformers work on its folder:
-// that of the training data (side_file.h), or for bytes one that is written here.
+// The tokenizer files in a checkpoint, with which AutoTokenizer and generate() of transformers work on its folder. They
+// are copied from the training data's tokenizer (side_file.h); for bytes they are generated.
 enum { HF_TOKENIZER_FILES = 2 };
 
 typedef struct HfTokenizer {
@@ -33,10 +33,10 @@ typedef struct HfTokenizer {
         char *text;
         size_t length;
     } file[HF_TOKENIZER_FILES];
-    int64_t end; // the token that ends a text and begins the next; -1: unknown
+    int64_t end; // id of the end-of-text token; -1: unknown
 } HfTokenizer;
 
-// Reads the tokenizer's file into memory. -1 with err if it is missing or damaged: then checkpoints have no tokenizer.
+// Reads or generates the files in memory. -1 with err if a file is missing or damaged; then there is no tokenizer.
 int hf_tokenizer_load(HfTokenizer *tokenizer, const Config *config, Error *err);
 void hf_tokenizer_free(HfTokenizer *tokenizer);
 

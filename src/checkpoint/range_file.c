@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// Below this a direct write, which waits for the disk, costs more than the cache; above it the disk is told to start at
-// once.
+// Bytes. Below this size the page cache is faster than a direct write, which waits for the disk. A cached write of at
+// least this size starts the disk at once.
 enum { LARGE = 1 << 20 };
 
 static int write_error_(const RangeFile *file, Error *err) {
@@ -28,13 +28,13 @@ int range_file_open(RangeFile *file, int dir, const char *name, const char *path
 static ssize_t put_cached_(RangeFile *file, int64_t offset, const void *data, int64_t bytes) {
     if (bytes > RANGE_FILE_STAGING) bytes = RANGE_FILE_STAGING;
     ssize_t put = pwrite(file->fd, data, (size_t)bytes, (off_t)offset);
-    // The disk starts now instead of at the sync; if the file system cannot, the sync does all of it.
+    // Starts writing to the disk now instead of at the sync. If the file system cannot, the sync writes everything.
     if (put >= LARGE) sync_file_range(file->fd, (off_t)offset, (off_t)put, SYNC_FILE_RANGE_WRITE);
     return put;
 }
 
-// Writes as many full blocks as the staging memory holds. A file system that opens files for direct writes and then
-// refuses them is not asked again; if it writes part of a block, as at the disk's end, the cache writes the rest.
+// Writes as many full blocks as fit into the staging memory. If the file system refuses direct writes (EINVAL), all
+// later writes use the page cache. A write that ends inside a block, as at the disk's end, continues through the cache.
 static ssize_t put_direct_(RangeFile *file, int64_t offset, const void *data, int64_t bytes) {
     int64_t piece = bytes < RANGE_FILE_STAGING ? bytes / RANGE_FILE_BLOCK * RANGE_FILE_BLOCK : RANGE_FILE_STAGING;
     memcpy(file->staging, data, (size_t)piece);

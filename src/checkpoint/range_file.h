@@ -25,8 +25,8 @@ typedef struct RangeFile {
 // errors; the caller keeps it. -1 with err.
 int range_file_open(RangeFile *file, int dir, const char *name, const char *path, void *staging, Error *err);
 
-// Writes the beginning of a range and returns how many bytes that were, at least one; -1 with err. Two processes may
-// write ranges that share a block, but no byte belongs to two ranges.
+// Writes the beginning of a range and returns the number of bytes written, at least 1; -1 with err. Ranges of two
+// processes may share a disk block, but must not overlap.
 int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_t bytes, Error *err);
 
 // Flushes to the disk. Then call range_file_close, as after every open that returned 0.

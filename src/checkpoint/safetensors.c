@@ -73,7 +73,7 @@ static int read_offsets_(const SafeFile *file, SafeTensor *tensor, const JsonVal
     const JsonValue *begin = offsets->first, *end = begin->next;
     bool numbers = begin->type == JSON_NUMBER && begin->whole && end->type == JSON_NUMBER && end->whole;
     if (!numbers || begin->integer < 0 || end->integer < begin->integer || end->integer > file->bytes - data)
-        return bad_(file, err, tensor->name, "its bytes lie outside the file, which may have been cut short");
+        return bad_(file, err, tensor->name, "its bytes are outside the file; the file may be truncated");
     if (end->integer - begin->integer != tensor->bytes)
         return bad_(file, err, tensor->name, "its bytes do not agree with its shape");
     tensor->offset = data + begin->integer;
@@ -86,8 +86,8 @@ static int compare_offsets_(const void *a, const void *b) {
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-// Tensors must follow one another from the header to the file's end, as the format demands: no byte twice, no byte
-// unchecked.
+// Reads the entries of all tensors. As the format demands, tensors must cover the file from the header to its end
+// without gaps or overlaps, so that every byte is checked.
 static int read_entries_(SafeFile *file, const JsonValue *root, int64_t data, Error *err) {
     if (root->type != JSON_OBJECT) return bad_(file, err, NULL, "the header is not a JSON object");
     file->tensors = xcalloc((size_t)root->count + 1, sizeof *file->tensors);
@@ -102,7 +102,7 @@ static int read_entries_(SafeFile *file, const JsonValue *root, int64_t data, Er
     qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_offsets_);
     for (int64_t i = 0; i < file->count; i++) {
         if (file->tensors[i].offset != data)
-            return bad_(file, err, file->tensors[i].name, "does not begin where the one before ends");
+            return bad_(file, err, file->tensors[i].name, "does not begin where the previous tensor ends");
         data += file->tensors[i].bytes;
     }
     return data < file->bytes ? bad_(file, err, NULL, "has bytes after the last tensor") : 0;
@@ -115,8 +115,8 @@ static int safetensors_read_header_(SafeFile *file, Error *err) {
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--) length = length << 8 | word[i];
     if (length > (uint64_t)(file->bytes - 8))
-        return bad_(file, err, NULL, "no safetensors file, or cut short: the header is longer than the file");
-    if (length > JSON_MAX_BYTES) return bad_(file, err, NULL, "no safetensors file: the header is too long to be one");
+        return bad_(file, err, NULL, "not a safetensors file, or truncated: the header is longer than the file");
+    if (length > JSON_MAX_BYTES) return bad_(file, err, NULL, "not a safetensors file: the header is too long");
     char *text = xmalloc((size_t)length + 1);
     Json json = {0};
     int status = file_read(file->fd, file->path, 8, text, (int64_t)length, err);
@@ -195,7 +195,7 @@ void safetensors_to_float(float *to, const void *from, SafeType type, int64_t co
 
 // --- writing
 
-// The length word is filled in at the end. transformers refuses a file whose metadata does not name the format.
+// safetensors_header_end fills in the length word. transformers refuses a file if its metadata lack the format.
 void safetensors_header_begin(SafeHeader *header) {
     memset(header, 0, sizeof *header);
     header->file = xmemstream(&header->text, &header->bytes);

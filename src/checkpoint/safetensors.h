@@ -2,8 +2,8 @@
 // little-endian; the header, a JSON object {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...};
 // the tensors' bytes.
 //
-// Nothing that a file says about sizes is believed before it was checked against the file's length: lengths, offsets
-// and shapes agree with each other and cover the data exactly, or the file is refused with a sentence that names it.
+// Sizes in a file are checked against its length before they are used. Lengths, offsets and shapes must agree with each
+// other and cover the data exactly; otherwise the file is refused with an error that names it.
 #pragma once
 
 #include "base/log.h"
@@ -27,7 +27,7 @@ typedef struct SafeTensor {
     int64_t element; // bytes
     int dimensions;
     int64_t shape[SAFETENSORS_MAX_DIMENSIONS];
-    int64_t offset, bytes; // from the file's beginning
+    int64_t offset, bytes; // bytes; offset from the file's beginning
 } SafeTensor;
 
 typedef struct SafeFile {
@@ -55,7 +55,7 @@ const char *safetensors_shape(const SafeTensor *tensor, char *text, int64_t size
 // A header under construction. Tensors are placed one after another.
 typedef struct SafeHeader {
     FILE *file;
-    char *text; // the file's beginning, length word included, once finished; the caller frees it
+    char *text; // header with length word, complete after safetensors_header_end; the caller frees it
     size_t bytes;
     int64_t data; // bytes of tensors so far
 } SafeHeader;

@@ -1,4 +1,4 @@
-// Common to all groups: sizes of types, the pieces in which sums are made, waiting, and the offset of clocks.
+// Functions common to all groups: type sizes, the pieces of a sum, waiting, and clock offsets.
 #include "comm.h"
 #include "base/clock.h"
 #include "backend/backend.h"
@@ -32,11 +32,11 @@ int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type
     if (operation == COMM_ALL_GATHER || count == 0) return 0;
     int64_t piece = comm_piece(operation, count, type, size);
     int64_t first = piece_workspace_(operation, piece, type, size);
-    int64_t last = piece_workspace_(operation, count % piece, type, size); // a short one may go directly
+    int64_t last = piece_workspace_(operation, count % piece, type, size); // the short last piece may be direct
     return first > last ? first : last;
 }
 
-// Sleeps without the 50 microseconds that Linux may add (prctl(2), PR_SET_TIMERSLACK).
+// Sleeps `ns`. `first` limits the delay that Linux may add from 50 microseconds to 1 (prctl(2), PR_SET_TIMERSLACK).
 static void nap_(long ns, bool first) {
     enum { SLACK_NS = 1000 };
     if (first) prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS, 0UL, 0UL, 0UL);
@@ -45,13 +45,13 @@ static void nap_(long ns, bool first) {
 }
 
 void comm_pause(Pause *pause) {
-    // A poll costs about 8 microseconds, the wake-up included: every 200 microseconds that is 4 percent of a core,
-    // every 100 twice that, and several ranks of a machine may wait at once. The first polls, without sleep, cover
-    // short waits. If another program takes the core, a yield lasts its time slice, while a sleeper soon gets it back.
-    // Four ranks that pass on two tokens, next to two busy loops on two cores, take 6 ms a hop if they yield, 0.5 ms if
-    // they sleep and 0.5 ms if they block in a futex: the loops take the remaining slices from compute, not from waits.
-    // A shorter slice or a spin gains nothing. Naps of 200 microseconds from the first on gain a fifth of a tiny step
-    // (p=2 t=2 next to three loops: 50 ms, not 63), but larger steps of ranks that share cores may lose some percent.
+    // A poll and its wake-up cost about 8 microseconds: 4 percent of a core if repeated every 200 microseconds, and
+    // several ranks of a machine may wait at once. The first polls do not sleep, to keep short waits short. If another
+    // program runs on the core, a yield lasts its time slice, but a sleeping rank soon gets the core back.
+    // Measured with four ranks that pass on two tokens, next to two busy loops on two cores: 6 ms per hop with yields,
+    // 0.5 ms with sleeps or futexes. The loops then delay only compute, not waits. A shorter slice or spinning gains
+    // nothing. Sleeping 200 microseconds from the start makes a tiny step a fifth faster (p=2 t=2 next to three loops:
+    // 50 ms instead of 63), but can make larger steps of ranks that share cores some percent slower.
     enum { YIELDS = 16, SHORTEST_NS = 12500 };
     static const double SLICE_S = 1e-3, BUSY_S = 0.1;
     double now = clock_seconds();
@@ -66,8 +66,8 @@ void comm_pause(Pause *pause) {
 }
 
 void comm_pause_briefly(int *looks) {
-    // A yield with nothing else to run takes a quarter of a microsecond. A late end of a sleep would be most of a hop
-    // between stages.
+    // A yield takes a quarter of a microsecond if nothing else can run. Waking up late from a sleep would take most of
+    // the time of a hop between stages.
     enum { YIELDS = 1000, NAP_NS = 20000 };
     int look = (*looks)++;
     if (look < YIELDS) {
@@ -105,7 +105,7 @@ int comm_receive_now(Comm *comm, int peer, void *to, int64_t bytes, Error *err) 
 }
 
 enum { CLOCK_ROUNDS = 12 };
-static const double SLOW_S = 0.5, CLOCK_ENOUGH = -1; // the second: sent to end the rounds
+static const double SLOW_S = 0.5, CLOCK_ENOUGH = -1; // CLOCK_ENOUGH is sent to end the rounds
 
 static int clock_answer_(Comm *comm, int peer, Error *err) {
     for (int round = 0; round < CLOCK_ROUNDS; round++) {

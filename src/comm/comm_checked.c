@@ -2,12 +2,12 @@
 // message is checked on arrival; a library's collectives (NCCL) can only be checked by their inputs and outputs.
 //
 //   message   data, then 8 bytes of checksum over `sums`; the receiver compares when both have arrived
-//   gather    data; then every rank gathers the checksums of all parts and compares each part with its owner's
+//   gather    data; then every rank gathers the checksums of all parts and compares each part with its checksum
 //   sum       data; then every rank gathers the checksums of all results, which have to be equal
 //
-// The checksum of a message is computed from the data as they are sent, so the caller must have completed them, as a
-// message needs anyway. A library's collective is queued on the device: its checksums wait for an event after it, and
-// the caller lets messages progress until then.
+// A message's checksum is computed when the message starts, so its data must be complete, as for any message. A
+// library's collective is only queued on the device. Its checksums are computed after an event that follows it; the
+// caller lets other messages progress until then.
 #include "comm_checked.h"
 #include "base/alloc.h"
 
@@ -21,16 +21,16 @@ typedef enum FlightKind { FLIGHT_SEND, FLIGHT_RECEIVE, FLIGHT_GATHER, FLIGHT_SUM
 typedef struct Flight {
     CommRequest data, sum;
     FlightKind kind;
-    void *memory;               // received into; all ranks' parts of a gather, the sum
+    void *memory;               // data of a message; all ranks' parts of a gather; result of a sum
     const void *own;            // this rank's part of a gather, or the sum
     int64_t bytes;              // size of the message, of one part, or of the sum
     bool on_host;               // `memory` is the host's: collectives of doubles (comm.h)
     uint64_t crc;               // checksum of the message as sent, or of our part
     Event *written;             // event after the collective, recorded on compute
     bool marked;                // `written` is recorded
-    bool gathers;               // the data have arrived, the checksums of all ranks are on their way
+    bool gathers;               // the data have arrived; the gather of all ranks' checksums has started
     double *all;                // (size): these checksums, as the bits of doubles
-    struct Flight *next, *made; // lists of idle flights, and of all
+    struct Flight *next, *made; // next in the list of idle flights; next in the list of all flights
 } Flight;
 
 typedef struct Checked {
@@ -43,7 +43,7 @@ typedef struct Checked {
 
 static Checked *checked_self_(Comm *comm) { return (Checked *)comm->self; }
 
-// Takes an idle flight, or a new one; what was allocated for it is kept.
+// Returns an idle flight with its allocations, or a new one.
 static Flight *checked_take_(Checked *self, FlightKind kind, void *memory, const void *own, int64_t bytes) {
     Flight *flight = self->idle;
     if (flight != NULL) {
@@ -68,14 +68,14 @@ static void put_back_(Checked *self, Flight *flight) {
     self->idle = flight;
 }
 
-// Makes the request refer to the flight, unless it failed to start.
+// Makes the request refer to the flight, or makes the flight idle if its start failed. Returns `status`.
 static int checked_started_(Checked *self, Flight *flight, int status, CommRequest *request) {
     *request = (CommRequest){.handle = {flight}, .active = status == 0};
     if (status != 0) put_back_(self, flight);
     return status;
 }
 
-// Collectives of doubles work on host memory, also on a GPU.
+// Returns the checksum of the flight's bytes at `memory`, which is host memory in a collective of doubles.
 static uint64_t checked_crc_(const Checked *self, const Flight *flight, const void *memory) {
     const Crc64 *crc = checksum_crc(self->checksum);
     if (flight->on_host) return crc64_finish(crc, crc64_add(crc, 0, memory, (size_t)flight->bytes), flight->bytes);
@@ -113,7 +113,7 @@ static int checked_collective_(Comm *comm, CommOperation operation, void *out, c
 
 static bool collects_(const Flight *flight) { return flight->kind == FLIGHT_GATHER || flight->kind == FLIGHT_SUM; }
 
-// Returns whether the device has completed the collective, whose end compute waits for.
+// Returns whether the device has completed the collective: the compute stream, which waits for it, has passed an event.
 static bool written_(const Checked *self, Flight *flight) {
     Backend *be = checksum_backend(self->checksum);
     if (flight->on_host) return true;
@@ -123,7 +123,7 @@ static bool written_(const Checked *self, Flight *flight) {
     return be->event_done(be, flight->written);
 }
 
-// Starts to exchange the checksums. Returns 1 if it has, 0 if the data are not complete, -1 with err.
+// Starts the exchange of checksums. Returns 1 once it has started, 0 while the data are incomplete, -1 with err.
 static int exchange_(Comm *comm, Flight *flight, Error *err) {
     Checked *self = checked_self_(comm);
     if (flight->gathers) return 1;

@@ -1,6 +1,6 @@
-// A group of one real rank (comm_emulated.h). A request remembers when its message would arrive; test compares that
-// with the clock. Messages share one line: each begins when the one before has arrived, even if an acceptor has offered
-// several slots ahead (engine.c).
+// A group with one real rank (comm_emulated.h). A request stores the time at which its message would arrive; test
+// compares it with the clock. Messages share one link: each begins when the previous message has arrived, even if an
+// acceptor has offered several slots ahead (engine.c).
 #include "comm_emulated.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -15,7 +15,7 @@ enum { MOST_BUFFERS = 256 };
 typedef struct Emulated {
     Backend *be;
     EmulatedPeers peers;
-    double free;  // when the latest message has arrived, on clock_seconds(): one travels at a time
+    double free;  // clock_seconds() when the latest message arrives; the next message begins then
     Event *moved; // the latest copy to or from the scratch
     const void *filled[MOST_BUFFERS];
     int filled_count;
@@ -23,7 +23,7 @@ typedef struct Emulated {
 
 static Emulated *emulated_self_(Comm *comm) { return (Emulated *)comm->self; }
 
-// detail[0]: when a message arrives, in nanoseconds of clock_seconds().
+// Starts a message. detail[0]: its time of arrival, in nanoseconds of clock_seconds().
 static void emulated_begin_(Emulated *self, int64_t bytes, CommRequest *request) {
     const EmulatedPeers *peers = &self->peers;
     double needs = peers->rate > 0 ? (double)bytes / peers->rate + peers->latency : 0, now = clock_seconds();
@@ -42,7 +42,7 @@ static void emulated_fill_(Emulated *self, void *to, int64_t bytes) {
     free_all(values, halves);
 }
 
-// Returns whether a buffer has been filled before: filling takes longer than a step's receive.
+// Returns whether a buffer was filled before, and notes it: filling at each receive would slow down every step.
 static bool seen_(Emulated *self, const void *to) {
     for (int i = 0; i < self->filled_count; i++)
         if (self->filled[i] == to) return true;
@@ -50,8 +50,8 @@ static bool seen_(Emulated *self, const void *to) {
     return false;
 }
 
-// With scratch, copies the message as a real one would, so that compute finds the memory as busy. Without scratch,
-// numbers of the usual size keep kernels from running on zeros or NaN.
+// Starts a message. With scratch, copies as many bytes as a real message, so that memory is equally busy. Without
+// scratch, fills a receive buffer with typical numbers once, so that kernels do not run on zeros or NaN.
 static int emulated_message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
                              Error *err) {
     Emulated *self = emulated_self_(comm);
@@ -65,14 +65,14 @@ static int emulated_message_(Comm *comm, bool sends, int peer, void *memory, int
     return 0;
 }
 
-// Puts this rank's part at its place.
+// Copies this rank's part to its place in the result.
 static void emulated_part_(Comm *comm, void *to, const void *from, int64_t bytes) {
     Backend *be = emulated_self_(comm)->be;
     if (to != from) be->copy(be, STREAM_COMPUTE, to, from, bytes);
 }
 
-// The first gather into a buffer fills it with copies of this rank's part; later ones write only that part. GPUs
-// multiply zeros with less power, so up to an eighth faster.
+// Completes a collective at once. The first gather into a buffer fills it with copies of this rank's part, since GPUs
+// multiply zeros up to an eighth faster, with less power. Later gathers write only this rank's part.
 static int emulated_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
                                 CommType type, CommRequest *request, Error *err) {
     (void)err;

@@ -1,6 +1,6 @@
-// A group whose other ranks do not exist: their messages are available at once, and messages to them are complete at
-// once or after the time its bytes take at a given rate. It lets one device run one stage's list of a schedule alone,
-// through the same engine.
+// A group with one real rank; its other ranks do not exist. Messages to and from them complete at once, or after the
+// time that their bytes take at a given rate. So one device can run one stage's list of a schedule with the engine of
+// a real run.
 #pragma once
 
 #include "backend/backend.h"
@@ -12,7 +12,7 @@ typedef struct EmulatedPeers {
     void *scratch;  // device memory that messages are copied to and from, to load memory as real ones do; may be NULL
 } EmulatedPeers;
 
-// Collectives take no time: a gather copies this rank's part, at a buffer's first use to the others' places too, and a
-// sum takes only this rank's. Without scratch, memory is filled with random numbers at its first receive. So computing
-// on either takes the usual time and power, on other numbers than in a run. The caller keeps backend and scratch.
+// Collectives complete at once. A gather copies this rank's part, at a buffer's first use also to the other ranks'
+// places; a sum is this rank's input. Without scratch, a buffer is filled with random numbers at its first receive. So
+// compute takes the usual time and power, but its numbers differ from a run's. The caller keeps backend and scratch.
 Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, const EmulatedPeers *peers);

@@ -1,9 +1,9 @@
 // A group over MPI: its messages, its collectives, and the requests of both. MPI counts in int, so a message over
 // `limit` bytes is sent as one element of a derived type.
 //
-// Collectives made of plain messages, because the order of their sums is a promise: each rank sums one block of the
-// data, in rank order, from the blocks that all others sent it, and passes the result on. Long data are processed piece
-// by piece, so that the scratch memory is small for any length.
+// Collectives are built from plain messages, because their sums must run in rank order: each rank receives one block of
+// the data from every other rank, sums it in rank order, and sends the result to all. Long data are processed piece by
+// piece, so that the scratch memory is small for any length.
 //
 // An all_reduce of 7 elements a ... g over 3 ranks has blocks of 3, 3 and 1 elements (a2: rank 2's a):
 //
@@ -13,7 +13,7 @@
 //     PHASE_SPREAD     rank 0 sends its sums of a b c to ranks 1 and 2, and receives the sums of d e f and of g
 //
 // A short piece takes one trip, PHASE_DIRECT: every rank receives all 7 elements of every other rank and computes all
-// sums itself. The order is the same, so the bits are, too. A reduce_scatter is only the exchange.
+// sums itself. The order is the same, so the bits are the same. A reduce_scatter is only PHASE_EXCHANGE.
 //
 // Any number of collectives of a group may be in progress, and each advances as soon as its own messages have arrived.
 // MPI's own non-blocking collectives would have to start in one order on all ranks, so the second phase of one would
@@ -70,15 +70,15 @@ static int mpi_begin_(CommMpi *comm, bool sends, int peer, void *memory, int64_t
 typedef enum Phase {
     PHASE_DIRECT,   // every rank gets every rank's data and sums all of it: few bytes, one trip
     PHASE_EXCHANGE, // rank q gets block q of every rank
-    PHASE_SPREAD,   // the sums go round
-    PHASE_GATHER,   // all_gather: blocks go round, nothing is summed
+    PHASE_SPREAD,   // every rank sends its sums to all other ranks
+    PHASE_GATHER,   // all_gather: every rank sends its block to all other ranks; nothing is summed
 } Phase;
 
-// The data that one peer sends in a phase, and its checksum in the message that follows.
+// The data that one peer sends in a phase, and the checksums exchanged with that peer.
 typedef struct Parcel {
     const char *to;
     int64_t bytes;
-    uint64_t sent, arrived; // checksums: of our data to the peer, of the peer's data when it sent them
+    uint64_t sent, arrived; // checksum of our data for the peer; checksum that the peer sent of its data
 } Parcel;
 
 struct Collective {
@@ -91,15 +91,15 @@ struct Collective {
     Phase phase;
     CommType type;
     int tag;
-    char *out;      // the data of an all_reduce
-    const char *in; // (size, count) of a reduce_scatter
-    int64_t count;  // elements: of the data (all_reduce), of one rank's block (the others)
+    char *out;      // result; also the input of an all_reduce
+    const char *in; // input (size, count) of a reduce_scatter
+    int64_t count;  // elements of the data (all_reduce) or of one rank's block (other operations)
     int64_t first;  // first element of the current piece
-    int64_t piece;  // its elements
+    int64_t piece;  // elements of the current piece
     int request_count;
-    MPI_Request *requests; // 2 * size, or twice as many with checksums
+    MPI_Request *requests; // [4 * size]; half of it is used without checksums
     Parcel *parcels;       // (size); NULL without checksums
-    char *scratch;         // (size - 1, elements summed here)
+    char *scratch;         // (size - 1, elements summed on this rank) from the other ranks
     char *own;             // scratch of this collective, if the group has no workspace
     int64_t own_bytes;
     int place; // index of the piece of the group's workspace; -1: own scratch
@@ -121,8 +121,8 @@ static void add_bf16_(float *sum, const uint16_t *x, int64_t n, bool first) {
 
 enum { SUM_BLOCK = 1024 };
 
-// Returns rank q's contribution, elements from `at` on: own data at their place, the others' one after another in
-// scratch.
+// Returns the address of element `at` of rank q's contribution: in `own` if q is this rank, else in scratch, with
+// the other ranks' contributions in rank order.
 static const char *collective_part_(const CommMpi *comm, const Collective *work, const char *own, int q, int64_t n,
                                     int64_t at) {
     int64_t width = comm_type_bytes(work->type);
@@ -153,7 +153,7 @@ static void sum_block_(const CommMpi *comm, const Collective *work, char *out, c
     for (int64_t i = 0; i < length; i++) rounded[i] = bf16_from_float(sum.single[i]);
 }
 
-// out (n) = sum in rank order; own may be out. Blocks stay in the cache while all ranks are added.
+// Computes out (n), the sum in rank order; own may be out. A block stays in the cache while all ranks are added.
 static void collective_sum_(const CommMpi *comm, const Collective *work, char *out, const char *own, int64_t n) {
     for (int64_t at = 0; at < n; at += SUM_BLOCK) sum_block_(comm, work, out, own, n, at);
 }
@@ -164,7 +164,7 @@ static uint64_t collective_crc_(const CommMpi *comm, const char *bytes, int64_t 
     return crc64_finish(comm->crc, crc64_add(comm->crc, 0, bytes, (size_t)count), count);
 }
 
-// Compares the messages of a phase, which have all arrived, before any of them is summed.
+// Compares a phase's messages with their checksums, after all have arrived and before any is summed.
 static int check_parcels_(const CommMpi *comm, const Collective *work, Error *err) {
     for (int peer = 0; comm->crc != NULL && peer < comm->base.size; peer++) {
         const Parcel *parcel = &work->parcels[peer];
@@ -230,7 +230,7 @@ static int start_with_(CommMpi *comm, Collective *work, int peer, Error *err) {
     return collective_exchange_(comm, work, peer, from, sent, to, received, err);
 }
 
-// Every rank starts with its own successor, so that no rank is the first destination of all.
+// Starts the messages with all peers. Each rank begins with its successor, so no rank is the first peer of all ranks.
 static int start_phase_(CommMpi *comm, Collective *work, Error *err) {
     work->request_count = 0;
     for (int step = 1; step < comm->base.size; step++)
@@ -290,7 +290,7 @@ static int start_piece_(CommMpi *comm, Collective *work, Error *err) {
     return start_phase_(comm, work, err);
 }
 
-// Sums after the messages of a phase have arrived, and starts the next phase. Returns 1 after the last.
+// Sums the data of a phase after they have arrived, and starts the next phase. Returns 1 after the last, -1 with err.
 static int collective_advance_(CommMpi *comm, Collective *work, Error *err) {
     int64_t width = comm_type_bytes(work->type), rank = comm->base.rank, first = 0, count;
     char *data = work->out + work->first * width;
@@ -310,7 +310,7 @@ static int collective_advance_(CommMpi *comm, Collective *work, Error *err) {
 
 // --- starting and ending
 
-// Returns an idle collective, or a new one: MPI holds the address of its requests, so it never moves.
+// Returns an idle collective, or a new one. It never moves, because MPI keeps the address of its requests.
 static Collective *collective_take_(CommMpi *comm) {
     Collective *work = comm->idle;
     if (work != NULL) {
@@ -343,7 +343,7 @@ static int mpi_collective_(Comm *base, CommOperation operation, void *out, const
     if (comm->sequence == TAGS) comm->sequence = 0;
     if (count == 0) return 0;
     Collective *work = collective_take_(comm);
-    // What was allocated is kept.
+    // Keep the allocations of the earlier use.
     *work = (Collective){.next = comm->work->first,
                          .comm = comm,
                          .operation = operation,
@@ -367,7 +367,7 @@ static int mpi_collective_(Comm *base, CommOperation operation, void *out, const
     return start_piece_(comm, work, err);
 }
 
-// Advances one collective as far as possible without waiting; its state has the result.
+// Advances one collective by at most one phase, without waiting, and updates its state.
 static void collective_step_(Collective *work) {
     int arrived = 0;
     int code = MPI_Testall(work->request_count, work->requests, &arrived, MPI_STATUSES_IGNORE);
@@ -381,7 +381,7 @@ static void collective_step_(Collective *work) {
 }
 
 // Advances the collectives of all groups, not only the one that the caller tests: a rank that waits for a sum over data
-// ranks still answers in its tensor group. Finished ones leave the list; their callers find the state when they test.
+// ranks still answers in its tensor group. Finished collectives leave the list; the next test returns their state.
 static void mpi_progress_(CommMpiWork *all) {
     Collective **link = &all->first;
     while (*link != NULL) {
@@ -439,7 +439,7 @@ static int mpi_message_(Comm *base, bool sends, int peer, void *memory, int64_t 
     return 0;
 }
 
-// MPI reports a message that was too long, but accepts one that was too short.
+// Returns 1 if a message has the expected length, else -1 with err. MPI reports too long messages, not too short ones.
 static int check_length_(const CommMpi *comm, const CommRequest *request, MPI_Status *status, Error *err) {
     MPI_Count bytes = 0;
     MPI_Get_elements_x(status, MPI_BYTE, &bytes);

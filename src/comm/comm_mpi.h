@@ -1,8 +1,8 @@
-// Messages over MPI, for ranks whose data are in host memory. Every call starts an operation and returns. The work
-// happens in test: Open MPI makes progress there, and so does every collective in progress in any group, so that two
-// ranks that wait for different things still help each other along. On one machine the receiver copies straight out of
-// the sender's memory, the complete message inside one call of the receiver (about 8 GB/s: 100 MB take 13 ms); the
-// sender only has to poll now and then. Only files that use MPI include this.
+// Messages over MPI, for ranks with data in host memory. Every call only starts an operation. The work happens in test,
+// which lets Open MPI progress and advances the collectives of all groups, so that two ranks that wait for different
+// operations still answer each other. On one machine the receiver copies directly from the sender's memory, the
+// complete message in one call (about 8 GB/s: 100 MB take 13 ms), and the sender only has to poll now and then. Only
+// files that use MPI include this header.
 #pragma once
 
 #include "comm.h"
@@ -11,12 +11,12 @@
 
 typedef struct Collective Collective;
 
-// The collectives in progress in all groups of a process. The owner of the groups owns it; it outlives them.
+// List of the collectives in progress in all groups of a process. The groups' owner owns it; it outlives the groups.
 typedef struct CommMpiWork {
     Collective *first;
 } CommMpiWork;
 
-// Workspace for a group's sums (use_workspace of comm.h). `taken` has a bit for each sum in progress.
+// Workspace for a group's sums (use_workspace of comm.h): `sums` pieces of `bytes`. `taken` has a bit per piece in use.
 typedef struct CommWorkspace {
     char *memory;
     int64_t bytes;
@@ -25,13 +25,13 @@ typedef struct CommWorkspace {
 } CommWorkspace;
 
 // One group. It owns the communicator. If the caller supplies no workspace, it also owns the scratch memory of its
-// collectives and keeps it for the next ones: at most COMM_PIECE_BYTES (plus rounding) for each collective that was
-// ever in progress at the same time.
+// collectives and keeps it for later collectives: at most COMM_PIECE_BYTES (plus rounding) times the largest number of
+// collectives that were in progress at the same time.
 typedef struct CommMpi {
     Comm base;
     MPI_Comm mpi;
-    int64_t limit; // longer messages travel as one element of a derived type, since MPI counts in int
-    int sequence;  // collectives started, equal on all ranks: distinguishes those in progress
+    int64_t limit; // bytes; a longer message is sent as one element of a derived type, since MPI counts in int
+    int sequence;  // number of the next collective, equal on all ranks; makes its tag
     Collective *idle;
     CommWorkspace workspace;
     const Crc64 *crc; // checksum of collectives' messages; NULL: unchecked

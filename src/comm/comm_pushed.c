@@ -1,6 +1,6 @@
-// Announced messages (comm_pushed.h). Of the two ends of a message one *grants*, the other one *moves* the bytes. The
-// end that lends its memory grants; if no memory is lent, the receiver does. Two kinds of mail, of fixed size, go
-// through the host's group:
+// Announced messages (comm_pushed.h). One end of a message *grants*, the other end *moves* the bytes. An end that lends
+// its memory grants; if no memory is lent, the receiver grants. The ends exchange two kinds of control message (mail),
+// of fixed size, through the host's group:
 //
 //   GRANT   my end of the next message is ready, at this offset of the memory that I lent: free to be written, or
 //           written and ready to be read
@@ -16,9 +16,9 @@
 // For BPipe the acceptor lends its slots for both directions. A bundle is pushed when it is evicted (E, A) and pulled
 // when it is loaded (R, L), so the evictor makes all copies and the acceptor's device does nothing.
 //
-// Every message takes one mail each way. At the end every mail that was sent has been received, so no receive stays
-// posted. Between two ranks the mail of both directions mixes; the messages of one direction stay in order, which is
-// why they are queued.
+// Every message takes one mail in each direction. At the end every mail that was sent has been received, so no receive
+// stays posted. Between two ranks, mail about both directions arrives interleaved. The messages of one direction stay
+// in order, so each direction has a queue.
 #include "comm_pushed.h"
 #include "base/alloc.h"
 #include "lending.h"
@@ -26,14 +26,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A granter gets only notices, and a mover only grants, so the mail does not name its kind.
+// The granting end receives only notices and the moving end only grants, so mail does not name its kind.
 typedef struct Mail {
-    int64_t of_sender; // 1: about a message that goes from the mail's writer to its reader; 0: the other direction
-    int64_t offset;    // a grant's; 0 in a notice
+    int64_t of_sender; // 1: the mail's sender also sends the message; 0: it receives the message
+    int64_t offset;    // grant: offset of the message in the lent memory; notice: 0
 } Mail;
 
-// The steps of a message. A mover goes WAITS (for a grant), COPIES (direct) or TRAVELS (far), MAILS; a granter WAITS
-// (for a notice), TRAVELS (far), MAILS (its grant may still be on its way).
+// The steps of a message. Moving end: WAITS (for a grant), COPIES (direct) or TRAVELS (far), MAILS (until its notice is
+// sent). Granting end: WAITS (for a notice), TRAVELS (far), MAILS (until its grant is sent).
 typedef enum PushStep { PUSH_WAITS, PUSH_COPIES, PUSH_TRAVELS, PUSH_MAILS, PUSH_DONE } PushStep;
 
 typedef struct Parcel {
@@ -41,7 +41,7 @@ typedef struct Parcel {
     bool queued; // true until this message and all earlier messages of its way are done
     void *memory;
     int64_t bytes, steps;
-    Event *copied; // made when first needed, kept
+    Event *copied; // event after the copy; created with the parcel, kept when it is reused
     Mail mail;
     CommRequest mailed, far;
     struct Parcel *next;
@@ -52,12 +52,12 @@ typedef struct PushWay {
     bool open, sends;
     bool lends;   // this end passed memory to `connect`
     bool direct;  // one end has mapped the memory of the other; else messages go through `far`
-    bool mapped;  // `memory` is the peer's and mapped by this way
-    bool grants;  // this end grants, the other one moves
+    bool mapped;  // `memory` is the peer's; this direction mapped it and must give it back
+    bool grants;  // this end grants, the other end moves
     char *memory; // memory lent by either end
     int64_t bytes;
     Parcel *first, *last;    // the messages in the order they were started
-    int64_t started, mail;   // messages; mail that came for them
+    int64_t started, mail;   // messages started; mail received for them
     int64_t taken;           // mail that a message has used
     int64_t *offsets, slots; // offsets of the mail not taken yet: mail i at i % slots
 } PushWay;
@@ -100,8 +100,8 @@ static void keep_mail_(PushWay *way, int64_t offset) {
 
 static int64_t missing_(const PushWay *way) { return way->started > way->mail ? way->started - way->mail : 0; }
 
-// Takes the mail that has come from this peer. Listens only while a message lacks its mail, so that no receive stays
-// posted at shutdown.
+// Receives the mail that has arrived from this peer. Posts a receive only while a message lacks its mail, so that no
+// receive stays posted at shutdown.
 static int read_mail_(Pushed *self, int number, Error *err) {
     PushPeer *peer = &self->peers[number];
     Comm *host = self->host;
@@ -118,7 +118,7 @@ static int read_mail_(Pushed *self, int number, Error *err) {
 
 // ---------------------------------------------------------------- messages
 
-// Moves the bytes once the other end has granted it, or starts to send them through `far`.
+// Starts the copy that the other end has granted, or the send through `far`. Returns 1, or -1 with err.
 static int push_move_(Pushed *self, int peer, const PushWay *way, Parcel *parcel, int64_t offset, Error *err) {
     Backend *be = self->be;
     if (way->direct) {
@@ -134,14 +134,14 @@ static int push_move_(Pushed *self, int peer, const PushWay *way, Parcel *parcel
     return comm_send(self->far, peer, parcel->memory, parcel->bytes, &parcel->far, err) == 0 ? 1 : -1;
 }
 
-// Takes the other end's word that the bytes have been moved, or receives them through `far`.
+// Accepts a notice: the bytes have been copied, or a receive through `far` starts. Returns 1, or -1 with err.
 static int push_accept_(Pushed *self, int peer, const PushWay *way, Parcel *parcel, Error *err) {
     parcel->step = way->direct ? PUSH_MAILS : PUSH_TRAVELS;
     if (way->direct) return 1;
     return comm_receive(self->far, peer, parcel->memory, parcel->bytes, &parcel->far, err) == 0 ? 1 : -1;
 }
 
-// Returns 1: advanced, 0: not yet, -1 with err.
+// Advances a message by one step. Returns 1 if it advanced, 0 if it cannot advance yet, -1 with err.
 static int push_advance_(Pushed *self, int peer, PushWay *way, Parcel *parcel, Error *err) {
     Backend *be = self->be;
     if (parcel->step == PUSH_WAITS) {
@@ -152,7 +152,7 @@ static int push_advance_(Pushed *self, int peer, PushWay *way, Parcel *parcel, E
     }
     if (parcel->step == PUSH_COPIES) {
         if (!be->event_done(be, parcel->copied)) return 0;
-        if (be->check != NULL && be->check(be, err) != 0) return -1; // nothing was copied
+        if (be->check != NULL && be->check(be, err) != 0) return -1; // the device failed, so nothing was copied
         parcel->step = PUSH_MAILS;
         return mail_(self, peer, way, parcel, 0, err) == 0 ? 1 : -1;
     }
@@ -162,7 +162,7 @@ static int push_advance_(Pushed *self, int peer, PushWay *way, Parcel *parcel, E
     return done;
 }
 
-// Advances the messages of one direction in order: if one lacks mail, so do those after it.
+// Advances the messages of one direction in order. If a message lacks mail, so do all later messages.
 static int advance_way_(Pushed *self, int peer, PushWay *way, Error *err) {
     for (Parcel *parcel = way->first; parcel != NULL; parcel = parcel->next) {
         int moved = 1;
@@ -202,7 +202,7 @@ static int pushed_message_(Comm *base, bool sends, int peer, void *memory, int64
         return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: no channel to or from rank %d is open", base->name,
                          base->rank, base->size, peer);
     if (lent && (offset < 0 || offset + bytes > way->bytes))
-        return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: a message outside the memory lent to rank %d",
+        return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: a message is outside the memory lent to rank %d",
                          base->name, base->rank, base->size, peer);
     Parcel *parcel = take_parcel_(self, memory, bytes);
     if (way->last != NULL) way->last->next = parcel;
@@ -233,8 +233,8 @@ static int pushed_test_(Comm *comm, CommRequest *request, Error *err) {
 
 // ---------------------------------------------------------------- life
 
-// Lends `memory`, or maps the peer's memory. An end that lends for both directions lends the same memory, which is
-// mapped once; so is the end that maps it.
+// Lends `memory`, or maps the peer's memory. An end that lends for both directions lends the same memory, so both ends
+// reuse the first direction's mapping.
 static int push_share_(Pushed *self, int peer, PushWay *way, const PushWay *other, void *memory, Error *err) {
     void *borrowed = NULL;
     if (other->open && other->lends == way->lends && other->bytes == way->bytes) {

@@ -1,27 +1,25 @@
-// Messages between the memory of devices, announced through the host. The end that waits for the other one says where
-// its memory is ready; only then does the other end start, and only then is anything queued on a device. So no device
-// ever waits for a message that is not ready, which would occupy multiprocessors and, on GPUs, could block the loading
-// of a kernel.
+// Messages between device memories, announced through the host. One end announces that its memory is ready, and where.
+// Only then does the other end start, and only then is work queued on a device. So no device ever waits for a message
+// that is not ready. Such a wait would occupy multiprocessors and, on GPUs, could block the loading of a kernel.
 //
-// Inside a host one end lends its memory and the other end copies, by its copy engine: into the memory of a receiver
-// (pushed), or out of the memory of a sender (pulled). If the memory cannot be lent (another host), both ends hand the
-// message to `far`.
+// Within a host one end lends its memory and the other end's copy engine copies: into a receiver's memory (pushed), or
+// out of a sender's memory (pulled). If the memory cannot be lent (another host), the message is sent through `far`.
 //
-// The lender only has to start its messages. While it computes, the other end copies as soon as it wants to, so all
-// traffic of a pair of stages moves at the pace of its evictor.
+// The lender only has to start its messages. The other end copies when it is ready, even while the lender computes, so
+// the evictor sets the pace of all transfers of its pair of stages.
 #pragma once
 
 #include "backend/backend.h"
 #include "comm.h"
 
-// `host`: the same ranks, messages in host memory. `far`: the same ranks, messages in device memory (NCCL; on a CPU a
-// second group of the host's). The result owns both groups. `stream` runs the copies. Messages go between ranks that
-// called `connect`; there are no sums.
+// `host` and `far`: groups of the same ranks, `host` for messages in host memory, `far` for messages in device memory
+// (NCCL; on a CPU a second host group). The result owns both groups. `stream` runs the copies. Two ranks must call
+// `connect` before they exchange messages. There are no collectives.
 Comm *comm_pushed_create(Backend *be, Stream stream, Comm *host, Comm *far);
 
 // Counts the directions of this group in which one end copies to or from the other end's memory, and those that go
 // through `far`.
 void comm_pushed_ways(const Comm *comm, int *direct, int *through_far);
 
-// Returns why the memory of a peer could not be mapped here, in one clause; empty if all of it was.
+// Returns why the peer's memory could not be mapped, in one clause; empty if the latest mapping succeeded.
 const char *comm_pushed_why(const Comm *comm);

@@ -1,7 +1,7 @@
-// The handshake of lending (lending.h). The lender writes a random token into the memory and offers it; the borrower
-// reads the token there and answers with its complement, which the lender has to find. A copy to the device may return
-// before its bytes arrive, and a message through the host would overtake it, so each side synchronizes its device
-// between writing a token and sending the message.
+// The handshake of lending (lending.h). The lender writes a random token into the memory and sends an offer. The
+// borrower maps the memory, checks the token and overwrites it with its complement, which the lender checks in turn. A
+// copy to the device may return before its bytes arrive, and a message through the host could overtake it, so each side
+// synchronizes its device between writing a token and sending the message.
 #include "lending.h"
 
 #include "base/clock.h"
@@ -35,7 +35,7 @@ static int write_token_(Backend *be, void *to, uint64_t token, Error *err) {
     return be->synchronize(be, err);
 }
 
-// Sends the offer. An offer of no bytes is sent too, because the borrower waits for one.
+// Fills in the offer and writes its token; its bytes are 0 if nothing can be lent. -1 with err if the device fails.
 static int make_offer_(Offer *offer, Backend *be, void *memory, int64_t bytes, Error *err) {
     Error unable = {0};
     memset(offer, 0, sizeof *offer);
@@ -63,22 +63,22 @@ int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int pe
 static const char *unreachable_(const Backend *be, const Offer *offer) {
     char host[sizeof offer->host];
     host_identity_(host, sizeof host);
-    if (offer->bytes == 0 || offer->host[0] == '\0' || be->borrow == NULL) return "its memory cannot be lent";
-    return memcmp(host, offer->host, sizeof host) == 0 ? NULL : "it is on another host";
+    if (offer->bytes == 0 || offer->host[0] == '\0' || be->borrow == NULL) return "the peer's memory cannot be lent";
+    return memcmp(host, offer->host, sizeof host) == 0 ? NULL : "the peer is on another host";
 }
 
-// Maps the lender's memory and writes our answer to it; NULL with `why` if it cannot. Returns -1 with err if the device
-// fails.
+// Maps the lender's memory into *memory and writes our answer there. If that is impossible, sets *memory to NULL and
+// gives the reason in `why`. Returns -1 with err if the device fails.
 static int map_(Backend *be, const Offer *offer, int64_t bytes, void **memory, char why[256], Error *err) {
     Error unable = {0};
     const char *reason = unreachable_(be, offer);
     *memory = NULL;
-    if (reason == NULL && offer->bytes != bytes) reason = "the two ranks count different bytes";
+    if (reason == NULL && offer->bytes != bytes) reason = "the two ranks expect different sizes";
     if (reason == NULL && (*memory = be->borrow(be, &offer->loan, bytes, &unable)) == NULL) reason = unable.text;
     if (reason == NULL && read_token_(be, *memory) != offer->token) {
         be->give_back(be, *memory, bytes);
         *memory = NULL;
-        reason = "its memory is mapped here, but to another place";
+        reason = "the mapping does not show the peer's memory";
     }
     snprintf(why, 256, "%.255s", reason == NULL ? "" : reason);
     return reason == NULL ? write_token_(be, *memory, ~offer->token, err) : 0;
@@ -94,6 +94,6 @@ int lending_borrow(Backend *be, int64_t bytes, Comm *control, int peer, void **m
     if (confirmed || !mapped) return 0;
     be->give_back(be, *memory, bytes);
     *memory = NULL;
-    snprintf(why, 256, "what is written there does not arrive");
+    snprintf(why, 256, "data written to the peer's memory do not arrive");
     return 0;
 }

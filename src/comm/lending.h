@@ -1,5 +1,5 @@
-// One rank lends memory of its device to another one of the same host, and both check that the data one writes the
-// other reads. comm_pushed.c lends the slots of evicted bundles and the receive buffers of messages between stages.
+// One rank lends device memory to another rank of the same host. Both check that each rank reads the data that the
+// other wrote. comm_pushed.c lends the slots of evicted bundles and the receive buffers of messages between stages.
 #pragma once
 
 #include "backend/backend.h"
@@ -16,8 +16,8 @@ __BEGIN_DECLS
 // it. The first 8 bytes are 0 afterwards. Returns -1 with err only if a message or the device fails.
 int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int peer, bool *lent, Error *err);
 
-// Maps the memory that rank `peer` lends into *memory; the caller gives it back to the backend. *memory is NULL if it
-// cannot be reached, and `why` then says so in one clause. Returns -1 with err only if a message or the device fails.
+// Maps the memory that rank `peer` lends into *memory; the caller returns it with Backend.give_back. If it cannot be
+// mapped, *memory is NULL and `why` is the reason, a clause. Returns -1 with err only if a message or the device fails.
 int lending_borrow(Backend *be, int64_t bytes, Comm *control, int peer, void **memory, char why[256], Error *err);
 
 __END_DECLS

@@ -20,7 +20,7 @@ bool config_lacks(const Config *config, const ConfigKey *key) {
     return key->def == NULL && config->place[key - config_keys] == CONFIG_DEFAULT;
 }
 
-// Writes a word; those that mean true and false become JSON's own, as in the file.
+// Writes a word as a JSON string; the words true and false become JSON booleans.
 static void config_write_word_(FILE *file, const char *word) {
     if (strcmp(word, "true") == 0 || strcmp(word, "false") == 0) fputs(word, file);
     else json_write_text(file, word);
@@ -90,7 +90,7 @@ void config_write_json(const Config *config, FILE *file) {
     fputs("}}", file);
 }
 
-// --- figures that follow from the keys and that several modules ask for
+// --- values derived from the keys, used by several modules
 
 int64_t config_microbatches(const Config *config) {
     return config->train.global_batch / (config->schedule.micro_batch * config->parallel.data);
@@ -105,7 +105,7 @@ int64_t config_samples(const Config *config, int64_t first, int64_t last) {
     int64_t sum = 0, count = train->ramp_count;
     if (count == 0) return (last - first) * train->global_batch;
     for (int64_t i = 0; i < count; i++) {
-        // Entry i holds for the steps from its own up to the next entry's.
+        // Entry i applies to the steps from its own step up to the next entry's step.
         int64_t from = train->batch_ramp[i].step - 1, to = i + 1 < count ? train->batch_ramp[i + 1].step - 1 : last;
         if (i == 0 || from < first) from = first;
         if (to > last) to = last;
@@ -136,8 +136,8 @@ bool config_copies(const Config *config) {
     return (by_default || p->collectives == COLLECTIVES_COPY) && p->tensor > 1 && p->sequence && one_node;
 }
 
-// Returns the layers of part g of `parts`. The remainder goes to parts without embedding and head, later ones first,
-// because 1F1B keeps fewer microbatches there; then to the first part, whose embedding costs less time than the head.
+// Returns the layers of part g of `parts`. The remainder goes to parts without embedding and head, later parts first,
+// because 1F1B keeps fewer microbatches there, then to the first part: the embedding costs less time than the head.
 static int64_t even_layers_(int64_t layers, int64_t parts, int64_t g) {
     return layers / parts + (g < parts - 1 && g >= parts - 1 - layers % parts);
 }
@@ -189,8 +189,8 @@ int64_t config_padded_vocab(const Config *config) {
 }
 
 // --- the schedule: its row in the table of schedules, its spec, and the list in schedule.file. Defaults that depend on
-// the number of stages are filled in when they are asked for and never stored, so a configuration stays valid when a
-// planner changes its stages.
+// the number of stages are computed on demand and never stored, so a configuration stays valid when a planner changes
+// that number.
 
 const ScheduleKind *config_schedule_kind(const Config *config) {
     int name = config->schedule.name;
@@ -259,8 +259,8 @@ int config_min_slots(const Config *config) {
     return schedule_least_slots(config_schedule_kind(config), &spec, (EvictTarget)config->schedule.evict_to);
 }
 
-// --- the tables of keys and options: for people at a terminal, and as JSON, from which scripts/faces.py makes the
-// manual page, the completion of shells and docs/configuration.md
+// --- the tables of keys and options: as text for the terminal, and as JSON, from which scripts/faces.py generates the
+// manual page, shell completion and docs/configuration.md
 
 void config_help(FILE *file) {
     for (int i = 0; i < config_key_count; i++) {
@@ -297,7 +297,7 @@ static void json_key_(const ConfigKey *key, FILE *file) {
     fprintf(file, "{\"name\":\"%s\",\"default\":", key->name);
     key->def != NULL ? json_write_text(file, key->def) : (void)fputs("null", file);
     fprintf(file, ",\"text\":%s,\"words\":[", config_takes_text(key) ? "true" : "false");
-    // The words that the key takes, the one for "decide it yourself" first.
+    // The words that the key accepts. The zero word, such as "auto", precedes the words of an enum.
     if (key->type == KEY_BOOL) fputs("\"true\",\"false\"", file);
     if (key->zero_word != NULL) fprintf(file, "\"%s\"", key->zero_word), between = ",";
     for (int i = 0; key->words != NULL && key->words[i] != NULL; i++, between = ",")

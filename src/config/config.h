@@ -1,9 +1,9 @@
-// One run, as its YAML file and the overrides on the command line describe it.
+// The configuration of one run: its YAML file and the overrides on the command line.
 //
 // A single schema table (config_schema.c) holds every key: its place in Config, type, default, bounds and meaning.
 // Parsing, validation, `--help-config` and the suggestions for misspelt keys all read that table and nothing else.
-// Every error is one sentence `FILE:LINE: key: the fault; the remedy` (for an override the place reads `-o key`) and
-// exit code 2.
+// Every error is one line, `FILE:LINE: key: the fault; the remedy`, or `-o key: ...` for an override. The exit code
+// is 2.
 #pragma once
 
 #include "bpipe.h"
@@ -23,7 +23,7 @@ typedef enum RopeScaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } Rope
 typedef enum RankPlacement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } RankPlacement;
 typedef enum ShardGradients { SHARD_OFF, SHARD_ON, SHARD_AUTO } ShardGradients;
 typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
-// From OVERLAP_ON (1) to OVERLAP_4 (OVERLAP_MOST): the number of row chunks that the forward's products are cut into.
+// OVERLAP_ON, OVERLAP_2, ... OVERLAP_4: the forward's products are cut into 1, 2, ... OVERLAP_MOST chunks of rows.
 typedef enum Overlap { OVERLAP_AUTO, OVERLAP_OFF, OVERLAP_ON, OVERLAP_2, OVERLAP_3, OVERLAP_4 } Overlap;
 enum { OVERLAP_MOST = 1 + OVERLAP_4 - OVERLAP_ON };
 typedef enum Collectives { COLLECTIVES_AUTO, COLLECTIVES_NCCL, COLLECTIVES_COPY } Collectives;
@@ -49,13 +49,13 @@ enum {
     CONFIG_MAX_KEYS = 160
 };
 
-enum { ROPE_PAIRS_MAX = 1024 }; // pairs of a head with rotary positions
+enum { ROPE_PAIRS_MAX = 1024 }; // most pairs of dimensions that are rotated in a head
 
-// Where a key's value came from, if not from a line of the file (1, 2, ...).
+// Values of Config.place for keys that were not set on a line of the file (lines count from 1).
 enum { CONFIG_DEFAULT = 0, CONFIG_OVERRIDE = -1 };
 
 typedef struct ModelConfig {
-    int family;       // its row of `families`
+    int family;       // index in `families`
     int64_t hidden;   // h
     int64_t layers;   // L
     int64_t heads;    // query heads
@@ -67,14 +67,14 @@ typedef struct ModelConfig {
     double norm_eps;
     bool qkv_bias;                         // q, k and v have a bias, as in Qwen2
     bool qk_norm;                          // an RMSNorm over each head of q and k, as in Qwen3
-    double rope_theta;                     // this and the rope fields below: for families with rotary positions
+    double rope_theta;                     // base of the rotary embedding; rope_* apply only to rotary families
     int rope_scaling;                      // RopeScaling
-    double rope_factor;                    // factor of the length
-    int64_t rope_original;                 // positions before scaling; 0: not needed
+    double rope_factor;                    // factor by which the sequence is stretched
+    int64_t rope_original;                 // sequence length before scaling; 0: not needed
     double rope_low_freq, rope_high_freq;  // llama3
     double rope_beta_fast, rope_beta_slow; // yarn
     double rope_attention;                 // yarn: factor of cosines and sines; config_check resolves auto
-    bool causal;                           // false: an encoder, whose attention sees the tokens after its own too
+    bool causal;                           // false: an encoder; attention also sees later tokens
     int tie_embeddings;                    // TieEmbeddings; config_check resolves auto by the family
 } ModelConfig;
 
@@ -89,45 +89,45 @@ typedef struct ParallelConfig {
     int shard_gradients;                         // ShardGradients
     int placement;                               // RankPlacement
     int64_t layers_given;                        // entries of the user's list; 0: auto
-    int64_t layers_count;                        // p * chunks, once the file is read
-    int16_t layers_per_stage[CONFIG_MAX_STAGES]; // layers of each virtual stage; filled for `auto` too
+    int64_t layers_count;                        // p * chunks; set by config_check
+    int16_t layers_per_stage[CONFIG_MAX_STAGES]; // layers of each virtual stage, resolved if `auto`
 } ParallelConfig;
 
 typedef struct ScheduleConfig {
     int name;                                      // row of schedule_kinds; schedule_kind_count: auto
-    int64_t chunks;                                // 0: auto; config_chunks has the number
-    int64_t group;                                 // 0: auto; SCHEDULE_GROUP_HALF
+    int64_t chunks;                                // 0: auto; config_chunks resolves it
+    int64_t group;                                 // 0: auto; SCHEDULE_GROUP_HALF: ceil(p/2)
     int64_t delay;                                 // SCHEDULE_DELAY_MOST: auto
     int split_backward;                            // SplitBackward
-    char file[CONFIG_TEXT];                        // a schedule as text, run instead of the named one; may be empty
-    int64_t file_chunks, file_microbatches;        // from its header; 0 without a file
-    int64_t slices, file_slices;                   // slices of a sequence; config_slices has the number
+    char file[CONFIG_TEXT];                        // file with the schedule to run; empty: run the schedule `name`
+    int64_t file_chunks, file_microbatches;        // from the header of `file`; 0 without a file
+    int64_t slices, file_slices;                   // slices of a sequence: the key, and the header of `file`
     int bpipe;                                     // BpipeMode
     int64_t slots;                                 // 0: auto
     int64_t load_ahead;                            // backwards; 0: auto
     int64_t micro_batch;                           // b, sequences
     int evict_to;                                  // EvictTarget
-    int64_t recompute_given;                       // entries of the list, or 1
-    int16_t recompute_of_stage[CONFIG_MAX_STAGES]; // one per stage; config_recompute reads them
-    int64_t pointwise_given;                       // entries of the list, or 1
-    int8_t pointwise_of_stage[CONFIG_MAX_STAGES];  // Recompute, one per stage; config_pointwise reads them
+    int64_t recompute_given;                       // entries of the list; 1: one value for all
+    int16_t recompute_of_stage[CONFIG_MAX_STAGES]; // layers per stage; read by config_recompute
+    int64_t pointwise_given;                       // entries of the list; 1: one value for all
+    int8_t pointwise_of_stage[CONFIG_MAX_STAGES];  // Recompute, per stage; read by config_pointwise
 } ScheduleConfig;
 
 typedef struct AttentionConfig {
-    int mode;                                // AttentionMode, of the first stage if they differ
+    int mode;                                // AttentionMode; if the stages differ, that of stage 0
     int softmax;                             // SoftmaxKind
     int deterministic;                       // Determinism
-    int64_t modes_given;                     // entries of the list, or 1
-    int8_t mode_of_stage[CONFIG_MAX_STAGES]; // one per stage; config_attention reads them
+    int64_t modes_given;                     // entries of the list; 1: one value for all
+    int8_t mode_of_stage[CONFIG_MAX_STAGES]; // AttentionMode per stage; read by config_attention
 } AttentionConfig;
 
-// From this step on a step has this many sequences.
+// An entry of the batch ramp: from `step` on, every step has `global_batch` sequences.
 typedef struct BatchRamp {
     int64_t step, global_batch;
 } BatchRamp;
 
 typedef struct TrainConfig {
-    int64_t global_batch; // B, sequences; with a ramp the largest, which config_load fills in
+    int64_t global_batch; // B, sequences; with a ramp, config_load sets it to the largest batch
     int64_t ramp_count;   // 0: every step has global_batch
     BatchRamp batch_ramp[CONFIG_MAX_RAMP];
     int64_t steps;
@@ -145,7 +145,7 @@ typedef struct TrainConfig {
     int fp8;       // Fp8: the layers' products
     int64_t max_restarts;
     double peer_timeout_s, timeout_s; // timeouts for a silent rank and for a job without progress; 0: no timeout
-    int64_t skip_bad_steps;           // number allowed in a run
+    int64_t skip_bad_steps;           // steps with a nan or inf that a run may skip
     double skip_outlier_z;            // 0: off
 } TrainConfig;
 
@@ -161,7 +161,7 @@ typedef struct DataConfig {
     int64_t val_every, val_batches;
     bool mixed_tokenizers;
     int mask_documents, reset_positions; // 0: off, 1: on
-    int64_t mask_token;                  // masked objective: replaces chosen tokens; -1: not set
+    int64_t mask_token;                  // masked objective: the token that replaces chosen tokens; -1: not set
     int64_t end_of_text;                 // token that begins every document; -1: from the data set
     char hellaswag[CONFIG_TEXT];         // an evaluation file; may be empty
     int64_t hellaswag_every;
@@ -181,8 +181,8 @@ typedef struct CheckpointConfig {
     char dir[CONFIG_TEXT];
     int64_t every, keep, keep_every;
     char init_from[CONFIG_TEXT];
-    bool overwrite; // another run's checkpoints in dir
-    int changed;    // ChangedMode: of a resume whose data, seed, seq_len or rope_* are not the checkpoint's
+    bool overwrite; // true: another run's checkpoints in dir may be replaced
+    int changed;    // ChangedMode: a resume with data, seed, seq_len or rope_* other than the checkpoint's
 } CheckpointConfig;
 
 typedef struct LogConfig {
@@ -196,10 +196,10 @@ typedef struct CommConfig {
 
 typedef struct HardwareConfig {
     int device;         // DeviceKind
-    int gpu;            // word of gpus.h whose row fills the keys that were not given; 0: not named
+    int gpu;            // index in gpu_words; its row fills in keys that were not given; 0: no GPU named
     double peak_tflops; // peak of one rank; 0: from the device
     double memory_gib;  // memory of one rank; 0: from the device
-    double memory_gb_s; // rate of the device's memory, 1e9 bytes/s; 0: that of the GPU with this peak
+    double memory_gb_s; // rate of the device's memory, 1e9 bytes/s; 0: the rate of the GPU with this peak
     double reserve_gib; // memory that context, libraries and NCCL use in addition to ours
     int64_t gpus_per_node;
     bool share_gpu;
@@ -238,12 +238,12 @@ typedef struct Config {
 // (code 2).
 int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err);
 
-// Checks that the keys of a section ("data.") that have no default were given. config_load checks those of `model`
-// alone, because plans read no data. -1 with err (code 2).
+// Checks that the required keys of a section ("data.") were given. config_load checks only the section `model`, because
+// plans read no data. Returns 0, or -1 with err (code 2).
 int config_require(const Config *config, const char *section, Error *err);
 
-// Resolves hardware.device: auto for a plan: GPUs if hardware.gpu, peak_tflops or memory_gib describes them, with or
-// without a driver on this machine. Otherwise auto stays, and the plan is for this machine.
+// Resolves hardware.device auto for a plan. It becomes cuda if hardware.gpu, peak_tflops or memory_gib describes a GPU,
+// even if this machine has no driver. Otherwise it remains auto, and the plan is for this machine.
 void config_plan_device(Config *config);
 
 // The environment variable that names the copy of the configuration which every process of a run reads.
@@ -267,7 +267,7 @@ int config_error(const Config *config, const char *key, Error *err, const char *
 // file's first line. `auto` is written as the number it was resolved to, or as "auto" if only the hardware can tell.
 // JSON is YAML, so config_load reads the object back to the same values.
 void config_write_json(const Config *config, FILE *file);
-// Writes the value of one key as that object has it. JSON being YAML, `key: VALUE` is a line of a configuration.
+// Writes the value of one key as config_write_json does. JSON is YAML, so `key: VALUE` is a valid configuration line.
 void config_write_value(const Config *config, const char *key, FILE *file);
 
 // Prints every key with its type, default, range and meaning, for `--help-config`.
@@ -282,7 +282,7 @@ const char *config_word(const char *key, int value);
 int64_t config_microbatches(const Config *config);  // m = B / (b * d)
 bool config_shards_gradients(const Config *config); // parallel.shard_gradients is on, or auto and it saves memory
 int64_t config_step_tokens(const Config *config);   // B * s
-// Return the sequences of a step, and those of the steps first + 1 to last; without train.batch_ramp B each.
+// Return the sequences in step `step`, and in steps first + 1 to last together. Without train.batch_ramp a step has B.
 int64_t config_batch_at(const Config *config, int64_t step);
 int64_t config_samples(const Config *config, int64_t first, int64_t last);
 int64_t config_world(const Config *config); // p * t * d * c
@@ -291,40 +291,40 @@ enum { CONFIG_CUT = 128 };
 char *config_cut_text(const Config *config, char text[CONFIG_CUT]);
 int64_t config_replicas(const Config *config);    // d * c: ranks that sum their gradients (ranks/topology.h)
 bool config_uses_documents(const Config *config); // data.mask_documents or data.reset_positions is on
-// Returns the tokens of a sequence that the loss is over: all, or the 15 % that the masked objective chooses.
+// Returns the tokens per sequence that the loss counts: all, or the 15 % that the masked objective chooses.
 int64_t config_targets(const Config *config);
-// Returns whether GPUs may gather and sum over tensor ranks by copies: the ranks of a stage split the rows and are on
-// one node, and parallel.collectives is copy, or is auto while hardware.share_gpu is off.
+// Returns whether GPUs may gather and sum over tensor ranks by copies. The tensor ranks must split the rows and be on
+// one node, and parallel.collectives must be copy, or auto with hardware.share_gpu off.
 bool config_copies(const Config *config);
-// Returns the layers of virtual stage g of `virtual_stages`: those of parallel.layers if it lists that many, else an
-// even share; the remainder goes to virtual stages with neither embedding nor head.
+// Returns the number of layers of virtual stage g: its entry in parallel.layers if that list has `virtual_stages`
+// entries, else an even share. The remainder goes to the virtual stages just before the last one.
 int64_t config_layers(const Config *config, int virtual_stages, int g);
-// Return the attention mode of a stage, how many of its layers recompute their forward in the backward, and whether the
-// others recompute the outputs of their norms and activation.
+// Return the attention mode of a stage, how many of its layers recompute their forward in the backward, and whether its
+// other layers recompute the outputs of norms and activation.
 int config_attention(const Config *config, int stage);
 int64_t config_recompute(const Config *config, int stage);
 bool config_pointwise(const Config *config, int stage);
 void config_set_attention(Config *config, int mode); // sets all stages
-int config_min_slots(const Config *config);          // the smallest schedule.slots that BPipe works with here
+int config_min_slots(const Config *config);          // smallest schedule.slots with which BPipe works
 int config_chunks(const Config *config);             // chunks on every stage
 int config_slices(const Config *config);             // slices of a microbatch
-// Deals out the layers evenly over `parts` virtual stages, as parallel.layers auto does; parts <= layers.
+// Distributes the layers evenly over `parts` virtual stages, as parallel.layers auto does; parts <= layers.
 void config_spread_layers(Config *config, int64_t parts);
 int64_t config_padded_vocab(const Config *config); // vocab rounded up to a multiple of 128 * t
 
-// Returns the row of schedule.name; that of 1f1b while auto is not resolved. Meaningless if schedule.file is set.
+// Returns the row of schedule.name, or of 1f1b while auto is unresolved. Meaningless if schedule.file is set.
 const ScheduleKind *config_schedule_kind(const Config *config);
 
 // Returns the spec of the named schedule for this configuration; schedule_complete fills in the defaults. split is set
-// if schedule.split_backward is on; the plan resolves auto. While schedule.name is auto, schedule.chunks is left out:
-// it is a condition on the schedule to be found, and 1f1b has no chunks.
+// if schedule.split_backward is on; the plan resolves auto. While schedule.name is auto, schedule.chunks is ignored:
+// it restricts the choice of a schedule, and 1f1b has only one chunk.
 ScheduleSpec config_schedule_spec(const Config *config);
 
 // Returns whether the schedule accepts the configuration's stages and microbatches, for planners that vary them.
 bool config_schedule_legal(const Config *config);
 
-// Returns the fewest microbatches, at least `least` and at most the configuration's, with which the schedule behaves as
-// with all of them: its last group has the same size.
+// Returns the fewest microbatches, at least `least`, with which the schedule behaves as with the configured number: its
+// last group has the same size. Never returns more than the configured number.
 int64_t config_fewer_microbatches(const Config *config, int64_t least);
 
 // Reads the schedule in schedule.file. The caller owns it; NULL with err if it cannot be read or is not a schedule.

@@ -18,7 +18,7 @@ static bool overridden_(const Config *config, const char *name) {
     return config->place[config_find(name) - config_keys] == CONFIG_OVERRIDE;
 }
 
-// Returns which of two keys that contradict each other to blame: the one the user set last; overrides come after lines.
+// Returns which of two conflicting keys to blame: `second` if only that key was set with -o, else `first`.
 static const char *blame_(const Config *config, const char *first, const char *second) {
     return !overridden_(config, first) && overridden_(config, second) ? second : first;
 }
@@ -56,11 +56,11 @@ int config_require(const Config *config, const char *section, Error *err) {
     if (first == NULL) return 0;
     if (used == 0)
         return config_error(config, first, err, "is missing and has no default; give it (see --help-config)");
-    return config_error(config, first, err, "is missing and has no default, like %s; give them (see --help-config)",
+    return config_error(config, first, err, "is missing and has no default, as are %s; give them (see --help-config)",
                         missing + 2);
 }
 
-// Sets head_dim to hidden / heads, which must be even if heads are rotated in pairs.
+// Resolves head_dim auto to hidden / heads, which must be even for rotary embedding.
 static int check_head_dim_auto_(Config *config, Error *err) {
     ModelConfig *m = &config->model;
     bool rotary = families[m->family].rotary;
@@ -68,7 +68,7 @@ static int check_head_dim_auto_(Config *config, Error *err) {
     if (rotary && m->hidden % 2 != 0)
         return config_error(config, "model.hidden", err, "must be even for rotary embedding, not %lld; use %lld",
                             (long long)m->hidden, (long long)m->hidden + 1);
-    // A head of odd size cannot be rotated in pairs, so the heads divide half the width.
+    // A head of odd size cannot be rotated in pairs, so heads must divide hidden / 2.
     int64_t units = rotary ? m->hidden / 2 : m->hidden;
     if (units % m->heads != 0) {
         near_divisors_(units, m->heads, use, sizeof use);
@@ -80,7 +80,7 @@ static int check_head_dim_auto_(Config *config, Error *err) {
     }
     m->head_dim = m->hidden / m->heads;
     if (!rotary || m->head_dim <= 2 * ROPE_PAIRS_MAX) return 0;
-    return config_error(config, "model.heads", err, "heads of %lld are too wide; rotary embedding takes %d at most",
+    return config_error(config, "model.heads", err, "head size is %lld; the limit for rotary embedding is %d",
                         (long long)m->head_dim, 2 * ROPE_PAIRS_MAX);
 }
 
@@ -120,15 +120,15 @@ static int check_rope_(Config *config, Error *err) {
     if (m->rope_attention == 0) m->rope_attention = m->rope_scaling == ROPE_YARN ? 0.1 * log(m->rope_factor) + 1 : 1;
     if (m->rope_scaling >= ROPE_LLAMA3 && m->rope_original == 0)
         return config_error(config, blame_(config, original, "model.rope_scaling"), err,
-                            "rope_scaling %s starts from the length the model was first trained with; "
-                            "give model.rope_original, such as 8192",
+                            "rope_scaling %s needs the sequence length before scaling; "
+                            "set model.rope_original, such as 8192",
                             config_word("model.rope_scaling", m->rope_scaling));
     if (m->rope_scaling == ROPE_LLAMA3 && m->rope_high_freq <= m->rope_low_freq)
         return config_error(config, "model.rope_high_freq", err, "%g is not above rope_low_freq %g; use a larger one",
                             m->rope_high_freq, m->rope_low_freq);
     if (m->rope_scaling == ROPE_NONE && m->rope_factor != 1)
         return config_error(config, "model.rope_factor", err,
-                            "means nothing without rope_scaling; use rope_scaling linear, llama3 or yarn");
+                            "has no effect without rope_scaling; use rope_scaling linear, llama3 or yarn");
     return 0;
 }
 
@@ -175,7 +175,7 @@ int config_resolve_ramp(Config *config, Error *err) {
                                 (long long)ramp[i].step, (long long)ramp[i - 1].step);
     if (ramp[0].step > 1) {
         if (train->ramp_count == CONFIG_MAX_RAMP)
-            return config_error(config, "train.batch_ramp", err, "has %d entries and none for step 1; use fewer",
+            return config_error(config, "train.batch_ramp", err, "has %d entries, but no entry for step 1; use fewer",
                                 CONFIG_MAX_RAMP);
         memmove(ramp + 1, ramp, (size_t)train->ramp_count++ * sizeof *ramp);
         ramp[0] = (BatchRamp){1, train->global_batch};
@@ -227,10 +227,10 @@ static int check_decay_(const Config *config, Error *err) {
                             config_word("train.schedule", train->schedule));
     if (!given || train->decay_steps <= most) return 0;
     return config_error(config, key, err, "is %lld; the limit is %lld, the steps after the warm-up; use %s",
-                        (long long)train->decay_steps, most < 0 ? 0 : most, most > 0 ? "at most as many" : "auto");
+                        (long long)train->decay_steps, most < 0 ? 0 : most, most > 0 ? "that or less" : "auto");
 }
 
-// Checks that the layers can be dealt out over stages and chunks, and deals them out.
+// Checks that every stage and chunk can get layers, and distributes the layers.
 static int check_layers_(Config *config, Error *err) {
     ParallelConfig *parallel = &config->parallel;
     int64_t layers = config->model.layers, p = parallel->pipeline, sum = 0;
@@ -242,7 +242,7 @@ static int check_layers_(Config *config, Error *err) {
     if (parallel->layers_count > CONFIG_MAX_STAGES)
         return config_error(config, blame_(config, "schedule.chunks", "parallel.pipeline"), err,
                             "%s are more than %d parts of the model; use fewer", parts, CONFIG_MAX_STAGES);
-    // A list may leave some without layers: the first and the last have the embedding and the head to do.
+    // A list may give a stage no layers: the first stage still computes the embedding, the last stage the head.
     if (parallel->layers_given == 0 && layers < parallel->layers_count) {
         char remedy[96];
         bool fewer = layers >= chunks; // fewer stages suffice
@@ -268,7 +268,7 @@ static int check_layers_(Config *config, Error *err) {
                         (long long)sum, (long long)layers);
 }
 
-// Checks lists by stage: one entry for all stages, or one for each.
+// Checks the per-stage lists: each needs one entry for all stages, or one entry per stage.
 static int check_stage_lists_(Config *config, Error *err) {
     int64_t p = config->parallel.pipeline;
     const struct {
@@ -287,7 +287,7 @@ static int check_stage_lists_(Config *config, Error *err) {
     return 0;
 }
 
-// Checks that the header of schedule.file agrees with the rest: the schedule is run as it is.
+// Checks that the header of schedule.file agrees with the other keys; the schedule is run unchanged.
 static int check_file_header_(Config *config, const Schedule *schedule, Error *err) {
     long long p = config->parallel.pipeline, m = config_microbatches(config), chunks = config->schedule.chunks;
     if (schedule->stages != p || schedule->microbatches != m)
@@ -307,14 +307,14 @@ static int check_file_header_(Config *config, const Schedule *schedule, Error *e
     int split = config->schedule.split_backward;
     if (split != SPLIT_AUTO && (split == SPLIT_ON) != schedule->split)
         return config_error(config, blame_(config, "schedule.split_backward", "schedule.file"), err,
-                            "%s has %s; a schedule from a file is run as it is, use split_backward auto",
+                            "%s has %s; a schedule from a file is run unchanged; use split_backward auto",
                             config->schedule.file, schedule->split ? "I and W" : "no I and W");
     if (config->schedule.bpipe != BPIPE_ON) return 0;
     return config_error(config, blame_(config, "schedule.bpipe", "schedule.file"), err,
-                        "a schedule from a file is run as it is; use bpipe off, and put E and L into the file");
+                        "a schedule from a file is run unchanged; use bpipe off, and put E and L into the file");
 }
 
-// Checks schedule.file, and notes its chunks, microbatches, slices and evictions for the checks of other keys.
+// Checks schedule.file, and stores its chunks, microbatches, slices and eviction target for the checks of other keys.
 static int config_check_file_(Config *config, Error *err) {
     ScheduleConfig *keys = &config->schedule;
     Error why = {0};
@@ -340,7 +340,7 @@ static int config_check_file_(Config *config, Error *err) {
     return status;
 }
 
-// Checks the named schedule's limits on stages, microbatches and its own keys, or on one of these.
+// Checks the named schedule's limits on its spec. `only`: the one field to report, other faults are ignored; NULL: any.
 static int check_kind_(const Config *config, const char *only, Error *err) {
     static const struct {
         const char *field, *key;
@@ -363,7 +363,7 @@ static int check_kind_(const Config *config, const char *only, Error *err) {
     return config_error(config, blame_(config, key, "schedule.name"), err, "%s", why.text);
 }
 
-// Checks that slices are equal, and with sequence parallelism also each tensor rank's part of them.
+// Checks that slices have equal lengths, and with sequence parallelism that tensor ranks get equal parts of a slice.
 static int check_slices_(const Config *config, Error *err) {
     int64_t slices = config_slices(config), parts = config->model.seq_len;
     bool shared = config->parallel.sequence && config->parallel.tensor > 1;
@@ -377,7 +377,7 @@ static int check_slices_(const Config *config, Error *err) {
                         (long long)config->model.seq_len, of, use);
 }
 
-// Checks that the pieces of context ranks are equal, and the rows that tensor ranks share out.
+// Checks that context ranks get pieces of equal length, and that tensor ranks can split the rows of a context rank.
 static int check_context_(const Config *config, Error *err) {
     int64_t c = config->parallel.context, s = config->model.seq_len, t = config->parallel.tensor;
     const char *key = blame_(config, "parallel.context", "model.seq_len");
@@ -397,23 +397,23 @@ static int check_context_(const Config *config, Error *err) {
                         (long long)t, (long long)(s / c));
 }
 
-// Returns why gradients cannot be shared out among data ranks, as a sentence; NULL: they can be.
+// Returns why gradients cannot be sharded over data ranks, and the remedy, as text; NULL if they can be.
 static const char *why_whole_(const Config *config) {
-    if (config_replicas(config) == 1) return "one data rank has all gradients; use data 2 or more, or off";
+    if (config_replicas(config) == 1) return "one data rank has nothing to shard; use data 2 or more, or off";
     if (config->parallel.pipeline > 1)
-        return "a gradient of a pipeline stage is complete only after the last of many microbatches, so that no layer "
-               "could give its memory to the next; use pipeline 1, or off";
+        return "a pipeline stage completes its gradients only at the last microbatch, so its layers cannot share the "
+               "memory of gradients; use pipeline 1, or off";
     if (config_microbatches(config) > 1)
-        return "microbatches are added up before data ranks are, which takes all gradients of the model; use one "
+        return "gradients are summed over microbatches before data ranks, which needs memory for all of them; use one "
                "microbatch a step (micro_batch = global_batch / data), or off";
     if (config->schedule.split_backward == SPLIT_ON || config_schedule_kind(config)->splits ||
         config->schedule.file[0] != '\0')
-        return "with split backwards no layer's gradient is complete before the input's gradients of all layers are; "
-               "use a schedule with whole backwards such as 1f1b, or off";
+        return "split backwards compute weight gradients only after the input gradients of all layers; "
+               "use a schedule without split backwards such as 1f1b, or off";
     return NULL;
 }
 
-// With auto, only if two buffers of a layer and a piece of each layer are less than all layers.
+// Returns whether data ranks shard gradients. auto: if two full layers plus a shard of each layer are less than all.
 bool config_shards_gradients(const Config *config) {
     int64_t layers = config->model.layers, shards = config_replicas(config);
     bool saves = (layers - 2) * shards > layers;
@@ -422,7 +422,7 @@ bool config_shards_gradients(const Config *config) {
     return wanted && why_whole_(config) == NULL;
 }
 
-// Checks the BPipe pass over the named schedule.
+// Checks that BPipe can run with the named schedule, and that it has enough slots.
 static int check_schedule_(const Config *config, Error *err) {
     const ScheduleConfig *schedule = &config->schedule;
     const ScheduleKind *kind = config_schedule_kind(config);
@@ -431,11 +431,11 @@ static int check_schedule_(const Config *config, Error *err) {
     if (!kind->pairs && schedule->evict_to == EVICT_TO_PEER) {
         if (schedule->bpipe == BPIPE_AUTO) return 0;
         return config_error(config, blame_(config, "schedule.bpipe", "schedule.name"), err,
-                            "name %s fills all stages alike, so that paired stages have no slots to lend; use name "
+                            "schedule %s fills all stages equally, so paired stages have no slots to lend; use name "
                             "1f1b, bpipe off or evict_to host",
                             kind->name);
     }
-    // Slots have no effect without BPipe, and turning it off with -o must not require a second override.
+    // Not checked without BPipe: slots have no effect then, and turning it off with -o must not need a second override.
     int smallest = schedule->slots == 0 ? 0 : config_min_slots(config);
     if (schedule->slots >= smallest) return 0;
     return config_error(config, blame_(config, "schedule.slots", "parallel.pipeline"), err,
@@ -443,8 +443,8 @@ static int check_schedule_(const Config *config, Error *err) {
                         (long long)schedule->slots, p, smallest);
 }
 
-// Checks that every dimension of the layers' products on one rank is a multiple of a group: 16 bytes of numbers, as
-// cuBLASLt demands of FP8, or 32 numbers, which share a scale of mx.
+// Checks that every dimension of the layers' products on one rank is a multiple of 16, as cuBLASLt requires for FP8, or
+// of 32 for mx, where 32 numbers share a scale.
 static int check_fp8_(const Config *config, Error *err) {
     const ModelConfig *m = &config->model;
     int64_t t = config->parallel.tensor, group = config->train.fp8 == FP8_MX ? 32 : 16;
@@ -467,14 +467,14 @@ static int check_fp8_(const Config *config, Error *err) {
                                 config_word("train.fp8", config->train.fp8), dimensions[i].what, (long long)group,
                                 (long long)dimensions[i].count,
                                 i == 0   ? "another hidden"
-                                : i == 4 ? "a micro_batch with such a product"
+                                : i == 4 ? "another micro_batch"
                                          : "fewer tensor ranks");
     const char *why = gpu_without_fp8(config->train.fp8, gpu_capability(config->hardware.gpu));
     bool planned = config->hardware.gpu > 0 && config->hardware.device != DEVICE_CPU;
     return planned && why != NULL ? config_error(config, "train.fp8", err, "%s", why) : 0;
 }
 
-// Checks the products that the program forms in int64_t; bounds on single keys cannot keep all of them in range.
+// Checks that the products of keys that the program computes fit int64_t; bounds on single keys cannot ensure that.
 static int check_size_(const Config *config, Error *err) {
     const ModelConfig *m = &config->model;
     const ParallelConfig *parallel = &config->parallel;
@@ -515,22 +515,22 @@ static int check_family_(Config *config, Error *err) {
                                 "family %s uses learned positions, so rotary keys do not apply; remove the key", name);
     for (int i = 0; i < 2; i++)
         if (!config_at_default(config, plain[i]))
-            return config_error(config, plain[i], err, "family %s does not have this; remove the key", name);
+            return config_error(config, plain[i], err, "does not apply to family %s; remove the key", name);
     return 0;
 }
 
-// Checks the shares of a blend. A share under a millionth of all data is taken for a slip: its samples would hardly
-// ever come.
+// Checks the shares of a blend. A share below a millionth of the sum is treated as a mistake: its samples would almost
+// never be used.
 static int check_sources_(Config *config, Error *err) {
     DataConfig *data = &config->data;
     double sum = 0.0;
-    if (data->train_sources == 1) data->train[0].weight = 1.0; // all, whatever the unit
+    if (data->train_sources == 1) data->train[0].weight = 1.0; // a single source gets all samples
     for (int64_t i = 0; i < data->train_sources; i++) sum += data->train[i].weight;
     for (int64_t i = 0; i < data->train_sources; i++) {
         const DataSource *source = &data->train[i];
         if (source->weight < 1e-6 * sum)
             return config_error(config, "data.train", err,
-                                "weight %g of %s is less than a millionth of all; use a larger one or leave it out",
+                                "weight %g of %s is below a millionth of the sum; increase it, or remove the source",
                                 source->weight, source->path);
         for (int64_t j = 0; j < i; j++)
             if (strcmp(source->path, data->train[j].path) == 0)
@@ -540,7 +540,7 @@ static int check_sources_(Config *config, Error *err) {
     return 0;
 }
 
-// Passes over memory cannot be faster than the memory, whose rate is given or that of the GPU with this peak.
+// Checks that stream_gb_s is at most the memory's rate: memory_gb_s, or the rate of the GPU with the given peak.
 static int check_rates_(const Config *config, Error *err) {
     const HardwareConfig *given = &config->hardware;
     const Gpu *gpu = gpu_by_peak(given->peak_tflops);
@@ -551,7 +551,7 @@ static int check_rates_(const Config *config, Error *err) {
                         given->stream_gb_s, memory);
 }
 
-// Refuses settings that exclude an encoder, where attention sees all of a sequence.
+// Checks the masked objective and the keys that do not work for encoders, where attention sees the complete sequence.
 static int check_objective_(const Config *config, Error *err) {
     bool masked = config->train.objective == OBJECTIVE_MASKED;
     if (masked && config->model.causal)

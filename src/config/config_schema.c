@@ -1,4 +1,4 @@
-// The schema: one row a key, in the order of `--help-config`. Adding a key means one row here and one field in Config.
+// The schema: one row per key, in the order of `--help-config`. A new key needs one row here and one field in Config.
 #include "config_schema.h"
 #include "gpus.h"
 
@@ -44,7 +44,7 @@ static const char *const checksum_words[] = {[CHECKSUM_OFF] = "off", [CHECKSUM_O
 static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", NULL};
 
-// The columns that every key of a type has are positional, and the meaning is the last of them. Rarer columns follow it
+// The columns that every key of a type has are positional; the last of them is the meaning. Optional columns follow it
 // by name: INT(model, kv_heads, "auto", 1, 65536, "key and value heads", .zero_word = "auto").
 #define FIELD(type, field) .offset = offsetof(type, field), .size = sizeof(((type *)0)->field)
 #define KEY(section, key, field, kind, default_, ...)                                                                  \
@@ -63,8 +63,8 @@ static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] 
 #define LIST(section, key, field, default_, list_, ...)                                                                \
     KEY(section, key, field, KEY_LIST, default_, __VA_ARGS__, .list = &list_)
 
-// Bounds are generous but finite; products that could still leave 64 bits are checked in config_check.c. Integers end
-// at 2^53, so that every reader of the JSON sees the same number.
+// Bounds are generous but finite; products of keys that could still overflow 64 bits are checked in config_check.c.
+// Integers are at most 2^53, so that every reader of the JSON sees the same number.
 #define MAX_LAYERS 4096
 #define MAX_WIDTH  (1 << 20)
 #define MAX_LENGTH (1 << 22)
@@ -99,14 +99,14 @@ static const ConfigList layers_list = {ENTRIES(parallel.layers_given, parallel.l
                                        .remedy = "one integer per stage, or per chunk"};
 static const ConfigList mode_list = {
     ENTRIES(attention.modes_given, attention.modes_given, int8_t, mode_word_), .most = CONFIG_MAX_STAGES, .alone = true,
-    .expected = "a list with one for each stage such as [recompute, flash]", .remedy = "one word per stage"};
+    .expected = "a list with one word per stage such as [recompute, flash]", .remedy = "one word per stage"};
 static const ConfigList recompute_list = {
     ENTRIES(schedule.recompute_given, schedule.recompute_given, int16_t, layer_count_), .most = CONFIG_MAX_STAGES,
-    .alone = true, .expected = "a list with one for each stage such as [2, 1, 0, 0]",
+    .alone = true, .expected = "a list with one integer per stage such as [2, 1, 0, 0]",
     .remedy = "one integer per stage"};
 static const ConfigList pointwise_list = {
     ENTRIES(schedule.pointwise_given, schedule.pointwise_given, int8_t, recompute_word_), .most = CONFIG_MAX_STAGES,
-    .alone = true, .expected = "a list with one for each stage such as [pointwise, none]",
+    .alone = true, .expected = "a list with one word per stage such as [pointwise, none]",
     .remedy = "one word per stage"};
 static const ConfigList source_list = {
     ENTRIES(data.train_sources, data.train_sources, DataSource, source_parts_), .most = CONFIG_MAX_SOURCES,
@@ -153,7 +153,7 @@ const ConfigKey config_keys[] = {
     INT(parallel, context, "1", 1, 1024, "c: ranks that share a sequence, each with two of 2c pieces"),
     BOOL(parallel, sequence, "false", "split norms and residuals over the tensor ranks along the sequence"),
     WORD(parallel, overlap, "auto", overlap_words,
-         "run collectives over tensor ranks beside products; n: the forward's in n chunks"),
+         "overlap tensor-parallel collectives with products; n: forward products in n chunks"),
     WORD(parallel, collectives, "auto", collectives_words,
          "tensor ranks gather by NCCL or copy engines (needs parallel.sequence); auto: copy, or nccl"),
     WORD(parallel, shard_gradients, "off", shard_words,
@@ -172,7 +172,7 @@ const ConfigKey config_keys[] = {
     INT(schedule, slices, "1", 1, 64,
         "parts of a sequence that pass the pipeline one after another; seq1f1b, interleaved"),
     WORD(schedule, split_backward, "auto", split_words,
-         "compute weight gradients after the input's has left; auto: on GPUs where that pays"),
+         "compute weight gradients after the input's gradient is sent; auto: on GPUs where that pays"),
     TEXT(schedule, file, "", "run the schedule in this file, see docs/schedules.md; empty: the one named"),
     WORD(schedule, bpipe, "off", bpipe_words, "balance activation memory between paired stages; auto: if it pays"),
     INT(schedule, slots, "auto", 1, 65536, "with bpipe: activation slots per stage; auto: as few as work",
@@ -228,7 +228,7 @@ const ConfigKey config_keys[] = {
     INT(train, skip_bad_steps, "0", 0, MAX_COUNT,
         "steps of the whole run, in a row or not, that may be skipped for a nan or inf"),
     NUMBER(train, skip_outlier_z, "0", 0, 1e12,
-           "skip steps this many deviations above the last 128, 32 at least; 0: off"),
+           "skip steps with loss or norm this many deviations above the last 32 to 128 steps; 0: off"),
 
     LIST(data, train, train, NULL, source_list,
          "token files to train on, a glob such as \"data/train_*.bin\", or a blend of several"),
@@ -290,12 +290,12 @@ const ConfigKey config_keys[] = {
            "for plans: inner side k that doubles a product's time; auto: as measured, on CPUs 8"),
     FIGURE(hardware, flash_forward, 1,
            "for plans: share of the peak in long flash forwards; auto: as measured, on CPUs 0.45"),
-    FIGURE(hardware, flash_backward, 1, "for plans: in its backward; auto: as measured, on CPUs 0.45"),
+    FIGURE(hardware, flash_backward, 1, "for plans: peak share of flash backwards; auto: as measured, on CPUs 0.45"),
     FIGURE(hardware, stream_gb_s, 1e9,
            "for plans: rate of memory passes; auto: 0.72 to 0.8 of memory_gb_s, on CPUs 8 a thread"),
     NUMBER(hardware, run_share, "1", 0, 1, "for plans: part of the measured kernels' rates that runs reach",
            .flags = KEY_ABOVE_MIN),
-    BOOL(hardware, calibrated, "false", "for plans: these figures were fitted to runs, whose band the plan then has"),
+    BOOL(hardware, calibrated, "false", "for plans: true if these figures were fitted to runs; sets the plan's band"),
     NUMBER(hardware, action_us, "0", 0, 1e9, "for plans: overhead of every forward and backward"),
     NUMBER(hardware, step_overhead_ms, "0", 0, 1e9, "for plans: overhead of every step"),
     NUMBER(hardware, gpu_hour, "auto", 0, 1e9, "price of one GPU for an hour, for plans; auto: not known",

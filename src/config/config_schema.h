@@ -1,4 +1,4 @@
-// Shared by the files of this folder: the schema table, and setting a field through it. Other folders include only
+// The schema table, and functions that set a field of Config through it. Most files of other folders need only
 // config.h.
 #pragma once
 
@@ -12,20 +12,20 @@ enum { KEY_ABOVE_MIN = 1, KEY_BELOW_MAX = 2 }; // the bound itself is excluded
 
 typedef struct ConfigKey ConfigKey;
 
-// The entries of a list: one value each, or a mapping of several.
+// The form of a list. Each entry is one value, a mapping of several values, or a tuple.
 typedef struct ConfigList {
-    size_t given, valid;    // offsets in Config of two int64_t: entries read, and entries once auto is resolved
-    size_t entry;           // bytes of one
-    int64_t most;           // entries
-    const ConfigKey *parts; // the fields of an entry, offsets inside it; a part without a name: the entry's own value
+    size_t given, valid;    // offsets in Config of two int64_t: entries given, and entries after auto is resolved
+    size_t entry;           // bytes of one entry
+    int64_t most;           // most entries
+    const ConfigKey *parts; // fields of an entry, at offsets inside it; a part without a name is the entry's own value
     int part_count;
-    bool alone;           // a value that is not a list is taken as the first part of a single entry
-    bool tuple;           // an entry is a list of its parts in order
+    bool alone;           // true: a value that is not a list becomes the first part of a single entry
+    bool tuple;           // true: an entry is a list of its parts in order
     const char *expected; // "a list such as ..."
-    const char *remedy;   // "one integer per stage", for an entry of another shape
+    const char *remedy;   // "one integer per stage": the form of an entry, for errors
 } ConfigList;
 
-// One row. The default is written as in the file and set by the same code; NULL: the key is required.
+// One row of the schema. `def` is parsed by the same code as a value in the file; NULL: the key is required.
 struct ConfigKey {
     const char *name; // "section.key"
     KeyType type;
@@ -33,7 +33,7 @@ struct ConfigKey {
     const char *def;          // default
     double min, max;          // bounds of the number, or of the text's length in bytes
     int flags;                // KEY_ABOVE_MIN, KEY_BELOW_MAX
-    const char *zero_word;    // word for "decide it yourself", kept as 0 ("auto"), or NULL
+    const char *zero_word;    // word that is stored as 0, such as "auto"; NULL: no such word
     const char *const *words; // KEY_WORD: spelling of each enum value in order, then NULL; KEY_INT: the word for -1
     const char *meaning;
     const ConfigList *list; // KEY_LIST
@@ -46,14 +46,14 @@ extern const int config_key_count;
 enum { CONFIG_EXPECTED = 512 }; // bytes that config_expected writes at most
 
 const ConfigKey *config_find(const char *name);                  // NULL: no such key
-bool config_has_section(const char *section, size_t length);     // is there a key "section.*"
+bool config_has_section(const char *section, size_t length);     // whether a key "section.*" exists
 const char *config_short_name(const ConfigKey *key);             // "hidden" for "model.hidden"
 void config_expected(const ConfigKey *key, char *out, size_t n); // "an integer from 1 to 1024"
 
-bool config_lacks(const Config *config, const ConfigKey *key); // a required key that was not given
-bool config_takes_text(const ConfigKey *key);                  // a text, or a list that a single text may replace
+bool config_lacks(const Config *config, const ConfigKey *key); // whether a required key was not given
+bool config_takes_text(const ConfigKey *key);                  // a text, or a list that accepts a single text
 
-// Makes text from a file or the command line fit for a message: control characters become '?', cut after 60 bytes.
+// Copies text from a file or the command line for a message: replaces control characters by '?', cuts at 60 bytes.
 void config_printable(const char *text, size_t length, char *out, size_t n);
 
 // One scalar as YAML delivers it: its text (length bytes, may contain NUL), and whether it was quoted.
@@ -66,34 +66,34 @@ typedef struct ConfigScalar {
 // Sets a field after checking type and bounds. config->place must hold the key's place already, because errors name it.
 int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err);
 int config_set_default(Config *config, const ConfigKey *key, Error *err);
-// Returns whether the key has its default, given or not: a run's configuration written as JSON gives every key.
+// Returns whether the key has its default value, even if it was given: a configuration written as JSON gives every key.
 bool config_at_default(const Config *config, const char *name);
 
-// Writes a field as config_write_json does. config: has the number of a list's entries; may be NULL for other keys.
+// Writes a field as config_write_json does. config: for the number of a list's entries; may be NULL for other keys.
 void config_write_field(const Config *config, const ConfigKey *key, const void *field, FILE *file);
 
-// Read and write the field of an integer, a word or a bool, whose width is key->size.
+// Read and write the field of an integer, a word or a bool. The field has key->size bytes.
 int64_t config_get_whole(const ConfigKey *key, const void *field);
 void config_set_whole(const ConfigKey *key, void *field, int64_t value);
-// Set a list: config_list_begin, then config_list_add for each entry and config_list_set for each value in it (part:
-// its index in key->list->parts). Error if the key takes no list or the list is full.
+// Set a list: call config_list_begin, then config_list_add for each entry and config_list_set for each of its values
+// (part: index in key->list->parts). Return -1 with err if the key is not a list or the list is full.
 int config_list_begin(Config *config, const ConfigKey *key, Error *err);
 int config_list_add(Config *config, const ConfigKey *key, Error *err);
 int config_list_set(Config *config, const ConfigKey *key, int part, ConfigScalar scalar, Error *err);
 
-// Sets the error WHAT; use EXPECTED, about a key or about a part of a list's entry.
+// Sets the error "WHAT; use EXPECTED" for a key, or for a part of a list's entry. Returns -1.
 int config_refuse(const Config *config, const ConfigKey *key, const char *what, Error *err);
-// Sets an error about a name that may not be a key, at a line of the file or CONFIG_OVERRIDE. name NULL: about the
-// file.
+// Sets an error about a name that may not be a key. line: in the file, or CONFIG_OVERRIDE. name NULL: an error about
+// the file. Returns -1.
 int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-// Read YAML into config: the file, then one override ("key=value").
+// Read YAML into config: the file config->path, and one override ("key=value").
 int config_read_file(Config *config, Error *err);
 int config_read_override(Config *config, const char *override, Error *err);
 
 // Adds an entry for step 1 to the batch ramp if it lacks one; sets train.global_batch to its largest batch.
 int config_resolve_ramp(Config *config, Error *err);
 
-// Resolves `auto` if the configuration alone decides it, and refuses combinations that cannot work.
+// Resolves each `auto` that depends only on the configuration, and refuses combinations that cannot work.
 int config_check(Config *config, Error *err);

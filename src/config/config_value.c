@@ -1,4 +1,4 @@
-// Sets one field of Config from one scalar: defines integers, numbers and words, and the errors for all other text.
+// Sets one field of Config from one scalar. Defines the syntax of integers, numbers and words, and the errors.
 #include "config_schema.h"
 #include "base/log.h"
 #include "hints.h"
@@ -31,7 +31,7 @@ int config_refuse(const Config *config, const ConfigKey *key, const char *what, 
     return config_error(config, key->name, err, "%s%s%s; use %s", part, part[0] != '\0' ? " " : "", what, expected);
 }
 
-// Sets the error for a value: VALUE WHAT; use EXPECTED.
+// Sets the error "VALUE WHAT; use EXPECTED". Returns -1.
 static int value_refuse_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *what,
                          Error *err) {
     char shown[80], text[320];
@@ -41,11 +41,11 @@ static int value_refuse_(const Config *config, const ConfigKey *key, ConfigScala
     return config_refuse(config, key, text, err);
 }
 
-// Returns whether the text is -?(0|[1-9][0-9]*), or for numbers the same with a fraction and an exponent.
-static bool is_decimal_(const char *s, bool fraction) {
+// Returns whether the text is a decimal number, such as "-1.5e-3", ".5" or "007"; unlike strtod, refuses hexadecimal
+// numbers, nan and inf.
+static bool is_decimal_(const char *s) {
     if (*s == '-' || *s == '+') s++;
     size_t digits = strspn(s, "0123456789");
-    if (!fraction) return digits > 0 && s[digits] == '\0' && (s[0] != '0' || digits == 1);
     s += digits;
     if (*s == '.') {
         size_t more = strspn(s + 1, "0123456789");
@@ -77,7 +77,7 @@ static bool value_is_(ConfigScalar scalar, const char *word) {
 static int read_decimal_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *digits,
                          double *value, Error *err) {
     bool decimal = strlen(scalar.text) == scalar.length && scalar.length <= MAX_DIGITS;
-    if (!decimal || !is_decimal_(digits, true)) return value_refuse_(config, key, scalar, "is not a number", err);
+    if (!decimal || !is_decimal_(digits)) return value_refuse_(config, key, scalar, "is not a number", err);
     if (scalar.quoted) return value_refuse_(config, key, scalar, "is a quoted string", err);
     errno = 0;
     *value = strtod(digits, NULL);
@@ -131,8 +131,8 @@ static bool exact_integer_(const char *decimal, int64_t power, int64_t *value) {
     return power == 0;
 }
 
-// Integers may be written as 300000, 3e5, 300k, 0.3M; k, M, B and T are powers of 1000. Sizes of a model have no
-// suffix, because there 8k often means 8192.
+// Integers may be written as 300000, 3e5, 300k, 0.3M; k, M, B and T are powers of 1000. Keys of `model` accept
+// no suffix, because 8k often means 8192 there.
 static int set_int_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {
     static const char suffixes[] = "kmbt";
     char digits[MAX_DIGITS + 1], what[80] = "is not an integer";
@@ -175,8 +175,8 @@ static int set_bool_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
     return value_refuse_(config, key, scalar, "is neither true nor false", err);
 }
 
-// Writes the words that continue the typed one with a dash, as "a100-40g or a100-80g" for a100; else the nearest word,
-// or our name for another trainer's word. May be empty.
+// Writes a suggestion for a typed word: our name for another trainer's word, else the words that continue it with a
+// dash ("a100-40g or a100-80g" for a100), else the nearest word. May be empty.
 static void meant_word_(const ConfigKey *key, const char *typed, char *out, size_t n) {
     const char *hint = hint_for_word(key->name, typed), *near = NULL;
     int best = INT_MAX;
@@ -197,9 +197,9 @@ static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
         config_set_whole(key, field_(config, key), i);
         return 0;
     }
-    char meant[120], what[160] = "is not known here";
+    char meant[120], what[160] = "is unknown";
     meant_word_(key, scalar.text, meant, sizeof meant);
-    if (meant[0] != '\0') snprintf(what, sizeof what, "is not known here, did you mean %s", meant);
+    if (meant[0] != '\0') snprintf(what, sizeof what, "is unknown, did you mean %s", meant);
     return value_refuse_(config, key, scalar, what, err);
 }
 
@@ -217,7 +217,7 @@ static int set_text_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
 
 static int64_t *given_(Config *config, const ConfigKey *key) { return (int64_t *)((char *)config + key->list->given); }
 
-// Sets `auto`, which is 0 in every type of field.
+// Zeroes a field, which is how the zero word (`auto`) is stored in every type of field.
 static int set_zero_(Config *config, const ConfigKey *key) {
     memset(field_(config, key), 0, key->size);
     if (key->type == KEY_LIST) *given_(config, key) = 0;
@@ -251,7 +251,7 @@ int config_set(Config *config, const ConfigKey *key, ConfigScalar scalar, Error 
     case KEY_LIST: break;
     }
     if (!key->list->alone) return value_refuse_(config, key, scalar, "is not a list", err);
-    // A list of one entry, from a value for its first part.
+    // Make a list of one entry and set its first part to the value.
     if (config_list_begin(config, key, err) != 0 || config_list_add(config, key, err) != 0) return -1;
     ConfigKey first = value_part_(config, key, 0);
     first.part = NULL;
@@ -270,7 +270,7 @@ int config_list_begin(Config *config, const ConfigKey *key, Error *err) {
 int config_list_add(Config *config, const ConfigKey *key, Error *err) {
     int64_t *given = given_(config, key);
     if (*given == key->list->most)
-        return config_error(config, key->name, err, "has more than %lld entries; use as many or fewer",
+        return config_error(config, key->name, err, "has more than %lld entries; remove some",
                             (long long)key->list->most);
     ++*given;
     for (int i = 0; i < key->list->part_count; i++) {

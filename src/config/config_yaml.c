@@ -1,7 +1,7 @@
 // Loads a configuration: defaults, the file, overrides, the row of hardware.gpu, and the checks. Turns YAML events into
 // calls of config_set. A configuration is a mapping of sections, each a mapping of keys to scalars or one list.
 // Everything else that YAML offers (anchors, tags, deeper nesting, several documents) is refused where it occurs, so
-// this code bounds the depth, not the input.
+// the nesting depth is limited by this code and not by the input.
 #include "config_schema.h"
 #include "gpus.h"
 #include "hf_model.h"
@@ -24,7 +24,7 @@ typedef struct Reader {
     Config *config;
     Error *err;
     yaml_parser_t parser;
-    yaml_event_t event;   // the current one
+    yaml_event_t event;   // current event
     const ConfigKey *key; // an override's key; NULL while reading a file
     const char *input;
     size_t length;
@@ -68,7 +68,7 @@ static int refuse_extras_(Reader *r) {
                                                       : NULL;
     if (extra == NULL) return 0;
     return config_error_at(r->config, yaml_line_(r), yaml_name_(r), r->err,
-                           "%s is not used here; write the value itself, in quotes if it begins with &, * or !", extra);
+                           "%s is unsupported; write the value itself, in quotes if it begins with &, * or !", extra);
 }
 
 static int yaml_next_(Reader *r) {
@@ -105,7 +105,7 @@ static int read_part_(Reader *r, const ConfigKey *key, unsigned *seen) {
     *seen |= 1u << part;
     if (yaml_next_(r) != 0) return -1;
     if (r->event.type != YAML_SCALAR_EVENT)
-        return config_error(r->config, key->name, r->err, "has an entry whose %s is a list or mapping; use %s", name,
+        return config_error(r->config, key->name, r->err, "has an entry with a list or mapping as %s; use %s", name,
                             key->list->remedy);
     return config_list_set(r->config, key, part, scalar_(r), r->err) != 0 ? -1 : yaml_next_(r);
 }
@@ -152,7 +152,7 @@ static int yaml_read_entry_(Reader *r, const ConfigKey *key) {
                         list->remedy);
 }
 
-// While entries are read, the list's place is the entry's, so that an error names its line.
+// Reads a list. While an entry is read, config->place has the entry's line, so that an error names that line.
 static int read_list_(Reader *r, const ConfigKey *key) {
     int32_t *place = &r->config->place[key - config_keys], begin = *place;
     if (config_list_begin(r->config, key, r->err) != 0 || yaml_next_(r) != 0) return -1;
@@ -165,7 +165,7 @@ static int read_list_(Reader *r, const ConfigKey *key) {
     return 0;
 }
 
-// Reads the value that the current event begins, into a key whose place is set.
+// Reads the value that begins with the current event. The key's place must be set before.
 static int read_value_(Reader *r, const ConfigKey *key) {
     if (r->event.type == YAML_SCALAR_EVENT) return config_set(r->config, key, scalar_(r), r->err);
     if (r->event.type == YAML_SEQUENCE_START_EVENT) return read_list_(r, key);
@@ -216,7 +216,7 @@ static bool is_nothing_(const Reader *r) {
     return !scalar.quoted && (scalar.length == 0 || strcmp(scalar.text, "null") == 0 || strcmp(scalar.text, "~") == 0);
 }
 
-// A section whose keys are all commented out is null in YAML; that is allowed.
+// Reads a section. If all its keys are commented out, the section is null in YAML, which is allowed.
 static int read_section_(Reader *r, const char *section) {
     if (is_nothing_(r)) return yaml_next_(r);
     if (r->event.type != YAML_MAPPING_START_EVENT)
@@ -234,7 +234,7 @@ static int read_root_(Reader *r) {
         return config_error_at(
             r->config, yaml_line_(r), NULL, r->err,
             "the file is not a mapping of sections; begin with a line such as model: {family: llama, ...}");
-    int lines[CONFIG_MAX_KEYS] = {0}; // line of a section, at its first key
+    int lines[CONFIG_MAX_KEYS] = {0}; // line of each section, indexed by its first row in config_keys
     if (yaml_next_(r) != 0) return -1;
     while (r->event.type != YAML_MAPPING_END_EVENT) {
         char section[MAX_NAME];
@@ -252,7 +252,7 @@ static int read_root_(Reader *r) {
 }
 
 static int read_document_(Reader *r) {
-    if (yaml_next_(r) != 0 || yaml_next_(r) != 0) return -1; // the stream's begin; a document or the stream's end
+    if (yaml_next_(r) != 0 || yaml_next_(r) != 0) return -1; // start of the stream; then a document or the stream's end
     if (r->event.type == YAML_STREAM_END_EVENT) {
         if (r->key == NULL) return 0;
         return config_set(r->config, r->key, (ConfigScalar){"", 0, false}, r->err);
@@ -277,8 +277,8 @@ static int read_yaml_(Config *config, const char *input, size_t length, const Co
     return rc;
 }
 
-// Reads at most MAX_FILE bytes, from a pipe too, but does not wait for it forever: a named pipe may never get a writer.
-// Returns the length, or -1.
+// Reads at most MAX_FILE bytes from a file or pipe. Waits for PATIENCE_S seconds at most, because a named pipe may
+// never get a writer. Returns the length, or -1 with err.
 static ssize_t yaml_read_all_(const char *path, int fd, char *buffer, Error *err) {
     struct pollfd file = {fd, POLLIN, 0};
     size_t used = 0;
@@ -293,7 +293,7 @@ static ssize_t yaml_read_all_(const char *path, int fd, char *buffer, Error *err
         if (used > MAX_FILE)
             return error_set(err, EXIT_USAGE, "%s: is larger than 1 MiB; give a YAML file, not data", path);
     }
-    return error_set(err, EXIT_USAGE, "%s: no data came from it for %d s; give a YAML file", path, PATIENCE_S);
+    return error_set(err, EXIT_USAGE, "%s: no data for %d s; give a YAML file", path, PATIENCE_S);
 }
 
 // Reads the copy that config_keep_copy made, else the file. The caller frees the text; NULL with err.
@@ -321,7 +321,7 @@ int config_keep_copy(const char *path, Error *err) {
     free(text);
     snprintf(name, sizeof name, "/proc/%d/fd/%d", (int)getpid(), copy);
     if (kept) return setenv(CONFIG_COPY_VARIABLE, name, 1);
-    return error_set(err, EXIT_FAILED, "%s: cannot write a copy of it into memory: %s; raise ulimit -n or -f", path,
+    return error_set(err, EXIT_FAILED, "%s: cannot write a copy into memory: %s; raise ulimit -n or -f", path,
                      strerror(errno));
 }
 
@@ -342,7 +342,7 @@ int config_read_file(Config *config, Error *err) {
 // the result.
 static char *quote_text_(const ConfigKey *key, const char *value) {
     bool quoted = value[0] == '\'' || value[0] == '"', text = config_takes_text(key);
-    // Distinguishes a list of mappings from a glob that begins with a set of characters.
+    // A value that begins with [{ is a list of mappings, not a glob that begins with a character set.
     if (key->type == KEY_LIST && value[0] == '[' && value[1 + strspn(value + 1, " ")] == '{') text = false;
     if (!text || quoted) return xstrdup(value);
     char *out = xmalloc(2 * strlen(value) + 3), *at = out;
@@ -377,18 +377,18 @@ int config_read_override(Config *config, const char *override, Error *err) {
     return rc;
 }
 
-// --- all together
+// --- loading
 
 static int place_of_(const Config *config, const char *key) { return config->place[config_find(key) - config_keys]; }
 
-// Returns whether the row's value applies to `key`: not if the key was given in the same place or later.
+// Returns whether the GPU's row sets `key`: the key was not given, or only the file gave it and -o gave hardware.gpu.
 static bool row_counts_(const Config *config, const char *key) {
     int given = place_of_(config, key), gpu = place_of_(config, "hardware.gpu");
     return given == CONFIG_DEFAULT || (gpu == CONFIG_OVERRIDE && given != CONFIG_OVERRIDE);
 }
 
 // Fills keys of `hardware` from the row that hardware.gpu names. Keys given in the same place (file, or -o) or later
-// win over the row; `-o hardware.gpu` replaces the file's keys. A row says nothing about CPUs.
+// win over the row; `-o hardware.gpu` replaces the file's keys. Does nothing for hardware.device cpu.
 static void fill_from_gpu_(Config *config) {
     HardwareConfig *hardware = &config->hardware;
     const Gpu *gpu = gpu_row(hardware->gpu);

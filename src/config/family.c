@@ -56,7 +56,7 @@ static const FamilyForm llama_forms[] = {
     {.model_type = NULL},
 };
 
-// Dropout rates are zero: this trainer has no dropout, and training goes on from such files without it.
+// Dropout rates are written as zero, because this trainer has no dropout.
 static const FamilyForm gpt_forms[] = {
     {"gpt2", "GPT2LMHeadModel",
      .constants =

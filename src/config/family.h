@@ -1,4 +1,4 @@
-// The properties of a model family apart from its layers: the keys it takes, how its FLOPs are counted, and its names
+// The properties of a model family apart from its layers: the keys it accepts, how its FLOPs are counted, and its names
 // at Hugging Face. Each family is one row of `families`; its layers are in train_NAME.cu.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 __BEGIN_DECLS
 
-// One number of config.json that is a key of our model section.
+// One number of config.json and the key of our section `model` that it corresponds to.
 typedef struct FamilyNumber {
     const char *key;   // "model.hidden"
     const char *word;  // "hidden_size"
@@ -19,27 +19,27 @@ typedef struct FamilyNumber {
     const char *times; // a number of the file by which `absent` is multiplied, or NULL
 } FamilyNumber;
 
-// The values of a word of config.json that are implemented. A missing key or null is accepted.
+// The supported values of one key of config.json. A missing key or null is accepted.
 typedef struct FamilyDemand {
     const char *word;
     const char *allowed[2]; // a text, a number, or "true" and "false" for the booleans
     const char *refusal;    // "hidden_act is not silu"
 } FamilyDemand;
 
-// An architecture of transformers that a family computes. If the keys of several match, the first is written.
+// An architecture of the transformers library that a family implements. If several match, the first is written.
 typedef struct FamilyForm {
     const char *model_type, *architecture;
-    bool qkv_bias, qk_norm; // these keys of the model section have these values
-    int64_t head_dim;       // if the file does not give it; 0: hidden / heads
+    bool qkv_bias, qk_norm; // values that these keys of section `model` must have
+    int64_t head_dim;       // value if the file lacks head_dim; 0: hidden / heads
     const char *constants;  // lines of config.json that are the same for all its models
 } FamilyForm;
 
 typedef struct Family {
-    bool rotary;                 // positions rotate q and k, so head sizes are even; else positions are learned
+    bool rotary;                 // true: positions rotate q and k, and head_dim is even; false: learned positions
     bool grouped;                // kv_heads may be fewer than heads
-    bool gated;                  // the MLP multiplies two products and has three matrices (SwiGLU); else it has two
+    bool gated;                  // true: the MLP is SwiGLU with three matrices; false: it has two matrices
     bool biased;                 // every product of a layer has a bias
-    bool tied;                   // model.tie_embeddings auto, and config.json without the word
+    bool tied;                   // value of model.tie_embeddings auto, and of a config.json without tie_word_embeddings
     const FamilyForm *forms;     // terminated by .model_type = NULL
     const FamilyNumber *numbers; // terminated by .key = NULL
     const FamilyDemand *demands; // terminated by .word = NULL
@@ -49,7 +49,7 @@ typedef struct Family {
 extern const Family families[];
 extern const char *const family_words[];
 
-// Returns the row of a word, -1 if it is unknown.
+// Returns the index of a family's word, -1 if it is unknown.
 int family_find(const char *word);
 
 __END_DECLS

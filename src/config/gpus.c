@@ -1,9 +1,9 @@
-// The table of GPUs. The columns are in gpus.h; each group of rows names where its figures are from. TFLOP/s are dense
-// (half of those that a data sheet gives "with sparsity"), with sums in fp32. A data sheet's GB of memory are GiB to
-// within a hundredth, as nvidia-smi shows. Rates between devices are those of long transfers, taken as four fifths of
-// the wire's one way (half of a data sheet's "bidirectional"). Nodes and networks are those of the named systems.
-// Watts are the highest power that a data sheet allows the usual board (A100 has one of 500 W, too); H20's and A10G's
-// are the limits that nvidia-smi shows.
+// The table of GPUs. The columns are in gpus.h; each group of rows names the sources of its figures. TFLOP/s are dense
+// (half a figure that a data sheet gives "with sparsity"), with sums in fp32. A data sheet's GB of memory are GiB to
+// within 1 %, as nvidia-smi shows. Rates between devices are for long transfers: 0.8 of the wire's rate one way (half
+// of a data sheet's "bidirectional" rate). Nodes and networks are those of the named systems. Watts are the
+// highest power that a data sheet allows for the usual board (one A100 board allows 500 W). For H20 and A10G, watts are
+// the limits that nvidia-smi shows.
 #include "gpus.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@
 #define PCIE5           (64 * REACHED)
 #define NVLINK(one_way) ((one_way)*REACHED)
 
-// A device gets the first row whose name is part of its own, so "H100 PCIe" comes before "H100".
+// gpu_by_name returns the first row with a name contained in the device's name, so "H100 PCIe" precedes "H100".
 static const Gpu gpus_[] = {
     // NVIDIA A100 data sheet (2021) and DGX A100; A800: the same, with 400 GB/s of NVLink. A30, A40, A10 data sheets
     // (2021). A10G: Amazon EC2 G5.
@@ -83,8 +83,8 @@ const GpuBand gpu_band_alone = {
     1 / 1.004, 1 / (1 - 0.052), 19, "of 19 steps on single H200s were (docs/cuda.md)", true,
 };
 
-// By scripts/published.py --bands. H100s share the band of A100s, since their runs are of few programs. The runs of
-// B200s are of one machine; their band has the width of that of A100s.
+// Figures from scripts/published.py --bands. H100s share the A100s' band, because the H100 runs come from few programs.
+// The B200 runs come from one machine, so the B200s' band has the width of the A100s' band.
 GpuBand gpu_band(const Gpu *gpu) {
     static const GpuBand a100 = {1.03, 1.29, 238, "A100s and H100s", false}, b200 = {1.17, 1.46, 6, "B200s", false},
                          all = {1.03, 1.29, 244, "A100s, H100s and B200s", false};
@@ -102,8 +102,8 @@ int gpu_capability(int word) {
     return family == 'H' ? 90 : family == 'B' ? 100 : strncmp(gpu->name, "RTX 5", 5) == 0 ? 120 : 80;
 }
 
-// cuBLASLt has scales per 128 numbers for compute capability 9.0 and scales per 32 from 10.0 on (its documentation, "1D
-// and 2D Block Scaling").
+// cuBLASLt supports scales per 128 numbers on compute capability 9.0, and scales per 32 from 10.0 on (cuBLAS
+// documentation, "1D and 2D Block Scaling").
 const char *gpu_without_fp8(int fp8, int capability) {
     if (fp8 != FP8_OFF && capability < 90) return "needs Hopper or Blackwell GPUs (H100 and newer); use off";
     if (fp8 == FP8_MX && capability < 100) return "mx needs Blackwell GPUs (B200 and newer); use block or tensor";

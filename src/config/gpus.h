@@ -12,38 +12,38 @@ typedef struct Gpu {
     double bf16, fp32;     // TFLOP/s; fp32 without TF32
     double memory_gib;     // size as sold; hardware.reserve_gib covers the driver's part of it
     double memory_gb_s;    // rate of the device's memory
-    double link_gb_s;      // to the other GPUs of a node: NVLink or Infinity Fabric, else PCIe
-    double host_gb_s;      // PCIe or NVLink-C2C
-    double network_gb_s;   // rate of a node of the vendor's reference system
-    int64_t gpus_per_node; // in that system
-    double watts;          // at most, of one GPU without its host; GH200's with it
+    double link_gb_s;      // rate to other GPUs of the node: NVLink or Infinity Fabric, else PCIe
+    double host_gb_s;      // rate to host memory: PCIe or NVLink-C2C
+    double network_gb_s;   // network rate of a node in the vendor's reference system
+    int64_t gpus_per_node; // in the vendor's reference system
+    double watts;          // highest power of one GPU without its host; for GH200 with its host
 } Gpu;
 
 enum { GPU_COLLECTIVES = 9, GPU_SIZES = 8 };
 
-// Flash attention's part of the peak: share * s / (s + half) * x / (x + fill), for s positions and x blocks of 128
-// positions of all heads on the device.
+// Flash attention reaches share * s / (s + half) * x / (x + fill) of the peak, for s positions and x blocks of 128
+// positions over all heads on the device.
 typedef struct FlashRate {
     double share, half, fill;
 } FlashRate;
 
-// One row of measured kernels (gpu_kernels.c). A product takes flops (1 + k / its k) / (peak share) + us.
+// One row of measured kernels. A product takes flops * (1 + product_k / k) / (peak * product_share) + product_us.
 typedef struct GpuKernels {
     const char *word;
     double product_share, product_us, product_k;
-    FlashRate flash_forward, flash_backward, flash_deterministic; // head dimension 128; the last is of the backward
-    double fp8_tensor, fp8_local; // how many times as fast large products are with one scale, and with local ones
+    FlashRate flash_forward, flash_backward, flash_deterministic; // head dimension 128; last: deterministic backward
+    double fp8_tensor, fp8_local; // speed-up of large products with one scale per tensor, and with local scales
     double stream_share;          // share of the memory's rate that passes over memory reach
-    double added;                 // part of the 8 bytes a weight by which a product that adds to fp32 takes longer
+    double added;                 // share of a pass over 8 bytes per weight that adding to fp32 costs a product
     const uint16_t (*collectives)[GPU_SIZES]; // [GPU_COLLECTIVES] bus bandwidths in a node; NULL: not measured
 } GpuKernels;
 
 // Returns the measured constants of a GPU's kernels; NULL if they are unknown, or gpu is NULL.
 const GpuKernels *gpu_kernels(const Gpu *gpu);
 
-// The range of a step's time over the planned one. own is false: of published runs on such GPUs, from the tenth to the
-// ninetieth of every hundred (scripts/published.py --bands); `on` names the GPUs. own is true: of this trainer's steps,
-// from the lowest to the highest; `on` completes "as far off as plans ...".
+// The range of actual step time / planned step time. own false: 10th to 90th percentile of published runs on such GPUs
+// (scripts/published.py --bands); `on` names the GPUs. own true: minimum to maximum over this trainer's steps; `on`
+// completes "as far off as plans ...".
 typedef struct GpuBand {
     double low, high;
     int runs;
@@ -53,17 +53,17 @@ typedef struct GpuBand {
 
 GpuBand gpu_band(const Gpu *gpu);
 // The band of plans from a profile, or from rates that were fitted to runs: five rounds of `make bench` on two CPU
-// cores, where the step was off by -5.4 to +2.6 %.
+// cores, where plans were 5.4 % too short to 2.6 % too long.
 extern const GpuBand gpu_band_measured;
-// The band of one Hopper GPU alone, in bf16 or 8 bits. On two H200s, one at a time, plans were 5.2 % too short to 0.4 %
-// too long (test/plan/measured_steps.json).
+// The band of a run on a single Hopper GPU, in bf16 or 8 bits. On two H200s, one at a time, plans were 5.2 % too short
+// to 0.4 % too long (test/plan/measured_steps.json).
 extern const GpuBand gpu_band_alone;
 
 // Words of hardware.gpu, "none" first, NULL last; the row of word i is gpu_row(i), NULL for 0.
 extern const char *const gpu_words[];
 const Gpu *gpu_row(int word);
 
-// Returns the compute capability of the row by its family: 80 (Ampere, Ada), 90 (Hopper), 100 (Blackwell), 120
+// Returns the compute capability of the row's architecture: 80 (Ampere, Ada), 90 (Hopper), 100 (Blackwell), 120
 // (GeForce and workstation cards of Blackwell); 0 for "none".
 int gpu_capability(int word);
 

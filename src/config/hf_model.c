@@ -1,5 +1,5 @@
-// Reads Hugging Face's config.json into a ModelConfig. The family's row has the names of the keys there, and the values
-// that mean something unsupported.
+// Reads Hugging Face's config.json into a ModelConfig. The family's row has the names of the keys there, and their
+// supported values.
 #include "hf_model.h"
 
 #include "base/alloc.h"
@@ -11,8 +11,8 @@
 #define ROPE_NUMBER(field, word, real, linear, llama3, yarn, absent)                                                   \
     { "model." #field, word, offsetof(ModelConfig, field), real, {false, linear, llama3, yarn}, absent }
 
-// transformers also knows yarn's original_max_position_embeddings, but its versions disagree on its meaning next to
-// max_position_embeddings: it is read if present, and max_position_embeddings is written in its place.
+// transformers also has original_max_position_embeddings for yarn, but versions disagree on its meaning next to
+// max_position_embeddings. It is read if present; only max_position_embeddings is written.
 const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS] = {
     ROPE_NUMBER(rope_factor, "factor", true, true, true, true, -1),
     ROPE_NUMBER(rope_original, "original_max_position_embeddings", false, false, true, false, -1),
@@ -23,7 +23,7 @@ const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS] = {
     ROPE_NUMBER(rope_attention, "attention_factor", true, false, false, true, 0),
 };
 
-// A double holds every whole number up to 2^53; one beyond has no place in an int64_t field.
+// Stores a number in found->model. An int64_t field accepts only integers up to 2^53, which a double holds exactly.
 static int hf_put_(HfModel *found, size_t offset, bool real, double value, const char *word, Error *err) {
     void *field = (char *)&found->model + offset;
     if (!real && !(fabs(value) <= 0x1p53 && value == floor(value)))
@@ -51,7 +51,7 @@ static bool meets_(const JsonValue *value, const char *allowed) {
     return value->type == JSON_NUMBER && value->number == atof(allowed);
 }
 
-// Names every demand that is not met.
+// Refuses a file with unsupported values; the error names all of them.
 static int check_demands_(const HfModel *found, Error *err) {
     char unmet[400] = "";
     size_t used = 0;
@@ -65,7 +65,7 @@ static int check_demands_(const HfModel *found, Error *err) {
     return used > 0 ? hf_refuse_(found, err, unmet) : 0;
 }
 
-// A sliding window makes no difference if no sequence is longer.
+// A sliding window has no effect if no sequence is longer than the window.
 int hf_model_check(const HfModel *found, int64_t seq_len, Error *err) {
     if (check_demands_(found, err) != 0) return -1;
     const JsonValue *use = json_find(found->root, "use_sliding_window");
@@ -99,7 +99,7 @@ static const FamilyForm *find_form_(const HfModel *found, Error *err) {
                       family_words[found->model.family], known);
 }
 
-// Newer files keep rope_theta in an object of its own. A file without it has the family's default.
+// Returns a number of the file, or its default. Newer files have rope_theta inside rope_parameters.
 static double found_number_(const JsonValue *root, const FamilyNumber *row) {
     const JsonValue *value = json_find(root, row->word);
     if (value == NULL && strcmp(row->word, "rope_theta") == 0)
@@ -108,8 +108,7 @@ static double found_number_(const JsonValue *root, const FamilyNumber *row) {
     return row->times == NULL ? row->absent : row->absent * (double)json_integer(root, row->times, -1);
 }
 
-// Reads the object that describes scaled rotations: newer files call it rope_parameters, and have it for plain ones
-// too.
+// Reads the object rope_scaling. Newer files call it rope_parameters, and also have it without any scaling.
 static int read_rope_(HfModel *found, Error *err) {
     ModelConfig *m = &found->model;
     const JsonValue *scaling = json_find(found->root, "rope_scaling");
@@ -141,7 +140,7 @@ static int read_rope_(HfModel *found, Error *err) {
     return 0;
 }
 
-// Returns the family that computes the file's model_type, or -1.
+// Returns the family that implements the file's model_type, or -1.
 static int family_of_(const JsonValue *root) {
     const char *type = json_text(root, "model_type", "");
     for (int family = 0; family_words[family] != NULL; family++)
@@ -187,7 +186,7 @@ int hf_model_keys(const ModelConfig *model, const ConfigKey *keys[HF_MOST_KEYS])
     return count;
 }
 
-// --- as a configuration
+// --- config.json as a configuration
 
 static void write_model_(FILE *file, const ModelConfig *model) {
     const ConfigKey *keys[HF_MOST_KEYS];
@@ -211,10 +210,10 @@ char *hf_model_yaml(const char *text, size_t length, const char *path, Error *er
     found.root = json_parse(&json, text, (int64_t)length, path, &ignored) == 0 ? json.root : NULL;
     if (json_find(found.root, "model_type") != NULL) {
         int family = family_of_(found.root);
-        // The length is a key like others here, so a sliding window only has to hold the default one.
+        // A sliding window is not checked, because an override may still set model.seq_len to another length.
         if (family < 0) {
             found.model.family = family_find("llama");
-            find_form_(&found, err); // says what the file is
+            find_form_(&found, err); // sets the error
         } else if (hf_model_read(&found, family, err) == 0 && check_demands_(&found, err) == 0) {
             FILE *file = xmemstream(&yaml, &size);
             write_model_(file, &found.model);

@@ -16,7 +16,7 @@ typedef struct HfRopeNumber {
 enum { HF_ROPE_NUMBERS = 7, HF_MOST_KEYS = 32 };
 extern const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS];
 
-// Lists the keys of `model` that the config.json of such a model has words for: "model.vocab", ... Returns how many.
+// Lists the keys of section `model` that a config.json of such a model has ("model.vocab", ...). Returns the count.
 int hf_model_keys(const ModelConfig *model, const ConfigKey *keys[HF_MOST_KEYS]);
 
 // A config.json and the model that is read from it.
@@ -26,15 +26,15 @@ typedef struct HfModel {
     ModelConfig model;
 } HfModel;
 
-// Reads `model` from `root` as a model of this family (ModelFamily). -1 with err (code 2) for another architecture, a
-// missing number, or a mixture of experts.
+// Reads `model` from `root` as a model of this family, an index in `families`. Returns 0, or -1 with err (code 2) for
+// another architecture, a missing number, or a mixture of experts.
 int hf_model_read(HfModel *found, int family_of_run, Error *err);
 
-// Checks that the file demands nothing unsupported, and no sliding window that a sequence of seq_len would need. -1
-// with err (code 2).
+// Checks that all settings of the file are supported, and that it has no sliding window shorter than seq_len.
+// Returns 0, or -1 with err (code 2).
 int hf_model_check(const HfModel *found, int64_t seq_len, Error *err);
 
-// Returns a configuration whose section `model` is that of the config.json in `text`, which ends with NUL; the caller
-// frees it. NULL without err: the text is no config.json (it has no model_type). NULL with err: it is one that cannot
-// be planned.
+// Returns a configuration that has only the section `model`, from the config.json in `text` (NUL-terminated). The
+// caller frees it. NULL without err: the text is not a config.json (it has no model_type). NULL with err: the model is
+// unsupported.
 char *hf_model_yaml(const char *text, size_t length, const char *path, Error *err);

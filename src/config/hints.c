@@ -1,4 +1,4 @@
-// Words of other trainers, for people who bring their configuration along. An unknown key is looked up here before the
+// Keys and values of other trainers, for users who port a configuration. An unknown key is looked up here before the
 // nearest of our own keys is suggested. Case is ignored, and - counts as _.
 #include "hints.h"
 
@@ -9,17 +9,17 @@
 #include <limits.h>
 #include <string.h>
 
-// `words`: spellings of one thing, separated by blanks.
+// `words`: other trainers' names for the same key, separated by blanks.
 typedef struct Hint {
     const char *words, *answer;
 } Hint;
 
-#define NOT_HERE "it is not here, see Limits in README.md"
+#define NOT_HERE "unsupported, see Limits in README.md"
 
 static const Hint keys[] = {
     // --- batch and length
     {"grad_accum grad_acc_steps gradient_accumulation_steps accumulate_grad_batches gradient_accumulation",
-     "it follows from train.global_batch, which is accumulation * schedule.micro_batch * parallel.data; set that"},
+     "it follows: train.global_batch / (schedule.micro_batch * parallel.data); set train.global_batch"},
     {"batch_size total_batch_size global_batch_size train_batch_size", "set train.global_batch, in sequences"},
     {"micro_batch_size device_batch_size local_batch_size per_device_train_batch_size microbatch_size mbs",
      "set schedule.micro_batch, in sequences"},
@@ -30,7 +30,7 @@ static const Hint keys[] = {
     {"train_iters max_steps num_steps max_iters num_iterations training_steps train_steps total_steps",
      "set train.steps"},
     {"epochs num_epochs num_train_epochs max_epochs",
-     "runs are counted in steps, and data start over as often as that takes; set train.steps"},
+     "runs are counted in steps, and the data repeat as needed; set train.steps"},
     // --- model
     {"hidden_size n_embd d_model dim embed_dim", "set model.hidden"},
     {"num_layers num_hidden_layers n_layer n_layers depth", "set model.layers"},
@@ -47,18 +47,18 @@ static const Hint keys[] = {
     {"qk_layernorm use_qk_norm", "set model.qk_norm"},
     {"use_flash_attn flash_attention attn_implementation use_sdpa flash_attn", "set attention.mode: flash"},
     {"dropout hidden_dropout attention_dropout attn_pdrop resid_pdrop embd_pdrop",
-     "pretraining here has no dropout, as LLaMA and GPT-3's successors; leave it out"},
+     "this trainer has no dropout; leave it out"},
     {"num_experts num_local_experts moe_router_topk expert_model_parallel_size expert_parallel moe",
-     "mixtures of experts: " NOT_HERE},
-    {"sliding_window window_size", "attention sees the whole sequence: " NOT_HERE},
-    {"lora peft adapter", "all weights are trained: " NOT_HERE},
+     "mixtures of experts are " NOT_HERE},
+    {"sliding_window window_size", "sliding-window attention is " NOT_HERE},
+    {"lora peft adapter", "adapters such as LoRA are " NOT_HERE},
     {"swiglu openai_gelu squared_relu activation_function hidden_act normalization disable_bias_linear "
      "position_embedding_type use_rotary_position_embeddings",
      "the family decides norm, activation, biases and positions; set model.family: llama or gpt"},
     // --- optimizer
     {"optimizer optim optimizer_name optimizer_type",
      "it is AdamW, with train.lr, train.beta1, train.beta2, train.eps"},
-    {"muon sgd adafactor lion shampoo soap", "the optimizer is AdamW; another one: " NOT_HERE},
+    {"muon sgd adafactor lion shampoo soap", "the optimizer is AdamW; other optimizers are " NOT_HERE},
     {"learning_rate max_lr peak_lr", "set train.lr"},
     {"min_lr lr_min decay_lr_min", "set train.min_lr_ratio, the share of train.lr that is left at the end"},
     {"lr_warmup_samples warmup_ratio lr_warmup_fraction", "set train.warmup_steps, in steps"},
@@ -73,7 +73,7 @@ static const Hint keys[] = {
     {"bf16 fp16 fp32 dtype torch_dtype mixed_precision mixed_precision_param params_dtype",
      "set train.precision: fp32 or bf16"},
     {"fp8 fp8_recipe float8 fp8_format", "set train.fp8: tensor, block or mx"},
-    {"products", "products are computed by cuBLASLt's first suggestion, and no file keeps kernels; leave it out"},
+    {"products", "products always use cuBLASLt's first suggestion, and no file stores choices; leave it out"},
     // --- parallelism
     {"tensor_model_parallel_size tensor_parallel_degree tensor_parallel tp tp_size", "set parallel.tensor"},
     {"pipeline_model_parallel_size pipeline_parallel_degree pipeline_parallel pp pp_size", "set parallel.pipeline"},
@@ -201,7 +201,7 @@ bool hint_for_option(const char *typed, const char *next, char *out, size_t size
     if (near != NULL && strchr(name, '.') == NULL && strcmp(name, strchr(near, '.') + 1) != 0) near = NULL;
     const ConfigKey *key = config_find(name);
     if (key == NULL && hint != NULL) {
-        // "set parallel.tensor" names a key to set to the same value, unless the hint asks for more than that.
+        // "set parallel.tensor" names a key that takes the same value, unless the hint continues after the key.
         char ours[64], rest[16] = "";
         int found = sscanf(hint, "set %63[^,;: ]%15[^\n]", ours, rest);
         if (found == 1 || strcmp(rest, ", in sequences") == 0) key = config_find(ours);
@@ -223,7 +223,7 @@ static bool suggest_same_(char a, char b) { return tolower((unsigned char)a) == 
 int suggest_distance(const char *a, const char *b) {
     int na = (int)strnlen(a, MAX_WORD + 1), nb = (int)strnlen(b, MAX_WORD + 1);
     if (na > MAX_WORD || nb > MAX_WORD) return INT_MAX;
-    int d[MAX_WORD + 1][MAX_WORD + 1]; // d[i][j]: the first i letters of a against the first j of b
+    int d[MAX_WORD + 1][MAX_WORD + 1]; // d[i][j]: distance of the first i letters of a and the first j of b
     for (int i = 0; i <= na; i++) d[i][0] = i;
     for (int j = 0; j <= nb; j++) d[0][j] = j;
     for (int i = 1; i <= na; i++)

@@ -10,16 +10,16 @@
 // trainer has such a key.
 const char *hint_for_key(const char *name);
 
-// Returns the key of ours that was meant by a misspelt name: the nearest by full names and, for a key in the wrong
-// section, by last parts. NULL: no key is near.
+// Returns our key that is nearest to a misspelt name: by full names, else by last parts, for a key in the wrong
+// section. NULL: no key is near.
 const char *hint_near_key(const char *name);
 
-// Writes the answer to an option that does not exist, without its name: the -o KEY=VALUE to give instead, for a key of
+// Writes the answer to an unknown option, without the option's name: the -o KEY=VALUE to give instead, for a key of
 // ours (`--train.steps 10`, `train.steps=10`) or of another trainer (`--tensor-model-parallel-size 4`). `typed`: the
-// argument, with its dashes; `next`: the argument after it, or NULL. Returns false if it is no key.
+// argument, with its dashes; `next`: the argument after it, or NULL. Returns false if no key matches.
 bool hint_for_option(const char *typed, const char *next, char *out, size_t size);
 
-// Returns our word for a value of `key` ("schedule.name") as others spell it, or NULL.
+// Returns our word for another trainer's value of `key` ("schedule.name"), or NULL if that value is unknown.
 const char *hint_for_word(const char *key, const char *word);
 
 // --- "did you mean": which known word is near a misspelt one

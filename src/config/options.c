@@ -15,19 +15,19 @@ const OptionRow option_rows[] = {
     {"resume", 0, "DIR", OPTION_TEXT, offsetof(Options, resume),
      "resume from the newest complete checkpoint in DIR, or from DIR itself"},
     {"resume-if-any", 0, "DIR", OPTION_TEXT, offsetof(Options, resume_if_any),
-     "as --resume, and start at step 0 if DIR does not exist or has no complete checkpoint"},
+     "like --resume, but start at step 0 if DIR does not exist or has no complete checkpoint"},
     {"generate", 0, "PROMPT", OPTION_TEXT, offsetof(Options, generate),
      "generate text continuing PROMPT, using sample.*, and exit; with --resume or checkpoint.init_from"},
     {"validate", 0, NULL, OPTION_FLAG, offsetof(Options, validate),
      "print the loss of data.val and exit; with --resume or checkpoint.init_from"},
     {"trace", 0, "FILE", OPTION_TEXT, offsetof(Options, trace),
-     "write what ran when, for ui.perfetto.dev; with --plan what will run"},
+     "write a timeline for ui.perfetto.dev; with --plan, the predicted timeline"},
     {"plan", 0, NULL, OPTION_FLAG, offsetof(Options, plan),
      "print memory, step time and whether BPipe pays, and exit; starts no rank"},
     {"profile", 0, NULL, OPTION_FLAG, offsetof(Options, profile),
      "time stages on this device, write hardware.profile, and plan with it"},
     {"emulate-stage", 0, "S", OPTION_TEXT, offsetof(Options, emulate_stage),
-     "run stage S alone on this device, its neighbours emulated, and exit; all: each in turn"},
+     "run only stage S on this device, with emulated neighbours, and exit; all: each in turn"},
     {"verify", 0, "N", OPTION_TEXT, offsetof(Options, verify),
      "run N steps with one stage, with several, and with BPipe, and compare all gradients and weights bit by bit"},
     {"search", 0, NULL, OPTION_FLAG, offsetof(Options, search),
@@ -35,12 +35,12 @@ const OptionRow option_rows[] = {
     {"gpus", 0, "N[,N...]", OPTION_TEXT, offsetof(Options, gpus),
      "with --search: for N GPUs of hardware.gpu, several N in one table; without it for the configuration's ranks"},
     {"deadline", 0, "30d", OPTION_TEXT, offsetof(Options, deadline),
-     "with --search: which row trains in so many days (d) or hours (h) at the smallest cost"},
-    {"write", 0, "FILE", OPTION_TEXT, offsetof(Options, write), "with --search: write the best as a configuration"},
+     "with --search: find the cheapest row that trains within these days (d) or hours (h)"},
+    {"write", 0, "FILE", OPTION_TEXT, offsetof(Options, write), "with --search: write the best row as a configuration"},
     {"sweep", 0, "KEY=A,B,C", OPTION_LIST, offsetof(Options, sweeps),
      "with --plan or --search: answer for each of these values, in one table; repeatable"},
     {"json", 0, NULL, OPTION_FLAG, offsetof(Options, json),
-     "what --plan, --search, --profile, --validate and --help-config print, as JSON"},
+     "print the output of --plan, --search, --profile, --validate or --help-config as JSON"},
     {"schedule", 0, NULL, OPTION_FLAG, offsetof(Options, schedule),
      "print the pipeline schedule as text and exit; starts no rank"},
     {"times", 0, "F=1,I=1,W=1,message=0,transfer=0", OPTION_TEXT, offsetof(Options, times),
@@ -49,7 +49,7 @@ const OptionRow option_rows[] = {
      "with --schedule: draw a lane per stage instead, or with FILE a picture (.svg)"},
     {"quiet", 'q', NULL, OPTION_FLAG, offsetof(Options, quiet), "print only results and errors"},
     {"verbose", 'v', NULL, OPTION_FLAG, offsetof(Options, verbose),
-     "also print what was detected and chosen, how long the start-up takes, and all that a plan rests on"},
+     "also print detected hardware, choices, start-up times, and the assumptions of a plan"},
     {"help", 'h', NULL, OPTION_FLAG, offsetof(Options, help), "print this and exit"},
     {"help-config", 0, NULL, OPTION_FLAG, offsetof(Options, help_config),
      "print every configuration key, its type, default, range and meaning, and exit"},
@@ -114,13 +114,13 @@ static const OptionRow *options_split_(const char *argument, const char **value)
     while (i < option_row_count && (argument[1] == '\0' || option_rows[i].letter != argument[1])) i++;
     const OptionRow *row = i < option_row_count ? &option_rows[i] : NULL;
     if (row == NULL || argument[2] == '\0') return row;
-    // -config FILE: a single dash before a long name, not a file called "onfig".
+    // -config FILE is a long name with a dash missing, not -c with a file "onfig".
     if (row->argument == NULL || find_name_(argument + 1, strcspn(argument + 1, "=")) != NULL) return NULL;
     *value = argument + 2;
     return row;
 }
 
-// Takes one option and its value; returns how many arguments that were, or -1.
+// Stores one option and its value. Returns the number of arguments used, or -1 with err.
 static int options_take_(Options *options, int left, char **argv, Error *err) {
     if (argv[0][0] == '-' && argv[0][1] == '\0')
         return error_set(err, EXIT_USAGE, "-: is not an option; a configuration is given with -c FILE");
@@ -130,7 +130,7 @@ static int options_take_(Options *options, int left, char **argv, Error *err) {
     if (row->argument == NULL && value != NULL)
         return error_set(err, EXIT_USAGE, "--%s: takes no value; leave out =%s", row->name, value);
     if (row->argument == NULL || value != NULL) return store_(options, row, value, err) != 0 ? -1 : 1;
-    // A value that looks like an option was forgotten, not meant.
+    // If the next argument looks like an option, the value was forgotten.
     if (left < 2 || argv[1][0] == '-') {
         if (row->kind == OPTION_MAYBE) return store_(options, row, OPTION_ALONE, err) != 0 ? -1 : 1;
         return error_set(err, EXIT_USAGE, "%s: needs a value; write %s %s", argv[0], argv[0], row->argument);
@@ -143,7 +143,7 @@ bool options_sweep(const Options *options) {
     return options->sweep_count > 0 || list || options->deadline != NULL;
 }
 
-// Refuses what does not go together, by the first row that holds.
+// Refuses options that cannot be combined; the first row with `wrong` set gives the message.
 static int options_check_(const Options *o, Error *err) {
     bool emulates = o->emulate_stage != NULL, plans = o->plan || o->search, resumes = o->resume_if_any != NULL;
     bool other = plans || o->profile || o->schedule || emulates || o->trace != NULL;
@@ -154,10 +154,10 @@ static int options_check_(const Options *o, Error *err) {
         {o->resume != NULL && resumes, "--resume and --resume-if-any: both name a checkpoint; give one of them"},
         {o->quiet && o->verbose, "--quiet: prints less and --verbose more; give one of them"},
         {o->json && !plans && !o->profile && !o->validate,
-         "--json: belongs to --plan, --search, --profile, --validate and --help-config; give one of them too"},
-        {!o->search && o->gpus != NULL, "--gpus: belongs to --search; give that too"},
-        {!o->search && o->write != NULL, "--write: belongs to --search; give that too"},
-        {!o->search && o->deadline != NULL, "--deadline: belongs to --search; give that too"},
+         "--json: needs --plan, --search, --profile, --validate or --help-config; add one of them"},
+        {!o->search && o->gpus != NULL, "--gpus: needs --search; add --search"},
+        {!o->search && o->write != NULL, "--write: needs --search; add --search"},
+        {!o->search && o->deadline != NULL, "--deadline: needs --search; add --search"},
         {options_sweep(o) && o->write != NULL,
          "--write: a table of searches has no single best configuration; leave out --write"},
         {o->sweep_count > 0 && (!plans || o->profile || o->trace != NULL),
@@ -167,16 +167,16 @@ static int options_check_(const Options *o, Error *err) {
         {o->search && resumes, "--search only plans; it cannot be combined with --resume-if-any"},
         {o->trace != NULL && emulates,
          "--trace: belongs to training, --plan and --schedule; leave out --emulate-stage"},
-        {!o->schedule && o->times != NULL, "--times: belongs to --schedule; give that too"},
-        {!o->schedule && o->draw != NULL, "--draw: belongs to --schedule; give that too"},
+        {!o->schedule && o->times != NULL, "--times: needs --schedule; add --schedule"},
+        {!o->schedule && o->draw != NULL, "--draw: needs --schedule; add --schedule"},
         {(o->plan || o->profile) + o->search + o->schedule + emulates > 1,
-         "--plan, --search, --schedule and --emulate-stage: are answered one at a time; give one of them"},
+         "--plan, --search, --schedule and --emulate-stage: exclude each other; give one of them"},
         {o->generate != NULL && (other || o->validate),
-         "--generate: writes text and nothing else; leave out the other action"},
-        {o->validate && other, "--validate: prints a loss and nothing else; leave out the other action"},
+         "--generate: cannot be combined with another action; leave out the other action"},
+        {o->validate && other, "--validate: cannot be combined with another action; leave out the other action"},
         {o->verify != NULL && (other || o->generate != NULL || o->validate),
-         "--verify: runs the same steps in several ways and nothing else; leave out the other action"},
-        {o->verify != NULL && resumes, "--verify: starts where --resume DIR says; leave out --resume-if-any"},
+         "--verify: cannot be combined with another action; leave out the other action"},
+        {o->verify != NULL && resumes, "--verify: cannot be combined with --resume-if-any; use --resume DIR"},
         {o->config == NULL, "no configuration; give one with -c FILE (--help explains)"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -38,8 +38,8 @@ static double sum_of_squares_(const float *x, int64_t count) {
     return lanes_fold_double(&sum);
 }
 
-// Chunks start where their tensor starts and are added in order: a tensor's norm has the same bits whatever the other
-// tensors are.
+// No chunk crosses from one tensor to the next, and chunks are added in order, so the bits of a tensor's norm do not
+// depend on the other tensors.
 void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
     (void)backend; // read only by the pragma
     int64_t total = total_chunks_(tensors, tensor_count);

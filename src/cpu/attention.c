@@ -2,9 +2,9 @@
 //   none       the probabilities, (batch, heads, seq, keys)
 //   recompute  nothing: probabilities are recomputed, a block of QUERIES rows at a time
 //   flash      log-sum-exp of each row; see flash.c
-// In all modes a block of queries meets only the keys from the start of its first query's document up to its own last
-// position. In a range all that counts keys counts them from the start of the sequence, and queries from the start of
-// the range.
+// In all modes a block of queries reads only the keys from the start of its first query's document to its last query
+// (to the end if full). In a range, keys are counted from the start of the sequence, queries from the start of the
+// range.
 //
 // The forward is parallel over blocks of queries. The backward is parallel over (sequence, key/value head): the dk and
 // dv that a group of heads shares are summed by one thread, in the order of heads and queries.
@@ -48,8 +48,8 @@ static void row_slopes_(float *restrict ds, const float *restrict p, int64_t n, 
 
 // --- stored and recomputed probabilities
 
-// A block of queries and the keys [from, keys) it sees. `from` is rounded down, so that sums over keys begin at places
-// that do not depend on how queries are cut.
+// A block of queries and the keys [from, keys) it sees. `from` is rounded down to a multiple of QUERIES, so that the
+// start of a sum does not depend on how queries are cut.
 typedef struct Block {
     int64_t first, count, from, keys;
 } Block;
@@ -65,7 +65,7 @@ static int64_t blocks_of_(int64_t seq) { return (seq + QUERIES - 1) / QUERIES; }
 // A thread's own workspace, in one piece.
 typedef struct Workspace {
     float *gemm;
-    float *p;      // (QUERIES, KEYS): probabilities kept as bf16, widened
+    float *p;      // (QUERIES, KEYS): kept bf16 probabilities as floats
     float *slopes; // (QUERIES, KEYS): gradients of the scores
     float *sums;   // (QUERIES, head_dim): out or dq
 } Workspace;
@@ -107,7 +107,7 @@ static void block_probabilities_(const Head *h, const Workspace *workspace, cons
     }
 }
 
-// The block's rows go into `saved` if that is kept as floats, else into `rows` (QUERIES, keys).
+// Computes a block's output. Probabilities are written to `saved` if kept as floats, else to `rows` (QUERIES, keys).
 static void attention_block_forward_(const Head *h, void *out, void *saved, float *rows, const void *qkv,
                                      const Block *block) {
     int64_t keys = attention_keys(h->shape), d = h->shape->head_dim, from = block->from;
@@ -122,7 +122,7 @@ static void attention_block_forward_(const Head *h, void *out, void *saved, floa
     if (keep) cpu_store(h->backend, saved, at, p, block->count * keys);
 }
 
-// Returns p (block, width) for the chunk of keys at k0, from wherever it is kept; *stride is the distance of its rows.
+// Returns p (block, width) for the chunk of keys at k0, stored or recomputed, and sets *stride to its row stride.
 static const float *chunk_probabilities_(const Head *h, const Workspace *workspace, const AttentionBackward *b,
                                          const Block *block, int64_t k0, int64_t width, int64_t *stride) {
     int64_t keys = attention_keys(h->shape), at = (head_index(h) * h->shape->seq + block->first) * keys + k0;
@@ -194,7 +194,7 @@ void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scrat
     for (int64_t i = 0; i < heads * parts; i++) {
         Head h = {backend, shape, i / parts / shape->heads, i / parts % shape->heads};
         float *mine = (float *)scratch + cpu_thread() * thread_floats_(shape);
-        int64_t part = parts - 1 - i % parts; // the last part sees the most keys
+        int64_t part = parts - 1 - i % parts; // the last part first: it sees the most keys
         Block block = attention_block_at_(&h, part);
         if (flash) flash_forward(&h, out, (float *)saved + head_index(&h) * shape->seq, mine, qkv, part, parts);
         else attention_block_forward_(&h, out, saved, mine, qkv, &block);

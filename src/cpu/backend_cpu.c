@@ -16,7 +16,7 @@ struct Event {
 
 // --- workspace
 
-// Returns the floats of one thread's workspace, a multiple of cache lines.
+// Returns the bytes of one thread's workspace, rounded up to MEMORY_ALIGN.
 static int64_t thread_workspace_(const CpuBackend *cpu, int thread, int64_t rows, int64_t hidden,
                                  const AttentionShape *shape) {
     int64_t norm = cpu_norm_workspace(rows, hidden, cpu->threads, thread);
@@ -49,8 +49,8 @@ static void cpu_use_workspace_(Backend *backend, void *memory, int64_t rows, int
 
 // --- memory
 
-// Returns zeroed and aligned memory; the address that calloc returned is kept before it. Large pieces come straight
-// from the kernel, zero without being touched. Huge pages, if the kernel grants them, save many TLB misses in the
+// Returns zeroed and aligned memory; the address that calloc returned is kept before it. calloc gets large pieces from
+// the kernel already zeroed and does not touch them. Huge pages, if the kernel grants them, save many TLB misses in the
 // strided reads of packing.
 static void *allocate_zeroed_(int64_t bytes) {
     void *whole = calloc(1, (size_t)bytes + MEMORY_ALIGN + sizeof(void *));
@@ -185,7 +185,7 @@ static void cpu_destroy_(Backend *backend) {
     free_all(cpu->scratch, cpu);
 }
 
-// Writes the processor's name from Linux, or "CPU" if it has no name there.
+// Writes the processor's model name from /proc/cpuinfo, or "CPU" if it is missing.
 static void processor_name_(char *name, size_t size) {
     snprintf(name, size, "CPU");
     FILE *file = fopen("/proc/cpuinfo", "r");
@@ -210,7 +210,7 @@ static int64_t number_in_(const char *path) {
     return read == 1 && value > 0 ? value : INT64_MAX; // "max": no limit
 }
 
-// Returns physical memory, or a container's limit of it.
+// Returns the bytes of physical memory, or of a container's limit if that is smaller; 0: unknown.
 static int64_t memory_size_(void) {
     int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     int64_t size = pages > 0 && page > 0 ? pages * page : INT64_MAX;
@@ -250,8 +250,8 @@ static void fill_table_(Backend *b) {
 
 Backend *backend_cpu_create(int precision, int threads, Error *err) {
     (void)err; // for backends that can fail, which tests compile in place of this one
-    // oneDNN takes its packing buffers from malloc for every product. If they went back to the kernel each time, they
-    // would return as pages to clear, which costs a few percent of a step.
+    // oneDNN allocates packing buffers with malloc for every product. If freed buffers went back to the kernel, it
+    // would clear their pages again at the next allocation, which costs a few percent of a step.
     alloc_keep_freed();
 #ifdef _OPENMP
     if (threads <= 0) threads = omp_get_max_threads();
@@ -273,24 +273,24 @@ Backend *backend_cpu_create(int precision, int threads, Error *err) {
     snprintf(backend->device, sizeof backend->device, "%s, %d thread%s", name, threads, threads == 1 ? "" : "s");
     bool library = cpu_linear_by_library(precision);
     snprintf(backend->kernels, sizeof backend->kernels,
-             "matrix products by %s; attention and all else by our own loops",
-             library ? "oneDNN, a tile and a thread at a time" : "our own kernel");
+             "matrix products by %s; attention and all other operations by built-in loops",
+             library ? "oneDNN, one tile per thread" : "the built-in kernel");
     fill_table_(backend);
     return backend;
 }
 
 // --- the measured peak of this machine's cores in matrix products: the denominator of MFU if no peak is given
 //
-// Every thread times one tile of a linear layer again and again, about a millisecond each, and its best time counts.
-// Other programs therefore lower the result only if they never leave a thread alone for a millisecond. All threads
-// measure at once, so the clock speed is that of a fully loaded processor.
+// Every thread times one tile of a linear layer repeatedly, about a millisecond each, and its best time counts. So
+// other programs lower the result only if they never leave a thread undisturbed for a millisecond. All threads measure
+// at once, so the clock speed is that of a fully loaded processor.
 
 enum { PEAK_ROWS = CPU_GEMM_ROWS, PEAK_COLS = CPU_GEMM_COLS, PEAK_DEPTH = 768 };
 
 // Floats of a thread: two operands, the tile, and the workspace of a product.
 enum { PEAK_FLOATS = PEAK_ROWS * PEAK_DEPTH + PEAK_COLS * PEAK_DEPTH + PEAK_ROWS * PEAK_COLS + CPU_GEMM_WORKSPACE };
 
-// Returns the seconds of the calling thread's quickest tile within about `budget` seconds.
+// Returns the calling thread's fastest time for a tile, in seconds, measured for about `budget` seconds.
 static double quickest_tile_(CpuBackend *cpu, float *memory, double budget) {
     enum { LEAST_TILES = 4 };
     bool bf16 = cpu_is_bf16(&cpu->backend);

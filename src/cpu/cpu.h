@@ -5,8 +5,8 @@
 // or from partial sums over blocks whose boundaries depend only on the shapes, added in block order.
 // Nothing here is compiled with fast-math or contraction, so a vector loop and its scalar remainder agree as well.
 //
-// Both precisions run the same arithmetic in fp32: kernels work on rows of floats. cpu_load gives a row as floats (the
-// row itself where the run is fp32), cpu_store rounds it back.
+// Both precisions run the same arithmetic in fp32: kernels work on rows of floats. cpu_load returns a row as floats
+// (the row itself if the run is fp32), cpu_store rounds floats to the run's precision.
 #pragma once
 
 #include "backend/backend.h"
@@ -19,8 +19,8 @@
 #define CPU_PRAGMA_(text) _Pragma(#text)
 // A region run by cpu->threads threads; inside it cpu_thread() is 0..threads-1.
 #define CPU_PARALLEL(cpu) CPU_PRAGMA_(omp parallel num_threads((cpu)->threads))
-// Loop iterations are dealt out in equal contiguous shares, or (DYNAMIC) to the thread that is free. Use the latter
-// where iterations differ in cost; neither may carry a sum from one iteration to the next.
+// Distribute loop iterations over the threads: in equal contiguous shares, or (DYNAMIC) one at a time to the next free
+// thread, for iterations that differ in cost. No sum may be carried from one iteration to the next.
 #define CPU_PARALLEL_FOR(cpu) CPU_PRAGMA_(omp parallel for num_threads((cpu)->threads) schedule(static))
 #define CPU_PARALLEL_FOR_DYNAMIC(cpu) CPU_PRAGMA_(omp parallel for num_threads((cpu)->threads) schedule(dynamic, 1))
 static inline int cpu_thread(void) { return omp_get_thread_num(); }
@@ -36,9 +36,9 @@ typedef struct CpuProducts CpuProducts; // gemm_bf16.c
 typedef struct CpuScratch {
     float *memory;
     int64_t floats;
-    CpuProducts *products; // bf16 products that this thread has made; NULL before the first
-    bool given;            // by cpu_use_workspace; else our own, and counted as workspace
-    char apart[32];        // a cache line of its own for each thread's entry
+    CpuProducts *products; // this thread's oneDNN primitives for bf16 products; NULL before the first product
+    bool given;            // true: supplied by cpu_use_workspace_; false: allocated here, counted as workspace
+    char apart[32];        // padding to 64 bytes, so that threads do not share a cache line
 } CpuScratch;
 
 // Memory that other processes can map (loan.c).
@@ -51,7 +51,7 @@ typedef struct CpuShared {
 typedef struct CpuBackend {
     Backend backend; // first, so that a Backend * of this implementation is a CpuBackend *
     int threads;
-    bool own_time;       // events are read on clock_thread_seconds()
+    bool own_time;       // events record clock_thread_seconds()
     CpuScratch *scratch; // (threads), grown by cpu_scratch
     bool bf16_library;   // bf16 products are oneDNN's
     CpuShared shared;
@@ -60,13 +60,13 @@ typedef struct CpuBackend {
 static inline CpuBackend *cpu_self(Backend *backend) { return (CpuBackend *)backend->self; }
 static inline bool cpu_is_bf16(const Backend *backend) { return backend->precision == PRECISION_BF16; }
 
-// Returns at least `floats` floats of the calling thread's own, 64-byte aligned, contents undefined. There is one piece
-// per thread: a second call invalidates the first. Call it inside CPU_PARALLEL(_FOR) or outside (thread 0's).
+// Returns scratch of at least `floats` floats for the calling thread, 64-byte aligned, with undefined contents. Each
+// thread has one scratch: a second call invalidates the first. Outside CPU_PARALLEL(_FOR) it is thread 0's.
 float *cpu_scratch(CpuBackend *cpu, int64_t floats);
-void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch); // frees it, if it is our own, and clears it
+void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch); // frees own memory; keeps only `products`
 
-// Return the largest per-thread scratch, in floats, of any operation in the file. Thread 0's holds a norm's sums over
-// blocks.
+// Return the largest per-thread scratch, in floats, of any operation in the file. Thread 0's scratch also holds the
+// sums over blocks of a norm's backward.
 int64_t cpu_linear_workspace(void);
 int64_t cpu_attention_workspace(const AttentionShape *shape);
 int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread);
@@ -76,14 +76,14 @@ int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread);
 // is fp32, else `workspace` after conversion.
 const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count);
 
-// Returns where to compute `count` floats that belong at element `offset` of `to`: there if the run is fp32, else
-// `workspace`. cpu_store then finishes: rounds for bf16, and copies for fp32 what was computed elsewhere.
+// Returns the address at which to compute the floats of elements `offset` and following of `to`: in `to` if the run is
+// fp32, else `workspace`. cpu_store then rounds to bf16, or for fp32 copies floats that were computed elsewhere.
 static inline float *cpu_place(const Backend *backend, float *workspace, void *to, int64_t offset) {
     return cpu_is_bf16(backend) ? workspace : (float *)to + offset;
 }
 void cpu_store(const Backend *backend, void *to, int64_t offset, const float *from, int64_t count);
 
-// Quantizes the source of a result that is not plain.
+// Quantizes out.source (rows, cols) into `out`; does nothing if `out` is plain.
 void cpu_narrow(Backend *backend, Factor out, int64_t rows, int64_t cols);
 
 static inline void cpu_accumulate_row(float *restrict sum, const float *restrict x, int64_t count) {
@@ -114,7 +114,7 @@ static inline float cpu_expf(float x) {
     p = cpu_fmaf(p * r, r, r) + 1.0f;
     uint32_t power;
     memcpy(&power, &shifted, sizeof power);
-    power = (power + 127u) << 23; // the constant's own bits leave at the top
+    power = (power + 127u) << 23; // the shift drops the bits of the constant
     float scale;
     memcpy(&scale, &power, sizeof scale);
     float y = p * scale;
@@ -122,8 +122,8 @@ static inline float cpu_expf(float x) {
     return x < -87.3f ? 0.0f : y;
 }
 
-// Returns 2^x for x <= 127 at two thirds of the cost. |relative error| < 2e-7 (test_linear.c), 0 below -126 and for
-// -inf, NaN for NaN. x = n + r; 2^r, |r| <= 1/2, by the polynomial 1 + c1 r + ... + c5 r^5 of least relative error.
+// Returns 2^x for x <= 127 at two thirds of cpu_expf's cost. |relative error| < 2e-7 (test_linear.c), 0 below -126 and
+// for -inf, NaN for NaN. x = n + r; 2^r, |r| <= 1/2, by the polynomial 1 + c1 r + ... + c5 r^5 of least relative error.
 static inline float cpu_exp2f(float x) {
     float shifted = x + 12583039.0f; // 1.5 * 2^23 + 127: the sum's low bits are n + 127, an exponent field
     float r = x - (shifted - 12583039.0f);
@@ -142,8 +142,8 @@ static inline float cpu_exp2f(float x) {
     return x < -126.0f ? 0.0f : y;
 }
 
-// --- matrix product by the calling thread alone. A stored matrix with row-major rows `stride` elements apart; read as
-// it is or transposed, fp32 or bf16.
+// --- matrix product on the calling thread. CpuOperand: a row-major matrix, fp32 or bf16, used as stored or transposed;
+// stride: elements from row to row.
 typedef struct CpuOperand {
     const void *data;
     int64_t stride;
@@ -156,7 +156,7 @@ static inline CpuOperand transposed(CpuOperand a) {
     return a;
 }
 
-// An operand of a product; a quantized one is read as (rows, depth) floats.
+// An operand of a product. rows, depth: shape of its quantized form; right: it is the right factor.
 typedef struct CpuFactor {
     Factor factor;
     int64_t rows, depth;
@@ -164,8 +164,8 @@ typedef struct CpuFactor {
     float values[256]; // value of each number, without its scale
 } CpuFactor;
 
-// Blocks that fit a core's second-level cache; a caller that cuts C into tiles of at most ROWS x COLS packs nothing
-// twice. DEPTH: how much of k is summed in registers before C is updated.
+// Block sizes that fit a core's second-level cache. For a tile of C of at most ROWS x COLS, cpu_gemm packs no element
+// twice. DEPTH: number of k values summed in registers before C is updated.
 enum { CPU_GEMM_ROWS = 256, CPU_GEMM_COLS = 384, CPU_GEMM_DEPTH = 256 };
 enum { CPU_GEMM_WORKSPACE = (CPU_GEMM_ROWS + CPU_GEMM_COLS) * CPU_GEMM_DEPTH }; // floats
 
@@ -174,9 +174,9 @@ enum { CPU_GEMM_WORKSPACE = (CPU_GEMM_ROWS + CPU_GEMM_COLS) * CPU_GEMM_DEPTH }; 
 void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
               int64_t stride);
 
-// Does the same for bf16 operands by oneDNN, with primitives that this thread keeps from product to product. Returns
-// false, with C unchanged, if oneDNN has no such product. Defined only with oneDNN. cpu_bf16_by_library: whether this
-// processor multiplies bf16 itself.
+// cpu_gemm_bf16 is cpu_gemm for bf16 operands by oneDNN, with primitives that the thread caches. Returns false, with C
+// unchanged, if oneDNN does not support the product. Defined only with oneDNN. cpu_bf16_by_library returns whether
+// oneDNN is present and this processor has bf16 multiplication.
 bool cpu_bf16_by_library(void);
 void cpu_products_destroy(CpuProducts *products); // accepts NULL
 bool cpu_gemm_bf16(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate,
@@ -186,16 +186,16 @@ bool cpu_gemm_bf16(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand 
 #define OPERATION(result, name, ...) result cpu_##name(Backend *backend, __VA_ARGS__)
 #include "backend/operations.h"
 
-bool cpu_linear_by_library(int precision); // are products oneDNN's?
+bool cpu_linear_by_library(int precision); // returns whether oneDNN computes the products
 // Sets C (m, n), rows `stride` apart, = or += op(a) op(b) for one tile, on this thread alone. workspace:
 // CPU_GEMM_WORKSPACE floats.
 void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
                       bool accumulate, float *c, int64_t stride);
 
 // --- memory that other processes can map (loan.c)
-// Returns zeroed, page-aligned memory to be lent, or NULL if memory runs out, or one piece is lent already.
+// Returns zeroed, page-aligned memory that can be lent; NULL if memory runs out or such memory is already allocated.
 void *cpu_shared_allocate(CpuBackend *cpu, int64_t bytes);
-bool cpu_shared_release(CpuBackend *cpu, void *memory); // false: it is not such memory
+bool cpu_shared_release(CpuBackend *cpu, void *memory); // false: cpu_shared_allocate did not allocate it
 int cpu_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);
 void *cpu_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err);
 void cpu_give_back(Backend *backend, void *memory, int64_t bytes);

@@ -1,12 +1,12 @@
-// Softmax and cross-entropy over a vocabulary that may be split over tensor ranks: each rank describes its columns by
-// (maximum, sum of exponentials, target logit); all ranks then combine the same descriptions in rank order, which gives
-// all of them the same bits. A row belongs to one thread.
+// Softmax and cross-entropy over a vocabulary that may be split over tensor ranks. Each rank describes its columns by
+// (maximum, sum of exponentials, target logit). All ranks then combine the gathered descriptions in rank order, so they
+// compute the same bits. Each row is computed by one thread.
 #include "cpu.h"
 #include "lanes.h"
 
 #include "base/units.h"
 
-// Columns processed at once. Sums within a piece are fp32, from piece to piece double: with 50,000 columns a plain fp32
+// Columns processed at once. Sums within a piece are fp32, sums over pieces double: with 50,000 columns a plain fp32
 // sum would lose digits that the gradient needs.
 enum { PIECE = 1024 };
 
@@ -35,7 +35,7 @@ static float piece_exp_sum_(const float *restrict x, int64_t n, float max) {
     return lanes_sum(exps, n);
 }
 
-// A NaN escapes the maximum but not the sum, so it reaches the loss. Columns that are all -inf sum to zero.
+// The maximum ignores NaN but the sum does not, so a NaN reaches the loss. Columns that are all -inf sum to zero.
 static void row_stats_(Backend *backend, float *stats, const void *logits, int32_t target, int64_t row,
                        const Columns *c) {
     float workspace[PIECE], max = -INFINITY;

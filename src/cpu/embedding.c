@@ -1,11 +1,11 @@
-// Token and position embeddings. The gradient of the token table is a scatter: threads own columns, and each walks all
-// rows in order, so that rows of one token add up in row order whatever the number of threads.
+// Token and position embeddings. The gradient of the token table is a scatter: each thread owns columns and walks all
+// rows in order, so that rows of one token are summed in row order for any number of threads.
 #include "cpu.h"
 #include "base/units.h"
 
 enum { PIECE = 1024, CACHE_LINE_FLOATS = 16 };
 
-// Computes columns [column, column + n) of one row.
+// Computes n columns of one row. token_at, position_at: offsets in wte and wpe; token_at -1: a token of another rank.
 static void forward_piece_(Backend *backend, void *x, const void *wte, const void *wpe, int64_t at, int64_t token_at,
                            int64_t position_at, int64_t n) {
     float workspace[2][PIECE];
@@ -46,15 +46,14 @@ static void scatter_columns_(Backend *backend, const Scatter *s, int64_t column,
     }
 }
 
-// Returns a thread's share of the columns: equal, in complete cache lines, and at most a piece, the part that
-// scatter_columns_ takes.
+// Returns the columns per thread: equal shares of complete cache lines, at most PIECE, the limit of scatter_columns_.
 static int64_t embedding_share_(int64_t hidden, int threads) {
     int64_t share = (hidden + threads - 1) / threads;
     share = (share + CACHE_LINE_FLOATS - 1) / CACHE_LINE_FLOATS * CACHE_LINE_FLOATS;
     return min_i64(share, PIECE);
 }
 
-// Sums one position over the batch, in order; its rows follow one another.
+// Adds the gradients of one position to dwpe, in batch order; the rows of a position are contiguous.
 static void position_backward_(Backend *backend, float *dwpe, const void *dx, int64_t position, int64_t hidden,
                                int64_t batch) {
     float workspace[PIECE];

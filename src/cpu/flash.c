@@ -1,11 +1,11 @@
-// Flash attention (Dao et al. 2022) for vector units. Everything is computed transposed, (keys, queries), with as many
-// queries side by side as the matrix kernel has columns: maxima and sums over keys then run down the vectors without
-// crossing lanes, and the result of one product, scores or their gradients, already has the layout in which the next
-// one reads a factor. Keys and values are packed once for all the queries that see them. Nothing of size seq * seq
-// exists; scratch grows with seq * head_dim. Keys before the documents of a block's queries are skipped.
+// Flash attention (Dao et al. 2022) for vector units. Everything is computed transposed, (keys, queries), with one
+// column of the matrix kernel per query of a block. So maxima and sums over keys stay within vector lanes, and the
+// result of one product (scores or their gradients) already has the layout of a factor of the next product. Keys and
+// values are packed once for all queries that see them. No array has seq * seq elements; scratch grows with
+// seq * head_dim. Keys before the documents of a block's queries are skipped.
 //
-// A group of blocks visits a chunk of keys together: the packed chunk is then read once from memory, and for every
-// further block from the second-level cache. Each block still adds its chunks in order, so groups change no bit.
+// The blocks of a group process a chunk of keys together: the packed chunk is read once from memory and then from the
+// second-level cache. Each block still adds its chunks in order, so groups do not change the result.
 #include "heads.h"
 #include "gemm.h"
 
@@ -14,7 +14,7 @@ enum { Q = GEMM_COLS, KEYS = 256, GROUP = 4 };
 
 static int64_t groups_of_(int64_t seq) { return (seq + GROUP * Q - 1) / (GROUP * Q); }
 
-// Every span packs the keys that it sees, so there are only as many spans as spread the work evenly over the threads.
+// Spans are few, because each packs the keys that it sees, but enough to spread the work evenly over the threads.
 int64_t flash_spans(const AttentionShape *s, int threads) {
     int64_t heads = s->batch * s->heads, spans = heads % threads == 0 ? 1 : (8 * threads + heads - 1) / heads;
     return spans < groups_of_(s->seq) ? spans : groups_of_(s->seq);
@@ -22,8 +22,8 @@ int64_t flash_spans(const AttentionShape *s, int threads) {
 
 static int64_t round_up_(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// --- packed operands. Left factors in panels of GEMM_ROWS rows: "keys" forms have a panel for every few keys, "dims"
-// forms are cut into chunks of KEYS keys, each with panels of dimensions.
+// --- packed operands. Left factors in panels of GEMM_ROWS rows: in "keys" forms a row is a key. "dims" forms are cut
+// into chunks of KEYS keys, and in each chunk a row is a dimension.
 typedef struct Packed {
     int64_t keys;
     float *k_keys;          // (keys, head_dim)
@@ -36,7 +36,7 @@ static int64_t dims_floats_(const AttentionShape *s) { return round_up_(s->head_
 
 int64_t flash_scratch_floats(const AttentionShape *s) { return 2 * keys_floats_(s) + dims_floats_(s); }
 
-// Returns the chunk at k0 of a "dims" form from key `skip` on; a block may want fewer keys of it than were packed.
+// Returns the chunk at k0 of a "dims" form from key `skip` on; a block may use fewer keys than the chunk contains.
 static GemmLeft dims_panels_(const Packed *packed, const float *form, int64_t k0, int64_t skip, int64_t d) {
     int64_t keys = packed->keys - k0 < KEYS ? packed->keys - k0 : KEYS;
     return gemm_panels(form + k0 * round_up_(d, GEMM_ROWS) + skip * GEMM_ROWS, keys);
@@ -71,13 +71,13 @@ static Packed pack_backward_(const Head *h, float *scratch, const void *qkv) {
 // --- a thread's workspace for one group of blocks
 typedef struct Block {
     int64_t first, count, begin,
-        keys;                // visible to its queries: the first key, rounded down, and the end
-    int64_t place, edge;     // key of its first query, which all of them see; that rounded up to a multiple of a panel
+        keys;                // begin, keys: first visible key, rounded down to STEP; end of the visible keys
+    int64_t place, edge;     // key at the position of its first query; `place` rounded up to STEP
     bool full;               // the diagonal hides nothing
     float *query, *dout;     // (head_dim, Q): right factors of scores and of their gradients
     float *query_t, *dout_t; // (Q, head_dim) packed as right factors of dk and dv
     float *sums;             // (head_dim, Q): out or dq, transposed
-    // A lane for each query. forward: the largest score and the sum of exponentials so far; backward: the statistics.
+    // One lane per query. Forward: largest score, sum and shift of the exponentials so far; backward: shift and delta.
     float most[Q], total[Q], shift[Q], delta[Q];
     int32_t from[Q]; // the first key that each query sees
 } Block;
@@ -85,7 +85,7 @@ typedef struct Block {
 typedef struct Group {
     Block block[GROUP];
     int blocks;
-    int64_t begin, keys;    // the first chunk that its first block visits; the end of the keys that its last one sees
+    int64_t begin, keys;    // start of the first block's first chunk; end of the last block's visible keys
     float *scores, *slopes; // (KEYS, Q)
     float *rows;            // (Q, head_dim)
 } Group;
@@ -100,7 +100,7 @@ int64_t flash_workspace_floats(const AttentionShape *s) {
 enum { STEP = GEMM_ROWS > GEMM_LANES ? (int)GEMM_ROWS : (int)GEMM_LANES };
 _Static_assert(Q % STEP == 0 && KEYS % STEP == 0, "a part of a block starts with a whole panel");
 
-// Lays out the group of queries from `first` on in memory of this thread.
+// Lays out the group of blocks that starts at query `first`, in this thread's scratch.
 static Group group_at_(const Head *h, int64_t first) {
     int64_t seq = h->shape->seq, narrow = h->shape->head_dim * Q, wide = wide_floats_(h->shape);
     float *at = cpu_scratch(cpu_self((Backend *)h->backend), flash_workspace_floats(h->shape));
@@ -123,7 +123,7 @@ static Group group_at_(const Head *h, int64_t first) {
     return group;
 }
 
-// Returns the end of the keys that a block sees of the chunk at k0; *skip: where they begin.
+// Returns the end, counted from k0, of the keys that a block sees in the chunk at k0; sets *skip to their start.
 static int64_t chunk_width_(const Block *block, int64_t k0, int64_t *skip) {
     int64_t left = block->keys - k0;
     *skip = block->begin > k0 ? block->begin - k0 : 0;
@@ -137,10 +137,10 @@ static void store_block_(const Head *h, const Group *group, const Block *block, 
     head_store(h, to, group->rows, block->count);
 }
 
-// --- products of keys [skip, width) of a chunk, without those that the diagonal hides: from the block's edge on, every
-// STEP keys are seen by STEP queries fewer.
+// --- products of keys [skip, width) of a chunk. Products that the diagonal hides are left out: from the block's edge
+// on, every further STEP keys are visible to STEP fewer queries.
 
-// Keys [from, to) of the chunk, and the first query that sees one.
+// Keys [from, to) of the chunk. hidden: number of the block's first queries that see no key of this part.
 typedef struct Part {
     int64_t from, to, hidden;
 } Part;
@@ -152,7 +152,7 @@ static Part part_at_(const Block *block, int64_t k0, int64_t width, int64_t from
     return (Part){from, width < from + STEP ? width : from + STEP, hidden};
 }
 
-// Sets x (width, Q) = keys (width, head_dim) times right (head_dim, Q); zero where it is left out.
+// Sets x (width, Q) = keys (width, head_dim) times right (head_dim, Q); 0 for the hidden queries of each part.
 static void keys_by_queries_(const Block *block, int64_t d, int64_t k0, int64_t skipped, int64_t width,
                              const float *keys, const float *right, float *x) {
     for (Part p = part_at_(block, k0, width, skipped);; p = part_at_(block, k0, width, p.to)) {
@@ -165,7 +165,7 @@ static void keys_by_queries_(const Block *block, int64_t d, int64_t k0, int64_t 
     }
 }
 
-// Adds to `to` (width, head_dim) x (width, Q) times the block's rows in right (Q, head_dim), packed.
+// Adds x (width, Q) times right (Q, head_dim), the block's packed rows, to `to` (width, head_dim).
 static void add_queries_(const Block *block, int64_t d, int64_t k0, int64_t skipped, int64_t width, const float *x,
                          GemmRight right, float *to) {
     for (Part p = part_at_(block, k0, width, skipped);; p = part_at_(block, k0, width, p.to)) {
@@ -179,7 +179,7 @@ static void add_queries_(const Block *block, int64_t d, int64_t k0, int64_t skip
 
 // --- columns: query j of the block is in lane j
 
-// Hides the scores of keys that come after their query, or before its document.
+// Sets the scores of keys after their query, or before its document, to -inf.
 static void hide_keys_(float *scores, const Block *block, int64_t k0, int64_t skip, int64_t width) {
     int64_t others = block->from[block->count - 1] - k0;
     for (int64_t k = skip; k < others && k < width; k++)
@@ -220,7 +220,7 @@ static void column_slopes_(float *restrict ds, const float *restrict p, const fl
         for (int j = 0; j < Q; j++) ds[k * Q + j] = p[k * Q + j] * (ds[k * Q + j] - delta[j]) * scale;
 }
 
-// --- forward. Exponentials are powers of two: the factor log2(e) of every score is in the scale.
+// --- forward. Exponentials are computed as powers of two: the scale of the scores includes the factor log2(e).
 
 static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
@@ -251,8 +251,8 @@ static void forward_chunk_(const Head *h, const Group *group, Block *block, cons
                   gemm_columns(scores, GEMM_VECTORS, seen), k0 > block->begin, block->sums, Q);
 }
 
-// A query may see no key of a chunk that its block visits, so the maximum starts below every score, but finite: it is
-// subtracted from hidden scores, which are infinite.
+// The maximum starts below every score, but finite. A query may see no key of a chunk; then all its scores are -inf,
+// and an infinite maximum subtracted from them would give NaN.
 static void forward_start_(const Head *h, Block *block, const void *qkv) {
     for (int j = 0; j < Q; j++) block->most[j] = -1e30f, block->total[j] = 0.0f;
     gemm_pack(block->query, Q, block->count, h->shape->head_dim, head_query(h, qkv, block->first));
@@ -281,7 +281,7 @@ void flash_forward(const Head *h, void *out, float *lse, float *scratch, const v
 
 // --- backward
 
-// Packs the block's queries and output gradients. Lanes without a query compute zeros times something finite.
+// Packs the block's queries and output gradients. Lanes without a query are zero, so that their results stay finite.
 static void backward_start_(const Head *h, Block *block, const AttentionBackward *b) {
     int64_t d = h->shape->head_dim, n = block->count;
     int wide = gemm_vectors(d) * GEMM_LANES;

@@ -1,10 +1,10 @@
-// The matrix product that everything on the CPU rests on: one thread, packed panels, a kernel that keeps a block of C
-// in registers (the scheme of Goto & van de Geijn 2008 and BLIS). The kernel is written in vector extensions, so that
-// one source serves AVX-512, AVX2, SSE and NEON at the width the compiler is told.
+// The matrix product of the CPU backend: one thread, packed panels, a kernel that keeps a block of C in registers (the
+// scheme of Goto & van de Geijn 2008 and BLIS). The kernel uses vector extensions, so that one source serves AVX-512,
+// AVX2, SSE and NEON at the width of the compiler's target.
 //
-// op(A) is cut into panels of MR rows, op(B) into panels of NR columns; a panel stores, for each k, its MR (NR)
-// elements side by side, so that the kernel streams both. Packing also undoes transposition and widens bf16, so the
-// kernel knows neither. All sums over k run in one order that depends on k alone.
+// op(A) is cut into panels of MR rows, op(B) into panels of NR columns. For each k, a panel stores its MR (NR) elements
+// next to each other, so that the kernel reads both in sequence. Packing also undoes transposition and widens bf16, so
+// the kernel needs no variants for them. The order of a sum over k depends only on k.
 #include "gemm.h"
 
 #if defined(__FMA__)
@@ -19,7 +19,7 @@ typedef float Vec __attribute__((vector_size(LANES * 4)));
 typedef float Loose __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
 
-// Returns a * b + c. Contraction is off for all of the program, so the fused operation is asked for by name where there
+// Returns a * b + c. Contraction is off in the complete program, so the fused operation is called by name where there
 // is one.
 static inline Vec multiply_add_(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
@@ -96,7 +96,7 @@ int gemm_vectors(int64_t n) {
     return best;
 }
 
-// Adds a tile at the edge of C, which was computed as a full one.
+// Copies or adds a tile at the edge of C, which was computed at full size, to its part of C.
 static void add_edge_(int64_t rows, int64_t cols, const float *tile, bool accumulate, float *c, int64_t stride) {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++)
@@ -133,7 +133,7 @@ static inline const void *gemm_advance_(const void *from, int64_t elements, bool
     return (const char *)from + elements * (bf16 ? 2 : 4);
 }
 
-// Loads eight floats. By address: how a vector is returned depends on the instruction set.
+// Loads eight floats into *to. A vector is not returned by value: that convention depends on the instruction set.
 static inline __attribute__((always_inline)) void load8_(Eight *to, const void *from, int64_t at, bool bf16) {
     if (!bf16) *to = *(const Eight *)((const float *)from + at);
     else
@@ -203,8 +203,8 @@ static inline __attribute__((always_inline)) void copy_run_(float *restrict to, 
     for (int i = width & ~7; i < width; i++) to[i] = gemm_element_(from, at + i, bf16);
 }
 
-// Packs all panels of a block whose rows (one per k) are contiguous in w: a few rows at a time, so that the data read
-// and written in one go stays in the first-level cache. The distance of the panels would map all of them to one set.
+// Packs all panels of a block; its rows (one per k) are contiguous in w. Handles a few rows at a time to stay in the
+// first-level cache: row by row, the panels' stride would map all writes to one cache set.
 static inline __attribute__((always_inline)) void pack_along_(float *restrict to, int width, int64_t count,
                                                               int64_t depth, const void *restrict from, int64_t stride,
                                                               bool bf16) {

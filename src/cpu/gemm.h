@@ -19,14 +19,14 @@ enum { GEMM_COLS = GEMM_VECTORS * GEMM_LANES };
 // superfluous columns.
 int gemm_vectors(int64_t n);
 
-// Writes the panels of op(from) (count, depth): each `width` rows wide, element (k, row) at panel[k * width + row], one
-// after the other, (count rounded up to width) * depth floats. The last one is padded with zeros. The left factor is
-// packed GEMM_ROWS wide as it is, the right one gemm_vectors * GEMM_LANES wide and transposed.
+// Packs op(from) (count, depth) into consecutive panels of `width` rows; element (k, row) of a panel is at
+// panel[k * width + row]. Writes (count rounded up to width) * depth floats and pads the last panel with zeros. A left
+// factor is packed with width GEMM_ROWS, a right factor with width gemm_vectors * GEMM_LANES and transposed.
 void gemm_pack(float *to, int width, int64_t count, int64_t depth, CpuOperand from);
 
-// A left factor: packed panels, `next` floats from one to the next (its k times GEMM_ROWS); or, where `rows` says so, a
-// plain matrix with rows GEMM_COLS floats apart, which the kernel reads just as well (up to GEMM_ROWS - 1 rows beyond
-// its last have to be there, with any contents).
+// A left factor. rows false: packed panels, `next` floats from one panel to the next (k * GEMM_ROWS). rows true: a
+// plain matrix with row stride GEMM_COLS. The kernel may read up to GEMM_ROWS - 1 rows after the last row of a plain
+// matrix; that memory must exist, with any contents.
 typedef struct GemmLeft {
     const float *data;
     int64_t next;
@@ -39,7 +39,7 @@ static inline GemmLeft gemm_panels(const float *panels, int64_t depth) {
 static inline GemmLeft gemm_rows(const float *matrix) { return (GemmLeft){matrix, GEMM_ROWS * GEMM_COLS, true}; }
 
 // A right factor: packed panels of `vectors` vectors, `step` floats from one k to the next and `next` from panel to
-// panel. Both exceed the panels' needs where only some of their columns, or of their k, are meant.
+// panel. `step` and `next` are larger than a panel requires if only some columns or k values of the panels are used.
 typedef struct GemmRight {
     const float *data;
     int vectors;

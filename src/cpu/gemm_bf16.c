@@ -1,10 +1,10 @@
-// bf16 matrix products of one tile by oneDNN, on processors that multiply bf16 themselves (AVX512-BF16, AMX); there
-// they take half the time of fp32. Elsewhere cpu_gemm widens bf16 while it packs, which is quicker than oneDNN's
+// bf16 matrix products of one tile by oneDNN, on processors with bf16 multiplication (AVX512-BF16, AMX), where bf16
+// takes half the time of fp32. On other processors cpu_gemm widens bf16 while packing, which is faster than oneDNN's
 // emulation.
 //
-// A product is a oneDNN primitive, made once per shape and thread and kept: making one takes longer than a small tile.
-// Each runs on the calling thread alone, with scratch of its own, so that results do not depend on the number of
-// threads.
+// A product is a oneDNN primitive, created once per shape and thread and then reused: creating it takes longer than a
+// small tile. Each primitive runs on the calling thread with its own scratch, so that results do not depend on the
+// number of threads.
 #include "cpu.h"
 #include "base/alloc.h"
 
@@ -13,7 +13,7 @@
 #if defined(HAVE_DNNL)
 #include <dnnl.h>
 
-typedef struct ProductKey { // of one type, so that keys are compared by their bytes
+typedef struct ProductKey { // all int64_t, without padding, so that keys are compared as bytes
     int64_t m, n, k, a_stride, b_stride, c_stride, a_transposed, b_transposed, accumulate;
 } ProductKey;
 
@@ -37,7 +37,7 @@ bool cpu_bf16_by_library(void) {
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
 }
 
-// Returns NULL if oneDNN does not start.
+// Creates a thread's table of products; returns NULL if oneDNN fails.
 static CpuProducts *products_create_(void) {
     CpuProducts *products = xcalloc(1, sizeof *products);
     if (dnnl_engine_create(&products->engine, dnnl_cpu, 0) == dnnl_success &&
@@ -64,7 +64,7 @@ void cpu_products_destroy(CpuProducts *products) {
     free(products);
 }
 
-// Two versions of oneDNN's C interface.
+// Supports two versions of oneDNN's C interface: 3, and the older 2.
 typedef dnnl_memory_desc_t Desc;
 
 static bool describe_matrix_(Desc *desc, int64_t rows, int64_t cols, int64_t stride, bool transposed,
@@ -127,8 +127,8 @@ static bool append_sum_(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(o
 static void forget_matrix_(Desc *desc) { (void)desc; }
 #endif
 
-// Makes the attributes of a product. Scratch is ours, so that a primitive never shares the library's with another
-// thread; accumulate adds to C.
+// Creates the attributes of a product; NULL on failure. The caller supplies scratch, so that no primitive shares the
+// library's scratch with another thread. accumulate: the product is added to C.
 static dnnl_primitive_attr_t product_attributes_(bool accumulate) {
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t ops = NULL;
@@ -172,7 +172,7 @@ static bool product_create_(Product *product, dnnl_engine_t engine, const Produc
     return made;
 }
 
-// Returns the entry of a shape, and makes it if it is new; a full table starts anew. NULL: oneDNN has no such product.
+// Returns the entry of a shape, created if new; a table more than half full is cleared. NULL: no such product.
 static Product *product_find_(CpuProducts *products, const ProductKey *key) {
     const unsigned char *bytes = (const unsigned char *)key;
     uint32_t hash = 2166136261u;

@@ -9,7 +9,7 @@ static CpuOperand view_(const Head *h, const void *matrix, int64_t width, int64_
                         cpu_is_bf16(h->backend), NULL};
 }
 
-// Column `part` counts heads of head_dim: query heads first, then keys, then values.
+// part: number of a head in a row of qkv: query heads first, then key heads, then value heads.
 static CpuOperand qkv_view_(const Head *h, const void *qkv, int64_t position, int64_t part) {
     return view_(h, qkv, attention_qkv_width(h->shape), position, part * h->shape->head_dim);
 }
@@ -18,7 +18,7 @@ static int64_t kv_head_of_(const Head *h) { return h->head / (h->shape->heads / 
 
 CpuOperand head_query(const Head *h, const void *qkv, int64_t position) { return qkv_view_(h, qkv, position, h->head); }
 
-// Returns keys (part 0) or values (part 1) from place `key` on: of the range, else of qkv.
+// Returns a view of keys (part 0) or values (part 1) from position `key` on: of shape->keys if set, else of qkv.
 static CpuOperand keys_view_(const Head *h, const void *qkv, int64_t key, int part) {
     const AttentionShape *s = h->shape;
     int64_t at = part * s->kv_heads + kv_head_of_(h);

@@ -20,7 +20,7 @@ typedef struct AttentionBackward {
 
 static inline float head_scale(const Head *h) { return (float)(1.0 / sqrt((double)h->shape->head_dim)); }
 
-// Returns the index among all (sequence, head) pairs of this one's statistics.
+// Returns the index of this head's statistics among all (sequence, head) pairs.
 static inline int64_t head_index(const Head *h) { return h->sequence * h->shape->heads + h->head; }
 
 // Returns the first key that a query sees: where its document begins.
@@ -31,7 +31,7 @@ static inline int64_t head_from(const Head *h, int64_t query) {
 
 static inline int64_t out_width(const AttentionShape *s) { return s->heads * s->head_dim; }
 
-// Return a view of this head's rows from `query` on, and of the keys and values that it sees from place `key` on.
+// Return views of the queries and outputs of this head from `query` on, and of its keys and values from `key` on.
 CpuOperand head_query(const Head *h, const void *qkv, int64_t query);
 CpuOperand head_key(const Head *h, const void *qkv, int64_t key);
 CpuOperand head_value(const Head *h, const void *qkv, int64_t key);
@@ -51,14 +51,14 @@ void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_
 
 // --- flash attention (flash.c), for attention.c
 
-// Returns the number of spans of a head's queries; a span is a unit of work for one thread. Their number changes no
-// bits.
+// Returns the number of spans of a head's queries; a span is a unit of work for one thread. The number of spans does
+// not change the results.
 int64_t flash_spans(const AttentionShape *shape, int threads);
 int64_t flash_scratch_floats(const AttentionShape *shape);
 int64_t flash_workspace_floats(const AttentionShape *shape); // floats of cpu_scratch
-// Computes one span's rows with all the keys they see. scratch: flash_scratch_floats(shape) of this thread's own.
+// Computes the output rows of one span. scratch: flash_scratch_floats(shape) floats that belong to this thread.
 void flash_forward(const Head *h, void *out, float *lse, float *scratch, const void *qkv, int64_t span, int64_t spans);
 
-// Computes dq of the heads that share a key/value head, and their sums in b->dk and b->dv (cleared by the caller).
+// Computes dq of all heads that share a key/value head, and adds their dk and dv to b->dk and b->dv (initially zero).
 void flash_backward(const Backend *backend, const AttentionShape *shape, const AttentionBackward *b, int64_t sequence,
                     int64_t kv_head);

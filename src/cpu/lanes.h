@@ -1,9 +1,9 @@
-// Sums of long rows in an order that vector units like and no compiler may change: element i adds to partial sum
-// i % LANES, and the partial sums are folded in halves. The order depends on the row's length alone, so the result is
-// the same on every instruction set and for any number of threads, without fast-math.
+// Sums of long rows in a fixed order that suits vector units: element i is added to partial sum i % LANES, and the
+// partial sums are folded in halves. The order depends only on the row's length, so the result is the same on every
+// instruction set and for any number of threads, without fast-math.
 //
-// Uses vector types, because gcc turns the same loop over an array into shuffles. They are passed by address: by value,
-// their calling convention depends on the instruction set.
+// Uses vector types, because gcc turns the same loop over an array into shuffles. Vectors are passed by address,
+// because the calling convention for vectors by value depends on the instruction set.
 #pragma once
 
 #include <stdint.h>
@@ -13,9 +13,9 @@ enum { LANES = 16, LANES_DOUBLE = 8 };
 
 typedef float Lanes __attribute__((vector_size(64)));
 typedef double LanesDouble __attribute__((vector_size(64)));
-typedef float LanesHalf __attribute__((vector_size(32))); // as many floats as LanesDouble has doubles
+typedef float LanesHalf __attribute__((vector_size(32))); // LANES_DOUBLE floats
 
-// Returns the elements that fill complete vectors; the others follow, one each in the first lanes.
+// Returns the number of elements in complete vectors; the remaining elements are added to the first lanes, one each.
 static inline int64_t lanes_whole(int64_t count, int64_t lanes) { return count - count % lanes; }
 
 static inline void lanes_load(Lanes *lanes, const float *from) { memcpy(lanes, from, sizeof *lanes); }

@@ -1,7 +1,7 @@
-// Linear layers: the matrix product cut into tiles of the output, one thread each, with bias and GELU applied while a
-// tile is still in cache. Where oneDNN was found, a tile in fp32 is its product, and in bf16 where the processor
-// multiplies bf16 itself (gemm_bf16.c); else gemm.c's. Tiles and threads are ours in any case: left to itself, oneDNN
-// splits long sums over its threads, and the result depends on their number.
+// Linear layers. The output is cut into tiles, one thread each; bias and GELU are applied while a tile is in cache. If
+// the program is built with oneDNN, oneDNN computes fp32 tiles, and bf16 tiles if the processor multiplies bf16
+// (gemm_bf16.c); gemm.c computes all others. Tiles and threads are always ours, because oneDNN would split long sums
+// over its threads, and the result would depend on their number.
 #include "cpu.h"
 
 #if defined(HAVE_DNNL)
@@ -13,8 +13,8 @@ typedef struct Tiles {
     int64_t down, across;
 } Tiles;
 
-// Returns the largest tile that leaves at least 8 of them, so that a handful of threads find work even in a small
-// product. It depends on the shape alone.
+// Returns the largest tile that gives at least 8 tiles, so that several threads have work even in a small product. The
+// tile depends only on the shape; in very small products it has the least size and gives fewer than 8.
 static Tiles tiles_of_(int64_t m, int64_t n) {
     enum { ENOUGH = 8, LEAST_ROWS = 64, LEAST_COLS = 96 };
     Tiles t = {CPU_GEMM_ROWS, CPU_GEMM_COLS, 0, 0};
@@ -32,7 +32,7 @@ typedef struct Tile {
     int64_t row, col, rows, cols;
 } Tile;
 
-// Tiles of one column strip follow each other: they share the packed operand's memory.
+// Tiles of one column strip have consecutive indices, because they read the same part of the right operand.
 static Tile tile_at_(const Tiles *t, int64_t index, int64_t m, int64_t n) {
     Tile tile = {index % t->down * t->rows, index / t->down * t->cols, t->rows, t->cols};
     if (m - tile.row < tile.rows) tile.rows = m - tile.row;
@@ -40,7 +40,7 @@ static Tile tile_at_(const Tiles *t, int64_t index, int64_t m, int64_t n) {
     return tile;
 }
 
-// Opens an operand whose quantized form is (rows, depth): of a product's two the left or the right one.
+// Opens the left or right operand of a product; its quantized form is (rows, depth).
 static CpuFactor factor_open_(Factor operand, int64_t rows, int64_t depth, bool right) {
     CpuFactor f = {.factor = operand, .rows = rows, .depth = depth, .right = right};
     for (int i = 0; operand.kind != FACTOR_PLAIN && i < 256; i++)
@@ -48,8 +48,8 @@ static CpuFactor factor_open_(Factor operand, int64_t rows, int64_t depth, bool 
     return f;
 }
 
-// Returns the part of an operand from (row, col) of the plain matrix on, one of which is 0; a quantized operand begins
-// at that row of its own form.
+// Returns the part of an operand that starts at (row, col) of the plain matrix; row or col is 0. A quantized operand
+// starts at the row row + col of its quantized form.
 static CpuOperand operand_part_(const Backend *backend, const CpuFactor *f, int64_t stride, int64_t row, int64_t col,
                                 bool transposed) {
     const char *data = f->factor.data;
@@ -62,7 +62,7 @@ void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, i
                       bool accumulate, float *c, int64_t stride) {
 #if defined(HAVE_DNNL)
 #if defined(_OPENMP)
-    omp_set_num_threads(1); // for this task: in a region of one thread oneDNN would start some of its own
+    omp_set_num_threads(1); // for this task: otherwise oneDNN starts threads in a region of one thread
 #endif
     bool plain = a.quantized == NULL && k > 0;
     if (plain && a.bf16 && cpu->bf16_library && cpu_gemm_bf16(cpu, m, n, k, a, b, accumulate, c, stride)) return;
@@ -125,7 +125,7 @@ typedef struct Output {
     int64_t cols;
 } Output;
 
-// Finishes a tile. sums (stride apart): its product.
+// Applies bias, GELU or gelu' to a tile and stores it. sums: the tile's product, with row stride `stride`.
 static void finish_tile_(const Backend *backend, const Output *o, const Tile *t, float *sums, int64_t stride) {
     float bias_workspace[CPU_GEMM_COLS], workspace[CPU_GEMM_COLS];
     void *linear = o->aux != NULL ? o->aux : o->y;
@@ -149,7 +149,7 @@ enum { TILE_WORKSPACE = CPU_GEMM_WORKSPACE + CPU_GEMM_ROWS * CPU_GEMM_COLS };
 
 int64_t cpu_linear_workspace(void) { return TILE_WORKSPACE; }
 
-// Computes y = left right over a sum of length k. right: stored as (cols, k), `transposed`, or as (k, cols).
+// Computes y = left right, summed over k. right is stored as (cols, k) if `transposed`, else as (k, cols).
 static void product_in_tiles_(Backend *backend, const Output *o, int64_t rows, int64_t k, const CpuFactor *left,
                               const CpuFactor *right, bool transposed) {
     CpuBackend *cpu = cpu_self(backend);

@@ -1,5 +1,5 @@
-// Memory that another process of the host can map: an anonymous file whose number the other process finds through
-// /proc. It has no name, so no file can remain, and it ends with the last process that has it open.
+// Memory that another process of the host can map: an anonymous file that the other process opens through /proc. The
+// file has no name, so it cannot be left behind, and it disappears with the last process that has it open.
 #include "cpu.h"
 
 #include <errno.h>
@@ -11,14 +11,14 @@
 
 typedef struct Handle {
     int64_t pid, fd, bytes;
-    uint64_t device, inode; // a process of that number in another container has another file there
+    uint64_t device, inode; // of the file: in another container `pid` may be another process
 } Handle;
 
 _Static_assert(sizeof(Handle) <= sizeof(Loan), "a handle has to fit into a loan");
 
 void *cpu_shared_allocate(CpuBackend *cpu, int64_t bytes) {
     CpuShared *shared = &cpu->shared;
-    if (shared->memory != NULL || bytes == 0) return NULL; // one at a time: a stage has one
+    if (shared->memory != NULL || bytes == 0) return NULL; // one allocation at a time: a stage needs only one
     int fd = memfd_create("lent slots", MFD_CLOEXEC);
     if (fd < 0) return NULL;
     void *memory = MAP_FAILED;
@@ -64,8 +64,8 @@ void *cpu_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err) 
     void *memory = fd < 0 ? MAP_FAILED : mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (fd >= 0) close(fd);
     if (memory != MAP_FAILED) return memory;
-    return error_null(err, EXIT_FAILED, "memory of process %lld cannot be mapped here (%s)", (long long)handle.pid,
-                      same ? strerror(errno) : "it is not visible");
+    return error_null(err, EXIT_FAILED, "memory of process %lld cannot be mapped (%s)", (long long)handle.pid,
+                      same ? strerror(errno) : "its file is not visible in /proc");
 }
 
 void cpu_give_back(Backend *backend, void *memory, int64_t bytes) {

@@ -4,22 +4,22 @@
 //     xhat = (x - mean) * rstd,  out = xhat * w + b
 //     g = dout * w,  dx = rstd * (g - mean(g) - xhat * mean(g * xhat)),  dw = sum dout * xhat,  db = sum dout
 //
-// A row is small against the caches, so that several passes over it are one pass over memory. Statistics come from the
-// values as stored (rounded in bf16), as backward will see them.
+// A row fits in the cache, so several passes over it read memory once. Statistics are computed from the stored values
+// (rounded if bf16), which the backward reads too.
 #include "heads.h"
 #include "lanes.h"
 
-// Rows of one backward block add their dw in row order; blocks add theirs in block order. Large inputs have at most
-// BACKWARD_BLOCKS, which bounds the memory for their sums. The forward has no such sum, and its blocks share only w.
+// A backward block sums dw over its rows in order; the blocks' sums are added in block order. At most BACKWARD_BLOCKS
+// blocks bound the memory for sums. The forward has no such sums: rows of a block share only the loaded w and b.
 enum { FORWARD_ROWS = 16, BACKWARD_ROWS = 32, BACKWARD_BLOCKS = 64 };
 
-// What is normalized: each row of a matrix, or the query heads, or the key heads, in each row of qkv.
+// One normalization: of each row of a matrix, or of the query heads or the key heads in each row of qkv.
 typedef struct Norm {
     const void *w, *b; // b may be NULL
     int64_t rows, cols;
     double eps;
     bool centered;                           // LayerNorm
-    int64_t first, heads, width, kept_width; // heads of a row; elements of a row of the operands, of a kept row
+    int64_t first, heads, width, kept_width; // heads [first, first + heads); row strides of operands and `kept`
 } Norm;
 
 static int64_t stride_(const Norm *norm) { return (norm->cols + LANES - 1) / LANES * LANES; }
@@ -46,7 +46,7 @@ static float rstd_(const Norm *norm, float squares) {
     return (float)(1.0 / sqrt((double)squares / (double)norm->cols + norm->eps));
 }
 
-// Returns the squares around the mean, in a second pass: E[x^2] - E[x]^2 cancels where the mean is large.
+// Returns the sum of squared deviations, in a second pass: E[x^2] - E[x]^2 cancels if the mean is large.
 static float row_squares_(const float *x, float mean, int64_t cols) {
     Lanes sum = {0}, v;
     int64_t whole = lanes_whole(cols, LANES);
@@ -87,7 +87,7 @@ int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread) 
     return forward > backward ? forward : backward;
 }
 
-// `kept` (may be NULL) receives what is normalized, x + delta or x, which the backward reads. out may be x.
+// kept (may be NULL) receives the norm's input, x + delta or x, which the backward reads. out may be x.
 static void forward_block_(Backend *backend, const Norm *norm, int64_t block, void *out, void *kept, const void *x,
                            const void *delta) {
     int64_t cols = norm->cols, stride = stride_(norm);
@@ -157,8 +157,8 @@ static void backward_row_(const Norm *norm, float *restrict dx, float *restrict 
     }
 }
 
-// workspace: the thread's, 4 rows. dw, db: the block's own sums, one after the other. dx = dout: heads, in place, so
-// the gradient of the norm's outputs is replaced and nothing is added to it.
+// workspace: 4 rows of this thread. dw: the block's sums of dw, followed by its sums of db. If dx == dout (heads, in
+// place), the gradient of the norm's outputs is replaced; otherwise the result is added to dx.
 static void backward_block_(Backend *backend, const Norm *norm, int64_t block, float *workspace, float *dw, void *dx,
                             const void *dout, const void *x) {
     int64_t cols = norm->cols, stride = stride_(norm), rows = backward_rows_(norm);
@@ -178,8 +178,8 @@ static void backward_block_(Backend *backend, const Norm *norm, int64_t block, f
         }
 }
 
-// The blocks' sums wait in memory until all are there. Threads that took turns instead would need less of it, but with
-// more threads than cores each turn can cost a time slice.
+// The sums of all blocks are stored until the last block is done. Adding them block by block would need less memory,
+// but threads would wait for their turn, and with more threads than cores each wait can cost a time slice.
 static void norm_backward_(Backend *backend, const Norm *norm, void *dx, float *dw, float *db, const void *dout,
                            const void *x) {
     CpuBackend *cpu = cpu_self(backend);

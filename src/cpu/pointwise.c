@@ -1,5 +1,5 @@
-// Element by element: add, SwiGLU, rotary positions. Every element is computed alone, so any division of the work
-// among threads gives the same bits.
+// Elementwise operations: add, SwiGLU, rotary positions. Elements are independent, so any division of the work among
+// threads gives the same bits.
 #include "cpu.h"
 
 #include "base/units.h"
@@ -87,14 +87,14 @@ void cpu_swiglu_backward(Backend *backend, Factor dgate_up, const void *dout, co
 enum { PAIRS = 64 };
 
 typedef struct Rotation {
-    double frequency[PAIRS]; // radians a position
+    double frequency[PAIRS]; // radians per position
     float cosine[PAIRS], sine[PAIRS];
-    int64_t first, pairs; // this group's place among the head_dim/2 pairs of a head
+    int64_t first, pairs; // pairs [first, first + pairs) of the head_dim/2 pairs of a head
 } Rotation;
 
 // Computes cos and sin of every pair at one position, in double and without a library call, so that the loop vectorizes
-// and no table has to be kept: the angle less its multiple of pi/2 (Cody & Waite), then the Taylor series on [-pi/4,
-// pi/4]. The error is below 1e-10 for angles up to a million, far below a float's rounding.
+// and needs no table. Subtracts a multiple of pi/2 (Cody & Waite), then uses the Taylor series on [-pi/4, pi/4]. The
+// error is below 1e-10 for angles up to a million, far below a float's rounding.
 static void rotation_set_(Rotation *rotation, double position, double scale, int direction) {
     const double nearest = 6755399441055744.0; // 1.5 * 2^52: adding it rounds to an integer, found in the low bits
     for (int pair = 0; pair < PAIRS; pair++) {

@@ -1,5 +1,5 @@
 // Quantizes a matrix to eight bits. The result is cut into tiles that hold complete blocks of every kind, so threads
-// share no scale. The largest magnitude is a maximum of integers, whose order does not matter.
+// share no scale. The largest magnitude is a maximum of integers, so it does not depend on the order of tiles.
 #include "cpu.h"
 
 enum { TILE = 128 };
@@ -10,7 +10,7 @@ typedef struct QuantizeTile {
     float x[TILE][TILE];
 } QuantizeTile;
 
-// Reads `count` values of a quantized x (rows, cols) from (row, col) on, as bf16 holds them.
+// Reads `count` values of a quantized x (rows, cols) from (row, col) on, rounded to bf16.
 static const float *narrow_load_(float *to, const Factor *x, int64_t rows, int64_t cols, int64_t row, int64_t col,
                                  int64_t count) {
     const uint8_t *numbers = (const uint8_t *)x->data + row * cols + col;
@@ -79,7 +79,7 @@ static void block_store_(const Quantize *q, const QuantizeTile *tile, int64_t ro
     }
 }
 
-// Quantizes one tile; `largest` is that of the matrix if all of it shares a scale.
+// Quantizes one tile. largest: bits of the matrix's largest magnitude, used if the matrix has a single scale.
 static void tile_store_(const Quantize *q, const QuantizeTile *tile, uint32_t largest) {
     bool shared = factor_block_cols(q->kind) == 0;
     int64_t rows = shared ? TILE : factor_block_rows(q->kind), cols = shared ? TILE : factor_block_cols(q->kind);

@@ -1,4 +1,4 @@
-// A thread's scratch memory, and rows of the run's precision as floats, for all operations on the CPU.
+// Scratch memory per thread, and conversion between rows of the run's precision and floats, for all CPU operations.
 #include "cpu.h"
 #include "base/alloc.h"
 

@@ -1,10 +1,10 @@
-// Attention in its three modes. `none` and `recompute` are matrix products around the softmax kernels. They take one
-// sequence at a time with its heads as a batch, so scratch does not grow with the micro-batch. `flash` is cuDNN's; if
-// cuDNN has no plan for a shape, that shape is computed as in `recompute`.
+// Attention in its three modes. `none` and `recompute` are matrix products around the softmax kernels. They process one
+// sequence at a time, with its heads as a batch, so scratch does not grow with the micro-batch. `flash` is cuDNN's
+// flash attention; a shape for which cuDNN has no plan is computed as in `recompute`.
 //
-// Rows are position * batch + sequence: the rows of one sequence and head are `batch` rows of qkv apart. With grouped
-// queries, each key/value head meets its query heads one after another, and the sums of dk and dv are rounded to the
-// run's precision in between.
+// Row number = position * batch + sequence, so the rows of one sequence are `batch` rows of qkv apart. With grouped
+// queries, the query heads of a key/value head are processed one after another. After each, the sums of dk and dv in
+// dqkv are rounded to the precision of the run.
 #include "backend/attention_scratch.h"
 #include "internal.h"
 
@@ -29,7 +29,7 @@ static char *at_(const Part *part, const void *base, int64_t elements) {
 typedef struct View {
     char *data;
     int64_t row, matrix;
-    bool wide = false; // fp32, and added to
+    bool wide = false; // fp32; products are added to it
 } View;
 
 static View query_(const Part *part, const void *qkv) {
@@ -39,7 +39,7 @@ static View query_(const Part *part, const void *qkv) {
                 attention_group_(s) * s->head_dim};
 }
 
-// Returns the keys or values: of qkv, or of a range in rows (k | v).
+// Returns the keys, or the values: columns of qkv, or of the rows (k | v) of a range.
 static View attention_key_(const Part *part, const void *qkv, bool value) {
     const AttentionShape *s = part->s;
     bool range = s->keys != NULL;
@@ -64,7 +64,7 @@ static View output_(const Part *part, const void *out) {
                 attention_group_(s) * s->head_dim};
 }
 
-// Returns the (seq, keys) matrices of this sequence: (heads, seq, keys).
+// Returns the (seq, keys) matrices of a part, in the scores (heads, seq, keys) of its sequence.
 static View square_(const Part *part, const void *scores) {
     int64_t keys = attention_keys(part->s), each = part->s->seq * keys;
     return View{at_(part, scores, part->member * each), keys, attention_group_(part->s) * each};
@@ -87,7 +87,7 @@ static void attention_multiply_(const Part *part, View c, View a, View b, int64_
     cuda_product(part->cuda, &p);
 }
 
-// In full attention each row is a matrix of its own, of which its one row, the last, sees all columns.
+// In full attention each row is passed as a matrix with a single row, at position seq - 1, which sees all columns.
 static CudaScores scores_of_(const AttentionShape *s, int64_t sequence) {
     float scale = (float)(1.0 / std::sqrt((double)s->head_dim));
     if (s->full) return CudaScores{s->heads * s->seq, 1, s->seq, s->seq - 1, scale, NULL, 0};
@@ -112,7 +112,7 @@ static int64_t workspace_(Workspace *workspace, void *base, CudaBackend *cuda, c
     return layout.used;
 }
 
-// Computes p (heads, seq, seq) of one sequence.
+// Computes the probabilities p (heads, seq, keys) of one sequence.
 static void probabilities_(CudaBackend *cuda, const AttentionShape *s, int64_t sequence, void *p, float *wide,
                            const void *qkv) {
     for (int64_t member = 0; member < attention_group_(s); member++) {
@@ -177,7 +177,7 @@ static void stored_backward_(CudaBackend *cuda, void *dqkv, void *scratch, const
 
 // --- flash
 
-// Returns the workspace of flash, or -1 if it has no plan, which the backend's note reports once.
+// Returns the bytes of workspace of flash, or -1 if cuDNN has no plan. The backend's note reports that once.
 static int64_t flash_or_note_(CudaBackend *cuda, const AttentionShape *s) {
     char why[256] = "";
     Backend *backend = &cuda->backend;
@@ -188,7 +188,7 @@ static int64_t flash_or_note_(CudaBackend *cuda, const AttentionShape *s) {
     else if (!attention_flash_deterministic(s, backend->capability))
         snprintf(backend->note, sizeof backend->note,
                  "attention.mode: flash is not deterministic%s: reruns differ in the last bits%s",
-                 s->deterministic == DETERMINISTIC_OFF ? ", as attention.deterministic asks" : " by itself on this GPU",
+                 s->deterministic == DETERMINISTIC_OFF ? " (attention.deterministic: off)" : " by default on this GPU",
                  s->deterministic == DETERMINISTIC_OFF ? "" : "; set attention.deterministic to on to prevent that");
     return workspace;
 }
@@ -233,7 +233,7 @@ void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const 
         CudaFlashCall call = {qkv, out, dout, (float *)const_cast<void *>(saved), dqkv, dkeys, workspace};
         cuda_flash_backward(cuda, shape, &call);
         if (shape->keys != NULL) cuda_accumulate_narrow(backend, shape->dkeys, dkeys, attention_range_count(shape));
-        int64_t keys = attention_keys(shape), seen = shape->full ? 2 * keys : shape->first + keys; // twice the average
+        int64_t keys = attention_keys(shape), seen = shape->full ? 2 * keys : shape->first + keys; // 2x keys per query
         double scores = (double)(shape->batch * shape->heads * shape->seq) * (double)seen;
         cuda_beside(cuda, 5 * scores * (double)shape->head_dim); // five products
         return;

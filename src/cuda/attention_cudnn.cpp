@@ -3,7 +3,7 @@
 // program starts without a driver.
 //
 // The statistics are the log-sum-exp of each row, as in backend.h. cuDNN's tensors are (batch, heads, seq, head_dim)
-// with any strides; a row of ours is position * batch + sequence.
+// with any strides; our rows are numbered position * batch + sequence.
 #include "backend/attention_scratch.h"
 #include "internal.h"
 
@@ -36,7 +36,7 @@ struct CudnnPlan {
 struct CudaFlash {
     cudnnHandle_t handle;
     std::map<Key, CudnnPlan> plans;
-    std::string failure; // reason of the first graph that could not run
+    std::string failure; // error message of the first graph that failed to run
 };
 
 int64_t cuda_flash_version(void) { return (int64_t)cudnnGetVersion(); }
@@ -65,7 +65,7 @@ static CudaFlash *flash_(CudaBackend *cuda) {
 
 // --- graphs
 
-// Returns the elements of a row of keys and values: of qkv, or of a range (k | v).
+// Returns the width, in elements, of the rows that hold keys and values: of qkv, or of a range (k | v).
 static int64_t keys_width_(const AttentionShape *s) {
     return attention_is_range(s) ? 2 * s->kv_heads * s->head_dim : attention_qkv_width(s);
 }
@@ -75,7 +75,7 @@ static int64_t length_(const AttentionShape *s, int name) {
     return keys ? attention_keys(s) : s->seq;
 }
 
-// Masks a range so that its last query sees its last key.
+// Sets the mask: causal unless `full`. In a range the last query sees the last key.
 template <typename Options> static void mask_(Options &options, const AttentionShape *s) {
     if (s->first > 0) options.set_causal_mask_bottom_right(true);
     else options.set_causal_mask(!s->full);
@@ -131,7 +131,7 @@ static CudnnGraph describe_forward_(const AttentionShape *s) {
     return graph;
 }
 
-// Describes the backward of a part of `s`, whose rows are those of `s`.
+// Describes the backward of a part of `s`: fewer sequences or heads in the same rows.
 static CudnnGraph describe_backward_(const AttentionShape *s, const AttentionShape *part, bool deterministic) {
     CudnnGraph graph = graph_();
     int64_t width = attention_qkv_width(s), keys_width = keys_width_(s), out_width = s->heads * s->head_dim;
@@ -151,7 +151,7 @@ static CudnnGraph describe_backward_(const AttentionShape *s, const AttentionSha
     return graph;
 }
 
-// Builds the plan that cuDNN's heuristics rank first, and stores its workspace. Returns "" on success, else the reason.
+// Builds the plan that cuDNN's heuristics rank first, and raises *workspace to its bytes. Returns "" or the reason.
 static std::string build_(const CudnnGraph &graph, cudnnHandle_t handle, int64_t *workspace) {
     fe::error_t status = graph->validate();
     if (status.is_good()) status = graph->build_operation_graph(handle);
@@ -167,7 +167,7 @@ static std::string build_(const CudnnGraph &graph, cudnnHandle_t handle, int64_t
 static CudnnPlan cudnn_make_plan_(CudaBackend *cuda, CudaFlash *flash, const AttentionShape *s) {
     CudnnPlan plan = {};
     if (!cuda_is_bf16(&cuda->backend)) {
-        plan.why = "cuDNN's flash attention computes in bf16, and train.precision is fp32";
+        plan.why = "train.precision is fp32, and cuDNN's flash attention supports only bf16";
         return plan;
     }
     int capability = cuda->backend.capability;
@@ -191,7 +191,7 @@ static CudnnPlan *plan_(CudaBackend *cuda, CudaFlash *flash, const AttentionShap
 int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, char why[256]) {
     CudaFlash *flash = flash_(cuda);
     if (flash == NULL) {
-        snprintf(why, 256, "cuDNN does not start on this GPU");
+        snprintf(why, 256, "cannot create a cuDNN handle");
         return -1;
     }
     CudnnPlan *plan = plan_(cuda, flash, shape);
@@ -202,8 +202,8 @@ int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, char 
 
 // --- running
 
-// Returns where a head of the first sequence begins in a matrix of rows: a query's, key's or value's in q | k | v, a
-// key's or value's in k | v.
+// Returns the address of a head. `head` counts over all rows: a row has the heads of q | k | v, of k | v, or of the
+// output.
 static void *cudnn_part_(const CudaBackend *cuda, const void *rows, int64_t head, const AttentionShape *s) {
     return (char *)rows + head * s->head_dim * cuda->backend.element;
 }
@@ -230,7 +230,7 @@ void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *s, const CudaFl
     execute_(cuda, plan_(cuda, cuda->flash, s)->forward, tensors, call->workspace, "cuDNN's attention");
 }
 
-// Runs the backward from one sequence, query head and key head on.
+// Runs the backward of one part, which begins at the given sequence, query head and key head.
 static void backward_from_(CudaBackend *cuda, const AttentionShape *s, const CudaFlashCall *call, int64_t sequence,
                            int64_t head, int64_t kv_head) {
     bool range = s->keys != NULL;

@@ -1,7 +1,7 @@
 // One NVIDIA GPU as a device: its memory, its streams, its clock, and the table of operations.
 //
-// Inside a step nothing here allocates, and nothing but download waits for the device. An event's time is read against
-// an event that was recorded when the host last waited for everything, which converts it to the host's clock.
+// Inside a step nothing here allocates, and only uploads and downloads wait for the device. The time of an event is
+// measured from an event that was recorded while the device was idle, at a known time of the host's clock.
 #include "backend/attention_scratch.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -22,8 +22,8 @@ struct Event {
     cudaEvent_t event;
 };
 
-// The moments against which events are timed: the latest, and the one before it, which precedes everything recorded
-// between the two.
+// The two latest reference points for event times. Times are measured from the older point, which precedes every event
+// recorded since.
 typedef struct Clock {
     cudaEvent_t event[2];
     double seconds[2];
@@ -39,12 +39,12 @@ static Clock *clock_of_(Backend *backend) { return &((Device *)backend->self)->c
 
 // --- memory
 
-// A sticky error, which every later call returns too, leaves the process without its device until it ends (CUDA Runtime
-// API, cudaErrorLaunchFailure and similar).
+// After a sticky error every later call fails, and the process cannot use its device again (CUDA Runtime API,
+// cudaErrorLaunchFailure and similar).
 const char *cuda_remedy(void) {
     return cudaFree(NULL) == cudaSuccess ? ""
-                                         : "; this process has lost the GPU: nvidia-smi and the kernel's log (dmesg, "
-                                           "Xid) say why, and --resume goes on from the last checkpoint";
+                                         : "; this process has lost the GPU: see nvidia-smi and the kernel log "
+                                           "(dmesg, Xid), and resume from the last checkpoint with --resume";
 }
 
 static int cuda_fail_(const CudaBackend *cuda, const char *doing, cudaError_t status, Error *err) {
@@ -52,19 +52,19 @@ static int cuda_fail_(const CudaBackend *cuda, const char *doing, cudaError_t st
                      cudaGetErrorString(status), cuda_remedy());
 }
 
-// Reports that the GPU has too little free memory: its holders, and how to make room.
+// Reports that the GPU has too little free memory, how the memory is used, and how to free some.
 static int no_room_(const CudaBackend *cuda, int64_t bytes, const char *what, Error *err) {
     char own[512];
     size_t left = 0, total = 0;
     const Backend *backend = &cuda->backend;
     memory_describe(&backend->held, own, sizeof own);
-    // On a full GPU CUDA cannot create its context, and so cannot say how much memory is free.
+    // On a full GPU CUDA cannot create its context, so it cannot report how much memory is free.
     if (cudaMemGetInfo(&left, &total) != cudaSuccess) left = 0, total = (size_t)backend->memory_size;
     int64_t others = (int64_t)(total - left) - memory_total(&backend->held);
     return error_set(err, EXIT_FAILED,
                      "GPU %d, %s: %s of %s are free, and %s %s more; this rank holds %s, and other programs, CUDA and "
-                     "its libraries hold %s; end other programs there (nvidia-smi lists them), or use more stages, "
-                     "fewer slots or a smaller micro-batch (--plan says what each takes)",
+                     "its libraries hold %s; end other programs on this GPU (nvidia-smi lists them), or use more "
+                     "stages, fewer slots or a smaller micro-batch (--plan shows the memory of each)",
                      cuda->device, backend->device, memory_size_text((int64_t)left).text,
                      memory_size_text((int64_t)total).text, what, memory_size_text(bytes).text, own,
                      memory_size_text(others).text);
@@ -84,14 +84,14 @@ static int64_t cuda_held_by_others_(Backend *backend) {
     return (int64_t)(total - left) - memory_total(&backend->held);
 }
 
-// Rounds memory that another process maps up to full pages of the device, which must hold nothing else.
+// Returns `bytes`, rounded up to full device pages for memory that other processes map: its pages hold nothing else.
 static int64_t whole_(const Backend *backend, MemoryCategory category, int64_t bytes) {
     bool lent = category == MEMORY_LENT_SLOTS || category == MEMORY_MESSAGES;
     return lent ? memory_pages(bytes, backend->lent_page) : bytes;
 }
 
 // NCCL registers only memory allocated as ncclMemAlloc does ("legacy buffer registration is disabled by default", NCCL
-// user guide, "User Buffer Registration"). If it has no such memory to give, cudaMalloc may, or returns the reason.
+// user guide, "User Buffer Registration"). If ncclMemAlloc fails, cudaMalloc is tried and its status returned.
 static cudaError_t cuda_take_(CudaBackend *cuda, MemoryCategory category, void **memory, size_t bytes) {
     bool registers = cuda->registers && cuda->registered == NULL && category == MEMORY_WORKSPACE && bytes > 0;
     if (registers && ncclMemAlloc(memory, bytes) == ncclSuccess) {
@@ -127,8 +127,8 @@ static void cuda_release_(Backend *backend, MemoryCategory category, void *memor
     if (memory == NULL) return;
     backend->held.bytes[category] -= whole_(backend, category, bytes);
     CudaBackend *cuda = cuda_self(backend);
-    // Another process may still have lent memory mapped, and CUDA does not define freeing it then. The memory is freed
-    // with the process, which is about to end.
+    // Another process may still have this memory mapped; freeing it then is undefined in CUDA. The memory is freed when
+    // this process ends, which is soon.
     for (int i = 0; i < cuda->lent_count; i++)
         if (memory == cuda->lent[i]) return;
     if (memory != cuda->registered) {
@@ -144,8 +144,8 @@ static void cuda_copy_(Backend *backend, Stream stream, void *to, const void *fr
     cuda_note(cuda, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, cuda->streams[stream]), "a copy");
 }
 
-// Waits, so that the caller may reuse `from`: pinned memory is read later, and so may be ordinary memory that the GPU
-// reaches by itself (GH200).
+// Waits for the copy, so that the caller may reuse `from`. The GPU reads pinned memory later, and may also read
+// ordinary memory later if it accesses that memory directly (GH200).
 static void upload_(Backend *backend, void *to, const void *from, int64_t bytes) {
     CudaBackend *cuda = cuda_self(backend);
     cudaSetDevice(cuda->device);
@@ -168,7 +168,7 @@ static void zero_(Backend *backend, void *memory, int64_t bytes) {
 
 // --- time
 
-// If the device is lost, the event is NULL inside, which counts as recorded and done: the failure is noted here.
+// If the device is lost, event->event stays NULL, which counts as recorded and complete. The failure is noted here.
 static Event *event_create_(Backend *backend) {
     Event *event = (Event *)xcalloc(1, sizeof *event);
     cuda_note(cuda_self(backend), cudaEventCreate(&event->event), "making an event");
@@ -188,7 +188,7 @@ static void event_record_(Backend *backend, Event *event, Stream stream) {
         cuda_note(cuda, cudaEventRecord(event->event, cuda->streams[stream]), "recording an event");
 }
 
-// A failed device completes nothing any more: then every event counts as done, so that the host reaches `synchronize`.
+// A failed device completes no more work. Every event then counts as done, so that the host reaches `synchronize`.
 static bool cuda_event_done_(Backend *backend, Event *event) {
     cudaError_t status = event->event != NULL ? cuda_event_status(event->event) : cudaSuccess;
     if (status == cudaErrorNotReady) return false;
@@ -205,8 +205,7 @@ static double event_seconds_(Backend *backend, const Event *event) {
     return clock->seconds[base] + 1e-3 * (double)ms;
 }
 
-// Sets a new moment to count from while the device is idle; a float of milliseconds since then is exact to
-// microseconds.
+// Records a new reference point while the device is idle. A float of milliseconds since then is exact to microseconds.
 static void set_clock_(CudaBackend *cuda, Clock *clock) {
     int next = 1 - clock->latest;
     double before = clock_seconds();
@@ -216,7 +215,7 @@ static void set_clock_(CudaBackend *cuda, Clock *clock) {
     clock->latest = next;
 }
 
-// Once the device is lost, cuBLASLt has no kernel for anything and cuDNN fails: report the loss instead.
+// After the device is lost, cuBLASLt finds no kernels and cuDNN fails, so this reports the loss instead.
 static int cuda_check_(Backend *backend, Error *err) {
     CudaBackend *cuda = cuda_self(backend);
     if (cuda->failed_at == NULL) return 0;
@@ -329,9 +328,9 @@ static int cuda_start_(Device *device, Error *err) {
     if (status != cudaSuccess) {
         cudaGetLastError();
         if (status == cudaErrorMemoryAllocation) return no_room_(cuda, CUDA_OWN_BYTES, "the start needs", err);
-        return cuda_fail_(cuda, "starting it", status, err);
+        return cuda_fail_(cuda, "starting the device", status, err);
     }
-    // Two moments, so that everything recorded from now on comes after the first.
+    // Sets both reference points, so that every event recorded from now on comes after the older point.
     set_clock_(cuda, &device->clock);
     set_clock_(cuda, &device->clock);
     return cuda_check_(backend, err) == 0 ? cuda_matmul_create(cuda, err) : -1;
@@ -375,13 +374,13 @@ int backend_cuda_count(char why[256]) {
     else if (status == cudaErrorInsufficientDriver) {
         version_text_(has, sizeof has, driver);
         snprintf(why, 256,
-                 "the NVIDIA driver knows CUDA up to %s, and this program was built with %s; build it with the toolkit "
+                 "the NVIDIA driver supports CUDA up to %s; this program was built with %s; build it with the toolkit "
                  "of CUDA %s, put the folder of cuda-compat-%d-%d first in LD_LIBRARY_PATH, or update the driver",
                  has, needs, has, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     } else if (status == cudaErrorNoDevice || status == cudaSuccess)
         snprintf(why, 256, "the NVIDIA driver shows no GPU (CUDA_VISIBLE_DEVICES=%s)",
                  getenv("CUDA_VISIBLE_DEVICES") == NULL ? "" : getenv("CUDA_VISIBLE_DEVICES"));
-    else snprintf(why, 256, "the NVIDIA driver says: %s", cudaGetErrorString(status));
+    else snprintf(why, 256, "the NVIDIA driver reports: %s", cudaGetErrorString(status));
     return 0;
 }
 

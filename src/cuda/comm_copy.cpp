@@ -1,8 +1,8 @@
-// Gathers and sums over the tensor ranks of a node by copy engines, which leave every multiprocessor to the products at
-// the same time. Each rank maps the memory of the others (lending.h) and pushes its rows there. Sums are over the rows
-// that have arrived: one kernel adds the blocks in the order of ranks (cuda_sum_blocks), so the bits are those of CPUs.
+// Gathers and sums over the tensor ranks of a node by copy engines, which leave all multiprocessors to concurrent
+// products. Each rank maps the memory of its peers (lending.h) and copies its rows there. For a sum, a kernel adds the
+// arrived blocks in rank order (cuda_sum_blocks), so the result has the same bits as on CPUs.
 //
-// Two flags for each pair of ranks order the devices, with the number of the collective as their value; no host waits:
+// Two flags per pair of ranks synchronize the devices; their value is the number of the collective. No host waits.
 //
 //   ready    "my memory has been read: write there"              arrived   "my rows are in your memory"
 //
@@ -10,13 +10,13 @@
 //     stream, rank 0             +-> ready to 1 | wait ready of 1 | copy | arrived to 1, record pushed
 //     stream, rank 1             +-> ready to 0 | wait ready of 0 | copy | arrived to 0, record pushed
 //
-// A stream waits by cuStreamWaitValue32 on flags in its own device's memory. That is a cyclic comparison,
-// (int32_t)(flag - number) >= 0 (cuda.h, CU_STREAM_WAIT_VALUE_GEQ), so numbers may wrap around. A flag is a copy of 4
-// bytes from a word that cuStreamWriteValue32 has set: it follows the rows in the stream, through the same engine
-// (NCCL's ce_coll.cc does the same). Every rank starts its collectives in one order, so each waits only for work that
-// its peers have queued already, or will queue without it.
+// A stream waits by cuStreamWaitValue32 on flags in its own device's memory. The comparison is cyclic, (int32_t)(flag -
+// number) >= 0 (cuda.h, CU_STREAM_WAIT_VALUE_GEQ), so numbers may wrap around. A flag is set by copying 4 bytes from a
+// word that cuStreamWriteValue32 has set; the copy follows the rows in the same stream and engine (as in NCCL's
+// ce_coll.cc). All ranks start their collectives in the same order, so a rank waits only for work that its peers have
+// queued already, or will queue without waiting for that rank.
 //
-// The copy of a rank's own rows comes last, because CUDA may make copies inside a GPU by a kernel, which waits for
+// The copy of a rank's own rows comes last, because CUDA may run copies within a GPU as a kernel, which waits for
 // multiprocessors.
 #include "base/alloc.h"
 #include "comm/lending.h"
@@ -29,9 +29,9 @@
 
 typedef int (*MemoryOperation)(cudaStream_t stream, unsigned long long address, uint32_t value, unsigned flags);
 
-enum { PUSHED = 16 };                     // more collectives than are under way at a time
-enum { NUMBER = 0, BY_COPIES = 2 };       // an entry of CommRequest.detail; the value of COMM_ON_HOST's
-static const uint32_t BEFORE = 0u - 100u; // the number before the first: every run wraps around
+enum { PUSHED = 16 };                     // ring size, more than the collectives in flight at once
+enum { NUMBER = 0, BY_COPIES = 2 };       // index into CommRequest.detail; value of the entry COMM_ON_HOST
+static const uint32_t BEFORE = 0u - 100u; // number before the first collective: every run wraps around
 
 typedef struct Copies {
     Comm base;
@@ -42,7 +42,7 @@ typedef struct Copies {
     cudaEvent_t ordered, pushed[PUSHED];
     MemoryOperation write, wait;
     CommMemory memory;
-    char **mapped; // [size] memory of each rank, as it is mapped here; NULL: nothing is mapped
+    char **mapped; // [size] address of each rank's memory in this process; NULL: nothing is mapped
     uint32_t number;
     struct {
         void *out;
@@ -59,7 +59,7 @@ static int copy_fail_(const Copies *self, int status, Error *err) {
                      cuda_remedy());
 }
 
-// --- flags, in each rank's memory: `ready` of every rank, then `arrived` of every rank, then the word
+// --- flags, in each rank's memory: `ready` of every rank, then `arrived` of every rank, then the word to copy
 
 static uint32_t *flag_(const Copies *self, int at_rank, bool arrived, int of_rank) {
     char *flags = self->mapped[at_rank] + ((char *)self->memory.flags - (char *)self->memory.memory);
@@ -98,7 +98,7 @@ static int copy_begin_(Copies *self) {
     return status;
 }
 
-// Copies this rank's rows to where the peer has this rank's; each rank has another peer at a time.
+// Waits until the peer is ready, copies this rank's rows into the peer's memory, then sets `arrived` there.
 static int push_(Copies *self, int peer, char *to, const void *from, int64_t bytes) {
     int status = await_flag_(self, self->stream, peer, false, self->number);
     if (status == cudaSuccess)
@@ -116,7 +116,7 @@ static int copy_end_(Copies *self, int status, CommRequest *request, Error *err)
     return 0;
 }
 
-// A gather writes each rank's rows into the result of every other, a scattered sum its blocks into their `received`.
+// A gather writes this rank's rows into the result of every peer; a reduce-scatter writes a block to each `received`.
 static int copy_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
                             CommType type, CommRequest *request, Error *err) {
     Copies *self = copies_of_(comm);
@@ -141,7 +141,7 @@ static int copy_collective_(Comm *comm, CommOperation operation, void *out, cons
     return copy_end_(self, status, request, err);
 }
 
-// Makes compute wait for the rows of all ranks, and queues the sum. The host waits for nothing.
+// Makes compute wait for the rows of all ranks, and queues the sum. The host does not wait.
 static int copy_test_(Comm *comm, CommRequest *request, Error *err) {
     Copies *self = copies_of_(comm);
     if (!request->active || request->detail[COMM_ON_HOST] != BY_COPIES)
@@ -161,7 +161,7 @@ static int copy_test_(Comm *comm, CommRequest *request, Error *err) {
 
 // --- mapping
 
-// Sums over the ranks, which also lets no rank go on before all have come.
+// Sums a value over the ranks. It is also a barrier: no rank continues before all ranks have called it.
 static int agree_(const Copies *self, double *value, Error *err) {
     CommRequest request = {};
     if (self->host->collective(self->host, COMM_ALL_REDUCE, value, value, 1, COMM_DOUBLE, &request, err) != 0)
@@ -182,7 +182,7 @@ static int unmap_(Copies *self, Error *err) {
     return 0;
 }
 
-// Maps the memory of every rank into every other, one pair at a time.
+// Maps the memory of every rank into every other rank, one pair at a time.
 static int map_all_(Copies *self, Error *err) {
     Backend *backend = &self->cuda->backend;
     const CommMemory *m = &self->memory;
@@ -201,7 +201,7 @@ static int map_all_(Copies *self, Error *err) {
     return 0;
 }
 
-// Finds the driver's functions and tries them, on a flag that no other rank uses.
+// Finds the driver's functions and tests them on a flag that no other rank uses. Returns a CUDA status.
 static int try_flags_(Copies *self) {
     const char *names[] = {"cuStreamWriteValue32", "cuStreamWaitValue32"};
     void *found[2] = {};
@@ -234,7 +234,7 @@ static int copy_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     if (status != cudaSuccess) cudaGetLastError();
     if (map_all_(self, err) != 0) return -1;
     if (status != cudaSuccess)
-        snprintf(comm->why, sizeof comm->why, "the driver has no memory operations of streams: %.60s",
+        snprintf(comm->why, sizeof comm->why, "the driver does not support stream memory operations: %.60s",
                  cudaGetErrorString((cudaError_t)status));
     if (comm->why[0] != '\0') missing = 1;
     if (agree_(self, &missing, err) != 0) return -1;
@@ -269,7 +269,7 @@ Comm *comm_copy_create(Backend *backend, Comm *other, Comm *host, bool demanded,
     base->collective = copy_collective_, base->use_memory = copy_use_memory_, base->test = copy_test_,
     base->destroy = copy_destroy_;
     self->other = other, self->host = host, self->cuda = cuda_self(backend), self->demanded = demanded;
-    self->cuda->registers = false; // memory that other processes map is cudaMalloc's
+    self->cuda->registers = false; // memory that other processes map must come from cudaMalloc
     cudaError_t status = cuda_first_stream(&self->stream);
     if (status == cudaSuccess) status = cudaEventCreateWithFlags(&self->ordered, cudaEventDisableTiming);
     for (int i = 0; i < PUSHED && status == cudaSuccess; i++)

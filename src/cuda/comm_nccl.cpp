@@ -1,8 +1,8 @@
-// Messages over NCCL. All ranks make all communicators at start, in one order. If NCCL fails later, the job ends with a
-// sentence about it, and the communicators end with the process.
+// Communication over NCCL. All ranks create all communicators at start, in the same order. If NCCL fails later, the job
+// ends with an error message, and the communicators end with the process.
 //
-// NCCL connects a link inside its first send or receive, and that call does not return before the peer made the
-// matching one. So every link carries one tiny message when it is made, and every group one collective of each kind.
+// NCCL connects a link inside its first send or receive, and that call returns only after the peer has made the
+// matching call. So every new link carries one tiny message, and every new group runs each kind of collective.
 #include "base/alloc.h"
 #include "comm_cuda.h"
 #include "internal.h"
@@ -20,15 +20,15 @@ typedef struct Link {
     cudaStream_t stream;
 } Link;
 
-// Blocks that a message, a sum over data ranks and a collective over tensor ranks may occupy. All that can wait at once
-// has to fit on a GPU of 108 multiprocessors, and smaller ones get a part (cuda_ctas); otherwise sums that wait for
-// another rank could occupy the multiprocessors that the rank waits for. Products always run during the first two,
-// during the third (COMPUTE_CTAS) with parallel.overlap.
-enum { NUMBER = 1 }; // entry of CommRequest.detail: the number of a collective
-// NCCL's buffers for one block: 10 MiB to receive and 2 MiB to send, of a ring and of a tree (init.cc, p2p.cc).
+// Limits of blocks (backend.h): LINK_CTAS per message, BESIDE_CTAS for sums over data ranks, COMPUTE_CTAS for
+// collectives over tensor ranks. All blocks that can wait at once fit on 108 multiprocessors; smaller GPUs scale the
+// limits (cuda_ctas). Otherwise sums that wait for a rank could occupy the multiprocessors of work that the rank waits
+// for. Products run during messages and sums, and during collectives over tensor ranks with parallel.overlap.
+enum { NUMBER = 1 }; // index into CommRequest.detail: number of the collective
+// NCCL's buffers per block: 10 MiB to receive and 2 MiB to send, for a ring and again for a tree (init.cc, p2p.cc).
 static const int64_t CTA_BYTES = 24 << 20;
-enum { EVENTS = 64 };               // kept for reuse
-enum { LOOKS_BETWEEN_CHECKS = 64 }; // looks at unfinished messages before NCCL is asked whether it failed
+enum { EVENTS = 64 };               // idle events kept for reuse
+enum { LOOKS_BETWEEN_CHECKS = 64 }; // tests of unfinished messages between checks for NCCL errors
 
 typedef struct Group {
     Comm base;
@@ -38,11 +38,11 @@ typedef struct Group {
     CudaBackend *cuda;
     Link all;                      // collectives
     void *registered;              // handle of ncclCommRegister, or NULL
-    Link *out, *in;                // [size] messages to and from each rank; most are never made
+    Link *out, *in;                // [size] links to and from each rank; most are never connected
     cudaEvent_t idle[EVENTS];      // not in use
-    cudaEvent_t ordered, starting; // compute to stream; stream to compute
+    cudaEvent_t ordered, starting; // order all.stream after compute; compute after all.stream
     int idle_count;
-    int64_t started, awaited; // numbers of the latest collective, and of the latest that compute waits for
+    int64_t started, awaited; // number of the last collective started; of the last collective that compute waits for
     int64_t looks;
 } Group;
 
@@ -56,8 +56,8 @@ static int nccl_fail_(Group *group, const char *doing, int peer, const char *tex
     return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: %s%s failed: %s%s", base->name, base->rank, base->size,
                      doing, whom, text,
                      remedy[0] != '\0' ? remedy
-                                       : "; look at the other ranks' hosts, GPUs and network (NCCL_DEBUG=INFO says "
-                                         "more), and go on from the last checkpoint with --resume");
+                                       : "; check the other ranks' hosts, GPUs and network (NCCL_DEBUG=INFO logs "
+                                         "more), and resume from the last checkpoint with --resume");
 }
 
 static const char *nccl_text_(ncclResult_t status) {
@@ -70,13 +70,13 @@ static const char *nccl_text_(ncclResult_t status) {
 static int open_link_(Group *group, Link *link, const ncclUniqueId *id, int size, int rank, Error *err) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
-    // By default a kernel on Hopper comes in clusters of four blocks, which need room in one GPC at once. Of the
-    // multiprocessors that a product leaves, a GPC has about three.
+    // By default a kernel on Hopper uses clusters of four blocks, and a cluster must fit in one GPC. A product leaves
+    // only about three multiprocessors per GPC to NCCL.
     config.cgaClusterSize = 1;
     if (group->use == COMM_USE_NEIGHBOURS) config.maxCTAs = cuda_ctas(group->cuda, LINK_CTAS);
     if (group->use == COMM_USE_BESIDE) config.maxCTAs = cuda_ctas(group->cuda, BESIDE_CTAS);
     if (group->use == COMM_USE_COMPUTE) config.maxCTAs = cuda_ctas(group->cuda, COMPUTE_CTAS);
-    // Without room for its buffers NCCL would fail with no word about the memory's holders.
+    // Checks the free memory first: if NCCL ran out of memory, its error would not name the holders of the memory.
     Backend *backend = &group->cuda->backend;
     if (backend->check_free(backend, config.maxCTAs * CTA_BYTES, err) != 0) return -1;
     cudaError_t opened = cuda_first_stream(&link->stream);
@@ -102,10 +102,10 @@ static int settle_(Group *group, Link *link, ncclResult_t status, Error *err) {
     return waited == cudaSuccess ? 0 : nccl_fail_(group, "connecting", -1, cudaGetErrorString(waited), err);
 }
 
-// Runs every collective in a small and a large form, in place in the kernels' scratch: NCCL has different kernels for
-// them.
+// Runs every collective with a small and a large size, because NCCL has different kernels for them. They run in place
+// in the kernels' scratch.
 static int try_collectives_(Group *group, Error *err) {
-    static const size_t bytes[] = {1024, 4 << 20}; // one rank's bytes
+    static const size_t bytes[] = {1024, 4 << 20}; // per rank
     char *memory = (char *)group->cuda->scratch;
     Link *link = &group->all;
     const size_t size = (size_t)group->base.size, rank = (size_t)group->base.rank;
@@ -138,14 +138,14 @@ static int open_all_(Group *group, Error *err) {
     return try_collectives_(group, err);
 }
 
-// Queues a message on a link, on which the sender is rank 0.
+// Queues a message on a link. The sender is rank 0 of the link's communicator.
 static ncclResult_t move_(Link *link, bool sends, void *memory, int64_t bytes) {
     return sends ? ncclSend(memory, (size_t)bytes, ncclInt8, 1, link->nccl, link->stream)
                  : ncclRecv(memory, (size_t)bytes, ncclInt8, 0, link->nccl, link->stream);
 }
 
-// Connects one direction between this rank and another: a communicator of the two, the sender first, and a first
-// message.
+// Connects one direction between this rank and a peer: creates a communicator of both ranks, with the sender as rank 0,
+// and sends a first message.
 static int nccl_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t bytes, Error *err) {
     Group *group = (Group *)comm->self;
     Link *link = sends ? &group->out[peer] : &group->in[peer];
@@ -165,14 +165,14 @@ static void close_link_(Link *link) {
     if (link->stream != NULL) cudaStreamDestroy(link->stream);
 }
 
-// Ends all communicators. ncclCommDestroy returns only after the peers of this node have called it for the same
-// communicator, so two ranks have to end the two directions between them in one order: first the one from the lower
-// rank to the higher. Over all peers there is no circle either: a rank ends its links by the number of the peer, so of
-// ranks a, b, c that each wait for the next one c is below a, which cannot hold all the way around.
+// Destroys all communicators. ncclCommDestroy returns only after the peers on this node have called it for the same
+// communicator. So two ranks must close the two directions between them in the same order: first from the lower rank to
+// the higher. No circle of waiting ranks can arise: each rank closes its links in the order of peer numbers. If a waits
+// for b while b waits for c, then c < a; around a circle, a number would be below itself.
 //
-// A group that has failed leaves its communicators to the end of the process, which is near. ncclCommAbort would wait
-// for the other ranks to abort as well, and frees device memory, for which it waits for kernels of other communicators;
-// so the failure might never be reported.
+// A failed group keeps its communicators until the process ends, which is soon. ncclCommAbort would wait for the other
+// ranks to abort, too. It also frees device memory, and that waits for kernels of other communicators. So the failure
+// might never be reported.
 static void close_all_(Group *group) {
     if (group->failed) return;
     close_link_(&group->all);
@@ -198,7 +198,7 @@ static void nccl_destroy_(Comm *comm) {
 
 // --- operations in flight
 
-// From here on the group only repeats that it has failed.
+// Marks the group as failed, so that its later operations fail too. Returns -1 with err.
 static int give_up_(Group *group, const char *doing, int peer, const char *text, Error *err) {
     group->failed = true;
     return nccl_fail_(group, doing, peer, text, err);
@@ -209,11 +209,11 @@ static int check_link_(Group *group, Link *link, Error *err) {
     if (group->failed || link->nccl == NULL) return 0;
     if (ncclCommGetAsyncError(link->nccl, &state) == ncclSuccess && (state == ncclSuccess || state == ncclInProgress))
         return 0;
-    return give_up_(group, "a message under way", -1, nccl_text_(state), err);
+    return give_up_(group, "a message in flight", -1, nccl_text_(state), err);
 }
 
 static int nccl_check_(Group *group, Error *err) {
-    if (group->failed) return nccl_fail_(group, "a message", -1, "the group has failed before", err);
+    if (group->failed) return nccl_fail_(group, "a message", -1, "an earlier operation of the group failed", err);
     if (check_link_(group, &group->all, err) != 0) return -1;
     for (int peer = 0; peer < group->base.size; peer++)
         if (check_link_(group, &group->out[peer], err) != 0 || check_link_(group, &group->in[peer], err) != 0)
@@ -232,7 +232,7 @@ static void keep_event_(Group *group, cudaEvent_t event) {
     else cudaEventDestroy(event);
 }
 
-// Marks the end of the work just queued on the link.
+// Records an event after the work just queued on the link, and stores the event in the request.
 static int mark_(Group *group, Link *link, CommRequest *request, Error *err) {
     cudaEvent_t event = NULL;
     memset(request, 0, sizeof *request);
@@ -247,7 +247,7 @@ static int mark_(Group *group, Link *link, CommRequest *request, Error *err) {
     return 0;
 }
 
-// Makes compute wait on the device for the collective before anything queued later; the host waits for nothing.
+// Makes compute wait on the device for the collective before any work queued later. The host does not wait.
 static int compute_waits_(Group *group, CommRequest *request, Error *err) {
     if (request->active) {
         if (request->detail[NUMBER] > group->awaited) group->awaited = request->detail[NUMBER];
@@ -285,7 +285,7 @@ static int nccl_message_(Comm *comm, bool sends, int peer, void *memory, int64_t
     Link *link = sends ? &group->out[peer] : &group->in[peer];
     const char *doing = sends ? "a send to rank" : "a receive from rank";
     if (group->failed) return nccl_check_(group, err);
-    if (link->nccl == NULL) return nccl_fail_(group, doing, peer, "nothing was connected", err);
+    if (link->nccl == NULL) return nccl_fail_(group, doing, peer, "not connected", err);
     ncclResult_t status = move_(link, sends, memory, bytes);
     if (status != ncclSuccess) return give_up_(group, doing, peer, nccl_text_(status), err);
     return mark_(group, link, request, err);
@@ -302,22 +302,22 @@ static int order_(Group *group, Error *err) {
     return status == cudaSuccess ? 0 : give_up_(group, "ordering streams", -1, cudaGetErrorString(status), err);
 }
 
-// Makes compute wait until the collective may start, or the next product would win: it follows in its own stream, while
-// the collective waits for an event of another. Blocks of a product for Hopper stay until the product ends, so that the
-// collective would run after the product instead of during it.
+// Makes compute wait until the collective can start. Otherwise the next product would start first: it follows in its
+// own stream, while the collective waits for an event of another stream. On Hopper the blocks of a product stay until
+// the product ends, so the collective would run after the product instead of during it.
 //
 //     compute   norm | record ordered ----------- wait starting | product
 //     stream         +--> wait ordered, record starting | all-gather
 //
-// If an earlier collective is still running on the stream, the wait would last until that has ended, and the new one
-// will start in the middle of some product anyway.
+// If an earlier collective is still running on the stream, compute does not wait. The wait would last until that
+// collective ends, and the new collective will start in the middle of some product anyway.
 static void start_first_(Group *group) {
     if (group->awaited < group->started++) return;
     cudaError_t status = cudaStreamWaitEvent(cuda_compute(group->cuda), group->starting, 0);
     cuda_note(group->cuda, status, "ordering streams");
 }
 
-// Gives NCCL a collective, and notes the work that it can overlap: this rank sends a block of elements in each of
+// Queues a collective and notes the FLOPs that can overlap it: this rank sends one block of elements in each of the
 // `steps` steps of a ring.
 static int nccl_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
                             CommType type, CommRequest *request, Error *err) {
@@ -352,9 +352,9 @@ static int nccl_collective_(Comm *comm, CommOperation operation, void *out, cons
 // --- registered memory
 
 // "If any rank in a communicator passes registered buffers to a NCCL communication function, all other ranks in the
-// same communicator must pass their registered buffers" (NCCL user guide, "User Buffer Registration"), so it is
-// registered on all ranks or not at all. Registered memory is the result of gathers and the input of scattered sums, as
-// a collective by NVLink SHARP needs (ncclRegisterCollNvlsBuffers in NCCL's coll_reg.cc); other algorithms ignore it.
+// same communicator must pass their registered buffers" (NCCL user guide, "User Buffer Registration"). So memory is
+// registered on all ranks or on no rank. It holds results of gathers and inputs of reduce-scatters, as NVLink SHARP
+// needs (ncclRegisterCollNvlsBuffers in NCCL's coll_reg.cc); other algorithms ignore the registration.
 static int nccl_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     Group *group = nccl_group_(comm);
     Comm *host = group->host;
@@ -375,7 +375,7 @@ static int nccl_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     return group->registered != NULL;
 }
 
-// Only collectives by NVLink SHARP use our registered memory, and cuda_library.cpp turns those off by default.
+// Returns whether NCCL can use registered memory: only NVLink SHARP does, and cuda_library.cpp disables it by default.
 static bool uses_registered_() {
     const char *nvls = getenv("NCCL_NVLS_ENABLE");
     return nvls == NULL || strcmp(nvls, "0") != 0;

@@ -1,11 +1,11 @@
-// Messages of GPU memory through pinned host memory and the host's own group: copied down, sent or summed there, and
-// copied up again; `test` advances each step. For ranks that share one GPU. Copies have a stream of their own; sums and
-// gathers begin after the work queued on compute before the call.
+// Messages and collectives of GPU memory through pinned host memory, for ranks that share one GPU. Data are copied to
+// the host, sent or summed by the host's group, and copied back; `test` advances each step. Copies have their own
+// stream; sums and gathers start after the work queued on compute before the call.
 //
 //               GOES_DOWN               IN_TRANSIT                      GOES_UP
 //   sent        GPU to pinned memory    a message of the host's group   -
 //   received    -                       a message of the host's group   pinned memory to GPU
-//   others      GPU to pinned memory    the host's own collective       pinned memory to GPU
+//   collective  GPU to pinned memory    the host's own collective       pinned memory to GPU
 #include "base/alloc.h"
 #include "comm_cuda.h"
 #include "internal.h"
@@ -23,7 +23,7 @@ typedef struct Work {
     int peer;
     CommType type;
     int64_t count, in_bytes, out_bytes;
-    void *to;        // the result's place on the GPU; NULL for a message that is sent
+    void *to;        // destination on the GPU; NULL for a message that is sent
     char *workspace; // pinned: in_bytes, then out_bytes
     int64_t result;  // offset of the result in the workspace
     int64_t workspace_bytes;
@@ -55,8 +55,8 @@ static void free_work_(Work *work) {
     free(work);
 }
 
-// Takes an idle Work item that is large enough, or enlarges a smaller one. So there are never more items than were in
-// progress at once, and no item exceeds the largest message, as the plan counts (sums.h).
+// Returns an idle Work item that is large enough, else an enlarged or a new item. So their number never exceeds the
+// peak in flight, and no item exceeds the largest message, as the plan counts (sums.h). NULL with err.
 static Work *take_work_(Group *group, int64_t bytes, Error *err) {
     Work **at = &group->idle;
     while (*at != NULL && (*at)->workspace_bytes < bytes) at = &(*at)->next;
@@ -100,7 +100,7 @@ static void staged_finish_(Group *group, Work *work, CommRequest *request) {
     request->active = false;
 }
 
-// Advances by one step. Returns 1 if there is more to do now, 0 if it is in progress or all done, -1 with err.
+// Advances the work by one step. Returns 1 if a next step can be tried, 0 if it must wait or is complete, -1 with err.
 static int staged_advance_(Group *group, Work *work, CommRequest *request, Error *err) {
     if (work->step == IN_TRANSIT) {
         int done = group->host->test(group->host, &work->transit, err);
@@ -127,8 +127,8 @@ static int staged_test_(Comm *comm, CommRequest *request, Error *err) {
     return moved < 0 ? -1 : request->active ? 0 : 1;
 }
 
-// Starts work with the operands of `like`. from NULL: nothing is copied down. A collective begins after the work that
-// compute was given before.
+// Starts work with the operands of `like`. from NULL: nothing is copied to the host first. A collective starts after
+// the work that is already queued on compute.
 static int staged_start_(Group *group, Work like, const void *from, CommRequest *request, Error *err) {
     Work *work = take_work_(group, like.in_bytes + like.out_bytes, err);
     if (work == NULL) return -1;
@@ -171,7 +171,7 @@ static int staged_collective_(Comm *comm, CommOperation operation, void *out, co
     return staged_start_(staged_group_(comm), like, in, request, err);
 }
 
-// A message that a failure interrupted keeps its memory until the process ends: the host's group may still write there.
+// Work that a failure interrupted keeps its memory until the process ends: the host's group may still write there.
 static void staged_destroy_(Comm *comm) {
     Group *group = staged_group_(comm);
     cudaSetDevice(group->cuda->device);

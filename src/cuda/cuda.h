@@ -2,12 +2,12 @@
 // cuda_NAME; kernels/ holds the operations that are kernels of our own.
 //
 // Everything is queued on the compute stream in the order of the calls. Nothing allocates: data that a kernel leaves
-// for the next launch of the same operation is in `scratch`, which no operation may expect to find again at its next
-// call. An operation has no way to fail at the call, so the first failure is kept here and surfaces in `synchronize`.
+// for the next launch of the same operation is in `scratch`, and is lost when the operation ends. Operations do not
+// return errors. The first failure is stored here, and `synchronize` reports it.
 //
-// The files in kernels/ include this header, <cuda_runtime.h> and <cuda_bf16.h> and nothing else of CUDA, and launch
-// through CUDA_LAUNCH (launch.cuh) alone: with test/emulate first in the include path an ordinary C++ compiler builds
-// them for the CPU.
+// The only CUDA headers that files in kernels/ include are this file, <cuda_runtime.h> and <cuda_bf16.h>; they launch
+// only through CUDA_LAUNCH (launch.cuh). So an ordinary C++ compiler can build them for the CPU, with test/emulate
+// first in the include path.
 #pragma once
 
 #include "backend/backend.h"
@@ -23,10 +23,10 @@ typedef struct CudaBackend {
     Backend backend; // first, so that a Backend * of this implementation is a CudaBackend *
     int device;
     int multiprocessors;
-    // FLOPs of products and attention that overlap the collectives over tensor ranks in flight, less those that were
-    // queued since: at 0 the collectives have ended when the next product starts. INFINITY: the rates are unknown.
+    // FLOPs of compute that can still overlap the tensor ranks' collectives in flight. Queued work is subtracted; at 0
+    // the collectives have ended when the next product starts. INFINITY: the rates are unknown.
     double collective_flops;
-    int64_t shared_bytes; // shared memory one block may have (cudaDeviceProp's sharedMemPerBlockOptin)
+    int64_t shared_bytes; // bytes of shared memory that a block may request (sharedMemPerBlockOptin)
     cudaStream_t streams[STREAM_COUNT];
     bool registers;    // NCCL can use registered memory for collectives over tensor ranks
     void *registered;  // memory of ncclMemAlloc, which NCCL can register, or NULL
@@ -44,21 +44,21 @@ static inline CudaBackend *cuda_self(Backend *backend) { return (CudaBackend *)b
 static inline bool cuda_is_bf16(const Backend *backend) { return backend->precision == PRECISION_BF16; }
 static inline cudaStream_t cuda_compute(const CudaBackend *cuda) { return cuda->streams[STREAM_COMPUTE]; }
 
-// Keeps the first failure; `what` must stay valid.
+// Records the failure of a call, unless an earlier failure is recorded. `what` must stay valid.
 static inline void cuda_note(CudaBackend *cuda, cudaError_t status, const char *what) {
     if (status == cudaSuccess || cuda->failed_at) return;
     cuda->status = status;
     cuda->failed_at = what;
 }
 
-// Keeps a failure that CUDA would not report: "norm: a row of more than 32768 columns".
+// Records a failure that CUDA would not report: "norms on a GPU support at most 32768 columns".
 static inline void cuda_refuse(CudaBackend *cuda, const char *sentence) {
     if (!cuda->failed_at) cuda->failed_at = sentence;
 }
 
 #ifndef EMULATED
-// Queries an event. Clears the last error afterwards: a pending event may leave cudaErrorNotReady there, which the
-// check after the next launch would take for that launch's own.
+// Queries an event. A pending event may leave cudaErrorNotReady as the last error; it is cleared, so that the check
+// after the next launch does not report it.
 static inline cudaError_t cuda_event_status(cudaEvent_t event) {
     cudaError_t status = cudaEventQuery(event);
     if (status == cudaErrorNotReady) (void)cudaGetLastError();
@@ -72,17 +72,17 @@ static inline cudaError_t cuda_event_status(cudaEvent_t event) {
 #include "backend/operations.h"
 
 // --- kernels around matrix products and in attention
-// pointwise.cu: the slope of gelu, where no epilogue does it. dx may be dout.
+// pointwise.cu: dx = dout * gelu'(x), for products that cannot use an epilogue for it. dx may be dout.
 void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void *x, int64_t count);
 // Adds bias (cols) to each row of y (rows, cols).
 void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, int64_t cols);
-// to[i] += from[i], which is in the run's precision.
+// to[i] += from[i]; `from` is in the precision of the run.
 void cuda_accumulate_narrow(Backend *backend, float *to, const void *from, int64_t count);
-// Sums blocks of `count` elements in the order of ranks, in fp32, and rounds once, as CPUs do: out (count) = own of
-// `rank`, and from each other rank q < ranks block q of others (ranks, count). out may be own.
+// Sums one block of `count` elements per rank in rank order, in fp32, and rounds once, as CPUs do. The block of `rank`
+// is own (count); the block of any other rank q is block q of others (ranks, count). out (count) may be own.
 void cuda_sum_blocks(Backend *backend, void *out, const void *own, const void *others, int ranks, int rank,
                      int64_t count);
-// norm.cu: sums (cols) += column sums of x (rows, cols), in an order that shapes and the device fix.
+// norm.cu: sums (cols) += column sums of x (rows, cols), in an order that depends only on the shape and the device.
 void cuda_column_sums(Backend *backend, float *sums, const void *x, int64_t rows, int64_t cols);
 
 // softmax.cu. Causal softmax of a block of query rows: scores (matrices, rows, cols) in the run's precision, row r is
@@ -100,8 +100,8 @@ void cuda_softmax_forward(Backend *backend, void *p, const void *scores, const C
 // the diagonal.
 void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, const CudaScores *shape);
 
-// Does the same as separate passes through fp32 (cast, scale, mask, softmax, cast), each over all of memory, which is
-// as Megatron-LM does where its fused kernel does not apply. wide: matrices * rows * cols floats.
+// Computes the same in separate fp32 passes (cast, scale, mask, softmax, cast) over all scores, as Megatron-LM does
+// where its fused kernel does not apply. wide: matrices * rows * cols floats.
 void cuda_softmax_unfused_forward(Backend *backend, void *p, const void *scores, float *wide, const CudaScores *shape);
 void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
                                    const CudaScores *shape);

@@ -8,13 +8,13 @@ static void set_environment_() {
     // A waiting stream may block others that share its hardware queue. By default eight queues serve all streams of a
     // process, and a rank has more streams than that (CUDA C++ programming guide, CUDA_DEVICE_MAX_CONNECTIONS).
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-    // EAGER would load every kernel of cuBLASLt, cuDNN and NCCL, which are a GiB as files. The rehearsal launches all
-    // that a step needs before the first message, so that no step loads a kernel.
+    // EAGER would load every kernel of cuBLASLt, cuDNN and NCCL, about a GiB of files. The rehearsal launches every
+    // kernel of a step before the first message, so that no step loads a kernel.
     setenv("CUDA_MODULE_LOADING", "LAZY", 0);
-    // Connects all of a group's collectives when it is made, not inside the first one (NCCL environment variables).
+    // Connects the collectives of a group when it is created, not in the first call (NCCL environment variables).
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);
-    // Sums by NVLink SHARP are "not deterministic between different calls" (NVIDIA/nccl issue 1497), and a run that is
-    // resumed has to have the bits of an undisturbed one.
+    // Sums by NVLink SHARP are "not deterministic between different calls" (NVIDIA/nccl issue 1497), and a resumed run
+    // must produce the same bits as an uninterrupted run.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
 }
 

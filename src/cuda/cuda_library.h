@@ -1,5 +1,5 @@
 // The GPU code as the trainer sees it: a shared library of its own (libtrainer_cuda.so) that is loaded only when a run
-// uses a GPU, so that a start without one does not pay for CUDA, cuBLASLt, cuDNN and NCCL.
+// uses a GPU, so that other runs do not load CUDA, cuBLASLt, cuDNN and NCCL.
 //
 // The library exports one symbol, cuda_library, which returns the table below. src/device/cuda_load.c finds the file,
 // compares `interface` and calls through the table; nothing else in the trainer refers to src/cuda.
@@ -35,7 +35,7 @@ typedef struct CudaLibrary {
 __BEGIN_DECLS
 
 // Returns the table, which lives as long as the library. The first call sets the environment variables that CUDA reads
-// when it starts, so call it before any other function of CUDA. Found by dlsym under this name.
+// when it starts, so it must precede any other CUDA call. The trainer looks this name up with dlsym.
 __attribute__((visibility("default"))) const CudaLibrary *cuda_library(void);
 
 __END_DECLS

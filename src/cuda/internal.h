@@ -8,16 +8,16 @@
 __BEGIN_DECLS
 
 // --- backend_cuda.cpp
-// Returns the end of an error's sentence: the remedy for a device that this process has lost; "" for any other error.
+// Returns the end of an error message: a remedy if this process has lost its device, else "".
 const char *cuda_remedy(void);
 
-// Returns how many multiprocessors a collective's `blocks` keep: fewer on a GPU with fewer than the 108 of an A100.
+// Returns `blocks`, scaled down if the GPU has fewer multiprocessors than the 108 of an A100. At least 1.
 static inline int cuda_ctas(const CudaBackend *cuda, int blocks) {
     int part = cuda->multiprocessors >= 108 ? blocks : blocks * cuda->multiprocessors / 108;
     return part > 1 ? part : 1;
 }
 
-// Makes a stream whose work goes before that of compute.
+// Creates a stream with a higher priority than the compute stream.
 static inline cudaError_t cuda_first_stream(cudaStream_t *stream) {
     int least = 0, most = 0;
     cudaError_t status = cudaDeviceGetStreamPriorityRange(&least, &most);
@@ -25,15 +25,15 @@ static inline cudaError_t cuda_first_stream(cudaStream_t *stream) {
 }
 
 // --- comm_nccl.cpp
-// Notes work of `flops` that was queued on compute, during the collectives in flight.
+// Subtracts the FLOPs of work just queued on compute from the work that overlaps the collectives in flight.
 static inline void cuda_beside(CudaBackend *cuda, double flops) {
     cuda->collective_flops = cuda->collective_flops > flops ? cuda->collective_flops - flops : 0;
 }
 
 // --- matmul.cpp
-// c (m, n) = alpha * a (m, k) b (k, n), or += where `accumulate`; row-major with leading dimensions. Transposed
-// operands are stored (k, m) and (n, k). `batch` of them at strides (elements). Inputs in the run's precision, or
-// quantized: then b is transposed and a is not. The output is in the run's precision, or fp32 where `wide`.
+// c (m, n) = alpha * a (m, k) b (k, n), or += if `accumulate`; row-major with leading dimensions. Transposed operands
+// are stored as (k, m) and (n, k). `batch` such products, with strides in elements. Inputs are in the precision of the
+// run, or quantized: then b is transposed and a is not. The output is in the precision of the run, or fp32 if `wide`.
 typedef struct CudaProduct {
     int64_t m, n, k;
     const void *a, *b;
@@ -42,14 +42,14 @@ typedef struct CudaProduct {
     bool transpose_a, transpose_b, accumulate, wide;
     float alpha;
     int64_t batch, stride_a, stride_b, stride_c;
-    const void *bias;   // (n), with an epilogue that has one
-    void *aux;          // (m, n) at ldc
+    const void *bias;   // (n), or NULL; needs an epilogue with a bias
+    void *aux;          // (m, n), row stride ldc: input of GELU, for its epilogues, or NULL
     int epilogue;       // cublasLtEpilogue_t, or 0
     int kind_a, kind_b; // FactorKind
     const void *scales_a, *scales_b;
 } CudaProduct;
 
-// Creates the products' resources, 32 MiB of device memory included. -1 with err.
+// Creates the resources for products, including 32 MiB of device memory. Returns 0, or -1 with err.
 int cuda_matmul_create(CudaBackend *cuda, Error *err);
 void cuda_matmul_destroy(CudaBackend *cuda);
 
@@ -61,26 +61,26 @@ void cuda_product(CudaBackend *cuda, const CudaProduct *product);
 void cuda_linear_forward_blocks(Backend *backend, void *y, void *aux, const void *x, const void *w, const void *bias,
                                 const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);
 
-// --- attention_cudnn.cpp. Plans are made once for each shape and kept; without cuDNN's frontend no shape has one.
+// --- attention_cudnn.cpp. Plans are built once per shape and cached; without cuDNN's frontend no shape has a plan.
 typedef struct CudaFlashCall {
     const void *qkv, *out, *dout;
     float *saved;
-    void *to;    // out of the forward, dqkv of the backward
-    void *dkeys; // of a range's backward: rows (k | v), the gradients of all keys and values, not added to
+    void *to;    // result: out of the forward, dqkv of the backward
+    void *dkeys; // backward of a range: gradients of all keys and values, rows (k | v), overwritten
     void *workspace;
 } CudaFlashCall;
 
-// Returns the workspace of a shape's plans, or -1 with `why` in one clause.
+// Returns the bytes of workspace of a shape's plans, or -1 with the reason in `why`, as one clause.
 int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, char why[256]);
 void cuda_flash_forward(CudaBackend *cuda, const AttentionShape *shape, const CudaFlashCall *call);
 void cuda_flash_backward(CudaBackend *cuda, const AttentionShape *shape, const CudaFlashCall *call);
 void cuda_flash_destroy(CudaBackend *cuda);
-int64_t cuda_flash_version(void); // cuDNN's: 91900; 0 without it
+int64_t cuda_flash_version(void); // cuDNN's version, 91900 for 9.19.0; 0 without cuDNN
 
 // --- lend.cpp
 int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);
 void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err);
-void cuda_take_back(CudaBackend *cuda, const void *memory); // memory that was lent and is mapped nowhere any more
+void cuda_take_back(CudaBackend *cuda, const void *memory); // for lent memory that is no longer mapped
 void cuda_give_back(Backend *backend, void *memory, int64_t bytes);
 int cuda_pin(Backend *backend, void *host, int64_t bytes, Error *err);
 void cuda_unpin(Backend *backend, void *host);

@@ -1,5 +1,5 @@
-// How kernels are launched and how they declare shared memory, as macros: an emulator on a CPU (EMULATED,
-// test/emulate/emulate.h) defines them differently.
+// Macros that launch kernels and declare shared memory. An emulator on a CPU (EMULATED, test/emulate/emulate.h) defines
+// them differently.
 #pragma once
 
 #include "cuda.h"
@@ -8,9 +8,9 @@
 #include "emulate.h"
 #else
 
-// Queues kernel<<<grid, block, shared bytes>>>(arguments) on the compute stream; an empty grid is not an error. Write a
-// template with several arguments in parentheses. A block's shared memory beyond 48 KiB has to be requested, including
-// the kernel's own declarations; no kernel declares more than 16 KiB.
+// Queues kernel<<<grid, block, shared bytes>>>(arguments) on the compute stream; an empty grid is not an error. Put a
+// template with several arguments in parentheses. A block has to request shared memory beyond 48 KiB, including the
+// kernel's own declarations; no kernel declares more than 16 KiB.
 #define CUDA_LAUNCH(cuda, grid, block, shared, kernel, ...)                                                            \
     do {                                                                                                               \
         enum { UNASKED_BYTES = 32 << 10 };                                                                             \
@@ -38,5 +38,5 @@
 
 #endif
 
-// Returns the blocks for `work` pieces, `each` a block. One dimension is enough: 2^31 - 1 blocks exceed any memory.
+// Returns the number of blocks for `work` pieces, `each` per block. One dimension suffices for any memory.
 static inline unsigned launch_blocks(int64_t work, int64_t each) { return (unsigned)((work + each - 1) / each); }

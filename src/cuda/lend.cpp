@@ -6,7 +6,7 @@
 
 typedef struct Handle {
     cudaIpcMemHandle_t memory;
-    cudaUUID_t gpu; // numbers of GPUs mean nothing in another process
+    cudaUUID_t gpu; // UUID of the GPU, because device numbers differ between processes
 } Handle;
 
 static_assert(sizeof(Handle) <= sizeof(Loan), "a handle has to fit into a loan");
@@ -54,8 +54,8 @@ static int find_gpu_(const cudaUUID_t *gpu) {
     return -1;
 }
 
-// A GPU that is not visible to this process can be mapped all the same (NCCL's transport/p2p.cc: since CUDA 10.1), but
-// CUDA cannot be asked about it first. The handshake of lending.c proves every mapping.
+// Memory of a GPU that is not visible to this process can be mapped (NCCL's transport/p2p.cc: since CUDA 10.1), but
+// CUDA cannot say beforehand whether that works. The handshake of lending.c tests every mapping.
 void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err) {
     (void)bytes;
     int mine = cuda_self(backend)->device, reachable = 1;
@@ -68,7 +68,7 @@ void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err)
                                    : cudaErrorPeerAccessUnsupported;
     cudaGetLastError();
     if (status == cudaSuccess && memory != NULL) return memory;
-    error_set(err, EXIT_FAILED, "CUDA cannot map memory of its GPU here: %s%s", cudaGetErrorString(status),
+    error_set(err, EXIT_FAILED, "CUDA cannot map the peer's GPU memory: %s%s", cudaGetErrorString(status),
               theirs < 0 ? "; let every task see all GPUs of its node" : "");
     return NULL;
 }
@@ -84,8 +84,8 @@ int cuda_pin(Backend *backend, void *host, int64_t bytes, Error *err) {
     if (status == cudaSuccess) return 0;
     cudaGetLastError();
     return error_set(err, EXIT_FAILED,
-                     "%lld bytes of host memory for evicted bundles cannot be pinned: %s; see ulimit -l, or let fewer "
-                     "ranks share the host",
+                     "cannot pin %lld bytes of host memory for evicted bundles: %s; raise ulimit -l, or run fewer "
+                     "ranks per host",
                      (long long)bytes, cudaGetErrorString(status));
 }
 

@@ -1,14 +1,14 @@
-// Matrix products by cuBLASLt. Sums are fp32 throughout; gradients of weights are fp32 and added to by the product
-// itself.
+// Matrix products by cuBLASLt. Sums are fp32 throughout; weight gradients are fp32, and the product itself accumulates
+// into them.
 //
-// Which kernel computes a product is asked once and kept: cuBLASLt's first suggestion, which is the same on all ranks
-// and at every start. Other kernels add in another order.
+// The kernel of a product is chosen once and cached: cuBLASLt's first suggestion, which is the same on all ranks and at
+// every start. Other kernels would sum in another order.
 //
-// cuBLASLt counts columns first: a row-major (rows, cols) matrix is its (cols, rows) one. So c = a b is asked for as
-// cT = bT aT, and no operand moves.
+// cuBLASLt is column-major: it reads a row-major (rows, cols) matrix as its (cols, rows) transpose. So c = a b is
+// computed as cT = bT aT, without moving an operand.
 //
-// Its GELU is the tanh form (as its documentation of CUBLASLT_EPILOGUE_GELU gives it), which is ours. Gradients of
-// biases are summed by a kernel of our own: the product's epilogue could only overwrite the bias that it should add to.
+// cuBLASLt's GELU is the tanh form (documentation of CUBLASLT_EPILOGUE_GELU), and so is ours. A kernel of our own sums
+// bias gradients: the product's epilogue can only overwrite a bias gradient, not add to it.
 #include "internal.h"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct CudaMatmul {
 
 int cuda_matmul_create(CudaBackend *cuda, Error *err) {
     CudaMatmul *matmul = new (std::nothrow) CudaMatmul();
-    if (matmul == NULL) return error_set(err, EXIT_FAILED, "no memory for matrix products");
+    if (matmul == NULL) return error_set(err, EXIT_FAILED, "cannot allocate memory for matrix products");
     cuda->matmul = matmul;
     cublasStatus_t status = cublasLtCreate(&matmul->handle);
     if (status != CUBLAS_STATUS_SUCCESS)
@@ -67,7 +67,7 @@ void cuda_matmul_destroy(CudaBackend *cuda) {
 
 // --- plans
 
-// Returns the power of two, up to the 256 bytes that matter to cuBLASLt, of which an address is a multiple.
+// Returns the largest power of two that divides an address, at most 256, the largest alignment cuBLASLt considers.
 static uint32_t alignment_(const void *address) {
     uintptr_t at = (uintptr_t)address | 256;
     return (uint32_t)(at & (~at + 1));
@@ -77,15 +77,15 @@ static double flops_(const CudaProduct *p) {
     return 2.0 * (double)p->m * (double)p->n * (double)p->k * (double)std::max(p->batch, (int64_t)1);
 }
 
-// Returns the multiprocessors that a product should count on; 0: all.
+// Returns the number of multiprocessors that the kernel of a product is chosen for; 0: all.
 //
-// Collectives in flight keep COMPUTE_CTAS. A kernel made for the others may take all / others times as long. A kernel
-// made for all may have its last blocks wait until the collectives have ended. So a product counts on the others if
-// that costs it less time than the collectives still take, or if their time is not known. A collective lasts as long as
-// the work that was queued since it started, not until compute waits for it: the gather of norm1's output starts before
-// the attention's backward and has ended long before the product after that. Sums over data ranks last as long as the
-// rest of the backward: which products follow their end would depend on the network, and so would the kernels. Bundles
-// move to another node for most of a step, and a message that waits keeps its blocks: every product leaves them free.
+// Collectives in flight occupy COMPUTE_CTAS. A kernel for the remaining multiprocessors may take all / remaining times
+// as long. In a kernel for all, the last blocks may wait for the collectives to end. So a product uses the remaining
+// multiprocessors if that costs less time than the collectives still need, or if that time is unknown. Their time
+// passes with the work queued since they started, not until compute waits: the gather of norm1's output starts before
+// the backward of attention and ends long before the next product. Sums over data ranks count until the backward ends:
+// their real end depends on the network, and the choice of kernels must not. Bundles move between nodes for most of a
+// step, and a waiting message keeps its blocks, so every product leaves those blocks free.
 static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
     const int64_t kept = cuda_ctas(cuda, COMPUTE_CTAS), others = cuda->multiprocessors - kept;
     const int64_t unmoved = cuda->multiprocessors - cuda_ctas(cuda, LINK_CTAS);
@@ -162,9 +162,9 @@ static cublasLtMatmulMatrixScale_t scale_mode_(int kind) {
 }
 #endif
 
-// Describes the operands of 8 bits. Hopper's fast accumulation keeps fewer bits of partial sums. As in Transformer
-// Engine (common/recipe and module/_common: _2X_ACC_FPROP false, _2X_ACC_DGRAD and _2X_ACC_WGRAD true), forwards with
-// one scale use it; gradients (E5M2) and scales of blocks do not.
+// Describes 8-bit operands. Hopper's fast accumulation keeps fewer bits of partial sums. As in Transformer Engine
+// (common/recipe and module/_common: _2X_ACC_FPROP false, _2X_ACC_DGRAD and _2X_ACC_WGRAD true), forward products with
+// one scale per matrix use it; gradients (E5M2) and block scales do not.
 static bool describe_quantized_(const CudaProduct *p, MatmulPlan *plan) {
     int8_t fast = p->kind_a == FACTOR_E4M3 && p->kind_b == FACTOR_E4M3;
     if (p->kind_a == FACTOR_PLAIN) return true;
@@ -178,7 +178,7 @@ static bool describe_quantized_(const CudaProduct *p, MatmulPlan *plan) {
     return matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
 }
 
-// Sets all but the addresses of bias, aux and scales, which change with every call and are set before each.
+// Describes a product without the addresses of bias, aux and scales, which are set before every call (point_).
 static bool describe_product_(const CudaBackend *cuda, const CudaProduct *p, MatmulPlan *plan) {
     if (!ok_(cublasLtMatmulDescCreate(&plan->product, CUBLAS_COMPUTE_32F, CUDA_R_32F))) return false;
     // "Optimizes heuristics for execution on a different number of SMs when user expects a concurrent stream to be
@@ -210,11 +210,11 @@ static bool point_(const CudaProduct *p, MatmulPlan *plan) {
     return p->aux == NULL || matmul_describe_(plan->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p->aux);
 }
 
-// Sums of parts of a split product are kept in fp32 (COMPUTE_TYPE). By default cuBLASLt may also store them in the type
-// of the output (OUTPUT_TYPE), or add them there (INPLACE), for which no order is promised.
+// Partial sums of a split product are kept in fp32 (COMPUTE_TYPE). By default cuBLASLt may also store them in the
+// output's type (OUTPUT_TYPE), or add them in place (INPLACE), without a guaranteed order.
 static const uint32_t REDUCTIONS = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
-// Asks for the kernel that suits the plan's product best.
+// Stores the kernel that cuBLASLt ranks first in the plan. Returns false if there is no kernel.
 static bool suggest_(const CudaMatmul *matmul, const CudaProduct *p, MatmulPlan *plan) {
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t result;
@@ -263,7 +263,7 @@ int cuda_product_try(CudaBackend *cuda, const CudaProduct *p) {
     MatmulPlan *plan = &known->second;
     if (plan->found && !ok_(multiply_(cuda, p, plan))) {
         plan->found = false;
-        cudaGetLastError(); // or the next launch of a kernel would take this error for its own
+        cudaGetLastError(); // clears the error, which the next kernel launch would report
     }
     if (plan->found) cuda_beside(cuda, flops_(p));
     return plan->found ? 0 : -1;
@@ -273,11 +273,11 @@ int cuda_product_try(CudaBackend *cuda, const CudaProduct *p) {
 
 void cuda_product(CudaBackend *cuda, const CudaProduct *product) {
     if (cuda_product_try(cuda, product) == 0) return;
-    cuda_note(cuda, cudaFree(NULL), "a matrix product"); // a lost GPU does not compute either
-    cuda_refuse(cuda, "cuBLASLt has no matrix product for a shape of this model");
+    cuda_note(cuda, cudaFree(NULL), "a matrix product"); // reports a lost GPU, which also makes products fail
+    cuda_refuse(cuda, "cuBLASLt has no kernel for a matrix product of this model");
 }
 
-// Sets both operands of a product. Quantized ones are (m, k) and (n, k).
+// Sets both operands of a product. Quantized operands are (m, k) and (n, k).
 static void operands_(CudaProduct *p, Factor a, Factor b) {
     p->a = a.data, p->b = b.data;
     p->kind_a = a.kind, p->kind_b = b.kind;
@@ -287,7 +287,7 @@ static void operands_(CudaProduct *p, Factor a, Factor b) {
     p->lda = p->ldb = p->k;
 }
 
-// Describes y = x wT. Blocks of rows are a batch whose members share w (at a stride of 0) and the bias.
+// Describes y = x wT. Blocks of rows form a batch; all its products read the same w (stride 0) and bias.
 static CudaProduct matmul_forward_(void *y, Factor x, Factor w, const RowBlocks *blocks, int64_t in, int64_t out) {
     CudaProduct p = {};
     p.m = blocks->rows, p.n = out, p.k = in;
@@ -299,7 +299,7 @@ static CudaProduct matmul_forward_(void *y, Factor x, Factor w, const RowBlocks 
     return p;
 }
 
-// Products of 8 bits have no GELU epilogue.
+// Computes a forward product, with a fused epilogue where possible. 8-bit products have no GELU epilogue.
 static void matmul_product_(Backend *backend, void *y, void *aux, Factor x, Factor w, const void *bias,
                             const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue) {
     CudaBackend *cuda = cuda_self(backend);

@@ -1,6 +1,6 @@
-// Opens the sources of a run and maps a position of training to a source and a sample in it. The order of sources has a
-// period: integer shares for the weights, then the source of every turn by earliest deadline among the sources whose
-// turn may come already. Each source's own order is its data set's.
+// Opens the sources of a run and maps a position of training to a source and a sample in it. The order of sources is
+// periodic: weights become integer shares, then every turn goes to the eligible source with the earliest deadline. The
+// order within a source is that of its data set.
 #include "blend.h"
 #include "base/alloc.h"
 #include "base/grid.h"
@@ -12,13 +12,13 @@
 
 // --- the order of the sources
 
-// An entry of the order holds the source in its high bits.
+// An entry of the order has the source above the low COUNT_BITS bits, which count its earlier turns in the period.
 enum { COUNT_BITS = 20 };
 _Static_assert(BLEND_ORDER_MOST <= 1 << COUNT_BITS && BLEND_ORDER_SOURCES <= 1 << (32 - COUNT_BITS),
                "an entry has room for both");
 
-// Returns whether the weights times `scale` are integers, up to rounding, with a short period after dividing by their
-// greatest common divisor.
+// Sets the shares to the weights times `scale`, divided by their greatest common divisor. Returns false if the products
+// are not integers, up to rounding, or if the period is too long.
 static bool whole_shares_(BlendOrder *blend, const double *weights, double scale) {
     int64_t sum = 0, common = 0;
     for (int i = 0; i < blend->sources; i++) {
@@ -36,7 +36,7 @@ static bool whole_shares_(BlendOrder *blend, const double *weights, double scale
     return sum <= BLEND_ORDER_MOST;
 }
 
-// Rounds down and gives the rest to the largest remainders.
+// Rounds the shares down and gives the remaining turns to the largest remainders.
 static void rounded_shares_(BlendOrder *blend, const double *weights) {
     double sum = 0.0, rest[BLEND_ORDER_SOURCES];
     int64_t left = BLEND_ORDER_MOST;
@@ -63,8 +63,8 @@ static void find_shares_(BlendOrder *blend, const double *weights) {
     rounded_shares_(blend, weights);
 }
 
-// After t turns a source with share w of P may have had fewer than t*w/P + 1 and more than t*w/P - 1: its turn number
-// c + 1 comes at the earliest as turn floor(c*P/w) + 1, and at the latest as turn ceil((c+1)*P/w).
+// After t turns, a source with share w of P must have had more than t*w/P - 1 and fewer than t*w/P + 1 turns. So its
+// turn number c + 1 is at the earliest turn floor(c*P/w) + 1, and at the latest turn ceil((c+1)*P/w).
 static void find_order_(BlendOrder *blend) {
     int64_t earliest[BLEND_ORDER_SOURCES], latest[BLEND_ORDER_SOURCES], had[BLEND_ORDER_SOURCES] = {0},
                                                                         period = blend->period;
@@ -115,7 +115,7 @@ int blend_order_source(const BlendOrder *blend, int64_t k, int64_t *before) {
 struct Blend {
     int count;
     Dataset *source[CONFIG_MAX_SOURCES];
-    const DataSource *config; // (count)
+    const DataSource *config; // [count], owned by the caller of blend_open
     BlendOrder order;
 };
 
@@ -166,8 +166,8 @@ int blend_identify(const Blend *blend, uint64_t *identity, Error *err) {
     return 0;
 }
 
-// Each source has its own seed above the 53 bits of train.seed; otherwise two of equal size would go through their
-// samples in step. The first one's is train.seed itself, so that a single source is the same as a plain data set.
+// Each source has its own seed: its index is added in the bits above train.seed. Otherwise two sources of equal size
+// would use the same permutation. Source 0 uses train.seed, so a single source is the same as a plain data set.
 int blend_sample(const Blend *blend, int64_t seed, int64_t position, int64_t *sample) {
     int64_t before;
     int source = blend_order_source(&blend->order, position, &before);

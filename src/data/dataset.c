@@ -1,5 +1,5 @@
-// Opens and checks shards, computes which sample comes when, and reads its tokens. Nothing is held in memory but the
-// list of shards: the order of samples is a keyed permutation that is evaluated for one position at a time.
+// Opens and checks shards, maps positions of training to samples, and reads their tokens. Only the list of shards is
+// kept in memory: the order of samples is a keyed permutation that is evaluated for one position at a time.
 #include "dataset.h"
 #include "base/alloc.h"
 
@@ -19,8 +19,8 @@
 
 enum { HEADER_BYTES = 256 * 4, MAGIC_GPT2 = 20240520, MAGIC_LLAMA3 = 20240801, FEISTEL_ROUNDS = 8 };
 
-// Tokens checked when a data set is opened: up to SCAN_ALL in all shards together, and some of every shard. Reading
-// every token of a large data set at start would take minutes; the rest is checked when it is fetched.
+// Tokens checked when a data set is opened: per shard SCAN_ALL / shards, but from SCAN_LEAST to SCAN_MOST. Reading
+// every token of a large data set at start would take minutes; other tokens are checked when they are fetched.
 enum { SCAN_ALL = 64 << 20, SCAN_MOST = 16 << 20, SCAN_LEAST = 64 << 10 };
 
 // Bytes of tokens read at a time, on the stack.
@@ -31,24 +31,24 @@ typedef struct Shard {
     int file;                     // -1: not open
     int width;                    // bytes of one token: 2 or 4
     int64_t bytes, begin, tokens; // begin: offset of the first token
-    int64_t first_sample;         // index among all samples; the shard's last one is the next shard's first_sample - 1
+    int64_t first_sample;         // index of the shard's first sample in the data set
 } Shard;
 
 struct Dataset {
     Shard *shards;
     int count;
     int64_t seq_len, vocab, samples, tokens;
-    SideFile side, other; // of the first shard that has one, and the first of another tokenizer; vocab 0 if missing
+    SideFile side, other; // the first side file, and the first that names another tokenizer; vocab 0: missing
 };
 
-// Up to PIECE_BYTES of tokens as in the file. Files are read, not mapped: if one shrinks during a run or its disk
-// fails, a read returns an error but a mapping kills the process.
+// Up to PIECE_BYTES of tokens as in the file. Files are read, not mapped: if a file shrinks during a run or its
+// disk fails, a read returns an error, but access to a mapping kills the process.
 typedef union Piece {
     uint16_t narrow[PIECE_BYTES / 2];
     uint32_t wide[PIECE_BYTES / 4];
 } Piece;
 
-// Reads tokens [first, last) or as many as fit; returns how many, or -1 with err.
+// Reads tokens [first, last), or as many as fit in a piece. Returns the number read, or -1 with err.
 static int64_t read_tokens_(const Shard *shard, int64_t first, int64_t last, Piece *piece, Error *err) {
     int64_t count = PIECE_BYTES / shard->width;
     if (count > last - first) count = last - first;
@@ -65,21 +65,21 @@ static uint32_t token_(const Shard *shard, const Piece *piece, int64_t index) {
 //     offset  bytes          contents, little-endian
 //     0       9              "MMIDIDX", two zero bytes
 //     9       8              version, 1
-//     17      1              type of a token: 4 int32, 8 uint16 (the other codes hold no token ids of ours)
+//     17      1              type of a token: 4 int32, 8 uint16 (other codes are refused)
 //     18      8, 8           number of sequences S, number of document bounds D
 //     34      4 S            tokens of each sequence, int32
 //             8 S            byte offset of each sequence in NAME.bin, int64
 //             8 D            sequence with which each document begins, and S, int64
 //             S or nothing   mode of each sequence
 //
-// Sequences follow each other in the token file without gaps, so a data set needs nothing but the type and the number
-// of tokens. The rest of the index is checked, because an index that does not fit its token file would otherwise train
-// on tokens of the wrong width.
+// Sequences follow each other in the token file without gaps, so a data set needs only the type and the number of
+// tokens. The rest of the index is checked, because a run with the index of another file could train on tokens of the
+// wrong width.
 
 enum { MAGIC_BYTES = 9, INDEX_HEADER = 34, INDEX_PATH = 1024, CODE_INT32 = 4, CODE_UINT16 = 8 };
 
-// Lengths and offsets of so many sequences are compared when an index is opened. A longer one is checked up to there
-// and at its end.
+// When an index is opened, the lengths and offsets of its first SCAN_SEQUENCES sequences are checked. Of a longer
+// index, the last sequence is checked as well.
 enum { SCAN_SEQUENCES = 1 << 20, INDEX_PIECE = 1 << 12 };
 
 typedef struct IndexFile {
@@ -104,11 +104,11 @@ static int index_header_(IndexFile *index, int *width, Error *err) {
         return index_damaged_(index, err, "is not an index of Megatron-LM (MMIDIDX, version 1)");
     if (header[17] != CODE_INT32 && header[17] != CODE_UINT16)
         return error_set(err, EXIT_USAGE,
-                         "%s says that tokens have type code %d; uint16 (8) and int32 (4) are read, so write the data "
-                         "set again as one of these",
+                         "%s has token type code %d; supported are uint16 (8) and int32 (4); write the data "
+                         "set again with one of them",
                          index->path, header[17]);
     *width = header[17] == CODE_INT32 ? 4 : 2;
-    // Each count is compared before they are multiplied: a damaged one may be close to 2^64.
+    // Check each count before multiplying: a damaged count may be close to 2^64.
     uint64_t most = (uint64_t)index->bytes;
     if (counts[0] > most || counts[1] > most)
         return index_damaged_(index, err, "counts more sequences than it has bytes");
@@ -119,7 +119,7 @@ static int index_header_(IndexFile *index, int *width, Error *err) {
     return index_damaged_(index, err, index->bytes < expected ? "is truncated" : "is longer than its header says");
 }
 
-// Compares the sequences [first, last): each begins at byte `at`, where the one before it ends.
+// Checks that sequences [first, last) are contiguous from byte *at (-1: from any byte); sets *at to their end.
 static int check_sequences_(const IndexFile *index, int64_t first, int64_t last, int width, int64_t *at, Error *err) {
     int32_t lengths[INDEX_PIECE];
     int64_t offsets[INDEX_PIECE];
@@ -145,7 +145,7 @@ static int check_index_(const IndexFile *index, int width, int64_t bytes, Error 
     int64_t bounds[2] = {0, sequences}, documents = INDEX_HEADER + 12 * sequences;
     if (check_sequences_(index, 0, scanned, width, &end, err) != 0) return -1;
     if (scanned < sequences) {
-        end = -1; // where the last one begins is known from its offset alone
+        end = -1; // take the last sequence's begin from its offset
         if (check_sequences_(index, sequences - 1, sequences, width, &end, err) != 0) return -1;
     }
     if (end != bytes)
@@ -160,8 +160,8 @@ static int check_index_(const IndexFile *index, int width, int64_t bytes, Error 
     return index_damaged_(index, err, "has documents that do not span its sequences");
 }
 
-// Takes the type and number of tokens from the index next to a shard, after checking that it describes exactly this
-// file. Returns 1 if there is one, 0 if not, -1 with err if it is damaged or belongs to another file.
+// Reads the type and number of tokens from the index next to a shard, and checks that it describes exactly this file.
+// Returns 1 on success, 0 if there is no index, -1 with err if the index is damaged or belongs to another file.
 static int shard_index_(Shard *shard, const char *key, Error *err) {
     char name[INDEX_PATH];
     size_t length = strlen(shard->path);
@@ -193,7 +193,7 @@ static int shard_file_(Shard *shard, const char *key, Error *err) {
     return 0;
 }
 
-// Takes the type and number of tokens from an index next to the file, if there is one, else from the file's header.
+// Reads the type and number of tokens from the index next to the file if it exists, else from the file's header.
 static int shard_header_(Shard *shard, const char *key, Error *err) {
     uint32_t header[3];
     int indexed = shard_index_(shard, key, err);
@@ -229,7 +229,7 @@ static int shard_header_(Shard *shard, const char *key, Error *err) {
 static uint32_t largest_(const Shard *shard, const Piece *piece, int64_t count) {
     uint32_t largest = 0;
     if (shard->width == 2) {
-        uint16_t largest_16 = 0; // as narrow as the tokens, so that the loop fills vectors
+        uint16_t largest_16 = 0; // same width as the tokens, so that the loop fills vectors
         for (int64_t i = 0; i < count; i++) largest_16 = piece->narrow[i] > largest_16 ? piece->narrow[i] : largest_16;
         return largest_16;
     }
@@ -274,7 +274,7 @@ static int shard_open_(Dataset *dataset, Shard *shard, const char *key, Error *e
     return 0;
 }
 
-// Checks a shard's side file, unless it is the previous shard's, whose path is in `last`.
+// Checks a shard's side file, unless its path equals `last`, the path for the previous shard, which it updates.
 static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_PATH], const char *key, Error *err) {
     SideFile side;
     Error damage = {0};
@@ -298,7 +298,7 @@ static int open_shards_(Dataset *dataset, const char *key, const glob_t *names, 
     char last[SIDE_FILE_PATH] = "";
     dataset->shards = xcalloc(names->gl_pathc, sizeof *dataset->shards);
     dataset->count = (int)names->gl_pathc;
-    // Every shard keeps a descriptor open, in addition to the process's others.
+    // Every shard keeps a file open, so raise the limit on open files by the number of shards.
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
         rlim_t more = limit.rlim_max - limit.rlim_cur, files = (rlim_t)dataset->count;
@@ -325,7 +325,7 @@ static int dataset_open_(Dataset *dataset, const char *key, const char *pattern,
                          "%s: no file matches %s; make the tiny data set with `make data`, or one of your own with "
                          "scripts/prepare_data.py FILE...",
                          key, pattern);
-    if (status != 0) return error_set(err, EXIT_USAGE, "%s: cannot look for files like %s", key, pattern);
+    if (status != 0) return error_set(err, EXIT_USAGE, "%s: cannot list the files that match %s", key, pattern);
     status = open_shards_(dataset, key, &names, err);
     globfree(&names);
     if (need < 1) need = 1;
@@ -363,7 +363,7 @@ const SideFile *dataset_side(const Dataset *dataset, int index) {
     return side->vocab == 0 ? NULL : side;
 }
 
-// Shards of llm.c begin every document with token 50256 (GPT-2 kind) or 128000 (Llama-3 kind); those of bytes with 256.
+// Shards of llm.c begin every document with token 50256 (GPT-2 kind) or 128000 (Llama-3 kind). Shards of bytes: 256.
 int64_t dataset_end_of_text(const Dataset *dataset) {
     const Shard *first = &dataset->shards[0];
     if (dataset->side.vocab != 0) return dataset->side.eot;
@@ -388,8 +388,8 @@ static const Shard *shard_of_(const Dataset *dataset, int64_t sample) {
 int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32_t *targets, int64_t stride,
                   Error *err) {
     if (sample < 0 || sample >= dataset->samples)
-        return error_set(err, EXIT_FAILED, "sample %" PRId64 " was asked for, of a data set with %" PRId64, sample,
-                         dataset->samples);
+        return error_set(err, EXIT_FAILED, "sample %" PRId64 " is out of range; the data set has %" PRId64 " samples",
+                         sample, dataset->samples);
     const Shard *shard = shard_of_(dataset, sample);
     int64_t start = (sample - shard->first_sample) * dataset->seq_len, length = dataset->seq_len + 1;
     Piece piece;
@@ -431,11 +431,11 @@ int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoc
     if (count <= 1) return 0;
     int half = 1;
     while (half < 31 && (int64_t)1 << (2 * half) < count) half++;
-    // A different key from the initialization's, which uses the seed itself.
+    // ~seed, because the initialization of weights uses the seed itself as its key.
     uint64_t keys[FEISTEL_ROUNDS];
     for (int round = 0; round < FEISTEL_ROUNDS; round++) keys[round] = random_bits(~seed, epoch, (uint64_t)round);
-    // Walking the cycle until it comes back below count keeps the restriction a bijection; the domain is at most four
-    // times count, so a few steps do.
+    // Repeat the network until the value is below count; the result is still a bijection of [0, count). The domain is
+    // smaller than 4 * count, so a few steps suffice.
     uint64_t value = (uint64_t)index;
     do value = feistel_(value, half, keys);
     while (value >= (uint64_t)count);

@@ -1,8 +1,8 @@
-// Training text: token files of llm.c or Megatron-LM, many shards through a glob, and which sample comes when.
+// Training text: token files of llm.c or Megatron-LM, one or many shards named by a glob, and the order of samples.
 //
 // A shard has a header of 256 int32: magic 20240520 version 1 (uint16 tokens, GPT-2 kind) or magic 20240801 version 7
 // (uint32 tokens, Llama-3 kind); word 2 is the token count. A .bin with an .idx next to it is Megatron-LM's and has no
-// header; a pattern may also be its name without .bin.
+// header; for such a file the glob may omit .bin.
 // A sample is seq_len + 1 tokens that start at a multiple of seq_len inside one shard: the first seq_len are inputs,
 // the last seq_len the targets; shards never mix in a sample.
 // Sample order: one pseudo-random permutation of all samples per (seed, epoch), computed and never stored, so that
@@ -18,7 +18,7 @@
 typedef struct Dataset Dataset;
 
 // Opens every shard that the glob matches, in name order. Checks magic, version, that the token count fits the file's
-// length, and, for a first part of every shard, that tokens are below vocab. `key` ("data.train") names the setting in
+// length, and that tokens in the first part of every shard are below vocab. `key` ("data.train") names the setting in
 // errors. NULL with err: nothing matches, unreadable, bad magic, truncated, a token out of range, a side file that is
 // damaged or names a vocabulary larger than vocab, or fewer than `need` samples of seq_len tokens.
 Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_t vocab, int64_t need, Error *err);
@@ -32,8 +32,8 @@ const SideFile *dataset_side(const Dataset *dataset, int index);
 // Returns the token that begins every document: the side file's, or that of llm.c's shards. -1: unknown.
 int64_t dataset_end_of_text(const Dataset *dataset);
 
-// Extends `raw`, a checksum (crc64.h), by the identity of the data: of each shard, in order, the number of its tokens
-// and its first and last 64 KiB. Names do not count. -1 with err if a shard cannot be read.
+// Adds the identity of the data to the checksum `raw` (crc64.h): for each shard, in order, its number of tokens and its
+// first and last 64 KiB. File names are not included. -1 with err if a shard cannot be read.
 int dataset_identify(const Dataset *dataset, const Crc64 *crc, uint64_t *raw, Error *err);
 
 // Returns the sample (0 .. samples-1) at a position of training: the permutation keyed by (seed, position / samples).
@@ -45,5 +45,5 @@ int64_t dataset_shuffled(const Dataset *dataset, int64_t seed, int64_t position)
 int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32_t *targets, int64_t stride,
                   Error *err);
 
-// Returns where the permutation, a bijection of [0, count) keyed by (seed, epoch), takes an index; for tests.
+// Returns the image of an index under the permutation of [0, count) keyed by (seed, epoch). Public for tests.
 int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoch);

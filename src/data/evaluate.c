@@ -5,7 +5,7 @@
 //   an example      65535, its bytes, its number, the label, the number of completions (4 for HellaSwag),
 //                   the context: count, tokens; each completion: count, tokens
 //
-// A row of the model's input is context and one completion, of which the completion's tokens are scored.
+// A row of the model's input is the context and one completion; only the completion's tokens are scored.
 #include "evaluate.h"
 
 #include "base/alloc.h"
@@ -35,7 +35,7 @@ struct Evaluation {
     int64_t example_count, left_out;
 };
 
-// The part of the file that was not read yet, and the place for errors.
+// The unread part of the file, and the position for error messages.
 typedef struct Cursor {
     const char *key, *path;
     const uint32_t *at, *end;
@@ -48,7 +48,7 @@ static int evaluate_damaged_(const Cursor *cursor, Error *err, const char *what)
                      cursor->key, cursor->path, (long long)cursor->example, what);
 }
 
-// Reads a count and as many tokens. NULL with err.
+// Reads a count and that many tokens. Returns the tokens, or NULL with err.
 static const uint32_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int64_t *count, Error *err) {
     *count = cursor->at < cursor->end ? *cursor->at++ : 0;
     const uint32_t *tokens = cursor->at;
@@ -69,7 +69,7 @@ static const uint32_t *tokens_(const Evaluation *evaluation, Cursor *cursor, int
     return tokens;
 }
 
-// Reads the rows of an example whose header was read; the cursor ends at the example's end.
+// Reads the rows of an example, after its header. cursor->end must be the example's end.
 static int read_rows_(Evaluation *evaluation, Cursor *cursor, int64_t label, int64_t completions, Error *err) {
     Example example = {evaluation->row_count, completions, label};
     int64_t context_tokens;
@@ -100,10 +100,10 @@ static int read_example_(Evaluation *evaluation, Cursor *cursor, Error *err) {
     if (file_end - fields < FIELDS) return evaluate_damaged_(cursor, err, "is cut off");
     if (fields[START] != BEGIN_EXAMPLE)
         return evaluate_damaged_(cursor, err, "does not begin where the one before it ends");
-    if (fields[NUMBER] != cursor->example) return evaluate_damaged_(cursor, err, "has another number");
+    if (fields[NUMBER] != cursor->example) return evaluate_damaged_(cursor, err, "has the wrong number");
     int64_t words = fields[BYTES] / (uint32_t)cursor->width;
     if (words * cursor->width != fields[BYTES] || words < FIELDS || words > file_end - fields)
-        return evaluate_damaged_(cursor, err, "has a size that cannot be");
+        return evaluate_damaged_(cursor, err, "has an impossible size");
     if (fields[COMPLETIONS] < 2) return evaluate_damaged_(cursor, err, "has fewer than two completions");
     if (fields[LABEL] >= fields[COMPLETIONS])
         return evaluate_damaged_(cursor, err, "has a label that names no completion");
@@ -124,10 +124,10 @@ static int read_examples_(Evaluation *evaluation, const char *key, const char *p
                          "scripts/prepare_eval.py",
                          key, path, header[0], (int)MAGIC);
     if (header[1] != VERSION_16 && header[1] != VERSION_32)
-        return error_set(err, EXIT_USAGE, "%s: %s is of version %u, expected %d or %d; make it again", key, path,
+        return error_set(err, EXIT_USAGE, "%s: %s has version %u, expected %d or %d; make it again", key, path,
                          header[1], (int)VERSION_16, (int)VERSION_32);
     if (header[2] < 1 || header[2] > MOST_EXAMPLES)
-        return error_set(err, EXIT_USAGE, "%s: %s says that it has %u examples; 1 to %d are possible", key, path,
+        return error_set(err, EXIT_USAGE, "%s: %s has %u examples by its header; 1 to %d are supported", key, path,
                          header[2], (int)MOST_EXAMPLES);
     cursor.width = header[1] == VERSION_16 ? 2 : 4;
     const void *words = file + HEADER_BYTES;
@@ -147,7 +147,7 @@ static int read_examples_(Evaluation *evaluation, const char *key, const char *p
     }
     if (cursor.at != cursor.end || bytes % cursor.width != 0 || longest != header[3])
         return error_set(err, EXIT_USAGE, "%s: %s does not match its header (%u examples, the longest %u bytes): %s",
-                         key, path, header[2], header[3], longest != header[3] ? "another is longest" : "more follows");
+                         key, path, header[2], header[3], longest != header[3] ? "wrong longest size" : "extra data");
     if (evaluation->example_count > 0) return 0;
     return error_set(err, EXIT_USAGE,
                      "%s: all %u examples of %s are longer than model.seq_len %lld; increase it, or remove the key",
@@ -163,8 +163,8 @@ Evaluation *evaluation_open(const char *key, const char *path, int64_t seq_len, 
     *evaluation = (Evaluation){.seq_len = seq_len, .vocab = vocab};
     if (file == NULL) status = error_set(err, EXIT_USAGE, "%s: %s", key, wrong.text);
     else if (bytes < HEADER_BYTES)
-        status = error_set(err, EXIT_USAGE, "%s: %s has not the size of an evaluation file; make one with %s", key,
-                           path, "scripts/prepare_eval.py");
+        status = error_set(err, EXIT_USAGE, "%s: %s is too short for an evaluation file; make one with %s", key, path,
+                           "scripts/prepare_eval.py");
     else status = read_examples_(evaluation, key, path, file, bytes, err);
     free(file);
     if (status == 0) return evaluation;

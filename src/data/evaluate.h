@@ -1,5 +1,5 @@
-// Multiple choice by likelihood (HellaSwag; Zellers et al. 2019), from llm.c's evaluation files: of several completions
-// of a context the model chooses the one whose tokens have the lowest mean loss.
+// Multiple choice by likelihood (HellaSwag; Zellers et al. 2019), from llm.c's evaluation files. Among several
+// completions of a context, the model chooses the completion with the lowest mean loss per token.
 //
 // The file: 256 int32 (20240522, 1, number of examples, bytes of the longest), then uint16 for each example: 65535, its
 // bytes, its number, the right completion, the number of completions; then the context and each completion, as a count
@@ -19,12 +19,12 @@ typedef struct Evaluation Evaluation;
 Evaluation *evaluation_open(const char *key, const char *path, int64_t seq_len, int64_t vocab, Error *err);
 void evaluation_close(Evaluation *evaluation);
 
-int64_t evaluation_examples(const Evaluation *evaluation); // without those left out
+int64_t evaluation_examples(const Evaluation *evaluation); // examples kept
 int64_t evaluation_left_out(const Evaluation *evaluation);
 int64_t evaluation_rows(const Evaluation *evaluation);
 
-// Writes a row as inputs and targets of seq_len tokens, each with a stride; zeros after its end and for rows that do
-// not exist.
+// Writes a row as inputs and targets of seq_len tokens, each with a stride. Writes zeros after the row's end, and for
+// rows that do not exist.
 void evaluation_fetch(const Evaluation *evaluation, int64_t row, int32_t *inputs, int32_t *targets, int64_t stride);
 
 // Returns the mean loss over the tokens of a row's completion; losses has seq_len positions, `stride` apart.

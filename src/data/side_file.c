@@ -23,8 +23,8 @@ bool side_file_path(const char *shard, char path[SIDE_FILE_PATH]) {
     return true;
 }
 
-// Writes the path of the tokenizer's file, which has to be a plain file in the side file's folder: its bytes go into
-// every checkpoint, and a data set may come from anywhere.
+// Sets side->file to the path of the tokenizer's file. It must be a regular file in the side file's folder: its bytes
+// are copied into every checkpoint, and a data set may come from an untrusted source.
 static int side_file_resolve_(SideFile *side, const char *name, Error *err) {
     char folder[SIDE_FILE_PATH];
     struct stat status;
@@ -51,7 +51,7 @@ int side_file_read(SideFile *side, const char *path, Error *err) {
         side->eot = json_integer(json.root, "eot", -1);
         status = side_file_resolve_(side, json_text(json.root, "tokenizer_file", ""), err);
         if (status == 0 && (side->vocab < 1 || side->tokenizer[0] == '\0'))
-            status = error_set(err, EXIT_FAILED, "%s: names no tokenizer and vocab", side->path);
+            status = error_set(err, EXIT_FAILED, "%s: tokenizer or vocab is missing", side->path);
     }
     json_free(&json);
     return status == 0 ? 1 : -1;

@@ -1,4 +1,4 @@
-// The side file of a data set says which tokenizer made its shards (docs/data.md): NAME.json next to NAME_train_000.bin
+// The side file of a data set names its tokenizer (docs/data.md): NAME.json next to NAME_train_000.bin
 // and NAME_val_000.bin. Shards from elsewhere may lack it.
 #pragma once
 
@@ -15,13 +15,13 @@ typedef struct SideFile {
     char tokenizer[SIDE_FILE_WORD]; // "bytes", "sentencepiece", "tokenizers"
     char sha256[SIDE_FILE_WORD];    // hash of the tokenizer's file; empty for bytes
     char file[SIDE_FILE_PATH];      // the tokenizer's file; empty for bytes
-    int64_t eot;                    // the token that ends a text; -1: unknown
+    int64_t eot;                    // end-of-text token; -1: unknown
 } SideFile;
 
-// Writes the path that a shard's side file would have. Returns false if the shard's name is not of that form.
+// Writes the path of a shard's side file. Returns false if the shard's name does not have the form above.
 bool side_file_path(const char *shard, char path[SIDE_FILE_PATH]);
 
-// Returns 1 if it was read, 0 if it is missing, -1 with err if it is damaged.
+// Reads a side file. Returns 1 on success, 0 if the file is missing, -1 with err if it is damaged.
 int side_file_read(SideFile *side, const char *path, Error *err);
 
 // Returns whether two data sets have the same tokenizer.

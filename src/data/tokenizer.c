@@ -18,9 +18,9 @@ enum { BYTES_VOCABULARY = 257, BYTES_END = 256 };
 
 struct Tokenizer {
     TokenizerKind kind;
-    int64_t vocab; // the model's
+    int64_t vocab; // model.vocab
     int64_t end;
-    char file[SIDE_FILE_PATH]; // KIND_LIBRARY: the tokenizer's
+    char file[SIDE_FILE_PATH]; // KIND_LIBRARY: path of the tokenizer's file
 };
 
 static const char KEY[] = "sample.tokenizer";
@@ -32,7 +32,7 @@ enum { LIBRARY_PATH = 1200, LIBRARY_FILES = 3 };
 
 extern char **environ;
 
-// Returns the system's Python, for which install_deps.sh installs the libraries, before any other.
+// Returns the system's Python if it exists, because install_deps.sh installs the libraries for it; else any python3.
 static const char *library_python_(void) {
     return access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3" : "python3";
 }
@@ -73,32 +73,32 @@ static char *library_answer_(int status, const int files[LIBRARY_FILES], const c
     if (strncmp(from, "tokens.py: ", 11) == 0) from += 11;
     if (status < 0)
         error_set(err, EXIT_USAGE,
-                  "sample.tokenizer: %s is read by Python, and %s does not start; install python3, or use ids", file,
+                  "sample.tokenizer: %s needs Python, and %s cannot be started; install python3, or use ids", file,
                   library_python_());
     else
         error_set(err, EXIT_USAGE, "sample.tokenizer: %.400s",
-                  length > 0 ? from : "scripts/tokens.py ended without a word");
+                  length > 0 ? from : "scripts/tokens.py failed without a message");
     free(said);
     return NULL;
 }
 
 // Runs `tokens.py ACTION --tokenizer FILE` with `input` on its standard input and returns its output with a NUL.
-//   describe  the vocabulary and the token that ends a text (-1: none), as two numbers
-//   encode    text to ids with blanks between them
-//   decode    ids to text
-// NULL with err (EXIT_USAGE): the library's error, or that Python, the script or the library is missing. The caller
-// frees the result.
+//   describe  prints the vocabulary size and the end-of-text token (-1: unknown)
+//   encode    converts text to ids separated by blanks
+//   decode    converts ids to text
+// Returns NULL with err if the library fails, or if Python, the script or the library is missing. The caller frees the
+// result.
 static char *library_run_(const char *action, const char *file, const char *input, size_t length, Error *err) {
     static const char *const names[LIBRARY_FILES] = {"tokens-in", "tokens-out", "tokens-errors"};
-    // Next to the program, where make install puts it, and from build/*/test.
+    // Next to the program, where make install puts it, and relative to build/*/test.
     static const char *const places[] = {"scripts/tokens.py", "../share/bpipe-trainer/scripts/tokens.py",
                                          "../../scripts/tokens.py", "../../../scripts/tokens.py", NULL};
     char script[LIBRARY_PATH];
     int files[LIBRARY_FILES];
     if (!file_near_program(script, sizeof script, places))
-        return error_null(
-            err, EXIT_USAGE,
-            "sample.tokenizer: scripts/tokens.py, which reads %s, is not found beside the program; use ids", file);
+        return error_null(err, EXIT_USAGE,
+                          "sample.tokenizer: scripts/tokens.py, needed for %s, not found next to the program; use ids",
+                          file);
     bool opened = true;
     for (int i = 0; i < LIBRARY_FILES; i++) opened = (files[i] = memfd_create(names[i], MFD_CLOEXEC)) >= 0 && opened;
     opened = opened && write(files[0], input, length) == (ssize_t)length && lseek(files[0], 0, SEEK_SET) == 0;
@@ -113,7 +113,7 @@ static char *library_run_(const char *action, const char *file, const char *inpu
     return answer;
 }
 
-// ---------------------------------------------------------------- which one
+// ---------------------------------------------------------------- choice of the tokenizer
 
 static int take_library_(Tokenizer *tokenizer, const char *path, Error *err) {
     long long vocab = 0, end = -1;
@@ -145,7 +145,7 @@ int tokenizer_side(const Config *config, SideFile *side, Error *err) {
     return named ? side_file_read(side, path, err) : 0;
 }
 
-// Chooses as tokenizer.h says: sample.tokenizer, else the side file's, else bytes, else ids, which need nothing.
+// Chooses the tokenizer in tokenizer.h's order: sample.tokenizer, the side file, bytes, ids. KIND_IDS is already set.
 static int tokenizer_take_(Tokenizer *tokenizer, const Config *config, Error *err) {
     const char *named = config->sample.tokenizer;
     if (strcmp(named, "ids") == 0) return 0;
@@ -180,10 +180,10 @@ static int encode_ids_(const char *name, const char *text, int64_t vocab, Tokens
         char *end;
         errno = 0;
         long long id = strtoll(at, &end, 10);
-        if (end == at || strchr(" ,\t\n", *end) == NULL) // the end of the text matches too
+        if (end == at || strchr(" ,\t\n", *end) == NULL) // strchr also matches the text's NUL
             return error_set(err, EXIT_USAGE,
-                             "%s: without a tokenizer a prompt is token numbers, such as \"11 42\", and %.20s is none; "
-                             "set sample.tokenizer, or make them with scripts/tokens.py",
+                             "%s: without a tokenizer a prompt is token numbers, such as \"11 42\", not %.20s; "
+                             "set sample.tokenizer, or make numbers with scripts/tokens.py",
                              name, at);
         if (errno != 0 || id < 0 || id >= vocab)
             return error_set(err, EXIT_USAGE, "%s: token %.*s is outside the vocabulary of %lld (model.vocab)", name,
@@ -211,7 +211,7 @@ static int encode_library_(const Tokenizer *tokenizer, const char *name, const c
     uint32_t code;
     for (size_t at = 0, n; at < length; at += n)
         if ((n = (size_t)text_decode(text + at, length - at, &code)) == 0)
-            return error_set(err, EXIT_USAGE, "%s: byte %zu is not UTF-8", name, at);
+            return error_set(err, EXIT_USAGE, "%s: byte %zu is not UTF-8; use UTF-8 text", name, at);
     char *ids = library_run_("encode", tokenizer->file, text, length, err);
     if (ids == NULL) return -1;
     free(tokens->ids);
@@ -262,7 +262,7 @@ char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens) {
         else if (tokens->ids[i] < BYTES_END) fputc(tokens->ids[i], out);
     xmemstream_close(out);
     if (tokenizer->kind == KIND_LIBRARY) {
-        // If the library has gone missing since the start, show the numbers and go on training.
+        // If the library fails now, return the token numbers, so that training continues.
         Error ignored = {0};
         char *text = library_run_("decode", tokenizer->file, raw, raw_length, &ignored);
         if (text != NULL) free(raw), raw = text, raw_length = strlen(text);

@@ -1,9 +1,9 @@
 // Text to tokens and back, for prompts and samples.
 //
-// The tokenizer is sample.tokenizer; else the one that the side file of the training data names (side_file.h, written
-// by scripts/prepare_data.py); else bytes if model.vocab is 257; else a text is the numbers of its tokens.
-//   bytes     one token a byte, 256 ends a text
-//   ids       numbers with blanks between them, both ways
+// The tokenizer is sample.tokenizer; else the tokenizer that the side file of the training data names (side_file.h,
+// written by scripts/prepare_data.py); else bytes if model.vocab is 257; else ids.
+//   bytes     one token per byte; 256 is the end-of-text token
+//   ids       a text is the numbers of its tokens, separated by blanks
 //   a file    a tokenizer.json, or SentencePiece's *.model, through its own library
 #pragma once
 
@@ -17,20 +17,20 @@ typedef struct Tokens {
     int64_t count;
 } Tokens;
 
-// Finds the tokenizer of the first shard of the training data. Returns 1 if found, 0 if not, -1 with err if its side
-// file is damaged.
+// Reads the side file of the first shard of the training data. Returns 1 if it was found, 0 if not, -1 with err if it
+// is damaged.
 int tokenizer_side(const Config *config, SideFile *side, Error *err);
 
 // Opens the run's tokenizer. NULL with err.
 Tokenizer *tokenizer_open(const Config *config, Error *err);
 void tokenizer_close(Tokenizer *tokenizer);
 
-// Returns the token that ends a text and begins the next; -1: unknown.
+// Returns the end-of-text token, which also begins every text; -1: unknown.
 int64_t tokenizer_end(const Tokenizer *tokenizer);
 
-// Encodes a text. The empty text encodes to the end-of-text token, which also precedes every document. Errors start
-// with `name` ("sample.prompt", "--generate"): nothing to begin with, not in the vocabulary, not UTF-8. The caller
-// frees tokens->ids. Returns 0, or -1 with err.
+// Encodes a text. The empty text encodes to the end-of-text token, which also precedes every document. Returns 0,
+// or -1 with err: the text is empty and that token unknown, a token is not in the vocabulary, or the text is not UTF-8.
+// Errors start with `name` ("sample.prompt", "--generate"). The caller frees tokens->ids.
 int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err);
 
 // Returns the text of tokens, safe to print: UTF-8, with \xNN for bytes that are not and for control characters other

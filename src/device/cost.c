@@ -1,5 +1,5 @@
-// The formulas of cost.h, and how a configuration's hardware keys become their figures: the measured kernels of the GPU
-// that the configuration names, or has the peak of. A profile replaces them if there is one.
+// The formulas of cost.h and their constants: the measured kernels of the GPU that the configuration names, or of the
+// GPU with the given peak. Keys of `hardware` override the constants, and a profile replaces them.
 #include "cost.h"
 
 #include "backend/backend.h"
@@ -22,8 +22,8 @@ void cost_take_given(Cost *cost, const Config *config) {
     if (given->calibrated) cost->band = cost->alone = gpu_band_measured;
 }
 
-// The assumed figures of a GPU without a row: the middle of the existing rows. Of AMD's GPUs the best product is known
-// (stas00/ml-engineering@744d01e), 0.51 of the data sheet's peak on MI300X and 0.68 on MI355X.
+// Assumed figures for a GPU without a row: the middle of the existing rows. For AMD's GPUs the best matrix product is
+// known (stas00/ml-engineering@744d01e): 0.51 of the data sheet's peak on MI300X and 0.68 on MI355X.
 static const GpuKernels unknown_ = {"",   0.70, 3,    80,  {0.65, 500, 250}, {0.55, 1000, 100}, {0.55, 1000, 100}, 1.42,
                                     1.42, 0.8,  0.42, NULL};
 static const struct {
@@ -42,7 +42,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
     int family = gpu_capability(given->gpu);
     const Gpu *gpu = given->gpu > 0 ? gpu_row(given->gpu) : gpu_by_peak(peak * 1e-12);
     const GpuKernels *known = gpu_kernels(gpu), *kernels = known != NULL ? known : &unknown_;
-    // Data sheets have about 1/150 byte/s of memory for each dense bf16 FLOP/s.
+    // Data sheets list about 1/150 byte/s of memory bandwidth for each dense bf16 FLOP/s.
     double memory = given->memory_gb_s > 0 ? given->memory_gb_s * 1e9
                     : gpu != NULL          ? gpu->memory_gb_s * 1e9
                                            : peak / 150;
@@ -61,7 +61,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .network = given->network_gb_s * 1e9,
         .host = given->host_gb_s * 1e9,
         .latency = given->latency_us * 1e-6,
-        // of a family's largest GPU: A100, B200, RTX 5090, H100; H100 if the GPU is not known
+        // the count of the family's largest GPU: A100, B200, RTX 5090, H100; H100's if the GPU is unknown
         .multiprocessors = family == 80    ? 108
                            : family == 100 ? 148
                            : family == 120 ? 170
@@ -74,7 +74,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
     bool hopper = known != NULL && strchr(known->word, 'h') != NULL; // h100, h800, h200, gh200
     if (hopper && config->train.precision == PRECISION_BF16) cost->alone = gpu_band_alone;
     if (config->attention.deterministic != DETERMINISTIC_OFF) cost->flash_backward = kernels->flash_deterministic;
-    // Links whose rate was given are not the measured ones.
+    // The measured collectives apply only to links with the rate of the GPU's own links.
     bool same = gpu != NULL && fabs(gpu->link_gb_s - given->tensor_gb_s) < 0.01 * gpu->link_gb_s;
     if (same && kernels->collectives != NULL) memcpy(cost->collectives, kernels->collectives, sizeof cost->collectives);
     cost_take_given(cost, config);
@@ -100,16 +100,16 @@ double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k) {
 
 double cost_adding(const Cost *cost, double weights) { return cost->added * cost_pass(cost, 8 * weights); }
 
-// Returns the part of a product's time in which its tiles of 128 x `width` fill the multiprocessors. Narrower tiles
-// load more for each term.
+// Returns the part of a product's time in which its tiles of 128 x `width` fill the multiprocessors, less for narrow
+// tiles, which load more data per FLOP.
 static double fill_(double count, int64_t m, int64_t n, int width, int multiprocessors) {
     double tiles = count * ceil((double)m / 128) * ceil((double)n / width);
     double area = count * (double)m * (double)n / (128.0 * width);
     return area / (ceil(tiles / multiprocessors) * multiprocessors) * (width / (width + 28.0)) * (284.0 / 256);
 }
 
-// The measured share of the peak is that of products that cuBLASLt has a fitting tile for, with a fill of about 0.9.
-// Products of less than one wave are cut along k.
+// The measured share of the peak comes from products with a fitting tile in cuBLASLt, with a fill of about 0.9.
+// Products of less than one wave of tiles are split along k.
 double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int multiprocessors) {
     if (multiprocessors == 0) return 1;
     double best = 0, fewer = (double)cost->multiprocessors / multiprocessors;
@@ -129,8 +129,8 @@ double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim,
 
 double cost_pass(const Cost *cost, double bytes) { return bytes / cost->memory_rate; }
 
-// Returns a measured bandwidth of `row`, on a straight line between the logarithms of sizes and bandwidths; below the
-// first size it falls as between the first two, above the last it stays. A longer collective never takes less time.
+// Interpolates the bandwidths of `row`, linearly in the logarithms of size and bandwidth. Below the first size, extends
+// the first segment; above the last size, returns the last bandwidth. A longer collective never takes less time.
 static double measured_rate_(const uint16_t *row, double bytes) {
     static const double sizes[GPU_SIZES] = {1, 4, 16, 32, 64, 128, 256, 512};
     double mib = fmin(bytes / MIB, sizes[GPU_SIZES - 1]);
@@ -140,7 +140,7 @@ static double measured_rate_(const uint16_t *row, double bytes) {
     return 1e9 * row[i] * pow((double)row[i + 1] / row[i], part);
 }
 
-// Rows have 2, 4 and 8 ranks; 3 is between 2 and 4, and more than were measured are like the most.
+// Rows are for 2, 4 and 8 ranks. Numbers between them are interpolated; larger numbers use the last measured row.
 double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes, int ranks) {
     const uint16_t(*rows)[GPU_SIZES] = &cost->collectives[3 * kind];
     int most = 3;
@@ -156,7 +156,7 @@ static double sent_(CostCollective kind, double bytes, int ranks) {
     return (kind == COST_ALL_REDUCE ? 2 : 1) * bytes * (ranks - 1) / ranks;
 }
 
-// Measured bandwidths include latencies; without them an all-reduce has two.
+// Measured bandwidths include latencies. Without measurements, an all-reduce adds two latencies, other kinds add one.
 double cost_collective(const Cost *cost, CostCollective kind, double bytes, int ranks) {
     double seconds = sent_(kind, bytes, ranks) / cost_collective_rate(cost, kind, bytes, ranks);
     if (cost->collectives[0][0] == 0) return seconds + (kind == COST_ALL_REDUCE ? 2 : 1) * cost->latency;

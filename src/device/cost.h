@@ -1,18 +1,18 @@
-// The cost of single pieces of work on given hardware, in seconds: a matrix product, flash attention, a pass over
-// memory, a collective, a message. Two readers share these formulas and nothing else: the plan, which counts the pieces
-// of a layer by formulas of its own, and the clock of the virtual GPU (test/virtual), which takes them from the calls
-// that the program makes. Where the two disagree about a step, one of them has counted wrong.
+// The cost of single operations on given hardware, in seconds: a matrix product, flash attention, a pass over memory, a
+// collective, a message. The plan and the clock of the virtual GPU (test/virtual) share only these formulas. The plan
+// counts a layer's operations by its own formulas; the virtual GPU counts the calls that the program makes. If they
+// disagree about a step, one of them has counted wrong.
 //
 // The assumptions, which the plan prints:
 //   - a matrix product of m x n x k takes flops (1 + k0 / k) / (peak share), and the time of a launch; rows of operands
 //     that are not a multiple of 16 bytes are slower;
-//   - a product that adds to fp32 in memory takes a part of the time to read and write it in addition;
+//   - a product that adds to fp32 in memory takes longer by a part of the time to read and write that memory;
 //   - flash attention computes the causal half of the scores at a share of the peak that grows with the sequence and
-//     with the heads that fill the device (config/gpus.h), and 2.5 times as much in the backward;
+//     with the heads that fill the device (config/gpus.h); the backward has 2.5 times the FLOPs;
 //   - everything else takes the time to read and write its operands at the rate of the device's memory;
-//   - a collective inside a node has the bus bandwidth that was measured of its kind, ranks and size, if it was, else
-//     the links' rate and one latency;
-//   - a node's network has one rate for all that leaves the node at a time; other links are each rank's own.
+//   - a collective inside a node has the bus bandwidth measured for its kind, ranks and size; if it was not measured,
+//     it has the links' rate and one latency (two for an all-reduce);
+//   - all traffic that leaves a node at a time shares the rate of the node's network; other links are per rank.
 // The constants of a GPU are those of gpu_kernels.c. A GPU without a row there is planned "by the data sheet".
 #pragma once
 
@@ -23,20 +23,20 @@
 
 __BEGIN_DECLS
 
-// Rates are in bytes/s in one direction: of one rank, the network's of one node.
+// Rates are in bytes/s in one direction, per rank; `network` is per node.
 typedef struct Cost {
     double flops;                    // FLOP/s of one rank while no other needs its cores; 0: unknown
     double efficiency, half, launch; // matrix products: share of the peak, k0, seconds
     FlashRate flash_forward, flash_backward;
     double memory_rate;
-    double added; // part of the bytes read and written that adding to fp32 in memory takes (GpuKernels)
-    double fp8;   // how many times as fast as in bf16 large products are with train.fp8
+    double added; // extra time of adding to fp32 in memory, as a part of the time to read and write it (GpuKernels)
+    double fp8;   // speed of large products with train.fp8, relative to bf16
     double pair, tensor, network, host;
     double latency;      // seconds
     int multiprocessors; // 0: a CPU
     bool persistent;     // kernels of products keep their multiprocessors to the end
-    bool data_sheet;     // nothing was measured of this GPU
-    GpuBand band, alone; // of published runs; of a run on a single GPU. runs 0: a CPU
+    bool data_sheet;     // no kernel of this GPU was measured
+    GpuBand band, alone; // range of published runs; range of a run on a single GPU; runs 0: a CPU
     // Measured bus bandwidths of collectives in a node (gpu_kernels.c); all 0 if unknown. By value, since processes
     // share a Cost.
     uint16_t collectives[GPU_COLLECTIVES][GPU_SIZES];
@@ -44,8 +44,8 @@ typedef struct Cost {
 
 typedef enum CostCollective { COST_ALL_GATHER, COST_REDUCE_SCATTER, COST_ALL_REDUCE } CostCollective;
 
-// Replaces assumptions by those that the configuration gives: matmul_efficiency, matmul_half, flash_forward,
-// flash_backward and stream_gb_s of `hardware`.
+// Replaces assumptions by the values that `hardware` sets: matmul_efficiency, matmul_half, flash_forward,
+// flash_backward and stream_gb_s. `calibrated` replaces the bands.
 void cost_take_given(Cost *cost, const Config *config);
 
 // Fills `cost` for a GPU of `peak` FLOP/s from the configuration's keys. peak: 0 if unknown.
@@ -54,15 +54,15 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak);
 // Returns the seconds of `count` products of m x n x k, one after another. flops must be known.
 double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_t k);
 
-// Returns the same of one product of 8 bits, without the passes that quantize. A product with a dimension below 2,048
-// is as fast as in bf16 (tables of ai-dynamo/aiconfigurator).
+// Returns the seconds of one 8-bit product, without the passes that quantize its operands. A product with a dimension
+// below 2,048 is as fast as in bf16 (tables of ai-dynamo/aiconfigurator).
 double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k);
 
-// Returns the seconds that the gradient of `weights` weights takes beyond its product, since it is added to fp32.
+// Returns the extra seconds of the product for the gradient of `weights` weights, because it adds to fp32 in memory.
 double cost_adding(const Cost *cost, double weights);
 
-// Returns how many times as long as cost_product says products take on some of the multiprocessors: these are fewer,
-// and the last tiles may leave most of them idle.
+// Returns the factor by which products take longer than cost_product on `multiprocessors` multiprocessors: there may be
+// fewer than the GPU has, and the last wave of tiles may leave most of them idle.
 double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int multiprocessors);
 
 // Returns the seconds of causal attention of `heads` heads in all, over sequences of `seq` positions. flops must be
@@ -72,7 +72,7 @@ double cost_flash(const Cost *cost, double heads, int64_t seq, int64_t head_dim,
 // Returns the seconds to read or write `bytes` in the device's memory.
 double cost_pass(const Cost *cost, double bytes);
 
-// Returns the seconds of a collective among `ranks` ranks of one node. bytes: of all ranks' parts together.
+// Returns the seconds of a collective among `ranks` ranks of one node. bytes: all ranks' parts together.
 double cost_collective(const Cost *cost, CostCollective kind, double bytes, int ranks);
 
 // Returns the seconds of a gather or a reduce-scatter made of copies to every other rank of the node. For a
@@ -82,12 +82,12 @@ double cost_copies(const Cost *cost, double bytes, int ranks);
 // Returns the bytes/s that one rank sends in a collective.
 double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes, int ranks);
 
-// Returns the seconds that a collective over tensor ranks adds to a product and other kernels after it, which start
-// with it. It keeps COMPUTE_CTAS multiprocessors. A persistent product is made for the others, or runs after the
-// collective where that takes less; other kernels run on the others meanwhile.
+// Returns the seconds that a collective over tensor ranks adds to a product that starts with it and to the kernels
+// after that product. The collective occupies COMPUTE_CTAS multiprocessors. A persistent product uses the remaining
+// ones, or runs after the collective if that is faster. The other kernels use the remaining multiprocessors.
 double cost_beside(const Cost *cost, double collective, double product, double other);
 
-// Returns the seconds of a collective whose rings leave each node once, at `rate` bytes/s, if all ranks are ready.
+// Returns the seconds of a collective with rings that leave each node once, at `rate` bytes/s, if all ranks are ready.
 double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, double rate);
 
 // Returns the seconds of one message of `bytes`, or of one bundle moved.

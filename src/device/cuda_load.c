@@ -1,5 +1,5 @@
-// Loads the GPU code when a run asks for it. Without a GPU nothing of CUDA is touched, which keeps a start on a CPU at
-// a few milliseconds. dlopen counts its callers, so no handle is kept here.
+// Loads the GPU code when a run asks for it. A run on CPUs loads no part of CUDA, so its start takes only a few
+// milliseconds. No handle is kept: a later dlopen returns the library that is already loaded.
 #include "device.h"
 #include "base/files.h"
 
@@ -26,7 +26,7 @@ const CudaLibrary *cuda_load(char why[256]) {
         return NULL;
     }
     if (table()->interface == CUDA_INTERFACE) return table();
-    snprintf(why, 256, "%.150s is of another build than this program; run `make` again", path);
+    snprintf(why, 256, "%.150s is from a different build than this program; run `make` again", path);
     return NULL;
 }
 

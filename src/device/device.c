@@ -9,16 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The facts about a rank's GPU that it sends to all other ranks.
+// Facts about a rank's GPU and host, gathered on all ranks.
 typedef struct Seat {
     GpuIdentity gpu;
     char host[64];
-    int32_t node; // world_place
-    int32_t gpus; // visible to the rank
+    int32_t node; // index of the host (WorldPlace)
+    int32_t gpus; // number of GPUs visible to the rank
     char why[256];
 } Seat;
 
-// Counts the GPUs visible here; 0 with `why` in one clause.
+// Returns the number of GPUs visible to this process. If it is 0, `why` has the reason in one clause.
 static int count_gpus_(const Config *config, char why[256]) {
     if (config->hardware.device == DEVICE_AUTO && !cuda_driver_present()) {
         snprintf(why, 256, "no NVIDIA driver is installed here");
@@ -79,20 +79,20 @@ static Seat *device_gather_(const Config *config, World *world, Error *err) {
     return NULL;
 }
 
-// Instances of one GPU (MIG) differ in their UUID, but NCCL refuses to connect them: it goes by the place on the bus.
+// Compares bus addresses too: MIG instances of a GPU have different UUIDs, but NCCL goes by the bus and refuses them.
 static bool same_gpu_(const Seat *a, const Seat *b) {
     bool bus = a->node == b->node && a->gpu.bus[0] != '\0' && strcmp(a->gpu.bus, b->gpu.bus) == 0;
     return a->gpus > 0 && b->gpus > 0 && (bus || strcmp(a->gpu.id, b->gpu.id) == 0);
 }
 
-// Returns how many ranks share the GPU of one, or its host.
+// Returns the number of ranks, `of` included, on the same GPU as `of` if `gpu`, else on the same host.
 static int ranks_with_(const Seat *seats, int ranks, const Seat *of, bool gpu) {
     int count = 0;
     for (int r = 0; r < ranks; r++) count += gpu ? same_gpu_(&seats[r], of) : strcmp(seats[r].host, of->host) == 0;
     return count;
 }
 
-// Sets the first reason why these GPUs cannot serve these ranks; every rank comes to the same one.
+// Returns 0 if the GPUs can serve the ranks, else -1 with the first reason. Every rank finds the same reason.
 static int device_refuse_(const Config *config, const Seat *seats, int ranks, Error *err) {
     for (int r = 0; r < ranks; r++) {
         const Seat *seat = &seats[r];
@@ -103,20 +103,20 @@ static int device_refuse_(const Config *config, const Seat *seats, int ranks, Er
         if (there > 1 && !config->hardware.share_gpu)
             return error_set(
                 err, EXIT_FAILED,
-                "%d ranks on %s have %d GPU%s (%s), and %d would share one; start at most as many ranks on "
-                "a host as it has GPUs (instances of MIG count as one), or set hardware.share_gpu: true, which is slow",
+                "%d ranks on %s have %d GPU%s (%s), and %d would share one; start at most one rank per GPU "
+                "(its MIG instances count as one GPU), or set hardware.share_gpu: true, which is slow",
                 ranks_with_(seats, ranks, seat, false), seat->host, seat->gpus, seat->gpus == 1 ? "" : "s",
                 seat->gpu.name, there);
         if (strcmp(seat->gpu.name, seats[0].gpu.name) != 0)
             return error_set(err, EXIT_FAILED,
-                             "rank 0 on %s has a %s and rank %d on %s a %s; a pipeline runs at its slowest stage's "
-                             "speed, so all GPUs must be the same model (CUDA_VISIBLE_DEVICES chooses)",
+                             "rank 0 on %s has a %s, but rank %d on %s has a %s; use the same GPU model on all ranks "
+                             "(CUDA_VISIBLE_DEVICES), since a pipeline runs at its slowest stage's speed",
                              seats[0].host, seats[0].gpu.name, r, seat->host, seat->gpu.name);
     }
     return 0;
 }
 
-// Returns 1: GPUs compute, 0: CPUs do, -1 with err.
+// Decides whether GPUs compute. Returns 1 if they do, 0 if CPUs compute, -1 with err.
 static int device_settle_(Device *device, const Config *config, World *world, Error *err) {
     int ranks = world_size(world);
     Seat *seats = device_gather_(config, world, err);
@@ -146,12 +146,12 @@ static Backend *create_gpu_(const Config *config, int gpu, Error *err) {
     const Gpu *row = backend != NULL ? gpu_by_name(backend->device) : NULL;
     if (row == NULL) return backend;
     Cost cost;
-    Config found = *config; // of the GPU that is here: hardware.gpu may name another one, and its links
+    Config found = *config; // for the GPU found here: hardware.gpu may name another GPU and its links
     backend->peak_tflops = gpu_peak(row, precision);
     if (config->hardware.gpu > 0 && gpu_row(config->hardware.gpu) != row)
         found.hardware.gpu = 0, found.hardware.tensor_gb_s = row->link_gb_s;
     cost_of_gpu(&cost, &found, backend->peak_tflops * 1e12);
-    // In bf16, of a micro-batch.
+    // The activations of a micro-batch, in bf16.
     double bytes = 2.0 * (double)(config->schedule.micro_batch * config->model.seq_len * config->model.hidden);
     double rate = cost_collective_rate(&cost, COST_ALL_GATHER, bytes, (int)config->parallel.tensor);
     if (rate > 0) backend->flops_per_sent_byte = cost.flops * cost.efficiency / rate;
@@ -196,7 +196,7 @@ Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse 
     static const CommUse uses[] = {COMM_USE_COMPUTE, COMM_USE_BESIDE, COMM_USE_NEIGHBOURS, COMM_USE_NEIGHBOURS};
     const CudaLibrary *cuda = device->cuda;
     if (host == NULL || cuda == NULL) return host;
-    // NCCL's messages are announced over `host`; the messages of ranks that share a GPU go over it themselves.
+    // NCCL's messages are announced over `host`. Ranks that share a GPU send the messages themselves over `host`.
     bool announced = use == USE_NEIGHBOURS && !device->shared;
     Comm *comm = device->shared ? cuda->staged_create(backend, host, !announced, err)
                                 : cuda->nccl_create(backend, host, uses[use], !announced, err);

@@ -1,5 +1,5 @@
-// One launch: a loop that passes on output of the ranks and signals from outside, listens to the coordinator, and ends
-// everything once the job is over; then the final message.
+// Runs one launch. A loop forwards the ranks' output and signals from outside, runs the coordinator, and ends all
+// processes once the job is over. Then the final message is printed.
 #include "launch_private.h"
 
 #include "base/clock.h"
@@ -23,40 +23,40 @@ typedef struct Launch {
     LaunchFolder folder;
     Coordinator *coordinator;
     LaunchChildren children;
-    int signals;   // numbers of signals that came
+    int signals;   // pipe with the numbers of received signals
     int results;   // mpirun's stdout; -1 once it is closed
     int errors;    // stderr of the ranks
     int words;     // a file with mpirun's own output
-    int unwritten; // errno of our stdout; 0: all is written
-    bool unread;   // this is why the ranks were asked to stop
+    int unwritten; // errno of a failed write to our stdout; 0: no failure
+    bool unread;   // the ranks were asked to stop because of that failure
     char result[1 << 14];
-    size_t passed, taken; // bytes of `result` that our stdout has taken, and that arrived
+    size_t passed, taken; // bytes of `result` that were written to our stdout; bytes read into `result`
     pid_t mpirun;
     bool ended;
     int status;       // mpirun's status from waitpid
-    double stopped;   // since when mpirun is stopped; 0: it runs
-    int asked;        // how often we were told to stop
-    double first;     // when for the first time
-    bool forwarded;   // the ranks were told
-    bool forced;      // we killed everything
-    bool killed;      // mpirun was killed, and not by us
-    double last;      // when all ranks had ended cleanly, or mpirun's last output after that; 0: not yet
+    double stopped;   // time at which mpirun was stopped by a signal; 0: it runs
+    int asked;        // number of requests to stop
+    double first;     // time of the first request
+    bool forwarded;   // the request was sent to the ranks
+    bool forced;      // mpirun was killed by this process or by a supervisor
+    bool killed;      // mpirun was killed by another process
+    double last;      // time at which all ranks had ended cleanly, or of mpirun's last output after that; 0: not yet
     char reason[256]; // used if the coordinator has no reason
 } Launch;
 
 // --- signals
 //
-// One byte each, in a pipe that the parent polls. They are caught, not blocked: libraries start threads before ranks
-// are started (planning for schedule.bpipe: auto does), a thread blocks only the signals that were blocked at its
-// creation, and a signal to the process goes to any thread that does not block it, where mpirun's SIGCHLD would be
-// lost. PIPE is among them so that a reader of results that goes away is a write error, after which the ranks end with
-// a checkpoint.
+// A handler writes each signal's number as one byte into a pipe that the parent polls. Signals are caught, not blocked:
+// libraries may have started threads before the ranks are started (planning for schedule.bpipe: auto does). Such
+// threads do not block the signals, and a signal to the process may go to any thread that does not block it, so
+// mpirun's SIGCHLD would be lost. SIGPIPE is caught so that a lost reader of the results causes a write error; the
+// ranks then end with a checkpoint.
 
-// The parent handles the same signals as the ranks: #SBATCH --signal=USR1@300
+// The parent handles the same signals as the ranks, such as USR1 from #SBATCH --signal=USR1@300.
 static const int launch_signal_numbers_[] = {SIGCHLD, SIGPIPE, SIGTERM, SIGUSR1, SIGINT, SIGHUP};
 enum { LAUNCH_SIGNALS = sizeof launch_signal_numbers_ / sizeof *launch_signal_numbers_ };
 
-// A handler receives nothing but its signal.
+// Global, because a signal handler receives only the signal's number.
 static struct LaunchCaught {
     int ends[2];
     bool changed[LAUNCH_SIGNALS];
@@ -71,15 +71,15 @@ static void launch_note_signal_(int number) {
     errno = kept;
 }
 
-// Returns the file from which to read bytes, each the number of a signal; it never blocks. -1 with err.
+// Installs the handlers. Returns a nonblocking descriptor; each byte read from it is a signal's number. -1 with err.
 static int launch_signals_open_(Error *err) {
     struct sigaction action = {.sa_handler = launch_note_signal_, .sa_flags = SA_RESTART};
     if (pipe2(launch_caught_.ends, O_CLOEXEC | O_NONBLOCK) != 0)
-        return error_set(err, EXIT_FAILED, "cannot make a pipe for signals (%s); raise ulimit -n", strerror(errno));
+        return error_set(err, EXIT_FAILED, "cannot create a pipe for signals (%s); raise ulimit -n", strerror(errno));
     sigfillset(&action.sa_mask);
     for (int i = 0; i < LAUNCH_SIGNALS; i++) {
         sigaction(launch_signal_numbers_[i], NULL, &launch_caught_.before[i]);
-        // nohup, and background commands of a script
+        // INT and HUP stay ignored if they were: by nohup, or in background commands of a script.
         bool ignored = launch_caught_.before[i].sa_handler == SIG_IGN &&
                        (launch_signal_numbers_[i] == SIGINT || launch_signal_numbers_[i] == SIGHUP);
         launch_caught_.changed[i] = !ignored && sigaction(launch_signal_numbers_[i], &action, NULL) == 0;
@@ -98,17 +98,17 @@ static void launch_signals_close_(void) {
     }
 }
 
-#define SAME_S 0.2 // one request may come as several signals: of timeout(1), of a shell whose terminal goes away
+#define SAME_S 0.2 // signals within this time are one request: timeout(1) and a shell that exits may send several
 
 static void launch_ask_to_stop_(Launch *launch) {
     if (launch->asked > 0 && clock_seconds() - launch->first < SAME_S) return;
     if (launch->asked == 0) launch->first = clock_seconds();
     if (++launch->asked == 1 && !launch->ended)
         log_status(launch->log,
-                   "asked to stop: the ranks end after the step under way; a second signal ends them at once");
+                   "asked to stop: the ranks end after the current step; a second signal ends them at once");
 }
 
-// If a rank's process had ended some seconds before mpirun was killed, a supervisor killed it.
+// Records mpirun's status. If a child had ended some seconds before mpirun was killed, a supervisor killed mpirun.
 static void launch_take_status_(Launch *launch, int status) {
     enum { GRACE_S = 2 };
     bool late = launch->children.first >= 0 && clock_seconds() - launch->children.when > GRACE_S;
@@ -145,8 +145,8 @@ static void launch_pass_errors_(Launch *launch) {
 
 static bool launch_results_wait_(const Launch *launch) { return launch->passed < launch->taken; }
 
-// Writes as much as our stdout takes now. If its reader pauses (a pager), signals and ranks are handled all the same: a
-// pipe that is ready takes PIPE_BUF bytes at once.
+// Writes as much as our stdout accepts without blocking, so that signals and ranks are handled even if the reader (a
+// pager) pauses. A pipe that is ready accepts PIPE_BUF bytes at once.
 static void launch_pass_results_(Launch *launch) {
     struct pollfd ready = {STDOUT_FILENO, POLLOUT, 0};
     while (launch_results_wait_(launch) && poll(&ready, 1, 0) > 0) {
@@ -154,7 +154,7 @@ static void launch_pass_results_(Launch *launch) {
         ssize_t wrote = write(STDOUT_FILENO, launch->result + launch->passed, count < PIPE_BUF ? count : PIPE_BUF);
         if (wrote > 0) launch->passed += (size_t)wrote;
         if (wrote >= 0 || errno == EINTR || errno == EAGAIN) continue;
-        // A run without a reader ends as if asked to, with a checkpoint.
+        // If the reader is gone, the run ends as if it had been asked to stop, with a checkpoint.
         launch->unwritten = errno;
         launch->passed = launch->taken;
         launch->unread = launch->asked == 0;
@@ -162,7 +162,7 @@ static void launch_pass_results_(Launch *launch) {
     }
 }
 
-// mpirun would hide that its stdout cannot be written.
+// Reads mpirun's stdout and writes it to ours. If mpirun wrote to our stdout itself, it would hide write errors.
 static void launch_take_results_(Launch *launch) {
     ssize_t count = -1;
     while (!launch_results_wait_(launch) &&
@@ -212,12 +212,12 @@ static bool launch_is_over_(Launch *launch, double now) {
         return true;
     if (launch->stopped == 0 || patience->peer_s == 0 || now - launch->stopped < patience->peer_s) return false;
     snprintf(launch->reason, sizeof launch->reason,
-             "mpirun has been stopped for %.0f s (train.peer_timeout_s), and nothing that ranks print comes through it",
+             "mpirun has been stopped for %.0f s (train.peer_timeout_s), which blocks the ranks' output",
              now - launch->stopped);
     return true;
 }
 
-// Whatever ends first, all ranks report how they ended. If any rank reported a reason, the job reports it.
+// Ends the ranks and mpirun. Ranks first get time to report how they ended: the job reports any rank's reason.
 static void launch_end_ranks_(Launch *launch) {
     enum { TRIES = 20 };
     for (int try = 0; try < TRIES && !launch->ended && (try == 0 || coordinator_open_ranks(launch->coordinator) > 0);
@@ -228,7 +228,7 @@ static void launch_end_ranks_(Launch *launch) {
         launch_pass_errors_(launch);
         launch_see_mpirun_(launch);
     }
-    // Kills everything, stopped processes included, which would react to nothing else.
+    // Kills all processes. SIGKILL also ends stopped processes, which would not react to another signal.
     launch->forced = true;
     if (!launch->ended) kill(-launch->mpirun, SIGKILL);
     launch_folder_signal(&launch->folder, SIGKILL);
@@ -254,7 +254,7 @@ static void launch_watch_(Launch *launch) {
         coordinator_take(launch->coordinator, now);
         launch_children_look(&launch->children, launch->mpirun, now);
         launch_pass_errors_(launch);
-        if (launch->last > 0 && (waits || files[2].revents != 0)) launch->last = now; // it still has something to print
+        if (launch->last > 0 && (waits || files[2].revents != 0)) launch->last = now; // mpirun still has output
         if (files[2].revents != 0) launch_take_results_(launch);
         if (files[3].revents != 0) launch_pass_results_(launch);
         if (files[0].revents != 0) launch_take_signals_(launch);
@@ -277,8 +277,8 @@ static int launch_say_(const Launch *launch, const char *what) {
     return EXIT_FAILED;
 }
 
-// Tells the coordinator of a rank whose supervisor was killed. mpirun kills the other ranks for that, so it comes
-// before any other death; mpirun's code has the signal, unless we killed it.
+// Reports a rank with a killed supervisor to the coordinator. mpirun kills the other ranks in response, so this death
+// is dated before all others. mpirun's exit code contains the signal, unless mpirun itself was killed.
 static void launch_hear_lost_(Launch *launch) {
     enum { BEFORE_ALL = 1 };
     int rank = launch_children_lost(&launch->children), number = WEXITSTATUS(launch->status) - 128;
@@ -289,7 +289,7 @@ static void launch_hear_lost_(Launch *launch) {
     coordinator_hear(launch->coordinator, rank, &status, clock_seconds());
 }
 
-// Prints mpirun's own lines, if it wrote any.
+// Prints mpirun's own output. Returns false if there is no output.
 static bool launch_show_words_(const Launch *launch) {
     char bytes[1 << 14];
     ssize_t count = pread(launch->words, bytes, sizeof bytes, 0);
@@ -300,8 +300,8 @@ static int launch_say_mpirun_(const Launch *launch) {
     char text[128];
     if (!launch->killed && WIFSIGNALED(launch->status)) {
         launch_show_words_(launch);
-        return launch_say_(launch, "a rank's program ended before it had joined the job, and mpirun, which did not end "
-                                   "for that, was killed");
+        return launch_say_(launch, "a rank's program ended before it had joined the job; mpirun did not end by itself "
+                                   "and was killed");
     }
     if (WIFSIGNALED(launch->status)) {
         snprintf(text, sizeof text, "mpirun was killed by signal %d (%s), and its ranks with it",
@@ -310,8 +310,8 @@ static int launch_say_mpirun_(const Launch *launch) {
     }
     bool shown = launch_show_words_(launch);
     log_line(launch->log,
-             "mpirun ended with exit code %d and no rank said why%s; if limits are low here (ulimit -a), raise them",
-             WEXITSTATUS(launch->status), shown ? "; what it wrote is above" : "");
+             "mpirun ended with exit code %d, and no rank reported a reason%s; raise low limits (ulimit -a)",
+             WEXITSTATUS(launch->status), shown ? "; its output is above" : "");
     return EXIT_FAILED;
 }
 
@@ -321,8 +321,8 @@ static int launch_last_word_(Launch *launch, JobEnd *end) {
     if (!launch->killed && code < 0) launch_hear_lost_(launch);
     bool failed = coordinator_look(launch->coordinator, launch->log, clock_seconds());
     *end = coordinator_why(launch->coordinator);
-    // Ranks that lose mpirun end with a code or by SIGPIPE, and are heard if this process is late to see it. If a rank
-    // was killed by another signal, that is the reason: supervisors that were not answered kill mpirun later.
+    // After mpirun was killed, ranks end with a code or by SIGPIPE, and the coordinator may hear of them first. If a
+    // rank was killed by another signal, that death is the cause: supervisors without an answer kill mpirun later.
     int number = end->rank >= 0 ? coordinator_status(launch->coordinator, end->rank)->signal : 0;
     bool rank_killed = number > 0 && number != SIGPIPE, mpirun_killed = launch->killed && !rank_killed;
     if (code < 0 && !end->spoken)
@@ -339,12 +339,12 @@ static int launch_last_word_(Launch *launch, JobEnd *end) {
         return EXIT_FAILED;
     }
     if (launch->asked > 1 && code < 0)
-        return launch_say_(launch, "ended at once, on the second signal; what came after the last checkpoint is lost");
+        return launch_say_(launch, "ended at once, on the second signal; steps after the last checkpoint are lost");
     if (code >= 0) return code;
     if (mpirun_killed) return launch_say_mpirun_(launch);
     if (launch->reason[0] != '\0') return launch_say_(launch, launch->reason);
     if (!failed) return launch_say_mpirun_(launch);
-    // If a program ends with a code before it is a rank, its reason is among mpirun's lines: the dynamic linker's, say.
+    // If a program exits before it has become a rank, mpirun's output has the reason, such as a missing library.
     if (unheard && WIFEXITED(launch->status) && WEXITSTATUS(launch->status) < 128) launch_show_words_(launch);
     log_line(launch->log, "%s", end->text);
     return EXIT_FAILED;
@@ -356,9 +356,9 @@ static int launch_open_(Launch *launch, int ends[2], Error *err) {
     char path[sizeof launch->folder.path + 16];
     snprintf(path, sizeof path, "%s/%s", launch->folder.path, SUPERVISOR_ERRORS);
     if (mkfifo(path, 0600) != 0 || (launch->errors = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC)) < 0)
-        return error_set(err, EXIT_FAILED, "cannot make %s: %s; is there space left?", path, strerror(errno));
+        return error_set(err, EXIT_FAILED, "cannot create %s: %s; free space there", path, strerror(errno));
     snprintf(path, sizeof path, "%s/mpirun", launch->folder.path);
-    // The size of a segment of Open MPI's, which prints nothing if it cannot create one.
+    // The size of Open MPI's shared-memory segment. Open MPI prints no message if it cannot create its segment.
     enum { SEGMENT = 5 << 20 };
     launch->words = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     int failed = launch->words < 0 ? errno : posix_fallocate(launch->words, 0, SEGMENT);
@@ -366,7 +366,7 @@ static int launch_open_(Launch *launch, int ends[2], Error *err) {
         return error_set(err, EXIT_FAILED, "cannot write %s: %s; raise ulimit -f, or free space there", path,
                          strerror(failed != 0 ? failed : errno));
     if (pipe2(ends, O_CLOEXEC) != 0)
-        return error_set(err, EXIT_FAILED, "cannot make a pipe (%s); raise ulimit -n", strerror(errno));
+        return error_set(err, EXIT_FAILED, "cannot create a pipe (%s); raise ulimit -n", strerror(errno));
     launch->results = ends[0];
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
     return 0;
@@ -403,7 +403,7 @@ int launch_ranks(const Log *log, const Job *job, char **argv, JobEnd *end, Error
     int cores = affinity_allowed(), threads = affinity_threads(job->ranks);
 #ifndef HAVE_MPI
     return error_set(err, EXIT_USAGE,
-                     "this configuration takes %d ranks, but the program was built without MPI; install it "
+                     "this configuration needs %d ranks, but the program was built without MPI; install MPI "
                      "(scripts/install_deps.sh) and run make again, or set parallel.pipeline, tensor and data to 1",
                      job->ranks);
 #endif

@@ -1,5 +1,5 @@
-// Calls mpirun, and knows which processes it has started. Our decisions about Open MPI are in its environment, where
-// the user's own take precedence, and so is the key of the coordinator, which other users must not see.
+// Starts mpirun and tracks the processes that it starts. Our Open MPI settings are passed in mpirun's environment; most
+// of them do not override the user's. The coordinator's key is passed there too, because other users must not see it.
 #include "launch_private.h"
 
 #include "base/alloc.h"
@@ -25,7 +25,7 @@
 
 // --- mpirun and its arguments
 
-// Prefers Debian's name for Open MPI's own: another MPI's mpirun would start ranks that do not see each other.
+// Finds mpirun. Prefers Debian's name for Open MPI's: with another MPI's mpirun the ranks would not see each other.
 static int mpirun_find_(char *path, size_t size, Error *err) {
     static const char *const names[] = {"mpirun.openmpi", "mpirun"};
     const char *search = getenv("PATH") != NULL ? getenv("PATH") : "/usr/local/bin:/usr/bin:/bin";
@@ -37,12 +37,12 @@ static int mpirun_find_(char *path, size_t size, Error *err) {
             at += length;
         }
     return error_set(err, EXIT_FAILED,
-                     "several ranks are started through mpirun, which is not in PATH; install Open MPI "
+                     "mpirun, which starts several ranks, was not found in PATH; install Open MPI "
                      "(scripts/install_deps.sh), or set parallel.pipeline, tensor and data to 1");
 }
 
-// With fewer files mpirun never hears ranks that join, prints nothing, and all wait. Found sufficient for 2, 4 and 8
-// ranks: 36, 44, 64.
+// Checks limits that mpirun needs but does not check. With too few files, mpirun never hears the ranks and hangs
+// without a message. Measured as sufficient for 2, 4 and 8 ranks: 36, 44 and 64 files.
 static int mpirun_check_limits_(int ranks, Error *err) {
     char here[4096];
     rlim_t needed = 32 + 5 * (rlim_t)ranks;
@@ -92,16 +92,16 @@ static void mpirun_set_environment_(int ranks, const LaunchFolder *folder, const
         {"OMPI_MCA_oob_tcp_if_include", "lo", false},
         {"OMPI_MCA_pml", "ob1", false},
         {"OMPI_MCA_btl", "self,vader", false},
-        // Where the kernel forbids one process to read another's memory, messages are copied through shared memory in
-        // fragments. Ranks that sleep between looks want them large: 1.1 GB/s so, 0.2 at the default of 32 KB. Not
-        // larger: eight of a megabyte no longer fit into a segment, and shared memory is not used at all.
+        // If the kernel forbids a process to read another process's memory, messages are copied through shared memory
+        // in fragments. Ranks sleep between polls, so large fragments are faster: 1.1 GB/s, against 0.2 GB/s at the
+        // default of 32 KB. Eight fragments of 1 MB would not fit into a segment, and shared memory would be unused.
         {"OMPI_MCA_btl_vader_max_send_size", "262144", false},
     };
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
         setenv(variables[i].name, variables[i].value, variables[i].always);
 }
 
-// Makes a child of ours a process that can become mpirun. The parent may have died before the child asked to be told.
+// Prepares a forked child to execute mpirun. Exits if the parent died before the child set PR_SET_PDEATHSIG.
 static void mpirun_detach_(pid_t parent, int results, int words, const sigset_t *mask) {
     struct sigaction action;
     setpgid(0, 0);
@@ -136,7 +136,7 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const In
     sigset_t all, before;
     if (mpirun_find_(mpirun, sizeof mpirun, err) != 0 || mpirun_check_limits_(ranks, err) != 0) return -1;
     if (!file_of_program(self, sizeof self) || access(self, X_OK) != 0)
-        return error_set(err, EXIT_FAILED, "cannot find this program's own file to start its ranks; start it again");
+        return error_set(err, EXIT_FAILED, "cannot find the program's file to start ranks; start the program again");
     // A signal to the child must not reach the parent's handlers, which the child has until it has detached.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -151,7 +151,7 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const In
     return child;
 }
 
-// --- its children
+// --- mpirun's children
 
 int launch_children_open(LaunchChildren *children, int ranks, const Coordinator *coordinator, Error *err) {
     *children =
@@ -206,7 +206,7 @@ static void children_find_(LaunchChildren *children, pid_t mpirun) {
     }
 }
 
-// Takes the children that have ended, in the order of their ends (epoll's order). Returns the count.
+// Closes the files of children that have ended, in the order in which they ended (epoll's order). Returns their number.
 static int children_take_ended_(LaunchChildren *children, double now) {
     struct epoll_event event;
     int count = 0;
@@ -233,7 +233,7 @@ void launch_children_look(LaunchChildren *children, pid_t mpirun, double now) {
     if (first && children->first >= 0) children->sure = late == 1;
 }
 
-// A child whose environment could not be read in time is the missing rank, if all others are known.
+// If the environment of one child could not be read in time, and all other ranks are known, it is the missing rank.
 int launch_children_lost(const LaunchChildren *children) {
     int missing = -1;
     if (children->first < 0 || !children->sure) return -1;
@@ -248,7 +248,7 @@ int launch_children_lost(const LaunchChildren *children) {
 }
 
 // --- the folder of a launch, the processes that belong to it, and the caretaker. A process belongs to the launch if it
-// was started with the folder's path in its environment, which holds whatever process its parent is now.
+// was started with the folder's path in its environment, even if it has another parent by now.
 
 bool launch_process_variable(pid_t pid, const char *name, char *value, size_t size) {
     char path[64], *entry = NULL;
@@ -297,7 +297,7 @@ void launch_folder_remove(LaunchFolder *folder) {
 
 static void launch_caretaker_detach_(int keep) {
     setsid();
-    for (int number = 1; number < NSIG; number++) signal(number, SIG_IGN); // KILL and STOP refuse
+    for (int number = 1; number < NSIG; number++) signal(number, SIG_IGN); // fails for KILL and STOP
     int null = open("/dev/null", O_RDWR);
     for (int file = 0; file < 3; file++) dup2(null, file);
     DIR *files = opendir("/proc/self/fd");
@@ -320,11 +320,11 @@ static void launch_folder_make_(LaunchFolder *folder, const char *base, int rank
     if (!fits || mkdtemp(folder->path) == NULL) folder->path[0] = '\0';
 }
 
-// The caretaker makes the folder itself: whenever the parent is killed, there is a process that removes it.
+// Creates the folder in the caretaker itself, so that a process to remove it exists whenever the parent is killed.
 static void launch_caretaker_run_(LaunchFolder *folder, int end, const char *temporary, int ranks, pid_t parent) {
     char byte;
     launch_caretaker_detach_(end);
-    // Messages between ranks go through it, so it should be in memory.
+    // Messages between ranks go through the folder, so it should be in memory.
     launch_folder_make_(folder, "/dev/shm", ranks, parent);
     if (folder->path[0] == '\0') launch_folder_make_(folder, temporary, ranks, parent);
     if (write(end, folder->path, sizeof folder->path) > 0)

@@ -1,15 +1,15 @@
-// Between the two files of this folder: mpirun, and the folder of a launch.
+// Functions that launch_mpirun.c provides to launch.c: starting mpirun, and the folder of a launch.
 #pragma once
 
 #include "launch.h"
 
 #include <sys/types.h>
 
-// The folder. Its path is in the environment of every process of the launch (SUPERVISOR_FOLDER), by which strays are
-// found.
+// The folder of a launch. Its path is in the environment of every process of the launch (SUPERVISOR_FOLDER), so that
+// stray processes can be found.
 typedef struct LaunchFolder {
     char path[256];
-    pid_t caretaker;   // makes it, and removes it if the parent dies
+    pid_t caretaker;   // process that creates the folder, and removes it if the parent dies
     int caretaker_end; // closing it wakes the caretaker
 } LaunchFolder;
 
@@ -28,8 +28,8 @@ bool launch_process_variable(pid_t pid, const char *name, char *value, size_t si
 pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const Invitation *invitation, int results,
                     int words, Error *err);
 
-// The supervisors that mpirun has started, as the kernel knows them: the coordinator hears of a rank only once its
-// program runs.
+// A supervisor that mpirun has started. It is found through /proc, because the coordinator hears of a rank only once
+// the rank's program runs.
 typedef struct LaunchChild {
     pid_t pid;
     int rank; // -1: not known yet
@@ -40,15 +40,15 @@ typedef struct LaunchChildren {
     LaunchChild *child; // [ranks] in the order in which they were found
     int ranks, count;
     const Coordinator *coordinator;
-    int ends;  // epoll, of all `file`: readable if one has ended
-    int first; // child that ended first without the coordinator hearing of it, or -1
+    int ends;  // epoll descriptor for every child's `file`; readable if a child has ended
+    int first; // index of the first child that ended without a report to the coordinator, or -1
     double when;
     bool sure; // `first` did end first: no other child had ended when it was found
 } LaunchChildren;
 
 int launch_children_open(LaunchChildren *children, int ranks, const Coordinator *coordinator, Error *err);
 void launch_children_close(LaunchChildren *children);
-// Polls which have started and which have ended. Call often until all are known, and when `ends` is readable.
+// Looks for children that have started or ended. Call it often until all are known, and whenever `ends` is readable.
 void launch_children_look(LaunchChildren *children, pid_t mpirun, double now);
 bool launch_children_complete(const LaunchChildren *children);
 // Returns the rank of the child that ended first without a report; -1 if unknown.

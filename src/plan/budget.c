@@ -1,4 +1,4 @@
-// Days, GPU hours, price and energy of a training, from the time of one planned step. Validation, saving, restarts and
+// The days, GPU hours, price and energy of a training run, from its planned step time. Validation, saving, restarts and
 // the power of hosts, network and cooling are not included.
 #include "budget.h"
 
@@ -11,8 +11,8 @@ static Bill times_(const Bill *step, double steps) {
     return (Bill){steps * step->days, steps * step->gpu_hours, steps * step->price, steps * step->mwh};
 }
 
-// Returns the expected seconds per second of training if a checkpoint of C seconds follows every tau seconds, a restart
-// takes R and failures of the job come at random, M seconds apart on average:
+// Returns the expected seconds per second of training if a checkpoint of C seconds is written every tau seconds, a
+// restart takes R seconds, and failures of the job occur at random, M seconds apart on average:
 //     M exp(R / M) (exp((tau + C) / M) - 1) / tau
 // J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS 22 (2006).
 static double slowdown_(const HardwareConfig *hardware, double mtbf, double tau) {
@@ -53,14 +53,14 @@ Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand
 
 enum { BILL_TEXT = 160, AMOUNT_TEXT = 32 };
 
-// Writes 3.41, or from a thousand on 12,345.
+// Writes a value with three digits, as "3.41", or if it is 1,000 or more, as "12,345". Returns `text`.
 static const char *amount_(double value, char text[AMOUNT_TEXT]) {
     if (value >= 999.5) return grid_count((int64_t)(value + 0.5), text);
     snprintf(text, AMOUNT_TEXT, "%.3g", value);
     return text;
 }
 
-// Writes "12.3 days, 18,892 GPU hours, price 37,784, 7.6 MWh", as far as these are known.
+// Writes "12.3 days, 18,892 GPU hours, price 37,784, 7.6 MWh" without the unknown figures. Returns `text`.
 static const char *bill_text_(const Bill *bill, char text[BILL_TEXT]) {
     char amount[AMOUNT_TEXT];
     bool hours = bill->days < 1, mega = bill->mwh >= 1;
@@ -76,7 +76,7 @@ static const char *bill_text_(const Bill *bill, char text[BILL_TEXT]) {
     return text;
 }
 
-// Writes how often the job fails, and the interval of checkpoints that is best then.
+// Writes the time between failures of the job, and the checkpoint interval with the highest goodput.
 static void print_goodput_(const Goodput *goodput, const Config *config, double step_seconds, FILE *file) {
     char hours[AMOUNT_TEXT], days[AMOUNT_TEXT], own[64] = "";
     if (goodput->mtbf == 0) return;
@@ -85,15 +85,15 @@ static void print_goodput_(const Goodput *goodput, const Config *config, double 
         return;
     }
     if (goodput->own > 0)
-        snprintf(own, sizeof own, "; with %lld %.1f %%", (long long)config->checkpoint.every, 100 * goodput->own);
+        snprintf(own, sizeof own, "; with %lld it is %.1f %%", (long long)config->checkpoint.every, 100 * goodput->own);
     grid_line(file, "failures", "one in %s hours; checkpoint.every %.0f (%.3g minutes) is best: goodput %.1f %%%s",
               amount_(goodput->mtbf / 3600, hours), goodput->every, goodput->every * step_seconds / 60,
               100 * goodput->share, own);
-    grid_line(file, "", "expected %s days, with %.4g s a checkpoint and %.4g s a restart (Young 1974, Daly 2006)",
+    grid_line(file, "", "expected %s days, with %.4g s per checkpoint and %.4g s per restart (Young 1974, Daly 2006)",
               amount_(goodput->days, days), config->hardware.checkpoint_s, config->hardware.restart_s);
 }
 
-// Writes the cost of the run and of a billion tokens: price and energy, if prices and watts are given.
+// Writes the cost of a billion tokens, with the GPU's price and watts if they are given.
 static void print_rates_(const Budget *budget, const HardwareConfig *hardware, FILE *file) {
     char bill[BILL_TEXT], rates[96] = "";
     int used = 0;
@@ -123,7 +123,7 @@ void budget_print(const Budget *budget, const Config *config, bool verbose, FILE
 
 // ---------------------------------------------------------------- JSON
 
-// Returns a figure for JSON, where 0 is unknown.
+// Returns the value, or NAN (null in JSON) for 0, which means unknown.
 static double known_(double value) { return value > 0 ? value : NAN; }
 
 static void bill_write_(FILE *file, const char *key, const Bill *bill, const GpuBand *band) {

@@ -1,5 +1,5 @@
-// The cost of a training by the step time of its plan: days, GPU hours, money and energy. Prices and powers come from
-// the configuration; figures that depend on missing ones are left out.
+// The cost of a training run, from its planned step time: days, GPU hours, money and energy. Prices and powers come
+// from the configuration. A figure is left out if the configuration lacks its price or power.
 #pragma once
 
 #include "config/gpus.h"
@@ -16,13 +16,13 @@ typedef struct Goodput {
     double mtbf;  // seconds between failures of the job; 0: unknown, like everything else here
     double every; // steps between checkpoints with the shortest expected time (Young 1974, Daly 2006)
     double share; // time without failures and checkpoints / expected time
-    double days;  // expected, for the complete training
+    double days;  // expected days of the complete training, with failures and checkpoints
     double own;   // share with the configuration's checkpoint.every; 0: it writes no checkpoints
 } Goodput;
 
 typedef struct Budget {
     double tokens;             // train.tokens, or the tokens of train.steps
-    Bill step, billion, whole; // one step, 1e9 tokens, all of them
+    Bill step, billion, whole; // costs of one step, of 1e9 tokens and of all tokens
     GpuBand band;              // error band of the step time, applies to all costs; low 0: unknown
     Goodput goodput;
 } Budget;
@@ -30,10 +30,10 @@ typedef struct Budget {
 // Returns the cost for steps of `step_seconds`. gpus: false on CPUs, where only days are known.
 Budget budget_make(const Config *config, double step_seconds, bool gpus, GpuBand band);
 
-// Writes the lines for people, 120 columns wide at most; not `verbose`: only days and the like of all tokens.
+// Prints the budget for people, in 120 columns. Without `verbose`: only the cost of all tokens, and the goodput.
 void budget_print(const Budget *budget, const Config *config, bool verbose, FILE *file);
 
-// Writes `"budget":{...}`: tokens, and of a step, a billion tokens and the complete training
-// {"days","gpu_hours","price","mwh"}, null for unknown figures, and if a band is known its ends too, as "days_low" and
-// "days_high"; with hardware.mtbf_hours also "goodput":{"mtbf_hours","every","share","days","own"}.
+// Writes `"budget":{...}`: "tokens", and the costs of a step, a billion tokens and the complete training, each
+// {"days","gpu_hours","price","mwh"}. Unknown figures are null. A known band adds its ends, as in "days_low" and
+// "days_high"; hardware.mtbf_hours adds "goodput":{"mtbf_hours","every","share","days","own"}.
 void budget_write_json(const Budget *budget, FILE *file);

@@ -1,5 +1,5 @@
-// Runs the list of one stage. The groups of the other ranks are emulated ones (comm_emulated.h), and the scratch that
-// messages are copied to and from loads memory as real ones would.
+// Runs the action list of one stage with emulated communicators (comm_emulated.h). Bundles are copied to and from a
+// scratch slot, which loads the memory as real transfers do.
 #include "emulate.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -35,7 +35,7 @@ static int create_scratch_(Emulation *e, const PlanStage *plan, bool moves, Erro
     return e->scratch == NULL ? -1 : 0;
 }
 
-// Uploads tokens that differ: equal ones would all meet in one row of the embedding.
+// Uploads random tokens: equal tokens would all use the same row of the embedding.
 static void upload_tokens_(Emulation *e) {
     Stage *stage = &e->stage;
     int64_t count = stage->microbatches * stage->at.rows;
@@ -64,7 +64,7 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
     create_comms_(e, plan, hardware);
     if (stage_create(&e->stage, model, config, schedule, be, plan->at.stage, e->tensor, 0, err) != 0) return -1;
     stage_use_context(&e->stage, e->context);
-    // Emulated messages are in order even if all lanes are one group.
+    // All lanes can share one emulated group: its messages stay in order.
     Comm *lanes[2 * STAGE_MOST_CHUNKS];
     for (int i = 0; i < 2 * STAGE_MOST_CHUNKS; i++) lanes[i] = e->pipeline;
     EngineGroups groups = {lanes, e->pair, NULL};
@@ -98,7 +98,7 @@ double emulation_median(double *values, int64_t count) {
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
-// Returns the median time of one kind of action on one slice of a chunk; adds to *count how many there were.
+// Returns the median time of one kind of action on one slice of a chunk. Adds the number of such actions to *count.
 static double median_time_(const StageSchedule *list, const EngineRun *run, ActionKind kind, int chunk, int slice,
                            int64_t *count) {
     double *seconds = xcalloc((size_t)run->count + 1, sizeof *seconds);

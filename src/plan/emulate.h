@@ -7,7 +7,7 @@
 #include "hardware_model.h"
 #include "plan.h"
 
-// Medians over the microbatches of one run, added up over chunks, in seconds, without collectives over tensor ranks.
+// Medians over the microbatches of one run, summed over chunks, in seconds, without collectives over tensor ranks.
 typedef struct EmulationTimes {
     double forward;
     double backward;       // B; 0 if all backwards are split
@@ -18,39 +18,39 @@ typedef struct EmulationTimes {
 
 typedef struct Emulation {
     const Config *config;
-    Backend *be; // the caller's
+    Backend *be; // owned by the caller
     Stage stage;
     Engine *engine;
     Comm *pipeline, *tensor, *pair, *context[2];
-    void *scratch;                          // one slot that evictions go to, not included in the reported peak
+    void *scratch;                          // slot that receives evicted bundles; not counted in the peak
     int64_t scratch_bytes, scratch_counted; // requested bytes; bytes including the device's padding
 } Emulation;
 
 // Returns the median of the values and sorts them; 0 for an empty list.
 double emulation_median(double *values, int64_t count);
 
-// Allocates stage `plan->at.stage` as `plan` has it; evictions are paced at hardware->cost.pair. moves: the stage's
-// list sends bundles to a partner or takes them. -1 with err; emulation_destroy in both cases.
+// Allocates stage `plan->at.stage` with the sizes of `plan`. Evictions run at hardware->cost.pair bytes/s. moves: the
+// list exchanges bundles with a partner. -1 with err; call emulation_destroy in both cases.
 int emulation_create(Emulation *emulation, const Config *config, const Model *model, const Schedule *schedule,
                      const PlanStage *plan, bool moves, const Hardware *hardware, Backend *be, Error *err);
 void emulation_destroy(Emulation *emulation);
 
 // Runs the stage's list once, after engine_rehearse. The first run on a device touches its memory for the first time,
-// so time a later one.
+// so time a later run.
 int emulation_run(Emulation *emulation, const Schedule *schedule, EmulationTimes *times, Error *err);
 
-// Runs the list once untimed and then five times. seconds[i]: the least time of action i of the stage's list, if it
-// computes. -1 with err.
+// Runs the list once untimed and then five times. seconds[i]: the shortest time of action i of the stage's list. -1
+// with err.
 int emulation_actions(Emulation *emulation, const Schedule *schedule, double *seconds, Error *err);
 
 // Returns the bytes by category at the peak, without the scratch.
 MemoryBytes emulation_peak(const Emulation *emulation);
 
-// Measures the seconds per element of the gradient's norm and of AdamW over all that this rank owns.
+// Measures the seconds per element of the gradient norm and of AdamW, over the elements that this rank owns.
 void emulation_optimizer(Emulation *emulation, double *norm, double *adamw);
 
-// Returns a list for stage `stage` of `stages` of forwards and backwards in turn, which needs one slot. Every second
-// backward is split. NULL with err.
+// Returns a schedule in which only `stage` has actions: forwards and backwards in turn, which need one slot. Every
+// second backward is split. NULL with err.
 Schedule *emulation_list(int stages, int stage, int microbatches, Error *err);
 
 // Creates a backend that can compute, of the kind the configuration names. NULL with err if it is unavailable.

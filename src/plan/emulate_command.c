@@ -1,8 +1,8 @@
 // --emulate-stage S: runs one stage's list of the configured schedule on this device, and reports the results.
 //
-// --emulate-stage all runs the list of every stage like that, one after another, and notes how long each action took.
-// The simulator then goes through all lists with these times and gives the pipeline on as many devices as stages. The
-// work is measured; who waits for whom follows from the lists.
+// --emulate-stage all does this for every stage in turn and records the time of each action. The simulator then runs
+// all lists with these times, which predicts a pipeline with one device per stage. The times of actions are measured;
+// the waiting times follow from the lists.
 #include "emulate.h"
 #include "base/alloc.h"
 #include "fits.h"
@@ -21,7 +21,7 @@ typedef struct Subject {
     Backend *be;
     Schedule *schedule;
     Plan plan;
-    int stage; // ALL_STAGES: one after another
+    int stage; // number of the stage, or ALL_STAGES
     Emulation emulation;
 } Subject;
 
@@ -40,7 +40,7 @@ static int emulate_read_stage_(const char *text, int64_t stages, int *stage, Err
                      (long long)stages - 1);
 }
 
-// Checks that the memory is free: a host that is asked for more than it has does not refuse, but kills some process.
+// Checks that a host has enough free memory: an overcommitted host kills a process instead of failing the allocation.
 static int check_workspace_(const Subject *subject, Error *err) {
     const PlanStage *stage = &subject->plan.stage[subject->stage];
     int64_t bytes = memory_total(&stage->memory) + stage->host_slots * stage->slot_bytes;
@@ -48,7 +48,7 @@ static int check_workspace_(const Subject *subject, Error *err) {
     Machine machine = machine_look(!subject->hardware.cpu);
     if (!subject->hardware.cpu || machine.free_bytes == 0 || bytes <= machine.free_bytes) return 0;
     return error_set(err, EXIT_FAILED,
-                     "--emulate-stage: stage %d needs %s of memory, and %s are free here; use a smaller "
+                     "--emulate-stage: stage %d needs %s of memory, but only %s are free; use a smaller "
                      "schedule.micro_batch or more stages",
                      subject->stage, grid_bytes(bytes, needs), grid_bytes(machine.free_bytes, has));
 }
@@ -90,8 +90,7 @@ static void print_times_(const Subject *subject, const EmulationTimes *times, FI
         fprintf(file, "tensor    collectives over %lld ranks, modelled: %.3f ms a microbatch\n",
                 (long long)(config->parallel.tensor * config->parallel.context), 1e3 * tensor);
     if (share <= 0) return;
-    fprintf(file, "MFU       of a pipeline whose stages are all like this one and never idle: %.1f%%",
-            100 * flops / (share * all));
+    fprintf(file, "MFU       if every stage were like this one and never idle: %.1f%%", 100 * flops / (share * all));
     if (tensor > 0) fprintf(file, " without collectives, %.1f%% with them", 100 * flops / (share * (all + tensor)));
     fputc('\n', file);
 }
@@ -110,7 +109,7 @@ static int emulate_one_(Subject *subject, FILE *file, Error *err) {
     fprintf(file, "stage     %d of %d, layers %s, alone on %s; schedule %s\n", subject->stage, stage->at.stages,
             stage_layers_text(&stage->at, layers), subject->be->device, subject->schedule->name);
     if (subject->emulation.scratch != NULL)
-        fprintf(file, "emulated  bundles leave and come at %.4g GB/s, through one slot that is not counted\n",
+        fprintf(file, "emulated  bundles move at %.4g GB/s, through one slot that is not counted\n",
                 1e-9 * subject->hardware.cost.pair);
     fprintf(file, "peak      %s allocated, %s bytes; planned %s%s\n", grid_bytes(bytes, peak), grid_count(bytes, exact),
             grid_bytes(plan, planned), bytes == plan ? ", the same to the byte" : "");
@@ -120,7 +119,7 @@ static int emulate_one_(Subject *subject, FILE *file, Error *err) {
 
 // ---------------------------------------------------------------- all stages
 
-// Fills seconds[s] with the times of stage s's actions, measured alone.
+// Fills seconds[s] with the times of stage s's actions. Measures one stage after another.
 static int measure_stages_(Subject *subject, double **seconds, Error *err) {
     int status = 0;
     for (int s = 0; s < subject->plan.stages && status == 0; s++) {
@@ -138,7 +137,7 @@ static int measure_stages_(Subject *subject, double **seconds, Error *err) {
 static Timeline *pipeline_(const Subject *subject, const PlanCosts *costs, double *const *seconds, Error *err) {
     SimulateCosts mine = costs->costs;
     SimulateShares shares = costs->shares;
-    shares.compute = NULL; // on a CPU: the cores of this host
+    shares.compute = NULL; // every stage has its own device, so CPU stages share no cores
     mine.shares = &shares;
     mine.action = (const double *const *)seconds;
     mine.totals_only = true;

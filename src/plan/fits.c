@@ -31,8 +31,8 @@ static void lower_to_file_(int64_t *bytes, const char *path) {
     fclose(file);
 }
 
-// Applies the limits of the group and of all groups above it. In a container, the path in /proc may be the host's; the
-// visible root then has a limit of its own.
+// Applies the limits of the group and of all its ancestors. In a container, /proc may show the path on the host. The
+// loop still reaches the visible root, which has the container's limit.
 static void lower_to_group_(int64_t *bytes, const char *root, const char *name, char *group) {
     for (;;) {
         char path[1400];
@@ -70,7 +70,7 @@ Machine machine_look(bool cuda_available) {
 
 static const char *plural_(int64_t count) { return count == 1 ? "" : "s"; }
 
-// Writes the second line. If the run is already minimal, suggests smaller settings to try.
+// Writes the second line. If the run uses the tiny configuration already, suggests smaller settings or the CPU.
 static void what_to_run_(char *line, size_t size, const Config *config, const char *program, bool on_cpu) {
     char tiny[48];
     snprintf(tiny, sizeof tiny, "configs/%s_tiny.yaml", config_word("model.family", config->model.family));
@@ -78,12 +78,12 @@ static void what_to_run_(char *line, size_t size, const Config *config, const ch
     bool is_tiny = length >= end && strcmp(config->path + length - end, tiny) == 0;
     if (is_tiny && on_cpu)
         snprintf(line, size,
-                 "run instead: ./%s -c %s with less, as with -o schedule.micro_batch=1 or a smaller -o model.hidden",
+                 "run instead: ./%s -c %s with less, such as -o schedule.micro_batch=1 or a smaller -o model.hidden",
                  program, config->path);
     else if (is_tiny) snprintf(line, size, "run instead: ./%s -c %s -o hardware.device=cpu", program, config->path);
     else
-        snprintf(line, size, "run instead: ./%s -c %s, or ./%s -c %s --plan to see what it would take and bring",
-                 program, tiny, program, config->path);
+        snprintf(line, size, "run instead: ./%s -c %s, or ./%s -c %s --plan to see its memory and step time", program,
+                 tiny, program, config->path);
 }
 
 static void what_is_there_(char *text, size_t size, const Machine *machine) {

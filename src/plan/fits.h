@@ -1,6 +1,6 @@
-// Whether a run fits the machine it was started on, checked before anything is allocated: a run that does not fit is
-// refused in two lines (needed and available memory; a configuration to run instead), so that no machine starts to
-// swap.
+// Checks, before anything is allocated, that a run fits the machine it was started on, so that the machine does not
+// start to swap. A run that does not fit is refused in two lines: needed and available memory; a configuration to run
+// instead.
 #pragma once
 
 #include "plan.h"
@@ -17,8 +17,8 @@ typedef struct Machine {
 Machine machine_look(bool cuda_available);
 
 // Returns 0 if the plan fits, else -1 with err (code 1, two lines). ranks_of_stage[s]: ranks of stage s on this host.
-// On CPUs the ranks' bytes, their evictions to host memory, their copies for checkpoints, and hardware.reserve_gib once
-// per host have to be free; on GPUs there has to be a device. On both, each rank's bytes plus the reserve must not
-// exceed hardware.memory_gib if that is given, else, on GPUs, the GPU's own memory.
+// The host must have free the ranks' host memory (plan_host_bytes) and, on CPUs, also their bytes and, once,
+// hardware.reserve_gib. On GPUs a device must be present. Each rank's bytes plus the reserve must not exceed
+// hardware.memory_gib if that is given, else, on GPUs, the GPU's memory.
 int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,
                    const int64_t *ranks_of_stage, Error *err);

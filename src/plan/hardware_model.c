@@ -1,5 +1,5 @@
-// Describes the device of a configuration, and adds up the costs of a layer, the embedding and the head on it. The cost
-// of a single product, pass or collective is in device/cost.c.
+// Describes the device of a configuration, and sums the costs of a layer, the embedding and the head on it. The cost of
+// a single product, pass or collective is in device/cost.c.
 #include "hardware_model.h"
 #include "base/grid.h"
 #include "backend/attention_scratch.h"
@@ -22,15 +22,15 @@ bool hardware_is_cpu(const Config *config) {
 static void describe_gpu_(Hardware *hardware, const Config *config) {
     const HardwareConfig *given = &config->hardware;
     DeviceFigures here = {0};
-    // Loading the GPU code takes longer than most plans.
+    // Not called if both figures are given: loading the GPU code takes longer than most plans.
     if (given->peak_tflops == 0 || given->memory_gib == 0) device_figures(&here, config);
     hardware->peak = 1e12 * (given->peak_tflops > 0 ? given->peak_tflops : here.peak_tflops);
     cost_of_gpu(&hardware->cost, config, hardware->peak);
     hardware->memory_bytes = given->memory_gib > 0 ? (int64_t)(given->memory_gib * GIB) : here.memory_bytes;
 }
 
-// Returns a rate for CPUs: ranks of one host exchange 8e9 bytes/s over Open MPI's shared memory; the keys' defaults
-// describe GPUs.
+// Returns the rate of a key for CPUs, in bytes/s. Defaults of these keys are for GPUs, so a key that is not set gives
+// 8e9, the rate between ranks of one host over Open MPI's shared memory.
 static double cpu_rate_(const Config *config, const char *key, double gb_s) {
     bool untouched = config->place[config_find(key) - config_keys] == CONFIG_DEFAULT;
     return untouched ? 8e9 : gb_s * 1e9;
@@ -85,7 +85,7 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank) {
 
 // ---------------------------------------------------------------- compute
 
-// A device at work on one shape.
+// The inputs of the cost functions.
 typedef struct Work {
     const Hardware *hardware;
     const Config *config;
@@ -117,7 +117,7 @@ static double layer_product_(const Work *work, int64_t m, int64_t n, int64_t k) 
     return narrow ? beside_bundles_(work) * cost_product_fp8(cost, m, n, k) : product_(work, 1, m, n, k);
 }
 
-// Returns the additional seconds of products that add to `weights` numbers of fp32.
+// Returns the additional seconds of products that accumulate into `weights` numbers of fp32.
 static double adding_(const Work *work, double weights) {
     return beside_bundles_(work) * cost_adding(&work->hardware->cost, weights);
 }
@@ -125,9 +125,9 @@ static double adding_(const Work *work, double weights) {
 // Returns the bytes of one pass over the residual stream of this rank.
 static double hardware_stream_(const Shape *s) { return (double)(s->shard_rows * s->hidden * s->element); }
 
-// Returns the bytes of the passes over each of the scores. Fused: read and write in 16 bit, and once more to read in
-// the backward. Unfused, in fp32: cast, scale, mask, softmax, cast back; and the same way back. The CPU backend has one
-// softmax, which is fused.
+// Returns the bytes that the passes of softmax move per score. Fused: one read and one write, and one more read in the
+// backward. Unfused, in fp32: cast, scale, mask, softmax and cast back, and in the backward the reverse. The CPU
+// backend's softmax is always fused.
 static double softmax_bytes_(const Work *work, bool backward) {
     const Shape *s = work->shape;
     if (work->hardware->cpu || attention_softmax_fuses(&s->attention, s->element))
@@ -136,8 +136,8 @@ static double softmax_bytes_(const Work *work, bool backward) {
     return backward ? 2 * cast + 12 + 8 + 8 : 2 * cast + 1 + 8 + 8 + 8;
 }
 
-// Adds core attention over all s*s pairs, or of a slice over all keys that its last query sees, stored or recomputed.
-// A context rank has two pieces; on average, each sees half of all keys plus half a piece.
+// Adds the core attention of modes none and recompute. It computes all s*s pairs, or for a slice all keys that its last
+// query sees. A context rank has two pieces; on average, each sees half of all keys plus half a piece.
 static void stored_attention_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     const AttentionShape *a = &s->attention;
@@ -155,7 +155,7 @@ static void stored_attention_(const Work *work, PartTime *time) {
 static void flash_attention_(const Work *work, PartTime *time) {
     const AttentionShape *a = &work->shape->attention;
     const Cost *cost = &work->hardware->cost;
-    int64_t contexts = work->shape->context_ranks, keys = attention_keys(a) * contexts; // of all context ranks
+    int64_t contexts = work->shape->context_ranks, keys = attention_keys(a) * contexts; // keys of all context ranks
     double heads = (double)(a->batch * a->heads) * (a->full ? 2 : 1);                   // cost_flash assumes causal
     double *times[] = {&time->forward, &time->backward};
     for (int back = 0; back < 2; back++) { // a slice: time up to the slice's end minus time up to its start
@@ -187,7 +187,7 @@ double hardware_left_to_w(const Shape *s) {
 
 static void layer_products_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
-    int columns = s->sequence ? s->chunks : 1; // without gathers there is nothing to wait for
+    int columns = s->sequence ? s->chunks : 1; // without gathers, chunks gain nothing
     double whole = layer_product_(work, s->rows, s->qkv_cols, s->hidden) +
                    layer_product_(work, s->rows, s->hidden, s->query_cols) +
                    layer_product_(work, s->rows, s->mlp_cols, s->hidden) +
@@ -205,14 +205,14 @@ static void layer_products_(const Work *work, PartTime *time) {
     time->spent[1].peak = 2 * time->spent[0].peak;
 }
 
-// Returns the bytes that quantizing one bf16 number moves. A single scale for the matrix takes another pass to find
-// it; the transpose reuses that scale.
+// Returns the bytes that quantizing one bf16 number moves. With a single scale for the matrix, one more pass finds the
+// scale; the transpose reuses it.
 static double quantize_bytes_(int fp8) { return fp8 == FP8_OFF ? 0 : fp8 == FP8_TENSOR ? 2 + 3 : 3; }
 
-// Adds the passes that quantize the inputs and output gradients of the four products: inputs for the forward, their
-// transpose for the weight's gradient, gradients in both ways for the backward. With shape->narrow a rank quantizes its
-// own rows of the stream, and reads and writes eight bits to transpose; on a GPU norms and SwiGLU write eight bits
-// instead of sixteen, which layer_passes_ counts.
+// Adds the passes that quantize the operands of the four products: inputs for the forward, their transpose for the
+// weight's gradient, and output gradients, plain and transposed, for the backward. With shape->narrow a rank quantizes
+// its own rows of the stream, and transposing reads and writes eight bits. On a GPU norms and SwiGLU write eight bits
+// instead of the sixteen that layer_passes_ counts.
 static void layer_quantize_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     bool inputs = s->narrow[GATHERED_INPUT] != FACTOR_PLAIN, gradients = s->narrow[GATHERED_GRADIENT] != FACTOR_PLAIN;
@@ -239,7 +239,7 @@ static void layer_quantize_(const Work *work, PartTime *time) {
 }
 
 // Adds norms, residuals, rotation and activation: 8 passes over the stream in each direction, plus the passes over the
-// activations between products. The sum at the end of a layer is a part of the next one's norm.
+// activations between products. The residual sum at the end of a layer is part of the next layer's norm.
 static void layer_passes_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     const Family *family = &families[work->config->model.family];
@@ -255,19 +255,19 @@ static void layer_passes_(const Work *work, PartTime *time) {
         time->backward += time->norms + time->act;
         time->weight += time->norms;
     }
-    // Read and written: the gradients of both column products, and of the stream after each half of the layer.
+    // I copies for W (read, write): the gradients of both column products, and of the stream after each half-layer.
     double columns = (double)(s->rows * (s->mlp_cols + s->qkv_cols) * s->element);
     time->kept += bytes_(work, 2 * (columns + (s->pointwise ? 0 : 2 * hardware_stream_(s))));
 }
 
-// Adds the passes over keys and values of slices and context ranks: copies of this rank's own rows, the gradients of
-// all keys that its queries see, which flash has in the run's precision and adds in fp32, and their zeros at the start.
+// Adds the passes of slices and context ranks over keys and values: copies of the rank's own rows, zeros for gradients
+// at the start, and with flash the gradients of all keys that its queries see, which it adds in fp32.
 static void range_passes_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     const AttentionShape *a = &s->attention;
     double element = (double)s->element, cols = (double)(s->qkv_cols - s->query_cols), own = (double)s->rows * cols;
     int64_t all = s->slices * s->context_ranks * s->seq;
-    int64_t seen = s->pieces > 1 ? all + s->seq / s->pieces : attention_keys(a); // by both pieces
+    int64_t seen = s->pieces > 1 ? all + s->seq / s->pieces : attention_keys(a); // keys that both pieces see together
     bool flash = a->mode == ATTENTION_FLASH, starts = s->pieces > 1 || attention_keys(a) == all;
     if (all == s->seq) return;
     double gradients = (flash ? (element + 8) * (double)seen : 0) + (starts ? 4 * (double)all : 0);
@@ -343,7 +343,7 @@ static double collective_(const Hardware *hardware, const Config *config, const 
            2;
 }
 
-// Adds the gathers of keys and values over context ranks, and the sums of their gradients; nothing hides them. The
+// Adds the gathers of keys and values over context ranks and the sums of their gradients. No compute hides them. The
 // ranks of a stage are consecutive, and the ranks of a node share its network.
 static void context_collectives_(const Work *work, PartTime *layer) {
     const Shape *s = work->shape;
@@ -363,7 +363,7 @@ static void context_collectives_(const Work *work, PartTime *layer) {
     layer->tensor_input += seconds[0] + seconds[1];
 }
 
-// Returns the time to gather inputs, or gradients: eight bits and their scales are two collectives.
+// Returns the time to gather inputs or gradients. Numbers of eight bits and their scales take two collectives.
 static double gathered_(const Work *work, Gathered what) {
     const Shape *s = work->shape;
     if (s->narrow[what] == FACTOR_PLAIN) return collective_(work->hardware, work->config, s, (double)s->element);
@@ -371,7 +371,7 @@ static double gathered_(const Work *work, Gathered what) {
     return collective_(work->hardware, work->config, s, 1) + collective_(work->hardware, work->config, s, scales);
 }
 
-// Returns the kernel that ends a reduce-scatter by copies: it reads a block of every rank and writes one.
+// Returns the seconds of the kernel that ends a reduce-scatter by copies: it reads a block per rank and writes one.
 static double blocks_summed_(const Hardware *hardware, const Shape *s) {
     if (!s->copies || hardware->cost.flops == 0) return 0;
     return cost_pass(&hardware->cost, (1 + 1.0 / s->tensor_ranks) * (double)(s->rows * s->hidden * s->element));
@@ -380,12 +380,12 @@ static double blocks_summed_(const Hardware *hardware, const Shape *s) {
 // Returns the seconds that a collective adds to a step if a product, and other work after it, run meanwhile.
 static double exposed_(const Work *work, double collective, double product, double other) {
     if (!work->shape->overlap) return collective;
-    if (work->hardware->cost.flops == 0) return 0; // the time of the products is unknown, and they take longer
+    if (work->hardware->cost.flops == 0) return 0; // product times are unknown: assume that products take longer
     if (work->shape->copies) return fmax(0, collective - product - other);
     return cost_beside(&work->hardware->cost, collective, product, other);
 }
 
-// The weight gradients of a layer that run during collectives, two input gradients, and the attention's backward.
+// Seconds of the work that hides collectives: four weight gradients, two input gradients, attention's backward.
 typedef struct Beside {
     double qkv, out, up, down, out_input, down_input, attention;
 } Beside;
@@ -408,8 +408,8 @@ static Beside beside_(const Work *work) {
                     .attention = core.backward};
 }
 
-// Returns the seconds that the four collectives of a forward, or its two all-reduces, add to a step. Of the gathers
-// before a product in chunks, or the sums after it, the first gather or the last sum has no product beside it.
+// Returns the seconds that a forward's collectives add to a step: four with sequence parallelism, else two all-reduces.
+// With products in chunks, the first gather before a product or the last sum after it overlaps no product.
 static double exposed_forward_(const Work *work, double whole) {
     const Shape *s = work->shape;
     int64_t products[][2] = {
@@ -425,10 +425,10 @@ static double exposed_forward_(const Work *work, double whole) {
     return exposed;
 }
 
-// Adds the collectives as layer.c and blocks.c call them, with the products that they run beside with overlap. With
-// sequence parallelism the backward gathers once more what the forward gathered, and a split one gathers the gradients
-// of two products twice, or with schedule.recompute: pointwise gathers each operand once; without it every pair is one
-// all-reduce.
+// Sets the times of the collectives as layer.c and blocks.c call them, less the products that hide them with overlap.
+// With sequence parallelism the backward gathers the forward's inputs again. A split backward gathers the gradients of
+// two products twice or, with schedule.recompute: pointwise, every operand once. Without sequence parallelism each
+// gather and sum are one all-reduce.
 static void layer_collectives_(const Work *work, double one, PartTime *layer) {
     Beside b = beside_(work);
     double input = gathered_(work, GATHERED_INPUT), gradient = gathered_(work, GATHERED_GRADIENT);
@@ -518,14 +518,14 @@ void hardware_print_band(const Hardware *hardware, GpuBand band, double step, do
         grid_line(file, "band", "%s to %s%s: as far off as plans %s", low, high, share, band.on);
         return;
     }
-    grid_line(file, "published", "%s to %s%s: as much longer as four of five of %d published runs on %s took%s", low,
+    grid_line(file, "published", "%s to %s%s: as far off as four of five plans of %d published runs on %s were%s", low,
               high, share, band.runs, band.on,
               hardware->cost.data_sheet ? "; this GPU is planned by its data sheet" : "");
 }
 
 void hardware_print_cpus(const Hardware *hardware, FILE *file) {
     if (!hardware->cpu) return;
-    grid_line(file, "CPUs", "planned for this machine's (%s a rank); to plan for GPUs, name one with hardware.gpu",
+    grid_line(file, "CPUs", "planned for this machine (%s per rank); to plan for GPUs, name one with hardware.gpu",
               hardware->device);
 }
 
@@ -542,7 +542,7 @@ void hardware_print(const Hardware *hardware, FILE *file) {
         "fp32 passes where not%s",
         100 * cost->efficiency, cost->flops * 1e-12, cost->half, 1e6 * cost->launch, 100 * cost->flash_forward.share,
         100 * cost->flash_backward.share, cost->memory_rate * 1e-9,
-        cost->data_sheet ? "; by the data sheet: nothing was measured of this GPU" : "");
+        cost->data_sheet ? "; from the data sheet: this GPU was not measured" : "");
     if (hardware->action > 0 || hardware->step > 0)
         grid_line(file, "", "overhead: %.4g us for every forward or backward, %.4g ms for a step",
                   1e6 * hardware->action, 1e3 * hardware->step);

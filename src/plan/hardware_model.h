@@ -1,6 +1,6 @@
-// The assumed speed of a device without measurements: seconds of every part of a model, from the costs of its pieces
-// (device/cost.h, which has the assumptions) and how often a layer makes each of them. Attention `none` and `recompute`
-// compute all s*s pairs as products over the head dimension and pass over the scores in memory.
+// The assumed speed of a device without measurements: seconds of every part of a model, from the costs of its
+// operations and their number per layer. device/cost.h lists the assumptions. Attention `none` and `recompute` compute
+// all s*s pairs as products over the head dimension and pass over the scores in memory.
 #pragma once
 
 #include "device/cost.h"
@@ -8,21 +8,21 @@
 
 typedef struct Hardware {
     bool cpu;
-    char device[96]; // "" if it is not present
-    double peak;     // FLOP/s of one rank that MFU is relative to; 0: unknown
+    char device[96]; // name of the device; "" if it is not present
+    double peak;     // FLOP/s of one rank, to which MFU is relative; 0: unknown
     Cost cost;
     double action, step;  // seconds of overhead per forward or backward, and per step
-    double cores_share;   // CPU: ranks that compute at full speed at a time; else 0: all do
+    double cores_share;   // CPU: number of ranks that can compute at full speed at a time; GPU: 0
     int64_t memory_bytes; // limit of one rank; 0: unknown
     int64_t host_bytes;   // CPU: the limit of all ranks together if memory_bytes is 0; 0: unknown
 } Hardware;
 
-// Reads the configuration and, on a CPU, measures the peak (a tenth of a second) unless it is given. device: name from
-// the backend that the plan asks, "" for a GPU that is not present.
+// Describes the hardware of a configuration. On a CPU, measures the peak (a tenth of a second) unless it is given.
+// device: the backend's name for the device; "" for a GPU that is not present.
 void hardware_describe(Hardware *hardware, const Config *config, const char *device);
 
-// Takes the peak that was measured for a profile (1e12 FLOP/s of one rank with cores of its own, 0: unknown), unless
-// the configuration gives one.
+// Replaces the peak by a profile's measured peak (TFLOP/s of one rank with cores of its own; 0: unknown), unless the
+// configuration gives one.
 void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tflops);
 
 // Returns whether the configuration runs on CPUs; for `auto` that depends on this machine.
@@ -34,11 +34,11 @@ typedef struct Spent {
     double attention, passes;
 } Spent;
 
-// One microbatch through one part of a model on one tensor rank, in seconds. `weight` is the part of `backward` that W
-// takes if a backward is split into I and W, which adds `kept` to I: gradients are copied into the bundle for W. norms,
-// act: parts of `backward`, the former of `weight` too, in which outputs are computed again (schedule.recompute).
-// tensor_*: the seconds that collectives over tensor ranks add to the above; parallel.overlap hides a part of them. A
-// split backward takes tensor_input + tensor_weight instead of tensor_backward. spent: of forward, and of backward.
+// One microbatch through one part of a model on one tensor rank, in seconds. If a backward is split into I and W, W
+// takes `weight` of `backward`; I takes the rest plus `kept`, in which it copies gradients into the bundle for W.
+// norms, act: parts of `backward` that compute outputs again (schedule.recompute); `weight` includes `norms`. tensor_*:
+// seconds that collectives over tensor ranks add after overlap (parallel.overlap). A split backward takes tensor_input
+// + tensor_weight instead of tensor_backward. spent: of the forward; of the backward.
 typedef struct PartTime {
     double forward, backward, weight, kept, norms, act;
     double tensor_forward, tensor_backward, tensor_input, tensor_weight;
@@ -54,28 +54,28 @@ typedef struct ModelTimes {
 
 // Computes the times of all parts. hardware->cost.flops must be known.
 void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);
-// Returns the share of the weight gradients that a split backward leaves to W: with schedule.recompute: pointwise those
-// of products whose rows are split over tensor ranks, else all.
+// Returns the share of the weight gradients that a split backward leaves to W: with schedule.recompute: pointwise the
+// gradients of the column-parallel products, else all.
 double hardware_left_to_w(const Shape *shape);
 // Computes only the collectives, for parts with measured compute.
 void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);
 
-// Returns the seconds of the gradient's norm and AdamW over `owned` elements, whose gradients and states a rank keeps.
+// Returns the seconds of the gradient norm and AdamW over the `owned` elements of a rank's gradients and states.
 double hardware_optimizer_seconds(const Hardware *hardware, const Config *config, int64_t owned);
 // Returns the seconds to quantize this many weights and their transpose; 0 without train.fp8.
 double hardware_quantize_seconds(const Hardware *hardware, const Config *config, double weights);
 
-// Returns how many times as long a layer's backward takes during sums over data ranks.
+// Returns the factor (1 or more) by which concurrent sums over data ranks slow down a layer's backward.
 double hardware_summing(const Hardware *hardware, const PartTime *layer);
 
-// Returns a rank's node: a CPU run is one node; else gpus_per_node consecutive ranks are one.
+// Returns the node of a rank. A CPU run has one node; else a node has gpus_per_node consecutive ranks.
 int hardware_node(const Hardware *hardware, const Config *config, int rank);
 
 // If the plan is for CPUs, prints a line that says so and names the machine.
 void hardware_print_cpus(const Hardware *hardware, FILE *file);
 
-// Returns the error band of a planned step: for measured plans if `measured`, for a single GPU if the configuration has
-// one rank, else from published runs on such GPUs. runs is 0 on CPUs without a profile.
+// Returns the error band of a planned step: of measured plans if `measured`, of a single GPU if the configuration has
+// one rank, else of published runs on such GPUs. runs is 0 if no band is known, as on CPUs without a profile.
 GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measured);
 // Writes a time with three digits: "823 ms", from 10 s on "14.9 s". Returns `text`.
 enum { SECONDS_TEXT = 24 };

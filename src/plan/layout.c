@@ -1,6 +1,6 @@
-// The rows of LAYOUT_KEYS and the loops over them. Candidates are a few numbers of chunks and two sizes of groups: with
-// more chunks, messages cost more than the bubble they save, and between the smallest and the largest group memory and
-// bubble change evenly. Combinations that a schedule refuses are left to the visitor of a walk.
+// The rows of LAYOUT_KEYS and the loops over them. Candidates are a few chunk counts and two group sizes. With more
+// chunks, messages cost more than the smaller bubble saves; between the smallest and the largest group, memory and
+// bubble change evenly. The caller of a walk skips the combinations that a schedule refuses.
 #include "layout.h"
 
 #include "base/alloc.h"
@@ -118,7 +118,7 @@ static int tensor_values_(const LayoutSpace *space, const RunLayout *at, int64_t
     return count;
 }
 
-// Returns whether the lists that are given, with a value for each stage or chunk, fit so many stages.
+// Returns whether the given lists, with a value for each stage or chunk, are valid for p stages.
 static bool lists_allow_(const LayoutSpace *space, int64_t p) {
     const Config *base = space->base;
     int64_t recompute = base->schedule.recompute_given, modes = base->attention.modes_given,
@@ -129,8 +129,8 @@ static bool lists_allow_(const LayoutSpace *space, int64_t p) {
     return !fixes_(space, LAYOUT_BIT(attention)) || modes <= 1 || modes == p;
 }
 
-// Sequences are shared out from LONG tokens on, in pieces of SHORT tokens or more; shorter ones gain less than 1 %. The
-// number that is given is tried too.
+// Sequences of LONG tokens or more are divided, into pieces of at least SHORT tokens; shorter sequences gain less than
+// 1 %. Numbers up to the given one are always tried.
 static int context_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     enum { LONG = 16384, SHORT = 1024 };
     int64_t left = space->world / at->tensor / at->pipeline, given = space->given.context;
@@ -142,7 +142,7 @@ static int context_values_(const LayoutSpace *space, const RunLayout *at, int64_
     return count;
 }
 
-// Slices of at least SHORT tokens, and the number that is given.
+// Tries slices of at least SHORT tokens, and the given number of slices.
 static int slice_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     enum { MOST = 8, SHORT = 512 };
     int64_t s = space->base->model.seq_len, given = space->given.slices;
@@ -185,7 +185,7 @@ static int placement_values_(const LayoutSpace *space, const RunLayout *at, int6
     return layout_places_both(space, at) ? 2 : 1;
 }
 
-// A schedule from a file is for one number of microbatches.
+// A schedule from a file has a fixed number of microbatches.
 static int micro_batch_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     const Config *base = space->base;
     enum { MOST = 65536 }; // largest schedule.micro_batch
@@ -200,14 +200,14 @@ static int micro_batch_values_(const LayoutSpace *space, const RunLayout *at, in
     return count;
 }
 
-// With one tensor rank there is nothing to split.
+// With one tensor rank, sequence parallelism has nothing to split.
 static int sequence_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     bool useful = at->tensor > 1 || fixes_(space, LAYOUT_BIT(sequence));
     values[0] = 0, values[1] = 1;
     return useful && space->base->model.seq_len / at->context / at->slices % at->tensor == 0 ? 2 : 1;
 }
 
-// auto copies where GPUs of one node can; NCCL is another choice there.
+// auto copies between the GPUs of a node where they can; NCCL is the other candidate there.
 static int collectives_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     int64_t node = space->base->hardware.gpus_per_node;
     bool fixed = fixes_(space, LAYOUT_BIT(collectives)), one_node = space->world <= node || node % at->tensor == 0;
@@ -215,7 +215,7 @@ static int collectives_values_(const LayoutSpace *space, const RunLayout *at, in
     return !fixed && at->tensor > 1 && at->sequence && one_node && space->base->hardware.device != DEVICE_CPU ? 2 : 1;
 }
 
-// Into how many chunks the forward's products are cut, next to the collectives; auto is as many as there are tiles for.
+// Tries chunk counts of the forward's products, which overlap the collectives. auto: as many as the rows allow.
 static int overlap_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     bool fixed = fixes_(space, LAYOUT_BIT(overlap)), open = at->tensor > 1 && !fixed;
     values[0] = fixed ? space->given.overlap : OVERLAP_AUTO;
@@ -239,7 +239,7 @@ static int pointwise_values_(const LayoutSpace *space, const RunLayout *at, int6
 
 // ---------------------------------------------------------------- candidates: the list of actions
 
-// A schedule without chunks and with one slice is the same as 1F1B.
+// A sliced schedule with one chunk and one slice is the same as 1F1B, so it is tried only if it is named.
 static int name_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     bool others = fixes_(space, LAYOUT_BIT(slices)) && space->given.slices > 1, named = fixes_(space, LAYOUT_BIT(name));
     int count = 0;
@@ -394,7 +394,7 @@ int layout_distance(const RunLayout *from, const RunLayout *to, LayoutMask mask)
         int64_t value = settled_(i, from, to), wanted = layout_get(to, i);
         if ((mask >> i & 1) == 0 || row->free || (row->belongs != NULL && !row->belongs(to))) continue;
         if (value == row->open) value = row->undecided;
-        changes += row->rules != NULL ? value != 0 || wanted != 0 : value != wanted; // lists are rarely the same
+        changes += row->rules != NULL ? value != 0 || wanted != 0 : value != wanted; // lists are rarely equal
     }
     return changes;
 }

@@ -1,25 +1,24 @@
-// The keys that a planner may choose: how ranks cut the model, which schedule they run, and where bundles are kept.
+// The keys that a planner may choose: how the model is divided among ranks, the schedule, and where bundles are kept.
 //
 // A *layout* is one value for each of these keys, a plain record of integers that is compared and hashed as bytes. A
-// search holds a hundred thousand of them, so four keys that are lists in a configuration are rules here: how layers
-// are dealt out, how many of them are recomputed, if the others recompute outputs, and the attention. The lists
-// themselves are in the configuration that
-// a layout is written into.
+// search keeps a hundred thousand layouts, so four keys that are lists in a configuration are rules in a layout: how
+// layers are divided, how many of them are recomputed, whether the others recompute outputs, and the attention mode.
+// The lists themselves stay in the configuration that a layout is written into.
 //
-// One row of LAYOUT_KEYS is all that the planners know of a key: reading, writing, comparing, printing, enumerating and
-// sending layouts are loops over the rows. To let them choose one more key, add its row.
+// Planners know a key only by its row of LAYOUT_KEYS: reading, writing, comparing, printing, enumerating and sending
+// layouts are loops over the rows. To let planners choose another key, add its row.
 #pragma once
 
 #include "config/config.h"
 
-// Rules for lists. Other values of `recompute` and `attention` hold for every stage; RECOMPUTE_EVICTING - 2n means
-// n layers on the stages that evict, RECOMPUTE_EVICTING - (2n + 1) on those in the first half of all stages.
-enum { LAYERS_EVEN, LAYERS_BY_TIME, LAYERS_LISTED }; // listed: as the configuration has them
+// Rules for lists. Other values of `recompute` and `attention` apply to every stage. RECOMPUTE_EVICTING - 2n: n layers
+// on each evicting stage; RECOMPUTE_EVICTING - (2n + 1): only on evicting stages of the first half.
+enum { LAYERS_EVEN, LAYERS_BY_TIME, LAYERS_LISTED }; // LAYERS_LISTED: the list of the configuration
 enum { RECOMPUTE_TO_FIT = -1, RECOMPUTE_LISTED = -2, RECOMPUTE_EVICTING = -3 };
 enum { ATTENTION_LISTED = -1, POINTWISE_LISTED = -1 };
 
-// Rows are in the order in which a search decides: first the shape, which is how ranks are cut up and what one
-// microbatch is; then the list of actions; then the way to keep bundles.
+// Rows are in the order in which a search decides: first the shape, which is the division into ranks and the size of a
+// microbatch; then the list of actions; then how bundles are kept.
 //  KEY(field, key of the configuration, field of Config, properties: see LayoutKey)
 #define LAYOUT_KEYS(KEY)                                                                                               \
     KEY(tensor, "parallel.tensor", parallel.tensor, .candidates = tensor_values_)                                      \
@@ -72,11 +71,11 @@ enum {
 typedef uint32_t LayoutMask; // a bit for each key
 #define LAYOUT_BIT(field) ((LayoutMask)1 << LAYOUT_##field)
 
-// The layouts to enumerate: those of a world, with some keys as they are given.
+// The layouts to enumerate: all layouts of a world in which the fixed keys have their given values.
 typedef struct LayoutSpace {
     const Config *base; // the user's configuration
-    RunLayout given;    // its keys
-    LayoutMask fixed;   // keys that keep their value
+    RunLayout given;    // layout of that configuration
+    LayoutMask fixed;   // keys that keep their value in `given`
     int64_t world;      // ranks
 } LayoutSpace;
 
@@ -89,13 +88,13 @@ typedef struct LayoutKey {
     bool lists;               // the schedule's actions depend on it
     bool free;                // its changes are not counted: the value follows from other keys
     int open, undecided;      // the auto that only a plan can decide, and the value that it counts as until then
-    const char *const *rules; // words of the values LAYERS_EVEN ..., or RECOMPUTE_TO_FIT and those above it
-    // Returns whether the key has a meaning in a layout. NULL: in all.
+    const char *const *rules; // words of the values from LAYERS_EVEN, or from RECOMPUTE_TO_FIT, upwards
+    // Returns whether the key applies to a layout. NULL: it applies to all.
     bool (*belongs)(const RunLayout *at);
-    // Returns the number for a value such as `auto` in a layout; an auto that only a plan can decide stays. NULL: the
-    // key has no such words.
+    // Returns the number that a value such as `auto` means in a layout. An auto that only a plan can decide is returned
+    // unchanged. NULL: the key has no such values.
     int64_t (*settled)(const RunLayout *at, int64_t value);
-    // Writes the values to try if the keys of the rows above have theirs, and returns how many. NULL: not enumerated.
+    // Writes the values to try, given the keys of the rows above, and returns their number. NULL: not enumerated.
     int (*candidates)(const LayoutSpace *space, const RunLayout *at, int64_t *values);
     // Read and write the key, and compare it in two configurations. NULL: the field of Config is the value.
     int64_t (*get)(const Config *config);
@@ -116,18 +115,18 @@ void layout_put(RunLayout *layout, int index, int64_t value);
 RunLayout layout_of(const Config *config);
 void layout_set(const RunLayout *layout, Config *config);
 
-// Returns the keys that a configuration decides. overrides: those that -o gives a value; else those whose value is
-// given anywhere, or could be auto and is not. `auto` decides nothing.
+// Returns the keys that a configuration decides. overrides: the keys set with -o; else the keys set anywhere, and those
+// with an `auto` that have another value. A key that is `auto` is never decided.
 LayoutMask layout_decided(const Config *config, bool overrides);
 
-// Returns whether `at` has the values that `given` has for the keys of a mask. Keys of evictions do not count where
-// nothing is evicted.
+// Returns whether `at` has the values of `given` for the keys of a mask. If `at` evicts nothing, the keys of evictions
+// are not compared.
 bool layout_keeps(const RunLayout *at, const RunLayout *given, LayoutMask mask);
 
 // Returns whether two layouts have the same values for the keys of a mask.
 bool layout_same(const RunLayout *a, const RunLayout *b, LayoutMask mask);
 
-// Returns how many keys of a mask have to change to turn `from` into `to`, in which no schedule key is auto.
+// Returns how many keys of a mask must change to turn `from` into `to`. No schedule key of `to` may be auto.
 int layout_distance(const RunLayout *from, const RunLayout *to, LayoutMask mask);
 
 // Writes the keys that differ as "-o KEY=VALUE ..." and returns how many. Keys that do not apply to `to` are omitted.
@@ -153,20 +152,20 @@ LayoutList layout_walk(const LayoutSpace *space, int first, int last, const RunL
 // Writes the candidates of one key and returns how many.
 int layout_candidates(const LayoutSpace *space, int index, const RunLayout *at, int64_t values[LAYOUT_CANDIDATES]);
 
-// Returns whether a stage's neighbours may be on other nodes, so that the order of stages matters and is not fixed.
+// Returns whether the order of stages matters and is not fixed: a replica has more ranks than a node.
 bool layout_places(const LayoutSpace *space, const RunLayout *at);
 
 // Returns whether both placements are candidates. If the first and the last stage sum the gradients of a tied matrix,
-// either may be faster; else neighbouring stages belong on one node, except for pairs that evict to each other.
+// either placement may be faster. Otherwise neighbouring stages belong on one node, unless pairs evict to each other.
 bool layout_places_both(const LayoutSpace *space, const RunLayout *at);
 
-// Deals layers of `layer` seconds to chunks that have load[g] seconds of other work: each goes to the least loaded
-// rank, and to its least loaded chunk, which makes the slowest rank as fast as any split does. Of equals it takes the
-// later rank, since most schedules keep fewer bundles there. `load` then includes the layers.
+// Deals layers of `layer` seconds to chunks that have load[g] seconds of other work. After one layer per chunk, each
+// layer goes to the least loaded chunk of the least loaded stage, so no other split has a faster slowest stage. Among
+// equal stages it takes the later one, since most schedules keep fewer bundles there. `load` then includes the layers.
 void layout_deal_layers(const Schedule *placed, int64_t layers, double layer, double *load, int16_t *dealt);
 
-// Write a layout as a short text for another process of this program, and read it. Returns false if the text is not
-// from this version.
+// Write a layout as a short text for another process of this program, and read it back. layout_decode returns false if
+// the text is not from this version.
 enum { LAYOUT_ENCODED = 16 + 12 * LAYOUT_COUNT };
 char *layout_encode(const RunLayout *layout, char text[LAYOUT_ENCODED]);
 bool layout_decode(RunLayout *layout, const char *text);

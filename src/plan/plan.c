@@ -1,5 +1,5 @@
-// Makes a plan: for each stage the layouts that a run would allocate, run once without memory so that they only count,
-// and the tables that print it.
+// Makes a plan and prints its tables. For each stage, the functions that lay out the memory of a run are called without
+// memory, so that they only count bytes.
 #include "plan.h"
 #include "base/alloc.h"
 
@@ -33,7 +33,7 @@ bool plan_stage_evicts(const Schedule *schedule, int stage) {
 }
 
 bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches) {
-    enum { MOST = 1 << 24 }; // forwards: with their backwards, lists of 400 MB
+    enum { MOST = 1 << 24 }; // forwards; with their backwards, the lists take 400 MB
     return microbatches <= MOST / virtual_stages;
 }
 
@@ -61,17 +61,17 @@ const char *plan_plain_name(const Config *config) {
     return config->schedule.file[0] != '\0' ? "schedule.file" : config_schedule_kind(config)->title;
 }
 
-// Checks the chunks, since a list from a file may have more of them than there are layers.
+// Checks the number of chunks: a list from a file may have more chunks than there are layers.
 static int check_chunks_(const Config *config, const Schedule *schedule, Error *err) {
     int64_t virtual_stages = (int64_t)schedule->stages * schedule->chunks, layers = config->model.layers;
     if (schedule->chunks > STAGE_MOST_CHUNKS)
-        return config_error(config, "schedule.name", err, "%d chunks a stage are more than %d; use fewer",
+        return config_error(config, "schedule.name", err, "%d chunks per stage; the limit is %d; use fewer",
                             schedule->chunks, STAGE_MOST_CHUNKS);
     if (virtual_stages <= layers || virtual_stages == config->parallel.layers_given) return 0;
-    // 1F1B, with which --plan compares a list of layers for several chunks, may have empty stages as that list has.
+    // If the layers are listed for several chunks, --plan also plans 1F1B, which may then have empty stages.
     if (schedule->chunks == 1 && config->parallel.layers_given > schedule->stages) return 0;
     return config_error(config, "schedule.name", err,
-                        "%d chunks on each of %d stages need a layer each, and the model has %lld; use fewer chunks",
+                        "%d chunks on each of %d stages need a layer each, but the model has only %lld; use fewer",
                         schedule->chunks, schedule->stages, (long long)layers);
 }
 
@@ -136,7 +136,7 @@ static int64_t slot_bytes_(const Plan *plan, const Schedule *schedule, int stage
     return max_i64(bytes, memory_round(plan->stage[partner].at.bundle_bytes));
 }
 
-// Returns the most bundles of the stage in host memory at a time, in list order.
+// Returns the largest number of the stage's bundles in host memory at a time, if actions run in list order.
 static int most_on_host_(const StageSchedule *stage) {
     int away = 0, most = 0;
     for (int64_t i = 0; i < stage->count; i++) {
@@ -188,7 +188,7 @@ int64_t plan_host_bytes(const PlanStage *stage) {
     return stage->host_slots * stage->slot_bytes + stage->copy_bytes + stage->order_bytes + stage->buffer_bytes;
 }
 
-// Says in a clause how reproducible flash attention is. Only a GPU's backend holds memory of its own.
+// Returns a clause on how reproducible flash attention is, or "". Only a GPU's backend has own_bytes.
 static const char *flash_clause_(const Config *config, const Backend *be) {
     AttentionShape shape = {.deterministic = config->attention.deterministic};
     bool flash = false;
@@ -253,7 +253,7 @@ static void print_run_(const Plan *plan, const Config *config, const Schedule *s
     fprintf(file, "step      %s tokens: %lld microbatch%s of %lld x %lld on each data rank%s\n",
             grid_count(config->train.global_batch * m->seq_len, tokens), (long long)microbatches,
             microbatches == 1 ? "" : "es", (long long)config->schedule.micro_batch, (long long)m->seq_len,
-            config->train.ramp_count > 0 ? ", the most of batch_ramp" : "");
+            config->train.ramp_count > 0 ? ", the largest of batch_ramp" : "");
     fprintf(file, "schedule  %s%s, at most %d slot%s a stage, %lld eviction%s a step\n", schedule->name,
             schedule->split ? ", split backwards" : "", schedule->slots, schedule->slots == 1 ? "" : "s",
             (long long)evictions, evictions == 1 ? "" : "s");
@@ -301,14 +301,14 @@ static void add_stage_(Grid *grid, const PlanStage *stage, const bool *used, Gri
     grid_cell(grid, "%.*f", unit.digits, (double)memory_total(&stage->memory) / unit.bytes);
 }
 
-// Prints the parts of the column "other", each at the stage that needs most of it.
+// Prints the parts of the column "other", each with its largest value over the stages.
 static void print_other_(const Plan *plan, FILE *file) {
     char text[256];
     int length = 0;
     for (int c = OTHER; c < MEMORY_CATEGORIES; c++) {
         int64_t most = category_most_(plan, c);
         char bytes[32];
-        if (most < 1 << 16) continue; // would read as nothing
+        if (most < 1 << 16) continue; // too small to show
         length += snprintf(text + length, sizeof text - (size_t)length, "%s%s up to %s", length > 0 ? ", " : "",
                            memory_name((MemoryCategory)c), grid_bytes(most, bytes));
     }
@@ -334,7 +334,7 @@ static void print_host_(const Plan *plan, FILE *file) {
                  {"buffers", stage->buffer_bytes}};
     for (int i = 0; i < 4; i++) {
         char bytes[32];
-        if (parts[i].bytes < 1 << 16) continue; // would read as nothing
+        if (parts[i].bytes < 1 << 16) continue; // too small to show
         length += snprintf(text + length, sizeof text - (size_t)length, "%s %s (%s)",
                            length == 0 ? "memory per rank:" : ",", parts[i].what, grid_bytes(parts[i].bytes, bytes));
     }

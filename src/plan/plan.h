@@ -8,10 +8,10 @@
 
 typedef struct PlanStage {
     StageShape at;
-    MemoryBytes memory; // on every tensor and data rank of the stage
+    MemoryBytes memory; // bytes by category, per rank of the stage
     StateBytes states;  // the same bytes of weights, gradients, masters and moments, by kind
     int own_slots, lent_slots;
-    int host_slots;       // most bundles in host memory at once, if the schedule evicts there
+    int host_slots;       // most bundles in host memory at a time; 0 without evictions to the host
     int64_t slot_bytes;   // the larger bundle of the stage and its partner
     int64_t copy_bytes;   // host memory of a rank for the copy from which checkpoints are written
     int64_t order_bytes;  // host memory of a rank for the order of a blend's sources
@@ -27,40 +27,40 @@ typedef struct Plan {
     const char *flash; // on a GPU, how reproducible its flash attention is, as a clause; empty: nothing to report
 } Plan;
 
-// Makes and proves the schedule that a configuration asks for. NULL with err. bpipe: auto means on if it evicts
+// Makes and proves the schedule of a configuration. NULL with err. With schedule.bpipe auto, BPipe is on if it evicts
 // anything.
 Schedule *plan_schedule(const Config *config, Error *err);
 
-// Does the same with another number of microbatches, of the configuration's size. A long schedule, of a kind that tests
-// prove for fewer stages, is not proved: a run does that at its start.
+// Does the same with another number of microbatches of the configured size. A long schedule is not proved here: tests
+// prove its kind for fewer stages, and a run proves its schedule at its start.
 Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *err);
 
 // Makes and proves the schedule of a smaller batch of train.batch_ramp, which has to fit the slots of `largest`, the
 // schedule of the largest batch. NULL with err.
 Schedule *plan_smaller_schedule(const Config *config, const Schedule *largest, int64_t batch, Error *err);
 
-// Returns whether BPipe can relieve a stage of this schedule: through a partner only if stages are unevenly full,
-// through its own host memory always.
+// Returns whether BPipe can relieve a stage of this schedule: by evictions to a partner only if the schedule fills
+// stages unevenly, to host memory always. False for a schedule from a file.
 bool plan_can_balance(const Config *config);
 
 // Returns the name of the schedule without BPipe as people write it: "1F1B".
 const char *plan_plain_name(const Config *config);
 
-// Returns whether the lists of all virtual stages are small enough to be held in memory, as every rank does.
+// Returns whether the lists of all virtual stages are small enough for memory: every rank keeps all lists.
 bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches);
 
-// Makes the plan. be: any backend of the kind that will run (asked for the attention's scratch; nothing is allocated).
+// Makes the plan. be: any backend of the kind that will run; it reports the attention's scratch and allocates nothing.
 // Freed with plan_free.
 Plan plan_make(const Model *model, const Config *config, const Schedule *schedule, Backend *be);
-// Does the same with the model's table given, for callers that make many plans of one model.
+// Does the same with a given tensor table of the model, for callers that make many plans of one model.
 Plan plan_make_from(const TensorTable *table, const Model *model, const Config *config, const Schedule *schedule,
                     Backend *be);
 void plan_free(Plan *plan);
 
-// Returns the bytes that the engine of the stage allocates.
+// Returns the slots that the stage's engine allocates.
 SlotCounts plan_slots(const PlanStage *stage);
 
-// Returns the stage whose ranks hold most; the first if several do.
+// Returns the stage with the most bytes per rank; the first of several.
 int plan_fullest(const Plan *plan);
 
 // Returns the host memory of a rank of the stage: bundles evicted there, the copy of a checkpoint, the order of a
@@ -71,14 +71,14 @@ int64_t plan_host_bytes(const PlanStage *stage);
 int64_t plan_evictions(const Schedule *schedule);
 bool plan_stage_evicts(const Schedule *schedule, int stage);
 
-// Returns by how many bytes a limit is exceeded if `bytes` and the reserve are in use; negative: that many are free;
-// -INFINITY: no limit is known (0). All answers to the question whether something fits come from here.
+// Returns the bytes by which `bytes` plus the reserve exceed `limit`; negative: bytes left; -INFINITY: the limit is 0
+// (unknown). Every check whether something fits uses this function.
 double plan_lacks(double bytes, double limit, double reserve_gib);
 
 // Prints the table at start-up: model, parameters, world, per stage layers, slots, bytes by category, and the most host
 // memory with its parts.
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file);
 
-// Checks that all ranks of the run fit on this machine, as when the program starts them itself (fits.h). -1 with err
-// (code 1): two lines: needed and available memory, and a configuration to run instead.
+// Checks that all ranks of the run fit on this machine, for a program that starts its ranks itself (fits.h). -1 with
+// err (code 1): two lines: needed and available memory, and a configuration to run instead.
 int plan_check_machine(const Plan *plan, const Config *config, const char *program, bool cuda_available, Error *err);

@@ -18,7 +18,7 @@ static int make_plain_(PlanAnswer *answer, Error *err) {
     return status;
 }
 
-// Reuses the verdict's forecast: it is for this configuration, unless BPipe is on with nothing to evict.
+// Returns the verdict's forecast of this configuration; without BPipe if BPipe is on but has nothing to evict.
 static const Forecast *answer_forecast_(const PlanAnswer *answer) {
     const Verdict *verdict = &answer->verdict;
     bool bpipe = answer->config.schedule.bpipe == BPIPE_ON && verdict->bpipe.possible;
@@ -68,5 +68,5 @@ int plan_answer_forecast(const PlanAnswer *answer, int64_t micro_batch, PlanWay 
 bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes) {
     double limit = (double)answer->planner.hardware.memory_bytes;
     if (limit > 0) return plan_lacks((double)bytes, limit, answer->config.hardware.reserve_gib) <= 0;
-    return answer_forecast_(answer)->fits; // all ranks share the host
+    return answer_forecast_(answer)->fits; // no limit per rank: all ranks share the host
 }

@@ -1,5 +1,5 @@
-// --plan: gathers the answer, then writes it as a trace, as JSON, or for people. The trace is one
-// simulated step, complete, with the costs that the plan's step time comes from.
+// --plan: gathers the answer, then writes it as a trace, as JSON, or for people. The trace is one complete simulated
+// step, with the costs of the plan's step time.
 #include "base/alloc.h"
 #include "base/units.h"
 #include "engine/trace.h"
@@ -19,10 +19,9 @@ int plan_trace_write(const Schedule *schedule, const Timeline *timeline, double 
 }
 
 static int plan_trace_(const PlanAnswer *answer, const char *path, Error *err) {
-    enum { LONGEST_S = 1000000000 }; // nanoseconds of a few more no longer fit 64 bits
+    enum { LONGEST_S = 1000000000 }; // seconds; nanoseconds in 64 bits overflow at 9.2e9 s
     if (answer->time.step > LONGEST_S)
-        return error_set(err, EXIT_USAGE,
-                         "--trace: a step of %.3g s, as it is planned, is longer than a trace can show",
+        return error_set(err, EXIT_USAGE, "--trace: the planned step of %.3g s is longer than a trace can show",
                          answer->time.step);
     const Planner *planner = &answer->planner;
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
@@ -42,14 +41,13 @@ int plan_command(const Config *config, const Model *model, bool json, const char
     int64_t p = config->parallel.pipeline, few = plan_enough_microbatches((int)p), all = config_microbatches(config);
     if (p * min_i64(few, all) > 1 << 21)
         log_status(log, "plan: simulating %lld stages; this can take ten seconds", (long long)p);
-    // If the schedule was left open, the plan is of the one that a run would take.
+    // If schedule.name is auto, the plan uses the schedule that a run would choose.
     int status = verdict_resolve_name(&decided, model, log, err);
     if (status == 0) status = plan_answer_make(answer, &decided, model, log, err);
     if (status == 0 && trace != NULL) status = plan_trace_(answer, trace, err);
     if (status == 0)
         status = json ? plan_write_json(answer, stdout) : plan_report(answer, log->level == LOG_VERBOSE, stdout, err);
-    if (status == 0 && fflush(stdout) != 0)
-        status = error_set(err, EXIT_FAILED, "the plan could not be written to stdout");
+    if (status == 0 && fflush(stdout) != 0) status = error_set(err, EXIT_FAILED, "cannot write the plan to stdout");
     plan_answer_free(answer);
     free(answer);
     return status;

@@ -1,13 +1,13 @@
-// Rivals that this engine cannot run, by their authors' formulas, printed under the table of those it can. They are not
-// rows of the table and take part in no decision: a formula knows no messages.
-// Uneven stages are counted: no order of the same work is quicker than the slowest stage, and each stage has its bytes.
+// Prints, under the table of schedules, the cost of published methods that this engine cannot run, by their authors'
+// formulas. The methods take part in no decision, because a formula ignores messages. Bytes are counted per stage,
+// since stages may be uneven.
 #include "base/grid.h"
 #include "base/units.h"
 #include "plan_report.h"
 
 #include <math.h>
 
-// Returns the row of 1F1B with whole backwards and no evictions, the formulas' reference; NULL: it cannot run here.
+// Returns the row of 1F1B without split backwards and evictions, which the formulas start from; NULL: no such row.
 static const Forecast *plain_row_(const PlanAnswer *answer) {
     const ScheduleTable *table = &answer->schedules;
     RunLayout plain = layout_of(&answer->config);
@@ -23,8 +23,8 @@ static const Forecast *plain_row_(const PlanAnswer *answer) {
 }
 
 // Prints FSDP in place of the pipeline: every tensor rank's states are spread over all p d ranks, and each of these
-// ranks computes all layers. Its microbatches gather the weights twice and sum the gradients once, hidden as far as
-// compute lasts.
+// ranks computes all layers. Every microbatch gathers the weights twice and sums the gradients once; compute hides
+// these collectives as long as it runs.
 static void print_fsdp_(const PlanAnswer *answer, const Forecast *row, FILE *file) {
     const Config *config = &answer->config;
     const Plan *plan = &answer->plan_1f1b;
@@ -53,7 +53,7 @@ static void print_fsdp_(const PlanAnswer *answer, const Forecast *row, FILE *fil
               grid_seconds(fmax(busy, moves) + row->time.optimizer, step), grid_seconds(fmax(0, moves - busy), beyond));
 }
 
-// Prints the embedding and the head spread over all stages, each of which holds one bundle more.
+// Prints vocabulary parallelism: embedding and head are spread over all stages, and each stage keeps one more bundle.
 static void print_vocabulary_(const PlanAnswer *answer, const Forecast *row, FILE *file) {
     const Plan *plan = &answer->plan_1f1b;
     const PlanTime *time = &row->time;

@@ -1,4 +1,4 @@
-// The plan as JSON: keys are a contract with scripts.
+// Writes the plan as JSON. Scripts rely on the keys.
 #include "base/json.h"
 #include "budget.h"
 #include "plan_report.h"
@@ -54,7 +54,7 @@ static void json_write_stage_(const PlanAnswer *answer, int s, FILE *file) {
     fprintf(file, "\"fits\":%s}", plan_answer_holds(answer, memory_total(&stage->memory)) ? "true" : "false");
 }
 
-// Writes the request for a batch system: CPUs are one node's, GPUs as many to a node as hardware.gpus_per_node says.
+// Writes the request for a batch system. A CPU run has one node; a GPU run has hardware.gpus_per_node GPUs per node.
 static void write_job_(const PlanAnswer *answer, FILE *file) {
     const Config *config = &answer->config;
     int64_t world = config_world(config), gpus = answer->planner.hardware.cpu ? 0 : config->hardware.gpus_per_node;
@@ -68,7 +68,7 @@ static void write_job_(const PlanAnswer *answer, FILE *file) {
     fputs("},", file);
 }
 
-// Writes the figures of the step. The band scales times; a share of the peak falls as they grow.
+// Writes the figures of the step. The band scales times; MFU is divided by it.
 static void json_write_step_(const PlanAnswer *answer, FILE *file) {
     const PlanTime *time = &answer->time;
     GpuBand band = hardware_band(&answer->planner.hardware, &answer->config, answer->planner.measured);
@@ -122,7 +122,7 @@ int plan_write_json(const PlanAnswer *answer, FILE *file) {
     json_write_next(file, "required_stage_gain", verdict->gains ? verdict->required_gain : NAN);
     json_write_next(file, "measured_stage_gain", verdict->gains ? verdict->stage_gain : NAN);
     fputs("},", file);
-    if (waterfall_make(&waterfall, answer, true, &err) != 0) waterfall.known = false; // the plan itself is made
+    if (waterfall_make(&waterfall, answer, true, &err) != 0) waterfall.known = false; // the plan is complete without it
     waterfall_write_json(&waterfall, file);
     schedule_table_write_json(&answer->schedules, &answer->config, file);
     fputs("}\n", file);

@@ -1,4 +1,4 @@
-// The plan for people.
+// Prints the plan for people.
 #include "budget.h"
 #include "base/units.h"
 #include "base/grid.h"
@@ -36,7 +36,7 @@ static void print_peaks_(const PlanAnswer *answer, const Plan *plan, const char 
     free(list);
 }
 
-// Prints the configuration that was planned, and whether it fits; on a terminal in bold, and in red if it does not.
+// Prints the planned configuration and whether it fits; on a terminal in bold, and in red if it does not fit.
 static void print_answer_(const PlanAnswer *answer, FILE *file) {
     const Config *config = &answer->config;
     const Plan *plan = &answer->plan;
@@ -66,17 +66,17 @@ static void print_limit_(const PlanAnswer *answer, FILE *file) {
     const Hardware *hardware = &answer->planner.hardware;
     double reserve = answer->config.hardware.reserve_gib;
     if (hardware->memory_bytes > 0)
-        grid_line(file, "memory", "%.2f GiB per rank, of which %.2f are reserved for what is not counted here:",
+        grid_line(file, "memory", "%.2f GiB per rank, of which %.2f are reserved for memory that is not counted:",
                   report_gib_(hardware->memory_bytes), reserve);
     else if (hardware->host_bytes > 0)
         grid_line(file, "memory",
-                  "%.2f GiB free on this host for all %lld ranks, of which %.2f are reserved for what is not counted "
-                  "here:",
+                  "%.2f GiB free on this host for all %lld ranks, of which %.2f are reserved for memory that is not "
+                  "counted:",
                   report_gib_(hardware->host_bytes), (long long)config_world(&answer->config), reserve);
-    else grid_line(file, "memory", "no limit is known: give hardware.memory_gib. Not counted here:");
+    else grid_line(file, "memory", "the limit is unknown: give hardware.memory_gib. Not counted:");
     grid_line(file, "", "%s",
               hardware->cpu ? "the program and its libraries, MPI's buffers, packed operands of matrix products"
-                            : "the device's context, libraries and what they allocate, NCCL's buffers, fragmentation");
+                            : "the device's context, libraries and their allocations, NCCL's buffers, fragmentation");
 }
 
 // ---------------------------------------------------------------- micro-batch sizes
@@ -102,7 +102,7 @@ static void time_cells_(Grid *grid, const PlanTime *time) {
     }
 }
 
-// Adds a size: peak bytes of three plans; times of 1F1B, or of BPipe if only BPipe fits.
+// Adds the row of a micro-batch size: peak bytes of three plans, and times without BPipe, or with it if only that fits.
 static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err) {
     const Planner *planner = &answer->planner;
     const Config *config = &answer->config;
@@ -127,7 +127,7 @@ static int add_size_(const PlanAnswer *answer, int64_t b, Grid *grid, Error *err
     return 0;
 }
 
-// Prints powers of two up to twice the largest that fits, and the configured size.
+// Prints the table of micro-batch sizes: powers of two up to twice the largest that fits, and the configured size.
 static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
     Grid grid = {.columns = 11};
     const Config *config = &answer->config;
@@ -149,9 +149,9 @@ static int print_sizes_(const PlanAnswer *answer, FILE *file, Error *err) {
         rows++;
     }
     fprintf(file,
-            "micro-batch sizes: peak of the fullest rank in %s, in brackets where it does not fit; by how much the MFU "
-            "of a\n"
-            "stage has to exceed that at the largest size that fits %s, so that the pipeline is no slower; the "
+            "micro-batch sizes: peak of the fullest rank in %s, in brackets if it does not fit; must gain: the least "
+            "increase\n"
+            "of a stage's MFU over the largest size that fits %s, for the pipeline to be no slower; then the "
             "prediction\n",
             unit_(answer).name, plain);
     if (status == 0) grid_print(&grid, file);
@@ -211,10 +211,10 @@ static void print_reserve_(const PlanAnswer *answer, FILE *file) {
     if (!verdict->bpipe.possible || !verdict_reserves(verdict, &answer->planner, &plain, &bpipe)) return;
     long long b = (long long)verdict->plain.layout.micro_batch;
     double now = answer->config.hardware.reserve_gib;
-    if (bpipe < 0) grid_line(file, "reserve", "micro-batch %lld fits with no reserve at all, not even with BPipe", b);
+    if (bpipe < 0) grid_line(file, "reserve", "micro-batch %lld does not fit, even with BPipe and no reserve", b);
     else if (plain < 0)
         grid_line(file, "reserve",
-                  "micro-batch %lld fits with BPipe up to a reserve of %.2f GiB, without it with none (now %.2f)", b,
+                  "micro-batch %lld fits with BPipe up to a reserve of %.2f GiB, and never without it (now %.2f)", b,
                   bpipe, now);
     else
         grid_line(file, "reserve",
@@ -227,22 +227,21 @@ static void size_(FILE *file, const char *with, int64_t b, const char *end) {
     else fprintf(file, "%s none%s", with, end);
 }
 
-// Prints the smallest world that would do, if no micro-batch size fits. A list from a file is for one number of stages.
+// If no micro-batch size fits, prints the smallest world that fits. Skips a schedule from a file: its stages are fixed.
 static int print_world_(const PlanAnswer *answer, FILE *file, Error *err) {
     const Verdict *verdict = &answer->verdict;
     if (verdict->largest_plain > 0 || verdict->largest_bpipe > 0 || answer->config.schedule.file[0] != '\0') return 0;
     SmallestWorld world;
     if (plan_smallest_world(&answer->planner, &world, err) != 0) return -1;
     if (world.ranks > 0)
-        grid_line(file, "world",
-                  "the smallest that would do: %lld ranks, pipeline %lld x tensor %lld%s, at micro-batch 1",
+        grid_line(file, "world", "the smallest that fits: %lld ranks, pipeline %lld x tensor %lld%s, at micro-batch 1",
                   (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor,
                   world.bpipe ? " with BPipe" : "");
-    else grid_line(file, "world", "no number of ranks with this memory would do");
+    else grid_line(file, "world", "no number of ranks with this memory is enough");
     return 0;
 }
 
-// Prints the rest of a plan: every figure that the answer rests on.
+// Prints the rest of a plan: every figure that the answer is based on.
 static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FILE *file, Error *err) {
     const Verdict *verdict = &answer->verdict;
     fprintf(file, "largest   micro-batch that fits: ");
@@ -258,7 +257,7 @@ static int print_rest_(const PlanAnswer *answer, const Waterfall *waterfall, FIL
     return 0;
 }
 
-// Prints the answer, then the verdict, the memory and the schedules; verbose: and everything that they rest on.
+// Prints the answer, then the verdict, the memory and the schedules; verbose: also every figure that they are based on.
 int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err) {
     Waterfall waterfall;
     if (waterfall_make(&waterfall, answer, verbose, err) != 0) return -1;

@@ -5,14 +5,14 @@
 #include "plan_schedules.h"
 #include "verdict.h"
 
-// Everything `--plan` says, gathered before anything is printed.
+// Everything that `--plan` reports, gathered before anything is printed.
 typedef struct PlanAnswer {
     Planner planner;
     Config config;            // with schedule.bpipe and split_backward resolved
     const Schedule *schedule; // complete, not an extract
-    ScheduleLoan loan;        // its owner
+    ScheduleLoan loan;        // the loan of `schedule`
     Plan plan;
-    Plan plan_1f1b; // the same, with 1F1B and no BPipe
+    Plan plan_1f1b; // plan of the same configuration with 1F1B and without BPipe
     PlanTime time;
     Verdict verdict;
     ScheduleTable schedules;
@@ -22,25 +22,25 @@ typedef struct PlanAnswer {
 int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *model, const Log *log, Error *err);
 void plan_answer_free(PlanAnswer *answer);
 
-// Forecasts a micro-batch size, from the verdict's figures if it has them: a long schedule takes a while to simulate.
+// Forecasts a micro-batch size. Reuses the verdict's forecasts if it can: simulating a long schedule takes a while.
 int plan_answer_forecast(const PlanAnswer *answer, int64_t micro_batch, PlanWay way, Forecast *forecast, Error *err);
 
-// Returns whether stage s fits with the reserve, by the answer's plan.
+// Returns whether a rank with `bytes` fits with the reserve; without a limit per rank, whether the answer's plan fits.
 bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes);
 
 // Writes one JSON object on one line. Unknown figures are null.
 int plan_write_json(const PlanAnswer *answer, FILE *file);
 
-// Writes the report for people: about twenty lines, or with `verbose` all that they rest on. -1 with err.
+// Writes the report for people: about twenty lines; with `verbose`, all figures that they are based on. -1 with err.
 int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err);
 
-// Prints, by their formulas, the cost of published schedules that this engine cannot run.
+// Prints the cost of published methods that this engine cannot run, by their authors' formulas.
 void plan_formulas_print(const PlanAnswer *answer, FILE *file);
 
 // Writes a simulated step of `step` seconds as a trace to the file `path`. -1 with err.
 int plan_trace_write(const Schedule *schedule, const Timeline *timeline, double step, const char *path, Error *err);
 
-// Runs the program's --plan; trace: where to write one, or NULL. 0, or -1 with err.
+// Runs the program's --plan; trace: path of the trace to write, or NULL. 0, or -1 with err.
 int plan_command(const Config *config, const Model *model, bool json, const char *trace, const Log *log, Error *err);
 
 // Runs the program's --schedule: proves the schedule, prints it to stdout or draws it, and reports on stderr the result

@@ -1,5 +1,5 @@
-// Asks the planner about every schedule that a walk over layouts finds, in each of the three ways to keep bundles (none
-// evicted, to the partner, to the host). A row that a configuration would refuse is left out, as is one that evicts
+// Forecasts every schedule that a walk over layouts finds, in each of the three ways to keep bundles: no evictions, to
+// the partner, to the host. Rows that a configuration would refuse are left out, and so are rows with BPipe that evict
 // nothing.
 #include "plan_schedules.h"
 
@@ -18,7 +18,7 @@ static void rows_add_(ScheduleTable *table, const Forecast *row) {
     table->rows[table->count++] = *row;
 }
 
-// Adds a layout if it is possible. A layout with given slots must also differ in slots from the row before it.
+// Adds a layout if it is possible. A layout with given slots is added only if its slots differ from the previous row's.
 static int add_row_(ScheduleTable *table, const Planner *planner, const RunLayout *layout, Error *err) {
     Config config = *planner->config;
     Forecast row;
@@ -34,7 +34,7 @@ static int add_row_(ScheduleTable *table, const Planner *planner, const RunLayou
     return 0;
 }
 
-// Returns whether the configuration that was given evicts in this schedule to this target, with slots of its own.
+// Returns whether the given configuration evicts to this target in this schedule and sets schedule.slots.
 static bool gives_slots_(const RunLayout *given, const RunLayout *layout) {
     LayoutMask same = LAYOUT_BIT(evict_to) | LAYOUT_BIT(name) | LAYOUT_BIT(chunks);
     if (given->group > 0) same |= LAYOUT_BIT(group);
@@ -42,7 +42,7 @@ static bool gives_slots_(const RunLayout *given, const RunLayout *layout) {
     return given->slots > 0 && layout_evicts(given) && layout_keeps(layout, given, same);
 }
 
-// Tries one schedule with evictions to one target, with the fewest slots, and with those that are given for it.
+// Tries one schedule with evictions to one target: with the fewest slots, then with the given slots if they apply.
 static int row_evicted_(ScheduleTable *table, const Planner *planner, const RunLayout *choice, int target, Error *err) {
     RunLayout given = layout_of(planner->config), layout = *choice;
     int rows = table->count;
@@ -90,7 +90,7 @@ bool schedule_table_too_long(const Config *config) {
     return p > FEW_STAGES && p * config_microbatches(config) > MOST_FORWARDS;
 }
 
-// Finds the schedules for the stages and layers of the configuration.
+// Lists the schedules for the stages and layers of the configuration; with slices, also those without slices.
 static LayoutList choices_of_(const Config *config) {
     LayoutSpace space = {.base = config, .given = layout_of(config), .world = config_world(config)};
     RunLayout at = space.given;
@@ -116,7 +116,7 @@ typedef struct Part {
     Error err;
 } Part;
 
-// Tries one schedule in which norms and activation are computed again, with evictions too if it takes them to fit.
+// Tries one schedule in which norms and activation are recomputed; if that does not fit, also with evictions.
 static int rows_pointwise_(ScheduleTable *table, const Planner *planner, const RunLayout *choice, Error *err) {
     RunLayout layout = *choice;
     int status, rows = table->count;
@@ -187,7 +187,7 @@ char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]) {
     return text;
 }
 
-// Writes why a row does not fit, or on what it spends most of its seconds beyond the best row if these are over 1 %.
+// Writes why a row does not fit, or the part that adds most to its step if this is over 1 % longer than the best row's.
 static char *row_reason_(const ScheduleTable *table, const Forecast *row, char text[SCHEDULE_TEXT]) {
     enum { PARTS = 5 };
     const char *const names[PARTS] = {"transfers", "idle", "collectives", "compute", "sums, optimizer"};
@@ -202,7 +202,7 @@ static char *row_reason_(const ScheduleTable *table, const Forecast *row, char t
                                      time->step - time->pipeline};
         for (int part = 0; part < PARTS; part++) more[part] = i == 0 ? parts[part] : more[part] - parts[part];
     }
-    more[2] = fmax(0, fmin(more[2], more[3])); // the slowest stage's, as far as stages are busy longer
+    more[2] = fmax(0, fmin(more[2], more[3])); // of the slowest stage; at most the added busy time
     more[3] -= more[2];
     for (int part = 1; part < PARTS; part++) most = more[part] > more[most] ? part : most;
     if (!row->fits)
@@ -234,7 +234,7 @@ static int compare_rows_(const void *a, const void *b) {
     return planner_prefers(one, other) ? -1 : planner_prefers(other, one) ? 1 : one > other ? 1 : -1;
 }
 
-// Returns whether a row is the schedule of a configuration, whatever its slots.
+// Returns whether a row is the schedule of a configuration, with any slots.
 static bool runs_row_(const Config *config, const Forecast *row) {
     RunLayout given = layout_of(config);
     LayoutMask lists = LAYOUT_BIT(layers) | LAYOUT_BIT(recompute);
@@ -265,12 +265,12 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
     }
     if (schedule_table_too_long(config))
         grid_line(file, "schedules",
-                  "not compared: simulating all of them with %lld stages and %lld microbatches is long",
+                  "not compared: simulating all of them with %lld stages and %lld microbatches takes too long",
                   (long long)config->parallel.pipeline, (long long)config_microbatches(config));
     if (table->count > 0)
         fprintf(file, "schedules at micro-batch %lld; v: chunks; bundles: slots of a rank over chunks%s%s\n",
                 (long long)planner->config->schedule.micro_batch, config_slices(config) > 1 ? " and slices" : "",
-                all ? "" : "; -v prints all, and what the plan rests on");
+                all ? "" : "; -v prints all, and the details of the plan");
     if (table->count > 0) grid_print(&grid, file);
     grid_free(&grid);
     free(rows);
@@ -278,7 +278,7 @@ void schedule_table_print(const ScheduleTable *table, const Planner *planner, co
 
 // ---------------------------------------------------------------- JSON
 
-// Writes a value of a row as a configuration with it would be written: a number or word, or a list by stage.
+// Writes a key of a row as in a configuration: a number, a word, or a list by stage.
 static void json_list_(FILE *file, const char *label, const char *key, const Forecast *row, const Config *config) {
     Config with = *config;
     layout_set(&row->layout, &with);
@@ -286,7 +286,7 @@ static void json_list_(FILE *file, const char *label, const char *key, const For
     config_write_value(&with, key, file);
 }
 
-// Writes a number, or null in a row without such a key.
+// Writes a number, or null if the key does not apply to the row.
 static void json_owned_(FILE *file, const char *key, int value, bool owned) {
     fprintf(file, owned ? ",\"%s\":%d" : ",\"%s\":null", key, value);
 }

@@ -1,34 +1,34 @@
-// Every schedule that can run with a configuration's model, world and micro-batch size, each with its bytes and its
-// simulated step: the alternatives to BPipe, by the engine's own lists instead of formulas.
+// Every schedule that can run with a configuration's model, world and micro-batch size, with its bytes and its
+// simulated step. These alternatives to BPipe are planned from the engine's own action lists, not by formulas.
 #pragma once
 
 #include "planner.h"
 
-// A row is a layout with numbers and words, never auto, so that a configuration with it reproduces the row.
+// A row is a layout in which no key is auto, so a configuration with this layout reproduces the row.
 typedef struct ScheduleTable {
     Forecast *rows;
     int count;
     int best; // index among all rows; -1: no schedule fits, or the device is unknown
 } ScheduleTable;
 
-// Returns whether simulating all schedules would take several seconds, so that they are not simulated: more than 32
-// stages, and many microbatches.
+// Returns whether the schedules are not simulated because that would take several seconds: with more than 32 stages and
+// many microbatches.
 bool schedule_table_too_long(const Config *config);
 
-// Forecasts every schedule at the planner's micro-batch size; nothing if that takes too long. threads: run on all
-// cores; set it only if the process forks nothing later, because threads do not survive a fork. -1 with err;
+// Forecasts every schedule at the planner's micro-batch size; adds no rows if that takes too long. threads: use all
+// cores; only for a process that does not fork later, because threads do not survive a fork. -1 with err;
 // schedule_table_free in both cases.
 int schedule_table_make(ScheduleTable *table, const Planner *planner, bool threads, Error *err);
 void schedule_table_free(ScheduleTable *table);
 
-// Returns the row to run, by planner_prefers, of those that fit, have a time, and have the values of `given` for the
-// keys of a mask (0: all rows); -1: no such row.
+// Returns the index of the best row by planner_prefers among the rows that fit, have a time, and have the values of
+// `given` for the keys of a mask (0: any values); -1: no such row.
 int schedule_table_best(const ScheduleTable *table, const RunLayout *given, LayoutMask mask);
 
-// Writes a layout's schedule as people do: "1F1B, split, BPipe". Returns `text`.
+// Writes a layout's schedule for people: "1F1B, split, BPipe". Returns `text`.
 enum { SCHEDULE_TEXT = 96 };
 char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]);
-// Returns how a layout keeps bundles that do not stay on their stage: "", ", BPipe" or ", host".
+// Returns the part of that text for evictions: "" (no evictions), ", BPipe" or ", host".
 const char *schedule_evicts_text(const RunLayout *layout);
 
 // Print the table for people, within 120 columns, fastest first: the five fastest that fit, the row that `config` runs,

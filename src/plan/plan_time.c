@@ -1,5 +1,5 @@
 // Turns stage times into a step: durations for the simulator, the resources that messages share, and the work after the
-// pipeline. If a list is long, two shorter ones are simulated and the steady state between them is repeated.
+// pipeline. For a long schedule, two shorter ones are simulated and the time between them is extrapolated.
 #include "plan_time.h"
 #include "base/alloc.h"
 #include "base/units.h"
@@ -18,7 +18,7 @@ typedef struct Costing {
     const Plan *plan;
     const TimeSource *source;
     int copy;          // the replica whose pipeline is costed
-    const Shape *of;   // the shape that `parts` are for; NULL: none yet
+    const Shape *of;   // the shape of `parts`; NULL: not computed yet
     ModelTimes *parts; // [slices]
 } Costing;
 
@@ -44,7 +44,7 @@ static void costing_add_spent_(Spent *sum, const Spent *one, double count) {
     sum->passes += count * one->passes;
 }
 
-// If a profile has only complete backwards, W's share is the hardware model's, or half without it.
+// Adds measured times. Without measured split backwards, W's share is that of the hardware model, else half.
 static void take_measured_(StageTime *time, const ProfileTime *found, const ModelTimes *model, double left) {
     double share = model->layer.backward > 0 ? model->layer.weight / model->layer.backward : 0.5 * left;
     bool split = found->input > 0;
@@ -55,7 +55,7 @@ static void take_measured_(StageTime *time, const ProfileTime *found, const Mode
     time->input += (split ? found->input + found->weight : found->backward) - weight;
 }
 
-// Computes the parts' times for a stage. Its attention.mode and schedule.recompute may differ from the last stage's.
+// Computes the parts' times for a stage, unless the previous stage has the same attention.mode and schedule.recompute.
 static void costing_parts_(Costing *costing, const Shape *shape) {
     const Hardware *hardware = costing->source->hardware;
     const Shape *of = costing->of;
@@ -90,14 +90,14 @@ static int chunk_compute_(const Costing *costing, int s, int c, const ModelTimes
         for (int way = 0; way < 2; way++) costing_add_spent_(&time->spent, &part[i]->spent[way], count[i]);
         if (costing->schedule->split) time->spent.passes += count[i] * part[i]->kept;
     }
-    // A layer's first norm adds up the outputs of the previous layer. The ends of a chunk differ: its input is copied
-    // into the bundle, unless the embedding writes it there; its first norm adds up nothing, which is two passes less;
-    // its last layer writes its own sum, unless the head's norm does. The backward copies the output's gradient.
+    // A layer's first norm adds up the outputs of the previous layer. The ends of a chunk differ. Its input is copied
+    // into the bundle (2 passes), unless the embedding writes it there. Its first norm adds up nothing (-2). Its last
+    // layer writes its own sum (3), unless the head's norm does. The backward copies the output's gradient (2).
     double passes = (at->first ? 0 : 2) - 2 + (at->last ? 0 : 3);
     PartTime ends = {.forward = passes * parts->pass, .backward = 2 * parts->pass};
     costing_add_part_(time, &ends, at->layers > 0, !measured);
     if (at->layers > 0) time->spent.passes += ends.forward + ends.backward;
-    // A layer's second forward leaves out the last product; its time is planned as that of a complete one.
+    // A recomputed forward leaves out the last product, but is planned as a complete forward.
     double again = (double)at->recomputed * (parts->layer.tensor_forward + (measured ? 0 : parts->layer.forward));
     time->tensor += (double)at->recomputed * parts->layer.tensor_forward;
     costing_add_spent_(&time->spent, &parts->layer.spent[0], (double)at->recomputed);
@@ -106,7 +106,7 @@ static int chunk_compute_(const Costing *costing, int s, int c, const ModelTimes
     time->backward += again;
     time->input += again + moved;
     time->weight -= moved;
-    double overhead = measured ? 0 : hardware->action; // a profile has it in its times
+    double overhead = measured ? 0 : hardware->action; // measured times include it
     time->forward += overhead;
     time->backward += overhead;
     time->input += overhead;
@@ -137,9 +137,9 @@ static int stage_compute_(Costing *costing, int s, const ComputeTimes *times, St
     return 0;
 }
 
-// Returns the bytes/s of one rank among those that hold the same part of the model, if `parts` parts of its node are
-// exchanged at the same time: within a node that of a collective of `bytes`, else its share of the node's network.
-// Ranks of one part that share a node send out of it only once.
+// Returns the bytes/s of one rank in a collective among the ranks with the same part of the model, if `parts` parts of
+// its node communicate at the same time. Within a node this is the rate of a collective of `bytes`, else a share of the
+// node's network. The ranks of one part on a node send out of the node only once.
 static double data_rate_(const Costing *costing, int64_t parts, CostCollective kind, double bytes) {
     const Hardware *hardware = costing->source->hardware;
     int64_t node = costing->config->hardware.gpus_per_node;
@@ -151,7 +151,7 @@ static double data_rate_(const Costing *costing, int64_t parts, CostCollective k
 
 enum { UNITS = 4 }; // large units of a layer: each is summed and gathered in a collective of its own
 
-// Returns the number of pieces in which a stage sums its gradients: its layers, or 1 for only an embedding or head.
+// Returns the number of pieces in which a stage sums its gradients: its layers, or 1 if it has no layer.
 static int layers_of_(const Costing *costing, int s) {
     int64_t layers = costing->plan->stage[s].at.layers;
     return layers > 0 ? (int)layers : 1;
@@ -183,8 +183,8 @@ static int node_of_stage_(const Costing *costing, int stage) {
     return hardware_node(costing->source->hardware, costing->config, rank);
 }
 
-// Returns the replica whose stages span the most nodes, which all other replicas wait for. Replicas span different
-// numbers of nodes if a replica may begin in the middle of a node.
+// Returns the replica with the most node boundaries between its stages; all other replicas wait for it. Replicas differ
+// if a replica may begin in the middle of a node.
 static int widest_copy_(Costing *costing) {
     int64_t node = costing->config->hardware.gpus_per_node, copies = config_replicas(costing->config);
     int widest = 0, most = 0;
@@ -219,8 +219,8 @@ static double transfer_(const Costing *costing, int stage) {
     return costing_message_(costing, stage, partner, bytes);
 }
 
-// Returns the resource that `from` uses for sending: the network card of its node if the message leaves it, numbered by
-// the node's lowest stage.
+// Returns the resource of a message: the network card of the sender's node, numbered by the node's lowest stage; -1 if
+// the message stays in the node.
 static int card_(const Costing *costing, int from, int to) {
     int node = node_of_stage_(costing, from), lowest = 0;
     if (node == node_of_stage_(costing, to)) return -1;
@@ -249,7 +249,7 @@ static void costing_share_(PlanCosts *costs, const Costing *costing) {
     costs->shares = (SimulateShares){p, capacity, compute, down, up, evict, load};
 }
 
-// Computes the sums over data ranks and the tied head's, once the stages' times are known.
+// Fills in the sums of gradients over data ranks. The times of the stages must be known.
 static void costing_sums_(PlanCosts *costs, const Costing *costing) {
     int p = costing->plan->stages, *layers = costs->resources_ + 5 * p, *node = layers + p;
     const ParallelConfig *parallel = &costing->config->parallel;
@@ -283,7 +283,7 @@ static double tied_seconds_(const Costing *costing) {
         if (plan->stage[s].at.first) first = s;
         if (plan->stage[s].at.last) last = s;
     }
-    if (first == last) return 0; // one rank has both gradients, as in a V
+    if (first == last) return 0; // one rank has both gradients, as with V placement
     const Config *c = costing->config;
     int64_t elements = config_padded_vocab(c) / c->parallel.tensor * c->model.hidden / config_replicas(c);
     return costing_message_(costing, first, last, 4 * elements);
@@ -295,7 +295,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
     int p = plan->stages, parts = schedule->chunks * schedule->slices, all = p * parts, status = 0;
     costing.copy = widest_copy_(&costing);
     costing.parts = xcalloc((size_t)schedule->slices, sizeof *costing.parts);
-    // Resources: at most one card for each stage; on a CPU the cores of the one host are the first and only one.
+    // Resources: at most one network card per stage; on a CPU, only resource 0, the cores of the host.
     *costs = (PlanCosts){.stage = xcalloc((size_t)p, sizeof *costs->stage),
                          .times_ = xcalloc((size_t)(6 * p + 1 + 4 * all), sizeof *costs->times_),
                          .resources_ = xcalloc(7 * (size_t)p, sizeof *costs->resources_)};
@@ -348,7 +348,7 @@ typedef struct Summing {
     double moving; // bytes/s at which the stage sums now
 } Summing;
 
-// Moves all sums on to the next time at which a layer begins or ends. False: all are done.
+// Advances all sums to the next time at which a layer's sum begins or ends. Returns false if all are complete.
 static bool summing_advance_(Summing *at, const DataSums *sums, int stages, double *now) {
     double step = INFINITY;
     for (int s = 0; s < stages; s++)
@@ -373,8 +373,8 @@ static bool summing_advance_(Summing *at, const DataSums *sums, int stages, doub
     return true;
 }
 
-// Returns when all stages have summed their gradients over data ranks, if ends[s] is the end of stage s. The stages of
-// a node share its network while they sum: those that end first have more of it.
+// Returns the time at which all stages have summed their gradients over data ranks, if stage s ends at ends[s]. Stages
+// of a node share its network while they sum, so stages that end first get more of it.
 static double summed_(const DataSums *sums, const double *ends, int stages) {
     double now = INFINITY, latest = 0;
     Summing *at = xcalloc((size_t)stages, sizeof *at);
@@ -407,7 +407,7 @@ static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs
     return 0;
 }
 
-// Returns the figure of `more` microbatches beyond `enough`, from two runs that differ by `between` microbatches.
+// Extrapolates a figure by `more` microbatches, from its values in two simulations that are `between` apart.
 static double onward_(double fewer, double enough, double more, double between) {
     return enough + (enough - fewer) * more / between;
 }
@@ -434,7 +434,7 @@ static int phase_of_(Phase *phase, const Config *config, int64_t microbatches, c
 // of 100 ms that take 3.1 s and 4.7 s predict 4.7 + 60 * (4.7 - 3.1) / 16 = 10.7 s for 100 microbatches.
 typedef struct Growth {
     Phase before, now;
-    int64_t fewer, enough; // microbatches of the two
+    int64_t fewer, enough; // microbatches of `before` and `now`
 } Growth;
 
 static double growth_expects_(const Growth *growth, int64_t microbatches) {
@@ -454,8 +454,8 @@ static int growth_to_(Growth *growth, const Config *config, int64_t microbatches
     return 0;
 }
 
-// Simulates twice as many microbatches until they settle: from a long list on, since the rounds of a short one may
-// agree by chance, and up to the whole one or a very long part of it.
+// Doubles the simulated microbatches until their time settles. Starts with a long list, since the rounds of a short
+// list may agree by chance, and ends with the complete list or a very long part of it.
 static int grow_until_settled_(Growth *growth, const Config *config, const PlanCosts *costs, Error *err) {
     enum { LONG = 1 << 13, MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards
     int64_t p = config->parallel.pipeline, lengthy = LONG / p;
@@ -468,12 +468,12 @@ static int grow_until_settled_(Growth *growth, const Config *config, const PlanC
     return 0;
 }
 
-// Finds the phase of all microbatches. It takes up to four simulations, of m - 2p, m - p, m and 2m microbatches, where
-// m is what `schedule` has: the first three show whether the rhythm is steady, and a steady schedule adds as much in
-// the next microbatches as in the last 2p. A rhythm may still end: if messages are slow, stages live on the messages
-// that were sent ahead until these are used up. So the fourth simulation has to take as long as the shorter ones
-// predict. A schedule without a steady rhythm, because stages evict in rounds of different lengths, is doubled until it
-// settles. If the first rounds predict clearly more than `worth` seconds, the phase is given up: its makespan is
+// Finds the phase of all microbatches in up to four simulations, of m - 2p, m - p, m and 2m microbatches, where m is
+// the number of microbatches of `schedule`. The first three show whether the rhythm is steady. A steady schedule adds
+// as much time in the next microbatches as in the last 2p. A rhythm may still end: if messages are slow, stages first
+// use up the messages that were sent ahead. So the fourth simulation must take the time that the shorter ones predict.
+// Without a steady rhythm, because stages evict in rounds of different lengths, the schedule is doubled until its time
+// settles. If its first rounds predict clearly more than `worth` seconds, it is given up instead: the makespan is
 // INFINITY.
 static int whole_phase_(Phase *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
                         double worth, Error *err) {
@@ -487,8 +487,8 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
     if (phase_of_(&growth.before, config, growth.fewer, costs, err) != 0 ||
         phase_of_(&between, config, growth.fewer + p, costs, err) != 0)
         return -1;
-    // Steady: p microbatches take as long as the p before them, to half a percent, and compute waits for no transfer;
-    // stages evict in rounds of different lengths.
+    // Steady: p microbatches take as long as the previous p, to half a percent, and compute never waits for a transfer,
+    // because stages evict in rounds of different lengths.
     double one = between.makespan - growth.before.makespan, next = phase->makespan - between.makespan;
     bool steady = phase->exposed == 0 && fabs(next - one) <= 5e-3 * next;
     bool hopeless = growth_expects_(&growth, all) > CLEARLY * worth;
@@ -510,13 +510,13 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
 // Transfers of a stage go through its queue one after another.
 double plan_transfer_seconds(const Config *config, const Schedule *schedule, const Plan *plan,
                              const TimeSource *source) {
-    static const double LEAST_PART = 0.75; // of a short list's transfers for each microbatch, in any longer list
+    static const double LEAST_PART = 0.75; // of a short list's transfers per microbatch, at least, in a longer list
     Costing costing = {config, schedule, plan, source, 0, NULL, NULL};
     double most = 0, rounds = (double)config_microbatches(config) / schedule->microbatches;
     costing.copy = widest_copy_(&costing);
     for (int s = 0; s < schedule->stages; s++) {
         const StageSchedule *stage = &schedule->stage[s];
-        int64_t own = 0, others = 0; // bytes moved as evictor, and as acceptor
+        int64_t own = 0, others = 0; // bundles moved as evictor, and as acceptor
         for (int64_t i = 0; i < stage->count; i++) {
             ActionKind kind = stage->actions[i].kind;
             own += kind == ACTION_EVICT || kind == ACTION_LOAD;
@@ -529,8 +529,8 @@ double plan_transfer_seconds(const Config *config, const Schedule *schedule, con
     return LEAST_PART * rounds > 1 ? LEAST_PART * rounds * most : most;
 }
 
-// MFU of one stage is relative to what its rank computes with while it works; for ranks that share cores there is no
-// formula for the whole.
+// Stage MFU is relative to a rank that has its cores to itself. If ranks share cores, the paper's formula does not
+// apply.
 static void costing_utilization_(PlanTime *time, const Config *config, const Hardware *hardware) {
     if (hardware->peak == 0) return;
     const ParallelConfig *parallel = &config->parallel;

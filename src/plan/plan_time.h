@@ -1,6 +1,6 @@
-// How long a step will take: stage times from a profile or from the model of the hardware, the pipeline by simulation
-// of the very schedule that would run, and what follows it: sums of gradients over data ranks, the tied head's, norm,
-// optimizer and gathered weights.
+// Predicts the time of a step. Stage times come from a profile or from the model of the hardware. The pipeline is a
+// simulation of the schedule that would run. After it come sums of gradients over data ranks and of the tied head,
+// norm, optimizer and weight gathers.
 #pragma once
 
 #include "hardware_model.h"
@@ -26,7 +26,7 @@ typedef struct StageTime {
     // per step: the sum of the stage's gradients over data ranks, less the part that the last backward hides, if no
     // other stage uses the network meanwhile
     double reduction;
-    double summing;   // how many times as long a layer's last backward takes during these sums
+    double summing;   // factor by which these sums slow down a layer's last backward
     double optimizer; // seconds per step: gradient norm, AdamW, weight gather
 } StageTime;
 
@@ -50,35 +50,35 @@ typedef struct PlanCosts {
     int *resources_;
 } PlanCosts;
 
-// -1 with err (code 1): no memory, or no times because nothing is known of the device.
+// Computes the simulator's inputs. -1 with err (code 1) if there are no performance figures for the device.
 int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *schedule, const Plan *plan,
                     const TimeSource *source, Error *err);
 void plan_costs_free(PlanCosts *costs);
 
-// One step. Seconds; fractions.
+// The planned step: times in seconds, bubble and MFU as fractions.
 typedef struct PlanTime {
-    bool known; // false: nothing is known of the device, and the rest is 0
+    bool known; // false: no performance figures, or given up (`worth`); the rest is 0
     double step, pipeline, bubble, exposed;
     double tensor;               // collectives over tensor ranks, of the slowest stage
-    double reduction, optimizer; // after the pipeline
+    double reduction, optimizer; // seconds after the pipeline
     double slowest;              // forward and backward of one microbatch on the slowest stage
     double mfu;
     double stage_mfu; // MFU if every stage were like the slowest and never idle; 0: no peak known
     double estimate;  // MFU by the paper's formula from stage_mfu; 0: no peak known, or ranks share cores
 } PlanTime;
 
-// Plans config_microbatches(config) microbatches, which may be more than `schedule` has: a schedule of many stages and
-// microbatches repeats itself, so the time of all follows from a few rounds. If these do not suffice, but say that a
-// step clearly takes longer than `worth` seconds (INFINITY: any), its time stays unknown.
+// Plans a step of config_microbatches(config) microbatches, which may be more than `schedule` has: a long schedule
+// repeats itself, so its time follows from a few rounds. If its rounds are irregular and predict clearly more than
+// `worth` seconds (INFINITY: no limit), time->known stays false. -1 with err.
 int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, const Plan *plan,
               const TimeSource *source, double worth, Error *err);
 
-// Returns seconds of a step that the transfers of some stage take at least. `schedule` may have fewer microbatches than
-// the configuration; it must have the same slots.
+// Returns a lower bound on the seconds that the transfers of the busiest stage take in a step. `schedule` may have
+// fewer microbatches than the configuration; it must have the same slots.
 double plan_transfer_seconds(const Config *config, const Schedule *schedule, const Plan *plan,
                              const TimeSource *source);
 
-// Returns the microbatches that suffice to know a schedule of `stages` stages: a longer one has the same slots.
+// Returns how many microbatches suffice to plan a schedule of `stages` stages: a longer schedule has the same slots.
 int plan_enough_microbatches(int stages);
 
 // The estimate of Huang et al. (arXiv 2401.02088): the MFU of a pipeline, from the MFU of one of its stages. Transfers,
@@ -97,7 +97,7 @@ static inline double estimate_mfu(double stage_mfu, int64_t batch, int64_t micro
 }
 
 // Returns by which fraction MFU_stage has to grow from micro-batch size `from` to `to` for the pipeline to be no
-// slower: the larger of the two leaves stages idle for longer. 0.052 for B = 128, p = 8, 1 to 2.
+// slower, since the larger size leaves stages idle for longer. 0.052 for B = 128, p = 8, 1 to 2.
 static inline double estimate_required_gain(int64_t batch, int64_t from, int64_t to, int64_t stages) {
     return estimate_filled(batch, from, stages) / estimate_filled(batch, to, stages) - 1;
 }

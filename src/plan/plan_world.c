@@ -1,4 +1,4 @@
-// Finds the fewest ranks that would do: for each number of tensor ranks, by bisection over the number of stages.
+// Finds the fewest ranks on which the model fits: for each number of tensor ranks, by bisection over the stages.
 #include "planner.h"
 
 #include "config/config_schema.h"
@@ -18,7 +18,7 @@ int plan_fewest_stages(const int64_t *stages, int64_t count, int64_t t, int64_t 
     return 0;
 }
 
-// Cuts the configuration into p stages and t tensor ranks, at micro-batch size 1; false if it cannot be.
+// Cuts the configuration into p stages and t tensor ranks, at micro-batch size 1. Returns false if that is invalid.
 static bool smallest_cut_(const Config *from, int64_t p, int64_t t, Config *to) {
     Error ignored = {0};
     *to = *from;
@@ -55,7 +55,7 @@ static int world_fits_(void *argument, SmallestWorld *at, bool *fits, Error *err
     return 0;
 }
 
-// Tensor ranks stay within a node; those that do not divide the model are refused as a configuration would be.
+// Tensor ranks stay within a node. Numbers that do not divide the model are skipped, since config_check refuses them.
 int plan_smallest_world(const Planner *planner, SmallestWorld *world, Error *err) {
     const Config *config = planner->config;
     int64_t layers = config->model.layers, batch = config->train.global_batch, most = layers < batch ? layers : batch;

@@ -1,5 +1,5 @@
-// Answers what-if questions by planning a changed copy of the configuration. Each answer is made in three steps, and a
-// question stops after the one it needs: is it possible, does it fit, how long does a step take.
+// Answers what-if questions by planning a changed copy of the configuration. An answer has up to three steps, and later
+// steps are skipped if the question does not need them: is it possible, does it fit, how long does a step take?
 #include "planner.h"
 #include "config/gpus.h"
 #include "base/alloc.h"
@@ -89,7 +89,7 @@ static int64_t planner_microbatches_(const Config *config) {
     // Up to this many actions, simulating the complete schedule is as fast as simulating two extracts.
     enum { SMALL = 16384 };
     bool small = all <= enough || all * config->parallel.pipeline <= SMALL;
-    // GPipe keeps a bundle of every microbatch, so a shorter schedule says nothing about its memory.
+    // GPipe keeps a bundle of every microbatch, so a shorter schedule does not show its memory.
     return small || config_schedule_kind(config)->keeps_all ? all : config_fewer_microbatches(config, enough);
 }
 
@@ -123,7 +123,7 @@ static int64_t byte_microbatches_(const Planner *planner, const Config *config) 
     bool listed = config->schedule.file[0] != '\0' || kind->in_flight == NULL;
     if (!listed && config->schedule.bpipe == BPIPE_OFF) return 0;
     if (listed || !kind->keeps_all) return config_fewer_microbatches(config, enough);
-    // The bundles on the host grow with the microbatches, and count where ranks share the host's memory.
+    // More microbatches leave more bundles on the host. They count if ranks share the host's memory.
     return planner->hardware.memory_bytes > 0 ? config_fewer_microbatches(config, enough) : config_microbatches(config);
 }
 
@@ -133,8 +133,8 @@ ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error 
     return schedule_cache_borrow(planner->lists, config, microbatches, err);
 }
 
-// Returns whether the batch divides into enough microbatches of this size, and BPipe has something to evict and enough
-// slots.
+// Returns whether the batch divides into enough microbatches of this size and BPipe, if it is on, can evict and has
+// enough slots.
 static bool possible_(const Config *config) {
     int64_t p = config->parallel.pipeline, unit = config->schedule.micro_batch * config->parallel.data;
     bool cut = config->train.global_batch % unit == 0 && (p == 1 || config->train.global_batch / unit >= p) &&
@@ -170,14 +170,14 @@ static void lists_close_(Lists *lists) {
     schedule_cache_return(&lists->loan);
 }
 
-// Returns whether the transfers alone take longer than `worth`.
+// Returns whether transfers by themselves take longer than `worth` seconds.
 static bool moves_too_long_(const Planner *planner, const Config *config, const Lists *lists, double worth) {
     TimeSource source = {&planner->hardware, NULL, false};
     if (config->schedule.bpipe != BPIPE_ON || isinf(worth)) return false;
     return plan_transfer_seconds(config, lists->loan.schedule, &lists->plan, &source) > worth;
 }
 
-// Fills in whether the plan fits: the fullest rank, or if only the host's memory is known, all ranks together.
+// Fills in whether the plan fits: by the fullest rank, or by all ranks together if only the host's memory is known.
 static void take_fit_(const Planner *planner, const Plan *plan, Forecast *forecast) {
     const Hardware *hardware = &planner->hardware;
     forecast->fullest = plan_fullest(plan);
@@ -253,8 +253,8 @@ bool planner_split_open(const Config *config) {
            config->parallel.pipeline > 1 && config->hardware.device != DEVICE_CPU;
 }
 
-// Plans complete backwards and split ones. gain: the fraction of a step that splitting saves. Only the keys of
-// `hardware` describe the GPU here, so that machines without one decide alike.
+// Plans complete backwards and split backwards. gain: the fraction of a step that splitting saves; 0 if that is little.
+// The GPU is described only by the keys of `hardware`, so that machines with and without a GPU decide alike.
 static int ask_both_(const Planner *planner, const Config *config, bool timed, Forecast both[2], double *gain,
                      Error *err) {
     static const double LEAST = 0.005; // less is within the error of the plan
@@ -271,8 +271,8 @@ static int ask_both_(const Planner *planner, const Config *config, bool timed, F
     return 0;
 }
 
-// If only bytes are asked for, and both ways fit or neither does, simulating them would decide nothing: the answer is
-// then that of split backwards, which take slightly more.
+// If only bytes are asked for and complete and split backwards give the same answer, there is nothing to simulate: the
+// forecast is that of split backwards, which take slightly more memory.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err) {
     Config decided = *config;
     Forecast both[2];
@@ -307,7 +307,7 @@ RunLayout planner_layout(const Planner *planner, int64_t micro_batch, PlanWay wa
     RunLayout layout = layout_of(planner->config);
     layout.micro_batch = (int32_t)micro_batch;
     layout.bpipe = way == PLAN_PLAIN ? BPIPE_OFF : BPIPE_ON;
-    bool already = planner->config->attention.mode == ATTENTION_RECOMPUTE; // or the first of a list, which is kept
+    bool already = planner->config->attention.mode == ATTENTION_RECOMPUTE; // of a list: its first entry
     if (way == PLAN_RECOMPUTE && !already) layout.attention = ATTENTION_RECOMPUTE;
     return layout;
 }

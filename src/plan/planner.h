@@ -1,27 +1,27 @@
-// What-if questions to a plan: bytes and time of a configuration with another micro-batch size, with or without BPipe,
-// with another attention? Answers come from the same tables and schedules that a run would use; nothing is allocated
+// Answers what-if questions: bytes and time of a configuration with another micro-batch size, with or without BPipe,
+// with another attention. Answers come from the same tables and schedules that a run would use; nothing is allocated
 // and no rank is started.
 #pragma once
 
 #include "layout.h"
 #include "plan_time.h"
 
-// Schedules that were made and proved, kept for the next configuration with the same list. A list depends on stages,
-// microbatches and the keys of `schedule`, but not on tensor and data ranks or the size of a microbatch, so a search
-// over those needs the same few lists again and again. Several threads may share one.
+// A cache of schedules, for the next configuration with the same schedule. A schedule depends on stages, microbatches
+// and the keys of `schedule`, but not on tensor and data ranks or the size of a microbatch, so a search over those
+// needs the same few schedules again and again. Several threads may share a cache.
 typedef struct ScheduleCache ScheduleCache;
 
 ScheduleCache *schedule_cache_create(void);
 void schedule_cache_free(ScheduleCache *cache);
 
-// A borrowed list. own: the same list if the cache does not keep it, else NULL.
+// A borrowed schedule. own: the same schedule if the cache does not keep it, freed on return; else NULL.
 typedef struct ScheduleLoan {
     const Schedule *schedule; // NULL: it could not be made
     Schedule *own;
 } ScheduleLoan;
 
-// Borrows the list of a configuration with so many microbatches (plan_schedule_with), which is made if the cache has no
-// schedule; err is from making it. cache may be NULL. Returned with schedule_cache_return.
+// Borrows a configuration's schedule for this number of microbatches. Makes it (plan_schedule_with) if the cache lacks
+// it; if that fails, `schedule` is NULL, with err. cache may be NULL. Returned with schedule_cache_return.
 ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, int64_t microbatches, Error *err);
 void schedule_cache_return(ScheduleLoan *loan);
 
@@ -31,13 +31,13 @@ typedef struct Planner {
     Hardware hardware;
     Profile profile;
     bool measured;        // times come from `profile`
-    Backend *be;          // answers for the attention's scratch; allocates nothing
+    Backend *be;          // reports the attention's scratch; allocates nothing
     TensorTable table;    // the model's tensors
     ScheduleCache *lists; // schedules already built, to reuse for other layouts; NULL with schedule.file
 } Planner;
 
-// Looks up the device and a profile. If hardware.profile exists but is of something else, `log` says so and the model
-// of the hardware is used; if it was named on the command line, that is an error, and so is its absence. -1 with err;
+// Describes the device and reads hardware.profile. If the profile is not for this run, logs that and uses the model of
+// the hardware. If the profile was named on the command line, a wrong or missing file is an error. -1 with err;
 // planner_free in both cases.
 int planner_create(Planner *planner, const Config *config, const Model *model, const Log *log, Error *err);
 void planner_free(Planner *planner);
@@ -45,15 +45,15 @@ void planner_free(Planner *planner);
 // Looks up the profile of `config`, as planner_create does for its own. -1 with err.
 int planner_find_profile(Planner *planner, const Config *config, const Log *log, Error *err);
 
-// Creates a backend for plans: the CPU's with the threads a run would have, or one that only knows what a GPU's would
-// allocate.
+// Creates a backend for plans: the CPU's, with the threads of a run, or a stub that only knows the allocations of a
+// GPU's backend.
 Backend *planner_backend(const Config *config, Error *err);
 
 // The plan's answer for one layout: bytes of the fullest rank, whether they fit, seconds of a step.
 typedef struct Forecast {
     RunLayout layout;   // with split_backward decided
     bool possible;      // the batch divides that way and, with evictions, something is evicted
-    int fullest;        // stage whose ranks hold most
+    int fullest;        // stage with the most bytes per rank
     int64_t peak_bytes; // bytes of the fullest rank
     double lacks;       // bytes that the fullest rank lacks (plan_lacks)
     bool fits;          // with the reserve; true if no limit is known
@@ -65,17 +65,17 @@ typedef struct Forecast {
 } Forecast;
 
 // Returns the step time to compare: the planned time, plus 0.1 % if the step evicts. An eviction that saves less is not
-// chosen, because that is within the plan's error. The verdict, the table of schedules, auto and search all compare
-// these.
+// chosen, because that is within the plan's error. The verdict, the table of schedules, auto and search compare this
+// time.
 double planner_compared(const Forecast *forecast);
 
-// Returns whether a is preferred to b: the faster one; of equally fast ones (to 1e-9) the one that recomputes and moves
-// less, then the smaller one, then the plainer schedule: the plain row, or the one that comes first in schedule_kinds.
+// Returns whether a is preferred to b: it is faster (by over 1e-9), else recomputes nothing, else evicts nothing, else
+// has fewer bytes, else has the plainer schedule: the plain row, or the one that comes first in schedule_kinds.
 bool planner_prefers(const Forecast *a, const Forecast *b);
 
-// Forecasts bytes, and time if asked for, of a complete configuration. possible: false if it would be refused, or is to
-// evict and has nothing to. An open split_backward is decided: on where GPUs are known by the keys of `hardware`, and a
-// step then is faster by more than 0.5 %; a profile and the GPU present have no say, so that every machine decides
+// Forecasts bytes, and time if `timed`, of a complete configuration. possible: false if it would be refused, or should
+// evict but has nothing to evict. Decides an open split_backward: on if the keys of `hardware` describe GPUs on which
+// it makes a step faster by more than 0.5 %. A profile and the machine's own GPU do not count, so every machine decides
 // alike. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);
 
@@ -84,8 +84,8 @@ int planner_forecast_config(const Planner *planner, const Config *config, bool t
 int planner_forecast_fitting(const Planner *planner, const Config *config, double worth, Forecast *forecast,
                              Error *err);
 
-// Returns whether schedule.split_backward auto can mean anything but off: no list from a file, complete backwards to
-// split, stages between which a gradient can leave earlier, and perhaps GPUs.
+// Returns whether schedule.split_backward is auto and may become on: the schedule is not from a file, its kind has
+// complete backwards, there is more than one stage, and the device may be a GPU.
 bool planner_split_open(const Config *config);
 
 // Plans a configuration of the planner's model. Freed with plan_free.
@@ -94,17 +94,17 @@ Plan planner_plan(const Planner *planner, const Config *config, const Schedule *
 // Returns the planner's configuration with this layout. Slots that are too few for its evictions become auto.
 Config planner_config(const Planner *planner, const RunLayout *layout);
 
-// Does the same as planner_forecast_config for a layout in the planner's configuration. Only bytes: fast. -1 with err.
+// Calls planner_forecast_config for a layout in the planner's configuration. Fast without `timed`. -1 with err.
 int planner_forecast(const Planner *planner, const RunLayout *layout, bool timed, Forecast *forecast, Error *err);
 
-// Returns true if the slot counts that formulas give cannot fit. Builds no lists. False: unknown.
+// Returns true if even the slot counts of formulas do not fit, without building lists. False: unknown.
 bool planner_never_fits(const Planner *planner, const RunLayout *layout);
 
-// Returns the microbatches that suffice to know the slots of a kind and of its evictions.
+// Returns how many microbatches suffice to know the slots of a schedule kind, with and without evictions.
 int planner_enough_for_slots(const ScheduleKind *kind, int stages);
 
 // Returns the layout of the planner's configuration with another micro-batch size, in one of the ways that a plan
-// compares: as it is without evictions, with them, and with them and recomputed attention.
+// compares: without evictions, with evictions, and with evictions and recomputed attention.
 typedef enum PlanWay { PLAN_PLAIN, PLAN_BPIPE, PLAN_RECOMPUTE } PlanWay;
 RunLayout planner_layout(const Planner *planner, int64_t micro_batch, PlanWay way);
 
@@ -120,7 +120,7 @@ int planner_largest(const Planner *planner, PlanWay way, int64_t *micro_batch, E
 // Finds the fastest step among micro-batch sizes up to `largest` without BPipe; possible: false if no size has a time.
 int planner_fastest(const Planner *planner, int64_t largest, Forecast *fastest, Error *err);
 
-// The fewest ranks on which a model fits, for a configuration in which nothing fits.
+// The fewest ranks on which a model fits, for a configuration in which no micro-batch size fits.
 typedef struct SmallestWorld {
     int64_t ranks, pipeline, tensor, data, context; // ranks 0: not found
     bool bpipe;
@@ -129,8 +129,8 @@ typedef struct SmallestWorld {
 // Sets *fits, and at->bpipe, for the ranks of `at`. -1 with err.
 typedef int WorldFits(void *argument, SmallestWorld *at, bool *fits, Error *err);
 
-// Replaces *best by a smaller world with this many tensor and data ranks, if one fits: the one with the fewest stages,
-// out of `count` ascending numbers. With more stages each holds less, so bisection finds it. -1 with err.
+// Replaces *best by a smaller world with t tensor and d data ranks, if one fits: the one with the fewest stages.
+// stages: `count` ascending numbers to try. More stages have less memory each, so bisection works. -1 with err.
 int plan_fewest_stages(const int64_t *stages, int64_t count, int64_t t, int64_t d, WorldFits *fits, void *argument,
                        SmallestWorld *best, Error *err);
 

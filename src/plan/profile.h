@@ -1,8 +1,8 @@
 // The measurements of one device: forward and backward of the stages of a model at several micro-batch sizes and
-// attention modes, with the tensor-parallel shapes of the run and its neighbours emulated, so that one device tells the
-// behaviour of a cluster.
+// attention modes. Each stage has the tensor-parallel shapes of the run, and its neighbours are emulated, so
+// measurements on one device predict a cluster.
 //
-// The file is JSON. It says for which device, model and shapes it was made, and is used for no other.
+// The file is JSON. It records its device, model and shapes; a run with different ones does not use it.
 #pragma once
 
 #include "engine/stage.h"
@@ -15,7 +15,7 @@ typedef struct ProfileStage {
     bool first, last;         // with the embedding, with the head
     double forward, backward; // seconds
     double input, weight;     // I and W; 0 in profiles of versions that did not measure them
-    int64_t peak_bytes;       // with one slot
+    int64_t peak_bytes;       // peak bytes, with one slot
 } ProfileStage;
 
 // Seconds of one microbatch on one stage; input and weight are 0 if they were not measured.
@@ -27,11 +27,11 @@ typedef struct Profile {
     bool cpu;
     char device[96];
     int precision, fp8;
-    ModelConfig model; // except for layers, which may differ
+    ModelConfig model; // the number of layers may differ from the run's
     int64_t tensor;
     bool sequence;
     double peak_tflops;       // peak of one rank with cores of its own; 0: unknown
-    double optimizer_seconds; // AdamW, per element whose states a rank owns
+    double optimizer_seconds; // AdamW, per element of a rank's states
     double norm_seconds;      // norm of the gradient, per element
     ProfileStage *stages;
     int64_t count;
@@ -50,15 +50,15 @@ int profile_check(const char *path, Error *err);
 int profile_write(const Profile *profile, const char *path, Error *err);
 int profile_read(Profile *profile, const char *path, Error *err);
 
-// Returns NULL if the profile fits the configuration and the device ("": not present, any of its kind will do), else
-// the first difference, in `why`.
+// Returns NULL if the profile fits the configuration and the device ("": not present; any device of the kind fits),
+// else the first difference, in `why`.
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size);
 
-// Finds the times of one microbatch on a stage from a measured stage of its kind, adjusted by the time of a layer if it
-// has more or fewer. A micro-batch size that was not measured is interpolated from its neighbours. Returns false if no
-// stage of its kind was measured.
+// Finds the times of one microbatch on a stage from a measured stage of its kind, adjusted by the time of a layer for
+// every layer more or fewer. A micro-batch size that was not measured is interpolated from its neighbours. Returns
+// false if no stage of its kind was measured.
 bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTime *time);
-// Does the same for a chunk of a stage, as a stage of its own. profile may be NULL.
+// Does the same for a chunk as if it were a stage. Returns false if profile is NULL.
 bool profile_chunk_time(const Profile *profile, const StageShape *stage, int chunk, ProfileTime *time);
 
 // Runs the program's --profile: measures, writes hardware.profile. 0, or -1 with err.

@@ -1,4 +1,4 @@
-// The profile as a file, and as an answer to "how long would this stage take".
+// Writes and reads the file of a profile, and looks up the times of a stage in it.
 #include "profile.h"
 #include "backend/attention_scratch.h"
 #include "base/alloc.h"
@@ -100,7 +100,7 @@ int profile_check(const char *path, Error *err) {
     struct stat status;
     int code = file_check_to_write(path);
     if (code != 0) return unwritable_(path, code, err);
-    // It will replace the existing file.
+    // profile_write replaces an existing file.
     if (stat(path, &status) != 0 || S_ISREG(status.st_mode)) return 0;
     return error_set(err, EXIT_FAILED, "%s: is not a regular file; name another with hardware.profile", path);
 }
@@ -179,7 +179,7 @@ static int profile_read_model_(Profile *profile, const JsonValue *from, const ch
     Extent extents[EXTENTS_];
     extents_(m, extents);
     for (int i = 0; i < EXTENTS_; i++) {
-        // Profiles from before model.head_dim have heads that fill hidden; heads are read before it.
+        // Profiles from before model.head_dim have head_dim = hidden / heads, which are read earlier in this loop.
         int64_t absent = fields[i] == &m->head_dim && m->heads > 0 ? m->hidden / m->heads : 0;
         *fields[i] = json_integer(from, extents[i].key, absent);
         if (*fields[i] < 1 || m->family < 0) return profile_damaged_(path, "its model is incomplete", err);
@@ -189,7 +189,7 @@ static int profile_read_model_(Profile *profile, const JsonValue *from, const ch
 
 static int profile_read_all_(Profile *profile, const JsonValue *root, const char *path, Error *err) {
     if (strcmp(json_text(root, "format", ""), FORMAT) != 0) return profile_damaged_(path, "this is not a profile", err);
-    if (json_integer(root, "version", 0) != VERSION_) return profile_damaged_(path, "it is of another version", err);
+    if (json_integer(root, "version", 0) != VERSION_) return profile_damaged_(path, "its version is unsupported", err);
     const JsonValue *device = json_find(root, "device"), *stages = json_find(root, "stages");
     const char *kind = json_text(device, "kind", "");
     profile->cpu = strcmp(kind, "cpu") == 0;
@@ -225,8 +225,8 @@ int profile_read(Profile *profile, const char *path, Error *err) {
 
 // ---------------------------------------------------------------- answers
 
-// Returns whether an entry was measured as the run computes. A CPU has one softmax; flash attention has no choice of
-// softmax.
+// Returns whether an entry has the attention and the kind of stage of the run. A CPU has one softmax; flash attention
+// has no choice of softmax.
 static bool alike_(const Profile *profile, const ProfileStage *entry, const AttentionShape *attention, bool first,
                    bool last) {
     bool softmax = profile->cpu || attention->mode == ATTENTION_FLASH || entry->softmax == attention->softmax;
@@ -254,27 +254,27 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
     extents_(&profile->model, theirs);
     extents_(&config->model, ours);
     const char *kind = profile->cpu ? "cpu" : "cuda", *precision = config_word("train.precision", profile->precision);
-    if (profile->cpu != hardware_is_cpu(config)) return snprintf(why, size, "it is of hardware.device %s", kind), why;
+    if (profile->cpu != hardware_is_cpu(config)) return snprintf(why, size, "it is for hardware.device %s", kind), why;
     if (device[0] != '\0' && strcmp(device, profile->device) != 0)
-        return snprintf(why, size, "it is of another device: %s, not %s", profile->device, device), why;
+        return snprintf(why, size, "it is for device %s, not %s", profile->device, device), why;
     if (profile->model.family != config->model.family)
-        return snprintf(why, size, "it is of model.family %s", config_word("model.family", profile->model.family)), why;
+        return snprintf(why, size, "it is for model.family %s", config_word("model.family", profile->model.family)),
+               why;
     for (int i = 0; i < EXTENTS_; i++)
         if (theirs[i].value != ours[i].value)
-            return snprintf(why, size, "it is of model.%s %lld, not %lld", ours[i].key, (long long)theirs[i].value,
+            return snprintf(why, size, "it is for model.%s %lld, not %lld", ours[i].key, (long long)theirs[i].value,
                             (long long)ours[i].value),
                    why;
-    if (config_slices(config) > 1) return snprintf(why, size, "it has no times of slices"), why;
-    if (config->parallel.context > 1) return snprintf(why, size, "it has no times of context ranks"), why;
+    if (config_slices(config) > 1) return snprintf(why, size, "it has no times for slices"), why;
+    if (config->parallel.context > 1) return snprintf(why, size, "it has no times for context ranks"), why;
     if (profile->precision != config->train.precision)
-        return snprintf(why, size, "it is of train.precision %s", precision), why;
+        return snprintf(why, size, "it is for train.precision %s", precision), why;
     if (profile->fp8 != config->train.fp8)
-        return snprintf(why, size, "it is of another train.fp8 than %s", config_word("train.fp8", config->train.fp8)),
-               why;
+        return snprintf(why, size, "it is not for train.fp8 %s", config_word("train.fp8", config->train.fp8)), why;
     if (profile->tensor != config->parallel.tensor)
-        return snprintf(why, size, "it is of parallel.tensor %lld", (long long)profile->tensor), why;
+        return snprintf(why, size, "it is for parallel.tensor %lld", (long long)profile->tensor), why;
     if (profile->sequence != config->parallel.sequence && profile->tensor > 1)
-        return snprintf(why, size, "it is of parallel.sequence %s", profile->sequence ? "true" : "false"), why;
+        return snprintf(why, size, "it is for parallel.sequence %s", profile->sequence ? "true" : "false"), why;
     const char *lacks = lacks_(profile, config);
     if (lacks == NULL) return NULL;
     return snprintf(why, size, "it has no %s with attention.mode %s and attention.softmax %s", lacks,
@@ -283,8 +283,8 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
            why;
 }
 
-// Returns whether two sizes run the same softmax kernel: Megatron-LM switches at some micro-batch size, across which
-// there is nothing to interpolate.
+// Returns whether an entry's micro-batch size runs the same softmax kernel. Megatron-LM switches kernels at some size,
+// and times across this size cannot be interpolated.
 static bool same_kernel_(const Profile *profile, const ProfileStage *entry, const AttentionShape *attention) {
     AttentionShape measured = *attention;
     int64_t element = profile->precision == PRECISION_BF16 ? 2 : 4;
@@ -293,8 +293,8 @@ static bool same_kernel_(const Profile *profile, const ProfileStage *entry, cons
            attention_softmax_fuses(&measured, element) == attention_softmax_fuses(attention, element);
 }
 
-// Returns, for one kind of stage, the entry nearest to a micro-batch size, other than `other_than`. kernel: only those
-// with its softmax.
+// Returns, for one kind of stage, the entry nearest to a micro-batch size, other than `other_than`. kernel: only
+// entries with the same softmax kernel.
 static const ProfileStage *nearest_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
                                     bool kernel, const ProfileStage *other_than) {
     const ProfileStage *best = NULL;
@@ -318,7 +318,7 @@ static void stage_times_(const ProfileStage *stage, double times[TIMES_]) {
     memcpy(times, all, sizeof all);
 }
 
-// Finds the times of a kind of stage at this micro-batch size, and how many layers it has.
+// Finds the times of a kind of stage at this micro-batch size, and the number of layers that they are for.
 static bool kind_time_(const Profile *profile, const AttentionShape *attention, bool first, bool last,
                        double times[TIMES_], int64_t *layers) {
     bool kernel = true;
@@ -355,7 +355,7 @@ bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTim
         memcpy(layer, like, sizeof layer);
         layers = likes;
     }
-    if (layers == 0) return false; // nothing tells the time of a layer
+    if (layers == 0) return false; // the time of a layer is unknown
     double more = (double)(at->layers - likes) / (double)layers;
     double again = (double)at->recomputed * layer[0] / (double)layers;
     bool split = like[2] > 0 && layer[2] > 0;

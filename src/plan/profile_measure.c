@@ -1,5 +1,5 @@
-// Measures profiles. Every measurement runs in a process of its own, so that it inherits no memory or threads of
-// another, and one that runs out of memory harms no other; identical processes load the other cores until it is done.
+// Measures profiles. On a CPU every measurement runs in its own process, so it inherits no memory or threads, and
+// running out of memory ends only that process. Identical processes load the other cores until it is done.
 #include "emulate.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -98,14 +98,14 @@ static void measure_end_(pid_t *loads, int count) {
     }
 }
 
-// Returns the ranks that compute at a time on this host; a GPU is loaded by its one rank.
+// Returns the number of ranks that compute at a time on this host; 1 on a GPU.
 static int at_a_time_(const Case *at) {
     double share = at->hardware->cores_share, world = (double)config_world(at->config);
     return !at->hardware->cpu ? 1 : (int)(share < world ? share : world);
 }
 
-// Measures in this process, because a GPU's driver does not survive a fork. A stage that does not fit after all is left
-// out.
+// Measures in this process, because a GPU's driver does not survive a fork. A stage that fails, as without enough
+// memory, is left out.
 static int run_on_gpu_(const Case *at, Result *result) {
     Error failed = {0};
     memset(result, 0, sizeof *result);
@@ -210,8 +210,7 @@ static int measure_size_(Session *session, int mode, int64_t b, Error *err) {
         config_spread_layers(config, p); // a list of layers for chunks does not apply
     if (measure_stage_(session, 0, err) != 0) return -1;
     if (p > 1 && measure_stage_(session, p - 1, err) != 0) return -1;
-    // Two stages with chunks have parts that are neither first nor last; they are measured as the middle one of three
-    // stages.
+    // With two stages, some chunks are neither first nor last. They are measured as the middle stage of three.
     if (p == 2 && config->model.layers > 2) {
         config->parallel.pipeline = 3;
         config_spread_layers(config, 3);
@@ -228,7 +227,7 @@ static int measure_mode_(Session *session, int mode, Error *err) {
     return among ? 0 : measure_size_(session, mode, own, err);
 }
 
-// Measures the peak in a process of its own too: threads started here would be missing in every process forked later.
+// Measures the peak in its own process too: threads started here would be missing in every process forked later.
 static double host_peak_(int precision) {
     int ends[2];
     double peak = 0;
@@ -276,8 +275,8 @@ static int measure_all_(Profile *profile, const Planner *planner, const char *de
 }
 
 // Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and
-// its own, as memory allows, in every attention mode; logs each measurement. On CPUs as many ranks as run at a time
-// load the cores meanwhile, as in the run. -1 with err; profile_free in both cases.
+// its own, as memory allows, in every attention mode; logs each measurement. On CPUs, as many ranks as run at a time
+// load the cores, as in a run. -1 with err; profile_free in both cases.
 static int measure_profile_(Profile *profile, const Config *config, const Model *model, const Log *log, Error *err) {
     Planner planner = {0};
     char device[96];
@@ -297,12 +296,11 @@ int profile_command(const Config *config, const Model *model, const Log *log, Er
     Profile profile;
     const char *path = config->hardware.profile;
     if (path[0] == '\0')
-        return config_error(config, "hardware.profile", err, "is empty; name the file that --profile is to write");
+        return config_error(config, "hardware.profile", err, "is empty; set it to the file that --profile writes");
     if (config_slices(config) > 1)
-        return config_error(config, "schedule.slices", err, "profiles have no times of slices; make one with 1");
+        return config_error(config, "schedule.slices", err, "profiles have no times for slices; set it to 1");
     if (config->parallel.context > 1)
-        return config_error(config, "parallel.context", err,
-                            "profiles have no times of context ranks; make one with 1");
+        return config_error(config, "parallel.context", err, "profiles have no times for context ranks; set it to 1");
     if (profile_check(path, err) != 0) return -1;
     int status = measure_profile_(&profile, config, model, log, err);
     if (status == 0) status = profile_write(&profile, path, err);

@@ -1,4 +1,4 @@
-// A hash table that only grows, up to a bound on the bytes of its lists; lists made after that are freed by their user.
+// A hash table that only grows, up to a limit of entries and bytes. A schedule made after that is freed on return.
 #include "planner.h"
 
 #include "base/alloc.h"
@@ -18,7 +18,7 @@ _Static_assert(sizeof(ListKey) == sizeof(RunLayout) + sizeof(int32_t), "a ListKe
 
 typedef struct Entry {
     ListKey key;
-    Schedule *schedule; // NULL: free
+    Schedule *schedule; // NULL: the entry is free
 } Entry;
 
 struct ScheduleCache {
@@ -41,7 +41,7 @@ void schedule_cache_free(ScheduleCache *cache) {
     free_all(cache->entries, cache);
 }
 
-// Returns the entry of a key, or the free one where it belongs.
+// Returns the entry of a key, or the free entry for it.
 static Entry *entry_of_(ScheduleCache *cache, const ListKey *key) {
     const unsigned char *bytes = (const unsigned char *)key;
     uint64_t hash = 1469598103934665603u; // FNV-1a
@@ -72,7 +72,7 @@ ScheduleLoan schedule_cache_borrow(ScheduleCache *cache, const Config *config, i
     if (cache == NULL || loan.own == NULL) return loan;
     pthread_mutex_lock(&cache->lock);
     Entry *entry = entry_of_(cache, &key);
-    // Another thread may have made it meanwhile; then the user of this one frees it.
+    // Another thread may have added this schedule meanwhile. Then this copy stays in loan.own and is freed on return.
     if (entry->schedule == NULL && cache->count < ENTRIES / 2 && cache->bytes + bytes_of_(loan.own) <= MOST_BYTES) {
         *entry = (Entry){key, loan.own};
         cache->count++;

@@ -1,5 +1,5 @@
-// --schedule: the schedule of a configuration as text, or drawn, and the result of its proof. The simulated times are
-// those of --times, in any unit; no model of the hardware takes part.
+// --schedule: prints or draws the schedule of a configuration and reports the result of its proof. The simulated times
+// are those of --times, in any unit; they do not depend on the hardware.
 #include "plan_report.h"
 #include "schedule/study.h"
 
@@ -21,7 +21,7 @@ static int terminal_columns_(void) {
 static int draw_picture_(const Schedule *schedule, const Timeline *timeline, const char *path, Error *err) {
     size_t length = strlen(path);
     if (length < 4 || strcmp(path + length - 4, ".svg") != 0)
-        return error_set(err, EXIT_USAGE, "--draw: %s does not end in .svg; give a file that does, or no file", path);
+        return error_set(err, EXIT_USAGE, "--draw: %s does not end in .svg; rename it, or give no file", path);
     FILE *file = fopen(path, "w");
     if (file == NULL) return error_set(err, EXIT_FAILED, "--draw: cannot write %s: %s", path, strerror(errno));
     int status = study_draw_svg(schedule, timeline, file);
@@ -30,15 +30,14 @@ static int draw_picture_(const Schedule *schedule, const Timeline *timeline, con
     return 0;
 }
 
-// Prints the schedule's text, or its lanes where --draw asks for them.
+// Prints the schedule as text, or as lanes with --draw; with --draw FILE, also draws it into the file.
 static int show_(const Schedule *schedule, const Timeline *timeline, const Options *options, Error *err) {
     bool lanes = options->draw != NULL && strcmp(options->draw, OPTION_ALONE) == 0;
     if (options->draw != NULL && !lanes && draw_picture_(schedule, timeline, options->draw, err) != 0) return -1;
     bool colour = isatty(STDOUT_FILENO) && getenv("NO_COLOR") == NULL;
     int written =
         lanes ? study_draw(schedule, timeline, terminal_columns_(), colour, stdout) : schedule_write(schedule, stdout);
-    if (written != 0 || fflush(stdout) != 0)
-        return error_set(err, EXIT_FAILED, "the schedule could not be written to stdout");
+    if (written != 0 || fflush(stdout) != 0) return error_set(err, EXIT_FAILED, "cannot write the schedule to stdout");
     return 0;
 }
 

@@ -1,5 +1,5 @@
-// Finds the forecasts that the verdict compares, decides, and writes the reason as one sentence; and resolves `auto` of
-// schedule.name, split_backward and bpipe with the same forecasts, so that a run follows the plan.
+// Finds the forecasts that the verdict compares, decides, and writes the reason. Also resolves `auto` of schedule.name,
+// split_backward and bpipe with the same forecasts, so that a run follows the plan.
 #include "verdict.h"
 #include "base/units.h"
 
@@ -37,7 +37,7 @@ static int find_forecasts_(Verdict *verdict, const Planner *planner, Error *err)
     if (forecast_(planner, here, PLAN_PLAIN, true, &verdict->plain, err) != 0) return -1;
     bool timed = planner->config->schedule.bpipe == BPIPE_ON;
     if (forecast_(planner, here, PLAN_BPIPE, timed, &verdict->bpipe, err) != 0) return -1;
-    // Its time decides only if it fits and the plain schedule does not.
+    // The time with BPipe matters only if this size fits with BPipe and does not fit without it.
     if (!timed && verdict->bpipe.fits && !verdict->plain.fits &&
         forecast_(planner, here, PLAN_BPIPE, true, &verdict->bpipe, err) != 0)
         return -1;
@@ -54,7 +54,7 @@ static bool faster_(const Forecast *one, const Forecast *other) {
 }
 
 static int find_fastest_(Verdict *verdict, const Planner *planner, Error *err) {
-    const Forecast *with = verdict->plain.fits ? &verdict->larger : &verdict->bpipe; // fits only with BPipe, if at all
+    const Forecast *with = verdict->plain.fits ? &verdict->larger : &verdict->bpipe; // the size that needs BPipe
     if (!with->possible || !with->fits || !faster_(with, &verdict->best)) return 0;
     if (planner_fastest(planner, verdict->largest_plain, &verdict->fastest, err) != 0) return -1;
     if (faster_(with, &verdict->fastest)) verdict->fastest.possible = false;
@@ -106,7 +106,7 @@ static void say_gain_(Verdict *verdict, const Planner *planner, const Forecast *
     say_mfu_(verdict, &verdict->fastest.time);
 }
 
-// Decides for a micro-batch size that fits without BPipe: would a larger one with it be better?
+// Decides for a micro-batch size that fits without BPipe: would a larger size with BPipe be better?
 static void decide_unneeded_(Verdict *verdict, const Planner *planner) {
     const Forecast *larger = &verdict->larger, *best = &verdict->best;
     verdict_say_(verdict, "No: micro-batch %lld fits without BPipe (", (long long)verdict->plain.layout.micro_batch);
@@ -118,7 +118,7 @@ static void decide_unneeded_(Verdict *verdict, const Planner *planner) {
         verdict_say_(verdict, ".");
         return;
     }
-    verdict_say_(verdict, ". Only with it would micro-batch %lld fit: ", (long long)larger->layout.micro_batch);
+    verdict_say_(verdict, ". Micro-batch %lld would fit only with BPipe: ", (long long)larger->layout.micro_batch);
     say_gain_(verdict, planner, best, larger);
     bool pays = faster_(larger, best) && !verdict->fastest.possible;
     verdict_say_(verdict, pays ? ": worth it." : ": not worth it.");
@@ -152,7 +152,7 @@ static void decide_needed_(Verdict *verdict, const Planner *planner) {
     else if (unknown)
         verdict_say_(verdict,
                      "without it micro-batch %lld fits; give hardware.peak_tflops or a profile to learn "
-                     "which is quicker.",
+                     "which is faster.",
                      (long long)best->layout.micro_batch);
     else {
         say_gain_(verdict, planner, best, with);
@@ -166,11 +166,11 @@ static void decide_(Verdict *verdict, const Planner *planner) {
     if (pairs && config->parallel.pipeline == 1)
         verdict_say_(verdict, "No: with one stage there is nothing to balance.");
     else if (config->schedule.file[0] != '\0')
-        verdict_say_(verdict, "No: the list of schedule.file is run as it is, with the evictions that it has.");
+        verdict_say_(verdict, "No: the list of schedule.file runs unchanged, with its own evictions.");
     else if (!plan_can_balance(config))
         verdict_say_(verdict,
-                     "No: %s fills all stages alike, so that no stage has room for another's activations; host memory "
-                     "(schedule.evict_to: host) has.",
+                     "No: %s fills all stages alike, so no stage has memory for another stage's activations; evict to "
+                     "the host instead (schedule.evict_to: host).",
                      config_word("schedule.name", config->schedule.name));
     else if (!verdict->bpipe.possible)
         verdict_say_(verdict, "No: with %lld stage%s, %s and these slots BPipe has nothing to move.",
@@ -203,7 +203,7 @@ static bool undecided_(const Config *config) {
     return config->schedule.bpipe == BPIPE_AUTO || names_auto_(config) || planner_split_open(config);
 }
 
-// Takes 1F1B, the default, unless the configuration gives it chunks.
+// Chooses 1F1B, the default. -1 with err if 1F1B does not allow the configuration's other keys, such as its chunks.
 static int fall_back_(Config *config, const char *why, const Log *log, Error *err) {
     config->schedule.name = schedule_kind_plain();
     if (!config_schedule_legal(config))
@@ -215,7 +215,7 @@ static int fall_back_(Config *config, const char *why, const Log *log, Error *er
     return 0;
 }
 
-// Takes the fastest row of the table that keeps to the keys that are given.
+// Chooses the fastest row of the table with the values of all given keys; if there is no such row, 1F1B.
 static int resolve_name_(Config *config, const Planner *planner, const Log *log, Error *err) {
     ScheduleTable table;
     RunLayout given = layout_of(config);
@@ -230,9 +230,9 @@ static int resolve_name_(Config *config, const Planner *planner, const Log *log,
                    grid_seconds(row->time.step, step));
     } else if (status == 0) {
         const char *why = schedule_table_too_long(config)
-                              ? "so many stages and microbatches are not simulated with every schedule"
+                              ? "too many stages and microbatches to simulate every schedule"
                           : table.best < 0 ? "no schedule fits, or no performance figures are known for the device"
-                                           : "no schedule that fits keeps to the keys of schedule that are given";
+                                           : "no schedule that fits satisfies the given keys of schedule";
         status = fall_back_(config, why, log, err);
     }
     schedule_table_free(&table);
@@ -247,7 +247,7 @@ void verdict_take_split(Config *config, double gain, const Log *log) {
 
 static int resolve_(Config *config, const Model *model, bool name_alone, const Log *log, Error *err) {
     Planner planner;
-    Config asked = *config; // the planner reads the request while `config` takes the decisions
+    Config asked = *config; // the planner reads this copy; decisions are written to `config`
     int status = planner_create(&planner, &asked, model, log, err);
     if (status == 0 && names_auto_(config)) status = resolve_name_(config, &planner, log, err);
     asked = *config;
@@ -280,7 +280,7 @@ int verdict_resolve_name(Config *config, const Model *model, const Log *log, Err
 int verdict_agree(Config *config, const Model *model, World *world, const Log *log, Error *err) {
     if (!undecided_(config)) return 0;
     if (world_rank(world) == 0) verdict_resolve(config, model, log, err);
-    // Still undecided means that rank 0 has an error to report.
+    // If the configuration is still undecided, rank 0 failed and reports its error.
     RunLayout layout = layout_of(config);
     if (world_broadcast(world, &layout, sizeof layout, err) != 0) return -1;
     layout_set(&layout, config);

@@ -1,8 +1,8 @@
 // Does balancing pipeline memory with BPipe pay for this model on this hardware? A yes or no, and the figures for it.
 //
 // BPipe makes no step shorter by itself: it makes a larger micro-batch fit. So the question is whether this micro-batch
-// size, if it needs BPipe, beats the largest one that does not; and if so, whether it beats all smaller ones too, since
-// one of them may have a fused softmax that the largest lacks.
+// size, if it needs BPipe, beats the largest size that does not; and if so, whether it also beats all smaller sizes,
+// since a smaller size may have a fused softmax that the largest lacks.
 #pragma once
 
 #include "planner.h"
@@ -14,33 +14,33 @@ typedef struct Verdict {
     // The largest micro-batch that fits without BPipe, with BPipe, with BPipe and recomputed attention; 0: even 1 does
     // not fit.
     int64_t largest_plain, largest_bpipe, largest_recompute;
-    Forecast plain, bpipe; // this micro-batch size without and with BPipe
-    Forecast best;         // the largest one that fits without it; possible: false if no size fits
-    Forecast larger;       // the largest one with it, if that is larger; else possible: false
+    Forecast plain, bpipe; // the configured micro-batch size, without and with BPipe
+    Forecast best;         // the largest size that fits without BPipe; possible: false if no size fits
+    Forecast larger;       // the largest size with BPipe, if above `plain` and `best`; else possible: false
     Forecast fastest;      // fastest without BPipe, if it beats BPipe and `best` does not; else possible: false
     bool gains;            // required_gain and stage_gain are known
     double
         required_gain; // gain of MFU_stage over best's micro-batch size, for the pipeline to be no slower (plan_time.h)
-    double stage_gain; // the gain of a stage, by profile or model
+    double stage_gain; // expected gain of a stage, by the profile or the model
 } Verdict;
 
 // Makes the verdict. -1 with err.
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err);
 
 // Decides schedule.name, schedule.split_backward and schedule.bpipe where they are still open. schedule.name auto
-// becomes the fastest schedule that fits, with all its values, among those that evict as schedule.bpipe says (auto:
-// either), split backwards as schedule.split_backward says, and keep to the other keys of `schedule` that are given;
-// 1f1b if no schedule fits. Then schedule.bpipe auto becomes the verdict's answer, and split_backward auto the answer
-// of planner_forecast_config. Logs the reason. -1 with err.
+// becomes the fastest schedule that fits, with all its values. It must have the given values of the other keys of
+// `schedule`; bpipe auto and split_backward auto allow every schedule. If no schedule fits, the name is 1f1b. Then
+// schedule.bpipe auto becomes the verdict's answer, and split_backward auto the answer of planner_forecast_config. Logs
+// the reason. -1 with err.
 int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err);
 
-// Decides only the name.
+// Decides only schedule.name.
 int verdict_resolve_name(Config *config, const Model *model, const Log *log, Error *err);
 
 // Decides an open split_backward by Forecast.split_gain.
 void verdict_take_split(Config *config, double gain, const Log *log);
 
-// Decides the same on all ranks of a job, each of which may see another machine: rank 0 decides. Collective.
+// Does the same for all ranks of a job: rank 0 decides, since ranks may see different machines. Collective.
 int verdict_agree(Config *config, const Model *model, World *world, const Log *log, Error *err);
 
 // Computes the reserves (GiB) up to which this micro-batch size fits without and with BPipe; negative if it does not

@@ -1,7 +1,7 @@
-// The pipeline is planned a second time with free messages: the time saved is their line. Compute is the time that
-// stages are busy on average, divided by the hardware's model into kinds of work; what a stage was measured, or slowed
-// down by ranks on its cores, differs from that model in the line of the products' loss. The rest of the pipeline is
-// idle time: imbalance is the average stage's wait for the slowest, and the ramp is what remains.
+// Plans the pipeline a second time with free messages: the time saved is the line of messages. Compute is the average
+// busy time of the stages, divided into kinds of work by the model of the hardware. Measured stages, and ranks that
+// share cores, differ from that model; the line of the products' loss has this difference. The rest of the pipeline is
+// idle time: imbalance is the average stage's wait for the slowest, and the ramp is the remainder.
 #include "waterfall.h"
 #include "backend/attention_scratch.h"
 #include "base/grid.h"
@@ -48,7 +48,7 @@ static void waterfall_divide_(Waterfall *fall, const PlanAnswer *answer, const P
 
 // ---------------------------------------------------------------- advice
 
-// Returns the stage with most work, or with least.
+// Returns the stage with the most work; with the least if `most` is false.
 static int extreme_stage_(const PlanCosts *costs, int stages, bool most) {
     int found = 0;
     for (int s = 1; s < stages; s++) {
@@ -78,7 +78,7 @@ static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char
     int p = answer->plan.stages, most = extreme_stage_(costs, p, true), least = extreme_stage_(costs, p, false),
         used = 0;
     double ratio = stage_work_(&costs->stage[most]) / stage_work_(&costs->stage[least]);
-    char list[96] = ""; // a longer list is no sentence
+    char list[96] = ""; // no advice if the list is longer
     Forecast forecast;
     Config dealt = answer->config;
     if (ratio < 1.02 || 2 * p > (int)sizeof list || answer->schedule->chunks > 1 ||
@@ -92,8 +92,9 @@ static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char
         used += snprintf(list + used, sizeof list - (size_t)used, "%s%d", s > 0 ? "," : "",
                          dealt.parallel.layers_per_stage[s]);
     if (used >= (int)sizeof list - 1) return 0;
-    snprintf(text, WATERFALL_ADVICE, "stage %d takes %.2g times stage %d: -o parallel.layers=[%s], %.3g %% less", most,
-             ratio, least, list, 100 * less);
+    snprintf(text, WATERFALL_ADVICE,
+             "stage %d takes %.2g times as long as stage %d: -o parallel.layers=[%s], %.3g %% less", most, ratio, least,
+             list, 100 * less);
     return 1;
 }
 
@@ -110,7 +111,7 @@ static int advise_extents_(const Config *config, char text[2][WATERFALL_ADVICE])
         if (extents[i].value % unit == 0) continue;
         snprintf(text[count++], WATERFALL_ADVICE,
                  "model.%s / parallel.tensor is %.6g, not a multiple of 64: products lose up to a third of their rate; "
-                 "%lld would not",
+                 "set it to %lld",
                  extents[i].key, (double)extents[i].value / (double)t, (long long)next);
     }
     return count;
@@ -126,7 +127,7 @@ static int advise_attention_(const PlanAnswer *answer, char text[WATERFALL_ADVIC
     int64_t less = attention_flash_workspace(&quick, planner->be->capability);
     if (planner->hardware.cpu || most == 0 || shape.mode != ATTENTION_FLASH || (bytes - less) * 8 < most) return 0;
     snprintf(text, WATERFALL_ADVICE,
-             "attention's deterministic backward takes %.3g GiB: -o attention.deterministic=off, %.3g GiB",
+             "attention's deterministic backward takes %.3g GiB: -o attention.deterministic=off takes %.3g GiB",
              (double)bytes / GIB, (double)less / GIB);
     return 1;
 }

@@ -9,12 +9,12 @@
 
 typedef enum WaterfallLine {
     WATERFALL_PEAK,      // matrix products at the device's peak, recomputed ones too
-    WATERFALL_LOSS,      // their time beyond that: rate, shape, launches, cores that ranks share
+    WATERFALL_LOSS,      // the products' time beyond that: rate, shape, launches, shared cores
     WATERFALL_ATTENTION, // core attention
     WATERFALL_PASSES,    // pointwise passes over memory
     WATERFALL_TENSOR,    // exposed collectives of tensor ranks
     WATERFALL_IDLE,      // ramp and imbalance
-    WATERFALL_MESSAGES,  // exposed: the pipeline without them would be shorter by as much
+    WATERFALL_MESSAGES,  // exposed messages: the pipeline would be this much shorter without them
     WATERFALL_DATA,      // exposed sums over data ranks
     WATERFALL_OPTIMIZER, // norm, AdamW, gathered weights, overhead of a step
     WATERFALL_LINES

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Looks up the cores; on a host with more cores than the set can hold, as many as it holds.
+// Gets the cores that this process may run on, at most as many as a cpu_set_t holds.
 static void affinity_look_(cpu_set_t *allowed) {
     CPU_ZERO(allowed);
     if (sched_getaffinity(0, sizeof *allowed, allowed) == 0 && CPU_COUNT(allowed) > 0) return;
@@ -58,8 +58,8 @@ void affinity_spin_briefly(char **argv) {
     char self[4096];
     if (getenv("OMP_WAIT_POLICY") != NULL || getenv("GOMP_SPINCOUNT") != NULL) return;
     if (!file_of_program(self, sizeof self)) return;
-    // Spins for some tens of microseconds: longer than from one operation to the next, shorter than a scheduler's time
-    // slice.
+    // An idle thread spins for some tens of microseconds: longer than the gap between two operations, shorter than a
+    // scheduler's time slice.
     setenv("GOMP_SPINCOUNT", "2000", 1);
     execv(self, argv);
 #else

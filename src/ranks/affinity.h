@@ -1,5 +1,5 @@
-// The cores of a host, and which of them count as a rank's own. Launchers differ: srun and a bare mpirun bind a rank to
-// cores, others leave all cores to all ranks. Threads beyond a rank's share wait for each other instead of computing.
+// A rank's share of its host's cores. Launchers differ: srun and a bare mpirun bind each rank to cores, others let
+// every rank use all cores. Threads beyond a rank's share wait for each other instead of computing.
 #pragma once
 
 #include "world.h"
@@ -12,20 +12,20 @@ typedef struct CoresOfRank {
     cpu_set_t allowed;
 } CoresOfRank;
 
-// Returns the cores this process may run on, at least 1.
+// Returns the number of cores that this process may run on, at least 1.
 int affinity_allowed(void);
 
-// Returns the threads for each of `ranks` ranks of this host: an even share of its cores, or OMP_NUM_THREADS if it is
-// set.
+// Returns the number of threads per rank for `ranks` ranks on this host: an even share of its cores, or OMP_NUM_THREADS
+// if that is set.
 int affinity_threads(int ranks);
 
-// Returns rank `rank`'s share of cores: each core it may run on counts 1/n if n ranks of its host may. Above 0.
+// Returns rank `rank`'s share of its host's cores, above 0: a core that n ranks may use counts 1/n for each of them.
 double affinity_part(const CoresOfRank *ranks, int count, int rank);
 
-// Collective: this rank's share. -1 with err.
+// Collective. Sets *part to this rank's share (see affinity_part). -1 with err.
 int affinity_share(World *world, double *part, Error *err);
 
-// Call first in main. The OpenMP library reads before main how long an idle thread spins, by default milliseconds; with
-// another program on the machine a step then takes up to eight times as long. If the environment does not set it, this
-// program starts itself again with an environment that does.
+// Restarts this program with a short spin time for idle OpenMP threads, unless the environment sets a spin time. Call
+// it first in main. The OpenMP library reads the time before main; its default of milliseconds makes a step take up to
+// eight times as long if another program runs on the machine.
 void affinity_spin_briefly(char **argv);

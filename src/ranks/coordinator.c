@@ -1,7 +1,7 @@
-// One entry per rank: its supervisor's address and last counter. The watchdog has the ranks' states and how they ended.
+// Keeps the address of each rank's supervisor and its last message counter. The watchdog keeps the ranks' last reports.
 //
-// The first rank that died decides the message; but a rank that reported why it fails takes precedence over those that
-// were only seen to die, because their deaths may be consequences.
+// The first rank that died decides the message. A rank that reported why it failed takes precedence over ranks that
+// only died, because their deaths may be consequences.
 #include "coordinator.h"
 
 #include "base/alloc.h"
@@ -15,7 +15,7 @@ typedef struct Peer {
     Place place;
     uint64_t counter;
     bool heard;
-    double first; // time at which it was heard first
+    double first; // time of the rank's first report
 } Peer;
 
 struct Coordinator {
@@ -24,16 +24,16 @@ struct Coordinator {
     Invitation invitation;
     Watchdog *dog;
     Peer *peers;              // [ranks]
-    int open, left;           // ranks that were heard and have not ended; that left cleanly
+    int open, left;           // ranks that were heard and have not ended; ranks that left cleanly
     bool failed;              // a rank left with an error
-    bool expects;             // the silence of ranks that were never heard is still to be counted
-    double next;              // look
-    int first, worth;         // the rank that decides the message, and its precedence; -1: no rank yet
-    int64_t when;             // it ended
+    bool expects;             // the timeout of ranks that were never heard has yet to start
+    double next;              // time of the next check
+    int first, worth;         // rank that decides the message, or -1; its precedence, 2: reported a reason, 1: died
+    int64_t when;             // time of that rank's error or end, by clock_wall_ns
     bool over;                // a rank ended without leaving cleanly
     bool died;                // the first such rank left no report
     bool found;               // the watchdog found a fault, described in `reason`
-    int silent;               // rank, or -1
+    int silent;               // rank that has been silent longest, or -1
     char reason[STATUS_TEXT]; // reason given by `first` or the watchdog
 };
 
@@ -62,8 +62,8 @@ int coordinator_file(const Coordinator *coordinator) { return coordinator->chann
 
 // --- messages
 
-// Takes the end of a rank into account. A reason says more about why the job ends than a death, a death more than a
-// clean end; of several of a kind the earliest counts.
+// Records the end of a rank. A reported reason takes precedence over a death; among several reasons, or several deaths,
+// the earliest counts. A rank that left without a report never decides the message.
 static void coordinator_note_end_(Coordinator *coordinator, int rank, const RankStatus *status) {
     bool died = status->ending == ENDING_DIED;
     int worth = status->text[0] != '\0' ? 2 : died ? 1 : 0;
@@ -89,8 +89,8 @@ void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *hear
     if (!peer->heard) coordinator->open++, peer->first = now;
     peer->heard = true;
     if (coordinator_status(coordinator, rank)->ending != ENDING_NONE) return;
-    // A launcher may end a rank that was leaving: mpirun kills all ranks once one has left with an error. Such a rank
-    // is not the reason.
+    // A launcher may kill a rank that was leaving: mpirun kills all ranks once a rank has left with an error. The rank
+    // that was leaving is not the cause.
     bool killed = status.ending == ENDING_DIED && status.signal > 0 && coordinator->failed && !coordinator->found;
     if (killed && strcmp(watchdog_action(&status), "leaving") == 0)
         status.ending = ENDING_LEFT, status.code = EXIT_FAILED;
@@ -130,7 +130,7 @@ bool coordinator_look(Coordinator *coordinator, const Log *log, double now) {
     if (now < coordinator->next) return false;
     coordinator->next = now + watchdog_interval(coordinator->job.patience) / 2;
     Found found = watchdog_look(coordinator->dog, now, &coordinator->silent);
-    // If nothing moves while ranks leave, one of them has not left, and it will fall silent.
+    // If nothing moves while ranks leave, some rank has not left yet. That rank will fall silent.
     if (found == FOUND_WELL || (found == FOUND_STUCK && coordinator->left > 0)) return false;
     coordinator->found = true, coordinator->worth = 0;
     for (int i = 0; watchdog_line(coordinator->dog, i, now, text); i++) log_line(log, "%s", text);
@@ -156,7 +156,7 @@ JobEnd coordinator_why(const Coordinator *coordinator) {
     }
     status_copy_text(what, sizeof what, coordinator->reason);
     if (status != NULL) status_copy_text(why.action, sizeof why.action, status->action);
-    if (status != NULL && !coordinator->found && !why.spoken) { // it only was seen to die
+    if (status != NULL && !coordinator->found && !why.spoken) { // the rank died without a report
         char name[WATCHDOG_NAME], how[128] = "died";
         const char *hint = status->signal == SIGKILL  ? "; the kernel does that when memory runs out"
                            : status->signal == SIGBUS ? "; /dev/shm may be full"

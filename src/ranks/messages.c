@@ -1,4 +1,4 @@
-// Sockets, addresses and the checks that a datagram has to pass before it is believed.
+// Sockets, addresses, and the checks that a datagram must pass before it is accepted.
 #include "messages.h"
 
 #include <errno.h>
@@ -22,14 +22,14 @@ static int channel_open_(int family, bool loopback) {
     if (file < 0) return -1;
     Place place = channel_any_(family);
     if (loopback) ((struct sockaddr_in *)&place.address)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (family == AF_INET6) setsockopt(file, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); // IPv4 through it too
-    setsockopt(file, SOL_SOCKET, SO_RCVBUF, &capacity, sizeof capacity); // a few thousand ranks at once
+    if (family == AF_INET6) setsockopt(file, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); // also for IPv4
+    setsockopt(file, SOL_SOCKET, SO_RCVBUF, &capacity, sizeof capacity); // bytes; for a few thousand ranks
     if (bind(file, (const struct sockaddr *)&place.address, place.length) == 0) return file;
     close(file);
     return -1;
 }
 
-// Beyond this host IPv6 first, which carries IPv4 too. The loopback is IPv4's, which every Linux has.
+// Tries IPv6 first, which also carries IPv4, and else uses IPv4. On the loopback uses only IPv4, which every Linux has.
 int channel_open(Channel *channel, bool loopback, Error *err) {
     *channel = (Channel){.file = loopback ? -1 : channel_open_(AF_INET6, false), .family = AF_INET6};
     if (channel->file < 0) *channel = (Channel){.file = channel_open_(AF_INET, loopback), .family = AF_INET};
@@ -41,15 +41,15 @@ void channel_close(Channel *channel) {
     channel->file = -1;
 }
 
-// A word that only processes with the key know.
+// Returns the gate word, which only processes with the key can compute.
 static uint64_t channel_gate_(const Channel *channel) { return siphash(channel->key, "gate", 4); }
 
 void channel_set_key(Channel *channel, SipKey key) {
     channel->key = key;
     uint64_t gate = channel_gate_(channel);
-    uint32_t word[2]; // in the order of bytes in which the filter loads them
+    uint32_t word[2]; // the gate word's bytes in memory order; the filter loads them as big-endian numbers
     memcpy(word, &gate, sizeof word);
-    enum { HEADER = 8 }; // UDP's, with which the filter's packet begins
+    enum { HEADER = 8 }; // bytes of the UDP header at the start of the packet
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, HEADER),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(word[0]), 0, 3),
@@ -59,7 +59,7 @@ void channel_set_key(Channel *channel, SipKey key) {
         BPF_STMT(BPF_RET | BPF_K, 0),          // dropped
     };
     struct sock_fprog filter = {sizeof code / sizeof *code, code};
-    // Without filters (some sandboxes) a flood costs heartbeats, and the signature still protects their content.
+    // Without a filter (some sandboxes) a flood can displace heartbeats; signatures still protect their content.
     setsockopt(channel->file, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
 }
 
@@ -99,11 +99,11 @@ int channel_invite(Channel *channel, Invitation *invitation, Error *err) {
     memset(invitation, 0, sizeof *invitation);
     if (getrandom(&invitation->key, sizeof invitation->key, 0) != sizeof invitation->key ||
         getsockname(channel->file, (struct sockaddr *)&own.address, &own.length) != 0)
-        return error_set(err, EXIT_FAILED, "no key or port for heartbeats: %s", strerror(errno));
+        return error_set(err, EXIT_FAILED, "cannot get a key or a port for heartbeats: %s", strerror(errno));
     channel_set_key(channel, invitation->key);
     const struct sockaddr_in *four = (const struct sockaddr_in *)&own.address;
     bool one = channel->family == AF_INET && four->sin_addr.s_addr != INADDR_ANY;
-    // The port is at the same place in both families.
+    // The port has the same offset in sockaddr_in and sockaddr_in6.
     invitation->port = four->sin_port;
     if (one) channel_map_(&invitation->address[invitation->count++], &four->sin_addr);
     else channel_add_interfaces_(channel, invitation);

@@ -1,5 +1,5 @@
-// The page of one rank: atomics for numbers, and two buffers per text with a counter that says which is valid. A text
-// is written into the other buffer before the counter moves, so that a kill at any instruction leaves a complete text.
+// The page of one rank: atomics for numbers, and two buffers for texts. A counter selects the valid buffer. A new text
+// is written into the other buffer before the counter changes, so a kill at any instruction leaves a complete text.
 #include "status_page.h"
 #include "base/clock.h"
 
@@ -15,7 +15,7 @@ typedef struct Doing {
 struct StatusPage {
     bool printed;
     _Atomic int32_t stage, ready, left, reported;
-    _Atomic int32_t claimed; // a report is being written
+    _Atomic int32_t claimed; // 1: a report was begun or the rank has left; later reports are ignored
     int32_t code;
     int64_t when;
     char text[STATUS_TEXT];
@@ -96,7 +96,7 @@ void status_page_leave(StatusPage *page, int code) {
     atomic_store(&page->left, 1);
 }
 
-// The rank may write while the text is copied; after two more texts it writes into this very buffer.
+// Copies the valid texts. The rank may write meanwhile, so the copy is repeated if the valid buffer has changed.
 static void page_read_doing_(const StatusPage *page, RankStatus *to) {
     uint32_t before, after;
     do {

@@ -1,8 +1,8 @@
-// One loop looks at the rank, tells the coordinator, and obeys it. If this process holds the coordinator, the same loop
-// runs it.
+// One loop checks the rank, reports to the coordinator, and follows its orders. If this process holds the coordinator,
+// the same loop runs the coordinator.
 //
-// Neither process outlives the other: the kernel kills the rank when its supervisor ends, and the supervisor kills the
-// rank when its own parent is gone, or when the coordinator is no longer heard.
+// The rank never outlives its supervisor: the kernel kills the rank when the supervisor ends. The supervisor kills the
+// rank when the supervisor's own parent has exited, or when the coordinator is silent for too long.
 #include "supervisor.h"
 
 #include "base/alloc.h"
@@ -26,7 +26,7 @@
 
 enum { NOT_ANSWERED = -1 };
 
-// The data that a rank sends to its supervisor, apart from the page, once it has met the others.
+// Data that a rank shares with its supervisor, in addition to the status page, once all ranks have met.
 typedef struct Meeting {
     Invitation invitation; // address of the coordinator; count 0: not known yet
     _Atomic int invited;
@@ -35,30 +35,30 @@ typedef struct Meeting {
 struct Supervisor {
     const char *program;
     Job job;
-    int rank;     // -1: alone
+    int rank;     // -1: a single rank without a launcher
     bool by_hand; // a program started by hand holds the coordinator and prints the reason
     StatusPage *page;
     Meeting *meeting; // shared memory
-    pthread_t thread; // if there is no supervisor process
+    pthread_t thread; // watches the rank if there is no supervisor process
     bool threaded;
 
     // Only in the supervisor process.
     pid_t launcher, child;
     Coordinator *coordinator;
     Channel channel;
-    Watchdog *hub;   // the coordinator, heard through its answers
-    Watchdog *alone; // this rank, while no coordinator hears it
-    RankStatus last; // the rank's status when last read; once it has ended, with its end
+    Watchdog *hub;   // watches the coordinator by its answers
+    Watchdog *alone; // watches this rank while no coordinator hears it
+    RankStatus last; // status last read from the rank; after its end, includes how it ended
     bool ended, stopped, told, acknowledged;
-    bool crashed;     // in MPI_Finalize
-    int code;         // to end with
+    bool crashed;     // a signal killed the rank after it had left, in MPI_Finalize
+    int code;         // exit code of this process
     uint64_t counter; // counter of the coordinator's last message
-    int answered;     // the coordinator's address that answered; NOT_ANSWERED before that
+    int answered;     // index of the coordinator's address that answered; NOT_ANSWERED: no answer yet
     double next, last_words;
-    double joining; // time since which MPI joins the ranks
-    double speaks;  // time at which rank 0 says that it still does
-    double met;     // time at which they had met; 0: they have not
-    bool settled;   // rank 0 has heard all ranks, or has named the ones that it has not heard
+    double joining; // time at which MPI began to join the ranks
+    double speaks;  // time at which rank 0 logs that MPI is still joining them
+    double met;     // time at which the ranks had met; 0: not yet
+    bool settled;   // rank 0 has checked which ranks it heard late, and which it has not heard
 };
 
 // Returns the rank that the launcher's environment names, or -1.
@@ -71,7 +71,7 @@ static int launched_rank_(void) {
 
 // --- lines
 
-// stderr may have no reader, and a full pipe would block us: SIGALRM then ends this process.
+// Returns the log for final messages. If stderr is a full pipe without a reader, SIGALRM ends this blocked process.
 static Log supervisor_begin_words_(const Supervisor *supervisor) {
     enum { LONGEST_S = 5 };
     signal(SIGALRM, SIG_DFL);
@@ -81,9 +81,9 @@ static Log supervisor_begin_words_(const Supervisor *supervisor) {
 
 // --- the launcher, if it waits for a host that is cut off
 
-// Open MPI's mpirun and its daemons wait for each other until TCP times out, a quarter of an hour. Daemons clean up
-// when told to end; mpirun ignores a second request. Other launchers, such as Slurm's daemon, notice a lost host by
-// themselves.
+// Returns the signal with which to end a launcher; 0: no signal. Open MPI's mpirun and its daemons wait for each other
+// until TCP times out, 15 minutes. Daemons clean up on SIGTERM. mpirun ignores a second request to end, so it gets
+// SIGKILL. Other launchers, such as Slurm's daemon, notice a lost host by themselves.
 static int supervisor_launcher_signal_(pid_t launcher) {
     static const struct {
         const char *name;
@@ -103,10 +103,10 @@ static int supervisor_launcher_signal_(pid_t launcher) {
 // Forks a process that ends the launcher after a few seconds unless the launcher ends by itself.
 static void supervisor_end_launcher_(pid_t launcher) {
     enum { GRACE_MS = 5000, LAST_MS = 2000, FILES = 4096 };
-    if (getppid() != launcher) return; // it has gone, or this is the rank itself
+    if (getppid() != launcher) return; // the launcher has exited, or this is the rank itself
     int number = supervisor_launcher_signal_(launcher), file = (int)syscall(SYS_pidfd_open, launcher, 0);
     if (number == 0 || file < 0 || fork() != 0) return;
-    // Leaves the group that the launcher ends, and its pipes, by which the launcher knows that a rank still runs.
+    // Leaves the process group, which the launcher kills, and closes the pipes, which keep the launcher waiting.
     setsid();
     for (int other = 0; other < FILES; other++)
         if (other != file) close(other);
@@ -134,7 +134,7 @@ supervisor_give_up_(const Supervisor *supervisor, const char *format, ...) {
     log_line(&log, "%s", why);
     supervisor_end_launcher_(supervisor->launcher);
     supervisor_kill_(supervisor);
-    // The launcher ends the other ranks when the first one ends, and they have something to say too.
+    // The launcher kills the other ranks once this process exits; give them time to log their own messages.
     if (supervisor->child > 0) clock_sleep(1.5);
     _exit(EXIT_FAILED);
 }
@@ -176,14 +176,14 @@ static void supervisor_see_rank_(Supervisor *supervisor) {
         supervisor->stopped = WIFSTOPPED(status);
         if (WIFEXITED(status) || WIFSIGNALED(status)) supervisor_note_end_(supervisor, status);
     }
-    if (!supervisor->ended && supervisor->last.ending == ENDING_LEFT) { // a rank that has left may hang in MPI's end
+    if (!supervisor->ended && supervisor->last.ending == ENDING_LEFT) { // the rank may hang in MPI_Finalize
         if (supervisor->last_words == 0) supervisor->last_words = now + LONGEST_S;
         if (now > supervisor->last_words) supervisor_kill_(supervisor);
     }
     if (supervisor->ended || getppid() == supervisor->launcher) return;
     supervisor_kill_(supervisor);
-    if (supervisor->by_hand) _exit(EXIT_FAILED); // the caretaker does the rest
-    supervisor_give_up_(supervisor, "the process that started this rank has gone, so %s", supervisor->job.remedy);
+    if (supervisor->by_hand) _exit(EXIT_FAILED); // the caretaker kills the other processes
+    supervisor_give_up_(supervisor, "the process that started this rank has exited; %s", supervisor->job.remedy);
 }
 
 // --- the coordinator
@@ -193,7 +193,7 @@ static void supervisor_tell_(Supervisor *supervisor, double now) {
     const Invitation *invitation = &supervisor->meeting->invitation;
     Message message = {.kind = supervisor->ended ? MESSAGE_ENDED : MESSAGE_BEAT, .rank = supervisor->rank};
     message.status = supervisor->last;
-    if (!supervisor->ended) message.status.ending = ENDING_NONE; // it is about to end
+    if (!supervisor->ended) message.status.ending = ENDING_NONE; // reported only once the process has ended
     if (supervisor->coordinator != NULL) {
         coordinator_hear(supervisor->coordinator, supervisor->rank, &message.status, now);
         supervisor->acknowledged = supervisor->ended;
@@ -236,8 +236,8 @@ static void supervisor_miss_coordinator_(const Supervisor *supervisor, double no
     supervisor_give_up_(supervisor, "%s; this rank %s; %s", silent, own, supervisor->job.remedy);
 }
 
-// Names the cause of a slow start: first MPI, which joins the ranks; then, some seconds after they were told where the
-// coordinator is, the slowest rank, and the ranks that it does not hear.
+// Logs the cause of a slow start. Until the ranks have met, this is MPI, which joins them. Some seconds after the ranks
+// have the coordinator's address, it is the rank that was heard last, and any ranks that were not heard.
 static void supervisor_say_start_(Supervisor *supervisor, const Log *log, double now) {
     enum { JOIN_S = 20, CONNECT_S = 10, SLOW_S = 1 }; // CONNECT_S: several round trips of the slowest links
     int first, missing, ranks = supervisor->job.ranks;
@@ -258,8 +258,8 @@ static void supervisor_say_start_(Supervisor *supervisor, const Log *log, double
     if (heard - supervisor->met > SLOW_S)
         log_line(
             log,
-            "rank %d was heard %.1f s after the ranks had met: the link between its host and rank 0's is slow, and "
-            "the rest of a start takes some 40 round trips",
+            "rank %d was heard %.1f s after the ranks had met: the link between its host and rank 0's is slow; the "
+            "rest of the start takes about 40 round trips",
             slowest, heard - supervisor->met);
     if ((missing = coordinator_unheard(supervisor->coordinator, &first)) == 0) return;
     log_line(log,
@@ -279,7 +279,7 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
     JobEnd why = coordinator_why(coordinator);
     supervisor_begin_words_(supervisor);
     if (!why.spoken) log_line(&all, "%s", why.text);
-    // Notes, for the job script that may start the ranks again, which rank was lost, the step, and the rank's action.
+    // Writes the lost rank, the step and the rank's action to a file, for the job script that may restart the ranks.
     FILE *file = why.lost && getenv(SUPERVISOR_LOSS) != NULL ? fopen(getenv(SUPERVISOR_LOSS), "we") : NULL;
     if (file != NULL) {
         fprintf(file, "%d %lld %s\n", why.rank, (long long)why.step, why.action);
@@ -294,9 +294,9 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
         supervisor_see_rank_(supervisor);
         if (supervisor->ended && !supervisor->acknowledged) supervisor_tell_(supervisor, now);
     }
-    // A launcher waits for good for ranks that it cannot reach either.
+    // The launcher would wait forever for ranks that it cannot reach.
     if (!why.silent && coordinator_open_ranks(coordinator) > 0) supervisor_end_launcher_(supervisor->launcher);
-    // A rank that fell silent was killed by us: that signal is not how the job ended.
+    // If the rank fell silent, this process killed it, so the rank's signal is not the job's exit code.
     _exit(why.rank == supervisor->rank && supervisor->ended && !why.silent ? supervisor->code : why.code);
 }
 
@@ -310,7 +310,7 @@ static bool supervisor_is_heard_(const Supervisor *supervisor) {
 static double supervisor_interval_(const Supervisor *supervisor) {
     double interval = watchdog_interval(supervisor->job.patience);
     if (supervisor->ended) return 0.05;
-    // Reports more often until the coordinator answers; by hand, until the parent knows that it may send SIGUSR1.
+    // Reports more often until the coordinator answers and, if started by hand, until the rank handles SIGUSR1.
     bool settled = supervisor_is_heard_(supervisor) && (supervisor->last.ready || !supervisor->by_hand);
     return settled || interval < 0.1 ? interval : 0.1;
 }
@@ -324,8 +324,8 @@ static void supervisor_beat_(Supervisor *supervisor, double now) {
         supervisor_miss_coordinator_(supervisor, now);
 }
 
-// Returns whether the rank has ended and every process that must know does, or there is no coordinator, or it does not
-// answer.
+// Returns whether this process may exit: the rank has ended, and the coordinator has acknowledged the end, or is
+// missing, or does not answer. A process that holds the coordinator also waits for the other ranks to end.
 static bool supervisor_may_end_(Supervisor *supervisor, double now) {
     enum { LONGEST_S = 1 };
     if (!supervisor->ended) return false;
@@ -366,9 +366,9 @@ static int supervisor_watch_(Supervisor *supervisor, pid_t child) {
         if (supervisor_may_end_(supervisor, now)) break;
     }
     if (rank_file >= 0) close(rank_file);
-    // If nobody heard that this rank failed, its launcher may be cut off too; it would then wait for good.
+    // If the coordinator did not hear that this rank failed, the launcher may be cut off too, and would wait forever.
     if (supervisor->code != EXIT_DONE && !supervisor->acknowledged) supervisor_end_launcher_(supervisor->launcher);
-    // If started by hand, the parent knows all, and mpirun need not report anything.
+    // If started by hand, the parent reports the failure. Exit code 0 keeps mpirun from reporting it too.
     return supervisor->by_hand ? EXIT_DONE : supervisor->code;
 }
 
@@ -383,8 +383,8 @@ static void *supervisor_live_(void *argument) {
     return NULL;
 }
 
-// Sends this process's stderr to the parent, past mpirun. Lines of Open MPI itself, such as that it could not read a
-// dead rank's memory, stay with mpirun's: the parent shows those only if no rank gave a reason.
+// Redirects this process's stderr to the parent, bypassing mpirun. Open MPI's own messages, such as a failed read of a
+// dead rank's memory, still go to mpirun's stderr, which the parent shows only if no rank reported a reason.
 static void supervisor_redirect_errors_(void) {
     char path[300], number[16];
     const char *folder = getenv(SUPERVISOR_FOLDER);
@@ -428,7 +428,7 @@ static int supervisor_fork_(Supervisor *supervisor, Error *err) {
     supervisor->by_hand = invitation != NULL && invitation_read(&supervisor->meeting->invitation, invitation) == 0;
     atomic_store(&supervisor->meeting->invited, supervisor->by_hand);
     if (!supervisor->by_hand && supervisor->rank == 0) {
-        supervisor->coordinator = coordinator_open(&supervisor->job, NULL); // without a coordinator rank 0 says so
+        supervisor->coordinator = coordinator_open(&supervisor->job, NULL); // NULL: supervisor_join warns
         if (supervisor->coordinator != NULL)
             supervisor->meeting->invitation = *coordinator_invitation(supervisor->coordinator);
     }
@@ -468,7 +468,7 @@ Supervisor *supervisor_start(const char *program, const Job *job, bool launched,
     if (job->patience.progress_s == 0) return supervisor;
     supervisor->threaded = thread_start(&supervisor->thread, supervisor_live_, supervisor);
     if (supervisor->threaded) return supervisor;
-    return error_null(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end others");
+    return error_null(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end other processes");
 }
 
 StatusPage *supervisor_page(const Supervisor *supervisor) { return supervisor == NULL ? NULL : supervisor->page; }
@@ -484,7 +484,7 @@ int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error 
         atomic_store(&supervisor->meeting->invited, 1);
     } else if (world_rank(world) == 0) {
         Log all = log_of_all(log);
-        log_line(&all, "no heartbeats, since rank 0 has no UDP address that other ranks could reach: if a rank stops, "
+        log_line(&all, "no heartbeats: rank 0 has no UDP address that other ranks can reach; if a rank stops, "
                        "only train.timeout_s ends the job");
     }
     return 0;
@@ -497,5 +497,5 @@ int supervisor_leave(Supervisor *supervisor, int code) {
         pthread_cancel(supervisor->thread);
         pthread_join(supervisor->thread, NULL);
     }
-    return code; // the supervisor reads the pages until this process ends
+    return code; // the page stays mapped: the supervisor reads it until this process ends
 }

@@ -1,7 +1,7 @@
-// The supervisor of a rank: the process that the launcher started, which forks the rank at once and waits for its end.
-// So it knows how the rank ends, down to the signal, whatever the rank does, and reads on the status page the action it
-// was doing. It tells the coordinator every second that the rank lives, and kills it when the coordinator says that the
-// job ends.
+// The supervisor of a rank is the process that the launcher started. It forks the rank at once and waits for its end,
+// so it always learns how the rank ended, including the signal. It reads the rank's last action from the status page.
+// It reports to the coordinator every second that the rank is alive, and kills the rank when the coordinator ends the
+// job.
 //
 //     started by hand                          under mpirun or srun
 //
@@ -13,40 +13,40 @@
 //           |-- supervisor 1
 //                |-- rank 1
 //
-// A rank alone has no supervisor process: a thread ends it if nothing moves.
+// A single rank without a launcher has no supervisor process: a thread ends it if it makes no progress.
 #pragma once
 
 #include "coordinator.h"
 #include "world.h"
 
-// In a rank's environment: the invitation of the coordinator, if the ranks were started by hand.
+// Environment variable of a rank: the coordinator's invitation, if the ranks were started by hand.
 #define SUPERVISOR_VARIABLE "TRAINER_SUPERVISOR"
 
-// The pipe in the folder of a launch into which ranks that were started by hand write their stderr.
+// Environment variable with the path of a launch's folder; pipe in that folder for the stderr of its ranks.
 #define SUPERVISOR_FOLDER "TRAINER_FOLDER"
 #define SUPERVISOR_ERRORS "errors"
 
-// A file into which a lost rank is noted under mpirun or srun: "RANK STEP ACTION" on one line; rank -1: no particular
-// one.
+// Environment variable with the path of a file in which a lost rank is recorded under mpirun or srun. The file has one
+// line, "RANK STEP ACTION". Rank -1: no particular rank.
 #define SUPERVISOR_LOSS "TRAINER_LOSS"
 
-// A rank's action before there is a world.
+// A rank's action until it has joined the world (world.h).
 #define SUPERVISOR_JOINING "joining the other ranks"
 
 typedef struct Supervisor Supervisor;
 
-// Starts supervision. `launched`: by mpirun or srun, as one of job->ranks ranks; then this forks and returns only in
-// the rank. Call before any thread is started. NULL with err.
+// Starts supervision. `launched`: mpirun or srun started this process as one of job->ranks ranks. In that case the
+// function forks, and returns only in the rank. Call it before any thread is started. NULL with err.
 Supervisor *supervisor_start(const char *program, const Job *job, bool launched, Error *err);
 StatusPage *supervisor_page(const Supervisor *supervisor);
 
-// Reports to the program that started all ranks why this one fails before supervision has started. Returns false if
-// there is no such program.
+// Reports an error that occurred before supervision started, to the program that started all ranks. Returns false if
+// there is no such program or the report cannot be sent.
 bool supervisor_report_early(const Error *err);
 
-// Collective, as soon as there is a world: under mpirun or srun, the ranks learn from rank 0 where the coordinator is.
-// Seconds later rank 0's supervisor says which of them it does not hear.
+// Collective; call it as soon as the world exists. Under mpirun or srun, rank 0 broadcasts the coordinator's addresses.
+// Seconds later, rank 0's supervisor logs the ranks that it does not hear. Returns 0, or -1 with err.
 int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error *err);
 
-// Ends the rank cleanly, at the end of main. Returns `code`.
+// Records that the rank leaves cleanly. Call it at the end of main. Returns `code`.
 int supervisor_leave(Supervisor *supervisor, int code);

@@ -68,7 +68,7 @@ int roster_pairs_apart(const Roster *roster, const ParallelConfig *parallel, int
     for (int r = 0; r < roster->count; r++) {
         const RosterEntry *evictor = &roster->ranks[r];
         Coordinates at = {evictor->replica, bpipe_partner((int)parallel->pipeline, evictor->stage), evictor->tensor};
-        if (at.stage <= evictor->stage) continue; // the acceptor, or a middle stage without partner
+        if (at.stage <= evictor->stage) continue; // an acceptor, or a middle stage without a partner
         apart += roster->ranks[topology_rank(parallel, at)].node != evictor->node;
         ++*pairs;
     }
@@ -93,6 +93,6 @@ void roster_print(const Roster *roster, const ParallelConfig *parallel, FILE *fi
         grid_cell(&grid, "%s", entry->device);
     }
     grid_print(&grid, file);
-    if (printed < roster->count) fprintf(file, "... and %d ranks more\n", roster->count - printed);
+    if (printed < roster->count) fprintf(file, "... and %d more ranks\n", roster->count - printed);
     grid_free(&grid);
 }

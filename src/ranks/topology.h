@@ -1,9 +1,9 @@
 // The grid of ranks: the coordinates of a rank, and the inverse.
 //   linear:   rank = ((data * p + stage) * c + context) * t + tensor
 //   adjacent: rank = (((data * p/2 + k) * 2 + half) * c + context) * t + tensor, so that stages k and p-1-k of BPipe
-//             pair k are neighbours; with odd p the middle stage comes last of its data rank.
-// Ranks that hold the same part of the model are replicas of it, and sum their gradients: the data ranks, which read
-// other sequences, and the context ranks of each, which read other pieces of the same sequences.
+//             pair k are neighbours; with odd p the middle stage is the last one of its data rank.
+// Ranks that hold the same part of the model are replicas and sum their gradients. Data ranks read different sequences.
+// The context ranks of a data rank read different pieces of the same sequences.
 //   replica = data * c + context
 #pragma once
 
@@ -36,9 +36,9 @@ void roster_free(Roster *roster);
 // Counts the ranks of each stage on one host into of_stage[stages].
 void roster_count(const Roster *roster, int node, int64_t *of_stage, int stages);
 
-// Returns the number of evictors with a partner on another host, so that bundles cross the network; *pairs: all
-// evictors.
+// Returns the number of evictors with a partner on another host: their bundles cross the network. *pairs: the number of
+// all evictors.
 int roster_pairs_apart(const Roster *roster, const ParallelConfig *parallel, int *pairs);
 
-// Prints the start-up table; for a large job the ranks of the first nodes.
+// Prints the start-up table; for a large job, only the first ranks and the number of the other ranks.
 void roster_print(const Roster *roster, const ParallelConfig *parallel, FILE *file);

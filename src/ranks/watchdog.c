@@ -1,4 +1,4 @@
-// Keeps each rank's last report and its time, and words the findings. It reads no clock; test_watchdog.c sets its own.
+// Keeps each rank's last report with its time, and formats the findings. The caller passes the current time.
 #include "watchdog.h"
 
 #include "base/alloc.h"
@@ -8,7 +8,7 @@
 
 typedef struct Watched {
     RankStatus status;
-    bool expected; // its silence counts
+    bool expected; // silence from this rank ends the job
     double heard;
 } Watched;
 
@@ -20,7 +20,7 @@ struct Watchdog {
     Watched rank[];
 };
 
-// If a check comes this much too late, the watchdog itself did not run.
+// If a check is late by more than this time, the watchdog itself did not run.
 enum { OVERSLEPT_S = 3 };
 
 Watchdog *watchdog_create(int ranks, Patience patience, double now) {
@@ -59,10 +59,10 @@ static bool watchdog_silent_(const Watchdog *dog, int rank, double now) {
     return watched->expected && dog->patience.peer_s > 0 && now - watched->heard > dog->patience.peer_s;
 }
 
-// With peer_s 10, progress_s 600 and a look every second:
+// With peer_s 10, progress_s 600 and a check every second:
 //
 //   a rank is stopped at second 5      its supervisor sends nothing: FOUND_SILENT after second 15
-//   a rank loops from second 5 on      all ranks report, and the sum of their progress stays: FOUND_STUCK after 605
+//   a rank loops from second 5 on      all ranks report, but their summed progress is constant: FOUND_STUCK after 605
 //
 // Ranks that wait for a stopped rank still report, so the longest silence names the cause.
 Found watchdog_look(Watchdog *dog, double now, int *rank) {
@@ -114,8 +114,8 @@ void watchdog_describe(const RankStatus *status, char text[WATCHDOG_TEXT]) {
     else snprintf(text, WATCHDOG_TEXT, "is at %s and waits for %s", watchdog_action(status), status->wait);
 }
 
-// Returns the rank that represents its stage: one that is silent, else one that does not wait, else the lowest. -1: no
-// rank has this stage.
+// Returns the rank that represents a stage: a silent rank, else a rank that does not wait, else the lowest rank.
+// -1: no rank has this stage.
 static int watchdog_speaker_(const Watchdog *dog, int stage, double now) {
     int best = -1, best_worth = -1;
     for (int i = 0; i < dog->ranks; i++) {
@@ -136,7 +136,7 @@ static void watchdog_line_(const Watchdog *dog, int rank, double now, char text[
     int peer =
         status->wait[0] != '\0' && status->wait_stage >= 0 ? watchdog_speaker_(dog, status->wait_stage, now) : -1;
     if (watchdog_silent_(dog, rank, now))
-        snprintf(state, sizeof state, "was last heard of %.0f s ago, at %s", now - watched->heard,
+        snprintf(state, sizeof state, "was last heard from %.0f s ago, at %s", now - watched->heard,
                  watchdog_action(status));
     else if (peer >= 0)
         snprintf(other, sizeof other, ", which %s at %s", watchdog_silent_(dog, peer, now) ? "was last" : "is",
@@ -144,7 +144,7 @@ static void watchdog_line_(const Watchdog *dog, int rank, double now, char text[
     snprintf(text, WATCHDOG_TEXT, "%s %s%s", who, state, other);
 }
 
-// Stages come in their order, then each rank that has no stage yet.
+// Lists the stages in ascending order, then each rank that has no stage yet.
 bool watchdog_line(const Watchdog *dog, int index, double now, char text[WATCHDOG_TEXT]) {
     int stages = -1;
     for (int i = 0; i < dog->ranks; i++)

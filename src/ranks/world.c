@@ -1,8 +1,8 @@
-// The control plane: over MPI if a launcher started this process, else one rank alone, for which every collective is
-// already complete.
+// The control plane: over MPI if a launcher started this process, else a single rank, for which every collective is
+// complete at once.
 //
-// After MPI_Init nothing here waits inside MPI while others may be late, because Open MPI would spin: operations are
-// started, and tested between sleeps. Creating groups has no such form, so a barrier precedes it.
+// After MPI_Init no function waits inside MPI for late ranks, because Open MPI would spin. Operations are nonblocking
+// and tested between sleeps. MPI creates groups only by a blocking call, so a barrier precedes that call.
 #include "world.h"
 
 #include "base/alloc.h"
@@ -28,8 +28,8 @@ struct World {
     WorldPlace place;
     Comm *messages; // all ranks, for gathers, sums in rank order and clocks
 #ifdef HAVE_MPI
-    MPI_Comm control; // the same, for the other operations below
-    CommMpiWork work; // requests of all groups
+    MPI_Comm control; // group of all ranks, for the other operations below
+    CommMpiWork work; // collectives in flight, of all groups
 #endif
 };
 
@@ -43,8 +43,8 @@ static int world_number_(const char *name) {
     return text == NULL ? 0 : atoi(text);
 }
 
-// Returns the tasks of the Slurm step this process runs in; 0 outside of one, as in a batch script, where SLURM_NTASKS
-// is set too.
+// Returns the number of tasks of this process's Slurm step; 0 outside a step. A batch script is outside, although
+// SLURM_NTASKS is set in it.
 static int world_slurm_tasks_(void) {
     if (getenv("SLURM_STEP_ID") == NULL) return 0;
     return getenv("SLURM_STEP_NUM_TASKS") != NULL ? world_number_("SLURM_STEP_NUM_TASKS")
@@ -84,9 +84,9 @@ int world_under_launcher(bool *under, Error *err) {
 
 // --- waiting for MPI
 
-// Sets whether Open MPI yields the core at the end of a test that found nothing, as it does if a host has more ranks
-// than cores. Next to other programs such a yield lasts a time slice, and comm_pause, which knows that, comes after the
-// test. Calls that block need it. Every Open MPI has the function (opal/runtime/opal_progress.h), and no other MPI.
+// Sets whether Open MPI yields the core after a test that found nothing. By default it does if a host has more ranks
+// than cores. Next to other programs such a yield lasts a time slice; comm_pause, called after a test, avoids that.
+// Blocking calls need the yield. Every Open MPI exports the function (opal/runtime/opal_progress.h); other MPIs do not.
 static void world_tests_yield_(bool yield) {
     bool (*set)(bool);
     *(void **)&set = dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle");
@@ -101,7 +101,7 @@ static int world_fail_(const World *world, int code, const char *doing, Error *e
                      world->place.host, doing, text);
 }
 
-// Completes the operation that `code` reports as started, and publishes the wait.
+// Waits until *request is complete, and publishes the wait as `waits`. code: the result of the call that started it.
 static int world_finish_(const World *world, int code, MPI_Request *request, const char *waits, const char *doing,
                          Error *err) {
     int done = 0;
@@ -130,9 +130,9 @@ static int world_start_groups_(World *world, Error *err) {
     return 0;
 }
 
-// Finds the ranks of each host, `host` being this one's, and numbers hosts in the order of their lowest ranks.
-// Each host uses the clock of its lowest rank, measured one host after another against rank 0. leaders (size): the
-// lowest rank on each rank's host.
+// Finds the ranks of each host, and numbers hosts in the order of their lowest ranks. host: the ranks of this host.
+// Each host uses the clock offset of its lowest rank, measured against rank 0, one host after another. leaders [size]:
+// for each rank, the lowest rank on its host.
 static int world_find_hosts_(World *world, MPI_Comm host, int *leaders, Error *err) {
     WorldPlace *place = &world->place;
     MPI_Request request;
@@ -176,8 +176,8 @@ static int world_start_(World *world, int *argc, char ***argv, Error *err) {
     if (code != MPI_SUCCESS) return world_fail_(world, code, "starting MPI", err);
     if (provided < MPI_THREAD_FUNNELED)
         return error_set(err, EXIT_FAILED,
-                         "this MPI was built without thread support (MPI_THREAD_SINGLE), and ranks compute and save "
-                         "in several threads; use an MPI with it, such as Debian's Open MPI (scripts/install_deps.sh)");
+                         "this MPI was built without thread support (MPI_THREAD_SINGLE), which ranks need; use an MPI "
+                         "with thread support, such as Debian's Open MPI (scripts/install_deps.sh)");
     world->over_mpi = true;
     world->control = MPI_COMM_NULL;
     if (MPI_Get_library_version(library, &length) == MPI_SUCCESS) // the first words: "Open MPI v4.1.4"
@@ -193,18 +193,18 @@ static int world_start_(World *world, int *argc, char ***argv, Error *err) {
 static int world_start_(World *world, int *argc, char ***argv, Error *err) {
     (void)world, (void)argc, (void)argv;
     return error_set(err, EXIT_USAGE,
-                     "started as one of several ranks, but built without MPI; install it (scripts/install_deps.sh) "
-                     "and run make again, or start one rank");
+                     "this program is one of several ranks, but was built without MPI; install MPI "
+                     "(scripts/install_deps.sh) and run make again, or start one rank");
 }
 
 #endif
 
 // --- joining and leaving
 
-// Asks the kernel for short waits. It rounds sleeps up by 50 microseconds unless told otherwise, which is more than our
-// shortest ones. And a rank that waits for a small message gives its core away: next to processes that compute, it gets
-// the core back when its turn comes, up to a time slice (3 ms) later, at every message. A request for short slices
-// (sched_setattr(2), Linux 6.12; ignored by older ones) makes turns come sooner and leaves each process's share.
+// Asks the kernel for short waits. By default the kernel rounds sleeps up by 50 microseconds, more than our shortest
+// sleeps. A rank that waits for a small message also yields its core. If other processes compute, the rank gets the
+// core back up to a time slice (3 ms) later, at every message. A request for short slices (sched_setattr(2), Linux
+// 6.12; ignored by older kernels) shortens this delay, and leaves each process's share of the core unchanged.
 static void world_wait_shortly_(void) {
     enum { SLICE_NS = 100000 };
     const struct {
@@ -251,7 +251,7 @@ void world_abort(World *world, int code) {
     fflush(stdout);
     fflush(stderr);
 #ifdef HAVE_MPI
-    // Over a broken network MPI may never return. If one program started all ranks, it ends the others.
+    // MPI_Abort may never return if the network is broken. If one program started all ranks, that program ends them.
     signal(SIGALRM, SIG_DFL);
     alarm(LONGEST_ABORT_S);
     if (world != NULL && world->over_mpi && !status_page_printed(world->page)) MPI_Abort(MPI_COMM_WORLD, code);

@@ -1,6 +1,6 @@
 // Step lines and log.metrics. A line of the file is built in memory and written at once, so that a reader never sees
-// half of one and a crash tears at most the last. All lines of a run begin with their type and step: cutting the file
-// at a step needs no JSON parser.
+// half a line and a crash truncates at most the last one. All lines that belong to a step begin with their type and
+// step, so cutting the file at a step needs no JSON parser.
 #include "metrics.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -23,21 +23,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// Steps from which the time left is estimated.
+// Number of latest steps from which the remaining time is estimated.
 enum { PACE_WINDOW = 32 };
 
 struct Metrics {
     MetricsSetup setup;
     char path[CONFIG_TEXT]; // empty: no file
     int fd;                 // -1: no file
-    int64_t steps, every;   // log.every
+    int64_t steps, every;   // train.steps, log.every
     bool said;              // the first step line of this start is written
     bool terminal, progress_shown;
     double quickest, raised;   // highest MFU of a step; remeasured peak / initial peak
     int measurements;          // measurements of the peak, after the first
     bool unheard;              // standard output cannot be written
-    double ended[PACE_WINDOW]; // when the latest steps ended; [i % PACE_WINDOW]
-    int64_t paced;             // entries made; the first is the start of the first step
+    double ended[PACE_WINDOW]; // end times of the latest steps; entry i at i % PACE_WINDOW
+    int64_t paced;             // entries added to `ended`; on a terminal the first is the start of the first step
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ double figures_bubble(const StepFigures *figures) {
         busy += figures->stage[s].run.busy;
     }
     double all = (end - begin) * figures->stages;
-    // Clocks of several hosts agree to microseconds only, which must not make a full pipeline busier than full.
+    // Clocks of several hosts agree only to microseconds, so `busy` may exceed `all`; the bubble is then 0.
     return all > 0.0 ? fmax(0.0, 1.0 - busy / all) : 0.0;
 }
 
@@ -80,13 +80,13 @@ static int metrics_file_error_(const Metrics *metrics, const char *what, Error *
 // The part of an earlier run's lines to keep in the file.
 typedef struct Kept {
     off_t end;     // end of the last line to keep
-    int64_t step;  // number of the last step line before it
-    bool finished; // a step after after_step was met: nothing from there on is kept
-    bool foreign;  // the torn tail was not written by us
+    int64_t step;  // number of the last step line read
+    bool finished; // a step after after_step was read: lines are dropped until another run begins
+    bool foreign;  // the incomplete last line is not a metrics line
 } Kept;
 
-// A file may hold several runs. A step that does not come after the previous one begins another run, and only the last
-// run is cut.
+// Finds the part to keep. A file may contain several runs: a step number that does not increase begins another run.
+// Only the last run is cut.
 static void keep_all_(Kept *kept, FILE *file, int64_t after_step) {
     static const char begin[] = "{\"type\":\"";
     char *line = NULL;
@@ -109,7 +109,7 @@ static void keep_all_(Kept *kept, FILE *file, int64_t after_step) {
     free(line);
 }
 
-// A fresh start keeps every complete line of earlier runs; a resume continues after after_step.
+// Cuts the file. A fresh start keeps every complete line of earlier runs; a resume also removes steps > after_step.
 static int metrics_cut_(Metrics *metrics, int64_t after_step, Error *err) {
     FILE *file = fopen(metrics->path, "r");
     if (file == NULL) return metrics_file_error_(metrics, "cannot read", err);
@@ -134,8 +134,8 @@ static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
     return S_ISREG(status.st_mode) ? metrics_cut_(metrics, after_step, err) : 0;
 }
 
-// mpirun gives its first rank a terminal of its own, wherever that rank's output ends up; only a parent that sees a
-// terminal itself knows. A dumb terminal cannot overwrite a line.
+// Returns whether stdout is a terminal that can overwrite a line (not a dumb one). mpirun gives its first rank a
+// terminal even if the output goes to a file, so a rank with a parent relies on the parent's variable.
 static bool writes_to_terminal_(void) {
     const char *parent = getenv(LAUNCH_TERMINAL_VARIABLE), *kind = getenv("TERM");
     bool under = false;
@@ -158,8 +158,8 @@ Metrics *metrics_open(const Config *config, const MetricsSetup *setup, int64_t a
 
 bool metrics_unheard(const Metrics *metrics) { return metrics->unheard; }
 
-// Returns whether the reader takes a line within so many milliseconds: a pipe that is ready takes PIPE_BUF bytes at
-// once.
+// Returns whether standard output accepts a line within `ms` milliseconds: a pipe that is ready accepts PIPE_BUF bytes
+// at once.
 static bool metrics_ready_(int ms) {
     struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
     return poll(&out, 1, ms) != 0;
@@ -194,7 +194,7 @@ static int metrics_append_(Metrics *metrics, const char *text, size_t length, Er
     off_t before = lseek(metrics->fd, 0, SEEK_END);
     if (file_write_all(metrics->fd, text, (int64_t)length) == 0) return 0;
     metrics_file_error_(metrics, "cannot write to", err);
-    // The next line would be joined to a torn one. If this fails too, the next resume cuts it.
+    // Otherwise the next line would be joined to the torn one. If cutting fails too, the next start does it.
     bool cut = before >= 0 && ftruncate(metrics->fd, before) == 0;
     (void)cut;
     return -1;
@@ -251,7 +251,7 @@ static void write_stages_(Line *line, const StepFigures *figures) {
     fputc(']', line->file);
 }
 
-// Returns the MFU by the peak of the run's line, or NAN if that is unknown.
+// Returns the MFU relative to the peak in the file's run line, or NAN if the peak is unknown.
 static double mfu_(const Metrics *metrics, double flops_per_token, const StepFigures *figures) {
     const MetricsSetup *setup = &metrics->setup;
     double achieved = flops_per_token * (double)figures->tokens / figures->seconds;
@@ -285,7 +285,7 @@ static int write_step_(Metrics *metrics, const StepFigures *figures, Error *err)
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Lines for people. The file gets its line first, so that it has every trained step even if standard output is gone.
+// Lines for people. The file's line is written first, so that the file has every step even if stdout is closed.
 
 static int metrics_say_(Metrics *metrics, const char *text, Error *err) {
     enum { LOOK_MS = 200 };
@@ -310,7 +310,7 @@ static char *metrics_duration_(double seconds, char text[48]) {
     return text;
 }
 
-// Returns the seconds from one step to the next by the clock, which includes validation and saving; 0 while unknown.
+// Returns the wall-clock seconds per step, including validation and saving; 0 while unknown.
 static double pace_(const Metrics *metrics) {
     int64_t known = metrics->paced < PACE_WINDOW ? metrics->paced : PACE_WINDOW;
     if (known < 2) return 0.0;
@@ -324,7 +324,7 @@ static double pace_(const Metrics *metrics) {
 typedef struct StepLine {
     struct {
         char text[64];
-        int spare; // 0: never left out
+        int spare; // order in which fields are dropped, from 1; 0: never dropped
     } field[13];
     int count;
 } StepLine;
@@ -337,7 +337,7 @@ __attribute__((format(printf, 3, 4))) static void step_field_(StepLine *line, in
     line->field[line->count++].spare = spare;
 }
 
-// Writes "loss 3.2145", and its deviation if that is unusual. A NaN's sign means nothing and is left out.
+// Writes "loss 3.2145", and the deviation if it is unusual or `always` is set. A NaN is written without its sign.
 static void deviating_(StepLine *line, const char *name, int digits, double value, double z, bool always) {
     double plain = isnan(value) ? fabs(value) : value;
     char deviation[32] = "";
@@ -385,7 +385,7 @@ static void metrics_fill_(StepLine *line, const Metrics *metrics, const StepFigu
     if (figures->step < metrics->steps && isfinite(left)) step_field_(line, 2, "%s", metrics_duration_(left, text));
 }
 
-// Writes the fields with ` | ` between them, but those whose spare is at most `left_out`. Returns the length.
+// Writes the fields with ` | ` between them, except fields with spare 1 to `left_out`. Returns the length.
 static size_t line_join_(const StepLine *line, int left_out, char *text, size_t size) {
     size_t length = 0;
     for (int i = 0; i < line->count; i++) {
@@ -407,9 +407,9 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
     return metrics_say_(metrics, text, err);
 }
 
-// An MFU above 1: the peak was measured while other programs ran, or the configuration gives another device's. A
-// measured one is measured again. It is not set to the step's own rate, which would show steps at 98 % where a quiet
-// start shows 77. Where no measurement explains the step, step lines say from then on that the peak is too low.
+// Handles an MFU above 1: the peak was measured while other programs ran, or was configured for another device. A
+// measured peak is measured again; using the step's own rate as the peak would show 98 % instead of the 77 % after a
+// quiet start. If the peak is still below the step's rate, step lines from then on report that it is too low.
 static void question_peak_(Metrics *metrics, const StepFigures *figures) {
     enum { MOST_MEASUREMENTS = 8 }; // a tenth of a second each
     const MetricsSetup *setup = &metrics->setup;
@@ -424,7 +424,7 @@ int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err) {
     metrics->ended[metrics->paced++ % PACE_WINDOW] = clock_seconds();
     question_peak_(metrics, figures);
     int written = write_step_(metrics, figures, err);
-    // A step gets a line for people every log.every steps, the first and the last, and if anything is unusual.
+    // A step line is printed for the first and the last step, every log.every steps, and for unusual steps.
     bool first = !metrics->said, unusual = figures->skipped || figures->loss_z > 3.0 || figures->norm_z > 3.0;
     metrics->said = true;
     if (!first && !unusual && figures->step % metrics->every != 0 && figures->step != metrics->steps) return written;

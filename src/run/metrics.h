@@ -9,10 +9,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// One pipeline stage in one step: the fullest and slowest of its ranks, except that run.busy is their mean.
+// One pipeline stage in one step: the extremes of memory and times over its ranks; run.busy is their mean.
 typedef struct StageFigures {
-    int64_t peak_bytes;       // the most that the rank has had allocated
-    int64_t activation_bytes; // own and lent slots
+    int64_t peak_bytes;       // largest total that a rank has had allocated
+    int64_t activation_bytes; // bytes of own and lent slots
     EngineRun run;            // begin and end on rank 0's clock; times: invalid
 } StageFigures;
 
@@ -26,25 +26,25 @@ typedef struct StepFigures {
     int stages;
     const StageFigures *stage;
     char slowest[160];     // JSON object that names the slowest rank of the last steps; empty: unknown
-    char slow[48];         // the same for the step line
+    char slow[48];         // the slowest rank, as text for the step line; empty: unknown
     double loss_z, norm_z; // deviations from recent steps (step_guard.h)
     bool skipped;          // the update was left out
 } StepFigures;
 
-// Returns the idle time of the stages in the pipeline phase over p times that phase.
+// Returns the idle time of all stages in the pipeline phase, divided by p times the phase's duration.
 double figures_bubble(const StepFigures *figures);
 double figures_exposed(const StepFigures *figures); // seconds, the largest of the stages
 int64_t figures_evictions(const StepFigures *figures);
 
-// How metrics are written: the reference of MFU, and the reader of standard output.
+// Settings: the reference values for MFU, the figures to print, and the wait for the reader of standard output.
 typedef struct MetricsSetup {
     double flops_per_token_full, flops_per_token_causal;
     double peak_tflops; // peak of one rank; 0: unknown
     int64_t world;
-    double (*measure)(void *context); // remeasures the peak if a step exceeds it; NULL: peak given
+    double (*measure)(void *context); // remeasures the peak after a step with MFU > 1; NULL: the peak was not measured
     void *context;
-    double outside_gib; // memory of a GPU that context, libraries and other programs hold; 0: unknown
-    bool say_all;       // every line for readers contains every figure, as --verbose asks
+    double outside_gib; // GiB of a GPU used by the context, libraries and other programs; 0: unknown
+    bool say_all;       // every step line contains every figure (--verbose)
     // Called a few times a second while the reader of standard output pauses (a pager, Ctrl-S); if it returns false,
     // the line is left out. NULL: a line waits until it is read.
     bool (*waits)(void *context);
@@ -52,24 +52,24 @@ typedef struct MetricsSetup {
 
 typedef struct Metrics Metrics;
 
-// Opens log.metrics for appending and creates its folder, or, if the path is empty, a stream that goes nowhere. On
-// resume (`after_step` >= 0) cuts off a torn last line and the steps after `after_step`. NULL with err if the file
-// cannot be written.
+// Opens log.metrics for appending and creates its folder; without a path, no file is written. Cuts off a torn last
+// line and, on resume (`after_step` >= 0), the steps after `after_step`. Returns NULL with err if the file cannot be
+// written.
 Metrics *metrics_open(const Config *config, const MetricsSetup *setup, int64_t after_step, Error *err);
 // Writes the line of type run.
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err);
-// Writes a step: one line on stdout and one of type step in the file. The line for people fits 120 columns; it has a
-// deviation only if that exceeds 3, and xfer only if compute waited.
+// Writes a step: a line of type step in the file and, if due, a line on stdout. Without say_all the line on stdout fits
+// 120 columns, shows a deviation only above 3, and xfer only if compute waited.
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err);
-// Writes validation after a step: a line for people and one of type val, with the perplexity exp(loss).
+// Writes the validation after `step`: a line on stdout and a line of type val, both with the perplexity exp(loss).
 int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err);
-// Writes multiple choice after a step: a line for people and one of type eval with accuracy, correct, examples,
-// left_out.
+// Writes the result of multiple choice after `step`: a line on stdout, and a line of type eval with accuracy, correct,
+// examples, left_out.
 int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t examples, int64_t left_out, Error *err);
-// Writes the generated text number `index` (from 0) after a step: for people, with all lines but the first indented,
-// and as a line of type sample. text: UTF-8, as tokenizer_decode makes it.
+// Writes generated text number `index` (from 0) after `step`: on stdout, with all lines but the first indented, and as
+// a line of type sample. text: UTF-8, from tokenizer_decode.
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err);
-// Writes, on a terminal, a line with the time left that overwrites itself during a step; elsewhere nothing.
+// On a terminal, writes a line with the remaining time, which the next line overwrites. Elsewhere does nothing.
 void metrics_progress(Metrics *metrics, int64_t step, int64_t steps);
 // Returns whether the last line failed because of standard output, not of the file.
 bool metrics_unheard(const Metrics *metrics);

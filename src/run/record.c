@@ -1,5 +1,5 @@
-// Records checksums while a run trains, gathers them on rank 0, and compares two records. Gradients are summed up after
-// the norm was taken and weights after the update, when all ranks agree on both.
+// Records checksums while a run trains, gathers them on rank 0, and compares two records. Checksums of gradients are
+// taken after the norm, and of weights after the update, when all ranks agree on these values.
 #include "record.h"
 #include "base/alloc.h"
 
@@ -54,7 +54,7 @@ int record_compare(const Record *one, const Record *other, const TensorTable *ta
     return 0;
 }
 
-// --- files: three words that say the size, then the table
+// --- files: a head of three words (first, steps, entries), then the table
 
 int record_write(const Record *record, const char *path, Error *err) {
     int64_t head[3] = {record->first, record->steps, record->entries};
@@ -70,7 +70,7 @@ int record_read(Record *record, int file, Error *err) {
     int64_t head[3];
     memset(record, 0, sizeof *record);
     if (pread(file, head, sizeof head, 0) != (ssize_t)sizeof head)
-        return error_set(err, EXIT_FAILED, "the run has recorded nothing");
+        return error_set(err, EXIT_FAILED, "the run has written no record");
     record->first = head[0], record->steps = head[1], record->entries = head[2];
     size_t bytes = (size_t)(record->steps * record_width(record)) * sizeof *record->words;
     record->words = xmalloc(bytes + 1);
@@ -122,7 +122,7 @@ Record recorder_take(Recorder *recorder) {
     return record;
 }
 
-// A rank's part of one tensor: where its values are, and its sum so far.
+// A rank's part of one tensor: its values, and their checksum so far.
 typedef struct Part {
     Recorder *recorder;
     const Tensor *tensor;
@@ -131,7 +131,7 @@ typedef struct Part {
     uint64_t raw;
 } Part;
 
-// Adds `count` values from element `from` of the rank's tensor, which are elements `to` onwards of the unsharded one.
+// Adds the checksum of `count` values from element `from` of the rank's tensor, `to` of the unsharded tensor.
 static void add_run_(Part *part, int64_t from, int64_t to, int64_t count) {
     Checksum *checksum = part->recorder->checksum;
     const TensorSpec *spec = part->tensor->spec;
@@ -152,7 +152,7 @@ static int add_block_(void *context, const Block *block) {
     return 0;
 }
 
-// Adds up all ranks' parts into `to` (entries) on rank 0. Collective.
+// Joins the checksums of all ranks' parts in `to` (entries) on rank 0. Collective.
 static int record_gather_(Run *run, uint64_t *to, Error *err) {
     Recorder *recorder = run->recorder;
     const TensorTable *table = &run->stage.table;

@@ -1,6 +1,6 @@
-// The results of a run, as one number each: per step the loss, the gradient's norm, and a checksum of every tensor's
-// gradient and of every updated weight. A checksum covers the unsharded, unpadded tensor: each rank computes the
-// checksum of its part at its place, and the sum (crc64.h) does not depend on the partition.
+// The results of a run, as one number each: per step the loss, the gradient norm, and a checksum of every tensor's
+// gradient and of every updated weight. A checksum covers the unsharded, unpadded tensor. Each rank computes the
+// checksum of its part, shifted to its place; joined (crc64.h), they do not depend on the partition.
 #pragma once
 
 #include "run.h"
@@ -17,14 +17,14 @@ static inline int64_t record_width(const Record *record) { return 2 + 2 * record
 void record_free(Record *record);
 
 // Finds the first difference, in the order in which a step computes: loss, gradients from the last tensor to the first,
-// norm, weights. Returns 0 if they agree, or 1, and in text "step 2: the gradient of NAME is 0123... and 4567...".
+// norm, weights. Returns 0 if the records agree, else 1, with the difference in text ("step 2: the loss is ...").
 int record_compare(const Record *one, const Record *other, const TensorTable *table, char *text, size_t size);
 
 // Write and read a file. -1 with err.
 int record_write(const Record *record, const char *path, Error *err);
 int record_read(Record *record, int file, Error *err);
 
-// --- making one
+// --- making a record
 
 typedef struct Recorder Recorder;
 
@@ -33,7 +33,7 @@ int recorder_create(Run *run, int64_t steps, Error *err);
 void recorder_destroy(Recorder *recorder); // accepts NULL
 int64_t recorder_last_step(const Recorder *recorder);
 
-// Collective. Call the first after the norm was computed, the second after the update. -1 with err.
+// Record gradients after the norm was computed, and weights after the update. Collective. Return -1 with err.
 int recorder_gradients(Run *run, double loss, double norm, Error *err);
 int recorder_weights(Run *run, Error *err);
 

@@ -1,5 +1,5 @@
-// The loop around a launch. It ends with the first launch that does not end by a loss: a rank that reports an error
-// would report it again, and a full disk would still be full.
+// The loop that launches the ranks again after a loss. It ends if a launch ends in any other way: a rank that reports
+// an error would report it again, and a full disk would still be full.
 #include "restart.h"
 
 #include "base/alloc.h"
@@ -34,14 +34,14 @@ bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]) {
     return true;
 }
 
-// --- where the ranks go on
+// --- the checkpoint to resume from
 
 // Returns the newest complete checkpoint of checkpoint.dir; its sequence number is 0 if there is none.
 static CheckpointName restart_find_(const Config *config) {
     CheckpointName *names = NULL, found = {.step = -1};
     int64_t count = 0;
     if (config->checkpoint.dir[0] != '\0') checkpoint_list(config->checkpoint.dir, &names, &count, NULL);
-    for (int64_t i = count - 1; i >= 0 && names[i].complete; i--) found = names[i]; // the newest is the first complete
+    for (int64_t i = count - 1; i >= 0 && names[i].complete; i--) found = names[i]; // complete ones last, newest first
     free(names);
     return found;
 }
@@ -57,7 +57,7 @@ int64_t restart_newest(const Config *config, int64_t before, time_t *made, char 
     return found.step;
 }
 
-// Builds the arguments without the option that says where to resume, plus one that does. The caller frees the list.
+// Copies the arguments with --resume `path` in place of any other resume option. The caller frees the list.
 static char **restart_arguments_(char **argv, char *path) {
     static char option[] = "--resume";
     int count = 0, kept = 0;

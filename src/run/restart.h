@@ -1,4 +1,4 @@
-// Starts ranks again after one of them died or fell silent, as often as train.max_restarts says.
+// Starts the ranks again after a rank died or fell silent, at most train.max_restarts times.
 #pragma once
 
 #include "config/config.h"
@@ -9,22 +9,22 @@
 // The number of restarts left, and the state at the last loss.
 typedef struct Restarts {
     int64_t left;
-    int64_t furthest; // step that was trained by then
+    int64_t furthest; // highest step trained so far
     bool again;       // there was a loss before
     int rank;
     char action[STATUS_ACTION];
 } Restarts;
 
-// Returns whether the ranks may be started again after this loss, which is taken into account: a loss that came no
-// further than the one before counts double, and the same action of the same rank twice in a row is no accident. If
-// not, `why` says so, as a sentence without an end.
+// Counts this loss and returns whether the ranks may be started again. A loss without a new step costs two restarts. A
+// rank that is lost twice in the same action, with no new step between, is not restarted. If the result is false, `why`
+// is the reason, as a sentence without a full stop.
 bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]);
 
-// Returns the sequence number of the newest complete checkpoint in checkpoint.dir, or 0. A checkpoint of this run has a
-// higher number than any that existed when the run began, which may belong to another run.
+// Returns the sequence number of the newest complete checkpoint in checkpoint.dir, or 0. A run's checkpoints have
+// higher numbers than all checkpoints that existed when it began, which may belong to another run.
 int64_t restart_sequence(const Config *config);
-// Returns the step of the newest complete checkpoint with a higher number than `before`, or -1, with its path and when
-// it was made (for people).
+// Returns the step of the newest complete checkpoint with a sequence number above `before`, its path, and the time at
+// which it was made. Returns -1 if there is no such checkpoint.
 int64_t restart_newest(const Config *config, int64_t before, time_t *made, char *path, size_t size);
 
 // Starts the ranks (launch_ranks) with the arguments argv, and again from the newest complete checkpoint while that is

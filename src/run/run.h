@@ -25,17 +25,17 @@
 // The part of the command line that concerns a run.
 typedef struct RunAsk {
     const char *resume;   // a checkpoint or a directory of them; may be NULL
-    const char *generate; // a prompt: text is written and nothing trained; NULL: no text
-    bool validate;        // the loss of data.val is printed and nothing trained
-    bool resume_if_any;   // if `resume` holds no checkpoint, the run starts at step 0
+    const char *generate; // prompt: generate text instead of training; NULL: do not generate
+    bool validate;        // print the loss of data.val instead of training
+    bool resume_if_any;   // if `resume` contains no checkpoint, start at step 0
 } RunAsk;
 
 bool run_trains(const RunAsk *ask);
 
 enum { RUN_MOST_LANES = 2 * STAGE_MOST_CHUNKS, RUN_MOST_GROUPS = RUN_MOST_LANES + 7 };
 
-// Refuses, with code 2, a start without the checkpoint to resume from, or among another run's checkpoints. Reads files
-// only.
+// Refuses, with code 2, to start if there is no checkpoint to resume from, or if the run would save among another run's
+// checkpoints. Only reads files.
 int run_check_checkpoints(const Config *config, const RunAsk *ask, Error *err);
 
 // The data sets that a run reads; NULL: not used.
@@ -57,11 +57,11 @@ typedef struct Run {
     Device device;
     int lanes;                   // groups of the pipeline, one for each lane of messages (engine/p2p.h)
     Comm *lane[RUN_MOST_LANES];  // [lanes]
-    Comm *tensor, *data, *tied;  // NULL if the group would be this rank alone; data: of the replicas (topology.h)
+    Comm *tensor, *data, *tied;  // NULL: not needed, or this rank is no member; data: all replicas (topology.h)
     Comm *context[2];            // one group per half of a sequence (model/context.h), or NULL
     Checksum *checksum;          // NULL without comm.checksum, as are all `sums`
     Comm *sums[RUN_MOST_GROUPS]; // groups that send the checksums of each group's messages
-    Comm *pair, *pair_far; // group of evicted bundles, and its messages that are not copied; NULL once `pair` owns it
+    Comm *pair, *pair_far;       // group of evicted bundles; `far` of comm_pushed_create, NULL once `pair` owns it
     Schedule *schedule, *validation;
     Schedule *ramp[CONFIG_MAX_RAMP]; // schedule of each entry of train.batch_ramp; `schedule` is the largest batch's
     Plan plan;
@@ -74,27 +74,27 @@ typedef struct Run {
     StepGuard step_guard;   // the same on all ranks
     Metrics *metrics;       // rank 0
     double outside_gib;     // MetricsSetup
-    double peak_cores;      // cores of this rank, if be->peak_tflops was measured on them
+    double peak_cores;      // cores of this rank, if be->peak_tflops was measured; else 0
     bool metrics_failing;   // the latest line could not be written
     Error unheard;          // standard output cannot be written
     Checkpoint *checkpoint; // NULL without checkpoint.dir
     ResumePoint from;
     Slowest *slowest;          // rank 0 of several; may be NULL
-    char (*hosts)[64];         // [world] with `slowest`
+    char (*hosts)[64];         // [world] names of the ranks' hosts, with `slowest`; else NULL
     int slow_rank, slow_steps; // the slow rank, and for how many steps it has been slow
     struct RunTrace *trace;    // may be NULL
     struct Sampler *sampler;   // may be NULL
     struct Recorder *recorder; // record.h; may be NULL
 } Run;
 
-// Takes this rank's place in `world`, allocates, and initializes or loads. Without training there are no data, no
-// metrics and no checkpoints to write. Collective. -1 with err; call run_destroy in both cases.
+// Takes this rank's place in `world`, allocates, and initializes or loads. A run that does not train opens no training
+// data and no metrics, and writes no checkpoints. Collective. -1 with err; call run_destroy in both cases.
 int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world,
                StatusPage *status_page, Log *log, Error *err);
 void run_destroy(Run *run);
 
-// Returns the schedule that the plan is made for: the configuration's, or without training forwards alone (of one batch
-// for --validate, of one microbatch for text). NULL with err.
+// Returns the schedule to plan for: the configuration's, or without training a forward-only one (of one batch for
+// --validate, of one microbatch for text). NULL with err.
 Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err);
 
 // Makes and proves the schedules of all entries of train.batch_ramp. -1 with err; free the schedules in both cases.
@@ -103,29 +103,29 @@ void run_ramp_free(Schedule *ramp[CONFIG_MAX_RAMP]);
 
 // ---------------------------------------------------------------- training
 
-// Trains to train.steps, saving as checkpoint.* says. Returns 0 or -1 with err; a request to stop ends the run after
-// the step under way, on all ranks after the same one, with code EXIT_STOPPED once its checkpoint is saved.
+// Trains up to train.steps and saves checkpoints as checkpoint.* says. Returns 0 or -1 with err. A request to stop ends
+// the run after the current step, the same on all ranks, with code EXIT_STOPPED if its checkpoint was saved.
 int run_train(Run *run, Error *err);
 
-// Collective, after the pipeline of a step. Gives every rank the sum of the losses of all tokens, and whether any rank
-// was asked to stop. -1 with err.
+// Collective, after the pipeline of a step. On every rank, sets *loss to the sum of the losses of all tokens, and *stop
+// to whether any rank was asked to stop. -1 with err.
 int run_loss(Run *run, double *loss, bool *stop, Error *err);
 
 // Collective. Gathers every rank's figures of a step and writes the step line and the line of metrics.
 int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err);
 
-// Call after each metrics line with its error, if any. Disk full: keep training, and log when it starts and stops.
-// Standard output gone: stop as if signalled, and fail.
+// Call after each metrics line, with its error if any. If the file cannot be written, training continues, and the start
+// and the end of the failure are logged. If standard output is closed, the run stops as if signalled, and fails.
 void run_tell_metrics(Run *run, int64_t step, const Error *trouble);
 
-// Collective, after the first step, when every rank has allocated all it ever will. Rank 0 prints one line if every
-// rank holds the bytes of the plan for its stage in every category, else a table of the differences.
+// Collective. Call it after the first step, when every rank has made all its allocations. Rank 0 prints one line if
+// every rank has allocated exactly its stage's planned bytes in every category, else a table of the differences.
 int run_compare_plan(Run *run, Error *err);
 
 // ---------------------------------------------------------------- requests to stop
 
-// Installs the stop-signal handlers; run_stop_requested() says whether one arrived. run_request_stop() acts as a
-// signal.
+// run_listen installs the handlers of stop signals. run_stop_requested returns whether a signal arrived.
+// run_request_stop has the effect of a signal.
 void run_listen(Run *run);
 bool run_stop_requested(void);
 void run_request_stop(void);
@@ -138,21 +138,21 @@ int run_validate_step(Run *run, int64_t step, Error *err);
 // --validate: one line on stdout, or a JSON object, with the loss of data.val. Collective. -1 with err.
 int run_validate(Run *run, bool json, Error *err);
 
-// Collective. Counts the examples of data.hellaswag that the model gets right after `step`, and writes it to the
-// metrics. A request to stop ends it without a result, and the run ends after the next step.
+// Collective. Counts the examples of data.hellaswag that the model gets right after `step`, and writes the count to the
+// metrics. A request to stop ends the evaluation without a result; the run then ends after the next step.
 int run_evaluate_step(Run *run, int64_t step, Error *err);
 
 // ---------------------------------------------------------------- text
-// One token takes one forward of the full window, seq_len tokens, through the pipeline: a forward-only list of one
-// microbatch. Nothing is kept between tokens, so there is no memory to plan for, and a token costs a microbatch's
-// forward (micro_batch texts share it). With several data ranks the first works and the others wait. The last stage's
-// tensor ranks name their candidates (sample.h), rank 0 chooses, and every rank learns the token.
+// Each token takes one forward of the full window (seq_len tokens) through the pipeline: a forward-only list of one
+// microbatch, which micro_batch texts share. Keys and values are not cached between tokens, so no memory for them is
+// planned. With several data ranks, only the first one computes. The last stage's tensor ranks send their candidates
+// (sample.h) to rank 0, which chooses the token and broadcasts it.
 
 // Before ranks start: checks that the tokenizer can be read and can encode the prompt (NULL: sample.prompt). -1 with
 // err.
 int run_sample_check(const Config *config, const char *prompt, Error *err);
 
-// Makes run->sampler. prompt: as above. -1 with err.
+// Creates run->sampler. prompt NULL: sample.prompt. -1 with err.
 int run_sampler_create(Run *run, const char *prompt, Error *err);
 void run_sampler_destroy(Run *run);
 
@@ -163,14 +163,14 @@ int run_sample(Run *run, int64_t step, Error *err);
 int run_generate(Run *run, Error *err);
 
 // ---------------------------------------------------------------- trace
-// After each step every rank sends the times of its actions to rank 0, which knows every rank's list and writes them.
+// After each step every rank sends the times of its actions to rank 0, which has every rank's list and writes the file.
 
 // Collective; `run` has been created. path NULL: no trace, and run->trace stays NULL. -1 with err.
 int run_trace_open(Run *run, const char *path, Error *err);
 
-// Collective. Writes the actions of `schedule` that engine_run reported; `label` began at `begin` and ended now, on
-// this host's clock. Does nothing without a trace. If the file cannot be written any more, that is logged once and
-// training goes on. -1 with err only where ranks cannot be reached.
+// Collective. Writes the actions of `schedule` that engine_run reported, in a span `label` from `begin`, on this host's
+// clock, until now. Does nothing without a trace. If the file can no longer be written, logs that once, and training
+// continues. Returns -1 with err only if ranks cannot be reached.
 int run_trace_step(Run *run, const char *label, const Schedule *schedule, const EngineRun *pipeline, double begin,
                    Error *err);
 
@@ -179,10 +179,10 @@ void run_trace_close(Run *run);
 
 // ---------------------------------------------------------------- data
 
-// Refuses, with code 2, an encoder (model.causal: false) that could not train or is asked to write text.
+// Refuses, with code 2, an encoder (model.causal: false) that has no masked objective or is asked to generate text.
 int run_check_objective(const Config *config, bool generates, Error *err);
 
-// Opens the data sets that a run as asked reads and checks that they suffice for the configuration. -1 with err;
+// Opens the data sets that `ask` needs and checks that they suffice for the configuration. -1 with err; call
 // run_close_data in both cases.
 int run_open_data(const Config *config, const RunAsk *ask, RunData *data, Error *err);
 void run_close_data(RunData *data);
@@ -191,8 +191,8 @@ void run_close_data(RunData *data);
 int run_find_end_of_text(Run *run, Error *err);
 
 // ---------------------------------------------------------------- --verbose
-// Prints the detected hardware, the choices, and the time of each phase of the start. Rank 0 reports, except the
-// choices of each evicting stage.
+// Prints the detected hardware, the choices, and the time of each phase of the start. Rank 0 prints all this, except
+// that each evicting stage prints how it moves its bundles.
 
 // Phases follow one another; the first begins with details_begin.
 typedef struct Details {

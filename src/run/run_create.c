@@ -70,13 +70,13 @@ static void details_bundles_(const Run *run) {
     log_detail(run->log, "chosen: evicted bundles go %s",
                host         ? "to host memory, copied by this stage"
                : direct > 0 ? "into the partner's memory, copied by this stage alone"
-                            : "to the partner as messages, which it has to take");
+                            : "to the partner as messages, which it must receive");
 }
 
 // --- steps of the start
 
-// Collective. If any rank failed, all fail with the error of the lowest one that did, which names its host, so that no
-// rank waits for one that has left. Ranks of one host check the same files and memory, but not at the same instant.
+// Collective. If any rank failed, all ranks fail with the error of the lowest failed rank (and its host, if there are
+// several), so no rank waits for a rank that has left. Ranks of one host check at different times and can disagree.
 static int fail_together_(World *world, int status, Error *err) {
     Error mine = {0};
     bool one_host = world_place(world)->nodes == 1;
@@ -85,7 +85,7 @@ static int fail_together_(World *world, int status, Error *err) {
     return world_agree(world, &mine, err);
 }
 
-// Returns whether this rank's GPU, whose own peak counts, is not the one that the configuration was planned for.
+// Returns whether this rank's GPU is not the one that the configuration was planned for; its own peak then counts.
 static bool planned_for_another_gpu_(const Run *run) {
     const HardwareConfig *hardware = &run->config->hardware;
     const Gpu *planned = gpu_row(hardware->gpu), *here = gpu_by_name(run->be->device);
@@ -93,13 +93,13 @@ static bool planned_for_another_gpu_(const Run *run) {
     return hardware->peak_tflops == gpu_peak(planned, run->config->train.precision);
 }
 
-// Measures the TFLOP/s of one core, with as many threads as this rank may use, as training loads them together.
+// Measures the TFLOP/s per core while all cores that this rank may use are busy, as in training.
 static double core_peak_(const Run *run) {
     int allowed = affinity_allowed();
     return backend_cpu_measure_peak(run->config->train.precision, allowed) / allowed;
 }
 
-// MetricsSetup.measure, on rank 0.
+// Remeasures the peak on rank 0 (MetricsSetup.measure).
 static double measure_peak_(void *context) {
     const Run *run = context;
     return core_peak_(run) * run->peak_cores;
@@ -114,7 +114,7 @@ static int find_peak_(Run *run, double cores, Error *err) {
         return 0;
     }
     if (peak == 0.0 && run->be->peak_tflops == 0.0 && !run->device.cuda) {
-        // Rank 0 measures while the others sleep; every rank then takes its share of its host's cores.
+        // Rank 0 measures while the other ranks sleep. Every rank's peak is that of its share of its host's cores.
         double core = world_rank(run->world) == 0 ? core_peak_(run) : 0.0;
         if (world_broadcast(run->world, &core, sizeof core, err) != 0) return -1;
         peak = core * cores;
@@ -124,7 +124,7 @@ static int find_peak_(Run *run, double cores, Error *err) {
     return 0;
 }
 
-// A group of the ranks that give the same color, in the order of their keys; color -1: this rank has no part in it.
+// A group of the ranks with the same color, ordered by key; color -1: this rank is no member.
 typedef struct RunGroup {
     Comm **comm;
     const char *name;
@@ -162,7 +162,7 @@ static int list_groups_(Run *run, RunGroup group[RUN_MOST_GROUPS]) {
     return count;
 }
 
-// Creates the groups and, for comm.checksum, a second one of the same ranks for the checksums of each one's messages.
+// Creates the groups and, for comm.checksum, a second group of the same ranks for the checksums of each group.
 static int create_groups_(Run *run, Error *err) {
     RunGroup groups[RUN_MOST_GROUPS];
     int count = list_groups_(run, groups);
@@ -179,10 +179,10 @@ static int create_groups_(Run *run, Error *err) {
     return 0;
 }
 
-// Creates the same groups for the device's memory, again in one order on all ranks, and gives their messages their
-// checksums if comm.checksum asks for it. The next operation on the stream reads the tensor group's results; the host
-// waits for the other groups'. Bundles are copied by their evictor if it can map its partner's slots, else sent. A
-// sent bundle is checked here; the engine checks every bundle that comes back.
+// Replaces the groups by groups for the device's memory, in the same order on all ranks, and adds checksums if
+// comm.checksum is on. On a GPU the compute stream waits for the tensor and context groups, the host for other groups.
+// Bundles are copied by their evictor if it can map its partner's slots, else sent as messages. Messages are checked by
+// their group; the engine checks every bundle that comes back.
 static int convert_groups_(Run *run, Error *err) {
     RunGroup groups[RUN_MOST_GROUPS];
     int count = list_groups_(run, groups);
@@ -199,9 +199,9 @@ static int convert_groups_(Run *run, Error *err) {
     return 0;
 }
 
-// Checks, before any rank allocates, that the memory of ranks that a launcher started fits into their host. Checks the
-// GPU's free memory too, because only here is it known what other programs use. Ranks that share a GPU learn only as
-// they allocate whether it suffices.
+// Checks, before any rank allocates, that the planned memory of all ranks on this host fits into it. Also checks the
+// GPU's free memory, because the use by other programs is known only now. Ranks that share a GPU find out only when
+// they allocate whether its memory suffices.
 static int create_check_host_(Run *run, const Roster *roster, Error *err) {
     Backend *be = run->be;
     int64_t planned = memory_total(&run->plan.stage[run->at.stage].memory), more = planned - memory_total(&be->held);
@@ -221,8 +221,8 @@ static void tell_pairs_(const Run *run, const Roster *roster) {
     bool to_peers = run->config->schedule.evict_to == EVICT_TO_PEER && plan_evictions(run->schedule) > 0;
     if (to_peers && apart > 0)
         log_line(&run->all,
-                 "%d of %d pairs of stages span two hosts: what they evict crosses the network; with "
-                 "parallel.placement adjacent and room for 2 * tensor ranks on a host a pair shares one",
+                 "%d of %d pairs of stages span two hosts, so evicted bundles cross the network; use "
+                 "parallel.placement adjacent, and hosts with room for 2 * tensor ranks, to keep pairs on one host",
                  apart, pairs);
 }
 
@@ -274,14 +274,14 @@ static void create_slowest_(Run *run, const Roster *roster) {
         if (planned) seconds[r] = (RankSeconds){{time->forward, time->backward}};
         peers[r] = entry->stage * t + entry->tensor;
         memcpy(run->hosts[r], entry->host, sizeof run->hosts[r]);
-        run->hosts[r][strcspn(run->hosts[r], "\"\\")] = '\0'; // it goes into JSON as it is
+        run->hosts[r][strcspn(run->hosts[r], "\"\\")] = '\0'; // it is written to JSON without escapes
     }
     run->slowest = slowest_create(world, seconds, peers);
     free_all(seconds, peers);
     if (planned) plan_costs_free(&costs);
 }
 
-// Determines the run and the part of every rank in it: checked on every host, then printed once.
+// Makes the plan and the list of ranks. Checks them on every host, then prints them once.
 static int create_settle_(Run *run, Error *err) {
     run->plan = plan_make(run->model, run->config, run->schedule, run->be);
     Roster roster = {0};
@@ -324,10 +324,10 @@ static int create_stage_(Run *run, Error *err) {
     return 0;
 }
 
-// Rehearses a step before the first message, so that no step launches anything for the first time (engine_rehearse).
-// Weights are not loaded yet: a rehearsal takes any. Then all libraries have their memory. Checks that some is left for
-// later growth (without free memory a driver fails with no clear word), and compares it all with the reserve that the
-// plan was made with.
+// Rehearses a step before the first message, so that no real step runs a kernel for the first time (engine_rehearse).
+// The values of the weights, not loaded yet, do not matter. Afterwards all libraries have their memory. Checks
+// that some memory is left for later growth, since a driver without free memory fails without a clear message, and
+// compares the memory in use outside the plan with the plan's reserve.
 static int create_rehearse_(Run *run, Details *details, Error *err) {
     enum { SPARE_BYTES = 200 << 20 };
     Backend *be = run->be;
@@ -366,7 +366,7 @@ static int create_load_(Run *run, const RunAsk *ask, const Log *log, Error *err)
     return checkpoint_init_from(model, &run->stage, run->world, log, err);
 }
 
-// Loads trained weights, because generating from initial ones is an error.
+// Loads trained weights; generating or validating with initial weights is an error.
 static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
     Log quiet = *run->log;
     quiet.level = LOG_QUIET; // no lines about training
@@ -378,8 +378,8 @@ static int load_trained_(Run *run, const RunAsk *ask, Error *err) {
     return ask->generate != NULL ? run_sampler_create(run, ask->generate, err) : 0;
 }
 
-// Returns whether to go on waiting for the reader. Alone, only this process can notice that the reader of its lines has
-// paused; of several ranks, the parent does.
+// Returns whether to keep waiting for the reader of stdout. Only a run of one rank uses this; with several ranks, the
+// parent notices that the reader has paused.
 static bool waits_for_reader_(void *context) {
     Run *run = context;
     status_page_progress(run->status_page);
@@ -403,7 +403,7 @@ static int create_metrics_(Run *run, Error *err) {
     Error trouble = {0};
     if (metrics_run(run->metrics, config, run->plan.parameters, &trouble) == 0) return 0;
     if (!run->from.found) return *err = trouble, -1;
-    // A resumed run goes on as it would have after a step: a restart on a full disk must not end the run.
+    // A resumed run continues, as after a failed line of a step: a restart on a full disk must not end the run.
     run_tell_metrics(run, run->from.step, &trouble);
     return 0;
 }
@@ -415,21 +415,21 @@ static int open_files_(Run *run, const RunAsk *ask, Error *err) {
     int64_t left_out = run->sets.hellaswag == NULL ? 0 : evaluation_left_out(run->sets.hellaswag);
     if (left_out > 0)
         log_line(&run->all,
-                 "data.hellaswag: %lld of %lld examples are left out, a completion with its context has more than "
+                 "data.hellaswag: %lld of %lld examples are left out: context and completion have more than "
                  "seq_len + 1 = %lld tokens",
                  (long long)left_out, (long long)(left_out + evaluation_examples(run->sets.hellaswag)),
                  (long long)run->config->model.seq_len + 1);
     return 0;
 }
 
-// Collective. Rank 0 looks for all.
+// Checks the checkpoints on rank 0, for all ranks. Collective.
 static int create_check_checkpoints_(Run *run, const RunAsk *ask, Error *err) {
     int status = world_rank(run->world) == 0 ? run_check_checkpoints(run->config, ask, err) : 0;
     return fail_together_(run->world, status, err);
 }
 
-// Refuses on rank 0 to resume over other data, or in another order, than the checkpoint's: samples would come twice or
-// never, and nothing would say so. Notes the identity of the data for this run's own checkpoints.
+// Refuses, on rank 0, to resume with other data or another order than the checkpoint's: samples would silently be
+// repeated or skipped. Stores the identity of the data for this run's own checkpoints.
 static int create_identify_data_(Run *run, Error *err) {
     ResumePoint *from = &run->from;
     const Config *config = run->config;
@@ -442,18 +442,18 @@ static int create_identify_data_(Run *run, Error *err) {
     if (other_data)
         return config_error(config, "data.train", err,
                             "%s was trained on other data (shards were added, removed, reordered or written again); "
-                            "restore them, or set checkpoint.changed: accept to go on with other samples",
+                            "restore them, or set checkpoint.changed: accept to continue with other samples",
                             from->dir);
     return config_error(config, "train.seed", err,
-                        "%s was trained with seed %lld; set that, or checkpoint.changed: accept to go on with the "
-                        "samples in another order",
+                        "%s was trained with seed %lld; set this seed, or set checkpoint.changed: accept to continue "
+                        "with the samples in another order",
                         from->dir, (long long)from->seed);
 }
 
 static int create_training_(Run *run, const RunAsk *ask, Error *err) {
-    // With --resume-if-any the folder that is chosen from may be a new one.
+    // With --resume-if-any, checkpoint.dir may be new.
     if (checkpoint_lock(&run->checkpoint, run->config, run->world, ask->resume_if_any, err) != 0) return -1;
-    // The checkpoints that this start saw before it had the lock may have changed while it waited.
+    // Check again: the checkpoints may have changed while this start waited for the lock.
     if (create_check_checkpoints_(run, ask, err) != 0) return -1;
     if (create_load_(run, ask, run->log, err) != 0) return -1;
     int identified = world_rank(run->world) == 0 ? create_identify_data_(run, err) : 0;
@@ -493,8 +493,8 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     details_phase(&details, "data opened");
     double cores = 1.0;
     if (affinity_share(world, &cores, err) != 0) return -1;
-    // One thread per core of this rank's share; 1e-6 absorbs rounding, as of three thirds. 0 leaves the choice to
-    // OMP_NUM_THREADS.
+    // One thread per core of this rank's share; 1e-6 absorbs rounding errors, as in 3 * (1 / 3.0). 0 leaves the choice
+    // to OMP_NUM_THREADS.
     int threads = getenv("OMP_NUM_THREADS") != NULL ? 0 : cores < 1.0 ? 1 : (int)(cores + 1e-6);
     run->be = device_open(&run->device, config, world, threads, err);
     if (run->be == NULL || convert_groups_(run, err) != 0) return -1;
@@ -534,7 +534,7 @@ void run_destroy(Run *run) {
     slowest_destroy(run->slowest);
     free(run->hosts);
     schedule_free(run->schedule);
-    // Groups of a device's memory hold streams of it, so they go before the device.
+    // Groups for device memory own streams of the device, so they are destroyed before the device.
     for (int i = count - 1; i >= 0; i--)
         if (*groups[i].comm != NULL) (*groups[i].comm)->destroy(*groups[i].comm);
     for (int i = 0; i < count; i++)

@@ -1,7 +1,7 @@
 // Opens the data sets of a run and compares their tokenizers.
 #include "run.h"
 
-// Returns the first side file of a data set that names another tokenizer than `first`, which becomes the first of all.
+// Returns the first side file of a data set with another tokenizer than *first, or NULL. Sets *first if it is NULL.
 static const SideFile *other_tokenizer_(const Dataset *dataset, const SideFile **first) {
     for (int i = 0; i < 2; i++) {
         const SideFile *side = dataset_side(dataset, i);
@@ -78,7 +78,7 @@ int run_find_end_of_text(Run *run, Error *err) {
         int64_t token = dataset_end_of_text(dataset);
         if (token < 0 || (i > 0 && token != run->end_of_text))
             return config_error(config, "data.end_of_text", err, "%s; set it to the token that begins every document",
-                                token < 0 ? "the data do not say which token it is"
+                                token < 0 ? "the data do not name this token"
                                           : "the data sets begin their documents with different tokens");
         run->end_of_text = token;
     }

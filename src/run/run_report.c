@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-// Merges the ranks of a stage: the fullest and slowest count, busy adds up.
+// Merges a rank's figures into its stage's: the extremes of memory and times, the sum of busy.
 static void merge_figures_(StageFigures *stage, const StageFigures *rank, bool first) {
     if (first) {
         *stage = *rank;
@@ -21,8 +21,8 @@ static void merge_figures_(StageFigures *stage, const StageFigures *rank, bool f
     stage->run.end = max_double(stage->run.end, rank->run.end);
 }
 
-// Names the slowest rank of the last steps in `say`, and on stderr where it has cost more than a twentieth of
-// a step for a while.
+// Writes the slowest rank of the last steps to `say`, and logs it once it has cost more than a twentieth of the time
+// for SLOWEST_WINDOW steps in a row.
 static void name_slowest_(Run *run, const StageFigures *ranks, StepFigures *say) {
     static const char *const parts[] = {[SLOWEST_FORWARD] = "forward", [SLOWEST_BACKWARD] = "backward"};
     int world = world_size(run->world);
@@ -71,8 +71,8 @@ static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *st
 void run_tell_metrics(Run *run, int64_t step, const Error *trouble) {
     bool failing = trouble->code != 0;
     if (metrics_unheard(run->metrics)) {
-        // No reader is left: end the run as if asked to, with a checkpoint. A closed terminal sends a request by
-        // itself.
+        // Nothing reads stdout: end the run with a checkpoint, as on request. A closed terminal sends such a request
+        // itself (SIGHUP).
         if (run_stop_requested()) return;
         run->unheard = *trouble;
         run_request_stop();
@@ -126,7 +126,7 @@ static void print_difference_(const Plan *plan, const MemoryBytes *measured, FIL
             grid_cell(&grid, "%s", grid_count(planned, first));
             grid_cell(&grid, "%s", grid_count(held, second));
         }
-    fprintf(file, "memory is not what was planned:\n");
+    fprintf(file, "allocated memory differs from the plan:\n");
     grid_print(&grid, file);
     grid_free(&grid);
 }
@@ -143,7 +143,7 @@ int run_compare_plan(Run *run, Error *err) {
         for (int r = 0; r < world; r++) {
             Coordinates at = topology_coordinates(&run->config->parallel, r);
             const MemoryBytes *planned = &plan->stage[at.stage].memory;
-            bool first = at.tensor == 0 && at.replica == 0; // keeps the rank of a stage that is farthest from the plan
+            bool first = at.tensor == 0 && at.replica == 0; // keep the rank that differs most from its stage's plan
             if (first || difference_(&all[r], planned) > difference_(&measured[at.stage], planned))
                 measured[at.stage] = all[r];
         }

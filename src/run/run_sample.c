@@ -25,10 +25,10 @@ typedef struct Sampler {
     int64_t capacity; // candidates of one text on one rank
     Text *texts;      // [b]
     int32_t *tokens;  // memory for the tokens of all texts
-    int32_t *window;  // (rows) as the first stage reads them
+    int32_t *window;  // (rows) input tokens of the first stage
     float *logits;    // [vocab_count]: one row
     SampleCandidate *mine, *all,
-        *merged;     // (b, capacity); on rank 0 (world, b, capacity) and one text's of all ranks; token -1: empty entry
+        *merged;     // (b, capacity); on rank 0: (world, b, capacity), and one text's of all ranks; token -1: empty
     int32_t *chosen; // [b], followed by whether a rank was asked to stop
 } Sampler;
 
@@ -88,7 +88,7 @@ void run_sampler_destroy(Run *run) {
 
 // ---------------------------------------------------------------- one token for each of b texts
 
-// Fills in the last seq_len tokens of a text; no position sees later ones, so the rest may be anything.
+// Fills in the last seq_len tokens of each text. No position sees later positions, so the rest may be anything.
 static void fill_window_(Sampler *sampler, const Shape *s) {
     int64_t seq = sample_length_(s);
     memset(sampler->window, 0, (size_t)(seq * s->batch) * sizeof *sampler->window);
@@ -99,7 +99,7 @@ static void fill_window_(Sampler *sampler, const Shape *s) {
     }
 }
 
-// Returns the position of the last token of all texts in progress: they began with the same prompt.
+// Returns the position of the last token, the same in all texts in progress because they began with the same prompt.
 static int64_t last_position_(const Run *run) {
     const Shape *s = &run->stage.at.shape;
     const Text *text = run->sampler->texts;
@@ -107,7 +107,7 @@ static int64_t last_position_(const Run *run) {
     return (text->count < sample_length_(s) ? text->count : sample_length_(s)) - 1;
 }
 
-// Runs the slices up to that of the last token, so that its logits are the ones that stay.
+// Runs the slices up to the last token's slice. Only the logits of the slice that runs last stay available.
 static int sampler_forward_(Run *run, Error *err) {
     Stage *stage = &run->stage;
     EngineRun unused;
@@ -182,7 +182,7 @@ static int next_tokens_(Run *run, int64_t first_text, Error *err) {
 
 // ---------------------------------------------------------------- texts
 
-// Generates texts `first` and following of sample.count, one microbatch of them. *stop: a rank was asked to stop, and
+// Generates one microbatch of the sample.count texts, beginning with text `first`. *stop: a rank was asked to stop, and
 // the texts are incomplete.
 static int write_texts_(Run *run, int64_t first, bool *stop, Error *err) {
     Sampler *sampler = run->sampler;
@@ -215,7 +215,7 @@ static int say_text_(Run *run, int64_t step, int64_t index, const char *text, Er
     return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
 }
 
-// Writes all texts, and says them on rank 0. *stop: as above; the texts that were begun then are not said.
+// Generates all texts and writes them on rank 0, except the incomplete texts if *stop (write_texts_).
 static int sample_all_(Run *run, int64_t step, bool *stop, Error *err) {
     int64_t b = run->stage.at.shape.batch, count = run->config->sample.count;
     for (int64_t first = 0; first < count && !*stop; first += b) {

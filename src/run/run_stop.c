@@ -1,5 +1,5 @@
-// Requests to stop: handlers note SIGUSR1, SIGTERM, SIGINT and SIGHUP, and the loop over steps reads the note after
-// every step, together with all other ranks. A second request ends the process at once.
+// Requests to stop: a handler records SIGUSR1, SIGTERM, SIGINT and SIGHUP, and the loop over steps checks for a record
+// after every step, together with all other ranks. A second request ends the process at once.
 #include "base/clock.h"
 #include "run.h"
 
@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-// Written by the signal handler, which has nowhere else to write: the signal, and when it came.
+// The signal and the time of the first request. Global variables, because the signal handler writes them.
 static volatile sig_atomic_t stop_signal_;
 static atomic_llong stop_since_ms_;
-static volatile sig_atomic_t stop_alone_; // no process above this one says why it ended
+static volatile sig_atomic_t stop_alone_; // no parent process reports why this one ended
 
 static void note_stop_(int signal) {
     // timeout(1) sends one request as two signals, one to the process and one to its group.

@@ -12,8 +12,8 @@ typedef struct RunTrace {
     int64_t capacity;         // actions of the longest list
     ActionTime *mine;         // [capacity]
     ActionTime *all;          // [world][capacity], on rank 0
-    int *ranks;               // [world] by process of the trace
-    const ActionTime **times; // [world] by process, into `all`
+    int *ranks;               // [world] rank of each process of the trace
+    const ActionTime **times; // [world] times of each process, inside `all`
     Trace *trace;             // rank 0
 } RunTrace;
 
@@ -34,7 +34,7 @@ static int run_trace_start_(RunTrace *trace, const Run *run, const char *path, E
         trace->ranks[pid] = topology_rank(parallel, at);
         trace->times[pid] = trace->all + trace->ranks[pid] * trace->capacity;
     }
-    // Refuses the file that metrics go to, which is open already: the trace would replace them.
+    // Refuse the file of log.metrics, which is already open: the trace would replace the metrics.
     struct stat metrics, there;
     const char *log = run->config->log.metrics;
     bool both = log[0] != '\0' && stat(log, &metrics) == 0 && stat(path, &there) == 0 && S_ISREG(there.st_mode);

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// Adds to an error in which step it came, where the error does not say so itself.
+// Prefixes an error with `label` unless the error begins with its step. Returns -1.
 static int train_fail_(const char *label, Error *err) {
     Error why = *err;
     if (strncmp(why.text, "step ", 5) != 0) snprintf(err->text, sizeof err->text, "%s: %.900s", label, why.text);
@@ -37,14 +37,14 @@ static int explain_bad_(Run *run, const StepFigures *figures, char *text, size_t
                      blame.gradient->name, blame.gradient_stage, isnan(blame.squares) ? "nan" : "inf");
     *weight = blame.weight != NULL;
     if (*weight)
-        snprintf(text + used, size - (size_t)used, "; %s on stage %d held such a value before the step",
+        snprintf(text + used, size - (size_t)used, "; %s on stage %d was not finite before the step",
                  blame.weight->name, blame.weight_stage);
     return 0;
 }
 
 // Collective. Applies the step's update, or skips it as step_guard.h says; fills in figures->skipped and the
-// deviations. -1 with err where the run has to end. A step whose loss or gradient is not finite never changes the
-// weights; it is skipped, or stops the run and names the tensor at fault.
+// deviations. -1 with err if the run has to end. A step with a non-finite loss or gradient never changes the weights:
+// it is skipped, or the run ends with an error that names the tensor at fault.
 static int train_update_(Run *run, StepFigures *figures, Error *err) {
     const TrainConfig *train = &run->config->train;
     char why[600] = "";
@@ -55,9 +55,8 @@ static int train_update_(Run *run, StepFigures *figures, Error *err) {
     figures->skipped = decision != STEP_APPLY;
     if (decision == STEP_APPLY) return optimizer_update(run->optimizer, figures->step, before, figures->norm, err);
     if (decision == STEP_SKIP_OUTLIER)
-        snprintf(why, sizeof why,
-                 "loss %.4f is %+.1f and norm %.2f %+.1f deviations from the last steps; %g are allowed", figures->loss,
-                 figures->loss_z, figures->norm, figures->norm_z, train->skip_outlier_z);
+        snprintf(why, sizeof why, "loss %.4f is %+.1f and norm %.2f %+.1f standard deviations off; the limit is %g",
+                 figures->loss, figures->loss_z, figures->norm, figures->norm_z, train->skip_outlier_z);
     else if (explain_bad_(run, figures, why, sizeof why - 48, &weight, err) != 0) return -1;
     if (decision == STEP_STOP) {
         char allowed[96] = "";
@@ -66,8 +65,8 @@ static int train_update_(Run *run, StepFigures *figures, Error *err) {
                      (long long)train->skip_bad_steps);
         return error_on_all(err, EXIT_FAILED, "step %lld: %s; weights are unchanged%s; %s", (long long)figures->step,
                             why, allowed,
-                            weight ? "go on from an earlier checkpoint, or look at checkpoint.init_from"
-                                   : "lower train.lr or look at the data of this step");
+                            weight ? "resume from an earlier checkpoint, or check checkpoint.init_from"
+                                   : "lower train.lr or check the data of this step");
     }
     size_t used = strlen(why);
     if (decision == STEP_SKIP_BAD)
@@ -83,7 +82,7 @@ static int train_update_(Run *run, StepFigures *figures, Error *err) {
 static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     double start = clock_seconds();
     const TrainConfig *train = &run->config->train;
-    int64_t entry = train->ramp_count - 1; // train.batch_ramp says how many microbatches the step has
+    int64_t entry = train->ramp_count - 1; // the step's entry of train.batch_ramp; -1: there is no ramp
     while (entry > 0 && train->batch_ramp[entry].step > step) entry--;
     const Schedule *schedule = entry < 0 ? run->schedule : run->ramp[entry];
     double tokens = (double)(config_batch_at(run->config, step) * config_targets(run->config));
@@ -118,7 +117,7 @@ static int train_step_(Run *run, int64_t step, bool *stop, Error *err) {
     return run_trace_step(run, label, schedule, &pipeline, start, err);
 }
 
-// Returns whether something is due after `step` that happens every `every` steps (0: never) and after the last one.
+// Returns whether `step` is a multiple of `every` or the last step; false if `every` is 0.
 static bool is_due_(const Run *run, int64_t step, int64_t every) {
     return every > 0 && (step % every == 0 || step == run->config->train.steps);
 }
@@ -132,7 +131,7 @@ static int train_save_(Run *run, int64_t step, Error *err) {
     return checkpoint_save(run->checkpoint, step, batch_position(&run->batch, step), &run->step_guard, err);
 }
 
-// Ends a run that was asked to stop: saves, and returns -1 with the code that says whether it could.
+// Ends a run that was asked to stop: saves a checkpoint and returns -1, with code EXIT_STOPPED if it was saved.
 static int end_on_request_(Run *run, int64_t step, Error *err) {
     int code = EXIT_FAILED;
     char said[CONFIG_TEXT + 64] = "nothing was saved, since checkpoint.dir is empty";
@@ -140,7 +139,7 @@ static int end_on_request_(Run *run, int64_t step, Error *err) {
         if (train_save_(run, step, err) != 0 || checkpoint_finish(run->checkpoint, err) != 0) return -1;
         bool saved = checkpoint_saved(run->checkpoint) == step;
         code = saved ? EXIT_STOPPED : EXIT_FAILED;
-        snprintf(said, sizeof said, saved ? "go on with --resume %s" : "its checkpoint could not be written to %s",
+        snprintf(said, sizeof said, saved ? "continue with --resume %s" : "its checkpoint could not be written to %s",
                  run->config->checkpoint.dir);
     }
     if (run->unheard.code != 0) return *err = run->unheard, -1;
@@ -176,7 +175,7 @@ int run_train(Run *run, Error *err) {
         status = train_step_(run, step, &stop, err);
         if (status == 0) status = checkpoint_poll(run->checkpoint, err);
         if (status == 0 && step == first) status = run_compare_plan(run, err);
-        // Before a stop too: a resumed run begins with the next step and would never validate this one.
+        // Validate even before a stop: a resumed run begins with the next step and would never validate this step.
         if (status == 0 && run->sets.val != NULL && is_due_(run, step, config->data.val_every))
             status = run_validate_step(run, step, err);
         if (status == 0 && run->sets.hellaswag != NULL && is_due_(run, step, config->data.hellaswag_every))

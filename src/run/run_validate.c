@@ -1,5 +1,5 @@
-// The loss of a pipeline's forwards over data.val, and the examples of data.hellaswag that the model gets right: after
-// a step at their intervals, and alone (--validate).
+// Computes the loss over data.val, and counts the examples of data.hellaswag that the model gets right: during training
+// at their intervals, or without training (--validate).
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "model/context.h"
@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Returns the sum of the losses of all microbatches, in row order; zero on ranks without losses and on ranks that
-// repeat those of others.
+// Returns the sum of the losses of all microbatches, in row order; 0 on ranks that compute no losses or only the same
+// losses as tensor rank 0.
 static double sum_losses_(Run *run) {
     Stage *stage = &run->stage;
     double sum = 0.0;
@@ -32,8 +32,8 @@ int run_loss(Run *run, double *loss, bool *stop, Error *err) {
     return 0;
 }
 
-// Computes the mean loss over data.val_batches batches. With `ends` a request to stop is an error, because the loss is
-// all that was asked for.
+// Computes the mean loss over data.val_batches batches. With `ends` a request to stop is an error, because the command
+// then has no result.
 static int validation_loss_(Run *run, double *mean, bool ends, Error *err) {
     double total = 0.0;
     int64_t batches = run->config->data.val_batches;
@@ -76,8 +76,8 @@ static void take_losses_(const Stage *stage, int64_t i, float *losses) {
                             count * bytes);
 }
 
-// Writes the means of this rank's rows of a batch, which begins with row `first`; other ranks fill in theirs. Context
-// ranks add up to a row's mean.
+// Writes the mean losses of this rank's rows in the batch that begins with row `first`. A row's mean is the sum of the
+// values of its context ranks.
 static void take_means_(const Run *run, int64_t first, float *losses, double *means) {
     const Stage *stage = &run->stage;
     if (!stage->at.last || run->at.tensor > 0) return;
@@ -108,9 +108,9 @@ static int run_batches_(Run *run, float *losses, double *means, bool *stop, Erro
     return world_sum(run->world, means, rows, err);
 }
 
-// Counts the examples that the model gets right. *stop: a rank was asked to stop, and *correct is not known. Each rank
-// of the last stage knows the means of its own rows. world_sum in rank order brings them together, so all ranks count
-// the same examples as correct, however rows are spread over microbatches and data ranks.
+// Counts the examples that the model gets right. *stop: a rank was asked to stop, and *correct is invalid. Each rank of
+// the last stage computes the means of its own rows, and world_sum joins them in rank order. So all ranks count the
+// same examples as correct, however rows are spread over microbatches and data ranks.
 static int evaluate_(Run *run, int64_t *correct, bool *stop, Error *err) {
     int64_t count = run->stage.at.rows * run->stage.at.shape.context_ranks;
     float *losses = xmalloc((size_t)count * sizeof *losses);
@@ -180,5 +180,5 @@ int run_validate(Run *run, bool json, Error *err) {
     if (world_rank(run->world) > 0) return 0;
     print_validated_(run, &found, json);
     if (fflush(stdout) == 0) return 0;
-    return error_on_all(err, EXIT_FAILED, "the loss could not be written to stdout");
+    return error_on_all(err, EXIT_FAILED, "cannot write the loss to standard output");
 }

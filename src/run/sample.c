@@ -28,7 +28,7 @@ static bool wins_(const SampleCandidate *a, const SampleCandidate *b) {
     return a->key > b->key || (a->key == b->key && a->token < b->token);
 }
 
-// Inserts a candidate at its place among the likeliest, of which there are at most `capacity`.
+// Inserts a candidate into the sorted list of the `capacity` likeliest. Returns the list's new length.
 static int64_t insert_(SampleCandidate *out, int64_t held, int64_t capacity, const SampleCandidate *one) {
     if (held == capacity && !likelier_(one, &out[held - 1])) return held;
     int64_t at = held < capacity ? held : capacity - 1;
@@ -63,7 +63,7 @@ static int by_likelihood_(const void *a, const void *b) {
 
 int64_t sample_choose(const SampleRule *rule, SampleCandidate *candidates, int64_t count) {
     if (count == 0) return -1;
-    // Each part named its own likeliest; only the likeliest of all count.
+    // Each part of the vocabulary has its own top_k candidates; keep the top_k of all parts.
     if (rule->temperature > 0.0 && rule->top_k > 0 && count > rule->top_k) {
         qsort(candidates, (size_t)count, sizeof *candidates, by_likelihood_);
         count = rule->top_k;

@@ -23,9 +23,9 @@ typedef struct SampleCandidate {
 // Returns the most candidates that one part of the vocabulary names.
 int64_t sample_capacity(const SampleRule *rule);
 
-// Writes candidates among the tokens first ... first + count - 1, with these logits, to `out`, which has
-// sample_capacity entries. Returns how many: fewer if there are fewer finite logits. stream: which sequence, and which
-// of its positions (sample_stream).
+// Writes the candidates among tokens first ... first + count - 1, with the given logits, to `out` (sample_capacity
+// entries). Returns their number, which is smaller if there are fewer finite logits. stream: identifies the sequence
+// and the position (sample_stream).
 int64_t sample_candidates(const SampleRule *rule, uint64_t stream, const float *logits, int64_t first, int64_t count,
                           SampleCandidate *out);
 

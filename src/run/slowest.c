@@ -49,15 +49,15 @@ static double sum_of_(const Slowest *slowest, int rank, SlowestPart part) {
     return sum;
 }
 
-// Returns the median, the lower of the two middle values, so that the slower of a pair is seen. 0: no values.
+// Returns the median (the lower of two middle values, to find the slower of a pair), or 0 for fewer than two values.
 static double slowest_median_(double *values, int count) {
     if (count < 2) return 0.0;
     qsort(values, (size_t)count, sizeof *values, compare_doubles);
     return values[(count - 1) / 2];
 }
 
-// Returns a rank's expected seconds: the median of the ranks with the same work; if there are no others, its planned
-// time times the median of actual / planned over all ranks. 0: unknown.
+// Returns a rank's expected seconds: the median of all ranks with the same work. If no other rank has the same work,
+// its planned time times the median of actual / planned over all ranks. 0: unknown.
 static double expected_(const Slowest *slowest, int rank, SlowestPart part) {
     int count = 0;
     for (int r = 0; r < slowest->ranks; r++)

@@ -1,6 +1,6 @@
-// Which rank a run waits for: over the last steps, each rank's seconds in forwards and in backwards against those of
-// its peers or, without peers, against its plan. Peers are the ranks with the same stage and tensor rank, which do the
-// same work.
+// Finds the rank that a run waits for. Compares each rank's seconds in forwards and in backwards over the last steps
+// with those of its peers or, without peers, with its plan. Peers are the ranks with the same stage and tensor rank,
+// which do the same work.
 #pragma once
 
 #include <stdbool.h>
@@ -18,8 +18,8 @@ typedef struct RankSeconds {
 typedef struct SlowestRank {
     int rank;
     SlowestPart part;
-    double excess; // over the expected time, as a fraction of it
-    double cost;   // the same as a fraction of the steps' time
+    double excess; // lost time / expected time
+    double cost;   // lost time / time of the steps
 } SlowestRank;
 
 typedef struct Slowest Slowest;
@@ -31,5 +31,5 @@ void slowest_destroy(Slowest *slowest);
 // Adds a step: the seconds of every rank [ranks], and of the step.
 void slowest_add(Slowest *slowest, const RankSeconds *seconds, double step_seconds);
 
-// Returns false before SLOWEST_WINDOW steps, or if no rank can be compared with anything.
+// Finds the slowest rank. Returns false before SLOWEST_WINDOW steps, or if no rank exceeds a known expected time.
 bool slowest_find(const Slowest *slowest, SlowestRank *found);

@@ -36,7 +36,7 @@
 // Describes the job for ranks and for the processes that supervise them.
 static Job trainer_job_(const Config *config, char *remedy, size_t size) {
     if (config->checkpoint.dir[0] != '\0')
-        snprintf(remedy, size, "the job ends; go on with --resume %s", config->checkpoint.dir);
+        snprintf(remedy, size, "the job ends; continue with --resume %s", config->checkpoint.dir);
     else snprintf(remedy, size, "the job ends; nothing was saved, since checkpoint.dir is not set");
     return (Job){.ranks = (int)config_world(config),
                  .patience = {config->train.peer_timeout_s, config->train.timeout_s},
@@ -132,7 +132,7 @@ static int rank_main_(Trainer *t, Error *err) {
                                              : run_train(&run, err);
     }
     if (status != 0) {
-        // The parent of all ranks prints why this one fails, or stderr has it; once if all ranks found the same.
+        // The parent of all ranks prints the error, or else this rank; only rank 0's if all ranks found the same.
         bool speaks = !err->everywhere || world_rank(world) == 0;
         if (speaks && !status_page_report(page, err)) log_line(&t->log, "%s", err->text);
         if (!err->everywhere && world_size(world) > 1) world_abort(world, err->code);
@@ -145,10 +145,10 @@ static int rank_main_(Trainer *t, Error *err) {
     return supervisor_leave(supervisor, code);
 }
 
-// The layout that the parent of ranks has decided, for their environment.
+// Environment variable with the layout that the parent has decided for its ranks.
 #define LAYOUT_VARIABLE "TRAINER_LAYOUT"
 
-// Takes the layout that the parent has decided, so that ranks decide nothing. Without a parent nothing is taken.
+// Applies the layout that the parent has decided, so that ranks decide nothing. Does nothing without a parent.
 static int take_layout_(Config *config, Error *err) {
     const char *text = getenv(LAYOUT_VARIABLE);
     RunLayout layout;
@@ -192,7 +192,7 @@ static void version_report_(const char *program, FILE *file) {
     fputs(", without OpenMP\n", file);
 #endif
 #ifdef HAVE_MPI
-    // The library may be called before MPI_Init for this. Its text has lines of its own about where it was built.
+    // MPI_Get_library_version may be called before MPI_Init. Its text may have further lines about the build.
     char mpi[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0;
     MPI_Get_library_version(mpi, &length);
@@ -213,8 +213,8 @@ static bool answer_(const Options *options, const char *program) {
     return true;
 }
 
-// Answers questions about plans and schedules, for which no rank starts. *code: the exit code, or -1 with err. Returns
-// false if no such question was asked.
+// Handles options about plans and schedules, for which no rank starts. *code: the exit code, or -1 with err. Returns
+// false if no such option was given.
 static bool answer_plan_(Trainer *t, int *code, Error *err) {
     const Options *o = &t->options;
     if (!o->profile && (o->plan || o->search || o->schedule)) config_plan_device(t->config);
@@ -240,7 +240,7 @@ static bool answer_plan_(Trainer *t, int *code, Error *err) {
 static int train_(Trainer *t, Error *err) {
     Config *config = t->config;
     if (config_require(config, "data.", err) != 0) return -1;
-    if (!run_trains(&t->ask)) config->schedule.bpipe = BPIPE_OFF; // forwards leave nothing to balance
+    if (!run_trains(&t->ask)) config->schedule.bpipe = BPIPE_OFF; // forwards keep no bundles to balance
     if (world_under_launcher(&t->launched, err) != 0) return -1;
     if (t->launched && take_layout_(config, err) != 0) return -1;
     if (t->options.verify != NULL && !t->launched && !verify_is_run())
@@ -254,7 +254,7 @@ static int train_(Trainer *t, Error *err) {
         details_phase(&details, "plan, machine and data checked");
     }
     bool alone = config_world(config) == 1 && config->train.max_restarts == 0;
-    // A reader of step lines that goes away (head) is then a write error, and the run ends with a checkpoint.
+    // If the reader of step lines exits (head), writing then fails, and the run ends with a checkpoint.
     if (alone && !t->launched && run_trains(&t->ask)) signal(SIGPIPE, SIG_IGN);
     return t->launched || alone ? rank_main_(t, err) : parent_main_(t, err);
 }
@@ -303,8 +303,8 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
         code = train_(&t, &err);
     }
     if (code < 0 && !supervisor_report_early(&err)) {
-        // An error found before ranks know each other occurs on all ranks of a host, and the first one reports it. The
-        // others leave after it, because mpirun ends all ranks when one has left.
+        // An error found before the ranks have met occurs on all ranks of a host, and the first rank reports it. The
+        // other ranks leave later, because mpirun ends all ranks when a rank has left.
         if (world_speaks()) log_line(&t.log, "%s", err.text);
         else sleep(1);
     }

@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-// In the environment of the ranks of one run: where its record goes.
+// Environment variable of one run's ranks: the path of its record.
 #define RECORD_VARIABLE "TRAINER_RECORD"
 
 enum { MOST_STEPS = 100000, WAYS = 3, FEW_STAGES = 4 };
@@ -138,7 +138,7 @@ static int run_ways_(const Config *given, const Model *model, const Options *opt
         if (i == 1 && !pairs) strcat(ways[i].name, ", once more");
         config.schedule.bpipe = ways[i].bpipe;
         if (config.schedule.slots < config_min_slots(&config)) config.schedule.slots = 0;
-        Log all = log_of_all(log); // the first way has given this rank a stage
+        Log all = log_of_all(log); // drops the rank's stage that the first way has set
         if (world_rank(world) == 0) log_line(&all, "verify: %s", ways[i].name);
         status = run_way_(&ways[i].record, &config, model, options, world, status_page, log, err);
         ways[i].ran = status == 0;
@@ -189,7 +189,7 @@ static const char *verify_attention_(const Config *given) {
 
 // Writes the changes of a way to the configuration, as overrides that follow the user's own.
 static int changes_(const Verify *verify, const Way *way, const Config *given, char changes[MOST_CHANGES][64]) {
-    // The last four only for one stage: it is the reference for all others, with the plainest schedule there is.
+    // The last four apply only to one stage, which is the reference and runs the simplest schedule.
     static const char *const plain[] = {
         "parallel.layers=auto", "schedule.slots=auto",  "schedule.recompute_layers=0",  "schedule.recompute=none",
         "schedule.name=1f1b",   "schedule.chunks=auto", "schedule.split_backward=auto", "schedule.file="};
@@ -244,7 +244,7 @@ static int verify_launch_(const Verify *verify, const Config *config, char chang
     return code;
 }
 
-// Returns the exit code; a way that cannot run here is EXIT_DONE and has not run. -1 with err.
+// Runs one way. Returns the exit code, or -1 with err; EXIT_DONE with way->ran false if it cannot run on this machine.
 static int go_(const Verify *verify, Way *way, const Config *given, Error *err) {
     Config config = {0};
     char changes[MOST_CHANGES][64];
@@ -267,8 +267,8 @@ static int go_(const Verify *verify, Way *way, const Config *given, Error *err) 
     return code;
 }
 
-// Compares one stage with the configuration's or, if that has one, with as many as its microbatches and layers allow,
-// at most FEW_STAGES.
+// Compares one stage with the configuration's stages. If the configuration has one stage, uses as many as its
+// microbatches and layers allow, at most FEW_STAGES.
 static int go_all_(Verify *verify, const Config *given, Error *err) {
     Way ways[WAYS] = {0};
     int64_t few = min_i64(min_i64(config_microbatches(given), given->model.layers), FEW_STAGES);

@@ -23,6 +23,6 @@ bool verify_is_run(void);
 int verify_command(const Model *model, const Options *options, VerifyCheck check, const Log *log, char **argv,
                    Error *err);
 
-// Runs in a rank, alone or with all others. Returns the exit code, the same on all ranks, or -1 with err.
+// Runs in every rank of a verified run. Returns the exit code, the same on all ranks, or -1 with err.
 int verify_as_rank(const Config *config, const Model *model, const Options *options, World *world,
                    StatusPage *status_page, Log *log, Error *err);

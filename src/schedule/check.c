@@ -1,21 +1,21 @@
-// schedule_check: the proof that a schedule is sound. It trusts nothing that the makers have done, and shares with them
-// only where chunks are placed and which stages are partners (schedule_home, schedule_virtual, bpipe_partner).
+// schedule_check: the proof that a schedule is sound. It does not rely on the functions that make schedules, and shares
+// with them only the placement of chunks and the pairs of stages (schedule_home, schedule_virtual, bpipe_partner).
 //
-// Two passes. The first goes through each stage's list and settles everything that order alone settles. What is left is
-// progress, which durations decide: how far each stage has come at one time. Nothing can hang exactly when there is
-// no state in which nothing runs and nothing can start. In such a state stage s has completed c[s] compute actions and
-// q[s] transfers, and the slots it uses are a function of these two. So:
-//   - Per stage, all (c, q) that its own rules can reach are visited. Running actions one after the other reaches
-//     whatever running them at once does, since slots are taken at starts and given up at ends; and posting at the
-//     launch of the action before, instead of at its end, reaches nothing more.
-//   - Where a state has all slots taken and F next, the head of the queue is a posted E, and F needs that.
-//   - Where a state has all slots taken and L at the head, an F that comes after L in the list has overtaken it. That
-//     is refused: a later backward might still make room, but then the schedule would depend on the outcome of a race.
-//   - These needs of F in all states, added to data, order, queues, posting and edge buffers, must leave a graph
-//     without a cycle. Then the schedule cannot hang: in a hung state every next action waits for one that is not
-//     complete and comes before it in the graph, and so on backwards for ever, in a finite graph.
-// The graph has only chains (a stage's compute, a stage's queue) and needs of the form "that chain has come this far",
-// so it has no cycle when running the chains as far as they go, in any order, runs all of them to their ends.
+// There are two passes. The first checks every property that follows from the order of a stage's list. The second
+// proves progress, which depends on durations. A schedule can hang exactly if there is a state in which nothing runs
+// and nothing can start. In such a state stage s has completed c[s] compute actions and q[s] transfers, and these two
+// numbers determine the slots in use. So:
+//   - Per stage, all states (c, q) that the stage's own rules allow are visited. Running one action at a time is
+//     enough: slots are taken at starts and freed at ends, so concurrent actions reach no other states. Posting a
+//     transfer at the launch of the compute action before it, instead of at its end, reaches no other states either.
+//   - If all slots are taken and F is next, the head of the queue is a posted E, and F depends on that E.
+//   - If all slots are taken and L is at the head, an F that comes after L in the list has overtaken L. This is
+//     refused: a later backward might still free a slot, but then the schedule would depend on the outcome of a race.
+//   - These dependences of F in all states, together with data, order, queues, posting and edge buffers, must form a
+//     graph without a cycle. Then the schedule cannot hang: in a hung state every next action waits for an incomplete
+//     action that comes before it in the graph. In a finite graph without cycles such a chain of waits must end.
+// The graph consists of chains (a stage's compute, a stage's queue) and of dependences "that chain has come this far".
+// So it has no cycle if advancing the chains as far as they go, in any order, completes all of them.
 
 #include "bpipe.h"
 
@@ -27,10 +27,10 @@
 // One entry of a stage's compute chain or of its transfer queue.
 typedef struct Link {
     Action action;
-    int64_t needs; // how far the stage's other chain has to be
+    int64_t needs; // actions of the stage's other chain that must be complete before this action
 } Link;
 
-// The virtual stages before and after one chunk of a stage. stage -1: the pipeline ends there.
+// A virtual stage before or after a chunk, as a stage and its chunk. stage -1: the pipeline ends there.
 typedef struct Neighbour {
     int stage, chunk;
 } Neighbour;
@@ -43,8 +43,8 @@ typedef struct Chains {
     Link *compute;
     Link *queue;
     int64_t computes, transfers; // lengths
-    int64_t c, q;                // how far each has come
-    int *forwards, *gradients;   // [chunks] F, and B or I: in the list at first, later among the first c
+    int64_t c, q;                // completed actions of `compute` and of `queue`
+    int *forwards, *gradients;   // [chunks] F, and B or I: first pass: listed; second pass: completed
     bool evicts;
 } Chains;
 
@@ -52,11 +52,11 @@ typedef struct Proof {
     const Schedule *schedule;
     Chains *chains;   // [stages]
     Neighbours *near; // [stages*chunks]
-    int *counts;      // memory of the forwards and gradients of all chains
-    int *weights;     // [chunks] B or W of the current stage
+    int *counts;      // storage for `forwards` and `gradients` of all chains
+    int *weights;     // [chunks] B or W of the current stage listed so far
     int *home; // [chunks*microbatches*slices] where a bundle of the stage is: a stage, SCHEDULE_HOST, or a value below
-    int64_t *load; // [chunks*microbatches*slices] place in the queue, plus one, of its last load
-    bool *lent;    // [chunks*microbatches*slices] whether the partner's bundle is here
+    int64_t *load; // [chunks*microbatches*slices] queue index of the bundle's last load, plus one; 0: not loaded
+    bool *lent;    // [chunks*microbatches*slices] true: the partner's bundle is in a lent slot
     Error *err;
 } Proof;
 
@@ -73,7 +73,7 @@ static int64_t bundle_(const Proof *proof, Action action) {
     return microbatch * proof->schedule->slices + action.slice;
 }
 
-// Returns how many actions of this kind precede this one on its chunk: slices descend in backwards.
+// Returns how many actions of the same kind precede the action on its chunk. In backwards, slices descend.
 static int64_t check_turn_(const Proof *proof, Action action) {
     int slices = proof->schedule->slices;
     int within = action.kind == ACTION_FORWARD ? action.slice : slices - 1 - action.slice;
@@ -92,8 +92,8 @@ typedef struct Used {
     int lent;
 } Used;
 
-// If one stage holds two consecutive virtual stages, its list alone says whether the second finds its input (and,
-// backwards, the first its gradient), and whether there is a buffer for its output.
+// Proves, for neighbouring virtual stages on the same stage, that the list makes an action's input (or gradient) before
+// the action, and that a buffer is free for the action's output.
 static int prove_turn_(const Proof *proof, int s, Action action, const int *done) {
     bool forward = action.kind == ACTION_FORWARD;
     Neighbours near = near_(proof, s, action.chunk);
@@ -144,11 +144,11 @@ static int prove_weights_(Proof *proof, int s, Action action, Used *used) {
     int64_t bundle = bundle_(proof, action);
     if (action.kind == ACTION_WEIGHT && proof->home[bundle] != BUNDLE_HALF_DONE) {
         bool done = proof->home[bundle] == BUNDLE_DONE;
-        return check_refuse_(proof, s, action, done ? "comes after the whole backward" : "comes before its I");
+        return check_refuse_(proof, s, action, done ? "comes after the complete backward" : "comes before its I");
     }
     if (check_turn_(proof, action) != proof->weights[action.chunk])
         return check_refuse_(proof, s, action,
-                             "is out of order; gradients of weights add up in ascending order of microbatches");
+                             "is out of order; weight gradients are summed in ascending order of microbatches");
     proof->weights[action.chunk]++;
     proof->home[bundle] = BUNDLE_DONE;
     used->own--;
@@ -158,7 +158,7 @@ static int prove_weights_(Proof *proof, int s, Action action, Used *used) {
 
 static int prove_compute_(Proof *proof, int s, Action action, Used *used) {
     if (action.peer != SCHEDULE_NO_PEER)
-        return check_refuse_(proof, s, action, "has a peer; forwards and backwards have none");
+        return check_refuse_(proof, s, action, "has a peer; F, B, I and W must have no peer");
     if (action.kind == ACTION_FORWARD) return prove_forward_(proof, s, action, used);
     if (action.kind != ACTION_WEIGHT && prove_gradient_(proof, s, action) != 0) return -1;
     return action.kind == ACTION_INPUT ? 0 : prove_weights_(proof, s, action, used);
@@ -169,7 +169,7 @@ static int prove_own_transfer_(Proof *proof, int s, Action action, Used *used) {
     int64_t i = bundle_(proof, action);
     if (action.kind == ACTION_EVICT) {
         if (proof->home[i] == BUNDLE_HALF_DONE)
-            return check_refuse_(proof, s, action, "comes after I; only what waits for B or I may leave");
+            return check_refuse_(proof, s, action, "comes after I; evict the bundle before its I");
         if (proof->home[i] != BUNDLE_HERE)
             return check_refuse_(proof, s, action, "evicts a bundle that is not on the stage");
         proof->home[i] = action.peer;
@@ -187,7 +187,7 @@ static int prove_own_transfer_(Proof *proof, int s, Action action, Used *used) {
 
 static int prove_lent_transfer_(Proof *proof, int s, Action action, Used *used) {
     bool accept = action.kind == ACTION_ACCEPT, *lent = &proof->lent[bundle_(proof, action)];
-    if (accept && *lent) return check_refuse_(proof, s, action, "accepts what is here already");
+    if (accept && *lent) return check_refuse_(proof, s, action, "accepts a bundle that is already on the stage");
     if (!accept && !*lent) return check_refuse_(proof, s, action, "returns a bundle that is not on the stage");
     *lent = accept;
     used->lent += accept ? 1 : -1;
@@ -201,7 +201,7 @@ static int prove_transfer_(Proof *proof, int s, Action action, Used *used) {
     if (!partner && !(own && action.peer == SCHEDULE_HOST))
         return check_refuse_(proof, s, action, "names a stage that is not its partner, p-1-s");
     if (proof->schedule->forward_only)
-        return check_refuse_(proof, s, action, "has no place in a forward-only schedule");
+        return check_refuse_(proof, s, action, "is not allowed in a forward-only schedule");
     if (proof->schedule->placement == PLACEMENT_V && proof->schedule->chunks > 1 && partner)
         return check_refuse_(proof, s, action, "moves between stages; with placement v, evict to the host");
     int status = own ? prove_own_transfer_(proof, s, action, used) : prove_lent_transfer_(proof, s, action, used);
@@ -225,7 +225,7 @@ static int prove_action_(Proof *proof, int s, Action action, Used *used) {
     if (action.slice < 0 || action.slice >= proof->schedule->slices)
         return check_refuse_(proof, s, action, "names a slice that does not exist");
     if (proof->schedule->forward_only && backward)
-        return check_refuse_(proof, s, action, "has no place in a forward-only schedule");
+        return check_refuse_(proof, s, action, "is not allowed in a forward-only schedule");
     if ((transfer ? prove_transfer_ : prove_compute_)(proof, s, action, used) != 0) return -1;
     if (used->own > stage->own_slots) return check_refuse_(proof, s, action, "finds all own slots of the stage taken");
     if (used->lent > stage->lent_slots)
@@ -262,7 +262,7 @@ static int prove_stage_(Proof *proof, int s) {
     memset(proof->weights, 0, (size_t)schedule->chunks * sizeof *proof->weights);
     if (stage->own_slots < 0 || stage->lent_slots < 0 ||
         (int64_t)stage->own_slots + stage->lent_slots > schedule->slots) {
-        return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: %d own and %d lent slots are not within %d",
+        return error_set(proof->err, EXIT_USAGE, "schedule %s: stage %d: %d own and %d lent slots; the limit is %d",
                          schedule->name, s, stage->own_slots, stage->lent_slots, schedule->slots);
     }
     Used used = {0};
@@ -279,7 +279,7 @@ static bool two_sides_(Action a, Action b) {
     return (evict || load) && a.microbatch == b.microbatch && a.chunk == b.chunk && a.slice == b.slice;
 }
 
-// Returns the next transfer with the partner, from place `at` of the queue on.
+// Returns the queue index of the next transfer with the partner, at or after `at`; without one, the queue's length.
 static int64_t next_paired_(const Chains *chains, int64_t at) {
     while (at < chains->transfers && chains->queue[at].action.peer == SCHEDULE_HOST) at++;
     return at;
@@ -311,8 +311,8 @@ typedef struct Row {
 typedef struct ActionGrid {
     Proof *proof;
     int stage;
-    int in_flight; // F less B and W among the first c
-    int *away;     // [transfers+1] own bundles evicted and not back, after this many transfers
+    int in_flight; // F minus B and W among the first c compute actions
+    int *away;     // [transfers+1] own bundles evicted and not yet loaded after the first q transfers
     Row row, next;
 } ActionGrid;
 
@@ -322,15 +322,15 @@ static void row_add_(Row *row, int64_t q) {
     if (q > row->high) row->high = q;
 }
 
-// Visits one reachable state: the actions that may come next, and the waits between actions.
+// Visits one reachable state: marks the states that can follow it, and notes the E that a waiting F depends on.
 static int grid_visit_(ActionGrid *grid, int64_t c, int64_t q) {
     const Chains *chains = &grid->proof->chains[grid->stage];
     bool full = grid->in_flight - grid->away[q] >= grid->proof->schedule->stage[grid->stage].own_slots;
     if (q < chains->transfers) {
         const Link *head = &chains->queue[q];
         ActionKind kind = head->action.kind;
-        // Lent slots are taken and given back in queue order, so A and R wait for nothing here that order does not
-        // settle.
+        // Lent slots are taken and freed in queue order, and prove_stage_ has checked that they suffice in this order.
+        // So A and R never wait for a slot.
         if (kind == ACTION_ACCEPT || kind == ACTION_RETURN) return row_add_(&grid->row, q + 1), 0;
         bool posted = head->needs <= c;
         if (posted && kind == ACTION_LOAD && full)
@@ -341,8 +341,8 @@ static int grid_visit_(ActionGrid *grid, int64_t c, int64_t q) {
     if (c == chains->computes) return 0;
     Link *next = &chains->compute[c];
     bool forward = next->action.kind == ACTION_FORWARD;
-    // In list order F finds a slot, so something listed before F is still in the queue; after the lines above, its head
-    // can only be an E that is posted. In the end F needs the latest such E of all states.
+    // In list order F finds a slot, so a transfer listed before F is still in the queue. After the checks above, the
+    // head of the queue can only be a posted E. F depends on the latest such E of all states.
     if (forward && full && next->needs < q + 1) next->needs = q + 1;
     if (forward ? !full : next->needs <= q) row_add_(&grid->next, q);
     return 0;
@@ -369,7 +369,7 @@ static int grid_walk_(ActionGrid *grid) {
     return 0;
 }
 
-// A stage that evicts nothing needs no such walk: its compute alone takes and frees its slots, in list order.
+// Proves one stage's states. A stage without evictions needs no walk: only its compute uses its slots, in list order.
 static int prove_states_(Proof *proof, int s) {
     const Chains *chains = &proof->chains[s];
     if (!chains->evicts) return 0;
@@ -390,23 +390,23 @@ static int prove_states_(Proof *proof, int s) {
 
 // ---- all stages: the chains run as far as they go -------------------------------------------------------------------
 
-// The stage, and which of its chains, that a chain's next action waits for.
+// A stage's transfer queue or compute chain, for which the next action of a chain waits.
 typedef struct Cause {
-    int stage; // -1: it waits for nothing
+    int stage; // -1: the action waits for nothing
     bool queue;
 } Cause;
 
-// Returns whether a chunk of another stage has not come past its i-th action. Within stage s the list has settled that
-// (prove_turn_).
+// Returns whether a chunk on another stage has not completed its F (or B or I) number i. Returns false for a chunk on
+// stage s, because prove_turn_ has checked the order there.
 static bool neighbour_lacks_(const Proof *proof, int s, Neighbour of, bool forward, int64_t i) {
     if (of.stage < 0 || of.stage == s) return false;
     const Chains *chains = &proof->chains[of.stage];
     return (forward ? chains->forwards : chains->gradients)[of.chunk] <= i;
 }
 
-// Returns the actions on neighbouring virtual stages that an F, B or I waits for: its input, and the consumption of the
-// message that has its buffer. A message occupies a send buffer until a receive buffer takes it, and that one until its
-// consumer is complete.
+// Returns the stage that an F, B or I waits for: the producer of its input, or the consumer of an earlier message that
+// occupies the buffer for its output. A message occupies a send buffer until it is in a receive buffer, and the receive
+// buffer until the action that consumes the message is complete.
 static Cause edge_cause_(const Proof *proof, int s, Action action) {
     bool forward = action.kind == ACTION_FORWARD;
     Neighbours near = near_(proof, s, action.chunk);
@@ -433,7 +433,7 @@ static Cause transfer_cause_(const Proof *proof, int s) {
     if (next->action.peer == SCHEDULE_HOST) return (Cause){-1, false};
     const Chains *peer = &proof->chains[next->action.peer];
     const Link *other = &peer->queue[peer->q];
-    // Both sides list their transfers in the same order, so a peer that has this one at its head has reached it.
+    // Both sides list their transfers in the same order: the peer has reached the transfer if its queue's head matches.
     if (!two_sides_(next->action, other->action)) return (Cause){next->action.peer, true};
     return other->needs > peer->c ? (Cause){next->action.peer, false} : (Cause){-1, false};
 }
@@ -465,10 +465,10 @@ static Cause cause_(const Proof *proof, Cause at) {
     return at.queue ? transfer_cause_(proof, at.stage) : compute_cause_(proof, at.stage);
 }
 
-// Names the circle of waiting, from one action back to itself (or as much of it as a sentence holds).
+// Reports the cycle of waiting actions, from one action back to itself, or its beginning if the text is too long.
 static int refuse_circle_(const Proof *proof, int s) {
     Cause first = {s, proof->chains[s].c == proof->chains[s].computes};
-    // There are two chains per stage, so after that many steps the walk is on the circle.
+    // There are two chains per stage, so after 2 * stages steps the walk is on the cycle.
     for (int step = 0; step < 2 * proof->schedule->stages; step++) first = cause_(proof, first);
     char text[700], name[ACTION_TEXT];
     size_t used = (size_t)snprintf(text, sizeof text, "%s of stage %d",
@@ -551,10 +551,10 @@ static void proof_allocate_(Proof *proof) {
 int schedule_check(const Schedule *schedule, Error *err) {
     if (schedule->stages < 1 || schedule->microbatches < 1 || schedule->chunks < 1 || schedule->slices < 1 ||
         schedule->edge_buffers < 1) {
-        return error_set(err, EXIT_USAGE, "schedule %s has no stages, chunks, slices, microbatches or edge buffers",
+        return error_set(err, EXIT_USAGE, "schedule %s: stages, chunks, slices, microbatches and edges must be >= 1",
                          schedule->name);
     }
-    // Checked before anything is allocated by the number of microbatches, which a text may set at will.
+    // Checked before allocations that grow with the number of microbatches: a schedule file may name any number.
     for (int s = 0; s < schedule->stages; s++) {
         int64_t each = (schedule->forward_only ? 1 : 2) * (int64_t)schedule->microbatches;
         if (schedule->stage[s].count / schedule->chunks / schedule->slices >= each) continue;

@@ -1,7 +1,7 @@
-// A resource keeps a clock of its own, which advances by min(1, capacity / n) per second. All its users receive the
-// same work meanwhile, so a user is done when that clock shows its start plus its need, however many others come and
-// go. A tournament tree finds the resource whose user is done next: a change replays only the games on its path to the
-// root. The users of a resource are a heap.
+// Each resource has its own clock, which advances by min(1, capacity / n) per second while the resource has n users.
+// All its users progress at this rate. So a user is done when the clock has advanced by the user's duration, however
+// many users start and end meanwhile. A tournament tree finds the resource on which a user is done next: a change
+// replays only the games on its path to the root. The users of a resource are a heap.
 #include "contention.h"
 
 #include "base/alloc.h"
@@ -9,16 +9,16 @@
 #include <stdlib.h>
 
 typedef struct Entry {
-    double done; // on the resource's clock
+    double done; // reading of the resource's clock at which the user is done
     ContentionUser user;
 } Entry;
 
 typedef struct Share {
     double capacity, clock;
-    double since; // when the clock was last set
+    double since; // time at which the clock was last set
     Entry *users; // heap: the user that finishes first is at 0
     int count, allocated;
-    double next; // when; meaningless while count is 0
+    double next; // time at which the first user is done; undefined while count is 0
 } Share;
 
 struct Contention {
@@ -56,7 +56,7 @@ static int sooner_(const Contention *contention, int a, int b) {
     return first < second || (first == second && a < b) ? a : b;
 }
 
-// Finds, after users came or went, when the first is done.
+// Updates the time at which the resource's first user is done, and the tree, after a user was added or removed.
 static void contention_settle_(Contention *contention, Share *share) {
     if (share->count > 0) {
         double left = share->users[0].done - share->clock; // rounding may leave slightly less than zero

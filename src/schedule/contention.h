@@ -1,23 +1,22 @@
 // Resources that several users share evenly: the network of a node, the cores of a host. While n users of a resource
-// are active, each runs at min(1, capacity / n) of the speed it has alone (processor sharing). Used only by the
-// simulator.
+// are active, each runs at min(1, capacity / n) of its full speed (processor sharing). Used only by the simulator.
 #pragma once
 
 typedef struct Contention Contention;
 
 typedef struct ContentionUser {
-    int kind, stage; // meaning is the caller's
+    int kind, stage; // used only by the caller
 } ContentionUser;
 
-// Creates `count` resources. capacity[i]: users of resource i that run at full speed.
+// Creates `count` resources. capacity[i]: largest number of users of resource i that run at full speed.
 Contention *contention_create(int count, const double *capacity);
 void contention_free(Contention *contention);
 
 // Adds a user that, from `now` on, needs `duration` of the resource at full speed.
 void contention_add(Contention *contention, int resource, double now, double duration, ContentionUser user);
 
-// Returns when the next user is done; negative if all are idle.
+// Returns the time at which the next user is done; negative if all resources are idle.
 double contention_next(const Contention *contention);
 
-// Removes the user that is done at contention_next(), which is now.
+// Removes and returns the user that is done at contention_next(), which is the current time.
 ContentionUser contention_pop(Contention *contention);

@@ -1,7 +1,7 @@
 // Forward-only schedules for chunks of any placement: validation and sampling run the same stages as training, without
-// backwards. The order comes from playing the forwards in units of time: each stage runs the highest of its chunks that
-// is ready, so that microbatches leave the pipeline as early as they can. The order comes from a simulation with the
-// real number of buffers, so it cannot deadlock.
+// backwards. The order comes from a simulation in units of time: each stage runs the highest of its chunks that is
+// ready, so that microbatches leave the pipeline as early as possible. The simulation has the real number of buffers,
+// so the order cannot deadlock.
 #include "bpipe.h"
 
 #include "base/alloc.h"
@@ -26,8 +26,8 @@ static bool forward_ready_(const Play *play, int at) {
     return play->done[at + 1] > next - depth;
 }
 
-// Plays one unit of time. Returns how many forwards ran. Two stages, two chunks in a V, two microbatches, F0.1 for
-// microbatch 0 on chunk 1: the turn of the V is on stage 1, and microbatch 0 goes on before microbatch 1 arrives there.
+// Simulates one unit of time and returns how many forwards ran. Example: two stages, two chunks in a V, two
+// microbatches; F0.1 is microbatch 0 on chunk 1. Stage 1, at the turn of the V, runs F0.1 before F1.0.
 //
 //   stage 0  F0.0 F1.0 .    F0.1 .    F1.1
 //   stage 1  .    F0.0 F0.1 F1.0 F1.1

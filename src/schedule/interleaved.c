@@ -1,22 +1,22 @@
 // Interleaved 1F1B (Narayanan et al., SC 2021) and GIS, generalized interleaving (PipeOffload, Wan et al., 2025). Both
-// take the microbatches in groups of g: all of a group on chunk 0, then all of it on chunk 1, and so on; backwards go
-// in the opposite order. They differ in the number of forwards before the first backward:
+// process the microbatches in groups of g: a group runs on chunk 0, then on chunk 1, and so on; backwards visit the
+// chunks in the opposite order. They differ in the number of forwards before the first backward:
 //
 //   interleaved   (v-1)g + 2(p-1-s)    g = p, complete backwards
 //   gis           (v-1)g + (p-1-s)     ceil(p/2) <= g <= p, split backwards, W right after I
 //
-// After those, forwards and backwards alternate, so a stage keeps one bundle more than that. GIS keeps fewer because a
-// gradient leaves after I, which takes about as long as a forward.
+// After this warm-up, forwards and backwards alternate, so a stage keeps one bundle more than it runs warm-up forwards.
+// GIS keeps fewer because a gradient leaves after I, which takes about as long as a forward.
 //
-// With n slices a group has the slices of ceil(p/n) microbatches, which again keeps all stages busy, and n-1 more
-// forwards come before the first backward, that of the last slice.
+// With n slices a group has all slices of ceil(p/n) microbatches, which is enough to keep every stage busy. The warm-up
+// has n-1 more forwards, because the first backward is that of a microbatch's last slice.
 #include "kinds.h"
 
 #include "base/units.h"
 
-// Returns the chunk of the k-th forward, and in *place its place there: consecutive groups, the last one possibly
-// shorter. With groups of 2 and two chunks: F0.0 F1.0 F0.1 F1.1, then F2.0 F3.0 F2.1 F3.1, where F1.0 is place 1 on
-// chunk 0.
+// Returns the chunk of the k-th forward and sets *place to its place on this chunk. Groups are consecutive; the last
+// group may be shorter. With groups of 2 and two chunks: F0.0 F1.0 F0.1 F1.1, then F2.0 F3.0 F2.1 F3.1, where F1.0 has
+// place 1 on chunk 0.
 static int forward_at_(const ScheduleSpec *spec, int k, int *place) {
     int of = spec->group * spec->slices, first = k / (of * spec->chunks) * of;
     int size = min_int(spec->microbatches * spec->slices - first, of), within = k - first * spec->chunks;
@@ -24,7 +24,7 @@ static int forward_at_(const ScheduleSpec *spec, int k, int *place) {
     return within / size;
 }
 
-// Writes one stage. drain: forwards in the warm-up for each later stage.
+// Writes the list of one stage. drain: warm-up forwards of the stage for each stage after it.
 static void write_groups_(const ScheduleSpec *spec, int s, int drain, bool split, ActionList *list) {
     int n = spec->slices, all = spec->microbatches * n * spec->chunks, place;
     int warm_up = (spec->chunks - 1) * spec->group * n + drain * (spec->stages - 1 - s) + n - 1;

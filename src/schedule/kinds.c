@@ -1,4 +1,4 @@
-// The table of schedules, and the way from a row of it to a schedule.
+// The table of schedules, and the functions that make a schedule from one of its rows.
 #include "kinds.h"
 
 #include "base/units.h"
@@ -19,7 +19,7 @@ static int half_(int p) { return (p + 1) / 2; }
         return expression;                                                                                             \
     }
 
-// The most slots, each of one chunk's bundle. V-Half and V-Min keep about a half and a third of 1F1B's memory.
+// The most slots that a stage needs, one per chunk bundle. V-Half and V-Min need about 1/2 and 1/3 of 1F1B's memory.
 // clang-format off
 FORMULA(slots_gpipe_, m)
 FORMULA(slots_p_, p)
@@ -32,10 +32,10 @@ FORMULA(slots_zb_v_, 2 * p)
 FORMULA(slots_dualpipe_v_, 2 * p + 1)
 // clang-format on
 
-// Edge buffers. The backward of a chunk on the last stage starts a whole group after its forward on the first one, so
-// with groups longer than p/2 more messages than usual are in flight; with two buffers, a large p would hang.
+// Edge buffers. The backward of a chunk on the last stage starts a complete group after its forward on the first stage.
+// So with groups longer than p/2 more messages are in flight, and with two buffers a large p would hang.
 FORMULA(edges_gis_, (max_int(g - p / 2 + 1, 4) + 1) / 2)
-// With slices a group may exceed p: then its last ones wait between two chunks.
+// With slices a group may have more than p slices; its last slices then wait between two chunks.
 FORMULA(edges_interleaved_, p == 1 ? max_int(n, 2) : (max_int(g * n - p + 2, 4) + 1) / 2)
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ static const char *refuse_interleaved_(const ScheduleSpec *spec, Error *err) {
     return "microbatches";
 }
 
-// With groups shorter than half of the stages, the first stages wait for a backward that the last ones cannot reach.
+// With groups shorter than half of the stages, the first stages wait for a backward that the last stages cannot reach.
 static const char *refuse_gis_(const ScheduleSpec *spec, Error *err) {
     int p = spec->stages, m = spec->microbatches, g = spec->group, rest = m % g;
     if (g < half_(p) || g > p) {
@@ -105,7 +105,7 @@ static const char *refuse_dualpipe_v_(const ScheduleSpec *spec, Error *err) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The table
 
-enum { ONE = 1, TWO = 2, MANY = 64 }; // chunks on a stage
+enum { ONE = 1, TWO = 2, MANY = 64 }; // chunks per stage
 
 // clang-format off
 #define SCHEDULE_KINDS(ROW)                                                                                            \
@@ -122,7 +122,7 @@ enum { ONE = 1, TWO = 2, MANY = 64 }; // chunks on a stage
     ROW("zb-d",        "ZB-D",        "1F1B with weight gradients up to delay microbatches later; p-1: ZB-H1",         \
         .stage = zb_d_stage_, .refuse = refuse_zb_d_, .slots = slots_p_, .chunks = ONE, .most_chunks = ONE,            \
         .splits = true, .delayed = true, .pairs = true)                                                                \
-    ROW("interleaved", "interleaved", "1F1B over several chunks a stage",                                              \
+    ROW("interleaved", "interleaved", "1F1B over several chunks per stage",                                            \
         .stage = interleaved_stage_, .refuse = refuse_interleaved_, .slots = slots_interleaved_,                       \
         .edge_buffers = edges_interleaved_, .chunks = TWO, .most_chunks = MANY, .pairs = true, .sliced = true)         \
     ROW("gis",         "GIS",         "interleaved with a shorter warm-up, in groups of microbatches",                 \
@@ -137,7 +137,7 @@ enum { ONE = 1, TWO = 2, MANY = 64 }; // chunks on a stage
     ROW("zb-v",        "ZB-V",        "two chunks in a V, the memory of 1F1B, almost no idle time",                    \
         .stage = zb_v_stage_, .slots = slots_zb_v_, .chunks = TWO, .most_chunks = TWO, .placement = PLACEMENT_V,       \
         .splits = true)                                                                                                \
-    ROW("dualpipe-v",  "DualPipeV",   "two chunks in a V, whole backwards in the steady phase",                        \
+    ROW("dualpipe-v",  "DualPipeV",   "two chunks in a V, complete backwards in the steady phase",                     \
         .stage = dualpipe_v_stage_, .refuse = refuse_dualpipe_v_, .slots = slots_dualpipe_v_, .chunks = TWO,           \
         .most_chunks = TWO, .placement = PLACEMENT_V, .splits = true)
 // clang-format on
@@ -156,7 +156,7 @@ int schedule_kind_plain(void) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Making one
+// Making a schedule
 
 static const char *refuse_chunks_(const ScheduleKind *kind, const ScheduleSpec *spec, Error *err) {
     if (spec->chunks >= kind->chunks && spec->chunks <= kind->most_chunks) return NULL;
@@ -164,7 +164,7 @@ static const char *refuse_chunks_(const ScheduleKind *kind, const ScheduleSpec *
         error_set(err, EXIT_USAGE, "schedule %s has %d chunk%s on every stage, not %d", kind->name, kind->chunks,
                   kind->chunks == 1 ? "" : "s", spec->chunks);
     else
-        error_set(err, EXIT_USAGE, "schedule %s takes %d to %d chunks on every stage, not %d", kind->name, kind->chunks,
+        error_set(err, EXIT_USAGE, "schedule %s supports %d to %d chunks per stage, not %d", kind->name, kind->chunks,
                   kind->most_chunks, spec->chunks);
     return "chunks";
 }
@@ -172,10 +172,10 @@ static const char *refuse_chunks_(const ScheduleKind *kind, const ScheduleSpec *
 static const char *refuse_slices_(const ScheduleKind *kind, const ScheduleSpec *spec, Error *err) {
     if (spec->slices == 1 || (kind->sliced && spec->slices > 1 && spec->slices <= MANY)) return NULL;
     if (kind->sliced)
-        error_set(err, EXIT_USAGE, "schedule %s takes 1 to %d slices a microbatch, not %d", kind->name, MANY,
+        error_set(err, EXIT_USAGE, "schedule %s supports 1 to %d slices per microbatch, not %d", kind->name, MANY,
                   spec->slices);
     else
-        error_set(err, EXIT_USAGE, "schedule %s takes microbatches in one slice, not %d; use seq1f1b or interleaved",
+        error_set(err, EXIT_USAGE, "schedule %s supports 1 slice per microbatch, not %d; use seq1f1b or interleaved",
                   kind->name, spec->slices);
     return "slices";
 }

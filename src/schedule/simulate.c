@@ -1,8 +1,8 @@
-// The discrete-event loop. Time does not move while everything that ends at one instant ends; then every stage
-// concerned starts every action that it can; then time moves to the next end. At most one compute action and one
-// transfer per stage, and one message per direction of a boundary between virtual stages are in progress, which bounds
-// the ends. What takes equally long ends in the order of its starts, and most actions take one of a few durations. So
-// ends of one duration are a chain, and a heap orders the chains by their first ends.
+// The discrete-event loop. All ends of the current instant are processed. Then every affected stage starts all actions
+// that it can. Then time moves to the next end. A stage has at most one compute action and one transfer in progress,
+// and a boundary between virtual stages one message per direction, which bounds the number of ends. Actions of the same
+// duration end in the order of their starts, and most actions have one of a few durations. So the ends of one duration
+// form a chain, and a heap orders the chains by their first ends.
 #include "simulate.h"
 
 #include "base/alloc.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 
 // Messages across one boundary in one direction, in the order of schedule_place. The sender's F (or B, or I) makes
-// them. If sender and receiver are one stage nothing travels: a message arrives when made, in the sender's buffer.
+// them. If sender and receiver are the same stage, nothing is sent: the receiver reads the sender's buffer.
 typedef struct Edge {
     int from, to; // stages
     int chunk;    // chunk on stage `from`
@@ -29,16 +29,16 @@ typedef struct Edge {
 
 typedef struct SimStage {
     const Action *actions;  // the stage's list
-    Action head;            // a copy of the next compute action: a long list is not in the cache
-    int64_t count;          // its length
-    int64_t compute, queue; // places of the next compute action and of the next transfer: neither is complete
+    Action head;            // copy of the next compute action, since a long list is not in the cache
+    int64_t count;          // length of `actions`
+    int64_t compute, queue; // indices of the first compute action and of the first transfer that are not complete
     double compute_start, transfer_start;
     bool computing, transferring;
-    bool *here;    // [chunks*microbatches*slices] the bundle is in an own slot, complete
-    int own, lent; // slots taken
+    bool *here;    // [chunks*microbatches*slices] true: the complete bundle is in an own slot
+    int own, lent; // own and lent slots in use
     double waiting_since;
     bool waiting;
-    bool stirred;   // something changed: check again what can start
+    bool stirred;   // true: after a change, actions of the stage may be able to start
     uint64_t sends; // bit c % 64: chunk c may have a message to send
 } SimStage;
 
@@ -47,18 +47,18 @@ typedef enum EndKind { END_COMPUTE_, END_TRANSFER_, END_FORWARD_MESSAGE_, END_BA
 typedef struct End {
     double time, duration;
     EndKind kind;
-    int at;   // the stage that computes or that evicted; the boundary of a message
-    int next; // of the chain, or of the unused ends; -1: it is the last one
+    int at;   // stage that computes, evictor of a transfer, or boundary of a message
+    int next; // next end of the chain, or next unused end; -1: last end of the chain
 } End;
 
 typedef struct Chain {
-    double time; // of its first end
-    int first;
+    double time; // time of the first end
+    int first;   // index of the first end
 } Chain;
 
 enum { TAILS = 256 };
 
-// The edges of one chunk of a stage. An edge may be NULL: nothing comes from there, or goes there.
+// The edges of one chunk of a stage. NULL: the pipeline begins or ends there.
 typedef struct SimChunk {
     Edge *forward_in, *forward_out, *backward_in, *backward_out;
 } SimChunk;
@@ -74,9 +74,9 @@ typedef struct SimRun {
     End *ends;
     Chain *heap; // earliest first
     int chains_count;
-    int unused;       // the first of the unused ends
-    int tails[TAILS]; // by duration, the last end of its chain; -1: nothing that long is in progress
-    int *stirred;     // [stages] that have something to check
+    int unused;       // index of the first unused end
+    int tails[TAILS]; // by hash of the duration: last end of a chain of such a duration; -1: no chain
+    int *stirred;     // [stages] stages to check for actions that can start
     int stirred_count;
     double now;
     Contention *shares; // NULL: nothing is shared
@@ -122,7 +122,7 @@ static End ends_pop_(SimRun *run) {
     return end;
 }
 
-// Starts something that takes `duration`; `share`: the resource it shares meanwhile, or -1.
+// Starts an action or a message that takes `duration`. share: the resource that it shares, or -1.
 static void simulate_ends_in_(SimRun *run, double duration, int share, EndKind kind, int where) {
     if (share < 0) ends_push_(run, duration, kind, where);
     else contention_add(run->shares, share, run->now, duration, (ContentionUser){(int)kind, where});
@@ -139,7 +139,7 @@ static const SimChunk *chunk_(const SimRun *run, int s, Action action) {
     return &run->chunks[s * run->schedule->chunks + action.chunk];
 }
 
-// Return where an action's input comes from and where its output goes; NULL: nowhere, as for every W.
+// Return the edge of an action's input, and of its output; NULL if the action has no such edge, like every W.
 static Edge *edge_in_(const SimChunk *chunk, ActionKind kind) {
     return kind == ACTION_FORWARD ? chunk->forward_in : kind == ACTION_WEIGHT ? NULL : chunk->backward_in;
 }
@@ -176,7 +176,7 @@ static void start_compute_(SimRun *run, int s) {
         return;
     bool ready =
         forward ? stage->own < run->schedule->stage[s].own_slots : stage->here[schedule_bundle(run->schedule, action)];
-    // A wait for a slot or a load counts from the moment when nothing else is missing.
+    // A wait for a slot or a load counts from the moment at which every other condition holds.
     if (!ready && !stage->waiting) stage->waiting_since = run->now;
     if (ready && stage->waiting) *(forward ? &line->wait_slot : &line->wait_load) += run->now - stage->waiting_since;
     stage->waiting = !ready;
@@ -199,7 +199,7 @@ static bool simulate_head_(const SimRun *run, int s, Action *action) {
     return true;
 }
 
-// Returns whether the peer has reached the evictor's transfer and has a place for it.
+// Returns whether the peer has reached the evictor's transfer and, for an eviction, has a free lent slot.
 static bool peer_ready_(const SimRun *run, int evictor, Action action) {
     if (action.peer == SCHEDULE_HOST) return true;
     Action other;
@@ -215,7 +215,7 @@ static void occupy_queue_(SimRun *run, int s) {
     stage->transfer_start = run->now;
 }
 
-// Checks a transfer from the evictor's side, whichever side changed.
+// Starts the transfer at the head of the queue of stage s if both sides are ready. Checks it from the evictor's side.
 static void simulate_start_transfer_(SimRun *run, int s) {
     Action action;
     if (!simulate_head_(run, s, &action)) return;
@@ -284,14 +284,14 @@ static void stir_(SimRun *run, int s) {
     run->stirred[run->stirred_count++] = s;
 }
 
-// The sender of an edge has a message or a buffer more.
+// Marks the sender of an edge to be checked: it has one more message to send or one more free buffer.
 static void stir_sender_(SimRun *run, const Edge *edge) {
     run->stages[edge->from].sends |= (uint64_t)1 << (edge->chunk % 64);
     stir_(run, edge->from);
 }
 
-// Returns the first place from `at` on of an action that computes, or of a transfer; the list's length if there is no
-// such action.
+// Returns the index of the first compute action (compute: true) or transfer (false), from index `at` on; the list's
+// length if there is no such action.
 static int64_t next_place_(const SimStage *stage, int64_t at, bool compute) {
     while (at < stage->count && (stage->actions[at].peer == SCHEDULE_NO_PEER) != compute) at++;
     return at;
@@ -368,7 +368,7 @@ static void simulate_end_(SimRun *run, End end) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The run
 
-// Sets which link leads from stage `from` to the next virtual stage, and in which direction.
+// Fills in the edge between chunks of stages `from` and `to`: seconds per message and the resource of the link.
 static void prepare_edge_(SimRun *run, Edge *edge, int from, int chunk, int to) {
     const SimulateCosts *costs = run->costs;
     bool onward = to == from + 1 || (to == 0 && from != 1);
@@ -430,7 +430,7 @@ static void run_prepare_(SimRun *run) {
     }
 }
 
-// Moves time to the next end of anything; returns false if nothing is in progress.
+// Moves time to the next end of an action or a message. Returns false if nothing is in progress.
 static bool next_end_(SimRun *run) {
     double shared = run->shares == NULL ? -1 : contention_next(run->shares);
     if (run->chains_count == 0 && shared < 0) return false;
@@ -453,7 +453,7 @@ static int run_to_end_(SimRun *run, Error *err) {
         if (stage->compute == stage->count && stage->queue == stage->count) continue;
         char text[ACTION_TEXT];
         int64_t place = stage->compute < stage->count ? stage->compute : stage->queue;
-        return error_set(err, EXIT_FAILED, "schedule %s stops for good: stage %d waits at %s", run->schedule->name, s,
+        return error_set(err, EXIT_FAILED, "schedule %s deadlocks: stage %d waits at %s", run->schedule->name, s,
                          action_text(run->schedule, stage->actions[place], text));
     }
     return 0;

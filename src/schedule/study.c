@@ -1,6 +1,6 @@
-// A study needs no model and no device: every stage takes the same given times, and the simulator does the rest. What
-// costs an action of a chunk follows from the number of chunks and slices, so 1F1B and a schedule with chunks do the
-// same work.
+// A study needs no model and no device: every stage has the same given times, and the simulator does the rest. An
+// action's time is the stage's time divided by the number of chunks and slices, so 1F1B and a schedule with chunks do
+// the same work.
 #include "study.h"
 
 #include "base/alloc.h"
@@ -62,7 +62,7 @@ Timeline *study_run(const Schedule *schedule, const StudyTimes *times, Error *er
     return timeline;
 }
 
-// Writes "F=I=W=1", or each with its own number, and the times that are not 0.
+// Writes "F=I=W=1", or F, I and W separately if they differ, and the message and transfer times that are not 0.
 static void say_times_(const StudyTimes *times, char *text, size_t size) {
     bool same = times->forward == times->input && times->input == times->weight;
     int used = same ? snprintf(text, size, "F=I=W=%g", times->forward)
@@ -129,7 +129,7 @@ static void lane_fill_(Lane *lane, const Schedule *schedule, const Timeline *tim
         int from = (int)lround(timeline->stage[s].times[i].begin * lane->scale);
         int to = (int)lround(timeline->stage[s].times[i].end * lane->scale);
         int letters = (int)strlen(action_text(schedule, action, name));
-        if (to == from && from < lane->columns) to = from + 1; // a hairline is still seen
+        if (to == from && from < lane->columns) to = from + 1; // short actions stay visible
         for (int at = from; at < to && at < lane->columns; at++) {
             lane->text[at] = at - from < letters ? name[at - from] : '-';
             lane->kinds[at] = (char)action.kind;
@@ -156,7 +156,7 @@ int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bo
                    schedule->slices - 1};
     double label = (double)strlen(action_text(schedule, last, name)) + 1, shortest = shortest_(schedule, timeline);
     int room = (width < LEAST ? LEAST : width) - LABEL;
-    // The complete step if it fits with legible labels; else its two ends on the scale of the labels.
+    // Draws the complete step if it fits with legible labels; else its two ends, at the scale that the labels need.
     Lane lane = {.scale = fmax(label / shortest, room / timeline->makespan)};
     if (timeline->makespan * lane.scale > MOST) lane.scale = MOST / timeline->makespan;
     lane.columns = (int)ceil(timeline->makespan * lane.scale);
@@ -181,7 +181,7 @@ int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bo
     return ferror(file) ? -1 : 0;
 }
 
-// Light and dark, and colours that differ for people who do not tell red from green. I and B differ: an I is paler.
+// Light and dark mode, with colours that also differ for red-green colour-blind viewers. I is paler than B.
 static const char svg_head_[] =
     "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
     "<style>text{fill:#5f6d7a}.b{fill:#14202b;text-anchor:middle;font-size:9px}.F{fill:#4c8fd6}.B{fill:#ee9a3a}"

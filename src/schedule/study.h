@@ -1,33 +1,33 @@
-// Schedules studied without a model: given times of F, I, W, messages and transfers, says how long a step takes and
-// how much of it is idle, and draws the lanes of the stages as text or as SVG.
+// Studies of schedules without a model: from given times of F, I, W, messages and transfers, computes how long a step
+// takes and how much of it is idle, and draws the lanes of the stages as text or as SVG.
 #pragma once
 
 #include "simulate.h"
 
 #include <stddef.h>
 
-// Times, all in one unit. Compute times are for all layers of a stage: with c chunks, an action takes 1/c, so that
-// schedules with different chunk counts compare. B takes input + weight.
+// Times, all in one unit. Compute times are for all layers of a stage. With c chunks and n slices, an action takes
+// 1/(c*n) of this time, so that such schedules are comparable. B takes input + weight.
 typedef struct StudyTimes {
     double forward, input, weight;
-    double message;  // between neighbouring stages
-    double transfer; // of one slot's bundle, either way
+    double message;  // one message between neighbouring stages
+    double transfer; // transfer of one slot's bundle, either way
 } StudyTimes;
 
-// Reads "F=1,I=1,W=1,message=0.05,transfer=0.5". NULL or absent: F, I and W are 1, message and transfer 0. B=x sets I
-// and W to x/2 each. -1 with err (code 2): an unknown name, or a value that is negative or not a number.
+// Reads "F=1,I=1,W=1,message=0.05,transfer=0.5". Defaults, also if `text` is NULL: F, I and W 1, message and transfer
+// 0. B=x sets I and W to x/2 each. -1 with err (code 2): an unknown name, an illegal value, or F, I and W all 0.
 int study_times_parse(const char *text, StudyTimes *times, Error *err);
 
-// Simulates one step. The caller owns the result (timeline_free). NULL and err as simulate_run.
+// Simulates one step. The caller owns the result (timeline_free). NULL with err (code 1) if the schedule deadlocks.
 Timeline *study_run(const Schedule *schedule, const StudyTimes *times, Error *err);
 
-// Writes the finding about a schedule that schedule_check has accepted: "cannot hang; at most 5 slots (stage 0); idle
-// 27.3 % at F=I=W=1 (1F1B 27.3 %)". -1 with err as study_run.
+// Writes a summary of a schedule that schedule_check has accepted: "cannot hang; at most 5 slots (stage 0); idle 27.3 %
+// at F=I=W=1 (1F1B 27.3 %)". -1 with err if study_run fails.
 int study_say(const Schedule *schedule, const StudyTimes *times, char *text, size_t size, Error *err);
 
 // Draws a lane per stage, and one below it for its transfers if there are any, at most `width` columns wide: boxes
-// begin with the letter of their action. A step that needs more columns loses its middle. colour: with the escape
-// sequences of terminals. -1 if the stream fails.
+// begin with the letter of their action. If the step needs more columns, its middle is left out. colour: write terminal
+// escape sequences. -1 if the stream fails.
 int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bool colour, FILE *file);
 
 // Draws the same as an SVG picture that follows the viewer's light or dark mode. -1 if the stream fails.

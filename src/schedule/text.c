@@ -1,6 +1,6 @@
 // Writes and reads the text form of schedules. Version 1 has F, B, E, A, R and L and one chunk on every stage. Version
-// 2 adds chunk numbers to every action, I and W, and gives placement and edge buffers in its header. A schedule that
-// version 1 can express is written in version 1. Version 3 adds slice numbers, and is written only with several slices.
+// 2 adds I and W, a chunk number in every action, and placement and edge buffers in the header. A schedule that version
+// 1 can express is written in version 1. Version 3 adds slice numbers, and is written only with several slices.
 #include "bpipe.h"
 
 #include "base/alloc.h"
@@ -59,12 +59,12 @@ int schedule_write(const Schedule *schedule, FILE *file) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Reading
 
-// The reader's place. Every text_take_ moves past the item in its name, or leaves `at` unchanged and returns false.
+// The reader's position. Every text_take_ function moves past its item, or leaves `at` unchanged and returns false.
 typedef struct Reader {
     const char *at;
     int line;
-    bool chunks; // version 2: actions carry chunk numbers
-    bool slices; // version 3: and slice numbers
+    bool chunks; // version 2: actions have chunk numbers
+    bool slices; // version 3: actions have chunk and slice numbers
     Error *err;
 } Reader;
 
@@ -143,7 +143,7 @@ static int text_read_name_(Reader *reader, Schedule *schedule) {
     return 0;
 }
 
-// Takes "  chunks 2  placement v", which make it version 2, or "  chunks 2  slices 4  placement v", version 3.
+// Takes "  chunks 2  placement v" of version 2 or "  chunks 2  slices 4  placement v" of version 3, if present.
 static bool take_chunks_(Reader *reader, Schedule *schedule) {
     reader->chunks = take_word_(reader, "chunks");
     if (!reader->chunks) return true;
@@ -168,9 +168,9 @@ static int text_read_header_(Reader *reader, Schedule *schedule) {
     if (text_read_name_(reader, schedule) != 0) return -1;
     if (take_header_fields_(reader, schedule) && take_line_end_(reader)) {
         if (schedule->stages < 1 || schedule->microbatches < 1 || schedule->slots < 1)
-            return error_set(reader->err, EXIT_USAGE, "schedule, line 1: stages, microbatches and slots start at 1");
+            return error_set(reader->err, EXIT_USAGE, "schedule, line 1: stages, microbatches and slots must be >= 1");
         if (schedule->chunks < 1 || schedule->slices < 1 || schedule->edge_buffers < 1)
-            return error_set(reader->err, EXIT_USAGE, "schedule, line 1: chunks, slices and edges start at 1");
+            return error_set(reader->err, EXIT_USAGE, "schedule, line 1: chunks, slices and edges must be >= 1");
         return 0;
     }
     if (reader->chunks)
@@ -178,7 +178,7 @@ static int text_read_header_(Reader *reader, Schedule *schedule) {
     return text_unreadable_(reader, form);
 }
 
-// Takes "3" or, with chunk numbers, "3.1" or, with slice numbers too, "3.1:2".
+// Takes "3"; with chunk numbers "3.1"; with chunk and slice numbers "3.1:2".
 static bool take_bundle_(Reader *reader, Action *action) {
     if (!text_take_number_(reader, &action->microbatch)) return false;
     if (!reader->chunks) return true;
@@ -229,7 +229,7 @@ static int text_read_stage_(Reader *reader, int s, StageSchedule *stage) {
     return status;
 }
 
-// Memory for the stages grows with the lines that exist, not with the number in the header.
+// Reads the stages' lines. Memory grows with the number of lines present, not with the number in the header.
 static int read_stages_(Reader *reader, Schedule *schedule, int promised) {
     for (int capacity = 0; schedule->stages < promised; schedule->stages++) {
         if (schedule->stages == capacity) {

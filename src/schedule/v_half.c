@@ -1,16 +1,16 @@
 // V-Half and V-Min (Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024): two chunks in a V, and a
-// pattern that repeats every 6 units of time, in which F, I and W of a chunk take one unit each. How far F and I of one
-// microbatch are apart in the pattern decides how many bundles every stage keeps: about half of 1F1B's for V-Half, a
-// third for V-Min.
+// pattern that repeats every 6 units of time, in which F, I and W of a chunk take one unit each. The distance between F
+// and I of a microbatch in the pattern determines how many bundles a stage keeps: about half as many as 1F1B for
+// V-Half, a third for V-Min.
 //
-// The pattern alone wastes time before and after its stable phase, so the maker goes on:
-//   1. lays the pattern of all microbatches on a grid of stages and units, and puts W into the holes, oldest I first;
-//   2. pulls the passes outside the stable phase into earlier holes, as far as its inputs and the bound of bundles
-//      allow, and then closes up the gaps;
-//   3. takes W out again and does the same once more for F and I after the stable phase, with W in the holes as they
-//      come.
+// The bare pattern wastes time before and after its stable phase, so the schedule is made in three steps:
+//   1. Lay the pattern of all microbatches on a grid of stages and units, and put W into the holes, oldest I first.
+//   2. Pull the passes outside the stable phase into earlier holes, as far as their inputs and the number of slots
+//      allow, and close the gaps.
+//   3. Take out W, pack F and I after the stable phase again, filling the holes before them with W, and close the gaps.
+//      Then put W into the holes once more.
 // For V-Half this reaches the bound of the paper, 6p-3k-1 idle units with k slots, for every p and m; V-Min comes
-// within 4 units of it. The order is then used for any durations.
+// within 4 units of it. The order is used whatever the real durations are.
 #include "kinds.h"
 
 #include "base/alloc.h"
@@ -22,25 +22,25 @@
 typedef enum PassKind { PASS_F, PASS_I, PASS_W, PASS_KINDS } PassKind;
 enum { CHUNKS = 2, PERIOD = 6, NO_PASS = -1 };
 
-// A pass is one action: ((stage * PASS_KINDS + kind) * CHUNKS + chunk) * microbatches + microbatch.
+// A pass is the number of an action: ((stage * PASS_KINDS + kind) * CHUNKS + chunk) * microbatches + microbatch.
 typedef struct Grid {
     int stages, microbatches, slots;
     int length;  // units
-    int *time;   // [passes] when it runs, -1: not on the grid
-    int *pass;   // [stages*length] the pass that runs then, or NO_PASS
-    int *in_use; // [stages*length] bundles in slots then, including the bundle of the running pass
-    int *order;  // [passes] space for a list of passes
+    int *time;   // [passes] unit in which the pass runs; -1: not on the grid
+    int *pass;   // [stages*length] pass that runs in the unit, or NO_PASS
+    int *in_use; // [stages*length] bundles in slots in the unit, including the bundle of the running pass
+    int *order;  // [passes] scratch list of passes
     int *free;   // [stages] the first unit after all placed passes
 } Grid;
 
-// The units in which microbatch 0 runs F and I of each chunk on a stage. V-Half with p = 2 and two microbatches, with
-// capital letters for chunk 0 and small ones for chunk 1. The holes are for W:
+// The units in which microbatch 0 runs F and I of each chunk on a stage. Example: V-Half with p = 2 and two
+// microbatches, with capital letters for chunk 0 and small letters for chunk 1. W goes into the holes:
 //
 //   stage 0  F0 .  .  .  f0 .  F1 .  i0 .  f1 .  .  I0 i1 .  .  .  .  I1
 //   stage 1  .  .  F0 f0 .  .  .  .  F1 f1 i0 .  I0 .  .  .  i1 .  I1 .
 //
-// F goes down the V and up again, I follows in the opposite direction, and microbatch 1 repeats all of it PERIOD units
-// later.
+// F goes down the V and up again, and I follows in the opposite direction. Microbatch 1 repeats this pattern PERIOD
+// units later.
 typedef struct PatternStart {
     int forward[CHUNKS], input[CHUNKS];
 } PatternStart;
@@ -88,7 +88,7 @@ static void take_out_(Grid *grid, int pass) {
     grid->time[pass] = -1;
 }
 
-// Returns when a pass on a virtual stage ends; virtual stages are 0 .. p-1 down and p .. 2p-1 up again.
+// Returns the first unit after a pass. Virtual stages 0 .. p-1 go down the V, virtual stages p .. 2p-1 up again.
 static int end_of_(const Grid *grid, PassKind kind, int virtual_stage, int microbatch) {
     int chunk = virtual_stage / grid->stages;
     int stage = chunk == 0 ? virtual_stage : 2 * grid->stages - 1 - virtual_stage;
@@ -147,8 +147,8 @@ static void remove_weights_(Grid *grid) {
         if (grid_kind_(grid, pass) == PASS_W && grid->time[pass] >= 0) take_out_(grid, pass);
 }
 
-// How far one stage's holes are filled, and the W that may fill them: those whose I is done, a queue from `first` to
-// `count`.
+// The unit up to which one stage's holes are filled, and the queue of W that may fill the next holes because their I is
+// done: waiting[first] to waiting[count - 1].
 typedef struct Filler {
     int time;
     int *waiting; // [CHUNKS*microbatches]
@@ -156,7 +156,7 @@ typedef struct Filler {
     int in_use; // bundles in slots before `time`
 } Filler;
 
-// Fills the holes of one stage, from where the last call stopped, with waiting W, oldest first.
+// Fills the holes of one stage, from the end of the last call to unit `until`, with waiting W, oldest first.
 static void fill_holes_(Grid *grid, Filler *filler, int stage, int until) {
     for (; filler->time < until; filler->time++) {
         int pass = *grid_at_(grid, stage, filler->time);
@@ -179,7 +179,7 @@ static void fill_all_holes_(Grid *grid) {
     }
 }
 
-// Finds the stable phase: from the first I of chunk 0 on stage 0 to the last F of chunk 0 anywhere.
+// Finds the stable phase: from the first I of chunk 0 on stage 0 to the last F of chunk 0 on any stage.
 static void stable_phase_(const Grid *grid, int *first, int *last) {
     *first = grid->time[pass_of_(grid, 0, PASS_I, 0, 0)];
     *last = 0;
@@ -187,8 +187,8 @@ static void stable_phase_(const Grid *grid, int *first, int *last) {
         *last = max_int(*last, grid->time[pass_of_(grid, s, PASS_F, 0, grid->microbatches - 1)]);
 }
 
-// Moves a pass to the earliest hole in which it finds its inputs and, if it is an F, in which all units up to its old
-// place stay within the bound.
+// Moves a pass to the earliest hole at which its inputs are ready. An F moves only as far as a slot is free in every
+// unit from the hole to its old place.
 static void pull_(Grid *grid, int pass) {
     int stage = grid_stage_(grid, pass), from = grid->time[pass], to = ready_(grid, pass);
     int *in_use = grid->in_use + (int64_t)stage * grid->length;
@@ -228,8 +228,8 @@ static void close_up_(Grid *grid) {
     }
 }
 
-// Places F and I after the stable phase again, in their order, each in the first unit left once W have filled the
-// earlier holes.
+// Places the F and I after the stable phase again, in the same order: each in the first free unit, after waiting W have
+// filled the holes before it.
 static void repack_(Grid *grid) {
     int first, last, count, passes = 0;
     size_t weights = (size_t)CHUNKS * (size_t)grid->microbatches;
@@ -270,7 +270,7 @@ static void arrange_(Grid *grid, PatternStart (*start)(int, int)) {
 // ---------------------------------------------------------------------------------------------------------------------
 
 static void grid_allocate_(Grid *grid) {
-    // The pattern ends within 6(p+m), and the W left after it within a few more p.
+    // The pattern ends within 6(p+m) units; the remaining W need at most a few times p more.
     grid->length = PERIOD * grid->microbatches + 14 * grid->stages + 16;
     size_t passes = (size_t)grid_passes_(grid), units = (size_t)grid->stages * (size_t)grid->length;
     grid->time = xmalloc(passes * sizeof *grid->time);

@@ -28,8 +28,8 @@ void zb_d_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Two chunks in a V. The papers count how often each kind of action comes in each phase, so the code only names kind
-// and chunk: the microbatch is the next one that has not had this action.
+// Two chunks in a V. The papers give the number of actions of each kind in each phase, so the code names only kind and
+// chunk: the action is for the next microbatch that has not had such an action on the chunk.
 
 typedef struct Counting {
     ActionList *list;
@@ -38,7 +38,7 @@ typedef struct Counting {
     int64_t oldest;                            // index in the list: where oldest_weight_ resumes
 } Counting;
 
-// Appends microbatch *next, unless it does not exist, and counts it.
+// Appends the action for microbatch *next, if this microbatch exists, and increments *next.
 static void next_(Counting *at, ActionKind kind, int chunk, int *next) {
     if (*next < at->microbatches) list_compute(at->list, kind, chunk, *next);
     ++*next;
@@ -67,7 +67,7 @@ static bool oldest_weight_(Counting *at) {
     return true;
 }
 
-// Counts are for n >= 2p-1 microbatches; microbatches that do not exist are left out.
+// The phases are for n >= 2p-1 microbatches; actions of microbatches that do not exist are left out.
 void zb_v_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
     int p = spec->stages, n = max_int(spec->microbatches, 2 * p - 1);
     Counting at = {.list = list, .microbatches = spec->microbatches};

@@ -12,7 +12,7 @@
 
 // ---------------------------------------------------------------- limits that exclude a better layout
 
-// The misfit that lacks least comes last, where it is taken from; of equals the one with `all` set, then the first met.
+// Sorts by descending lack of memory, since misfits are taken from the end. Ties: `all` set last; lowest order last.
 static int compare_misfits_(const void *a, const void *b) {
     const Candidate *one = a, *other = b;
     if (one->forecast.lacks != other->forecast.lacks) return one->forecast.lacks > other->forecast.lacks ? -1 : 1;
@@ -20,7 +20,7 @@ static int compare_misfits_(const void *a, const void *b) {
     return one->order > other->order ? -1 : one->order < other->order;
 }
 
-// Replaces a misfit with `all` set by its candidates, each at its place in the queue.
+// Inserts the candidates of a misfit with `all` set into the sorted queue, from which the misfit was taken.
 static int queue_open_(CandidateList *queue, const SearchSpace *space, const Candidate *all, Error *err) {
     CandidateList opened;
     if (search_open_misfit(space, all, &opened, err) != 0) return -1;
@@ -65,7 +65,7 @@ int64_t answer_lacks(const Candidate *misfit) {
     return misfit->forecast.lacks > 0 ? (int64_t)misfit->forecast.lacks : 0;
 }
 
-// Returns the category that exceeds the other stages' average most, and by how much.
+// Returns the category in which a stage exceeds the average of the other stages most; *surplus: by how many bytes.
 static int surplus_(const Plan *plan, int stage, double *surplus) {
     int most = 0;
     *surplus = 0;
@@ -93,10 +93,10 @@ char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text
     for (int i = 1; i < MEMORY_CATEGORIES; i++)
         if (fullest->memory.bytes[i] > fullest->memory.bytes[largest]) largest = i;
     if (surplus >= (double)answer_lacks(misfit))
-        snprintf(text, ANSWER_TEXT, "%s, of which the other stages have %s less", memory_name((MemoryCategory)c),
+        snprintf(text, ANSWER_TEXT, "%s, %s more than the average of the other stages", memory_name((MemoryCategory)c),
                  grid_bytes((int64_t)surplus, bytes));
     else
-        snprintf(text, ANSWER_TEXT, "most of it %s, %s", memory_name((MemoryCategory)largest),
+        snprintf(text, ANSWER_TEXT, "the largest part is %s, %s", memory_name((MemoryCategory)largest),
                  grid_bytes(fullest->memory.bytes[largest], bytes));
     plan_free(&plan);
     schedule_cache_return(&loan);
@@ -105,7 +105,7 @@ char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text
 
 // ---------------------------------------------------------------- the smallest world
 
-// Takes the plain schedule, or the first one that -o allows. false: it allows no schedule.
+// Sets the plain schedule, or the first schedule that -o allows. Returns false if -o allows no schedule.
 static bool world_schedule_(const SearchSpace *space, RunLayout *layout) {
     LayoutList choices = space_schedules(space, layout);
     int64_t at = 0;
@@ -116,8 +116,8 @@ static bool world_schedule_(const SearchSpace *space, RunLayout *layout) {
     return choices.count > 0;
 }
 
-// Finds whether the model fits on p * t * d ranks in the configuration that holds least: every layer recomputed,
-// without evictions or with all that are possible.
+// Finds whether the model fits on p * t * d ranks in the configuration that needs the least memory: every layer
+// recomputed, either without evictions or with as many as possible.
 static int world_holds_(void *argument, SmallestWorld *at, bool *fits, Error *err) {
     const SearchSpace *space = argument;
     const Config *base = space->keys.base;
@@ -146,7 +146,7 @@ static int world_holds_(void *argument, SmallestWorld *at, bool *fits, Error *er
     return 0;
 }
 
-// Lists the values up to `most` that a key of the shape can have if the world is as large as that needs.
+// Lists the values up to `most` of a shape key, each for a world of value * at->tensor ranks. Returns their number.
 static int64_t world_values_(const SearchSpace *space, int key, const RunLayout *at, int64_t most, int64_t *values) {
     int64_t found[LAYOUT_CANDIDATES], count = 0;
     LayoutSpace keys = space->keys;
@@ -158,7 +158,7 @@ static int64_t world_values_(const SearchSpace *space, int key, const RunLayout 
     return count;
 }
 
-// With more data ranks each holds a smaller part of the optimizer's state.
+// Tries every number of data ranks, because more data ranks leave a smaller part of the optimizer's state on each rank.
 int answer_smallest_world(const SearchSpace *space, SmallestWorld *world, Error *err) {
     int64_t tensors[LAYOUT_CANDIDATES], stages[LAYOUT_MOST_STAGES], batch = space->keys.base->train.global_batch;
     RunLayout at = space_start(space);
@@ -189,11 +189,11 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
     int64_t part = given->parallel.pipeline * given->parallel.tensor * given->parallel.context;
     if (space->keys.world % part != 0) return 0;
     given->parallel.data = space->keys.world / part;
-    // A plan decides the keys that are left open.
+    // Decides the keys that are left open, as --plan does.
     Log quiet = {.program = "", .rank = -1, .stage = -1, .level = LOG_QUIET};
     if (config_check(given, &ignored) != 0) return 0;
     if (verdict_resolve(given, space->planner->model, &quiet, err) != 0) return -1;
-    // A key that is left open need not be set for schedules that split anyway; a plan takes it for off.
+    // Keeps an open split_backward at auto, which counts as off: schedules that always split then need no change of it.
     bool open = space->keys.base->schedule.split_backward == SPLIT_AUTO && given->schedule.split_backward == SPLIT_OFF;
     if (open) given->schedule.split_backward = SPLIT_AUTO;
     return planner_forecast_config(space->planner, given, true, forecast, err);

@@ -1,40 +1,40 @@
-// A search's answers in addition to its best: limits that exclude a better one, the smallest world that suffices, and
-// the smallest change to the given configuration that brings most of the gain, and how much a choice may be regretted.
+// A search's answers in addition to the best configuration: the memory that a faster one lacks, the smallest world that
+// suffices, the smallest change to the given configuration that brings most of the gain, and the regret of a choice.
 #pragma once
 
 #include "search.h"
 
-// Finds the misfit that is faster than the best (or any, if nothing fits) and lacks the least memory. step: its
-// seconds. false: not found.
+// Finds the misfit that lacks the least memory, among the misfits that are faster than the fastest candidate (or all
+// misfits, if nothing fits). *step: seconds per step. Returns false if no such misfit is found.
 bool answer_next_better(const SearchSpace *space, const SearchResult *result, Candidate *misfit, double *step,
                         Error *err);
 
-// Finds the reason why a misfit's fullest stage is too full: the category of memory of which it has more than the other
-// stages, if it would fit without that, else its largest category. Writes "head, of which the other stages have 3.1 GiB
-// less" into `text`, and returns it; an empty text if the misfit has no schedule.
+// Finds the reason why a misfit's fullest stage is too full. This is the category of memory in which the stage exceeds
+// the other stages most, if it would fit without the excess, else its largest category. Writes "head, 3.1 GiB more than
+// the average of the other stages" into `text`, and returns it; an empty text if the misfit has no schedule.
 enum { ANSWER_TEXT = 128 };
 char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text[ANSWER_TEXT]);
 
 // Returns the bytes that the fullest rank of a misfit lacks.
 int64_t answer_lacks(const Candidate *misfit);
 
-// Finds the fewest ranks on which the model fits with one sequence a microbatch and everything evicted or recomputed,
-// as far as -o leaves that open. -1 with err.
+// Finds the fewest ranks on which the model fits with one sequence per microbatch and with all evictions and
+// recomputation that -o allows. -1 with err.
 int answer_smallest_world(const SearchSpace *space, SmallestWorld *world, Error *err);
 
-// Forecasts the given configuration in this world; its data ranks fill the world if possible. possible: false if they
-// cannot, or if a run would refuse it.
+// Forecasts the given configuration in this world, with as many data ranks as fill the world. forecast->possible: false
+// if no number of data ranks fills it, or if a run would refuse the configuration. -1 with err.
 int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Error *err);
 
-// Finds, among the candidates that were found and whose step is at most `step`, the one with the fewest changes; of
-// several the fastest. false: not found.
+// Finds the candidate with the fewest changes among the found candidates with a step of at most `step` seconds. If
+// several have equally few, takes the fastest. Returns false if there is no such candidate.
 bool answer_cheapest(const SearchResult *result, const Config *given, double step, Candidate *cheapest);
 
-// Which candidate is the fastest depends on figures of the hardware that nobody knows exactly. The assumptions that
-// robust.c makes about them, in words.
+// The assumptions that robust.c makes about figures of the hardware, in words. The figures are not known exactly, and
+// they decide which candidate is the fastest.
 extern const char robust_assumptions[];
 
-// Plans the best, the front, the ten best and the fastest up to thirty again, with every assumption, and fills in their
-// `robust`: the largest fraction by which the step is longer than that of the fastest of them with the same assumption.
-// A candidate that no longer fits, or takes more than twice as long, has 1. -1 with err.
+// Plans the best, the front, the ten best and the fastest thirty candidates again with every assumption, and fills in
+// `robust`: the largest fraction by which a candidate's step is longer than the fastest of these steps with the same
+// assumption. 1: the candidate no longer fits, or takes at least twice as long. -1 with err.
 int robust_find(const SearchSpace *space, SearchResult *result, Error *err);

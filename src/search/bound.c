@@ -1,5 +1,5 @@
-// Lower bounds of a step. The bound of a schedule holds for the plan's figures up to BOUND_SLACK, which search.c
-// subtracts: of long schedules the plan simulates a few rounds, and continues them with an error of a few thousandths.
+// Lower bounds of a step. The plan simulates a few rounds of a long schedule and extrapolates the rest, with an error
+// of a few thousandths. So its steps may be shorter than the bound by the factor BOUND_SLACK, which search.c applies.
 #include "bound.h"
 
 #include "base/alloc.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Returns a schedule with one slot a stage and without lists. The caller frees `stage`.
+// Returns a schedule with one slot per stage and without lists. The caller frees `stage`.
 static Schedule one_slot_(const Config *config) {
     const ScheduleKind *kind = config_schedule_kind(config);
     int p = (int)config->parallel.pipeline;
@@ -50,7 +50,7 @@ int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *er
     memset(cut, 0, sizeof *cut);
     int status = plan_costs_make(&cut->costs, config, &lists, &plan, &source, err);
     cut->stages = p;
-    cut->chunks = lists.chunks * lists.slices; // each costs its own, and slice 0 of chunk 0 is first and last
+    cut->chunks = lists.chunks * lists.slices; // one cost each; slice 0 of chunk 0 has the first F and the last B
     cut->microbatches = config_microbatches(config);
     cut->split = lists.split;
     cut->least_bytes = memory_total(&plan.stage[plan_fullest(&plan)].memory);
@@ -72,7 +72,7 @@ static double late_weights_(const Cut *cut, const RunLayout *layout, int s) {
     const ScheduleKind *kind = &schedule_kinds[layout->name];
     if (!kind->splits || kind->grouped) return 1;
     if (kind->delayed) return 1 + (s < layout->delay ? s : layout->delay);
-    return (double)(cut->microbatches * cut->chunks); // a schedule in a V may keep them all to the end
+    return (double)(cut->microbatches * cut->chunks); // a schedule in a V may delay all W to the end
 }
 
 double cut_bound(const Cut *cut, const RunLayout *layout) {
@@ -82,11 +82,11 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
     bool in_v = schedule_kinds[layout->name].placement == PLACEMENT_V;
     for (int s = 0; s < cut->stages; s++) {
         int own = s * cut->chunks; // chunk 0, which has the first forward of the stage and its last gradient
-        double work = 0, weights = 0, slowed = 0; // slowed: seconds that sums add to the last backwards
+        double work = 0, weights = 0, slowed = 0; // slowed: seconds that gradient sums add to the last backwards
         for (int c = 0; c < cut->chunks; c++) {
             weights += cut->split ? costs->weight[own + c] : 0;
             double parts = cut->split ? costs->input[own + c] + costs->weight[own + c] : costs->backward[own + c];
-            // Some lists in a V run a few backwards unsplit, which gather less.
+            // Some schedules in a V run a few complete backwards, which gather less than I and W.
             if (in_v && costs->backward[own + c] < parts) parts = costs->backward[own + c];
             work += costs->forward[own + c] + parts;
             if (c % layout->slices == 0) slowed += (costs->last[s] - 1) * parts;
@@ -108,18 +108,18 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
 
 double shape_bound(const SearchSpace *space, const RunLayout *shape) {
     enum { MOST_CHUNKS = 4 };
-    if (space->planner->measured) return 0; // a profile knows no time of a layer alone
+    if (space->planner->measured) return 0; // a profile has no times of single layers
     ModelTimes times = space_times(space, shape);
     double layers = (double)space->keys.base->model.layers, p = (double)shape->pipeline;
     double all = layers * space_part_seconds(&times.layer) + space_part_seconds(&times.embedding) +
                  space_part_seconds(&times.head);
     double m = (double)(space->keys.base->train.global_batch / shape->data / shape->micro_batch * shape->slices);
     // Averaged over the ranks, the first forward has passed half of the stages, one chunk on each: of 4 stages it
-    // passes 0, 1, 2 and 3 before it reaches ranks 0 to 3, which is (p - 1) / 2 on average. A split by time may leave a
-    // chunk a layer less than an even one.
+    // passes 0, 1, 2 and 3 before it reaches ranks 0 to 3, which is (p - 1) / 2 on average. If layers are split by
+    // time, a chunk may have one layer less than with an even split.
     double least = floor(layers / (p * MOST_CHUNKS)) - 1;
     double first = times.layer.forward + times.layer.tensor_forward;
-    if (shape->slices > 1) first -= times.layer.spent[0].attention; // the first slice has the least
+    if (shape->slices > 1) first -= times.layer.spent[0].attention; // the first slice has the least attention
     double fill = least > 0 ? (p - 1) / 2 * least * first : 0;
     return m * all / p + fill;
 }

@@ -1,5 +1,5 @@
-// The assumptions are rows of a table. Jitter is simulated: the durations of the actions of a short list vary, and the
-// pipeline of the plan becomes longer by the same factor.
+// The assumptions are rows of a table. Jitter is simulated: the durations of a short list's actions vary at random, and
+// the plan's pipeline time is multiplied by the resulting factor.
 #include "answers.h"
 
 #include "base/alloc.h"
@@ -44,7 +44,7 @@ static void assume_(Hardware *hardware, const Assumption *at) {
 
 // ---------------------------------------------------------------- jitter
 
-// Fills in the duration of every action, each varied by a normal number of the draw; draw 0 varies nothing.
+// Writes the duration of every action, varied by a normally distributed number of the draw; draw 0: not varied.
 static void vary_(const Schedule *schedule, const SimulateCosts *costs, int draw, double **durations) {
     static const double JITTER = 0.05;
     for (int s = 0; s < schedule->stages; s++)
@@ -60,7 +60,7 @@ static void vary_(const Schedule *schedule, const SimulateCosts *costs, int draw
         }
 }
 
-// Simulates all draws; writes by which factors the pipeline becomes longer: on average, and in one draw of twenty.
+// Simulates all draws. factors: how many times as long the pipeline takes, on average and at the 95th percentile.
 static int draw_jitter_(const Schedule *schedule, const SimulateCosts *costs, double factors[2], Error *err) {
     double seconds[1 + DRAWS], sum = 0;
     double **durations = xcalloc((size_t)schedule->stages, sizeof *durations);
@@ -87,7 +87,7 @@ static int draw_jitter_(const Schedule *schedule, const SimulateCosts *costs, do
     return 0;
 }
 
-// Two rounds of microbatches show the jitter of all: a stage waits for its neighbours in each.
+// Simulates two rounds of microbatches, which are enough: a stage waits for its neighbours in every round.
 static int jitter_(const Planner *planner, const Config *config, double factors[2], Error *err) {
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
     int64_t rounds = config_fewer_microbatches(config, 0);

@@ -1,5 +1,5 @@
-// A heap of nodes by their bound: shapes, and lists (a shape with a schedule and a split of layers). A shape that comes
-// up is replaced by its lists; a list that comes up is evaluated, with all its ways to keep bundles.
+// A heap of nodes, ordered by bound. A node is a shape or a list (a shape with a schedule and a split of layers). A
+// shape taken from the heap is replaced by its lists; a list is evaluated with all its ways to keep bundles.
 #include "search.h"
 
 #include "base/alloc.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The plan continues long schedules with an error of a few thousandths, so bounds are lowered by as much.
+// The plan extrapolates long schedules with an error of a few thousandths, so bounds are lowered by this factor.
 #define BOUND_SLACK 0.995
 
 typedef struct Node {
@@ -37,9 +37,9 @@ typedef struct Outcome {
 
 // The best so far. It does not change while a batch is evaluated.
 typedef struct Standing {
-    double best, tenth;  // compared steps; INFINITY
+    double best, tenth;  // steps by planner_compared; INFINITY: not known yet
     CandidateList front; // by step
-    CandidateList keys;  // the fastest of each cut, micro-batch size and schedule
+    CandidateList keys;  // fastest candidate of each cut, micro-batch size and schedule, by step
 } Standing;
 
 typedef struct Search {
@@ -95,9 +95,9 @@ void candidates_add(CandidateList *list, const Candidate *candidate) {
 
 // ---------------------------------------------------------------- candidates that need no plan
 
-// Returns the longest step that is of interest in a candidate of at least these bytes: one in class 0, among the ten
-// best, or on the front. new_key: false for one that is no faster than a candidate found with the same cut and
-// schedule.
+// Returns the longest step with which a candidate of at least these bytes still matters: in class 0, among the ten
+// best, or on the front. new_key: false if the candidate is no faster than a candidate found with the same cut,
+// micro-batch size and schedule.
 static double worth_(const Search *search, int64_t bytes, bool new_key) {
     const Standing *standing = &search->standing;
     double most = SEARCH_SLOWER * standing->best;
@@ -117,7 +117,7 @@ static bool hopeless_(const Search *search, double bound, int64_t bytes) { retur
 
 // ---------------------------------------------------------------- the best so far
 
-// Returns whether a comes before b: by planner_prefers, then the one met first.
+// Returns whether a comes before b: by planner_prefers, then by order of discovery.
 static bool found_before_(const Candidate *a, const Candidate *b) {
     if (planner_prefers(&a->forecast, &b->forecast)) return true;
     return !planner_prefers(&b->forecast, &a->forecast) && a->order < b->order;
@@ -151,7 +151,7 @@ static void standing_take_key_(Standing *standing, const Candidate *found) {
     while (at < keys->count && !layout_same(&keys->items[at].forecast.layout, &found->forecast.layout, key)) at++;
     if (at < keys->count && !found_before_(found, &keys->items[at])) return;
     if (at == keys->count) candidates_add(keys, found);
-    // Keeps the order: the entry moves to its place among the faster ones.
+    // Keeps the list sorted: moves the new entry before all slower entries.
     for (; at > 0 && found_before_(found, &keys->items[at - 1]); at--) keys->items[at] = keys->items[at - 1];
     keys->items[at] = *found;
     standing->best = planner_compared(&keys->items[0].forecast);
@@ -221,12 +221,12 @@ typedef struct Trial {
     const Node *list;
     Outcome *outcome;
     Config config;
-    bool front_alone; // evictions are no faster than a candidate found with the same schedule
+    bool front_alone; // true: the schedule fits without evictions, so evicting makes it no faster
 } Trial;
 
-// Counts the bytes of a layout, whose configuration is trial->config, and, if it fits and is of interest, simulates it.
-// `bound` of its step and its least bytes may be better known than those of the list. Returns whether the layout is
-// possible, with the plan's answer in `tried`; its slots and load_ahead are then numbers if it evicts.
+// Counts the bytes of a layout with the configuration trial->config and, if it fits and still matters, simulates it.
+// `bound` and `least_bytes` may be tighter than the bounds of the list. Returns whether the layout is possible and can
+// matter. `tried` is then its forecast, in which slots and load_ahead are numbers if it evicts.
 static bool weigh_(Trial *trial, const RunLayout *layout, double bound, int64_t least_bytes, Candidate *tried) {
     Outcome *outcome = trial->outcome;
     const Search *search = trial->search;
@@ -246,7 +246,7 @@ static bool weigh_(Trial *trial, const RunLayout *layout, double bound, int64_t 
         forecast->layout.slots = forecast->slots;
         forecast->layout.load_ahead = forecast->load_ahead;
     }
-    bool trade = layout->recompute < RECOMPUTE_EVICTING; // answers name misfits by their evictions alone
+    bool trade = layout->recompute < RECOMPUTE_EVICTING; // the answers list misfits without trades
     if (forecast->fits ? forecast->time.known : !trade)
         candidates_add(forecast->fits ? &outcome->found : &outcome->misfits, tried);
     return true;
@@ -267,7 +267,7 @@ static void try_recompute_(Trial *trial, const RunLayout *layout) {
     if (space->planner->hardware.memory_bytes == 0 || space_fixes(space, LAYOUT_BIT(recompute))) return;
     recomputed.recompute = RECOMPUTE_TO_FIT;
     trial->outcome->evaluated++;
-    // Checked before bytes are counted, since recomputing layers makes no step shorter.
+    // Recomputing layers makes no step shorter, so the list's bound is checked before bytes are counted.
     if (hopeless_(search, trial->list->bound, -1)) return;
     if (!space_config(space, &recomputed, &trial->config)) return;
     trial->outcome->status = cut_make(&cut, space, &trial->config, &trial->outcome->err);
@@ -279,9 +279,9 @@ static void try_recompute_(Trial *trial, const RunLayout *layout) {
 }
 
 // Trades recomputed layers for shorter transfers: the stages that evict recompute 1, 2, 4, ... layers, which makes
-// their bundles smaller. Of eight stages whose first six evict to the host: [1,1,1,1,1,1,0,0], [2,2,2,2,2,2,0,0], ...
-// If every stage evicts, the same is tried for the first half, [1,1,1,1,0,0,0,0], ..., which keeps bundles longest. All
-// are tried: a pruned search times fewer of them, and has to find the same.
+// their bundles smaller. If six of eight stages evict to the host: [1,1,1,1,1,1,0,0], [2,2,2,2,2,2,0,0], ... If every
+// stage evicts, trades on the first half are also tried, [1,1,1,1,0,0,0,0], ..., since it keeps bundles longest. All
+// trades are tried, since a pruned search simulates fewer of them and must find the same best.
 static void try_trades_(Trial *trial, const RunLayout *evicting) {
     const SearchSpace *space = trial->search->space;
     RunLayout layout = *evicting;
@@ -294,7 +294,7 @@ static void try_trades_(Trial *trial, const RunLayout *evicting) {
         }
 }
 
-// Tries evictions to one target: with the fewest slots, and if bundles have to move, with as many slots as fit.
+// Tries evictions to one target: with the fewest slots and, if the list fits only with evictions, as many as fit.
 static void try_target_(Trial *trial, int target, int placement, const Forecast *plain) {
     const SearchSpace *space = trial->search->space;
     RunLayout layout = trial->list->layout;
@@ -381,7 +381,7 @@ static void take_outcome_(Search *search, Outcome *outcome) {
 
 enum { BATCH = 16 };
 
-// Pops the next nodes that can still matter.
+// Pops the next nodes that can still matter and returns their number; 0 ends the search.
 static int next_batch_(Search *search, Node batch[BATCH]) {
     int count = 0;
     while (count < BATCH && search->heap.count > 0) {
@@ -428,7 +428,7 @@ static int index_of_(const SearchResult *result, const Candidate *found) {
     return -1;
 }
 
-// Computes the front again from all that was found: of equals it keeps the plainer one, which may have been met later.
+// Computes the front again from all found candidates. Of equal candidates it keeps the plainer, maybe found later.
 static void take_front_(SearchResult *result) {
     int64_t count = result->found.count, least = INT64_MAX;
     if (count == 0) return;
@@ -464,7 +464,7 @@ static bool plainer_(const Candidate *a, const Candidate *b) {
     return found_before_(a, b);
 }
 
-// Finds the fastest candidate, and the plainest of those that take as long.
+// Finds the fastest candidate, and the plainest candidate of class 0.
 static void take_best_(SearchResult *result) {
     const Candidate *items = result->found.items;
     result->fastest = result->found.count > 0 ? 0 : -1;
@@ -478,8 +478,8 @@ static void take_best_(SearchResult *result) {
     }
 }
 
-// Steps are compared without hardware.step_overhead_ms. A large one would make all layouts equally fast, and none could
-// be left out.
+// Steps are compared without hardware.step_overhead_ms. A large overhead would make all layouts almost equally fast,
+// and no layout could be skipped.
 int search_run(SearchResult *result, const SearchSpace *space, const SearchOptions *options, Error *err) {
     Planner planner = *space->planner;
     SearchSpace bare = *space;

@@ -1,21 +1,21 @@
 // The best configurations of a model for a number of ranks: best-first over the candidates of space.h, by the bounds of
-// bound.h. Every figure comes from the planner, so --plan prints the same for that configuration.
+// bound.h. Every figure comes from the planner, so --plan prints the same figures for that configuration.
 //
-// Results depend neither on the number of threads nor on the time: candidates are evaluated in batches of a fixed size,
-// in parallel within a batch, and the results of a batch count from the next one on.
+// Results depend neither on the number of threads nor on timing: candidates are evaluated in batches of a fixed size,
+// in parallel within a batch, and the results of a batch are used only from the next batch on.
 #pragma once
 
 #include "space.h"
 
 #include <signal.h>
 
-// A candidate with the plan's answer. With evictions, slots and load_ahead are numbers.
+// A candidate and its forecast. If it evicts, its slots and load_ahead are numbers, not auto.
 typedef struct Candidate {
     Forecast forecast; // forecast of the layout
     double bound;      // lower bound of the step, if the candidate does not fit
     int64_t order;     // order of discovery; breaks ties
     double robust;     // worst regret over the assumptions of robust.c; NAN: not planned again
-    bool all;          // no candidate with this shape, schedule and layers fits; each lacks at least this much
+    bool all;          // true: no candidate of this shape, schedule and layers fits; each lacks at least forecast.lacks
 } Candidate;
 
 typedef struct CandidateList {
@@ -28,12 +28,12 @@ void candidates_add(CandidateList *list, const Candidate *candidate);
 enum { SEARCH_BEST = 10 };
 
 typedef struct SearchResult {
-    CandidateList found;   // all that fit and were simulated, in the order in which they were met
-    CandidateList misfits; // all that do not fit
+    CandidateList found;   // candidates that fit and were simulated, in order of discovery
+    CandidateList misfits; // candidates that do not fit
     int best;              // index into found: the plainest of class 0; -1: nothing fits
-    int fastest;           // index of the shortest step
+    int fastest;           // index into found: the shortest step; -1: nothing fits
     int64_t alike;         // other candidates of class 0
-    int ten[SEARCH_BEST];  // the fastest of each cut, micro-batch size and schedule, best first
+    int ten[SEARCH_BEST];  // indices into found: the fastest of each cut, micro-batch size and schedule, best first
     int ten_count;
     int *front; // indices: no other candidate is both faster and smaller; by step, up to SEARCH_SLOWER times the best
     int front_count;
@@ -44,8 +44,8 @@ typedef struct SearchResult {
     bool stopped; // the search was stopped before it was complete
 } SearchResult;
 
-// How much slower than the fastest a configuration may be and still be on the front, and in its class: equally fast, as
-// far as a plan can tell.
+// Largest step, relative to the fastest, of a configuration on the front, and of configurations that count as equally
+// fast because a plan cannot tell them apart.
 #define SEARCH_SLOWER 1.10
 #define SEARCH_ALIKE  1.01
 
@@ -54,15 +54,15 @@ int search_class(const SearchResult *result, const Forecast *found);
 
 typedef struct SearchOptions {
     bool exhaustive;                   // prune nothing: for tests
-    const volatile sig_atomic_t *stop; // ends the search early where it is set; may be NULL
+    const volatile sig_atomic_t *stop; // nonzero ends the search early; may be NULL
     void (*progress)(void *argument, const SearchResult *result, double bound); // after every batch; may be NULL
     void *argument;
 } SearchOptions;
 
-// Expands a misfit that has `all` set into the candidates with a number of recomputed layers that is known without
-// counting bytes. The caller frees opened->items. -1 with err.
+// Expands a misfit that has `all` set into its candidates, without candidates that recompute as many layers as needed
+// to fit. The caller frees opened->items. -1 with err.
 int search_open_misfit(const SearchSpace *space, const Candidate *misfit, CandidateList *opened, Error *err);
 
-// Searches. -1 with err; call search_free in either case.
+// Runs the search. -1 with err; call search_free in either case.
 int search_run(SearchResult *result, const SearchSpace *space, const SearchOptions *options, Error *err);
 void search_free(SearchResult *result);

@@ -1,5 +1,5 @@
-// --search: checks the question, searches, and writes the answer. The ranks to search for are those of --gpus, or those
-// of the configuration. A key in the file is where the search starts from; a key that -o gives stays as it is.
+// --search: checks the request, searches, and writes the answer. The number of ranks comes from --gpus or else from the
+// configuration. The search may change the layout keys of the file; keys given with -o keep their values.
 #include "search_command.h"
 
 #include "base/clock.h"
@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// Set by the handler of Ctrl-C, which has no other place to write to.
+// Set by the SIGINT handler, which can only reach global variables.
 static volatile sig_atomic_t interrupted_;
 
 static void interrupt_(int signal) { interrupted_ = signal; }
@@ -31,19 +31,19 @@ static int read_gpus_(const char *text, int64_t *gpus, Error *err) {
     return error_set(err, EXIT_USAGE, "--gpus: %s is not a number of GPUs; give one from 1 to %d", text, MOST);
 }
 
-// `product`: including the factors before it.
+// Reports a fixed key that does not divide the ranks. product: `value` times the fixed values of the keys before it.
 static int contradicts_(const SearchSpace *space, const char *key, int64_t value, int64_t product, Error *err) {
     if (product != value)
         return config_error(space->keys.base, key, err,
-                            "with the other keys that -o fixes, %lld needs %lld ranks, which do not divide the %lld to "
-                            "search for; use another, or leave one out",
+                            "with the other keys fixed by -o, %lld needs %lld ranks, which does not divide the %lld "
+                            "ranks of the search; use another value, or remove an -o option",
                             (long long)value, (long long)product, (long long)space->keys.world);
     return config_error(space->keys.base, key, err,
-                        "%lld does not divide the %lld ranks of the search; use a divisor, or leave it out",
+                        "%lld does not divide the %lld ranks of the search; use a divisor, or remove the option",
                         (long long)value, (long long)space->keys.world);
 }
 
-// Checks that the keys which -o fixes leave something to search for.
+// Checks that the ranks which -o fixes agree with the ranks to search for.
 static int check_fixed_(const SearchSpace *space, Error *err) {
     const ParallelConfig *parallel = &space->keys.base->parallel;
     const struct {
@@ -63,16 +63,16 @@ static int check_fixed_(const SearchSpace *space, Error *err) {
     }
     if (fixed < (parallel->context > 1 ? 4 : 3) || product == space->keys.world) return 0;
     return config_error(space->keys.base, "parallel.data", err,
-                        "pipeline * tensor * data = %lld ranks, and %lld are searched for; "
-                        "leave one of the three out",
+                        "pipeline * tensor * data is %lld ranks; the search is for %lld; "
+                        "remove one of the three -o options",
                         (long long)product, (long long)space->keys.world);
 }
 
 static int check_keys_(const Config *config, bool gpus, Error *err) {
     if (config->schedule.file[0] != '\0')
         return config_error(config, "schedule.file", err,
-                            "a list from a file fixes stages and microbatches, which a "
-                            "search varies; leave it out");
+                            "a schedule from a file has fixed stages and microbatches, "
+                            "which a search varies; remove the key");
     if (gpus && config->hardware.device == DEVICE_CPU)
         return config_error(config, "hardware.device", err,
                             "cpu contradicts --gpus; use cuda or auto, or leave --gpus out "
@@ -84,7 +84,7 @@ static int check_keys_(const Config *config, bool gpus, Error *err) {
     return 0;
 }
 
-// On CPUs the rates that are not given differ from the defaults of their keys; the written file names them.
+// On CPUs the rates in use differ from the keys' defaults, so they are set in `base` for the file that --write makes.
 static void name_rates_(const Planner *planner, Config *base) {
     HardwareConfig *hardware = &base->hardware;
     const Cost *cost = &planner->hardware.cost;
@@ -109,13 +109,13 @@ static int check_write_(const Config *config, const char *path, Error *err) {
 
 typedef struct Progress {
     const Log *log;
-    double said; // when
+    double said; // time of the last progress line
     bool shown;
 } Progress;
 
 static void progress_(void *argument, const SearchResult *result, double bound) {
     Progress *progress = argument;
-    char best[32] = "none fits", least[32];
+    char best[32] = "nothing fits", least[32];
     double now = clock_seconds();
     if (now - progress->said < 0.25) return;
     double step = 0;
@@ -126,7 +126,7 @@ static void progress_(void *argument, const SearchResult *result, double bound) 
     if (step > 0) grid_seconds(step, best);
     progress->said = now;
     progress->shown = true;
-    fprintf(stderr, "\r\033[K%s: searched %lld configurations in %.0f s, best so far %s, at %s of lower bound",
+    fprintf(stderr, "\r\033[K%s: searched %lld configurations in %.0f s; best so far: %s; lower bound: %s",
             progress->log->program, (long long)result->evaluated, result->seconds, best, grid_seconds(bound, least));
     fflush(stderr);
 }
@@ -157,8 +157,8 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
     SearchResult result = {0};
     Config base = *config;
     if (ranks > 0) base.hardware.device = DEVICE_CUDA;
-    // From its own configuration the planner reads the settings that do not depend on the candidate, and the number of
-    // ranks.
+    // The planner reads the number of ranks, and the settings that do not depend on the candidate, from its own
+    // configuration.
     Config world = base;
     world.hardware.profile[0] = '\0';
     if (ranks > 0)
@@ -167,14 +167,14 @@ int search_for(const Config *config, const Model *model, const char *gpus, Searc
     int code = check_fixed_(&space, err);
     if (code == 0) {
         code = planner_create(&planner, &world, model, log, err);
-        // A profile that was made for the given configuration is used, as --plan does. Only then the written file names
-        // it.
+        // A profile made for the given configuration is used, as with --plan. Only in this case the written file names
+        // the profile.
         if (code == 0) code = planner_find_profile(&planner, &base, log, err);
         if (!planner.measured) base.hardware.profile[0] = '\0';
         if (code == 0) name_rates_(&planner, &base);
         if (code == 0 && planner.hardware.cost.flops == 0)
             code = config_error(&base, "hardware.gpu", err,
-                                "no performance figures for this device; use one of the words in --help-config, "
+                                "no performance figures for this device; use one of the names in --help-config, "
                                 "or give hardware.peak_tflops and hardware.memory_gib");
         if (code == 0) code = run_(&space, &result, log, err);
         if (code == 0) code = take(argument, &space, &result, err);

@@ -14,7 +14,7 @@
 // Writes a schedule in words: "ZB-V", "interleaved, host".
 static char *list_text_(const Config *config, char text[SCHEDULE_TEXT]) {
     RunLayout layout = layout_of(config);
-    // Recomputed layers have a column of their own.
+    // rest_text_ writes these settings.
     layout.recompute = 0;
     layout.attention = ATTENTION_FLASH;
     layout.pointwise = RECOMPUTE_NONE;
@@ -30,7 +30,7 @@ static char *rest_text_(const SearchSpace *space, const Config *config, char tex
                                                                  : ", by time";
     int64_t layers = 0;
     for (int s = 0; s < config->parallel.pipeline; s++) layers += config_recompute(config, s);
-    layers = min_i64(layers, config->model.layers); // a stage may be told to recompute more layers than it has
+    layers = min_i64(layers, config->model.layers); // the key may be larger than a stage's layers
     if (layers > 0) snprintf(again, sizeof again, ", %lld again", (long long)layers);
     if (config->parallel.overlap != OVERLAP_AUTO)
         snprintf(overlap, sizeof overlap, ", overlap %s", config_word("parallel.overlap", config->parallel.overlap));
@@ -111,11 +111,11 @@ static void line_of_changes_(const Config *from, const Config *to, const char *l
     FILE *changes = xmemstream(&text, &length);
     int count = layout_write_changes(from, to, changes);
     xmemstream_close(changes);
-    grid_line(file, label, format, count == 0 ? "nothing: it is the configuration given" : text);
+    grid_line(file, label, format, count == 0 ? "nothing: it is the given configuration" : text);
     free(text);
 }
 
-// Prints the worst regret of the best, and the candidate with the least.
+// Prints the worst regret of the best candidate, and the candidate with the smallest worst regret.
 static void print_regret_(const SearchSpace *space, const SearchResult *result, FILE *file) {
     const Candidate *items = result->found.items, *best = &items[result->best], *least = best;
     char cut[2 * SCHEDULE_TEXT], step[32];
@@ -149,8 +149,7 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, FI
     print_regret_(space, result, file);
     line_of_changes_(space->keys.base, &config, "set", "%s", file);
     if (space->planner->measured)
-        grid_line(file, "profile",
-                  "stages are timed by %s, so only the tensor ranks and attention that it has are searched",
+        grid_line(file, "profile", "stage times come from %s; only its tensor ranks and attention are searched",
                   space->keys.base->hardware.profile);
     GpuBand band = hardware_band(&space->planner->hardware, &config, space->planner->measured);
     hardware_print_band(&space->planner->hardware, band, best->time.step, best->time.mfu, file);
@@ -158,8 +157,8 @@ static void print_best_(const SearchSpace *space, const SearchResult *result, FI
     budget_print(&budget, &config, true, file);
 }
 
-// Prints the way from the given configuration to the best one, and the fewest changes that bring nine tenths of the
-// gain.
+// Prints the forecast of the given configuration, and the fewest changes that bring nine tenths of the gain of the best
+// configuration.
 static int print_gain_(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
     double best = result->found.items[result->best].forecast.time.step;
     Config given;
@@ -170,11 +169,11 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
     double step = forecast.time.known ? forecast.time.step : 0;
     bool counts = forecast.possible && forecast.fits && step > 0;
     if (!forecast.possible)
-        grid_line(file, label, "the configuration given cannot run on %lld ranks", (long long)space->keys.world);
+        grid_line(file, label, "the given configuration cannot run on %lld ranks", (long long)space->keys.world);
     else
         grid_line(file, label, "%s a step, %s%s", grid_seconds(step, seconds), grid_bytes(forecast.peak_bytes, bytes),
                   forecast.fits ? "" : ": does not fit");
-    // If the given configuration does not fit, nine tenths means a step within a tenth of the best.
+    // If the given configuration does not fit, a step at most 10 % longer than the best is enough.
     double enough = counts ? step - 0.9 * (step - best) : 1.1 * best;
     bool gains = !counts || step > 1.001 * best;
     if (!gains || !answer_cheapest(result, &given, enough, &cheapest)) return 0;
@@ -215,18 +214,18 @@ static int print_nothing_(const SearchSpace *space, const SearchResult *result, 
                   "-o option",
                   ranks, (long long)given->model.heads, (long long)given->train.global_batch);
     else if (result->misfits.count == 0 && !result->stopped)
-        grid_line(file, "best",
-                  "none: no schedule for %lld ranks satisfies the -o settings; leave out a key of schedule", ranks);
+        grid_line(file, "best", "none: no schedule for %lld ranks satisfies the -o settings; remove a key of schedule",
+                  ranks);
     else grid_line(file, "best", "none: no configuration for %lld ranks fits", ranks);
     if (result->shapes > 0 && result->misfits.count == 0) return 0;
     if (answer_smallest_world(space, &world, err) != 0) return -1;
     char context[32] = "";
     if (world.context > 1) snprintf(context, sizeof context, " x context %lld", (long long)world.context);
     if (world.ranks > 0)
-        grid_line(file, "world", "the smallest that would do: %lld ranks, pipeline %lld x tensor %lld x data %lld%s",
+        grid_line(file, "world", "the smallest that fits: %lld ranks, pipeline %lld x tensor %lld x data %lld%s",
                   (long long)world.ranks, (long long)world.pipeline, (long long)world.tensor, (long long)world.data,
                   context);
-    else grid_line(file, "world", "no number of ranks with this memory would do");
+    else grid_line(file, "world", "no number of ranks with this memory is enough");
     return print_next_(space, result, file, err);
 }
 
@@ -246,10 +245,9 @@ int search_report(const SearchSpace *space, const SearchResult *result, FILE *fi
         table_(space, result, result->ten, result->ten_count, file);
         fprintf(
             file,
-            "v: chunks; GiB: of the fullest rank; host: GiB of host memory of a rank; by time: layers are dealt out "
-            "by\n"
-            "the time of embedding and head; by list: as -o parallel.layers says; again: layers that are recomputed;\n"
-            "pointwise: schedule.recompute; seq: parallel.sequence; adjacent: parallel.placement;\n"
+            "v: chunks; GiB: memory of the fullest rank; host: most GiB of host memory per rank; by time: layers are\n"
+            "split to balance the time with embedding and head; by list: as in -o parallel.layers; again: recomputed\n"
+            "layers; pointwise: schedule.recompute; seq: parallel.sequence; adjacent: parallel.placement;\n"
             "regret: as in robust, - if it may not fit\n");
     }
     char evaluated[32], simulated[32];

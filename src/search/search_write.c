@@ -17,8 +17,8 @@
 
 // ---------------------------------------------------------------- why
 
-// Says why a searched key has its value: the step of the fastest candidate with another value. Returns false for a key
-// that is not searched, or that means nothing without another one, such as schedule.group.
+// Writes why a searched key has its value: the step of the fastest candidate with another value. Returns false for a
+// key that is not searched, or that applies only with certain values of another key, such as schedule.group.
 static bool why_searched_(const SearchSpace *space, const SearchResult *result, const char *name, char *text,
                           size_t size) {
     const Forecast *best = &result->found.items[result->best].forecast, *other = NULL;
@@ -35,14 +35,14 @@ static bool why_searched_(const SearchSpace *space, const SearchResult *result, 
         if (other == NULL || found->time.step < other->time.step) other = found;
     }
     if (other == NULL) {
-        snprintf(text, size, "no other value fits and is as fast by its lower bound");
+        snprintf(text, size, "all other values do not fit or are slower by their lower bounds");
         return true;
     }
     layout_value_text(key, layout_get(&other->layout, key), value);
     double longer = 100 * (other->time.step / best->time.step - 1);
-    if (fabs(longer) < 0.005) snprintf(text, size, "%s is as fast, with all else at its best", value);
+    if (fabs(longer) < 0.005) snprintf(text, size, "%s is as fast, with all other keys at their best", value);
     else
-        snprintf(text, size, "%s takes %.2f %% %s, with all else at its best", value, fabs(longer),
+        snprintf(text, size, "%s takes %.2f %% %s, with all other keys at their best", value, fabs(longer),
                  longer > 0 ? "longer" : "less");
     return true;
 }
@@ -51,11 +51,11 @@ static void why_(const SearchSpace *space, const SearchResult *result, const Con
     const Candidate *best = &result->found.items[result->best];
     if (why_searched_(space, result, key->name, text, size)) return;
     if (strcmp(key->name, "schedule.slots") == 0 && layout_evicts(&best->forecast.layout))
-        snprintf(text, size, "with these slots it fits");
+        snprintf(text, size, "the configuration fits with these slots");
     else if (strcmp(key->name, "hardware.profile") == 0)
         snprintf(text, size, "%s",
                  space->planner->measured
-                     ? "the search planned from its times"
+                     ? "the search used the times of this profile"
                      : "the search planned from the figures above; name a profile to plan from measured times");
     else snprintf(text, size, "%s", key->meaning);
 }
@@ -98,7 +98,7 @@ static void write_yaml_(const SearchSpace *space, const SearchResult *result, co
         fprintf(stream, "  %s: ", config_short_name(key));
         config_write_value(config, key->name, stream);
         xmemstream_close(stream);
-        if (lacks) snprintf(why, sizeof why, "%s: not given, and a run needs it", config_short_name(key));
+        if (lacks) snprintf(why, sizeof why, "%s: missing; set it before a run", config_short_name(key));
         else why_(space, result, key, why, sizeof why);
         // The comment follows the value if both fit on one line, else it goes above.
         if (lacks) write_comment_(why, file);

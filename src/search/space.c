@@ -1,5 +1,5 @@
-// Enumerates shapes and schedules and turns layouts into configurations. All of it is arithmetic on keys, except for
-// the recomputed layers: counting bytes finds how many a stage needs.
+// Enumerates shapes and schedules and turns layouts into configurations. All of this is arithmetic on keys, except for
+// recomputed layers: the number that a stage needs is found by counting bytes.
 #include "space.h"
 
 #include <stdlib.h>
@@ -52,8 +52,8 @@ double space_part_seconds(const PartTime *part) {
     return part->forward + part->backward + part->tensor_forward + part->tensor_backward;
 }
 
-// Returns whether a layer takes no longer if the tensor ranks of a node copy to each other than with NCCL. Then NCCL
-// saves no more than the memory that copies arrive in, and is no candidate.
+// Returns whether a shape with NCCL takes no less time per layer than if the tensor ranks of a node copy to each other.
+// Then NCCL saves only the receive buffers of the copies, and is no candidate.
 static bool copies_suffice_(const SearchSpace *space, const RunLayout *shape) {
     RunLayout copying = *shape;
     copying.collectives = COLLECTIVES_AUTO;
@@ -63,7 +63,7 @@ static bool copies_suffice_(const SearchSpace *space, const RunLayout *shape) {
     return space_part_seconds(&without.layer) >= space_part_seconds(&with.layer);
 }
 
-// Measured times and times of the model are not compared with each other, so a profile has to cover a shape.
+// Measured and modelled times are not comparable, so with a profile only the shapes that it covers are returned.
 LayoutList space_shapes(const SearchSpace *space) {
     const Planner *planner = space->planner;
     RunLayout start = space_start(space);
@@ -82,7 +82,7 @@ LayoutList space_shapes(const SearchSpace *space) {
     return all;
 }
 
-// One stage has no bubble to fill, and a schedule of several chunks would only send messages to itself.
+// Skips chunks and split backwards for a single stage, which has no bubble to fill, unless -o fixes the schedule.
 LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape) {
     LayoutList all = layout_walk(&space->keys, LAYOUT_name, LAYOUT_split, shape);
     Config config = *space->keys.base;
@@ -107,7 +107,7 @@ void space_evict(const SearchSpace *space, RunLayout *layout, int target) {
 
 // ---------------------------------------------------------------- layers
 
-// Writes the layers of each chunk, dealt out by time.
+// Writes the number of layers of each chunk, dealt out to balance time.
 static void balance_(const SearchSpace *space, const RunLayout *layout, int16_t *layers) {
     int parts = layout->pipeline * layout->chunks;
     Schedule placed = {
@@ -133,8 +133,8 @@ bool space_balance_matters(const SearchSpace *space, const RunLayout *layout) {
 
 // ---------------------------------------------------------------- recomputed layers
 
-// Bisects on all stages at once the fewest layers to recompute with which they fit. A partner's bundle can be the
-// larger one of a pair, so the caller counts the bytes of the result once more.
+// Finds by bisection, on all stages at once, the fewest recomputed layers with which they fit. Both stages of a pair
+// have slots for the pair's larger bundle, so the caller has to count the bytes of the result again.
 static bool recompute_(const SearchSpace *space, Config *config) {
     int64_t p = config->parallel.pipeline;
     int16_t *of = config->schedule.recompute_of_stage;
@@ -168,8 +168,8 @@ static bool recompute_(const SearchSpace *space, Config *config) {
     return all;
 }
 
-// Sets recomputation to `layers` layers on each evicting stage (half: of the first half only), so that it moves smaller
-// bundles. Returns whether this is a candidate of its own: with `half`, only if the last stage evicts too.
+// Sets `layers` recomputed layers on each evicting stage (half: only in the first half of the stages), which makes its
+// bundles smaller. Returns whether this is a separate candidate: with `half`, only if the last stage also evicts.
 static bool recompute_evicting_(const SearchSpace *space, int layers, bool half, Config *config) {
     Error ignored = {0};
     ScheduleLoan loan = planner_borrow(space->planner, config, &ignored);

@@ -1,38 +1,38 @@
 // The settings that a search varies, and the resulting configuration.
 //
-// A *shape* has the first keys of a layout: how the ranks are cut up and how large a microbatch is. A *candidate* is a
-// complete layout: a shape with a schedule, a split of the layers, and a way to keep bundles: on the stage, with the
-// partner, on the host, or not kept: the layers are recomputed. Model, global batch and hardware stay as they are. A
-// key that the command line sets with -o stays too.
+// A *shape* has the first keys of a layout: how the model is cut into ranks and how large a microbatch is. A
+// *candidate* is a complete layout: a shape with a schedule, a split of the layers, and a way to keep bundles (on the
+// stage, on its partner, on the host, or recomputed). Model, global batch, hardware and the keys set with -o do not
+// change.
 #pragma once
 
 #include "plan/planner.h"
 
 typedef struct SearchSpace {
-    LayoutSpace keys;       // from the user's configuration, in a world of this size; keys of -o are fixed
-    const Planner *planner; // planner of `keys`; if it has a profile, only shapes that the profile is for are searched
+    LayoutSpace keys;       // user's configuration and number of ranks; keys set with -o are fixed
+    const Planner *planner; // planner of `keys`; with a profile, only shapes that the profile covers are searched
 } SearchSpace;
 
 SearchSpace space_make(const Config *base, const Planner *planner, int64_t world);
 
-// Returns whether -o gives one of the keys of a mask a value other than auto.
+// Returns whether -o sets any key of a mask to a value other than auto.
 bool space_fixes(const SearchSpace *space, LayoutMask keys);
 
-// Returns the layout to start from: the keys that -o fixes, one rank, and the plain schedule without evictions.
+// Returns the layout to start from: the list keys that -o fixes, one rank, and the plain schedule without evictions.
 RunLayout space_start(const SearchSpace *space);
 
-// Returns the shapes, with the plain schedule, and the schedules that a shape can have. The caller frees `layouts`.
+// Return all shapes, with the plain schedule, and all schedules that a shape can have. The caller frees `layouts`.
 LayoutList space_shapes(const SearchSpace *space);
 LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape);
 
-// Sets evictions to one target, with the slots that -o gives.
+// Sets evictions to one target, with the slots and load_ahead that -o fixes, else auto (0).
 void space_evict(const SearchSpace *space, RunLayout *layout, int target);
 
 // Returns whether the layers of a layout dealt out by time differ from those dealt out evenly.
 bool space_balance_matters(const SearchSpace *space, const RunLayout *layout);
 
-// Writes the configuration of a layout. false: it is to recompute as many layers as it takes to fit, and does not fit
-// even with all of them recomputed.
+// Writes the configuration of a layout. Returns false if a layout with RECOMPUTE_TO_FIT does not fit even with all
+// layers recomputed, or if a layout with RECOMPUTE_EVICTING is no separate candidate.
 bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config);
 
 // Computes the seconds of the model's parts on one tensor rank of a shape, per microbatch or slice. The middle slice is

@@ -1,5 +1,5 @@
-// Every combination is a configuration of its own: the file, the overrides, and one value of each swept key as a
-// further override. So a row equals the answer of --plan or --search with these overrides.
+// Every combination is a separate configuration: the file, the overrides, and one value of each swept key as a further
+// override. So a row equals the answer of --plan or --search with these overrides.
 #include "search_command.h"
 
 #include "base/alloc.h"
@@ -30,10 +30,10 @@ typedef struct SweepRow {
     bool stopped;
     Forecast forecast; // all zero if nothing fits
     Budget budget;     // cost of the row's step
-    char *config;      // the best of a search, as JSON; NULL: nothing fits
-    Error refused;     // code 0: it was not
-    char why[256];     // it does not fit; "" if it does
-    Hardware hardware; // that it was planned for
+    char *config;      // best configuration of a search, as JSON; NULL: nothing fits, or a plan
+    Error refused;     // reason of the refusal; code 0: not refused
+    char why[256];     // reason why it does not fit; "" if it fits
+    Hardware hardware; // hardware that the row was planned for
 } SweepRow;
 
 typedef struct Sweep {
@@ -86,7 +86,7 @@ static int check_once_(const Sweep *sweep, int at, Error *err) {
     for (int i = 0; i < sweep->options->override_count; i++) {
         const char *given = sweep->options->overrides[i];
         if (strncmp(given, key, length) == 0 && given[length] == '=')
-            return error_set(err, EXIT_USAGE, "--sweep: %s: is given with -o, too; leave one of the two out", key);
+            return error_set(err, EXIT_USAGE, "--sweep: %s: is also given with -o; remove one of them", key);
     }
     return 0;
 }
@@ -146,7 +146,7 @@ static int plan_row_(const Sweep *sweep, Config *config, SweepRow *row, Error *e
     int status = planner_create(&planner, config, sweep->model, sweep->log, err);
     if (status == 0) status = planner_forecast_config(&planner, config, true, &forecast, err);
     if (status == 0 && !forecast.possible)
-        status = error_set(err, EXIT_USAGE, "with these stages and slots there is nothing to evict");
+        status = error_set(err, EXIT_USAGE, "schedule.bpipe: nothing to evict with these stages and slots; use off");
     if (status == 0) take_forecast_(row, &planner, config, &forecast);
     char lacks[32];
     if (status == 0 && !forecast.fits)
@@ -197,10 +197,10 @@ static void sweep_row_(const Sweep *sweep, int index) {
         overrides[count + i] = text[i];
     }
     Error err = {0};
-    int swept = sweep->key_count - (gpus != options->gpus); // the last one is no key
+    int swept = sweep->key_count - (gpus != options->gpus); // --gpus, the last entry, is not a key
     int status = config_load(&config, options->config, overrides, count + swept, &err);
     if (status == 0 && config.model.family != family_find(sweep->model->family))
-        status = error_set(&err, EXIT_USAGE, "model.family: each trainer plans its own; use the other one");
+        status = error_set(&err, EXIT_USAGE, "model.family: each trainer plans only its own; use the other trainer");
     config_plan_device(&config);
     if (status == 0 && options->search)
         status = search_for(&config, sweep->model, gpus, take_row_, row, sweep->log, &err);
@@ -213,7 +213,7 @@ static void sweep_row_(const Sweep *sweep, int index) {
 
 static const char *swept_name_(const Swept *swept) { return swept->key + strspn(swept->key, "-"); }
 
-// Returns the days that a row takes; at the slow end of the band, if there is one.
+// Returns the days of training of a row, at the slow end of the band if it has a band.
 static double row_days_(const SweepRow *row) {
     return row->budget.whole.days * (row->budget.band.low > 0 ? row->budget.band.high : 1);
 }
@@ -245,7 +245,7 @@ static void print_deadline_(const Sweep *sweep) {
                   sweep->rows[r].budget.whole.price > 0 ? "by hardware.gpu_hour" : "GPU hours");
 }
 
-// Prints the table; `rows` were asked for.
+// Prints the table. rows: number of combinations requested; more than sweep->row_count if the sweep was stopped.
 static void sweep_print_(const Sweep *sweep, int rows) {
     const char *cells[] = {
         "p x t x d, b, schedule", "fits", "rank GiB", "bubble", "step", "MFU", "days", "by the band", "GPU hours"};

@@ -196,7 +196,7 @@ def test_resume_names_the_damage_and_falls_back(small, tmp_path, name, damage):
     DAMAGE[damage](saved / "step_00000002" / name)
     shutil.rmtree(saved / "step_00000003")
     resumed = small.run(resume=saved)
-    assert f"step_00000002/{name}" in resumed.stderr and "trying the checkpoint before it" in resumed.stderr
+    assert f"step_00000002/{name}" in resumed.stderr and "trying the previous checkpoint" in resumed.stderr
     assert "resumed from " + str(saved / "step_00000001") in resumed.stderr
     assert resumed.curve() == small.whole.curve(first=2)
 
@@ -208,7 +208,7 @@ def test_a_damaged_checkpoint_is_never_trained_on(small, tmp_path):
     alone = small.run(resume=saved / "step_00000003", code=1)
     assert FILES[0] in alone.stderr and alone.steps == {}
     none = small.run(resume=saved, code=1)
-    assert "none of its 3 checkpoints is whole" in none.stderr and none.steps == {}
+    assert "no intact checkpoint among 3" in none.stderr and none.steps == {}
     assert none.stderr.endswith("; name another folder, or, to start at step 0, leave out --resume\n"), none.stderr
 
 
@@ -221,7 +221,7 @@ def test_where_no_checkpoint_is_whole_the_advice_leads_to_a_start(small, tmp_pat
     for option in ("resume", "resume_if_any"):
         none = small.run(here, steps, code=1, **{option: saved})
         name = "--" + option.replace("_", "-")
-        assert f"{name} {saved}: none of its 3 checkpoints is whole" in none.stderr
+        assert f"{name} {saved}: no intact checkpoint among 3" in none.stderr
         advice = f"leave out {name} and name another checkpoint.dir or set checkpoint.overwrite: true\n"
         assert none.stderr.endswith(advice), none.stderr
     small.run(here, steps, code=2)

@@ -50,7 +50,7 @@ TEST(a_key_without_a_word_in_config_json_is_refused) {
     config.model.rope_theta = 5; // of a family that rotates nothing, so config_load refuses it
     assert_int_equal(hf_config_check(&config, &err), -1);
     assert_int_equal(err.code, EXIT_USAGE);
-    assert_non_null(strstr(err.text, "model.rope_theta: a checkpoint's config.json has no word for this"));
+    assert_non_null(strstr(err.text, "model.rope_theta: a checkpoint's config.json cannot express this"));
     assert_non_null(strstr(err.text, "use 10000, or leave checkpoint.dir empty"));
 }
 

@@ -73,4 +73,4 @@ def test_a_checkpoint_of_a_later_format_is_refused_by_name(tmp_path):
     manifest = tmp_path / "saved" / "step_00000004" / "manifest.json"
     reseal(manifest, manifest.read_text().replace('"format": 1', '"format": 9'))
     ended = run(config, *overrides, family=family, arguments=["--resume", manifest.parent])
-    assert ended.code == 1 and "has format 9, this program reads format 1" in ended.stderr
+    assert ended.code == 1 and "has format 9; this program reads format 1" in ended.stderr

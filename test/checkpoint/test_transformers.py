@@ -377,9 +377,9 @@ def test_other_models_are_refused_with_what_differs(trained, tmp_path):
     refuse(trained, tmp_path, "model.vocab is 257 there and 300 here", {"model.vocab": 300})
     refuse(trained, tmp_path, "model.norm_eps is 1e-05 there and 0.001 here", {"model.norm_eps": 1e-3})
     (tmp_path / "config.json").unlink()
-    refuse(trained, tmp_path, "[257, 48], this model's is [300, 48]", {"model.vocab": 300})
+    refuse(trained, tmp_path, "[257, 48], but this model's is [300, 48]", {"model.vocab": 300})
     rewrite(tmp_path, lambda tensors: {**tensors, "model.extra.weight": torch.ones(3)})
-    refuse(trained, tmp_path, "model.extra.weight, which this model has no place for")
+    refuse(trained, tmp_path, "model.extra.weight does not exist in this model")
 
 
 @FILES

@@ -67,11 +67,11 @@ static const CommandLine wrong_lines[] = {
     {{"-", NULL}, "-: is not an option"},
     {{"", NULL}, "is not an option"},
     {{"-c", "x", "--verify", NULL}, "--verify: needs a value; write --verify N"},
-    {{"-c", "x", "--verify", "2", "--plan", NULL}, "--verify: runs the same steps in several ways and nothing else"},
-    {{"-c", "x", "--verify=2", "--trace=t", NULL}, "--verify: runs the same steps in several ways and nothing else"},
+    {{"-c", "x", "--verify", "2", "--plan", NULL}, "--verify: cannot be combined with another action"},
+    {{"-c", "x", "--verify=2", "--trace=t", NULL}, "--verify: cannot be combined with another action"},
     {{"-c", "x", "-q", "-v", NULL}, "--quiet: prints less and --verbose more; give one of them"},
-    {{"--plan", "--schedule", "-c", "x", NULL}, "are answered one at a time"},
-    {{"--profile", "--emulate-stage", "0", "-c", "x", NULL}, "are answered one at a time"},
+    {{"--plan", "--schedule", "-c", "x", NULL}, "exclude each other"},
+    {{"--profile", "--emulate-stage", "0", "-c", "x", NULL}, "exclude each other"},
 };
 
 TEST(every_wrong_command_line_is_refused) {

@@ -116,12 +116,12 @@ typedef struct Damage {
 TEST(every_damage_to_an_example_is_named) {
     const Damage damages[] = {
         {0, 65534, "example 0 does not begin where"},
-        {1, 33, "example 0 has a size that cannot be"},
-        {1, 4, "example 0 has a size that cannot be"},
-        {1, 300, "example 0 has a size that cannot be"},
+        {1, 33, "example 0 has an impossible size"},
+        {1, 4, "example 0 has an impossible size"},
+        {1, 300, "example 0 has an impossible size"},
         {1, 32, "example 0 has more tokens than its size says"},
         {1, 36, "example 0 has fewer tokens than its size says"},
-        {2, 1, "example 0 has another number"},
+        {2, 1, "example 0 has the wrong number"},
         {3, 3, "example 0 has a label that names no completion"},
         {4, 1, "example 0 has fewer than two completions"},
         {4, 4, "example 0 has a text without tokens"},
@@ -143,12 +143,12 @@ TEST(every_damage_to_an_example_is_named) {
 TEST(every_damage_to_the_header_is_named) {
     const Damage damages[] = {
         {0, 20240520, "its first word is 20240520, expected 20240522"},
-        {1, 3, "is of version 3, expected 1 or 2"},
-        {2, 0, "says that it has 0 examples"},
-        {2, 65537, "says that it has 65537 examples"},
-        {2, 1, "more follows"},
+        {1, 3, "has version 3, expected 1 or 2"},
+        {2, 0, "has 0 examples by its header"},
+        {2, 65537, "has 65537 examples by its header"},
+        {2, 1, "extra data"},
         {2, 3, "example 2 is cut off"},
-        {3, 36, "another is longest"},
+        {3, 36, "wrong longest size"},
     };
     for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
         make_good();
@@ -165,7 +165,7 @@ TEST(a_file_that_is_cut_anywhere_is_refused) {
         refused("data.hellaswag: ");
     }
     assert_int_equal(truncate(path(), 1000), 0);
-    refused("has not the size of an evaluation file");
+    refused("is too short for an evaluation file");
     assert_int_equal(unlink(path()), 0);
     refused("cannot be read: No such file");
 }

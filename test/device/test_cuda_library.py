@@ -62,4 +62,4 @@ def test_a_library_of_another_build_is_refused(tmp_path):
     shared_library(tmp_path / LIBRARY, OF_ANOTHER_BUILD)
     ended = run(program, "-o", "hardware.device=cuda")
     assert ended.returncode == 1
-    assert "is of another build than this program; run `make` again" in ended.stderr
+    assert "is from a different build than this program; run `make` again" in ended.stderr

@@ -102,7 +102,7 @@ def test_the_plan_counts_the_places_on_every_stage(small):
 def test_data_without_a_known_token_are_refused(small):
     ended = run(small.config, "data.mask_documents=on", family=small.family)
     assert ended.code == 2
-    assert re.search(r"data\.end_of_text: the data do not say which token it is; set it to the token", ended.stderr)
+    assert re.search(r"data\.end_of_text: the data do not name this token; set it to the token", ended.stderr)
 
 
 @pytest.mark.thorough

@@ -85,7 +85,7 @@ def test_the_plan_is_that_of_the_largest_batch(long_run):
     of_largest = long_run.run({"train.global_batch": 16, "train.steps": 1}, layout(p=4, bpipe=True))
     memory = lambda ended: [(stage["peak_bytes"], stage["activation_bytes"]) for stage in ended.steps[1]["stages"]]
     assert memory(of_ramp) == memory(of_largest)
-    assert "16 microbatches of 1 x 16 on each data rank, the most of batch_ramp" in of_ramp.stderr
+    assert "16 microbatches of 1 x 16 on each data rank, the largest of batch_ramp" in of_ramp.stderr
     assert "batch_ramp" not in of_largest.stderr
 
 

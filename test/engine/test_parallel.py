@@ -108,7 +108,7 @@ def test_sharded_gradients_take_less_memory_and_change_no_bit(family, more, d, t
 
 
 @pytest.mark.parametrize("keys, why", [
-    (["parallel.data=1"], "one data rank has all gradients"),
+    (["parallel.data=1"], "one data rank has nothing to shard"),
     (["parallel.data=2", "parallel.pipeline=2"], "use pipeline 1, or off"),
     (
         ["parallel.data=2", "schedule.micro_batch=1"],
@@ -116,7 +116,7 @@ def test_sharded_gradients_take_less_memory_and_change_no_bit(family, more, d, t
     ),
     (
         ["parallel.data=2", "schedule.micro_batch=4", "schedule.split_backward=on"],
-        "use a schedule with whole backwards",
+        "use a schedule without split backwards",
     ),
 ])
 def test_gradients_that_cannot_be_sharded_are_refused_with_the_reason(keys, why, tmp_path):

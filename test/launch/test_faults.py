@@ -112,7 +112,7 @@ def test_a_stopped_rank_is_missed_and_every_stage_says_what_it_waits_for(small, 
     lines = [line.removeprefix("train_llama: ") for line in ended.said]
     stages = [line for line in lines if re.match(r"stage \d (waits|was|is)", line)]
     assert [line.split()[1] for line in stages] == ["0", "1", "2", "3"], ended.stderr
-    assert re.match(rf"stage {stopped} was last heard of \d+ s ago, at \S", stages[stopped]), stages
+    assert re.match(rf"stage {stopped} was last heard from \d+ s ago, at \S", stages[stopped]), stages
     near = [line for line in stages if re.search(rf" waits for .*stage {stopped}.*, which was last at \w", line)]
     assert near or any("all ranks" in line for line in stages), stages
 
@@ -299,7 +299,7 @@ def test_usr1_to_a_bare_mpirun_saves_on_all_ranks_and_ends_with_3(small, tmp_pat
     trains(job, tmp_path)
     job.parent.send_signal(signal.SIGUSR1)
     ended = ends(job, time.monotonic(), ENDS_WITHIN)
-    last = int(re.search(r"stopped on request after step (\d+); go on with --resume", ended.stderr)[1])
+    last = int(re.search(r"stopped on request after step (\d+); continue with --resume", ended.stderr)[1])
     assert ended.code == 3 and [path.name for path in saved.iterdir()] == [f"step_{last:08}"]
 
 

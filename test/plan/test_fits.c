@@ -31,7 +31,7 @@ TEST(without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead) {
              "cores and 23.0 GiB "
              "of free memory (%s)\nrun instead: ./train_llama -c configs/llama_tiny.yaml, or ./train_llama -c "
              "configs/llama65b.yaml --plan "
-             "to see what it would take and bring",
+             "to see its memory and step time",
              (double)memory_total(&all.plan.stage[0].memory) / (double)GIB + 4.0, why);
     assert_string_equal(err.text, expected);
     unmake(&all);

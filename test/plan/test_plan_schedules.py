@@ -13,7 +13,7 @@ from trainer_runs import ROOT, command, write_config
 
 def test_the_report_says_what_is_not_counted_and_what_else_would_do():
     text = report(LLAMA, "schedule.micro_batch=4", "hardware.reserve_gib=5")
-    assert "are reserved for what is not counted here" in text
+    assert "are reserved for memory that is not counted" in text
     assert re.search(
         r"reserve +micro-batch 4 fits without BPipe up to a reserve of \d\.\d\d GiB, with it up to 1\d\.\d\d", text
     )
@@ -169,11 +169,11 @@ def test_a_schedule_that_is_left_open_keeps_to_the_keys_that_are_given(given):
 
 
 @pytest.mark.parametrize("overrides, code, says", [
-    (["schedule.bpipe=on", "schedule.slots=7"], 0, "is 1F1B: no schedule that fits keeps to the keys of schedule"),
+    (["schedule.bpipe=on", "schedule.slots=7"], 0, "is 1F1B: no schedule that fits satisfies the given keys"),
     (["schedule.chunks=3"], 2, "-o schedule.chunks: schedule.name auto found no schedule with 3 chunks"),
     (["hardware.memory_gib=20"], 0, "is 1F1B: no schedule fits"),
     (["parallel.pipeline=40", "train.global_batch=400"], 0,
-     "is 1F1B: so many stages and microbatches are not simulated"),
+     "is 1F1B: too many stages and microbatches to simulate"),
 ], ids=["slots", "chunks", "memory", "many"])
 def test_a_schedule_that_is_left_open_and_not_found_says_why(overrides, code, says):
     keys = ("hardware.profile=", "schedule.name=auto", *overrides)
@@ -251,7 +251,7 @@ def test_a_schedule_that_evicts_is_the_best_only_if_it_saves_a_thousandth(family
 
 def test_an_impossible_plan_says_the_smallest_world_that_would_do():
     text = report(LLAMA, "parallel.pipeline=2", "parallel.tensor=1")
-    found = re.search(r"the smallest that would do: (\d+) ranks, pipeline (\d+) x tensor (\d+)", text)
+    found = re.search(r"the smallest that fits: (\d+) ranks, pipeline (\d+) x tensor (\d+)", text)
     assert int(found[1]) == int(found[2]) * int(found[3]) and 15 <= int(found[1]) <= 24
 
 
@@ -272,7 +272,7 @@ def test_the_smallest_world_is_that_of_trying_every_cut(tmp_path):
         limit = peaks[best]
         wanted = min(p * t for (p, t), peak in peaks.items() if peak <= limit)
         text = report(config, f"hardware.memory_gib={(limit + 1024) / GIB:.12f}")
-        found = re.search(r"the smallest that would do: (\d+) ranks, pipeline (\d+) x tensor (\d+)( with BPipe)?, at",
+        found = re.search(r"the smallest that fits: (\d+) ranks, pipeline (\d+) x tensor (\d+)( with BPipe)?, at",
                           text)
         ranks, p, t = (int(found[i]) for i in (1, 2, 3))
         assert ranks == p * t <= wanted and (found[4] or peaks[p, t] <= limit)

@@ -159,7 +159,7 @@ TEST(slots_that_are_too_few_for_bpipe_are_not_an_error) {
 TEST(without_a_speed_the_verdict_asks_for_one) {
     Case *at = forecast_case(LLAMA, "schedule.micro_batch=4 hardware.reserve_gib=5 hardware.peak_tflops=auto");
     assert_false(at->verdict.use_bpipe || at->verdict.gains);
-    assert_non_null(strstr(at->verdict.reason, "give hardware.peak_tflops or a profile to learn which is quicker"));
+    assert_non_null(strstr(at->verdict.reason, "give hardware.peak_tflops or a profile to learn which is faster"));
     drop(at);
 }
 

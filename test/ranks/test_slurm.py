@@ -147,7 +147,7 @@ def test_a_job_that_fails_with_1_is_not_requeued(cluster, tmp_path):
     job = SlurmJob(cluster, tmp_path, "checkpoint.dir=/proc/none/of/this")
     job.wait_for_state("FAILED")
     assert (job.shown("ExitCode"), job.shown("Restarts")) == ("1:0", "0")
-    assert "checkpoint.dir: /proc/none: cannot be made" in job.text()
+    assert "checkpoint.dir: /proc/none: cannot be created" in job.text()
 
 
 def test_a_wrong_value_ends_the_job_with_2(cluster, tmp_path):

@@ -74,7 +74,7 @@ def test_pairs_lie_where_placement_says_and_the_bits_are_those_of_one_host(lab):
     assert table(linear) == [(0, "host1"), (1, "host1"), (2, "host2"), (3, "host2")]
     assert "2 of 2 pairs of stages span two hosts" in linear.stderr
     assert (
-        "[rank 0 stage 0] chosen: evicted bundles go to the partner as messages, which it has to take" in linear.stderr
+        "[rank 0 stage 0] chosen: evicted bundles go to the partner as messages, which it must receive" in linear.stderr
     )
     assert adjacent.bits == alone.bits and linear.bits == alone.bits and len(alone.bits) == 6
     assert lab.nothing_left(5)

@@ -118,7 +118,7 @@ WATCH(every_stage_says_what_it_waits_for) {
         "stage 0 waits for B13 from stage 1, which is at step 12 B14",
         "stage 1 waits for B14 from stage 3, which was last at step 12 F21",
         "stage 2 is at step 12 optimizer and waits for a sum over all ranks",
-        "stage 3 was last heard of 11 s ago, at step 12 F21",
+        "stage 3 was last heard from 11 s ago, at step 12 F21",
         "rank 4 is at start-up", // it never said which stage it is
     };
     for (int i = 0; i < 5; i++) {

@@ -157,7 +157,7 @@ def test_ctrl_c_ends_the_run_after_a_whole_step_with_its_checkpoint_saved(tmp_pa
     job.press(b"\x03")
     code, lines = job.end()
     assert code == 3, lines[-5:]
-    last = re.search(r"stopped on request after step (\d+); go on with --resume", lines[-1])
+    last = re.search(r"stopped on request after step (\d+); continue with --resume", lines[-1])
     assert last, lines[-5:]
     assert (tmp_path / "out" / f"step_{int(last[1]):08d}").is_dir()
     assert nothing_left(config)

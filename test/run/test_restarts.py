@@ -74,7 +74,7 @@ def test_without_restarts_left_the_last_line_says_how_to_go_on(tmp_path):
     kill(job, tmp_path, 1, last_step(tmp_path) + 6)
     ended = job.end()
     assert ended.code == 1
-    assert ended.said[-1].endswith(f"the job ends; go on with --resume {tmp_path}/saved"), ended.stderr
+    assert ended.said[-1].endswith(f"the job ends; continue with --resume {tmp_path}/saved"), ended.stderr
     assert nothing_left(config)
 
 

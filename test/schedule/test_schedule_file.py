@@ -63,6 +63,6 @@ def test_a_list_that_ranks_cannot_open_again_is_refused_at_once():
 def test_a_plan_of_a_list_from_a_file_claims_nothing_about_other_lists(tmp_path):
     ended = answer(tmp_path / "mine.txt", MINE, ask=("--plan", "-v"))
     assert ended.returncode == 0, ended.stderr
-    assert "No: the list of schedule.file is run as it is, with the evictions that it has." in ended.stdout
+    assert "No: the list of schedule.file runs unchanged, with its own evictions." in ended.stdout
     assert "micro-batch that fits: schedule.file up to 1, BPipe none" in ended.stdout
     assert "schedule  mine, split backwards" in ended.stdout and "\nworld     no number" not in ended.stdout

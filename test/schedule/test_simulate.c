@@ -163,7 +163,7 @@ TEST(a_schedule_that_hangs_is_reported_with_its_action) {
     Error err = {0};
     assert_null(simulate_run(schedule, &costs, &err));
     assert_int_equal(err.code, EXIT_FAILED);
-    assert_string_equal(err.text, "schedule bpipe stops for good: stage 0 waits at B0");
+    assert_string_equal(err.text, "schedule bpipe deadlocks: stage 0 waits at B0");
     // Durations decide here: where L0 gets the slot before F2 asks for it, nothing hangs.
     costs.queue_first = true;
     Timeline *timeline = simulate_run(schedule, &costs, NULL);

@@ -40,7 +40,7 @@ def refused(*arguments, **keywords):
     ({"VIRTUAL_DRIVER": "none"}, "no NVIDIA driver is installed here"),
     (
         {"VIRTUAL_DRIVER": "12020"},
-        r"the NVIDIA driver knows CUDA up to 12\.2, .* built with 13\.0; build it with the toolkit of CUDA 12\.2, "
+        r"the NVIDIA driver supports CUDA up to 12\.2; .* built with 13\.0; build it with the toolkit of CUDA 12\.2, "
         r".*"
         r"cuda-compat-13-0 first in LD_LIBRARY_PATH, or update the driver",
     ),
@@ -88,7 +88,7 @@ def test_memory_that_nccl_and_the_libraries_need_is_missing_with_a_sentence(tmp_
 def test_nodes_with_different_versions_of_nccl_are_refused_with_both(tmp_path):
     said = refused(tmp_path, *TWO, **APART, VIRTUAL_NCCL="22809 22905")
     versions = r"Mismatched NCCL version detected : rank \d version 22\d+ rank \d version 22\d+"
-    assert re.search(rf"group, rank \d of 2: starting NCCL failed: {versions}; look at the other ranks' hosts", said)
+    assert re.search(rf"group, rank \d of 2: starting NCCL failed: {versions}; check the other ranks' hosts", said)
     config = write_config(tmp_path, "llama")
     virtual_runs.trained(config, "llama", *TWO, **APART, VIRTUAL_NCCL="29999")  # newer than the headers of the build
 
@@ -96,8 +96,8 @@ def test_nodes_with_different_versions_of_nccl_are_refused_with_both(tmp_path):
 FLAGS = {"VIRTUAL_MEMOPS": "0"}
 NO_PEERS = {"VIRTUAL_PEERS": "0"}
 REASONS = {
-    "no peer access": (NO_PEERS, r"CUDA cannot map memory of its GPU here: peer access is not supported"),
-    "no flags": (FLAGS, r"the driver has no memory operations of streams: operation not supported"),
+    "no peer access": (NO_PEERS, r"CUDA cannot map the peer's GPU memory: peer access is not supported"),
+    "no flags": (FLAGS, r"the driver does not support stream memory operations: operation not supported"),
 }
 
 
@@ -174,7 +174,7 @@ def test_a_gpu_that_is_lost_at_any_moment_is_what_the_run_says(tmp_path, options
     said = complaints(tmp_path, *options, VIRTUAL_FAULT=f"lost@{step}", **environment)
     lost = [each for each in said if "this process has lost the GPU" in each]
     assert lost and "--resume" in lost[0], said
-    assert not re.search("cuBLASLt has no|does not start|out of memory|does not exist", "".join(said)), said
+    assert not re.search("cuBLASLt has no|cannot create a cuDNN|out of memory|does not exist", "".join(said)), said
 
 
 def test_the_version_says_that_there_is_no_driver():

@@ -1,9 +1,9 @@
 // AdamW (Loshchilov & Hutter 2019) and the squared norms of the gradients, over all tensors of a stage in one launch
-// each. Tensors are cut into chunks of equal size, one block a chunk, so many small tensors keep the device as busy as
-// one large one. A block finds its tensor by bisection in the table of first chunks: a dozen reads from L2, against
-// half a megabyte of work.
+// each. Tensors are cut into chunks of at most CHUNK elements, one block per chunk, so many small tensors keep the
+// device as busy as a single large tensor. A block finds its tensor by binary search in the table of first chunks: a
+// dozen reads from L2, while the update of a chunk moves half a megabyte.
 //
-// A chunk begins where its tensor begins, so a tensor's norm has the same bits whatever tensors are next to it.
+// A chunk never spans two tensors, so the bits of a tensor's norm do not depend on the tensors next to it.
 #include "backend/adamw.h"
 #include "base/units.h"
 #include "row.cuh"
@@ -19,7 +19,7 @@ struct Entry {
     int decay, aligned;
 };
 
-// Returns the most tensors of one launch: the table takes half of the scratch, the partial sums of the norms the other.
+// Returns the largest number of tensors per launch. The table fills half of the scratch; norms use the other half.
 static int64_t table_limit_(const CudaBackend *cuda) { return cuda->scratch_bytes / 2 / (int64_t)sizeof(Entry); }
 
 struct Found {
@@ -28,7 +28,7 @@ struct Found {
 };
 
 __device__ __forceinline__ Found adamw_find_chunk_(const Entry *entries, int count, int64_t chunk) {
-    int low = 0, high = count - 1; // the last entry that begins at `chunk` or before, and is not empty
+    int low = 0, high = count - 1; // finds the last entry with first_chunk <= chunk, which is never empty
     while (low < high) {
         int middle = (low + high + 1) / 2;
         if (entries[middle].first_chunk <= chunk) low = middle;
@@ -41,8 +41,8 @@ __device__ __forceinline__ Found adamw_find_chunk_(const Entry *entries, int cou
 
 // --- the update
 
-// Four loads of W floats are in flight before the first is used. With bf16 weights W is 8, so that their store is 16
-// bytes wide too.
+// Four loads of W floats are in flight before the first is used. With bf16 weights W is 8, so that the store of the
+// weights is 16 bytes wide too.
 template <typename T, int W>
 __device__ __forceinline__ void adamw_piece_(const Entry &t, int64_t at, const AdamwCoefficients &c, float decay) {
     Floats<W> g = load_floats<W>(t.gradient + at), m = load_floats<W>(t.m + at), v = load_floats<W>(t.v + at);
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(THREADS) adamw_kernel(const Entry *entries, in
     for (int64_t at = whole + threadIdx.x; at < chunk.end; at += THREADS) adamw_piece_<T, 1>(t, at, c, decay);
 }
 
-// --- squared norms, in double. A chunk is summed as a tree whose shape depends on its length only, and so are the
-// chunks of a tensor.
+// --- squared norms, in double. A chunk is summed as a tree that depends only on the chunk's length. The sums of a
+// tensor's chunks are added as a tree that depends only on the number of chunks.
 
 template <int W> __device__ __forceinline__ void add_squares_(double &sum, const float *x) {
     Floats<W> value = load_floats<W>(x);
@@ -94,8 +94,8 @@ __device__ __forceinline__ double block_sum_double_(double x, double *workspace)
     return sum;
 }
 
-// A thread takes the same elements whether it reads four at a time or one by one, so the address of a tensor changes no
-// bit.
+// A thread adds the same elements in the same order whether it loads four at once or one at a time, so the alignment of
+// a tensor does not change a bit of its norm.
 __global__ void __launch_bounds__(THREADS) squares_kernel(double *sums, const Entry *entries, int count) {
     SHARED(double, workspace, THREADS / WARP);
     enum { W = 4 };
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(THREADS) norms_kernel(double *norms, const dou
 }
 
 // --- the table, a few kilobytes, built for each call and copied in stream order. A copy from pageable memory returns
-// after its source was read, so the table may go out of scope.
+// only after its source has been read, so `piece` may go out of scope.
 
 constexpr int64_t TABLE_PIECE = 256;
 
@@ -136,13 +136,13 @@ static Entry entry_make_(const AdamwTensor *t, int64_t first_chunk, int64_t weig
     e.weight = t->master ? t->weight : nullptr;
     e.m = t->m, e.v = t->v, e.gradient = t->gradient, e.count = t->count, e.first_chunk = first_chunk;
     e.decay = t->decay;
-    // With bf16 weights a thread takes eight floats at a time, which are 32 bytes.
+    // With bf16 weights a thread accesses eight floats at once, so the fp32 arrays need an alignment of 32 bytes.
     uintptr_t floats = (uintptr_t)e.master | (uintptr_t)e.m | (uintptr_t)e.v | (uintptr_t)e.gradient;
     e.aligned = (floats & (weight_bytes == 2 ? 31 : 15)) == 0 && ((uintptr_t)e.weight & 15) == 0;
     return e;
 }
 
-// Copies the entries of `count` tensors to the scratch. Returns the number of their chunks.
+// Copies the entries of `count` tensors to the scratch. Returns the total number of chunks.
 static int64_t table_upload_(CudaBackend *cuda, const AdamwTensor *tensors, int64_t count) {
     Entry piece[TABLE_PIECE];
     int64_t chunks = 0;
@@ -173,7 +173,7 @@ void cuda_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_cou
     }
 }
 
-// Half of the scratch holds one double a chunk and tensor: 2 million of them, or 34e9 elements.
+// Half of the scratch holds a double per tensor and per chunk: 2 million doubles, enough for 34e9 elements.
 void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
     CudaBackend *cuda = cuda_self(backend);
     const Entry *entries = (const Entry *)cuda->scratch;
@@ -183,7 +183,7 @@ void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensor
         int64_t chunks = table_upload_(cuda, tensors + begin, count);
         double *sums = norms + count;
         if ((count + chunks) * (int64_t)sizeof(double) > cuda->scratch_bytes / 2) {
-            cuda_refuse(cuda, "gradient norms over 30e9 elements need more GPUs");
+            cuda_refuse(cuda, "gradient norms of more than 30e9 elements per GPU are unsupported; use more GPUs");
             return;
         }
         CUDA_LAUNCH(cuda, (unsigned)chunks, THREADS, 0, squares_kernel, sums, entries, (int)count);

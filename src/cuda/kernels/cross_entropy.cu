@@ -1,4 +1,4 @@
-// Softmax and cross-entropy over a vocabulary that may be split over tensor ranks, one block a row. Pass 1 reads each
+// Softmax and cross-entropy over a vocabulary that may be split over tensor ranks, one block per row. Pass 1 reads each
 // logit once; each thread keeps a maximum and the sum of exponentials relative to it, rescaled when the maximum grows.
 // Pass 2 reads each logit once and replaces it by its gradient. No logit is ever stored in fp32.
 #include "row.cuh"
@@ -14,10 +14,10 @@ struct Columns {
     int64_t first, count;
 };
 
-// Where all columns are -inf the sum has to be zero, so exponentials are then relative to 0 instead of -inf.
+// Returns the offset of exponents: the maximum, or 0 if all columns are -inf, where -inf - -inf would be NaN.
 __device__ __forceinline__ float base_of_(float max) { return max == -INFINITY ? 0.0f : max; }
 
-// AHEAD pieces are loaded before the first is used: 64 bytes in flight a thread, or 64 KB on a multiprocessor with two
+// AHEAD pieces are loaded before the first is used: 64 bytes in flight per thread, or 64 KB per multiprocessor with two
 // blocks of 512 threads.
 template <typename T, int W>
 __device__ __forceinline__ void online_softmax_(float *max, float *sum, const T *row, int64_t count) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ void online_softmax_(float *max, float *sum, const T 
     }
 }
 
-// A NaN is lost in the maximum but not in the sum, so it reaches the loss.
+// fmaxf drops a NaN, so the maximum does not show it, but the sum becomes NaN, and the loss with it.
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS, 2)
     stats_kernel(float *stats, const T *logits, const int32_t *targets, const Columns c) {
@@ -74,8 +74,8 @@ struct Gathered {
     int64_t rows;
 };
 
-// Combines the statistics of a row from all ranks, in rank order and in double, since the loss is a difference of
-// numbers larger than itself. *share: the factor of every probability in the gradient, 1 without z_loss.
+// Returns the loss of a row from the statistics of all ranks, combined in rank order. It computes in double, since the
+// loss is a difference of larger numbers. *share: the factor of every probability in the gradient, 1 without z_loss.
 __device__ __forceinline__ float combine_(const Gathered &g, int64_t row, double z_loss, float *max, double *sum,
                                           double *share) {
     double target = 0.0;
@@ -95,7 +95,7 @@ __device__ __forceinline__ float combine_(const Gathered &g, int64_t row, double
     return (float)loss;
 }
 
-// One thread combines; the others need only two floats of the result.
+// Thread 0 combines the statistics of the row; the other threads need only the maximum and the factor.
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
     gradient_kernel(T *logits, float *loss, const Gathered gathered, const int32_t *targets, const Columns c,

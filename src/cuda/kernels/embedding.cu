@@ -1,10 +1,10 @@
-// Token and position embeddings. The gradient of the token table is a scatter with a promised order: rows that have the
-// same token are added in row order.
+// Token and position embeddings. The gradient of the token table is a scatter in a fixed order: rows with the same
+// token are added in row order.
 //
-// Atomic sums could not keep that promise. Instead a first launch notes, for each token, its first and its last row, by
-// atomic maxima, whose result does not depend on their order. In the second launch the block of a token's first row
-// adds all its rows in order; the other blocks of that token end at once. Most tokens occur once or a few times in a
-// microbatch, so blocks seldom look beyond their own row; those that do read 4 bytes from L2 for each row in between.
+// Atomic sums would not fix that order. Instead, a first launch records the first and the last row of each token by
+// atomic maxima, which give the same result in any order. In the second launch, the block of a token's first row adds
+// all rows of the token in order; the other blocks of that token return at once. Most tokens occur only a few times in
+// a microbatch, so few blocks look beyond their own row. Such a block reads 4 bytes from L2 for each row that it scans.
 #include "vector.cuh"
 
 namespace {
@@ -16,7 +16,7 @@ struct Table {
     int64_t rows, hidden, batch, first, count;
 };
 
-// Returns the row of this rank's part of the vocabulary for `row` of the batch, or -1.
+// Returns the index, in this rank's part of the vocabulary, of the token in `row`; -1 if another rank holds it.
 __device__ __forceinline__ int64_t table_token_(const Table &t, int64_t row) {
     int64_t token = t.tokens[row] - t.first;
     return token >= 0 && token < t.count ? token : -1;
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// The rows of one token, counted so that zero means no row: (rows - its first row), and its last row + 1.
+// The rows of one token, as (rows - first row) and (last row + 1). Zero means that no row has the token.
 struct Span {
     int first, last;
 };
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(THREADS) spans_kernel(Span *spans, const Table
     atomicMax(&spans[token].last, (int)row + 1);
 }
 
-// Adds dx's rows `base + bit` for the set bits of `matches`, lowest first. Four loads are issued before the first sum;
-// the sums follow in order.
+// Adds the rows `base + bit` of dx for every set bit of `matches`, lowest bit first. Four loads are issued before the
+// first sum; the sums follow in order.
 template <typename T, int W>
 __device__ __forceinline__ void add_matches_(Floats<W> &sum, const T *dx, int64_t hidden, int64_t base,
                                              unsigned matches) {
@@ -79,8 +79,8 @@ __device__ __forceinline__ void add_matches_(Floats<W> &sum, const T *dx, int64_
     }
 }
 
-// One block for (row, part of the columns). The scan takes THREADS rows at a time; a warp turns its 32 rows into one
-// word.
+// One block per row and part of the columns. A scan step compares THREADS rows; each warp packs its 32 results into one
+// word of `matches`.
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
     embedding_backward_kernel(float *dwte, const T *dx, const Span *spans, const Table t) {
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(THREADS)
     if (mine) store_floats<float, W>(to, sum);
 }
 
-// Sums one position over the batch, in order.
+// Adds the gradient of one position to dwpe, over the sequences of the batch in order.
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
     position_backward_kernel(float *dwpe, const T *dx, int64_t hidden, int64_t batch) {
@@ -165,11 +165,11 @@ void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, const v
     Table t = {tokens, rows, hidden, batch, first, count};
     if (rows == 0) return;
     if (count * (int64_t)sizeof(Span) > cuda->scratch_bytes || rows >= INT32_MAX) {
-        cuda_refuse(cuda, "the embedding's gradient on a GPU takes 4 million vocabulary rows at most");
+        cuda_refuse(cuda, "embedding: a GPU supports at most 4 million vocabulary rows; use more tensor ranks");
         return;
     }
-    // dwte is fp32 in either precision, so a piece has at least 4 columns; 8 of bf16 are 32 bytes of dwte, two
-    // accesses.
+    // dwte and dwpe are always fp32. PACK<T> elements of them are 16 bytes in an fp32 run, and 32 bytes, two accesses,
+    // in a bf16 run.
     FOR_WIDTH(backend,
               hidden % PACK<T> == 0 && aligned_16(dwte, dwpe, dx) &&
                   (((uintptr_t)dwte | (uintptr_t)dwpe) & (4 * PACK<T> - 1)) == 0,

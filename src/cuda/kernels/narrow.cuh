@@ -1,11 +1,11 @@
-// Numbers of eight bits and their scales (backend/factor.h), where a kernel has the values in registers. Norms and
-// activations write them in the pass that computes them, so that no pass reads bf16 again.
+// 8-bit numbers and their scales (backend/factor.h), computed from values in a kernel's registers. Norms and
+// activations quantize in the pass that computes the values, so that no later pass has to read them in bf16.
 #pragma once
 
 #include "row.cuh"
 
-// Runs the statements that follow with T, the element type, and KIND, the kind of a result: plain, or of eight bits
-// with scales along rows.
+// Runs the given statements with T, the element type, and KIND, the kind of the result: plain, or 8-bit with scales
+// along rows.
 #define FOR_RESULT(backend, kind, ...)                                                                                 \
     do {                                                                                                               \
         if ((kind) == FACTOR_ROWS_128) {                                                                               \
@@ -22,7 +22,7 @@
         }                                                                                                              \
     } while (0)
 
-// Converts two numbers; the second goes to the upper half.
+// Returns two numbers converted to 8 bits, `high` in the upper byte.
 template <int FRACTION> __device__ __forceinline__ uint32_t narrow_pair(float low, float high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
     uint16_t pair;
@@ -34,7 +34,7 @@ template <int FRACTION> __device__ __forceinline__ uint32_t narrow_pair(float lo
 #endif
 }
 
-// Returns the largest magnitude among the lanes that share a scale, if each has N numbers of one row.
+// Returns the largest `bits` of the lanes that share a scale. Each lane holds N numbers of the same row.
 template <int KIND, int N> __device__ __forceinline__ uint32_t narrow_largest(uint32_t bits) {
 #pragma unroll
     for (int lane = 1; lane < factor_block_cols(KIND) / N; lane *= 2) {
@@ -49,8 +49,8 @@ template <int KIND> __device__ __forceinline__ void narrow_scale_store(void *sca
     else ((float *)scales)[place] = fp8_scale_float(scale);
 }
 
-// Stores W values of a row from `column` on in eight bits, of the values rounded to T. All lanes of a warp call it,
-// those past the row's end with live = false.
+// Rounds W values of a row to T, then stores them from `column` on as 8-bit numbers, with their scale. All lanes of a
+// warp must call it; lanes past the end of the row pass live = false.
 template <int KIND, typename T, int W>
 __device__ __forceinline__ void narrow_store(const Factor &to, int64_t rows, int cols, int64_t row, int column,
                                              bool live, const Floats<W> &y) {

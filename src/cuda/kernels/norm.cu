@@ -1,20 +1,20 @@
-// RMSNorm (Zhang & Sennrich 2019) and LayerNorm (Ba et al. 2016) as one computation: RMSNorm is LayerNorm whose mean is
-// taken as zero and that has no bias.
+// RMSNorm (Zhang & Sennrich 2019) and LayerNorm (Ba et al. 2016) as one computation: RMSNorm is LayerNorm with a mean
+// of zero and without a bias.
 //
 //     xhat = (x - mean) * rstd,  out = xhat * w + b
 //     g = dout * w,  dx = rstd * (g - mean(g) - xhat * mean(g * xhat)),  dw = sum dout * xhat,  db = sum dout
 //
-// A block keeps a row in registers, so each element is read once and written once. Statistics are fp32, of the values
-// as stored (rounded in bf16), as the backward sees them; variances are taken around the mean.
+// A block keeps a row in registers, so each element is read once and written once. Statistics are fp32, computed from
+// the values as stored, which the backward reads too. Variances are taken around the mean.
 //
 // Weight gradients: each block of the backward walks a run of rows in order and keeps its own sums in shared memory,
-// where each thread touches only its own columns; a second launch adds the blocks' sums in block order. The number of
-// blocks depends only on the shape and the device, so a rerun gives the same bits.
+// where each thread touches only its own columns. A second launch adds the sums of all blocks in a fixed order. The
+// number of blocks depends only on the shape and the device, so a rerun gives the same bits.
 #include "narrow.cuh"
 
 namespace {
 
-// Layout of rows: `heads` rows next to each other, the next `heads` of them `width` elements further on. Contiguous
+// Layout of rows: groups of `heads` adjacent rows, with a stride of `width` elements from group to group. Contiguous
 // rows have one head and the width of a row.
 struct Rows {
     int heads;
@@ -26,13 +26,13 @@ __device__ __forceinline__ int64_t row_begin_(const Rows &rows, int64_t row, int
 }
 
 struct Forward {
-    Factor out; // plain, or of contiguous rows in eight bits
+    Factor out; // plain, or 8-bit with contiguous rows
     void *sum;
     const void *x, *delta, *w, *b;
     int cols;
     float eps;
     Rows at;    // layout of x and out
-    void *kept; // receives x, rows at `keep`; NULL: not wanted
+    void *kept; // receives a copy of x in layout `keep`; NULL: no copy
     Rows keep;
 };
 
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) norm_kernel(const Forward 
 // all threads follow each other, so that a warp's accesses fall into 32 different banks.
 
 struct Slots {
-    int width, group; // W, and 4 or 1 of it
+    int width, group; // W; columns per group: 4, or 1 if W < 4
     int threads;
     int64_t count; // elements of each array, >= columns
 };
@@ -119,7 +119,7 @@ static Slots slots_make_(int64_t cols, int width, int threads) {
 
 // Returns the column of slot i; columns past the row's length are padding.
 __device__ __forceinline__ int64_t slot_column_(const Slots &s, int64_t i) {
-    int64_t part = i / ((int64_t)s.group * s.threads); // which group of which unit
+    int64_t part = i / ((int64_t)s.group * s.threads); // unit * parts + group within the unit
     int64_t thread = i / s.group % s.threads, parts = s.width / s.group;
     return (part / parts * s.threads + thread) * s.width + part % parts * s.group + i % s.group;
 }
@@ -137,9 +137,9 @@ template <int W> __device__ __forceinline__ void slots_add_(float *slots, int u,
     }
 }
 
-// Adds all blocks' sums of array `blockIdx.y` to to[column]. The blocks are cut into SEGMENTS runs; each run is added
-// in block order, and the runs in their order. That keeps SEGMENTS loads in flight, where one chain would wait for
-// each.
+// Adds all blocks' sums of array `blockIdx.y` to `first` or `second`. The blocks are cut into SEGMENTS runs; each run
+// is added in block order, then the runs are added in order. So SEGMENTS loads are in flight; a single chain of
+// additions would wait for every load.
 enum { SEGMENTS = 32 };
 
 __global__ void __launch_bounds__(WARP *SEGMENTS)
@@ -175,13 +175,13 @@ struct Backward {
     int64_t rows, slots;
     int cols;
     float eps;
-    Rows at, keep; // layout of dx and dout; of x
-    bool replace;  // dx is overwritten, and may be dout
-    bool shared;   // a block keeps its sums in shared memory until its end; for huge rows in `sums` throughout
+    Rows at, keep; // layout of dx and dout; layout of x
+    bool replace;  // true: dx is overwritten, and may be dout; false: the gradient is added to dx
+    bool shared;   // true: sums stay in shared memory until the block ends; false (huge rows): in `sums` throughout
 };
 
-// The workspace holds two reductions of a row, twice: rows alternate between the halves, so a thread that runs ahead
-// overwrites nothing that a slower one still reads.
+// The workspace has two halves, each with room for both reductions of a row. Rows alternate between the halves, so a
+// fast thread cannot overwrite values that a slower thread still reads.
 template <typename T, int W, int UNITS, bool CENTERED, int THREADS>
 __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a) {
     enum { WORKSPACE = 4 * WARP, ARRAYS = CENTERED ? 2 : 1 };
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
     int64_t begin = a.rows * blockIdx.x / gridDim.x, end = a.rows * (blockIdx.x + 1) / gridDim.x;
     for (int64_t row = begin; row < end; row++) {
         float *mine = workspace + row % 2 * WORKSPACE;
-        // LayerNorm's rows are contiguous and it always adds; constants known at compile time take no registers.
+        // LayerNorm has contiguous rows and always adds to dx. Compile-time constants take no registers.
         int64_t at = CENTERED ? row * a.cols : row_begin_(a.at, row, a.cols);
         int64_t keep = CENTERED ? at : row_begin_(a.keep, row, a.cols);
         const bool adds = CENTERED || !a.replace;
@@ -276,8 +276,8 @@ void norm_forward_launch_(CudaBackend *cuda, const Forward &a, int64_t rows) {
                               (norm_kernel<T, W, UNITS, CENTERED, KIND>), a));
 }
 
-// Returns the blocks of a backward: as many as the multiprocessors hold at once (1,024 threads of 64 registers each, or
-// the limit of shared memory), at most one a row, and at most as many as the scratch has sums for.
+// Returns the blocks of a backward: the number that runs at once on all multiprocessors (1,024 threads of 64 registers
+// each, or the shared memory limit), but at most one per row, and no more than the scratch has room for sums.
 static int backward_blocks_(const CudaBackend *cuda, int64_t rows, int threads, int64_t sums_bytes) {
     int64_t resident = 1024 / threads, fits = cuda->shared_bytes / (sums_bytes + 1024 + 2048);
     if (resident > fits) resident = fits;
@@ -297,8 +297,8 @@ template <typename T, bool CENTERED> void norm_backward_launch_(CudaBackend *cud
     a.sums = (float *)cuda->scratch;
     a.shared = bytes + 8192 <= cuda->shared_bytes;
     size_t dynamic = a.shared ? (size_t)bytes : 0;
-    // LayerNorm with two pieces a thread needs more than the 64 registers that 1,024 threads leave each. From 513
-    // threads on a multiprocessor holds one block either way, so up to 640 threads may have 96.
+    // LayerNorm with two pieces per thread needs more than 64 registers, the limit for 1,024 threads. Above 512 threads
+    // a multiprocessor holds only one block anyway, so blocks of up to 640 threads may use 96 registers per thread.
     if (CENTERED && plan.units == 2 && plan.threads > 512 && plan.threads <= WIDE_THREADS) {
         CUDA_LAUNCH(cuda, (unsigned)blocks, (unsigned)plan.threads, dynamic,
                     (norm_backward_kernel<T, PACK<T>, 2, true, WIDE_THREADS>), a);
@@ -310,7 +310,7 @@ template <typename T, bool CENTERED> void norm_backward_launch_(CudaBackend *cud
 }
 
 static bool norm_refused_(CudaBackend *cuda, int64_t cols) {
-    if (cols > ROW_LIMIT) cuda_refuse(cuda, "norms on a GPU take rows of 32768 columns at most");
+    if (cols > ROW_LIMIT) cuda_refuse(cuda, "norms on a GPU support at most 32768 columns; use a smaller model.hidden");
     return cols > ROW_LIMIT;
 }
 
@@ -338,7 +338,7 @@ void cuda_norm_backward(Backend *backend, void *dx, float *dw, float *db, const 
     });
 }
 
-// --- norms over the heads of q and k: rows within rows of qkv
+// --- norms over the heads of q and k: each head is a row within a row of qkv
 
 static int64_t heads_kept_width_(const AttentionShape *s) { return (s->heads + s->kv_heads) * s->head_dim; }
 
@@ -386,8 +386,8 @@ void cuda_heads_norm_backward(Backend *backend, void *dqkv, float *dwq, float *d
     norm_heads_backward_(backend, dqkv, dwk, kept, wk, shape, true, eps);
 }
 
-// --- column sums, for the gradients of biases. A block takes 32 pieces of columns (512 contiguous bytes a row) and a
-// run of rows; its 8 warps take every eighth row and add up in shared memory.
+// --- column sums, for the gradients of biases. A block sums 32 pieces of columns (512 contiguous bytes per row) over a
+// run of rows. Each of its 8 warps sums every eighth row; the sums of the warps are added in shared memory.
 
 namespace {
 

@@ -8,8 +8,8 @@ namespace {
 
 enum { THREADS = 256 };
 
-// --- out[i] = f(a[i], b[i]), in pieces of W elements. The remainder, and everything where a pointer is not aligned,
-// goes one element at a time.
+// --- out[i] = f(a[i], b[i]), in pieces of W elements. The remainder is processed one element at a time, and so are all
+// elements if a pointer is not aligned.
 
 struct Sum {
     __device__ static float of(float a, float b) { return a + b; }
@@ -35,7 +35,7 @@ struct GeluSlope { // a: upstream gradient, b: x
     }
 };
 
-// Each thread loads two pieces of its only input, so that as many bytes are in flight as with two inputs.
+// Pieces of each input per thread. With two pieces, even an operation with only one input has two loads in flight.
 enum { PIECES = 2 };
 
 template <typename F, typename To, typename A, typename B, int W>
@@ -68,7 +68,7 @@ void map_launch_(CudaBackend *cuda, To *out, const A *a, const B *b, int64_t cou
                 count);
 }
 
-// W counts elements of the narrowest type, so its accesses are 16 bytes wide and those of the other types no narrower.
+// W elements of the narrowest type fill 16 bytes, so accesses to the other types are at least as wide.
 template <typename F, typename To, typename A, typename B>
 void pointwise_map_(Backend *backend, To *out, const A *a, const B *b, int64_t count) {
     CudaBackend *cuda = cuda_self(backend);
@@ -101,7 +101,7 @@ void cuda_accumulate_narrow(Backend *backend, float *to, const void *from, int64
     FOR_ELEMENT(backend, (pointwise_map_<Sum, float, T, float>(backend, to, (const T *)from, to, count)));
 }
 
-// --- blocks of several ranks
+// --- the sum of one block per rank
 
 namespace {
 
@@ -161,7 +161,7 @@ void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void
     FOR_ELEMENT(backend, (pointwise_map_<GeluSlope, T, T, T>(backend, (T *)dx, (const T *)dout, (const T *)x, count)));
 }
 
-// --- rows: a piece of row `row` at `column`. The division is uniform, one a block; runs of blocks take complete rows.
+// --- rows: each thread handles one piece of a row. All threads of a block share the row, so the division is uniform.
 
 namespace {
 
@@ -277,7 +277,7 @@ void cuda_swiglu_forward(Backend *backend, Factor out, const void *gate_up, int6
                                       (const T *)gate_up, rows, (int)ffn)));
 }
 
-// If a block of eight bits would hold numbers of both halves, they are quantized by a pass of their own.
+// If numbers of both halves (gate and up) would share a scale, a separate pass quantizes dgate_up.
 void cuda_swiglu_backward(Backend *backend, Factor dgate_up, const void *dout, const void *gate_up, int64_t rows,
                           int64_t ffn) {
     CudaBackend *cuda = cuda_self(backend);

@@ -1,9 +1,9 @@
-// Quantizes a bf16 matrix, or its transpose, to eight bits; with scales along rows also the transpose of a matrix of
-// eight bits, which is read as bf16. A block takes 128 x 128 numbers of the result, which hold
-// complete blocks of every kind of scale. They come through shared memory, so that rows are read and written in pieces
-// of 16 bytes both ways. Eight lanes hold a row of the result, two of them a group with one scale, 32 elements.
+// Quantizes a bf16 matrix, or its transpose, to 8 bits. With scales along rows, it also quantizes the transpose of an
+// 8-bit matrix, converted to bf16. A block handles a tile of 128 x 128 numbers of the result, so no block of scales
+// crosses tiles. Tiles pass through shared memory: all reads and writes of rows are 16-byte pieces. Eight lanes hold a
+// row of a tile, two lanes 32 numbers.
 //
-// One scale for the matrix takes a pass of its own, whose maximum of integers does not depend on the order of blocks.
+// A single scale for the matrix takes a pass of its own. Its integer maximum is the same in any order of blocks.
 #include "narrow.cuh"
 
 namespace {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void tile_read_(uint16_t *tile, const __nv_bfloat16 *
     }
 }
 
-// Does the same with a matrix of eight bits. A piece has one scale.
+// Does the same with an 8-bit matrix, and converts the numbers to bf16. All numbers of a piece share one scale.
 template <int KIND>
 __device__ __forceinline__ void tile_widen_(uint16_t *tile, const Factor &x, const int64_t row, const int64_t col,
                                             const int64_t rows, const int64_t cols) {

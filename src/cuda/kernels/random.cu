@@ -1,5 +1,5 @@
 // Initial weights, drawn on the device with the same bits as base/random.c: base/normal.h uses no operation that a GPU
-// rounds differently. A thread draws one block of four normals and writes those that belong to its row.
+// rounds differently. A thread draws one block of four normals and writes the values that belong to its row.
 #include "../launch.cuh"
 #include "base/normal.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 constexpr int THREADS = 256;
 
-// blocks: threads for a row, including rows that begin in the middle of a block of four.
+// blocks: threads per row, enough also for rows that begin in the middle of a block of four.
 __global__ void __launch_bounds__(THREADS)
     normal_kernel(float *to, const int64_t rows, const int64_t cols, const int64_t blocks, const NormalRows draw) {
     int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = at / blocks;

@@ -1,9 +1,9 @@
 // Rotary positions (Su et al. 2021), in place on the query and key heads of qkv.
 //
-// A block handles one position, or, where rows have positions of their own, one row: head_dim / 2 of its threads
-// compute the position's cosines and sines once, in double, and all threads then rotate every head of every sequence of
-// the batch. Each thread keeps its pairs, so the angles stay in its registers and memory sees only 16-byte accesses,
-// two loads in flight per head.
+// A block handles one position, or one row if rows have their own positions. Its threads compute each cosine and sine
+// of the position once, in double, then rotate every head of every sequence of the batch. A thread always rotates the
+// same pairs, so their cosines and sines stay in registers. All accesses to memory are 16 bytes wide, with two loads in
+// flight per head.
 #include "vector.cuh"
 
 #include <math.h>
@@ -19,17 +19,17 @@ struct Frequencies {
 };
 
 struct Rope {
-    int64_t batch, width; // elements of a row
+    int64_t batch, width; // rows per block; elements per row
     int heads, head_dim, first, pairs;
     float scale, direction;
-    const int32_t *positions; // position of each row; NULL: that of the first block, `place`, and on
+    const int32_t *positions; // position of each row; NULL: block i is at position place + i
     int64_t place;
 };
 
-// Computes cos and sin of an angle: subtracts its multiple of pi/2 (Cody & Waite), then takes the Taylor series on
-// [-pi/4, pi/4]; the error is below 1e-10 for angles up to a million. In double, since in fp32 the angle alone would be
-// off by 1e-2 at position 200,000. It takes about thirty operations; the library's own has a slow path that uses local
-// memory.
+// Computes cos and sin of an angle: subtracts the nearest multiple of pi/2 (Cody & Waite), then evaluates the Taylor
+// series on [-pi/4, pi/4]. The error is below 1e-10 for angles up to a million. It uses double because in fp32 the
+// angle itself would be off by 1e-2 at position 200,000. That costs about thirty operations; the library's function has
+// a slow path that uses local memory.
 __device__ __forceinline__ void rotation_(double angle, float *cosine, float *sine) {
     double quarter = rint(angle * 0.63661977236758134308);
     double r = (angle - quarter * 1.57079632673412561417) - quarter * 6.07710050650619224932e-11;
@@ -45,7 +45,7 @@ __device__ __forceinline__ void rotation_(double angle, float *cosine, float *si
     *sine = turns & 2 ? -odd : odd;
 }
 
-// threadIdx.x: a piece of W pairs; threadIdx.y: which of the batch's heads.
+// threadIdx.x: index of the piece of W pairs. threadIdx.y: first of the heads, over all rows of the block, to rotate.
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS) rope_kernel(T *qkv, const Rope rope, const Frequencies frequencies) {
     SHARED(float, cosines, PAIRS);

@@ -1,9 +1,9 @@
-// One block, one row: which thread holds which columns, and sums and maxima over the block.
+// Kernels with one block per row: the columns that each thread holds, and sums and maxima over the block.
 //
-// A row is read once and stays in registers, UNITS pieces of W columns a thread: unit u of thread t is the piece u *
-// threads + t, so a warp's 32 pieces are 512 contiguous bytes. Each statistic needs a barrier, during which a block has
-// nothing in flight; rows of 8,192 bf16 take 512 threads, so two to four blocks share a multiprocessor and one waits
-// while others load.
+// A row is read once and stays in registers, UNITS pieces of W columns per thread. Unit u of thread t is piece u *
+// threads + t, so the 32 pieces of a warp are 512 contiguous bytes. Each statistic needs a barrier, during which a
+// block has no loads in flight. Rows of 8,192 bf16 take 512 threads, so two to four blocks share a multiprocessor, and
+// one block waits while the others load.
 #pragma once
 
 #include "vector.cuh"
@@ -11,16 +11,16 @@
 enum { WARP = 32, ROW_LIMIT = 32768 }; // columns
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-// Rows that do not divide into pieces take the scalar form, at most ROW_SCALAR_UNITS elements a thread, which it keeps
-// in local memory. That is correct but slow; no shipped model has such rows. Its loops over units are not unrolled:
-// with them unrolled, nvcc takes half as long again for norms.
+// Rows that do not divide into pieces use the scalar form: up to ROW_SCALAR_UNITS elements per thread, in local memory.
+// It is correct but slow; no shipped model has such rows. Its loops over units are not unrolled, because unrolled loops
+// make nvcc take 1.5 times as long for norms.
 enum { ROW_SCALAR_UNITS = 32 };
 template <int UNITS> constexpr int ROW_UNROLL = UNITS == ROW_SCALAR_UNITS ? 1 : 64; // 64 unrolls all
 
 template <int UNITS> constexpr int ROW_THREADS = UNITS == 1 ? 256 : 1024;
 
 struct RowPlan {
-    int units; // 1, 2 or 4 with pieces of 16 bytes, ROW_SCALAR_UNITS with elements
+    int units; // per thread: 1, 2 or 4 pieces of 16 bytes, or ROW_SCALAR_UNITS single elements
     int threads;
 };
 
@@ -74,8 +74,8 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// --- over a block of full warps, one barrier each. workspace: N * WARP floats of shared memory that no thread reads
-// or writes between the last barrier before and the next one after.
+// --- over a block of full warps, with one barrier each. workspace: N * WARP floats of shared memory. No thread may
+// access them between the barrier before the call and the barrier after it.
 template <int N> __device__ __forceinline__ void block_sum(float (&x)[N], float *workspace) {
     int lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     warp_sum(x);

@@ -1,9 +1,9 @@
 // Causal softmax over rows of attention scores, for the attention modes that materialize scores. A row sees the columns
-// [from, seen): its own document's. The backward needs no `from`: probabilities before it are zero.
+// [from, seen), which are in its own document. The backward ignores `from`: probabilities before it are zero.
 //
-// Fused: a block keeps a row in registers; each score is read and written once, and scores above the diagonal are not
-// read at all. Unfused: a cast, a product, a mask, a softmax and a cast, each a pass over fp32 memory as in a framework
-// without fusion: 32 bytes a score in bf16, where the fused form moves 3 on average. It exists for comparison.
+// Fused: a block keeps a row in registers. Each score is read and written once; scores above the diagonal are not read.
+// Unfused: cast, scale, mask, softmax and cast are separate passes over fp32 memory, as in a framework without fusion.
+// They move 36 bytes per bf16 score; the fused form moves 3 on average. The unfused form is for comparison.
 #include "row.cuh"
 
 namespace {
@@ -24,7 +24,7 @@ __device__ __forceinline__ int row_from_(const Rows &r, int64_t query) {
 
 __device__ __forceinline__ int row_seen_(const Rows &r) { return (int)(r.first + blockIdx.x % r.rows) + 1; }
 
-// exp(scale * (x - max)) as one product and one power of two. p may be scores: a thread reads what it writes.
+// Computes exp(scale * (x - max)) as a multiply-add and a power of two. p may be scores: threads share no elements.
 template <typename T, int W, int UNITS>
 __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const T *scores, const Rows r) {
     SHARED(float, workspace, 2 * WARP);
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
 }
 
 static bool softmax_refused_(CudaBackend *cuda, int64_t cols) {
-    if (cols > ROW_LIMIT) cuda_refuse(cuda, "stored attention on a GPU takes 32768 positions at most; use flash");
+    if (cols > ROW_LIMIT) cuda_refuse(cuda, "stored attention on a GPU supports at most 32768 positions; use flash");
     return cols > ROW_LIMIT;
 }
 
@@ -130,7 +130,7 @@ template <typename T> void softmax_forward_launch_(CudaBackend *cuda, T *p, cons
                               (softmax_kernel<T, W, UNITS>), p, scores, rows_of_(s)));
 }
 
-// The pieces of the probabilities set the width; in fp32 a piece has twice the bytes that it has in bf16.
+// A piece of p fills 16 bytes. If p is bf16 and D is float, the pieces of dp and dscores fill 32 bytes.
 template <typename T, typename D>
 void softmax_backward_launch_(CudaBackend *cuda, D *dscores, const D *dp, const T *p, const CudaScores *s) {
     constexpr uintptr_t MASK = PACK<T> * sizeof(D) - 1;
@@ -205,7 +205,7 @@ void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *
     int64_t count = shape->matrices * shape->rows * shape->cols;
     if (softmax_refused_(cuda, shape->cols)) return;
     cuda_to_float(backend, wide, dp, count);
-    pass_launch_(cuda, wide, shape, PASS_MASK_SLOPES); // above the diagonal may be anything
+    pass_launch_(cuda, wide, shape, PASS_MASK_SLOPES); // values above the diagonal are undefined
     FOR_ELEMENT(backend, (softmax_backward_launch_<T, float>(cuda, wide, wide, (const T *)p, &all)));
     pass_launch_(cuda, wide, shape, PASS_SCALE);
     cuda_from_float(backend, dscores, wide, count);

@@ -1,9 +1,9 @@
-// How kernels access memory: W elements of T at a time, computed in fp32. W fills 16 bytes (PACK<T>), the widest access
-// there is, or is 1 where a pointer or a row's length does not allow that.
+// How kernels access memory: W elements of T at a time, converted to fp32 for arithmetic. W elements fill 16 bytes
+// (PACK<T>), the widest access; W is 1 if a pointer or the length of a row does not allow that.
 //
-// Bandwidth needs bytes in flight: at 4 TB/s and some 700 ns of latency about 3 MB, or 20 to 25 KB a multiprocessor.
-// With 1,024 resident threads each 16-byte load that a thread issues before its first use adds 16 KB, so kernels issue
-// two or more, by loading complete Pieces in a loop of their own ahead of the arithmetic.
+// Bandwidth needs bytes in flight: 4 TB/s with a latency of about 700 ns needs 3 MB, or 20 to 25 KB per multiprocessor.
+// With 1,024 resident threads, a 16-byte load in flight per thread is 16 KB. So each thread issues two or more loads
+// before the first use: a separate loop loads complete Pieces ahead of the arithmetic.
 #pragma once
 
 #include "../launch.cuh"
@@ -13,8 +13,8 @@
 
 template <typename T> constexpr int PACK = 16 / (int)sizeof(T);
 
-// W elements as laid out in memory; one access. Stored as words, since a compiler gives each bf16 of an array its own
-// register.
+// W elements as laid out in memory, loaded by one access. They are stored as words, because the compiler would give
+// each bf16 of an array its own register.
 template <typename T, int W> struct alignas(sizeof(T) * W) Piece { unsigned word[W * sizeof(T) / 4]; };
 template <typename T> struct Piece<T, 1> { T element; };
 
@@ -28,8 +28,8 @@ template <typename T, int W> __device__ __forceinline__ void piece_store(T *to, 
     *reinterpret_cast<Piece<T, W> *>(to) = piece;
 }
 
-// Hides from the compiler that the piece is unchanged. Otherwise it would keep the unpacked floats, twice the
-// registers, while the block waits at a barrier; unpacking again costs one operation an element.
+// Hides from the compiler that the piece is unchanged. Otherwise the compiler would keep the unpacked floats, twice the
+// registers, while the block waits at a barrier. Unpacking again costs one operation per element.
 template <typename T, int W> __device__ __forceinline__ void piece_repack(Piece<T, W> &piece) {
 #pragma unroll
     for (int i = 0; i < (int)(W * sizeof(T) / 4); i++) OPAQUE(piece.word[i]);
@@ -111,7 +111,7 @@ static inline bool aligned_16(const void *a, const void *b = nullptr, const void
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | (uintptr_t)e) & 15) == 0;
 }
 
-// Runs the statements that follow with T as the run's element type.
+// Runs the given statements with T as the element type of the run.
 #define FOR_ELEMENT(backend, ...)                                                                                      \
     do {                                                                                                               \
         if (cuda_is_bf16(backend)) {                                                                                   \
@@ -123,7 +123,7 @@ static inline bool aligned_16(const void *a, const void *b = nullptr, const void
         }                                                                                                              \
     } while (0)
 
-// Runs them with W, the elements that a thread takes at once: 16 bytes of T if `fits`, else one.
+// Runs the given statements with W, the number of elements per access: 16 bytes of T if `fits`, else one element.
 #define FOR_PIECES(fits, ...)                                                                                          \
     do {                                                                                                               \
         if (fits) {                                                                                                    \
@@ -135,5 +135,5 @@ static inline bool aligned_16(const void *a, const void *b = nullptr, const void
         }                                                                                                              \
     } while (0)
 
-// Runs them with both.
+// Runs the given statements with both T and W.
 #define FOR_WIDTH(backend, fits, ...) FOR_ELEMENT(backend, FOR_PIECES(fits, __VA_ARGS__))
