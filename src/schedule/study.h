@@ -14,8 +14,8 @@ typedef struct StudyTimes {
     double transfer; // transfer of one slot's bundle, either way
 } StudyTimes;
 
-// Reads "F=1,I=1,W=1,message=0.05,transfer=0.5". Defaults, also if `text` is NULL: F, I and W 1, message and transfer
-// 0. B=x sets I and W to x/2 each. -1 with err (code 2): an unknown name, an illegal value, or F, I and W all 0.
+// Reads "F=1,I=1,W=1,message=0.05,transfer=0.5". NULL or absent: F, I and W are 1, message and transfer 0. B=x sets I
+// and W to x/2 each. -1 with err (code 2): an unknown name, or a value that is negative or not a number.
 int study_times_parse(const char *text, StudyTimes *times, Error *err);
 
 // Simulates one step. The caller owns the result (timeline_free). NULL with err (code 1) if the schedule deadlocks.
