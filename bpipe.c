@@ -209,14 +209,14 @@ void schedule_split(Schedule *schedule) {
 //
 // In its steady state an evictor of 1F1B has no idle moment: F(k) B(i) F(k+1) B(i+1) ... follow without a gap, and all
 // its slots are full. If bundle i+1 was evicted, it has to be back when F(k+1) ends. The newest bundle is needed last,
-// so it is the one to evict, which keeps transfers few (Belady); and F(k)'s is the newest whose slot can still change
-// hands in time. Hence the swap E(k) L(i+1), listed before B(i): B(i) and F(k+1) hide it, and because L only takes the
+// so evicting it keeps transfers few (Belady). The newest bundle that can still leave its slot in time is that of F(k).
+// Hence the swap E(k) L(i+1), listed before B(i): B(i) and F(k+1) hide it, and because L only takes the
 // slot that E freed, F(k+1) always gets the slot of B(i).
 //
 // The same holds for any other list, with "newest" and "next" read off the list: a bundle's *turn* is the place of its
 // B or I among all B and I of the stage; the newest bundle is the one with the last turn, and the next one has the
 // following turn. B or W frees the slot. If more forwards than B and W come before the turn of a bundle that is loaded,
-// they need slots too (`walk_rise_`), or L would find its slot taken by one of them.
+// they need slots too (`walk_rise_`); without these slots, one of the forwards would take the slot meant for L.
 
 int bpipe_partner(int stages, int stage) {
     int partner = stages - 1 - stage;
@@ -235,16 +235,16 @@ typedef struct Walk {
     int64_t *place;           // [turns] index in the base list of the turn's B or I
     int *turn;                // [chunks*microbatches*slices] turn of each bundle
     NumberSet home, away;     // turns whose bundles are in own slots, and turns whose bundles are evicted
-    int64_t at;               // the current place
+    int64_t at;               // index of the current action in the base list
     int64_t last_forward;
     int turns;
-    int now;    // turns done
+    int now;    // current turn: number of turns completed
     int newest; // the last turn of any bundle made so far
     int used;   // own slots taken, in list order
     int slots;
     int ahead;
     int peer;
-    bool failed; // these slots are too few
+    bool failed; // true: `slots` is too small
     bool silent; // writes no list
 } Walk;
 
@@ -262,7 +262,7 @@ static void walk_move_(Walk *walk, ActionKind kind, int turn) {
     list_push(&walk->list, (Action){kind, action.microbatch, action.chunk, walk->peer, action.slice});
 }
 
-// Evicts the newest bundles that are needed after `needed` until `wanted` more fit. If they cannot, evicts none.
+// Evicts the newest bundles with turns after `needed` until `wanted` more fit, or returns false and evicts nothing.
 static bool walk_make_room_(Walk *walk, int wanted, int needed) {
     int missing = walk->used + wanted - walk->slots, turn = walk->newest + 1;
     for (int found = 0; found < missing; found++) {
@@ -281,8 +281,8 @@ static void walk_load_(Walk *walk, int turn) {
     if (turn > walk->newest) walk->newest = turn;
 }
 
-// Makes a slot free before a forward. If the list frees no slot between this forward and the next, it also frees the
-// next one's slot while this one runs, so that compute does not wait for it.
+// Frees a slot before a forward. If no slot becomes free between this forward and the next one, also frees a slot for
+// the next forward, so that the eviction runs during the current forward.
 static void walk_before_forward_(Walk *walk) {
     bool follows = walk->at < walk->last_forward;
     for (int64_t i = walk->at + 1; follows && walk->base->actions[i].kind != ACTION_FORWARD; i++)
@@ -291,7 +291,7 @@ static void walk_before_forward_(Walk *walk) {
     if (!walk_make_room_(walk, 1, walk->now)) walk->failed = true;
 }
 
-// Returns the most slots that the actions before a turn take at a time beyond those that they free.
+// Returns the largest rise in used slots over the actions from the current one until a turn.
 static int walk_rise_(const Walk *walk, int turn) {
     int rise = 0, most = 0;
     for (int64_t i = walk->at; i < walk->place[turn]; i++) {
@@ -302,7 +302,7 @@ static int walk_rise_(const Walk *walk, int turn) {
     return most;
 }
 
-// Before a turn, loads the first evicted bundle of the next `ahead` turns into the slot of the newest.
+// Before a turn, loads the first evicted bundle of the next `ahead` turns; the newest bundle is evicted for it.
 static void walk_swap_(Walk *walk) {
     int next = walk->now + 1, last = walk->now + min_int(walk->ahead, walk->newest - walk->now);
     while (next <= last && !number_set_has(&walk->away, next)) next++;
@@ -316,8 +316,8 @@ static bool freed_before_(const Walk *walk, int turn) {
     return false;
 }
 
-// After the last forward little has to be evicted: each B or W frees a slot, and the next evicted bundle takes it. Only
-// if no slot is freed before the next turn does the newest bundle make room.
+// After the last forward, loads evicted bundles as slots become free, in the order of turns. If the bundle of the next
+// turn is evicted and no slot is freed before that turn, evicts the newest bundle for it.
 static void walk_home_(Walk *walk) {
     int next = walk->now - 1;
     while (walk->used < walk->slots && (next = number_set_after(&walk->away, next)) >= 0) walk_load_(walk, next);
@@ -398,9 +398,9 @@ static int balance_stage_(Schedule *schedule, int s, const Schedule *base, Evict
                      walk.slots, base->name, s, ahead);
 }
 
-// Writes A and R into the acceptor's list: after the evictor's B or I(c,i) come its E and L; the acceptor posts their A
-// and R right after its own B or I(c,i). That one is complete before the evictor's can begin, whatever the durations,
-// so no transfer ever waits for the acceptor to reach it.
+// Writes A and R into the acceptor's list. If E and L follow B or I(c,i) in the evictor's list, their A and R are
+// posted right after the acceptor's own B or I(c,i). This own action is complete before the evictor's B or I(c,i) can
+// begin, whatever the durations, so no transfer waits for the acceptor to post its A or R.
 static void balance_acceptor_(Schedule *schedule, int s) {
     const StageSchedule *evictor = &schedule->stage[s];
     StageSchedule *acceptor = &schedule->stage[bpipe_partner(schedule->stages, s)];
@@ -433,8 +433,7 @@ static int held_(const StageSchedule *stage) {
     return most;
 }
 
-// Returns the fewest slots with which the walk to host memory succeeds: at most as many as the stage has bundles in
-// flight.
+// Returns the fewest slots with which the walk to host memory succeeds; never more than the stage's bundles in flight.
 static int host_needs_(const Schedule *base, int s) {
     int in_flight = in_flight_(&base->stage[s]), slots = held_(&base->stage[s]);
     Walk walk = {.ahead = 1, .peer = SCHEDULE_HOST, .silent = true};
@@ -471,13 +470,13 @@ static int balance_allowed_(const Schedule *base, int slots, EvictTarget target,
     for (int s = 0; s < base->stages; s++) moves |= schedule_stage_moves(&base->stage[s]);
     if (base->forward_only || moves)
         return error_set(err, EXIT_USAGE, "schedule %s cannot be balanced: it %s", base->name,
-                         base->forward_only ? "keeps no bundles" : "moves bundles already");
+                         base->forward_only ? "keeps no bundles" : "already moves bundles");
     if (target == EVICT_TO_PEER && base->placement == PLACEMENT_V)
         return error_set(err, EXIT_USAGE,
-                         "schedule %s fills both stages of a pair alike, so neither has slots to lend; set "
+                         "schedule %s fills both stages of a pair equally, so neither has slots to lend; set "
                          "schedule.evict_to to host",
                          base->name);
-    if (ahead < 1) return error_set(err, EXIT_USAGE, "schedule.load_ahead has to be at least 1, not %d", ahead);
+    if (ahead < 1) return error_set(err, EXIT_USAGE, "schedule.load_ahead must be at least 1, not %d", ahead);
     int least = slots == 0 ? 0 : bpipe_least_slots(base, target);
     if (slots >= least) return 0;
     return error_set(err, EXIT_USAGE,

@@ -1,4 +1,4 @@
-// Schedules as data: their definition, how one runs, the BPipe pass, the proof that a schedule is sound, its text form.
+// Schedules as data: their definition, execution rules, the BPipe pass, the soundness proof and the text form.
 //
 // A schedule is one list of actions per stage. Everything else in the program reads these lists: the plan counts slots,
 // the engine runs them word for word, the simulator and the trace draw them. Nothing else decides the order of a step.
@@ -37,8 +37,8 @@
 //   stage 0  F0:0 F0:1 F1:0           B0:1---- F1:1 B0:0---- ...
 //   stage 1       F0:0 F0:1 B0:1----  F1:0 B0:0---- F1:1 ...
 //
-// A slot then holds the bundle of one slice. 1F1B keeps p-s+n-1 of them on stage s, with 1/n of the idle time. Keys,
-// values and their gradients are outside the slots: the stage keeps them until the backward of slice 0.
+// A slot then holds the bundle of one slice. 1F1B then keeps p-s+n-1 bundles on stage s and has 1/n of the idle
+// time. Keys, values and their gradients are outside the slots: the stage keeps them until the backward of slice 0.
 //
 // How a schedule runs. The engine, the proof and the simulator follow these rules and no others. (c,i) is microbatch i
 // on chunk c. With slices, i numbers (microbatch, slice) in the order of the chunk's actions of that kind: slices
@@ -50,21 +50,21 @@
 //   2. E, A, R and L are posted when the list reaches them: when the compute action before them is complete (on a
 //      device with streams, when it is launched; the proof covers both). They go through the stage's transfer queue in
 //      list order, one at a time, while the stage computes.
-//   3. E(c,i) of the evictor and A(c,i) of the acceptor are one transfer, and so are L(c,i) and R(c,i). It starts when
-//      it is at the head of both queues and has a slot to go to. To host memory there is only the evictor's queue, and
-//      always a place to go to.
-//   4. E frees its own slot when the transfer is complete; it may only take a bundle whose B or I has not come yet. A
-//      takes a lent slot at the start, R frees it when complete. L takes an own slot at its start.
+//   3. E(c,i) of the evictor and A(c,i) of the acceptor are one transfer, and so are L(c,i) and R(c,i). A transfer
+//      starts when it is at the head of both queues and its destination slot is free. With host memory there is only
+//      the evictor's queue, and E always finds a free place.
+//   4. E may only move a bundle before its B or I. E frees its own slot when the transfer is complete. A takes
+//      a lent slot at its start, R frees it when complete. L takes an own slot at its start.
 //   5. F(c,i) takes an own slot at its start, and waits for that slot, its input and a free send buffer. B(c,i) and
 //      I(c,i) wait for their gradient, for L(c,i) if the bundle was evicted, and for a free send buffer. W(c,i) waits
 //      for nothing but its place in the list: I left its operands in the slot. B and W free the slot when
 //      complete. In a forward-only schedule F frees its slot when complete.
-//   6. Every boundary between virtual stages g and g+1 has, per direction, `edge_buffers` send buffers and as many
-//      receive buffers. A send buffer is taken when F, B or I starts and is free when its message has arrived; a
+//   6. Every boundary between virtual stages g and g+1 has `edge_buffers` send buffers and `edge_buffers` receive
+//      buffers per direction. A send buffer is taken when F, B or I starts and is free when its message has arrived; a
 //      receive buffer is taken when the message leaves and is free when the action that consumes it is complete. So
-//      F(g,i) cannot start before F(g+1,i-2*edge_buffers) is complete, nor B or I on g+1 before the one on g. Where g
-//      and g+1 are on one stage there is no message: the consumer reads the sender's buffer, and F(g,i) cannot start
-//      before F(g+1,i-edge_buffers) is complete.
+//      F(g,i) cannot start before F(g+1,i-2*edge_buffers) is complete, nor B or I(g+1,i) before B or
+//      I(g,i-2*edge_buffers). If g and g+1 are on one stage there is no message: the consumer reads the sender's
+//      buffer, and F(g,i) cannot start before F(g+1,i-edge_buffers) is complete.
 #pragma once
 
 #include <stdbool.h>
@@ -90,7 +90,7 @@ typedef enum ActionKind {
 enum {
     SCHEDULE_HOST = -2,       // the peer of an eviction to host memory
     SCHEDULE_NO_PEER = -1,    // the peer of F, B, I and W
-    SCHEDULE_EDGE_BUFFERS = 2 // edge_buffers unless a maker has a reason for another number
+    SCHEDULE_EDGE_BUFFERS = 2 // default edge_buffers of a schedule
 };
 
 typedef struct Action {
@@ -107,7 +107,7 @@ typedef struct ActionTime {
     double begin, end;
 } ActionTime;
 
-// One stage's list, and the slots the stage has to allocate: for its own microbatches and for its partner's.
+// One stage's list, and the slots that the stage allocates: own for its microbatches, lent for its partner's.
 typedef struct StageSchedule {
     Action *actions;
     int64_t count;
@@ -115,7 +115,7 @@ typedef struct StageSchedule {
     int lent_slots; // own_slots + lent_slots <= Schedule.slots
 } StageSchedule;
 
-// Which virtual stage chunk c of stage s is.
+// The virtual stage of chunk c on stage s.
 typedef enum Placement {
     PLACEMENT_LOOP, // c*p + s
     PLACEMENT_V,    // c*p + s for even c, c*p + p-1-s for odd c
@@ -131,7 +131,7 @@ typedef struct Schedule {
     int slots;        // the bound for every stage, own and lent together; one slot holds one chunk's bundle of a slice
     int edge_buffers; // per boundary between virtual stages, side and direction
     bool forward_only;
-    bool split;           // some backward is I and W
+    bool split;           // at least one backward is split into I and W
     StageSchedule *stage; // [stages]
 } Schedule;
 
@@ -162,32 +162,32 @@ typedef enum EvictTarget {
 // The next functions make schedules; src/schedule/kinds.h lists all schedules by name. The caller owns the result
 // (schedule_free).
 
-// Stage s starts min(p-s, m) forwards, then alternates backward and forward (PipeDream-Flush). Slots: p.
-// NULL and err (code 2): stages or microbatches < 1, or fewer microbatches than stages.
+// Makes 1F1B (PipeDream-Flush): stage s runs min(p-s, m) forwards, then alternates backward and forward. Slots: p. NULL
+// with err (code 2) if stages or microbatches < 1, or if there are fewer microbatches than stages.
 Schedule *schedule_1f1b(int stages, int microbatches, Error *err);
 
-// Makes a forward-only schedule, for validation, with the stages, chunks, slices, placement and edge buffers of another
-// one. One slot, used by one microbatch after another. microbatches >= 1, also fewer than stages.
+// Makes a forward-only schedule, for validation, with the stages, chunks, slices, placement and edge buffers of `like`.
+// Each stage has one slot, which its microbatches use in turn. microbatches >= 1; may be fewer than stages.
 Schedule *schedule_forward_like(const Schedule *like, int microbatches);
 
-// Replaces every B by I and W, one right after the other: gradients leave for the previous stage before those of the
-// weights are computed. Slots do not change.
+// Replaces every B by I, directly followed by W, so that a stage sends the input's gradient before it computes the
+// gradients of the weights. Slots do not change.
 void schedule_split(Schedule *schedule);
 
 // Runs the BPipe pass: returns a copy of `base` in which no stage needs more than `slots` slots, with the same compute
 // actions. The base may be any schedule that moves no bundles yet; eviction to a partner needs loop placement. Fewer
-// slots than bpipe_least_slots is an error that names this minimum; slots 0 selects it. With as many slots as the base
-// needs, nothing is evicted. Bundles are loaded up to `ahead` (>= 1) backwards before their own: a swap then overlaps
-// `ahead` times a forward and a backward, and more bundles are in transit. Spend spare slots on ahead > 1 if 2
-// transfers take longer than a forward and a backward; see docs/bpipe.md. NULL and err.
+// slots than bpipe_least_slots is an error that names this minimum; slots 0 selects it. If the base needs no more than
+// `slots`, nothing is evicted. A bundle is loaded up to `ahead` (>= 1) backwards before its own: a swap then overlaps
+// `ahead` forwards and `ahead` backwards, and more bundles are in transit. Use spare slots for ahead > 1 if 2 transfers
+// take longer than a forward and a backward; see docs/bpipe.md. Returns NULL with err.
 Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err);
 
-// Returns the smallest `slots` for this base. To a partner: the slots that the pair needs, and one to move to, over two
-// stages. To the host: the fewest with which the pass succeeds; 2 if no backward is split, one slot for compute and one
-// that changes hands.
+// Returns the smallest `slots` for this base. To a partner: half of the bundles that a pair keeps in flight, rounded
+// down, plus one slot to move to. To the host: the fewest with which the pass succeeds; if no backward is split, 2, one
+// slot for compute and one for transfers.
 int bpipe_least_slots(const Schedule *base, EvictTarget target);
 
-// Return the same for 1F1B: ceil((p+2)/2) to a partner; 2 to the host, 1 with one stage.
+// Return bpipe_least_slots of 1F1B: ceil((p+2)/2) to a partner; 2 to the host, 1 with one stage.
 int bpipe_min_slots(int stages);
 int bpipe_min_slots_host(int stages);
 
@@ -200,14 +200,14 @@ int bpipe_partner(int stages, int stage);
 
 void schedule_free(Schedule *schedule);
 
-// The proof. Returns 0 if the schedule is sound, otherwise -1 and one sentence (code 2) that names stage and action:
+// Proves that a schedule is sound. Returns 0, or -1 with err (code 2), which names the stage and the action:
 //   complete   every chunk of every stage runs F, and B or I and W, once per microbatch and slice, each in its order
 //              (forward-only: only F)
 //   paired     E and L of a stage are A and R of its partner, in the same order
 //   resident   B, I, E and R only of bundles on the stage, L only of evicted ones, no E after I, all back at the end
 //   bounded    own and lent slots suffice in list order, and together stay within `slots`
-//   live       whatever the durations, and whichever action gets a slot that two wait for, no stage ever waits forever
-// Time O(actions) for schedules whose queue follows compute closely, as those made here do.
+//   live       no stage waits forever, whatever the durations and whichever of two waiting actions gets a slot
+// Takes O(actions) time if the queue follows compute closely, as in all schedules made here.
 int schedule_check(const Schedule *schedule, Error *err);
 
 // The text form: a header line, then one line per stage. Version 1, without chunk numbers, if a schedule has one chunk,
@@ -216,8 +216,8 @@ int schedule_check(const Schedule *schedule, Error *err);
 int schedule_write(const Schedule *schedule, FILE *file);
 
 // Reads every version. NULL and err (code 2, "schedule, line 3: ...") for anything else; a schedule that parses may
-// still fail the check. The text does not give slots per stage: lent is the most that is lent at a time, own the most
-// between F and B or W, up to the rest of the bound.
+// still fail the check. The text has no slots per stage: lent_slots is the most slots lent at a time, own_slots the
+// most bundles between F and B or W, but not more than slots - lent_slots.
 Schedule *schedule_parse(const char *text, Error *err);
 
 enum { ACTION_TEXT = 48 };
@@ -256,7 +256,7 @@ void list_compute(ActionList *list, ActionKind kind, int chunk, int microbatch);
 // Appends the action with this place (schedule_place) among those of its kind and chunk.
 void list_place(ActionList *list, ActionKind kind, int chunk, int slices, int place);
 
-// Hands the list over to the stage, which frees the list that it had.
+// Moves the list to the stage, and frees the stage's previous list.
 void list_finish(ActionList *list, StageSchedule *stage);
 
 // Returns a schedule with empty lists, one chunk, one slice, loop placement and the usual edge buffers.
@@ -265,8 +265,8 @@ Schedule *schedule_new(const char *name, int stages, int microbatches);
 // Returns a finished schedule whose lists `maker` has written. spec has every default filled in.
 Schedule *schedule_fill(const char *name, const ScheduleSpec *spec, Placement placement, StageMaker *maker);
 
-// Ends the making of a schedule: sets `split` and every stage's own and lent slots. slots: the bound; 0: the number of
-// slots that the fullest stage needs.
+// Finishes a schedule: sets `split` and every stage's own and lent slots. slots: the bound; 0: the number of slots that
+// the fullest stage needs.
 void schedule_finish(Schedule *schedule, int slots);
 
 // Checks that there is at least one stage, and a microbatch for each. -1 with err (code 2).

@@ -1,6 +1,6 @@
 // GPT-2 and GPT-3 (Radford et al. 2019; Brown et al. 2020): LayerNorm, learned positions, a bias in every product, GELU
-// (tanh form). Tensors carry the names of Hugging Face's GPT2LMHeadModel; matrices are (out, in) here, the transpose of
-// how that model stores them.
+// (tanh form). Tensor names are those of Hugging Face's GPT2LMHeadModel. Matrices are (out, in) here; that model stores
+// their transposes.
 #include "model/blocks.h"
 #include "run/trainer.h"
 

@@ -1,6 +1,6 @@
 // LLaMA (Touvron et al. 2023): RMSNorm, rotary positions, grouped-query attention, SwiGLU, no biases. With
-// model.qkv_bias it is Qwen2, with model.qk_norm Qwen3. Tensors carry the names of Hugging Face's models. The layer
-// that these make up is src/model/layer.c.
+// model.qkv_bias it is Qwen2, with model.qk_norm Qwen3. Tensor names are those of Hugging Face's models. The layer's
+// forward and backward are in src/model/layer.c.
 #include "model/blocks.h"
 #include "run/trainer.h"
 
@@ -8,7 +8,7 @@ static void llama_embedding_tensors_(const ModelConfig *c, TensorTable *table) {
     table_vocabulary(table, c->vocab, c->hidden, false, "model.embed_tokens.weight");
 }
 
-// q, k and v are joined, so that one product makes all three; gate and up likewise.
+// q, k and v are joined, so that one product computes all three. gate and up are joined for the same reason.
 static void llama_layer_tensors_(const ModelConfig *c, int64_t layer, TensorTable *table) {
     int64_t h = c->hidden, q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     table_prefix(table, "model.layers.%lld.", (long long)layer);

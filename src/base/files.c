@@ -118,7 +118,9 @@ static bool files_inside_hub_store_(const char *path, const char *dir) {
 
 int file_path_within(char path[FILE_PATH], const char *dir, const char *name, Error *err) {
     if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL || strlen(name) >= FILE_NAME)
-        return error_set(err, EXIT_FAILED, "%s: names the file \"%.200s\", which is not a plain file name", dir, name);
+        return error_set(err, EXIT_FAILED,
+                         "%s: file name \"%.200s\" is unsupported; it must have 1 to %d bytes, no / and no leading dot",
+                         dir, name, FILE_NAME - 1);
     if (snprintf(path, FILE_PATH, "%s/%s", dir, name) >= FILE_PATH)
         return error_set(err, EXIT_FAILED, "%.200s...: the path is longer than %d bytes; use a shorter one", dir,
                          FILE_PATH - 1);

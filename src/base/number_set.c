@@ -56,7 +56,7 @@ int number_set_before(const NumberSet *set, int number) {
 }
 
 int number_set_after(const NumberSet *set, int number) {
-    number++; // the first that may be found
+    number++; // the smallest number that can be returned
     for (int l = 0; l < set->levels; l++, number = number / WORD + 1) {
         uint64_t from = set->level[l][number / WORD] & ~(bit_(number) - 1);
         if (from == 0) continue;

@@ -76,7 +76,7 @@ static int read_manifest_(Manifest *manifest, const JsonValue *root, const char 
     manifest->step = json_integer(root, "step", -1);
     manifest->saved = json_integer(root, "saved", -1);
     if (manifest->step < 0 || manifest->saved < 0 || files == NULL || files->type != JSON_ARRAY)
-        return error_set(err, EXIT_FAILED, "%s: lacks step, saved or files", path);
+        return error_set(err, EXIT_FAILED, "%s: step, saved or files is missing or invalid", path);
     manifest->sequence = json_integer(root, "sequence", 0);
     if (run_id_read_(&manifest->run, root) != 0 || manifest->sequence < 0 || manifest->sequence > MOST_SEQUENCE)
         return error_set(err, EXIT_FAILED, "%s: invalid run or sequence; is the file damaged?", path);

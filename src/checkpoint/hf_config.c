@@ -171,7 +171,7 @@ int hf_config_check(const Config *config, Error *err) {
     free(text);
     if (status == 0 && list.used == 0) return 0;
     return error_set(err, EXIT_USAGE,
-                     "%s: a checkpoint's config.json would describe another model: %s; change model.*, "
+                     "%s: a checkpoint's config.json cannot express this model: %s; change model.*, "
                      "or leave checkpoint.dir empty",
                      config->path, status != 0 ? wrong.text : list.text);
 }

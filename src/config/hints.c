@@ -160,7 +160,7 @@ const char *hint_for_key(const char *name) {
     size_t count = sizeof keys / sizeof keys[0];
     for (size_t i = 0; i < count; i++)
         if (is_one_of_(word, strlen(word), keys[i].words)) return keys[i].answer;
-    // The section, as in torchtitan's optimizer.name.
+    // Then look up the section: `optimizer` in torchtitan's optimizer.name.
     for (size_t i = 0; dot != NULL && i < count; i++)
         if (is_one_of_(name, (size_t)(dot - name), keys[i].words)) return keys[i].answer;
     return NULL;
@@ -201,7 +201,7 @@ bool hint_for_option(const char *typed, const char *next, char *out, size_t size
     if (near != NULL && strchr(name, '.') == NULL && strcmp(name, strchr(near, '.') + 1) != 0) near = NULL;
     const ConfigKey *key = config_find(name);
     if (key == NULL && hint != NULL) {
-        // "set parallel.tensor" names a key that takes the same value, unless the hint continues after the key.
+        // The user's value fits KEY if the hint is only "set KEY", with or without ", in sequences" after it.
         char ours[64], rest[16] = "";
         int found = sscanf(hint, "set %63[^,;: ]%15[^\n]", ours, rest);
         if (found == 1 || strcmp(rest, ", in sequences") == 0) key = config_find(ours);

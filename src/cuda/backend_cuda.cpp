@@ -62,8 +62,8 @@ static int no_room_(const CudaBackend *cuda, int64_t bytes, const char *what, Er
     if (cudaMemGetInfo(&left, &total) != cudaSuccess) left = 0, total = (size_t)backend->memory_size;
     int64_t others = (int64_t)(total - left) - memory_total(&backend->held);
     return error_set(err, EXIT_FAILED,
-                     "GPU %d, %s: %s of %s are free, and %s %s more; this rank holds %s, and other programs, CUDA and "
-                     "its libraries hold %s; end other programs on this GPU (nvidia-smi lists them), or use more "
+                     "GPU %d, %s: %s of %s are free, but %s another %s; this rank holds %s, and other programs, CUDA "
+                     "and its libraries hold %s; end other programs on this GPU (nvidia-smi lists them), or use more "
                      "stages, fewer slots or a smaller micro-batch (--plan shows the memory of each)",
                      cuda->device, backend->device, memory_size_text((int64_t)left).text,
                      memory_size_text((int64_t)total).text, what, memory_size_text(bytes).text, own,

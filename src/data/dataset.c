@@ -104,8 +104,8 @@ static int index_header_(IndexFile *index, int *width, Error *err) {
         return index_damaged_(index, err, "is not an index of Megatron-LM (MMIDIDX, version 1)");
     if (header[17] != CODE_INT32 && header[17] != CODE_UINT16)
         return error_set(err, EXIT_USAGE,
-                         "%s has token type code %d; supported are uint16 (8) and int32 (4); write the data "
-                         "set again with one of them",
+                         "%s has token type code %d, not 8 (uint16) or 4 (int32); write the data set again with one "
+                         "of these types",
                          index->path, header[17]);
     *width = header[17] == CODE_INT32 ? 4 : 2;
     // Check each count before multiplying: a damaged count may be close to 2^64.
@@ -187,8 +187,8 @@ static int shard_file_(Shard *shard, const char *key, Error *err) {
     if (shard->file < 0 || fstat(shard->file, &status) != 0)
         return error_set(err, EXIT_USAGE, "%s: %s cannot be opened: %s", key, shard->path, strerror(errno));
     if (!S_ISREG(status.st_mode))
-        return error_set(err, EXIT_USAGE, "%s: %s is %s, not a token file; name the files in it, e.g. with *.bin", key,
-                         shard->path, S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
+        return error_set(err, EXIT_USAGE, "%s: %s is %s; name token files, such as DIR/*.bin", key, shard->path,
+                         S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
     shard->bytes = status.st_size;
     return 0;
 }
@@ -208,9 +208,9 @@ static int shard_header_(Shard *shard, const char *key, Error *err) {
     int version = header[0] == MAGIC_GPT2 ? 1 : 7;
     if (header[0] != MAGIC_GPT2 && header[0] != MAGIC_LLAMA3)
         return error_set(err, EXIT_USAGE,
-                         "%s: %s is not a token file: its first word is 0x%08" PRIx32
-                         ", expected %d (GPT-2 kind) or %d (Llama-3 kind), and no .idx of Megatron-LM is next to it; "
-                         "make one with scripts/prepare_data.py, or name a .bin",
+                         "%s: %s is not a token file: its first word is %" PRIu32
+                         ", expected %d (GPT-2 kind) or %d (Llama-3 kind), and there is no Megatron-LM .idx next to "
+                         "it; name a token file, or make one with scripts/prepare_data.py",
                          key, shard->path, header[0], (int)MAGIC_GPT2, (int)MAGIC_LLAMA3);
     if (header[1] != (uint32_t)version)
         return error_set(err, EXIT_USAGE, "%s: %s is a token file of version %" PRIu32 ", expected version %d; %s", key,
@@ -289,8 +289,8 @@ static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_
     else if (dataset->other.vocab == 0 && !side_file_same_tokenizer(&dataset->side, &side)) dataset->other = side;
     if (side.vocab <= dataset->vocab) return 0;
     return error_set(err, EXIT_USAGE,
-                     "%s: the tokenizer (%s) has a vocabulary of %" PRId64 " as %s says, more than model.vocab %" PRId64
-                     "; set model.vocab to %" PRId64,
+                     "%s: the tokenizer (%s) has a vocabulary of %" PRId64
+                     " according to %s, more than model.vocab %" PRId64 "; set model.vocab to %" PRId64,
                      key, side.tokenizer, side.vocab, side.path, dataset->vocab, side.vocab);
 }
 

@@ -106,7 +106,7 @@ static char *library_run_(const char *action, const char *file, const char *inpu
     char *answer = NULL;
     if (opened) answer = library_answer_(library_spawn_((char *const *)command, files), files, file, err);
     else
-        error_set(err, EXIT_FAILED, "sample.tokenizer: no memory for a request to scripts/tokens.py: %s",
+        error_set(err, EXIT_FAILED, "sample.tokenizer: cannot pass a request to scripts/tokens.py: %s",
                   strerror(errno));
     for (int i = 0; i < LIBRARY_FILES; i++)
         if (files[i] >= 0) close(files[i]);

@@ -1,6 +1,6 @@
-// Tokens of a step, see batch.h. Every rank computes from the step's number alone which samples are its own. Ranks with
-// the embedding or the head read and upload them; if documents matter, all ranks read them. Context ranks read the
-// same sequences, and upload their pieces.
+// Tokens of a step, see batch.h. Every rank derives from the step's number which samples are its own. Ranks with the
+// embedding or the head read and upload them. If documents matter, all ranks read them. Context ranks read the same
+// sequences, and each rank uploads its own pieces.
 #include "batch.h"
 #include "base/alloc.h"
 #include "base/random.h"
@@ -42,8 +42,8 @@ void batch_upload(const Stage *stage, int32_t *to, const int32_t *from) {
                           count * (int64_t)sizeof *to);
 }
 
-// Where a batch comes from: samples of `training` in its order, of `validation` in file order, or rows of an
-// evaluation.
+// Source of a batch; exactly one pointer is set. training: samples in shuffled order. validation: samples in file
+// order. evaluation: rows.
 typedef struct Source {
     const Blend *training;
     const Dataset *validation;
@@ -58,8 +58,8 @@ static int batch_fetch_(const Batch *batch, const Source *source, int64_t positi
     return blend_fetch(source->training, batch->config->train.seed, position, inputs, targets, b, err);
 }
 
-// Chooses tokens of sequence j for the masked objective (Devlin et al. 2018): of 10 chosen, 8 become mask_token, 1 a
-// random token, 1 stays. The other tokens have no target. All follows from (seed, position, place).
+// Chooses tokens of sequence j for the masked objective (Devlin et al. 2018). 8 in 10 of them become mask_token, 1 a
+// random token, 1 stays. The other tokens have no target. The result depends only on (seed, position, i).
 static void batch_mask_(Batch *batch, uint64_t position, int64_t j) {
     const Config *config = batch->config;
     int64_t b = batch->stage->at.shape.batch, s = config->model.seq_len, chosen = config_targets(config);

@@ -9,30 +9,30 @@ typedef struct Batch {
     Stage *stage;
     const Config *config;
     int data_rank;
-    int64_t first_step, first_sample; // step first_step + 1 begins with this sample
+    int64_t first_step, first_sample; // step first_step + 1 begins with sample first_sample
     int32_t *tokens, *targets;        // (b s) of one microbatch on the host, of all context ranks
     int32_t *places;                  // (b s) each token's place in its document; NULL unless the stage has places
     int64_t end_of_text;              // token that begins a document; -1: a sequence is one document
 } Batch;
 
-// Returns the bytes of host memory on a rank: a microbatch on its way to the device, and a step's losses on the way
-// back.
+// Returns the bytes of host memory on a rank: buffers for one microbatch to upload and, with the head, for the losses
+// of a step to download.
 int64_t batch_bytes(const Config *config, const StageShape *at);
 
 void batch_create(Batch *batch, Stage *stage, int replica); // see ranks/topology.h
 void batch_destroy(Batch *batch);
 
-// Uploads the pieces that this rank has of (b s) tokens in the order of their sequences.
+// Uploads this context rank's pieces of `from`, the (b s) tokens of complete sequences, to `to`.
 void batch_upload(const Stage *stage, int32_t *to, const int32_t *from);
 
-// Continues after `step`, when `samples` samples had been taken. Without it step 1 begins with sample 0.
+// Resumes after `step`, by which `samples` samples were consumed. Without this call, step 1 begins with sample 0.
 void batch_seek(Batch *batch, int64_t step, int64_t samples);
-// Returns the samples taken when `step` is done: the position of the next one, over all data ranks.
+// Returns the samples consumed by the end of `step`, over all data ranks: the position of the next sample.
 int64_t batch_position(const Batch *batch, int64_t step);
 
-// Uploads a training step: the B samples of the shuffled order from batch_position(step - 1) on. Data rank r takes the
-// r-th of d equal runs of them, microbatch by microbatch. Inputs go to the first stage, targets to the last, and with
-// data.mask_documents or data.reset_positions the tokens' places in their documents to all.
+// Uploads a training step: B samples in shuffled order, from position batch_position(step - 1) on. Data rank r takes
+// the r-th of d equal contiguous parts and splits it into microbatches. The first stage gets inputs, the last targets.
+// With data.mask_documents or data.reset_positions, every stage gets the tokens' places in their documents.
 int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err);
 
 // Uploads validation batch 0, 1, ...: sequences [batch*B, (batch+1)*B) in file order.

@@ -6,11 +6,11 @@
 //
 // Three decisions to know:
 //
-//   - A bundle's number is schedule_bundle. The state of its slot (slots.h) says where it is and who may touch it. An
-//     action that finds its slot in another state than the proof promised fails with a sentence that names both.
-//   - A bundle goes to the partner and back as a message of the pair's group. E and L are messages that this stage
-//     moves, one at a time. A and R only say that a lent slot may be written or read (comm_pushed.h), so all that are
-//     posted and have their slot are in flight at once, and the evictor never waits for the acceptor's compute:
+//   - A bundle's number is schedule_bundle. The state of its slot (slots.h) says where it is and who may touch it. If
+//     a slot is not in the state that the proof promised, the action fails with a message that names both states.
+//   - A bundle goes to the partner and back as a message of the pair's group. The evictor moves the messages of E
+//     and L, one at a time. A and R only permit it to write or read a lent slot (comm_pushed.h). So every posted A or R
+//     that has its slot is in flight at once, and the evictor never waits for the acceptor's compute:
 //
 //       evictor   queue  E1 | E3 | L1 | E5 ...      one copy at a time, in list order
 //       acceptor  queue  [A1 A3 R1] A5 ...          offered ahead; A5 waits for the slot that R1 frees
@@ -25,8 +25,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The conditions of a compute action, in the order of the checks: a wait for a load or a slot counts as exposed
-// transfer only if the input has arrived.
+// The first condition of a compute action that is not met, in the order of the checks. So a wait for a load or a slot
+// counts as exposed transfer only once the input has arrived.
 typedef enum Lack { LACK_NOTHING, LACK_INPUT, LACK_OUTPUT, LACK_SLOT, LACK_LOAD } Lack;
 
 // A transfer in flight.
@@ -51,7 +51,7 @@ struct Engine {
     Comm *pair;  // EngineGroups
     int partner; // rank in pair
     SlotPool own, lent, host;
-    Event *host_copied; // the copy to or from host memory
+    Event *host_copied; // end of the latest copy to or from host memory
     Checksum *checksum; // may be NULL
     Links links;
     Queue queue;
@@ -63,8 +63,8 @@ struct Engine {
     int64_t capacity;                   // capacity of times, begin_events and end_events
     Event **begin_events, **end_events; // per action; recorded for compute actions
     ActionTime *times;
-    Event *latest;           // the end of the compute action that was queued last, or NULL
-    int64_t *forward_action; // per bundle, the action that was its F; -1 before
+    Event *latest;           // end event of the last compute action queued, or NULL
+    int64_t *forward_action; // per bundle, index of its F in the list; -1 before F
     uint64_t *left_with;     // per bundle, its checksum when it was evicted
     EngineRun run;
     float scale;
@@ -106,11 +106,11 @@ static Slot *transfer_slot_(Engine *engine, const Action *action, const Movement
         if (made < 0 || !engine->be->event_done(engine->be, engine->end_events[made])) return NULL;
     }
     Slot *slot = slots_find(move->pool, engine_bundle_(engine, action));
-    return slot != NULL && slot->state == SLOT_FILLING ? NULL : slot; // R before its A has completed
+    return slot != NULL && slot->state == SLOT_FILLING ? NULL : slot; // R waits for its A
 }
 
-// Prefixes an error with its message: "step 12: the bundle of microbatch 5 from stage 0 to stage 3: ...". With several
-// chunks per stage, ", chunk 1 of stage 0," of the evictor or of this stage follows the microbatch.
+// Prefixes an error with the name of the message that failed: "step 12: the bundle of microbatch 5 from stage 0 to
+// stage 3: ...". With several chunks per stage, ", chunk 1 of stage 0," follows the microbatch. Returns -1.
 static int blame_message_(const Engine *engine, const char *what, int64_t microbatch, int chunk, int owner, int from,
                           const char *to, Error *err) {
     Error whole = *err;
@@ -131,8 +131,8 @@ static int blame_transfer_(const Engine *engine, const Action *action, Error *er
     return blame_message_(engine, "the bundle", action->microbatch, action->chunk, evictor, evictor, to, err);
 }
 
-// Starts a copy to host memory (E) or back (L). The slot there changes hands at once: the next transfer of the queue
-// starts after this one.
+// Starts a copy to host memory (E) or back (L). The host slot changes its state at once, because the next transfer of
+// the queue starts only after this copy is complete.
 static int copy_to_host_(Engine *engine, const Action *action, const Slot *slot, const char *who, Error *err) {
     Backend *be = engine->be;
     bool evicts = action->kind == ACTION_EVICT;
@@ -172,7 +172,7 @@ static int queue_start_(Engine *engine, Error *err) {
     return started == 0 ? 1 : -1;
 }
 
-// Compares the checksum of a bundle that was loaded with the one it was evicted with, whatever way it took.
+// After an L, compares the bundle's checksum with its checksum at eviction. Returns -1 with err if they differ.
 static int check_bundle_(Engine *engine, const Action *action, const Slot *slot, Error *err) {
     if (engine->checksum == NULL || action->kind != ACTION_LOAD) return 0;
     uint64_t back = checksum_of(engine->checksum, slot->memory, engine->own.slot_bytes);
@@ -197,7 +197,7 @@ static int queue_finish_(Engine *engine, Error *err) {
         return -1;
     engine->times[i].end = clock_seconds();
     engine->run.evictions += action->kind == ACTION_EVICT;
-    // A transfer that was offered ahead begins when it is the oldest: the partner makes one at a time.
+    // The partner moves one bundle at a time, so a transfer offered ahead begins when it becomes the oldest.
     if (++queue->done < queue->started) engine->times[queue->actions[queue->done]].begin = engine->times[i].end;
     return 1;
 }
@@ -214,7 +214,7 @@ static int queue_progress_(Engine *engine, Error *err) {
 
 // ---------------------------------------------------------------- progress
 
-// Names the message that failed; messages of a link go in the order of microbatches.
+// Prefixes the error of a link with its failed message. A link carries messages in the order of microbatches.
 static void blame_link_(const Engine *engine, const P2pLink *link, Error *err) {
     char to[ACTION_TEXT];
     snprintf(to, sizeof to, "stage %d", link->sends ? link->peer : engine->index);
@@ -223,8 +223,8 @@ static void blame_link_(const Engine *engine, const P2pLink *link, Error *err) {
                    link->sends ? engine->index : link->peer, to, err);
 }
 
-// Advances everything that moves while this stage computes. Keeps the first error, with which the next check ends the
-// run.
+// Advances the messages and transfers that run during compute. Keeps the first error in engine->error; the next check
+// of engine->error ends the run.
 static void engine_progress_(void *argument) {
     Engine *engine = (Engine *)argument;
     Error *err = &engine->error;
@@ -285,8 +285,8 @@ static void say_lack_(Engine *engine, const Action *action, Lack lack) {
     status_page_set_wait(engine->status_page, lack == LACK_NOTHING ? NULL : what, peer);
 }
 
-// Pauses between two polls. On GPUs only briefly: other stages' hosts wait for this one, hop by hop, and there are
-// cores to spare.
+// Pauses between two polls. On GPUs the pause is short: a delay of this host delays the hosts of other stages in turn,
+// and CPU cores are plentiful.
 static void engine_pause_(Engine *engine) {
     if (engine->be->own_sums) comm_pause(&engine->pause);
     else comm_pause_briefly(&engine->pause.looks);
@@ -304,7 +304,7 @@ static int await_(Engine *engine, const Action *action, Error *err) {
             return -1;
         }
         Lack lack = lack_(engine, action);
-        // The host runs ahead of a GPU: while that still computes, no transfer that the host waits for is exposed.
+        // The host runs ahead of a GPU: while the GPU computes, a transfer that the host waits for is not exposed.
         bool transfer = (lack == LACK_SLOT || lack == LACK_LOAD) &&
                         (engine->latest == NULL || engine->be->event_done(engine->be, engine->latest));
         double now = transfer || since > 0.0 ? clock_seconds() : 0.0;
@@ -384,10 +384,11 @@ static int engine_begin_(Engine *engine, const char *label, const Schedule *sche
     P2pLink *link;
     if (schedule->chunks != at->chunks || schedule->placement != at->placement || schedule->slices > at->shape.slices ||
         schedule->edge_buffers > engine->links.edge_buffers)
-        return error_set(err, EXIT_FAILED, "schedule %s does not place layers or messages as this run does",
+        return error_set(err, EXIT_FAILED,
+                         "schedule %s does not match this run's chunks, placement, slices or edge buffers",
                          schedule->name);
     if (list->own_slots > engine->own.count || list->lent_slots > engine->lent.count)
-        return error_set(err, EXIT_FAILED, "schedule %s wants %d own and %d lent slots where %d and %d are allocated",
+        return error_set(err, EXIT_FAILED, "schedule %s needs %d own and %d lent slots; %d and %d are allocated",
                          schedule->name, list->own_slots, list->lent_slots, engine->own.count, engine->lent.count);
     int64_t messages = (int64_t)schedule->microbatches * schedule->slices;
     engine_reserve_(engine, list->count, schedule->chunks * messages);
@@ -472,9 +473,9 @@ static int create_slots_(Engine *engine, const SlotCounts *slots, Error *err) {
     return slots_create_host(&engine->host, be, slots->host, slots->bytes, err);
 }
 
-// Connects this stage and its partner, first from the evictor to the acceptor and then back. Both directions
-// have one end in the acceptor's lent slots. If a schedule lets each stage evict to the other, a direction has ends in
-// slots of both stages, so no slots are lent and bundles are sent as messages.
+// Connects this stage and its partner: first messages from the lower stage to the upper, then the other way. Messages
+// of both directions begin or end in the acceptor's lent slots, so only these are lent. If each stage evicts to the
+// other, a direction uses lent slots of both stages; then no memory is lent, and bundles are sent as messages.
 static int connect_pair_(Engine *engine, const Schedule *schedule, Error *err) {
     Comm *pair = engine->pair;
     if (pair == NULL || pair->connect == NULL) return 0;
@@ -531,7 +532,7 @@ void engine_destroy(Engine *engine) {
 
 // ---------------------------------------------------------------- the rehearsal
 
-// Runs microbatch 0 through one chunk and back. parts: with a complete backward, with a split one.
+// Runs microbatch 0 through one chunk and back. parts: [0] with a complete backward, [1] with a split one.
 static int rehearse_chunk_(Engine *engine, int chunk, float scale, const bool parts[2], Error *err) {
     Stage *stage = engine->stage;
     void *bundle = engine->own.slots[0].memory;
@@ -547,7 +548,7 @@ static int rehearse_chunk_(Engine *engine, int chunk, float scale, const bool pa
     return 0;
 }
 
-// Reads from the list how backwards run: complete (B), split (I and W), or both.
+// Rehearses complete backwards (B), split backwards (I and W), or both, as the list contains them.
 int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     Stage *stage = engine->stage;
     const StageSchedule *list = &schedule->stage[engine->index];
@@ -557,7 +558,7 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
     if (!engine->be->loads_late) return 0;
     for (int64_t i = 0; i < list->count; i++)
         parts[0] |= list->actions[i].kind == ACTION_BACKWARD, parts[1] |= list->actions[i].kind == ACTION_INPUT;
-    stage->layer_done = NULL; // its gradients belong to no step
+    stage->layer_done = NULL; // gradients of a rehearsal belong to no step and are not summed
     tensors_quantize(&stage->tensors, engine->be);
     for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // products during sums use fewer SMs
         engine->be->summing = round == 1;

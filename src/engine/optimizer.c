@@ -6,8 +6,8 @@
 //
 //   gradients   sum over data ranks (zero.c), into each rank's piece
 //   tied        embedding + head, in that order, on one rank or between the two that hold them
-//   norms       sum over tensor ranks, which each saw a part of the rows or heads
-//   squares     one number per tensor; the world's sum only gathers them, because one rank has each
+//   norms       gradients of norm weights: sum over tensor ranks, because each rank saw only its rows or heads
+//   squares     one number per tensor; the sum over the world only gathers them: one rank contributes each number
 //   step guard  decides, from numbers that are equal on all ranks (step_guard.h)
 //   AdamW       each data rank updates its piece; then the pieces are gathered
 #include "optimizer.h"
@@ -123,7 +123,7 @@ static TensorPiece piece_of_(const Stage *stage, const Tensor *tensor) {
     return tensors_piece(&stage->tensors, tensor - stage->tensors.tensors);
 }
 
-// Returns the head's matrix if it is the embedding's and both are on this rank; else NULL.
+// Returns the head's matrix if it is tied to the embedding and both are on this rank; else NULL.
 static const Tensor *tied_alias_(const Stage *stage) {
     const Tensor *head = stage->head == NULL ? NULL : &stage->head[stage->model->head_matrix];
     return head != NULL && head->alias ? head : NULL;
@@ -135,9 +135,9 @@ static void add_alias_(const Stage *stage, const Tensor *head) {
     stage->be->zero(stage->be, head->gradient, head->count * 4);
 }
 
-// Adds the two gradients of a tied weight, the embedding's and the head's. Each has a buffer of its own wherever they
-// are, and they are added once, embedding first, in each rank's piece after the sum over data ranks, so that the order
-// of additions is the same for every number of stages.
+// Adds the embedding's and the head's gradient of a tied weight. Each gradient has its own buffer, on one rank or on
+// two. They are added once, embedding first, in each rank's piece after the sum over data ranks. So the order of
+// additions is the same for every number of stages.
 static int meet_tied_(Optimizer *optimizer, Error *err) {
     Stage *stage = optimizer->stage;
     const Tensor *alias = tied_alias_(stage);
@@ -150,7 +150,7 @@ static int meet_tied_(Optimizer *optimizer, Error *err) {
                : 0;
 }
 
-// Sums the gradients of norms, which saw only this rank's rows or heads, over the tensor ranks.
+// Sums over the tensor ranks the gradients of norm weights, which each rank computed from only its rows or heads.
 static int meet_shards_(Optimizer *optimizer, Error *err) {
     Stage *stage = optimizer->stage;
     for (int64_t i = 0; stage->at.shape.tensor_ranks > 1 && i < stage->tensors.count; i++) {

@@ -1,5 +1,5 @@
-// The end of a step: gradients of shared weights are summed, their norm is taken over the model, they are clipped, and
-// every rank updates its parts.
+// The end of a step: sums gradients over ranks, computes their norm over the model, clips them, and updates this rank's
+// parts of the weights.
 #pragma once
 
 #include "stage.h"
@@ -9,7 +9,7 @@ typedef struct OptimizerGroups {
     World *world;
     Comm *tensor; // NULL: one tensor rank
     Comm *data;   // NULL: one data rank
-    Comm *tied;   // the stages with embedding and head, per tensor and data rank, if these are one weight; else NULL
+    Comm *tied;   // the two stages with embedding and head, per tensor and data rank, if they share a weight; else NULL
 } OptimizerGroups;
 
 typedef struct Optimizer Optimizer;
@@ -17,33 +17,33 @@ typedef struct Optimizer Optimizer;
 Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups);
 void optimizer_destroy(Optimizer *optimizer);
 
-// Returns whether a tensor counts on this rank. A weight held by several ranks counts once: replicas on tensor rank 0,
-// a tied head where the embedding is.
+// Returns whether this rank counts a tensor in sums over the model. A weight held by several ranks counts once: a
+// replica on tensor rank 0, a tied head on the stage of the embedding.
 bool optimizer_counts(const Stage *stage, const Tensor *tensor);
 
-// Returns the learning rate of step 1 .. steps: linear warm-up over warmup_steps, then from lr to lr * min_lr_ratio by
-// cosine or a line, constant, or constant with a linear descent over the last tenth (wsd; Hu et al. 2024). A run
-// shorter than its warm-up ends inside it.
+// Returns the learning rate of a step, 1 .. steps: linear warm-up over warmup_steps, then from lr to lr * min_lr_ratio
+// along a cosine or a line, or constant, or constant with a final decay (wsd; Hu et al. 2024) over decay_steps, by
+// default a tenth of the steps after the warm-up. A run shorter than its warm-up ends during the warm-up.
 double optimizer_lr(const TrainConfig *train, int64_t step);
 
 // Computes the norm of the gradient over all stages, before clipping, after summing the gradients of shared weights.
 // Squares are summed per tensor in fixed blocks and added in table order, whichever rank holds the tensor, so that the
-// norm does not depend on the partition into stages. Not finite if a gradient is not. Collective.
+// norm does not depend on the partition into stages. *norm is not finite if a gradient is not finite. Collective.
 int optimizer_norm(Optimizer *optimizer, double *norm, Error *err);
 
-// The tensors to blame for a loss or norm that is not finite, found after optimizer_norm. Collective, with one answer
-// on all ranks.
+// The tensors to blame for a loss or norm that is not finite. optimizer_blame finds them after optimizer_norm. It is
+// collective, and all ranks get the same answer.
 typedef struct Blame {
-    const TensorSpec *gradient; // the first in the order of the backward whose gradient is not finite, or NULL
-    const TensorSpec *weight;   // the first, in the order of the forward, that is not finite itself, or NULL
+    const TensorSpec *gradient; // first tensor in backward order with a gradient that is not finite, or NULL
+    const TensorSpec *weight;   // first tensor in forward order with a weight that is not finite, or NULL
     int gradient_stage, weight_stage;
     double squares; // squared norm of that gradient: inf or nan
 } Blame;
 int optimizer_blame(Optimizer *optimizer, Blame *blame, Error *err);
 
 // Makes one AdamW update with the gradient clipped to train.grad_clip (0: no clipping), and zeroes the gradients.
-// skipped: earlier updates that were left out. The learning rate follows the step, Adam's bias correction the number of
-// updates.
+// skipped: number of earlier updates that were skipped. The learning rate depends on the step, Adam's bias correction
+// on the number of updates made. Returns -1 with err.
 int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double norm, Error *err);
 
 // On a backend that loads code late, runs this rank's part of a step's norm and update once, without changing weights

@@ -1,7 +1,7 @@
 // Messages between virtual stages (p2p.h). A link never blocks: the engine asks whether its next message is ready and
 // lets all links advance while it waits or computes.
 //
-// The counters of both ends while message 3 travels, with two buffers a side (message i uses buffer i % 2):
+// The counters of both ends while message 3 is in flight, with two buffers per side (message i uses buffer i % 2):
 //
 //   sender    finished 3   messages 0-2 have left; their buffers may be written
 //             started 4    message 3 is with `comm`
@@ -26,7 +26,7 @@ static int stage_of_(const Schedule *schedule, int g) {
 }
 
 // Returns the lane of a direction over the boundary between virtual stages g and g+1: the number of directions before
-// it, in order of boundaries and forward first, that go from the same stage to the same other one.
+// it, in order of boundaries and forward first, with the same source stage and the same destination stage.
 static int lane_of_(const Schedule *schedule, int g, P2pWay way) {
     int from = stage_of_(schedule, way == P2P_FORWARD ? g : g + 1), lane = 0;
     int to = stage_of_(schedule, way == P2P_FORWARD ? g + 1 : g);
@@ -188,15 +188,15 @@ static int links_create_one_(Links *links, const Schedule *schedule, int stage, 
     return sends ? p2p_create_local_(link, other, links->be, depth, bytes, err) : 0;
 }
 
-// Connects the boundaries to other stages: first the even ones, since no two of them share a stage if stages are in a
-// row, then the odd ones. The order is the same on all stages, so that each finds its peer at the same boundary.
+// Connects the boundaries to other stages, first the even ones, then the odd ones. With one chunk per stage, no two
+// even boundaries share a stage. All stages use the same order, so that each finds its peer at the same boundary.
 static int links_connect_(Links *links, const Schedule *schedule, int stage, Error *err) {
     for (int parity = 0; parity < 2; parity++)
         for (int end = 0; end < 2 * schedule->chunks; end++) {
             ChunkLinks *own = &links->chunk[end / 2];
             bool above = end % 2 == 1; // the boundary after the chunk's virtual stage
             int g = schedule_virtual(schedule, stage, end / 2) - !above;
-            if (g % 2 != parity) continue; // also true of -1, which is no boundary
+            if (g % 2 != parity) continue; // also skips -1, which is no boundary
             P2pLink *forward = above ? &own->out[P2P_FORWARD] : &own->in[P2P_FORWARD];
             P2pLink *backward = above ? &own->in[P2P_BACKWARD] : &own->out[P2P_BACKWARD];
             if (p2p_connect_(forward, err) != 0 || p2p_connect_(backward, err) != 0) return -1;

@@ -1,7 +1,7 @@
 // The buffers between virtual stages. A boundary has two directions: activations forward, gradients backward. In each
-// the sender has `edge_buffers` buffers and the receiver as many (rule 6 of bpipe.h), used in turn, so that a message
-// can travel while the next one is made. If both virtual stages are on this rank there is no message: the receiver
-// reads the sender's buffer.
+// direction the sender and the receiver have `edge_buffers` buffers each (rule 6 of bpipe.h), used in rotation, so that
+// a message can be in flight while the next one is computed. If both virtual stages are on this rank, there is no
+// message: the receiver reads the sender's buffer.
 #pragma once
 
 #include "backend/backend.h"
@@ -16,7 +16,7 @@ typedef enum P2pWay { P2P_FORWARD, P2P_BACKWARD, P2P_WAYS } P2pWay;
 // has written `opened` messages, a receiver has consumed `opened`.
 typedef struct P2pLink {
     Comm *comm;                // NULL: the other end is not on another rank
-    const struct P2pLink *end; // the other end, if on this rank; without comm and end there is no neighbour
+    const struct P2pLink *end; // the other end, if on this rank; comm and end both NULL: no neighbour
     int peer;                  // rank in comm, which is its stage
     int chunk;                 // the chunk of this stage that sends or receives here
     P2pWay way;
@@ -36,8 +36,8 @@ typedef struct P2pLink {
 // without chunks, 0 with one stage.
 int p2p_lanes(const Schedule *schedule);
 
-// Returns the bytes a stage allocates for the buffers of all its links, each link's in full pages of the device (0: no
-// rounding).
+// Returns the bytes that a stage allocates for the buffers of all its links. Each link's buffers are rounded up to
+// multiples of `page` (0: no rounding).
 int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, int64_t page);
 
 // Creates one end. `comm` and `peer`: the other rank, or NULL if there is no neighbour. -1 with err if memory runs out.
@@ -55,7 +55,7 @@ int p2p_progress(P2pLink *link, Error *err);
 bool p2p_ready(const P2pLink *link);
 void *p2p_buffer(const P2pLink *link);
 
-// Says that the next message is written (sender) or read (receiver) once `when` is done.
+// Marks the next message as written (sender) or read (receiver) once `when` is complete.
 void p2p_used(P2pLink *link, const Event *when);
 
 // Returns whether all messages of this run have been sent or received.
@@ -75,11 +75,11 @@ typedef struct Links {
     ChunkLinks chunk[STAGE_MOST_CHUNKS];
 } Links;
 
-// Creates and connects the links of a stage. Every stage calls this. lanes: EngineGroups. -1 with err; destroy them all
-// the same.
+// Creates and connects the links of a stage. Every stage calls this. lanes: EngineGroups. Returns -1 with err;
+// links_destroy is then still needed.
 int links_create(Links *links, Backend *be, const Schedule *schedule, int stage, int64_t message_bytes,
                  Comm *const *lanes, Error *err);
 void links_destroy(Links *links);
 
-// Returns the links one after another, NULL after the last.
+// Returns the stage's link number i, counted from 0, or NULL if there are no more links.
 P2pLink *links_at(Links *links, int i);

@@ -5,8 +5,8 @@
 //   lent   FREE -A-> FILLING -> HELD -R-> LEAVING -> FREE
 //   host   FREE -E-> HELD -L-> FREE
 //
-// On a GPU a state changes when the host has queued the work. A free slot that the device still reads remembers the
-// event that ends this (`occupied`).
+// On a GPU a state changes when the host has queued the work. A free slot that the device still reads stores the
+// event that ends the read in `occupied`.
 #include "slots.h"
 #include "base/alloc.h"
 

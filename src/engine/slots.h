@@ -1,6 +1,6 @@
-// Activation slots: the only places an activation can be. A stage has a fixed number of equal slots: its own, those it
-// lends to its partner, and those in host memory. Every slot knows its contents; using one out of turn is an error that
-// names slot and action.
+// Activation slots: the only memory that holds bundles. A stage has a fixed number of equal slots: its own slots, the
+// slots that it lends to its partner, and slots in host memory. Every slot records its contents; using a slot in the
+// wrong state is an error that names the slot and the action.
 #pragma once
 
 #include "backend/backend.h"
@@ -22,8 +22,8 @@ typedef enum SlotState {
 typedef struct Slot {
     void *memory;
     SlotState state;
-    int bundle;            // chunk * microbatches + microbatch; -1 if free
-    const Event *occupied; // event after which the device no longer uses a free slot; NULL: unused already
+    int bundle;            // number of the bundle (schedule_bundle); -1 if free
+    const Event *occupied; // end of the device's last use of a free slot; NULL: the device does not use it
 } Slot;
 
 typedef struct SlotPool {
@@ -48,8 +48,8 @@ void slots_destroy(SlotPool *pool);
 // forgotten, because this run records them again.
 void slots_begin(SlotPool *pool);
 
-// Returns the lowest free slot, or NULL. With `idle`, which transfers need, only one that the device no longer uses; a
-// forward comes after its slot's last backward on the same stream and need not wait.
+// Returns the lowest free slot, or NULL. idle: only a slot that the device no longer uses, as transfers need. A forward
+// need not wait for that, because it follows its slot's last backward on the same stream.
 Slot *slots_free(SlotPool *pool, bool idle);
 
 // Returns the slot that holds the bundle, or NULL.

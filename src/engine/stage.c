@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Returns the most microbatches of a chunk between the forward of their first slice and its backward, which is the last
-// to read their keys and values.
+// Returns the most microbatches of a chunk that are at one time between the forward and the backward of their first
+// slice. That backward is the last to read their keys and values.
 static int64_t chunk_kept_(const Schedule *schedule, int stage, int chunk) {
     int64_t now = 0, most = 1;
     for (int64_t i = 0; i < schedule->stage[stage].count; i++) {
@@ -44,16 +44,16 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
     at->last |= to->last;
 }
 
-// Returns where a layer's part of its chunk's bundle begins: the input of the layer and all else that its backward
-// needs, or only the input if the layer is recomputed.
+// Returns the byte offset of a layer's part of its chunk's bundle. The part holds the layer's input and everything else
+// that its backward needs, or only the input if the layer is recomputed.
 static int64_t layer_offset_(const StageShape *at, const StageChunk *chunk, int64_t layer) {
     int64_t recomputed = layer < chunk->recomputed ? layer : chunk->recomputed;
     return recomputed * at->message_bytes + (layer - recomputed) * at->layer_bundle;
 }
 
-// The gradient of a chunk's output is kept after its layers: in the last chunk from the head, which runs with the
-// forward, to the backward; in any other from a split backward until the weights' gradients are complete. A chunk
-// without layers has that place too, so that no slot is empty.
+// Returns the bytes of a chunk's bundle. The gradient of the chunk's output is kept after its layers: in the last chunk
+// from the head, which runs with the forward, to the backward; in any other from a split backward until the weights'
+// gradients are complete. A chunk without layers also has this space, so that no slot is empty.
 static int64_t chunk_bytes_(const StageShape *at, int chunk, const Schedule *schedule) {
     bool kept = at->chunk[chunk].last || (schedule->split && !at->shape.pointwise) || at->chunk[chunk].layers == 0;
     return layer_offset_(at, &at->chunk[chunk], at->chunk[chunk].layers) + (kept ? at->message_bytes : 0);
@@ -151,7 +151,7 @@ static int64_t layout_gathered_(Stage *stage, Layout *layout) {
     return memory->bytes = memory_pages(layout->used, stage->at.lent_page);
 }
 
-// Lays out the gathered rows if other ranks map them, which takes a separate allocation at `base`. Returns its bytes.
+// If other ranks map the gathered rows, lays them out at `base`, in their own allocation. Returns their bytes, else 0.
 static int64_t layout_mapped_(Stage *stage, void *base) {
     Layout layout = {base, 0};
     return stage->at.shape.copies ? layout_gathered_(stage, &layout) : 0;
@@ -405,8 +405,8 @@ static void stage_poll_(Pass *pass) {
     if (pass->poll != NULL) pass->poll(pass->poll_argument, true);
 }
 
-// A layer leaves its last addition to the norm of the next layer or of the head. It writes its output only as a chunk's
-// message, or if the next layer is recomputed: that layer needs its input in the bundle before it starts.
+// Returns LAYER_LEAVES if the norm of the next layer or of the head reads the output. Returns LAYER_WRITES for a
+// chunk's message, and if the next layer is recomputed, because its input must then be in the bundle.
 static LayerOutput layer_output_(const StageChunk *chunk, int64_t layer) {
     if (layer == chunk->layers - 1) return chunk->last ? LAYER_LEAVES : LAYER_WRITES;
     return layer + 1 < chunk->recomputed ? LAYER_WRITES : LAYER_LEAVES;
@@ -463,10 +463,10 @@ static void layer_complete_(Stage *stage, const StageChunk *chunk, int64_t unit,
         stage->layer_done(stage->layer_done_argument, chunk->before + layer);
 }
 
-// The gradient of layer l's output is passed in dx. stage_weights needs it too: the last layer's is at the end of the
-// bundle, where the head has put it; any other's is kept in the next layer's `x`, which that layer's backward was the
-// last to read. A recomputed layer has its complete backward here, split or not, because the recomputed operands would
-// be gone by stage_weights.
+// dx carries the gradient of layer l's output. stage_weights needs it again: the last layer's gradient is at the end of
+// the bundle, from the head or from `input`; any other is kept in `x` of the next layer, after the last read of that
+// `x`. A recomputed layer runs its complete backward here even if backwards are split, because its recomputed operands
+// do not survive until stage_weights.
 int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const void *input, void *output, bool split,
                    Error *err) {
     Pass *pass = &stage->pass;
@@ -476,7 +476,7 @@ int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const vo
     pass->split = split;
     use_places_(stage, unit);
     open_keys_(stage, here, unit, 0);
-    bool embeds = here->first && at->shape.narrow[GATHERED_GRADIENT] == FACTOR_PLAIN; // which gathers dx as 16 bits
+    bool embeds = here->first && at->shape.narrow[GATHERED_GRADIENT] == FACTOR_PLAIN; // the embedding gathers plain dx
     void *dx = here->first ? stage->gradient : output, *end = layer_bundle_(stage, here, bundle, here->layers);
     if (!here->last && pass_keeps_rows(pass)) block_keep(pass, end, input, at->message_bytes);
     stage->be->copy(stage->be, STREAM_COMPUTE, dx, here->last ? end : input, at->message_bytes);

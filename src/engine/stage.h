@@ -1,5 +1,5 @@
 // One pipeline stage on one rank: its layers' weights, its temporaries, and the forward and backward of one microbatch
-// through them. It knows no schedule: the engine says which microbatch, in which slot, between which buffers.
+// through them. The engine decides the order, and passes the microbatch, the slot and the message buffers.
 #pragma once
 
 #include "bpipe.h"
@@ -21,13 +21,13 @@ typedef struct StageChunk {
     bool first, last;            // the model's first chunk, which has the embedding; its last, which has the head
 } StageChunk;
 
-// Where a stage is in the pipeline and on which tensor rank, and the sizes that follow. Needs no device memory.
+// The stage's place in the pipeline, its tensor rank, and the sizes that follow. Needs no device memory.
 typedef struct StageShape {
     int stage, stages, chunks;
     Placement placement;
     StageChunk chunk[STAGE_MOST_CHUNKS];
     int64_t first_layer, layers; // the first layer of chunk 0; layers of all chunks
-    bool first, last;            // one of its chunks has the embedding, the head
+    bool first, last;            // whether one of its chunks has the embedding; whether one has the head
     int64_t recomputed;          // layers whose forward runs again in the backward
     bool own_sums;               // the backend's own_sums
     int64_t lent_page;           // the backend's lent_page
@@ -51,15 +51,15 @@ typedef struct Stage {
         *head; // into tensors.tensors; embedding and head may be NULL; layers chunk by chunk
     Pass pass;
     void *workspace, *head_workspace, *sums_memory;
-    CommMemory gathered;      // memory of gathered rows and partial sums; NULL: they are in the workspace
-    bool registered;          // that memory, with the tensor group (Comm.use_memory)
+    CommMemory gathered;      // memory of gathered rows and partial sums; .memory NULL: they are in the workspace
+    bool registered;          // the memory of collectives is registered with the tensor group (Comm.use_memory)
     void *op_workspace;       // part of the workspace, for the backend's operations
     SumWorkspaces workspaces; // parts of sums_memory, lent to the groups that use them
     HeadWork head_work;
     void *recomputed;          // one layer's part of a bundle, for recomputed layers; NULL: no layer is recomputed
     void *gradient;            // (shard_rows, hidden): the running gradient of the first chunk, which sends no gradient
     void *keys;                // with slices, for each chunk: (kept, layers, keys_bytes), (layers, dkeys_bytes)
-    int32_t *tokens, *targets; // (most_microbatches, rows) on the device; with the embedding, with the head
+    int32_t *tokens, *targets; // (most_microbatches, rows) on the device; NULL without the embedding; without the head
     int32_t *places;           // same size: each token's place in its document; NULL if documents are ignored
     int32_t *positions;        // (rows) each token's position in its sequence; NULL without context ranks
     bool documents;            // places are filled; false: every sequence is one document
@@ -71,8 +71,8 @@ typedef struct Stage {
     void *layer_done_argument;
 } Stage;
 
-// Fills the shape. Reads only stages, chunks, placement, split and, with slices, the stage's list of `schedule`, which
-// has at most STAGE_MOST_CHUNKS chunks and no more virtual stages than the model has layers.
+// Fills the shape. Reads only stages, chunks, placement, slices, split and, with slices, the stage's list of
+// `schedule`. `schedule` has at most STAGE_MOST_CHUNKS chunks and no more virtual stages than the model has layers.
 void stage_shape(StageShape *at, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int stage, int tensor_rank);
 
@@ -84,9 +84,9 @@ char *stage_layers_text(const StageShape *at, char text[STAGE_LAYERS_TEXT]);
 // Returns the pipeline stage that holds an entry of the tensor table.
 int stage_holding(const Stage *stage, int64_t table_index);
 
-// Adds the bytes that stage_create takes for the model with this table to `bytes` by category (slots and message
-// buffers are the engine's). *states: those of its states by kind. *staged: host memory for collectives of ranks that
-// share a GPU.
+// Adds the bytes that stage_create allocates for the model with this table to `bytes`, by category; the engine
+// allocates slots and message buffers. *states: bytes of weights, gradients, masters and moments. *staged: bytes of
+// host memory for collectives of ranks that share a GPU.
 void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
                  const Config *config, const StageShape *at);
 
@@ -98,19 +98,18 @@ int stage_create(Stage *stage, const Model *model, const Config *config, const S
 void stage_use_context(Stage *stage, Comm *const context[2]);
 void stage_destroy(Stage *stage);
 
-// Runs one slice of a microbatch through one chunk. unit: microbatch * slices + slice. bundle: its slot. input: the
-// message of the previous virtual stage (not read by the first). output: where the message for the next one goes (not
-// written by the last, which computes loss and gradient of its output at once; scale 0: loss only).
+// Runs one slice of a microbatch through one chunk. unit: microbatch * slices + slice. bundle: memory of its slot.
+// input: message of the previous virtual stage (not read by the first). output: message for the next one (not written
+// by the last, which computes loss and gradient of its output at once; scale 0: loss only).
 int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const void *input, void *output, float scale,
                   Error *err);
-// input: gradient from the next virtual stage (not read by the last). output: gradient for the previous one (not
-// written by the first). split: leaves the gradients of the layers' matrices to stage_weights, and their operands in
-// the bundle.
+// Runs the backward. input: gradient from the next virtual stage (not read by the last). output: gradient for the
+// previous one (not written by the first). split: leaves the gradients of the layers' matrices to stage_weights, and
+// keeps their operands in the bundle.
 int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const void *input, void *output, bool split,
                    Error *err);
 int stage_weights(Stage *stage, int chunk, int64_t unit, void *bundle, Error *err);
 
-// Downloads the logits of one row (position * b + sequence) of the slice that ran last, with scale 0: the
-// vocab_count values that this tensor rank of the last stage has. They stay in the head's workspace until the next
-// forward.
+// Downloads one row (position * b + sequence) of the logits of the slice that ran last with scale 0: the vocab_count
+// values on this tensor rank of the last stage. The logits stay in the head's workspace until the next forward.
 void stage_logits(Stage *stage, int64_t row, float *logits);

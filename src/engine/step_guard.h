@@ -1,17 +1,16 @@
 // Decides whether a step's update is applied: never if loss or gradient is NaN or inf, and optionally not if they are
 // outliers.
 //
-// The decision depends on the loss and the norm, which all ranks know to the bit, and on the state below, which is part
-// of checkpoints. So all ranks decide alike, in every layout, and a resumed run decides like one that was never
-// interrupted.
+// The decision depends on the loss and the norm, which are bit-identical on all ranks, and on the state below, which is
+// part of checkpoints. So all ranks decide alike in every layout, and a resumed run decides like an uninterrupted run.
 #pragma once
 
 #include "config/config.h"
 
 #include <stdint.h>
 
-// Deviation of x from the mean of the last 128 values, in standard deviations; 0 while fewer than 8 were seen or if
-// they are all equal. The value is added after the comparison.
+// zscore_add returns the deviation of x from the mean of the last 128 values, in standard deviations; 0 if fewer than 8
+// values were seen or all are equal. It then adds x to the values, if x is finite.
 enum { ZSCORE_WINDOW = 128 };
 typedef struct ZScore {
     double values[ZSCORE_WINDOW];
@@ -25,7 +24,7 @@ enum { STEP_LEAST = 32 };
 
 typedef struct StepGuard {
     ZScore loss, norm;
-    int64_t skipped; // updates left out so far, for either reason: Adam's step count is the step less these
+    int64_t skipped; // updates skipped so far, for either reason; Adam's step count is the step minus `skipped`
     int64_t bad;     // skipped updates whose loss or gradient was not finite
 } StepGuard;
 

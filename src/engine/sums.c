@@ -20,8 +20,8 @@ static void need_(const Need *need, CommOperation operation, int64_t count, Comm
     if (passing > workspace->passing_bytes) workspace->passing_bytes = passing;
 }
 
-// Counts the sums of the stream after products that are split over tensor ranks, and those of the norms' gradients
-// after the step. With overlap, the next product's input is gathered during a sum or another gather, and all chunks of
+// Counts the sums of the stream after products that are split over tensor ranks, and the sums of the norms' gradients
+// after a step. With overlap, the next product's input is gathered during a sum or another gather, and all chunks of
 // a forward's product may be in flight. A gather needs no workspace.
 static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.tensor_ranks, shape->staged};
@@ -62,7 +62,7 @@ static void count_tied_(SumWorkspace *workspace, const SumShape *shape, const St
     }
 }
 
-// Counts the sums of the gradients of keys and values over context ranks, of each half of a sequence.
+// Counts the sums of the gradients of keys and values over context ranks, with one group per half of a sequence.
 static void count_context_(SumWorkspace context[2], const SumShape *shape) {
     for (int i = 0; i < 2; i++) {
         Need need = {&context[i], shape->context_ranks, shape->staged};

@@ -1,13 +1,13 @@
-// Workspace for the sums over ranks that a stage takes part in. On CPUs ranks make these sums themselves (comm.h) and
-// need a place for the others' data; the same layout counts it in a plan and allocates it in a run. NCCL sums in
-// buffers of its own.
+// Workspace for the sums over ranks that a stage takes part in. On CPUs ranks compute these sums themselves (comm.h)
+// and need memory for the other ranks' data. The same layout counts the workspace in a plan and allocates it in a run.
+// NCCL uses its own buffers.
 #pragma once
 
 #include "comm/comm.h"
 #include "model/tensors.h"
 
-// Sums over data ranks in progress at once. The gradients of most units are complete long before the last one's;
-// summing all at once would need as much memory as there are gradients.
+// Most sums over data ranks in flight at once. The gradients of most units are complete long before the last unit's;
+// summing all at once would need as much memory as the gradients.
 enum { SUMS_OVER_DATA = 4 };
 
 // Workspace of one group: `bytes` for each of `sums` concurrent sums. staged: also `passing_bytes` of host memory for
@@ -22,23 +22,23 @@ typedef struct SumWorkspaces {
     SumWorkspace tensor, data, tied, context[2];
 } SumWorkspaces;
 
-// The inputs of the layout. staged: ranks share a GPU, so complete operands and results go through host memory, in
-// addition to the workspace of the sums, which the host then makes.
+// The inputs of the layout. staged: ranks share a GPU, so the host computes the sums, and complete operands and results
+// go through host memory in addition to the workspace of the sums.
 typedef struct SumShape {
     int64_t
         count; // elements of the stream on one tensor rank: with `sequence` each rank's block, else the complete sum
-    CommType type; // the stream's
+    CommType type; // element type of the stream
     bool sequence;
     bool overlap;  // over tensor ranks: a gather may be in progress during a sum or another gather
     bool tied;     // this stage shares its embedding or its head with another
-    int64_t stats; // elements that each rank gathers from the others in addition: the head's statistics
-    int chunks;    // chunks of rows that a forward sums or gathers at once
+    int64_t stats; // elements per rank in the gather of the head's statistics; 0 without the head
+    int chunks;    // chunks of rows in flight at once in a forward
     int context_ranks;
-    int64_t keys; // elements of keys and values in a piece of a context rank, whose gradients are summed
+    int64_t keys; // elements of keys and values in a piece of a context rank; their gradients are summed
     bool staged;
 } SumShape;
 
-// Lays out the workspaces at `base`, or only counts if that is NULL; returns the bytes of all.
+// Lays out the workspaces at `base`; base NULL: only counts. Returns the bytes of all workspaces.
 int64_t sums_layout(SumWorkspaces *workspaces, void *base, const SumShape *shape, const StageTensors *tensors);
 
 // Gives a group its workspace, if it wants one; takes it back if workspace is NULL. comm may be NULL.

@@ -1,5 +1,5 @@
-// Chrome traces (trace.h). A step's events are collected in memory and written with one call, so that a trace whose run
-// was killed ends between two steps.
+// Chrome traces (trace.h). A step's events are collected in memory and written with one call, so that the trace of a
+// killed run ends between two steps.
 #include "trace.h"
 #include "base/alloc.h"
 
@@ -43,7 +43,7 @@ struct Trace {
 static int trace_file_error_(const char *path, int code, Error *err) {
     return error_set(err, EXIT_FAILED, "--trace: cannot write %s: %s; %s", path, file_why(code),
                      code == ENOSPC || code == EDQUOT ? "free some space there, or name a file elsewhere"
-                                                      : "name a file in a folder that is there and can be written");
+                                                      : "name a file in a folder where you may write");
 }
 
 int trace_check(const char *path, Error *err) {
@@ -117,8 +117,8 @@ static void write_span_(Trace *trace, const char *name, const char *category, in
 
 // ---------------------------------------------------------------- slots in use
 
-// Lists when slots change hands, by the rules of bpipe.h: F and L take an own slot, B, W and E free it; A takes a lent
-// one, R frees it.
+// Writes an action's slot changes to `changes` and returns their number, by the rules of bpipe.h: F and L take an own
+// slot, B, W and E free it; A takes a lent slot, R frees it.
 static int64_t changes_of_(Change *changes, const Action *action, int64_t begin, int64_t end, bool forward_only) {
     ActionKind kind = action->kind;
     int pool = kind == ACTION_ACCEPT || kind == ACTION_RETURN;
@@ -130,7 +130,7 @@ static int64_t changes_of_(Change *changes, const Action *action, int64_t begin,
     return count;
 }
 
-// Orders changes by time; a slot taken at the very moment at which it was freed counts as freed first.
+// Orders changes by time. At equal times a freed slot counts before a taken one.
 static int by_time_(const void *left, const void *right) {
     const Change *a = left, *b = right;
     if (a->at != b->at) return a->at < b->at ? -1 : 1;

@@ -1,7 +1,7 @@
-// ZeRO-1 and ZeRO-2, see zero.h. Sums over data ranks start in the order in which units become complete, which the
-// schedule makes the same on all data ranks, so that the sums of one group match. Where ranks make their sums in our
-// workspace, at most SUMS_OVER_DATA are in flight at a time. NCCL is given each as soon as it is complete: the host
-// queues all of the last backward at once, and a sum that is not queued by then waits for the end of the pipeline.
+// ZeRO-1 and ZeRO-2, see zero.h. Sums over data ranks start in the order in which units become complete. The schedule
+// makes this order the same on all data ranks, so the sums of a group match. If ranks sum in our workspace, at most
+// SUMS_OVER_DATA sums are in flight. NCCL gets each sum as soon as its unit is complete: the host queues the complete
+// last backward at once, and a sum that is not queued by then waits for the end of the pipeline.
 #include "zero.h"
 #include "base/alloc.h"
 
@@ -11,11 +11,11 @@
 struct Zero {
     Stage *stage;
     Comm *data;
-    int64_t *order;                    // (units): the first `complete` are to be summed
-    bool *ordered;                     // (units): is in `order`
+    int64_t *order;                    // (units) units in the order of their sums; [0, complete) are filled
+    bool *ordered;                     // (units) true: the unit is in `order`
     int64_t complete, started, summed; // entries of `order`; summed <= started <= complete
-    int64_t most;                      // sums under way at a time
-    CommRequest *requests;             // (units): of a sum or of a gather
+    int64_t most;                      // most sums in flight at once
+    CommRequest *requests;             // (units) of the unit's sum or gather
     Error error;                       // the first sum that failed while a backward ran
 };
 
@@ -97,8 +97,8 @@ Zero *zero_create(Stage *stage, Comm *data) {
 
 void zero_destroy(Zero *zero) {
     if (zero == NULL) return;
-    // A step that all ranks gave up, as when its loss is not finite, leaves sums whose memory must not go before they
-    // end.
+    // If all ranks abandon a step, as when its loss is not finite, its sums may still be in flight. They must end
+    // before their memory is freed.
     if (zero->complete > 0) zero_finish_(zero, NULL);
     free_all(zero->order, zero->ordered, zero->requests, zero);
 }

@@ -310,7 +310,7 @@ static int launch_say_mpirun_(const Launch *launch) {
     }
     bool shown = launch_show_words_(launch);
     log_line(launch->log,
-             "mpirun ended with exit code %d, and no rank reported a reason%s; raise low limits (ulimit -a)",
+             "mpirun ended with exit code %d, and no rank reported a reason%s; check the limits (ulimit -a)",
              WEXITSTATUS(launch->status), shown ? "; its output is above" : "");
     return EXIT_FAILED;
 }

@@ -48,8 +48,7 @@ static int mpirun_check_limits_(int ranks, Error *err) {
     rlim_t needed = 32 + 5 * (rlim_t)ranks;
     struct rlimit limit;
     if (getcwd(here, sizeof here) == NULL)
-        return error_set(err, EXIT_FAILED,
-                         "the working directory cannot be entered any more (%s); change to one that exists",
+        return error_set(err, EXIT_FAILED, "the working directory cannot be entered (%s); change to another directory",
                          strerror(errno));
     for (int i = 0; i < 2; i++) {
         bool space = i == 0;
@@ -136,7 +135,8 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const In
     sigset_t all, before;
     if (mpirun_find_(mpirun, sizeof mpirun, err) != 0 || mpirun_check_limits_(ranks, err) != 0) return -1;
     if (!file_of_program(self, sizeof self) || access(self, X_OK) != 0)
-        return error_set(err, EXIT_FAILED, "cannot find the program's file to start ranks; start the program again");
+        return error_set(err, EXIT_FAILED,
+                         "cannot find this program's executable to start the ranks; start the program again");
     // A signal to the child must not reach the parent's handlers, which the child has until it has detached.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -159,7 +159,7 @@ int launch_children_open(LaunchChildren *children, int ranks, const Coordinator 
     children->child = xcalloc((size_t)ranks, sizeof *children->child);
     return children->ends >= 0
                ? 0
-               : error_set(err, EXIT_FAILED, "cannot open a file (%s); raise ulimit -n", strerror(errno));
+               : error_set(err, EXIT_FAILED, "cannot create an epoll instance (%s); raise ulimit -n", strerror(errno));
 }
 
 void launch_children_close(LaunchChildren *children) {

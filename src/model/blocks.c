@@ -13,7 +13,7 @@ static void blocks_poll_(Pass *pass) {
 }
 
 // Waits for a collective, unless it failed to start (the error is in pass->err). Messages progress meanwhile: another
-// tensor rank may join only after a message that depends on one of this rank's.
+// tensor rank may start the collective only after a message that depends on a message of this rank.
 static void blocks_wait_(Pass *pass, CommRequest *request) {
     comm_wait_polling(pass->tensor, request, pass->poll, pass->poll_argument, pass->err);
     blocks_poll_(pass);
@@ -26,8 +26,8 @@ static void gather_(Pass *pass, CommRequest *request, void *out, const void *in,
     if (t->collective(t, COMM_ALL_GATHER, out, in, count, type, request, pass->err) != 0) request->active = false;
 }
 
-// Starts the sum over tensor ranks of `partial`: this rank's `rows` of it go to `out`; without sequence parallelism all
-// go to `partial`.
+// Starts the sum over tensor ranks of `partial`. This rank's `rows` of the sum go to `out`; without sequence
+// parallelism the complete sum replaces `partial`.
 static void sum_rows_(Pass *pass, CommRequest *request, void *out, void *partial, int64_t rows) {
     Comm *t = pass->tensor;
     int64_t count = rows * pass->shape->hidden;
@@ -135,7 +135,7 @@ static void input_gradient_(Pass *pass, void *dx, const void *aux, Factor dy, co
 
 typedef struct Chunk {
     int64_t first, rows, blocks; // rows [first, first + rows) of each rank's shard; blocks: ranks that hold a shard
-    int64_t shard, gathered;     // bytes to the chunk in a shard, and in gathered or summed rows
+    int64_t shard, gathered;     // byte offset of the chunk in a shard; in gathered or summed rows
 } Chunk;
 
 // Returns chunk c; without sequence parallelism it is one block of rows.
@@ -196,7 +196,7 @@ void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const
 //                    column's input gradient   | gradient            | backward | reads the gathered norm(x)
 //
 // Without sequence parallelism nothing is gathered, and both weight gradients run during the sum. Without overlap each
-// runs at once: before the column's input gradient, because its sum takes the buffer of the gathered norm(x).
+// weight gradient runs at once: the column's first, because the sum of its input gradient reuses the buffer of norm(x).
 
 static void weight_gradient_(Pass *pass, const WeightGradient *g) {
     Factor x = g->shard ? block_gathered(pass, GATHERED_INPUT, g->x) : g->x;
@@ -232,8 +232,8 @@ static void column_input_(Pass *pass, void *dx, Factor dy, const Tensor *w, int6
     sum_wait_(pass);
 }
 
-// Gives an output gradient memory for its one scale, unless a split backward separates the two products that read it.
-// place: 0 for a row product, 1 for a column product.
+// Returns dy with memory for its single scale, unless a split backward separates the two products that read it. place:
+// 0 for a row product, 1 for a column product.
 static Factor with_scale_(const Pass *pass, Factor dy, int place) {
     if (pass->shape->fp8 == FP8_TENSOR && !pass->split) dy.scales = pass->scales + place * FACTOR_ONE_SCALE;
     return dy;
@@ -308,7 +308,7 @@ AttentionShape pass_attention(const Pass *pass) {
 }
 
 // One call of attention: all queries of the pass, or with context ranks the queries of piece i. Other fields: byte
-// offsets of the piece in qkv, in the output and in the saved values, which in mode none are a row of keys per query.
+// offsets of the piece in qkv, in the output and in the saved values (ATTENTION_NONE: a row of keys per query).
 typedef struct Piece {
     AttentionShape shape;
     int64_t qkv, out, saved;

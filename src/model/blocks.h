@@ -9,8 +9,8 @@
 int64_t block_gathered_bytes(const Shape *shape);
 
 // Returns all rows (rows, hidden) of x (shard), which is x itself without sequence parallelism. The next call for the
-// same `what` may overwrite them; without shape->overlap, any gather and any sum over t may. A gradient of eight
-// bits is made from its source first.
+// same `what` may overwrite them; without shape->overlap, any gather and any sum over t may. A gradient in eight bits
+// is first quantized from its source.
 Factor block_gathered(Pass *pass, Gathered what, Factor x);
 // With shape->overlap, starts that gather; it runs during compute until block_gathered waits for it. Does nothing
 // without overlap or sequence parallelism, or if a gather for the same `what` is in progress.
@@ -18,10 +18,10 @@ void block_gather(Pass *pass, Gathered what, Factor x);
 
 // Returns the memory for this rank's part (rows, hidden) of a sum over t whose result goes to `to` (shard).
 void *block_partial(Pass *pass, void *to);
-// Sets `to` (shard) to the sum over t of these parts.
+// Sets `to` (shard) to the sum over t of the parts in block_partial's memory.
 void block_reduce(Pass *pass, void *to);
 
-// Computes y = x wT + bias, with EPILOGUE_GELU as linear_forward does, in eight bits if w is so.
+// Computes y = x wT + bias, with EPILOGUE_GELU as linear_forward does, in eight bits if w is quantized.
 void block_product(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, const void *bias, int64_t in, int64_t out,
                    Epilogue epilogue);
 
@@ -58,11 +58,11 @@ void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
 void block_norm(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *sum, const void *x,
                 const void *delta);
 void block_norm_backward(Pass *pass, const Model *model, const Tensor *norm, void *dx, const void *dout, const void *x);
-// Sets out = norm(x), both shards. If the layer before has left its output (LAYER_LEAVES), the same operation first
-// sets x to it.
+// Sets out = norm(x), both shards. If the previous layer left its output to this norm (LAYER_LEAVES), the same
+// operation first writes that output to x.
 void block_norm_first(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *x);
 
-// Returns the shape's attention with the documents, and with the slice, of this pass.
+// Returns the attention shape with this pass's documents and slice.
 AttentionShape pass_attention(const Pass *pass);
 // Computes attention over qkv (rows, qkv_cols), already rotated if the model has rope. `saved` as in backend.h.
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv);
@@ -76,12 +76,12 @@ void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tens
 
 // Buffers of the head: workspace of the last stage, never part of a bundle.
 typedef struct HeadWork {
-    void *norm;   // (shard_rows, hidden)
-    void *dnorm;  // (shard_rows, hidden)
-    void *dx;     // (shard_rows, hidden)
-    void *logits; // (rows, vocab_width)
-    float *stats; // (rows, 3), followed by the gathered (t, rows, 3) if t > 1
-    float *gathered;
+    void *norm;      // (shard_rows, hidden)
+    void *dnorm;     // (shard_rows, hidden)
+    void *dx;        // (shard_rows, hidden)
+    void *logits;    // (rows, vocab_width)
+    float *stats;    // (rows, 3)
+    float *gathered; // (t, rows, 3): stats of all tensor ranks; equal to `stats` if t is 1
 } HeadWork;
 void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape);
 

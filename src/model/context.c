@@ -10,7 +10,7 @@ int64_t context_row(const Shape *s, int64_t position) {
     return -1;
 }
 
-// One piece's keys and values: shape, offset in qkv, and offsets of its half and of itself in the gathered keys.
+// Keys and values of one piece: shape, offset in qkv, and offsets of the half and of the piece in the gathered keys.
 typedef struct Keys {
     int64_t rows, cols, count, column, half, own;
 } Keys;
@@ -25,8 +25,8 @@ static Keys keys_of_(const Pass *pass, int i) {
     return keys;
 }
 
-// Waits as blocks.c does for tensor ranks: messages progress meanwhile. The second half of a sequence follows the
-// first, because both need the same links and multiprocessors.
+// Waits for a collective; messages progress meanwhile, as in blocks.c. The second half of a sequence follows the first,
+// because both need the same links and multiprocessors.
 static void context_wait_(Pass *pass, int i, int started, CommRequest *request) {
     if (started != 0) request->active = false;
     comm_wait_polling(pass->context[i], request, pass->poll, pass->poll_argument, pass->err);

@@ -25,7 +25,7 @@ static inline int64_t context_place(const Shape *s, int i) {
 // Returns the row on this rank of a position of the batch's first sequence, or -1 if another context rank has it.
 int64_t context_row(const Shape *s, int64_t position);
 
-// Copy the keys and values of this rank and slice from qkv to pass->keys, and gather the other context ranks'.
+// Copies this rank's and slice's keys and values from qkv to pass->keys, and gathers those of the other context ranks.
 void context_gather_keys(Pass *pass, const void *qkv);
 // Sums pass->dkeys over the context ranks, and writes the gradients of this rank's and slice's keys and values to dqkv.
 void context_sum_gradients(Pass *pass, void *dqkv);

@@ -1,6 +1,6 @@
 // A transformer layer, forward and backward. Every product of activations with weights, every sum over tensor ranks and
-// every buffer of a layer is here. The backward reads only the bundle, so a layer is free to be anywhere once its
-// forward is done; its temporaries are the stage's and live for one call.
+// every buffer of a layer is here. The backward reads the forward's results only from the bundle, so the bundle may be
+// moved in between. Temporaries belong to the stage and live for one call.
 #include "layer.h"
 
 #include "blocks.h"
@@ -51,11 +51,11 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *s) {
 // One layer at work: its tensors by role (NULL: not in this model), its bundle and its temporaries.
 typedef struct Layer {
     const Tensor *t[LAYER_ROLES];
-    const void *w[LAYER_ROLES]; // their weights for the forward; NULL, too, for a bias that another rank adds
+    const void *w[LAYER_ROLES]; // their weights for the forward; also NULL for a bias that another rank adds
     LayerBundle a;
     LayerWork work;
     Factor norm1, norm2, attention, act; // operands in the bundle; source: bf16 before quantization
-    bool fused; // GELU is part of the products next to it: up computes act and mlp at once, down's backward dmlp
+    bool fused; // GELU is fused into adjacent products: up computes act and mlp, the backward of down computes dmlp
     Epilogue epilogue;
 } Layer;
 
@@ -67,7 +67,7 @@ static Layer layer_open_(Pass *pass, const Model *model, const Tensor *tensors, 
         layer.t[role] = place < 0 ? NULL : &tensors[place];
         layer.w[role] = place < 0 ? NULL : tensors[place].weight;
     }
-    // The bias of a matrix that is split by columns belongs to the sum over tensor ranks, so one rank adds it.
+    // The bias of a matrix that is split by columns belongs to the sum over tensor ranks, so only rank 0 adds it.
     if (s->tensor_rank > 0) layer.w[LAYER_OUT_BIAS] = layer.w[LAYER_DOWN_BIAS] = NULL;
     layer_bundle_layout(&layer.a, bundle, s);
     layer_work_layout(&layer.work, pass->work, s);
@@ -86,8 +86,8 @@ static Layer layer_open_(Pass *pass, const Model *model, const Tensor *tensors, 
     return layer;
 }
 
-// The middle of layer_forward, the same products and blocks, with each collective cut into chunks that run during the
-// product next to it (blocks.c). Leaves the MLP's output in the temporary `delta`.
+// Runs the middle of layer_forward with each collective cut into chunks that run during the adjacent product
+// (blocks.c). Leaves the MLP's output in the temporary `delta`.
 static void forward_chunks_(Pass *pass, const Model *model, Layer *layer, LayerOutput output) {
     const Shape *s = pass->shape;
     const LayerBundle *a = &layer->a;
@@ -104,15 +104,15 @@ static void forward_chunks_(Pass *pass, const Model *model, Layer *layer, LayerO
     if (output != LAYER_NO_OUTPUT) row_forward_chunks(pass, delta, a->act, w[LAYER_DOWN], w[LAYER_DOWN_BIAS], s->ffn);
 }
 
-// Returns the gradient of a row-parallel product's output as it is gathered.
+// Returns the operand to gather for dx, the gradient of a row-parallel product's output: plain or in eight bits.
 static Factor gradient_(const Pass *pass, const void *dx) {
     const Shape *s = pass->shape;
     int kind = s->narrow[GATHERED_GRADIENT];
     return quantized_at(kind == FACTOR_PLAIN ? dx : pass->narrowed, dx, kind, s->shard_rows, s->hidden);
 }
 
-// Returns the gradient of `mlp`. With overlap, the activation's backward also writes it in eight bits for the input's
-// gradient, which is next. Without overlap the weight's gradient is next; its transposed operand takes that memory.
+// Returns the gradient of `mlp`. With overlap, the activation's backward also writes it in eight bits, for the input
+// gradient that follows. Without overlap the weight gradient follows; its transposed operand uses that memory.
 static Factor mlp_gradient_(const Pass *pass, const Layer *layer) {
     const Shape *s = pass->shape;
     int kind = s->overlap && !layer->fused ? s->narrow[GATHERED_INPUT] : FACTOR_PLAIN;
@@ -174,11 +174,11 @@ static void act_again_(Pass *pass, const Model *model, const Layer *layer) {
     quantized_make(pass, &layer->act, s->rows, s->ffn);
 }
 
-// dx is the gradient of y, then of x2, then of x: the norms' backwards add to it. Gathers are started as early as their
-// operands allow, and the gradients of weights put off until a collective is in flight; both only with overlap
-// (blocks.c). A split backward leaves the operands of layer_weights in the bundle, in place of data read for the last
-// time: the gradient of the MLP's first product in `mlp`, of x2 in `x2`, of q, k and v in `qkv`. With shape->pointwise
-// `x` and `x2` stay, since norms are computed again from them, so `out` and `down` have their gradients here
+// dx is the gradient of y, then of x2, then of x: the norms' backwards add to it. With overlap (blocks.c) gathers start
+// as early as their operands allow, and weight gradients are deferred until a collective is in flight. A split backward
+// leaves the operands of layer_weights in the bundle, in place of data read for the last time: the gradient of the
+// MLP's first product in `mlp`, of x2 in `x2`, of q, k and v in `qkv`. With shape->pointwise `x` and `x2` are kept,
+// because norms are computed again from them, so the weight gradients of `out` and `down` are computed here
 // (pass_keeps_rows).
 void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx, bool onward) {
     const Shape *s = pass->shape;
@@ -218,7 +218,7 @@ void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void 
     block_later(pass);
 }
 
-// Each gather is started before the product that precedes its own.
+// Starts each gather one product early, so that it runs during that product.
 void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle, const void *dy,
                    const void *next) {
     const Shape *s = pass->shape;

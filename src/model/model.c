@@ -34,8 +34,8 @@ double model_flops_per_token(const Config *config, bool full) {
 
 static const double TURN = 6.283185307179586477;
 
-// Scales a frequency as Llama 3.1 does: pairs that rotate often within the original length keep theirs, slow ones are
-// divided by the factor, and those between are interpolated.
+// Scales a frequency as Llama 3.1 does. Pairs that rotate often within the original length keep their frequency, slow
+// pairs are divided by the factor, and pairs in between are interpolated.
 static double llama3_(const ModelConfig *m, double frequency) {
     double turns = (double)m->rope_original * frequency / TURN;
     if (turns > m->rope_high_freq) return frequency;
@@ -84,9 +84,9 @@ static void shape_places_(Shape *shape, const Model *model, const ModelConfig *c
     table_free(&table);
 }
 
-// Returns 1 if ranks make their sums themselves (CPUs): they use the cores that compute, so nothing would be gained.
-// Otherwise the number asked for; auto leaves the product of each chunk at least 512 rows. By the plan that is the best
-// number, or within 2 % of it: for LLaMA 65B and GPT-3 96B on A100, H100 and B200 with t = 2, 4, 8 and b = 1, 2, 4.
+// Returns 1 if ranks compute sums themselves (CPUs), on the cores of the products: overlap gains nothing. Otherwise
+// returns the number asked for; auto leaves each chunk's product at least 512 rows. By the plan, auto is within 2 % of
+// the best number, for LLaMA 65B and GPT-3 96B on A100, H100 and B200 with t = 2, 4, 8 and b = 1, 2, 4.
 static int shape_chunks_(const Backend *be, int overlap, int64_t rows, int64_t shard_rows) {
     enum { CHUNK_ROWS = 512 };
     if (be->own_sums) return 1;

@@ -17,7 +17,7 @@ typedef enum Gathered { GATHERED_INPUT, GATHERED_GRADIENT, GATHERED_COUNT } Gath
 
 // Sizes of one microbatch, or of a slice of it, on one tensor rank. b sequences of s tokens; t tensor ranks.
 typedef struct Shape {
-    int64_t batch, seq;  // b, and s, a slice of it, or the part of a context rank
+    int64_t batch, seq;  // b; s, or the length of a slice or of a context rank's part
     int64_t slices;      // slices of a sequence, computed one after another
     int64_t rows;        // s*b
     int64_t shard_rows;  // rows/t with sequence parallelism, else rows: residual stream, norms, stage-to-stage messages
@@ -27,8 +27,8 @@ typedef struct Shape {
     int64_t ffn;         // f/t
     int64_t mlp_cols;    // width of the MLP's first product: 2f/t where gate and up are one, else f/t
     int64_t vocab_width; // padded vocabulary / t: width of the logits
-    int64_t vocab_first; // first vocabulary row here
-    int64_t vocab_count; // vocabulary rows here that are not padding
+    int64_t vocab_first; // first vocabulary row of this rank
+    int64_t vocab_count; // vocabulary rows of this rank, without padding
     AttentionShape attention;
     int64_t saved_bytes;     // saved by attention_forward
     int64_t flash_calls;     // calls of a GPU that make up flash's backward
@@ -45,7 +45,7 @@ typedef struct Shape {
     bool qk_norm;   // heads of q and k are normalized
     double norm_eps;
     float z_loss;
-    RopeTable rope;  // filled where the family rotates
+    RopeTable rope;  // filled if the family has rotary embedding
     int64_t element; // bytes of one activation
     int fp8;         // Fp8, of the layers' products
     // FactorKind of the operands that a layer gathers, and of the norms' and activation's outputs in its bundle. Scales
@@ -54,8 +54,8 @@ typedef struct Shape {
     int place[LAYER_ROLES]; // index of this role's tensor in a layer; -1: not in this model
 } Shape;
 
-// Fills the shape of a configuration on a stage and tensor rank, of context rank 0. Of `be` it reads own_sums, and asks
-// the sizes of attention's scratch and of the operations' workspace.
+// Fills the shape of a configuration on a stage and tensor rank, of context rank 0. Uses only own_sums and capability
+// of `be`, and asks it for the sizes of attention's scratch and of the operations' workspace.
 void shape_from_config(Shape *shape, const Model *model, const Config *config, Backend *be, int stage, int tensor_rank);
 
 // The gradient of a matrix and its bias: dw += dyT x, dbias += column sums of dy.
@@ -66,7 +66,7 @@ typedef struct WeightGradient {
     bool shard; // x is this rank's shard (shard_rows, in), and is gathered first
 } WeightGradient;
 
-// One forward or backward in progress: its place and its resources. An error of a collective is kept in `err`; later
+// One forward or backward in progress: its groups, buffers and state. An error of a collective is kept in `err`; later
 // operations of the pass are then harmless, and the caller ends the run.
 typedef struct Pass {
     Backend *be;
@@ -77,14 +77,14 @@ typedef struct Pass {
     // shape->overlap they are one buffer, since then each is read before the next is written.
     void *gathered[GATHERED_COUNT], *partial;
     bool gathering[GATHERED_COUNT];                                  // started, and not yet waited for
-    CommRequest gather[GATHERED_COUNT][2], sum, chunk[OVERLAP_MOST]; // a gather's numbers and its scales
+    CommRequest gather[GATHERED_COUNT][2], sum, chunk[OVERLAP_MOST]; // gather: numbers, scales
     WeightGradient later[2]; // put off until a collective is in flight (blocks.c)
     int later_count;
     // The previous layer's output is residual + delta, which the next norm adds. NULL: the output has been written.
     const void *residual, *delta;
     void *scratch; // attention
-    // (rows) of this microbatch: each token's place in its document, for attention and for the model's positions. NULL:
-    // a row of the batch is one document to it.
+    // (rows) of this microbatch. documents: each token's place in its document, for attention; NULL: a sequence is one
+    // document. positions: each token's position for the model; NULL: counted from `first`.
     const int32_t *documents, *positions;
     // With slices: the place of this slice's first token in its sequence; the current layer's keys and values, and
     // their gradients (AttentionShape). With context ranks: the gathered keys and values, and all gradients.
@@ -96,8 +96,8 @@ typedef struct Pass {
     char *scales;       // with train.fp8 tensor: one scale each of the last row and column product's output gradient
     void *work;         // a layer's temporaries, see layer.h
     bool split;         // a backward leaves the gradients of matrices and their biases to layer_weights
-    // Lets pending transfers progress: between layers, around collectives, and while one is waited for (moved: false).
-    // Returns false if a transfer has failed. May be NULL.
+    // Lets pending transfers progress. Called between layers, around collectives, and during a wait for a collective
+    // (moved: false). Returns false if a transfer has failed. May be NULL.
     bool (*poll)(void *, bool moved);
     void *poll_argument;
     Error *err;
@@ -105,9 +105,9 @@ typedef struct Pass {
 
 // The differences between models. The layer, embedding and head are common to all (layer.h, blocks.h).
 struct Model {
-    const char *family; // "llama": its word in the table of config/family.c
-    // --- the table. The three append their tensors in order; every layer appends the same number, with a role where
-    // layer.c uses it. The head's are the final norm, then the output matrix; a tied one names the embedding.
+    const char *family; // "llama": the name of its row in config/family.c
+    // --- the table. Each function appends its tensors in order. Every layer appends the same number, with roles for
+    // layer.c. The head appends the final norm, then the output matrix, which refers to the embedding if tied.
     void (*embedding_tensors)(const ModelConfig *, TensorTable *);
     void (*layer_tensors)(const ModelConfig *, int64_t layer, TensorTable *);
     void (*head_tensors)(const ModelConfig *, TensorTable *);
@@ -118,7 +118,7 @@ struct Model {
     void (*heads_forward)(Pass *, const Tensor *const *t, void *qkv, void *kept);
     void (*heads_backward)(Pass *, const Tensor *const *t, void *dqkv, const void *kept);
     // --- act (rows, f/t) from mlp (rows, mlp_cols); both NULL: GELU, which is part of the products. If the family is
-    // not gated, dmlp is dact.
+    // not gated, dmlp and dact are one buffer.
     void (*activation_forward)(Pass *, Factor act, const void *mlp);
     void (*activation_backward)(Pass *, Factor dmlp, const void *dact, const void *mlp);
     // Index of the output matrix among the head's tensors, and whether the embedding's second tensor is a table of

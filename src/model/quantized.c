@@ -67,8 +67,8 @@ Factor quantized_factor(Pass *pass, Factor x, int64_t rows, int64_t cols, Factor
     return operand;
 }
 
-// Returns the first tensor of a unit that is a matrix of a layer, with the rows of all tensors that are joined; NULL
-// for other units.
+// Returns the first tensor of a unit that is a matrix of a layer, and in *rows the rows of all joined tensors; NULL for
+// any other unit.
 static Tensor *matrix_(const StageTensors *tensors, const Unit *unit, int64_t *rows) {
     Tensor *first = &tensors->tensors[unit->first];
     int role = first->spec->role;

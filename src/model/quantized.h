@@ -16,7 +16,7 @@
 // Inputs and gradients of products, and weights.
 typedef enum FactorUse { FACTOR_INPUT, FACTOR_GRADIENT, FACTOR_WEIGHT } FactorUse;
 
-// Fills shape->narrow. biased: the column sums of output gradients are needed, so that these stay bf16.
+// Fills shape->narrow. biased: column sums of the output gradients are needed, so output gradients stay bf16.
 void quantized_shape(Shape *shape, bool biased);
 
 // Return the bytes of a (rows, cols) operand of this kind, and the operand at `memory`. A plain operand is bf16.
@@ -35,7 +35,7 @@ int64_t quantized_work_bytes(const Shape *shape);
 // and one for gradients. If a plain x has x.scales, the first call, for x or its transpose, computes the one scale.
 Factor quantized_factor(Pass *pass, Factor x, int64_t rows, int64_t cols, FactorUse use, bool transposed, int with);
 
-// Lays the stage's quantized weights out at base and returns their bytes; with base NULL it only counts. Quantizes all
-// of them.
+// Lays out the stage's quantized weights at `base` and returns their bytes; base NULL: only counts. tensors_quantize
+// quantizes all of them.
 int64_t tensors_quantized_layout(const StageTensors *tensors, char *base);
 void tensors_quantize(const StageTensors *tensors, Backend *be);

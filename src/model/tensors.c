@@ -1,5 +1,5 @@
-// Builds the table, lays out one rank's part of it in arenas, and draws initial weights. Layout is arithmetic on the
-// table alone, so plan, optimizer and checkpoint compute the same places without asking each other.
+// Builds the table, lays out one rank's part of it in arenas, and draws initial weights. The layout is computed from
+// the table only, so plan, optimizer and checkpoint arrive at the same offsets independently.
 #include "tensors.h"
 #include "quantized.h"
 #include "base/alloc.h"
@@ -222,8 +222,8 @@ void tensors_bytes(const StageTensors *tensors, MemoryBytes *bytes) {
     bytes->bytes[MEMORY_EMBEDDING] += states_total(&ends);
 }
 
-// Turns offsets into addresses. An alias reads its owner's weights but has gradients of its own, so that the order in
-// which the head and the embedding add to theirs is the same with one stage as with several.
+// Turns offsets into addresses. An alias reads its owner's weights but has its own gradients, so that the gradients of
+// head and embedding are added in the same order with one stage as with several.
 static void tensors_bind_(StageTensors *tensors) {
     for (int64_t u = 0; u < tensors->unit_count; u++) {
         Unit *unit = &tensors->units[u];
@@ -312,7 +312,7 @@ int64_t tensor_rows_together(const Tensor *tensor, int tensor_rank, int tensor_r
 }
 
 // Returns the random stream of a tensor, FNV-1a (64 bit) of its name, so that its values do not depend on the model's
-// other tensors. A tied tensor starts like the one it is tied to, even if the two are on different stages.
+// other tensors. A tied tensor has the stream of the tensor that it is tied to, even on another stage.
 static uint64_t tensors_stream_(const TensorTable *table, const TensorSpec *spec) {
     uint64_t hash = 14695981039346656037ull;
     for (const char *name = (spec->tied_to < 0 ? spec : &table->specs[spec->tied_to])->name; *name != 0; name++)
@@ -343,7 +343,7 @@ void tensors_put(const StageTensors *tensors, Backend *be, int64_t index, const 
     if (be->precision != PRECISION_FP32) keep_values_(tensors, be, index, first, last);
 }
 
-// Draws the values on the device; padding stays zero, as the memory came.
+// Draws the values on the device; padding keeps the zeros of the allocation.
 static void draw_(const StageTensors *tensors, int64_t index, Backend *be, int64_t seed, float scale) {
     const Tensor *tensor = &tensors->tensors[index];
     const Split *split = &tensors->split;

@@ -39,13 +39,13 @@ typedef struct TensorSpec {
     int split;          // TensorSplit
     int parts;          // SPLIT_ROWS cuts each of `parts` equal groups of rows (q, k and v of one matrix); else 1
     int init;           // INIT_NORMAL: std; INIT_OUTPUT: std / sqrt(2 layers), for projections into the residual stream
-    bool vocabulary;    // rows are tokens: padded to a multiple of 128 t, so that every rank has as many
+    bool vocabulary;    // rows are tokens: padded to a multiple of 128 t, so that all ranks have the same number
     bool decay;         // weight decay applies
     bool joined;        // lies directly after the previous tensor, so that one product serves both
     bool shard_summed;  // not split, but with sequence parallelism each rank sees its rows: gradients are summed over t
     bool head_summed;   // not split, but each rank sees its heads: gradients are always summed over t
     bool transposed;    // checkpoints hold it as (in, out): GPT-2 in Hugging Face's form
-    int64_t tied_to;    // index of the tensor whose weight this one is, or -1
+    int64_t tied_to;    // index of the tensor that owns this weight, or -1
 } TensorSpec;
 
 typedef struct TensorTable {
@@ -57,7 +57,7 @@ typedef struct TensorTable {
     int64_t first_layer, per_layer, head;
 } TensorTable;
 
-// Sets the beginning of the names that are added next: "model.layers.%lld." and a layer's number. May be empty.
+// Sets the prefix of the names added next, such as "model.layers.%lld." with a layer's number. May be empty.
 void table_prefix(TensorTable *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Each appends a tensor and returns it for further settings (parts is 1, tied_to -1). Vectors are not split; with
@@ -68,8 +68,8 @@ TensorSpec *table_head_vector(TensorTable *table, int role, int64_t rows, const 
 // Appends the bias of a matrix: split with it by rows; if the matrix is split by columns, the bias belongs to the sum
 // and is not split.
 TensorSpec *table_bias(TensorTable *table, int role, int64_t rows, int split, const char *name);
-// Appends a matrix with weight decay. Only projections into the residual stream are split by columns; they start
-// smaller.
+// Appends a matrix with weight decay. Only projections into the residual stream are split by columns; their
+// initial values are smaller.
 TensorSpec *table_matrix(TensorTable *table, int role, int64_t rows, int64_t cols, int split, const char *name);
 // Appends a matrix whose rows are the vocabulary. tied: it is the token embedding, the first tensor of the table.
 TensorSpec *table_vocabulary(TensorTable *table, int64_t vocab, int64_t hidden, bool tied, const char *name);
@@ -78,7 +78,7 @@ void table_free(TensorTable *table);
 // Returns the parameters of specs [begin, end), unpadded, without tied weights.
 int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end);
 
-// The part of every tensor that a rank holds, and the part of that for which it keeps optimizer states (ZeRO-1).
+// The part of every tensor that a rank holds, and the part of it for which the rank keeps optimizer states (ZeRO-1).
 typedef struct Split {
     int tensor_rank, tensor_ranks;
     int data_rank, data_ranks; // replicas (ranks/topology.h): more than parallel.data with context ranks
@@ -106,9 +106,9 @@ typedef struct Unit {
     int64_t count;          // elements, padded so that pieces are equal
     int64_t piece;          // count / data_ranks
     int64_t owner;          // an alias: the unit that owns these weights; else -1
-    int group;              // StateGroup: whose arenas it lies in
-    // Elements, into the weights, the gradients, and masters and each moment of this rank's piece. An alias has
-    // only gradients.
+    int group;              // StateGroup of its arenas
+    // Offsets in elements: in the weights, in the gradients, and in the masters and each moment of this rank's pieces.
+    // An alias has only gradients.
     int64_t offset, gradient_offset, state_offset;
     void *weights;    // (count)
     float *gradients; // (count)
@@ -120,7 +120,7 @@ typedef enum StateGroup { STATES_OF_LAYERS, STATES_OF_ENDS, STATE_GROUPS } State
 // The states of one group: an arena for each kind.
 typedef struct StateArenas {
     int64_t elements;          // elements of the weights
-    int64_t gradient_elements; // elements, then the separate gradients of aliases
+    int64_t gradient_elements; // elements of the gradients, including those of aliases
     int64_t state_elements;    // masters, and each moment: this rank's pieces
     void *weights;
     float *gradients, *masters, *moments; // moments: m, then v
@@ -163,7 +163,7 @@ void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64
 // Before allocation, reassigns gradient addresses: layers alternate between two buffers of the size of the largest,
 // followed by this rank's pieces of the sums.
 void tensors_shard_gradients(StageTensors *tensors);
-// Returns where this rank's piece of a unit's gradients is once it is summed over data ranks.
+// Returns the address of this rank's piece of a unit's gradients after the sum over data ranks.
 float *tensors_sum(const StageTensors *tensors, const Unit *unit);
 // Zeroes the buffer of a layer, counted within the stage.
 void tensors_zero_buffer(const StageTensors *tensors, Backend *be, int64_t layer);
@@ -175,17 +175,17 @@ int64_t states_total(const StateBytes *states);
 
 int tensors_allocate(StageTensors *tensors, Backend *be, Error *err);
 
-// Draws initial weights: element e of the unsharded, unpadded tensor `name` depends on (seed, name, e) alone. Padding
-// is zero.
+// Draws initial weights: element e of the unsharded, unpadded tensor `name` depends only on (seed, name, e). Padding is
+// zero.
 void tensors_init(StageTensors *tensors, Backend *be, int64_t seed, int64_t layers, double std);
 
-// Returns the rows as split over t tensor ranks: a vocabulary's are rounded up to a multiple of 128 t.
+// Returns the rows before the split over t tensor ranks; vocabulary rows are rounded up to a multiple of 128 t.
 int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks);
 
 // Maps a local row to its row in the unsharded tensor; -1 for padding. The second function does columns.
 int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks);
 int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, int tensor_ranks);
-// Returns how many rows from `row` on, at most `most`, follow each other in the unsharded tensor too, or are padding.
+// Returns the count of rows from `row` on, at most `most`, that are consecutive unsharded rows too, or all padding.
 int64_t tensor_rows_together(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t row, int64_t most);
 
 // Returns the part of tensor `index` of this stage that this rank owns.

@@ -487,8 +487,8 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
     if (phase_of_(&growth.before, config, growth.fewer, costs, err) != 0 ||
         phase_of_(&between, config, growth.fewer + p, costs, err) != 0)
         return -1;
-    // Steady: p microbatches take as long as the previous p, to half a percent, and compute never waits for a transfer,
-    // because stages evict in rounds of different lengths.
+    // Steady: p microbatches take as long as the previous p, to half a percent, and compute never waits for a transfer.
+    // If it does wait, the rhythm is not trusted: stages may evict in rounds of different lengths.
     double one = between.makespan - growth.before.makespan, next = phase->makespan - between.makespan;
     bool steady = phase->exposed == 0 && fabs(next - one) <= 5e-3 * next;
     bool hopeless = growth_expects_(&growth, all) > CLEARLY * worth;

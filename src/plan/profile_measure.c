@@ -104,8 +104,8 @@ static int at_a_time_(const Case *at) {
     return !at->hardware->cpu ? 1 : (int)(share < world ? share : world);
 }
 
-// Measures in this process, because a GPU's driver does not survive a fork. A stage that fails, as without enough
-// memory, is left out.
+// Measures in this process, because a GPU's driver does not survive a fork. A stage that fails, for example
+// because it does not fit in memory, is left out.
 static int run_on_gpu_(const Case *at, Result *result) {
     Error failed = {0};
     memset(result, 0, sizeof *result);
@@ -121,7 +121,7 @@ static int run_case_(const Case *at, Result *result, Error *err) {
     pid_t loads[MOST_LOADS];
     int ends[2], others = at_a_time_(at) - 1;
     memset(result, 0, sizeof *result);
-    if (pipe(ends) != 0) return error_set(err, EXIT_FAILED, "cannot make a pipe to measure");
+    if (pipe(ends) != 0) return error_set(err, EXIT_FAILED, "cannot create a pipe for the measurement");
     if (others > MOST_LOADS) others = MOST_LOADS;
     for (int i = 0; i < others; i++) loads[i] = fork_(at, -1);
     pid_t measures = fork_(at, ends[1]);

@@ -26,7 +26,7 @@ struct Coordinator {
     Peer *peers;              // [ranks]
     int open, left;           // ranks that were heard and have not ended; ranks that left cleanly
     bool failed;              // a rank left with an error
-    bool expects;             // the timeout of ranks that were never heard has yet to start
+    bool expects;             // true: the timeout of ranks not yet heard from has not started
     double next;              // time of the next check
     int first, worth;         // rank that decides the message, or -1; its precedence, 2: reported a reason, 1: died
     int64_t when;             // time of that rank's error or end, by clock_wall_ns

@@ -258,8 +258,8 @@ static void supervisor_say_start_(Supervisor *supervisor, const Log *log, double
     if (heard - supervisor->met > SLOW_S)
         log_line(
             log,
-            "rank %d was heard %.1f s after the ranks had met: the link between its host and rank 0's is slow; the "
-            "rest of the start takes about 40 round trips",
+            "the first heartbeat of rank %d came %.1f s after MPI had joined the ranks: the link between its host and "
+            "rank 0's is slow; the rest of the start takes about 40 round trips",
             slowest, heard - supervisor->met);
     if ((missing = coordinator_unheard(supervisor->coordinator, &first)) == 0) return;
     log_line(log,

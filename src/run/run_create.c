@@ -314,10 +314,13 @@ static int create_stage_(Run *run, Error *err) {
     if (run->engine == NULL) return -1;
     const char *why = run->pair == NULL ? "" : comm_pushed_why(run->pair);
     if (why[0] != '\0' && run->at.tensor == 0 && run->at.replica == 0)
-        log_line(run->log, "stage %d sends evicted bundles as messages, which its partner has to receive: %s",
+        log_line(run->log,
+                 "stage %d sends evicted bundles as messages, because it cannot copy them to its partner's memory: %s",
                  run->at.stage, why);
     if (run->tensor != NULL && run->tensor->why[0] != '\0' && run->at.tensor == 0 && run->at.replica == 0)
-        log_line(run->log, "stage %d gathers and sums over tensor ranks by NCCL, which takes multiprocessors: %s",
+        log_line(run->log,
+                 "stage %d gathers and sums over tensor ranks by NCCL, which occupies multiprocessors, because it "
+                 "cannot use copies: %s",
                  run->at.stage, run->tensor->why);
     OptimizerGroups meeting = {run->world, run->tensor, run->data, run->tied};
     run->optimizer = optimizer_create(&run->stage, &meeting);

@@ -62,9 +62,9 @@ static int check_start_(const Config *config, const char *program, const Model *
     if (status != 0) return -1;
     if (!run_trains(ask) && ask->resume == NULL && config->checkpoint.init_from[0] == '\0')
         return error_set(err, EXIT_USAGE,
-                         "--%s: %s which model? Give --resume DIR with a run's checkpoints, or "
-                         "-o checkpoint.init_from=DIR with a model as transformers saves it",
-                         ask->validate ? "validate" : "generate", ask->validate ? "of" : "from");
+                         "--%s: no model is given; give --resume DIR with a run's checkpoints, or "
+                         "-o checkpoint.init_from=DIR with a model saved by transformers",
+                         ask->validate ? "validate" : "generate");
     // Opens and closes all data sets, so that a wrong path is reported once, before ranks start.
     RunData data = {0};
     status = run_open_data(config, ask, &data, err);
@@ -264,11 +264,11 @@ static int trainer_check_limits_(Error *err) {
     enum { LEAST_STACK_KIB = 512, LEAST_FILES = 32 };
     struct rlimit limit;
     if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < (rlim_t)LEAST_STACK_KIB << 10)
-        return error_set(err, EXIT_FAILED, "the stack is limited to %lld KiB and can need %d; raise ulimit -s",
+        return error_set(err, EXIT_FAILED, "the stack limit is %lld KiB, but a run may need %d KiB; raise ulimit -s",
                          (long long)limit.rlim_cur >> 10, LEAST_STACK_KIB);
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max < LEAST_FILES)
         return error_set(err, EXIT_FAILED,
-                         "this program is limited to %lld open files and can need %d; raise ulimit -n",
+                         "this program is limited to %lld open files but may need %d; raise ulimit -n",
                          (long long)limit.rlim_max, LEAST_FILES);
     return 0;
 }

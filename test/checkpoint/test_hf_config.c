@@ -35,7 +35,7 @@ TEST(a_model_that_would_read_back_as_another_is_refused) {
     config.model.qkv_bias = config.model.qk_norm = true; // no architecture has both, and config_load refuses it
     assert_int_equal(hf_config_check(&config, &err), -1);
     assert_int_equal(err.code, EXIT_USAGE);
-    assert_non_null(strstr(err.text, "a checkpoint's config.json would describe another model: model.q"));
+    assert_non_null(strstr(err.text, "a checkpoint's config.json cannot express this model: model.q"));
     assert_non_null(strstr(err.text, "or leave checkpoint.dir empty"));
 }
 

@@ -1,5 +1,5 @@
-// Promises of comm.h and world.h that take several ranks. Started through mpirun by test_comm.py: every rank runs every
-// check, rank 0 names those that held, and the first that did not takes the job down.
+// Tests the promises of comm.h and world.h with several ranks. Started through mpirun by test_comm.py: every rank runs
+// every check, rank 0 prints the checks that held, and the first failure ends the job.
 // `ranks_comm huge` sends one message of more than 2^32 bytes and needs 9 GB of memory.
 #include "comm/comm.h"
 #include "ranks/world.h"
@@ -87,7 +87,7 @@ static void in_order_(Test *t) {
         send_(t, next, from, message_bytes_(i), &sends[i]);
     }
     for (int i = 0; i < MESSAGES; i++) receive_(t, last, in + (size_t)i * LONGEST, message_bytes_(i), &receives[i]);
-    // Waited for backwards: nothing but the order of starting says which message is which.
+    // Waits in reverse order: only the order of starting identifies a message.
     for (int i = MESSAGES - 1; i >= 0; i--) {
         wait_(t, &receives[i]);
         wait_(t, &sends[i]);
@@ -119,8 +119,8 @@ static void many_at_once_(Test *t) {
     done_(t, "hundreds of messages under way at once");
 }
 
-// With a limit of `limit` bytes a message takes the road of those that MPI cannot count. Only the sender's is small, so
-// that it shows whether the message is still one.
+// With a limit of `limit` bytes, a message is sent like a message that is too long for MPI's counts. Only the sender
+// has the small limit, which shows whether it still sends one message.
 static void one_long_message_(Test *t, int64_t bytes, int64_t limit) {
     CommMpi *mpi = t->all->self;
     unsigned char *data = malloc((size_t)bytes);
@@ -269,7 +269,7 @@ static void all_gather_(Test *t, CommType type, int64_t count, bool in_place) {
 }
 
 static void collectives_(Test *t) {
-    // 8192 floats is where sums stop going through in one trip; 5 million are more than one piece.
+    // An all-reduce of up to 8192 floats takes one trip; 5 million floats are more than one piece.
     static const int64_t counts[] = {0, 1, 2, 3, 5, 1000, 8192, 8193, 100001, 5000000};
     for (CommType type = COMM_FLOAT; type <= COMM_DOUBLE; type++)
         for (int i = 0; i < 10; i++) {
@@ -407,7 +407,7 @@ static void world_operations_(Test *t) {
 }
 
 static void groups_(Test *t) {
-    // Even ranks in reverse order; the odd ones in none.
+    // Even ranks form a group in reverse order; odd ranks have no group.
     Comm *even = world_split(t->world, "even", t->rank % 2 == 0 ? 5 : -1, -t->rank, &t->error);
     EQUAL(t, "no error", t->error.code, 0);
     EQUAL(t, "only even ranks have a group", even != NULL, t->rank % 2 == 0);

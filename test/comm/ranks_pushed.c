@@ -1,6 +1,6 @@
-// Promises of comm_pushed.h and lending.h, on CPUs: three or more ranks in a ring, messages forward pushed into lent
-// memory, backward through `far`; then two ranks of which one lends for both directions, as the stages of a pair do.
-// Started through mpirun by test_comm.py with a file that all ranks map.
+// Tests the promises of comm_pushed.h and lending.h on CPUs. First all ranks form a ring: messages forward are pushed
+// into lent memory, messages backward (of three or more ranks) go through `far`. Then one of two ranks lends memory for
+// both directions, as in a pair of stages. Started through mpirun by test_comm.py with a file that all ranks map.
 //
 // `far` is a group of MPI wrapped in a spy: it counts, in the shared file, the messages that each rank has begun to
 // send, and fails when a receive is started that no sender has begun.
@@ -22,7 +22,7 @@ enum { BUFFERS = 2, MESSAGES = 200, BYTES = 3000, RANKS = 16, BUNDLES = 50, PATI
 
 typedef struct Shared {
     _Atomic int64_t begun[RANKS]; // sends through far
-    _Atomic int64_t early;        // receives through far that were started before
+    _Atomic int64_t early;        // receives through far that were started before their send
     _Atomic int64_t moved;        // messages of the pair that its borrower has completed
 } Shared;
 
@@ -37,7 +37,7 @@ static int spy_message_(Comm *comm, bool sends, int peer, void *memory, int64_t 
                         Error *err) {
     Spy *spy = comm->self;
     if (sends) atomic_fetch_add(&spy->shared->begun[comm->rank], 1);
-    // A notice may overtake the count by the moment between the two.
+    // A notice may arrive a moment before the sender's count.
     for (int look = 0; !sends && look < 1000 && atomic_load(&spy->shared->begun[peer]) <= spy->received; look++)
         usleep(100);
     if (!sends && atomic_load(&spy->shared->begun[peer]) <= spy->received) atomic_fetch_add(&spy->shared->early, 1);
@@ -118,7 +118,7 @@ static void finish_one_(Test *t, End *end) {
     end->done++;
 }
 
-// Begins and ends what can be; now and then nothing, so that both ends are early and late in turn.
+// Completes and starts messages where possible, but skips some starts, so that both ends are early and late in turn.
 static void progress_(Test *t, End *end) {
     while (end->done < end->begun) {
         int done = t->comm->test(t->comm, &end->requests[end->done % BUFFERS], &t->error);
@@ -153,7 +153,7 @@ static void held_(Test *t, const char *name) {
     fflush(stdout);
 }
 
-// Forward pushed, backward through far. In one order on all ranks: way by way, round the ring.
+// Connects the ring: forward pushed, backward through far. All ranks connect the ways in the same order.
 static int make_ends_(Test *t, End *ends) {
     int count = 0, next = (t->rank + 1) % t->size, last = (t->rank + t->size - 1) % t->size;
     for (int from = 0; from < t->size; from++) {
@@ -167,7 +167,7 @@ static int make_ends_(Test *t, End *ends) {
     return count;
 }
 
-// Waits for the borrower without a call of the group.
+// Waits for the borrower without calling any function of the group.
 static void idle_(Test *t, Shared *shared, int64_t messages) {
     for (int ms = 0; atomic_load(&shared->moved) < messages; ms++) {
         if (ms == PATIENCE_MS) stop_(t, "the borrower cannot go on without the lender");
@@ -190,7 +190,7 @@ static void check_bundle_(Test *t, const char *memory, int64_t bundle, char more
         if (memory[i] != (char)(value_(0, 1, bundle, i) + more)) stop_(t, "a bundle came with other bytes");
 }
 
-// Rank 1 lends two slots. Rank 0 sends every bundle there and gets it back, one larger in every byte.
+// Rank 1 lends two slots. Rank 0 sends every bundle there and gets it back with 1 added to every byte.
 static void pair_(Test *t, Shared *shared, Comm *comm, Backend *be) {
     int64_t bytes = 2 * BYTES;
     bool lends = comm->rank == 1;

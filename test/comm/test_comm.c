@@ -1,4 +1,4 @@
-// Groups and worlds of one rank, and who counts as started by a launcher. What takes several ranks: ranks_comm.c.
+// Groups and worlds of one rank, and how launchers are recognised. ranks_comm.c tests several ranks.
 #include "comm/comm.h"
 #include "ranks/world.h"
 #include "unit.h"
@@ -114,7 +114,7 @@ TEST(launchers_are_recognised) {
     set_environment_(&CASES[0]);
 }
 
-// Sleeps of 20 microseconds are that long only if the kernel may not end them 50 later.
+// Sleeps of 20 microseconds need a timer slack below the kernel's default of 50 microseconds.
 TEST(a_brief_pause_yields_first_and_then_sleeps_without_slack) {
     int looks = 0;
     long before = prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL);
@@ -127,7 +127,7 @@ TEST(a_brief_pause_yields_first_and_then_sleeps_without_slack) {
 
 static int yields, yield_ms;
 
-// Takes the place of the C library's: other programs get the core for that long.
+// Replaces the C library's function: another program gets the core for yield_ms milliseconds.
 int sched_yield(void) {
     const struct timespec slice = {0, yield_ms * 1000000L};
     yields++;
@@ -193,7 +193,7 @@ static Link measured(double trip) {
 TEST(clocks_over_a_slow_link_are_compared_in_one_round_trip) {
     Link slow = measured(0.6), quick = measured(0);
     assert_true(slow.asked == 1 && slow.ended);
-    // Another program may keep the core for as long.
+    // Repeated, since another program that keeps the core makes the link look slow.
     for (int i = 0; i < 20 && quick.asked == 1; i++) quick = measured(0);
     assert_true(quick.asked > 1);
 }

@@ -1,5 +1,4 @@
-// Checked messages: what arrives as it was sent passes, and one flipped bit anywhere is noticed before anyone reads the
-// message.
+// Checked messages: intact messages pass, and one flipped bit anywhere is noticed before the message is read.
 #include "comm/comm_checked.h"
 #include "engine/p2p.h"
 #include "unit.h"
@@ -192,7 +191,7 @@ typedef struct Meeting {
     const char *in[2];
     int64_t bytes;
     bool sums;
-    int posted, flip_rank; // whose result gets a flipped bit; -1: none's
+    int posted, flip_rank; // flip_rank: its result gets a flipped bit; -1: no rank
     int64_t flip_bit;
 } Meeting;
 
@@ -218,7 +217,7 @@ static int seat_collective(Comm *comm, CommOperation operation, void *out, const
     return seat_start(comm, out, in, count * comm_type_bytes(type), operation == COMM_ALL_REDUCE, request);
 }
 
-// The second rank's start completes both.
+// Completes the collective on both ranks, once the second rank has started it.
 static void meet(Meeting *meeting) {
     int64_t n = meeting->bytes;
     char *parts = malloc((size_t)(2 * n));
@@ -281,7 +280,7 @@ static void table_close(Table *table) {
 
 enum { PART = 1000 };
 
-// Both ranks, step by step; what each one's test came to, with its error.
+// Runs the collective on both ranks in turn. came: result of each rank's last test; err: its error.
 static void run_collective(Table *table, bool gathers, float out[2][2 * PART], int came[2], Error err[2]) {
     static float in[2][PART];
     CommRequest request[2];
@@ -339,7 +338,7 @@ TEST(a_sum_that_is_not_the_same_on_all_ranks_is_noticed_by_all) {
         Table table;
         Error err[2];
         int came[2];
-        table_open(&table, damaged, 1); // the lowest bits of a number
+        table_open(&table, damaged, 1); // a low bit of the first number
         run_collective(&table, false, out, came, err);
         assert_true(came[0] == -1 && came[1] == -1);
         for (int rank = 0; rank < 2; rank++) assert_non_null(strstr(err[rank].text, "a sum differs between rank "));

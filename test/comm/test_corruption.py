@@ -118,10 +118,10 @@ def test_an_evicted_bundle_that_changes_is_named(trainer):
     assert max(ended.steps) == int(said[1]) - 1
 
 
-# --- gathers and sums: every message that one is made of is checked where it arrives, before it is summed
+# --- gathers and sums: each of their messages is checked on arrival, before it is summed
 
 COLLECTIVES = {
-    # (layout, bytes of a message, what it is part of)
+    # (layout, bytes of a message, operation, group)
     "tensor_sum": (layout(t=2), 16 * 32 * 4, "sum", "tensor"),
     "tensor_gather": (layout(t=2, parallel_sequence=True), 8 * 32 * 4, "gather", "tensor"),
     "data_sum": (layout(d=2), None, "sum", "data"),
@@ -131,7 +131,7 @@ COLLECTIVES = {
 
 @pytest.fixture(scope="module")
 def sizes(trainer):
-    """Bytes of the messages between two data ranks: half of each tensor group's parameters, as the library saw them
+    """Returns the number of messages between two data ranks for each size in bytes, as the preloaded library saw them
     pass."""
     seen = trainer.run(layout(d=2), {"train.steps": 1},
                        environment={"LD_PRELOAD": str(trainer.flipper), "TELL_BYTES": "1"}).stderr
@@ -147,7 +147,7 @@ def test_a_flipped_bit_of_a_collective_is_named(trainer, sizes, kind, rank):
     way, size, what, group = COLLECTIVES[kind]
     if size is None:
         size = max(sizes)
-    # In a step a data rank sends a piece of every layer to be summed, and then its updated pieces round.
+    # In a step a data rank sends a piece of every layer for the sums, and then its updated pieces to the other rank.
     at = {"data_sum": 0, "data_gather": sizes.get(size, 0) // 4}.get(kind, 3)
     ended = trainer.end(trainer.start(way, ON, environment=flips(trainer.flipper, rank=rank, size=size, at=at)))
     assert ended.code == 1, ended.stderr

@@ -40,7 +40,7 @@ static State state_make(Op *op) {
     return s;
 }
 
-// Of very different sizes, some of them zero.
+// Returns a gradient; magnitudes differ widely, and some are zero.
 static double gradient_at(int tensor, int64_t i, int64_t step) {
     double size = i % 5 == 4 ? 0.0 : pow(10.0, (double)(i % 5) - 4.0);
     return (double)(float)(size * op_random((uint64_t)(100 * step + tensor), i));
@@ -93,7 +93,7 @@ TEST(several_steps_agree_with_float64) {
     check(PRECISION_BF16);
 }
 
-// A tensor's norm does not depend on its neighbours, so that a stage's share of the tensors, and who shares them,
+// A tensor's norm does not depend on the other tensors of the call, so the split of tensors over stages and ranks
 // changes no bit of the norm over all tensors.
 TEST(squared_norms_agree_with_float64) {
     Op op = op_start(PRECISION_FP32, 2);

@@ -174,7 +174,7 @@ TEST(every_mode_agrees_with_float64) {
                 check_attention(precision, &SIZES[i], mode, 1.0);
 }
 
-// Scores of some hundreds: exp overflows unless the maximum is taken off, also where it grows from chunk to chunk.
+// Scores of some hundreds: exp overflows unless the maximum is subtracted, even if it grows from chunk to chunk.
 TEST(large_scores_do_not_overflow) {
     for (int mode = ATTENTION_NONE; mode <= ATTENTION_FLASH; mode++)
         check_attention(PRECISION_FP32, &(Sizes){1, 600, 1, 1, 16, 0}, mode, 12.0);
@@ -197,7 +197,7 @@ TEST(later_positions_change_nothing_before_them) {
     }
 }
 
-// --- documents: each has the attention that it has alone, and one a sequence has the bits of no documents
+// --- documents: each has the same attention as in its own sequence; one per sequence has the bits of no documents
 
 typedef struct Outcome {
     float *out, *dqkv; // (rows, heads * head_dim), (rows, qkv columns)

@@ -14,7 +14,7 @@ TEST(memory_is_zeroed_aligned_and_counted_by_category) {
             assert_non_null(memory[i]);
             assert_int_equal((uintptr_t)memory[i] % MEMORY_ALIGN, 0);
             for (int64_t j = 0; j < sizes[i]; j++) assert_int_equal(((char *)memory[i])[j], 0);
-            memset(memory[i], 0x5a, (size_t)sizes[i]); // what comes back dirty must not come out again
+            memset(memory[i], 0x5a, (size_t)sizes[i]); // dirty memory that is released must be zeroed before reuse
             held += sizes[i];
             assert_int_equal(memory_total(&b->held), held);
         }
@@ -50,12 +50,12 @@ TEST(no_memory_names_what_was_wanted_and_what_holds_the_rest) {
     op_end(&op);
 }
 
-// Every operation that takes memory of its own, forward and backward, on a stream (rows, cols) with `shape`.
+// Runs every operation that needs workspace, forward and backward, on a residual stream (rows, cols) with `shape`.
 static void run_operations(Op *op, int64_t rows, int64_t cols, const AttentionShape *shape) {
     Backend *b = op->backend;
     int64_t bytes = rows * cols * b->element, tokens = shape->batch * shape->seq,
             width = (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
-    enum { IN = 64, OUT = 100, TILES = 300 }; // a product's room does not depend on its size
+    enum { IN = 64, OUT = 100, TILES = 300 }; // a product's workspace does not depend on its size
     void *x = op_hold(op, bytes), *y = op_hold(op, bytes), *w = op_hold(op, (IN * OUT + cols) * b->element);
     float *dw = op_hold(op, (IN * OUT + cols) * 4), *db = op_hold(op, cols * 4);
     void *in = op_hold(op, TILES * IN * b->element), *to = op_hold(op, TILES * OUT * b->element);
@@ -74,7 +74,7 @@ static void run_operations(Op *op, int64_t rows, int64_t cols, const AttentionSh
 }
 
 TEST(operations_keep_to_the_workspace_that_is_counted_for_them) {
-    // In turn products, attention with wide heads, and norms of wide rows need the most.
+    // In these sizes, products, attention with wide heads, and norms of wide rows in turn need the most workspace.
     static const int64_t sizes[][3] = {{256, 64, 16}, {256, 128, 4096}, {2048, 2560, 16}};
     enum { THREADS = 3, GUARD = 4096 };
     for (int i = 0; i < 9 * 2; i++) {
@@ -88,7 +88,7 @@ TEST(operations_keep_to_the_workspace_that_is_counted_for_them) {
         memset(scratch + bytes, 0xa5, GUARD);
         b->use_workspace(b, scratch, rows, cols, &shape);
         run_operations(&op, rows, cols, &shape);
-        assert_int_equal(memory_total(&b->peak), 0); // what they take beside it would be counted
+        assert_int_equal(memory_total(&b->peak), 0); // other allocations would be counted
         for (int j = 0; j < GUARD; j++) assert_int_equal(scratch[bytes + j], 0xa5);
         b->use_workspace(b, NULL, rows, cols, &shape);
         run_operations(&op, rows, cols, &shape);

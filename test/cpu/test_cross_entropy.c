@@ -102,7 +102,7 @@ static void check(int precision, const Shape *s) {
                                          (token == c.targets[row]));
             }
         }
-        // The target's entry is a difference: absolute against scale, the others relative.
+        // The target's entry is a difference that may cancel, so the tolerance has a floor in proportion to scale.
         op_near("dlogits", got, want, s->rows * s->width, precision == PRECISION_BF16 ? 0x1p-8 : 1e-5, 1e-3 * scale);
     }
     op_end(&op);
@@ -132,7 +132,7 @@ TEST(loss_and_gradient_agree_with_float64) {
         for (int i = 0; i < SHAPE_CASES; i++) check(precision, &SHAPES[i]);
 }
 
-// As in an evaluation.
+// Evaluations use a scale of zero.
 TEST(scale_zero_leaves_the_logits_alone_and_z_loss_out) {
     const Shape plain = {5, 33, 1, 48, 3.0, 0}, s = {5, 33, 1, 48, 3.0, 0.1f};
     Op op = op_start(PRECISION_FP32, 2);

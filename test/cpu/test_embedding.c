@@ -74,7 +74,7 @@ TEST(gradient_adds_in_row_order_for_any_threads) {
                 check_backward(precision, &SHAPES[i], threads, 3 * (threads - 1));
 }
 
-// Ranks that split the vocabulary add up to the whole.
+// The outputs of ranks that split the vocabulary sum to the output of one rank.
 TEST(ranks_add_up_to_the_whole) {
     enum { VOCAB = 12, HIDDEN = 20, ROWS = 40 };
     Op op = op_start(PRECISION_FP32, 1);

@@ -16,7 +16,7 @@ static double gelu_slope(double x) {
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
 }
 
-// c (m, n) = a (m, k) b, b (k, n) or, where transposed, (n, k); at any strides.
+// Computes c (m, n) = a (m, k) b (k, n); a and b have any strides of rows and columns.
 static void reference_product(double *c, int64_t m, int64_t n, int64_t k, const double *a, int64_t a_row, int64_t a_col,
                               const double *b, int64_t b_row, int64_t b_col) {
     for (int64_t i = 0; i < m; i++)
@@ -27,7 +27,7 @@ static void reference_product(double *c, int64_t m, int64_t n, int64_t k, const 
         }
 }
 
-// What one rounding to the run's precision, and a sum of `length` products in fp32, may cost.
+// Returns the error bound of one rounding to the run's precision and a sum of `length` products in fp32.
 static double sum_bound(const Op *op, int64_t length) {
     return (op->backend->precision == PRECISION_BF16 ? 0x1p-8 : 0) + 1e-6 + 2e-9 * (double)length;
 }
@@ -113,7 +113,7 @@ static Layer run_layer(Op *op, const Shape *s) {
 
 // --- operands of eight bits
 
-// Quantizes x (rows, cols) or its transpose and writes the values that it then has.
+// Quantizes x (rows, cols) or its transpose. Sets *value to the quantized values.
 static Factor quantized(Op *op, const Operand *x, int64_t rows, int64_t cols, int kind, bool transposed,
                         double **value) {
     int64_t height = transposed ? cols : rows, depth = transposed ? rows : cols;
@@ -195,7 +195,7 @@ static void check_layer(int precision, const Shape *s) {
     double *dx = op_hold(&op, s->rows * s->in * 8), *dw = op_hold(&op, s->in * s->out * 8);
     double *db = op_hold(&op, s->out * 8), length = sqrt((double)s->in);
     reference_forward(s, z, y, l.x.value, l.w.value, l.b.value);
-    if (s->gelu) { // gelu is of what was stored
+    if (s->gelu) { // GELU is applied to the stored values
         op_near("aux", op_read(&op, &l.z), z, s->rows * s->out, sum_bound(&op, s->in), length);
         for (int64_t i = 0; i < s->rows * s->out; i++) y[i] = gelu(l.z.value[i]);
     }

@@ -1,4 +1,4 @@
-// Memory lent to another process of the host: what one writes the other reads, and nothing is mapped that was not lent.
+// Memory lent to another process of the host: each reads the other's writes, and only lent memory can be mapped.
 #include "cpu/cpu.h"
 #include "op_check.h"
 
@@ -14,7 +14,7 @@ static Backend *cpu(void) {
     return backend;
 }
 
-// The other process: 0 where it read `lent` everywhere and wrote `answer` everywhere.
+// Runs in the other process. Returns 0 if it read `lent` everywhere and wrote `answer` everywhere.
 static int borrow_and_answer(const Loan *loan, unsigned char lent, unsigned char answer) {
     Error err = {0};
     Backend *backend = backend_cpu_create(PRECISION_FP32, 1, &err);
@@ -61,7 +61,7 @@ TEST(only_what_was_allocated_to_be_lent_is_lent) {
     assert_int_equal(backend->lend(backend, own, BYTES, &loan, &err), -1);
     err = (Error){0};
     assert_int_equal(backend->lend(backend, second, BYTES, &loan, &err),
-                     -1); // one piece can be lent, this is a plain one
+                     -1); // only one piece can be lent
     backend->release(backend, MEMORY_LENT_SLOTS, second, BYTES);
     backend->release(backend, MEMORY_LENT_SLOTS, lent, BYTES);
     backend->release(backend, MEMORY_OWN_SLOTS, own, BYTES);

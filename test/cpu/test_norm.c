@@ -4,7 +4,7 @@
 typedef struct Shape {
     int64_t rows, cols;
     bool layernorm, delta;
-    double center; // of x; a large one asks for a variance that does not cancel
+    double center; // mean of x; a large one tests that the variance does not cancel
 } Shape;
 
 static const double EPS = 1e-5;
@@ -38,7 +38,7 @@ static Forward forward(Op *op, const Shape *s) {
     return f;
 }
 
-// The norm is of the sum as it was stored, which in bf16 is the rounded one.
+// The norm reads the stored sum, which is rounded in bf16.
 static void check_forward(int precision, const Shape *s) {
     Op op = op_start(precision, 2);
     Forward f = forward(&op, s);
@@ -52,7 +52,7 @@ static void check_forward(int precision, const Shape *s) {
     }
     for (int64_t row = 0; row < s->rows; row++)
         reference_row(s, want + row * s->cols, in + row * s->cols, f.w.value, f.b.value);
-    double cancelled = 1.0 + fabs(s->center); // x - mean loses what x has before the point
+    double cancelled = 1.0 + fabs(s->center); // x - mean loses the leading digits of x
     op_near(s->layernorm ? "layernorm" : "rmsnorm", op_read(&op, &f.out), want, count, bound, cancelled);
     op_end(&op);
 }
@@ -150,7 +150,7 @@ TEST(bits_do_not_depend_on_threads) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) op_same_for_any_threads(run, &shapes[i], 4 << 20);
 }
 
-// Rows that are summed out of turn are rare; many of them, many times, catch sums in the order of arrival.
+// Rows are seldom summed out of order, so only many rows and repetitions catch sums in the order of arrival.
 TEST(weight_gradients_add_in_row_order_every_time) {
     enum { ROWS = 4096, COLS = 32, TIMES = 40 };
     const Shape s = {ROWS, COLS, true, false, 0.1};

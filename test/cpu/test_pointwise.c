@@ -4,7 +4,7 @@
 static const int64_t COUNTS[] = {1, 7, 33, 768, 1000, 1024, 5000};
 enum { COUNT_CASES = sizeof COUNTS / sizeof *COUNTS };
 
-// Where the result is stored; in place is promised.
+// place: 0: separate output; 1: in a; 2: in b. Adding in place is promised.
 static void check_add(int precision, int64_t count, int place) {
     Op op = op_start(precision, 2);
     Operand a = op_operand(&op, count, 1, 0.0, 1.0), b = op_operand(&op, count, 2, 0.0, 1.0);
@@ -75,7 +75,7 @@ TEST(swiglu_agrees_with_float64) {
         }
 }
 
-// Far out on either side exp is 0 or infinite; silu is 0 or the gate itself.
+// For large positive or negative gates, exp is 0 or infinite, and silu is the gate itself or 0.
 TEST(swiglu_is_finite_far_out) {
     enum { N = 24 };
     Op op = op_start(PRECISION_FP32, 1);
@@ -92,7 +92,7 @@ TEST(swiglu_is_finite_far_out) {
     op_end(&op);
 }
 
-// An element's bits do not tell whether it was in a vector or in the remainder after the last one.
+// An element has the same bits in a vector and in the remainder after the last vector.
 TEST(swiglu_bits_do_not_depend_on_the_place) {
     enum { N = 48 };
     Op op = op_start(PRECISION_FP32, 1);

@@ -2,7 +2,7 @@
 // written rule of scales, in float64: the smallest power of two with which the largest magnitude stays in range.
 #include "op_check.h"
 
-// The magnitudes of a format by their bits, from its definition.
+// Returns the magnitude that these bits encode, by the definition of the format.
 static double magnitude(int bits, int fraction) {
     int bias = fraction == FP8_E4M3 ? 7 : 15, exponent = bits >> fraction;
     double part = (double)(bits & ((1 << fraction) - 1)) / (1 << fraction);
@@ -11,7 +11,7 @@ static double magnitude(int bits, int fraction) {
 
 static int largest_bits(int fraction) { return fraction == FP8_E4M3 ? 0x7e : 0x7b; }
 
-// The nearest number, of two as near the one with an even last bit; above the largest the largest.
+// Returns the nearest number; ties go to an even last bit, and values above the largest number become the largest.
 static uint8_t nearest(double x, int fraction) {
     int best = 0;
     if (fabs(x) >= magnitude(largest_bits(fraction), fraction))
@@ -158,7 +158,7 @@ TEST(matrices_follow_the_rule_in_every_kind) {
         }
 }
 
-// The transpose of a quantized matrix is that of the bf16 values that its numbers have.
+// Transposing a quantized matrix gives the quantized transpose of its values in bf16.
 TEST(eight_bits_are_transposed_as_their_values_in_bf16_are) {
     for (int kind = FACTOR_ROWS_128; kind <= FACTOR_ROWS_32; kind += FACTOR_ROWS_32 - FACTOR_ROWS_128)
         for (int i = 0; i < CASE_COUNT; i++) {
@@ -185,7 +185,7 @@ TEST(eight_bits_are_transposed_as_their_values_in_bf16_are) {
         }
 }
 
-// A transpose with the scale of the matrix is the transpose without it, and the scale is not looked for again.
+// A transpose that is given the matrix's scale equals one that finds the scale, and does not search for it again.
 TEST(a_transpose_reads_the_scale_that_was_found) {
     for (int kind = FACTOR_E4M3; kind <= FACTOR_E5M2; kind++)
         for (int i = 0; i < CASE_COUNT; i++) {
@@ -194,7 +194,7 @@ TEST(a_transpose_reads_the_scale_that_was_found) {
             Operand x = matrix(&op, c.rows * c.cols);
             Made m = make(&op, &c, x.data), want = make(&op, &across, x.data);
             Factor known = {x.data, m.scales, x.data, FACTOR_PLAIN}, to = {m.numbers, m.scales, NULL, kind};
-            float *scales = (float *)m.scales, found = scales[0]; // then the largest magnitude
+            float *scales = (float *)m.scales, found = scales[0]; // [1] is the largest magnitude
             op.backend->quantize(op.backend, to, known, c.rows, c.cols, true);
             assert_memory_equal(m.numbers, want.numbers, (size_t)x.count);
             assert_true(scales[0] == found);

@@ -1,6 +1,6 @@
 // Small rules of the CUDA runtime and of NCCL that src/cuda relies on and that the virtual GPU (test/virtual) imitates.
-// Each is tried and confirmed or refuted: over the real libraries where there is a GPU (scripts/first_gpu_day.sh), and
-// over the virtual ones (test/virtual/test_api_rules.py), so that both are shown to behave alike.
+// Each rule is tested and confirmed or refuted: with the real libraries on a machine with a GPU
+// (scripts/first_gpu_day.sh), and with the virtual ones (test/virtual/test_api_rules.py), to show that both agree.
 //
 // Two processes, since mapped memory and messages take two; they are forked before CUDA starts and talk through pipes.
 // Every line is "confirmed RULE", "refuted RULE: why" or "skipped RULE: why". Exit code 1 if a rule was refuted.
@@ -34,7 +34,7 @@ std::string got(const char *what, cudaError_t error) {
     return std::string(what) + " answers " + cudaGetErrorString(error);
 }
 
-// Each of these returns why a rule does not hold; empty text: it holds.
+// The result of a test: why the rule does not hold; empty: it holds.
 typedef std::string Reason;
 
 struct Stream {
@@ -50,7 +50,7 @@ struct Stream {
         cudaFree(memory);
         cudaGetLastError();
     }
-    void busy() const { // for a millisecond on a quick GPU
+    void busy() const { // about a millisecond of work on a fast GPU
         for (int i = 0; i < 100; i++) cudaMemsetAsync(memory, i, BIG, stream);
     }
 };
@@ -197,7 +197,7 @@ void last_byte(const Stream &s, void *memory, char *byte) {
     cudaStreamSynchronize(s.stream);
 }
 
-// Process 0 lends; process 1 maps, reads and writes; process 0 sees that. Returns what the caller found.
+// Process 0 lends memory; process 1 maps, reads and writes it; process 0 checks the write. Each returns its own result.
 Reason mapped_memory_is_the_lenders() {
     Stream s;
     cudaIpcMemHandle_t handle;
@@ -242,7 +242,7 @@ Reason only_the_first_message_keeps_the_host(ncclComm_t comm, const Stream &s) {
             ncclSend(s.memory, 1, ncclInt8, 1, comm, s.stream);
             put(&said, 1);
         } else {
-            // A first send that is held can say nothing however long one looks; a second one says so by itself.
+            // The first send should block, so the wait is short. The second should return, so the wait may be long.
             pollfd end = {from_other, POLLIN, 0};
             bool returned = poll(&end, 1, message == 0 ? 1000 : 60000) > 0;
             if (message == 0 && returned) reason = "the first ncclSend returns before the other side has called";

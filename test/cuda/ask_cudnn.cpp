@@ -1,8 +1,8 @@
 // Asks cuDNN, without a device or a driver, for plans of the graphs that src/cuda/attention_cudnn.cpp builds:
-// `ask_cudnn 90` reads lines "batch seq heads kv_heads head_dim" and answers each with "workspace planned", where
-// planned is attention_flash_workspace, or with "none: why". `ask_cudnn 90 full` asks for attention that is not causal,
-// `ask_cudnn 90 range` for the last of four slices. cuDNN's frontend takes a description of a device in place of one;
-// its questions to the CUDA runtime are answered below, and libcuda.so.1 is a stub that test_cudnn.py makes.
+// `ask_cudnn 90` reads lines "batch seq heads kv_heads head_dim on|off|auto" (the last: a deterministic backward). It
+// answers with "workspace planned", where planned is attention_flash_workspace, or "none: why". `ask_cudnn 90 full` is
+// for attention that is not causal, `ask_cudnn 90 range` for the last of four slices. cuDNN's frontend accepts a device
+// description. Its CUDA calls are answered below and by a stub of libcuda.so.1 that test_cudnn.py makes.
 #include "backend/attention_scratch.h"
 #include "cuda/attention_cudnn.cpp"
 

@@ -1,5 +1,5 @@
-// The CUDA backend against the CPU's, on a real GPU: matrix products, attention, memory, events, lending. Kernels of
-// our own are tested against the CPU by test/emulate, without a GPU. Without one, every test here says that it is
+// The CUDA backend against the CPU's, on a real GPU: matrix products, attention, memory, events, lending. Our own
+// kernels are tested against the CPU by test/emulate, without a GPU. Without a GPU every test here is reported as
 // skipped.
 #include "backend/backend.h"
 #include "base/clock.h"
@@ -23,12 +23,12 @@ static Backend *gpu_open(int precision, Error *err) {
         if (gpus_here() == 0) skip();                                                                                  \
     } while (0)
 
-// Both backends, and values that both round alike.
+// The backends that are compared.
 typedef struct Both {
     Backend *cpu, *gpu;
 } Both;
 
-// One operand on both: fp32 values on the host, memory in the run's precision or fp32 on each.
+// One operand in the memory of both backends, in the run's precision or, if `wide`, in fp32.
 typedef struct Twin {
     int64_t count, bytes;
     void *cpu, *gpu;
@@ -49,7 +49,7 @@ static void both_close(Both *both) {
     both->cpu->destroy(both->cpu);
 }
 
-// seed 0: NaN everywhere, so that what is not written shows.
+// seed 0: NaN everywhere, so that unwritten elements show.
 static Twin twin(Both *both, int64_t count, bool wide, uint64_t seed, double spread) {
     Error err = {0};
     int64_t element = wide ? 4 : both->cpu->element;
@@ -106,7 +106,7 @@ static void check_linear(int precision, int64_t rows, int64_t in, int64_t out, b
         twin(&b, rows * in, false, 1, 1),  twin(&b, out * in, false, 2, spread), twin(&b, out, false, 3, 1),
         twin(&b, rows * out, false, 0, 0), twin(&b, rows * out, false, 0, 0),    twin(&b, rows * out, false, 4, 1),
         twin(&b, rows * in, false, 0, 0),  twin(&b, out * in, true, 5, 1),       twin(&b, out, true, 6, 1)};
-    Twin pre = twin(&b, rows * in, false, 7, 2); // of the gelu in front, for the backward
+    Twin pre = twin(&b, rows * in, false, 7, 2); // input of the preceding GELU, for the backward
     Epilogue epilogue = gelu ? EPILOGUE_GELU : EPILOGUE_NONE;
     Backend *ends[] = {b.cpu, b.gpu};
     for (int e = 0; e < 2; e++) {
@@ -130,7 +130,7 @@ static void check_linear(int precision, int64_t rows, int64_t in, int64_t out, b
     both_close(&b);
 }
 
-// Blocks of rows that are apart in y, as a batch of one product.
+// Blocks of rows that are not adjacent in y, computed as one batched product.
 static void check_blocks(int precision, int64_t in, int64_t out, bool bias, bool gelu) {
     Both b = both_open(precision);
     RowBlocks blocks = {3, 8, 10, 24};
@@ -253,7 +253,7 @@ static void check_attention(int precision, const AttentionShape *shape) {
     both_close(&b);
 }
 
-// Shapes of so many tiles that a deterministic backward on Hopper is several calls, of sequences and of heads.
+// Shapes of so many tiles that a deterministic backward on Hopper is split into calls, by sequences and by heads.
 TEST(flash_in_several_calls_agrees_with_the_cpu) {
     NEEDS_GPU();
     static const int64_t shapes[][3] = {{32, 64, 64}, {1, 2048, 1024}};

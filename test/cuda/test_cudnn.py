@@ -10,7 +10,7 @@ from trainer_runs import ROOT, TOOLS, patience, shared_library
 PROGRAM = TOOLS / "ask_cudnn"
 STUB = "/usr/local/cuda/lib64/stubs/libcuda.so"
 # batch, sequence, heads of one tensor rank, kv heads, head size: LLaMA 65B and GPT-3 96B at t=4, grouped queries, and
-# lengths that no tile divides. Two are cut into calls on Hopper, of sequences and of heads.
+# lengths that no tile divides. On Hopper two shapes are split into several calls, by sequences and by heads.
 SHAPES = [
     (1, 2048, 16, 16, 128),
     (2, 2048, 26, 26, 96),
@@ -22,7 +22,7 @@ SHAPES = [
 
 
 def shapes_of_configs():
-    """Those of one tensor rank of every shipped configuration that runs in bf16."""
+    """Returns the shapes of one tensor rank in every shipped bf16 configuration."""
     shapes = set()
     for path in ROOT.glob("configs/**/*.yaml"):
         text = path.read_text()
@@ -55,7 +55,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
-    """A folder with a libcuda.so.1 that has every name of the driver and does nothing."""
+    """Returns a folder with a stub libcuda.so.1 that exports every function of the driver."""
     folder = tmp_path_factory.mktemp("driver")
     listed = subprocess.run(["nm", "-D", "--defined-only", STUB], capture_output=True, text=True, check=True).stdout
     lines = []

@@ -12,7 +12,7 @@ LIBRARY = TOOLS.parent / "libtrainer_cuda.so"
 # Bytes of stack a thread, at most. LayerNorm's backward shares a multiprocessor with other blocks where rows are
 # shorter than 8,200 columns, and more registers would cost a block.
 SPILLS = {"norm_backward_kernel<bf16, 8, 2, true, 1024>": 80}
-# Doubles in a tree, sums of blocks, and scales: a few thousand each, not a pass over a tensor.
+# Kernels that access a few thousand doubles, block sums or scales, not a complete tensor.
 NARROW = {"norms_kernel", "finish_kernel", "join_kernel"}
 
 pytestmark = [

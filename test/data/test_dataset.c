@@ -108,7 +108,7 @@ TEST(wrong_files_are_refused_with_a_sentence) {
     const char *empty[] = {"has 0 bytes", "1024", NULL};
     assert_int_equal(fclose(fopen(test_path("empty.bin"), "wb")), 0);
     expect_refused("empty.bin", 8, 1, empty);
-    const char *magic[] = {"is not a token file", "0x0000002a", "20240520", "20240801", "prepare_data.py", NULL};
+    const char *magic[] = {"is not a token file", "first word is 42,", "20240520", "20240801", "prepare_data.py", NULL};
     write_shard("magic.bin", 42, 1, 100, 100, 0);
     expect_refused("magic.bin", 8, 1, magic);
     const char *version[] = {"version 3", "version 1", NULL};
@@ -198,7 +198,7 @@ TEST(every_damaged_index_is_refused_with_a_sentence) {
         const char *words[3];
     } rows[] = {{0, 'X', {"bad.idx is not an index of Megatron-LM", "copy it again"}},
                 {9, 2, {"is not an index of Megatron-LM"}},
-                {17, 5, {"type code 5", "uint16 (8) and int32 (4)"}},
+                {17, 5, {"type code 5", "8 (uint16) or 4 (int32)"}},
                 {17, 4, {"has sequences that do not follow each other"}},
                 {18, (int)s + 1, {"is truncated"}},
                 {18, (int)s - 1, {"is longer than its header says"}},
@@ -224,7 +224,7 @@ TEST(every_damaged_index_is_refused_with_a_sentence) {
         expect_refused("bad.bin", 8, 1, no_words);
     }
     write_shard("alone.bin", 42, 1, 100, 900, 0);
-    expect_refused("alone.bin", 8, 1, (const char *[]){"no .idx of Megatron-LM is next to it", NULL});
+    expect_refused("alone.bin", 8, 1, (const char *[]){"there is no Megatron-LM .idx next to it", NULL});
 }
 
 TEST(too_few_samples_says_how_many_tokens_are_needed) {

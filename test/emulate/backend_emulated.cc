@@ -29,7 +29,7 @@ void fill_table(Backend *b) {
 
 } // namespace
 
-// Few multiprocessors and little scratch: what is cut to fit them takes several turns.
+// Few multiprocessors and little scratch, so that work that is cut to fit them takes several rounds.
 enum { MULTIPROCESSORS = 3, SCRATCH_BYTES = 512 << 10 };
 
 Backend *backend_emulated_create(int precision, int order, Error *) {

@@ -7,9 +7,9 @@
 extern "C" {
 #endif
 
-// Compiled with backend_cpu_create renamed to this, the tests of the CPU's operations run on the kernels. What they
-// vary as the number of threads, which may change no bit, is here the order of turns: 1 ascending, 2 descending, 3
-// shuffled. Operations that fail end the program with the emulator's sentence when the backend is destroyed.
+// The tests of the CPU's operations are compiled with backend_cpu_create renamed to this, to run on the kernels. Their
+// number of threads, which must not change a bit, selects the order of turns here: 1 ascending, 2 descending, 3
+// shuffled. If an operation failed, destroying the backend ends the program with the emulator's message.
 Backend *backend_emulated_create(int precision, int order, Error *err);
 
 #ifdef __cplusplus

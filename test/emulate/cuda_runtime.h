@@ -1,4 +1,4 @@
-// The words of CUDA that the kernels in src/cuda/kernels use, for a CPU. Found instead of the toolkit's header of the
+// The part of CUDA that the kernels in src/cuda/kernels use, for a CPU. Found instead of the toolkit's header of the
 // same name because test/emulate comes first in the include path; see emulate.h.
 #pragma once
 
@@ -13,7 +13,7 @@ typedef struct EmulatedStream *cudaStream_t;
 #include <math.h>
 #include <string.h>
 
-// Device memory is the host's, and what is queued has been done when the call returns.
+// Device memory is host memory, and queued work is complete when the call returns.
 static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
     memcpy(to, from, bytes);
     return cudaSuccess;

@@ -17,7 +17,7 @@ namespace {
 enum { WARP = 32, STACK = (64 << 10) + 320, MAX_THREADS = 1024, GUARD = 64, POISON = 0xff, MARK = 0xa5 };
 constexpr int64_t SHARED_BYTES = 256 << 10;
 
-// --- switching stacks: what a function call must preserve is pushed, the stack pointer exchanged, and popped.
+// --- switching stacks: push the registers that a call must preserve, exchange the stack pointer, pop the registers
 
 #ifdef __x86_64__
 typedef void *Stack;
@@ -74,7 +74,7 @@ void stack_prepare(Stack *stack, char *memory, void (*start)(void)) {
 enum State { READY, AT_BARRIER, AT_EXCHANGE, DONE };
 
 struct Warp {
-    uint64_t values[2][WARP]; // alternating: a lane that is ahead writes the other half than a later one reads
+    uint64_t values[2][WARP]; // used in turn: a lane that is ahead must not overwrite values still to be read
     int arrived;
 };
 
@@ -88,7 +88,7 @@ struct Block {
     State state[MAX_THREADS];
     int turn[MAX_THREADS]; // exchanges a thread has taken part in
     dim3 index[MAX_THREADS];
-    std::vector<int> order; // in which threads get their turn; a warp's are consecutive
+    std::vector<int> order; // threads in the order of their turns; a warp's are consecutive
     int place[MAX_THREADS]; // of a thread in that order
     Warp warps[MAX_THREADS / WARP];
     int threads, running, waiting, done;
@@ -104,14 +104,14 @@ Block *block_now;
 
 char *shared_memory() { return block_now->memory + (int64_t)MAX_THREADS * STACK; }
 
-// Gives the thread its turn and leaves `from`, until that has its turn again.
+// Switches from `from` to the thread. Returns when `from` has its next turn.
 void turn_give(Stack *from, int thread) {
     block_now->running = thread;
     emulate.thread_index = block_now->index[thread];
     emulate_switch(from, block_now->stacks[thread]);
 }
 
-// The next lane in order goes on where it can, without a detour through the scheduler.
+// Ends the running thread's turn. Switches directly to the warp's next lane if that is ready, else to the scheduler.
 void wait_as(State state) {
     Block *b = block_now;
     int me = b->running, place = b->place[me] + 1, next = place < b->threads ? b->order[(size_t)place] : me;
@@ -120,8 +120,8 @@ void wait_as(State state) {
     else emulate_switch(&b->stacks[me], b->scheduler);
 }
 
-// The block ends here; its fibers are left where they are. (Not to be seen through: AddressSanitizer prepares for
-// functions that do not return, and warns that it does not know this stack.)
+// Ends the block; its fibers are abandoned. noipa hides that the function does not return: AddressSanitizer prepares
+// for such calls, and would warn that it does not know this stack.
 __attribute__((noipa)) void fail(const std::string &what) {
     if (block_now->failure.empty()) block_now->failure = what;
     wait_as(DONE);
@@ -134,7 +134,7 @@ void fiber_start(void) {
     wait_as(DONE);
 }
 
-// The next number of a sequence that visits all and looks like none.
+// Returns the next number of a linear congruential generator.
 unsigned random_next(unsigned *state) {
     *state = *state * 1664525u + 1013904223u;
     return *state >> 8;
@@ -168,7 +168,7 @@ int64_t array_add(const void *key, int64_t bytes) {
     return at;
 }
 
-// All live threads have reached the barrier, or none can go on.
+// Releases the barrier if all live threads have reached it. Returns whether it did.
 bool release(void) {
     Block *b = block_now;
     if (b->waiting == 0 || b->waiting + b->done < b->threads) return false;
@@ -194,8 +194,8 @@ void threads_order(void) {
     }
 }
 
-// Runs the warp that begins at this place of the order as far as it gets alone; whether it moved. A warp that ran ahead
-// shows where others still had to read what it overwrites.
+// Runs the warp that begins at this place of the order as far as it gets. Returns whether it moved. A warp that runs
+// ahead overwrites values that other warps have not read yet, which shows a missing barrier.
 bool warp_run(int place) {
     Block *b = block_now;
     int warp = b->order[(size_t)place] / WARP;
@@ -241,7 +241,7 @@ void block_index(int64_t i) {
     emulate.block_index = dim3((unsigned)(i % x), (unsigned)(i / x % y), (unsigned)(i / (x * y)));
 }
 
-// What failed where, in memory that stays, since a backend keeps the pointer.
+// Returns the failure and its place, in memory that is never freed, since a backend keeps the pointer.
 const char *failure_text(const char *kernel) {
     const dim3 &at = emulate.block_index;
     std::string text = std::string(kernel) + ", block (" + std::to_string(at.x) + ", " + std::to_string(at.y) +

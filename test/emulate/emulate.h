@@ -2,16 +2,16 @@
 // that no thread wrote, without a GPU. Included by src/cuda/launch.cuh where EMULATED is defined.
 //
 // Blocks run one after another; the threads of a block are fibers, switched where they wait: at __syncthreads, and at a
-// warp's shuffle or ballot. A warp runs as far as it gets before the next has its turn. The order in which blocks,
-// warps and lanes get theirs is a choice (EmulateOrder), and a correct kernel gives the same bits in all of them.
-// Ascending and descending order together show every missing barrier: where thread a writes what b reads with no
-// barrier in between, one of the two orders has it the wrong way round. The same goes for a block that reads what
-// another of the launch wrote.
+// warp's shuffle or ballot. A warp runs as far as it gets before the next warp runs. EmulateOrder selects the order of
+// blocks, warps and lanes, and a correct kernel gives the same bits in every order. Ascending and descending order
+// together show every missing barrier: if thread a writes a value that b reads with no barrier in between, one of the
+// orders runs them the wrong way round. The same holds for a block that reads a value that another block of the launch
+// wrote.
 //
-// What goes wrong stops the launch and is kept as the backend's failure, with the kernel's name: a barrier that only a
-// part of a block or warp reaches, writes past the end of a shared array, an access that is not aligned to its size.
-// Shared memory is filled with NaNs when a block starts. Writes past arrays in device memory are the business of
-// AddressSanitizer, under which this runs too.
+// An error stops the launch and is kept as the backend's failure, with the kernel's name: a barrier that only a part of
+// a block or warp reaches, writes past the end of a shared array, an access that is not aligned to its size. Shared
+// memory is filled with NaNs when a block starts. AddressSanitizer, under which this runs too, finds writes past arrays
+// in device memory.
 //
 // Not shown: speed, races between blocks that run at the same time, the memory model, and the last bits of the device's
 // own expf, exp2f and __fdividef.
@@ -33,11 +33,11 @@ struct dim3 {
 
 enum EmulateOrder { EMULATE_ASCENDING = 1, EMULATE_DESCENDING = 2, EMULATE_SHUFFLED = 3 };
 
-// The one launch under way. Kernels name their indexes by bare words, so it has to be a global.
+// The launch in progress. Kernels use bare names such as threadIdx, so this has to be a global.
 struct EmulateLaunch {
     dim3 grid, block, block_index, thread_index;
     EmulateOrder order;
-    int64_t only; // the one block of the grid that runs; -1: all do
+    int64_t only; // index of the only block that runs; -1: all blocks run
 };
 extern EmulateLaunch emulate;
 
@@ -46,22 +46,22 @@ extern EmulateLaunch emulate;
 #define blockDim  emulate.block
 #define gridDim   emulate.grid
 
-// Calls body(context) once for each thread. NULL, or a sentence that says what the kernel did wrong.
+// Calls body(context) once for each thread. Returns NULL, or a message about the kernel's error.
 const char *emulate_run(dim3 grid, dim3 block, int64_t shared_bytes, void (*body)(void *), void *context,
                         const char *kernel);
 
 // --- called by kernels
 void emulate_barrier(void);
-// Every lane of the warp gives 8 bytes; all of them stay at the result until the calling lane's next exchange.
+// Exchanges 8 bytes of every lane of the warp. The result is valid until the calling lane's next exchange.
 const uint64_t *emulate_exchange(uint64_t value);
-void *emulate_shared(const void *key, int64_t bytes); // the same memory for all threads of a block that give `key`
+void *emulate_shared(const void *key, int64_t bytes); // the same memory for all threads of a block that pass `key`
 void *emulate_shared_dynamic(void);
 void emulate_check_aligned(const void *pointer, int64_t bytes);
 
 #define CHECK_ALIGNED(pointer, bytes) emulate_check_aligned(pointer, (int64_t)(bytes))
 #define OPAQUE(word)                  ((void)(word))
 
-// A static of the expansion's own tells one array from another, also among instances of a template.
+// Each expansion has its own static as the key, which distinguishes arrays even between instances of a template.
 #define SHARED(type, name, count)                                                                                      \
     static const char name##_key = 0;                                                                                  \
     type *const name = (type *)emulate_shared(&name##_key, (int64_t)sizeof(type) * (count))

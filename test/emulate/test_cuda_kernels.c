@@ -15,7 +15,7 @@ static double bound_of(int precision) {
     return precision == PRECISION_BF16 ? 0x1p-7 : 1e-5; // two roundings of bf16 may fall to different sides
 }
 
-// --- norms at the lengths that take each form: one, two and four pieces a thread, elements, sums in scratch
+// --- norms at lengths that use each form: one, two and four pieces per thread, single elements, sums in scratch
 
 static const int64_t NORM_COLS[] = {2048, 8192, 9984, 16384, 1001, 5001, 32761};
 enum { NORM_COUNT = sizeof NORM_COLS / sizeof *NORM_COLS };
@@ -59,7 +59,7 @@ TEST(norms_agree_with_the_cpu_at_every_length) {
                 check_norm(precision, NORM_COLS[i] > 4096 ? 5 : 23, NORM_COLS[i], layernorm);
 }
 
-// --- results of eight bits: the CPU's quantization of the bf16 that the kernel computes otherwise
+// --- 8-bit results: they must be the CPU's quantization of the kernel's own bf16 results
 
 enum { RMSNORM, LAYERNORM, SWIGLU, SWIGLU_BACKWARD, MAKERS };
 
@@ -106,7 +106,7 @@ TEST(rows_beyond_the_limit_are_refused) {
     op_end(&op);
 }
 
-// --- memory that is not aligned to 16 bytes, where pieces could be used otherwise
+// --- memory that is not aligned to 16 bytes, where kernels cannot access pieces of 16 bytes
 
 typedef struct Shifted {
     int64_t shift, count;
@@ -145,7 +145,7 @@ TEST(memory_that_is_not_aligned_gives_the_same_values) {
         }
 }
 
-// The rule of CPUs: in the order of ranks, in fp32, rounded once. The rank's own block is elsewhere, or is the output.
+// The CPU's rule: sums in rank order, in fp32, rounded once. The rank's own block is read from the output.
 static void check_blocks(int precision, int ranks, int rank, int64_t count) {
     Op op = emulated(precision, 1 + rank % 3), cpu = op_start(precision, 1);
     int64_t width = op.backend->element;
@@ -171,7 +171,7 @@ TEST(blocks_of_ranks_are_summed_to_the_bits_of_cpus) {
             for (int i = 0; i < 5; i++) check_blocks(precision, ranks, (ranks + i) % ranks, counts[i]);
 }
 
-// Tensors that begin at odd places: their norms keep every bit, their update every value.
+// Tensors that begin at unaligned addresses have the same bits in their norms, and the same weights after an update.
 TEST(tensors_may_begin_anywhere) {
     enum { COUNT = 40001 };
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
@@ -286,7 +286,7 @@ static void softmax_reference(const CudaScores *s, double *p, double *ds, const 
     }
 }
 
-// Above the diagonal is garbage that must not be read.
+// Fills the scores above the diagonal with NaNs, which must not be read.
 static void spoil_unseen(const Op *op, const CudaScores *s, const Operand *x) {
     for (int64_t i = 0; i < x->count; i++)
         if (i % s->cols > s->first + i / s->cols % s->rows)
@@ -326,7 +326,7 @@ TEST(both_softmaxes_agree_with_float64) {
                 check_softmax(precision, SCORES[i], form & 1, form & 2, form & 4 ? 20 : 0);
 }
 
-// --- bits: the order in which blocks and threads take their turns changes none
+// --- bits do not depend on the order in which blocks and threads run
 
 static int64_t run_all(Op *op, unsigned char *out) {
     const CudaScores *s = &SCORES[3];
@@ -342,7 +342,7 @@ static int64_t run_all(Op *op, unsigned char *out) {
     return at;
 }
 
-// Rows that begin anywhere in a block of four, contiguous and with gaps between them, and a stream's far end.
+// Rows that begin anywhere in a block of four, contiguous or with gaps between them, and rows far out in a stream.
 TEST(normals_have_the_bits_of_the_cpu) {
     static const struct {
         int64_t rows, cols;

@@ -1,4 +1,4 @@
-// The emulator finds what it is there to find. Each kernel here has one of the mistakes, and a sound one has none.
+// The emulator finds the mistakes that it is made for, one in each kernel here, and accepts correct kernels.
 #include "cuda/launch.cuh"
 #include "cuda/kernels/row.cuh"
 
@@ -45,7 +45,7 @@ void a_missing_barrier_shows(void **) {
     }
 }
 
-// The value travels one thread up: read in ascending order it has always been written.
+// Passes each value one thread up: in ascending order it is always written before it is read.
 void upwards_kernel(float *out) {
     SHARED(float, numbers, THREADS + 1);
     if (threadIdx.x == 0) numbers[0] = 0.0f;
@@ -62,7 +62,7 @@ void one_of_two_orders_shows_any_missing_barrier(void **) {
     assert_memory_not_equal(up, down, sizeof up);
 }
 
-// Two reductions in a row through the same room: a warp that is ahead overwrites what others have yet to read.
+// Two consecutive reductions in one workspace: a warp that is ahead overwrites values that others have yet to read.
 void reused_room_kernel(float *out, bool barrier) {
     SHARED(float, scratch, WARP);
     float first[1] = {(float)threadIdx.x}, second[1] = {2.0f};

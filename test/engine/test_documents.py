@@ -1,5 +1,5 @@
-"""Documents in packed rows: data.mask_documents and data.reset_positions. Each document has the loss that it has alone,
-whatever the layout."""
+"""Documents in packed rows: data.mask_documents and data.reset_positions. Each document has the same loss as in a row
+of its own, in every layout."""
 
 import json
 import re

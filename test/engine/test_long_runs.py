@@ -1,5 +1,5 @@
 """Keys of runs that take weeks: a ramp of batches, the decay of wsd, z_loss, init_std, checkpoints to keep for good,
-and fewer step lines. Each keeps the promise of bits: the same for every layout, and after a resume."""
+and fewer step lines. With each key the bits are the same for every layout, and after a resume."""
 
 import math
 import re

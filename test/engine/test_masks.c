@@ -12,7 +12,7 @@ typedef struct Masked {
     int32_t tokens[TOKENS], targets[TOKENS]; // (sequence, position)
 } Masked;
 
-// Tokens tell the place in the file, so that an original token is known from its neighbours.
+// A token encodes its place in the file, so that its neighbours determine the original token.
 static uint32_t place_of(int64_t i, const void *context) {
     (void)context;
     return (uint32_t)(i % 900);

@@ -1,4 +1,4 @@
-// The optimizer between good and bad gradients: what is blamed, and that a skipped update leaves no trace.
+// The optimizer with good and bad gradients: which tensor is blamed, and that a skipped update leaves no trace.
 #include "models.h"
 #include "engine/optimizer.h"
 #include "made_plan.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-// One rank that holds a whole small model.
+// One rank with a complete small model.
 typedef struct Bench {
     Config config;
     Backend *be;
@@ -47,7 +47,7 @@ static void bench_close(Bench *bench) {
     free(bench);
 }
 
-// What a backward of step `seed` would leave: any numbers, the same every time.
+// Fills the gradients with arbitrary numbers that depend only on `seed`, in place of a backward.
 static void fill_gradients(Bench *bench, int seed) {
     for (int group = 0; group < STATE_GROUPS; group++) {
         const StateArenas *arenas = &bench->stage.tensors.arenas[group];

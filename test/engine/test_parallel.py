@@ -1,5 +1,5 @@
-"""Tensor, sequence and data parallelism: losses and norms agree to rounding whatever t and d are, to the bit whatever p
-and the schedule are, and each rank holds what the formulas say."""
+"""Tensor, sequence and data parallelism: losses and norms agree to rounding for any t and d, and to the bit for any p
+and schedule. Each rank allocates the bytes that the formulas predict."""
 
 import re
 
@@ -170,7 +170,7 @@ WIDE = {
     "llama": "{family: llama, hidden: 256, layers: 2, heads: 4, kv_heads: 4, ffn: 768, vocab: 256, seq_len: 16}",
     "gpt": "{family: gpt, hidden: 256, layers: 2, heads: 4, ffn: 1024, vocab: 256, seq_len: 16}",
 }
-# Parameters of these that belong to no layer: embedding, positions, final norm, output matrix.
+# Parameters of these models outside their layers: embedding, positions, final norm, output matrix.
 OUTSIDE = {"llama": 2 * 256 * 256 + 256, "gpt": 256 * 256 + 16 * 256 + 2 * 256}
 
 

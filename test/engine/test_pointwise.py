@@ -1,4 +1,4 @@
-"""schedule.recompute: pointwise leaves the bits of every run as they are, and every rank holds what is planned."""
+"""schedule.recompute: pointwise changes no bit of any run, and every rank allocates the planned bytes."""
 
 import pytest
 

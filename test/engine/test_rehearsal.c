@@ -93,7 +93,7 @@ static void rehearse(Bench *bench) {
     if (optimizer_rehearse(bench->optimizer, &err) != 0) fail_msg("%s", err.text);
 }
 
-// Of a schedule's stage: `passes` times the products of a microbatch through all of its layers.
+// Checks that a rehearsal runs each product `passes` times per layer and one update, and changes no bit of the stage.
 static void leaves_no_trace(const Model *model, const char *schedule, const char *more, int stage, int passes) {
     const char *overrides[] = {"model.hidden=64", "model.seq_len=32", "schedule.bpipe=off", schedule, more};
     Bench *bench = malloc(sizeof *bench);

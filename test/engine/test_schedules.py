@@ -1,5 +1,5 @@
-"""Every schedule trains to the same bits: split backwards, chunks in a loop or a V, BPipe over them, and one run that
-goes on under another schedule. Memory is as planned in all of them."""
+"""Every schedule trains to the same bits: split backwards, chunks in a loop or a V, BPipe over them, and a run that
+resumes under another schedule. Memory is as planned in all of them."""
 
 import json
 import os
@@ -80,8 +80,8 @@ def test_chunks_of_every_kind_have_the_same_bits(small, name):
     small.keeps_bits((), [OFF, "parallel.pipeline=2", *CHUNKS[name]])
 
 
-# Every maker with what test_every_schedule_has_the_same_bits leaves out: wider ranks, the other kind of heads, uneven
-# layers and eight stages.
+# Every schedule with the variations that test_every_schedule_has_the_same_bits omits: wider ranks, the other kind of
+# heads, uneven layers and eight stages.
 DEEP = ["model.layers=16", "train.global_batch=32", "train.steps=1", "data.val_batches=1"]
 
 
@@ -90,7 +90,7 @@ def other_heads(small):
 
 
 def uneven_layers(name, stages):
-    """Two layers a stage, one of them moved at each end; without layers where a stage has two chunks of one."""
+    """Returns the layers of each chunk: equal, but one moved inwards from each end (of two chunks, only the first)."""
     count = stages * (2 if name in TWO_CHUNKS else 1)
     layers = [(16 if stages == 8 else 8) // count] * count
     layers[0] -= 1

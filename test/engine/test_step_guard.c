@@ -1,5 +1,5 @@
-// Which updates are left out: the deviations, the two rules, and that a state that was kept decides as the one it was
-// copied from.
+// Which updates are skipped: the deviations, the two rules, and a copied state, which must decide like its
+// original.
 #include "engine/step_guard.h"
 #include "unit.h"
 

@@ -76,7 +76,7 @@ def rows_hold_what_they_say(trace):
 
 
 def slots_suffice_and_end_free(trace):
-    """Own and lent slots in use never exceed those that exist, reach that number, and end at none."""
+    """Own and lent slots in use never exceed the slots that exist, and return to 0 at the end."""
     for (pid, name), values in trace.counts.items():
         assert [at for at, _ in values] == sorted(at for at, _ in values)
         assert 0 == min(value for _, value in values) and values[-1][1] == 0
@@ -150,7 +150,7 @@ def test_a_trace_changes_no_bit(config, tmp_path):
 @pytest.mark.usefixtures("ranks")
 def test_every_action_ends_before_those_it_feeds_begin(config, tmp_path):
     """Times of several ranks are on one clock: a microbatch's forwards end in the order of the stages, its backwards
-    against it."""
+    in reverse."""
     trained(config, "data.val_every=0", "train.steps=1", arguments=["--trace", tmp_path / "t.json"])
     trace = Trace(tmp_path / "t.json")
     begins = {(pid, event["name"]): event["ts"] for pid in trace.ranks for event in trace.spans[pid, COMPUTE]}

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("ranks")
 
 OFF = "schedule.bpipe=off"
 
-# What may vary without a bit of difference, by name; BPipe is on unless switched off.
+# Settings that may vary without changing a bit, by name; BPipe is on unless switched off.
 LAYOUTS = {
     "p1_gpipe": ["parallel.pipeline=1", OFF, "schedule.name=gpipe"],
     "p2": ["parallel.pipeline=2"],

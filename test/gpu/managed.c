@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-// In front of every piece: how it was allocated.
+// Header in front of every allocation: how it was allocated.
 enum { OF_CUDA = 0x6d616e61, OF_HOST = 0x686f7374, HEAD = 256 };
 
 // Before CUDA starts: every launch waits for its kernel.
@@ -25,7 +25,7 @@ Backend *managed_backend_create(int precision, int threads, Error *err) {
     return cuda->backend_create(precision, 0, err);
 }
 
-// Without a GPU a test is about to be skipped, with what it has taken so far.
+// Without a GPU returns host memory: the test allocates some before it is skipped.
 void *managed_malloc(size_t bytes) {
     char *whole = NULL;
     bool managed = cudaMallocManaged((void **)&whole, bytes + HEAD, cudaMemAttachGlobal) == cudaSuccess;

@@ -381,7 +381,7 @@ def test_questions_of_another_form_are_refused(tmp_path, line, expected):
 
 def test_errors_say_what_to_do(trained, tmp_path):
     saved = {"resume": trained.saved, "code": 2}
-    assert "from which model? Give --resume DIR" in generate(trained, "a", code=2)
+    assert "--generate: no model is given; give --resume DIR" in generate(trained, "a", code=2)
     assert "there is no checkpoint in it" in generate(trained, "a", resume=tmp_path, code=2)
     assert "--generate: the value is empty" in generate(trained, "", **saved)
     # test_tokenizer.c has the other prompts and tokenizers that are refused.

@@ -58,7 +58,7 @@ def test_any_checkpoint_and_any_model_is_asked_alike(trained):
 
 
 def test_what_cannot_be_validated_is_reported_in_a_sentence(trained, tmp_path):
-    assert "--validate: of which model? Give --resume DIR" in validate(trained, code=2)
+    assert "--validate: no model is given; give --resume DIR" in validate(trained, code=2)
     assert "there is no checkpoint in it" in validate(trained, resume=tmp_path, code=2)
     assert "data.val: is empty" in validate(trained, {"data.val": ""}, resume=trained.saved, code=2)
     for option in (["--plan"], ["--schedule"], ["--generate", "1"], ["--trace", "t.json"]):

@@ -203,7 +203,7 @@ TEST(invalid_arguments_of_a_schedule_are_refused_with_the_remedy) {
     assert_error(bpipe_balance(gpipe, 1, EVICT_TO_HOST, 1, &err), &err,
                  "1 slots are too few to balance gpipe on 4 stages; the smallest number that works is 2");
     assert_error(bpipe_balance(bpipe, 3, EVICT_TO_PEER, 1, &err), &err,
-                 "schedule bpipe cannot be balanced: it moves bundles already");
+                 "schedule bpipe cannot be balanced: it already moves bundles");
     schedule_free(gpipe);
     schedule_free(bpipe);
 }

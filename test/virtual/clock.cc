@@ -1,19 +1,19 @@
 // Virtual time. In a dry run (VIRTUAL_DRY=1) nothing is computed and no device memory is touched, but every call is
 // made and takes the time that src/device/cost.h gives it: a product by its shape, a kernel by the bytes that it reads
-// and writes, a copy, a message and a collective by their bytes. What waits for what, and what overlaps, follows from
-// the streams, events and messages of the calls alone: nothing here knows of stages, microbatches or schedules.
+// and writes, a copy, a message and a collective by their bytes. Waits and overlap follow only from the streams, events
+// and messages of the calls: this code knows nothing of stages, microbatches or schedules.
 //
-// There is one time for the whole job, in the segment that its processes share. A host thread is given no time: what it
-// does between two waits happens at one instant (a launch costs the host nothing, a host message takes the latency of
-// the cost file). A host that asks whether an event has passed or a message has come, is told no, and pauses, sleeps
-// until the first thing that it asked for is there. Time moves when all hosts sleep, to the next such moment, so that
-// no host ever hears of something before all that happened earlier.
+// The job has one time, in the segment that its processes share. Host code takes no time: everything between two waits
+// happens at one instant (a launch costs the host nothing, a host message takes the latency of the cost file). If a
+// host asks whether an event has passed or a message has arrived, is told no, and pauses, it sleeps until the first
+// thing comes that it asked for. Time advances only when all hosts sleep, to the next such moment, so that no host
+// learns of an event before all earlier events have happened.
 //
-// A stream is a line of steps, as the host queued them. A step begins when the one before it has ended. Kernels share
-// the multiprocessors of their device, and what leaves a node shares its network, with an equal part of the rate for
-// each flow: so both begin and end in the order of time, before the next host wakes (lines.cc).
+// A stream is a line of steps, in the order in which the host queued them. A step begins when the previous one has
+// ended. Kernels share the multiprocessors of their device. Transfers that leave a node share its network at equal
+// rates. Both are simulated in the order of time, before the next host wakes (lines.cc).
 //
-// If all hosts sleep and nothing will come, the job is deadlocked; every rank then says what it waits for.
+// If all hosts sleep and no event is pending, the job is deadlocked, and every rank reports what it waits for.
 #include "timeline.h"
 
 #include <algorithm>
@@ -108,7 +108,7 @@ bool waits_for_mpi(const Host &host) {
     return false;
 }
 
-// Moves devices and networks on to `time`, or to the first thing that a sleeping host may be waiting for: then true.
+// Advances devices and networks to `time`. Stops early, and returns true, at an event that a host may wait for.
 bool move_until(double time) {
     Timeline *t = timeline();
     for (t->news = false; !t->news;) {
@@ -120,7 +120,7 @@ bool move_until(double time) {
     return true;
 }
 
-// All hosts sleep: time goes on to the next thing that one of them waits for.
+// Called when all hosts sleep: advances time to the next event that a host waits for, and wakes its hosts.
 void advance() {
     Timeline *t = timeline();
     double times[PROCESSES], next;
@@ -156,13 +156,13 @@ void advance() {
     tell_lines(all);
     pthread_mutex_unlock(&timeline()->lock);
     fprintf(stderr, "%s\n", all.c_str());
-    usleep(500000); // the other ranks say theirs before the launcher ends all
+    usleep(500000); // lets the other ranks report before the launcher ends them
     _exit(1);
 }
 
 } // namespace
 
-// Sleeps until what the host watches is there. With the lock held.
+// Sleeps until an event that the host watches has come. Call with the lock held.
 void sleep_host(bool physical) {
     Timeline *t = timeline();
     Host *host = &t->hosts[here.process];
@@ -228,8 +228,8 @@ namespace {
 
 // --- what the program calls (dry.h)
 
-// A program that naps between two looks may have begun something in the first that only the second asks for, so it gets
-// a few more looks at the same instant before it sleeps.
+// A program may start something in one round of polling and ask for it only in the next round. So it gets a few more
+// rounds at the same instant before it sleeps.
 bool pause_program() {
     enum { LOOKS = 3 };
     ClockLock lock;
@@ -360,7 +360,7 @@ void clock_wait_mark(int mark, const std::string &what) {
 
 } // namespace virtual_gpu
 
-// The clock that src/cuda reads (base/clock.h) and the naps of comm_pause, of which the library has a copy.
+// For the library's own copies of base/clock.h, which src/cuda reads, and of comm_pause.
 static const VirtualClock *clock_table() { return virtual_gpu::program(); }
 
 extern "C" {

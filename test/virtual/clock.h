@@ -12,22 +12,22 @@ bool dry();
 const VirtualDry &dry_figures(); // the GPU, and what work costs on it
 double clock_now();
 
-// A mark is one recording of an event. Who keeps one holds it; it can be reused when all have let go.
+// A mark is one recording of an event, with a reference count: it is reused when every holder has released it.
 int mark_make();
 void mark_hold(int mark);
 void mark_release(int mark);
-// Whether the host would find the mark passed; if not, the next pause ends when it is.
+// Returns whether the mark has passed. If not, it ends the host's next pause when it passes.
 bool mark_passed(int mark);
-double mark_time(int mark); // of one that was passed
+double mark_time(int mark); // of a mark that has passed
 
-// One end of a message or one part of a collective, as a stream comes to it.
+// One end of a message, or one rank's part of a collective, as a step of a stream.
 struct Encounter {
     int comm, kind, source, target; // target -1: collective
     int size;                       // ranks of the communicator; a message is met by two
     uint64_t sequence;
     int64_t count;
     int type;
-    int64_t bytes; // of the message; of all ranks' parts of a collective together
+    int64_t bytes; // of the message, or of the collective's full buffer
     int rounds;    // 2: an all-reduce
     int blocks;    // of its kernel, each a multiprocessor
     int cluster;   // blocks that need room in one GPC
@@ -37,9 +37,7 @@ struct Encounter {
     }
 };
 
-// What a stream is given, in the order of the calls. `line` is the stream's context.
-void line_open(int line);
-void line_close(int line);
+// These functions add a stream's steps, in the order of the calls. `line` is the stream's context.
 void line_work(int line, const Op &op);
 void line_record(int line, int mark);
 void line_wait(int line, int mark);
@@ -47,14 +45,14 @@ void line_meet(int line, const Encounter &encounter);
 void line_flag(int line, int flag, uint32_t value, bool raises);
 void stream_meet(cudaStream_t stream, const Encounter &encounter); // device.cc
 void stream_flag(cudaStream_t stream, int flag, uint32_t value, bool raises);
-bool line_idle(int line); // as mark_passed, of all that the stream was given
+bool line_idle(int line); // like mark_passed, for all steps of the stream
 
-// Lets the host wait, in virtual time, until `done`: what other hosts do is looked at when they ring.
+// Lets the host wait, in virtual time, until done() is true. It is checked again whenever another host rings the bell.
 void clock_wait(const std::function<bool()> &done, const std::string &what);
 void clock_wait_lines(const std::vector<int> &lines, const std::string &what);
 void clock_wait_mark(int mark, const std::string &what);
 
-// Seconds of one launch, by the memory that its first blocks touch (traffic.cc).
+// Returns the seconds of one launch, from the memory that some of its blocks touch (traffic.cc).
 double kernel_seconds(const VirtualLaunch &launch);
 void traffic_touch(uintptr_t at, size_t bytes, bool writes);
 bool traffic_counts();

@@ -1,10 +1,10 @@
 // Streams, events and the one thread that executes. It takes one step of one stream at a time: a kernel, a piece of a
-// copy, a look at whether an event has passed or a partner has come. Which of the streams that could go on does so is a
-// choice (VIRTUAL_ORDER): the first issued, the last issued, or any by a seed. A program without races computes the
-// same in every order.
+// copy, or a check whether an event has passed or a partner has arrived. VIRTUAL_ORDER selects among the streams that
+// can advance: the first issued, the last issued, or a random one by a seed. A program without races computes the same
+// results in every order.
 //
 // Rules, with the documents they come from:
-// - Work of one stream runs in order, streams are ordered by events alone (CUDA C++ programming guide, "Streams").
+// - Work of one stream runs in order; only events order streams (CUDA C++ programming guide, "Streams").
 // - Streams share the hardware's queues (CUDA_DEVICE_MAX_CONNECTIONS): work that cannot start yet holds up what was
 //   issued after it to other streams of its queue ("False dependencies", Hyper-Q sample, programming guide).
 // - The first launch of a kernel loads it, which may wait until the device has drained (programming guide, "Lazy
@@ -12,9 +12,9 @@
 // - A kernel that waits for another GPU keeps its multiprocessors; one that finds none waits (NCCL user guide, "Using
 //   multiple NCCL communicators concurrently").
 // - A matrix product of Hopper's persistent kernels owns its multiprocessors until it ends. A collective that becomes
-//   ready when a product does has to start first: the product's stream waits for an event that the collective's stream
-//   records after its own wait (TransformerEngine orders the two for this reason, comm_gemm_overlap.cpp). This is
-//   demanded of a collective whose stream has nothing else to do by then.
+//   ready together with a product must start first: the product's stream waits for an event that the collective's
+//   stream records after its own wait (TransformerEngine orders them for this reason, comm_gemm_overlap.cpp). The rule
+//   applies only if the collective's stream has no other work left by then.
 #include "clock.h"
 #include "virtual.h"
 
@@ -30,8 +30,8 @@ struct VirtualStream {
     int context, queue;
     virtual_gpu::Clock clock;
     std::deque<virtual_gpu::Op> ops;
-    // Calls so far that wait or communicate; where the latest collective lies among them, and whether it has to start
-    // before products of the stream that it waited for; how many calls of other streams this one has waited for.
+    // calls: waits and collectives so far. collective: number of the latest collective among them. first: it must start
+    // before products of `after`, the stream that it waited for. seen: calls of each other stream that were waited for.
     int64_t calls, collective;
     bool first;
     cudaStream_t after;
@@ -47,11 +47,11 @@ struct Device {
     std::condition_variable changed, idle;
     std::vector<VirtualStream *> streams;
     bool contexts[CONTEXTS] = {true}; // in use; the host's is
-    std::vector<Clock> left;          // clocks of contexts that streams gave back
+    std::vector<Clock> left;          // clocks of destroyed streams, by context
     Clock host;
     uint64_t issued = 0, random = 0, steps = 0;
     int next_queue = 0, busy_blocks = 0;
-    bool listens = false;  // to the bell of the job, not to `idle`
+    bool listens = false;  // waits for the job's bell, not for `idle`
     bool messages = false; // messages_begin
     std::set<std::string> loaded;
     std::string host_waits;
@@ -86,7 +86,7 @@ uint64_t draw(Device *d) {
     return d->random >> 33;
 }
 
-// Whether all that was issued to the same hardware queue before has started.
+// Returns whether all earlier work of the same hardware queue has started.
 bool queue_lets(Device *d, const VirtualStream *stream) {
     const Op &head = stream->ops.front();
     if (head.started) return true;
@@ -124,7 +124,7 @@ void finish(Device *d, VirtualStream *stream) {
     d->changed.notify_all();
 }
 
-// One step of a stream's head, without the lock while it runs; what it did.
+// Runs one step of the stream's first operation, with the lock released meanwhile. Returns its outcome.
 Outcome advance(Device *d, VirtualStream *stream, std::unique_lock<std::mutex> &lock) {
     Op &op = stream->ops.front();
     if (!op.started) {
@@ -152,7 +152,7 @@ void inject_fault(Device *d) {
     d->changed.notify_all();
 }
 
-// Waits until something is queued, or what others post may have changed.
+// Waits until work is queued or, if `remote`, until another process may have posted something.
 void rest(Device *d, std::unique_lock<std::mutex> &lock, bool remote, uint32_t bell) {
     if (!remote) {
         d->idle.wait_for(lock, std::chrono::milliseconds(200));
@@ -271,8 +271,8 @@ void wait_for_device(const std::string &why) {
         why, false);
 }
 
-// With CUDA_MODULE_LOADING=EAGER the program's own kernels are loaded at its start; libraries load theirs by
-// themselves, when they need them.
+// Waits for the device to drain at a kernel's first launch. With CUDA_MODULE_LOADING=EAGER the program's own kernels
+// are loaded at start-up; libraries still load theirs at the first launch.
 //
 // The size of the libraries' kernels is not measured; 8 MiB each is a guess.
 void load_once(const std::string &kernel, bool library) {
@@ -312,7 +312,7 @@ void check_order(cudaStream_t stream, const std::string &product) {
                 product.c_str(), stream_name(other->context % CONTEXTS));
 }
 
-// Who waits for what, on this rank.
+// Prints the waits of the host and of each stream on this rank.
 void dump_waits() {
     Device &d = device();
     std::unique_lock<std::mutex> lock(d.lock, std::try_to_lock);
@@ -346,9 +346,9 @@ struct Record {
 struct VirtualEvent {
     bool timing;
     std::shared_ptr<Record> latest; // NULL: never recorded
-    int mark = -1;                  // the same in a dry run (clock.h)
-    cudaStream_t stream = nullptr;  // that recorded it last
-    int64_t calls = 0;              // of the stream by then
+    int mark = -1;                  // the latest record in a dry run (clock.h); -1: never recorded
+    cudaStream_t stream = nullptr;  // stream that recorded it last
+    int64_t calls = 0;              // calls of `stream` at that time
 };
 
 static std::set<cudaEvent_t> &events() {
@@ -376,7 +376,6 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int) {
     made->clock = d.left[(size_t)context];
     made->queue = d.next_queue++ % options().queues;
     d.streams.push_back(made);
-    if (dry()) line_open(context);
     *stream = made;
     return answer(cudaSuccess);
 }
@@ -400,7 +399,6 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
         if (other->after == stream) other->after = nullptr;
     }
     d.contexts[stream->context % CONTEXTS] = false;
-    if (dry()) line_close(stream->context % CONTEXTS);
     d.left[(size_t)(stream->context % CONTEXTS)] = stream->clock;
     delete stream;
     return answer(sticky());
@@ -456,7 +454,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     }
     Op op;
     op.what = "recording an event";
-    op.blocks = 0, op.event = true;
+    op.blocks = 0;
     op.step = [record, stream](const Access &access) {
         auto lock = device_lock();
         record->clock = *access.clock;
@@ -492,7 +490,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (record == nullptr) return answer(cudaSuccess);
     Op op;
     op.what = "waiting for an event";
-    op.blocks = 0, op.event = true;
+    op.blocks = 0;
     op.step = [record, stream](const Access &) {
         auto lock = device_lock();
         if (!record->done) return OUTCOME_WAITS;
@@ -504,7 +502,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return answer(cudaSuccess);
 }
 
-// Whether the host of a late rank (VIRTUAL_LATE) still misses that the event has passed: messages leave late there.
+// Returns whether this rank is late (VIRTUAL_LATE) and does not notice yet that the event has passed.
 static bool found_late(const Record &record) {
     static const bool late = options().late_ranks.find(" " + std::to_string(process()) + " ") != std::string::npos;
     return late && real_seconds() < record.seconds + 0.02;

@@ -1,12 +1,12 @@
-// The program's half of a dry run (VIRTUAL_DRY=1): what a run leaves out because nothing is computed, and which time it
-// reads. The linker puts each __wrap_ function in the place of the function of the program that it names; without
-// VIRTUAL_DRY they only pass on.
+// The program's half of a dry run (VIRTUAL_DRY=1): skips the parts of a run that need computed values, and supplies
+// virtual time. The linker replaces the program's functions by the __wrap_ functions of the same names; without
+// VIRTUAL_DRY these only forward the call.
 //
-//   - weights are not drawn, and loss and norm, which mean nothing, are written as null;
+//   - weights are not initialised, and loss and norm, which have no meaning, are written as null;
 //   - the step guard finds every step good;
-//   - what would save or judge the model is refused at the start;
-//   - the rank's own thread reads virtual time, and where it would nap it waits in virtual time; other threads (the
-//     supervisor's) keep the real one.
+//   - options that would save or evaluate the model are refused at the start;
+//   - the rank's main thread reads virtual time and sleeps in virtual time; other threads (the supervisor's) keep real
+//     time.
 #include "dry.h"
 
 #include "config/gpus.h"
@@ -43,9 +43,9 @@ static const VirtualClock *clock_table(void) { return &virtual_clock; }
 
 // ---------------------------------------------------------------- the device
 
-// The GPU that the configuration names, an H100 without one, and what work costs on it by the configuration's keys.
+// Chooses the GPU that the configuration names, or an H100. Computes its costs from the configuration's keys.
 static void choose_gpu_(const Config *config) {
-    enum { H100_BYTES_LESS = 881852416 }; // than the 80 GiB that it is sold with
+    enum { H100_BYTES_LESS = 881852416 }; // than the nominal 80 GiB
     const HardwareConfig *hardware = &config->hardware;
     const Gpu *gpu = hardware->gpu > 0 ? gpu_row(hardware->gpu) : gpu_by_name("H100");
     double peak = hardware->peak_tflops > 0 ? hardware->peak_tflops : gpu_peak(gpu, config->train.precision);
@@ -67,7 +67,7 @@ static void progress_(void) {
 }
 #endif
 
-// All ranks join together, so that no message is sent in one time and received in the other.
+// All ranks join together, so that no message is sent in real time and received in virtual time.
 static void join_(const World *world) {
     virtual_clock.join();
 #ifdef HAVE_MPI
@@ -89,8 +89,8 @@ Backend *__wrap_device_open(Device *device, const Config *config, World *world, 
 
 // ---------------------------------------------------------------- what a run leaves out
 
-// Nothing touches what is evicted, so this machine's memory is no limit, neither for a check nor for the kernel. Each
-// rank still checks its GPU's.
+// Evicted bundles are never touched, so this machine's memory is no limit: neither the check nor the kernel refuses
+// them. Each rank still checks its GPU's memory.
 __typeof__(machine_look) __real_machine_look, __wrap_machine_look;
 Machine __wrap_machine_look(bool cuda_available) {
     Machine machine = __real_machine_look(cuda_available);

@@ -1,4 +1,4 @@
-// What the program and the virtual GPU's library tell each other in a dry run (VIRTUAL_DRY=1): see dry.c and clock.cc.
+// The interface between the program and the virtual GPU's library in a dry run (VIRTUAL_DRY=1): dry.c and clock.cc.
 #pragma once
 
 #include "device/cost.h"
@@ -19,17 +19,17 @@ typedef struct VirtualDry {
     Cost cost;
 } VirtualDry;
 
-// Filled by the library: `join` when it is loaded, the others when this process has joined virtual time. Host messages
-// are known by the pair of ranks, a channel (group and tag) and their number in it.
+// Filled by the library: `join` when it is loaded, the other members when this process has joined virtual time. A host
+// message is identified by its two ranks, its channel (group and tag) and its number in the channel.
 typedef struct VirtualClock {
     void (*join)(void);
     double (*now)(void);
-    // Waits until something that was asked for and not there yet is there. False: nothing was asked for.
+    // Waits until a query that was answered no would be answered yes. False: there is no such query.
     bool (*pause)(void);
     void (*sent)(int to, uint64_t channel, uint64_t number);
     bool (*arrived)(int from, uint64_t channel, uint64_t number);
     void (*taken)(int from, uint64_t channel, uint64_t number);
-    void (*called)(uint64_t channel, uint64_t number, int ranks); // a collective of the host's
+    void (*called)(uint64_t channel, uint64_t number, int ranks); // a collective of the hosts
     bool (*met)(uint64_t channel, uint64_t number);
     void (*left)(uint64_t channel, uint64_t number);
     void (*unfinished)(void);              // MPI itself has work left that takes no virtual time

@@ -1,14 +1,14 @@
-// Memory operations of streams: a stream writes a word of its device's memory, or waits for one that another stream
-// writes. What order that makes is known to the two streams alone.
+// Memory operations of streams: a stream writes a word of its device's memory, or waits for a word that another stream
+// writes. This orders only these two streams.
 //
 // Rules, with the documents they come from:
 // - A wait ends when (int32_t)(word - value) >= 0, "a cyclic comparison which ignores wraparound" (cuda.h,
 //   CU_STREAM_WAIT_VALUE_GEQ). Words are aligned to 4 bytes.
 // - "Normally, cuStreamWriteValue32 will provide a memory fence before the write" (cuda.h, CUstreamWriteValue_flags),
-//   and a copy begins when earlier work of its stream has ended. So a wait for the word is a wait for what came before
-//   it. A write without the fence is "not supported in the v2 API".
-// - NCCL writes words of other GPUs by copies of 4 bytes and waits in its own memory (ce_coll.cc). Here, too, both
-//   operations are of this process's device memory, and copies of 4 bytes are flags.
+//   and a copy begins when earlier work of its stream has ended. So a wait for the word also waits for the work
+//   before the write. A write without the fence is "not supported in the v2 API".
+// - NCCL writes words of other GPUs by copies of 4 bytes, and waits on words of its own memory (ce_coll.cc). Here, too,
+//   both operations take only this process's device memory, and 4-byte copies into mapped memory are flags.
 #include "clock.h"
 #include "virtual.h"
 
@@ -21,7 +21,7 @@ namespace {
 
 enum { NO_MEMORY_BARRIER = 1 };
 
-// The flag at this word; the first call makes it. With the job's lock held.
+// Returns the flag at this word; the first call creates it. Call with the job's lock held.
 Flag *flag_at(const void *word) {
     int owner;
     uint64_t offset = arena_offset(word, &owner);
@@ -80,7 +80,7 @@ int write_value(cudaStream_t stream, unsigned long long address, uint32_t value,
     if (!options().memory_operations || (flags & NO_MEMORY_BARRIER) != 0) return answer(cudaErrorNotSupported);
     Op op;
     op.what = "writing a word";
-    op.blocks = 0, op.event = true;
+    op.blocks = 0;
     op.step = [=](const Access &access) { return raise(access, word, value), OUTCOME_DONE; };
     raising().insert(stream);
     if (dry()) *(uint32_t *)word = value, stream_flag(stream, index_of(word), value, true);
@@ -94,7 +94,7 @@ int wait_value(cudaStream_t stream, unsigned long long address, uint32_t value, 
     if (!options().memory_operations || flags != 0) return answer(cudaErrorNotSupported);
     Op op;
     op.what = "waiting for a word";
-    op.blocks = 0, op.event = true;
+    op.blocks = 0;
     op.step = [=](const Access &) { return raised(stream, word, value) ? OUTCOME_DONE : OUTCOME_WAITS; };
     op.waits_for = [] { return std::string("a flag of another rank"); };
     if (dry()) stream_flag(stream, index_of(word), value, false);
@@ -106,7 +106,7 @@ int wait_value(cudaStream_t stream, unsigned long long address, uint32_t value, 
 
 bool raises_flags(cudaStream_t stream) { return raising().count(stream) > 0; }
 
-// In a dry run the host's order is that of the stream, so the value is known at the call.
+// In a dry run the host writes the word when it queues the write, so the value is known at the call.
 void copy_flag(void *to, const void *from, cudaStream_t stream) {
     if (dry()) return stream_flag(stream, index_of(to), *(const uint32_t *)from, true);
     Op op;

@@ -1,6 +1,6 @@
-// What the processes of one run share: a segment in /dev/shm that has as its name that of the run. The launcher's
-// environment carries the name (VIRTUAL_JOB), since the ranks are its children; under a foreign mpirun the PMIx
-// namespace serves. The last process to leave removes the segment, and each start removes those of runs that died.
+// State that the processes of one run share: a segment in /dev/shm with the name of the run. The launcher passes the
+// name to its ranks in the environment (VIRTUAL_JOB); under another mpirun it is the PMIx namespace. The last process
+// to leave removes the segment, and each start removes the segments of runs that died.
 #include "virtual.h"
 
 #include <cctype>
@@ -90,7 +90,7 @@ bool anybody(const Job *job) {
     return false;
 }
 
-// The job, and from the next page on the timeline. Untouched pages take no memory.
+// The segment contains the job and, from the next page on, the timeline. Untouched pages take no memory.
 size_t timeline_offset() { return (sizeof(Job) + 4095) / 4096 * 4096; }
 
 size_t segment_bytes() { return timeline_offset() + timeline_bytes(); }
@@ -104,7 +104,7 @@ Job *map_segment(const std::string &path, bool create, int *fd) {
     return memory == MAP_FAILED ? nullptr : (Job *)memory;
 }
 
-// Segments of runs of which no process is left.
+// Removes the segments of runs without a live process.
 void sweep() {
     DIR *folder = opendir("/dev/shm");
     if (folder == nullptr) return;
@@ -129,7 +129,7 @@ void sweep() {
 Job *the_job;
 std::string the_path;
 
-// For tests that compare what a plan counts with what was allocated.
+// Writes the peak of pinned bytes to a file, for tests that compare the plan with allocations.
 void tell_pinned() {
     const char *folder = getenv("VIRTUAL_PINNED");
     if (folder == nullptr || memory_most_pinned() == 0) return; // the parent of the ranks pins nothing
@@ -164,7 +164,7 @@ Job *attach() {
     return segment;
 }
 
-// The name of the run goes to the ranks that this process starts.
+// Sets the run's name in the environment, for the ranks that this process starts.
 __attribute__((constructor)) void name_job() {
     char name[64];
     timespec now;
@@ -203,7 +203,7 @@ int process() {
 
 int processes() { return (int)number("OMPI_COMM_WORLD_SIZE", number("PMI_SIZE", 1)); }
 
-// Nodes are dealt in contiguous blocks of ranks.
+// Returns this rank's node. Each node has a contiguous block of ranks.
 int node() {
     int size = processes(), nodes = options().nodes;
     return nodes <= 1 || size < nodes ? 0 : process() / ((size + nodes - 1) / nodes);
@@ -229,7 +229,7 @@ void defect(const char *format, ...) {
     _exit(1);
 }
 
-// A lock that processes share, and that outlives one that ends with it.
+// Initialises a lock that processes share and that survives a process that ends while it holds the lock.
 void make_lock(pthread_mutex_t *lock) {
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
@@ -274,7 +274,7 @@ void watch_progress() {
     if (sum != last) last = sum, since = real_seconds();
     if (real_seconds() - since < options().patience) return;
     dump_waits();
-    usleep(500000); // the other ranks say theirs before the launcher ends all
+    usleep(500000); // lets the other ranks report before the launcher ends them
     leave();
     _exit(1);
 }

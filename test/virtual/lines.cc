@@ -1,6 +1,6 @@
 // Streams as lines of steps, the meetings at which ranks wait for each other, and the network that flows share; see
-// clock.cc. All of it lies in memory that the processes share, so that the process that learns a step's time
-// takes all steps that waited for it, in any process: streams need no threads.
+// clock.cc. This state is in memory that the processes share. The process that determines a step's time also executes
+// the steps that waited for it, in any process, so streams need no threads.
 #include "timeline.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ void add_flow(int meeting, int node, double start, double bytes) {
     defect("more than %d transfers between nodes at a time", FLOWS);
 }
 
-// The seconds of an encounter inside a node; flows for what leaves one.
+// Starts a meeting that all its ranks have reached. Sets its end if it is inside a node, else adds flows.
 void begin_meeting(int number) {
     Meeting *m = &timeline()->meetings[number];
     const Encounter &e = m->encounter;
@@ -64,7 +64,7 @@ void check_agreement(const Meeting *m, const Encounter &e) {
 
 int members_of(const Encounter &e) { return e.target >= 0 ? 2 : e.size; }
 
-// The line comes to a meeting at `time`; returns its number.
+// Lets the line arrive at its meeting at `time`. Returns the meeting's index.
 int arrive(int process, int line, const Encounter &e, double time, Work &work) {
     int found = -1, free = -1;
     for (int i = 0; i < MEETINGS && found < 0; i++) {
@@ -97,12 +97,12 @@ void take_leave(int number) {
 
 // --- the multiprocessors of a device
 //
-// A kernel that is ready asks for multiprocessors in the order in which kernels become ready. Persistent kernels and
-// NCCL's own them until they end, so one that is ready a moment later may have to wait. NCCL's start with all their
-// blocks. Of a product some blocks may start; each later one has a whole share of the product before it, and takes as
-// long as the first ones. Where blocks end, those of a kernel that has begun come first.
+// Kernels get multiprocessors in the order in which they become ready. Persistent kernels and NCCL's own them until
+// they end, so a kernel that is ready a moment later may have to wait. NCCL's kernels start only with all their blocks.
+// A product may start with some of its blocks. Each later block still has its full share of the work, and takes as long
+// as the first ones. When blocks end, a kernel that has begun gets the multiprocessors first.
 
-// Seconds from an event to what waits for it in another stream: longer than to the next kernel of the same stream.
+// Seconds from an event to the work of another stream that waits for it. The next kernel of its own stream is sooner.
 constexpr double HOP = 1e-7;
 // GPCs of a device. The blocks of a cluster share one (CUDA C++ Programming Guide, "Thread Block Clusters").
 enum { GPCS = 8 };
@@ -113,7 +113,7 @@ const Step &head(const Line *line) { return line->steps[line->first % STEPS]; }
 
 bool pending(const Line *line) { return line->first != line->last; }
 
-// How fast a kernel works that shares: on what others leave, in parts of the device.
+// Returns the speed of a kernel that shares multiprocessors: the fraction of the device that other kernels leave free.
 double rate(int process) {
     return std::max(1.0, (double)multiprocessors() - timeline()->held[process]) / multiprocessors();
 }
@@ -129,7 +129,7 @@ void hold(int process, int blocks) {
     t->held[process] += blocks;
 }
 
-// Multiprocessors that a kernel can have now; for a cluster those of the GPCs that have room for one.
+// Returns the multiprocessors that a kernel can get now. For clusters, counts only complete clusters in each GPC.
 int room_for(int process, const Step &step) {
     int free = multiprocessors() - timeline()->held[process], cluster = step.encounter.cluster;
     return step.kind != STEP_MEET || cluster <= 1 ? free : free / GPCS / cluster * cluster * GPCS;
@@ -140,7 +140,7 @@ void add_batch(Line *line, int blocks, double ends) {
     line->batch[line->batches++] = {blocks, ends};
 }
 
-// Gives a kernel that is on the device what it can have.
+// Gives a kernel on the device the multiprocessors that it can get.
 void take_room(int process, int number, Work &work) {
     Line *line = &timeline()->lines[process][number];
     const Step &step = head(line);
@@ -152,7 +152,7 @@ void take_room(int process, int number, Work &work) {
     if (line->late == 0) line->meeting = 1 + arrive(process, number, step.encounter, timeline()->moment, work);
 }
 
-// Whether a has multiprocessors before b.
+// Returns whether a gets multiprocessors before b.
 bool before(const Line *a, const Line *b) {
     if ((a->batches > 0) != (b->batches > 0)) return a->batches > 0;
     return a->time < b->time;
@@ -179,7 +179,7 @@ void launch(int process, Line *line, const Step &step, Work &work) {
     }
 }
 
-// When the head of a line ends, or some of its blocks; NEVER: not known.
+// Returns when the line's first step, or some of its blocks, will end; NEVER: not known.
 double ends_at(int process, const Line *line) {
     if (head(line).kind == STEP_MEET) {
         const Meeting *m = line->meeting == 0 ? nullptr : &timeline()->meetings[line->meeting - 1];
@@ -191,7 +191,7 @@ double ends_at(int process, const Line *line) {
     return first;
 }
 
-// Whether the head, which is on the device, has ended. Gives back what its ended blocks held.
+// Returns whether the first step, which is on the device, has ended. Frees the multiprocessors of its ended blocks.
 bool has_ended(int process, Line *line, Work &work) {
     double moment = timeline()->moment;
     int freed = 0;
@@ -213,14 +213,14 @@ bool has_ended(int process, Line *line, Work &work) {
     return ended;
 }
 
-// A host that sleeps may be waiting for this.
+// Sets `news` if the host, which may be asleep, watches this event.
 void tell_host(int process, WatchKind kind, int index) {
     const Host &host = timeline()->hosts[process];
     for (int i = 0; i < host.watches; i++)
         if (host.watch[i].kind == kind && host.watch[i].index == index) timeline()->news = true;
 }
 
-// A flag takes half of a latency, so that a collective by copies, of two flags, takes one.
+// A flag takes half a latency, so that a collective by copies, which uses two flags, takes one latency.
 void raise_flag(const Step &step, double time, Work &work) {
     FlagTimes *flag = &timeline()->flags[step.flag];
     flag->latest[flag->count++ % 32] = {step.value, time + cost().latency / 2};
@@ -229,7 +229,7 @@ void raise_flag(const Step &step, double time, Work &work) {
         if (pending(&timeline()->lines[owner][other])) work.push_back({owner, other});
 }
 
-// When the flag has reached the step's value; NEVER: not known yet.
+// Returns when the flag reaches the step's value; NEVER: not known yet.
 double flag_time(const Step &step) {
     const FlagTimes *flag = &timeline()->flags[step.flag];
     double time = NEVER;
@@ -238,7 +238,7 @@ double flag_time(const Step &step) {
     return time;
 }
 
-// Takes the first step of a line. False: it has not come to that yet.
+// Executes the first step of a line. Returns false if it cannot begin or end yet.
 bool take_step(int process, int number, Work &work) {
     Timeline *t = timeline();
     Line *line = &t->lines[process][number];
@@ -436,16 +436,6 @@ void mark_release(int mark) {
 double mark_time(int mark) {
     ClockLock lock;
     return mark_of(here.process, mark)->time;
-}
-
-void line_open(int line) {
-    ClockLock lock;
-    timeline()->lines[here.process][line].used = true;
-}
-
-void line_close(int line) {
-    ClockLock lock;
-    timeline()->lines[here.process][line].used = false;
 }
 
 void line_work(int line, const Op &op) {

@@ -1,7 +1,6 @@
 // Matrix products as cuBLASLt describes them (cuBLAS documentation, "Using the cuBLASLt API"): column-major layouts,
-// D = epilogue(alpha * op(A) op(B) + beta * C). Sums are exact to double, so that what differs from the CPU's is the
-// program's doing. The heuristic knows the rules that are documented and no more: whether NVIDIA has a kernel for a
-// shape cannot be told here.
+// D = epilogue(alpha * op(A) op(B) + beta * C). Sums are computed in double, so that differences from the CPU are due
+// to the program. The heuristic has only the documented rules: it cannot tell whether NVIDIA has a kernel for a shape.
 //
 // A product of few results and many terms is split among blocks, whose sums are then added (CUBLASLT_ALGO_CONFIG_
 // SPLITK_NUM). CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE: "Intermediate results are stored in output type", and the mask of
@@ -29,7 +28,7 @@ struct VirtualProduct {
     const void *bias = nullptr;
     void *aux = nullptr;
     int64_t aux_leading = 0, aux_stride = 0;
-    int32_t bias_type = -1; // that of D
+    int32_t bias_type = -1; // -1: the type of D
     int32_t multiprocessors = 0;
     const void *a_scale = nullptr, *b_scale = nullptr; // on the device, read by the product
     int32_t a_mode = 0, b_mode = 0;
@@ -75,7 +74,7 @@ struct Call {
 
 bool narrow(const VirtualLayout &l) { return width_of(l.type) == 1; }
 
-// An operand of 8 bits, whose columns are rows of numbers that share scales.
+// Returns an 8-bit operand as a Factor: each column of the layout is a row of the Factor.
 Factor factor_of(const VirtualLayout &l, const void *data, const void *scales, int mode) {
     int kind = mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F       ? FACTOR_ROWS_128
                : mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F ? FACTOR_BLOCKS_128
@@ -233,7 +232,7 @@ uint32_t aligned(const void *memory) {
     return (uint32_t)(at & (~at + 1));
 }
 
-// What the documentation of cublasLtMatmul and of the attributes demands. m, n and k have to agree.
+// Returns whether the product meets the documented requirements of cublasLtMatmul and its attributes. Sets m, n and k.
 bool consistent(const VirtualProduct *p, const VirtualLayout *a, const VirtualLayout *b, const VirtualLayout *c,
                 int64_t *m, int64_t *n, int64_t *k) {
     *m = p->a == CUBLAS_OP_N ? a->rows : a->columns;
@@ -269,7 +268,7 @@ bool splits(int64_t m, int64_t n, int64_t k, const VirtualPreference *preference
 void take_time(Op *op, const Call &call) {
     enum { FIRST_PERSISTENT = 90 };
     const Cost *cost = &dry_figures().cost;
-    bool shared = call.c.batch > 1 && call.a.stride == 0; // then they fill the device like one of all their columns
+    bool shared = call.c.batch > 1 && call.a.stride == 0; // then they fill the device like one product
     int64_t count = shared ? 1 : call.c.batch, columns = shared ? call.n * call.c.batch : call.n;
     int all = dry_figures().multiprocessors, target = call.product.multiprocessors;
     op->sharing = dry_figures().capability >= FIRST_PERSISTENT ? SHARING_OWNS : SHARING_SPREAD;
@@ -459,7 +458,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     }
     op.step = [call, workspace](const Access &access) {
         declare(access, call);
-        if (workspace != nullptr) touch(access, workspace, 64, true); // shared by streams only with an order between
+        if (workspace != nullptr) touch(access, workspace, 64, true); // only ordered streams may share it
         for (int64_t i = 0; i < call.c.batch; i++) multiply(call, i);
         return OUTCOME_DONE;
     };

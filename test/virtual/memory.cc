@@ -1,6 +1,6 @@
-// Device memory: one arena a process, in a memfd, so that other processes can map parts of it. Addresses are never used
-// twice, so what is freed stays recognisable; between allocations lie pages that nobody may touch. New memory is full
-// of NaNs. After the memory the file holds its shadow (shadow.cc), which a process that maps memory maps with it.
+// Device memory: one arena per process, in a memfd, so that other processes can map parts of it. Addresses are never
+// reused, so accesses to freed memory are recognised. Inaccessible pages separate allocations. New memory is full of
+// NaNs. In the file the memory is followed by its shadow (shadow.cc); a process that maps memory maps its shadow too.
 #include "clock.h"
 #include "virtual.h"
 
@@ -16,7 +16,7 @@ namespace virtual_gpu {
 
 namespace {
 
-// A dry run touches next to none of it, so there it may be large.
+// A dry run touches almost no device memory, so its arena may be large.
 constexpr size_t ARENA = (size_t)64 << 30, DRY_ARENA = (size_t)512 << 30, PAGE = 4096, BLOCK = 2 << 20;
 constexpr size_t CELLS_PER_WORD = sizeof(Cell);
 constexpr int64_t CONTEXT_BYTES = (int64_t)512 << 20; // of every process on a GPU
@@ -57,7 +57,7 @@ Arena open_arena() {
     return a;
 }
 
-// Of this process's GPU. With the job's lock held.
+// Returns the free bytes of this process's GPU. Call with the job's lock held.
 int64_t not_held() { return memory_total() - job()->held[node() * options().gpus + current_gpu()] - options().taken; }
 
 Arena &arena() {
@@ -106,7 +106,7 @@ Region region_of(const void *memory) {
     }
     const Arena &a = arena();
     Region none = {at, 0, REGION_NONE, nullptr, process(), 0, false, 0, 0};
-    // Between allocations: nobody's memory, and the device's all the same.
+    // Between allocations: device memory that belongs to no allocation.
     if (at >= (uintptr_t)a.memory && at < (uintptr_t)a.memory + arena_bytes()) none.kind = REGION_FREED;
     return none;
 }
@@ -166,8 +166,8 @@ int64_t memory_left() {
     return std::max<int64_t>(not_held(), 0);
 }
 
-// Allocations are aligned to 256 bytes at least (CUDA C++ programming guide, "Device memory accesses"); those that are
-// not whole blocks of 2 MiB get no more than that here, so that nobody relies on more.
+// Allocations are aligned to at least 256 bytes (CUDA C++ programming guide, "Device memory accesses"). Here a size
+// that is not a multiple of 2 MiB gets exactly this alignment, so that no code relies on more.
 cudaError_t memory_allocate(void **memory, size_t bytes) {
     Arena &a = arena();
     int64_t charged = (int64_t)up(bytes, bytes < BLOCK ? 512 : BLOCK);
@@ -179,7 +179,7 @@ cudaError_t memory_allocate(void **memory, size_t bytes) {
     a.used = up(end + PAGE, BLOCK);
     char *data = a.memory + start;
     mprotect(a.memory + start / PAGE * PAGE, end - start / PAGE * PAGE, PROT_READ | PROT_WRITE);
-    // With the shadow on, what is unwritten is known without its being NaN.
+    // The shadow, if it is on, finds reads of unwritten memory without NaNs.
     if (!dry() && (!options().races || bytes < BLOCK)) memset(data, 0xff, bytes);
     {
         JobLock lock;
@@ -255,7 +255,7 @@ cudaError_t memory_export(cudaIpcMemHandle_t *handle, void *memory) {
     return cudaSuccess;
 }
 
-// The file of another process's arena, or -1: it has ended.
+// Opens the file of another process's arena. Returns -1 if the process has ended.
 static int open_arena_of(int other) {
     std::string path = text("/proc/%d/fd/%d", job()->members[other].pid, job()->members[other].arena);
     return open(path.c_str(), O_RDWR | O_CLOEXEC);

@@ -1,13 +1,13 @@
-// Clocks on the host's messages: MPI's calls, wrapped (the PMPI interface, MPI 3.1, chapter 14). A message makes what
-// its sender did before it happen before what its receiver does after it. The clocks travel through the job's segment:
-// a receiver takes on all that its peer has sent it so far, which may order a little more than the message itself does.
+// Vector clocks of the host's messages, by wrapped MPI calls (the PMPI interface, MPI 3.1, chapter 14). The sender's
+// actions before a message happen before the receiver's actions after it. Clocks are passed in the job's segment: a
+// receiver joins the clock of its peer's latest message to it, which may order a little more than the message itself.
 // Pinned memory that MPI sends from or receives into counts as read and written by the host.
 //
-// In a dry run the same calls carry virtual time instead (dry.h): a message is there when its time has come, whenever
-// MPI delivers it, and then the call waits for MPI. Groups are known by the way in which they were made.
+// In a dry run the same calls use virtual time instead (dry.h): a message arrives at its virtual time. If MPI is later,
+// the call waits for MPI. A group is identified by the way in which it was made.
 //
-// It is linked into the program. The library with the virtual GPU fills in virtual_messages when it is loaded; until
-// then, and in runs on CPUs, the calls go straight through.
+// This file is linked into the program. The library with the virtual GPU fills in virtual_messages when its device is
+// first used. Until then, and in runs on CPUs, the calls are only forwarded to MPI.
 #ifdef HAVE_MPI
 
 #include "dry.h"
@@ -23,11 +23,11 @@ __attribute__((visibility("default"))) VirtualMessages virtual_messages;
 enum { WAITING = 4096 };
 extern VirtualClock virtual_clock; // dry.c
 
-// A request that has not completed: what its end means.
+// A request that has not completed, and the effect of its completion.
 typedef struct Pending {
     MPI_Request request;
     MPI_Comm comm;
-    int peer; // rank in comm; ALL: everybody
+    int peer; // rank in comm (in a dry run, in MPI_COMM_WORLD); ALL: every rank
     bool receives;
     void *buffer;
     int64_t bytes;
@@ -42,7 +42,7 @@ static bool dry_(void) { return virtual_clock.now != NULL; }
 
 static bool live_(void) { return virtual_messages.sent != NULL || dry_(); }
 
-// The place in the job of a rank of `comm`.
+// Returns the rank in MPI_COMM_WORLD of a rank of `comm`.
 static int world_rank_(MPI_Comm comm, int rank) {
     MPI_Group group, world;
     int found = 0;
@@ -72,8 +72,8 @@ static void sends_(MPI_Comm comm, int peer) {
         if (peer == ALL || peer == r) virtual_messages.sent(world_rank_(comm, r));
 }
 
-// A handle that is in the table already was completed by a call that is not wrapped, or is that of sends that end at
-// once.
+// Adds a request. If its handle is in the table already, an unwrapped call completed the earlier request, or MPI gives
+// this handle to all sends that complete at once.
 static void keep_(MPI_Request request, MPI_Comm comm, int peer, bool receives, void *buffer, int64_t bytes) {
     for (int i = 0; i < most_pending_; i++)
         if (pending_[i].request == request) memset(&pending_[i], 0, sizeof pending_[i]);
@@ -99,14 +99,14 @@ static void complete_(MPI_Request request) {
 
 // ---------------------------------------------------------------- virtual time
 
-// A group, by its handle here; all its ranks know it by the same id.
+// A group: its handle in this process, and an id that is the same on all its ranks.
 typedef struct Group {
     MPI_Comm comm;
-    uint64_t id, made; // groups that were made of it
+    uint64_t id, made; // made: number of groups made from it
     bool used;
 } Group;
 
-// How many messages have gone one way through a channel, or collectives through a group.
+// Number of messages in one direction of a channel, or of collectives of a group.
 typedef struct Count {
     uint64_t key, count;
 } Count;
@@ -180,7 +180,7 @@ static void date_collective_(MPI_Request request, MPI_Comm comm) {
     virtual_clock.called(p->channel, p->number, size_(comm));
 }
 
-// What has its time is waited for; a send has none of its own, and may need its receiver's help.
+// Receives and collectives complete at their virtual time. A send has no time and may need its receiver's progress.
 static int test_dry_(MPI_Request *request, int *done, MPI_Status *status) {
     Pending *p = find_pending_(*request);
     int code;
@@ -296,7 +296,7 @@ int MPI_Ibcast(void *data, int count, MPI_Datatype type, int root, MPI_Comm comm
     return collective_(code, comm, *request);
 }
 
-// Ranks of one virtual node share a machine: nodes are dealt in contiguous blocks of ranks (VIRTUAL_NODES).
+// Ranks of one virtual node share a machine. Each node has a contiguous block of ranks (VIRTUAL_NODES).
 int MPI_Comm_split_type(MPI_Comm comm, int kind, int key, MPI_Info info, MPI_Comm *out) {
     const char *nodes = getenv("VIRTUAL_NODES");
     int count = nodes == NULL ? 1 : atoi(nodes), rank = 0, size = size_(MPI_COMM_WORLD);

@@ -1,5 +1,5 @@
-"""Mistakes that the virtual GPU has to find: each is one replacement in a copy of the sources, a run that meets it, and
-a word of the sentence that has to come. `differs`: nothing is reported, but losses or gradients are not those of a CPU.
+"""Mistakes that the virtual GPU must find. Each is one replacement in a copy of the sources, a run that triggers it,
+and a pattern that the report must match. `differs`: nothing is reported, but losses or gradients differ from a CPU's.
 
 test/soak/virtual_mistakes.py builds and runs them all.
 """

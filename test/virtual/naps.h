@@ -1,11 +1,11 @@
-// Time and naps of a rank in virtual time, for the program (dry.c) and for the library (clock.cc), which has a copy of
-// some of its code: the linker puts these in the place of the C library's. clock_table() is the program's, or NULL.
+// Time and sleeps of a rank in virtual time, for the program (dry.c) and for the library (clock.cc), which has copies
+// of some of its code. The linker replaces the C library's functions by these. clock_table() is the program's, or NULL.
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-// Whether this is the rank's own thread, and it has joined virtual time.
+// Returns whether this is the rank's main thread and the rank has joined virtual time.
 static bool on_the_clock_(void) {
     static __thread int own = -1;
     if (clock_table() == NULL || clock_table()->now == NULL) return false;
@@ -27,7 +27,7 @@ int __wrap_nanosleep(const struct timespec *nap, struct timespec *left) {
     return on_the_clock_() && clock_table()->pause() ? 0 : __real_nanosleep(nap, left);
 }
 
-// A rank that polls a virtual GPU would take a core from the thread that plays it: it naps instead.
+// A rank that polls a virtual GPU would take a core from the thread that simulates it, so it sleeps instead.
 int __real_sched_yield(void);
 int __wrap_sched_yield(void) {
     const struct timespec nap = {0, 100000};

@@ -1,16 +1,16 @@
-// Messages and collectives between the ranks of a run, as NCCL has them. What a rank's device has come to is posted in
-// the job's segment; the receiver copies from the sender's memory, and sums run in the order of the ranks.
+// NCCL's messages and collectives between the ranks of a run. When a rank's device reaches one, it posts a record in
+// the job's segment. The receiver copies from the sender's memory, and sums are computed in rank order.
 //
 // Rules, with the documents they come from:
-// - The first message between two ranks, and the first collective of a kind, connects them, and that call keeps the
-//   host until the others have made theirs (NCCL 2.28 sources: group.cc asks transport.cc for ncclTransportP2pSetup;
-//   user guide, NCCL_RUNTIME_CONNECT). A send ends when the receiver has taken it: small ones may end earlier on
-//   hardware, and nobody may rely on that.
+// - The first message between two ranks, and the first collective of a kind, connects them. That call blocks the host
+//   until the other ranks have made theirs (NCCL 2.28 sources: group.cc asks transport.cc for ncclTransportP2pSetup;
+//   user guide, NCCL_RUNTIME_CONNECT). A send ends when the receiver has taken the message. On hardware small sends may
+//   end earlier, but no code may rely on that.
 // - Calls of one communicator match in their order; a collective needs the same call, count and type on all ranks (user
 //   guide, "Collective operations").
-// - A receive that waits for long holds multiprocessors, and what drains the device waits with it. So our receives are
-//   queued when their sender has said that the message comes (docs/cuda.md, "Messages and bundles"): the receiver
-//   knows by then, from its peer's messages, of all but the last few calls that the sender made before its send.
+// - A receive that waits for long holds multiprocessors, and calls that drain the device wait with it. So our receives
+//   are queued after their sender has announced the message (docs/cuda.md, "Messages and bundles"). By then the
+//   receiver's clock covers all but the last few calls that the sender made before its send.
 // - In place means that the rank's part of the larger buffer is the smaller one (user guide, "In-place operations").
 // - ncclCommDestroy is "an intra-node collective call, which all ranks on the same node should call to avoid a hang"
 //   (user guide, "Destroying a communicator"): a rank's proxy thread ends when its peers of the node have closed their
@@ -18,13 +18,13 @@
 // - A GPU is in a communicator once (init.cc: "Duplicate GPU detected").
 // - A kernel that waits owns its blocks' multiprocessors (GROUP_BLOCKS each, or maxCTAs).
 // - From compute capability 9.0 on NCCL launches clusters of four blocks (init.cc: cgaClusterSize), which share the
-//   multiprocessors of one GPC. A product that leaves some leaves about three in each GPC.
+//   multiprocessors of one GPC. A product that leaves some free leaves about three in each GPC.
 // - Ranks that launch the kernels of several communicators in different orders need room for all of them at once, or
-//   what waits may keep out what it waits for (user guide, "Using multiple NCCL communicators concurrently"). Here the
-//   communicators of a rank have to fit together on the smallest GPU with NVLink, in whatever order they are used.
-// - Memory that is registered with a communicator is alive until it is deregistered, and only what ncclMemAlloc gave is
-//   used so; what it gave, ncclMemFree frees. If one rank's buffer of a collective is registered, so are the others',
-//   at the same offset (user guide, "User Buffer Registration").
+//   a waiting kernel may keep out the kernel that it waits for (user guide, "Using multiple NCCL communicators
+//   concurrently"). Here all communicators of a rank must fit on the smallest GPU with NVLink at once.
+// - Registered memory must not be freed before it is deregistered. Only memory from ncclMemAlloc is used as registered,
+//   and only ncclMemFree frees it. If one rank's buffer of a collective is registered, the buffers of all ranks must be
+//   registered, at the same offset (user guide, "User Buffer Registration").
 #include "clock.h"
 #include "virtual.h"
 
@@ -49,8 +49,8 @@ struct VirtualComm {
 
 namespace {
 
-// Of a channel's connections in both directions, of ring and tree: 10 MiB to receive and 2 MiB to send (NCCL's init.cc,
-// p2p.cc: LL, LL128 and Simple).
+// Bytes of a channel's connections in both directions, of ring and tree: 10 MiB to receive and 2 MiB to send (NCCL's
+// init.cc, p2p.cc: LL, LL128 and Simple).
 constexpr int64_t CHANNEL_BYTES = 2 * (10 + 2) << 20;
 
 enum Kind { KIND_MESSAGE, KIND_ALL_REDUCE, KIND_ALL_GATHER, KIND_REDUCE_SCATTER };
@@ -62,8 +62,8 @@ std::string fault_text;
 
 Communicator *shared(const VirtualComm *comm) { return &job()->comms[comm->index]; }
 
-// Whether this rank aborted, or one of another node did, which closes a socket. Ranks of one node share memory, and see
-// nothing.
+// Returns whether this rank aborted, or a rank of another node, which closes a socket. Ranks of the same node share
+// memory and do not notice an abort.
 bool cut_off(const VirtualComm *comm) {
     int on = shared(comm)->aborted_on;
     return comm->aborted || (on > 0 && on != 1 + node());
@@ -95,10 +95,10 @@ struct Registered {
     uintptr_t base;
     size_t bytes;
 };
-std::map<uintptr_t, size_t> by_nccl; // what ncclMemAlloc gave
+std::map<uintptr_t, size_t> by_nccl; // memory from ncclMemAlloc
 std::vector<Registered *> registrations;
 
-// The offset in what is registered with the communicator; -1: it is not.
+// Returns the offset in memory registered with the communicator; -1: not registered.
 int64_t registered_at(const VirtualComm *comm, const void *memory) {
     uintptr_t at = (uintptr_t)memory;
     for (const Registered *each : registrations)
@@ -208,7 +208,7 @@ Outcome receive(Part &p, const Access &access) {
     return OUTCOME_DONE;
 }
 
-// The ranks' posts of this collective: -1 where a rank has not come, or has left.
+// Finds each rank's post of this collective; -1: it has not posted, or has left. Returns the number of posts.
 int find_posts(const Part &p, int posts[RANKS]) {
     int count = 0;
     for (int r = 0; r < p.comm->size; r++) posts[r] = -1;
@@ -258,7 +258,7 @@ void compute(Part &p, const Post posts[]) {
     else sum(p, p.result.data(), inputs, p.kind == KIND_REDUCE_SCATTER ? p.comm->rank * p.count : 0);
 }
 
-// Everybody reads all inputs before anybody writes an output, since outputs may be inputs.
+// Every rank reads all inputs before any rank writes an output, since outputs may be inputs.
 Outcome collective(Part &p, const Access &access) {
     int posts[RANKS];
     if (p.state == 0) {
@@ -383,7 +383,7 @@ ncclResult_t call(Part part) {
     return launch(std::make_shared<Part>(std::move(part)));
 }
 
-// Ranges that touch without being in place as the guide has it.
+// Reports a defect if the buffers overlap without being in place as the guide defines it.
 void check_overlap(const Part &p, const void *in_place) {
     const char *in = (const char *)p.in, *out = (const char *)p.out;
     bool apart = in + in_count(p) * width(p.type) <= out || out + out_count(p) * width(p.type) <= in;
@@ -433,7 +433,7 @@ int join_communicator(const ncclUniqueId &id, int size, int rank) {
     return found;
 }
 
-// Waits until the other ranks have called too: those of this node, or all.
+// Waits until the other ranks have called too: the ranks of this node if `of_node`, else all ranks.
 void leave_communicator(const VirtualComm *comm, bool of_node, const char *call) {
     Communicator *all = shared(comm);
     memory_charge(-comm->bytes);
@@ -484,7 +484,7 @@ ncclResult_t ncclMemFree(void *memory) {
     return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-// Memory of another kind is taken, and not used ("legacy buffer registration is disabled by default").
+// Other memory is accepted but not used as registered ("legacy buffer registration is disabled by default").
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t bytes, void **handle) {
     Region region = range(memory, (int64_t)bytes, "ncclCommRegister");
     bool usable = by_nccl.count(region.base) > 0;

@@ -1,4 +1,4 @@
-// The CUDA runtime's calls, but for streams and events (device.cc) and the bookkeeping of memory (memory.cc).
+// The CUDA runtime's calls, except streams and events (device.cc) and the bookkeeping of memory (memory.cc).
 #include "clock.h"
 #include "emulate.h"
 #include "virtual.h"
@@ -14,7 +14,7 @@ namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int chosen_gpu = 0;
-int first_gpu = -1; // of the node
+int first_gpu = -1; // GPU of the node that this process uses; -1: not set
 
 int capability() {
     const char *asked = getenv("VIRTUAL_CAPABILITY");
@@ -51,7 +51,7 @@ cudaError_t driver_state(std::vector<int> *gpus) {
 
 void store(const void *to, int value, size_t bytes) { memset(const_cast<void *>(to), value, bytes); }
 
-// A copy in up to three pieces, so that what reads or writes beside it finds it half done.
+// Makes a copy in up to three pieces, so that unordered accesses find it half done.
 Op copy_op(void *to, const void *from, size_t bytes, bool from_device, bool to_device,
            std::shared_ptr<std::vector<char>> aside) {
     Op op;
@@ -71,8 +71,8 @@ Op copy_op(void *to, const void *from, size_t bytes, bool from_device, bool to_d
     return op;
 }
 
-// A copy in a dry run. What the program itself looks at is copied all the same: tokens, tables of a kernel, and the few
-// bytes by which two ranks prove that they have mapped the same memory. All else that comes from the device is zero.
+// Makes a copy in a dry run. Data that the program itself reads are still copied: tokens, tables of a kernel, and bytes
+// that prove to two ranks that they have mapped the same memory. Other downloads to pageable memory give zeros.
 Op dry_copy(void *to, const void *from, size_t bytes, RegionKind source, RegionKind target) {
     enum { UPLOAD = 4 << 20, DOWNLOAD = 64 };
     const Cost &cost = dry_figures().cost;
@@ -207,7 +207,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
     properties->multiProcessorCount = multiprocessors();
     properties->sharedMemPerBlockOptin = 232448;
     properties->pciDomainID = node();                      // nodes share this machine
-    properties->pciBusID = 16 + (options().mig ? 0 : gpu); // of MIG's instances: the whole GPU's
+    properties->pciBusID = 16 + (options().mig ? 0 : gpu); // the instances of MIG share one
     return answer(cudaSuccess);
 }
 
@@ -237,7 +237,7 @@ cudaError_t virtual_malloc(void **memory, size_t bytes) {
 // cudaFree waits for the device (programming guide, "Implicit synchronization"; the runtime's documentation of
 // asynchronous frees contrasts the two).
 cudaError_t cudaFree(void *memory) {
-    if (sticky() != cudaSuccess) return answer(sticky()); // of no memory, too
+    if (sticky() != cudaSuccess) return answer(sticky()); // also for NULL
     if (memory == nullptr) return answer(cudaSuccess);
     wait_for_device("the device to drain, so that memory can be freed (cudaFree)");
     return answer(memory_free(memory));
@@ -281,8 +281,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
     return answer(cudaSuccess);
 }
 
-// Of an upload from pageable memory as many bytes are always copied aside (the same page: "for transfers of 64 KB or
-// less").
+// Uploads from pageable memory of up to this size are always copied aside (the page cited below: "for transfers of 64
+// KB or less").
 constexpr size_t STAGED = 64 << 10;
 
 // Runtime API, "API synchronization behavior": from pageable memory to the device the call returns when the source has
@@ -326,7 +326,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     Op op;
     op.what = text("setting %zu bytes", bytes);
     if (dry()) {
-        enum { SMALL = 1 << 20 }; // what a kernel counts in
+        enum { SMALL = 1 << 20 }; // counters of kernels
         op.seconds = cost_pass(&dry_figures().cost, (double)bytes);
         if (bytes <= SMALL) store(to, value, bytes);
     }

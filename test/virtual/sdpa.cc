@@ -1,7 +1,7 @@
-// Causal attention for the fake cuDNN frontend, in double from bf16. A shape is refused where cuDNN 9.19 refuses it
-// when its own heuristics are asked without a device: heads of a size that is no multiple of 8 or above 256, query
-// heads that are no multiple of the key/value heads, anything but bf16. The workspaces are figures recorded from it in
-// the same way (docs/cuda.md).
+// Causal attention for the fake cuDNN frontend, in double from bf16. It refuses the shapes that the heuristics of cuDNN
+// 9.19 refuse when they are asked without a device: head sizes above 256 or not a multiple of 8, query heads that are
+// not a multiple of the key/value heads, types other than bf16. The workspace sizes were recorded from cuDNN in the
+// same way (docs/cuda.md).
 #include "clock.h"
 #include "virtual.h"
 
@@ -79,7 +79,7 @@ struct Head {
     const double *value(int64_t j) const { return &v[(size_t)(j * dim)]; }
 };
 
-// Scores of one query row, softmaxed; returns their log-sum-exp.
+// Computes the softmax of one query row's scores in `p`. Returns their log-sum-exp.
 double row(const Head &head, int64_t i, std::vector<double> &p) {
     double most = -INFINITY, total = 0;
     for (int64_t j = 0; j < head.end(i); j++) {
@@ -241,7 +241,7 @@ error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<int64_t, void *>
     Op op;
     op.what = options.backward ? "the backward of an attention" : "an attention";
     op.sharing = SHARING_SPREAD;
-    for (int sign = 1; sign >= -1 && dry(); sign -= 2) { // the triangle up to the last key, without that before
+    for (int sign = 1; sign >= -1 && dry(); sign -= 2) { // triangle up to the last key, minus the earlier triangle
         int64_t length = sign > 0 ? in.k.seq : in.k.seq - in.q.seq;
         double heads = (double)(in.q.batch * in.q.heads);
         if (length > 0) op.seconds += sign * cost_flash(&dry_figures().cost, heads, length, in.q.dim, options.backward);

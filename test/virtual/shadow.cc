@@ -1,10 +1,10 @@
-// Who touched which bytes last. Each 4 bytes of device or pinned memory have a Cell with the last writer and two later
-// readers, each as a context and its time; an access is a race where its own clock does not cover theirs (as in
-// FastTrack, Flanagan and Freund 2009). Copies, products, attention and messages declare the ranges they touch. Kernels
-// are compiled with -fsanitize=thread, and the functions that this calls at each load and store are those at the end of
-// this file, in place of the sanitizer's.
+// The race detector. Every 4 bytes of device or pinned memory have a Cell with the last writer and two later readers,
+// each as a context and its time. An access is a race if its own clock does not cover theirs (as in FastTrack, Flanagan
+// and Freund 2009). Copies, products, attention and messages declare the ranges they touch. Kernels are compiled with
+// -fsanitize=thread, which calls a function at each load and store. These functions are at the end of this file and
+// replace the sanitizer's.
 //
-// What two blocks of one launch do to the same bytes is not judged here: test/emulate runs blocks in several orders.
+// Races between blocks of one launch are not detected here: test/emulate runs blocks in several orders.
 #include "clock.h"
 #include "emulate.h"
 #include "virtual.h"
@@ -48,7 +48,7 @@ inline bool covered(const Access &access, uint64_t other) {
     return context == access.context || access.clock->get(context) >= (uint32_t)other;
 }
 
-// What the host writes into pinned memory is not seen: there nothing is unwritten.
+// The host's writes to pinned memory are not seen, so all pinned memory counts as written.
 inline void read_cell(const Access &access, Cell *cell, uint64_t now, const void *at, bool pinned) {
     if (cell->write == 0 && !pinned)
         defect("%s reads %s, which nothing has written", access.what, place_of(at).c_str());
@@ -88,17 +88,17 @@ struct Running {
     bool kernel;
     Access access;
     Region recent[RECENT];              // regions touched last
-    unsigned next;                      // of those, to be replaced
-    uint64_t generation;                // when they were looked up
+    unsigned next;                      // the one to replace next
+    uint64_t generation;                // regions_generation() at their lookup
     uintptr_t arguments, arguments_end; // of the launch
     struct {
         uintptr_t from, to;
-    } own[2]; // own variables of kernels
+    } own[2]; // address ranges of kernels' own variables
 };
 __attribute__((tls_model("initial-exec"))) thread_local Running running;
 
-// Where the own variables of a kernel lie: in the memory that the emulator has for stacks and shared memory, in which
-// this runs, and in the data of the program. What is not initialised follows the data of the program without a name.
+// Finds the address ranges of kernels' own variables: the emulator's memory for stacks and shared memory, on which this
+// function runs, and the program's data. Uninitialised data follow the program's data as a mapping without a name.
 void find_own_variables(Running &r) {
     uintptr_t stack = (uintptr_t)__builtin_frame_address(0), code = (uintptr_t)&find_own_variables;
     std::ifstream maps("/proc/self/maps");
@@ -121,7 +121,7 @@ void find_own_variables(Running &r) {
     }
 }
 
-// The region of an access that is none of the recent ones; NULL: a variable of the kernel's own.
+// Looks up the region of an access outside the recent regions. Returns NULL for a variable of the kernel's own.
 __attribute__((noinline)) const Region *access_slow(uintptr_t at, size_t bytes) {
     Running &r = running;
     if (r.generation != regions_generation()) {
@@ -211,7 +211,7 @@ void __tsan_func_entry(void *) {}
 void __tsan_func_exit(void) {}
 void __tsan_vptr_update(void *, void *) {}
 void __tsan_vptr_read(void *) {}
-// The count of a launch's copy of its arguments; kernels have no atomics of this kind.
+// Called for the reference count of a launch's copied arguments; kernels have no atomics of this kind.
 int __tsan_atomic32_fetch_add(volatile int *at, int value, int order) {
     (void)order;
     return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);

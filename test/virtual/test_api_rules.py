@@ -1,5 +1,5 @@
-"""The rules of CUDA and NCCL that src/cuda relies on hold on the virtual GPU; scripts/first_gpu_day.sh tries the same
-program over the real libraries."""
+"""The rules of CUDA and NCCL that src/cuda relies on hold on the virtual GPU; scripts/first_gpu_day.sh runs the same
+program with the real libraries."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
-"""Dry runs on the virtual GPU (docs/dry-runs.md): every call, stream, event and message of a run is real, nothing is
-computed, and time is a clock's. The plan is the other road to the same figures: bytes have to be equal, times within 2
-percent."""
+"""Dry runs on the virtual GPU (docs/dry-runs.md): every call, stream, event and message of a run is real, but nothing
+is computed, and time is simulated. The plan predicts the same figures independently: bytes must be equal, and times
+must agree within 2 percent."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def planned(family, tokens, metrics, *overrides):
 
 
 def agrees(family, tokens, folder, *overrides, nodes=1, waits=WITHIN):
-    """Runs two steps, and compares the second with the plan: the first still loads kernels. Returns it."""
+    """Runs two steps and compares the second with the plan, since the first still loads kernels. Returns the second."""
     metrics = folder / "metrics.jsonl"
     done = dry(family, tokens, metrics, *overrides, nodes=nodes)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -65,7 +65,7 @@ def cut(layers, pipeline, tensor):
     return f"model.layers={layers}", f"parallel.pipeline={pipeline}", f"parallel.tensor={tensor}"
 
 
-# The models of the shipped configurations, but for their layers; 8 GPUs or fewer.
+# The models of the shipped configurations with fewer layers, on at most 8 GPUs.
 SMALL = {
     "evictions inside a node": (
         "llama", 1, *cut(8, 4, 2), "schedule.micro_batch=2", "schedule.bpipe=on", "train.global_batch=16"),
@@ -107,7 +107,7 @@ SMALL = {
     "two data ranks of persistent products": (
         "llama", 1, *cut(8, 2, 2), "parallel.data=2", "hardware.gpu=h100", "train.global_batch=16"),
 }  # fmt: skip
-# The step is as long, but 125 ms of its waits are for bundles by the clock and 145 by the plan; why is not known.
+# Step times agree, but the clock finds 125 ms of waits for bundles and the plan 145 ms; the cause is unknown.
 WAITS = SMALL["evictions between nodes"]
 
 
@@ -214,7 +214,7 @@ def test_what_needs_weights_is_refused_in_a_dry_run(tmp_path):
 
 
 def test_the_virtual_gpu_knows_nothing_of_the_plan():
-    """The library includes nothing of the program but formats of numbers, which src/cuda includes too, and costs."""
+    """From the program, the library includes only number formats, as src/cuda does, and costs."""
     allowed = {"backend/factor.h", "base/number_formats.h", "device/cost.h", "config/config.h", "config/gpus.h"}
     for path in [*FOLDER.glob("*.cc"), *FOLDER.glob("*.h"), *(FOLDER / "include").glob("*.h")]:
         for name in re.findall(r'^#include "([\w./]+)"', path.read_text(), re.M):

@@ -1,5 +1,5 @@
-"""What a user with GPUs meets on a bad day, shown on the virtual GPU: one sentence that says what is wrong, where, and
-what to do; a code other than 0, within seconds; and no process left."""
+"""Failures of GPU machines, provoked on the virtual GPU. Each run ends within seconds with one message (the fault, its
+place and the remedy), with a non-zero exit code, and without a process left."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ LAUNCHER = re.compile(r"train_llama: .*(starting \d+ ranks|driver for CUDA|becom
 
 
 def sentences(ended):
-    """What the run said went wrong, without the table of its memory and what it did before."""
+    """Returns the run's error messages, without its memory table and start-up messages."""
     return [PREFIX.sub("", line) for line in ended.said if PREFIX.match(line) and not LAUNCHER.match(line)]
 
 
@@ -31,7 +31,7 @@ def complaints(folder, *options, code=1, **environment):
 
 
 def refused(*arguments, **keywords):
-    """The first sentence of these."""
+    """Returns the first message of complaints()."""
     return complaints(*arguments, **keywords)[0]
 
 
@@ -70,7 +70,7 @@ def test_instances_of_one_gpu_are_refused_unless_ranks_may_share_it(tmp_path):
                          ids=["all, also for a context", "all but a context's", "most"])
 def test_memory_that_other_programs_hold_is_missing_before_anything_is_allocated(tmp_path, taken, needs):
     said = refused(tmp_path, *TWO, VIRTUAL_TAKEN_MIB=taken)
-    free = r"GPU (\d), NVIDIA H100 80GB HBM3: [\d.]+ MiB of 79\.18 GiB are free, and " + needs + r" [\d.]+ MiB more"
+    free = r"GPU (\d), NVIDIA H100 80GB HBM3: [\d.]+ MiB of 79\.18 GiB are free, but " + needs + r" another [\d.]+ MiB;"
     assert re.search(free, said) and "other programs" in said and "nvidia-smi" in said, said
     assert needs == "the start needs" or re.search(r"^rank (\d), stage \1: GPU \1, ", said), said
 
@@ -80,7 +80,7 @@ def test_memory_that_other_programs_hold_is_missing_before_anything_is_allocated
                          ids=["links", "tensor ranks", "libraries"])
 def test_memory_that_nccl_and_the_libraries_need_is_missing_with_a_sentence(tmp_path, taken, options, environment):
     said = refused(tmp_path, *options, VIRTUAL_TAKEN_MIB=taken, **environment)
-    free = r"GPU \d, NVIDIA H100 80GB HBM3: [\d.]+ MiB of 79\.18 GiB are free, and this stage needs"
+    free = r"GPU \d, NVIDIA H100 80GB HBM3: [\d.]+ MiB of 79\.18 GiB are free, but this stage needs another"
     assert re.search(free, said), said
 
 
@@ -152,7 +152,7 @@ def test_a_gpu_that_is_lost_while_memory_is_allocated_is_not_called_short_of_mem
     assert "allocating memory failed: unspecified launch failure; this process has lost the GPU" in said, said
 
 
-# By steps of the device, so that another call meets the loss each time.
+# The device's step at which it is lost, chosen so that a different call meets the loss each time.
 MOMENTS = {
     "the start": ((), 1),
     "a product": ((), 73),

@@ -1,5 +1,5 @@
-"""Runs on the virtual GPU (docs/virtual.md): the trainers of build/virtual compute what they compute on CPUs, in every
-order that events permit, and the detector of races finds nothing."""
+"""Runs on the virtual GPU (docs/virtual.md): the trainers of build/virtual compute the same results as on CPUs, in
+every order that events permit, and the race detector reports nothing."""
 
 import json
 import re
@@ -26,8 +26,8 @@ def test_training_is_that_of_cpus_in_every_order(tmp_path, case, orders):
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", [(), ("hardware.share_gpu=true",)], ids=["nccl", "one GPU"])
 def test_tensor_ranks_wait_for_each_other_while_messages_leave(tmp_path, options):
-    """Ranks 4 and 7 have queued the next collective when their message is to be checked; their tensor partners 5 and 6
-    join it after 7's and 4's message."""
+    """Ranks 4 and 7 have queued the next collective before their late message can be checksummed. Their tensor partners
+    5 and 6 join that collective only after the messages of 7 and 4."""
     gpus = "1" if options else "8"
     options = (*BPIPE, "parallel.tensor=2", "comm.checksum=on", "train.global_batch=4", "train.steps=1", *options)
     late = {"VIRTUAL_LATE": "4 7", "VIRTUAL_PATIENCE": "10", "VIRTUAL_GPUS": gpus}
@@ -201,8 +201,8 @@ def test_products_beside_collectives_count_on_the_other_multiprocessors(tmp_path
 
 @pytest.mark.thorough
 def test_a_collective_that_has_ended_leaves_all_multiprocessors_to_products(tmp_path):
-    """Compute may wait for a collective long after its end. Over links three times as fast, fewer products are beside
-    one, though the calls are the same."""
+    """Compute may wait for a collective long after its end. With links three times as fast, fewer products run during a
+    collective, though the calls are the same."""
     config, beside = write_config(tmp_path, "llama"), {}
     for rate in (512, 1536):
         counts = counted_on(config, tmp_path / str(rate), *NCCL, f"hardware.tensor_gb_s={rate}")
@@ -212,7 +212,7 @@ def test_a_collective_that_has_ended_leaves_all_multiprocessors_to_products(tmp_
 
 @pytest.mark.thorough
 def test_the_links_of_the_gpu_that_is_here_count_and_not_those_of_the_one_named(tmp_path):
-    """Links of a GB300 are faster, so that fewer products would be beside a collective. The GPU is an H100."""
+    """The links of a GB300 are faster, so fewer products would run during a collective. The GPU here is an H100."""
     config = write_config(tmp_path, "llama")
     named, here = (
         counted_on(config, tmp_path / gpu, *NCCL, f"hardware.gpu={gpu}") for gpu in ("gb300", "h100")
@@ -293,7 +293,7 @@ def test_operations_of_the_gpu_agree_with_those_of_the_cpu(order):
     assert "SKIPPED" not in done.stdout + done.stderr
 
 
-# Kernels come to the device at their first launch, the program's own ones too; none may after the first message.
+# Kernels, the program's own included, are loaded at their first launch. No kernel may be new after the first message.
 REHEARSED = {
     "chunks and split backwards": ("gpt", "parallel.pipeline=2", "schedule.name=v-half", "train.precision=bf16"),
     "whole and split backwards": ("llama", "parallel.pipeline=2", "schedule.name=dualpipe-v"),
@@ -306,7 +306,7 @@ REHEARSED = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", REHEARSED.values(), ids=REHEARSED)
 def test_nothing_is_launched_for_the_first_time_after_the_first_message(tmp_path, options):
-    nodes = "4" if "parallel.data=2" in options else "2"  # so that stages are on two
+    nodes = "4" if "parallel.data=2" in options else "2"  # so that the stages are on two nodes
     late = {"VIRTUAL_NODES": nodes, "VIRTUAL_LAZY": "2", "CUDA_MODULE_LOADING": "LAZY"}
     virtual_runs.in_orders(tmp_path, virtual_runs.case(*options, **late), ("fifo",))
 

@@ -1,6 +1,6 @@
-// The timeline that the processes of a dry run share (clock.cc), from the inside. Its times are seconds.
+// Internals of the timeline that the processes of a dry run share (clock.cc). Times are in seconds.
 //
-//   clock.cc   hosts: who sleeps until when, and how time goes on
+//   clock.cc   hosts: when each one wakes, and how time advances
 //   lines.cc   streams and events, the meetings of ranks, and the network of each node
 #pragma once
 
@@ -53,12 +53,11 @@ struct Batch {
 };
 
 struct Line {
-    bool used;
-    int meeting; // one more than the number of that at which its first step waits; 0: none
+    int meeting; // 1 + index of the meeting at which its first step waits; 0: no meeting
     double time; // the end of all steps taken so far; the first step begins no earlier
     uint32_t first, last;
-    // The first step, while it is on the device: multiprocessors that it still needs, what has started, and the seconds
-    // that a kernel that shares its multiprocessors had left at `since`.
+    // State of the first step while it is on the device. late: multiprocessors that it still needs. batch: its started
+    // blocks. left: for a kernel that shares multiprocessors, the seconds that were left at `since`.
     bool on;
     int late, batches;
     Batch batch[BATCHES];
@@ -97,7 +96,7 @@ struct Letter {
     double arrives;
 };
 
-// A collective of the hosts'.
+// A collective of the hosts.
 struct Gathering {
     bool used;
     uint64_t channel, number;
@@ -127,11 +126,11 @@ struct Host {
 struct Timeline {
     pthread_mutex_t lock;
     bool made, deadlocked;
-    int awake; // hosts that run, or have not come yet
+    int awake; // hosts that run or have not joined yet
     double now, network_time;
-    double moment;          // of the devices: they have done all that ends before it
-    bool news;              // since it was last cleared, something came that a sleeping host watches
-    double next[PROCESSES]; // when something ends on the device; NEVER: nothing will by itself
+    double moment;          // time that the devices have reached
+    bool news;              // an event that a host watches came since this was last cleared
+    double next[PROCESSES]; // time of the device's next change; NEVER: no change by itself
     int held[PROCESSES];    // multiprocessors
     Host hosts[PROCESSES];
     Gathering gatherings[GATHERINGS];
@@ -161,15 +160,15 @@ struct ClockLock : SharedLock {
 };
 
 // --- clock.cc. With the lock held.
-void watch(WatchKind kind, int index, uint64_t channel, uint64_t number); // until it is there, if the host sleeps
+void watch(WatchKind kind, int index, uint64_t channel, uint64_t number); // it ends the host's next sleep
 void sleep_host(bool physical);
 
 // --- lines.cc. With the lock held.
 
-// Lines that may go on, of any process.
+// Lines that may be able to advance, as (process, line).
 typedef std::vector<std::pair<int, int>> Work;
 
-// Takes all steps of these lines of which the time is known, and of the lines that this sets free.
+// Executes all steps of these lines with a known time, then the steps of the lines that they unblock.
 void run_lines(Work work);
 double idle_from(const Line *line); // NEVER: not known yet
 bool has_room(const Line *line);    // for another launch
@@ -177,6 +176,6 @@ double network_next();              // when a flow begins or ends; NEVER: none w
 void network_move(double time);     // to that moment
 double devices_next();              // when something ends on a device
 void devices_move(double time);
-void tell_lines(std::string &all); // what this process's streams wait for
+void tell_lines(std::string &all); // appends a report of the waits of this process's streams
 
 } // namespace virtual_gpu

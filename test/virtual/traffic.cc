@@ -1,14 +1,14 @@
-// What a kernel reads and writes, for the clock of a dry run. Some blocks of a launch run on the emulator, and every
-// sector of 32 bytes of device memory that a block loads or stores is counted once, as if a cache kept it. What the
-// first two blocks both touch (a norm's weights) is shared by all blocks; the rest is each block's own. So a launch
-// moves
+// Counts the bytes that a kernel reads and writes, for the clock of a dry run. Some blocks of a launch run on the
+// emulator. Every 32-byte sector of device memory that a block loads or stores is counted once, as if a cache kept it.
+// Sectors that the first two blocks both touch (a norm's weights) count as shared by all blocks; the rest belongs to
+// each block. So a launch moves
 //
 //     shared + own of one block * number of blocks
 //
-// Where those two do not move about as much (rows that do not divide evenly), more blocks are looked at. A launch is
-// taken to move what an earlier one did, of the same kernel with the same grid and with arguments that differ in
-// nothing but addresses, unless blocks are so unlike that their work depends on the data (an embedding's gradient).
-// Launches of a few blocks run whole, so that what they leave in memory is there for others.
+// If the first two blocks move different amounts (rows that do not divide evenly), more blocks are sampled. A launch is
+// assumed to move as much as an earlier launch of the same kernel and grid if only addresses in its arguments differ,
+// unless the blocks differ so much that their work depends on the data (an embedding's gradient). Launches of at most
+// 32 blocks run completely, so that later kernels find their results in memory.
 #include "clock.h"
 #include "emulate.h"
 
@@ -23,7 +23,7 @@ namespace {
 enum { SECTOR = 32 };
 typedef std::unordered_set<uint64_t> Sectors; // 2 * number, + 1 where written
 
-Sectors *counted; // of the block that runs; NULL: none does
+Sectors *counted; // of the running block; NULL: no block runs
 
 // The bytes of a launch's arguments, with 1 in place of every address of memory that devices reach.
 std::string signature(const VirtualLaunch &launch) {
@@ -54,14 +54,14 @@ Sectors of_block(const VirtualLaunch &launch, int64_t block) {
     return sectors;
 }
 
-// How much alike the two are: 1, or less; 0 if one of them does next to nothing.
+// Returns the size of the smaller set over that of the larger one; 0 if the smaller has fewer than 8 sectors.
 double likeness(const Sectors &first, const Sectors &second) {
     enum { LEAST = 8 };
     double less = (double)std::min(first.size(), second.size()), more = (double)std::max(first.size(), second.size());
     return less < LEAST ? 0 : less / more;
 }
 
-// Bytes of a launch of many blocks. *lasts: whether the next one like it moves as many.
+// Returns the estimated bytes of a launch of many blocks. *lasts: whether they hold for later launches like it.
 double sampled_bytes(const VirtualLaunch &launch, int64_t blocks, bool *lasts) {
     enum { SAMPLES = 16 };
     Sectors first = of_block(launch, 0), second = of_block(launch, 1);

@@ -1,19 +1,19 @@
-// The virtual GPU from the inside: what its files share.
+// Internal declarations that the files of the virtual GPU share.
 //
-//   job.cc       what the processes of one run share: who is there, who posted what, how far each has got
+//   job.cc       state that the processes of one run share: members, posted messages, progress
 //   memory.cc    device memory, pinned memory, memory of other processes: what is allocated where
 //   shadow.cc    vector clocks, and who touched which bytes last: races, unwritten reads, bounds
 //   device.cc    streams, events, hardware queues, and the one thread that executes
 //   runtime.cc   the CUDA runtime's calls
 //   lt.cc        matrix products (cuBLASLt)        sdpa.cc   attention (cuDNN)
-//   clock.cc     virtual time in dry runs          traffic.cc  what a kernel reads and writes, for it
-//   flags.cc     words by which streams of two processes order each other
+//   clock.cc     virtual time in dry runs          traffic.cc  bytes that a kernel reads and writes
+//   flags.cc     words in memory that order streams of two processes
 //   nccl.cc      messages and collectives (NCCL)   messages.c, host.cc   clocks on the host's messages (MPI)
 //
-// A context is whoever executes in order: a process's host thread, or a stream. Each has a vector clock. What one
-// context does happens before what another does only if a chain of edges leads from the first to the second: a call
+// A context executes in order: it is a process's host thread or a stream. Each context has a vector clock. An action of
+// one context happens before an action of another only if a chain of edges leads from the first to the second: a call
 // that queues work, an event waited for, a successful query, a synchronize, a message. Two accesses to the same bytes
-// without such a chain are a race, whatever the order in which they happened this time.
+// without such a chain are a race, in whatever order they happened in this run.
 #pragma once
 
 #include "base/number_formats.h"
@@ -40,7 +40,7 @@ enum Order { ORDER_FIFO, ORDER_RANDOM, ORDER_NEWEST };
 
 // The environment, read once.
 struct Options {
-    int gpus, nodes; // of one node; of the run
+    int gpus, nodes; // GPUs per node; nodes of the run
     int multiprocessors;
     Order order;
     uint64_t seed;
@@ -48,23 +48,23 @@ struct Options {
     double patience;           // seconds without progress anywhere that count as a deadlock
     int queues;                // CUDA_DEVICE_MAX_CONNECTIONS
     bool eager;                // CUDA_MODULE_LOADING=EAGER
-    int loads_late;            // VIRTUAL_LAZY. 0: nothing is ever loaded at its first launch; 2: that is a defect, once
-                               // messages between ranks have begun
+    int loads_late;            // VIRTUAL_LAZY. 0: no kernel is loaded at its first launch; 2: such loading is a defect
+                               // once messages between ranks have begun
     bool connects_late;        // NCCL_RUNTIME_CONNECT
-    std::string late_ranks;    // VIRTUAL_LATE="4 7": there events are found to have passed only a while later
+    std::string late_ranks;    // VIRTUAL_LATE="4 7": ranks that notice passed events 20 ms late
     std::string driver, fault; // VIRTUAL_DRIVER, VIRTUAL_FAULT
     std::string nccl;       // VIRTUAL_NCCL="22809 21903": the versions on nodes 0 and 1; the last also on later nodes
     int64_t taken;          // bytes of the GPU that other programs hold
     bool peers;             // VIRTUAL_PEERS: the GPUs of a node reach each other's memory
     bool late;              // VIRTUAL_PAGEABLE=late: large uploads read ordinary memory when they are executed
     bool memory_operations; // VIRTUAL_MEMOPS: streams can wait for a value in memory
-    bool mig;               // VIRTUAL_MIG: they are instances of one GPU
+    bool mig;               // VIRTUAL_MIG: the GPUs of a node are instances of one GPU
 };
 const Options &options();
-// VIRTUAL_FAULT=KIND@N or KIND@N@RANK: whether this fault comes at this count, or has come.
+// Returns whether VIRTUAL_FAULT=KIND@N or KIND@N@RANK names this kind and rank, and `count` has reached N.
 bool fault_comes(const char *kind, uint64_t count);
 
-// Ends this process with a sentence about a mistake in the program that uses the GPU.
+// Reports a mistake of the program that uses the GPU, and ends this process.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void defect(const char *format, ...);
 
 std::string text(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -86,7 +86,7 @@ struct SharedClock {
     uint32_t at[WIDTH];
 };
 
-// What a rank has put up for the others to find: one end of a message, or its part of a collective.
+// A record that a rank posts for the other ranks: one end of a message, or its part of a collective.
 struct Post {
     bool used;
     int comm, kind, source, target; // target -1: collective
@@ -94,18 +94,18 @@ struct Post {
     int phase, process, type;
     uint64_t in, out; // offsets in the arena of `process`
     int64_t count;
-    int64_t registered[2]; // offsets of input and output in what is registered; -1: not registered
+    int64_t registered[2]; // offsets of input and output in registered memory; -1: not registered
 };
 
 struct Communicator {
     bool used;
     char id[128];
     int size, joined, left;
-    int aborted_on; // one more than the node of a rank that aborted; 0: none did
+    int aborted_on; // 1 + node of a rank that aborted; 0: no rank aborted
     int process[RANKS], gpu[RANKS], node[RANKS], version[RANKS];
     bool leaves[RANKS];             // ncclCommDestroy or ncclCommAbort was called
     uint32_t called[RANKS];         // collectives that a rank has called at least once, a bit each
-    uint8_t first[RANKS][RANKS][2]; // messages from..to of which the sender, the receiver has made its first call
+    uint8_t first[RANKS][RANKS][2]; // [from][to][0: sender, 1: receiver]: has made its first call
 };
 
 struct Member {
@@ -119,9 +119,9 @@ struct Mapping {
     uint64_t offset;
 };
 
-// A word by which a stream tells a stream of another process how far it has come: who wrote it last.
+// A word that a stream writes to signal a stream of another process, and the clock of its latest writer.
 struct Flag {
-    int owner; // one more than the process; 0: unused
+    int owner; // 1 + the process that owns the memory; 0: unused
     uint64_t offset;
     SharedClock clock;
 };
@@ -131,7 +131,7 @@ struct Job {
     uint32_t magic;
     pthread_mutex_t lock;
     uint32_t bell; // rung whenever something is posted
-    bool lost;     // a rank has lost its GPU: for that rank all events count as passed, until the job ends
+    bool lost;     // a rank has lost its GPU: races are no longer checked
     Member members[PROCESSES];
     int64_t held[PROCESSES]; // bytes by node * gpus + gpu
     Mapping mappings[1024];
@@ -160,13 +160,13 @@ struct JobLock : SharedLock {
 };
 void ring();
 void wait_bell(uint32_t seen, double seconds);
-void progressed(); // something happened here
-// Called now and then while this process waits for something; ends it where the whole job has stood still too long.
+void progressed(); // this process has made progress
+// Ends this process if the job has made no progress for options().patience seconds. Called repeatedly while it waits.
 void watch_progress();
 
 // --- shadow.cc
 
-// Per 4 bytes: who wrote last, and two of those who read since. Context << 48 | time; 0: nobody.
+// Per 4 bytes: the last writer and two readers since then, each as context << 48 | time; 0: no access.
 struct Cell {
     uint64_t write, read[2];
 };
@@ -179,7 +179,7 @@ struct Access {
 
 uint64_t epoch(const Access &access);
 void touch(const Access &access, const void *memory, int64_t bytes, bool writes);
-// `rows` pieces of `bytes`, each `stride` bytes after the one before.
+// Touches `rows` pieces of `bytes` bytes that begin `stride` bytes apart.
 void touch_rows(const Access &access, const void *memory, int64_t rows, int64_t bytes, int64_t stride, bool writes);
 void kernel_begin(const Access &access, const void *arguments, int64_t bytes);
 void kernel_end();
@@ -203,24 +203,24 @@ struct Region {
 
 Region region_of(const void *memory); // kind REGION_NONE: ordinary host memory
 uint64_t regions_generation();
-// The whole range, or a defect that names `what`.
+// Returns the region that contains the complete range, or reports a defect that names `what`.
 Region range(const void *memory, int64_t bytes, const char *what);
 cudaError_t memory_allocate(void **memory, size_t bytes);
 cudaError_t memory_free(void *memory);
-// Whether it may go: neither registered nor NCCL's own (nccl.cc).
+// Reports a defect if the region is registered with a communicator or came from ncclMemAlloc (nccl.cc).
 void check_unregistered(const Region &region);
 cudaError_t memory_pin(void *memory, size_t bytes, bool allocated);
 cudaError_t memory_unpin(void *memory, bool allocated);
-int64_t memory_most_pinned(); // bytes of cudaMallocHost at a time
+int64_t memory_most_pinned(); // peak of the bytes from cudaMallocHost
 cudaError_t memory_export(cudaIpcMemHandle_t *handle, void *memory);
 char *arena_of(int process); // another process's device memory, mapped here
 cudaError_t memory_import(void **memory, const cudaIpcMemHandle_t *handle);
 cudaError_t memory_close(void *memory);
-cudaError_t memory_context();      // of this process: made now, or no room
-bool memory_charge(int64_t bytes); // takes them, or gives back those below 0; false: no room
+cudaError_t memory_context();      // creates this process's context; fails without room for it
+bool memory_charge(int64_t bytes); // reserves bytes, or frees them if negative; false: no room
 int64_t memory_total();
 int64_t memory_left();
-uint64_t arena_offset(const void *memory, int *owner); // of device memory, also of a mapped one
+uint64_t arena_offset(const void *memory, int *owner); // of own or mapped device memory
 std::string place_of(const void *memory);              // "byte 512 of allocation 7 (4096 bytes)"
 
 // --- numbers of device memory
@@ -254,8 +254,8 @@ inline void put_number(void *memory, int64_t index, cudaDataType_t type, double 
 
 // --- device.cc
 
-// How an operation of a dry run uses multiprocessors: not at all, or bounded by memory; by short blocks, which make
-// room for other kernels and run on what these leave; by blocks that keep theirs to the end.
+// How an operation of a dry run uses multiprocessors. NONE: not at all, or it is bounded by memory. SPREAD: by short
+// blocks, which run on the multiprocessors that other kernels leave free. OWNS: by blocks that keep theirs to the end.
 enum Sharing { SHARING_NONE, SHARING_SPREAD, SHARING_OWNS };
 
 enum Outcome { OUTCOME_DONE, OUTCOME_AGAIN, OUTCOME_WAITS };
@@ -266,24 +266,23 @@ struct Op {
     std::function<Outcome(const Access &)> step;
     std::function<std::string()> waits_for;
     uint64_t issue;
-    int blocks = 1; // multiprocessors that it owns while it waits; 0: it is no kernel
+    int blocks = 1; // multiprocessors that it owns while it waits; 0: not a kernel
     bool started = false;
-    bool remote = false;                                   // what it waits for is in another process
-    bool event = false;                                    // records one or waits for one: takes no time
-    double seconds = 0;                                    // in a dry run (clock.h), as are the next two
+    bool remote = false; // waits for another process
+    double seconds = 0;  // used only in dry runs (clock.h), like the next two fields
     Sharing sharing = SHARING_NONE;
-    int multiprocessors = 0; // that it asks for
+    int multiprocessors = 0; // number that it asks for
 };
 
 void enqueue(cudaStream_t stream, Op op);
 void host_waits(const std::function<bool()> &done, const std::string &what, bool remote);
 void wait_for_device(const std::string &why); // until all streams are empty
 void note_collective(cudaStream_t stream);
-void check_order(cudaStream_t stream, const std::string &product); // after the collectives that were queued before it
+void check_order(cudaStream_t stream, const std::string &product); // defect: it may start before a collective
 void load_once(const std::string &kernel, bool library);
 void messages_begin(); // from now on a receive may wait on this device for its sender
 Clock &stream_clock(cudaStream_t stream);
-// The host's clock, for whoever holds the device's lock.
+// Returns the host's clock. Call with the device's lock held.
 Clock &host_clock();
 void host_join(const Clock &other);
 Access host_access(const char *what);

@@ -116,7 +116,8 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
 }
 
 static bool softmax_refused_(CudaBackend *cuda, int64_t cols) {
-    if (cols > ROW_LIMIT) cuda_refuse(cuda, "stored attention on a GPU supports at most 32768 positions; use flash");
+    if (cols > ROW_LIMIT)
+        cuda_refuse(cuda, "attention.mode none and recompute support at most 32768 positions on a GPU; use flash");
     return cols > ROW_LIMIT;
 }
 

@@ -1,5 +1,5 @@
-// The part of the CUDA runtime's interface that src/cuda uses, declared by ourselves: the virtual GPU is built where no
-// toolkit is. Names, order of arguments and numbers are those of the CUDA runtime API reference (12 and 13); a struct
+// The part of the CUDA runtime's interface that src/cuda uses, declared by ourselves: the virtual GPU needs no CUDA
+// toolkit. Names, order of arguments and numbers are those of the CUDA runtime API reference (12 and 13); a struct
 // has only the members that are read here. A call that is missing here has to be added with its rules.
 #pragma once
 
@@ -112,11 +112,11 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *memory);
 cudaError_t cudaIpcOpenMemHandle(void **memory, cudaIpcMemHandle_t handle, unsigned flags);
 cudaError_t cudaIpcCloseMemHandle(void *memory);
 
-// Gives cuStreamWriteValue32 and cuStreamWaitValue32 of the driver's interface.
+// Returns cuStreamWriteValue32 or cuStreamWaitValue32 of the driver's interface in *function.
 cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
                                              unsigned long long flags, void *status);
 
-// The runtime's own header gives these two as templates, and src/cuda passes pointers of other types.
+// In the runtime's own header both are also templates, and src/cuda passes pointers of other types.
 cudaError_t virtual_malloc(void **memory, size_t bytes);
 cudaError_t virtual_malloc_host(void **memory, size_t bytes);
 

@@ -1,6 +1,6 @@
 // cuDNN's frontend as src/cuda uses it: graphs of one attention, forward or backward. The real header is a library of
 // templates over cuDNN's graph interface; faking the part in between would need an interpreter of graphs, so the fake
-// begins here. Names as in cudnn-frontend 1.x; what a graph is told is kept, checked in `validate` and handed to
+// begins here. Names as in cudnn-frontend 1.x; a graph's attributes are stored, checked in `validate` and passed to
 // test/virtual/sdpa.cc.
 #pragma once
 
