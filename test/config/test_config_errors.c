@@ -259,7 +259,7 @@ static const BadInput impossible[] = {
      "-o parallel.pipeline: the list of layers has 4 entries", "give 2, or layers auto"},
     {BASE "parallel: {pipeline: 4, layers: [2, 2, 2, 2]}\n", "model.layers=12",
      "-o model.layers: the stages' layers add up to 8", "12"},
-    {BASE "schedule: {name: gpipe, bpipe: on}\n", NULL, "@:3: schedule.bpipe: schedule gpipe", "use name 1f1b, bpipe off"},
+    {BASE "schedule: {name: gpipe, bpipe: on}\n", NULL, "@:3: schedule.bpipe: schedule gpipe", "use name 1f1b, bpipe"},
     {BASE "schedule: {bpipe: on}\n", "schedule.name=gpipe", "-o schedule.name: schedule gpipe", "bpipe off"},
     {BASE "schedule: {name: gis, chunks: 1}\n", NULL, "@:3: schedule.chunks: schedule gis supports 2 to 64 chunks",
      "not 1"},
