@@ -149,8 +149,8 @@ Schedule *schedule_fill(const char *name, const ScheduleSpec *spec, Placement pl
 // ---------------------------------------------------------------------------------------------------------------------
 // GPipe and 1F1B
 
-// Runs `warm_up` forwards, then a backward and a forward in turn. GPipe and 1F1B differ only in `warm_up`. With slices
-// the first backward is that of the last slice.
+// Writes `warm_up` forwards, then a backward and a forward in turn. GPipe and 1F1B differ only in `warm_up`. With
+// slices, slices - 1 more forwards come first, because the first backward is that of the last slice.
 static void write_stage_(ActionList *list, const ScheduleSpec *spec, int warm_up) {
     int slices = max_int(spec->slices, 1), all = spec->microbatches * slices;
     warm_up = min_int(warm_up + slices - 1, all);
@@ -302,7 +302,7 @@ static int walk_rise_(const Walk *walk, int turn) {
     return most;
 }
 
-// Before a turn, loads the first evicted bundle of the next `ahead` turns; the newest bundle is evicted for it.
+// Before a turn, loads the first evicted bundle of the next `ahead` turns. Evicts the newest bundles if it needs slots.
 static void walk_swap_(Walk *walk) {
     int next = walk->now + 1, last = walk->now + min_int(walk->ahead, walk->newest - walk->now);
     while (next <= last && !number_set_has(&walk->away, next)) next++;

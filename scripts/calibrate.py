@@ -375,14 +375,14 @@ if __name__ == "__main__":
     parser.add_argument(
         "-o", dest="output", type=Path, metavar="FILE", help="write the section here instead of to standard output"
     )
-    parser.add_argument("-c", dest="config", type=Path, metavar="CONFIG", help="of the run that step=TIME was measured of")
+    parser.add_argument("-c", dest="config", type=Path, metavar="CONFIG", help="configuration of the run of step=TIME")
     parser.add_argument("--bin", type=Path, help="folder of the trainers")
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="what runs with hardware.device auto ran on")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="device of the runs with hardware.device auto")
     parser.add_argument("--skip", type=int, default=2, help="first steps that do not count (default 2)")
     parser.add_argument(
-        "--noise", type=float, default=0.02, help="by how much equal runs differ, a fraction (default 0.02)"
+        "--noise", type=float, default=0.02, help="expected difference of equal runs, a fraction (default 0.02)"
     )
     parser.add_argument(
-        "--quantile", type=float, default=0.5, help="of a run's step times; 0: its quickest step (default 0.5)"
+        "--quantile", type=float, default=0.5, help="quantile of a run's step times; 0: the fastest step (default 0.5)"
     )
     sys.exit(finish("calibrate", main, parser.parse_args()))

@@ -318,15 +318,15 @@ def arguments():
     forms = parser.add_subparsers(dest="form", required=True, metavar="info|check")
     info = forms.add_parser("info", help="sizes and tensors")
     info.set_defaults(act=show_info)
-    same = forms.add_parser("check", help="the trainer against transformers")
+    same = forms.add_parser("check", help="compare the trainer with transformers")
     same.add_argument("--data", type=Path, metavar="TOKENS", help="a token file; without it the run's own, else random tokens")
-    same.add_argument("--windows", type=int, default=8, metavar="N", help="how many sequences (8)")
+    same.add_argument("--windows", type=int, default=8, metavar="N", help="number of sequences (8)")
     same.add_argument(
-        "--seq-len", type=int, metavar="N", help="llama: tokens of each (256, or fewer where the model has fewer)"
+        "--seq-len", type=int, metavar="N", help="llama: tokens per sequence (256, or the model's seq_len if smaller)"
     )
-    same.add_argument("--prompts", type=int, default=2, metavar="N", help="greedy texts (2)")
-    same.add_argument("--tokens", type=int, default=8, metavar="N", help="tokens of each (8)")
-    same.add_argument("--tolerance", type=float, default=1e-3, metavar="X", help="of the loss and of a logit (0.001)")
+    same.add_argument("--prompts", type=int, default=2, metavar="N", help="number of greedy texts (2)")
+    same.add_argument("--tokens", type=int, default=8, metavar="N", help="tokens per greedy text (8)")
+    same.add_argument("--tolerance", type=float, default=1e-3, metavar="X", help="for the loss and for a logit (0.001)")
     same.set_defaults(act=check)
     for form in (info, same):
         form.add_argument("folder", type=Path, metavar="DIR")

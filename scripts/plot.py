@@ -174,7 +174,7 @@ def arguments():
             picture.add_argument("--part", type=part_of, metavar="FROM:TO", help="draw this part, in milliseconds")
         if name == "timeline":
             picture.add_argument("--whole", action="store_true", help="draw a long step without leaving anything out")
-            picture.add_argument("--step", help="which one; without it the second, since the first also warms up")
+            picture.add_argument("--step", help="step to draw; default: the second, since the first includes warm-up")
         if name in ("memory", "search"):
             picture.add_argument("--limit", type=float, metavar="GIB", help="draw a line at this limit")
     options = parser.parse_args()

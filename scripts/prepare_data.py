@@ -119,7 +119,7 @@ def parser_():
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="prepare_data.py", description=__doc__, formatter_class=form)
     add = parser.add_argument
-    add("files", nargs="*", metavar="FILE", help="what to read")
+    add("files", nargs="*", metavar="FILE", help="input file")
     add("--bible", action="store_true", help="the tiny data set instead of files")
     add("-o", "--output", type=Path, default=Path("data"), metavar="DIR", help="default: data")
     add("--name", help="first part of the files' names; default: bible with --bible, else text")
@@ -137,14 +137,14 @@ def parser_():
         metavar="TOKEN",
         help="begins every document: eos, bos or a name; default: eos, else bos",
     )
-    add("--dtype", default="auto", choices=("auto", *KINDS), help="default: uint16 where the vocabulary fits")
+    add("--dtype", default="auto", choices=("auto", *KINDS), help="default: uint16 if the vocabulary fits")
     add(
         "-j",
         "--jobs",
         type=int,
         default=len(os.sched_getaffinity(0)),
         metavar="N",
-        help="processes; default: one a core",
+        help="processes; default: one per core",
     )
     add("--val-fraction", type=float, default=0.05, metavar="X", help="0 to 0.5; default: 0.05")
     add("--shard-tokens", type=int, default=100_000_000, metavar="N", help="most tokens of one file; default: 1e8")

@@ -83,7 +83,7 @@ def main(arguments):
     parser.add_argument("file", type=Path, metavar="FILE", help="JSON lines")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the evaluation file")
     parser.add_argument("--tokenizer", default="bytes", metavar="NAME", help="bytes, a *.model or a tokenizer.json")
-    parser.add_argument("--eot", default="auto", help="as prepare_data.py has it, where a tokenizer has no usual one")
+    parser.add_argument("--eot", default="auto", help="as in prepare_data.py, for tokenizers without a usual one")
     options = parser.parse_args(arguments)
     return finish("prepare_eval.py", prepare, options)
 

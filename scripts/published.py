@@ -518,10 +518,10 @@ if __name__ == "__main__":
     parser.add_argument("--bin", type=Path, default=ROOT, help="folder of the trainers")
     parser.add_argument("--only", default="", help="runs with this text in their source or name")
     parser.add_argument("--json", action="store_true", help="every run as JSON")
-    parser.add_argument("--bands", action="store_true", help="how much longer than planned runs took")
+    parser.add_argument("--bands", action="store_true", help="print ratios of measured to planned step times")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page")
     parser.add_argument(
-        "--plot", action=argparse.BooleanOptionalAction, default=True, help="with --write: its picture too"
+        "--plot", action=argparse.BooleanOptionalAction, default=True, help="with --write: also draw the picture"
     )
     chosen = parser.parse_args()
     sys.exit(finish("published", main, chosen))

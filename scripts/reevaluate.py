@@ -151,8 +151,8 @@ def fill(page, name, lines):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", type=Path, default=ROOT, help="where the trainers are")
-    parser.add_argument("--profile", action="store_true", help="measure stages where this machine has the device")
+    parser.add_argument("--bin", type=Path, default=ROOT, help="folder of the trainers")
+    parser.add_argument("--profile", action="store_true", help="measure stages if this machine has the device")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "bpipe.md", help="a page with these lines")
     asked = parser.parse_args()
     planner = Planner(asked.bin.resolve())

@@ -265,7 +265,7 @@ def arguments():
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="written by --trace; without it the first trace*.json in RUN_DIR"
     )
-    parser.add_argument("--step", help="which step of the trace; without it the second, since the first also warms up")
+    parser.add_argument("--step", help="step of the trace; default: the second, since the first includes warm-up")
     parser.add_argument(
         "--plan", type=Path, metavar="FILE", help="written by --plan --json; without it plan.json in RUN_DIR"
     )

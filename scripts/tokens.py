@@ -61,7 +61,7 @@ def main(arguments):
     parser.add_argument(
         "--eot",
         default="auto",
-        help="as prepare_data.py has it, where a tokenizer has no usual one; none: there is none",
+        help="end-of-text token, as in prepare_data.py, for tokenizers without a usual one; none: no token",
     )
     options = parser.parse_intermixed_args(arguments)
     return finish("tokens.py", translate, options)

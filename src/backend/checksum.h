@@ -1,4 +1,4 @@
-// Checksums of device memory for messages between ranks: CRC-64/XZ, which detects every flipped bit.
+// Checksums of device memory for messages between ranks: CRC-64/XZ. crc64.h says which damage it detects.
 #pragma once
 
 #include "backend.h"

@@ -39,7 +39,7 @@ typedef struct CommRequest {
     bool active;
 } CommRequest;
 
-// The pauses of a wait.
+// State that a caller of comm_pause keeps between polls.
 typedef struct Pause {
     int looks;   // polls that found nothing; the caller sets it to 0 at the start of a wait and after progress
     double busy; // time until which other programs are assumed to need the core

@@ -78,7 +78,7 @@ void config_write_json(const Config *config, FILE *file) {
     const ConfigKey *before = NULL;
     for (int i = 0; i < config_key_count; i++) {
         const ConfigKey *key = &config_keys[i];
-        size_t section = (size_t)(config_short_name(key) - key->name); // length with its dot
+        size_t section = (size_t)(config_short_name(key) - key->name); // length of the section's name and its dot
         if (config_lacks(config, key)) continue;
         bool same = before != NULL && strncmp(before->name, key->name, section) == 0;
         if (same) fputc(',', file);

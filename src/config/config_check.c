@@ -413,7 +413,7 @@ static const char *why_whole_(const Config *config) {
     return NULL;
 }
 
-// Returns whether data ranks shard gradients. auto: if two full layers plus a shard of each layer are less than all.
+// Returns whether data ranks shard gradients. auto: if that saves memory (2 layers + 1 shard of each < all layers).
 bool config_shards_gradients(const Config *config) {
     int64_t layers = config->model.layers, shards = config_replicas(config);
     bool saves = (layers - 2) * shards > layers;

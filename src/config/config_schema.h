@@ -16,7 +16,7 @@ typedef struct ConfigKey ConfigKey;
 typedef struct ConfigList {
     size_t given, valid;    // offsets in Config of two int64_t: entries given, and entries after auto is resolved
     size_t entry;           // bytes of one entry
-    int64_t most;           // most entries
+    int64_t most;           // maximum number of entries
     const ConfigKey *parts; // fields of an entry, at offsets inside it; a part without a name is the entry's own value
     int part_count;
     bool alone;           // true: a value that is not a list becomes the first part of a single entry

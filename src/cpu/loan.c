@@ -11,7 +11,7 @@
 
 typedef struct Handle {
     int64_t pid, fd, bytes;
-    uint64_t device, inode; // of the file: in another container `pid` may be another process
+    uint64_t device, inode; // identity of the file: in another container `pid` may be another process
 } Handle;
 
 _Static_assert(sizeof(Handle) <= sizeof(Loan), "a handle has to fit into a loan");

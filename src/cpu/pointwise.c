@@ -83,7 +83,7 @@ void cpu_swiglu_backward(Backend *backend, Factor dgate_up, const void *dout, co
 
 // --- rotary positions (Su et al. 2021)
 
-// Pairs turned at once; a head of 128 has one group.
+// Pairs rotated as one group; a head of 128 elements is a single group.
 enum { PAIRS = 64 };
 
 typedef struct Rotation {

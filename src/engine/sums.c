@@ -20,9 +20,9 @@ static void need_(const Need *need, CommOperation operation, int64_t count, Comm
     if (passing > workspace->passing_bytes) workspace->passing_bytes = passing;
 }
 
-// Counts the sums of the stream after products that are split over tensor ranks, and the sums of the norms' gradients
-// after a step. With overlap, the next product's input is gathered during a sum or another gather, and all chunks of
-// a forward's product may be in flight. A gather needs no workspace.
+// Counts the sums over tensor ranks: of activations and their gradients after every split product, and of the norms'
+// gradients after a step. With overlap, the next product's input is gathered during a sum or another gather, and all
+// chunks of a forward's product may be in flight. A gather needs no workspace.
 static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.tensor_ranks, shape->staged};
     int beside = shape->sequence && shape->overlap ? 2 : 1;

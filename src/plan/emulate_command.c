@@ -15,7 +15,7 @@
 
 // The emulated stage and its resources.
 typedef struct Subject {
-    Config config; // with schedule.bpipe resolved
+    Config config; // schedule.bpipe is resolved
     const Model *model;
     Hardware hardware;
     Backend *be;

@@ -10,7 +10,7 @@ static void integer_(FILE *file, const char *key, int64_t value) {
     fprintf(file, "\"%s\":%lld,", key, (long long)value);
 }
 
-// Writes {"weights":0,"own_slots":0,...}: every category, in the order of the table for people.
+// Writes {"weights":0,"own_slots":0,...}: every category, in the order of the human-readable table.
 static void json_write_memory_(const MemoryBytes *memory, FILE *file) {
     fputs("\"memory\":{", file);
     for (int c = 0; c < MEMORY_CATEGORIES; c++) {

@@ -477,7 +477,7 @@ static int grow_until_settled_(Growth *growth, const Config *config, const PlanC
 // INFINITY.
 static int whole_phase_(Phase *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
                         double worth, Error *err) {
-    static const double CLEARLY = 1.1; // rounds differ by less
+    static const double CLEARLY = 1.1; // a factor; the times of any two rounds differ by less
     int64_t all = config_microbatches(config), p = schedule->stages;
     Growth growth = {.enough = schedule->microbatches, .fewer = schedule->microbatches - 2 * p};
     Phase between;

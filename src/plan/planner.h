@@ -60,7 +60,7 @@ typedef struct Forecast {
     PlanTime time;      // known: false unless asked for
     int64_t slot_bytes; // bytes of the largest slot
     int slots;          // slots of the schedule, own and lent together
-    int load_ahead;     // with evictions; else 0
+    int load_ahead;     // schedule.load_ahead with auto resolved; 0 without evictions
     double split_gain;  // if split_backward was open and is on: the fraction of a step that this saves; else 0
 } Forecast;
 

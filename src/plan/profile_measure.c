@@ -98,7 +98,7 @@ static void measure_end_(pid_t *loads, int count) {
     }
 }
 
-// Returns the number of ranks that compute at a time on this host; 1 on a GPU.
+// Returns the number of ranks that compute at the same time on this host; 1 on a GPU.
 static int at_a_time_(const Case *at) {
     double share = at->hardware->cores_share, world = (double)config_world(at->config);
     return !at->hardware->cpu ? 1 : (int)(share < world ? share : world);

@@ -40,7 +40,7 @@ int verdict_resolve_name(Config *config, const Model *model, const Log *log, Err
 // Decides an open split_backward by Forecast.split_gain.
 void verdict_take_split(Config *config, double gain, const Log *log);
 
-// Does the same for all ranks of a job: rank 0 decides, since ranks may see different machines. Collective.
+// Runs verdict_resolve on rank 0 and sets its decision on all ranks, which may see different machines. Collective.
 int verdict_agree(Config *config, const Model *model, World *world, const Log *log, Error *err);
 
 // Computes the reserves (GiB) up to which this micro-batch size fits without and with BPipe; negative if it does not

@@ -69,7 +69,7 @@ typedef struct Run {
     Engine *engine;
     Optimizer *optimizer;
     RunData sets;
-    int64_t end_of_text; // token that begins a document, where documents matter
+    int64_t end_of_text; // token that begins a document; for data.mask_documents and data.reset_positions
     Batch batch;
     StepGuard step_guard;   // the same on all ranks
     Metrics *metrics;       // rank 0

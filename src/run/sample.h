@@ -20,7 +20,7 @@ typedef struct SampleCandidate {
     int64_t token;
 } SampleCandidate;
 
-// Returns the most candidates that one part of the vocabulary names.
+// Returns the maximum number of candidates from one part of the vocabulary.
 int64_t sample_capacity(const SampleRule *rule);
 
 // Writes the candidates among tokens first ... first + count - 1, with the given logits, to `out` (sample_capacity

@@ -145,7 +145,7 @@ def compare(case, threads=2):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plans", type=int, default=30000, help="about as many for each case")
+    parser.add_argument("--plans", type=int, default=30000, help="approximate number of plans per case")
     parser.add_argument("--case", type=int, action="append", choices=range(len(CASES)), help="default: all")
     asked = parser.parse_args()
     worse, plans = 0, 0
