@@ -1,5 +1,5 @@
 # Builds the trainers and the tiny data set. `make help` lists the targets and the switches.
-# make/ has the rest: variants, what this machine has, GPUs, tests, fuzzing, linters, packages.
+# make/ contains everything else: variants, detection of tools, GPUs, tests, fuzzing, linters, packages.
 MAKEFLAGS += --no-builtin-rules
 .SUFFIXES:
 .DELETE_ON_ERROR:
@@ -22,7 +22,7 @@ endif
 ifeq ($(origin CXX),default)
 CXX := g++
 endif
-# Debian's PyTorch, NumPy and pytest belong to the system's Python, even if PATH names another one first.
+# Debian's PyTorch, NumPy and pytest belong to the system's Python, even if another Python precedes it in PATH.
 PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 comma := ,
 empty :=
@@ -33,11 +33,11 @@ B := $(BUILD)/$(VARIANT)$(if $(filter tsan fuzz,$(VARIANT)),,$(if $(filter 0,$(D
 include make/found.mk
 
 # ---- flags ----------------------------------------------------------------------------------------------------------
-# No fast-math, and no contraction: where two loops must agree to the bit, the compiler may not fuse one of them.
+# No fast-math and no contraction: where two loops must agree to the bit, the compiler must not fuse operations in one.
 MATH     := -march=$(MARCH) -ffp-contract=off -fno-math-errno
 DEFINES  := -D_GNU_SOURCE $(if $(HAVE_DNNL),-DHAVE_DNNL) $(if $(HAVE_MPI),-DHAVE_MPI)
 INCLUDES := -I. -Isrc
-# Some variables are read by an OpenMP pragma and nothing else.
+# Some variables are used only by an OpenMP pragma.
 SERIAL   := -Wno-unknown-pragmas -Wno-unused-variable -Wno-unused-parameter
 HOST     := $(OPT) $(MATH) $(WARN) $(if $(HAVE_OPENMP),-fopenmp,$(SERIAL))
 CFLAGS_  := -std=c11 $(HOST) $(DEFINES) $(INCLUDES) $(if $(HAVE_MPI),$(MPI_CFLAGS)) $(CFLAGS)
@@ -62,20 +62,20 @@ LIB       := $(B)/libtrainer.a
 .PHONY: all programs gpu data tiny-data docs clean FORCE
 all: programs gpu tiny-data
 
-# ./ holds the programs of the last build; a running program is replaced, not overwritten.
+# ./ contains the programs of the last build. They are replaced, not overwritten, so that running programs continue.
 place = @for file in $(1); do cmp -s $(B)/$$file $$file || \
   { cp $(B)/$$file .$$file.new && mv .$$file.new $$file && printf '  %-4s %s\n' '=>' ./$$file; }; done
 places := $(filter build-,$(BUILD)-$(findstring san,$(VARIANT)))
 programs: $(TRAINERS:%=$(B)/%)
 	$(if $(places),$(call place,$(TRAINERS)),@:)
 
-# The GPU code, which takes longer to compile than all the rest; nothing where there is no nvcc.
+# The GPU code, which takes longer to compile than everything else; skipped without nvcc.
 gpu: $(if $(CUDA_SRC),$(B)/libtrainer_cuda.so)
 	$(if $(CUDA_SRC),$(if $(places),$(call place,libtrainer_cuda.so),@:),@:)
 
 include make/cuda.mk
 
-# Written only when it changes; everything compiled depends on it, so other flags rebuild.
+# Rewritten only when the flags change. All objects depend on it, so that other flags cause a rebuild.
 $(B)/flags: FORCE | found
 	@mkdir -p $(@D)
 	@echo '$(CC) $(CFLAGS_) | $(LDFLAGS_) $(LDLIBS_)' | cmp -s - $@ || \
@@ -95,7 +95,7 @@ $(LIB): $(LIB_OBJ) $(B)/members
 	@rm -f $@
 	$(Q)ar rcs $@ $(LIB_OBJ)
 
-# The models' .cu files hold no kernels: they are C.
+# The models' .cu files contain no kernels: they are C.
 $(B)/%.o: %.cu $(B)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
@@ -109,7 +109,7 @@ $(TRAINERS:%=$(B)/%): $(B)/%: $(B)/%.o $(LIB)
 data:
 	$(Q)$(PYTHON) scripts/prepare_data.py --bible -o data
 
-# The programs are worth having without the text, so its absence stops nothing here.
+# The programs are useful without the text, so make continues without it.
 tiny-data:
 	@ls data/bible_train_*.bin >/dev/null 2>&1 || $(PYTHON) scripts/prepare_data.py --bible -o data || \
 	  echo 'no data set yet: run scripts/install_deps.sh and then make data, or scripts/prepare_data.py FILE...'

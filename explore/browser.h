@@ -1,5 +1,5 @@
 // Included before every source that is compiled for the page: declares functions that emscripten's C library lacks.
-// explore.c defines them; a plan reaches none of them.
+// explore.c defines them. A plan never calls them.
 #ifndef BROWSER_H
 #define BROWSER_H
 

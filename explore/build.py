@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Puts the page of `make explore` together: one file that works from disk, without a network.
+"""Assembles the page of `make explore`: one file that works from disk, without a network.
 
     explore/build.py program.js program.wasm -o index.html
 """
@@ -15,7 +15,7 @@ LIMIT = 3 << 20
 
 
 def configs():
-    """The ready-made configurations that name GPUs, by name, without their comments."""
+    """Returns {name: text} of the ready-made configurations that name GPUs, without comments."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(HERE.parent.glob("configs/*.yaml"))}
     return {name: re.sub(r"(^|\s)#.*", "", text) for name, text in texts.items() if "_tiny" not in name}
 
@@ -26,7 +26,7 @@ def main():
     parser.add_argument("wasm", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
-    # What a worker needs is a text of its own: the page hands it to the worker as a file in memory.
+    # The worker's code is a separate text, which the page passes to the worker as a file in memory.
     engine = options.loader.read_text(encoding="utf-8") + (HERE / "program.js").read_text(encoding="utf-8")
     script = "\n".join(
         [

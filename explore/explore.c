@@ -1,9 +1,9 @@
-// The program's questions as one function for the page: options, configurations, planner, search, schedules and proof
-// are the program's own sources, compiled to WebAssembly. explore() takes a command line of the program and leaves
-// its answer in the files stdout and stderr, which the page reads; nothing is planned a second time in JavaScript.
+// Answers the page's questions by one function. Options, configurations, planner, search, schedules and proof are the
+// program's own sources, compiled to WebAssembly. explore() runs a command line of the program and leaves its answer in
+// the files stdout and stderr, which the page reads. JavaScript repeats no planning.
 //
 //   explore -c configs/llama65b.yaml -o hardware.gpu=h100 --plan --json
-//   explore --check list.txt F=1,I=1,W=1            the proof of a schedule, and its step as trace.json
+//   explore --check list.txt F=1,I=1,W=1            proves a schedule, and simulates its step as trace.json
 #include "base/alloc.h"
 #include "base/files.h"
 #include "config/options.h"

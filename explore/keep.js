@@ -1,4 +1,4 @@
-// What leaves the page: files to download, and the link that holds its state.
+// Data that leave the page: files to download, and the link that contains its state.
 
 function save(name, text, type) {
   const link = document.createElement("a");
@@ -7,10 +7,10 @@ function save(name, text, type) {
   link.click();
 }
 
-// What hardware.gpu fills where it is an override; in a file the keys next to it would win.
+// Keys that hardware.gpu sets if it is an override; in a file, the keys next to it would take precedence.
 const OF_GPU = /^  (peak_tflops|memory_gib|memory_gb_s|pair_gb_s|tensor_gb_s|network_gb_s|host_gb_s|gpu_watts):/;
 
-// Returns the configuration as YAML: the ready-made text with the overrides in the place of its lines.
+// Returns the configuration as YAML: the ready-made text, with the overrides replacing its lines.
 function yamlOf({config, overrides}) {
   if (typeof config === "object") return JSON.stringify(config, null, 2) + "\n" + overrides.map((one) => `# -o ${one}\n`).join("");
   const other = overrides.some((one) => one.startsWith("hardware.gpu="));

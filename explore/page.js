@@ -1,5 +1,5 @@
-// The page: controls, what is asked of the program, and what is shown of its answers. Its state is one object of texts,
-// kept in the link.
+// The page: controls, questions to the program, and display of its answers. The page's state is one object of texts,
+// stored in the link.
 "use strict";
 
 const byId = (id) => document.getElementById(id);
@@ -62,11 +62,11 @@ class Hand {
 
 const planner = new Hand(), seeker = new Hand(), prover = new Hand();
 
-// ---- what is asked -----------------------------------------------------------------------------------------------------
+// ---- questions ------------------------------------------------------------------------------------------------------
 
 const state = {config: "gpt3_96b", gpu: "a100-80g", b: "2", own: "", times: {...TIMES}, list: "", rows: null};
 
-// Returns the configuration, a name or an object, and the overrides.
+// Returns the configuration (a name or an object) and the overrides.
 function question() {
   let config = state.config;
   if (config === OWN) {
@@ -78,7 +78,7 @@ function question() {
   return {config, overrides};
 }
 
-// The overrides with which a row of the table is the plan's own schedule.
+// Returns the overrides that make a row of the table the plan's own schedule.
 function rowOverrides(row) {
   const one = (key, value) => value === null || value === undefined ? [] : [`${key}=${Array.isArray(value) ? JSON.stringify(value).replace(/"/g, "") : value}`];
   const chunked = row.chunks > 1;
@@ -134,7 +134,7 @@ async function ask() {
   askReasons(asked, serial);
 }
 
-// Asks the program why each schedule that has no row cannot run here; its sentence is the reason in the table.
+// Asks the program why each schedule without a row cannot run here; the table shows its message as the reason.
 async function askReasons({config, overrides}, serial) {
   const names = [...byId("schedule").options].map((one) => one.value).filter((name) => name && name !== "auto" && !shown.plan.schedules.some((row) => row.name === name));
   for (const name of names) {
@@ -146,7 +146,7 @@ async function askReasons({config, overrides}, serial) {
   if (names.length) writeTable();
 }
 
-// At first two are drawn under the one that was asked for: the same schedule with BPipe, and the fastest that fits.
+// Returns the rows first drawn below the plan's own schedule: the same schedule with BPipe, and the fastest that fits.
 function bestRows() {
   const {schedules, best} = shown.plan, name = state.schedule || "1f1b";
   const balanced = schedules.find((row) => row.name === name && row.bpipe === "on" && row.evict_to === "peer");
@@ -223,7 +223,7 @@ function writeTable() {
     const line = body.insertRow(), box = document.createElement("input");
     line.className = row.fits ? "" : "misfit";
     if (row.refused) { line.insertCell(); line.insertCell().textContent = row.name; Object.assign(line.insertCell(), {colSpan: COLUMNS.length - 2, className: "reason", textContent: "cannot run: " + row.refused}); continue; }
-    line.title = row.reason ?? ""; // why it does not fit, or is slower than the best
+    line.title = row.reason ?? ""; // why the row does not fit, or is slower than the best
     box.type = "checkbox";
     box.style.width = "auto";
     box.checked = shown.traces.some((one) => one.row && rowName(one.row) === rowName(row));
@@ -310,7 +310,7 @@ function drawStudy() {
                 places: studied.places, marked: studied.marked});
 }
 
-// Paints a picture on a canvas as high as the picture is. paint: (painter, width, places) => height.
+// Paints a picture on a canvas with the height of the picture. paint: (painter, width, places) => height.
 function paintOn(canvas, paint, places) {
   const width = canvas.clientWidth, height = paint(new Ruler(), width);
   paint(new CanvasPainter(canvas, width, Math.ceil(height), colors()), width, places);
@@ -325,7 +325,7 @@ function drawBars() {
   keysOf(byId("memory-keys"), memoryKeys(blocks).map(([words, name]) => [words, colors()[name]]));
 }
 
-// The memory of the GPU less the reserve, as the verdict's sentence names them.
+// Returns the memory of the GPU minus the reserve, as the verdict's sentence names them.
 function limitOf(plan) {
   const found = /([\d.]+) GiB are in reserve of ([\d.]+) GiB/.exec(plan.verdict.reason);
   return found ? (found[2] - found[1]) * GIB : 0;
@@ -340,7 +340,7 @@ function drawFound() {
                                                               {given, limit: plan && limitOf(plan) / GIB}, width, 0, places), shown.frontPlaces);
 }
 
-// Zoom, pan and words under the pointer, for a canvas whose view and places are in `of`.
+// Adds zoom, pan, and words under the pointer to a canvas; `of` has its view and places.
 function follow(canvas, of, draw, say, unit) {
   const fingers = new Map();
   const whole = () => of.trace?.end ?? Math.max(...shown.traces.map((one) => one.trace.end));
@@ -436,7 +436,7 @@ function takeLayout({parallel, schedule, attention}) {
   scrollTo({top: 0, behavior: "smooth"});
 }
 
-// ---- one's own schedule ------------------------------------------------------------------------------------------------
+// ---- the user's own schedule ---------------------------------------------------------------------------------------
 
 async function prove() {
   keep();
@@ -455,14 +455,14 @@ async function prove() {
   drawStudy();
 }
 
-// Says which line of the text a refusal is about.
+// Appends to the proof the number of the text's line that an error message is about.
 function markLine(text, sentence) {
   const line = /line (\d+)/.exec(sentence), stage = /stage (\d+)/.exec(sentence);
   const number = line ? +line[1] : stage ? text.split("\n").findIndex((one) => one.startsWith(`stage ${stage[1]}:`)) + 1 : 0;
   if (number > 0) byId("proof").append(` (line ${number} of the text)`);
 }
 
-// Draws the circle of a deadlock: "B0 of stage 1 may wait for F1 of stage 0, which may wait for ...".
+// Draws the cycle of a deadlock: "B0 of stage 1 may wait for F1 of stage 0, which may wait for ...".
 function cycleOf(sentence) {
   const nodes = [...sentence.matchAll(/([FBIWEALR][\d.]+(?:[<>]\w+)?) of stage (\d+)/g)].map((found) => `${found[1]} of stage ${found[2]}`);
   if (!/can hang/.test(sentence) || nodes.length < 2) return "";
@@ -497,7 +497,7 @@ function options(node, words, first) {
   node.replaceChildren(...(first === undefined ? [] : [new Option(first, "")]), ...words.map((word) => new Option(...[].concat(word))));
 }
 
-// The words of a key, from the program's own help.
+// Returns the allowed words of a key, from the program's own help.
 function wordsOf(help, section, key) {
   const part = help.split(/^(?=\S+:$)/m).find((one) => one.startsWith(section + ":")) ?? "";
   const found = new RegExp(`^  ${key}\\s[^]*?one of ([^\\n]*)`, "m").exec(part);

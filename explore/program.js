@@ -1,5 +1,5 @@
-// The program inside the page: `answer(args)` runs one command line of it and returns what it printed. The page plans
-// in one worker and searches in another, which it can end; window.explore answers in the page itself, at once.
+// The program inside the page: `answer(args)` runs one command line of the program and returns its output. The page
+// plans in one worker and searches in another worker, which it can end. window.explore answers at once, in the page.
 "use strict";
 
 class Program {
@@ -51,7 +51,7 @@ function commandLine(program, [config, ...overrides]) {
   return ["-c", path, ...overrides.flatMap((one) => ["-o", one])];
 }
 
-// In a worker: one request {id, config, overrides, args, trace} makes one answer {id, code, out, err, trace}.
+// Runs in a worker: each request {id, config, overrides, args, trace} gets an answer {id, code, out, err, trace}.
 function serve(program) {
   self.onmessage = ({data}) => {
     const args = data.check !== undefined ? ["--check", "list.txt", data.times] : [...commandLine(program, [data.config, ...data.overrides]), ...data.args];

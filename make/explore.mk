@@ -1,8 +1,8 @@
-# make explore: the planner, the search, the schedules and their proof in one page, build/explore/index.html, for which
-# emscripten compiles the program's sources to WebAssembly. scripts/install_deps.sh --explore installs what it needs.
+# make explore: the planner, the search, the schedules and their proof in one page, build/explore/index.html. emscripten
+# compiles the program's sources to WebAssembly; scripts/install_deps.sh --explore installs the tools for this.
 EXPLORE      := $(BUILD)/explore
 EMCC         ?= emcc
-# Debian's emscripten finds the modules of Debian's node only if told where, if PATH names another node first.
+# If PATH names another node first, Debian's emscripten must be told where Debian's node has its modules.
 EXPLORE_ENV  := NODE_PATH=/usr/share/nodejs
 EXPLORE_YAML := $(wildcard .deps/libyaml/yaml.h)
 EXPLORE_SRC  := bpipe.c $(filter-out $(addprefix src/,ranks/supervisor.c ranks/coordinator.c ranks/messages.c device/cuda_load.c),$(wildcard \
@@ -25,7 +25,7 @@ $(EXPLORE)/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(Q)$(EXPLORE_CC) -MMD -MP -c $< -o $@
 
-# Each model brings a main of its own, which the page has no use for.
+# Each model brings its own main, which the page does not need.
 $(EXPLORE)/train_%.o: train_%.cu $(B)/flags
 	$(call say,EMCC,$<)
 	@mkdir -p $(@D)

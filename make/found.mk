@@ -1,5 +1,5 @@
-# What this machine has: HAVE_YAML, HAVE_DNNL, HAVE_OPENMP, HAVE_MPI, HAVE_NVCC, HAVE_NCCL, HAVE_CUDNN, FRONTEND; `make found` prints it.
-# The check is what a program needs: the header is found and the library links.
+# Detection of libraries and tools: HAVE_YAML, HAVE_DNNL, HAVE_OPENMP, HAVE_MPI, HAVE_NVCC, HAVE_NCCL, HAVE_CUDNN and
+# FRONTEND; `make found` prints them. A library counts as found if its header is found and it links.
 tries = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c $(1) - -o /dev/null $(2) 2>/dev/null && echo 1)
 
 ifeq ($(origin NVCC),undefined)
@@ -19,7 +19,7 @@ ifneq ($(OPENMP),0)
 HAVE_OPENMP := $(call tries,-fopenmp -include omp.h,-fopenmp)
 endif
 ifneq ($(MPI),0)
-# Open MPI answers --showme, MPICH and its relatives -show (with the compiler's name in front).
+# Open MPI supports --showme, MPICH and its relatives -show (which prints the compiler's name first).
 MPI_CFLAGS := $(shell $(MPICC) --showme:compile 2>/dev/null || $(MPICC) -show 2>/dev/null | tr ' ' '\n' | grep -E '^-[ID]')
 MPI_LIBS := $(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -show 2>/dev/null | tr ' ' '\n' | grep -E '^-([Ll]|Wl)')
 HAVE_MPI := $(if $(MPI_LIBS),$(call tries,$(MPI_CFLAGS) -include mpi.h,$(MPI_LIBS)))

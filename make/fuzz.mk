@@ -1,5 +1,5 @@
-# Fuzzing: every target of test/fuzz gets random input for so long, or so often, under ASan and UBSan (make fuzz), or
-# its corpus alone, with any compiler (make fuzz-replay).
+# Fuzzing under ASan and UBSan: every target of test/fuzz gets random input for a given time or number of runs (make
+# fuzz). make fuzz-replay runs only the corpus, with any compiler.
 FUZZ_SECONDS ?= 60
 FUZZ_RUNS    ?= 0
 FUZZ_NAMES := $(basename $(notdir $(wildcard test/fuzz/fuzz_$(if $(T),$(T),*).c)))
@@ -17,7 +17,7 @@ fuzz-replay:
 replay-targets: $(REPLAY_BIN)
 	$(Q)$(PYTHON) test/fuzz/run.py --replay $^
 
-# A count of differing letters: following its every comparison takes half of the time and leads nowhere.
+# This function counts differing letters. Tracing its comparisons takes half of the time and finds nothing.
 $(BUILD)/fuzz/src/config/hints.o: private CFLAGS_ += -fno-sanitize=fuzzer-no-link
 
 $(FUZZ_BIN): $(B)/%: $(B)/%.o $(B)/test/fuzz/files.o $(MODEL_OBJ) $(LIB)

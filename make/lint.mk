@@ -1,4 +1,4 @@
-# clang-format over the sources, and the linters; those that are not installed are named.
+# clang-format of the sources, and the linters; linters that are not installed are named.
 FORMATTED := $(wildcard *.c *.h *.cu src/*/*.[ch] src/cuda/*.cu src/cuda/*.cpp src/cuda/*.cuh src/cuda/kernels/*) \
              $(wildcard test/*/*.[ch] test/emulate/* test/virtual/*.cc test/virtual/include/*.h)
 
@@ -6,8 +6,8 @@ FORMATTED := $(wildcard *.c *.h *.cu src/*/*.[ch] src/cuda/*.cu src/cuda/*.cpp s
 format:
 	$(Q)clang-format -i $(FORMATTED)
 
-# Left out: checks that misread this code, such as those that need to know what error_set returns, and those that warn
-# of products of small constants.
+# Disabled checks misread this code: for example, they need to know the return value of error_set, or warn about
+# products of small constants.
 TIDY := bugprone-* clang-analyzer-unix.* -bugprone-easily-swappable-parameters -bugprone-narrowing-conversions \
         -bugprone-reserved-identifier -bugprone-sizeof-expression -bugprone-macro-parentheses \
         -bugprone-misplaced-widening-cast -bugprone-not-null-terminated-result -bugprone-integer-division \

@@ -1,11 +1,11 @@
-# Installing, and passing on: make install, uninstall, dist.
+# Installation and packaging: make install, uninstall, dist.
 NAME    := bpipe-trainer
 version_is = $(shell sed -n 's/^#define $(1)  *"\(.*\)"/\1/p' src/base/version.h)
 VERSION := $(call version_is,VERSION)
 VERSION_DATE := $(call version_is,VERSION_DATE)
 PREFIX  ?= /usr/local
 PLACE   := $(DESTDIR)$(PREFIX)
-# Scripts that are of no use without the source tree stay there.
+# Scripts that are useless without the source tree are not installed.
 SCRIPTS := $(shell find scripts -type f ! -name install_deps.sh ! -name old_torch.py ! -name 'first_gpu_day*' ! -name reevaluate.py ! -name 'published*' ! -name faces.py ! -path '*__pycache__*')
 CONFIGS := $(wildcard configs/*.yaml configs/*/*.yaml)
 PAGES   := $(wildcard *.md LICENSE docs/*.md docs/img/*.svg docs/img/*.png)
@@ -31,7 +31,7 @@ uninstall:
 	  $(PLACE)/share/bash-completion/completions/$$program $(PLACE)/share/zsh/site-functions/_$$program; done
 	$(Q)rm -rf $(PLACE)/lib/$(NAME) $(PLACE)/share/$(NAME) $(PLACE)/share/doc/$(NAME)
 
-# Every file that git knows, as it is here now; the same files make the same bytes.
+# Every tracked file in its current state; equal files give equal bytes.
 TARBALL := $(BUILD)/$(NAME)-$(VERSION).tar.gz
 dist:
 	@git rev-parse --is-inside-work-tree >/dev/null 2>&1 || \

@@ -1,5 +1,5 @@
-# Tests: a folder of test/ for each folder of src/. make finds test_*.c (unit tests), tool_*.c and ranks_*.c (programs
-# that the Python tests start) and bench_*.c; pytest finds test_*.py. test/support has what several of them share.
+# Tests: each folder of src/ has a folder of test/. make finds test_*.c (unit tests), tool_*.c and ranks_*.c (programs
+# that the Python tests start) and bench_*.c; pytest finds test_*.py. test/support has code that several tests share.
 # All programs are built as $(B)/test/NAME, whatever their folder.
 TEST_SRC  := $(sort $(shell find test -name '*.c' ! -path 'test/emulate/*' ! -path 'test/gpu/*' ! -path 'test/fuzz/*' \
                ! -path 'test/virtual/*'))
@@ -20,7 +20,7 @@ HELP_OBJ  := $(patsubst %.c,$(B)/%.o,$(wildcard test/support/*.c))
 MODEL_OBJ := $(TRAINERS:%=$(B)/%.test.o)
 
 # The kernels of src/cuda/kernels, run on the CPU by test/emulate, with or without nvcc. The tests of the CPU's
-# operations are compiled once more for them. ThreadSanitizer cannot follow the emulator's fibers.
+# operations are compiled for them, too. ThreadSanitizer cannot follow the emulator's fibers.
 OPERATIONS   := norm pointwise embedding cross_entropy adamw quantize
 EMULATED_OBJ := $(patsubst src/cuda/kernels/%.cu,$(B)/emulate/%.o,$(wildcard src/cuda/kernels/*.cu)) \
                 $(B)/emulate/emulate.o $(B)/emulate/backend_emulated.o
@@ -44,8 +44,8 @@ test-all: all virtual $(TOOL_BIN) $(ASK_CUDNN) $(B)/test/test_kinds $(if $(CUDA_
 	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part rest \
 	  $(if $(CUDA_SRC),$(B)/test/test_cuda)
 
-# On a machine with a GPU: its operations against the CPU's, and the tests of the CPU's operations once more on it.
-# Without one they say that they are skipped.
+# On a machine with a GPU: compares its operations with the CPU's, and runs the tests of the CPU's operations on it.
+# Without a GPU these tests report that they are skipped.
 ifneq ($(CUDA_SRC),)
 GPU_BIN := $(OPERATIONS:%=$(B)/gpu/test_gpu_%)
 test-cuda: programs gpu $(B)/test/test_cuda $(GPU_BIN)
@@ -58,7 +58,7 @@ endif
 asan tsan:
 	@$(MAKE) --no-print-directory VARIANT=$@ unit
 
-# Valgrind 3.19 knows no AVX-512: built for a smaller processor, and oneDNN keeps to it (test/valgrind.sh).
+# Valgrind 3.19 lacks AVX-512. The build targets a smaller processor, and oneDNN is limited likewise (test/valgrind.sh).
 valgrind:
 	@command -v valgrind >/dev/null || { echo 'valgrind is not installed: scripts/install_deps.sh --dev'; exit 1; }
 	@$(MAKE) --no-print-directory BUILD=build/valgrind MARCH=x86-64-v3 CFLAGS=-g NVCC= programs
@@ -68,11 +68,11 @@ bench: all $(BENCH_BIN)
 	$(Q)for bench in $(BENCH_BIN); do echo "== $$(basename $$bench)"; $$bench || exit 1; done
 	$(Q)for bench in $(wildcard test/bench/bench*.py); do echo "== $$bench"; $(PYTHON) $$bench || exit 1; done
 
-# The ratios of a training step and of long attention alone, in at most 12 minutes on a quiet machine.
+# Only the ratios of a training step and of long attention, in at most 12 minutes on a quiet machine.
 bench-step: programs $(B)/test/bench_ops
 	$(Q)$(PYTHON) test/bench/bench_step.py
 
-# What takes minutes: the long forms of tests, one after another.
+# Tests that take minutes: the long forms of tests, one after another.
 soak: all virtual $(TOOL_BIN) $(ASK_CUDNN) $(B)/test/test_kinds
 	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part soak
 	$(Q)for soak in $(wildcard test/soak/*.py); do echo "== $$soak"; \
@@ -81,7 +81,7 @@ soak: all virtual $(TOOL_BIN) $(ASK_CUDNN) $(B)/test/test_kinds
 # ---- rules ----------------------------------------------------------------------------------------------------------
 $(B)/test/%.o: private CFLAGS_ += -Itest/support
 
-# The models for the unit tests: always as C, under another name than main.
+# The models for the unit tests: always compiled as C, with main renamed.
 $(B)/%.test.o: %.cu $(B)/flags
 	$(call say,CC,$< (for tests))
 	@mkdir -p $(@D)
@@ -97,7 +97,7 @@ $(TOOL_BIN) $(BENCH_BIN): $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) $(filter %.o,$^) $(LIB) $(LDLIBS_) -o $@
 
-# Kernels read memory through types of their own, use pragmas of nvcc, and test the same unchanging index twice.
+# Kernels access memory through types of their own, use pragmas of nvcc, and test the same unchanging index twice.
 EMULATED_CXX = $(CXX) -std=c++17 $(HOST) -Wno-unknown-pragmas -Wno-uninitialized -Wno-maybe-uninitialized \
                -fno-strict-aliasing -DEMULATED -Itest/emulate $(DEFINES) $(INCLUDES) -MMD -MP
 $(B)/emulate/%.o: src/cuda/kernels/%.cu $(B)/flags

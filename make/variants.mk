@@ -1,4 +1,4 @@
-# What VARIANT=asan, tsan or fuzz changes, beside the flags of a release.
+# The changes that VARIANT=asan, tsan or fuzz makes to the flags of a release.
 WARN := -Wall -Wextra -Werror
 OPT  := -O3
 
@@ -11,7 +11,7 @@ OPT  := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-
 WARN := -Wall -Wextra
 endif
 
-# Race reports from libgomp, and from oneDNN and MPI libraries that were not compiled for it, would all be false.
+# libgomp, oneDNN and MPI libraries were not compiled for ThreadSanitizer, so their race reports would all be false.
 ifeq ($(VARIANT),tsan)
 override OPENMP := 0
 override DNNL := 0
@@ -20,7 +20,7 @@ OPT  := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 WARN := -Wall -Wextra -Wno-tsan
 endif
 
-# libFuzzer is clang's, which has another OpenMP.
+# libFuzzer belongs to clang, which has a different OpenMP.
 ifeq ($(VARIANT),fuzz)
 override CC := $(if $(filter ccache,$(CC)),ccache )clang
 override OPENMP := 0

@@ -1,7 +1,7 @@
-# The virtual GPU (test/virtual): the trainers and test_cuda with another libtrainer_cuda.so beside them, in which
-# src/cuda runs over a CUDA runtime, cuBLASLt, cuDNN and NCCL of our own. It needs neither nvcc nor CUDA's headers nor a
-# driver. The programs differ from the others in two things: MPI's calls go through test/virtual/messages.c, and the
-# functions of VIRTUAL_WRAP through test/virtual/dry.c, which leaves out what makes no sense in a dry run.
+# The virtual GPU (test/virtual): the trainers and test_cuda next to another libtrainer_cuda.so, in which src/cuda runs
+# on our own CUDA runtime, cuBLASLt, cuDNN and NCCL. It needs neither nvcc nor CUDA's headers nor a driver. The programs
+# differ from normal ones in two ways: calls of MPI go through test/virtual/messages.c, and the functions of
+# VIRTUAL_WRAP go through test/virtual/dry.c, which omits work that is useless in a dry run.
 VIRTUAL      := $(BUILD)/virtual
 VIRTUAL_SRC  := $(wildcard test/virtual/*.cc)
 VIRTUAL_OBJ  := $(VIRTUAL_SRC:%.cc=$(VIRTUAL)/%.o) $(VIRTUAL)/test/emulate/emulate.o \
@@ -64,7 +64,7 @@ $(VIRTUAL)/bench_gpu: $(B)/test/bench/bench_gpu.o $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) $^ $(LDLIBS_) -o $@
 
-# Rules of CUDA and NCCL, over the virtual ones; $(B)/test/api_rules tries the same over the real ones.
+# Checks rules of CUDA and NCCL on the virtual libraries; $(B)/test/api_rules checks the same rules on the real ones.
 $(VIRTUAL)/api_rules: $(VIRTUAL)/test/cuda/api_rules.o $(VIRTUAL_OBJ)
 	$(call say,LD,$@)
 	$(Q)$(CXX) $(VIRTUAL_NAPS:%=-Wl,--wrap=%) $^ -lpthread -o $@

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Fits what plans assume of the hardware to runs, and writes it as a `hardware` section.
+"""Fits the planner's assumptions about the hardware to runs, and writes them as a `hardware` section.
 
     scripts/calibrate.py RUN... [-o FILE]           fit to the metrics of runs (files, or folders with metrics.jsonl)
-    scripts/calibrate.py RUN... --check RUN...      and predict other runs with what was fitted
+    scripts/calibrate.py RUN... --check RUN...      and predict other runs with the fitted values
     scripts/calibrate.py step=58s -c CONFIG         scale products once, so that the plan of CONFIG takes 58 s
 
-The model is the planner itself: `--plan` is asked for every run's step time with `hardware.matmul_efficiency`,
-`matmul_half`, `flash_forward`, `flash_backward`, `stream_gb_s`, `action_us` and `step_overhead_ms`, which are changed
-until the steps are those of the runs (Levenberg-Marquardt on the logarithms of step times). A figure that the runs do
-not determine keeps its value, and one that they hardly determine stays near it; a larger --noise holds it nearer. Needs
-the trainers, on the machine of the runs if that was a CPU. In a plan, a matrix product of inner side k takes
-flops (1 + matmul_half / k) / (peak matmul_efficiency).
+The model is the planner itself: `--plan` computes every run's step time with `hardware.matmul_efficiency`,
+`matmul_half`, `flash_forward`, `flash_backward`, `stream_gb_s`, `action_us` and `step_overhead_ms`. These are varied
+until the planned steps equal the measured ones (Levenberg-Marquardt on the logarithms of step times). A figure that the
+runs do not determine keeps its value; a figure that they hardly determine stays near it, and nearer with a larger
+--noise. Needs the trainers, on the machine of the runs if that was a CPU. In a plan, a matrix product of inner side k
+takes flops (1 + matmul_half / k) / (peak matmul_efficiency).
 
 One measured step determines one figure: with step=58s (or step=812ms) only `matmul_efficiency` changes. The rest of the
-step keeps its planned time, so the figure also holds what the program does more slowly than planned.
+step keeps its planned time, so the figure also absorbs everything that the program does more slowly than planned.
 """
 
 import argparse
@@ -33,8 +33,8 @@ from run_files import Failure, find_trainer, finish, form_of, number, read_text,
 ROOT = Path(__file__).resolve().parent.parent
 SETTLED = 1e-5  # largest change of a logarithm at which the fit ends
 ROUNDS = 40
-KNOWN = math.log(2)  # figures are known to a factor of two before any run is looked at
-FARTHEST = math.log(20)  # and are not looked for farther away than this
+KNOWN = math.log(2)  # before any run, figures are known to a factor of two
+FARTHEST = math.log(20)  # the farthest factor of the search
 
 
 @dataclasses.dataclass
@@ -42,9 +42,9 @@ class Run:
     name: str
     config: dict
     world: int
-    peak: float  # TFLOP/s of all ranks
+    peak: float  # TFLOP/s of all ranks together
     seconds: float
-    spread: float  # half of what the middle half of its steps covers, of their median
+    spread: float  # half the width of the middle half of its step times, relative to their median
 
     @property
     def on_cpu(self):
@@ -87,7 +87,7 @@ def run_of(path, file, options):
     quantile = lambda part: times[min(len(times) - 1, int(part * len(times)))]  # noqa: E731
     seconds = quantile(options.quantile)
     spread = (quantile(0.75) - quantile(0.25)) / 2 / quantile(0.5) if times[0] > 0 else 0.0
-    _ = config["model"]["family"], config["attention"]["mode"]  # what is asked for later
+    _ = config["model"]["family"], config["attention"]["mode"]  # checks that these keys exist
     if not (peak > 0 and world > 0 and 0 < seconds < math.inf):
         raise ValueError("its peak, its ranks or a step's time is not a positive number")
     if config["hardware"]["device"] == "auto":
@@ -102,7 +102,7 @@ class Planner:
 
     def __init__(self, folder, bin_folder):
         self.folder, self.bin = Path(folder), bin_folder
-        self.peak = None  # TFLOP/s of all ranks of a CPU, the same for all runs
+        self.peak = None  # TFLOP/s of all ranks of a CPU together, the same for all runs
         self.written = {}
 
     def file_of(self, run):
@@ -142,7 +142,7 @@ class Planner:
 
 
 def beginning(runs):
-    """Returns the planner's assumptions, where the fit starts. The ratio of the two flash efficiencies is kept."""
+    """Returns the planner's own assumptions, where the fit starts. The ratio of the two flash efficiencies is kept."""
     hardware = runs[0].config["hardware"]
     cpu = runs[0].on_cpu
     rate = hardware.get("memory_gb_s")
@@ -201,7 +201,7 @@ class Fit:
         return complete(found, self.cpu, self.memory)
 
     def errors(self, points):
-        """Returns each point's logarithms of planned over measured step times, then its distance from the start."""
+        """Returns each point's logarithms of (planned / measured) step times, then its distances from the start."""
         asked = [(run, self.figures(point)) for point in points for run in self.runs]
         answers = iter(self.planner.all_seconds(asked))
         away = [[self.pull * (a - b) for a, b in zip(point, self.start, strict=True)] for point in points]
@@ -214,7 +214,7 @@ class Fit:
         return [[(b - a) / width for a, b in zip(self.off, errors, strict=True)] for errors in self.errors(points)]
 
     def step(self, slopes, damping):
-        """Returns the damped step, each part cut to the range that was examined."""
+        """Returns the damped step, with each component limited to the examined range."""
         n = len(slopes)
         normal = [[sum(a * b for a, b in zip(slopes[i], slopes[j], strict=True)) for j in range(n)] for i in range(n)]
         right = [-sum(a * b for a, b in zip(slopes[i], self.off, strict=True)) for i in range(n)]
@@ -248,7 +248,7 @@ class Fit:
 
 
 def scaled(options):
-    """Writes the section with the one figure that makes the plan of a configuration take the measured step."""
+    """Writes a section with the one figure that makes the plan of a configuration take the measured step time."""
     found = re.fullmatch(r"step=(\d+(?:\.\d*)?)(ms|s)", str(options.runs[0]))
     if found is None or len(options.runs) > 1:
         raise Failure(f"{options.runs[0]}: write one step's time as step=58s or step=812ms, and no runs next to it")

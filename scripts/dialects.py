@@ -1,8 +1,8 @@
-"""Our configuration in the words of other trainers, and back. scripts/export.py and scripts/import.py are its commands.
+"""Converts our configuration from and to those of other trainers, for scripts/export.py and scripts/import.py.
 
-Names and defaults were read in Megatron-LM core 0.20.0 (d98e8a64: megatron/training/arguments.py, config/,
-core/transformer/transformer_config.py), torchtitan 0.2.2 (config/job_config.py; later versions have Python in the place
-of TOML) and nanotron 0.4 (2411b022: config/parallelism_config.py, models_config.py)."""
+Names and defaults are those of Megatron-LM core 0.20.0 (d98e8a64: megatron/training/arguments.py, config/,
+core/transformer/transformer_config.py), torchtitan 0.2.2 (config/job_config.py; later versions use Python instead of
+TOML) and nanotron 0.4 (2411b022: config/parallelism_config.py, models_config.py)."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from run_files import Failure
 
 # ---- Megatron-LM -----------------------------------------------------------------------------------------------------
 
-# flag: our key, type, the program's default (None: has to be given)
+# flag: our key, type, the program's default (None: required)
 NUMBERS = {
     "--num-layers": ("model.layers", int, None),
     "--hidden-size": ("model.hidden", int, None),
@@ -124,7 +124,7 @@ def megatron_rest(config):
 
 
 def to_megatron(config, job):
-    """The words of a command line, those of torchrun first."""
+    """Returns the words of a command line, beginning with those of torchrun."""
     words = ["torchrun", "--nnodes", job["nodes"], "--nproc-per-node", job["tasks_per_node"], "pretrain_gpt.py"]
     for flag, (key, _, _) in NUMBERS.items():
         words += [flag, find(config, key)]
@@ -140,7 +140,7 @@ def to_megatron(config, job):
 
 
 def parsed(words):
-    """{flag: value, or True}, from words or from the text of a script."""
+    """Returns {flag: value, or True} of words, or of the text of a script."""
     if len(words) == 1:
         words = shlex.split(words[0].replace("\\\n", " "), comments=True)
     flags, flag = {}, None
@@ -237,7 +237,7 @@ def layout_from_megatron(flags, config, gpus):
 
 
 def from_megatron(words, gpus=None):
-    """Returns our configuration, and the flags that were not taken over."""
+    """Returns our configuration, and the flags that were not converted."""
     flags, config = parsed(words), {name: {} for name in ("model", "parallel", "schedule", "attention", "train")}
     for flag, (key, kind, default) in NUMBERS.items():
         put(config, key, number(flags, flag, kind, default))
@@ -344,7 +344,7 @@ def toml(value):
 
 
 def from_torchtitan(text, gpus=None, model=None):
-    """model: sizes in place of the flavor's."""
+    """Returns our configuration, and settings that were not converted. model: sizes that replace the flavor's."""
     import tomllib
 
     try:
@@ -400,7 +400,7 @@ def from_torchtitan(text, gpus=None, model=None):
 
 
 def to_nanotron(config, job):
-    """The sections of its YAML that a layout needs."""
+    """Returns the sections of nanotron's YAML that a layout needs."""
     del job
     model, parallel, schedule, train = (config[name] for name in ("model", "parallel", "schedule", "train"))
     per = train["global_batch"] // (parallel["data"] * schedule["micro_batch"])

@@ -1,10 +1,10 @@
 // All pictures of the explorer, of scripts/report.py and of scripts/plot.py: timelines with slots, memory per stage,
-// curves, fronts. Each is drawn once, by a function that takes a painter. A painter puts rectangles, lines and words on a
-// canvas or into an SVG; colours have names, so that an SVG follows light and dark by itself. A page calls drawPicture;
-// `node draw.js` reads one picture as JSON from standard input and writes its SVG.
+// curves, fronts. Each picture is drawn by one function that gets a painter. A painter puts rectangles, lines and words
+// on a canvas or into an SVG. Colours have names, so that an SVG adapts to light and dark mode by itself. A page calls
+// drawPicture; `node draw.js` reads one picture as JSON from standard input and writes its SVG.
 "use strict";
 
-// Blue and orange differ for people who do not tell red from green, and I and W differ from B by lightness.
+// Blue and orange are distinct for people who cannot tell red from green; I and W differ from B by lightness.
 const PALETTES = {
   light: {F: "#4c8fd6", B: "#ee9a3a", I: "#f7c98f", W: "#8f8540", E: "#1f8f63", A: "#1f8f63", L: "#8d4fb0", R: "#8d4fb0",
           text: "#1c2733", soft: "#5f6d7a", line: "#dfe5ea", own: "#b9d3ee", lent: "#b98fd0", limit: "#b8322f", page: "#ffffff"},
@@ -16,7 +16,7 @@ const MEANING = {F: "forward", B: "backward", I: "gradient of the input", W: "gr
 const MEMORY = {weights: "#4c8fd6", gradients: "#8fb9e6", masters: "#2b6cb0", optimizer: "#1d4f86", embedding: "#7a8794",
                 own_slots: "#ee9a3a", lent_slots: "#8d4fb0", messages: "#b9a53f", head: "#c76b98", workspace: "#a9b4be",
                 data: "#d0d7dd", peak: "#4c8fd6"};
-const INK = {ink: "#14202b"}; // on boxes, which are as bright at night
+const INK = {ink: "#14202b"}; // text on boxes, which are as bright in dark mode
 const SERIES = ["F", "B", "E", "L", "limit", "soft", "head", "W", "gradients"];
 for (const palette of Object.values(PALETTES)) Object.assign(palette, MEMORY, INK);
 const FONT = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
@@ -52,14 +52,14 @@ class CanvasPainter {
   }
 }
 
-// SVG with a class per colour: what shows it decides between light and dark.
+// Writes SVG with a class per colour, so that the viewer's light or dark mode applies.
 class SvgPainter {
   constructor(width) { this.width = width; this.parts = []; this.used = new Set(["page"]); }
   static escape(text) { return String(text).replace(/[&<>"]/g, (c) => ({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})[c]); }
   of(name) { this.used.add(name); return name; }
   rect(x, y, w, h, fill) {
     const wide = +Math.max(w, 0).toFixed(2), box = `M${+x.toFixed(2)} ${+y.toFixed(1)}h${wide}v${+h.toFixed(1)}h${-wide}z`, last = this.parts[this.parts.length - 1];
-    if (last?.fill === fill) last.boxes += box; // one path for boxes in a row makes files a third smaller
+    if (last?.fill === fill) last.boxes += box; // one path for adjacent boxes makes files a third smaller
     else this.parts.push({fill: this.of(fill), boxes: box});
   }
   line(points, stroke, wide = 1, dash = []) {
@@ -81,13 +81,13 @@ class SvgPainter {
   }
 }
 
-// Paints nothing: a picture's height is known once it was drawn.
+// Paints nothing: a picture's height is known only after drawing it.
 class Ruler { rect() {} line() {} arc() {} text() {} }
 
 // ---- a traced step ---------------------------------------------------------------------------------------------------
 
-// Reads the trace of one step, as --plan --trace writes it, from its text or its events. Times are in its microseconds. A stage has its actions in
-// order of start ({name, kind, start, end, microbatch, chunk, unit: microbatch and slice}), and its slots in use as [time, number] steps.
+// Reads the trace of one step (--plan --trace) from its text or its events; times in microseconds. A stage has actions
+// {name, kind, start, end, microbatch, chunk, unit: microbatch and slice} by start, and slots in use as [time, number].
 function readTrace(text) {
   const stages = [];
   const at = (pid) => stages[pid] ??= {compute: [], transfers: [], own: [[0, 0]], lent: [[0, 0]], ownMost: 0, lentMost: 0};
@@ -113,7 +113,7 @@ function readTrace(text) {
   return {stages: stages.filter((one, pid) => one && pid !== step?.pid), end, step: step ? step.dur : end};
 }
 
-// Returns the last action that begins at or before a time, by bisection; -1: none.
+// Returns the index of the last action that begins at or before a time, by bisection; -1 if there is none.
 function lastBefore(actions, time) {
   let low = -1, high = actions.length;
   while (high - low > 1) {
@@ -125,8 +125,8 @@ function lastBefore(actions, time) {
 
 // ---- the timeline ----------------------------------------------------------------------------------------------------
 
-// The places of one schedule's lanes: per stage a lane of compute, one of transfers if there are any, and its slots.
-// bare: no axis below, since another timeline follows on the same scale.
+// Returns the sizes of one schedule's lanes: per stage a lane of compute, a lane of transfers if there are any, and its
+// slots. bare: no axis below, since another timeline follows on the same scale.
 function laneSizes(trace, few, bare = false) {
   const transfers = trace.stages.some((stage) => stage.transfers.length > 0), counted = trace.stages.some((stage) => stage.ownMost > 0);
   const lane = few ? 18 : 11, queue = transfers ? 6 : 0, slots = !counted ? 0 : few ? 16 : 8, axis = bare ? 2 : 18;
@@ -139,8 +139,8 @@ function niceStep(span, most) {
   return [1, 2, 5, 10].map((k) => k * power).find((step) => span / step <= most * (1 + 1e-9));
 }
 
-// Returns the start and the end of a step too long to draw whole, on a common scale, or null if its boxes can be told
-// apart. The part between is the steady state, and `skipped` counts its microbatches.
+// For a step too long to draw completely, returns its start and its end on a common scale. Returns null if its boxes
+// are wide enough. The omitted part is the steady state; `skipped` counts its microbatches.
 function longCut(trace, wide) {
   const first = trace.stages[0].compute, typical = first.reduce((sum, action) => sum + action.end - action.start, 0) / first.length;
   const span = typical * wide / 12;
@@ -150,7 +150,7 @@ function longCut(trace, wide) {
           skipped: begins.filter((time) => time > span / 2 && time < trace.end - span / 2).length};
 }
 
-// Draws one schedule at `top`; view: {from, to} in microseconds; cut: longCut's, in place of a view; places: for tipAt.
+// Draws one schedule at `top`. view: {from, to} in microseconds; cut: longCut's, replaces view; places: for tipAt.
 function drawTimeline(painter, trace, {title, unit, width, top, view, cut, few, bare, places, marked}) {
   const sizes = laneSizes(trace, few, bare), left = 58, right = 44, gap = 46, wide = width - left - right;
   painter.text(4, top + 13, title, "text", 12.5);
@@ -190,9 +190,9 @@ function drawWindow(painter, {trace, sizes, top, bare, unit, few, places, marked
         const action = actions[i];
         if (action.end < view.from) continue;
         const from = Math.max(x(action.start), left), to = Math.min(x(action.end), left + wide);
-        if (to < painted && to - from < 0.5) continue; // hidden by the one before
+        if (to < painted && to - from < 0.5) continue; // hidden by the previous box
         painted = to;
-        const gap = to - from > 3 ? 0.6 : 0; // no edge at all on a narrow box, which would be lost in it
+        const gap = to - from > 3 ? 0.6 : 0; // no gap next to a narrow box, which would become invisible
         painter.rect(from, laneTop, Math.max(to - from - gap, 0.6), height, action.kind);
         if (action.chunk % 2 === 1 && height > 8 && to - from > 2) painter.rect(from, laneTop + height - 2, Math.max(to - from - gap, 0.6), 2, "page");
         if (height > 10 && to - from > 6.5 * action.unit.length + 3)
@@ -205,7 +205,7 @@ function drawWindow(painter, {trace, sizes, top, bare, unit, few, places, marked
   if (marked) drawArc(painter, trace, marked, top + sizes.title, sizes, x);
 }
 
-// Slots in use over time: own below, lent above, under a line at the number that the stage allocates.
+// Draws slots in use over time: own below, lent above, under a line at the number of allocated slots.
 function drawSlots(painter, stage, top, height, x, left, wide) {
   const all = Math.max(stage.ownMost + stage.lentMost, 1), bottom = top + height;
   const steps = (list, base, fill) => {
@@ -231,7 +231,7 @@ function hitTest(places, px, py) {
   const place = places.find((one) => py >= one.top && one.actions && py < one.bottom && px >= one.left && px <= one.right);
   if (!place) return null;
   const time = place.view.from + (px - place.left) / place.wide * (place.view.to - place.view.from);
-  // A transfer may be too short to be met exactly: two pixels next to it count.
+  // A transfer may be too short to be hit exactly, so two pixels around it count as well.
   const slack = 2 / place.wide * (place.view.to - place.view.from);
   const action = [0, slack].map((more) => place.actions[lastBefore(place.actions, time + more)]).find((one) => one && one.end + slack >= time);
   return action ? {trace: place.trace, s: place.s, action, unit: place.unit} : null;
@@ -254,7 +254,7 @@ function describe({trace, s, action}, unit) {
   return lines.join("\n");
 }
 
-// Returns the action on another stage, or the load on this one, that ended last before an action began.
+// Returns the action on another stage, or the load on this stage, that ended last before an action began.
 function waitedFor(trace, s, action) {
   const kinds = action.kind === "F" ? "F" : "BI";
   let found = null;
@@ -274,7 +274,7 @@ function waitedFor(trace, s, action) {
 const GIB = 2 ** 30;
 const bytesText = (bytes) => bytes >= GIB ? (bytes / GIB).toFixed(1) + " GiB" : (bytes / 2 ** 20).toFixed(2) + " MiB";
 
-// Draws one line of keys, or several where they do not fit: [words, colour]. Returns its height.
+// Draws the legend in one line, or in several if needed; an entry is [words, colour]. Returns its height.
 function drawKeys(painter, entries, width, top) {
   let x = 4, y = top + 12;
   for (const [words, color] of entries) {
@@ -287,8 +287,8 @@ function drawKeys(painter, entries, width, top) {
   return entries.length ? y - top + 8 : 0;
 }
 
-// Draws peak bytes per stage, stacked by category, of {title, stages} under each other on one scale. A stage has
-// {memory: {category: bytes}, peak_bytes, fits}, and as `other` its peak without BPipe. limit: bytes that a rank may use.
+// Draws blocks {title, stages} below each other on one scale: peak bytes per stage, stacked by category. A stage has
+// {memory: {category: bytes}, peak_bytes, fits}, and as `other` its peak without BPipe. limit: allowed bytes per rank.
 function drawMemory(painter, blocks, limit, width, places, offset = 0) {
   const all = blocks.flatMap(({stages}) => stages), left = 58, right = 84, row = Math.max(14, Math.min(24, 320 / blocks[0].stages.length));
   const largest = Math.max(...all.flatMap((stage) => [stage.peak_bytes, stage.other || 0]));
@@ -322,7 +322,7 @@ function drawMemory(painter, blocks, limit, width, places, offset = 0) {
   return top + (seen ? 18 : 0);
 }
 
-// Returns the categories that are drawn, as keys.
+// Returns the legend entries of the categories that are drawn.
 function memoryKeys(blocks) {
   const all = blocks.flatMap(({stages}) => stages), used = Object.keys(MEMORY).filter((name) => all.some((stage) => stage.memory[name] > 0));
   const without = all.some((stage) => stage.other && stage.other !== stage.peak_bytes);
@@ -332,7 +332,7 @@ function memoryKeys(blocks) {
 function scaleOf(values, begin, end, {zero, log, room = 0.06}) {
   let low = values[0], high = values[0];
   for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
-  // Logarithmic where the figures differ by orders of magnitude, as the first gradients do from the later ones.
+  // Logarithmic if the figures differ by orders of magnitude, as gradient norms of the first steps do from later ones.
   if (log && low > 0 && high / low > 20) {
     const [a, b] = [Math.log(low / 1.1), Math.log(high * 1.1)], ticks = [];
     const factors = b - a > 4.7 ? [1] : [1, 2, 5];
@@ -351,7 +351,7 @@ function tickText(value) {
   return Math.abs(value) < 1e-4 && value ? value.toExponential().replace("e-0", "e-") : String(+value.toPrecision(5));
 }
 
-// Returns at most 600 points [x, mean, least, most]: more could not be told apart.
+// Returns at most 600 points [x, mean, least, most]; more points would be indistinguishable.
 function thinned(points) {
   const every = Math.max(1, Math.ceil(points.length / 600)), groups = [];
   for (let i = 0; i < points.length; i += every) {
@@ -362,7 +362,7 @@ function thinned(points) {
 }
 
 // Draws series {name, color, points: [x, y, label], dots, step} over common axes. marks: x that get a line and words;
-// limit: an x not to be passed; equal: draws y = x, and a band of this share. places: for tipAt.
+// limit: an x that should not be exceeded; equal: draws y = x and a band of this share around it. places: for tipAt.
 function drawPlot(painter, {series, xName, yName, zero, log, logX, limit, marks = [], equal, height = 220}, width, top, places) {
   const left = 52, right = 14, base = top + height - 32, ceiling = top + 22;
   const lines = series.map((one) => ({...one, all: one.points, points: one.dots || one.points.some((p) => p[2]) ? one.points : thinned(one.points)}));
@@ -395,8 +395,8 @@ function drawPlot(painter, {series, xName, yName, zero, log, logX, limit, marks 
   return height;
 }
 
-// Returns what to say of each point of a front, of which the first is the fastest and the last the smallest: its ends,
-// and the knee, the point farthest from the line between them.
+// Returns labels for the points of a front, from the fastest to the smallest: labels its ends and the knee, the point
+// farthest from the line between the ends.
 function frontLabels(points) {
   const labels = points.map(() => ""), last = points.length - 1;
   if (last < 0) return labels;
@@ -409,8 +409,8 @@ function frontLabels(points) {
   return labels;
 }
 
-// Draws the fronts of searches, [{name, points: [memory in GiB, step in s, words], others}], and what was asked for as
-// `given`: [memory, step].
+// Draws the fronts of searches, [{name, points: [memory in GiB, step in s, words], others}]. given: [memory, step] of
+// the requested configuration.
 function drawFronts(painter, fronts, {given, limit, height = 300}, width, top, places) {
   const series = fronts.flatMap(({name, points, others}, i) => {
     const sorted = [...points].sort((a, b) => b[0] - a[0]);
@@ -465,13 +465,13 @@ function drawPicture(painter, picture, width, places) {
   return top;
 }
 
-// A painter that paints lower.
+// Returns a painter that is shifted down.
 function shifted(painter, by) {
   return {rect: (x, y, ...rest) => painter.rect(x, y + by, ...rest), text: (x, y, ...rest) => painter.text(x, y + by, ...rest),
           line: (points, ...rest) => painter.line(points.map(([x, y]) => [x, y + by]), ...rest)};
 }
 
-// Returns words about what is at a point of a drawn picture, or "".
+// Returns words about the object at a point of a drawn picture, or "".
 function tipAt(places, px, py) {
   const action = hitTest(places, px, py);
   if (action) return describe(action, action.unit);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs on virtual GPUs without computing (VIRTUAL_DRY=1) and prints the tables of docs/dry-runs.md.
 
-    scripts/dry_table.py FILE            step, bubble and exposed transfers: the clock's, and the plan's
-    scripts/dry_table.py FILE --mfu      MFU of one stage by the clock, of several GPUs, tensor ranks and micro-batches
+    scripts/dry_table.py FILE            step, bubble and exposed transfers, by the clock and by the plan
+    scripts/dry_table.py FILE --mfu      MFU of one stage by the clock, for several GPUs, tensor ranks and micro-batches
 
 FILE: tokens, enough for two steps, below 32000. Needs `make programs virtual`, no GPU.
 """
@@ -28,13 +28,13 @@ AGREEMENT = [
      ("train.global_batch=32", "model.layers=40", "parallel.tensor=2", "parallel.data=2")),
 ]  # fmt: skip
 
-# Three stages in one node: the one in the middle has neither embedding nor head.
+# Three stages in one node: the middle stage has neither embedding nor head.
 LAYERS = 3
 STAGES = ("parallel.pipeline=3", f"model.layers={3 * LAYERS}", "schedule.split_backward=off", "train.steps=1",
           "hardware.gpus_per_node=24")  # fmt: skip
 GPUS = {
     "A100": (312.0, ("hardware.gpu=a100-80g",)),
-    # What was measured of H100s: products at 700 to 735 TFLOP/s, memory at 2.8 TB/s, collectives at 300 GB/s and 20 us.
+    # Measured on H100s: products at 700 to 735 TFLOP/s, memory at 2.8 TB/s, collectives at 300 GB/s and 20 us.
     "H100, as measured": (989.5, ("hardware.gpu=h100", "hardware.matmul_efficiency=0.78", "hardware.stream_gb_s=2800",
                                   "hardware.tensor_gb_s=300", "hardware.latency_us=6.7")),
 }  # fmt: skip
@@ -86,7 +86,7 @@ def print_agreement(tokens):
 
 
 def stage_seconds(trace):
-    """Forward and backward of the stage that takes the least, which has neither embedding nor head."""
+    """Returns the seconds of a forward and a backward on the fastest stage, which has neither embedding nor head."""
     events = json.loads(Path(trace).read_text())
     shortest = {}
     for event in events["traceEvents"] if isinstance(events, dict) else events:
@@ -98,7 +98,7 @@ def stage_seconds(trace):
 
 
 def layer_flops(family, rows):
-    """Of one layer, forward and backward, with all pairs of the attention."""
+    """Returns the FLOPs of one layer, forward and backward, with all pairs of the attention."""
     h, ffn, s = (8192, 3 * 22016, 2048) if family == "llama" else (9984, 2 * 39936, 2048)
     return 3 * rows * (8 * h * h + 2 * h * ffn + 4 * s * h)
 
@@ -113,7 +113,7 @@ def stage_mfu(family, name, tokens, peak, t, b, options):
 
 
 def print_mfu(tokens):
-    """The last column is of copies, the others of NCCL."""
+    """Prints the table of MFU. Its last column uses copies for collectives, the others NCCL."""
     ways = [("off", "nccl"), ("on", "nccl"), ("auto", "nccl"), ("auto", "copy")]
     texts = [(f"parallel.overlap={overlap}", f"parallel.collectives={by}") for overlap, by in ways]
     print("| model | GPU | t | b | off | on | auto | copies |")

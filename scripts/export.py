@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Says a configuration in the words of another trainer: the layout, the batch, the optimizer.
+"""Converts a configuration to that of another trainer: the layout, the batch, the optimizer.
 
     scripts/export.py best.yaml --to megatron|torchtitan|nanotron
 
-Comment lines at the top name what cannot be said there, the bytes that each stage of Megatron-LM would need (for
-megatron), and what this layout would take here with what can be said. Needs the built trainers, no GPU.
+Comment lines at the top name settings that cannot be expressed there, Megatron-LM's bytes per stage (for megatron), and
+the step and memory of this layout here with only the expressible settings. Needs the built trainers, no GPU.
 """
 
 import argparse
@@ -24,7 +24,7 @@ ASIDE = {"train.tokens", "train.max_restarts", "train.peer_timeout_s", "train.ti
 
 
 def ask(path, *words):
-    """The answer of the trainer of the file's family; JSON if it is."""
+    """Returns the answer of the trainer of the file's family; parses it if it is JSON."""
     family = "gpt" if "family: gpt" in (text := read_text(path)) or '"family": "gpt"' in text or '"gpt2"' in text else "llama"
     program = find_trainer(family)
     if program is None:
@@ -36,7 +36,7 @@ def ask(path, *words):
 
 
 def matters(key, config):
-    """Whether a key has an effect in this configuration."""
+    """Returns whether a key has an effect in this configuration."""
     t, p = config["parallel"]["tensor"], config["parallel"]["pipeline"]
     if key in ASIDE or (key == "model.rope_theta" and config["model"]["family"] == "gpt"):
         return False
@@ -45,7 +45,7 @@ def matters(key, config):
     if key in ("parallel.sequence", "parallel.collectives", "parallel.overlap"):
         return t > 1
     if key in ("schedule.name", "schedule.chunks", "schedule.group", "schedule.split_backward"):
-        return p > 1 and key != "schedule.chunks"  # the layers of every chunk say how many there are
+        return p > 1 and key != "schedule.chunks"  # the list of layers of every chunk determines their number
     if key in ("train.decay_steps", "train.decay_shape"):
         return config["train"]["schedule"] == "wsd"
     return key != "attention.softmax" or config["attention"]["mode"] != "flash"
@@ -59,7 +59,7 @@ def differences(ours, theirs):
 
 
 def understood(program, text, config):
-    """The configuration that the other trainer makes of the text, as the planner reads it."""
+    """Returns the planner's configuration of the run that the other trainer would make of the text."""
     if program == "megatron":
         back, _ = dialects.from_megatron([text])
     else:

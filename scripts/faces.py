@@ -84,8 +84,8 @@ Resume after a stop:
 
 
 def roff(text):
-    """Escapes text for roff: a backslash, a dot or an apostrophe that begins a line, and a hyphen, which a reader may
-    copy into a shell."""
+    """Escapes text for roff: backslashes, a dot or an apostrophe at the beginning of a line, and hyphens, which readers
+    may copy into a shell."""
     return re.sub(r"(?m)^(?=[.'])", r"\\&", text.replace("\\", r"\e")).replace("-", r"\-")
 
 
@@ -206,13 +206,13 @@ if [[ ${funcstack[1]} == _^ ]]; then _^ "$@"; else compdef _^ ^; fi"""
 
 
 def value_cases(keys, words, files):
-    """Returns the branches of a shell's case over a key's name; keys that take a text complete to files."""
+    """Returns the branches of a shell's case over a key's name; keys with text values complete to files."""
     given = [(key, files if key["text"] else words.format(" ".join(key["words"]))) for key in keys]
     return "\n".join(f"    {key['name']}) {branch} ;;" for key, branch in given if key["text"] or key["words"])
 
 
 def fill(template, program, **parts):
-    """Puts the parts at their @MARKS@, and the program's name in place of ^ of the template."""
+    """Replaces the @MARKS@ of the template by the parts, and ^ by the program's name."""
     template = template.replace("^", program)
     for name, text in parts.items():
         template = template.replace(f"@{name}@", text)

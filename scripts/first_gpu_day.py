@@ -3,9 +3,9 @@
 
     scripts/first_gpu_day.sh [--out DIR] [--gpus N] [--only ROW,...] [--again] [--launch 'srun --mpi=pmix']
 
-Each row has a budget in seconds and is stopped at twice that. A row that is done is not run again, so the command
-continues where it was cut; --again runs it anew. DIR (out/first_gpu_day) receives the logs, first_gpu_day.json, and
-first_gpu_day.html, a page with every measurement next to its plan. --launch starts the training rows as steps of a
+Each row has a budget in seconds and is stopped after twice that time. A completed row is not run again, so the command
+continues where it was interrupted; --again repeats it. DIR (out/first_gpu_day) receives the logs, first_gpu_day.json,
+and first_gpu_day.html, a page with every measurement next to its plan. --launch starts the training rows as steps of a
 Slurm allocation instead of mpirun. --tiny uses small shapes: for a virtual GPU, or to try the script itself.
 """
 
@@ -43,8 +43,8 @@ class Day:
         self.out.mkdir(parents=True, exist_ok=True)
 
     def run(self, command, env=None, codes=(0,), seconds=None):
-        """Runs a command with its output in the row's log. Returns the output; raises Failed for another exit code or
-        when the row's time is over."""
+        """Runs a command with its output in the row's log. Returns the output; raises Failed for an exit code not in
+        `codes`, or when the row's time is over."""
         left = min(self.deadline - time.monotonic(), seconds or 1e9)
         with self.log.open("a") as log:
             log.write(f"$ {shlex.join(map(str, command))}\n")
@@ -59,7 +59,7 @@ class Day:
             except subprocess.TimeoutExpired:
                 log.write(stacks(job.pid))
                 raise Failed(f"did not end within {left:.0f} s; the log has the stacks of its processes") from None
-            finally:  # also if asked to stop
+            finally:  # also when interrupted
                 if job.poll() is None:
                     end_group(job)
         with self.log.open() as log:
@@ -70,7 +70,7 @@ class Day:
         return said
 
     def train(self, name, *options, config="llama_tiny.yaml", steps=5, codes=(0,), env=None):
-        """A short run. Returns its step lines."""
+        """Trains a few steps. Returns their step lines."""
         metrics = self.out / f"{name}.jsonl"
         metrics.unlink(missing_ok=True)
         launch = shlex.split(self.options.launch) if self.options.launch else []
@@ -92,7 +92,7 @@ class Day:
         return [word for key in keys for word in ("-o", key)]
 
     def real(self, *options, name, config="llama65b.yaml", env=None, **sizes):
-        """Makes such a run and its plan. Returns {ms, plan_ms, low, high, bytes, plan_bytes, exposed_ms}."""
+        """Runs such a configuration and plans it. Returns {ms, plan_ms, low, high, bytes, plan_bytes, exposed_ms}."""
         words = [*self.keys(config, **sizes), *options]
         found = self.train(name, *words, config=config, steps=6, env=env)
         planned = self.plan(*words, config=config)
@@ -112,7 +112,7 @@ class Day:
         return json.loads(answer.stdout)
 
     def gpu(self):
-        """Returns the word of hardware.gpu for this machine's GPU."""
+        """Returns the name of this machine's GPU in hardware.gpu."""
         name = subprocess.run(
             ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
         ).stdout if shutil.which("nvidia-smi") else ""  # fmt: skip
@@ -152,7 +152,7 @@ def members(session):
 
 
 def stacks(session):
-    """Returns the stacks of all processes of a session: by gdb, else the wait channel of /proc."""
+    """Returns the stacks of all processes of a session, from gdb, or else the wait channel from /proc."""
     lines = ["\n-- stacks at the time-out\n"]
     for pid in members(session):
         if shutil.which("gdb"):
@@ -228,7 +228,7 @@ def machine(day):
 
 @row("rules of CUDA and NCCL", 60)
 def rules(day):
-    said = day.run([day.tests / "api_rules"], env={"VIRTUAL_RACES": "0"})  # its pipes carry no vector clocks
+    said = day.run([day.tests / "api_rules"], env={"VIRTUAL_RACES": "0"})  # the program's pipes carry no vector clocks
     return {word: len(re.findall(f"^{word} ", said, re.M)) for word in ("confirmed", "skipped")}
 
 
@@ -330,7 +330,7 @@ def rates(day):
 
 
 def stage(day, *keys, config="llama65b.yaml"):
-    """Runs the list of a middle stage. Returns its times, its MFU, and whether its bytes are the planned."""
+    """Emulates a middle stage. Returns its times, its MFU, and whether its bytes are the planned ones."""
     keys = [*keys, f"hardware.gpu={day.gpu()}"]
     if day.options.tiny:
         keys += [f"model.{key}={value}" for key, value in {**tiny_shape(config), "layers": 8}.items()] + ["train.global_batch=64"]
@@ -534,7 +534,7 @@ def profiled(day):
 
 
 def run_row(day, entry):
-    """Runs one row unless its result is there. Returns the result."""
+    """Runs one row unless its result exists. Returns the result."""
     name, seconds, gpus, real, function = entry
     path = day.out / "rows" / f"{re.sub('[^a-z0-9]+', '_', name.lower())}.json"
     path.parent.mkdir(exist_ok=True)

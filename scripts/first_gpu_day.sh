@@ -2,19 +2,19 @@
 # Builds the GPU code and runs every check and measurement of it: one command for the first day on a machine with GPUs.
 # scripts/first_gpu_day.py has the rows and the options.
 #
-#   scripts/first_gpu_day.sh [OPTION]...    with the toolkit and what scripts/install_deps.sh installs
+#   scripts/first_gpu_day.sh [OPTION]...    with the toolkit and the packages of scripts/install_deps.sh
 #   scripts/first_gpu_day.sh pack DIR       on any machine with nvcc: puts this script, programs, tests and the
 #                                           libraries they need except CUDA's into DIR, for a bare machine
-#   DIR/scripts/first_gpu_day.sh packed DIR [OPTION]...    on the bare machine: the same with what is in DIR
+#   DIR/scripts/first_gpu_day.sh packed DIR [OPTION]...    on the bare machine: the same from the files in DIR
 #
 # A bare machine needs: an NVIDIA driver, CUDA's runtime, cuBLASLt, NCCL and cuDNN 9 (the toolkit's folder, or the
 # Python wheels nvidia-*), glibc as new as the packing machine's, bash and python3.
 set -uo pipefail
-unset MAKEFLAGS MAKELEVEL # of a make that calls this script
+unset MAKEFLAGS MAKELEVEL # set by a make that calls this script
 folder=
-case "${1:-}" in pack | packed) folder=${2:+$(realpath -m "$2")} ;; esac # as seen from where the user is
+case "${1:-}" in pack | packed) folder=${2:+$(realpath -m "$2")} ;; esac # relative to the user's folder
 cd "$(dirname "$0")/.." || exit 1
-if [ "${1:-}" = pack ]; then BUILD=${BUILD:-build/pack}; fi # for another processor: not what make has built here
+if [ "${1:-}" = pack ]; then BUILD=${BUILD:-build/pack}; fi # may target another processor than the normal build
 build=${BUILD:-build}/release
 make_cuda() {
     if ! make found | grep '✓ nvcc' >/dev/null; then
@@ -34,10 +34,10 @@ libraries() {
         grep -vE '/(libc|libm|libgcc_s|libstdc\+\+|libpthread|libdl|librt|ld-linux[^/]*|libcu[^/]*|libnccl|libcudnn[^/]*|libnv[^/]*)\.so' || true
 }
 
-# Open MPI loads parts of itself by name, which no list of libraries shows.
+# Open MPI loads some of its parts by name, so no list of libraries shows them.
 pack() {
     local to=$1 file openmpi
-    # The bare machine's processor may be another one.
+    # The bare machine may have another processor.
     make_cuda MARCH=x86-64-v3 programs gpu "${test_programs[@]/#/$build/test/}" "${gpu_tests[@]/#/$build/gpu/test_gpu_}"
     mkdir -p "$to/lib" "$to/bin" "$to/openmpi"
     cp "$build"/libtrainer_cuda.so "$build"/train_* "${test_programs[@]/#/$build/test/}" \
@@ -60,9 +60,9 @@ pack() {
     du -sh "$to"
 }
 
-# ---- what a bare machine has
+# ---- libraries of a bare machine
 
-# The toolkit's libraries, or those of Python's wheels.
+# Finds the toolkit's libraries, or those of Python's wheels.
 cuda_paths() {
     local place
     for place in /usr/local/cuda/lib64 "$(python3 -c 'import nvidia, os; print(list(nvidia.__path__)[0])' 2>/dev/null)"; do

@@ -1,14 +1,14 @@
 #!/usr/bin/python3
-"""Looks at a model in Hugging Face's form: one that transformers saved, or a checkpoint of a run (out/x/step_00000500).
+"""Examines a model in Hugging Face's form: one saved by transformers, or a checkpoint of a run (out/x/step_00000500).
 
     scripts/hf.py info DIR                     its model section for a configuration, and every tensor
-    scripts/hf.py check DIR [--data TOKENS]    does the trainer compute with it what transformers does?
+    scripts/hf.py check DIR [--data TOKENS]    compares the trainer's results with those of transformers
 
-check compares the mean loss over some windows and the likeliest next tokens, both in fp32 on the CPU, and ends with
-code 1 and one sentence where they differ. TOKENS is a token file as the trainers read them. Without it, a checkpoint is
-compared on the tokens that its run validated on, and another model on random tokens; a line says so. info needs only
-the trainers. check needs PyTorch and transformers: those of the Python that runs it, else .deps/transformers, where
-scripts/install_deps.sh puts it.
+check compares the mean loss over some windows and the likeliest next tokens, both in fp32 on the CPU. If they differ,
+it ends with code 1 and one sentence. TOKENS is a token file as the trainers read it. Without it, a checkpoint is
+compared on the tokens that its run validated on, and another model on random tokens; a line reports this. info needs
+only the trainers. check needs PyTorch and transformers: those of the Python that runs it, or else .deps/transformers,
+where scripts/install_deps.sh puts it.
 """
 
 import argparse
@@ -31,11 +31,11 @@ from run_files import Failure, find_trainer, finish, form_of, read_text
 ROOT = Path(__file__).resolve().parent.parent
 
 
-# ---- what is in the folder -------------------------------------------------------------------------------------------
+# ---- content of the folder -------------------------------------------------------------------------------------------
 
 
 def config_of(folder):
-    """Returns the path of config.json, and its window of attention, or None if attention sees all tokens."""
+    """Returns the path of config.json, and the size of its attention window, or None if attention sees all tokens."""
     path = folder / "config.json"
     if not path.exists():
         inside = sorted(folder.glob("step_*/config.json"))
@@ -157,7 +157,7 @@ def read_tokens(path, count):
 
 
 def data_of_run(folder):
-    """Returns the token files that the run of a checkpoint validated on, or trained on; none if they are not known."""
+    """Returns the token files that the run of a checkpoint validated on, or trained on; empty if they are unknown."""
     try:
         data = json.loads(read_text(folder / "training.json"))["config"]["data"]
         patterns = [data["val"], data["train"] if isinstance(data["train"], str) else data["train"][0]["path"]]
@@ -168,7 +168,7 @@ def data_of_run(folder):
 
 
 def choose_tokens(options, model, count):
-    """Returns the tokens to compare with: of --data, of the run's own data, or drawn at random. Says which."""
+    """Returns the tokens for the comparison: from --data, from the run's own data, or random ones. Says which."""
     if options.data:
         return read_tokens(options.data, count)
     for path in data_of_run(options.folder):
@@ -187,7 +187,7 @@ def write_tokens(path, tokens):
     path.write_bytes(header.tobytes() + array("I", tokens).tobytes())
 
 
-# ---- both sides ------------------------------------------------------------------------------------------------------
+# ---- the trainer and transformers ------------------------------------------------------------------------------------
 
 
 class Trainer:
@@ -263,8 +263,8 @@ class Transformers:
 
 
 def compare_next(ours, theirs, prompt, seq_len, tolerance):
-    """None, or in what our greedy text is not theirs. At each place theirs is given ours so far, so that one tie does
-    not change the rest."""
+    """Returns None, or how our greedy text differs from that of transformers. At each place transformers gets our text
+    so far, so that a tie does not change the rest."""
     text = ours.text(prompt)
     if text[: len(prompt)] != prompt or len(text) == len(prompt):
         return f"the trainer's text does not go on from its prompt: {' '.join(map(str, text[:20]))}"
@@ -282,7 +282,7 @@ def compare_next(ours, theirs, prompt, seq_len, tolerance):
 
 def check(options):
     program, model = read_model(options)
-    if model["family"] == "llama":  # rotations reach any length; GPT-2's table of positions is part of the model
+    if model["family"] == "llama":  # rotations have no length limit; GPT-2's table of positions is part of the model
         model["seq_len"] = min(model["seq_len"], options.seq_len or 256)
     elif options.seq_len not in (None, model["seq_len"]):
         raise Failure(

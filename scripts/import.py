@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes our configuration for a run of another trainer, to plan it (--plan, --search).
+"""Writes our configuration for a run of another trainer, for --plan and --search.
 
-    scripts/import.py megatron ARGS... >our.yaml            its words: torchrun's, too, or --gpus N before `megatron`
-    scripts/import.py megatron FILE >our.yaml               a script with these words and no variables
+    scripts/import.py megatron ARGS... >our.yaml            its arguments after torchrun's, or --gpus N first
+    scripts/import.py megatron FILE >our.yaml               a script with these arguments and without variables
     scripts/import.py [--gpus N] [--model FILE] torchtitan FILE.toml >our.yaml
 
---model: sizes by one of our configurations or a config.json, for a flavor whose sizes are not known here. What was not
-taken over is named in the first lines.
+--model: one of our configurations or a config.json with the sizes, for a flavor that is unknown here. The first lines
+name the settings that were not converted.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what a Debian or Ubuntu machine lacks for building, testing and the tiny data set; says what it installs.
-# Run it as often as you like: what is there stays as it is, and then neither root nor a network is needed.
+# Installs packages that a Debian or Ubuntu machine lacks for building, testing and the tiny data set; names them first.
+# It can be run repeatedly: installed packages stay unchanged, and then it needs neither root nor a network.
 #
 #   scripts/install_deps.sh          for users
-#   scripts/install_deps.sh --build  without what tests alone need
-#   scripts/install_deps.sh --explore  also what `make explore` and its tests call
-#   scripts/install_deps.sh --dev    also what `make format`, `make lint`, `make fuzz` and `make valgrind` call
+#   scripts/install_deps.sh --build  without the packages that only tests need
+#   scripts/install_deps.sh --explore  also the tools of `make explore` and its tests
+#   scripts/install_deps.sh --dev    also the tools of `make format`, `make lint`, `make fuzz` and `make valgrind`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ fail() {
     exit 1
 }
 
-# One line a package: alternatives for its name, first choice first | what is lost without it (empty: nothing works).
+# One line per package: alternative names, first choice first | features lost without it (empty: all).
 wanted() {
     cat <<'END'
 gcc |
@@ -63,7 +63,7 @@ have_pip() { "$python" -m pip --version >/dev/null 2>&1; }
 installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed$'; }
 available() { [ -n "$(apt-cache madison "$1" 2>/dev/null)" ]; }
 
-# Sets the array `missing` to the lines of wanted() of which no alternative is installed.
+# Sets the array `missing` to the lines of wanted() without an installed alternative.
 find_missing() {
     missing=()
     local line name
@@ -85,7 +85,7 @@ as_root() {
     fi
 }
 
-# Sets `names` to what can be had, and says what cannot.
+# Sets `names` to the available packages, and reports the others.
 choose() {
     names=()
     local line name cost
@@ -117,13 +117,13 @@ install_packages() {
     quiet_services
 }
 
-# The tests start daemons of Slurm for themselves, with a folder and ports of their own; nothing is to run all the time for them.
+# The tests start their own Slurm daemons, with their own folder and ports, so no daemon needs to run permanently.
 quiet_services() {
     [[ " ${names[*]} " == *" slurm-wlm "* && -d /run/systemd/system ]] || return 0
     as_root systemctl --quiet disable --now slurmctld slurmd munge 2>/dev/null || true
 }
 
-# The frontend is C++ headers only, and comes as a Python wheel. From 1.19 on it wants libcuda at link time, and the
+# The frontend consists of C++ headers, packed as a Python wheel. From 1.19 on it needs libcuda at link time, and the
 # program would not start on a machine without a driver.
 install_frontend() {
     local target=.deps/cudnn-frontend
@@ -157,8 +157,8 @@ END
     fi
 }
 
-# Installs Python wheels, without what they depend on, into a folder of their own under .deps, whole or not at all.
-# Arguments: folder, what is lost without them, the wheels.
+# Installs Python wheels without their dependencies into their own folder under .deps, completely or not at all.
+# Arguments: folder, features lost without them, the wheels.
 install_wheels() {
     local target=$1 cost=$2
     rm -rf "$target.new"
@@ -171,7 +171,7 @@ install_wheels() {
     fi
 }
 
-# Optional libraries of scripts/prepare_data.py, which looks for them here too. pyarrow from 21 on wants a newer NumPy than Debian 12's.
+# Optional libraries of scripts/prepare_data.py, which also looks for them here. pyarrow from 21 on needs a newer NumPy.
 install_prepare_data() {
     local target=.deps/prepare_data
     if [ -d $target/pyarrow ] && [ -d $target/tokenizers ] && [ -d $target/sentencepiece ]; then
@@ -183,9 +183,9 @@ install_prepare_data() {
         'sentencepiece>=0.2' 'tokenizers>=0.20' 'pyarrow>=18,<21'
 }
 
-# Hugging Face's own reader of the checkpoints, for the tests: the first version that all our models are in. The
-# system's PyTorch may be too old for it; old_torch.py adds the names that are missing. Its other dependencies, except
-# PyTorch and NumPy, are installed next to it and leave the system's untouched.
+# Hugging Face's own reader of the checkpoints, for the tests: the first version with all our models. The system's
+# PyTorch may be too old for it, so old_torch.py adds the missing names. Its other dependencies, except PyTorch and
+# NumPy, are installed next to it and do not affect the system's.
 install_transformers() {
     local target=.deps/transformers version=4.51.3
     if [ -d $target/transformers-$version.dist-info ] && cmp -s scripts/old_torch.py $target/old_torch.py; then
@@ -213,8 +213,8 @@ install_tensorboard() {
         tensorboard==2.16.2 protobuf==4.25.8 absl-py==2.1.0 six packaging
 }
 
-# cuobjdump and nvdisasm, which a toolkit may lack: scripts/machine_code.py, and its tests, read the kernels' machine
-# code with them. A newer version reads what an older toolkit compiled.
+# cuobjdump and nvdisasm, which a toolkit may lack. scripts/machine_code.py and its tests read the kernels' machine code
+# with them. A newer version also reads the output of an older toolkit.
 install_cuda_tools() {
     local target=.deps/cuda_tools PATH=$PATH:${nvcc%/*}
     if { command -v cuobjdump && command -v nvdisasm; } >/dev/null || [ -d $target/nvidia ]; then
@@ -225,8 +225,8 @@ install_cuda_tools() {
     install_wheels $target "the tests of the kernels' machine code are skipped" nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
 }
 
-# The C sources of libyaml, which make explore compiles to WebAssembly. Debian has them as a library for this processor
-# only; the source package of a Python wheel brings them.
+# The C sources of libyaml, which make explore compiles to WebAssembly. Debian only has the compiled library; the source
+# package of a Python wheel contains the sources.
 install_libyaml() {
     local target=.deps/libyaml
     if [ -f $target/yaml.h ]; then
@@ -244,7 +244,7 @@ install_libyaml() {
     fi
 }
 
-# axe, which checks pages for obstacles to people with disabilities, for the tests of the page.
+# axe, which checks pages for accessibility, for the tests of the page.
 install_axe() {
     local target=.deps/axe
     if [ -d $target/axe_core_python ]; then
@@ -266,7 +266,7 @@ case "${1:-}" in
 *) fail "unknown argument $1; there are --build, --explore and --dev" ;;
 esac
 
-# The packages of the system belong to the system's Python.
+# The system's packages belong to the system's Python.
 python=$(command -v /usr/bin/python3 || command -v python3 || echo python3)
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes src/config/gpu_kernels.c: what products, attention and collectives take on a GPU, from published tables.
+"""Makes src/config/gpu_kernels.c: times of products, attention and collectives on a GPU, from published tables.
 
     scripts/kernel_tables.py CHECKOUT [-o FILE]
-    scripts/kernel_tables.py CHECKOUT --check      mean errors of products on the tables that were not used
+    scripts/kernel_tables.py CHECKOUT --check      mean errors of products on the tables that are not used
 
-CHECKOUT is a clone of ai-dynamo/aiconfigurator (Apache-2.0), whose tables are parquet files: needs pyarrow and numpy.
+CHECKOUT is a clone of ai-dynamo/aiconfigurator (Apache-2.0). Its tables are parquet files (needs pyarrow and numpy).
 Attention is read from test/plan/kernels/attention.csv, products that add to fp32 from measured.csv there. Three
 constants are fitted to each table of products and two to each of attention, by least absolute relative errors;
-collectives are copied. No run of a training enters.
+collectives are copied. No training run is used.
 """
 
 import argparse
@@ -19,18 +19,18 @@ from run_files import Failure, finish, replacing
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path("aic-core/src/aiconfigurator_core/systems/data")
-CAPPED = 0.85  # of a burst, where a GPU has no table at its power limit: H200, B200 and GB200 keep 0.85, 0.88, 0.81
-ADDED = 0.42  # as on the H200, where it was not measured
-# Large products of 8 bits against bf16, with one scale and with local ones. Hopper: the gains with which the planned
-# stage of LLaMA 65B (t = 4, b = 2) takes 1 / 1.518 and 1 / 1.409 of its time in bf16, as on an H200 (75.4 ms a
-# microbatch, 49.7 and 53.5). Others: the tables' fp8 and fp8_static, 1.30 to 1.51 in the median.
+CAPPED = 0.85  # share of a burst at the power limit, where no table has it; H200, B200, GB200: 0.85, 0.88, 0.81
+ADDED = 0.42  # the H200's value, for GPUs that were not measured
+# Gain of large 8-bit products over bf16, with one scale and with local scales. Hopper: the gains with which the planned
+# stage of LLaMA 65B (t = 4, b = 2) takes 1 / 1.518 and 1 / 1.409 of its time in bf16, as measured on an H200 (75.4 ms a
+# microbatch, 49.7 and 53.5). Others: the tables' fp8 and fp8_static, with medians of 1.30 to 1.51.
 FP8, FP8_HOPPER = "1.42, 1.42", "1.87, 1.53"
 H200_MEMORY = 4800e9  # bytes/s, by its data sheet
 MIB = (1, 4, 16, 32, 64, 128, 256, 512)
 KINDS = ("all_gather", "reduce_scatter", "all_reduce")
 
-# GPUs of one row: tables of products, the factor of their rate, attention, the GPU of the heads' table, its factor of
-# multiprocessors, collectives, share of the memory's rate that norms reach, and words of hardware.gpu.
+# GPU: peak TFLOP/s, tables of products, factor of their rate, attention, the GPU of the heads' table, its factor of
+# multiprocessors, collectives, and the share of the memory's rate that norms reach.
 ROWS = {
     "a100": (312, ["a100_sxm/gemm/sglang/0.5.10", "a100_sxm/gemm/trtllm/1.0.0"], 1, "a100", "heads_a100", 1, "a100_sxm/comm/nccl/2.27.3", 0.8),
     "h100": (989.5, ["h200_sxm/gemm/vllm/0.22.0"], 1, "h200", "heads_a100", 132 / 108, "h100_sxm/comm/nccl/2.29.2", 0.76),
@@ -57,7 +57,7 @@ def table(path):
 
 
 def least(columns, measured):
-    """Coefficients that make the sum of columns nearest to what was measured, by the sum of relative errors."""
+    """Returns coefficients for which the sum of columns has the least relative errors, and the mean error."""
     import numpy as np
 
     a, weight = np.stack(columns, 1) / measured[:, None], np.ones(len(measured))
@@ -68,7 +68,7 @@ def least(columns, measured):
 
 
 def timed_products(path, peak):
-    """k, seconds at the peak and measured seconds of every product of a size that trainings have."""
+    """Returns k, seconds at the peak, and measured seconds of every product with a size that trainings use."""
     import numpy as np
 
     rows = table(path)
@@ -79,7 +79,7 @@ def timed_products(path, peak):
 
 
 def products(path, peak):
-    """share, us, k of seconds = flops (1 + k0 / k) / (peak share) + us."""
+    """Returns share, us, k0 of: seconds = flops (1 + k0 / k) / (peak share) + us; and the mean error."""
     import numpy as np
 
     k, flops, seconds = timed_products(path, peak)
@@ -88,8 +88,8 @@ def products(path, peak):
 
 
 def check(checkout):
-    """Prints the mean errors of each GPU's three constants on its other tables, with one factor for each table: in
-    bursts and under other libraries a GPU has another level."""
+    """Prints the mean errors of each GPU's three constants on its other tables. Each table has its own factor, since
+    bursts and other libraries have another rate level."""
     for word, (peak, tables, *_) in ROWS.items():
         constants = [products(checkout / DATA / name / "gemm_perf.parquet", peak)[:3] for name in tables]
         share, us, k0 = (sum(x) / len(x) for x in zip(*constants, strict=True))
@@ -119,7 +119,7 @@ def blocks(heads, seq):
 
 
 def fill_of(gpu, kind):
-    """Blocks f of x / (x + f): how many blocks of 128 positions it takes to fill half of the device."""
+    """Returns f of x / (x + f): the number of blocks of 128 positions that fill half of the device."""
     rows = attention_rows(gpu, kind)
 
     def error(f):
@@ -130,7 +130,7 @@ def fill_of(gpu, kind):
 
 
 def attention(gpu, kind, fill):
-    """share, half of peak share s / (s + half) x / (x + fill), and the mean error."""
+    """Returns share and half of: rate = peak share s / (s + half) x / (x + fill); and the mean error."""
     import numpy as np
 
     rows = attention_rows(gpu, kind)
@@ -142,13 +142,13 @@ def attention(gpu, kind, fill):
 
 
 def attention_at_once(gpu, kind):
-    """share, half and fill of rows that differ in positions and in blocks, and the mean error."""
+    """Returns share, half and fill for rows that differ in positions and in blocks, and the mean error."""
     error, fill = min((attention(gpu, kind, fill)[2], fill) for fill in range(5, 400))
     return *attention(gpu, kind, fill)[:2], fill, error
 
 
 def added(share, us, k0, peak, memory):
-    """The part of 8 bytes a weight, read and written, that a product takes longer which adds to fp32 in memory."""
+    """Returns the extra time of a product that adds to fp32 in memory, relative to moving 8 bytes per weight."""
     rows = csv.DictReader(x for x in (ROOT / "test/plan/kernels/measured.csv").open() if x[0] != "#")
     found = []
     for row in rows:
@@ -167,7 +167,7 @@ def collectives(path):
     ):
         if dtype != "half" or kind not in KINDS or ms <= 0:
             continue
-        size *= 2  # of elements
+        size *= 2  # from elements to bytes
         factor = (2 if kind == "all_reduce" else 1) * (ranks - 1) / ranks
         found[kind, ranks, size] = round(factor * size / ms / 1e6)
     return [[found.get((kind, ranks, mib << 20), 0) for mib in MIB] for kind in KINDS for ranks in (2, 4, 8)]
@@ -234,7 +234,7 @@ def written(checkout):
         for alias in aliases.get(word, [word]):
             at = "NULL" if name == "none_" else name
             rows.append(f'    {{"{alias}", {", ".join(cells)}, {stream}, {at}}},')
-            # The same chips with other links.
+            # Variants of the same chips with other links.
             for other in {"a100-80g": ["a800"], "h100": ["h800", "gh200"]}.get(alias, []):
                 rows.append(f'    {{"{other}", {", ".join(cells)}, {stream}, NULL}},')
     text.append("\nstatic const GpuKernels kernels_[] = {\n" + "\n".join(rows) + "\n};\n")

@@ -2,11 +2,11 @@
 """Reads the machine code of our kernels out of libtrainer_cuda.so: registers, stack, spills and the widest access to
 device memory, for each GPU generation that the library is built for.
 
-    scripts/machine_code.py                     the kernels that large models run, as a table
+    scripts/machine_code.py                     table of the kernels that large models run
     scripts/machine_code.py --all               every kernel
     scripts/machine_code.py --write             writes the table into test/cuda/machine_code.txt
 
-It needs cuobjdump and nvdisasm: of the CUDA toolkit, or of scripts/install_deps.sh.
+It needs cuobjdump and nvdisasm, from the CUDA toolkit or from scripts/install_deps.sh.
 """
 
 import argparse
@@ -23,8 +23,8 @@ PAGE = ROOT / "test" / "cuda" / "machine_code.txt"
 GENERATIONS = ("sm_80", "sm_90")
 BF16 = "__nv_bfloat16"
 
-# The instances that bf16 models of configs/ launch. Rows of up to 2,048 columns take one piece of 8 a thread, up to
-# 16,384 two (row.cuh); scores of 2,048 columns take one.
+# The instances that bf16 models of configs/ launch. For rows of up to 2,048 columns a thread processes one piece of 8,
+# for up to 16,384 columns two pieces (row.cuh); for scores of 2,048 columns one piece.
 LARGE = {
     "adamw_kernel<bf16>": "AdamW, fp32 masters beside bf16 weights",
     "squares_kernel": "squared norms of gradients",
@@ -74,7 +74,7 @@ class Kernel(NamedTuple):
     name: str  # "norm_kernel<bf16, 8, 2, false, 0>"
     registers: int
     stack: int  # bytes a thread
-    spills: int  # instructions that read or write it
+    spills: int  # instructions that read or write the stack
     load: int  # bytes of the widest access to device memory
     store: int
 
@@ -90,7 +90,7 @@ def short_name(mangled):
     """Returns the readable form of a mangled name: `norm_kernel<bf16, 8, 2, false>`."""
     plain = subprocess.run(["c++filt", mangled], capture_output=True, text=True, check=True).stdout.strip()
     plain = re.sub(r"\(anonymous namespace\)::|^void ", "", plain).split("(")[0]
-    plain = re.sub(r"\(\w+\)", "", plain)  # (int)8, (bool)0 of other versions of c++filt
+    plain = re.sub(r"\(\w+\)", "", plain)  # other versions of c++filt print (int)8, (bool)0
     return plain.replace(BF16, "bf16").strip()
 
 
@@ -113,7 +113,7 @@ def read_kernels(library, generation):
 
         found = {access: [int(bits or 32) // 8 for bits in
                           re.findall(rf"\b{access}G?\.E(?:\.(?!64|128)\w+)*(?:\.(64|128))?", code)]
-                 for access in ("LD", "ST")}  # also generic, where a pointer was read from a table
+                 for access in ("LD", "ST")}  # generic accesses, too, for pointers from a table
         spills = len(re.findall(r"\b(?:LDL|STL)\b", code))
         name = short_name(mangled.strip())
         kernels[name] = Kernel(name, *sizes[mangled.strip()], spills, max(found["LD"] or [0]), max(found["ST"] or [0]))
@@ -121,7 +121,7 @@ def read_kernels(library, generation):
 
 
 def compiler():
-    """Returns which nvcc this machine compiles with: other releases allocate other registers."""
+    """Returns the version of this machine's nvcc: each release allocates registers differently."""
     said = subprocess.run([find_tool("nvcc") or "false", "--version"], capture_output=True, text=True).stdout
     release = re.search(r"release ([\d.]+)", said)
     return f"nvcc {release[1]}" if release else "no nvcc"

@@ -1,5 +1,5 @@
 """Bytes that Megatron-LM's code needs for a model and a list of actions. Counted from its sources, not measured:
-docs/published.md says how, and how far that is from what published runs held."""
+docs/published.md explains how, and how far they are from the memory of published runs."""
 
 import dataclasses
 import re
@@ -7,37 +7,37 @@ import re
 
 @dataclasses.dataclass
 class Held:
-    """What a rank of the program keeps, in bytes."""
+    """Bytes that a rank of the program keeps."""
 
     layer: float  # activations of one layer of one microbatch, from F to B or I
     weight: float  # the part of `layer` that stays from I to W
-    recomputed: float  # of a layer whose forward runs again
+    recomputed: float  # kept of a layer with a recomputed forward
     logits: float  # elements of one microbatch's logits
     matrix: float  # an embedding or output matrix, 16 bit
     state: float  # for each parameter: weights, gradients, optimizer
 
     def freed(self, kind, layers, logits):
         return {
-            "F": -layers * self.layer - 4 * logits,  # gpt_model.py: output.float(), in which softmax is computed
+            "F": -layers * self.layer - 4 * logits,  # gpt_model.py: output.float(), for softmax
             "B": layers * self.layer + 4 * logits,
-            "I": layers * (self.layer - self.weight) + 2 * logits,  # their gradient in fp16 is for W
+            "I": layers * (self.layer - self.weight) + 2 * logits,  # the gradient of the logits in fp16 stays for W
             "W": layers * self.weight + 2 * logits,
         }[kind]
 
     def momentary(self, kind, logits):
-        """Next to what is kept after F, or until then: logits in fp16, or their gradient and the matrix's."""
+        """Returns the bytes that an action needs in addition: fp16 logits, or their gradient and the matrix's."""
         if logits == 0 or kind == "W":
             return 0
         return 2 * logits if kind == "F" else max(2 * logits, self.matrix - 2 * logits)
 
     def kept_layers(self, layers, again):
-        """`again` of `layers` keep no more than their input: as a number of whole layers."""
+        """Returns the memory in complete layers if `again` of `layers` layers keep only their input."""
         again = min(again, layers)
         return layers - again + again * self.recomputed / self.layer
 
     def peak(self, line, layers, embeds, head, again=0):
-        """Activations of one stage. layers: of each chunk; embeds: whether chunk 0 has the embedding; head: chunk of
-        the head; again: recomputed layers of each chunk."""
+        """Returns the peak of one stage's activations. layers: per chunk; embeds: chunk 0 has the embedding; head: the
+        head's chunk; again: recomputed layers per chunk."""
         now = peak = 0
         for kind, name in re.findall(r"\b([FBIW])\d+(?:\.(\d+))?", line):
             chunk = int(name or 0)
@@ -51,7 +51,7 @@ class Held:
         return peak
 
     def of_stages(self, plan, text, tensor=1, again=0):
-        """Bytes of every stage's ranks with a list of actions (--schedule) and the layers of a plan."""
+        """Returns the bytes of every stage's ranks, for a list of actions (--schedule) and the layers of a plan."""
         last = len(plan["stages"][0]["chunks"]) - 1
         head_rank = 0 if " placement v " in text else len(plan["stages"]) - 1
         most = []
@@ -66,10 +66,10 @@ class Held:
 
 
 def held_by_core(config):
-    """Of Megatron-LM's core 0.20 in bf16 without dropout, with fused norms, the distributed optimizer and this
-    configuration's attention. State: theoretical_memory_usage.py, num_bytes_per_parameter. Activations: Korthikanti et
-    al. (arXiv 2205.05198), table 2, without its masks, for SwiGLU with three products of ffn (both inputs of the gate,
-    and its output), for grouped queries with fewer keys and values."""
+    """Returns the bytes kept by Megatron-LM core 0.20 in bf16 without dropout, with fused norms, the distributed
+    optimizer and this configuration's attention. State: theoretical_memory_usage.py, num_bytes_per_parameter.
+    Activations: Korthikanti et al. (arXiv 2205.05198), table 2, without masks; for SwiGLU three products of ffn (both
+    inputs of the gate, and its output), for grouped queries fewer keys and values."""
     model, parallel, attention = config["model"], config["parallel"], config["attention"]
     t, c, h, f = parallel["tensor"], parallel["context"], model["hidden"], model["ffn"]
     rows = config["schedule"]["micro_batch"] * model["seq_len"] / c

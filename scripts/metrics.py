@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""Turns a metrics file (log.metrics) into what other tools read.
+"""Converts a metrics file (log.metrics) for other tools.
 
-    scripts/metrics.py tensorboard METRICS -o DIR              one TensorBoard event file in DIR, made anew each time
-    scripts/metrics.py tensorboard METRICS -o DIR --follow     goes on while the run writes, until interrupted
-    scripts/metrics.py csv METRICS [-o FILE]                   one row a step; without -o on stdout
+    scripts/metrics.py tensorboard METRICS -o DIR              one new TensorBoard event file in DIR each time
+    scripts/metrics.py tensorboard METRICS -o DIR --follow     continues while the run writes, until interrupted
+    scripts/metrics.py csv METRICS [-o FILE]                   one row per step; without -o on stdout
 
-If a run was resumed, or another run wrote into the same file, a later line for a step replaces the earlier ones for
-that step and all that followed. An incomplete last line is left out. Needs only Python; viewing needs TensorBoard.
+If a run was resumed, or another run wrote into the same file, a later line for a step replaces the earlier lines for
+that step and all later steps. An incomplete last line is ignored. Needs only Python; viewing needs TensorBoard.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from run_files import Failure, History, Metrics, finish, form_of, number, parse_lines, read_text, replacing
 
-# Where a figure appears in TensorBoard; those not listed are under "step".
+# The section of a figure in TensorBoard; "step" for all others.
 GROUPS = {
     "loss": "loss/train",
     "loss_z": "loss/z",
@@ -40,7 +40,7 @@ NO_FIGURES = ("type", "step", "stages")
 
 
 def figures(entry):
-    """Returns name -> number for a step: first the whole step's figures, then each stage's; None if unknown."""
+    """Returns name -> number for a step: first the figures of the step, then of each stage; None if unknown."""
     known = (
         (key, value)
         for key, value in entry.items()
@@ -54,8 +54,8 @@ def figures(entry):
 
 
 # ---- TensorBoard's event files ---------------------------------------------------------------------------------------
-# A record: length (8 bytes, little-endian), its masked CRC-32C, the data, the data's. The data are a protocol buffer
-# `Event`:
+# A record: length (8 bytes, little-endian), its masked CRC-32C, the data, and their masked CRC-32C. The data are a
+# protocol buffer `Event`:
 #   1 wall_time double, 2 step int64, 3 file_version string, 5 summary {1 value {1 tag string, 2 simple_value float}},
 #   7 session_log {1 status: 1 START}, at which readers drop all earlier events of that step and later ones.
 
@@ -136,8 +136,8 @@ FIRST = piece(3, "brain.Event:2")
 
 
 def all_events(path, text):
-    """Returns the file's events. Metrics have no times of day: the last step is taken as old as the file, the others
-    before it."""
+    """Returns the file's events. Metrics have no times of day, so the last step gets the time of the file, and earlier
+    steps are dated back from it."""
     run = Metrics(path, text)
     wall = path.stat().st_mtime - sum(entry["step_ms"] for entry in run.steps.values()) / 1e3
     yield event(wall, content=FIRST)
@@ -151,7 +151,7 @@ def all_events(path, text):
 
 
 class Tail:
-    """Reads new whole lines of a growing file. If a resumed run cut the file, all of it is new."""
+    """Reads new complete lines of a growing file. If a resumed run has cut the file, all its lines count as new."""
 
     def __init__(self, path):
         self.path, self.position, self.last = path, 0, b""
@@ -261,7 +261,7 @@ def main():
     options = arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     code = finish("metrics.py", options.make, options)
-    return 0 if code == 130 else code  # --follow goes on until it is interrupted
+    return 0 if code == 130 else code  # --follow is meant to be interrupted
 
 
 if __name__ == "__main__":

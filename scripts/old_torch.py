@@ -1,7 +1,7 @@
-"""Defines the names that transformers from 4.46 on imports from PyTorch and Debian's 1.13 lacks; none is used here.
+"""Defines the names that transformers from 4.46 on imports from PyTorch, and that Debian's PyTorch 1.13 lacks.
 
-scripts/install_deps.sh puts this beside transformers in .deps and has it imported first. With a newer PyTorch it does
-nothing.
+The names are never used here. scripts/install_deps.sh puts this file next to transformers in .deps, to be imported
+first. With a newer PyTorch it does nothing.
 """
 
 import sys

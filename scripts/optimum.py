@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The least idle time of any schedule, by exhaustive search: for a few stages and microbatches.
+"""Finds the least idle time of any schedule by exhaustive search, for a few stages and microbatches.
 
     ./train_llama -c mine.yaml -o schedule.bpipe=off --schedule | scripts/optimum.py [FILE]
 
-Reads a schedule, and prints the least idle time with its stages, chunks, microbatches and slots, to be compared with
-the idle time that --schedule reports. F, I and W of a chunk take one unit each, B takes two.
+Reads a schedule, and prints the least idle time for its stages, chunks, microbatches and slots. Compare it with the
+idle time that --schedule reports. F, I and W of a chunk take one unit each, B takes two.
 """
 
 import re
@@ -18,18 +18,18 @@ HEADER = r"# schedule \S+  stages (\d+)(?:  chunks (\d+)  placement (\w+))?  mic
 
 
 def least_idle(p, chunks, v, m, slots, split):
-    """Depth first over units of time. A state counts the F, I and W of each virtual stage, in a byte each; a complete
-    backward is two I that follow each other. In a unit every stage does one pass whose inputs exist, or nothing."""
+    """Searches depth-first over units of time. A state counts the F, I and W of each virtual stage, one byte each.
+    A complete backward is two consecutive I. In a unit, every stage does one pass with available inputs, or nothing."""
     homes = [[c * p + (p - 1 - s if v and c % 2 else s) for c in range(chunks)] for s in range(p)]
     last, work, halves = p * chunks - 1, 3 * m * chunks, 1 if split else 2
-    # The bytes that a stage's passes depend on: its own, F of the virtual stage before and I of the one after.
+    # The bytes that a stage's passes depend on: its own, F of the preceding virtual stage and I of the following one.
     near = [{3 * g + at for g in own for at in (-3, 0, 1, 2, 4)} for own in homes]
     masks = [sum(255 << 8 * at for at in places if 0 <= at <= 3 * last + 2) for places in near]
     known = [{} for _ in homes]
 
     def passes(state, own):
-        """Returns the passes that a stage can do, whether it may wait instead, and the units of its work left. Waiting
-        never helps a stage that can do I or W, or F of its only chunk: nothing else of it would use the slot."""
+        """Returns the passes that a stage can do, whether it may wait instead, and the units of its remaining work.
+        Waiting never helps if I, W, or F of its only chunk is possible: no other pass of the stage needs the slot."""
         f, i, w = ([state >> 8 * (3 * g + kind) & 255 for g in range(last + 2)] for kind in range(3))
         done, begun = [count // halves for count in i], [g for g in own if i[g] % halves]
         full = sum(f[g] - (w[g] if split else done[g]) for g in own) >= slots
@@ -41,7 +41,7 @@ def least_idle(p, chunks, v, m, slots, split):
         return found, waits, work - sum(f[g] + i[g] + w[g] for g in own)
 
     def steps(state, units):
-        """Returns the steps from a state, no step if a stage can no longer finish in so many units."""
+        """Returns the possible steps from a state; empty if a stage can no longer finish in that many units."""
         ways = []
         for s, own in enumerate(homes):
             seen = state & masks[s]

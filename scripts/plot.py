@@ -1,17 +1,17 @@
 #!/usr/bin/python3
-"""Draws what a trainer wrote: traces (--trace FILE), plans and searches (--plan, --search with --json) and metrics.
+"""Draws output of a trainer: traces (--trace FILE), plans and searches (--plan, --search with --json) and metrics.
 
-    scripts/plot.py timeline TRACE -o FILE          who worked on what, and when, in one step of a run or a plan
-    scripts/plot.py timelines TRACE... -o FILE      several of them, stacked on one scale, named after their files
-    scripts/plot.py memory FILE... -o FILE          peak bytes of each stage by category: of plans, of runs
+    scripts/plot.py timeline TRACE -o FILE          actions of each stage over time, in one step of a run or a plan
+    scripts/plot.py timelines TRACE... -o FILE      several timelines, stacked on one scale, named after their files
+    scripts/plot.py memory FILE... -o FILE          peak bytes of each stage by category, of plans or runs
     scripts/plot.py curves METRICS... -o FILE       loss and MFU of one or several runs, step by step
-    scripts/plot.py compare PLAN METRICS -o FILE    what a plan said against what a run measured
+    scripts/plot.py compare PLAN METRICS -o FILE    figures of a plan and of a run
     scripts/plot.py search SEARCH... -o FILE        the fronts of searches: memory of the fullest rank against the step
 
 FILE ends in .svg or .png; -o may be given several times. A picture appears complete or not at all. A step too long for
 the picture is drawn as its start, the number of microbatches left out, and its end; --part FROM:TO draws a part.
 
-The pictures are drawn by scripts/draw.js, which pages use too: this script reads files and runs it with node.
+scripts/draw.js draws the pictures, also for pages. This script reads the files and runs draw.js with node.
 """
 
 import argparse
@@ -35,10 +35,10 @@ from run_files import (
 )
 
 DRAW = Path(__file__).resolve().parent / "draw.js"
-COLORS = ["F", "B", "E", "L", "limit", "soft", "head", "W", "gradients"]  # of several runs, by their names in draw.js
+COLORS = ["F", "B", "E", "L", "limit", "soft", "head", "W", "gradients"]  # for several runs, as named in draw.js
 
 
-# ---- pictures, as draw.js takes them ---------------------------------------------------------------------------------
+# ---- pictures, in the form of draw.js --------------------------------------------------------------------------------
 
 
 def part_of(words):
@@ -125,7 +125,7 @@ def draw_search(options):
 
 
 def run_tool(command, text, cost):
-    """Returns what a program wrote to standard output; a Failure if it is missing or fails."""
+    """Returns the standard output of a program; raises Failure if the program is missing or fails."""
     program = shutil.which(command[0])
     if program is None:
         raise Failure(f"{command[0]} is missing, {cost}; run scripts/install_deps.sh")
@@ -136,7 +136,7 @@ def run_tool(command, text, cost):
 
 
 def svg_of(picture):
-    """Returns the SVG of a picture, as drawPicture of draw.js describes them."""
+    """Returns the SVG of a picture, as described at drawPicture in draw.js."""
     return run_tool(["node", DRAW], json.dumps(picture).encode(), "which draws pictures")
 
 

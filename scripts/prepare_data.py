@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Turns text, JSON lines and Parquet into token files for training.
 
-    scripts/prepare_data.py --bible                 the tiny data set: the King James Bible, a chapter a document
-    scripts/prepare_data.py FILE... --name NAME     text of your own: *.jsonl and *.parquet hold a document a row, every
-                                                    other file is one document of plain text
+    scripts/prepare_data.py --bible                 the tiny data set: the King James Bible, one document per chapter
+    scripts/prepare_data.py FILE... --name NAME     your own text: *.jsonl and *.parquet have one document per row;
+                                                    any other file is one document of plain text
 
-Writes NAME_train_000.bin, ... and NAME_val_000.bin, ... in llm.c's formats, 256 int32 and then the tokens: GPT-2's kind
-(20240520, 1, number of tokens; uint16) or Llama-3's (20240801, 7, number of tokens; uint32). One token, the end of
-text, begins every document. Validation gets every k-th document where there are many, and the end of every document
-where there are few. NAME.json says which tokenizer made them. Files appear complete or not at all, and are the same for
-any number of processes. See docs/data.md.
+Writes NAME_train_000.bin, ... and NAME_val_000.bin, ... in llm.c's formats: 256 int32, then the tokens. GPT-2's kind
+has (20240520, 1, number of tokens; uint16), Llama-3's (20240801, 7, number of tokens; uint32). Every document begins
+with one end-of-text token. Validation gets every k-th document if there are many, else the end of every document.
+NAME.json names the tokenizer. Files appear complete or not at all, and are the same for any number of processes. See
+docs/data.md.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def choose_dtype(tokenizer, wanted, name):
 
 
 def side_file(options, tokenizer, dtype, output):
-    """Returns the contents of NAME.json except the counts. The tokenizer is copied beside it; its name is relative."""
+    """Returns the content of NAME.json except the counts. Copies the tokenizer next to it; its name is relative."""
     file = digest = None
     if tokenizer.kind != "bytes":
         data = Path(options.tokenizer).read_bytes()
@@ -83,7 +83,7 @@ def prepare(options):
     options.unpacked = []
     sources = [bible_source()] if options.bible else open_sources(options)
     rule = Rule(options.val_fraction, lambda limit: sum(source.count(limit) for source in sources))
-    # Bytes are copied faster than they are sent to another process.
+    # With bytes as tokens, copying is faster than sending them to another process.
     processes = 1 if tokenizer.kind == "bytes" else options.jobs
     output = Output(options, dtype)
     try:
@@ -92,12 +92,12 @@ def prepare(options):
         size = sum(source.size for source in sources)
         documents, blank, text = write_tokens(numbered_jobs(sources, rule), arguments, processes, output.splits, size)
         train, val = output.splits
-        # One sequence of one token needs two.
+        # A sequence of one token needs two tokens.
         if train.total < 2 or (options.val_fraction > 0 and val.total < 2):
             raise Failure(f"{text} bytes of text are not enough for training and validation; give more text")
         about.update(train_tokens=train.total, val_tokens=val.total, documents=documents, bytes=text)
         output.publish(about)
-    except OSError as error:  # a write names no file
+    except OSError as error:  # errors of writing name no file
         raise Failure(f"{error.filename or options.output}: {error.strerror or error}") from None
     finally:
         output.discard()

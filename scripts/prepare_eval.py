@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Turns HellaSwag's JSON lines into an evaluation file for data.hellaswag.
 
-    scripts/prepare_eval.py hellaswag_val.jsonl -o data/hellaswag_val.bin                    a token a byte
+    scripts/prepare_eval.py hellaswag_val.jsonl -o data/hellaswag_val.bin                    one token per byte
     scripts/prepare_eval.py hellaswag_val.jsonl -o data/hellaswag_val.bin --tokenizer FILE   SentencePiece *.model or
                                                                                              tokenizer.json
 
-Each line has "ctx", "endings" (a list of texts) and "label" (the number of the right one); any set of questions in this
-form will do. Every ending gets a blank in front. The file is of llm.c's form: 256 int32 (20240522, 1, number of
-examples, bytes of the longest), then uint16: 65535, bytes, number, label, number of endings, and context and endings as
-count and tokens. A tokenizer with tokens from 65535 on gets version 2, the same with uint32.
+Each line has "ctx", "endings" (a list of texts) and "label" (the number of the right ending); any questions in this
+form work. A blank precedes every ending. The file has llm.c's format: 256 int32 (20240522, 1, number of examples,
+bytes of the longest), then for each example, in uint16: 65535, bytes, number, label, number of endings, and context and
+endings as count and tokens. A tokenizer with tokens from 65535 on gets version 2, the same with uint32.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from prepare.tokenizer import as_bytes, as_text, make_tokenizer
 from run_files import Failure, finish, replacing
 
 MAGIC, BEGIN = 20240522, 65535
-MOST = 65536  # what a uint16 can number
-FORMS = {1: "H", 2: "I"}  # version: type of a word
+MOST = 65536  # numbers that fit into a uint16
+FORMS = {1: "H", 2: "I"}  # version: type code of a word
 
 
 def read_line(line, where):

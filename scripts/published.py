@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Plans runs that others have measured and published (scripts/published.json), and compares.
+"""Plans runs that others have measured and published (scripts/published.json), and compares the step times.
 
-    scripts/published.py [--bin DIR] [--only TEXT]                     a line for each run: planned, measured, error
-    scripts/published.py [--bin DIR] --bands | --json                  how much longer runs took; every run as JSON
-    scripts/published.py [--bin DIR] --write docs/published.md         the page, and its picture beside it in img/
+    scripts/published.py [--bin DIR] [--only TEXT]                     one line per run: planned, measured, error
+    scripts/published.py [--bin DIR] --bands | --json                  ratios of measured to planned; every run as JSON
+    scripts/published.py [--bin DIR] --write docs/published.md         the page, and its picture in img/ next to it
 
 Nothing in the planner is fitted to these runs. Needs the built trainers, no GPU.
 """
@@ -27,19 +27,19 @@ from run_files import GIB, Failure, finish, replacing
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "scripts" / "published.json"
-PEAK = {"a100-80g": 312e12, "h100": 989.5e12, "b200": 2250e12}  # FLOP/s that published MFU count against
-STREAM = {"a100-80g": 0.8 * 2039e9, "h100": 0.76 * 3350e9, "b200": 0.72 * 8000e9}  # bytes/s of passes over memory
-NODE = {"a100-80g": 222, "h100": 445, "b200": 704}  # GB/s of a long all-reduce in a node
-SHORTEST = 1  # seconds of a step whose run counts for a band
-APART = 0.03  # schedules whose steps differ by less are not compared
+PEAK = {"a100-80g": 312e12, "h100": 989.5e12, "b200": 2250e12}  # FLOP/s that published MFU refer to
+STREAM = {"a100-80g": 0.8 * 2039e9, "h100": 0.76 * 3350e9, "b200": 0.72 * 8000e9}  # bytes/s of memory traffic
+NODE = {"a100-80g": 222, "h100": 445, "b200": 704}  # GB/s of a long all-reduce within a node
+SHORTEST = 1  # seconds: runs with shorter steps do not count for a band
+APART = 0.03  # schedules with step times closer than this are not compared
 
 
 @dataclasses.dataclass
 class Row:
     source: dict
-    values: dict  # of the columns, and the source's common configuration
+    values: dict  # values of the columns, and of the source's common configuration
     plan: dict = None
-    held: float = None  # bytes of the fullest rank, counted as the measured program keeps activations
+    held: float = None  # bytes of the fullest rank, as the measured program keeps activations
 
     @property
     def name(self):
@@ -63,7 +63,7 @@ class Row:
     # ---- measured ----------------------------------------------------------------------------------------------------
 
     def flops(self, factor):
-        """Of a step as Megatron-LM counts them: factor 72, or 96 with the forward once more."""
+        """Returns the FLOPs of a step as Megatron-LM counts them: factor 72, or 96 with a recomputed forward."""
         layers, hidden, seq, vocab = (
             self["model.layers"],
             self["model.hidden"],
@@ -74,7 +74,7 @@ class Row:
         return factor * self["train.global_batch"] * seq * layers * hidden**2 * (1 + seq / (6 * hidden) + head)
 
     def measured_step(self):
-        """Seconds; None for a run that ran out of memory."""
+        """Returns seconds, or None if the run ran out of memory."""
         batch, peak = self["train.global_batch"], PEAK[self.values["hardware.gpu"]] * self.world
         kind = next(key for key in UNITS if key in self.values)
         value = self.values[kind]
@@ -94,31 +94,31 @@ class Row:
         return self.plan["step_ms"] / 1000
 
     def step_with_messages(self):
-        """The planned step of a program that computes nothing while a message is under way, where its time is
+        """Returns the planned step of a program that does not compute during a message, if the message's time is
         published."""
         exposed = 2 * self["schedule.chunks"] * self.microbatches * (self.values.get("message_ms") or 0) / 1000
         return self.planned_step() + exposed
 
     def layer_bytes(self, program):
-        """Bytes that the measured program reads and writes for a layer of a microbatch, and this engine does not:
-        counted from Megatron-LM's code, for a forward and for a backward."""
+        """Returns the bytes that the measured program, but not this engine, reads and writes for a layer of a
+        microbatch: counted from Megatron-LM's code, for a forward and a backward."""
         rows, t = self["schedule.micro_batch"] * self["model.seq_len"], self["parallel.tensor"]
         inner = rows * self["model.hidden"] / t
         stream = inner if self.values.get("parallel.sequence", True) else rows * self["model.hidden"]
         scores = rows * self["model.seq_len"] * self["model.heads"] / t
         scores *= self.values.get("attention.mode", "flash") != "flash"
         forward = backward = 0
-        if program.get("passes"):  # QKV's bias, the context made contiguous; dq, dk, dv joined, a second pass of norms
+        if program.get("passes"):  # QKV's bias, the contiguous context; joining dq, dk, dv, a second pass of norms
             forward, backward = 16 * inner, 12 * inner + 8 * stream
-        if program.get("dropout"):  # of two streams and of the scores, each with a mask of a byte
+        if program.get("dropout"):  # for two streams and the scores, each with a mask of one byte
             forward, backward = forward + 2 * stream + 5 * scores, backward + 10 * stream + 5 * scores
         again = forward if self.values.get("schedule.recompute_layers") == "all" else 0
         again = 5 * scores if self.values.get("attention.mode") == "recompute" else again
         return forward + backward + again
 
     def program_step(self):
-        """The planned step with the passes, sums and messages that the measured program has and this engine does not.
-        All are counted, and none is fitted."""
+        """Returns the planned step with the additional passes, sums and messages of the measured program. All are
+        counted; no value is fitted."""
         program, gpu = self.source.get("program", {}), self.values["hardware.gpu"]
         t, p, d = (self[f"parallel.{name}"] for name in ("tensor", "pipeline", "data"))
         layer = self.layer_bytes(program) * -(-self["model.layers"] // p) / STREAM[gpu]
@@ -126,7 +126,7 @@ class Row:
         head = program.get("ce_bytes", 0) * rows * self["model.vocab"] / t / STREAM[gpu]
         rounds = self.microbatches + (p - 1) / self["schedule.chunks"]
         sums = 0
-        if program.get("sums_bytes") and d > 1:  # an all-reduce after the pipeline; each part leaves its node once
+        if program.get("sums_bytes") and d > 1:  # an all-reduce after the pipeline, which leaves each node once
             most = max(stage["parameters"] for stage in self.plan["stages"])
             network = self.values.get("hardware.network_gb_s", 200) / min(t * p, 8)
             rate = min(network, 240) if self.world > 8 else NODE[gpu]
@@ -153,7 +153,7 @@ class Row:
             values.pop("schedule.chunks", None)
         if values.get("schedule.recompute_layers") == "all":
             values["schedule.recompute_layers"] = -(-self["model.layers"] // self["parallel.pipeline"])
-        if parts > 1 and (values["model.layers"] + 2) % parts == 0:  # embedding and head count as a layer each
+        if parts > 1 and (values["model.layers"] + 2) % parts == 0:  # embedding and head count as one layer each
             each = (values["model.layers"] + 2) // parts
             values["parallel.layers"] = [each - 1] + [each] * (parts - 2) + [each - 1]
         values.setdefault("model.ffn", 4 * values["model.hidden"])
@@ -166,12 +166,12 @@ class Row:
         return json.dumps(sections)
 
 
-# mfu_planned: FLOPs as plans count them.
+# mfu_planned: with the FLOPs that plans count.
 UNITS = ("step_s", "tflops", "tflops_recompute", "samples_per_s_gpu", "tokens_per_s_gpu", "mfu_percent", "mfu_planned_percent")
 
 
 def runs_of(source):
-    """The cells of each run. A row with lists has several runs, which differ in nothing else."""
+    """Yields the cells of each run. A row with lists stands for several runs, which differ only in these cells."""
     for row in source["rows"]:
         for i in range(max(len(cell) if isinstance(cell, list) else 1 for cell in row)):
             yield [cell[i] if isinstance(cell, list) else cell for cell in row]
@@ -195,18 +195,18 @@ def ask(program, config, *arguments):
 
 
 def program_of(row):
-    """What a rank of the source's program keeps."""
+    """Returns the bytes that a rank of the source's program keeps."""
     kept, seq, batch = row.source["activations"], row["model.seq_len"], row["schedule.micro_batch"]
     stream = seq * batch * row["model.hidden"]
     layer = kept["linear"] * stream + kept["square"] * row["model.heads"] * seq**2 * batch
     weight = min(layer, kept["weight"] * stream)
-    # An embedding or output matrix: its gradient, or the dummy that LinearWithGradAccumulation returns.
+    # The gradient of an embedding or output matrix, or the dummy that LinearWithGradAccumulation returns.
     matrix = 2 * row["model.vocab"] * row["model.hidden"]
     return Held(layer, weight, 2 * stream, seq * batch * row["model.vocab"], matrix, kept["state_bytes"])
 
 
 def held_bytes(row, text):
-    """Bytes of the fullest stage with the list that was planned."""
+    """Returns the bytes of the fullest stage with the planned schedule."""
     return max(program_of(row).of_stages(row.plan, text))
 
 
@@ -259,7 +259,7 @@ class Pair:
 
 
 def pairs_of(rows):
-    """Different schedules, or recomputation, of one model in one group, whose steps differ."""
+    """Returns pairs of schedules, or of recomputation, for one model in one group, with steps that differ."""
     pairs = []
     for source in ("recomputation", "zero bubble"):
         mine = [row for row in rows if row.source["name"] == source]
@@ -293,7 +293,7 @@ def names_of(rows):
 
 
 def summary(rows):
-    """By source: the error of this engine's plan, and with what the measured program does in addition."""
+    """Returns by source the error of this engine's plan, and the error with the measured program's additional work."""
     lines = [
         "| source | runs | this engine would take | worst | with that program's passes, sums, messages | middle 80 % |",
         "|---|---|---|---|---|---|",
@@ -317,8 +317,8 @@ def longer(row):
 
 
 def band_of(rows, width=None):
-    """How much longer than planned runs took, from the tenth to the ninetieth of every hundred. width: of another band,
-    for runs of a single machine and program, which do not show how far others are apart."""
+    """Returns the band, 10th to 90th percentile, of measured / planned times. width: the width of another band, for
+    runs of a single machine and program, which do not show how far other runs are apart."""
     low, high = (part_of([longer(row) for row in rows], part) for part in (0.1, 0.9))
     if width is None:
         return low, high
@@ -326,7 +326,7 @@ def band_of(rows, width=None):
 
 
 def bands(rows):
-    """The bands, and how many runs lie in the bands of others."""
+    """Returns the bands as a table, and how many runs are within the band of other runs."""
     lines = ["| GPUs | runs | low | high |", "|---|---|---|---|"]
     ran = [row for row in of_source(rows, None) if row.measured_step() >= SHORTEST]
     low, high = band_of([row for row in ran if class_of(row) == "a100"])
@@ -338,7 +338,7 @@ def bands(rows):
 
 
 def tried(ran, width):
-    """Of each GPU, how well the band of other runs fits its runs."""
+    """Returns for each GPU how well the band of other runs fits its runs."""
     lines = ["| GPU | runs tried | middle off, in the median | inside | widest high / low |", "|---|---|---|---|---|"]
     for gpu in ("a100-80g", "h100", "b200"):
         apart, inside, widest, mine = [], 0, 0, [row for row in ran if row.values["hardware.gpu"] == gpu]
@@ -354,12 +354,12 @@ def tried(ran, width):
 
 
 def kinship(row):
-    """Runs of the same kin are left out together."""
+    """Returns a name; runs with the same name are left out together."""
     return row.values["run"] if class_of(row) == "b200" else row.source["name"].split(",")[0]
 
 
 def table_of_limits(rows):
-    """Runs that ran out of memory or did not, against what the plan says with its reserve."""
+    """Returns a table of runs that did or did not run out of memory, compared with plans including the reserve."""
     mine = [row for row in rows if row.source["name"] == "layouts"]
     lines = ["| | plan: fits | plan: does not fit |", "|---|---|---|"]
     for ran, words in ((True, "ran"), (False, "ran out of memory")):
@@ -373,7 +373,7 @@ def table_of_limits(rows):
 
 
 def table_of_pairs(pairs):
-    """One row for all pairs of the same two schedules: the range of measured ratios, and of errors."""
+    """Returns a table with a row for each two schedules: the ranges of measured ratios and of errors."""
     kinds = {}
     for pair in pairs:
         name = "selective : full" if "full" in pair.one.values["run"] else None
@@ -409,7 +409,7 @@ def verdict_on_pairs(pairs):
 
 
 def memory_apart(rows):
-    """(model, schedules, GiB between them measured, and as planned, rounding), once for all numbers of microbatches."""
+    """Returns (model, schedules, measured GiB between them, planned GiB, rounding), once for all microbatch counts."""
     apart = {}
     for source in dict.fromkeys(row.source["name"] for row in rows):
         mine = [row for row in rows if row.source["name"] == source and row.held is not None]
@@ -426,7 +426,7 @@ def memory_apart(rows):
 
 
 def within(measured, planned, rounding):
-    """15 % of the difference, or of one that rounds to it: two figures to a whole GB leave 1 GB open either way."""
+    """Allows 15 % of the difference, or of one that rounds to it: figures rounded to GB leave 1 GB open either way."""
     nearest = min(max(planned, measured - rounding), measured + rounding)
     for word, value in (("15 %", measured), ("rounding", nearest)):
         if abs(planned - value) <= 0.15 * abs(value):
@@ -469,7 +469,7 @@ def print_lines(rows):
 
 
 def draw(rows, path):
-    """Draws planned against measured steps, and ratios of two schedules' steps, by source."""
+    """Draws measured against planned steps, and ratios of two schedules' steps, by source."""
     pairs = pairs_of(rows)
     steps = [(row.source["name"], row.measured_step(), row.planned_step()) for row in rows if row.measured_step() is not None]
     ratios = [(pair.one.source["name"], pair.measured, pair.ratio(Row.step_with_messages)) for pair in pairs]

@@ -1,4 +1,4 @@
-"""The words of docs/published.md, which scripts/published.py fills with figures."""
+"""The text of docs/published.md; scripts/published.py inserts the figures."""
 
 TRIED = (
     "Steps of less than a second are listed above and not in the bands: there launches and latencies decide. The runs of"

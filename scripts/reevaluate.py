@@ -3,8 +3,8 @@
 
     scripts/reevaluate.py [--bin DIR] [--profile] [-o FILE]
 
-The tables are between the lines <!-- reevaluation -->, or <!-- encoders -->, and <!-- end -->. With --profile the stages
-of each run are measured first if this machine has the device that the run names. Needs the built trainers, no GPU.
+The tables are between the lines <!-- reevaluation -->, or <!-- encoders -->, and <!-- end -->. --profile first measures
+the stages of each run if this machine has the run's device. Needs the built trainers, no GPU.
 """
 
 import argparse
@@ -19,7 +19,7 @@ RUNS = [
     "llama65b_b1_none", "llama65b_b2_recompute", "llama65b_b4_recompute", "llama65b_b1_flash", "llama65b_b2_flash",
     "llama65b_b4_flash", "gpt3_96b_b1_recompute", "gpt3_96b_b2_recompute", "gpt3_96b_b1_flash", "gpt3_96b_b2_flash",
 ]  # fmt: skip
-# The change, the run after it and before it, options of both, and what Huang et al. report.
+# The change, the runs after and before it, options of both runs, and the result of Huang et al.
 STATEMENTS = [
     ("GPT-3 96B, attention recomputed, b 1 to 2", "gpt3_96b_b2_recompute", "gpt3_96b_b1_recompute", (), "1.35x"),
     ("the same, with a fused softmax at both b", "gpt3_96b_b2_recompute", "gpt3_96b_b1_recompute", ("attention.softmax=fused",), "–"),
@@ -53,7 +53,7 @@ class Planner:
         return json.loads(ended.stdout)
 
     def measure(self, run):
-        """Measures a run's stages if this machine has its device; otherwise says why not."""
+        """Measures a run's stages if this machine has its device; otherwise reports why not."""
         path = ROOT / "out" / "reevaluation" / f"{run}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         ended = self.ask(run, "--profile", "--json", "-o", f"hardware.profile={path}")
@@ -74,7 +74,7 @@ def run_name(run):
 
 
 def schedule_name(row):
-    """Returns a row of the plan's table in words: "gis, group 4, 2 chunks, to the partner"."""
+    """Describes a row of the plan's table in words: "gis, group 4, 2 chunks, to the partner"."""
     words = [row["name"]]
     words += [f"group {row['group']}"] if row["group"] else []
     words += [f"{row['chunks']} chunks"] if row["chunks"] > 1 else []

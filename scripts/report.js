@@ -1,4 +1,4 @@
-// Draws every picture of a report with draw.js, again at another width or in the dark, and says what is under the pointer.
+// Draws every picture of a report with draw.js, again for another width or in dark mode, and shows tips.
 "use strict";
 const tip = document.getElementById("tip"), dark = matchMedia("(prefers-color-scheme: dark)");
 const figures = [...document.querySelectorAll("canvas")].map((canvas) => ({canvas, picture: JSON.parse(canvas.dataset.picture), places: []}));

@@ -1,13 +1,13 @@
 #!/usr/bin/python3
-"""Makes one HTML page of a run: what it did, what it took, and what the plan had said.
+"""Makes one HTML page of a run: its course, its cost, and a comparison with the plan.
 
-    scripts/report.py RUN_DIR [-o FILE]        RUN_DIR holds metrics.jsonl, and maybe trace*.json and plan.json
+    scripts/report.py RUN_DIR [-o FILE]        RUN_DIR contains metrics.jsonl, and possibly trace*.json and plan.json
     scripts/report.py METRICS --trace TRACE --plan PLAN -o FILE
     scripts/report.py RUN_DIR --follow          rewrites the page until the run's last step
-    scripts/report.py PLAN.json|SEARCH.json|SWEEP.json [--trace TRACE] [-o FILE]      what --json wrote, for a meeting
+    scripts/report.py PLAN.json|SEARCH.json|SWEEP.json [--trace TRACE] [-o FILE]      output of --json, for a meeting
 
-The page needs no network and no other file; it is readable on a phone, in the dark and on paper. Without a plan the
-trainer beside this folder is asked for one, with the configuration that the metrics file holds.
+The page needs no network and no other file; it is readable on a phone, in dark mode and on paper. Without a plan, the
+trainer next to this folder makes one, with the configuration in the metrics file.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from run_files import GIB, MIB, Failure, Metrics, NoStepYet, Plan, Trace, find_t
 HERE = Path(__file__).resolve().parent
 
 
-# ---- what there is ---------------------------------------------------------------------------------------------------
+# ---- the files of a run ----------------------------------------------------------------------------------------------
 
 
 class Run:
@@ -46,7 +46,7 @@ class Run:
         traces = [options.trace] if options.trace else sorted(folder.glob("trace*.json"))[:1] if folder else []
         self.trace = Trace(traces[0], options.step) if traces else None
         self.plan = self.find_plan(options.plan, folder)
-        # Each layout of a run that was resumed with another one is compared with a plan of its own.
+        # If a run was resumed with another layout, each layout is compared with its own plan.
         self.plans = [self.make_plan(part.head["config"]) for part in self.metrics.parts[:-1]] + [self.plan]
         if self.plan and len(self.plan.peak) != len(self.metrics.peak):
             raise Failure(
@@ -282,7 +282,7 @@ def write(options, text):
         part.write_text(text, encoding="utf-8")
 
 
-EVERY = 5  # seconds between two looks at a run that is followed
+EVERY = 5  # seconds between two checks of a run that is followed
 
 
 def follow(options):

@@ -1,5 +1,5 @@
-"""Pages of plans, searches and sweeps, for a meeting about capacity, and the frame of all reports. Pictures are drawn in
-the page by draw.js, which the page of `make explore` and plot.py use too."""
+"""Pages of plans, searches and sweeps, for meetings about capacity, and the frame of all reports. draw.js draws the
+pictures in the page; the page of `make explore` and plot.py use it, too."""
 
 import html
 import json
@@ -38,7 +38,7 @@ def tile(value, what):
 
 
 class Markup(str):
-    """A cell that is HTML already."""
+    """A cell that already is HTML."""
 
 
 def table(head, rows):
@@ -49,13 +49,13 @@ def table(head, rows):
 
 
 def figure(picture, title):
-    """Returns a canvas that report.js draws a picture of draw.js on; data in a page cannot end its script."""
+    """Returns a canvas with the data of a draw.js picture, for report.js; data in a page cannot end its script."""
     data = escape(json.dumps(picture))
     return f'<figure><canvas role="img" tabindex="0" aria-label="{escape(title)}" data-picture="{data}"></canvas></figure>'
 
 
 def document(title, body, refresh=0):
-    """Returns a whole page. It fetches nothing, whatever a name in the files says."""
+    """Returns a complete page. It fetches nothing, whatever names the files contain."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
     again = f'<meta http-equiv="refresh" content="{refresh}">' if refresh else ""
     style, *scripts = ((HERE / name).read_text(encoding="utf-8") for name in ("report.css", "draw.js", "report.js"))
@@ -76,7 +76,7 @@ def layout(config):
     return f"{ranks} b={schedule['micro_batch']} {schedule['name']}{evicts}"
 
 
-# ---- what each kind of file says -------------------------------------------------------------------------------------
+# ---- content by kind of file -----------------------------------------------------------------------------------------
 
 
 def step_tiles(found):
@@ -122,7 +122,7 @@ def bar(share):
 
 
 def budget_parts(budget):
-    """A row for a billion tokens and one for the run, if the plan knows its length; each figure with its band."""
+    """Returns a row for a billion tokens, and a row for the run if the plan knows its length; figures have bands."""
     names = {"billion": "a billion tokens", "whole": "the run"}
     units = {"days": "days", "gpu_hours": "GPU hours", "price": "price", "mwh": "MWh"}
     bills = {name: (budget or {}).get(key) for key, name in names.items()}
@@ -140,7 +140,7 @@ def budget_parts(budget):
 
 
 def assumptions(found):
-    """The keys of hardware that the plan rests on, as the configuration resolved them."""
+    """Returns the keys of hardware that the plan uses, as the configuration resolved them."""
     keys = (found.get("config") or {}).get("hardware") or {}
     rows = [(key, value) for key, value in keys.items() if value not in ("", None, "auto")]
     return ["<h2>Assumptions</h2>", table(("hardware", ""), rows)] if rows else []
@@ -173,13 +173,13 @@ def sweep_parts(found):
 
 
 def limit_of(found):
-    """Returns the bytes that a rank may use, which the verdict's sentence names, or 0."""
+    """Returns the bytes that a rank may use, as the verdict's sentence names them, or 0."""
     named = re.search(r"([\d.]+) GiB are in reserve of ([\d.]+) GiB", found["verdict"]["reason"])
     return (float(named[2]) - float(named[1])) * GIB if named else 0
 
 
 def page(path, trace):
-    """Returns the page of a file that --json wrote; trace: what --plan --trace wrote, or None."""
+    """Returns the page of a file written by --json; trace: a file written by --plan --trace, or None."""
     kind, found = kind_of(path), json.loads(read_text(path))
     with form_of(path, f"{kind}; make one with --{kind} and --json"):
         parts = {"plan": plan_parts, "search": search_parts, "sweep": sweep_parts}[kind](found)

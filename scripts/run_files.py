@@ -1,5 +1,5 @@
-"""What the scripts share: reading what a trainer wrote (metrics, traces, plans), writing files whole, and ending with
-one sentence."""
+"""Shared by the scripts: reads output of a trainer (metrics, traces, plans), writes complete files, and ends with one
+sentence."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 GIB, MIB = 1 << 30, 1 << 20
-MOST_BOXES = 20000  # of one picture
+MOST_BOXES = 20000  # in one picture
 
 
 class Failure(Exception):
@@ -24,8 +24,8 @@ class NoStepYet(Failure):
 
 
 def finish(program, act, *arguments):
-    """The exit code of act(): 1 and one sentence where it fails, 130 after Ctrl-C, 0 where the reader of its output
-    goes away."""
+    """Runs act(). Returns the exit code: 1 after printing one sentence if it fails, 130 after Ctrl-C, 0 if the reader
+    of its output has closed it."""
     try:
         act(*arguments)
         sys.stdout.flush()
@@ -45,7 +45,7 @@ def finish(program, act, *arguments):
 
 
 def silence():
-    """Redirects a broken standard output to nowhere: Python would complain at exit."""
+    """Redirects a broken standard output to /dev/null: Python would complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -60,7 +60,7 @@ def read_text(path):
 
 @contextlib.contextmanager
 def form_of(path, what):
-    """Raises Failure if anything in the file is missing or of the wrong type."""
+    """Raises Failure if anything in the file is missing or has the wrong type."""
     try:
         yield
     except KeyError as error:
@@ -76,7 +76,7 @@ def read_events(path):
     try:
         return json.loads(text)
     except ValueError:
-        # A killed run leaves the array open, and its last line may be half there.
+        # A killed run does not close the array, and may have written an incomplete last line.
         whole = text.rstrip().rstrip(",")
         for closed in (whole + "]", whole.rpartition("\n")[0].rstrip().rstrip(",") + "]"):
             with contextlib.suppress(ValueError):
@@ -85,7 +85,7 @@ def read_events(path):
 
 
 class Trace:
-    """The actions of one step, per stage, in microseconds from the step's first."""
+    """The actions of one step, per stage, in microseconds since the start of the step's first action."""
 
     def __init__(self, path, wanted):
         with form_of(path, "trace"):
@@ -110,7 +110,7 @@ class Trace:
             int(chosen[0]["args"]["microbatch"])
             kept = [e for e in events if e["ph"] == "C" and zero <= e["ts"] <= zero + self.end]
             names = [e for e in events if e["ph"] == "M" and e["pid"] in self.ranks]
-            # What draw.js reads: names, the actions of one step, and its slots, from the step's first action on.
+            # For draw.js: names, the actions of one step, and its slots, in microseconds since the step's first action.
             self.events = names + [{**e, "ts": e["ts"] - zero} for e in chosen + kept]
             planned = any("(planned)" in name for name in self.ranks.values())
             self.words = f"{'planned' if planned else 'measured'}{'' if self.label == 'step' else ', ' + self.label}"
@@ -121,7 +121,7 @@ class Trace:
             raise Failure(f"{path}: is a trace without any action")
         steps = [label for label in labels if label.startswith("step")] or labels
         if wanted is None:
-            return steps[min(1, len(steps) - 1)]  # the first step of a run also warms up
+            return steps[min(1, len(steps) - 1)]  # the first step of a run includes warm-up
         for label in (f"step {wanted}", wanted):
             if label in labels:
                 return label
@@ -159,7 +159,7 @@ class Plan:
 
 
 class Search:
-    """What --search --json wrote: the front, quickest first, and a few words on each of its configurations."""
+    """The output of --search --json: the front, fastest first, and a few words on each of its configurations."""
 
     def __init__(self, path, text):
         with form_of(path, "search; make one with --search --json"):
@@ -179,8 +179,8 @@ class Search:
 
 
 class History:
-    """Steps, validations and evaluations in the order added. A repeated step, after a resume or from a new run
-    in the same file, replaces its earlier self and all that followed."""
+    """Steps, validations and evaluations in the order added. A repeated step, after a resume or from a new run in the
+    same file, replaces its earlier version and all later steps."""
 
     def __init__(self):
         self.heads, self.steps, self.vals = [], {}, {}
@@ -188,7 +188,7 @@ class History:
         self.start_of = {}  # step -> index of its start in heads
 
     def add(self, entry):
-        """Adds one line. Returns the step from which earlier lines no longer count, or None."""
+        """Adds one line. Returns the step from which earlier lines are replaced, or None."""
         if entry["type"] == "run":
             self.heads.append(entry)
         elif entry["type"] == "val":
@@ -209,7 +209,7 @@ class History:
 
 
 def parse_lines(text):
-    """Returns the entries of whole lines, without an incomplete last one."""
+    """Returns the entries of complete lines, without an incomplete last line."""
     return [json.loads(line) for line in text.split("\n")[:-1] if line]
 
 
@@ -227,7 +227,7 @@ class Metrics(History):
             self.head = self.heads[-1]
             if not self.steps:
                 raise NoStepYet(f"{path}: has no step yet")
-            # null where a loss was no number, and a step's update was skipped for it
+            # The loss is null if it was not finite, so that the step's update was skipped.
             self.loss = {step: number(entry["loss"]) for step, entry in self.steps.items() if entry["loss"] is not None}
             self.vals = {step: loss for step, loss in self.vals.items() if loss is not None}
             if not self.loss:
@@ -238,7 +238,7 @@ class Metrics(History):
             self.peak, self.stages = self.parts[-1].peak, self.parts[-1].stages
 
     def cut(self):
-        """Returns the parts of the run that had one layout each: a resume may change it."""
+        """Returns the parts of the run with the same layout, since a resume may change it."""
         parts = []
         for step, entry in sorted(self.steps.items()):
             head = self.heads[self.start_of[step]]
@@ -268,7 +268,7 @@ def layout_of(head):
 
 
 class Part:
-    """Steps in a row that ran with one layout."""
+    """Consecutive steps with the same layout."""
 
     def __init__(self, head):
         self.head, self.layout, self.steps = head, layout_of(head), {}
@@ -301,9 +301,9 @@ def number(value):
 
 @contextlib.contextmanager
 def replacing(path):
-    """A file beside `path` to write to, which takes its place at the end: `path` appears complete or not at all.
-    Through a link, replaces the file that it points to; writes to what is not a regular file, such as /dev/stdout, and
-    leaves it what it is."""
+    """Yields a temporary file next to `path`, which replaces `path` at the end: it appears complete or not at all.
+    Through a link, replaces the linked file. If `path` is not a regular file, such as /dev/stdout, writes to it
+    directly."""
     place = Path(os.path.realpath(path))
     part = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
@@ -311,7 +311,7 @@ def replacing(path):
             yield path
             return
         part.unlink(missing_ok=True)
-        part.touch(exist_ok=False)  # a new file: the name can be guessed, and a link there would be followed
+        part.touch(exist_ok=False)  # exclusively: the name can be guessed, and must not be a link
         yield part
         os.replace(part, place)
     except OSError as error:
@@ -322,7 +322,7 @@ def replacing(path):
 
 
 def find_trainer(family):
-    """Returns the trainer's path, beside scripts/ or where it was installed, or None."""
+    """Returns the trainer's path, next to scripts/ or where it was installed, or None."""
     beside = Path(__file__).resolve().parent.parent / f"train_{family}"
     return beside if beside.exists() else shutil.which(beside.name)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Searches for the fastest layouts of LLaMA 65B and Llama 3 70B on H100s with sequences of 8k, 32k and 128k tokens, by
-kind of schedule, and prints the table of docs/schedules.md. A cell has GiB of the fullest rank, seconds a step and MFU
-in percent. Needs `make programs`.
+kind of schedule, and prints the table of docs/schedules.md. A cell has GiB of the fullest rank, seconds per step and
+MFU in percent. Needs `make programs`.
 
     scripts/slices_table.py [--model 65B] [--gpus 32]        half an hour for all rows on two cores
     scripts/slices_table.py --dry MODEL GPUS TOKENS KIND     runs such a cell on virtual GPUs (`make virtual`)
@@ -30,8 +30,8 @@ WORLD = {
     "schedule.micro_batch": 1,
 }  # fmt: skip
 
-# Heading, and the keys that a kind fixes, each with its values: the fastest of all combinations is the kind's.
-# The search chooses the number of slices; of its front, sliced kinds take the layouts with more than one.
+# Heading, and the keys that a kind fixes, each with its values: the fastest combination represents the kind. The search
+# chooses the number of slices; for sliced kinds, only layouts of its front with more than one slice count.
 CONTEXTS, OFF = (2, 4, 8), {"schedule.bpipe": ["off"]}
 SLICED = {"schedule.name": ["seq1f1b", "interleaved"]}
 PEER = {"schedule.bpipe": ["on"], "schedule.evict_to": ["peer"]}
@@ -51,7 +51,7 @@ def options(keys):
 
 
 def ask(model, tokens, keys, *words):
-    """Returns the JSON of --plan or --search, with what all cells have in common."""
+    """Returns the JSON of --plan or --search, with the options that all cells share."""
     keys = {
         "hardware.gpu": "h100", "hardware.profile": "", "model.seq_len": tokens, "train.global_batch": SEQUENCES,
         "attention.mode": "flash", "attention.deterministic": "off", **keys,
@@ -64,7 +64,7 @@ def ask(model, tokens, keys, *words):
 
 
 def search(model, gpus, tokens, choices, least=1):
-    """Returns the fastest layout with at least `least` slices that fits, None without one."""
+    """Returns the fastest layout that fits and has at least `least` slices, or None."""
     found = []
     for values in itertools.product(*choices.values()):
         keys = dict(zip(choices, values))
@@ -103,7 +103,7 @@ def cell(best):
 
 
 def layout(best):
-    """Names the ranks and the schedule of a layout in which all keys were open."""
+    """Describes the ranks and the schedule of a layout found with all keys open."""
     if best is None:
         return "-"
     parallel, schedule = best["config"]["parallel"], best["config"]["schedule"]
@@ -119,7 +119,7 @@ def dry(model, gpus, tokens, kind):
         sys.exit(f"slices_table.py: {kind}: no layout fits; choose a cell with figures")
     count = SEQUENCES * tokens + 64
     with tempfile.TemporaryDirectory() as folder:
-        # Equal tokens would make one chain of the embedding's gradients.
+        # Equal tokens would make the updates of the embedding's gradient a single chain.
         tokens = array("H", random.Random(0).choices(range(32000), k=count))
         header = struct.pack("<256i", 20240520, 1, count, *[0] * 253)
         Path(folder, "tokens.bin").write_bytes(header + tokens.tobytes())

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Text to token numbers and back, with the tokenizer's own library: for prompts and samples where sample.tokenizer is
-ids.
+"""Converts text to token numbers and back with the tokenizer's own library, for prompts and samples if sample.tokenizer
+is ids.
 
     scripts/tokens.py encode --tokenizer data/mine_tokenizer.json "Once upon a time"
     ./train_llama -c mine.yaml --resume out/mine --generate "7454 2402 257 640" | scripts/tokens.py decode --tokenizer ...
@@ -31,7 +31,7 @@ def decode(tokenizer, text):
 
 
 def describe(options):
-    """Prints the vocabulary size, and the token that ends a text or -1."""
+    """Prints the vocabulary size and the end-of-text token, or -1."""
     try:
         tokenizer = make_tokenizer(options.tokenizer, "auto")
     except Failure:

@@ -1,10 +1,10 @@
 """Fixtures of the end-to-end tests, built on trainer_runs.py, and the choice of tests for `make test`.
 
-`--part promises` (make test) takes the first case of each test, and none that is marked thorough; `--part rest` (make
-test-all) takes all others, but of a test marked `soak` only the first case, and of one marked `soak(n)` every n-th:
-a case runs if the positions of its parameters add up to a multiple of n. With five schedules and two families, n = 2
-takes each schedule once and alternates the families. `--part soak` (make soak) takes the cases that are left. pytest
-without `--part` runs everything.
+`--part promises` (make test) selects the first case of each test, except for tests marked thorough. `--part rest` (make
+test-all) selects all other cases; of a test marked `soak` only the first case, and of a test marked `soak(n)` every
+n-th. Such a case runs if the positions of its parameters sum to a multiple of n: with five schedules and two families,
+n = 2 takes each schedule once and alternates the families. `--part soak` (make soak) selects the remaining cases.
+Without `--part`, pytest runs everything.
 """
 
 import os
@@ -18,15 +18,15 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Limits oneDNN to AVX2 in the cases of make test-all; in make test it uses the processor's best instructions.
+    """Limits oneDNN to AVX2 in make test-all; make test uses the processor's best instructions.
 
-    A rank compiles every product at its start: a small run with AVX-512 takes a third more CPU time than with AVX2."""
+    Each rank compiles every product at its start. With AVX-512 a small run takes a third more CPU time."""
     if config.getoption("--part") == "rest":
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Skips files with the one mark `thorough`, so that make test does not import them."""
+    """Skips files with `thorough` as their only mark, so that make test does not import them."""
     if config.getoption("--part") == "promises" and collection_path.suffix == ".py":
         return "\npytestmark = pytest.mark.thorough\n" in collection_path.read_text() or None
     return None
@@ -88,16 +88,16 @@ def small(request, tmp_path_factory):
 class Small:
     def __init__(self, family, config, alone):
         self.family, self.config, self.alone = family, config, alone
-        self.runs = {(): alone}  # of one stage, by what else they have
+        self.runs = {(): alone}  # single-stage runs by their other keys
 
     def one_stage(self, *keys):
-        """The run of one stage and one thread with these keys."""
+        """Returns the run with these keys, one stage and one thread; runs it once."""
         if keys not in self.runs:
             self.runs[keys] = self.train(*keys, "parallel.pipeline=1", "schedule.bpipe=off")
         return self.runs[keys]
 
     def keeps_bits(self, keys, layout, **keywords):
-        """A run that has to have the bits of one stage with the same keys, and the memory that was planned."""
+        """Trains with `layout`; checks for the bits of one stage with the same keys, and for the planned memory."""
         ended = self.train(*keys, *layout, **keywords)
         assert ended.bits == self.one_stage(*keys).bits, layout
         assert "memory    as planned, to the byte, on " in ended.stderr, layout

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs cmocka programs and pytest and adds up their cases; the last line is `N passed, N failed`.
+"""Runs cmocka programs and pytest, and sums up their cases; the last line is `N passed, N failed`.
 
     test/run_tests.py [--pytest DIR [--part promises|rest|soak]] [--no-aslr] PROGRAM...
 
-Programs, and folders of Python tests, run three at a time; long tests of --part soak run alone. Skipped cases are named
-with their reason and counted apart. The exit code is 0 when nothing failed and something passed.
+Programs, and folders of Python tests, run three at a time; long tests of --part soak run one at a time. Skipped cases
+are listed with their reason and counted separately. The exit code is 0 if no test failed and at least one passed.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 HERE = Path(__file__).resolve().parent
-TIME_LIMIT = 2700  # seconds for one program; every test here is far from it even on a busy machine, a hang is not
-NO_TESTS = 5  # pytest's exit code when it chose no case
+TIME_LIMIT = 2700  # seconds per program; every test finishes far earlier even on a busy machine, unless it hangs
+NO_TESTS = 5  # pytest's exit code if it selected no case
 SLOWEST = 10
 LANES = 3  # one more than a small machine has cores, because tests that wait for ranks leave a core idle
-# Folders that take longer than their size says.
+# Folders that take longer than their size suggests.
 LONGEST = ("virtual", "engine", "launch", "ranks", "cuda", "search")
 
 
@@ -52,7 +52,7 @@ class Tally:
 
 
 def read_tap(output, name, tally):
-    """cmocka's TAP: a plan `1..N`, then `ok 1 - case`, `not ok 2 - case` or `not ok 3 # SKIP case`."""
+    """Adds cmocka's TAP output to the tally: a plan `1..N`, then `ok 1 - case`, `not ok 2 - case` or `... # SKIP`."""
     planned = sum(int(n) for n in re.findall(r"^1\.\.(\d+)$", output, re.M))
     cases = re.findall(r"^(ok|not ok) \d+ (- |# SKIP )(\S+)", output, re.M)
     for verdict, kind, case in cases:
@@ -68,10 +68,10 @@ def read_tap(output, name, tally):
 def run_program(program, prefix):
     name, tally = Path(program).name, Tally()
     environment = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP")
-    # MPI's own libraries keep memory until the end; the leaks looked for are ours.
+    # MPI's libraries keep some memory until the end; only our own leaks count.
     environment.setdefault("LSAN_OPTIONS", f"suppressions={HERE / 'lsan.supp'}:print_suppressions=0")
     environment.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
-    # Two programs share the cores; threads that spin at barriers would take them from each other.
+    # Several programs share the cores, so threads must not spin at barriers.
     environment.setdefault("OMP_WAIT_POLICY", "passive")
     start = time.monotonic()
     try:
@@ -91,7 +91,7 @@ def run_program(program, prefix):
 
 
 def run_pytest(folder, part):
-    """Runs the Python tests of one folder of test/; the others run at the same time as this one."""
+    """Runs the Python tests of one folder of test/; other folders run at the same time."""
     tally, start = Tally(), time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "report.xml"
@@ -120,14 +120,14 @@ def read_case(case, tally):
 
 
 def python_folders(test):
-    """Returns the folders with Python tests, the longest first, so that none is alone at the end."""
+    """Returns the folders with Python tests, the longest first, so that no long folder runs last."""
     size = lambda folder: sum(path.stat().st_size for path in folder.glob("test_*.py"))
     order = lambda folder: (folder.name in LONGEST, size(folder))
     return sorted(filter(size, Path(test).iterdir()), key=order, reverse=True)
 
 
 def no_aslr():
-    """ThreadSanitizer of GCC 12 does not start under a kernel that randomizes 32 bits of the address space."""
+    """Returns a prefix that disables ASLR. GCC 12's ThreadSanitizer fails if the kernel randomizes 32 address bits."""
     command = ["setarch", os.uname().machine, "-R"]
     works = shutil.which("setarch") and subprocess.run([*command, "true"], stderr=subprocess.DEVNULL).returncode == 0
     return command if works else []

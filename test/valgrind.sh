@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Both trainers under memcheck, one rank: two steps with validation and a checkpoint, and a resume. Takes the folder of programs that were
-# built for a processor that Valgrind knows (make valgrind).
+# Runs both trainers under memcheck with one rank: two steps with validation and a checkpoint, and a resume. The
+# argument is the folder of programs built for a processor that Valgrind supports (make valgrind).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 programs=$1
@@ -16,7 +16,7 @@ check() {
         -o schedule.micro_batch=1 -o train.global_batch=2 -o model.hidden=32 -o model.layers=2 -o model.ffn=64 \
         -o model.seq_len=16 -o data.val_every=1 -o data.val_batches=1 -o "checkpoint.dir=$folder/$family" \
         -o checkpoint.every=1 -o "log.metrics=$folder/$family.jsonl" -o hardware.peak_tflops=1 "$@" >"$folder/said" 2>&1 || true
-    # The program starts itself anew: that the summary is there says that it was followed.
+    # The program restarts itself. A summary in the output proves that Valgrind followed it.
     if ! grep -q 'ERROR SUMMARY: 0 errors' "$folder/said"; then
         cat "$folder/said"
         echo "valgrind: train_$family $*: failed"

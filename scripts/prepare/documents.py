@@ -11,8 +11,8 @@ from pathlib import Path
 from prepare.tokenizer import as_bytes, as_text, library
 from run_files import Failure
 
-PIECE = 1 << 20  # bytes of text that are tokenized at once, and that a process is given at a time
-NEAR = 1 << 16  # bytes in which a good place to cut is looked for
+PIECE = 1 << 20  # bytes of text that are tokenized at once, and that a process gets at a time
+NEAR = 1 << 16  # bytes that are searched for a good place to cut
 VERSES = 31102
 
 
@@ -27,10 +27,10 @@ class Text:
 
 
 class TextFile:
-    """A document on disk, read in pieces: it may be larger than memory."""
+    """A document on disk, read in pieces, since it may be larger than memory."""
 
     def __init__(self, path, size, file=None):
-        self.where, self.size, self.file = path, size, file or path  # file: what path unpacks to
+        self.where, self.size, self.file = path, size, file or path  # file: the unpacked file if path is compressed
 
     def read(self, start, end):
         with open(self.file, "rb") as file:
@@ -42,7 +42,7 @@ class TextFile:
 
 
 def hold_out(document, fraction):
-    """Returns where the held-out end of a document begins: at a near start of a line, else between two words."""
+    """Returns the start of the held-out end of a document: near the fraction, after a line end or else a blank."""
     aim = document.size - int(document.size * fraction)
     near = document.read(aim, min(aim + 4096, document.size))
     for separator in (b"\n", b" "):
@@ -60,8 +60,8 @@ def between_characters(document, at):
 
 
 def cuts(document, start, end):
-    """Cuts [start, end) into pieces of about PIECE bytes. Tokenizers split words off at a lone line end anyway, so that
-    a piece that ends there has the tokens that it has in the whole document."""
+    """Cuts [start, end) into pieces of about PIECE bytes. Tokenizers split words at a single line end anyway, so a
+    piece that ends there has the same tokens as in the complete document."""
     while end - start > PIECE:
         limit = start + PIECE
         near = document.read(limit - NEAR, limit + 1)
@@ -90,7 +90,7 @@ class Rule:
         )
 
     def parts(self, document, number):
-        """Returns (split, start, end) of each part: split 0 is training, 1 validation. number counts from 1."""
+        """Returns (split, start, end) of each part: split 0 is training, 1 validation. number: document, from 1."""
         if self.fraction == 0 or self.whole:
             return [(int(self.whole and number % self.every == 0), 0, document.size)]
         border = hold_out(document, self.fraction)
@@ -99,20 +99,20 @@ class Rule:
 
 
 def pieces(document, number, rule):
-    """Yields (document, split, start, end, begins a part) for each piece."""
+    """Yields (document, split, start, end, is the first piece of a part) for each piece."""
     for split, start, end in rule.parts(document, number):
         for low, high in cuts(document, start, end):
             yield document, split, low, high, low == start
 
 
 #
-# A source has a size in bytes, count(limit), and jobs(first number, rule), which yields (bytes of it done, job) and
-# returns the number after its last document's. A job is what a process is given at a time: small to send, with
+# A source has a size in bytes, count(limit), and jobs(first number, rule), which yields (bytes consumed, job) and
+# returns the number after its last document's number. A job is a process's unit of work: small to send, with a method
 # pieces(rule).
 
 
 class Pieces:
-    """Documents whose pieces are known."""
+    """A job with known pieces."""
 
     def __init__(self, pieces_, documents):
         self.list, self.documents, self.blank = pieces_, documents, 0
@@ -122,7 +122,7 @@ class Pieces:
 
 
 class TextSource:
-    """Files, or texts in memory, of one document each."""
+    """Files, or texts in memory, that are one document each."""
 
     def __init__(self, documents):
         self.documents = documents
@@ -146,7 +146,7 @@ class TextSource:
 
 
 class Rows:
-    """Documents from the rows of a table. A row without text is counted but is not a document."""
+    """Documents from the rows of a table. A row without text is counted, but is not a document."""
 
     def __init__(self, number):
         self.number, self.documents, self.blank = number, 0, 0
@@ -161,7 +161,7 @@ class Rows:
 
 
 class Lines(Rows):
-    """A run of lines of a JSON lines file, which the process that tokenizes them reads itself."""
+    """A range of lines of a JSON lines file. The process that tokenizes them also reads them."""
 
     def __init__(self, number, path, file, start, end, line, key):
         super().__init__(number)
@@ -198,7 +198,7 @@ class LinesSource:
         self.path, self.size, self.key, self.file = path, size, key, file or path
 
     def blocks(self):
-        """Yields (start, end) of runs of whole lines, and the number of lines in each."""
+        """Yields (start, end) of ranges of complete lines, and the number of lines in each."""
         with open(self.file, "rb") as file:
             start = at = 0
             while block := file.read(PIECE):
@@ -228,7 +228,7 @@ class LinesSource:
 
 
 class Batch(Rows):
-    """Rows of a Parquet file that the parent has read, since a file has one reader."""
+    """Rows of a Parquet file. The parent reads them, since a file has one reader."""
 
     def __init__(self, number, path, row, rows):
         super().__init__(number)
@@ -289,7 +289,7 @@ class ParquetSource:
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 
 
-UNPACKED = {".gz": "gzip", ".zst": "zstd"}  # by these programs
+UNPACKED = {".gz": "gzip", ".zst": "zstd"}  # unpacked by these programs
 PACKED = (".xz", ".bz2", ".lz4", ".zip")
 
 
@@ -311,8 +311,8 @@ def size_of(path):
 
 
 def unpack(path, options):
-    """Unpacks `path` into an open temporary file beside the output. Jobs are given out by
-    places in the text, which a compressed file does not have."""
+    """Unpacks `path` into an open temporary file next to the output, since jobs refer to places in the text,
+    which a compressed file does not have."""
     program = UNPACKED[Path(path).suffix.lower()]
     file = tempfile.NamedTemporaryFile(dir=options.output, prefix=f".{options.name}.", suffix=f".{os.getpid()}.part")
     try:
@@ -333,7 +333,7 @@ def unpack(path, options):
 
 
 def open_sources(options):
-    """Returns the sources: one for each run of plain text files, and one for each other file."""
+    """Returns the sources: one for each sequence of plain text files, and one for each other file."""
     sources, texts = [], []
     for path in options.files:
         size, file, name = size_of(path), None, Path(path)
@@ -357,7 +357,7 @@ def open_sources(options):
 
 
 def bible_source():
-    """Returns the chapters, one verse a line, without the reference at the start of each verse."""
+    """Returns the chapters, one verse per line, without the reference at the start of each verse."""
     try:
         command = ["bible", "-f", "gen1:1-rev22:21"]
         output = subprocess.run(command, capture_output=True, check=True, text=True, encoding="ascii").stdout

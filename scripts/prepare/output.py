@@ -1,4 +1,4 @@
-"""Writes token files in llm.c's two formats, and the files that go with them."""
+"""Writes token files in llm.c's two formats, and their side files."""
 
 import array
 import contextlib
@@ -12,12 +12,12 @@ KINDS = {"uint16": (20240520, 1, "H"), "uint32": (20240801, 7, "I")}  # magic, v
 
 
 def part(path):
-    """Returns the temporary name of a file, in the same folder, which no glob for *.bin finds."""
+    """Returns a file's temporary name, in the same folder, which no glob for *.bin matches."""
     return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
 def open_part(path):
-    """Creates a new file: removes what has its name, follows no link."""
+    """Creates a new file: removes a file of that name, and follows no link."""
     part(path).unlink(missing_ok=True)
     return open(part(path), "xb")
 
@@ -69,19 +69,19 @@ class Split:
                 self.end_shard()
 
     def older(self):
-        """Returns the shards left by an earlier, longer set."""
+        """Returns leftover shards of an earlier, longer set."""
         for path in self.folder.glob(f"{self.name}_*.bin"):
             if path not in self.paths and re.fullmatch(r"\d{3,}", path.stem[len(self.name) + 1 :]):
                 yield path
 
     def discard(self):
         if self.file is not None:
-            with contextlib.suppress(OSError):  # what could not be written is not wanted any more
+            with contextlib.suppress(OSError):  # incomplete files are not needed any more
                 self.file.close()
 
 
 class Output:
-    """All files of a data set, written under temporary names and renamed together."""
+    """All files of a data set; writes them under temporary names and renames them together."""
 
     def __init__(self, options, dtype):
         self.folder, self.name = options.output, options.name

@@ -1,6 +1,6 @@
 """Turns bytes of text into tokens.
 
-Each tokenizer has a kind, a vocabulary (one more than the largest token), the token that begins a document, and
+Each tokenizer has a kind, a vocabulary size (the largest token plus one), the token that begins a document, and
 encode(): bytes to a list of tokens.
 """
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def library(name, purpose):
-    """An optional library: the system's, else the one that scripts/install_deps.sh put under .deps."""
+    """Returns an optional library: the system's, or else the copy that scripts/install_deps.sh put under .deps."""
     ours = str(ROOT / ".deps" / "prepare_data")
     if ours not in sys.path:
         sys.path.append(ours)
@@ -50,7 +50,7 @@ def as_bytes(text, where):
 
 
 class Bytes:
-    """One token a byte, 257 in all, 256 being the end of a text."""
+    """One token per byte; 257 tokens, of which 256 is the end of a text."""
 
     kind, vocab, eot = "bytes", 257, 256
 
@@ -105,7 +105,7 @@ class Tokenizers:
     }
 
     def __init__(self, path, eot):
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are ours
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # we have our own processes
         module = library("tokenizers", f"reads {path}")
         text = as_text(Path(path).read_bytes(), path)
         try:
@@ -113,12 +113,12 @@ class Tokenizers:
         except Exception as error:
             reader = f"the library tokenizers {module.__version__}"
             raise Failure(f"{path}: is not a tokenizer.json that {reader} reads: {error}") from None
-        # Leaving out unused results, such as each token's place in the text, halves the time.
+        # Omitting unused results, such as each token's place in the text, halves the time.
         self.fast = getattr(self.model, "encode_batch_fast", self.model.encode_batch)
         self.model.no_truncation()
         self.model.no_padding()
         if hasattr(self.model, "encode_special_tokens"):
-            self.model.encode_special_tokens = True  # `</s>` in a document is text
+            self.model.encode_special_tokens = True  # `</s>` in a document is plain text
         known = self.model.get_vocab(with_added_tokens=True)
         self.vocab = max(known.values(), default=-1) + 1
         names = self.names(path, "eos") + self.names(path, "bos") if eot == "auto" else self.names(path, eot)

@@ -1,4 +1,4 @@
-"""Tokenizes in this process or in many, and reports progress."""
+"""Tokenizes in this process or in several processes, and reports progress."""
 
 import array
 import collections
@@ -38,7 +38,7 @@ class Worker:
         return wide.tobytes()
 
     def work(self, job):
-        """Returns the tokens of training and validation, and the counts of documents, empty rows and bytes of text."""
+        """Returns the tokens for training and validation, and the counts of documents, empty rows and bytes of text."""
         out, size = [bytearray(), bytearray()], 0
         begin = self.packed([self.tokenizer.eot])
         for document, split, start, end, begins in job.pieces(self.rule):
@@ -51,8 +51,8 @@ class Worker:
 
 
 def process_main(pipe, arguments):
-    """Tokenizes the jobs that come through `pipe`, and ends with the parent. A thread reads ahead, so that the parent
-    never waits to hand out a job while this process waits to hand back tokens."""
+    """Tokenizes the jobs received through `pipe`; ends with the parent. A thread receives ahead, so that the parent is
+    never blocked while sending a job, even if this process is blocked while sending tokens."""
     jobs = queue.SimpleQueue()
 
     def read():
@@ -66,7 +66,7 @@ def process_main(pipe, arguments):
     while True:
         try:
             result = worker.work(jobs.get())
-        except Exception as error:  # the parent raises it
+        except Exception as error:  # raised again in the parent
             result = error
         with contextlib.suppress(BrokenPipeError):
             pipe.send(result)
@@ -83,7 +83,7 @@ class Process:
         end.close()
 
     def result(self):
-        """Returns the tokens of its oldest job."""
+        """Returns the result of its oldest job."""
         result = self.pipe.recv()
         if isinstance(result, Exception):
             raise result
@@ -92,8 +92,8 @@ class Process:
 
 @contextlib.contextmanager
 def signals_later():
-    """Holds back the signals of a terminal and of a scheduler. A process that starts meanwhile never sees them."""
-    multiprocessing.resource_tracker.ensure_running()  # the first process would start it, which lets signals through
+    """Blocks the signals of a terminal and of a scheduler. A process that starts meanwhile never receives them."""
+    multiprocessing.resource_tracker.ensure_running()  # the first process would start it, and unblock signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         yield
@@ -102,7 +102,7 @@ def signals_later():
 
 
 def work_all(jobs, arguments, processes):
-    """Yields the results of all jobs in order, with the bytes of text of each; a few jobs run at a time."""
+    """Yields the results of all jobs in order, with each job's bytes of text; a few jobs are in progress at a time."""
     if processes == 1:
         own = Worker(*arguments)
         for done, job in jobs:
@@ -133,7 +133,7 @@ def work_all(jobs, arguments, processes):
 
 
 class Progress:
-    """A progress line on a terminal; elsewhere, as in a job's log, a line a minute."""
+    """A progress line on a terminal; elsewhere, as in a job's log, one line per minute."""
 
     MINUTE = 60.0
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Ends with code 0 if this node starts the program and has all GPUs that the job was given on it. train.sh runs it on
-# every node if the job has more nodes than its ranks need.
+# Exits with code 0 if this node starts the program and has all GPUs of the job on this node. train.sh runs it on every
+# node if the job has more nodes than its ranks need.
 #
 #   scripts/slurm/check_node.sh PROGRAM
 set -uo pipefail
 
-# Prints the UUID of each device of `nvidia-smi -L`, one a line: of a GPU, or of its instances if it is split by MIG.
+# Prints the UUID of each device in `nvidia-smi -L`, one per line: of a GPU, or of its instances if it is split by MIG.
 list_devices() {
     awk '
         function flush() { if (gpu != "") print gpu; gpu = "" }
@@ -15,8 +15,8 @@ list_devices() {
         END { flush() }' <<<"$1"
 }
 
-# Prints how many of the devices CUDA_VISIBLE_DEVICES leaves. CUDA numbers them as nvidia-smi does, accepts a UUID whose
-# end is left out, and ignores everything after the first entry that it does not find (CUDA C++ programming guide, "CUDA
+# Prints how many of the devices CUDA_VISIBLE_DEVICES leaves visible. CUDA numbers them as nvidia-smi does, accepts an
+# abbreviated UUID, and ignores everything after the first entry that does not exist (CUDA C++ programming guide, "CUDA
 # environment variables"). nvidia-smi ignores the variable.
 count_visible() {
     local devices=$1 entries entry count=0 all

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# One Slurm job's training, from wherever its checkpoints are; the .sbatch files beside it end in a call of this.
+# Runs the training of one Slurm job from its newest checkpoint; the .sbatch files in this folder end with a call of it.
 #
 #   scripts/slurm/train.sh PROGRAM CONFIG CHECKPOINTS [more arguments of PROGRAM]
 #
-# A run that was asked to stop saves its checkpoint and ends with code 3. Then, and only then, the job goes back into
-# the queue and the next start goes on from that checkpoint: what fails with another code would fail again. When a rank
-# is lost (it died, fell silent, or nothing moved), the ranks start again within the job. If the job has more nodes than
-# its ranks need, nodes that do not start the program are left out at each start.
+# A run that was asked to stop saves its checkpoint and ends with code 3. Only then is the job requeued, and the next
+# start resumes from that checkpoint; a job that fails with another code would fail again. When a rank is lost (it died,
+# fell silent, or nothing moved), the ranks restart within the job. If the job has more nodes than its ranks need, each
+# start leaves out nodes that do not start the program.
 set -uo pipefail
 
 fail() {
@@ -26,18 +26,18 @@ command -v srun >/dev/null || fail "srun is not in PATH on $(hostname)"
 srun --mpi=list 2>&1 | grep -qw pmix ||
     fail "this Slurm has no PMIx plugin, without which ranks do not find each other; docs/slurm.md says what to do"
 
-# Ranks of a node follow each other (block), since placement counts on it. With --kill-on-bad-exit the first rank that
-# ends with code 3 would have the others killed, and their code might count; a rank that fails takes the others with it
-# by itself. Nothing binds tasks to GPUs: each sees all that the job has on its node and takes its own by its number
-# there. Since Slurm 22.05 srun does not take over --cpus-per-task by itself. The ranks are waited for a minute after
-# the first has ended: one whose supervisor was stopped ends no other way.
+# Ranks of a node are consecutive (block), since placement relies on it. With --kill-on-bad-exit the first rank that
+# ends with code 3 would have the other ranks killed, and their code might count. A rank that fails ends the other ranks
+# by itself. Nothing binds tasks to GPUs: each task sees all GPUs of the job on its node, and chooses one by its number
+# there. Since Slurm 22.05 srun does not inherit --cpus-per-task. srun waits a minute for the other ranks after the
+# first has ended: a rank with a stopped supervisor ends in no other way.
 start_ranks() {
     srun --mpi=pmix --kill-on-bad-exit=0 --wait=60 --distribution=block ${where[@]+"${where[@]}"} \
         ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
         "$program" -c "$config" -o "checkpoint.dir=$checkpoints" --resume-if-any "$checkpoints" "$@"
 }
 
-# How many ranks the configuration has; nothing if it cannot be told.
+# Prints the number of ranks of the configuration; nothing if it is unknown.
 count_ranks() {
     local overrides=()
     while [ $# -gt 0 ]; do
@@ -52,13 +52,13 @@ count_ranks() {
         grep -o '"world":[0-9]*' | head -1 | cut -d: -f2
 }
 
-# Says on stderr what is wrong with a node.
+# Succeeds if the node starts the program; otherwise prints the problem to stderr.
 starts_on() {
     timeout 60 srun --mpi=none --nodes=1 --ntasks=1 --nodelist="$1" \
         "$(dirname "$0")/check_node.sh" "$program" >/dev/null
 }
 
-# Sets `where`: what srun has to be told if the job has nodes to spare; otherwise nothing.
+# Sets `where` to srun's options for leaving out nodes if the job has nodes to spare; otherwise to nothing.
 choose_nodes() {
     local per_node=${SLURM_NTASKS_PER_NODE:-} nodes=${SLURM_JOB_NUM_NODES:-1} needed node good=() tried
     where=()
@@ -83,16 +83,16 @@ choose_nodes() {
     where=("--nodes=$needed" "--ntasks=$ranks" "--ntasks-per-node=$per_node" "--nodelist=$(IFS=,; echo "${good[*]}")")
 }
 
-# As train.max_restarts, of which these jobs have 10: when a rank died or fell silent, the ranks start again from the
-# newest checkpoint. A loss before a new step counts double; the same action of the same rank twice is no accident. The
-# ranks note what was lost in a file.
+# Like train.max_restarts, with a default of 10: when a rank died or fell silent, the ranks restart from the newest
+# checkpoint. A loss before any new step counts twice. If the same rank is lost twice at the same action, the job ends.
+# The ranks record a loss in a file.
 left=10 furthest=0 last=
 for word in "$@"; do
     case $word in train.max_restarts=* | -otrain.max_restarts=* | --override=train.max_restarts=*) left=${word##*=} ;; esac
 done
-# Rank 0 writes it, maybe on another node than this one: the folder of the programs is on all of them.
+# Rank 0 writes the file, maybe on another node. The folder of the programs is on all nodes.
 TRAINER_LOSS=$(mktemp "$PWD/.lost.XXXXXX") || fail "cannot make a file in $PWD on $(hostname)"
-# The ranks read this copy, so that an edit of the file while they train changes nothing before the next job.
+# The ranks read this copy, so that edits of the file during training take effect only in the next job.
 { TRAINER_CONFIG=$(mktemp "$PWD/.config.XXXXXX") && cat "$config" >"$TRAINER_CONFIG"; } || fail "cannot copy $config"
 export TRAINER_LOSS TRAINER_CONFIG
 trap 'rm -f "$TRAINER_LOSS" "$TRAINER_CONFIG"' EXIT
@@ -102,7 +102,7 @@ while :; do
     start_ranks "$@"
     code=$?
     lost=$(cat "$TRAINER_LOSS")
-    # Above 3 srun itself says that a task was killed, as when a node was lost.
+    # A code above 3 comes from srun: a task was killed, for example because a node was lost.
     if [ $code -eq 0 ] || { [ $code -le 3 ] && [ -z "$lost" ]; }; then break; fi
     read -r rank step action <<<"${lost:--1 0}"
     cost=1

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Starts a private Slurm of two nodes on this machine, for a look at the jobs of scripts/slurm without a cluster.
+"""Starts a private Slurm of two nodes on this machine, to try the jobs of scripts/slurm without a cluster.
 
-    scripts/slurm/try.py                                    a shell in which sbatch, squeue and scancel speak to it
+    scripts/slurm/try.py                                    a shell in which sbatch, squeue and scancel use it
     scripts/slurm/try.py scripts/slurm/train.sbatch configs/llama_tiny.yaml -o train.steps=20 -- --wait
 
-It ends with the shell or command. The daemons want root, and slurmctld, slurmd and munged (scripts/install_deps.sh).
-It is the cluster of the tests (test/support/slurm_cluster.py): both nodes are this machine under two names.
+It ends with the shell or command. The daemons need root, and slurmctld, slurmd and munged (scripts/install_deps.sh).
+The tests use the same cluster (test/support/slurm_cluster.py): both nodes are this machine under two names.
 """
 
 import os

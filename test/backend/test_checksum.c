@@ -1,4 +1,4 @@
-// Checksums of memory of a device: the same as of the bytes, whatever the length, and compute is never waited for.
+// Checksums of device memory equal those of the same bytes on the host, at any length, without waiting for compute.
 #include "backend/checksum.h"
 #include "unit.h"
 

@@ -1,5 +1,5 @@
-// Which symbolic links are written through: the table of owners and permissions of files.h, with real links. Only root
-// can give a link to another user, so most rows need root.
+// Which symbolic links file_open_to_write follows: tests files.h's table of owners and permissions with real links.
+// Only root can give a link to another user, so most rows need root.
 #include "base/files.h"
 #include "scratch_folder.h"
 #include "unit.h"
@@ -15,7 +15,7 @@
 
 enum { OURS = 0, FRIEND = 1001, STRANGER = 1002, NOBODY = 65534 };
 
-// A folder with a link in it, and whether we write through the link. Who we are: euid.
+// Owners and mode of a folder, the owner of a link in it, the user `us` who writes, and whether the link is followed.
 typedef struct Case {
     const char *what;
     uid_t us, folder, link;
@@ -42,7 +42,7 @@ static int write_through(const char *link) {
     return code;
 }
 
-// Every user may enter the scratch folder and write the target, so that only the link decides.
+// Makes the folder, the link and its target. Every user may write the target, so only the link decides the result.
 static void make_case(const Case *row, char folder[TEST_PATH], char link[TEST_PATH]) {
     char target[TEST_PATH];
     snprintf(target, sizeof target, "%s", test_path("target"));
@@ -77,20 +77,20 @@ TEST(a_link_is_followed_if_no_stranger_can_have_put_it_there) {
         int code = write_through(link);
         assert_int_equal(seteuid(0), 0);
         remove_case(folder, link);
-        // Where the kernel guards sticky folders itself (fs.protected_symlinks), it says EACCES.
+        // If fs.protected_symlinks is set, the kernel itself refuses links in sticky folders, with EACCES.
         bool right = cases[i].followed ? code == 0 : code == ELOOP || code == EACCES;
         if (!right) fail_msg("%s: %s", cases[i].what, strerror(code));
     }
 }
 
-// In the child: becomes `user` in a container that maps no user. Ends with the code of writing, or with 255 where there
-// are no such containers.
+// Runs in the child: becomes `user` in a user namespace without mapped users. Exits with the errno of the write, or
+// with 255 if the namespace cannot be created.
 static void write_within_a_container(uid_t user, const char *link) {
     if (setuid(user) != 0 || unshare(CLONE_NEWUSER) != 0) _exit(255);
     _exit(write_through(link));
 }
 
-// There, the folder's owner, the link's and we have the same number.
+// In such a namespace the folder's owner, the link's owner and the writing user all have the same number.
 TEST(users_that_are_not_mapped_are_not_taken_for_one) {
     static const Case rows[] = {
         {"a stranger's link in a group's scratch", FRIEND, 0, STRANGER, 02775, false},

@@ -1,4 +1,4 @@
-// Sets of numbers against arrays of flags, at sizes around the ends of words and of levels.
+// Compares sets of numbers with arrays of flags, at sizes around the boundaries of words and of levels.
 #include "base/number_set.h"
 #include "unit.h"
 

@@ -1,4 +1,4 @@
-// What a terminal gets to see of foreign text: nothing that it obeys, and all that it shows.
+// Foreign text on a terminal: control characters are replaced, and printable characters are kept.
 #include "base/log.h"
 #include "unit.h"
 
@@ -23,11 +23,11 @@ TEST(control_characters_of_both_ranges_are_replaced) {
     assert_string_equal(printable("a\xc2\x9b"
                                   "31mb\xc2\x80\xc2\x9f",
                                   ""),
-                        "a?31mb??"); // as UTF-8
+                        "a?31mb??"); // encoded as UTF-8
     assert_string_equal(printable("a\x9b"
                                   "31mb",
                                   ""),
-                        "a?31mb"); // as a lone byte
+                        "a?31mb"); // as a single byte
     assert_string_equal(printable("a\nb\tc\x1b", "\n\t"), "a\nb\tc?");
 }
 
@@ -41,7 +41,7 @@ TEST(bytes_that_are_not_utf8_are_replaced) {
     assert_string_equal(printable("\xff\xfe|\xc0\x9b|\xe0\x82\x9b|\xed\xa0\x80|\xe6\x97", ""), "??|??|???|???|??");
 }
 
-// The message of log_line as it arrives on stderr.
+// Returns in `text` the bytes that log_line writes to stderr for the message.
 static void said(char *text, size_t size, const char *message) {
     int pipes[2], before = dup(STDERR_FILENO);
     assert_int_equal(pipe(pipes), 0);

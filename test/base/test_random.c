@@ -1,4 +1,4 @@
-// Random numbers depend on (seed, stream, index) alone, and are those of the published generator.
+// Random numbers depend only on (seed, stream, index), and equal those of the published generator.
 #include "base/normal.h"
 #include "base/random.h"
 #include "unit.h"
@@ -32,13 +32,13 @@ TEST(seed_stream_and_index_all_matter) {
     assert_true(base != random_bits(2, 2, 3));
     assert_true(base != random_bits(1, 3, 3));
     assert_true(base != random_bits(1, 2, 4));
-    const uint64_t high = (uint64_t)1 << 32; // the upper halves count too
+    const uint64_t high = (uint64_t)1 << 32; // the upper halves of the arguments count, too
     assert_true(base != random_bits(1 + high, 2, 3));
     assert_true(base != random_bits(1, 2 + high, 3));
     assert_true(base != random_bits(1, 2, 3 + high));
 }
 
-// What one rank fills in one piece, another may fill from the middle.
+// One rank may fill an array in one call, another may start in its middle: both get the same numbers.
 TEST(fill_equals_the_elements_for_every_start) {
     enum { COUNT = 37 };
     for (uint64_t first = 0; first < 9; first++)
@@ -61,7 +61,7 @@ TEST(a_long_fill_equals_the_elements) {
     for (int64_t i = 0; i < COUNT; i++) assert_true(out[i] == random_normal(7, 9, first + (uint64_t)i));
 }
 
-// The ends of the range, both sides of every octant, and words in between.
+// Tests the ends of the range, both sides of every octant, and values in between.
 TEST(logarithm_and_turn_are_those_of_the_library) {
     enum { COUNT = 200000 };
     for (int64_t i = 0; i < COUNT; i++) {

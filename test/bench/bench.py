@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Speed of whole training steps, as ratios taken in one run. `make bench` runs it; docs/performance.md keeps figures.
+"""Measures the speed of training steps as ratios. `make bench` runs it; docs/performance.md lists the figures.
 
 Every comparison alternates its two sides (A B A B ...) and reports the median of the pairwise ratios, so that a machine
 whose speed drifts does not decide it. bench_step.py has the step of GPT-2 124M against its products and other programs.
@@ -39,7 +39,7 @@ data: {train: "data/bible_train_*.bin"}
 
 
 def run(program, config, overrides=()):
-    """Median step in ms of a run, its metrics lines, and seconds until the first step was over."""
+    """Returns a run's median step in ms, its metrics lines, and the seconds until the first step was complete."""
     with tempfile.TemporaryDirectory() as folder:
         path, metrics = os.path.join(folder, "bench.yaml"), os.path.join(folder, "metrics.jsonl")
         with open(path, "w", encoding="utf-8") as file:

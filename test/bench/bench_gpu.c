@@ -1,12 +1,12 @@
-// Rates of the first GPU, as JSON lines: matrix products of given shapes, and our own kernels against a copy.
+// Measures the first GPU and prints JSON lines: matrix products of given shapes, and our own kernels against a copy.
 //
 //     bench_gpu SECONDS ROWS:IN:OUT... attention:BATCH:HEADS:SEQ...
 //
 // A product is timed on random operands, since zeros need less power and run faster. "burst" is the fastest of the
 // first launches; "sustained" is the mean over the second half of SECONDS, when the clock has settled at the power
-// limit. "gelu" is a forward whose GELU is cuBLASLt's epilogue, "gelu after" one with a pass of our own: compare
-// their rates, which count the product's FLOPs alone. Attention is flash, causal, with heads of 128; its rates count
-// half of all pairs, and in the backward five products of two in the forward.
+// limit. "gelu" is a forward with cuBLASLt's GELU epilogue, "gelu after" a forward followed by our GELU kernel. The
+// rates of both count only the product's FLOPs. Attention is causal flash attention with heads of 128. Its rates count
+// half of all pairs, with two products per pair in the forward and five in the backward.
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "device/device.h"
@@ -17,9 +17,9 @@
 
 typedef struct Bench {
     Backend *gpu;
-    int64_t rows, in, out; // of the product, or rows x in values of a kernel
+    int64_t rows, in, out; // sizes of the product; a kernel uses rows x in values
     void *x, *w, *y, *z, *aux;
-    float *wide; // fp32: the weight's gradient, or the optimizer's states
+    float *wide; // fp32: weight gradient or optimizer states
     AttentionShape attention;
     double seconds;
 } Bench;
@@ -67,7 +67,7 @@ static double launch_seconds(Bench *b, Run run, int times) {
     return seconds;
 }
 
-// Returns the seconds of a launch: the fastest of the first, and in *sustained the mean over the second half of the
+// Returns the seconds of the fastest of the first launches, and in *sustained the mean over the second half of the
 // time.
 static double measure(Bench *b, Run run, double *sustained) {
     enum { TIMES = 10 };

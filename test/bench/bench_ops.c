@@ -1,6 +1,6 @@
-// Speed of the matrix products at the shapes of GPT-2 124M (4 sequences of 64), and of flash against stored attention,
-// with the bytes each keeps for the backward; flash alone over long sequences, beside the products that it consists of.
-// The first argument sets the number of threads (0: as OpenMP says), a second one, linear, attention or long, the part.
+// Speed of the matrix products at the shapes of GPT-2 124M (4 sequences of 64); of flash and stored attention, with the
+// bytes that each keeps for the backward; and of flash over long sequences, compared with its own products. The first
+// argument sets the number of threads (0: OpenMP's default); the second selects a part: linear, attention or long.
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/units.h"
@@ -36,7 +36,7 @@ static void dropped(Backend *backend, float *x, int64_t count) {
     backend->release(backend, MEMORY_WORKSPACE, x, count * 4);
 }
 
-// The best of some runs: what else the machine does only makes a run slower.
+// Returns the time of the fastest of several runs: other programs can only make a run slower.
 static double best_seconds(Bench *bench, void (*op)(Bench *)) {
     double best = INFINITY, begin = clock_seconds();
     op(bench);
@@ -67,7 +67,7 @@ static void backward_weight(Bench *b) {
 
 typedef struct Layer {
     const char *name;
-    int64_t in, out, times; // how often in the model
+    int64_t in, out, times; // occurrences in the model
     Epilogue epilogue;
 } Layer;
 
@@ -150,7 +150,7 @@ static void timing_run(Timing *t) {
     t->backward = fmin(t->backward, clock_seconds() - middle);
 }
 
-// The modes take turns, so that a busy machine disturbs all of them alike.
+// Alternates the modes, so that a busy machine disturbs all of them equally.
 static void bench_attention(Backend *backend, int64_t head_dim) {
     enum { MODES = 3, ROUNDS = 6 };
     static const char *const names[MODES] = {"none", "recompute", "flash"};
@@ -174,8 +174,8 @@ static void bench_attention(Backend *backend, int64_t head_dim) {
     printf("\n");
 }
 
-// --- flash over long sequences, against what its products take. One thread and its processor time, which other
-// programs disturb little; the products run before and after each pass, at flash's own tiles.
+// --- flash over long sequences, compared with its own products. Measures the processor time of one thread, which other
+// programs disturb little. The products run before and after each pass, in tiles of the size that flash uses.
 
 static double thread_seconds(void) {
     struct timespec now;
@@ -189,8 +189,8 @@ typedef struct Tiles {
     float *keys, *queries, *scores, *sums;
 } Tiles;
 
-// Seconds of one FLOP in the products of a block of queries with a chunk of keys: scores and sums, and in the backward
-// the gradients of scores, of values and of keys.
+// Returns the seconds per FLOP of the products of a block of queries with a chunk of keys: scores and output in the
+// forward, gradients of scores, values and keys in the backward.
 static double products_seconds(const Tiles *t, bool backward) {
     int vectors = gemm_vectors(WIDE);
     GemmLeft keys = gemm_panels(t->keys, WIDE), dims = gemm_panels(t->keys, KEYS), rows = gemm_rows(t->scores);
@@ -265,7 +265,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "bench_ops: %s\n", err.text);
         return 1;
     }
-    setvbuf(stdout, NULL, _IOLBF, 0); // a line when it is known, into pipes too
+    setvbuf(stdout, NULL, _IOLBF, 0); // line-buffered, also into pipes
     double peak = 1e3 * backend_cpu_measure_peak(PRECISION_FP32, argc > 1 ? atoi(argv[1]) : 0);
     printf("%s\n", backend->device);
     if (wanted(argc, argv, "linear")) bench_linear(backend, peak);

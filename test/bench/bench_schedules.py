@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How far every schedule's step is from its own plan, and whether the plan ranks the schedules as they run. `make
-bench` runs it; `bench_schedules.py --write docs/schedules.md` also writes its tables into that page. It takes at most
-some BENCH_MINUTES (11) and ends with a line for each promise.
+"""Compares every schedule's step with its plan, and checks whether the plan ranks the schedules in the measured order.
+`make bench` runs it; `bench_schedules.py --write docs/schedules.md` also writes its tables into that page. It takes
+about BENCH_MINUTES (11) at most and ends with a line for each promise.
 
-Two stages with one thread each, run: step times within 5 %, and bubbles within 2 points. Four stages, each emulated
-alone by `--emulate-stage all`, so that no rank waits for a core: the order of the schedules where the plan sees more
-than 3 % between two, and bubbles within 2 points. With four cores, four stages are run as well. Plans rest on a
-profile. In a round every schedule runs once; rounds alternate with profiles, a schedule's plan is the mean of those by
-the profile before and after, and errors are medians over the rounds. A round counts for a schedule where its two plans
-agree within 5 %, unless that is so in none. Emulated stages and, with one thread, profiles count the time for which
-they have a core, so that other programs on the machine disturb them little; they are planned by the profile before.
+Two stages run with one thread each: step times must be within 5 % of the plan, and bubbles within 2 points. Four stages
+are each emulated by `--emulate-stage all`, so that no rank waits for a core. Two schedules that the plan separates by
+more than 3 % must be in that order, and bubbles within 2 points. With four cores, four stages also run. Plans use a
+profile. Each round runs every schedule once, and rounds alternate with profiles. A schedule's plan is the mean of the
+plans from the profiles before and after the round; errors are medians over the rounds. A round counts for a schedule if
+its two plans agree within 5 %; if no round does, all count. Emulated stages, and profiles with one thread, measure
+processor time, so that other programs disturb them little. They are planned from the profile before the round.
 """
 
 import argparse
@@ -59,7 +59,7 @@ SCHEDULES = {
 
 
 class Entry:
-    """One run of a schedule, with its plans by the profiles before and after."""
+    """A measured run of a schedule, and the means of its plans from the profiles before and after."""
 
     def __init__(self, before, after, step, bubble):
         self.planned = (before["step_ms"] + after["step_ms"]) / 2
@@ -77,14 +77,14 @@ def keys(name):
 
 
 def possible(stages):
-    """BPipe has nothing to move over 1F1B on two stages."""
+    """Returns the schedules to run. With two stages 1F1B leaves BPipe nothing to move, so BPipe is left out."""
     return [name for name in SCHEDULES if stages > 2 or "BPipe" not in name]
 
 
 @contextlib.contextmanager
 def one_core():
-    """On one core a profile measures one stage at a time, as an emulation does: both then have caches and memory to
-    themselves."""
+    """Restricts the process to one core. A profile then measures one stage at a time, as an emulation does, and each
+    stage has the caches and the memory to itself."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(allowed)})
     try:
@@ -94,12 +94,12 @@ def one_core():
 
 
 def measure_profile(path, profile, stages):
-    """Profiles anew, without sizes that no run has."""
+    """Measures a new profile, only at the sizes that the runs use."""
     ask(path, "--profile", "--json", *as_options(f"hardware.profile={profile}", f"train.global_batch={stages}"))
 
 
 def plans(path, profile, stages):
-    """Profiles anew, and plans every schedule by it."""
+    """Measures a new profile, and plans every schedule from it."""
     measure_profile(path, profile, stages)
     return {name: ask(path, "--plan", "--json", *as_options(*keys(name))) for name in possible(stages)}
 
@@ -116,7 +116,7 @@ PIPELINE = re.compile(r"devices: ([\d.]+) ms, bubble ([\d.]+)%; planned ([\d.]+)
 
 
 def emulate(path, name):
-    """The pipeline phase of stages that run alone: the entry of a schedule."""
+    """Emulates every stage and returns an Entry with the time and the bubble of the pipeline phase."""
     command = [PROGRAM, "-c", path, "--emulate-stage", "all", *as_options(*keys(name))]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
@@ -127,14 +127,14 @@ def emulate(path, name):
 
 
 def run_round(folder, path, profile, stages, before):
-    """Entries of a round of runs, and the plans after it."""
+    """Returns the entries of a round of runs, and the plans from the profile after it."""
     runs = {name: measure(folder, path, name) for name in before}
     after = plans(path, profile, stages)
     return {name: Entry(before[name], after[name], *run) for name, run in runs.items()}, after
 
 
 def rounds(folder, stages, seconds, emulated):
-    """{schedule: its entries}, of as many rounds as the time is enough for, but one."""
+    """Returns {schedule: its entries}, for as many rounds as fit into the time, at least one."""
     profile, path = os.path.join(folder, f"profile{stages}.json"), os.path.join(folder, f"{stages}.yaml")
     Path(path).write_text(MODEL % (stages, profile), encoding="utf-8")
     told, began, last, count = {name: [] for name in possible(stages)}, time.monotonic(), 0.0, 0
@@ -155,7 +155,7 @@ def rounds(folder, stages, seconds, emulated):
 
 
 def counted(told):
-    """The entries that count."""
+    """Returns the entries with agreeing plans; all entries of a schedule that has no such entry."""
     return {name: [entry for entry in entries if entry.calm] or entries for name, entries in told.items()}
 
 
@@ -204,7 +204,7 @@ def bubbles(told, what):
 
 
 def order(told, what):
-    """Pairs are compared within rounds, so that a machine whose speed drifts decides none."""
+    """Checks the order of the schedules. Pairs are compared within a round, so that drifting speed does not matter."""
     planned = {name: middle(entries, lambda entry: entry.planned) for name, entries in counted(told).items()}
     pairs = [(a, b) for a, b in itertools.permutations(told, 2) if planned[a] < (1 - APART) * planned[b]]
     ratio = lambda a, b: statistics.median(one.step / other.step for one, other in zip(told[a], told[b]))
@@ -214,7 +214,7 @@ def order(told, what):
 
 
 def write(page, lines):
-    """Puts the lines between the marks of a page."""
+    """Replaces the lines between BEGIN and END of a page."""
     text = Path(page).read_text(encoding="utf-8")
     if BEGIN not in text or END not in text:
         sys.exit(f"bench_schedules: {page} has no lines {BEGIN.strip()} and {END.strip()}")
@@ -228,8 +228,8 @@ def main():
     parser.add_argument("--write", metavar="PAGE", help="put the tables of runs and all promises between the marks of a page")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    lines, shown, promises, began = [], [], [], time.monotonic()  # shown: the tables of runs, for the page
-    # Stages, whether emulated, share of the time.
+    lines, shown, promises, began = [], [], [], time.monotonic()  # shown: tables of real runs, for the page
+    # (stages, emulated, share of the time)
     parts = [(2, False, 0.5), (4, True, 0.5)] if cores() < 4 else [(2, False, 0.4), (4, True, 0.3), (4, False, 0.3)]
     with tempfile.TemporaryDirectory() as folder:
         for stages, emulated, share in parts:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Prints one table of ratios, each with its goal: the training step of GPT-2 124M (4 sequences of 64, all cores)
-against its products, llm.c, PyTorch and bf16, and flash attention over long sequences against its products. `make
+"""Prints one table of ratios, each with its goal. The training step of GPT-2 124M (4 sequences of 64, all cores) is
+compared with its products, llm.c, PyTorch and bf16, and flash attention over long sequences with its products. `make
 bench-step` runs it.
 
 Every round measures each side once, one after another, so that both sides of a ratio see the same minutes; the table
-has the median over the rounds. No round starts after BENCH_MINUTES (7). PyTorch is measured if it is installed for the
-interpreter that runs this file, and llm.c if LLM_C names a checkout of it; the table names what was not measured.
+has the median over the rounds. No round starts after BENCH_MINUTES (7). PyTorch is measured if the interpreter that
+runs this file has it, and llm.c if LLM_C names a checkout of it; the table lists comparisons that were not measured.
 """
 
 import array
@@ -26,12 +26,12 @@ ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))
 MINUTES = float(os.environ.get("BENCH_MINUTES", "7"))
 LLM_C = os.environ.get("LLM_C", "")
 PROGRAMS = os.environ.get("TEST_PROGRAMS", "build/release/test")
-START_SECONDS = 240  # until a program beside ours is ready, PyTorch's compiler included
+START_SECONDS = 240  # time limit for another program's start, including PyTorch's compiler
 STEP_SECONDS = 120
 
 
 class Beside:
-    """Another program that measures when it is asked to. `why` says why it does not, once it does not."""
+    """Another program that measures on request. `why` is the reason once it has stopped measuring, else empty."""
 
     def __init__(self, command, why="", **options):
         self.why, self.process = why, None
@@ -40,7 +40,7 @@ class Beside:
             self.process = subprocess.Popen(command, bufsize=0, **pipes, **options)
 
     def line(self, seconds):
-        """Its next line. None if it has ended, or is ended because no line came in time."""
+        """Returns its next line, or None if the program has ended. Ends the program if no line comes in time."""
         if not self.process:
             return None
         if not select.select([self.process.stdout], [], [], seconds)[0]:
@@ -59,7 +59,7 @@ class Beside:
 
 
 class Torch(Beside):
-    """Steps of torch_gpt2.py, which stays loaded, and compiled, from round to round."""
+    """Runs steps of torch_gpt2.py. The process keeps the model loaded and compiled between rounds."""
 
     def __init__(self, *options):
         found = subprocess.run([sys.executable, "-c", "import torch; print(hasattr(torch, 'compile'))"],
@@ -78,7 +78,7 @@ class Torch(Beside):
 
 
 class Llmc(Beside):
-    """llm.c's CPU trainer, stopped between rounds. It gets weights and tokens drawn here: their values cost no time."""
+    """llm.c's CPU trainer, stopped between rounds. It gets random weights and tokens: values do not affect the time."""
 
     SIZES = [1024, 50257, 12, 12, 768, 50304]
 
@@ -91,7 +91,7 @@ class Llmc(Beside):
                 why = "it does not compile"
             self.write_inputs(folder)
         super().__init__(["stdbuf", "-oL", program], why, cwd=folder)
-        self.step()  # allocates
+        self.step()  # the first step allocates
         self.pause()
 
     def write_inputs(self, folder):
@@ -115,7 +115,7 @@ class Llmc(Beside):
             self.process.send_signal(signal.SIGSTOP)
 
     def step(self):
-        """Milliseconds of its next step; the validation before every tenth one is not counted."""
+        """Returns the milliseconds of its next step, without the validation that precedes every tenth step."""
         while text := self.line(STEP_SECONDS):
             if found := re.search(r"took ([0-9.]+) ms", text):
                 return float(found[1])
@@ -124,14 +124,14 @@ class Llmc(Beside):
     def measure(self):
         if self.process:
             self.process.send_signal(signal.SIGCONT)
-        self.step()  # the clock of this one ran while it was stopped
+        self.step()  # not counted: its clock ran while the process was stopped
         time_taken = self.step()
         self.pause()
         return time_taken
 
 
 def products():
-    """Milliseconds of the step's products in our tiles, and at oneDNN's peak, both measured now."""
+    """Returns the milliseconds of the step's products, measured now: in our tiles, and at oneDNN's peak."""
     command = [os.path.join(PROGRAMS, "bench_ops"), "0", "linear"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     peak = float(re.search(r"share of ([0-9.]+)", said)[1])
@@ -140,7 +140,7 @@ def products():
 
 
 def measure_rounds(beside):
-    """A dict of sides for each round; a side that was not measured is None."""
+    """Returns a dict of times by side for each round; the time is None if the side was not measured."""
     rounds, start = [], time.monotonic()
     while len(rounds) < ROUNDS and (not rounds or time.monotonic() - start < 60 * MINUTES):
         tiles, peak = products()
@@ -157,7 +157,7 @@ def measure_rounds(beside):
 
 
 def row(name, ratios, goal=None, above=False, why=""):
-    """Prints a row of the table. above: the goal is the least, not the most."""
+    """Prints a row of the table. above: the goal is a minimum instead of a maximum."""
     if not ratios:
         print(f"{name:<46}  not measured: {why}")
         return
@@ -214,7 +214,7 @@ def main():
     flash_rows()
     minutes = (time.monotonic() - start) / 60
     print(f"{len(rounds)} rounds, {minutes:.1f} minutes; load {os.getloadavg()[0]:.1f} at the end", flush=True)
-    if load > 1:  # of the minute before
+    if load > 1:  # load average of the minute before the start
         print("Other programs ran at the start: wall-clock ratios are doubtful on a busy machine.")
 
 

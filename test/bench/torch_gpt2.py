@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Median milliseconds of a training step of GPT-2 124M in PyTorch, the work of GPT2_124M in bench.py: 4 sequences of
-64.
+"""Prints the median milliseconds of a training step of GPT-2 124M in PyTorch, the same work as GPT2_124M in bench.py:
+4 sequences of 64.
 
 python3 test/bench/torch_gpt2.py [bf16] [compile]
 
-It warms up, prints "ready", and then prints the median of STEPS more steps for every line of standard input.
+It warms up and prints "ready". For every line of standard input it then runs STEPS more steps and prints the median.
 """
 
 import statistics

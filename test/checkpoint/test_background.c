@@ -1,5 +1,5 @@
-// A run on a world of one that saves in the background while it trains: for make tsan, which sees what the writer's
-// threads and the training share.
+// A single-rank run that saves in the background while it trains. `make tsan` runs it to check the data that the
+// writer's threads share with the training.
 #include "models.h"
 #include "checkpoint/checkpoint_files.h"
 #include "config_file.h"
@@ -22,7 +22,7 @@ static uint32_t token_(int64_t i, const void *unused) {
     return (uint32_t)(i * 7 % 251);
 }
 
-// Trains up to `steps`, going on from the folder's checkpoints where `resume` says so.
+// Trains up to `steps`; with `resume`, continues from the folder's checkpoints.
 static void train(const Model *model, const char *family, int64_t steps, bool resume) {
     static Config config;
     char text[1200], saved[128];
@@ -53,7 +53,7 @@ static void train(const Model *model, const char *family, int64_t steps, bool re
     assert_int_equal(checkpoint_verify(path, 0, 1, NULL, &err), 0);
 }
 
-// Step lines go nowhere: stdout is for the tests' own lines.
+// Discards step lines, since stdout carries the test results.
 static void train_quietly(const Model *model, const char *family) {
     test_shard_write("train.bin", (ShardHeader){SHARD_GPT2, 1, 2000}, 2000, token_, NULL);
     fflush(stdout);

@@ -59,8 +59,8 @@ def test_resume_continues_alike_where_sums_are_split_differently(trained, change
     numpy.testing.assert_allclose(resumed.curve(), trained.whole.curve(first=5), rtol=1e-5)
 
 
-# Rank r of t has the r-th part of a matrix, and rank r of d the r-th piece of an optimizer state: what is written is
-# one model.
+# Tensor rank r has the r-th part of a matrix, and data rank r the r-th piece of an optimizer state. Together they write
+# one complete model.
 SPLITS = {"tensor": layout(p=2, t=2), "data": layout(p=2, d=2), "both": layout(t=2, d=2), "four": layout(d=4)}
 
 
@@ -73,7 +73,7 @@ def test_split_runs_resume_with_the_same_bits_in_other_stages(trained, tmp_path,
 
 
 def test_files_do_not_depend_on_the_ranks_that_write(trained, tmp_path):
-    """From the same state, eight ranks that share files write what one rank writes alone."""
+    """Eight ranks that share files write the same bytes as one rank with the same state."""
     start = trained.saved / "step_00000004"
     for name, change in {"one": layout(), "eight": layout(p=2, t=2, d=2)}.items():
         trained.run(change, saving(tmp_path / name, 1), {"train.steps": 5, "train.lr": 0}, resume=start)
@@ -118,7 +118,7 @@ def test_steps_are_a_total_and_a_finished_run_has_nothing_to_do(tmp_path):
 
 
 def test_a_larger_batch_goes_on_where_the_samples_ended(tmp_path):
-    """The position in the data is one number: 4 steps of 8 samples and 2 of 16 take the same samples as 8 steps of
+    """The position in the data counts samples: 4 steps of 8 samples and 2 of 16 use the same samples as 8 steps of
     8."""
     trainer = Trainer(tmp_path, LLAMA)
     trainer.run(saving(tmp_path / "saved", 4), {"train.steps": 4, "train.lr": 0})
@@ -213,7 +213,7 @@ def test_a_damaged_checkpoint_is_never_trained_on(small, tmp_path):
 
 
 def test_where_no_checkpoint_is_whole_the_advice_leads_to_a_start(small, tmp_path):
-    """The folder is checkpoint.dir, where a start without --resume is refused."""
+    """The folder is also checkpoint.dir, so a start without --resume is refused as well."""
     saved = copy_of(small, tmp_path)
     for step in (1, 2, 3):
         flip(saved / f"step_0000000{step}" / FILES[0])
@@ -246,8 +246,8 @@ def test_another_model_is_refused_with_the_sizes(small, tmp_path):
 
 
 def write_manifest(saved, names=None):
-    """Writes a manifest that agrees with the present files, so that the checks after it are tested too; names: others
-    for some."""
+    """Writes a manifest that agrees with the present files, so that later checks are reached. names: files to rename
+    in it, {present name: other name}."""
     manifest = json.loads((saved / "manifest.json").read_text())
     manifest.pop("crc64")
     for entry in manifest["files"]:
@@ -314,7 +314,7 @@ def test_a_kill_at_any_point_leaves_a_checkpoint_to_go_on_from(small, tmp_path):
         if killed.code == 0:
             break
         assert killed.code == -signal.SIGKILL
-        if points % 8 == 1:  # and it can be gone on from; leftovers are swept
+        if points % 8 == 1:  # a run can resume from it, and removes leftovers
             assert small.run(once, resume=saved).curve()[-1] == small.whole.curve()[-1]
             assert checkpoint_names(saved) == ["step_00000003"]
     assert points > 40
@@ -332,7 +332,7 @@ def test_a_rank_that_is_killed_while_saving_ends_the_run_and_harms_nothing(small
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        nothing_left(process.args[2])  # mpirun ends its ranks when its parent has gone
+        nothing_left(process.args[2])  # mpirun ends its ranks after its parent has died
         assert whole_checkpoints(saved)
         shutil.rmtree(saved)
 

@@ -1,4 +1,4 @@
-// Where a rank's elements lie in a checkpoint: every element of the model in one place, whichever rank holds it.
+// Places of elements in checkpoint files: every element of the model has one place, independent of the rank's shard.
 #include "models.h"
 #include "made_plan.h"
 #include "checkpoint/checkpoint.h"
@@ -7,14 +7,14 @@
 
 #include <string.h>
 
-// A file of one tensor, as marks: how often each element was named, and that its value is the number of its place in
-// the tensor.
+// Counts how often each element of a tensor is placed in its file, and checks that the local value is the element's
+// index in the tensor.
 typedef struct Marks {
     const Tensor *tensor;
-    const float *local; // the rank's values: row-major number in the whole tensor, -1 in the padding
+    const float *local; // the rank's values: row-major index in the unsharded tensor, -1 for padding
     int64_t begin, end;
     int *named;
-    int64_t seen; // elements of the range
+    int64_t seen; // elements of the range seen so far
 } Marks;
 
 static int mark_(void *context, const Block *block) {
@@ -36,7 +36,7 @@ static int mark_(void *context, const Block *block) {
     return 0;
 }
 
-// Elements of the range that are no padding.
+// Returns the number of elements of the range that are not padding.
 static int64_t real_(const Marks *marks) {
     int64_t real = 0;
     for (int64_t i = marks->begin; i < marks->end; i++) real += marks->local[i] >= 0.0f;
@@ -68,7 +68,7 @@ static void check_rank_(const TensorSpec *spec, int rank, int ranks, int64_t pie
     free(local);
 }
 
-// Tensor ranks that split it, and any pieces of its elements that data ranks own, name every element once.
+// Tensor ranks split a tensor, and data ranks own arbitrary pieces of it: every element is placed exactly once.
 TEST(every_element_has_one_place) {
     const TensorSpec specs[] = {
         {.rows = 24, .cols = 8, .parts = 1, .split = SPLIT_NONE},
@@ -114,8 +114,8 @@ static void check_files_(const Model *model, const ModelConfig *size, int precis
     table_free(&table);
 }
 
-// 12 bytes a parameter in fp32 (weight, two moments), 14 in bf16 (2, master, two moments); padding and tied heads take
-// nothing.
+// 12 bytes per parameter in fp32 (weight, two moments), 14 in bf16 (2-byte weight, master, two moments). Padding and
+// tied heads add nothing.
 TEST(files_hold_every_parameter_once) {
     const struct {
         const Model *model;
@@ -130,7 +130,7 @@ TEST(files_hold_every_parameter_once) {
     }
 }
 
-// What a rank copies for a checkpoint is what the plan counts, but for the padding at the ends of tensors.
+// A rank copies as many bytes for a checkpoint as the plan counts, except for padding at the ends of tensors.
 TEST(the_copy_is_what_the_plan_counts) {
     static Config config;
     const char *keys[] = {"checkpoint.dir=/nowhere", "checkpoint.every=1", "parallel.data=2", "parallel.pipeline=2"};
@@ -146,9 +146,8 @@ TEST(the_copy_is_what_the_plan_counts) {
             const Schedule placed = {.stages = 2, .chunks = 1};
             assert_int_equal(stage_create(&stage, &gpt_model, &config, &placed, be, rank / 2, NULL, rank % 2, &err), 0);
             writer_create(&writer, &stage, NULL);
-            int64_t tied = rank / 2 == 0
-                               ? 0
-                               : stage.head[2].count; // on the last stage a copy of the embedding, written by the first
+            int64_t tied =
+                rank / 2 == 0 ? 0 : stage.head[2].count; // the last stage's copy of the embedding; the first writes it
             StateBytes states = tensors_states(&stage.tensors);
             int64_t counted = checkpoint_copy_bytes(&config, &states);
             int64_t copied = writer.image_bytes + tied / 2 * (precision == PRECISION_BF16 ? 14 : 12);

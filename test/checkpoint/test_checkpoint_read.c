@@ -1,4 +1,4 @@
-// Pieces of tensors that several threads read come to the caller whole and in order, and so does the first error.
+// Several threads read pieces of tensors. The caller gets complete pieces in order, and the first error at its place.
 #include "checkpoint/checkpoint_source.h"
 #include "scratch_folder.h"
 #include "unit.h"
@@ -12,10 +12,10 @@ enum { ROWS = 301, COLS = 40, ELEMENTS = ROWS * COLS, PIECE = 700, TENSORS = 3 }
 static const char *const NAMES[TENSORS] = {"plain", "turned", "half"};
 static const SafeType TYPES[TENSORS] = {SAFE_F32, SAFE_F32, SAFE_BF16};
 
-// Element i of tensor t, exact in bf16 too.
+// Returns the value of element i of tensor t, exact in bf16 too.
 static float value_of(int t, int64_t i) { return (float)(i % 200 + t); }
 
-// Writes model.safetensors; `strange` is an element of "plain" that is not a number, or -1.
+// Writes model.safetensors. strange: index of the element of "plain" that is not a number; -1: all are numbers.
 static void write_model(int64_t strange) {
     SafeHeader header;
     safetensors_header_begin(&header);
@@ -44,8 +44,8 @@ typedef struct Model {
     Tensor tensor[TENSORS];
     ReadPiece piece[TENSORS * (ELEMENTS / PIECE + 1)];
     int64_t pieces, seen;
-    int64_t refuse; // the piece whose visit fails, or -1
-    int64_t wrong;  // pieces out of order, and values
+    int64_t refuse; // index of the piece that the visitor refuses, or -1
+    int64_t wrong;  // number of pieces out of order and of wrong values
 } Model;
 
 static Model *model_open(int64_t strange) {
@@ -67,7 +67,7 @@ static Model *model_open(int64_t strange) {
     return model;
 }
 
-// Only counts: a failed assertion would jump out while threads still read.
+// Only counts mistakes: a failed assertion would jump out of the function while other threads still read.
 static int take(void *context, const ReadPiece *piece, const ReadValues *read, Error *err) {
     Model *model = context;
     model->wrong += piece != &model->piece[model->seen];

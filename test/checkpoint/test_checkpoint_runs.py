@@ -1,4 +1,4 @@
-"""Which run owns a checkpoint, and which is the newest: a slip on the command line or a clock set back costs no run."""
+"""Ownership and age of checkpoints: a typing error on the command line or a clock set back never costs a run."""
 
 import fcntl
 import json
@@ -189,8 +189,8 @@ def test_a_resume_over_other_data_or_with_another_seed_is_refused_unless_accepte
 
 
 def test_overwrite_replaces_the_old_run_only_once_the_new_one_has_saved(small, saved):
-    """A new run that ends before its first checkpoint leaves the old ones; the first one that is complete removes
-    them."""
+    """A new run that ends before its first checkpoint keeps the old checkpoints. The first complete new checkpoint
+    removes them."""
     before = contents(saved)
     small.run(saving(saved, 0), OVERWRITE, {"train.steps": 3})
     assert contents(saved) == before
@@ -201,7 +201,7 @@ def test_overwrite_replaces_the_old_run_only_once_the_new_one_has_saved(small, s
 
 
 def test_overwrite_removes_nothing_that_has_no_readable_manifest(small, saved):
-    """Such a folder belongs to no run, or its disk failed to read it just now."""
+    """Such a folder may belong to no run, or its manifest may be unreadable only at the moment."""
     for name in ("step_00000002", "step_00000100"):
         shutil.rmtree(saved / name, ignore_errors=True)
         (saved / name).mkdir()
@@ -209,7 +209,7 @@ def test_overwrite_removes_nothing_that_has_no_readable_manifest(small, saved):
     small.run(saving(saved, 2, keep=1), OVERWRITE, {"train.steps": 4})
     assert checkpoint_names(saved) == ["step_00000002.kept", "step_00000004", "step_00000100"]
     assert (saved / "step_00000002.kept" / "notes").read_text() == "mine"
-    # A checkpoint of the run itself that was torn since is kept too when the run comes to its step again.
+    # A damaged checkpoint of the run itself is kept, too, when the run saves the same step again.
     (saved / "step_00000004" / "manifest.json").write_text("{")
     small.run(saving(saved, 2, keep=1), OVERWRITE, {"train.steps": 4})
     assert "step_00000004.kept" in checkpoint_names(saved)
@@ -225,7 +225,7 @@ def killer(tmp_path_factory):
 @pytest.mark.soak
 @pytest.mark.parametrize("names", ["exchanged", "renamed"])
 def test_a_kill_at_any_point_of_an_overwrite_leaves_a_whole_checkpoint(small, tmp_path, killer, names):
-    """The new run's first step has the same number as the old run's only one."""
+    """The new run's first checkpoint has the step number of the old run's only checkpoint."""
     saved, more, at = tmp_path / "saved", {} if names == "exchanged" else {"NO_EXCHANGE": "1"}, 0
     while True:
         at += 1
@@ -311,7 +311,7 @@ def test_resume_and_resume_if_any_exclude_each_other(small, saved):
 
 
 def waits_for_lock(process, folder):
-    """Returns whether the process has the folder open, and not as a listing does, with O_NONBLOCK."""
+    """Returns whether the process holds the folder open without O_NONBLOCK, which a mere listing would set."""
     for entry in Path(f"/proc/{process.pid}/fd").iterdir():
         try:
             if os.readlink(entry) != str(folder):
@@ -325,8 +325,8 @@ def waits_for_lock(process, folder):
 
 
 def start_while_locked(small, folder, meanwhile, *changes, **more):
-    """Starts a run in a folder that another run has locked. Once the start waits, the other changes the folder and
-    ends."""
+    """Starts a run in a folder that another run has locked. Once it waits for the lock, the other run changes the
+    folder and ends."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     process = small.start(*changes, **more)

@@ -1,4 +1,4 @@
-"""Special files, files from elsewhere, and disks that are full, read-only or lose data. Nothing hangs, no complete
+"""Special files, links from outside, and disks that are full, read-only or lose data. No run hangs, no complete
 checkpoint is harmed, and training continues where possible."""
 
 import json
@@ -16,7 +16,7 @@ from harm import rank_process, small_config
 from checkpoint_runs import Disk, saved_run, several_ranks, tiny, whole_checkpoints
 from trainer_runs import LLAMA, Job, Trainer, checkpoint_names, layout, saving, verify, wait_for_lines, wait_until
 
-SOON = 60  # seconds in which everything here has to have ended; a run that waits for a named pipe never does
+SOON = 60  # seconds: limit for every run here; a run that waits for a named pipe never ends
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +44,14 @@ def last_sentence(result):
 
 def make_device(path):
     try:
-        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))  # /dev/zero: it never ends
+        os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))  # dev/zero: reading it never ends
     except PermissionError:
         pytest.skip("needs the right to make a device")
 
 
 def make_socket(path):
     here = os.getcwd()
-    os.chdir(path.parent)  # a socket's name is short
+    os.chdir(path.parent)  # the path of a socket has a short limit
     try:
         socket.socket(socket.AF_UNIX).bind(path.name)
     finally:
@@ -89,7 +89,7 @@ def test_a_shard_that_is_not_a_regular_file_is_refused_and_not_waited_for(tmp_pa
 
 
 def make_side_file(trainer, folder, tokenizer):
-    """The trainer's data as a set with a side file that names this tokenizer."""
+    """Makes a data set of the trainer's tokens, with a side file that names this tokenizer."""
     shutil.copy(trainer.config["data"]["train"], folder / "own_train_000.bin")
     side = {"tokenizer": "tokenizers", "tokenizer_file": tokenizer, "vocab": 8, "eot": 0}
     (folder / "own.json").write_text(json.dumps(side))
@@ -98,7 +98,7 @@ def make_side_file(trainer, folder, tokenizer):
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../secret", "link", "pipe", ".hidden"])
 def test_a_side_file_that_names_any_file_as_its_tokenizer_is_refused_and_not_waited_for(tmp_path, name):
-    """Its bytes would go into every checkpoint, which people publish."""
+    """The file would be copied into every checkpoint, and checkpoints are published."""
     trainer, folder = tiny(tmp_path), tmp_path / "set"
     folder.mkdir()
     (tmp_path / "secret").write_text("secret")
@@ -142,7 +142,7 @@ def test_output_without_a_reader_is_not_waited_for(tmp_path, option):
 
 
 def model_in(folder, files, small):
-    """A model of one tensor file, with an index that names `files`."""
+    """Makes a model of one tensor file, with an index that names `files`."""
     folder.mkdir()
     shutil.copy(small.saved / "step_00000003" / "config.json", folder)
     header = json.dumps({"lm_head.weight": {"dtype": "F32", "shape": [16, 8], "data_offsets": [0, 512]}}).encode()
@@ -162,7 +162,7 @@ def model_in(folder, files, small):
 def test_an_index_names_no_file_elsewhere(small, tmp_path, name):
     result = ended(small, model_in(tmp_path / "model", [name], small), code=1)
     said = last_sentence(result)
-    plain = name.startswith("model-")  # it is not there, and its escape does not reach the terminal
+    plain = name.startswith("model-")  # the file does not exist, and its escape must not reach the terminal
     assert ("No such file" if plain else "no / and no leading dot") in said and "\x1b" not in result.stderr
 
 
@@ -196,11 +196,11 @@ def output_options(kind, path):
 @pytest.mark.skipif(os.getuid() != 0, reason="makes a link of another user: root")
 @pytest.mark.parametrize("kind", ["metrics", "trace", "profile"])
 def test_a_link_of_another_user_is_not_written_through(tmp_path, kind):
-    """In a folder that others can write to, any user may put a link under a name that can be guessed. test_files.c has
-    the table of folders and owners."""
+    """In a folder that others can write to, any user may place a link under a guessable name. test_files.c has the
+    table of folders and owners."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    scratch.chmod(0o2777)  # a sticky one is guarded by many a kernel itself
+    scratch.chmod(0o2777)  # many kernels guard a sticky folder themselves, so this one is not sticky
     precious, path = tmp_path / "precious", scratch / "output"
     precious.write_text("precious\n")
     link = scratch / "output.new" if kind == "profile" else path
@@ -209,7 +209,7 @@ def test_a_link_of_another_user_is_not_written_through(tmp_path, kind):
     command, _ = tiny(tmp_path, steps=1).prepare()
     result = subprocess.run([*command, *output_options(kind, path)], capture_output=True, text=True, timeout=SOON)
     assert precious.read_text() == "precious\n"
-    if kind == "profile":  # it is written beside its place and renamed: the link has gone
+    if kind == "profile":  # written to a temporary file and renamed, which replaces the link
         assert result.returncode == 0 and json.loads(path.read_text()) and not path.is_symlink(), result.stderr
     else:
         assert result.returncode == 1 and "a symbolic link of another user" in last_sentence(result), result.stderr
@@ -231,7 +231,7 @@ def test_a_link_of_one_s_own_is_followed(tmp_path, target):
 
 
 def wait_for(process, *words):
-    """Reads a run's stderr up to a line with these words; returns it."""
+    """Reads a run's stderr up to a line that contains these words; returns the line."""
     for line in process.stderr:
         if all(word in line for word in words):
             return line
@@ -250,10 +250,10 @@ def test_a_full_disk_under_the_metrics_costs_lines_and_no_training(tmp_path):
         again = wait_for(process, "can be written again")
         process.terminate()
         result = trainer.end(process, timeout=SOON)
-        missing = set(range(1, max(result.steps) + 1)) - set(result.steps)  # reading them took whole lines of JSON
+        missing = set(range(1, max(result.steps) + 1)) - set(result.steps)  # every line is complete JSON
         first, after = (int(line.split("step ")[1].split(":")[0]) for line in (said, again))
         assert result.code == 3 and missing == set(range(first, after)) and missing
-        assert "log.metrics" not in result.stderr  # said once
+        assert "log.metrics" not in result.stderr  # reported only once
 
 
 def test_a_file_size_limit_under_the_metrics_costs_lines_and_no_training(tmp_path):
@@ -289,7 +289,7 @@ def test_a_failed_checkpoint_is_tried_again_at_the_next_interval(tmp_path, fault
 
 @several_ranks
 def test_a_restart_on_a_full_disk_happens_once_and_trains_on(tmp_path):
-    """Nothing can be saved after the restart: a loop of restarts would repeat the same step forever."""
+    """No checkpoint can be saved after the restart, so further restarts would repeat the same step forever."""
     config = small_config(tmp_path)
     with Disk(tmp_path / "disk", "8m") as disk:
         saved = disk.folder / "saved"

@@ -1,4 +1,4 @@
-// A run starts only if the config.json of its checkpoints will describe what it trains.
+// A run starts only if the config.json of its checkpoints can describe the trained model.
 #include "checkpoint/hf_config.h"
 #include "config_file.h"
 #include "unit.h"
@@ -32,7 +32,7 @@ TEST(a_model_that_would_read_back_as_another_is_refused) {
     static Config config;
     Error err = {0};
     config_file_load_well(&config, BASE, NULL);
-    config.model.qkv_bias = config.model.qk_norm = true; // no architecture has both, and config_load refuses it
+    config.model.qkv_bias = config.model.qk_norm = true; // no architecture combines these, so config_load refuses it
     assert_int_equal(hf_config_check(&config, &err), -1);
     assert_int_equal(err.code, EXIT_USAGE);
     assert_non_null(strstr(err.text, "a checkpoint's config.json cannot express this model: model.q"));
@@ -47,7 +47,7 @@ TEST(a_key_without_a_word_in_config_json_is_refused) {
                           "seq_len: 32}\n" DATA,
                           NULL);
     assert_int_equal(hf_config_check(&config, &err), 0);
-    config.model.rope_theta = 5; // of a family that rotates nothing, so config_load refuses it
+    config.model.rope_theta = 5; // this family has no rotary embedding, so config_load refuses the key
     assert_int_equal(hf_config_check(&config, &err), -1);
     assert_int_equal(err.code, EXIT_USAGE);
     assert_non_null(strstr(err.text, "model.rope_theta: a checkpoint's config.json cannot express this"));

@@ -1,4 +1,4 @@
-"""Files of earlier versions still load: checkpoints, configurations and profiles in test/kept, one folder a version."""
+"""Files of earlier versions still load: checkpoints, configurations and profiles in test/kept, a folder per version."""
 
 import json
 import shutil
@@ -9,12 +9,12 @@ from trainer_runs import ROOT, checkpoint_names, command, run, trained, verify
 
 KEPT = ROOT / "test" / "kept"
 VERSIONS = sorted(path.name for path in KEPT.iterdir())
-# Names of either family, and states with and without masters.
+# Tensor names of both families, and states with and without masters.
 RUNS = {"gpt": ("gpt", []), "llama_bf16": ("llama", ["train.precision=bf16"])}
 
 
 def copied(version, name, tmp_path):
-    """Copies a configuration and its checkpoints, since a test run writes its metrics beside them."""
+    """Copies a configuration and its checkpoints, since a test run writes its metrics next to them."""
     family, overrides = RUNS[name]
     config = tmp_path / f"{family}.yaml"
     shutil.copy(KEPT / version / f"{family}.yaml", config)
@@ -31,7 +31,7 @@ def test_a_run_of_an_earlier_version_goes_on(version, name, tmp_path):
     assert verify(saved) is None
     ended = trained(config, *overrides, f"checkpoint.dir={tmp_path}/new", family=family, arguments=["--resume", saved])
     found = [(step["step"], step["loss"], step["grad_norm"]) for step in ended.steps]
-    tolerance = 2e-2 if "bf16" in name else 1e-4  # another processor may add up in another order
+    tolerance = 2e-2 if "bf16" in name else 1e-4  # another processor may sum in another order
     assert found == [(step, *(pytest.approx(value, rel=tolerance) for value in values)) for step, *values in curve]
 
 

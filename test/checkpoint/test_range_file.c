@@ -1,5 +1,5 @@
-// Files written in ranges: every byte where it belongs, whatever the ranges begin and end with, from several processes,
-// with and without a way past the page cache.
+// Files written in ranges: every byte is at its place for any boundaries of the ranges, with several processes, with
+// and without direct I/O.
 #include "checkpoint/range_file.h"
 #include "unit.h"
 
@@ -31,7 +31,7 @@ static void put_all(RangeFile *file, const char *bytes, int64_t begin, int64_t e
     }
 }
 
-// A new file; `remove_file` takes it away after the test, however that ends.
+// Path of the test's file; `remove_file` deletes it after the test, even if the test fails.
 static char path[64];
 
 static void make_file(const char *dir) {
@@ -47,8 +47,7 @@ static int remove_file(void **state) {
     return 0;
 }
 
-// Writes every range whose number is `part` modulo `parts`; the ranges are of all sizes and cover the file. part -1:
-// all.
+// Writes the ranges with number % parts == part; part -1: all. The ranges have many different sizes and cover the file.
 static void put_ranges(const char *bytes, int part, int parts) {
     Error err = {0};
     RangeFile file;

@@ -1,4 +1,4 @@
-// Files in the safetensors format: what is written reads back, and no size in a file is believed.
+// The safetensors format: a written file reads back the same, and sizes in a header are never trusted.
 #include "base/files.h"
 #include "checkpoint/safetensors.h"
 
@@ -20,7 +20,7 @@ static void write_bytes(const void *data, size_t bytes) {
     fclose(file);
 }
 
-// A header, then `data` bytes of zeros.
+// Writes a header, then `data` zero bytes.
 static void write_file(const char *header, size_t data) {
     size_t length = strlen(header);
     char *text = calloc(1, 8 + length + data + 1);
@@ -192,7 +192,7 @@ TEST(checksums_of_pieces_add_up_in_any_order) {
     uint64_t whole = crc64_add(&crc, 0, data, 1000);
     for (int step = 1; step < 300; step += 7) {
         uint64_t sum = 0;
-        for (int end = 1000; end > 0; end -= step) { // from the back
+        for (int end = 1000; end > 0; end -= step) { // backwards from the last byte
             int begin = end > step ? end - step : 0;
             sum ^= crc64_times(crc64_add(&crc, 0, data + begin, (size_t)(end - begin)), crc64_shift(&crc, 1000 - end));
         }

@@ -23,7 +23,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
-# Heads, kv_heads and ffn all differ, so that a matrix that is transposed, or whose heads are mixed up, shows.
+# Heads, kv_heads and ffn all differ, so that a transposed matrix or mixed-up heads are noticed.
 GPT_SIZES = {"family": "gpt", "hidden": 48, "layers": 3, "heads": 6, "ffn": 80, "vocab": 257, "seq_len": 32}
 LLAMA_SIZES = GPT_SIZES | {"family": "llama", "kv_heads": 2}
 LLAMA31_KEYS = {"head_dim": 12, "rope_scaling": "llama3", "rope_factor": 8, "rope_original": 16, "tie_embeddings": True}
@@ -39,7 +39,7 @@ MODELS = {
 
 
 def windows(count, length=32):
-    """Returns sequences with one extra token, and writes them one after another as a file."""
+    """Returns sequences with one extra token, and writes them to a file, one after another."""
     tokens = numpy.frombuffer(made_text(), "u1")[-(count * length + 1) :].astype(int)
     return torch.tensor(numpy.stack([tokens[i * length : i * length + length + 1] for i in range(count)])), tokens
 
@@ -56,7 +56,7 @@ def load(folder):
     return model.eval()
 
 
-# What transformers calls these models. The same words describe one to us and to it.
+# transformers' names of these models. The same names describe a model to our trainer and to transformers.
 ARCHITECTURES = {"gpt": "GPT2", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}
 SCALINGS = {
     "llama31": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0,
@@ -65,7 +65,7 @@ SCALINGS = {
 }
 
 
-# What concerns files and words alone is tried with these two.
+# Tests of file handling and naming use only these two models.
 FILES = pytest.mark.parametrize("trained", ["llama", "gpt"], indirect=True)
 
 
@@ -101,13 +101,13 @@ def test_transformers_computes_the_same_loss(trained):
 
 
 def loss_by_documents(model, rows, start):
-    """The mean loss with a block-diagonal mask and positions that begin anew at each `start` token."""
+    """Returns the mean loss with a block-diagonal mask and positions that restart at each `start` token."""
     inputs = rows[:, :-1]
     places = torch.arange(inputs.shape[1]).expand_as(inputs)
     begins = torch.where((inputs == start) | (places == 0), places, 0).cummax(1).values
     same = (begins[:, :, None] == begins[:, None, :]) & (places[:, :, None] >= places[:, None, :])
     mask = torch.zeros(same.shape).masked_fill(~same, torch.finfo(torch.float32).min)[:, None]
-    for name, module in model.named_modules():  # GPT-2's own argument takes no mask of two dimensions
+    for name, module in model.named_modules():  # GPT-2's own argument must be two-dimensional
         if name.endswith((".attn", ".self_attn")):
             masked = lambda forward, *args, **more: forward(*args, **more | {"attention_mask": mask})
             module.forward = functools.partial(masked, module.forward)
@@ -149,7 +149,7 @@ def test_transformers_chooses_the_same_next_tokens(trained):
 
 
 def test_generate_works_on_the_folder_alone(trained):
-    """The data were bytes, and the tokenizer in the checkpoint says so."""
+    """The training data were bytes, and the checkpoint's tokenizer records this."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(trained.saved)
     model, text = load(trained.saved), "static int grüße(\n"
     ids = tokenizer(text)["input_ids"]
@@ -175,7 +175,7 @@ def test_files_read_as_safetensors(trained):
         assert all(name.endswith((".exp_avg", ".exp_avg_sq")) for name in load_file(path))
 
 
-# --- from transformers to here
+# --- from transformers to the trainer
 
 
 def make_model(trained, **more):
@@ -216,7 +216,7 @@ def nudged(model):
 
 
 def first_loss(trained, folder, *changes, code=0):
-    """The loss before the first update, over all of a data set."""
+    """Returns the loss before the first update, over all of a data set."""
     data = {"data.train": str(trained.folder / "val.bin"), "train.global_batch": 64, "train.steps": 1}
     start = {"checkpoint.init_from": str(folder)}
     result = trained.run(data, start, layout(), *changes, code=code)
@@ -224,7 +224,7 @@ def first_loss(trained, folder, *changes, code=0):
 
 
 def starts_from(trained, folder, model, *changes):
-    """Whether a run that starts from the folder has the loss that transformers computes with the model."""
+    """Returns whether a run that starts from the folder has the loss that transformers computes for the model."""
     return first_loss(trained, folder, *changes) == pytest.approx(loss_of(model, trained.rows), abs=1e-3)
 
 
@@ -239,7 +239,7 @@ def test_a_model_of_transformers_trains_on_from_its_loss(trained, tmp_path, prec
     model = make_model(trained).to(TYPES[precision])
     model.save_pretrained(tmp_path, safe_serialization=True, max_shard_size="30KB" if files == "sharded" else "1GB")
     assert (tmp_path / "model.safetensors").exists() == (files == "single")
-    # Read again: to() has rounded the frequencies of rotations too, which are no weights.
+    # Loads the saved model: in the original one, to() has also rounded the rotation frequencies, which are not weights.
     assert first_loss(trained, tmp_path) == pytest.approx(loss_of(load(tmp_path).float(), trained.rows), abs=1e-4)
 
 
@@ -258,7 +258,7 @@ def test_our_own_checkpoint_starts_a_new_run(trained):
 
 
 def rewrite(folder, change):
-    """Rewrites the tensors of a model file; change takes and returns a dictionary of name -> tensor."""
+    """Rewrites the tensors of a model file; change maps a dictionary {name: tensor} to the new one."""
     from safetensors.torch import load_file, save_file
 
     tensors = change(load_file(folder / "model.safetensors"))
@@ -278,14 +278,14 @@ def embedding(trained):
     return "transformer.wte.weight" if trained.config["model"]["family"] == "gpt" else "model.embed_tokens.weight"
 
 
-LLAMA = pytest.mark.parametrize("trained", ["llama"], indirect=True)  # what GPT has nothing of
+LLAMA = pytest.mark.parametrize("trained", ["llama"], indirect=True)  # for features that GPT lacks
 TIED, UNTIED = {"model.tie_embeddings": True}, {"model.tie_embeddings": False}
 
 
 MASKS = {"transformer.h.0.attn.bias": torch.ones(1, 1, 32, 32).bool(),
          "transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}  # fmt: skip
 TABLE = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
-# Forms of a file of weights: whether its head is tied, and a change of its tensors.
+# Variants of a weight file: whether the head is tied (None: the model's default), and a change of the tensors.
 FORMS = {
     "names_without_prefix": (None, lambda _, tensors: {
         name.removeprefix("transformer.").removeprefix("model."): t for name, t in tensors.items()
@@ -342,7 +342,7 @@ def test_slower_rotations_are_those_of_transformers(trained, tmp_path):
     model = saved_model(trained, tmp_path, rope_theta=500000.0)
     assert starts_from(trained, tmp_path, model, {"model.rope_theta": 500000})
     refuse(trained, tmp_path, "model.rope_theta is 500000 there and 10000 here")
-    config = json.loads((tmp_path / "config.json").read_text())  # newer files say it in other words
+    config = json.loads((tmp_path / "config.json").read_text())  # newer files use other keys
     for word in ("rope_theta", "rope_scaling"):
         config.pop(word, None)
     config["rope_parameters"] = {"rope_type": "default", "rope_theta": 500000.0}
@@ -393,7 +393,7 @@ def test_a_missing_weight_is_named(trained, tmp_path):
 
 @FILES
 def test_the_store_of_a_hub_cache_is_followed(trained, tmp_path):
-    """models--x/snapshots/HASH/model.safetensors is a link to models--x/blobs/HASH there; no other link leads out."""
+    """In a hub cache, models--x/snapshots/HASH/model.safetensors links to models--x/blobs/HASH, which is accepted."""
     store, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc"
     store.mkdir(), snapshot.mkdir(parents=True)
     model = saved_model(trained, snapshot)
@@ -415,7 +415,7 @@ def test_a_place_without_a_model_says_what_is_expected(trained, tmp_path):
 
 @FILES
 def test_a_resumed_run_does_not_start_over(trained, tmp_path):
-    """init_from applies to step 0; a checkpoint takes precedence."""
+    """init_from applies only to step 0; a checkpoint takes precedence."""
     torch.manual_seed(4)
     make_model(trained).save_pretrained(tmp_path, safe_serialization=True)
     start = {"checkpoint.init_from": str(tmp_path), "train.steps": 301, "train.global_batch": 16}

@@ -1,4 +1,4 @@
-"""Checkpoints are not trusted: symbolic links, values that are not finite, manifests sealed by hand, names with
+"""Checkpoints are not trusted: symbolic links, non-finite values, manifests with forged checksums, and names with
 terminal escapes."""
 
 import json
@@ -23,11 +23,11 @@ def small(tmp_path_factory):
 # --- symbolic links
 
 
-LATE = 1500  # steps: links are placed while they go on, after the sweep at the start and before the save
+LATE = 1500  # steps: long enough to place links after the sweep at the start and before the save
 
 
 def attacked(small, saved, place, *changes):
-    """Runs a trainer and calls `place` to put links into its folder between the first and the last step."""
+    """Runs a trainer and calls `place` after its first step to put links into the folder of its checkpoints."""
     process = small.start(saving(saved, LATE), {"train.steps": LATE}, *changes)
     wait_until(lambda: process.metrics.exists() and '"step":1,' in process.metrics.read_text(), "no step")
     place()
@@ -98,7 +98,7 @@ def test_a_nan_that_no_token_uses_is_noticed_at_the_start(small, poisoned, chang
 @pytest.mark.parametrize("change", [layout(), layout(p=2), layout(t=2), layout(d=2)], ids=["one", "p2", "t2", "d2"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_nan_that_no_token_uses_is_noticed_when_saving(small, poisoned, tmp_path, change, precision):
-    """With permission to start, every save warns again; without it the saved checkpoint is refused."""
+    """If train.skip_bad_steps allows the start, every save warns again. Otherwise the saved checkpoint is refused."""
     leave = {"checkpoint.init_from": str(poisoned), "train.skip_bad_steps": 1, "train.precision": precision}
     trained = small.run(leave, change, saving(tmp_path / "saved", 4))
     assert WHERE in trained.stderr and "step 4 is saved although model.embed_tokens.weight" in trained.stderr
@@ -106,7 +106,7 @@ def test_a_nan_that_no_token_uses_is_noticed_when_saving(small, poisoned, tmp_pa
     assert "model.embed_tokens.weight" in again.stderr and "not finite, in row 15, column 3" in again.stderr
 
 
-# --- manifests sealed by hand
+# --- manifests with forged checksums
 
 
 def without_entry(text, name):
@@ -142,7 +142,7 @@ NAMES = {"csi": "a\u009b2Jb", "bidi": "a\u202egnp", "escape": "a\x1b[2Jb", "isol
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_names_from_files_do_not_move_the_cursor(small, tmp_path, kind):
-    """As a tensor's name in a header, and as a file's name in a manifest."""
+    """The names replace a file's name in a manifest, and a tensor file's name in an index."""
     folder = shutil.copytree(small.saved / "step_00000004", tmp_path / "step_00000004")
     manifest = folder / "manifest.json"
     reseal(manifest, manifest.read_text().replace('"config.json"', json.dumps(NAMES[kind], ensure_ascii=False)))

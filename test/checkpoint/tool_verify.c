@@ -1,7 +1,7 @@
 // Started by test_checkpoint.py.
-//   tool_verify DIR          is the checkpoint whole? Exit code 0, or 1 with the reason on stderr
+//   tool_verify DIR          checks that the checkpoint is intact; exit code 0, or 1 with the reason on stderr
 //   tool_verify --flip DIR   changes one bit in every byte of every file of the checkpoint, one after the other, and
-//                            exits with 1 at the first change that is not noticed; prints how many were made
+//                            exits with 1 at the first undetected change; prints the number of changes
 #include "checkpoint/checkpoint_files.h"
 
 #include <dirent.h>

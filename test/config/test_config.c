@@ -88,9 +88,9 @@ TEST(data_is_one_glob_or_a_blend_of_several) {
                           "data.train=[ab]*.bin");
     assert_int_equal(c.data.train_sources, 1);
     assert_string_equal(c.data.train[0].path, "[ab]*.bin");
-    assert_true(c.data.train[1].path[0] == '\0'); // nothing is left of the list
+    assert_true(c.data.train[1].path[0] == '\0'); // the override replaces the complete list
     config_file_load_well(&c, MODEL "data: {train: [{path: a, weight: 0.25}]}\n", NULL);
-    assert_true(c.data.train[0].weight == 1.0); // all, whatever the unit
+    assert_true(c.data.train[0].weight == 1.0); // a single source gets weight 1, whatever its given weight
 }
 
 TEST(an_override_never_needs_a_second_one_to_turn_bpipe_off) {
@@ -129,8 +129,8 @@ TEST(integers_have_exponents_and_suffixes) {
     config_file_load_well(&c, MODEL "data: {train: x, val_every: 0.0, hellaswag_every: 0k}\n", NULL);
 }
 
-// The rule of parallel.layers: auto, stated apart from the code: as even as possible, the surplus on stages that have
-// neither embedding nor head as long as there are any, never on the last stage.
+// Restates the rule of parallel.layers: auto independently of the code. Layers are spread as evenly as possible.
+// Surplus layers go first to stages with neither embedding nor head, and never to the last stage.
 TEST(auto_spreads_any_number_of_layers) {
     static Config c;
     config_file_load_well(&c, BASE, NULL);
@@ -205,7 +205,7 @@ static char *json_of(const Config *config) {
     return text;
 }
 
-// Clears what differs between two ways to say the same: where it was said, and whether layers were counted out.
+// Clears fields that may differ in equivalent configurations: the keys' places, and whether layers were listed.
 static void forget_places(Config *config) {
     memset(config->place, 0, sizeof config->place);
     config->parallel.layers_given = 0;
@@ -242,7 +242,7 @@ TEST(json_reads_back_as_the_same_configuration) {
     free(json);
 }
 
-// Which values the defaults are is said by docs/configuration.md, which test_faces.py compares.
+// docs/configuration.md states the default values; test_faces.py compares it with the program.
 TEST(a_default_that_is_said_changes_nothing) {
     static Config unsaid, said;
     config_file_load_well(&unsaid, BASE, NULL);

@@ -1,4 +1,4 @@
-// Configuration: the sentence that every wrong input earns.
+// Configuration: the error message for each kind of wrong input.
 #include "config_file.h"
 #include "unit.h"
 

@@ -1,4 +1,4 @@
-"""The shipped configurations: each can be planned, fits its GPUs, and is the model it is named after."""
+"""The shipped configurations: each can be planned, fits its GPUs, and has the size of the model in its name."""
 
 import json
 import re
@@ -43,8 +43,8 @@ PUBLISHED = {
     "gpt2_1558m": 1_557_611_200,
 }
 
-# Layers, width, heads, and the size in the paper's table; the two rows it prints with heads that do not make the width
-# are mended.
+# Layers, width, heads, and the size in the paper's table. Two rows of the paper have heads that do not multiply to the
+# width; they are corrected here.
 GPT3 = {
     "gpt3_125m": (12, 768, 12, 125e6),
     "gpt3_350m": (24, 1024, 16, 350e6),
@@ -58,8 +58,8 @@ GPT3 = {
 
 
 def gpt_parameters(layers, width, vocab=50257, positions=2048):
-    """Matrices of 3, 1, 4 and 4 widths, their biases, two norms a layer and a final one; embeddings of tokens and
-    positions."""
+    """Returns the parameters: matrices of 3, 1, 4 and 4 widths, their biases, two norms per layer and a final norm, and
+    embeddings of tokens and positions."""
     layer = 12 * width**2 + (3 + 1 + 4 + 1) * width + 4 * width
     return layers * layer + 2 * width + (vocab + positions) * width
 

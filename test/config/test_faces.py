@@ -1,5 +1,5 @@
-"""One table of options and one of keys, shown in many ways: --help, the manual page, completion in bash and zsh, and
-docs/configuration.md name every row, and each is valid for its reader."""
+"""Documentation from the tables of options and keys: --help, the manual page, completion in bash and zsh, and
+docs/configuration.md name every row, and each has valid syntax."""
 
 import os
 import pty
@@ -26,7 +26,7 @@ def needs(program):
 
 
 def face(kind, family="llama"):
-    """Returns what scripts/faces.py makes of the trainer's tables: man, bash, zsh or markdown."""
+    """Returns the output of scripts/faces.py for the trainer's tables; kind: man, bash, zsh or markdown."""
     tables = command(family, "--help-config", "--json")
     assert tables.returncode == 0 and tables.stderr == "", tables.stderr
     answer = script("faces.py", kind, input=tables.stdout)
@@ -58,7 +58,7 @@ def test_every_face_has_every_option_and_key():
 
 
 def test_every_key_is_read():
-    """By code outside of src/config, as a field of that name."""
+    """Code outside of src/config reads a field with the key's name."""
     paths = [*ROOT.glob("*.c"), *ROOT.glob("*.cu"), *ROOT.joinpath("src").rglob("*.*")]
     code = "".join(path.read_text() for path in paths if "config" not in path.parts and path.suffix[1:2] in ("c", "h"))
     unused = [key for key in KEYS if not re.search(rf"(?:\.|->){key.split('.')[1]}\b", code)]
@@ -128,7 +128,7 @@ def folder(tmp_path_factory):
 
 
 def bash(folder, *words, family="llama", breaks=True):
-    """What bash offers for the last word. As readline does, = makes words of its own unless COMP_WORDBREAKS lacks
+    """Returns bash's completions of the last word. As in readline, = is a separate word unless COMP_WORDBREAKS lacks
     it."""
     split = [part for word in words for part in re.findall(r"=|[^=]+", word) or [""]] if breaks else words
     script = """
@@ -192,7 +192,7 @@ def test_zsh_reads_its_script(folder, family):
 
 
 class Zsh:
-    """An interactive zsh on a terminal of its own; Ctrl-X writes the line that is being typed to a file."""
+    """An interactive zsh on a terminal of its own; Ctrl-X writes the current command line to a file."""
 
     def __init__(self, folder, load):
         self.line = folder / "line"

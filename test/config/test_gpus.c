@@ -1,4 +1,4 @@
-// The table of GPUs: which value counts where a row and a key both give one, and which device has which row.
+// The table of GPUs: whether the row or a key sets a value, and which device gets which row.
 #include "config/gpus.h"
 #include "config_file.h"
 #include "unit.h"

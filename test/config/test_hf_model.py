@@ -1,4 +1,4 @@
-"""A Hugging Face config.json in the place of a configuration, for plans: the same answer as from the keys by hand."""
+"""Plans of a Hugging Face config.json instead of a configuration equal plans of the same keys written by hand."""
 
 import json
 

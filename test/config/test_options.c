@@ -1,4 +1,4 @@
-// The command line, and the suggestions for what is misspelt in it.
+// The command line, and the suggestions for misspelt words.
 #include "config/options.h"
 #include "config/hints.h"
 #include "unit.h"
@@ -20,7 +20,7 @@ TEST(distances_count_letters) {
 
 typedef struct CommandLine {
     const char *words[6];
-    const char *contains; // in the error
+    const char *contains; // expected part of the error
 } CommandLine;
 
 static int parse(const char *const words[6], Options *options, Error *err) {

@@ -1,4 +1,4 @@
-// Several sources give samples as often as their weights say, at every moment, each in an order of its own.
+// Several sources supply samples in proportion to their weights at every moment, each in its own order.
 #include "data/blend.h"
 #include "scratch_folder.h"
 #include "unit.h"
@@ -44,7 +44,7 @@ TEST(other_weights_are_rounded_to_a_millionth) {
     blend_order_destroy(&order);
 }
 
-// |count - k * share / period| < 1 for every source after every k turns, in whole numbers; and `before` is the count.
+// Checks in integers, after every k turns: |count - k * share / period| < 1 for each source, and `before` is the count.
 static void check_order(const double *weights, int sources) {
     BlendOrder order;
     int64_t count[BLEND_ORDER_SOURCES] = {0};
@@ -77,7 +77,7 @@ TEST(no_source_is_ever_a_whole_turn_off) {
     check_order((double[]){0.7, 0.3}, 2);
     check_order((double[]){0.999, 0.001}, 2);
     check_order((double[]){1, 2, 3, 4, 5, 6, 7}, 7);
-    // Where the source that lags most is taken without looking ahead, one of these comes too late.
+    // Always taking the source that lags most, without looking ahead, would be too late for one of these sources.
     check_order((double[]){0.375, 0.375, 0.25}, 3);
     check_order((double[]){50, 10, 10, 10, 10, 10}, 6);
     check_order((double[]){M_PI, M_E, M_SQRT2, 0.01}, 4);
@@ -87,7 +87,7 @@ TEST(no_source_is_ever_a_whole_turn_off) {
         int sources = 1 + trial % BLEND_ORDER_SOURCES;
         for (int i = 0; i < sources; i++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
-            // From nearly alike to a thousand times apart.
+            // From nearly equal weights to ratios of a thousand.
             weights[i] = 1 + (double)(random >> 40) / (1 << 24) * (trial % 3 == 0 ? 1000 : trial % 3 == 1 ? 8 : 60);
             weights[i] = floor(weights[i]);
         }
@@ -101,7 +101,7 @@ static uint32_t numbered_(int64_t i, const void *token) {
     return i % SEQ_LEN == 0 ? (uint32_t)(i / SEQ_LEN) : *(const uint16_t *)token;
 }
 
-// A shard of `samples` samples; every token of the data set is `token`, but each sample begins with its number.
+// Writes a shard of `samples` samples. Every token is `token`, except that each sample begins with its number.
 static void write_source(const char *name, int64_t samples, uint16_t token) {
     int64_t count = samples * SEQ_LEN + 1;
     test_shard_write(name, (ShardHeader){SHARD_GPT2, 1, count}, count, numbered_, &token);
@@ -153,7 +153,7 @@ TEST(tokens_come_from_the_source_and_the_sample_that_were_named) {
     }
     assert_int_equal(given[0], 700);
     assert_int_equal(given[1], 300);
-    // The small one repeats, whole permutations of it: 300 = 33 * 9 + 3.
+    // The small source repeats in complete permutations: 300 = 33 * 9 + 3.
     for (int i = 0; i < 9; i++) assert_in_range(seen[i], 33, 34);
     blend_close(blend);
 }
@@ -177,7 +177,7 @@ TEST(every_pass_over_a_small_source_has_an_order_of_its_own) {
     blend_close(blend);
 }
 
-// Two data sets of one size would else show their samples in step.
+// With the same order, two data sets of equal size would show samples of the same index together.
 TEST(sources_of_one_size_have_different_orders) {
     write_source("a.bin", 100, 20000);
     write_source("b.bin", 100, 20001);

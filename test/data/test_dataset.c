@@ -1,4 +1,4 @@
-// Token files are read as they are, refused with a sentence where they are wrong, and ordered by a permutation.
+// Token files are read exactly, refused with a message if they are malformed, and visited in a permuted order.
 #include "data/dataset.h"
 #include "scratch_folder.h"
 #include "unit.h"
@@ -15,7 +15,7 @@ enum { GPT2 = SHARD_GPT2, LLAMA3 = SHARD_LLAMA3 };
 
 static uint32_t counted_(int64_t i, const void *start) { return (uint32_t)((*(const int64_t *)start + i) % 251); }
 
-// A shard whose header promises `promised` tokens and whose body holds `count`: token i is (start + i) % 251.
+// Writes a shard of `count` tokens with a header that claims `promised`: token i is (start + i) % 251.
 static void write_shard(const char *name, int magic, int version, int64_t promised, int64_t count, int64_t start) {
     test_shard_write(name, (ShardHeader){magic, version, promised}, count, counted_, &start);
 }
@@ -55,7 +55,7 @@ TEST(both_kinds_are_read_and_targets_follow_inputs) {
     const char *names[] = {"kind_2.bin", "kind_4.bin"};
     for (int kind = 0; kind < 2; kind++) {
         Dataset *dataset = opened(names[kind], 8, 257, 1);
-        assert_int_equal(dataset_samples(dataset), 124); // 999 / 8: the last target has to be there too
+        assert_int_equal(dataset_samples(dataset), 124); // 999 / 8: the last target needs a token, too
         int32_t inputs[8], targets[8];
         for (int64_t sample = 0; sample < 124; sample++) {
             assert_int_equal(dataset_fetch(dataset, sample, inputs, targets, 1, NULL), 0);
@@ -125,8 +125,8 @@ TEST(wrong_files_are_refused_with_a_sentence) {
     expect_refused("huge.bin", 8, 1, huge);
 }
 
-// Megatron-LM's files as megatron/core/datasets/indexed_dataset.py writes them: sequences of 1, 2, ... tokens, two of
-// them a document. `code`: 8 uint16, 4 int32. Returns the sequences.
+// Writes a file as Megatron-LM's megatron/core/datasets/indexed_dataset.py does: sequences of 1, 2, ... tokens, two
+// sequences per document. code: 8 for uint16, 4 for int32. Returns the number of sequences.
 static int64_t write_megatron(const char *name, int code, int64_t tokens, int64_t start, bool modes) {
     char path[64];
     int32_t lengths[64];
@@ -165,7 +165,7 @@ TEST(megatron_files_give_the_same_samples) {
     write_shard("ours.bin", GPT2, 1, 1000, 1000, 7);
     write_megatron("megatron_2", 8, 1000, 7, false);
     write_megatron("megatron_4", 4, 1000, 7, true);
-    const char *names[] = {"megatron_2.bin", "megatron_4.bin", "megatron_2", "megatron_4"}; // a file, or its prefix
+    const char *names[] = {"megatron_2.bin", "megatron_4.bin", "megatron_2", "megatron_4"}; // the file, or its prefix
     Dataset *ours = opened("ours.bin", 8, 257, 1);
     for (int i = 0; i < 4; i++) {
         int32_t inputs[2][8], targets[2][8];
@@ -218,7 +218,7 @@ TEST(every_damaged_index_is_refused_with_a_sentence) {
     write_megatron("bad", 8, 100, 0, false);
     assert_int_equal(truncate(test_path("bad.bin"), 198), 0);
     expect_refused("bad.bin", 8, 1, (const char *[]){"describes 200 bytes", "has 198", NULL});
-    for (int64_t cut = 0; cut < 34 + 12 * s; cut++) { // however short it is
+    for (int64_t cut = 0; cut < 34 + 12 * s; cut++) { // at any length
         write_megatron("bad", 8, 100, 0, false);
         assert_int_equal(truncate(test_path("bad.idx"), cut), 0);
         expect_refused("bad.bin", 8, 1, no_words);
@@ -247,7 +247,7 @@ TEST(a_token_outside_the_vocabulary_is_named_at_start) {
     dataset_close(dataset);
 }
 
-// Beyond the part that is looked at when the file is opened, the sample that holds the token is refused, no other.
+// Opening checks only the first part of a file. A bad token after it fails when its own sample is fetched, no other.
 TEST(a_token_outside_the_vocabulary_is_named_when_fetched) {
     enum { COUNT = (16 << 20) + 1000, BAD = COUNT - 500 };
     const char *path = test_path("late.bin");
@@ -348,7 +348,7 @@ TEST(shards_of_two_tokenizers_are_noticed) {
 
 TEST(side_files_are_named_after_their_shards) {
     static const struct {
-        const char *shard, *side; // NULL: none
+        const char *shard, *side; // NULL: not set
     } rows[] = {{"data/own_train_000.bin", "data/own.json"},
                 {"own_val_000123.bin", "own.json"},
                 {"a_train_b/c_val_train_000.bin", "a_train_b/c_val.json"},
@@ -366,7 +366,7 @@ TEST(side_files_are_named_after_their_shards) {
     }
 }
 
-// Offsets beyond 2^31 bytes and beyond 2^31 tokens. The file is a hole and takes no room on disk.
+// Offsets beyond 2^31 bytes and beyond 2^31 tokens. The file is sparse and uses no disk space.
 TEST(files_beyond_two_gib_are_read) {
     const int64_t count = 3000000000;
     const char *path = test_path("big.bin");
@@ -375,7 +375,7 @@ TEST(files_beyond_two_gib_are_read) {
     const uint32_t header[256] = {GPT2, 1, (uint32_t)count};
     assert_int_equal(fwrite(header, sizeof header, 1, file), 1);
     assert_int_equal(fclose(file), 0);
-    if (truncate(path, 1024 + 2 * count) != 0) skip(); // a file system without holes
+    if (truncate(path, 1024 + 2 * count) != 0) skip(); // the file system has no sparse files
     poke_token("big.bin", count - 1, 123);
     Dataset *dataset = opened("big.bin", 1, 257, 1);
     assert_true(dataset_samples(dataset) == count - 1);
@@ -410,7 +410,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Too large to visit whole: images of a million indices, half of them neighbours, differ and stay in range.
+// For counts too large to visit all indices: a million images, half of them of neighbours, are distinct and in range.
 TEST(huge_permutations_have_no_two_equal_images) {
     enum { SAMPLES = 1000000 };
     const int64_t counts[] = {3000000000, ((int64_t)1 << 40) + 1, ((int64_t)1 << 62) - 5};
@@ -429,8 +429,8 @@ TEST(huge_permutations_have_no_two_equal_images) {
     free(images);
 }
 
-// A random permutation keeps about one element in place, and brings elements of the first half to the first half
-// half of the time (bounds: five standard errors). Small counts would show a weak round function.
+// A random permutation has about one fixed point, and maps an index of the first half into the first half with
+// probability 1/2 (bounds: five standard errors). Small counts would reveal a weak round function.
 TEST(the_permutation_looks_random) {
     enum { EPOCHS = 200 };
     const int64_t counts[] = {97, 256, 1000, 4097};

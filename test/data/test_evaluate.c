@@ -1,4 +1,4 @@
-// Evaluation files: what a good one gives, and what every damaged one is refused for.
+// Evaluation files: the rows of a valid file, and the messages for damaged ones.
 #include "data/evaluate.h"
 #include "scratch_folder.h"
 #include "unit.h"
@@ -14,8 +14,8 @@ static uint32_t header[256];
 static uint16_t words[64];
 static int word_count;
 
-// Two examples: a context of two tokens with completions of one, three and two, and one of one token with two of six
-// and one.
+// Two examples: a context of two tokens with completions of one, three and two tokens, and a context of one token with
+// completions of six tokens and one.
 static void make_good(void) {
     static const uint16_t good[] = {
         65535, 34, 0, 2, 3, 2, 11, 12, 1, 21, 3, 22, 23, 24, 2, 25, 26, //
@@ -34,7 +34,7 @@ static void write_file(int bytes_less) {
     assert_int_equal(fclose(file), 0);
 }
 
-// Writes the same words as version 2, of 32 bits; `token` replaces 26.
+// Writes the same words as version 2, with 32 bits each; `token` replaces the value 26.
 static void write_wide(int bytes_less, uint32_t token) {
     uint32_t wide[64];
     for (int i = 0; i < word_count; i++) wide[i] = words[i] == 26 ? token : words[i];
@@ -71,7 +71,7 @@ TEST(rows_are_context_and_completion) {
     const int32_t row_1[] = {11, 12, 22, 23, 24, 0, 0};
     evaluation_fetch(evaluation, 1, inputs, targets, 2);
     for (int i = 0; i < SEQ; i++) assert_true(inputs[2 * i] == row_1[i] && targets[2 * i] == row_1[i + 1]);
-    // As long as a row can be: the last token is a target only.
+    // The longest possible row: its last token is only a target.
     const int32_t row_3[] = {13, 1, 2, 3, 4, 5, 6};
     evaluation_fetch(evaluation, 3, inputs, targets, 1);
     for (int i = 0; i < SEQ; i++) assert_true(inputs[i] == row_3[i] && targets[i] == row_3[i + 1]);
@@ -85,14 +85,14 @@ TEST(the_lowest_mean_over_the_completion_is_the_choice) {
     write_file(0);
     Evaluation *evaluation = opened(SEQ);
     const float losses[2 * SEQ] = {9, 0, 1, 0, 2, 0, 6, 0, 9, 0, 9, 0};
-    assert_true(evaluation_mean(evaluation, 0, losses, 2) == 1.0); // the token after two of context
+    assert_true(evaluation_mean(evaluation, 0, losses, 2) == 1.0); // the token after a context of two
     assert_true(evaluation_mean(evaluation, 1, losses, 2) == 3.0);
     assert_true(evaluation_mean(evaluation, 2, losses, 2) == 1.5);
     assert_true(evaluation_mean(evaluation, 3, losses, 2) == 6.0);
     const double both[] = {3, 2, 1, 2, 1}, first[] = {3, 2, 1, 1, 2}, none[] = {1, 2, 1, 1, 1};
     assert_int_equal(evaluation_correct(evaluation, both), 2);
     assert_int_equal(evaluation_correct(evaluation, first), 1);
-    assert_int_equal(evaluation_correct(evaluation, none), 0); // of equals the first
+    assert_int_equal(evaluation_correct(evaluation, none), 0); // ties go to the first completion
     evaluation_close(evaluation);
 }
 
@@ -109,7 +109,7 @@ TEST(an_example_that_is_too_long_is_left_out) {
 }
 
 typedef struct Damage {
-    int word, value; // of the examples
+    int word, value; // index and new value of a word of the examples
     const char *why;
 } Damage;
 

@@ -1,4 +1,4 @@
-// Text to tokens and back without a library, and which tokenizer is taken.
+// Conversion of text to tokens and back without a library, and the choice of the tokenizer.
 #include "data/tokenizer.h"
 #include "scratch_folder.h"
 #include "unit.h"
@@ -16,7 +16,7 @@ static void configure(const char *tokenizer, int64_t vocab) {
     snprintf(config.data.train[0].path, CONFIG_TEXT, "%s", test_path("mine_train_*.bin"));
 }
 
-// The side file, and a shard next to it; NULL: neither.
+// Writes the side file, and a shard next to it; with NULL, writes neither file.
 static void write_side(const char *text) {
     const char *const names[] = {"mine.json", "mine_train_000.bin"};
     for (int i = 0; i < 2; i++) {

@@ -1,5 +1,5 @@
-// Started by test_generate.py: tool_tokenizer MODEL reads lines of text and prints, for each, its ids on one line and
-// on the next one what they decode to.
+// Started by test_generate.py. `tool_tokenizer MODEL` reads lines of text; for each it prints a line with the token ids
+// and a line with the text that the ids decode to.
 #include "data/tokenizer.h"
 
 #include <stdlib.h>

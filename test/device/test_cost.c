@@ -1,4 +1,4 @@
-// What pieces of work cost on GPUs, against the published tables that the constants were made from
+// Predicted costs of operations on GPUs, compared with the published tables that their constants were fitted to
 // (test/plan/kernels, each with its source; scripts/kernel_tables.py).
 #include "device/cost.h"
 
@@ -46,11 +46,11 @@ static FILE *table(const char *name, char line[512], char *cells[16]) {
     snprintf(path, sizeof path, "test/plan/kernels/%s.csv", name);
     FILE *file = fopen(path, "r");
     if (file == NULL) fail_msg("%s cannot be opened", path);
-    assert_true(next_row(file, line, cells)); // the names of the columns
+    assert_true(next_row(file, line, cells)); // the header row
     return file;
 }
 
-// The published products are bursts; at the power limit a device keeps a part of their rate, which is level here.
+// The table has burst rates. At the power limit a device keeps about the same fraction of each of them, the level.
 TEST(products_of_all_shapes_are_within_8_percent_of_the_table_at_one_level) {
     static const char *const words[] = {"a100-80g", "h100", "h200", "b200", "gb200", "b300"};
     for (int g = 0; g < 6; g++) {
@@ -69,7 +69,7 @@ TEST(products_of_all_shapes_are_within_8_percent_of_the_table_at_one_level) {
         level /= count;
         for (int i = 0; i < count; i++) error += fabs(ratio[i] / level - 1) / count;
         assert_true(count > 20 && error < 0.08);
-        assert_true(level > 0.87 && level < 0.96); // sustained below bursts, but not far below
+        assert_true(level > 0.87 && level < 0.96); // sustained rates are below bursts, but not far below
     }
 }
 
@@ -180,8 +180,8 @@ TEST(a_gpu_without_tables_is_said_to_be_planned_by_its_data_sheet) {
     assert_true(cost_of("mi300x").data_sheet && cost_of("rtx-4090").data_sheet);
     assert_false(cost_of("h100").data_sheet || cost_of("a100-40g").data_sheet);
     Cost h800 = cost_of("h800"), h100 = cost_of("h100");
-    assert_true(h800.efficiency == h100.efficiency && h800.collectives[0][0] == 0); // other links
-    // By what was measured of its best product an MI300X is not ahead of an H200.
+    assert_true(h800.efficiency == h100.efficiency && h800.collectives[0][0] == 0); // the H800 has other links
+    // At its best measured product rate, an MI300X is not faster than an H200.
     Cost mi300x = cost_of("mi300x"), h200 = cost_of("h200");
     assert_true(mi300x.flops * mi300x.efficiency < h200.flops * h200.efficiency);
 }

@@ -1,4 +1,4 @@
-"""The GPU code is a library beside the program, which a run loads when it wants a GPU (src/device/cuda_load.c)."""
+"""The GPU code is a library in the program's folder, loaded only by runs that use a GPU (src/device/cuda_load.c)."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from trainer_runs import BUILD, ROOT, shared_library
 LIBRARY = "libtrainer_cuda.so"
 TINY = ["-c", str(ROOT / "configs/llama_tiny.yaml"), "-o", "parallel.pipeline=1", "-o", "schedule.bpipe=off"]
 
-# A library whose table begins with a number that no checksum of headers is.
+# A library with a table that begins with -1, which is never a checksum of headers.
 OF_ANOTHER_BUILD = """
 const long long *cuda_library(void) {
     static const long long table[16] = {-1};
@@ -21,7 +21,7 @@ const long long *cuda_library(void) {
 
 
 def alone(folder):
-    """A copy of the trainer in a folder of its own, without the library."""
+    """Copies the trainer without the library into `folder`; returns the copy's path."""
     shutil.copy(BUILD / "train_llama", folder)
     return str(folder / "train_llama")
 

@@ -25,7 +25,7 @@ CHANGES = [
     ["hardware.gpu=h200", "attention.mode=recompute", "hardware.memory_gib=24"],
     ["hardware.gpu=mi300x", "parallel.pipeline=4", "schedule.name=v-half", "schedule.split_backward=auto"],
 ]
-# One of the configurations cannot run with the last change: errors are compared, too.
+# One of the configurations cannot run with the last change, so errors are compared, too.
 CASES = [[name, *change] for name, change in itertools.product(NAMES, CHANGES)]
 
 
@@ -39,7 +39,7 @@ def native(name, *overrides):
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
-    """The page, loaded and with its first answer, in one browser for all tests that leave its state alone."""
+    """The page with its first answer, in one browser for all tests that do not change the page's state."""
     with browser.Browser(tmp_path_factory.mktemp("profile")) as chromium:
         chromium.open(PAGE, 1400, 1000)
         chromium.wait_for("byId('proof').textContent !== ''")
@@ -149,7 +149,7 @@ def test_a_schedule_that_cannot_run_has_its_reason_in_the_table(tmp_path):
     with browser.Browser(tmp_path / "profile") as chromium:
         chromium.open(PAGE, 1400, 1000)
         chromium.wait_for("byId('proof').textContent !== ''")
-        # Five layers on four stages leave none for a second chunk.
+        # Five layers on four stages are too few for a second chunk.
         chromium.evaluate("Object.assign(state, {config: 'llama65b', p: '4', t: '1', d: '1', b: '1', batch: '8', memory: '500', gpu: 'h100',"
                           " more: 'model.layers=5\\nparallel.sequence=false'}); fill(); ask(); 0")
         chromium.wait_for("shown.plan?.stages.length === 4 && shown.refused.length > 0")
@@ -182,7 +182,7 @@ def test_keys_move_and_zoom_and_every_control_is_reached_with_tab(opened):
     assert opened.evaluate("shown.view.to - shown.view.from") < before
 
 
-# How far two colours are apart for people without one kind of cone: Viénot's matrices, then the distance in linear light.
+# Distance of two colours for people who lack one kind of cone: Viénot's matrices, then the distance in linear light.
 APART = """(() => {
   const linear = (hex) => [1, 3, 5].map((i) => { const c = parseInt(hex.slice(i, i + 2), 16) / 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; });
   const cone = {protan: [[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]], deutan: [[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]],

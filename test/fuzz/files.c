@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-// Made and removed by run.py: libFuzzer ends a target without running what atexit was given.
+// run.py makes and removes the folder: libFuzzer ends a target without running its atexit functions.
 const char *fuzz_folder(void) {
     const char *folder = getenv("FUZZ_FOLDER");
     return folder != NULL ? folder : ".";

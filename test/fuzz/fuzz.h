@@ -1,6 +1,6 @@
-// What the fuzz targets share. A target is a function that is handed bytes; libFuzzer makes them up (make fuzz),
-// replay.c reads them from the corpus (make fuzz-replay). A target asks for more than not crashing where it can: what
-// reads back must be equal.
+// Shared by the fuzz targets. A target is a function of some bytes: libFuzzer generates them (make fuzz), or replay.c
+// reads them from the corpus (make fuzz-replay). Where possible a target checks more than the absence of crashes: an
+// input that is written and read back must be equal.
 #pragma once
 
 #include "config/config_schema.h"
@@ -13,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-// Ends the program where a promise is broken, so that libFuzzer keeps the input.
+// Aborts if a promise is broken, so that libFuzzer keeps the input.
 #define PROMISE(holds)                                                                                                 \
     do {                                                                                                               \
         if (!(holds)) {                                                                                                \
@@ -22,10 +22,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                                                              \
     } while (0)
 
-// The folder that FUZZ_FOLDER names: for this process alone.
+// Returns the folder named by FUZZ_FOLDER, which only this process uses.
 const char *fuzz_folder(void);
-// Path of a file of that name in it, which then holds these bytes. Two paths are remembered at a time.
+// Writes these bytes to the named file in that folder and returns its path, valid until the call after the next.
 const char *fuzz_file(const char *name, const void *data, size_t size);
 
-// Sets every key that has a default, and the configuration's path to a file of that name which holds `text`.
+// Sets every key that has a default; writes `text` to the named file and makes it the configuration's path.
 void fuzz_config(Config *config, const char *name, const void *text, size_t size);

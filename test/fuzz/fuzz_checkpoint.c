@@ -1,5 +1,5 @@
-// The small files of a checkpoint, by the first byte: 'm' manifest.json (its checksum put right, or nothing would get
-// past it), 'i' the index of a model, 'c' config.json, 't' training.json. Around it is a model of one tensor.
+// The small files of a checkpoint of one tensor. The first byte selects the file: 'm' manifest.json (with a corrected
+// checksum, or it would be refused at once), 'i' the index of a model, 'c' config.json, 't' training.json.
 #include "fuzz.h"
 
 #include "checkpoint/checkpoint_files.h"
@@ -40,7 +40,7 @@ static void manifest_(const uint8_t *data, size_t size, Error *err) {
     Source source;
     int status = manifest_read(&manifest, fuzz_folder(), err);
     if (status == 0) {
-        Error damage = {0}; // of its files
+        Error damage = {0}; // damage of the checkpoint's files
         checkpoint_verify(fuzz_folder(), 0, 1, NULL, &damage);
         source_open_manifest(&source, fuzz_folder(), &manifest, NULL);
         source_close(&source);

@@ -1,5 +1,5 @@
-// A token file, another file next to it, and every sample. The first byte is the sequence length; the bytes up to the
-// next 0xFF go to the side file or, if the first byte is above 127, to an index of Megatron-LM.
+// A token file, another file next to it, and every sample. The first byte is the sequence length. The bytes up to the
+// next 0xFF go to the side file, or to a Megatron-LM index if the first byte is above 127.
 #include "fuzz.h"
 
 #include "data/dataset.h"

@@ -1,4 +1,4 @@
-// A file of multiple choices, and every row of it.
+// A multiple-choice file: opens it and reads every row.
 #include "fuzz.h"
 
 #include "data/evaluate.h"

@@ -1,5 +1,5 @@
-// Overrides (-o KEY=VALUE), a 0x01 byte between them, over a configuration that is whole: what config_load does, with
-// the file read once.
+// Overrides (-o KEY=VALUE), separated by 0x01 bytes, of a complete configuration: the same as config_load, but the file
+// is read once.
 #include "fuzz.h"
 
 enum { MOST = 8 };

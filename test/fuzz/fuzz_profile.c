@@ -1,4 +1,4 @@
-// profile.json: read, written and read again, and asked for times.
+// profile.json: reads it, writes it, reads it again, and computes times from it.
 #include "fuzz.h"
 
 #include "plan/profile.h"

@@ -1,4 +1,4 @@
-// A safetensors file: the header, and every byte of every tensor that it names.
+// A safetensors file: reads the header, and every byte of every tensor in it.
 #include "fuzz.h"
 
 #include "base/files.h"
@@ -14,7 +14,7 @@ static void read_all_(const SafeFile *file, int64_t bytes) {
         PROMISE(strlen(safetensors_shape(tensor, shape, sizeof shape)) < sizeof shape);
         covered += tensor->bytes;
         void *raw = malloc((size_t)tensor->bytes + 1);
-        float *values = malloc((size_t)tensor->bytes * 2 + sizeof *values); // none is smaller than two bytes
+        float *values = malloc((size_t)tensor->bytes * 2 + sizeof *values); // at least two bytes per value
         PROMISE(raw != NULL && values != NULL);
         PROMISE(file_read(file->fd, file->path, tensor->offset, raw, tensor->bytes, &err) == 0);
         if (tensor->type != SAFE_OTHER)

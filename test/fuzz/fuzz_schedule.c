@@ -1,4 +1,4 @@
-// A schedule's text: parsed, proved, and written as it was read.
+// A schedule's text: parses it, checks it, and compares the written text with the input.
 #include "fuzz.h"
 
 #include "bpipe.h"

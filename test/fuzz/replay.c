@@ -1,4 +1,4 @@
-// Runs a fuzz target over files and folders of files: the corpus as a regression test, with any compiler.
+// Runs a fuzz target on files and folders of files: a regression test on the corpus, with any compiler.
 #include "fuzz.h"
 
 #include <dirent.h>
@@ -12,10 +12,10 @@ static int replay_(const char *path) {
     uint8_t *data = malloc((size_t)size + 1);
     PROMISE(data != NULL && fread(data, 1, (size_t)size, file) == (size_t)size);
     fclose(file);
-    uint8_t *exact = realloc(data, size > 0 ? (size_t)size : 1); // of just that size: a byte after it is an error
+    uint8_t *exact = realloc(data, size > 0 ? (size_t)size : 1); // exact size: ASan finds a read past it
     PROMISE(exact != NULL);
     LLVMFuzzerTestOneInput(exact, (size_t)size);
-    for (long cut = 0; cut < size; cut += 1 + size / 64) LLVMFuzzerTestOneInput(exact, (size_t)cut); // torn, too
+    for (long cut = 0; cut < size; cut += 1 + size / 64) LLVMFuzzerTestOneInput(exact, (size_t)cut); // truncated, too
     free(exact);
     return 1;
 }

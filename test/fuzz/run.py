@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs fuzz targets one after another and says, of each, how many inputs it survived: run.py --seconds S [--runs N]
+"""Runs fuzz targets one after another and prints, for each, how many inputs it survived: run.py --seconds S [--runs N]
 TARGET..."""
 
 import argparse
@@ -11,11 +11,11 @@ import tempfile
 from pathlib import Path
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
-SHIPPED = {"config": [CORPUS.parents[2] / "configs"]}  # more seeds of a target
+SHIPPED = {"config": [CORPUS.parents[2] / "configs"]}  # additional seeds of a target
 
 
 def run(command):
-    """Runs one target with its files in memory if possible, and leaves nothing."""
+    """Runs one target with its files in memory if possible, and removes the files."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory) as folder:
         environment = os.environ | {"FUZZ_FOLDER": folder}
@@ -28,7 +28,7 @@ def seeds(name):
 
 def fuzz(target, seconds, runs):
     name = target.name.removeprefix("fuzz_")
-    found = target.parent / "found" / name  # what libFuzzer adds; the seeds stay as they are
+    found = target.parent / "found" / name  # for libFuzzer's new inputs; the seeds stay unchanged
     found.mkdir(parents=True, exist_ok=True)
     options = ["-max_len=4096", "-timeout=20", "-rss_limit_mb=2560", "-print_final_stats=1"]
     limits = [f"-max_total_time={seconds}"] + ([f"-runs={runs}"] if runs else [])

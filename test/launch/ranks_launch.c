@@ -1,5 +1,5 @@
-// A program that starts itself as several ranks, for test_launch.py: ranks_launch SCENARIO RANKS [MARK]. MARK is there
-// for finding its processes.
+// A program that starts itself as several ranks, for test_launch.py: ranks_launch SCENARIO RANKS [MARK]. MARK
+// identifies its processes.
 #include "launch/launch.h"
 #include "ranks/supervisor.h"
 #include "ranks/world.h"
@@ -46,7 +46,7 @@ static int transport_(Rank *r) {
     return leave_(r, EXIT_DONE);
 }
 
-// One rank fails; the others would wait for ever.
+// One rank fails; the other ranks would wait forever.
 static int error_(Rank *r) {
     if (r->rank != 1) nap_(60000);
     fprintf(stderr, "a line of rank 1\n");
@@ -56,7 +56,7 @@ static int error_(Rank *r) {
     world_abort(r->world, EXIT_USAGE);
 }
 
-// All ranks find a reason at once; the first one's counts.
+// All ranks report an error at once; the first report counts.
 static int errors_(Rank *r) {
     Error err = {0};
     nap_(100 * (world_size(r->world) - r->rank));
@@ -70,7 +70,7 @@ static int silent_(Rank *r) {
     exit(5);
 }
 
-// As a library might: an end without a word and without an error.
+// Exits without a message and without an error, as a library might.
 static int gone_(Rank *r) {
     if (r->rank != 1) nap_(60000);
     exit(0);
@@ -95,7 +95,7 @@ static int wait_(Rank *r) {
     return 0;
 }
 
-// SIGUSR1 is blocked from the start of main, which is as good as handling it.
+// main has blocked SIGUSR1, so that sigtimedwait can receive it.
 static int stop_(Rank *r) {
     sigset_t set;
     sigemptyset(&set);
@@ -115,7 +115,7 @@ static int lines_(Rank *r) {
     return leave_(r, EXIT_DONE);
 }
 
-// What ranks write may look like mpirun's frames; it has to come out all the same.
+// A rank's output may look like mpirun's frames; it must be printed unchanged.
 static int frames_(Rank *r) {
     char frame[75];
     memset(frame, '-', 74);
@@ -153,7 +153,7 @@ static int run_rank_(const char *name, int argc, char **argv) {
     world_barrier(r.world, &err);
     if (r.rank == 0)
         fprintf(stderr, "folder %s.\n", getenv(SUPERVISOR_FOLDER) != NULL ? getenv(SUPERVISOR_FOLDER) : "none");
-    world_barrier(r.world, &err); // no rank ends the job before the line is out
+    world_barrier(r.world, &err); // no rank ends the job before the line is printed
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
         if (strcmp(scenarios[i].name, name) == 0) return scenarios[i].run(&r);
     return EXIT_USAGE;
@@ -166,7 +166,7 @@ int main(int argc, char **argv) {
     if (argc < 3) return EXIT_USAGE;
     if (world_under_launcher(&under, &err) != 0) return log_line(&log, "%s", err.text), err.code;
     if (under) {
-        // "late" must show that nothing is sent before a rank is ready: it dies of a signal that comes too early.
+        // "late" delays the blocking of SIGUSR1. The rank dies of the signal if it is sent before the rank is ready.
         sigset_t set;
         sigemptyset(&set);
         sigaddset(&set, SIGUSR1);

@@ -1,4 +1,4 @@
-"""Random runs that are disturbed at random moments: the first seeds of test/soak/chaos.py, which has the promises."""
+"""Random runs that are disturbed at random moments: the first seeds of test/soak/chaos.py; the promises are there."""
 
 import functools
 from concurrent.futures import ThreadPoolExecutor

@@ -34,7 +34,7 @@ def small(tmp_path):
 
 @pytest.fixture
 def open_mpi_sweeps_nothing():
-    """Removes the shared memory that Open MPI leaves if mpirun is killed; our own parent would remove it."""
+    """Removes shared memory that a bare mpirun leaves when it is killed; the trainer's own parent would remove it."""
     before = set(Path("/dev/shm").glob("vader_segment.*"))
     yield
     for left in set(Path("/dev/shm").glob("vader_segment.*")) - before:
@@ -55,7 +55,7 @@ def steps_done(tmp_path):
 
 
 def trains(job, tmp_path, steps=3):
-    """Waits until some more steps were trained."""
+    """Waits until `steps` more steps are trained."""
     before = steps_done(tmp_path)
     wait_until(lambda: job.parent.poll() is not None or steps_done(tmp_path) >= before + steps, "no steps")
     assert job.parent.poll() is None, job.end().stderr
@@ -70,7 +70,7 @@ def ends(job, began, within):
 
 
 def harmed(small, tmp_path, harm, what, *overrides, bare=False, **environment_changes):
-    """Harms a rank of a job that trains, and returns how the job ended."""
+    """Starts a job, harms a rank once it trains, and returns how the job ended."""
     begins = tmp_path / what
     harmful = {"LD_PRELOAD": str(harm), f"HARM_{what}": str(begins), **environment_changes}
     job = start(small, tmp_path, *overrides, bare=bare, **harmful)
@@ -83,7 +83,7 @@ def harmed(small, tmp_path, harm, what, *overrides, bare=False, **environment_ch
 
 
 def test_a_crash_is_left_to_the_kernel(small, tmp_path):
-    """Open MPI's handler allocates memory, and now and then hung where the crash came in the middle of that."""
+    """Open MPI's handler allocates memory, and sometimes hung when the crash happened during an allocation."""
     job = start(small, tmp_path, bare=True)
     trains(job, tmp_path)
     caught = int(re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{rank_process(job, 1)}/status").read_text())[1], 16)
@@ -103,7 +103,7 @@ def test_a_crash_is_left_to_the_kernel(small, tmp_path):
 def test_a_stopped_rank_is_missed_and_every_stage_says_what_it_waits_for(small, tmp_path, bare, stopped):
     job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", bare=bare)
     trains(job, tmp_path)
-    time.sleep(1 if bare else 0)  # what rank 0 knows of the others is as old as their last heartbeat
+    time.sleep(1 if bare else 0)  # rank 0's knowledge of the others is as old as their last heartbeat
     began = time.monotonic()
     os.kill(rank_process(job, stopped), signal.SIGSTOP)
     ended = ends(job, began, PATIENCE + ENDS_WITHIN)
@@ -119,7 +119,7 @@ def test_a_stopped_rank_is_missed_and_every_stage_says_what_it_waits_for(small, 
 
 @pytest.mark.thorough
 def test_a_host_of_rank_0_that_stops_is_missed_by_every_rank(small, tmp_path):
-    """The supervisor of rank 0 hears all ranks; without it each rank reports for itself."""
+    """The supervisor of rank 0 receives all heartbeats; without it, each rank reports for itself."""
     job = start(small, tmp_path, f"train.peer_timeout_s={PATIENCE}", bare=True)
     trains(job, tmp_path)
     supervisor, began = supervisor_process(job, 0), time.monotonic()
@@ -197,7 +197,7 @@ def test_a_job_in_which_nothing_moves_ends_and_every_stage_says_where(small, tmp
     ended = harmed(small, tmp_path, harm, "STALL", f"train.timeout_s={PATIENCE}", bare=bare, HARM_RANK="3")
     assert ended.code == 1, ended.stderr
     assert re.search(r"nothing has moved on any rank for \d+ s \(train.timeout_s\)", ended.stderr), ended.stderr
-    # It may have stopped in the middle of a wait, and for something that has come meanwhile.
+    # A rank may have stopped during a wait for a message that has arrived meanwhile.
     stages = re.findall(r"^train_llama: stage (\d) (?:waits for|is at) \w", ended.stderr, re.M)
     assert stages == ["0", "1", "2", "3"], ended.stderr
 
@@ -271,7 +271,7 @@ def test_a_second_signal_ends_at_once_and_leaves_the_last_checkpoint_whole(small
     job.parent.send_signal(sent)
     job.parent.send_signal(sent)
     ended = ends(job, began, ENDS_WITHIN)
-    # Two that come as one, or a first that is through before the second comes, are as good.
+    # The two signals may be merged into one, or the first may be handled before the second arrives.
     assert ended.code in (1, 3), ended.stderr
     last = max(int(path.name[5:]) for path in saved.glob("step_*"))
     resumed = Job(small, "train.schedule=constant", f"train.steps={last + 1}", f"log.metrics={tmp_path}/metrics.jsonl",
@@ -280,7 +280,7 @@ def test_a_second_signal_ends_at_once_and_leaves_the_last_checkpoint_whole(small
 
 
 def test_threads_of_libraries_in_the_parent_take_no_signal_away(small, tmp_path, harm):
-    """Planning for schedule.bpipe: auto starts some before there are ranks."""
+    """Planning for schedule.bpipe: auto starts such threads before there are ranks."""
     preload = {"LD_PRELOAD": str(harm), "HARM_PARENT": "1"}
     job = start(small, tmp_path, "train.steps=2", **preload)
     wait_until(lambda: job.parent.poll() is not None, "the end of mpirun was not noticed")
@@ -312,7 +312,7 @@ def test_a_reader_that_pauses_holds_up_no_request_to_stop_and_loses_no_line(smal
     fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
     job = Job(small, *ENDLESS, f"log.metrics={tmp_path}/metrics.jsonl", f"checkpoint.dir={saved}", stdout=theirs)
     os.close(theirs)
-    trains(job, tmp_path, steps=60)  # twice what the pipe has room for
+    trains(job, tmp_path, steps=60)  # twice the capacity of the pipe
     job.parent.send_signal(signal.SIGTERM)
     wait_until(lambda: list(saved.glob("step_*")), "not saved", ENDS_WITHIN)
     assert job.parent.poll() is None

@@ -1,6 +1,6 @@
-"""The parent of self-started ranks: exit codes, the last message, signals, and that nothing is left running.
+"""The parent of self-started ranks: exit codes, last messages, signals, and that no process or file is left.
 
-The program is ranks_launch.c; `folder PATH.` on its stderr names the folder of one launch.
+The program is ranks_launch.c, which prints `folder PATH.` with the folder of the launch to stderr.
 """
 
 import os
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(WITHOUT_MPI, reason="built without MPI")
 
 
 class Job:
-    """One launch; its processes carry a mark in their arguments."""
+    """One launch; its processes are found by a mark in their arguments."""
 
     def __init__(self, scenario, ranks=4, **environment):
         self.mark = uuid.uuid4().hex
@@ -34,7 +34,7 @@ class Job:
         self.stderr = b""
 
     def read_until(self, text):
-        """Reads stderr up to a line with this text."""
+        """Reads stderr up to a line that contains this text."""
         os.set_blocking(self.parent.stderr.fileno(), False)
         deadline = time.monotonic() + patience(30)
         while text.encode() not in self.stderr:
@@ -128,7 +128,7 @@ def test_the_reason_of_a_program_that_fails_before_it_is_a_rank_is_heard():
 
 @pytest.mark.thorough
 def test_what_a_program_writes_that_never_becomes_a_rank_is_shown():
-    """As the dynamic linker does if a library is missing."""
+    """For example, the dynamic linker's message if a library is missing."""
     job = Job("unlinked", 2).end()
     assert job.code == 1 and "a library is missing" in job.lines, job.stderr
 
@@ -205,7 +205,7 @@ def test_one_request_ends_ranks_of_which_one_hangs_before_it_is_ready():
     assert job.processes() == []
 
 
-# --- whatever dies first
+# --- deaths in any order
 
 
 def test_a_launch_keeps_all_its_files_in_one_folder_and_a_second_request_ends_it_at_once():
@@ -215,7 +215,7 @@ def test_a_launch_keeps_all_its_files_in_one_folder_and_a_second_request_ends_it
     assert any(name.startswith("ompi.") for name in inside), inside
     job.parent.send_signal(signal.SIGTERM)
     job.read_until("asked to stop")
-    time.sleep(0.3)  # two at once would be one request
+    time.sleep(0.3)  # two signals in quick succession would count as one request
     told = time.monotonic()
     job.parent.send_signal(signal.SIGTERM)
     job.end()
@@ -237,7 +237,7 @@ def test_a_killed_mpirun_leaves_nothing():
 @pytest.mark.parametrize("scenario", ["silent", "broken"])
 def test_a_rank_that_ends_without_mpirun_is_not_the_reason(scenario):
     job = Job(scenario).started()
-    job.parent.send_signal(signal.SIGSTOP)  # so that it hears of both at once
+    job.parent.send_signal(signal.SIGSTOP)  # the parent will notice both deaths at once
     os.kill(job.pid_of("mpirun"), signal.SIGKILL)
     wait_until(lambda: len(job.processes()) == 2, "more than the parent and its caretaker are left", 15)
     job.parent.send_signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-// Which rank ended first, as the parent sees it. Deaths in whole launches: test_faults.py.
+// Detection of the rank that ended first, by the parent. Deaths in complete launches: test_faults.py.
 #include "launch/launch_private.h"
 #include "unit.h"
 
@@ -22,7 +22,7 @@ static void nap_ms_(int ms) {
     nanosleep(&nap, NULL);
 }
 
-// A shell that starts what mpirun would, in a process group of its own.
+// Starts a shell in place of mpirun, in its own process group.
 static void open_(Scene *scene, const char *script) {
     Error err = {0};
     memset(scene, 0, sizeof *scene);
@@ -68,13 +68,13 @@ static void look_until_met_(Scene *scene, int identified) {
 static void end_(const Scene *scene, int which) {
     pid_t pid = scene->watch.child[which].pid;
     kill(pid, SIGKILL);
-    for (int tries = 0; tries < 1000 && kill(pid, 0) == 0; tries++) nap_ms_(5); // until the shell has taken its status
+    for (int tries = 0; tries < 1000 && kill(pid, 0) == 0; tries++) nap_ms_(5); // until the shell has reaped it
 }
 
 #define SLEEP(rank) "OMPI_COMM_WORLD_RANK=" #rank " sleep 60 & "
 #define WAIT        "for i in 1 2 3 4 5 6 7 8; do wait; done"
 
-// Whichever it was, and though all have gone when the parent looks: as when mpirun kills the others.
+// For any child, even if all have ended when the parent looks: mpirun kills the others after the first death.
 TEST(the_first_child_to_end_is_known) {
     for (int first = 0; first < RANKS; first++) {
         Scene scene;
@@ -90,7 +90,7 @@ TEST(the_first_child_to_end_is_known) {
     }
 }
 
-// mpirun starts one after another and looks for deaths afterwards.
+// mpirun starts its children one after another and only then looks for deaths.
 TEST(one_child_may_die_before_the_others_are_started) {
     Scene scene;
     open_(&scene, SLEEP(0) "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; " SLEEP(1) SLEEP(2) WAIT);
@@ -106,7 +106,7 @@ TEST(one_child_may_die_before_the_others_are_started) {
     close_(&scene);
 }
 
-// Before it has said, by its environment or on the board, which one it is.
+// The child ends before its environment or the status page has named its rank.
 TEST(one_child_without_a_rank_is_the_rank_that_is_missing) {
     Scene scene;
     open_(&scene, SLEEP(0) "sleep 60 & " SLEEP(2) WAIT);
@@ -131,7 +131,7 @@ TEST(two_children_without_ranks_are_not_told_apart) {
     close_(&scene);
 }
 
-// Two that are there no longer when the parent looks for the first time may have ended in any order.
+// If two children have ended before the parent first looks, their order is unknown.
 TEST(a_child_that_ended_before_it_was_found_is_not_certain_to_be_the_first) {
     Scene scene;
     open_(&scene,
@@ -143,7 +143,7 @@ TEST(a_child_that_ended_before_it_was_found_is_not_certain_to_be_the_first) {
     close_(&scene);
 }
 
-// A rank that reported said itself why it ends, and is no death.
+// A rank that reported an error has ended on purpose, so its end does not count as a death.
 TEST(a_child_that_reported_did_not_die) {
     Scene scene;
     open_(&scene, SLEEP(0) SLEEP(1) SLEEP(2) WAIT);

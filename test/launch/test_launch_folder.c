@@ -1,4 +1,4 @@
-// The folder of a launch: it goes with everything in it and every process that belongs to it. Whole launches:
+// The folder of a launch: removing it removes its content and ends every process that belongs to it. Complete launches:
 // test_launch.py.
 #include "launch/launch_private.h"
 #include "ranks/supervisor.h"
@@ -27,7 +27,7 @@ static bool gone_(const char *pattern) {
     return !found;
 }
 
-// A stray process of the launch, which ignores everything that can be ignored.
+// Starts a stray process of the launch that ignores TERM, HUP and INT.
 static pid_t start_stray_(const LaunchFolder *folder) {
     pid_t child = fork();
     if (child != 0) return child;
@@ -50,7 +50,7 @@ TEST(strays_end_with_the_folder) {
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-// Calls the C library's mkdtemp, then kills the process with the id in the name: 17 for trainer-17-XXXXXX.
+// Wraps the C library's mkdtemp; can kill the process with the id in the name: 17 for trainer-17-XXXXXX.
 static bool kills_parent_;
 char *mkdtemp(char *name) {
     char *(*real)(char *) = (char *(*)(char *))dlsym(RTLD_NEXT, "mkdtemp"), *made = real(name);

@@ -1,8 +1,8 @@
-// The pieces of a sequence on context ranks: they cover it, are equal work, and a position leads to its row.
+// The pieces of a sequence on context ranks: they cover it, need equal work, and each position has its row.
 #include "model/context.h"
 #include "unit.h"
 
-// A rank of sequences of 2 * ranks * length positions, b of them.
+// Returns the shape of a rank for b sequences of 2 * ranks * length positions.
 static Shape rank_of(int rank, int ranks, int64_t length, int64_t b) {
     int pieces = ranks > 1 ? CONTEXT_PIECES : 1;
     Shape shape = {.batch = b, .seq = 2 * length, .context_rank = rank, .context_ranks = ranks, .pieces = pieces};

@@ -1,6 +1,6 @@
-"""Losses, every gradient and the initial weights of both models, against PyTorch's autograd in float64.
+"""Compares losses, every gradient and the initial weights of both models with PyTorch's autograd in float64.
 
-The trainer's side is tool_gradients.c, one batch through all stages in one process.
+The trainer's results come from tool_gradients.c, which runs a batch through all stages in one process.
 """
 
 import json
@@ -19,7 +19,7 @@ TOOL = Path(os.environ.get("TEST_PROGRAMS", ROOT / "build" / "release" / "test")
 
 torch.set_num_threads(1)
 
-# Sizes that are no multiple of a vector's or a tile's width; vocabulary 257 is padded to 384.
+# Sizes that are not multiples of a vector's or a tile's width; vocabulary 257 is padded to 384.
 LLAMA = {"family": "llama", "hidden": 72, "layers": 3, "heads": 6, "ffn": 100, "vocab": 257, "seq_len": 37}
 GPT = {"family": "gpt", "hidden": 60, "layers": 3, "heads": 4, "ffn": 100, "vocab": 257, "seq_len": 37}
 MODELS = {
@@ -46,7 +46,7 @@ MODES = ["none", "recompute", "flash"]
 
 
 def read_records(path):
-    """Records of the tool: a line `name rows cols`, then that many float32."""
+    """Reads the tool's records: a line `name rows cols`, then rows * cols float32."""
     data, records, at = path.read_bytes(), {}, 0
     while at < len(data):
         end = data.index(b"\n", at)
@@ -67,7 +67,7 @@ def write_records(path, weights):
 
 def run_tool(folder, model, tokens, weights=None, b=1, mode="flash", p=1, layers="auto", threads=1, split=False,
              chunks=1, placement="loop", **train):
-    """Returns what the tool writes for this batch; tokens (sequences, seq_len + 1)."""
+    """Runs the tool on the batch of `tokens`, (sequences, seq_len + 1); returns its records."""
     config = {
         "model": model,
         "parallel": {"pipeline": p, "layers": layers},
@@ -105,7 +105,7 @@ def random_tokens(model, sequences, seed=1):
 
 
 def random_weights(model, seed=2):
-    """Returns weights far from initial ones: attention is uneven, no bias is zero and no norm's weight is one."""
+    """Returns weights unlike initial ones: attention is uneven, no bias is zero and no norm weight is one."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in weight_shapes(model).items():
@@ -124,7 +124,7 @@ def embedding(model):
 
 
 def autograd(model, weights, tokens, z_loss=0.0):
-    """Losses of each token and the gradients of their mean; embedding and output matrix apart, also where tied."""
+    """Returns per-token losses and the gradients of their mean. Tied matrices have separate gradients."""
     leaves = {name: weight.double().clone().requires_grad_() for name, weight in weights.items()}
     losses = token_losses(model, leaves, tokens, z_loss)
     losses.mean().backward()
@@ -132,7 +132,7 @@ def autograd(model, weights, tokens, z_loss=0.0):
 
 
 def relative_error(array, reference):
-    """Largest difference, relative to the largest entry."""
+    """Returns the largest difference, relative to the reference's largest entry."""
     return abs(array - reference).max() / abs(reference).max()
 
 
@@ -142,7 +142,7 @@ def cosine(a, b):
 
 
 def unpadded(array, shape):
-    """The tensor without padding, as `shape`; padding has to be zero."""
+    """Returns the array without padding, in `shape`; checks that the padding is zero."""
     assert array[shape[0] :].size == 0 or not array[shape[0] :].any(), "padding is not zero"
     return array[: shape[0]].reshape(shape)
 
@@ -243,7 +243,7 @@ def test_bf16_is_near(tmp_path, name, mode):
     assert {name: value for name, value in likeness.items() if not value > 0.99} == {}
 
 
-WHOLE = {"hidden": 64, "ffn": 96, "seq_len": 32}  # in groups of 32, which share a scale
+WHOLE = {"hidden": 64, "ffn": 96, "seq_len": 32}  # multiples of 32: groups of 32 values share a scale
 
 
 @pytest.mark.parametrize("fp8", ["tensor", "block", "mx"])
@@ -268,7 +268,7 @@ def test_stages_and_split_backwards_in_8_bits_do_not_change_a_bit(tmp_path, fp8)
     assert_same_bits(run_tool(tmp_path, *batch, b=3, split=True, precision="bf16", fp8=fp8), one)
 
 
-# --- the same bits however the work is cut
+# --- the same bits for any division of the work
 
 
 def assert_same_bits(one, other):
@@ -343,7 +343,7 @@ def test_initial_weights_are_normal_with_the_scale_of_their_kind(tmp_path, name)
             continue
         projections = ("o_proj.weight", "down_proj.weight", "attn.c_proj.weight", "mlp.c_proj.weight")
         z = weight.astype("f8") / (0.02 / 8**0.5 if tensor.endswith(projections) else 0.02)
-        sigma = z.size**-0.5  # of the mean; of the variance sqrt(2) and of the fourth moment sqrt(96) of it
+        sigma = z.size**-0.5  # standard error of the mean; times sqrt(2) of the variance, sqrt(96) of the fourth moment
         assert abs(z.mean()) < 5 * sigma, tensor
         assert abs((z**2).mean() - 1) < 5 * 2**0.5 * sigma, tensor
         assert abs((z**4).mean() - 3) < 6 * 96**0.5 * sigma, tensor

@@ -1,15 +1,15 @@
-// Losses, weights and gradients of one batch, for tests that hold them against another implementation:
+// Writes the losses, weights and gradients of one batch, for tests that compare them with another implementation:
 //
 //     tool_gradients [-w WEIGHTS] [-s] [-c CHUNKS] [-v] CONFIG TOKENS OUT
 //
-// All stages of the configuration run in this one process, tensor and data parallelism excluded, with CHUNKS chunks
-// each, placed as a loop or with -v as a V. Every microbatch goes forward before the first goes backward, in bundles
-// that start as NaN: what a backward needs and its bundle lacks, shows. With -s backwards are split: first the
-// gradients of all inputs, then the gradients of all weights. TOKENS: int32, global_batch sequences of seq_len + 1
-// tokens; sequence k belongs to microbatch k / micro_batch. WEIGHTS and OUT are records, each a line `NAME ROWS COLS`
-// then rows * cols float32. WEIGHTS gives tensors by name, without padding, in place of the initial ones. OUT has
-// `weight:NAME` and `gradient:NAME` of each tensor, padding included, `losses` (sequence, position), and `evaluated`,
-// the same from a forward that computes no gradient.
+// All stages of the configuration run in one process, without tensor and data parallelism, with CHUNKS chunks per stage
+// placed as a loop, or with -v as a V. All forwards run before the first backward. Bundles are first filled with NaN,
+// so that a backward that reads missing data is noticed. With -s backwards are split: all gradients of inputs first,
+// then all gradients of weights. TOKENS: int32, global_batch sequences of seq_len + 1 tokens; sequence k belongs to
+// microbatch k / micro_batch. WEIGHTS and OUT contain records: a line `NAME ROWS COLS`, then rows * cols float32.
+// WEIGHTS sets tensors by name, without padding; other tensors keep their initial values. OUT has `weight:NAME` and
+// `gradient:NAME` of each tensor, padding included, `losses` (sequence, position), and `evaluated`, the losses of a
+// forward without gradients.
 #include "models.h"
 #include "engine/stage.h"
 #include "model/quantized.h"
@@ -29,7 +29,7 @@ typedef struct Tool {
     void **bundles;      // (virtual stages, microbatches)
     void *activation[2]; // messages: virtual stage g reads [g % 2] and writes the other
     void *gradient[2];
-    float *device, *host; // room for the largest tensor, or for all losses
+    float *device, *host; // space for the largest tensor, or for all losses
     int64_t capacity;     // floats
     Error *err;
 } Tool;
@@ -129,7 +129,7 @@ static void tool_destroy_(Tool *tool) {
 
 // --- what goes in
 
-// Sequences as the file has them to rows as the stages want them: row = position * b + sequence.
+// Reorders the sequences of the file into rows as the stages expect them: row = position * b + sequence.
 static void microbatch_upload_(Tool *tool, int64_t microbatch, const int32_t *sequences, int32_t *rows) {
     Stage *first = stage_of_(tool, 0, NULL), *last = stage_of_(tool, tool->virtual_stages - 1, NULL);
     int64_t b = first->at.shape.batch, s = first->at.shape.seq, offset = microbatch * b * s;

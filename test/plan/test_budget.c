@@ -1,4 +1,4 @@
-// Days, GPU hours, price and energy of a training, by hand arithmetic.
+// Days, GPU hours, price and energy of a training run, computed by hand.
 #include "plan/budget.h"
 #include "unit.h"
 
@@ -21,7 +21,7 @@ static Config sixty_four(void) {
 
 static Budget budget;
 
-// Makes the budget, and returns what is printed of it and its JSON.
+// Makes the budget; returns its printed lines followed by its JSON.
 static const char *told(const Config *config, double step_seconds, bool gpus) {
     static char text[4096];
     budget = budget_make(config, step_seconds, gpus, (GpuBand){0});
@@ -74,7 +74,7 @@ TEST(lines_hold_what_is_known) {
     for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) assert_true(strlen(line) <= 120);
 }
 
-// The interval with the least slowdown, found by trying all of them on Daly's formula, and the days that follow.
+// The checkpoint interval with the least slowdown, found by trying all of them in Daly's formula, and the days.
 TEST(checkpoints_are_as_far_apart_as_failures_allow) {
     Config config = sixty_four();
     for (int i = 0; i < 4; i++) {

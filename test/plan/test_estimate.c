@@ -1,5 +1,5 @@
-// The paper's formula, and times that can be worked out by hand: stage times of the model of the hardware,
-// Megatron-LM's softmax rule, and a long schedule whose time follows from a short one.
+// The paper's formula, and times that can be computed by hand: stage times from the hardware model, Megatron-LM's
+// softmax rule, and a long schedule with a time that follows from a shorter one.
 #include "models.h"
 #include "plan/plan_time.h"
 #include "backend/attention_scratch.h"
@@ -24,7 +24,7 @@ TEST(a_larger_micro_batch_has_to_gain_what_the_paper_says) {
     assert_true(fabs(estimate_required_gain(128, 1, 2, 8) - 0.052) < 5e-4);
     assert_true(fabs(estimate_required_gain(128, 2, 4, 8) - 0.099) < 5e-4);
     assert_true(fabs(estimate_required_gain(128, 1, 4, 8) - 0.156) < 5e-4);
-    near(1 + estimate_required_gain(128, 4, 1, 8), 1 / (156.0 / 135), 1e-12); // the way back
+    near(1 + estimate_required_gain(128, 4, 1, 8), 1 / (156.0 / 135), 1e-12); // the inverse
     assert_true(estimate_required_gain(64, 1, 64, 1) == 0);                   // one stage is never idle
 }
 
@@ -96,16 +96,16 @@ static Forecast forecast_of(const char *path, const char *overrides, Variant var
     return result;
 }
 
-// The times of LLaMA 65B with 1F1B, micro-batches of one sequence and flash attention.
+// Returns the times of LLaMA 65B with 1F1B, micro-batches of one sequence and flash attention.
 static PlanTime time_of(const char *overrides) {
     return forecast_of(LLAMA, overrides, (Variant){1, false, ATTENTION_FLASH}).time;
 }
 
-// Messages and collectives that take no time, and no head, leave the closed form.
+// Without the head, and with messages and collectives that take no time, the step time equals the formula.
 TEST(step_time_without_messages_is_the_formula) {
     PlanTime one = time_of("hardware.network_gb_s=1e9 hardware.pair_gb_s=1e9 hardware.latency_us=0 model.vocab=1");
     near(one.pipeline, (128 + 7) * one.slowest, 2e-3);
-    assert_true(fabs(one.bubble - 7.0 / 135) < 0.004); // the ends do a little more than the others
+    assert_true(fabs(one.bubble - 7.0 / 135) < 0.004); // the first and the last stage do a little more work
     near(one.mfu, one.estimate * one.pipeline / one.step, 2e-3);
 }
 
@@ -134,9 +134,9 @@ static void expect_alike(const char *overrides, bool bpipe) {
 }
 
 TEST(a_long_schedule_takes_what_a_short_one_says) {
-    // 16 stages and 1040 microbatches are more than is simulated as a whole.
+    // Too many for a complete simulation: the planner extrapolates from a shorter schedule.
     expect_alike("parallel.pipeline=16 train.global_batch=1040", false);
-    // Messages that take about as long as compute: the first stages run ahead for some 150 microbatches.
+    // Messages take about as long as compute, so the first stages run ahead for some 150 microbatches.
     expect_alike("parallel.pipeline=30 parallel.tensor=1 train.global_batch=1040 hardware.gpus_per_node=3 "
                  "hardware.network_gb_s=1",
                  false);
@@ -148,7 +148,7 @@ TEST(a_long_schedule_takes_what_a_short_one_says) {
     expect_alike("parallel.pipeline=16 train.global_batch=1040 parallel.placement=linear", true);
 }
 
-// The schedule of a spec, with evictions to a target and the fewest slots, or -1 for none. NULL: there is none.
+// Returns the spec's schedule, evicting to a target with the fewest slots; evict_to -1: without evictions. NULL: none.
 static Schedule *make(const ScheduleKind *kind, ScheduleSpec spec, int microbatches, int evict_to) {
     spec.microbatches = microbatches;
     Schedule *plain = schedule_make(kind, &spec, NULL);
@@ -196,7 +196,7 @@ TEST(slots_of_a_long_schedule_are_those_of_a_short_one) {
         }
 }
 
-// What does not fit in an F+B has to show: pairs over a slow network.
+// Transfers longer than F + B must lengthen the step; here the pairs communicate over a slow network.
 TEST(slow_transfers_show_in_the_step) {
     Variant plain = {4, false, ATTENTION_FLASH}, bpipe = {4, true, ATTENTION_FLASH};
     double quick = forecast_of(LLAMA, "", bpipe).time.step - forecast_of(LLAMA, "", plain).time.step;
@@ -213,14 +213,14 @@ TEST(data_ranks_add_sums_and_gather_weights) {
     // The sums leave 92 of 108 multiprocessors to the last backward of each of the 8 stages.
     double longer = both.pipeline / one.pipeline - 1;
     assert_true(longer > 0 && longer < 8.0 / (128 + 7) * 16 / 92);
-    // Stage 0's and 7's 2.09e9 elements: half of the states, and half of the weights over an eighth of the node's
-    // network.
+    // The 2.09e9 elements of stage 0 or 7: each data rank updates half of the states, and sends half of the weights
+    // over an eighth of the node's network bandwidth.
     double elements = 10 * ((809517056.0 - 2 * 8192) / 4 + 2 * 8192) + 32256 / 4 * 8192.0;
     near(both.optimizer, one.optimizer / 2 + elements * 2 / 2 / (25e9 / 8), 2e-2);
 }
 
-// Sixteen whole models on two nodes: a ring of sums leaves each node once, so that it has the node's network for
-// itself.
+// Sixteen replicas of the model on two nodes: a ring of sums leaves each node only once, so it gets the node's full
+// network bandwidth.
 TEST(copies_that_share_a_node_leave_it_once) {
     double more =
         time_of("parallel.pipeline=1 parallel.tensor=1 parallel.data=16 parallel.sequence=false").optimizer -
@@ -230,7 +230,7 @@ TEST(copies_that_share_a_node_leave_it_once) {
     near(more, 2 * 65285660672.0 * 15 / 16 * (1 / 25e9 - 1 / 240e9), 1e-2);
 }
 
-// Three stages of two ranks on nodes of eight: the second copy of the pipeline has a stage on either of two nodes.
+// Three stages of two ranks on nodes of eight: in the second copy of the pipeline, two stages are on different nodes.
 TEST(the_copy_that_crosses_nodes_sets_the_pace) {
     double near_ = time_of("parallel.pipeline=3 parallel.tensor=2 parallel.placement=linear "
                            "hardware.network_gb_s=0.1 train.global_batch=32")
@@ -252,7 +252,7 @@ TEST(unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1) {
     assert_true(with < 1.06);
 }
 
-// `collectives` a microbatch, one after another, 128 times, of 32 MiB.
+// Returns the seconds of 128 microbatches, each with that many consecutive collectives of 32 MiB.
 static double tensor_seconds(int collectives, int64_t t, double rate, double latencies) {
     double one = 2048 * 8192 * 2.0 * (double)(t - 1) / (double)t / rate + 1e-5 * latencies;
     return 128 * collectives * one;
@@ -261,7 +261,7 @@ static double tensor_seconds(int collectives, int64_t t, double rate, double lat
 // The rate of a gather and a scatter of 32 MiB among four A100 in turn, as measured: 143 and 152 GB/s.
 static const double MEASURED = 2 / (1 / 143e9 + 1 / 152e9);
 
-// The last stage has ten layers of ten collectives, and its head's two.
+// The last stage has ten layers with ten collectives each, and the two collectives of the head.
 TEST(tensor_ranks_on_several_nodes_share_one_ring) {
     near(time_of("parallel.overlap=off parallel.collectives=nccl").tensor, tensor_seconds(102, 4, MEASURED, 0), 1e-9);
     near(time_of("parallel.overlap=off parallel.tensor=16").tensor, tensor_seconds(102, 16, 25e9, 4), 1e-9);
@@ -270,12 +270,12 @@ TEST(tensor_ranks_on_several_nodes_share_one_ring) {
          tensor_seconds(102, 16, 10e9, 4), 1e-9);
 }
 
-// Products of an A100 run meanwhile on the multiprocessors that a collective leaves.
+// The share of an A100's multiprocessors that a collective takes from the products that run meanwhile.
 static const double KEPT = COMPUTE_CTAS / 108.0;
 
-// Of ten collectives a layer, the forward's four remain, and the head's gather. The others take multiprocessors from
-// the products that they overlap. On slow links those of the backward
-// outlast the products beside them.
+// In full remain the four collectives of each layer's forward and the head's gather. The other 61 only take
+// multiprocessors from the products that run meanwhile. On slow links the collectives of the backward take longer than
+// these products.
 TEST(overlap_hides_the_collectives_of_a_backward) {
     near(time_of("parallel.overlap=on parallel.collectives=nccl").tensor,
          tensor_seconds(1, 4, MEASURED, 0) * (41 + 61 * KEPT), 1e-9);
@@ -284,11 +284,11 @@ TEST(overlap_hides_the_collectives_of_a_backward) {
     assert_true(slow < tensor_seconds(102, 4, 10e9, 1));
 }
 
-// In four chunks a quarter of each of a forward's collectives remains. Auto leaves chunks of 256 rows of a rank: here
-// two. Over slow links chunks are no slower than none.
+// With four chunks, a quarter of each forward collective overlaps no product. Auto gives each chunk at least 512 rows:
+// two chunks here. Over slow links chunks are not slower than no chunks.
 TEST(chunks_of_rows_hide_the_collectives_of_a_forward) {
     Variant variant = {4, false, ATTENTION_FLASH};
-    double one = 4 * 2048 * 8192 * 2.0 * 3 / 4 / 1000e9; // of 4 sequences
+    double one = 4 * 2048 * 8192 * 2.0 * 3 / 4 / 1000e9; // of 4 sequences, in seconds
     const char *fast = "hardware.latency_us=0 parallel.overlap=4 hardware.tensor_gb_s=1000 schedule.split_backward=off "
                        "parallel.collectives=nccl";
     near(forecast_of(LLAMA, fast, variant).time.tensor, 32 * one * (10 * (1 + 3 * KEPT) + 1 + 61 * KEPT), 1e-9);
@@ -310,8 +310,8 @@ TEST(a_cpu_has_one_softmax) {
 TEST(gpipe_is_planned_with_all_its_microbatches) {
     Forecast whole =
         forecast_of(LLAMA, "schedule.name=gpipe train.global_batch=4096", (Variant){1, false, ATTENTION_FLASH});
-    // A bundle of ten layers is 10 (16 h + 6 f) s bytes over 4 tensor ranks and 16 bit each, and the statistics of
-    // attention.
+    // Ten layers keep 10 (16 h + 6 f) s values of 16 bits, divided by 4 tensor ranks, and the statistics of attention:
+    // bytes per microbatch.
     assert_true((double)whole.peak_bytes > 4096.0 * 10 * 2048 * (16 * 8192 + 6 * 22016.0) / 4);
     assert_false(whole.fits);
 }
@@ -359,14 +359,14 @@ static double forward_by_profile(int heads, int64_t batch) {
     assert_true(profile_stage_time(&profile, &at, &time));
     near(time.input, (3 * 1.25 + 2) * forward, 1e-12);
     near(time.weight, 3 * forward, 1e-12);
-    // A part in the middle that was not measured takes what the first stage does.
+    // Sizes measured only on the first stage are also used for a stage in the middle.
     for (int i = 0; i < 3; i++) profile.stages[i].first = true;
     assert_true(profile_stage_time(&profile, &at, &time));
     near(time.weight, 3 * forward, 1e-12);
     at.last = true;
     assert_false(profile_stage_time(&profile, &at, &time));
     at.last = false;
-    for (int i = 0; i < 3; i++) profile.stages[i].input = profile.stages[i].weight = 0; // an older profile
+    for (int i = 0; i < 3; i++) profile.stages[i].input = profile.stages[i].weight = 0; // as in an older profile
     assert_true(profile_stage_time(&profile, &at, &time));
     assert_true(time.input == 0 && time.weight == 0);
     profile_free(&profile);
@@ -374,8 +374,8 @@ static double forward_by_profile(int heads, int64_t batch) {
 }
 
 TEST(a_size_that_was_not_measured_is_told_by_those_with_its_softmax) {
-    near(forward_by_profile(16, 3), 12, 1e-12); // fused at all sizes: on the line between 2 and 4
-    near(forward_by_profile(26, 3), 30, 1e-12); // not fused, as at 1
-    near(forward_by_profile(26, 6), 24, 1e-12); // fused, as at 2 and 4
+    near(forward_by_profile(16, 3), 12, 1e-12); // fused at all sizes: interpolates between 2 and 4
+    near(forward_by_profile(26, 3), 30, 1e-12); // unfused, scaled from size 1
+    near(forward_by_profile(26, 6), 24, 1e-12); // fused, scaled from sizes 2 and 4
     near(forward_by_profile(26, 1), 10, 1e-12);
 }

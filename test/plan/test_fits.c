@@ -1,4 +1,4 @@
-// The refusal of a machine that cannot run a plan.
+// Plans that do not fit this machine are refused, with the missing memory or GPUs.
 #include "models.h"
 #include "device/device.h"
 #include "made_plan.h"
@@ -39,7 +39,7 @@ TEST(without_gpus_two_lines_say_what_is_needed_there_and_to_run_instead) {
 
 TEST(on_a_cpu_all_ranks_have_to_fit_beside_the_reserve) {
     Made all = made(LLAMA, "hardware.device=cpu parallel.data=2 train.global_batch=256");
-    int64_t needed = 4 * GIB; // the reserve, once
+    int64_t needed = 4 * GIB; // the reserve counts once per machine
     for (int s = 0; s < 8; s++)
         needed += 8 * (memory_total(&all.plan.stage[s].memory) + plan_host_bytes(&all.plan.stage[s]));
     Machine machine = {false, 2, needed, 0};
@@ -54,7 +54,7 @@ TEST(on_a_cpu_all_ranks_have_to_fit_beside_the_reserve) {
     assert_non_null(second);
     assert_ptr_equal(strstr(second, "\nrun instead: ./train_llama -c configs/llama_tiny.yaml"), second);
     assert_null(strchr(second + 1, '\n'));
-    machine.free_bytes = 0; // unknown: nothing to refuse on
+    machine.free_bytes = 0; // unknown, so nothing is refused
     assert_int_equal(fits(&all, &machine, &err), 0);
     unmake(&all);
 }
@@ -94,7 +94,7 @@ TEST(without_a_figure_the_gpus_own_memory_counts) {
     assert_non_null(strstr(err.text, "more than the GPU has, 80.00 GiB;"));
     gpus.gpu_bytes = 141 * GIB;
     assert_int_equal(fits(&all, &gpus, &err), 0);
-    gpus.gpu_bytes = 0; // unknown: nothing to refuse on
+    gpus.gpu_bytes = 0; // unknown, so nothing is refused
     assert_int_equal(fits(&all, &gpus, &err), 0);
     unmake(&all);
 }
@@ -116,7 +116,7 @@ TEST(evicted_bundles_need_host_memory_beside_gpus_too) {
     unmake(&all);
 }
 
-// The weights a rank writes and all states it owns: 14 bytes a parameter in bf16, whatever d.
+// A rank copies the weights that it writes and all states that it owns: 14 bytes per parameter in bf16, for any d.
 TEST(copies_for_checkpoints_need_host_memory) {
     for (int d = 1; d <= 4; d *= 2) {
         char data[32];

@@ -1,4 +1,4 @@
-// The record of the keys that planners choose: its rows are complete, and what one loop writes another one reads.
+// The record of the keys that planners choose: every row is complete, and an encoded layout decodes to the same layout.
 #include "config/config_schema.h"
 #include "plan/layout.h"
 #include "made_plan.h"
@@ -11,12 +11,12 @@ static const char TINY[] = "configs/llama_tiny.yaml";
 TEST(each_row_is_a_key_of_its_own) {
     for (int i = 0; i < LAYOUT_COUNT; i++) {
         assert_int_equal(layout_index(layout_keys[i].name), i);
-        assert_non_null(config_find(layout_keys[i].name)); // in whose order keys are printed
+        assert_non_null(config_find(layout_keys[i].name)); // its table sets the order of printed keys
     }
     assert_int_equal(layout_index("train.lr"), -1);
 }
 
-// A layout goes through a text, and into another configuration of the same model, without a change.
+// A layout survives encoding and decoding, and a round trip through another configuration of the same model.
 TEST(a_layout_survives_a_text_and_a_configuration) {
     Config config = loaded(TINY, "parallel.pipeline=4 schedule.name=gis schedule.group=half schedule.bpipe=on "
                                  "schedule.evict_to=host schedule.slots=3 schedule.recompute_layers=1 "
@@ -46,16 +46,16 @@ TEST(a_text_that_is_cut_or_longer_is_refused) {
     assert_false(layout_decode(&read, ""));
 }
 
-// A key that differs alone is one change, unless it follows from others or means nothing there.
+// Changing one key counts as one change, unless the key follows from others or has no meaning in the layout.
 TEST(a_change_of_one_key_is_one_change) {
     Config config = loaded(TINY, "parallel.pipeline=4 schedule.bpipe=on schedule.slots=3");
     RunLayout from = layout_of(&config), to;
-    from.chunks = 1; // a distance is to a layout without auto
+    from.chunks = 1; // layout_distance expects layouts without auto
     from.split = SPLIT_OFF;
     assert_int_equal(layout_distance(&from, &from, ~(LayoutMask)0), 0);
     for (int i = 0; i < LAYOUT_COUNT; i++) {
         bool means = layout_keys[i].belongs == NULL || layout_keys[i].belongs(&from);
-        if (i == LAYOUT_name || i == LAYOUT_bpipe) continue; // others follow from them
+        if (i == LAYOUT_name || i == LAYOUT_bpipe) continue; // other keys follow from these
         to = from;
         layout_put(&to, i, layout_get(&from, i) + 2);
         if (layout_distance(&from, &to, ~(LayoutMask)0) != (means && !layout_keys[i].free))

@@ -1,4 +1,4 @@
-"""Steps of this trainer that GPUs took lie in the band that `--plan` prints for one GPU."""
+"""Step times of this trainer, measured on GPUs, lie in the band that `--plan` prints for one GPU."""
 
 import json
 

@@ -1,5 +1,5 @@
-// The plan: bytes and parameters against figures worked out by hand, and against what is really allocated. Which
-// machine can run it: test_fits.c.
+// The plan: bytes and parameters, compared with figures computed by hand and with real allocations. Whether a machine
+// can run a plan: test_fits.c.
 #include "backend/attention_scratch.h"
 #include "models.h"
 #include "engine/engine.h"
@@ -30,7 +30,7 @@ TEST(parameters_of_the_stages_add_up_to_the_model) {
     assert_int_equal(llama.plan.stage[0].parameters, 10 * layer + 32000 * 8192);
     assert_int_equal(llama.plan.stage[7].parameters, 10 * layer + 32000 * 8192 + 8192);
     assert_int_equal(gpt.plan.parameters, INT64_C(96235077120));
-    // The tied head counts where the embedding is.
+    // The tied head counts on the stage of the embedding, so the last stage only adds its final norm.
     assert_int_equal(gpt.plan.stage[7].parameters - gpt.plan.stage[3].parameters, 2 * 9984);
     unmake(&llama);
     unmake(&gpt);
@@ -47,8 +47,8 @@ TEST(states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32) {
         assert_int_equal(middle[MEMORY_GRADIENTS], elements * 4);
         assert_int_equal(middle[MEMORY_MASTERS], full ? 0 : elements * 4);
         assert_int_equal(middle[MEMORY_OPTIMIZER], elements * 8);
-        // What the ends hold beyond the layers is counted separately: the embedding, and the final norm and the output
-        // matrix.
+        // The extra memory of the end stages has its own category: the embedding on the first, and the final norm and
+        // the output matrix on the last.
         int64_t each = full ? 16 : 18;
         for (int c = MEMORY_WEIGHTS; c < MEMORY_EMBEDDING; c++)
             assert_true(first[c] == middle[c] && last[c] == middle[c]);
@@ -62,8 +62,8 @@ TEST(states_take_18_bytes_a_parameter_in_bf16_and_16_in_fp32) {
     }
 }
 
-// The tied head's matrix: a copy with all its states on a last stage of its own, a gradient alone where the embedding
-// is.
+// The matrix of a tied head: a copy with all its states on a separate last stage; only a second gradient on the
+// embedding's stage.
 TEST(a_tied_head_carries_the_embedding_again) {
     Made all = made(GPT, ""), alone = made(GPT, "parallel.pipeline=1");
     int64_t matrix = INT64_C(51200) / 4 * 9984, positions = INT64_C(2048) * 9984, norm = 2 * 9984;
@@ -80,7 +80,7 @@ TEST(llama_bundle_is_12h_4kv_6f_and_the_statistics_of_flash) {
     Made all = made(LLAMA, "schedule.micro_batch=4 schedule.bpipe=on");
     // 2048 * 4 rows over 4 tensor ranks: 2048; (12 + 4) h + 6 f = 263168; flash 4 a s b / t.
     const int64_t layer = INT64_C(2048) * 263168 + INT64_C(4) * 64 * 2048, message = INT64_C(2048) * 8192 * 2;
-    // Tensor ranks map partial sums, two gathered operands and the received rows, of all rows, and a page of flags.
+    // Tensor ranks map partial sums, two gathered operands and received rows, each of all rows, and a page of flags.
     const int64_t mapped = INT64_C(4) * 4 * message + COMM_FLAGS * 4;
     const PlanStage *stage = all.plan.stage;
     for (int s = 0; s < 8; s++) {
@@ -106,7 +106,7 @@ TEST(gpt_bundle_is_32_s_b_h_over_t) {
     const int64_t layer = INT64_C(32) * 2048 * 2 * 9984 / 4;
     assert_int_equal(all.plan.stage[2].slot_bytes, 10 * layer);
     assert_int_equal(quadratic.plan.stage[2].slot_bytes, 10 * (layer + INT64_C(2) * 104 * 2048 * 2048 * 2 / 4));
-    // 1F1B: p - s microbatches, and no slot is sized for a partner that lends none.
+    // 1F1B: p - s microbatches in flight. Slots are not enlarged for a partner that lends no memory.
     for (int s = 0; s < 8; s++) {
         assert_int_equal(all.plan.stage[s].own_slots, 8 - s);
         assert_int_equal(all.plan.stage[s].lent_slots, 0);
@@ -119,7 +119,7 @@ TEST(gpt_bundle_is_32_s_b_h_over_t) {
 TEST(logits_and_tokens_lie_on_the_stages_that_use_them) {
     Made all = made(LLAMA, "schedule.micro_batch=4");
     const int64_t message = INT64_C(2048) * 8192 * 2, rows = 8192;
-    // Norm and two gradients of the stream, logits of 32256 / 4 columns, three statistics a row here and of four ranks.
+    // Norm, two stream gradients, logits of 32256 / 4 columns; per row three statistics of this and of all four ranks.
     int64_t head = 3 * message + rows * (32256 / 4) * 2 + rows * 3 * 4 * (1 + 4);
     for (int s = 0; s < 8; s++) {
         const int64_t *bytes = all.plan.stage[s].memory.bytes;
@@ -129,8 +129,8 @@ TEST(logits_and_tokens_lie_on_the_stages_that_use_them) {
     unmake(&all);
 }
 
-// Pieces of 16 MiB: what three other tensor ranks send of a quarter of one, what the other data rank sends of a half,
-// four at once, and what the other end of the pipeline sends of a half.
+// Receive buffers for pieces of 16 MiB: three tensor ranks send a quarter of a piece each; the other data rank sends a
+// half, four pieces at a time; the other end of the pipeline sends a half.
 TEST(sums_that_ranks_make_themselves_take_workspace) {
     const int64_t mib = 1 << 20, tensor = 12 * mib, data = 4 * 8 * mib, tied = 8 * mib;
     Backend cpu = {.own_sums = true};
@@ -147,8 +147,8 @@ TEST(sums_that_ranks_make_themselves_take_workspace) {
     unmake(&none), unmake(&llama), unmake(&without), unmake(&gpt);
 }
 
-// Operand and result of every message pass through host memory, and the host sums. With overlap, a gather is in
-// progress beside a sum.
+// The operand and the result of every message pass through host memory, and the host does the sums. With overlap, a
+// gather and a sum can be in flight at the same time.
 TEST(ranks_that_share_a_gpu_need_host_memory) {
     Made with = made(LLAMA, "hardware.share_gpu=true checkpoint.every=0 parallel.overlap=off"),
          overlap = made(LLAMA, "hardware.share_gpu=true checkpoint.every=0 parallel.overlap=on");
@@ -165,7 +165,7 @@ TEST(ranks_that_share_a_gpu_need_host_memory) {
     unmake(&with), unmake(&overlap), unmake(&without);
 }
 
-// What a device holds for itself, and whole pages of what it lends.
+// The plan counts the device's own memory, and rounds lent memory up to pages.
 TEST(what_a_device_adds_is_counted) {
     Backend gpu = {.own_bytes = 64 << 20, .lent_page = 2 << 20};
     Made plain = made(LLAMA, "schedule.bpipe=on"), all = made_for(gpu, LLAMA, "schedule.bpipe=on");
@@ -187,7 +187,7 @@ TEST(slots_are_the_larger_of_uneven_pairs) {
     unmake(&all);
 }
 
-// Allocates one stage for itself, as a run does, and compares by category. Slots: where there is one stage alone.
+// Allocates every stage as a run does, and compares each category, slots and messages only for a single stage.
 static void compare_allocated(const char *path, const char *overrides) {
     Config config = loaded(path, overrides);
     const Model *model = model_of(&config);
@@ -217,7 +217,7 @@ static void compare_allocated(const char *path, const char *overrides) {
     be->destroy(be);
 }
 
-// A layer that is run again leaves its input in a slot and nothing else; what it is run in is one layer's bundle.
+// A recomputed layer keeps only its input in a slot. It is recomputed in the memory of one layer's bundle.
 TEST(recomputed_layers_take_one_stream_of_a_slot) {
     Made plain = made(LLAMA, ""), all = made(LLAMA, "schedule.recompute_layers=[10,4,0,0,0,0,0,0]");
     const PlanStage *with = all.plan.stage, *without = plain.plan.stage;
@@ -281,7 +281,7 @@ TEST(bundles_on_the_host_are_counted) {
         const PlanStage *stage = &all.plan.stage[s];
         assert_int_equal(stage->own_slots, s == 7 ? 1 : 2);
         assert_int_equal(stage->slot_bytes, stage->at.bundle_bytes);
-        // 8 - s in flight: what is not in a slot is there, and one more while a swap is under way.
+        // 8 - s in flight: those without a slot are on the host, and one more during a swap.
         assert_true(stage->host_slots >= 8 - s - stage->own_slots && stage->host_slots <= 8 - s - stage->own_slots + 1);
     }
     unmake(&all);
@@ -310,7 +310,7 @@ TEST(table_says_model_world_and_every_stage) {
     size_t widest = 0;
     for (const char *line = text; *line != '\0'; line += strcspn(line, "\n") + 1)
         if (strcspn(line, "\n") > widest) widest = strcspn(line, "\n");
-    assert_true(widest <= 146); // no wider than the line of a step
+    assert_true(widest <= 146); // no wider than a step line
     free(text);
     unmake(&all);
 }
@@ -336,7 +336,7 @@ TEST(grid_aligns_numbers_right_and_words_left) {
     assert_string_equal(grid_bytes(GIB / 2, number), "512.0 MiB");
 }
 
-// A deterministic backward on Hopper is cut into calls that divide sequences, then groups of heads, and lack no tiles.
+// On Hopper a deterministic backward is cut by sequences, then by groups of heads; each call still has enough tiles.
 TEST(flash_backwards_are_cut_where_they_store_scores) {
     static const int64_t cases[][7] = {{4, 2048, 16, 16, 4, 16, 16}, {8, 2048, 16, 16, 4, 16, 16},
                                        {8, 2048, 64, 8, 1, 64, 8},   {1, 32768, 16, 16, 1, 4, 4},

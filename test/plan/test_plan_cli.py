@@ -1,5 +1,5 @@
-"""`--plan` from the outside: it has its JSON keys, is fast, needs neither data nor device, its verdict decides `auto`,
-and a run allocates to the byte what was planned."""
+"""`--plan` from the outside: JSON keys, speed, plans without data or device, a verdict that decides `auto`, and runs
+that allocate exactly the planned bytes."""
 
 import json
 import os
@@ -100,7 +100,7 @@ def test_gpus_that_are_named_are_planned_for_without_a_driver(named):
 
 
 def test_a_planned_step_has_the_band_of_published_runs_on_such_gpus():
-    """The band is of what other programs take; with run_share, or on CPUs, nothing else changes it."""
+    """The band reflects the times of other programs. Only run_share, or planning for CPUs, changes it."""
     told = plan(LLAMA)
     low, high = told["step_ms_low"] / told["step_ms"], told["step_ms_high"] / told["step_ms"]
     assert 1 < low < high and high / low < 1.45
@@ -175,8 +175,8 @@ def test_each_cause_is_found_in_its_line():
 
 
 def test_a_stage_gains_from_eight_bits_what_it_gained_on_an_h200():
-    """Ten layers of LLaMA 65B (t=4, b=2): 75.40 ms a microbatch in bf16, 49.68 with `tensor`, 53.53 with `block`. With
-    `tensor` scales were then looked for again for transposes, which by the plan took 1.1 ms."""
+    """Ten layers of LLaMA 65B (t=4, b=2): 75.40 ms a microbatch in bf16, 49.68 with `tensor`, 53.53 with `block`. In
+    this measurement `tensor` searched scales again for transposes, which takes 1.1 ms according to the plan."""
     def ten_layers(fp8):
         falls = [plan(LLAMA, "hardware.gpu=h200", f"train.fp8={fp8}", "parallel.pipeline=1", "parallel.tensor=4",
                       "schedule.name=1f1b", "schedule.bpipe=off", "schedule.micro_batch=2", "train.global_batch=2",
@@ -213,7 +213,7 @@ def test_an_answer_for_cpus_says_so_in_its_first_line():
     for ask in (["--plan"], ["--search"], ["--plan", "--sweep", "schedule.micro_batch=1,2"]):
         told = command("llama", "-c", SMALL, *ask).stdout
         assert told.startswith("CPUs      planned for this machine")
-    # What a data sheet says of GPUs is not said of CPUs.
+    # The data sheet of a GPU must not be reported for CPUs.
     told = report(LLAMA, "hardware.device=cpu", "hardware.gpu=h100")
     assert told.startswith("CPUs") and "700 W" not in told and "80.00 GiB per rank" not in told
 
@@ -265,10 +265,10 @@ def test_figures_of_the_big_models():
     assert [stage["in_flight_1f1b"] for stage in stages] == [8, 7, 6, 5, 4, 3, 2, 1]
     assert all(stage["slots"] + stage["lent"] <= 5 for stage in stages)
     assert [(stage["first_layer"], stage["last_layer"]) for stage in stages] == [(10 * s, 10 * s + 9) for s in range(8)]
-    # test_plan.c has the bytes by hand: 18 a parameter, ten layers of 16 h + 6 f.
+    # test_plan.c computes the bytes by hand: 18 per parameter, ten layers of 16 h + 6 f.
     assert abs(stages[3]["states_bytes"] / (stages[3]["parameters"] / 4 * 18) - 1) < 1e-3
     assert abs(stages[3]["bundle_bytes"] / (10 * 2048 * (16 * 8192 + 6 * 22016)) - 1) < 1e-2
-    slot = max(stages[0]["bundle_bytes"], stages[7]["bundle_bytes"])  # a pair's slots are alike
+    slot = max(stages[0]["bundle_bytes"], stages[7]["bundle_bytes"])  # slots of a pair have the same size
     assert stages[0]["peak_bytes_1f1b"] - stages[0]["peak_bytes"] == 8 * stages[0]["bundle_bytes"] - 5 * slot
     told = told["model"], plan(GPT, family="gpt")["model"]  # test_configs.py has their parameters
     assert [each["flops_per_token_full"] for each in told] == pytest.approx([406.239e9, 596.855e9], abs=1e6)
@@ -300,7 +300,7 @@ HUGE = ["parallel.pipeline=64", "parallel.tensor=8", "parallel.data=32", "train.
 
 
 def fewest_cpu_seconds(ask, enough=8):
-    """Returns the answer and its processor time, of the fastest of three if the first takes longer than `enough`."""
+    """Returns the answer and its processor time; if that exceeds `enough`, the least time of three tries."""
     times = []
     while len(times) < 3 and min(times, default=enough) >= enough:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -338,7 +338,7 @@ def test_a_plan_at_the_limits_takes_seconds_and_says_so(stages, microbatches):
     ended, seconds = fewest_cpu_seconds(lambda: command("llama", "-c", LLAMA, "--plan", overrides=limits))
     assert ended.returncode == 0, ended.stderr
     assert ("can take ten seconds" in ended.stderr) == (stages == 1024)
-    assert seconds < 16  # of CPU: up to twelve beside other programs
+    assert seconds < 16  # CPU seconds; up to twelve were seen next to other programs
 
 
 def test_without_json_the_options_say_so():
@@ -361,7 +361,7 @@ def schedule_name(config, *overrides):
 def test_auto_does_what_the_verdict_says(config):
     with_room = plan(config)
     assert with_room["verdict"]["use_bpipe"] is False and schedule_name(config) == "1f1b"
-    # Memory in which only BPipe fits, and no smaller micro-batch.
+    # With this memory only BPipe fits, and no smaller micro-batch exists.
     peak = max(stage["peak_bytes"] for stage in plan(config, "schedule.bpipe=on", "schedule.micro_batch=1")["stages"])
     limit = [f"hardware.memory_gib={peak / GIB + 1e-6:.9f}", "hardware.reserve_gib=0", "schedule.micro_batch=1"]
     told = plan(config, *limit)
@@ -392,8 +392,8 @@ def test_a_run_allocates_to_the_byte_what_was_planned(tmp_path, family, override
 @pytest.mark.thorough
 @pytest.mark.parametrize("bpipe, pairs", [("off", [[0], [1]]), ("on", [[0, 3], [1, 2]])])
 def test_a_process_takes_from_the_kernel_what_was_planned(tmp_path, monkeypatch, bpipe, pairs):
-    """Where activations dominate: the peak less that of a run with few activations, within 3 %. Lent slots are
-    shared memory, and their pages count for the stage that writes them: there the plan is of a pair."""
+    """Compares the planned activations with the peak memory minus that of a run with few activations: within 3 %. Lent
+    slots are shared memory, counted for the stage that writes them, so plans of a pair are summed."""
     monkeypatch.setattr(observed_runs, "PROGRAM", trainer("llama"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     model = "{family: llama, hidden: 64, layers: 4, heads: 2, ffn: 256, vocab: 100, seq_len: 512}"
@@ -421,7 +421,7 @@ def test_auto_is_decided_once_and_reported_once(config):
 
 @pytest.mark.skipif(not built_with_mpi(), reason="built without MPI")
 def test_ranks_take_what_the_parent_decides_where_a_key_stays_auto(tmp_path):
-    """No schedule has this load_ahead here, so auto falls back to 1F1B, whose slots stay auto."""
+    """No schedule here has this load_ahead, so auto falls back to 1F1B, and its slots stay auto."""
     config = write_config(tmp_path)
     asked = ["schedule.bpipe=on", "schedule.evict_to=peer", "schedule.load_ahead=3", "train.global_batch=8"]
     ended = trained(config, *asked, "schedule.name=auto")
@@ -449,7 +449,7 @@ def test_ranks_refuse_a_layout_that_is_not_of_this_program(tmp_path, text):
 
 
 def test_memory_of_long_sequences_is_linear_in_their_length():
-    """With flash, whatever depends on the sequence grows with it and not with its square."""
+    """With flash attention, memory that depends on the sequence grows linearly with it, not with its square."""
     short, *longer = (
         plan(LLAMA, f"model.seq_len={length}", "train.global_batch=32")["stages"][0] for length in (8192, 32768, 131072)
     )

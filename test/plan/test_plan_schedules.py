@@ -1,4 +1,4 @@
-"""The report of `--plan` and its table of schedules: every row is a plan, and an open schedule takes the best one."""
+"""The report of `--plan` and its table of schedules: every row can be planned, and an open schedule is the best row."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def test_formulas_are_named_as_such_with_their_source_and_are_no_rows():
 
 
 def test_slices_are_rows_only_where_they_are_given():
-    """Four slices keep 11 of their bundles where 1F1B keeps 8 whole ones, and the plan counts the keys beside them."""
+    """1F1B keeps 8 complete bundles, four slices 11 smaller ones; the plan counts the memory of the keys separately."""
     told = plan(LLAMA, "schedule.name=seq1f1b", "schedule.slices=4", "schedule.split_backward=off")
     rows = {(row["name"], row["chunks"], row["slices"]) for row in told["schedules"]}
     assert ("seq1f1b", 1, 4) in rows and ("interleaved", 2, 4) in rows and ("1f1b", 1, 1) in rows
@@ -48,7 +48,7 @@ def milliseconds(text):
 
 
 def test_sharded_states_and_a_spread_vocabulary_are_lines_by_formula():
-    """FSDP keeps a part of all states and every bundle of one microbatch; its gathers show on a slow network."""
+    """FSDP keeps a share of all states and every bundle of one microbatch; a slow network shows the time of gathers."""
     cut = ["train.global_batch=128", "parallel.data=2", "schedule.split_backward=off"]
     line = r"FSDP \(ZeRO-3\) over 16 ranks .*? about ([\d.]+) GiB a rank and ([\d.]+ m?s) a step, of which ([\d.]+ m?s)"
     told = plan(LLAMA, *cut)
@@ -61,7 +61,7 @@ def test_sharded_states_and_a_spread_vocabulary_are_lines_by_formula():
     states = sum(stage["states_bytes"] for stage in told["stages"]) / GIB
     bundles = sum(stage["bundle_bytes"] for stage in told["stages"]) / GIB
     assert states / 16 + bundles < fast[0] < 2 * states / 16 + bundles + 1
-    # Stages with equal layers and no vocabulary to speak of have nothing to spread.
+    # Stages with equal layers and a tiny vocabulary leave nothing to spread.
     text = r"vocabulary parallelism, .*? about ([\d.]+) GiB on the fullest rank and ([\d.]+ m?s)"
     small, large = (
         milliseconds(re.search(text, " ".join(report(LLAMA, f"model.vocab={vocab}", *cut).split()))[2])
@@ -80,7 +80,7 @@ def test_many_stages_are_compared_while_that_takes_no_seconds():
 
 
 def test_schedules_that_cannot_run_are_not_offered():
-    # 40 layers are no two chunks for each of 32 stages; and 12 microbatches no whole rounds of 8 stages.
+    # 40 layers cannot fill two chunks on 32 stages, and 12 microbatches are not a multiple of 8 stages.
     names = {row["name"] for row in plan(LLAMA, "parallel.pipeline=32", "model.layers=40")["schedules"]}
     assert "zb-d" in names and not names & {"interleaved", "v-half", "gis"}
     names = {row["name"] for row in plan(LLAMA, "train.global_batch=12")["schedules"]}
@@ -122,7 +122,7 @@ def test_layers_that_are_all_recomputed_already_are_no_other_row():
         told = plan("configs/llama65b.yaml", *overrides)
         rows = [json.dumps(row) for row in told["schedules"]]
         plain = [row for row in told["schedules"] if row["name"] == "1f1b" and row["bpipe"] == "off"]
-        assert len(set(rows)) == len(rows) and len(plain) == 2  # whole and split backwards
+        assert len(set(rows)) == len(rows) and len(plain) == 2  # complete and split backwards
 
 
 def test_a_schedule_that_is_left_open_becomes_the_best_one():
@@ -188,12 +188,12 @@ NARROW = ["parallel.tensor=1", "parallel.sequence=false", "model.layers=16"]
     (NARROW, True),
     ([*NARROW, "schedule.bpipe=on", "schedule.micro_batch=2"], True),
     ([*NARROW, "train.global_batch=8192"], False),  # 1F1B is idle for less than 0.5 % of such a step
-    ([], False),  # gradients are gathered twice more, which costs more than it brings
+    ([], False),  # gradients are gathered twice more, which costs more than splitting gains
     ([*NARROW, "hardware.peak_tflops=auto"], False),
     ([*NARROW, "hardware.device=cpu", "hardware.peak_tflops=0.1"], False),
 ], ids=["gpu", "bpipe", "many", "sequence", "unknown", "cpu"])
 def test_backwards_are_split_where_that_makes_a_gpu_s_step_shorter(overrides, splits):
-    """The plan and the list agree, and an existing profile does not change the decision."""
+    """The plan and the schedule agree, and an existing profile does not change the decision."""
     steps = {
         split: plan(LLAMA, *overrides, f"schedule.split_backward={split}")["step_ms"] for split in ("off", "on", "auto")
     }
@@ -257,7 +257,7 @@ def test_an_impossible_plan_says_the_smallest_world_that_would_do():
 
 @pytest.mark.thorough
 def test_the_smallest_world_is_that_of_trying_every_cut(tmp_path):
-    """Also if the number of tensor ranks is not a power of two."""
+    """The number of tensor ranks need not be a power of two."""
     model = "{family: llama, hidden: 1536, layers: 4, heads: 12, ffn: 4608, vocab: 3000, seq_len: 512}"
     device = "{device: cuda, gpus_per_node: 6, reserve_gib: 0}"
     config = write_config(tmp_path, model=model, parallel="{}", schedule="{}", hardware=device)

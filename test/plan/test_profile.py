@@ -1,5 +1,5 @@
-"""`--profile` and `--emulate-stage`: one stage alone takes the bytes planned for it, the plan uses what was measured,
-and a profile is used only for the model and device it was made for."""
+"""`--profile` and `--emulate-stage`: an emulated stage allocates the planned bytes, the plan uses measured times, and a
+profile is used only for the model and device it was made for."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def profile(folder, config):
     return path, json.loads(ended.stdout), ended.stderr
 
 
-# ---- one stage alone -------------------------------------------------------------------------------------------------
+# ---- one emulated stage ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -63,7 +63,7 @@ def test_a_search_plans_from_the_profile_by_the_rules_of_a_plan(folder, config, 
     assert answer["config"]["hardware"]["profile"] == str(path) and answer["config"]["parallel"]["tensor"] == 1
     planned = json.loads(command("llama", "-c", best, "--plan", "--json").stdout)
     assert planned["source"] == "profile" and planned["step_ms"] == answer["step_ms"]
-    # One that belongs to another run is refused if -o names it, else said and not used.
+    # A profile of another run is refused if -o names it; otherwise it is reported and not used.
     for question in ("--plan", "--search"):
         other = command("llama", "-c", config, question, *measured, *options("train.precision=bf16"))
         assert other.returncode == 2 and "does not belong to this run" in other.stderr
@@ -95,7 +95,7 @@ def test_all_stages_in_turn_make_the_pipeline_of_as_many_devices(tmp_path):
     busy = [float(value) for value in re.findall(r"^stage +\d computes for ([\d.]+) ms; planned", ended.stdout, re.M)]
     told = re.search(r"of 3 such devices: ([\d.]+) ms, bubble ([\d.]+)%; planned ([\d.]+) ms, ([\d.]+)%", ended.stdout)
     step, bubble, planned, idle = map(float, told.groups())
-    # The last stage of the first chunk starts after two forwards at least, and none is ever quicker than its work.
+    # The last stage starts after at least two forwards, and each stage takes at least the time of its work.
     assert len(busy) == 3 and max(busy) < step < sum(busy) and 0 < planned
     assert abs(100 * (1 - sum(busy) / (3 * step)) - bubble) < 0.1 and 0 < idle < 60
     refused = command("llama", "-c", config, "--emulate-stage", "all", *options("parallel.tensor=2"))
@@ -139,7 +139,7 @@ def test_the_plan_is_made_of_what_was_measured(folder, config, profile):
         entry["forward_ms"], entry["backward_ms"] = 1000 * entry["layers"], 2000 * entry["layers"]
     other = folder / "changed.json"
     other.write_text(json.dumps(changed))
-    # One core for each rank: stages of 2, 3, 3 layers, 8 microbatches of 3 s a layer.
+    # With one core per rank: stages of 2, 3 and 3 layers, and 8 microbatches of 3 s per layer.
     ended = command("llama", "-c", config, "--plan", "--json",
                     *options(f"hardware.profile={other}", "parallel.pipeline=2"))
     told = json.loads(ended.stdout)
@@ -148,8 +148,8 @@ def test_the_plan_is_made_of_what_was_measured(folder, config, profile):
 
 
 def seconds_by(folder, config, profile, change, split):
-    """Plans a step of two stages by a profile in which a forward, I and W take 1 s a layer each, and as it is
-    changed."""
+    """Returns the planned seconds of a step of two stages. The profile has 1 s per layer for a forward, an I and a W;
+    `change` modifies its entries."""
     told = json.loads(profile[0].read_text())
     for entry in told["stages"]:
         layers = 1000 * entry["layers"]
@@ -171,7 +171,7 @@ def test_split_backwards_take_what_their_halves_took(folder, config, profile):
     def older(entry):
         del entry["input_ms"], entry["weight_ms"]
 
-    # Eight microbatches through four layers, and what the other stage waits for meanwhile.
+    # Eight microbatches through four layers, plus the time for which the other stage waits.
     assert seconds_by(folder, config, profile, slower, "off") == pytest.approx(4 * (8 * 3 + 3), rel=0.02)
     assert seconds_by(folder, config, profile, slower, "on") == pytest.approx(4 * (8 * 5 + 2), rel=0.02)
     assert seconds_by(folder, config, profile, older, "on") == pytest.approx(4 * (8 * 3 + 2), rel=0.02)
@@ -182,7 +182,7 @@ SCHEDULES = ["gpipe", "1f1b", "zb-d", "interleaved", "gis", "v-half", "v-min", "
 
 @pytest.mark.thorough
 def test_every_schedule_is_planned_from_what_was_measured_alone(folder, config, profile):
-    """Ten times the profile's times make ten times the step: no chunk's time comes from the model of the hardware."""
+    """A profile with ten times the times makes ten times the step: the hardware model provides no chunk's time."""
     steps = {}
     for scale in (1000, 10000):
         told = json.loads(profile[0].read_text())
@@ -232,7 +232,7 @@ def test_a_damaged_profile_is_refused(folder, config, profile, damage):
 
 
 def edited(profile, folder, change):
-    """The profile, changed and put elsewhere."""
+    """Writes a changed copy of the profile and returns its path."""
     told = json.loads(profile[0].read_text())
     change(told)
     path = folder / "edited.json"
@@ -301,4 +301,4 @@ def test_profile_needs_a_place_to_write_to(folder, config):
     ):
         ended = command("llama", "-c", config, "--profile", *options(f"hardware.profile={path}"))
         assert ended.returncode == 1 and says in ended.stderr, ended.stderr
-        assert "micro-batch" not in ended.stderr  # before anything is measured
+        assert "micro-batch" not in ended.stderr  # refused before anything is measured

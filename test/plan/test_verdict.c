@@ -1,5 +1,5 @@
-// The verdict: what fits decides what is compared, the comparison decides, and `auto` does what it says. Also the
-// fewest ranks for what fits nowhere.
+// The verdict compares the schedules that fit, and `auto` follows it. For a configuration that fits nowhere, finds the
+// fewest ranks.
 #include "models.h"
 #include "plan/plan_report.h"
 #include "made_plan.h"
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-// The verdict on a configuration; overrides are separated by spaces.
+// A configuration with its planner and its verdict; overrides are separated by spaces.
 typedef struct Case {
     Config config;
     Planner planner;
@@ -90,8 +90,8 @@ TEST(the_reserve_decides_whether_llama_needs_bpipe_at_all) {
     expect(LLAMA, none, false, "micro-batch 4 does not fit even with BPipe");
 }
 
-// 26 heads a rank: Megatron-LM's fused softmax runs at micro-batch 2 and 4 and not at 3, the largest that fits without
-// BPipe.
+// With 26 heads per rank, Megatron-LM's fused softmax runs at micro-batches 2 and 4, but not at 3, the largest that
+// fits without BPipe.
 TEST(bpipe_has_to_beat_every_smaller_micro_batch_that_fits_without_it) {
     const char *both = "train.global_batch=96 attention.mode=recompute attention.softmax=megatron ";
     char needed[160], unneeded[160];
@@ -117,7 +117,7 @@ TEST(bpipe_is_used_where_nothing_fits_without_it) {
     expect(LLAMA, "hardware.memory_gib=44 hardware.reserve_gib=1", true, "without it 1F1B fits at no micro-batch size");
 }
 
-// GPipe holds all 128 microbatches; in host memory they have room, with one stage too.
+// GPipe keeps all 128 microbatches, which fit into host memory, also with a single stage.
 TEST(gpipe_is_relieved_by_host_memory) {
     const char *host = "schedule.name=gpipe schedule.evict_to=host hardware.memory_gib=%s parallel.pipeline=%s";
     const char *cases[][2] = {{"80", "8"}, {"400", "1"}};
@@ -172,7 +172,7 @@ TEST(memory_that_is_not_known_limits_nothing) {
 
 // ---- the smallest world ---------------------------------------------------------------------------------------------
 
-// More layers than a configuration may have stages: the search stays within what can be configured.
+// The model has more layers than a configuration may have stages: the search must not exceed that limit.
 TEST(a_deep_model_has_a_smallest_world_too) {
     Case *at =
         forecast_case(LLAMA, "model.layers=4096 model.hidden=512 model.ffn=2048 parallel.pipeline=2 parallel.tensor=1 "

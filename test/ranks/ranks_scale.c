@@ -1,6 +1,6 @@
-// Many ranks without MPI and without a model, on this machine: ranks_scale RANKS SECONDS. Every rank is a real
-// supervisor (supervisor.h) over a process that does nothing, and this program coordinates them as the parent of a job
-// does: they start, say once a second that they live, and are told to end. Prints what that takes.
+// Many ranks on this machine, without MPI and without a model: ranks_scale RANKS SECONDS. Every rank is a real
+// supervisor (supervisor.h) of an idle process, and this program coordinates them like the parent of a job: the ranks
+// start, send a heartbeat every second, and are told to end. Prints the times for this.
 #include "base/clock.h"
 #include "ranks/supervisor.h"
 
@@ -17,7 +17,7 @@ static double cpu_seconds_(void) {
            1e-6 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
-// In a process of its own: becomes the supervisor of a rank that waits to be killed.
+// Runs in a child process: becomes the supervisor of an idle rank that waits to be killed.
 static void be_rank_(const Job *job, int rank) {
     char text[16];
     Error err = {0};

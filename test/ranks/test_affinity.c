@@ -1,10 +1,10 @@
-// Which cores a rank counts as its own, however its launcher bound it.
+// The number of cores that count as a rank's own, for different bindings by the launcher.
 #include "ranks/affinity.h"
 #include "unit.h"
 
 #include <string.h>
 
-// Rank r of host `node` may run on cores [first, last).
+// Returns a rank of host `node` that is bound to cores [first, last).
 static CoresOfRank bound(int64_t node, int first, int last) {
     CoresOfRank rank;
     memset(&rank, 0, sizeof rank);

@@ -1,4 +1,4 @@
-// Messages between two sockets, honest and forged, and what the coordinator makes of them. Whole jobs: test_faults.py.
+// Genuine and forged messages between two sockets, and the coordinator's conclusions. Complete jobs: test_faults.py.
 #include "base/clock.h"
 #include "ranks/coordinator.h"
 #include "unit.h"
@@ -115,7 +115,7 @@ TEST_BETWEEN(a_flood_of_datagrams_delays_no_check_and_hides_no_beat, open_, clos
     Channel own = {.file = coordinator_file(pair.coordinator)};
     Place from;
     assert_false(channel_receive(&own, RANKS, &from, &answer, &budget));
-    assert_int_equal(budget, 0); // it stopped there, with datagrams left
+    assert_int_equal(budget, 0); // channel_receive stopped at its budget; datagrams are left
     channel_send(&pair.channel, &pair.place, &beat);
     assert_true(answered_(&answer));
 }
@@ -198,7 +198,7 @@ TEST_BETWEEN(a_job_is_over_when_a_rank_dies_and_says_which, open_, close_) {
     assert_int_equal(why.rank, 2);
     assert_string_equal(why.text, "rank 2 (stage 2) was killed by signal 11 (Segmentation fault) while at step 12 F3; "
                                   "the job ends; go on");
-    // That one reported why explains the deaths of others, whatever came first.
+    // A reported reason explains the deaths of other ranks, even those that came first.
     end_(0, ENDING_REPORTED, 2, 0, 30, "the input is torn");
     why = coordinator_why(pair.coordinator);
     assert_true(why.rank == 0 && why.code == 2 && why.spoken);
@@ -231,7 +231,7 @@ TEST(a_rank_never_heard_is_missed_once_the_others_have_met) {
         if (expected) coordinator_expect_all(coordinator);
         double now = clock_seconds();
         bool over = false;
-        // Before they have met, they may wait for as long as it takes.
+        // Before the ranks have met, a missing rank may take any time.
         for (int second = 0; second < 90; second++, now++) {
             RankStatus status = {.stage = second < 30 ? -1 : 0, .wait_stage = -1, .progress = second};
             for (int rank = 0; rank < RANKS - 1; rank++) coordinator_hear(coordinator, rank, &status, now);
@@ -246,7 +246,7 @@ TEST(a_rank_never_heard_is_missed_once_the_others_have_met) {
 TEST_BETWEEN(of_several_reports_the_earliest_counts_whatever_came_first, open_, close_) {
     end_(0, ENDING_LEFT, 1, 0, 200, "second");
     end_(1, ENDING_LEFT, 1, 0, 100, "first");
-    assert_false(coordinator_look(pair.coordinator, &log_to, 1)); // they left in order, and the third may too
+    assert_false(coordinator_look(pair.coordinator, &log_to, 1)); // two left in order, and the third may, too
     assert_int_equal(coordinator_code(pair.coordinator), -1);
     end_(2, ENDING_LEFT, 1, 0, 300, "");
     assert_int_equal(coordinator_code(pair.coordinator), 1);

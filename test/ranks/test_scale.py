@@ -1,4 +1,4 @@
-"""The supervisors' messages with many ranks: start, heartbeat and end of processes without MPI and without a model."""
+"""The supervisors' messages with many ranks, without MPI and without a model: start, heartbeat and end of processes."""
 
 import re
 import subprocess

@@ -1,5 +1,5 @@
-"""The jobs of scripts/slurm under a real Slurm (slurm_cluster.py): stops, cancels, failures, and what a job asks
-for."""
+"""The jobs of scripts/slurm under a real Slurm (slurm_cluster.py): stops, cancels, failures, and requested
+resources."""
 
 import os
 import re
@@ -18,7 +18,7 @@ WHY_NOT = slurm_cluster.why_not()
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
               pytest.mark.usefixtures("ranks")]
 
-# The tiny job's model made smaller: a step takes milliseconds.
+# A smaller model for the tiny job: a step takes milliseconds.
 STEPS = 400
 SMALL = ["model.hidden=64", "model.ffn=64", "model.seq_len=32", "train.global_batch=16", "schedule.micro_batch=2",
          "data.val_every=0"]
@@ -37,7 +37,7 @@ def cluster(tmp_path_factory):
 
 
 class SlurmJob:
-    """A job of an .sbatch file, submitted as a user does: from a folder with the programs."""
+    """A job of an .sbatch file, submitted as a user would: from a folder that contains the programs."""
 
     def __init__(self, cluster, folder, *overrides, script="llama_tiny", options=()):
         self.cluster, self.folder = cluster, folder
@@ -181,7 +181,7 @@ def test_every_task_sees_all_gpus_of_its_node_and_nodes_are_filled_in_order(clus
 
 @pytest.mark.parametrize("broken, used", [("node1", "node2"), ("node2", "node1"), ("none", "node1")])
 def test_a_node_that_does_not_start_is_left_out_where_the_job_has_one_to_spare(cluster, tmp_path, broken, used):
-    """Four ranks on two nodes of four, so one is spare. A script plays the program that does not start on one node."""
+    """Four ranks fit on two nodes of four, so one is spare. On one node a script replaces the program and fails."""
     program = tmp_path / "program"
     trainer = trainer_runs.trainer("llama")
     program.write_text(f"""#!/bin/sh

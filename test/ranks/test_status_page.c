@@ -1,4 +1,4 @@
-// What a rank writes on its page is read whole by its supervisor, at any moment.
+// A supervisor reads complete entries from its rank's page, at any moment.
 #include "ranks/status_page.h"
 #include "base/clock.h"
 #include "unit.h"
@@ -43,7 +43,7 @@ TEST(the_first_report_counts) {
     status_page_leave(page, 3);
     status_page_read(page, &status);
     assert_true(status.ending == ENDING_LEFT && status.code == 2);
-    // The time of the error, not of the report.
+    // The time of the error, not of its report.
     assert_true(status.when > 0 && status.when < made + pause.tv_nsec);
     assert_string_equal(status.text, "why");
     status_page_leave(NULL, 3);
@@ -59,7 +59,7 @@ static bool is_whole_(const StatusPage *page) {
            strspn(status.action, status.action[0] == 'a' ? "a" : "b") == length;
 }
 
-// A process writes actions without a pause and is killed at some point; the page always has one of them.
+// A process alternates between two actions until it is killed. At any moment the page has one of them completely.
 TEST(an_action_is_whole_whenever_it_is_read) {
     char a[91] = "", b[46] = "";
     StatusPage *page = status_page_create(false);

@@ -1,5 +1,5 @@
-// Which rank is where: every rank has one place and every place one rank, and pairs are neighbours where that was
-// asked.
+// Placement of ranks: every rank has one place and every place one rank, and adjacent placement makes pairs
+// neighbours.
 #include "bpipe.h"
 #include "ranks/topology.h"
 #include "unit.h"
@@ -63,7 +63,7 @@ TEST(the_middle_of_an_odd_pipeline_comes_last) {
     }
 }
 
-// How many of 4 pairs are apart where 8 stages of t ranks lie on hosts of `host` ranks, filled in rank order.
+// Returns how many of 4 pairs span hosts, for 8 stages of t ranks on hosts of `host` ranks, filled in rank order.
 static int apart(int t, int host, int placement) {
     ParallelConfig parallel = grid(8, t, 1, placement);
     RosterEntry ranks[64] = {0};

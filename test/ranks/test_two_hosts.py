@@ -55,7 +55,7 @@ def steps_of(metrics):
 
 
 def table(ended):
-    """(stage, host) of each rank, as the start said it."""
+    """Returns (stage, host) of each rank from the table that the start prints."""
     return [(int(stage), host) for stage, host in re.findall(r"^ +\d+ +(\d) +\d +\d +(host\d) ", ended.stderr, re.M)]
 
 
@@ -95,7 +95,7 @@ def test_a_trace_has_one_clock_though_the_hosts_have_two(lab):
     for (stage, name), event in forwards.items():
         if (
             stage < 3
-        ):  # what it sends is there before the next stage begins; a clock is measured to a fraction of a message's way
+        ):  # a message has arrived before the next stage begins; clocks agree to a fraction of a message's latency
             assert event["ts"] + event["dur"] < forwards[stage + 1, name]["ts"] + 2000, (stage, name)
     assert all(0 <= step["bubble"] < 1 for step in ended.steps)
 
@@ -147,13 +147,13 @@ def test_a_cut_wire_ends_the_job_on_both_hosts(lab):
 
 
 def test_a_slow_wire_costs_time_and_no_bits(lab):
-    """A start takes some 150 round trips: half a minute here, eight minutes if they take 3 s."""
+    """A start takes some 150 round trips: half a minute here, eight minutes if a round trip takes 3 s."""
     alone = trainer_runs.trained(lab.config, "train.steps=1")
     lab.hosts.slow_wire(0.1)
     ended = lab.run("train.steps=1", "parallel.placement=linear")
     assert ended.code == 0 and "said nothing" not in ended.stderr, ended.stderr
     assert ended.bits == alone.bits and len(ended.bits) == 2
-    assert ended.steps[0]["step_ms"] > 200  # there and back
+    assert ended.steps[0]["step_ms"] > 200  # one round trip
     assert lab.nothing_left(5)
 
 
@@ -167,7 +167,7 @@ def test_a_start_over_a_slow_wire_names_it(lab):
 
 
 def test_a_network_that_hosts_do_not_share_is_no_harm_once_theirs_is_named(lab):
-    for i in (0, 1):  # as the bridges of containers: the same address everywhere
+    for i in (0, 1):  # like container bridges, which have the same address on every host
         for command in ("add docker0 type veth peer name docker1", "set docker1 up", "set docker0 up"):
             lab.hosts.run(i, "ip", "link", *command.split())
         lab.hosts.run(i, *"ip address add 172.17.0.1/16 dev docker0".split())

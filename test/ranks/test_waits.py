@@ -1,4 +1,4 @@
-"""Ranks that wait leave their core only where that costs no time slice: in pauses of their own."""
+"""Waiting ranks yield their core only in the trainer's own pauses, which do not cost a time slice."""
 
 import subprocess
 
@@ -9,8 +9,8 @@ from trainer_runs import Job, environment
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
-# Preloaded, it counts the yields of each rank in MPI_Test, and the calls of MPI_Test. Waits of MPI's own at the start
-# and the end may yield.
+# Preloaded library that counts calls of MPI_Test and the yields during them, per rank. At the start and the end MPI
+# itself waits, and may yield.
 COUNTS = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -43,7 +43,7 @@ __attribute__((destructor)) static void tell(void) {
 
 
 def test_a_test_of_a_message_that_has_not_come_yields_no_core(tmp_path):
-    """Open MPI yields in each test, if told that ranks outnumber the cores, and another program takes a time slice."""
+    """If ranks outnumber the cores, Open MPI yields in every test, and another program gets the time slice."""
     (tmp_path / "counts.c").write_text(COUNTS)
     build = ["gcc", "-shared", "-fPIC", "-o", tmp_path / "counts.so", tmp_path / "counts.c", "-ldl"]
     subprocess.run(build, check=True)

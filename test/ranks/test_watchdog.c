@@ -1,4 +1,4 @@
-// What the watchdog finds and says, with a clock of our own. Whole jobs: test_faults.py.
+// Findings and messages of the watchdog, with a simulated clock. Complete jobs: test_faults.py.
 #include "ranks/watchdog.h"
 #include "unit.h"
 
@@ -7,7 +7,7 @@
 
 static const Patience patience = {10, 600};
 
-// One rank says something; each time that it is alive, and where `moves`, that it got something done.
+// Reports a heartbeat of one rank; with `moves`, the rank has also made progress.
 static void says_(Watchdog *to, int from, double when, bool moves, const char *action, const char *wait,
                   int wait_stage) {
     static RankStatus pages[8];
@@ -20,7 +20,7 @@ static void says_(Watchdog *to, int from, double when, bool moves, const char *a
     watchdog_hear(to, from, page, when);
 }
 
-// A watchdog of 3 ranks at second 0, and the rank that it found.
+// A watchdog of 3 ranks, the simulated time in seconds, and the rank that the watchdog found.
 static Watchdog *dog;
 static double now;
 static int rank;
@@ -39,7 +39,7 @@ static int close_(void **state) {
 
 #define WATCH(name) TEST_BETWEEN(name, open_, close_)
 
-// Looks every second until `until`, while the first `speakers` ranks report.
+// Looks every second until `until`, while the first `speakers` ranks send heartbeats. Returns the first finding.
 static Found look_every_second_(double until, int speakers, bool moves) {
     for (; now < until; now += 1.0) {
         for (int i = 0; i < speakers; i++) says_(dog, i, now, moves, "step 3 F1", "", -1);
@@ -85,7 +85,7 @@ WATCH(a_timeout_of_zero_never_ends) {
     assert_int_equal(look_every_second_(5000, 0, false), FOUND_WELL);
 }
 
-// A machine that slept, or a watchdog under a debugger: all ranks seem silent at once.
+// After a suspend, or in a debugger, all ranks seem silent at once.
 WATCH(after_a_pause_of_its_own_the_timeout_starts_again) {
     look_every_second_(20, 3, true);
     now += 3600;
@@ -119,7 +119,7 @@ WATCH(every_stage_says_what_it_waits_for) {
         "stage 1 waits for B14 from stage 3, which was last at step 12 F21",
         "stage 2 is at step 12 optimizer and waits for a sum over all ranks",
         "stage 3 was last heard from 11 s ago, at step 12 F21",
-        "rank 4 is at start-up", // it never said which stage it is
+        "rank 4 is at start-up", // its stage is unknown
     };
     for (int i = 0; i < 5; i++) {
         assert_true(watchdog_line(dog, i, now, text));

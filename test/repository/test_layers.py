@@ -1,8 +1,8 @@
-"""The folders of src are layers: no file includes or calls anything of a folder below its own in the table of
+"""The folders of src are layers: no file includes or calls code of a folder that comes after its own in the table of
 docs/architecture.md.
 
-Includes are read from the sources, calls from the object files: a symbol that an object needs and a later folder
-defines.
+Includes are read from the sources, calls from the object files: a call is a symbol that one object needs and another
+object defines.
 """
 
 import functools
@@ -21,12 +21,12 @@ BPIPE = ROOT / "bpipe.c", ROOT / "bpipe.h"
 
 
 def order(folder):
-    """bpipe.c is between base and the folder of schedules."""
+    """Returns a folder's position in the table. bpipe.c comes between base and the folder of schedules."""
     return TABLE.index("base") + 0.5 if folder == "bpipe" else TABLE.index(folder)
 
 
 def includes(path):
-    """Headers of this project that a file names, as paths from src; for bpipe.h: bpipe/bpipe.h."""
+    """Yields the headers of this project that a file includes, as paths from src; bpipe.h is bpipe/bpipe.h."""
     for name in re.findall(r'^\s*#\s*include "(?:src/)?([\w./]+)"', path.read_text(), re.M):
         if (SOURCE / name).is_file():
             yield name
@@ -59,14 +59,14 @@ def test_no_folder_includes_one_that_comes_after_it():
 
 
 def symbols(paths, option):
-    """(object, symbol) of all that these objects define, or need."""
+    """Returns (object, symbol) for all symbols that these objects define, or need, as `option` of nm selects."""
     listed = subprocess.run(["nm", "-A", "-P", "--extern-only", option, *paths], capture_output=True, text=True,
                             check=True)
     return [tuple(line.split(": ", 1)) for line in listed.stdout.splitlines()]
 
 
 def objects():
-    """(source, object) of every file of the library that this build compiled, and that has not changed since."""
+    """Returns (source, object) of every library file that this build compiled and that has not changed since then."""
     pairs = [(path, OBJECTS / path.relative_to(ROOT)) for path in [ROOT / "bpipe.c", *sources()]]
     pairs = [(path, made.with_suffix(".o") if path.suffix == ".c" else Path(f"{made}.o")) for path, made in pairs]
     return [(path, made) for path, made in pairs if made.exists() and made.stat().st_mtime >= path.stat().st_mtime]
@@ -74,8 +74,8 @@ def objects():
 
 @functools.cache
 def calls():
-    """(source, symbol it needs, source that defines it), for all calls and data of one file of the library in
-    another."""
+    """Returns (source, needed symbol, defining source) for all functions and data that one file of the library uses
+    from another."""
     source_of = {str(made): path for path, made in objects()}
     owners = {line.split()[0]: source_of[made] for made, line in symbols(source_of, "--defined-only")}
     needed = [(source_of[made], line.split()[0]) for made, line in symbols(source_of, "--undefined-only")]
@@ -99,7 +99,7 @@ def test_no_folder_calls_one_that_comes_after_it():
 
 
 def circle(needs):
-    """Names that need each other: what is left when those are taken away that need none of the rest, or that none
+    """Returns the names that need each other: repeatedly removes names that need no other name, or that no other name
     needs."""
     left = dict(needs)
     while free := [name for name, wanted in left.items() if not wanted & left.keys()]:
@@ -126,7 +126,7 @@ def test_headers_of_a_folder_include_each_other_in_no_circle():
 
 
 def test_every_mistake_finds_its_line():
-    """test/virtual/mistakes.py breaks the program by its text; a reworded line would hide that the test is gone."""
+    """test/virtual/mistakes.py replaces lines of the program; a reworded line would silently disable a mistake."""
     sys.path.insert(0, str(ROOT / "test" / "virtual"))
     from mistakes import MISTAKES
 

@@ -1,4 +1,4 @@
-"""Pages and sources can be read in any terminal, and files to their end; pages begin with what they are good for."""
+"""Pages and sources fit into any terminal, files are short enough to read, and each page begins with its purpose."""
 
 import pytest
 from trainer_runs import ROOT
@@ -16,7 +16,7 @@ SOURCES = sorted(
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_lines_are_wrapped(page):
-    """Rows of tables cannot be wrapped; README.md has none that is too long."""
+    """Rows of tables cannot be wrapped; README.md has no row that is too long."""
     tables = page.name != "README.md"
     lines = page.read_text().splitlines()
     assert [line for line in lines if len(line) > WIDTH and not (tables and line.startswith("|"))] == []
@@ -37,7 +37,7 @@ def test_lines_of_sources_keep_to_the_width():
 
 
 def test_files_of_the_program_are_short():
-    """A file of 600 lines is two."""
+    """A file of 600 lines should be split in two."""
     program = [path for path in SOURCES if "test" not in path.relative_to(ROOT).parts]
     assert len(program) > 200
     assert {str(path.relative_to(ROOT)) for path in program if len(path.read_text().splitlines()) >= 600} == set()

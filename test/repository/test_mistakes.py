@@ -1,4 +1,4 @@
-"""Mistakes that the soak puts back are replacements in the sources, so their texts have to be there."""
+"""The mistakes that the soak test inserts are replacements in the sources, so the replaced texts must exist."""
 
 import chaos_mistakes
 import mistakes

@@ -1,6 +1,6 @@
-"""Private functions end in _ and have a name of their own: a search for a name finds one function.
+"""Private functions end in _ and have unique names, so that a search for a name finds one function.
 
-Functions are read from the sources: a definition outside of braces is a function's if parentheses precede its body.
+Functions are read from the sources: a definition outside of braces is a function if parentheses precede its body.
 """
 
 import collections
@@ -20,7 +20,7 @@ NOISE = re.compile(f"{COMMENT}|{STRING}|{DIRECTIVE}", re.S | re.M)
 
 
 def outside_of_braces(text):
-    """What precedes each opening brace that is not inside another one. Namespaces and extern "C" do not count."""
+    """Yields the text before each outermost opening brace. Namespaces and extern "C" do not count as braces."""
     depth = begin = 0
     for brace in re.finditer(r"[{};]", text):
         if brace.group() == "{":
@@ -38,7 +38,7 @@ def outside_of_braces(text):
 
 
 def functions(path):
-    """(name, what is written before it) of every function that a file defines: a name, and parentheses to the end."""
+    """Yields (name, text before it) of every function that a file defines: a name, then parentheses up to the body."""
     for head in outside_of_braces(NOISE.sub("", path.read_text())):
         rest, depth = SPECIFIERS.sub("", head).strip(), 0
         for at in range(len(rest) - 1, -1, -1) if rest.endswith(")") else ():
@@ -51,12 +51,12 @@ def functions(path):
 
 
 def definitions():
-    """(file, name, what is written before it) of every function of the program."""
+    """Returns (file, name, text before the name) of every function of the program."""
     return [(path, name, before) for path in FILES for name, before in functions(path)]
 
 
 def declared():
-    """Every name that a header calls a function by."""
+    """Returns every function name that a header declares."""
     headers = [path.read_text() for path in FILES if path.suffix in (".h", ".cuh")]
     operations = {name for text in headers for name in re.findall(r"^\w*OPERATION\(\w+, (\w+),", text, re.M)}
     assert len(operations) > 20
@@ -65,7 +65,7 @@ def declared():
 
 
 def test_functions_of_one_file_end_in_an_underscore():
-    """All but main and kernels (name_kernel), which tables and profilers show."""
+    """Exceptions are main, and kernels (name_kernel), which appear in tables and profilers."""
     public = declared() | {"main"}
     found = definitions()
     assert len(found) > 2500
@@ -84,7 +84,7 @@ def test_functions_that_a_header_declares_have_no_underscore():
 
 
 def test_no_function_has_the_name_of_another():
-    """Overloads and specializations are of one file."""
+    """Overloads and specializations are in one file."""
     files = collections.defaultdict(set)
     for path, name, _ in definitions():
         files[name].add(str(path.relative_to(ROOT)))

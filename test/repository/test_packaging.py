@@ -1,5 +1,5 @@
-"""make install, make uninstall and make dist; one version everywhere; the image and the CI of a forge do what they
-say."""
+"""make install, make uninstall and make dist; the same version everywhere; the container image and the CI workflow of
+a forge."""
 
 import os
 import re
@@ -16,7 +16,7 @@ NAME = "bpipe-trainer"
 
 
 def make(*arguments, cwd=ROOT, **changes):
-    """As from a shell, whatever make started these tests with."""
+    """Runs make as from a shell, without variables of the make that started these tests."""
     inherited = {name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS"))}
     return subprocess.run(["make", *arguments], cwd=cwd, env={**inherited, **changes}, capture_output=True, text=True)
 
@@ -117,7 +117,7 @@ def test_the_tarball_builds_without_git_and_is_the_same_bytes_each_time(tmp_path
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
     assert files_in(source) == sorted(tracked)
 
-    # A git that fails shows whether it is called.
+    # A fake git that fails and records its calls: building a tarball must not call git.
     tools, called = tmp_path / "tools", tmp_path / "called"
     tools.mkdir()
     (tools / "git").write_text(f'#!/bin/sh\necho "$@" >> {called}\nexit 1\n')
@@ -153,7 +153,7 @@ def test_the_image_copies_what_is_there_and_runs_what_shells_and_make_understand
 
 
 def test_the_forge_runs_the_same_script_as_we_do(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / ".deps/transformers")  # which brings a reader of YAML
+    monkeypatch.syspath_prepend(ROOT / ".deps/transformers")  # contains a YAML parser
     yaml = pytest.importorskip("yaml")
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
     for job in workflow["jobs"].values():

@@ -1,5 +1,5 @@
-"""README.md stays true: its commands run, its quotes are what the programs say, and the lines to read first are as many
-as it says."""
+"""README.md stays true: its commands run, its quotes match the output of the programs, and the number of lines to read
+first is correct."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from trainer_runs import BUILD, ROOT, environment
 
 README = (ROOT / "README.md").read_text()
 FENCED = re.findall(r"^    (?:\$ )?((?:\./train_|scripts/|make |docker ).*?)(?:  +#.*)?$", README, re.M)
-# Commands that are run elsewhere, or cannot be run here.
+# Commands that other tests run, or that cannot be run here.
 ELSEWHERE = {
     "scripts/install_deps.sh && make && ./train_llama -c configs/llama_tiny.yaml": ".ci/run, a few steps of it",
     "scripts/install_deps.sh && make test": ".ci/run",
@@ -28,7 +28,7 @@ SHORT = "-o train.steps=2 -o checkpoint.every=0 -o data.val_every=0"
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A folder like this checkout, with the programs of this build, for what commands write."""
+    """A folder like this checkout, with the programs of this build, into which commands may write."""
     place = tmp_path_factory.mktemp("readme") / "checkout"
     place.mkdir()
     for path in ROOT.iterdir():
@@ -41,7 +41,7 @@ def checkout(tmp_path_factory):
 
 
 def short(command):
-    """The command as it is typed; a run is cut to two steps, and one on eight GPUs is planned."""
+    """Returns the command, with runs cut to two steps; the run of best.yaml, for eight GPUs, is only planned."""
     if "-c best.yaml" in command:
         return f"{command} --plan"
     trains = "./train_" in command and not re.search(r"--(plan|search|schedule|help)", command)
@@ -68,7 +68,7 @@ def test_the_commands_run_one_after_the_other(checkout, tmp_path):
         ended = subprocess.run(["bash", "-ec", short(command)], cwd=checkout, env=env, capture_output=True, text=True,
                                timeout=300)
         assert ended.returncode == 0, f"{command}\n{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
-    assert not list(tmp_path.glob(".local/bin/*"))  # uninstalled again
+    assert not list(tmp_path.glob(".local/bin/*"))  # uninstalled by a later command
 
 
 def words(text):

@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs/tutorial.md").read_text()
 
 
 def steps_of(page):
-    """Title and command of each numbered section; the command is the block that is indented by four blanks."""
+    """Returns title and command of each numbered section; the command is the block indented by four spaces."""
     sections = re.findall(r"^## (\d+)\. (.+)\n\n((?:    .*\n)+)", page, re.M)
     return [(int(number), title, re.sub(r"^    ", "", block, flags=re.M)) for number, title, block in sections]
 
@@ -27,7 +27,7 @@ def tracked_files():
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of what git knows here, with what was built from it, so that make has nothing to compile."""
+    """A copy of the tracked files and of their build, so that make has nothing to compile."""
     files = tracked_files()
     if files is None:
         pytest.skip("no git checkout to copy")
@@ -70,7 +70,7 @@ def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
     assert "<html" in (out / "report.html").read_text()[:2000].lower()
     text = said[9].stdout.strip()
     assert text.startswith("The plan says") and len(text) > 40
-    # The likeliest byte may be a tie to rounding, after which texts differ; step 11 compares tokens and knows ties.
+    # Two bytes may be equally likely up to rounding, after which texts differ. Step 11 compares tokens and allows this.
     assert said[10].stdout.startswith("The plan says") and len(said[10].stdout.strip()) > 40
     assert "next tokens: the same" in said[11].stdout
     assert "was killed by signal 9" in said[12].stderr and "starting the ranks again from step" in said[12].stderr

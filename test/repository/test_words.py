@@ -1,4 +1,4 @@
-"""What the pages name exists: links, files, options, keys and make's targets. Comments name their nouns."""
+"""Links, files, options, keys and make targets that the pages name exist. Comments name their nouns."""
 
 import re
 
@@ -34,7 +34,7 @@ def test_links_lead_somewhere(page):
 
 @pages
 def test_files_that_are_named_are_there(page):
-    """Words with a slash, in backquotes or in commands, that begin with a folder of this project."""
+    """Checks words with a slash, in backquotes or in commands, that begin with a folder of this project."""
     folders = "src|test|scripts|configs|docs"
     named = set(re.findall(rf"(?<![\w/.-])((?:{folders})/[\w./*-]*[\w*])", page.read_text()))
     missing = [
@@ -91,7 +91,7 @@ def test_every_schedule_is_in_its_page():
     assert len(rows) >= 10 and missing == [], f"{missing}: the first table of docs/schedules.md lacks it"
 
 
-# Words that comments used in place of a noun, and how often a plain writer uses them, in 10,000 words.
+# Words that comments used in place of a noun, and the limit of their uses per 10,000 words of comments.
 MOST = {
     r"\bwhat\b": 15, r"\bnone\b": 6, r"\bwhole\b": 6, r"\bbeside\b": 3, r"^of\b": 10,
     r"\bbehind\b": 1, r"\bstands?\b": 1,

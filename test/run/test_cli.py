@@ -1,5 +1,5 @@
-"""The command line from the outside: results on stdout, status and errors on stderr, exit codes. A run that ends, for
-any reason, says why in its last line and leaves nothing running."""
+"""The command line from the outside: results on stdout, status and errors on stderr, exit codes. However a run
+ends, it gives the reason in its last line and leaves no process running."""
 
 import os
 import pty
@@ -69,7 +69,7 @@ def test_bad_usage_is_code_2_and_one_sentence(arguments, says):
 @pytest.mark.skipif(not WITHOUT_GPU, reason="this machine has a GPU")
 @pytest.mark.parametrize("family,name", [("llama", "llama65b"), ("gpt", "gpt3_96b")])
 def test_a_run_too_large_for_this_machine_says_in_two_lines_what_it_needs_what_is_there_and_what_to_run(family, name):
-    def little_memory():  # more than libraries map, and less than one of the stages
+    def little_memory():  # more than the libraries map, and less than a stage needs
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 
     ended = subprocess.run([trainer(family), "-c", f"configs/{name}.yaml"], cwd=ROOT, env=environment(),
@@ -203,7 +203,7 @@ LONG = ["train.steps=1000000", "data.val_every=0"]
 
 
 def running(config, tmp_path, *overrides, **keywords):
-    """A run that has done some steps, and its metrics file."""
+    """Starts a run and waits for some steps; returns it with its metrics file."""
     metrics = tmp_path / "metrics.jsonl"
     job = start(config, f"log.metrics={metrics}", *LONG, *overrides, **keywords)
     wait_for_lines(job.parent, metrics, 4)
@@ -265,7 +265,7 @@ def test_a_killed_rank_takes_the_run_down_and_is_named_with_what_it_did(config, 
 
 
 def on_terminal(config, *overrides, **keywords):
-    """What a run writes to a terminal."""
+    """Returns a run's output on a terminal."""
     ours, its = pty.openpty()
     job = Job(config, *overrides, stdout=its, **keywords)
     os.close(its)

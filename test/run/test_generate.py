@@ -1,6 +1,6 @@
 """Users can watch the model learn: samples while training, --generate, perplexity and multiple choice.
 
-Every layout writes the same text, which for greedy choice is that of transformers; sampling changes no bit of
+Every layout writes the same text; with greedy choice it equals the text of transformers. Sampling changes no bit of
 training.
 """
 
@@ -74,7 +74,7 @@ def test_every_number_of_stages_writes_the_same_text(trained):
 @pytest.mark.thorough
 @needs_ranks
 def test_every_tensor_rank_has_its_part_of_the_vocabulary(tmp_path):
-    """Of 400 tokens the second rank holds 144; an untrained model chooses from all of them."""
+    """Of 400 tokens the second rank has 144; an untrained model chooses from all tokens."""
     trainer = Trainer(tmp_path, {**MODELS["llama"], "vocab": 400})
     trainer.run({"train.steps": 1, "train.lr": 1.0e-2}, saving(tmp_path / "saved", 1))
     draws = {"sample.temperature": 3, "sample.tokens": 40}
@@ -88,7 +88,7 @@ def test_every_tensor_rank_has_its_part_of_the_vocabulary(tmp_path):
 @pytest.mark.thorough
 @needs_ranks
 def test_tensor_data_and_context_ranks_write_the_same_text(trained):
-    """Their sums differ only in the last digits, which changes no clear choice between tokens."""
+    """Their sums differ only in the last digits, which changes no clear choice of a token."""
     alone = generate(trained, "return ", GREEDY, resume=trained.saved)
     assert generate(trained, "return ", GREEDY, layout(t=2, p=2), resume=trained.saved) == alone
     assert generate(trained, "return ", GREEDY, layout(t=2, d=2, parallel_sequence=True), resume=trained.saved) == alone
@@ -125,8 +125,8 @@ def exported(trained):
 
 @pytest.fixture(scope="module", params=MODELS)
 def walking(request, tmp_path_factory):
-    """A model of a walk through the vocabulary: what it writes greedily is varied, and depends on every token
-    before."""
+    """A model of a walk through the vocabulary: its greedy text is varied, and depends on every preceding
+    token."""
     folder, random = tmp_path_factory.mktemp(f"walking_{request.param}"), numpy.random.default_rng(5)
     walk = [1, 2]
     while len(walk) < 6000:
@@ -140,7 +140,7 @@ def walking(request, tmp_path_factory):
 
 
 def greedy(model, ids, count, window):
-    """Greedy continuation over the last `window` tokens, and the smallest lead that a choice had."""
+    """Returns the greedy continuation over the last `window` tokens, and the smallest lead of any choice."""
     import torch
 
     ids, lead = list(ids), math.inf
@@ -153,7 +153,7 @@ def greedy(model, ids, count, window):
 
 
 def telling_prompts(trainer, length, count):
-    """Returns prompts with varied continuations whose choices no implementation's rounding can change."""
+    """Yields prompts with varied continuations; every choice is clear enough to survive rounding."""
     for start in range(100, 2000, 100):
         prompt = trainer.walk[start : start + length]
         expected, lead = greedy(trainer.exported, prompt, count, 32)
@@ -175,7 +175,7 @@ def test_transformers_writes_the_same_greedily(walking):
 
 
 def test_a_text_longer_than_a_sequence_goes_on_from_its_end(walking):
-    prompt, expected = next(telling_prompts(walking, 40, 24))  # the prompt alone is longer than the window
+    prompt, expected = next(telling_prompts(walking, 40, 24))  # the prompt itself exceeds the window
     assert ids_of(generate(walking, " ".join(map(str, prompt)), GREEDY, IDS, resume=walking.saved)) == expected
 
 
@@ -189,13 +189,13 @@ def test_weights_come_from_a_model_without_a_run_too(trained):
 
 @pytest.mark.thorough
 def test_a_text_ends_where_the_model_ends_it(trained, tmp_path):
-    """Repeats one document whose length puts its letters at every position."""
+    """The model learns one repeated document; its length puts its letters at every position."""
     trainer = Trainer(tmp_path, trained.config["model"], train=[256, *b"abcdefgh"] * 200)
     trainer.run({"train.steps": 150, "train.lr": 1.0e-2}, saving(tmp_path / "saved", 150))
     saved = tmp_path / "saved"
     assert generate(trainer, "abc", GREEDY, resume=saved) == "abcdefgh\n"
     numbers = generate(trainer, "97 98", GREEDY, IDS, {"sample.tokens": 9}, resume=saved)
-    assert ids_of(numbers) == [*b"abcdefgh", 256, *b"ab"]  # without a tokenizer nothing is known of an end
+    assert ids_of(numbers) == [*b"abcdefgh", 256, *b"ab"]  # the end-of-text token is unknown without a tokenizer
 
 
 # --- while training
@@ -279,7 +279,7 @@ def test_a_resumed_run_says_each_sample_once(trained, tmp_path):
 def test_training_goes_on_where_samples_cannot_be_written(trained, tmp_path):
     sample = {"sample.every": 2, "sample.tokens": 5, "sample.prompt": "int "}
     choice = {"data.hellaswag": str(write_questions(tmp_path, QUESTIONS)), "data.hellaswag_every": 2}
-    room = 4096  # for the first lines of the metrics
+    room = 4096  # space for the first lines of the metrics
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
     result = trained.run(sample, choice, {"train.steps": 30}, preexec_fn=limit)
     assert "training continues" in result.stderr
@@ -305,7 +305,7 @@ def answer(model, question):
 
 
 def answers(model, questions):
-    """Returns the questions that rounding cannot decide, and how many of them transformers answers correctly."""
+    """Returns the questions that rounding cannot change, and the number that transformers answers correctly."""
     decided = [(question, *answer(model, question)) for question in questions]
     clear = [(question, right) for question, right, lead in decided if lead > 1e-4]
     assert len(clear) >= len(questions) - 3
@@ -351,7 +351,7 @@ def test_what_is_too_long_is_left_out_and_reported(trained, exported, tmp_path):
     long = [{"ctx": "a" * 20, "endings": ["short", "b" * 13], "label": 0}]
     fits = [
         {"ctx": "a" * 20, "endings": ["short", "b" * 12], "label": 0}
-    ]  # with its blank 33 tokens, 32 of them inputs
+    ]  # 33 tokens with the blank, 32 of them inputs
     questions, right = answers(exported, QUESTIONS)
     right += answer(exported, fits[0])[0]
     line, result = evaluate(trained, write_questions(tmp_path, long + questions + long + fits))
@@ -384,7 +384,7 @@ def test_errors_say_what_to_do(trained, tmp_path):
     assert "--generate: no model is given; give --resume DIR" in generate(trained, "a", code=2)
     assert "there is no checkpoint in it" in generate(trained, "a", resume=tmp_path, code=2)
     assert "--generate: the value is empty" in generate(trained, "", **saved)
-    # test_tokenizer.c has the other prompts and tokenizers that are refused.
+    # test_tokenizer.c tests the other prompts and tokenizers that are refused.
     assert "--generate: without a tokenizer a prompt is token numbers" in generate(trained, "int", IDS, **saved)
     bad = {"sample.every": 2, "sample.prompt": "1 999", **IDS}
     assert "sample.prompt: token 999 is outside" in trained.run(bad, code=2).stderr
@@ -392,8 +392,8 @@ def test_errors_say_what_to_do(trained, tmp_path):
 
 @pytest.mark.parametrize("ranks", [layout(), pytest.param(layout(p=2, d=2), marks=needs_ranks)], ids=["p1", "p2_d2"])
 def test_a_request_to_stop_ends_a_long_evaluation(trained, tmp_path, ranks):
-    """One that would take minutes, after the first step: the run ends after the second, and has said nothing of
-    either."""
+    """The evaluation after the first step would take minutes. The run ends after the second step, and has reported no
+    evaluation."""
     choice = {"data.hellaswag": str(write_questions(tmp_path, QUESTIONS * 1000)), "data.hellaswag_every": 1}
     process = trained.start(ranks, choice, saving(tmp_path / "saved", 100))
     assert process.stdout.readline().startswith("step ")
@@ -437,7 +437,7 @@ PIECES = {"model_type": "bpe", "byte_fallback": True}
 
 
 def make_tokenizer(kind, folder):
-    """A tokenizer's file made of some text, and its library's own functions."""
+    """Trains a tokenizer on some text; returns its file and its library's own functions."""
     text = "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
     (folder / "text.txt").write_text(text)
     if kind == "model":
@@ -471,7 +471,7 @@ def test_tokens_are_those_of_the_tokenizers_library(tmp_path, kind):
 
 
 def prepare_mine(folder, tokenizer):
-    """Tokens of folder/text.txt, as the data set "mine" in that folder."""
+    """Tokenizes folder/text.txt into the data set "mine" in that folder."""
     text = folder / "text.txt"
     script("prepare_data.py", text, "-o", folder, "--name", "mine", "--tokenizer", tokenizer, check=True)
 

@@ -1,4 +1,4 @@
-"""Conventions of terminal programs: -q and -v, colours only where they are wanted, and Ctrl-C."""
+"""Conventions of terminal programs: -q and -v, colours only on terminals, and Ctrl-C."""
 
 import os
 import pty
@@ -79,7 +79,7 @@ def test_quiet_reaches_plans_and_profiles(config, tmp_path):
 
 
 def on_terminal(command, **changes):
-    """What a command writes to a terminal."""
+    """Returns a command's output on a terminal."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(ROOT)
@@ -111,7 +111,7 @@ def test_a_dumb_terminal_gets_plain_lines(config):
 
 
 class Terminal:
-    """A trainer in the foreground of a terminal of its own."""
+    """A trainer in the foreground of its own terminal."""
 
     def __init__(self, config, *overrides):
         options = [part for override in overrides for part in ("-o", override)]
@@ -138,7 +138,7 @@ class Terminal:
 
 
 LONG = ("train.steps=100000", "data.val_every=0", "train.global_batch=64")
-SLOW = ("train.global_batch=128", "data.val_every=0", "model.hidden=512", "model.ffn=1536")  # seconds a step
+SLOW = ("train.global_batch=128", "data.val_every=0", "model.hidden=512", "model.ffn=1536")  # a step takes seconds
 
 
 @LAYOUTS
@@ -146,8 +146,8 @@ def test_ctrl_c_ends_the_run_after_a_whole_step_with_its_checkpoint_saved(tmp_pa
     config = write_config(tmp_path)
     job = Terminal(config, *LONG, *layout, f"checkpoint.dir={tmp_path}/out")
     job.read_until("| loss")
-    # The terminal signals its whole foreground group, and ranks that got the signal from there would end in mpirun's
-    # way.
+    # The terminal signals its complete foreground group. Ranks in this group would be ended by mpirun's handling of the
+    # signal.
     foreground = os.tcgetpgrp(job.terminal)
     others = [pid for pid in processes_with(str(config)) if pid != job.pid]
     assert [pid for pid in others if os.getpgid(pid) == foreground] == []
@@ -167,14 +167,14 @@ def test_ctrl_c_ends_the_run_after_a_whole_step_with_its_checkpoint_saved(tmp_pa
 @LAYOUTS
 def test_a_second_ctrl_c_ends_the_run_at_once(tmp_path, layout):
     config = write_config(tmp_path)
-    # A step of several seconds, whose end is not awaited.
+    # A step takes several seconds; the run must not wait for its end.
     job = Terminal(config, "train.steps=2", *SLOW, *layout)
     job.read_until("is running")
     told = time.monotonic()
     job.press(b"\x03")
     if not layout:
         job.read_until("asked to stop")
-    time.sleep(0.3)  # what comes within 0.2 s is the same request
+    time.sleep(0.3)  # a signal within 0.2 s counts as the same request
     job.press(b"\x03")
     code, lines = job.end()
     assert code == 1 and time.monotonic() - told < patience(8)

@@ -1,4 +1,4 @@
-// What a run says: the figures, the step line, and a file of JSON lines that survives crashes, resumes and full disks.
+// The metrics of a run: figures, the step line, and a file of JSON lines that survives crashes, resumes and full disks.
 #include "run/metrics.h"
 #include "base/files.h"
 #include "unit.h"
@@ -11,10 +11,10 @@
 
 #define NEAR(a, b) assert_true(fabs((a) - (b)) <= 1e-12 * fabs(b))
 
-// ---- a folder of our own, and what goes to stdout -------------------------------------------------------------------
+// ---- a temporary folder, and captured stdout ------------------------------------------------------------------------
 
 typedef struct Desk {
-    char folder[64], path[CONFIG_TEXT], *said, *file; // what the last run_of_ said and wrote
+    char folder[64], path[CONFIG_TEXT], *said, *file; // said, file: stdout and metrics file of the last run_of()
     int stdout_copy;
 } Desk;
 
@@ -49,7 +49,7 @@ static void listen_to_stdout(void) {
     fclose(file);
 }
 
-// A complete file; the caller frees it.
+// Returns the content of a file; the caller frees it.
 static char *read_whole(const char *path) {
     int64_t length;
     char *text = file_read_whole(path, 1 << 20, &length, NULL);
@@ -77,7 +77,7 @@ static void write_whole(const char *path, const char *text, size_t length) {
 
 static const int64_t MIB = 1 << 20;
 
-// Four stages, four forwards and backwards each of 1 and 2 seconds: 1F1B, so that the phase takes 3 * (4 + 3) seconds.
+// Four stages with four forwards of 1 s and four backwards of 2 s each: with 1F1B the phase takes (4 + 3) * 3 seconds.
 static StageFigures stages_of_1f1b[4];
 
 static StepFigures made_figures(int64_t step) {
@@ -146,7 +146,7 @@ static void log_steps(Metrics *metrics, int64_t first, int64_t last) {
     assert_int_equal(status, 0);
 }
 
-// A run whose steps have these figures, with its text and its file in `desk`.
+// Records a run of steps with these figures; keeps its output in desk.said and its metrics file in desk.file.
 static void run_of(const MetricsSetup *peak, const StepFigures *figures, int count) {
     Error err = {0};
     Metrics *metrics = metrics_open(made_config(desk.path), peak, -1, &err);
@@ -167,7 +167,7 @@ TEST(bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1) {
     NEAR(figures_exposed(&figures), 0.0004);
     assert_int_equal(figures_evictions(&figures), 6);
     figures.stages = 1;
-    stages_of_1f1b[0].run.busy = 21.0 + 1e-9; // clocks that disagree a little
+    stages_of_1f1b[0].run.busy = 21.0 + 1e-9; // as if clocks disagree slightly
     assert_true(figures_bubble(&figures) == 0.0);
     stages_of_1f1b[0].run.end = stages_of_1f1b[0].run.begin;
     assert_true(figures_bubble(&figures) == 0.0);
@@ -175,7 +175,7 @@ TEST(bubble_of_1f1b_is_p_minus_1_over_m_plus_p_minus_1) {
 
 // ---- the line for people --------------------------------------------------------------------------------------------
 
-// The line of one step, in `text`, which the caller frees.
+// Returns the line of one step; the caller frees it.
 static char *line_of(const StepFigures *figures, bool all) {
     MetricsSetup setup = known_peak;
     Error err = {0};
@@ -243,8 +243,8 @@ TEST_BETWEEN(step_line_never_exceeds_120_columns, desk_open, desk_close) {
     }
 }
 
-// For the step that shows it and for slower ones after it, whose fraction would be of the same low peak. The file keeps
-// to its definition.
+// Applies to the step that shows it and to later slower steps, as their fraction uses the same low peak. The file keeps
+// the computed value.
 TEST_BETWEEN(a_peak_too_low_is_said_from_then_on, desk_open, desk_close) {
     StepFigures figures[] = {made_figures(1), made_figures(2), made_figures(3)};
     figures[1].seconds = 0.1; // MFU 204.8%
@@ -256,14 +256,14 @@ TEST_BETWEEN(a_peak_too_low_is_said_from_then_on, desk_open, desk_close) {
     assert_non_null(strstr(desk.file, "\"mfu\":2.048"));
 }
 
-// Measures 50 % more each time.
+// Each call returns 50 % of the known peak more: 1.5 times, 2 times, ...
 static double more_each_time_(void *context) {
     int *times = context;
     return known_peak.peak_tflops * (1.0 + 0.5 * ++*times);
 }
 
-// The first step is at almost twice the peak: one measurement, which finds 1.5 times it, does not explain that. The
-// next finds twice the peak, and no more are made.
+// The first step runs at almost twice the peak. The first measurement returns 1.5 times the peak, which is too low to
+// explain it. The second returns twice the peak, and there is no third.
 TEST_BETWEEN(a_measured_peak_is_measured_again, desk_open, desk_close) {
     int times = 0;
     MetricsSetup peak = known_peak;
@@ -376,7 +376,7 @@ TEST_BETWEEN(resume_continues_the_file_as_if_nothing_had_happened, desk_open, de
     metrics_close(metrics);
     char *whole = read_whole(desk.path);
 
-    // The same run, stopped in the middle of a line at step 31 after a checkpoint at step 20.
+    // The same run, cut in the middle of the line of step 31, with a checkpoint at step 20.
     write_whole(desk.path, whole, (size_t)(strstr(whole, "{\"type\":\"step\",\"step\":31,") + 70 - whole));
     metrics = opened(desk.path, 20);
     log_steps(metrics, 21, 40);
@@ -407,7 +407,7 @@ TEST_BETWEEN(fresh_start_keeps_earlier_runs_and_cuts_a_torn_tail, desk_open, des
         free(kept);
     }
 
-    // A second run in the same file, resumed: the first one stays.
+    // A second run in the same file, resumed: the lines of the first run stay.
     metrics = opened(desk.path, -1);
     log_steps(metrics, 1, 3);
     metrics_close(metrics);
@@ -434,7 +434,7 @@ TEST_BETWEEN(a_file_that_is_not_ours_is_left_alone, desk_open, desk_close) {
     free(kept);
 }
 
-// test_cli.py has the sentences.
+// test_cli.py tests the messages.
 TEST_BETWEEN(full_disk_leaves_whole_lines, desk_open, desk_close) {
     Error err = {0};
     StepFigures figures = made_figures(1);

@@ -1,5 +1,5 @@
-// What a run is compared by: checksums of whole tensors, whichever rank holds which part, and which difference is
-// named.
+// The record by which runs are compared: checksums of unsharded tensors for any layout, and which difference is
+// reported.
 #include "made_plan.h"
 #include "models.h"
 #include "run/record.h"
@@ -16,7 +16,7 @@
 typedef struct Bench {
     Config config;
     Run run;
-    Comm group; // of tensor ranks
+    Comm group; // the group of tensor ranks
 } Bench;
 
 static Bench *bench_open(const char *path, const char *overrides, int tensor_rank, int data_rank) {
@@ -47,7 +47,7 @@ static void bench_close(Bench *bench) {
     free(bench);
 }
 
-// Gradients are made equal to the weights, which depend on the place in the whole tensor alone.
+// Sets the gradients equal to the weights, which depend only on the place in the unsharded tensor.
 static Record recorded(Bench *bench) {
     StageTensors *tensors = &bench->run.stage.tensors;
     Error err = {0};
@@ -81,7 +81,7 @@ TEST(checksums_are_those_of_the_whole_tensors_without_padding) {
         for (int64_t i = 0; i < tensors->count; i++) {
             const Tensor *tensor = &tensors->tensors[i];
             if (tensor->alias) continue;
-            int64_t bytes = tensor->spec->rows * tensor->spec->cols * 4; // padding comes last
+            int64_t bytes = tensor->spec->rows * tensor->spec->cols * 4; // padding is at the end
             uint64_t whole = crc64_finish(&crc, crc64_add(&crc, 0, tensor->weight, (size_t)bytes), bytes);
             assert_true(weights_of(&record)[tensor->index] == whole);
             assert_true(gradients_of(&record)[tensor->index] == whole);
@@ -93,8 +93,8 @@ TEST(checksums_are_those_of_the_whole_tensors_without_padding) {
     }
 }
 
-// finish(x) is x exclusive or a constant, so that what single ranks come to can be added up here: four of them, where
-// the constants cancel.
+// finish(x) is x XOR a constant, so XOR of the ranks' results sums the parts. With four ranks the constants cancel, and
+// one more finish completes the sum.
 TEST(parts_of_tensor_and_data_ranks_add_up_to_the_whole) {
     Crc64 crc = crc64_make();
     for (int f = 0; f < 2; f++) {
@@ -134,7 +134,7 @@ TEST(the_first_difference_is_named_in_the_order_of_a_step) {
     Record one = made_record(&table), other = made_record(&table);
     int64_t width = record_width(&one), second = width, entries = table.count;
     assert_int_equal(record_compare(&one, &other, &table, text, sizeof text), 0);
-    // From the last in order to the first: each one comes before those that differ already.
+    // In reverse order: each new difference precedes those before it, and must be the one reported.
     const struct {
         int64_t word;
         const char *expected;

@@ -1,4 +1,4 @@
-// When ranks may be started again. Whole runs: test_restarts.py.
+// Rules that allow or refuse a restart of the ranks. Complete runs: test_restarts.py.
 #include "run/restart.h"
 
 #include "checkpoint/checkpoint_files.h"
@@ -38,7 +38,7 @@ TEST(the_same_action_twice_in_a_row_stops_it) {
     assert_false(allowed_(&restarts, 1, 10, "step 10 F3"));
     Restarts others = {.left = 100};
     assert_true(allowed_(&others, 1, 10, "step 10 F3"));
-    assert_true(allowed_(&others, 2, 10, "step 10 F3")); // of another rank
+    assert_true(allowed_(&others, 2, 10, "step 10 F3")); // another rank
 }
 
 static void save_(const char *dir, int64_t step, int64_t sequence) {
@@ -61,7 +61,7 @@ TEST(the_newest_checkpoint_of_the_run_is_the_one_with_the_highest_number) {
     int64_t before = restart_sequence(config);
     assert_int_equal(before, 3);
     assert_int_equal(restart_newest(config, before, &made, path, sizeof path), -1);
-    save_(dir, 7, 5); // the run went back to an earlier step
+    save_(dir, 7, 5); // as if the run had resumed from an earlier step
     save_(dir, 9, 4);
     assert_int_equal(restart_newest(config, before, &made, path, sizeof path), 7);
     assert_string_equal(strrchr(path, '/'), "/step_00000007");

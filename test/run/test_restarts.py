@@ -1,5 +1,5 @@
-"""train.max_restarts: dead ranks are restarted from the newest checkpoint, and the run has the bits of an undisturbed
-one."""
+"""train.max_restarts: dead ranks restart from the newest checkpoint, and the run has the bits of an undisturbed
+run."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def test_a_killed_rank_is_started_again_and_the_bits_are_those_of_an_undisturbed
     assert start(config, whole).end().code == 0
     job = start(config, torn, "train.max_restarts=2")
     wait_until(lambda: last_step(torn) >= 1, "no step")
-    config.write_text(config.read_text().replace("lr: 3.0e-3", "lr: 0.5"))  # for the next run
+    config.write_text(config.read_text().replace("lr: 3.0e-3", "lr: 0.5"))  # must only affect the next run
     kill(job, torn, 2, 7)
     ended = job.end()
     assert ended.code == 0, ended.stderr
@@ -94,7 +94,7 @@ def test_the_steps_that_were_lost_count_from_where_this_start_began(tmp_path):
 
 
 def test_a_rank_that_says_why_it_fails_is_not_started_again(tmp_path):
-    """For example if the disk is full when the ranks start: they would fail the same way again."""
+    """For example, if the disk is full when the ranks start, they would fail again."""
     config = small_config(tmp_path)
     (tmp_path / "file").write_text("")
     began = time.monotonic()

@@ -1,4 +1,4 @@
-// Choosing a token: the distribution, and that neither the parts of a vocabulary nor anything else moves a choice.
+// Choice of a token: its distribution, and its independence from the division of the vocabulary into parts.
 #include "run/sample.h"
 #include "unit.h"
 
@@ -8,7 +8,7 @@ enum { VOCAB = 12, DRAWS = 20000, MOST_PARTS = 4 };
 
 static const float logits[VOCAB] = {1.5f, -0.5f, 0.25f, 2.0f, -3.0f, 0.0f, 1.0f, 1.25f, -1.0f, 0.5f, 2.25f, -2.0f};
 
-// As `parts` tensor ranks would name candidates, the last rank first.
+// Chooses a token from candidates of `parts` tensor ranks, the last rank's candidates first.
 static int64_t choose(const SampleRule *rule, uint64_t stream, const float *from, int parts) {
     SampleCandidate candidates[MOST_PARTS * VOCAB];
     int64_t count = 0, width = (VOCAB + parts - 1) / parts;
@@ -20,7 +20,7 @@ static int64_t choose(const SampleRule *rule, uint64_t stream, const float *from
     return sample_choose(rule, candidates, count);
 }
 
-// What a token's share has to be: softmax over the `kept` likeliest.
+// Computes the expected probabilities: softmax over the `kept` likeliest tokens.
 static void expect_(double share[VOCAB], double temperature, int kept) {
     double sum = 0.0;
     for (int i = 0; i < VOCAB; i++) {

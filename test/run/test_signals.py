@@ -1,4 +1,4 @@
-"""A signal that asks a run to stop does no harm to the arithmetic under way, whenever it comes."""
+"""A request to stop does not disturb the arithmetic in progress, whenever the signal arrives."""
 
 import signal
 import time
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.thorough
 
 
 def started(config, *overrides):
-    """A run of one rank that has trained its first step."""
+    """Starts a run of one rank and waits for its first step."""
     alone = ("parallel.pipeline=1", "schedule.bpipe=off", "train.steps=100000", "data.val_every=0")
     job = trainer_runs.start(config, *alone, *overrides)
     metrics = next(part.split("=", 1)[1] for part in overrides if part.startswith("log.metrics="))
@@ -19,7 +19,7 @@ def started(config, *overrides):
 
 
 def test_a_stop_in_the_middle_of_matrix_products(tmp_path):
-    # Steps of many products: the signal comes inside one of them. Some libraries' kernels have no room for a handler.
+    # Steps of many products: the signal arrives inside one. Some libraries' kernels leave no stack space for a handler.
     model = "{family: llama, hidden: 256, layers: 4, heads: 8, kv_heads: 4, ffn: 512, vocab: 100, seq_len: 64}"
     config = trainer_runs.write_config(tmp_path, model=model)
     for i in range(4):

@@ -1,4 +1,4 @@
-// A rank is compared with its peers, or with the plan; without either it is not named.
+// A rank is compared with its peers, or with the plan. Without peers and plan, no rank is reported as slow.
 #include "run/slowest.h"
 #include "unit.h"
 
@@ -6,7 +6,7 @@
 
 enum { RANKS = 8 };
 
-// Four stages of two data ranks: rank r is stage r % 4. Stage s takes 10 + s in forwards, twice that in backwards.
+// Four stages, two data ranks: rank r has stage r % 4. Stage s takes 10 + s in forwards and twice as long in backwards.
 static RankSeconds usual(int rank) {
     double forward = 10.0 + rank % 4;
     return (RankSeconds){{forward, 2.0 * forward}};
@@ -17,7 +17,7 @@ static Slowest *made(int ranks, bool planned) {
     int peers[RANKS];
     for (int r = 0; r < ranks; r++) {
         peers[r] = r % 4;
-        if (planned) plan[r] = (RankSeconds){{0.1 * usual(r).part[0], 0.1 * usual(r).part[1]}}; // in another unit
+        if (planned) plan[r] = (RankSeconds){{0.1 * usual(r).part[0], 0.1 * usual(r).part[1]}}; // in other units
     }
     return slowest_create(ranks, plan, peers);
 }
@@ -31,7 +31,7 @@ static void add(Slowest *slowest, int ranks, int steps, int rank, SlowestPart pa
     }
 }
 
-// Checks which rank is found, -1 for none, by how much it exceeds the expected time, and its cost. Frees `slowest`.
+// Checks which rank is found (-1: no rank), its relative excess over the expected time, and its cost. Frees `slowest`.
 static void finds(Slowest *slowest, int rank, SlowestPart part, double excess, double cost) {
     SlowestRank found;
     bool named = slowest_find(slowest, &found) && found.cost > 1e-12;

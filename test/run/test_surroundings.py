@@ -33,12 +33,12 @@ def small(tmp_path):
 
 
 def through_bash(script):
-    """Returns a prefix that starts the trainer from a shell; "$@" is the trainer's command."""
+    """Returns a command prefix that starts the trainer from a shell; in `script`, "$@" is the trainer's command."""
     return ["bash", "-c", script, "-"]
 
 
 def started(small, tmp_path, *overrides, **more):
-    """An endless run after its first steps."""
+    """Starts an endless run and waits for its first steps."""
     metrics = tmp_path / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
     job = Job(small, *ENDLESS, f"log.metrics={metrics}", *overrides, **more)
@@ -92,7 +92,7 @@ def test_a_terminal_that_goes_away_stops_a_run_with_its_checkpoint(small, tmp_pa
 
 
 def on_a_terminal(small, tmp_path, *overrides):
-    """The process of an endless run after its first steps, and the other end of its terminal."""
+    """Returns the process of an endless run after its first steps, and our end of its terminal."""
     metrics = tmp_path / "metrics.jsonl"
     options = [part for key in (*ENDLESS, f"log.metrics={metrics}", *overrides) for part in ("-o", key)]
     process, terminal = pty.fork()
@@ -124,7 +124,7 @@ def test_a_terminal_that_is_closed_costs_no_work(small, tmp_path, overrides):
     saved = tmp_path / "saved"
     process, terminal = on_a_terminal(small, tmp_path, f"checkpoint.dir={saved}", *overrides)
     os.close(terminal)
-    # The terminal may have gone a moment before the signal says so.
+    # The run may notice the closed terminal a moment before the signal.
     assert exit_code(process) in (1, 3) and [path.name[:5] for path in saved.iterdir()] == ["step_"]
 
 
@@ -168,7 +168,7 @@ def test_a_run_under_nohup_ignores_hang_ups(small, tmp_path, overrides):
     )
     assert job.parent.poll() is None
     job.parent.send_signal(signal.SIGTERM)
-    assert job.end().code == 1  # asked to stop, with no place to save
+    assert job.end().code == 1  # asked to stop, without a folder to save to
 
 
 @each_size
@@ -188,10 +188,10 @@ def test_one_request_may_come_as_two_signals(small, tmp_path, overrides):
 @pytest.mark.thorough
 @each_size
 def test_of_two_runs_with_one_place_for_checkpoints_the_second_is_refused(small, tmp_path, overrides):
-    """Each would remove what the other is writing."""
+    """Each run would remove the other's unfinished checkpoints."""
     saved = f"checkpoint.dir={tmp_path}/saved"
     job = started(small, tmp_path, saved, "checkpoint.every=5", *overrides)
-    force = "checkpoint.overwrite=true"  # the first may have saved by now, which alone would be refused
+    force = "checkpoint.overwrite=true"  # the first run may have saved by now, which would itself be a reason to refuse
     second = Job(small, "train.steps=5", saved, force, "checkpoint.every=0", *overrides).end()
     assert second.code == 1 and second.stdout == ""
     assert second.said[-1].endswith(
@@ -201,7 +201,7 @@ def test_of_two_runs_with_one_place_for_checkpoints_the_second_is_refused(small,
     job.parent.send_signal(signal.SIGTERM)
     ended = job.end()
     assert ended.code == 3 and "could not be written" not in ended.stderr, ended.stderr
-    assert Job(small, "train.steps=5", saved, force, *overrides).end().code == 0  # its place is free
+    assert Job(small, "train.steps=5", saved, force, *overrides).end().code == 0  # the lock is free again
 
 
 # --- limits
@@ -226,7 +226,7 @@ def test_too_few_files_for_mpirun_are_a_sentence_and_a_low_soft_limit_is_raised(
     assert Job(small, *four, prefix=through_bash('ulimit -Sn 32; exec "$@"')).end().code == 0
 
 
-# --- configurations that come through a pipe
+# --- configurations from a pipe
 
 
 @each_size
@@ -243,7 +243,7 @@ def test_a_configuration_through_a_pipe_reaches_all_ranks(small, tmp_path, overr
     assert ended.returncode == 0 and ended.stdout.count("step ") == 2, ended.stderr
 
 
-# --- places that ranks need
+# --- folders that ranks need
 
 
 @several_ranks
@@ -267,7 +267,7 @@ def test_a_small_dev_shm_is_no_harm_where_the_temporary_folder_has_space_and_els
 @pytest.mark.parametrize("limit", ["-v 300000", "-v 60000", "-d 20000", "-n 4", "-n 16", "-s 64", "-s 128"])
 def test_a_limit_that_is_too_low_is_a_sentence_that_names_it(small, limit):
     ended = Job(small, "train.steps=2", *RANKS["four_ranks"], prefix=through_bash(f'ulimit {limit}; exec "$@"')).end()
-    assert ended.code == 0 or "ulimit" in ended.said[-1], (ended.code, ended.stderr)  # it is enough, or it is named
+    assert ended.code == 0 or "ulimit" in ended.said[-1], (ended.code, ended.stderr)  # it suffices, or it is named
     assert nothing_left(small)
 
 
@@ -282,7 +282,7 @@ def test_a_deleted_working_directory_is_a_sentence(small, tmp_path):
 
 @several_ranks
 def test_no_port_of_a_rank_on_one_machine_is_reached_from_another(small, tmp_path):
-    """Except mpirun's own: it listens for daemons of other hosts on all interfaces, whatever its options."""
+    """Exception: mpirun listens for daemons of other hosts on all interfaces, with any options."""
     job = started(small, tmp_path, *RANKS["four_ranks"])
     inodes = set()
     for pid in [pid for pid in processes_with(str(small)) if pid != launcher_process(job)]:

@@ -1,4 +1,4 @@
-"""--validate: the loss of a checkpoint without training, the same bits as the validation of the run that wrote it."""
+"""--validate: the loss of a checkpoint without training has the bits of the validation in the run that wrote it."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""--verify: several runs of the same steps agree bit by bit, and a bit that flips in one of them is found and named."""
+"""--verify: several runs of the same steps agree bit by bit; a flipped bit in one of them is found and named."""
 
 import json
 import os
@@ -99,8 +99,8 @@ def flipper(tmp_path_factory):
 
 @pytest.mark.thorough
 def test_a_flipped_bit_is_found_and_its_first_effect_named(tmp_path, flipper):
-    """The bit belongs to a gradient between stages in step 2: that step's loss is right, the gradients below that
-    stage are not."""
+    """The bit belongs to a gradient between stages in step 2. The step's loss is still correct; the gradients of the
+    stages below are wrong."""
     trainer = Trainer(tmp_path, LLAMA)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **flips(flipper, rank=3, size=MESSAGE, at=8 + 2)}
     ended = verify(trainer, layout(p=4, bpipe=True), environment=environment, steps=3)

@@ -1,5 +1,5 @@
-// Started by test_transformers.py: tool_next CONFIG DIR TOKEN... loads the weights in DIR into one stage, takes seq_len
-// tokens, and prints the likeliest next token of each.
+// Started by test_transformers.py. `tool_next CONFIG DIR TOKEN...` loads the weights in DIR into one stage, reads
+// seq_len tokens, and prints the likeliest next token after each.
 #include "models.h"
 #include "checkpoint/checkpoint.h"
 #include "run/sample.h"

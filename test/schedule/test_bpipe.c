@@ -1,5 +1,5 @@
-// Making schedules and writing them down, for every p <= 32 and m <= 256. That BPipe loses no time is in
-// test_simulate.c, what the proof finds in test_schedule_check.c.
+// Making and writing schedules, for every p <= 32 and m <= 256. test_simulate.c shows that BPipe loses no time,
+// test_schedule_check.c tests the proof.
 #include "bpipe.h"
 #include "schedules.h"
 #include "unit.h"
@@ -18,15 +18,15 @@ static Schedule *balanced(int stages, int microbatches, int slots, EvictTarget t
     return schedule;
 }
 
-// What newest-first needs on one stage of 1F1B when a bundle is evicted only as its slot is needed, and each load
-// starts one action before its backward. The pass is measured against this.
+// Returns the evictions of the newest-first rule on one stage of 1F1B, if a bundle is evicted only when its slot is
+// needed and each load starts one action before its backward. The BPipe pass is compared with this number.
 static int64_t newest_first(int in_flight, int microbatches, int slots) {
     bool away[4096] = {false};
     int used = 0, forwards = 0;
     int64_t evictions = 0;
     for (int backwards = 0; backwards < microbatches; backwards++) {
         int until = backwards + in_flight < microbatches ? backwards + in_flight : microbatches;
-        // One load and then one forward; before the first backward, forwards alone.
+        // One load, then one forward; before the first backward, only forwards.
         bool load = away[backwards];
         for (int wanted = until - forwards + load; wanted > 0; wanted--) {
             if (used == slots) {
@@ -97,7 +97,7 @@ TEST(line_ends_and_spaces_of_other_editors_are_read) {
     }
 }
 
-// A million lines or actions take no time to speak of, and an error at the end names its line.
+// A million lines or actions are read at once, and an error at the end is reported with its line.
 TEST(long_texts_are_read_or_refused_with_their_line) {
     enum { MANY = 1000000 };
     char *text = malloc(24 * (size_t)MANY), *at = text;
@@ -221,7 +221,7 @@ TEST(the_smallest_number_of_slots_is_half_of_p_plus_2_rounded_up) {
     schedule_free(balanced(1, 3, bpipe_min_slots_host(1), EVICT_TO_HOST));
 }
 
-// The pass leaves F and B as they are: balancing never changes what is computed.
+// The pass does not change F and B: balancing never changes the computation.
 static void assert_same_compute(const Schedule *base, const Schedule *schedule) {
     for (int s = 0; s < base->stages; s++) {
         int64_t next = 0;
@@ -240,7 +240,7 @@ static void assert_few_transfers(const Schedule *schedule) {
     for (int s = 0; s < p; s++) {
         int64_t evictions = schedule_actions(schedule, s, ACTION_EVICT);
         int64_t reference = newest_first(p - s, m, schedule->slots);
-        // The one more is the price of freeing slots ahead in the warm-up, so that no forward waits there.
+        // One more is allowed, because slots are freed early in the warm-up, so that no forward waits.
         if (evictions > reference + 1) print_error("p %d m %d stage %d: %d\n", p, m, s, (int)evictions);
         assert_true(evictions <= reference + 1);
     }

@@ -1,6 +1,6 @@
-// Every schedule of the table: sound, within its slots, and idle for as long as the formula says when F, B and W take
-// equal times. `test_kinds all [FIRST LAST]` goes through every m <= 256 for FIRST to LAST stages, 1 to 32 unless
-// given; the test takes a selection. `test_kinds tables` prints the figures of docs/schedules.md and docs/bpipe.md.
+// Every schedule of the table: sound, within its slots, and idle for as long as the formula predicts if F, B and W take
+// equal times. `test_kinds all [FIRST LAST]` checks every m <= 256 for FIRST to LAST stages (default 1 to 32); the test
+// checks a selection. `test_kinds tables` prints the figures of docs/schedules.md and docs/bpipe.md.
 #define UNIT_OWN_MAIN
 #include "schedules.h"
 
@@ -9,7 +9,7 @@
 
 enum { MOST_STAGES = 32, MOST_CHUNKS = 8, MOST_SLICES = 8 };
 
-static int first_stages, last_stages; // of the long form; 0: a selection
+static int first_stages, last_stages; // range of the long form; 0: a selection
 
 static double makespan(const Schedule *schedule, double forward, double input, double weight, double edge,
                        double transfer) {
@@ -40,14 +40,14 @@ static double makespan(const Schedule *schedule, double forward, double input, d
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The specs to look at
+// The schedules to check
 
-// One of them, made.
+// One schedule, made from its spec.
 typedef struct View {
     const ScheduleKind *kind;
     const ScheduleSpec *spec;
     const Schedule *base;
-    double plain; // its makespan with F = B = W = 1
+    double plain; // makespan of `base` with F = B = W = 1
 } View;
 
 typedef void (*Look)(const View *view);
@@ -59,7 +59,7 @@ static Schedule *made(const ScheduleKind *kind, const ScheduleSpec *spec) {
     return schedule;
 }
 
-// looks: ends with NULL.
+// Makes the schedule and calls all functions of `looks`, an array that ends with NULL.
 static void look_at(const ScheduleKind *kind, const ScheduleSpec *spec, const Look *looks) {
     Schedule *base = made(kind, spec);
     View view = {kind, spec, base, makespan(base, 1, 1, 1, 0, 0)};
@@ -67,11 +67,11 @@ static void look_at(const ScheduleKind *kind, const ScheduleSpec *spec, const Lo
     schedule_free(base);
 }
 
-// Lists with slices are long, so they are looked at up to these numbers.
+// Larger schedules with slices are skipped, since their lists are long.
 enum { SLICED_STAGES = 16, SLICED_MICROBATCHES = 64 };
 
-// Up to `most` chunks, and every group, delay and number of slices, or the smallest, the largest and, if asked for, one
-// between. Specs that the kind refuses are left out.
+// Checks up to `most_chunks` chunks, and with all_numbers every group, delay and number of slices, otherwise the
+// smallest, a middle and the largest one. Skips specs that the kind refuses.
 static void look_at_variants(const ScheduleKind *kind, int p, int m, int most_chunks, bool all_numbers,
                              const Look *looks) {
     for (int chunks = kind->chunks; chunks <= kind->most_chunks && chunks <= most_chunks; chunks *= 2) {
@@ -99,7 +99,7 @@ static void look_at_some(const ScheduleKind *kind, const Look *looks) {
     }
 }
 
-// Every m, and what depends on the ends of a list alone at few: every group and delay, and the most chunks.
+// Checks every m. For a few m, where the ends of a list matter, also every group and delay, and the most chunks.
 static void look_at_all(const ScheduleKind *kind, const Look *looks) {
     for (int p = first_stages; p <= last_stages; p++)
         for (int m = p; m <= 256; m++) {
@@ -133,14 +133,14 @@ TEST(every_schedule_is_sound_and_within_its_slots) { look_at_every_kind((const L
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
-// Idle time with F = B = W = 1; negative: no formula for this p and m. V-Min's is a bound.
+// Returns the idle time with F = B = W = 1; negative: there is no formula for this p and m. V-Min's is an upper bound.
 static double bubble_of(const ScheduleKind *kind, const ScheduleSpec *spec) {
     double p = spec->stages, v = spec->chunks * spec->slices, k = kind->slots(spec);
     const char *name = kind->name;
     if (strcmp(name, "gpipe") == 0 || strcmp(name, "1f1b") == 0) return 3 * (p - 1);
     if (strcmp(name, "zb-d") == 0) return 2 * (p - 1) - spec->delay;
     if (strcmp(name, "seq1f1b") == 0 || strcmp(name, "interleaved") == 0) return 3 * (p - 1) / v;
-    // Groups of the same size; shorter last ones change the end.
+    // For groups of equal size; a shorter last group changes the end.
     if (strcmp(name, "gis") == 0)
         return spec->microbatches % spec->group != 0 ? -1 : (2 * (p - 1) + (p - spec->group) * (v - 1)) / v;
     bool few = spec->microbatches < 2 * spec->stages;
@@ -183,7 +183,7 @@ TEST(a_split_backward_takes_one_w_a_stage_off_the_idle_time) {
     look_at_every_kind((const Look[]){look_at_split, NULL});
 }
 
-// What is read from a schedule's text is printed as the same text, and has the same slots.
+// A schedule that is read from its text is written as the same text, and has the same slots.
 static void assert_text_comes_back(const Schedule *schedule) {
     Error err = {0};
     char *once = written_schedule(schedule);
@@ -237,7 +237,7 @@ TEST(forward_only_lists_are_sound_on_every_placement) { look_at_every_kind((cons
 
 static int in_flight(const Schedule *schedule, int s) { return schedule->stage[s].own_slots; }
 
-// Half of what the fullest pair keeps, and one place to move to; never more than a stage keeps anyway.
+// Half of the bundles that the fullest pair keeps, plus a slot for moving; but at most as many as a stage keeps anyway.
 static int pair_slots(const Schedule *base) {
     int most = 1;
     for (int s = 0; s < base->stages; s++) {
@@ -270,8 +270,8 @@ static void look_at_pairs(const View *view) {
     Schedule *schedule = bpipe_balance(base, slots, EVICT_TO_PEER, bpipe_load_ahead(base, EVICT_TO_PEER), &err);
     if (schedule == NULL) fail_msg("%s", err.text);
     schedule_assert_sound(schedule);
-    // With F = B = W whole backwards take 2F, with split ones two backwards hide a swap. Chunks whose backwards
-    // are whole hide a forward for sure, and with loads one backward earlier as much as the others.
+    // With F = B = W a complete backward takes 2F, and split schedules hide a swap behind two backwards. Chunks with
+    // complete backwards always hide a transfer of one forward; if loads start one backward earlier, as much as others.
     bool whole_chunks = spec->chunks > 1 && !base->split;
     assert_nothing_is_lost(view, schedule, whole_chunks ? 1 : 1.5);
     if (whole_chunks) {
@@ -306,14 +306,14 @@ static void look_at_host(const View *view) {
 
 TEST(the_host_takes_bundles_of_every_placement) { look_at_every_kind((const Look[]){look_at_host, NULL}); }
 
-// The long form: each schedule is made once.
+// The long form: makes each schedule only once, for all checks.
 static void everything_above_holds_for_every_m(void **state) {
     (void)state;
     look_at_every_kind((const Look[]){look_at_soundness, look_at_bubble, look_at_split, look_at_forward, look_at_pairs,
                                       look_at_host, NULL});
 }
 
-// Half of what V-Half keeps. A transfer as long as a forward costs one wait in the warm-up.
+// Half of V-Half's slots. A transfer that takes as long as a forward causes one wait in the warm-up.
 TEST(v_half_with_half_of_its_slots_loses_next_to_nothing_to_the_host) {
     ScheduleSpec spec = {.stages = 8, .microbatches = 64};
     Schedule *base = made(&schedule_kinds[schedule_kind_index("v-half")], &spec);
@@ -431,7 +431,7 @@ static void print_table(int p) {
         print_row(&schedule_kinds[schedule_kind_index(rows[i].name)], spec_of(i, p), rows[i].label);
 }
 
-// What BPipe over one schedule costs by the time of one transfer: to the partner where it can, to the host where not.
+// Prints the cost of BPipe for one schedule, by transfer time; evicts to the partner if possible, else to the host.
 static void print_losses(const ScheduleKind *kind, const ScheduleSpec *spec, const char *label) {
     static const double transfers[] = {0.5, 1, 1.5, 1.75, 2, 2.5, 3};
     EvictTarget target = kind->pairs ? EVICT_TO_PEER : EVICT_TO_HOST;

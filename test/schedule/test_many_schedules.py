@@ -1,4 +1,4 @@
-"""The long form of test_kinds, for most numbers of stages in `make soak`, and the tables that it prints."""
+"""The long form of test_kinds, in `make soak` for most numbers of stages, and its printed tables."""
 
 import subprocess
 
@@ -16,7 +16,7 @@ def test_every_number_of_microbatches_is_sound(stages):
 
 
 def test_the_rows_of_the_pages_are_printed():
-    """Rows for eight stages: schedules.md has their steps, bpipe.md the time that evicting costs."""
+    """The rows are for eight stages: steps in schedules.md, and the time that evicting costs in bpipe.md."""
     printed = subprocess.run([TOOLS / "test_kinds", "tables"], capture_output=True, text=True, check=True).stdout
     schedules, bpipe = ((ROOT / "docs" / name).read_text() for name in ("schedules.md", "bpipe.md"))
     eight = [part.strip().splitlines() for part in printed.split("\np = ")[1:] if part.startswith("8,")]

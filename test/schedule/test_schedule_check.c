@@ -1,6 +1,6 @@
-// The proof, held against the definition: small schedules of every kind, sound or not, are run in all interleavings
-// there are, with transfers posted when the action before is complete and when it starts. Where the proof says yes,
-// none hangs.
+// Compares the proof with the definition: small schedules of every kind, sound or not, run in all possible
+// interleavings. Transfers are posted either when the preceding action completes or when it starts. A schedule that the
+// proof accepts must never hang.
 #include "bpipe.h"
 #include "interleavings.h"
 #include "schedules.h"
@@ -14,7 +14,7 @@
 #define CHUNKS(parts, microbatches, slots)                                                                             \
     "stages 1  " parts "  placement loop  microbatches " #microbatches "  slots " #slots "  edges 2\nstage 0: "
 
-// After "# schedule 1f1b  ". NULL: it is sound.
+// text: follows "# schedule 1f1b  ". error: the expected message; NULL if the schedule is sound.
 static const struct {
     const char *text, *error;
 } rows[] = {
@@ -56,7 +56,7 @@ static const struct {
     {STAGE(3, 2) "F0 F1 E0>h L0<h B0 F2 E1>h L1<h B1 B2\n", NULL},
     {STAGE(3, 2) "F0 E0>h F1 E1>h F2 L0<h B0 L1<h B1 B2\n", NULL},
     {STAGE(2, 1) "F0 E0>h L0<h B0 F1 B1\n", NULL},
-    // F2 may take the slot that E0 frees, and leave none to L0, for which B0 waits.
+    // F2 may take the slot that E0 frees, so that L0 gets no slot, and B0 waits for L0.
     {STAGE(3, 2) "F0 F1 E0>h L0<h E1>h F2 B0 L1<h B1 B2\n",
      "stage 0: L0<h can find its slot taken by a forward that comes later in the list"},
     {STAGE(3, 2) "F0 E0>h F1 E1>h L0<h F2 B0 L1<h B1 B2\n", NULL},
@@ -72,7 +72,7 @@ static const struct {
     {"stages 2  microbatches 9  slots 9\nstage 0: F0 F1 F2 F3 F4 F5 F6 F7 F8 B0 B1 B2 B3 B4 B5 B6 B7 B8\n"
      "stage 1: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 F8 B8\n",
      NULL},
-    // Four messages fit between the two; the fifth has no buffer.
+    // Four messages fit between the two stages; the fifth has no buffer.
     {"stages 2  microbatches 10  slots 10\nstage 0: F0 F1 F2 F3 F4 F5 F6 F7 F8 F9 B0 B1 B2 B3 B4 B5 B6 B7 B8 B9\n"
      "stage 1: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 F8 B8 F9 B9\n",
      "F9 of stage 0 may wait for B4 of stage 1, which may wait for F9 of stage 0"},
@@ -111,14 +111,14 @@ static const struct {
     {"stages 1  chunks 2  placement v  microbatches 2  slots 4  edges 2\n"
      "stage 0: F0.0 F1.0 F0.1 F1.1 B0.1 B0.0 B1.1 B1.0\n",
      NULL},
-    // Chunk 1 of stage 0 comes after chunk 0 of stage 1, whatever the list of stage 0 says.
+    // Chunk 1 of stage 0 needs chunk 0 of stage 1 first, independent of the list of stage 0.
     {"stages 2  chunks 2  placement loop  microbatches 2  slots 4  edges 2\n"
      "stage 0: F0.0 F0.1 F1.0 F1.1 B0.1 B1.1 B0.0 B1.0\nstage 1: F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0\n",
      NULL},
     {"stages 2  chunks 2  placement loop  microbatches 2  slots 4  edges 2\n"
      "stage 0: F0.0 F0.1 B0.1 F1.0 F1.1 B1.1 B0.0 B1.0\nstage 1: F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0\n",
      "B0.1 of stage 0 may wait for F1.0 of stage 1, which may wait for B0.1 of stage 0"},
-    // Version 3.
+    // Version 3: slices.
     {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:0 F0.0:1 B0.0:1 B0.0:0\n", NULL},
     {CHUNKS("chunks 1  slices 2", 1, 2) "F0.0:1 F0.0:0 B0.0:1 B0.0:0\n",
      "stage 0: F0.0:1 is out of order; slices go forward in ascending and backward in descending order"},
@@ -161,7 +161,7 @@ static unsigned random_below(uint64_t *state, unsigned bound) {
     return (unsigned)(*state >> 33) % bound;
 }
 
-// An action and where in the list it goes, between the places of F and B.
+// An action and its place in the list; F of microbatch i is at place i.
 typedef struct Placed {
     double place;
     Action action;
@@ -191,7 +191,7 @@ static double between(uint64_t *random, double low, double high) {
     return low + (high - low) * (1 + random_below(random, 1000)) / 1002.0;
 }
 
-// Some bundles of stage s leave at some time and come back in time, to the host or to the partner.
+// Evicts some bundles of stage s to `peer` at random places after their forwards; loads them before their backwards.
 static void draft_evictions(Draft *draft, int microbatches, int peer, uint64_t *random) {
     for (int i = 0; i < microbatches; i++) {
         if (random_below(random, 3) == 0) continue;
@@ -201,7 +201,7 @@ static void draft_evictions(Draft *draft, int microbatches, int peer, uint64_t *
     }
 }
 
-// The same transfers in the same order at the partner, at any places.
+// Adds the matching transfers in the same order to the partner's list, at random places.
 static void draft_acceptor(const Draft *evictor, Draft *acceptor, int s, uint64_t *random) {
     double place = -1, end = acceptor->placed[acceptor->count - 1].place + 1;
     for (int i = 0; i < evictor->count; i++) {
@@ -232,7 +232,7 @@ static void draft_finish(const Draft *draft, StageSchedule *stage, uint64_t *ran
     stage->lent_slots = peak(stage, "A", "R") + (random_below(random, 3) == 0);
 }
 
-// Every stage has a warm-up of its own, so that stages may wait for each other in circles too.
+// Every stage has its own warm-up, so that stages may also wait for each other in cycles.
 static Schedule *random_schedule(uint64_t *random) {
     int p = 1 + (int)random_below(random, 3), m = p == 3 ? 3 : 3 + (int)random_below(random, 4);
     Schedule *schedule = schedule_gpipe(p, m, NULL);
@@ -284,7 +284,7 @@ TEST(the_proof_accepts_what_cannot_hang_and_nothing_else) {
     print_message("%d accepted, %d can hang, %d refused without need\n", tally.accepted, tally.hanging,
                   tally.overcautious);
     assert_true(tally.accepted > 1000 && tally.hanging > 300);
-    // The proof looks at one stage's slots at a time; what other stages rule out there, it does not see.
+    // The proof examines the slots of one stage at a time. It cannot see cases that other stages rule out.
     assert_true(tally.overcautious * 50 < tally.hanging);
 }
 
@@ -298,7 +298,7 @@ TEST(no_interleaving_of_a_made_schedule_hangs) {
     assert_int_equal(tally.accepted, 3);
 }
 // ---------------------------------------------------------------------------------------------------------------------
-// Sound schedules, spoilt
+// Sound schedules with small changes
 
 typedef enum Spoil { DROP, DOUBLE, OTHER_PEER, OTHER_MICROBATCH, OTHER_CHUNK, OTHER_KIND, SPOILS } Spoil;
 
@@ -309,7 +309,7 @@ static Schedule *copy_of(const Schedule *schedule) {
         const StageSchedule *from = &schedule->stage[s];
         free(stage[s].actions);
         stage[s] = *from;
-        // One more than there are: room for a spoiler.
+        // Space for one more action, which a test may insert.
         stage[s].actions = malloc(((size_t)from->count + 1) * sizeof(Action));
         memcpy(stage[s].actions, from->actions, (size_t)from->count * sizeof(Action));
     }
@@ -374,7 +374,7 @@ TEST(one_wrong_action_is_always_found) {
     schedule_free(schedule);
 }
 
-// Runs the schedule with durations from nothing to a hundred, and with either winner of a slot.
+// Simulates the schedule with random durations from 0 to 100, for both orders of two requests for a slot.
 static void assert_simulation_ends(const Schedule *schedule, uint64_t *random) {
     double times[4][64];
     for (int i = 0; i < 4 * schedule->stages * schedule->chunks; i++) {
@@ -416,7 +416,7 @@ TEST(two_actions_that_change_places_are_refused_or_harmless) {
     assert_true(tally.accepted > 0);
 }
 
-// Neighbours in lists of every kind change places; evictions to the host make slots scarce.
+// Swaps neighbours in lists of every kind; evictions to the host make slots scarce.
 TEST(chunked_lists_that_the_proof_accepts_end_with_any_durations) {
     uint64_t random = 11;
     int accepted = 0, refused = 0;

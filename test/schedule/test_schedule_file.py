@@ -1,5 +1,5 @@
-"""A list that a user wrote is proved and printed, or refused with its place. test_bpipe.c tests the text form,
-test_schedule_check.c the proof."""
+"""A schedule written by a user is proved and printed, or refused with the place of the error. test_bpipe.c tests the
+text form, test_schedule_check.c the proof."""
 
 import subprocess
 

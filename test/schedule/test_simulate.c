@@ -1,4 +1,4 @@
-// The simulator against closed forms, and with it the promise that BPipe loses no time against 1F1B.
+// Compares the simulator with closed forms, and uses it to check the promise that BPipe loses no time against 1F1B.
 // `test_simulate tables` prints the figures of docs/bpipe.md instead.
 #include "schedule/contention.h"
 #define UNIT_OWN_MAIN
@@ -9,7 +9,7 @@
 
 enum { MOST_STAGES = 32 };
 
-// Times that are alike on all stages.
+// Times, equal on all stages.
 typedef struct Times {
     double forward, backward, transfer, edge;
     bool queue_first;
@@ -71,7 +71,7 @@ TEST(gpipe_and_1f1b_take_m_plus_p_minus_1_microbatches) {
     }
 }
 
-// Times of single actions replace those by kind, and count where the list has the action.
+// Times of single actions override times by kind, and follow the order of the list.
 TEST(actions_may_each_have_their_own_time) {
     Schedule *schedule = parsed("# schedule a  stages 2  microbatches 2  slots 2\n"
                                 "stage 0: F0 F1 B0 E1>h L1<h B1\nstage 1: F0 B0 F1 B1\n");
@@ -86,7 +86,7 @@ TEST(actions_may_each_have_their_own_time) {
     assert_near(timeline->stage[1].busy, 12);
     assert_near(timeline->stage[1].times[2].end, 9);
     timeline_free(timeline);
-    const double last[] = {2, 3}; // of the backwards only B1: it ends at 21 on stage 1, at 25 on 0
+    const double last[] = {2, 3}; // the last backward is B1: it ends at 21 on stage 1, at 25 on stage 0
     costs.last = last;
     timeline = simulate_run(schedule, &costs, NULL);
     assert_near(timeline->stage[1].times[2].end, 9);
@@ -103,7 +103,7 @@ TEST(a_full_edge_holds_up_the_sender_and_nothing_else) {
     for (int buffers = 1; buffers <= 3; buffers++) {
         schedule->edge_buffers = buffers;
         Timeline *timeline = simulate_run(schedule, &costs, NULL);
-        // 2 * buffers messages find a place before their consumers are complete.
+        // 2 * buffers messages can be sent before their consumers complete.
         for (int i = 2 * buffers; i < 8; i++)
             assert_near(timeline->stage[0].times[i].begin, timeline->stage[1].times[i - 2 * buffers].end);
         assert_near(timeline->stage[0].times[2 * buffers - 1].begin, 2 * buffers - 1);
@@ -113,7 +113,7 @@ TEST(a_full_edge_holds_up_the_sender_and_nothing_else) {
     schedule_free(schedule);
 }
 
-// One stage, two own slots, the host: every time can be told by hand.
+// One stage, two own slots, evictions to the host: every time can be computed by hand.
 TEST(a_transfer_runs_beside_compute_and_compute_waits_where_it_must) {
     Schedule *schedule = parsed("# schedule bpipe  stages 1  microbatches 3  slots 2\n"
                                 "stage 0: F0 F1 E1>h F2 B0 L1<h B1 B2\n");
@@ -164,13 +164,13 @@ TEST(a_schedule_that_hangs_is_reported_with_its_action) {
     assert_null(simulate_run(schedule, &costs, &err));
     assert_int_equal(err.code, EXIT_FAILED);
     assert_string_equal(err.text, "schedule bpipe deadlocks: stage 0 waits at B0");
-    // Durations decide here: where L0 gets the slot before F2 asks for it, nothing hangs.
+    // Durations matter here: if L0 gets the slot before F2 asks for it, the schedule completes.
     costs.queue_first = true;
     Timeline *timeline = simulate_run(schedule, &costs, NULL);
     assert_non_null(timeline);
     timeline_free(timeline);
     schedule_free(schedule);
-    // Nor does a transfer begin before there is a lent slot for it.
+    // A transfer also waits for a free lent slot.
     schedule = schedule_bpipe(4, 8, 3, NULL);
     double four[] = {1, 1, 1, 1};
     costs = (SimulateCosts){.forward = four, .backward = four, .transfer = four};
@@ -182,7 +182,7 @@ TEST(a_schedule_that_hangs_is_reported_with_its_action) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Sharing
 
-// Two stages that send nothing in time, on `cores` cores: F = 1, B = 2.
+// Simulates two stages on `cores` cores, with F = 1, B = 2 and messages that take no time.
 static Timeline *run_on_cores(int microbatches, double cores) {
     const double forward[] = {1, 1}, backward[] = {2, 2};
     const int compute[] = {0, 0};
@@ -199,7 +199,7 @@ TEST(ranks_that_share_a_core_take_the_time_of_all_their_work) {
     for (int m = 2; m <= 64; m *= 2) {
         Timeline *two = run_on_cores(m, 2), *one = run_on_cores(m, 1);
         assert_near(two->makespan, 3 * (m + 1));
-        assert_near(one->makespan, 3 * 2 * m); // never idle: one of the two always has something to do
+        assert_near(one->makespan, 3 * 2 * m); // never idle: one of the stages always has work
         timeline_free(two);
         timeline_free(one);
     }
@@ -214,19 +214,19 @@ TEST(users_of_a_resource_get_equal_parts_of_it) {
     const double capacity[] = {1, 2};
     Contention *shares = contention_create(2, capacity);
     assert_true(contention_next(shares) < 0);
-    // User 0 has done 1 of 4 when user 1 comes for 1: that takes 2, and 2 are left for user 0.
+    // User 0 has done 1 of 4 units when user 1 adds 1 unit. That takes 2 s at half speed, and user 0 then has 2 left.
     contention_add(shares, 0, 0, 4, (ContentionUser){0, 0});
     contention_add(shares, 0, 1, 1, (ContentionUser){0, 1});
     expect_done(shares, 3, 1);
     expect_done(shares, 5, 0);
-    // Three users of two places run at two thirds of their speed.
+    // Three users of a resource for two run at two thirds of their speed.
     for (int i = 0; i < 3; i++) contention_add(shares, 1, 6, 2, (ContentionUser){0, i});
     for (int i = 0; i < 3; i++) assert_near((contention_pop(shares), contention_next(shares)), i < 2 ? 9 : -1);
     contention_free(shares);
 }
 
-// Stage 1 of three sends both ways. With one network card for both, what leaves at the same time takes longer, and
-// nothing else does.
+// Stage 1 of three sends in both directions. If both use one network card, simultaneous messages take longer; otherwise
+// nothing changes.
 TEST(messages_that_leave_through_one_card_slow_each_other_down) {
     const double capacity = 1, one[] = {1, 1, 1}, two[] = {2, 2, 2}, edge[] = {3, 3};
     const int down[] = {-1, 0}, up[] = {0, -1}, none[] = {-1, -1};
@@ -250,8 +250,8 @@ TEST(messages_that_leave_through_one_card_slow_each_other_down) {
 // No time lost
 
 typedef struct Loss {
-    double share;   // of the time of 1F1B
-    double exposed; // in forwards
+    double share;   // lost time, relative to the time of 1F1B
+    double exposed; // exposed time, in forwards
 } Loss;
 
 static Loss loss_of(const Schedule *schedule, Times times) {
@@ -281,8 +281,8 @@ static void assert_no_loss(const Schedule *schedule, Times times) {
     }
 }
 
-// Up to one forward compute never even waits; up to (F+B)/2 it waits only where 1F1B is idle anyway. With more
-// slots than the fewest no time is lost either.
+// Transfers of up to one forward never delay compute. Up to (F+B)/2 compute waits only while 1F1B would be idle anyway.
+// More slots than the fewest lose no time either.
 TEST(bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_backward) {
     for (int p = 2; p <= 32; p += 1 + p / 8)
         for (int m = p; m <= 256; m++) {
@@ -305,7 +305,7 @@ TEST(bpipe_loses_no_time_while_evict_and_load_fit_in_a_forward_and_a_backward) {
         }
 }
 
-// The bundles of p = 8 and one slot more, at slow transfers: what docs/bpipe.md promises for them.
+// Slower transfers for p = 8, with one or more additional slots or earlier loads, as docs/bpipe.md promises.
 TEST(bundles_that_are_loaded_earlier_bear_slower_transfers) {
     static const struct {
         int slots, ahead;
@@ -327,7 +327,7 @@ TEST(the_host_form_loses_no_time_while_a_transfer_takes_a_forward) {
             for (int m = p; m <= 256; m += 61) {
                 Schedule *base = schedule_1f1b(p, m, NULL);
                 Schedule *host = bpipe_balance(base, slots, EVICT_TO_HOST, 1, NULL);
-                // With two slots forwards of the warm-up wait until their predecessors have left, but not for too long.
+                // With two slots, forwards of the warm-up wait until their predecessors are evicted, but only briefly.
                 if (slots > 2) assert_no_loss(host, (Times){1, 2, 1, 0, false});
                 assert_near(loss_of(host, (Times){1, 2, 1, 0, false}).share, 0);
                 assert_near(loss_of(host, (Times){1, 3, 1, 0, true}).share, 0);

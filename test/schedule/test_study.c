@@ -1,4 +1,4 @@
-// Schedules studied with given times: the sentence about them, their lanes as text, and --times.
+// Schedules studied with given times: the sentence about a schedule, its lanes as text, and --times.
 #include "schedule/study.h"
 
 #include "schedule/kinds.h"
@@ -32,7 +32,7 @@ TEST(times_are_read_and_wrong_ones_refused) {
     }
 }
 
-// (p-1)/(m+p-1) whatever the times are, and the same with BPipe while transfers take no time.
+// The share is (p-1)/(m+p-1) for all times, with BPipe as well as long as transfers take no time.
 TEST(idle_time_of_1f1b_is_the_formula) {
     for (int p = 2; p <= 8; p++) {
         int m = 2 * p + 1;
@@ -50,7 +50,7 @@ TEST(idle_time_of_1f1b_is_the_formula) {
     }
 }
 
-// Chunks split a stage's work, they add none: the sum of all actions is m (F + I + W) on each stage.
+// Chunks divide a stage's work and add no work: the actions on each stage sum to m (F + I + W).
 TEST(chunks_share_the_times_of_a_stage) {
     for (int i = 0; i < schedule_kind_count; i++) {
         ScheduleSpec spec = {.stages = 4, .microbatches = 8};

@@ -1,4 +1,4 @@
-"""scripts/calibrate.py finds the constants that made a set of metrics, and predicts other runs with them."""
+"""scripts/calibrate.py finds the constants behind a set of metrics, and predicts other runs with them."""
 
 import functools
 import json
@@ -41,7 +41,7 @@ def configuration(name):
 
 
 def made(folder, name):
-    """Metrics of a run on a device with these constants: the planner's own step time, with a slow first step."""
+    """Writes metrics of a run on a device with CONSTANTS: steps as the planner predicts, but the first two slower."""
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps(configuration(name)))
     options = [f"hardware.{key}={value}" for key, value in CONSTANTS.items()] + [
@@ -119,7 +119,7 @@ def test_numbers_that_mean_nothing_are_refused(tmp_path, option, value, says):
 
 
 def test_runs_of_a_device_that_was_left_open_count_as_what_the_option_says(tmp_path):
-    """A GPU that the program found is a GPU: its section names no device and no peak."""
+    """A GPU found by the program must count as a GPU, although its section names no device and no peak."""
     folder = made(tmp_path, "narrow")
     file = folder / "metrics.jsonl"
     file.write_text(file.read_text().replace('"device": "cuda"', '"device": "auto"'))

@@ -1,5 +1,5 @@
-"""scripts/slurm/check_node.sh: which nodes start a program and have the GPUs that a job was given. Scripts play the
-program and nvidia-smi."""
+"""scripts/slurm/check_node.sh: which nodes start a program and have the GPUs of the job. Scripts replace the program
+and nvidia-smi."""
 
 import subprocess
 
@@ -34,12 +34,12 @@ def check(tmp_path, lines, given, visible=None, program="exit 0", driver="exit 0
 
 @pytest.mark.parametrize(("lines", "given", "visible", "has"), [
     (WHOLE, 4, None, 4),
-    (WHOLE[:3], 4, None, 3),  # one has gone
+    (WHOLE[:3], 4, None, 3),  # a GPU is missing
     (WHOLE, 2, "0,1", 2),
     (WHOLE, 4, "0,1", 2),
     (WHOLE, 2, "3,2", 2),
-    (WHOLE, 2, "3,4", 1),  # there is no 4
-    (WHOLE, 2, "7,0", 0),  # what follows an entry that is not there is ignored
+    (WHOLE, 2, "3,4", 1),  # GPU 4 does not exist
+    (WHOLE, 2, "7,0", 0),  # CUDA ignores entries after one that does not exist
     (WHOLE, 2, "GPU-0a5c1f6e-4d0c,GPU-3a5c", 2),
     (WHOLE, 2, "GPU-9a5c1f6e,GPU-0a5c", 0),
     (WHOLE, 1, "", 0),

@@ -1,4 +1,4 @@
-"""Configurations in the words of Megatron-LM and torchtitan, and back: equal, or named as what cannot be said."""
+"""Configurations converted to Megatron-LM and torchtitan and back: equal, except for settings reported as lost."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""scripts/hf.py: says what a model is, and whether the trainer computes with it what transformers does."""
+"""scripts/hf.py describes a model, and checks whether the trainer computes the same results as transformers."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ def save(kind, folder):
 
 
 def run(capsys, *arguments):
-    """Runs the script in this process, since loading transformers takes longer than all the rest."""
+    """Runs the script in this process, since loading transformers takes longer than everything else."""
     sys.argv = ["hf.py", *map(str, arguments)]
     code = hf.main()
     return code, *capsys.readouterr()
@@ -76,7 +76,7 @@ def test_both_compute_the_same(saved, capsys, tmp_path):
 
 
 def altered(folder, name, extra):
-    """A fake trainer with wrong results."""
+    """Makes a fake trainer with wrong results."""
     path = folder / f"altered_{name}"
     path.write_text(f'#!/bin/sh\nexec {BUILD}/train_llama "$@" {extra}\n')
     path.chmod(0o755)
@@ -120,7 +120,7 @@ def test_what_cannot_be_compared_is_reported(capsys, tmp_path):
 
 
 def test_check_asks_the_transformers_of_the_python_that_runs_it(tmp_path):
-    """A module that plays another transformers: .deps has one too, which is left alone."""
+    """A module imitates another transformers; the copy in .deps must not be used."""
     folder = save("llama", tmp_path / "model")
     (tmp_path / "transformers.py").write_text("raise ImportError('played', name='what this Python has')\n")
     env = environment(PYTHONPATH=str(tmp_path))

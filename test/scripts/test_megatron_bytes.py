@@ -1,4 +1,4 @@
-"""Megatron-LM's bytes, against sums made by hand and the table they come from."""
+"""Megatron-LM's bytes, compared with sums by hand and the table that they are based on."""
 
 import sys
 
@@ -14,18 +14,18 @@ HELD = Held(layer=10, weight=4, recomputed=2, logits=3, matrix=20, state=18)
 
 @pytest.mark.parametrize("line, embeds, head, again, peak", [
     ("F0 F1 B0 B1", False, None, 0, 40),  # two microbatches of two layers
-    ("F0 F1 B0 B1", True, None, 0, 20 + 20),  # the first is gone when the embedding's gradient is made
-    ("F0 B0 F1 B1", False, 0, 0, 20 + 4 * 3 + (20 - 2 * 3)),  # fp32 logits, and the head's gradient beside them
+    ("F0 F1 B0 B1", True, None, 0, 20 + 20),  # the first microbatch is freed before the embedding's gradient is made
+    ("F0 B0 F1 B1", False, 0, 0, 20 + 4 * 3 + (20 - 2 * 3)),  # fp32 logits and the head's gradient together
     ("F0 F1 F2 B0", False, None, 1, 3 * (10 + 2) + 10),  # one layer keeps its input, and runs again
-    ("F0 I0 F1 I1 W0 W1", False, None, 0, 2 * 4 + 20),  # W's part of the first stays
+    ("F0 I0 F1 I1 W0 W1", False, None, 0, 2 * 4 + 20),  # the first microbatch keeps its part for W
 ])  # fmt: skip
 def test_a_stage_holds_what_its_list_needs(line, embeds, head, again, peak):
     assert HELD.peak(line, [2], embeds, head, again) == peak
 
 
 def test_a_layer_of_gpt_keeps_34_bytes_a_value_less_the_masks_of_dropout():
-    """Korthikanti et al., table 2: 34 s b h + 5 a s^2 b, of which two masks of s b h and one of a s^2 b go; without
-    dropout its output does too."""
+    """Korthikanti et al., table 2: 34 s b h + 5 a s^2 b. Without dropout, two masks of s b h and one of a s^2 b are not
+    kept, and neither is the output of the scores' dropout."""
     model = {"family": "gpt", "hidden": 64, "ffn": 256, "heads": 4, "kv_heads": 4, "head_dim": 16, "seq_len": 32,
              "vocab": 9}  # fmt: skip
     parallel = {"tensor": 1, "context": 1, "data": 1, "sequence": True}

@@ -1,4 +1,4 @@
-"""scripts/metrics.py: what TensorBoard's own reader and a CSV reader find is what the metrics file says.
+"""scripts/metrics.py: TensorBoard's own reader and a CSV reader find the values of the metrics file.
 
 tensorboard is looked for in .deps/tensorboard, where scripts/install_deps.sh puts it, and among the system's packages.
 """
@@ -44,7 +44,7 @@ def file_of(folder, *lines):
 
 
 def read_back(folder):
-    """Tag -> {step: value}, as TensorBoard has it after it dropped what it was told to drop."""
+    """Returns tag -> {step: value} as TensorBoard reads it, without the steps that it was told to drop."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
@@ -126,7 +126,7 @@ def test_a_resumed_run_s_later_lines_win_and_a_torn_line_is_left_out(tmp_path):
 
 @needs_reader
 def test_a_growing_file_is_followed_also_where_a_resume_cuts_it(tmp_path):
-    path = tmp_path / "metrics.jsonl"  # not there yet
+    path = tmp_path / "metrics.jsonl"  # does not exist yet
     command = [sys.executable, ROOT / "scripts/metrics.py", "tensorboard", path, "-o", tmp_path / "board", "--follow",
                "--every", "0.05"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -141,7 +141,7 @@ def test_a_growing_file_is_followed_also_where_a_resume_cuts_it(tmp_path):
         wait_until(lambda: read_back(tmp_path / "board").get("loss/val") == {2: 7.0}, "not followed")
         file_of(tmp_path, *RESUMED[:8])
         wait_until(lambda: 5 in read_back(tmp_path / "board")["loss/train"], "not followed")
-        # As the trainer does: cut after the checkpoint's step, then continue.
+        # As the trainer does: cut the file after the checkpoint's step, then continue.
         file_of(tmp_path, *RESUMED[:4], *RESUMED[8:])
         wait_until(lambda: read_back(tmp_path / "board")["loss/val"] == LATER["loss/val"], "not followed")
         found = read_back(tmp_path / "board")

@@ -1,4 +1,4 @@
-"""The schedules against the best that is possible: scripts/optimum.py finds the least idle time for small p and m."""
+"""Compares the schedules with the best possible: scripts/optimum.py finds the least idle time for small p and m."""
 
 import re
 
@@ -11,7 +11,7 @@ def optimum(text):
     return ended.stdout or ended.stderr
 
 
-# Stages, microbatches, chunks in a V, split backwards, slots; the proved idle units of a stage.
+# Stages, microbatches, chunks (two: a V), split backwards, slots; the proven idle units of a stage.
 @pytest.mark.every_case
 @pytest.mark.parametrize("p, m, chunks, split, slots, idle", [
     (3, 6, 1, True, 2, 7), (3, 6, 1, True, 3, 2), (3, 6, 1, True, 6, 2), (4, 8, 1, True, 3, 7), (4, 8, 1, True, 4, 3),
@@ -23,7 +23,7 @@ def test_the_search_finds_the_proved_optima(p, m, chunks, split, slots, idle):
     assert f": {idle} units, " in optimum(text + (" I0.0" if split else " B0.0"))
 
 
-# GIS computes W at once; doing it later would save one W on all stages but one.
+# GIS computes W immediately; doing it later would save one W on all stages but one.
 @pytest.mark.thorough
 @pytest.mark.every_case
 @pytest.mark.parametrize("name, p, m, excess", [

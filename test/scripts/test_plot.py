@@ -1,4 +1,4 @@
-"""scripts/plot.py draws what real runs and plans wrote; other input ends in one sentence and no file."""
+"""scripts/plot.py draws the output of real runs and plans; other input is refused with one sentence and no file."""
 
 import functools
 import json
@@ -21,7 +21,7 @@ plot = functools.partial(script, "plot.py")
 
 @pytest.fixture(scope="module")
 def wrote(tmp_path_factory):
-    """What one rank wrote, and the plans of one and of four."""
+    """The output of a run with one rank, and the plans of one rank and of four."""
     folder = tmp_path_factory.mktemp("plot")
     config = write_config(folder)
     ended = run(config, "parallel.pipeline=1", "schedule.bpipe=off", arguments=["--trace", folder / "run.json"],
@@ -93,7 +93,7 @@ def test_several_timelines_are_named_after_their_files_and_say_how_idle_they_are
     assert sorted(", the fastest" in title for title in titles) == [False, True]
     assert any(title.endswith(" %") and ", +" in title for title in titles)
     assert {"backward", "gradient of the input", "gradients of the weights"} <= set(said)
-    assert said.count("stage 0") == 2 and sum(text == "0 ms" for text in said) == 1  # one axis for both
+    assert said.count("stage 0") == 2 and sum(text == "0 ms" for text in said) == 1  # both timelines share an axis
 
 
 def test_pictures_follow_light_and_dark_and_tell_i_from_b(wrote, tmp_path):

@@ -47,7 +47,7 @@ TEXTS = [text_of(number) for number in range(100)]
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """100 documents as JSON lines and as Parquet, and one large text file; two tokenizers trained on them."""
+    """100 documents as JSON lines and as Parquet, one large text file, and two tokenizers trained on them."""
     folder = tmp_path_factory.mktemp("corpus")
     lines = [json.dumps({"id": i, "text": text}, ensure_ascii=i % 2 == 0) for i, text in enumerate(TEXTS)]
     (folder / "set.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -80,7 +80,7 @@ def train_tokenizer(path, vocab, special=("<|endoftext|>", "<|begin|>")):
     trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=list(special), initial_alphabet=alphabet,
                                   show_progress=False)
     tokenizer.train_from_iterator(map(sentence, range(500)), trainer)
-    # Which have to be undone.
+    # prepare_data.py must disable these settings.
     tokenizer.enable_truncation(5)
     tokenizer.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", 1)])
     tokenizer.save(str(path))
@@ -88,7 +88,7 @@ def train_tokenizer(path, vocab, special=("<|endoftext|>", "<|begin|>")):
 
 
 def reference(corpus, name):
-    """(encode, end of text, vocabulary) by the library itself."""
+    """Returns (encode, end of text, vocabulary), computed by the library itself."""
     if name == "bytes":
         return lambda text: list(text.encode()), 256, 257
     if name == "sp.model":
@@ -142,14 +142,14 @@ def test_the_files_are_the_same_for_any_number_of_processes(corpus, tmp_path, ki
     assert made[0] == made[1]
 
 
-# A word-splitting tokenizer gives a text cut at line ends the tokens of the whole; SentencePiece begins pieces with a
-# space.
+# With a word-splitting tokenizer, a text that is cut at line ends has the tokens of the complete text. SentencePiece
+# begins every piece with a space.
 @pytest.mark.thorough
 @needs("tokenizers")
 def test_a_text_of_several_pieces_has_the_tokens_of_the_whole(corpus, tmp_path):
     data = (corpus / "large.txt").read_bytes()
     assert len(data) > 5 << 18
-    while not data[(1 << 20) - 2 :][:4].isalpha():  # 1 MiB is inside a word
+    while not data[(1 << 20) - 2 :][:4].isalpha():  # a cut at 1 MiB is inside a word
         data = b"x" + data
     (tmp_path / "a.txt").write_bytes(data)
     result = prepare(tmp_path / "a.txt", "--tokenizer", corpus / "hf.json", "-o", tmp_path, "--val-fraction", 0)
@@ -315,7 +315,7 @@ def test_a_tokenizer_that_cannot_be_used_is_named(corpus, tmp_path):
 
 @pytest.mark.parametrize("library", ["sentencepiece", "tokenizers", "pyarrow"])
 def test_a_library_that_is_missing_is_named_with_what_installs_it(corpus, tmp_path, library):
-    # A folder of that name that fails as an absent library does, before any other place is looked in.
+    # This folder precedes the real library in the search path, and fails to import as an absent library would.
     (tmp_path / library).mkdir()
     (tmp_path / library / "__init__.py").write_text(f"raise ModuleNotFoundError('no {library}', name='{library}')")
     (tmp_path / "x.model").write_bytes(b"x")
@@ -358,7 +358,7 @@ def test_a_stop_leaves_no_process_and_an_earlier_set_whole(corpus, tmp_path, num
     if number == signal.SIGKILL:
         started.send_signal(number)
     else:
-        os.killpg(started.pid, number)  # as a terminal and a scheduler do
+        os.killpg(started.pid, number)  # as a terminal or a scheduler would
     assert started.wait(patience(20)) == (-9 if number == signal.SIGKILL else 130)
     assert number == signal.SIGKILL or started.stderr.read() == b""
     wait_until(lambda: not alive(started.pid), "processes of a stopped run are alive")
@@ -403,7 +403,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 @pytest.mark.thorough
 @needs("tokenizers")
 def test_a_stop_does_not_wait_for_a_pool_that_is_stuck(corpus, tmp_path):
-    """A pool is stuck if it hands a job to a process that has ended and the pipe is full."""
+    """The pool is stuck if it sends a job to a process that has ended while the pipe is full."""
     command = [*[corpus / "large.txt"] * 10, "--tokenizer", corpus / "hf.json", "-o", tmp_path, "-j", "2"]
     started = subprocess.Popen([sys.executable, "-c", STUCK, str(SCRIPT), *map(str, command)], start_new_session=True)
     wait_until(lambda: list(tmp_path.glob(".text_train_*.part")) or started.poll() is not None, "nothing was written")
@@ -414,7 +414,7 @@ def test_a_stop_does_not_wait_for_a_pool_that_is_stuck(corpus, tmp_path):
 
 
 def alive(session):
-    """Processes of a session that are not zombies."""
+    """Returns the processes of a session that are not zombies."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

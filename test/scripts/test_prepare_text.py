@@ -1,4 +1,4 @@
-"""scripts/prepare_data.py writes token files that hold every byte of the text, whole or not at all."""
+"""scripts/prepare_data.py writes token files that contain every byte of the text, completely or not at all."""
 
 import json
 import os
@@ -107,14 +107,14 @@ def test_without_the_bible_the_error_names_both_ways_out(tmp_path):
 def test_the_bible_is_prose_without_references(tmp_path):
     assert prepare("--bible", "-o", tmp_path).returncode == 0
     train, val = tokens(tmp_path, "bible_train_*.bin"), tokens(tmp_path, "bible_val_*.bin")
-    assert train.count(256) == 1130 and val.count(256) == 59  # of 1189 chapters every 20th
+    assert train.count(256) == 1130 and val.count(256) == 59  # every 20th of 1189 chapters
     text = bytes(token for token in train if token != 256)
     assert text.startswith(b"In the beginning God created the heaven and the earth.\nAnd the earth was without form")
     assert text.count(b"\n") + val.count(10) == 31102
     assert not any(byte in text for byte in b"0123456789")
 
 
-# Memory does not grow with the file: 120 MB of text, more than the process may have.
+# Memory does not grow with the file: 120 MB of text exceed the memory limit of the process.
 def test_a_file_larger_than_memory_is_read_in_pieces(tmp_path):
     block = (b"some words of a long text, in a line\n" * 30000)[: 1 << 20]
     with open(tmp_path / "big.txt", "wb") as file:

@@ -1,4 +1,4 @@
-"""Plans against published measurements: what docs/published.md says, and that it stays so."""
+"""Plans compared with published measurements: docs/published.md is correct, and errors do not grow."""
 
 import sys
 
@@ -47,7 +47,7 @@ def test_memory_between_schedules_is_within_15_percent_or_rounding():
 
 def test_rounding_leaves_room_only_for_figures_in_whole_gb():
     assert published.within(10, 11.4, 1.0) == "15 %"
-    assert published.within(7, 5.8, 1.0) == "rounding"  # of 6.0
+    assert published.within(7, 5.8, 1.0) == "rounding"  # 7 may be 6.0, and 5.8 is within 15 % of that
     assert published.within(7, 5.0, 1.0) == "no"
     assert published.within(-1.37, -0.96, 0.01) == "no"
     assert published.within(1, 0.0, 1.0) == "rounding"
@@ -60,17 +60,17 @@ def test_a_program_keeps_logits_until_they_are_used():
     peak = lambda line: program.peak(line, [0, 1], embeds=False, head=1)  # noqa: E731
     assert peak("stage 0: F0.1") == layer + 6 * logits
     assert peak("stage 0: F0.0 F0.1 F1.1") == 2 * layer + 10 * logits
-    assert peak("stage 0: F0.1 I0.1 F1.1 W0.1") == 2 * layer + 8 * logits  # all of a layer stays from I to W here
+    assert peak("stage 0: F0.1 I0.1 F1.1 W0.1") == 2 * layer + 8 * logits  # a layer stays complete until W
     assert program.peak("stage 0: F0 B0", [1], embeds=True, head=None) == max(layer, matrix) == matrix
 
 
 def test_the_rate_of_a_row_is_its_step():
-    """30.4 samples/s, 78.6 % of the peak and the like become seconds by the definition in the source."""
+    """The source's definitions convert 30.4 samples/s, 78.6 % of the peak and the like to seconds."""
     sources = {row.source["name"]: row for row in published.rows_of("")}
-    row = sources["zero bubble"]  # the last one: 28.3B b2 m=256, ZB-V, 1.06 samples/s/GPU
+    row = sources["zero bubble"]  # the last row: 28.3B b2 m=256, ZB-V, 1.06 samples/s/GPU
     assert abs(row.measured_step() - 512 / (1.06 * 32)) < 1e-9
     trillion = next(row for row in published.rows_of("1008B"))
-    # Section 5.1 of the paper: 502 petaFLOP/s in all.
+    # Section 5.1 of the paper: 502 petaFLOP/s on all GPUs together.
     assert abs(trillion.flops(96) / trillion.measured_step() / 1e15 - 502) < 2
 
 

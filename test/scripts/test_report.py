@@ -1,5 +1,5 @@
-"""scripts/report.py: one page with everything a run wrote, opened in a real browser: no error, no request, nothing
-blank."""
+"""scripts/report.py: one page with all output of a run, opened in a real browser: no error, no request, no blank
+part."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ report = functools.partial(script, "report.py")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, ranks):
-    """What four stages with BPipe wrote: metrics with validations, a trace, a plan; and the report of it."""
+    """Metrics with validations, a trace and a plan of four stages with BPipe, and the report about them."""
     folder = tmp_path_factory.mktemp("small run <b>&amp;")  # a name that has to be escaped
     config = write_config(tmp_path_factory.mktemp("config"))
     ended = trained(config, "train.steps=6", arguments=["--trace", folder / "trace.json"])
@@ -32,7 +32,7 @@ def folder(tmp_path_factory, ranks):
 
 
 class Page(HTMLParser):
-    """Texts by section, what is drawn by name, and every address in an attribute; start and end tags have to match."""
+    """Collects texts by section, pictures by name, and all addresses in attributes; start and end tags must match."""
 
     def __init__(self, path):
         super().__init__()
@@ -70,7 +70,7 @@ def test_a_report_has_every_part(folder):
     assert {"Loss", "Gradient norm", "Learning rate", "MFU", "Tokens a second", "One step"} <= set(page.pictures)
     assert [one["name"] for one in page.pictures["Loss"]["plots"][0]["series"]] == ["training", "validation"]
     assert page.texts["Plan and run"].count("nothing, to the byte") == 4
-    assert folder.name in page.texts[""]  # as it is, and not as markup
+    assert folder.name in page.texts[""]  # escaped, not read as markup
 
 
 def test_its_figures_are_those_of_the_files(folder):
@@ -154,7 +154,7 @@ def test_each_layout_of_a_run_is_compared_with_its_own_plan_and_resumes_are_mark
     said = page.texts["Plan and run"] + sum((page.texts[name] for name in page.texts if name.startswith("Steps")), [])
     assert any(text.startswith("Steps 1 to 3: ") and "with BPipe" in text for text in said)
     assert any(text.startswith("Steps 4 to 6: ") and "without BPipe" in text for text in said)
-    assert said.count("nothing, to the byte") == 4 + 2  # without BPipe the plan has other peaks on the stages of the pair
+    assert said.count("nothing, to the byte") == 4 + 2  # without BPipe two stages have other peaks
     assert page.pictures["Loss"]["plots"][0]["marks"] == [[4, "resumed"]]
 
 
@@ -181,7 +181,7 @@ def test_a_followed_run_is_written_again_until_its_last_step(folder, tmp_path):
 # ---- in a browser ----------------------------------------------------------------------------------------------------
 
 
-# How many colours a page's canvases have, and the brightness of the page's ground.
+# Counts the colours of the page's canvases, and computes the brightness of its background.
 COLOURS = """(() => {
   const seen = new Set();
   for (const canvas of document.querySelectorAll("canvas"))
@@ -278,7 +278,7 @@ def test_tips_say_what_is_under_the_pointer(folder, tmp_path):
 
 
 def test_wrong_input_is_one_sentence_and_leaves_no_file(folder, tmp_path):
-    """Metrics of another form: test_scripts.py."""
+    """test_scripts.py tests metrics in another form."""
     first = (folder / "metrics.jsonl").read_text().splitlines()[1]
     plan = json.loads((folder / "plan.json").read_text())
     inputs = {"bare": '{"type":"run"}\n' + first + "\n", "text": "x\n",

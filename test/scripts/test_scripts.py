@@ -1,4 +1,4 @@
-"""Every script answers wrong input with one sentence and leaves its output file as it was."""
+"""Every script reports wrong input with one sentence and leaves its output file unchanged."""
 
 import functools
 import importlib
@@ -38,7 +38,7 @@ def one_sentence(ended, name):
 
 
 HEAD = json.dumps({"type": "run", "config": {}})
-# Not JSON, JSON of another form, a run without a step, and what a killed run leaves of a line; no file, and a folder.
+# Not JSON, JSON of another form, a run without a step, an incomplete line of a killed run; no file, and a folder.
 FORMS = ["", "not JSON\n", "[" * 100000 + "\n", "[1]\n", "3\n", "{}\n", '{"stages": []}', '{"type":"step","step":1}\n',
          '{"type":"step","step":1e400}\n', HEAD + "\n", HEAD[:-9], "\xff", None, Path.mkdir]  # fmt: skip
 
@@ -146,7 +146,7 @@ def test_the_first_gpu_day_needs_nvcc_and_says_so():
 
 
 def day(folder, *arguments, rules="confirmed a rule", **words):
-    """Runs rows on what `pack` makes, of which there is only a program of rules that says what it is told."""
+    """Runs rows on a folder as `pack` makes it, with only the program `api_rules`, here a shell script with `rules`."""
     for place in ("bin", "scripts"):
         (folder / place).mkdir(exist_ok=True)
     (folder / "bin" / "api_rules").write_text(f"#!/bin/sh\n{rules}\n")
@@ -172,7 +172,7 @@ def test_the_first_gpu_day_reports_every_row_and_continues_where_it_was_cut(tmp_
     found = {row["row"]: row for row in json.loads((tmp_path / "out/first_gpu_day.json").read_text())["rows"]}
     assert found["rules of CUDA and NCCL"]["found"] == {"confirmed": 2, "skipped": 1}
     assert "rules of CUDA and NCCL" in (tmp_path / "out/first_gpu_day.html").read_text()
-    again = day(tmp_path, *rows, rules="exit 1", VIRTUAL_GPUS="1")  # its result is kept
+    again = day(tmp_path, *rows, rules="exit 1", VIRTUAL_GPUS="1")  # the first result is kept
     assert again.returncode == 0
     anew = day(tmp_path, *rows, "--again", rules="echo refuted a: why; exit 1", VIRTUAL_GPUS="1")
     assert anew.returncode == 1 and b"rules of CUDA and NCCL  exit code 1: refuted a: why" in anew.stdout

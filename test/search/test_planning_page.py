@@ -1,4 +1,4 @@
-"""The figures of docs/planning.md are what its commands print."""
+"""docs/planning.md shows the figures that its commands print."""
 
 import re
 import shlex
@@ -10,13 +10,13 @@ PAGE = ROOT / "docs" / "planning.md"
 
 
 def blocks():
-    """Indented blocks of the page, without their indentation."""
+    """Returns the indented blocks of the page, without their indentation."""
     found = re.findall(r"(?:^    .*\n)+", PAGE.read_text(), re.MULTILINE)
     return ["".join(line[4:] for line in block.splitlines(keepends=True)) for block in found]
 
 
 def cases():
-    """(command, what the page says that it prints): in one block after a $, or in the block after the command."""
+    """Yields (command, its output on the page). The output follows a command after a $, or is the next block."""
     all_blocks = blocks()
     for i, block in enumerate(all_blocks):
         if block.startswith("$ ./train_"):
@@ -28,7 +28,7 @@ def cases():
 
 
 def sentences(text):
-    """Labelled lines with those that continue them, cut where the page leaves something out."""
+    """Returns labelled lines, each joined with its continuation lines, and split where the page omits text."""
     return [" ".join(each.split()) for each in re.split(r"\n(?=\S)|\[\.\.\.\]", text) if each.strip()]
 
 

@@ -1,5 +1,5 @@
-// The search finds what all candidates, simulated one by one, have to offer: the same optimum, front and ten best, with
-// any number of threads; and nothing that plain loops try is quicker.
+// The search finds the same optimum, front and ten best as a simulation of all candidates, with any number of threads.
+// Plain loops over plans find nothing faster.
 #include "models.h"
 #include "search/answers.h"
 #include "search/bound.h"
@@ -15,7 +15,7 @@
 #include <omp.h>
 #endif
 
-// A configuration in a world of `gpus`, ready to be searched; overrides are separated by spaces.
+// A configuration and its search space for `gpus` GPUs; overrides are separated by spaces.
 typedef struct World {
     Config base, ranks;
     Planner planner;
@@ -32,7 +32,7 @@ static World *open_world(const char *path, int64_t gpus, const char *overrides) 
     Error err = {0};
     world->base = loaded(path, text);
     world->base.hardware.profile[0] = '\0';
-    // Only what a case fixes on purpose stays fixed.
+    // These keys stay open unless a case fixes them.
     const char *open[] = {"parallel.pipeline", "parallel.tensor", "parallel.data", "parallel.context"};
     for (int i = 0; i < 4; i++) world->base.place[config_find(open[i]) - config_keys] = CONFIG_DEFAULT;
     world->ranks = world->base;
@@ -61,15 +61,15 @@ static const struct Case {
     const char *path, *overrides;
     int64_t gpus;
 } cases[] = {
-    // Everything fits; then nothing does without evictions or recomputed layers; then hardly anything.
+    // First everything fits. Then nothing fits without evictions or recomputed layers. Then hardly anything fits.
     {"configs/llama65b.yaml", "model.layers=8 train.global_batch=16", 4},
     {"configs/llama65b.yaml", "model.layers=8 train.global_batch=16 hardware.memory_gib=58", 4},
     {"configs/llama65b.yaml", "model.layers=12 train.global_batch=24 hardware.memory_gib=36", 8},
     {"configs/llama3_70b.yaml", "model.layers=8 train.global_batch=8 hardware.memory_gib=40", 8},
     {"configs/gpt3_96b.yaml", "model.layers=6 train.global_batch=12 hardware.memory_gib=60", 6},
-    // Nothing does.
+    // Nothing fits.
     {"configs/llama65b.yaml", "model.layers=8 train.global_batch=16 hardware.memory_gib=14", 4},
-    // Long sequences, in slices or shared out.
+    // Long sequences, cut into slices or split over context ranks.
     {"configs/llama3_70b.yaml",
      "parallel.context=2 model.layers=8 model.seq_len=32768 train.global_batch=4 attention.mode=flash "
      "attention.deterministic=off parallel.overlap=off hardware.memory_gib=48",
@@ -81,10 +81,10 @@ static const struct Case {
      4},
 };
 
-// Under a sanitizer every third case.
+// Under a sanitizer, only every third case runs.
 enum { CASES = sizeof cases / sizeof *cases, EACH = UNIT_SANITIZED ? 3 : 1 };
 
-// A case's world, and the result of an exhaustive search. Each is made once and kept.
+// A case's search space, and the result of an exhaustive search; made once and kept.
 typedef struct Searched {
     World *world;
     SearchResult all;
@@ -112,7 +112,7 @@ static void assert_same_step(const Candidate *one, const Candidate *other) {
         fail_msg("%.9g s: %s\n%.9g s: %s", step_of(one), text_of(one, a), step_of(other), text_of(other, b));
 }
 
-// What forbids a better one, or comes nearest where nothing fits.
+// Compares the faster candidate that does not fit and its reason, or the candidate nearest to fitting if nothing fits.
 static void compare_misfits(const World *world, const SearchResult *quick, const SearchResult *all) {
     Candidate one = {0}, other = {0};
     double step = 0, other_step = 0;
@@ -124,8 +124,8 @@ static void compare_misfits(const World *world, const SearchResult *quick, const
     assert_false(one.all);
 }
 
-// Among all that take up to 1 % longer than the fastest: fewest stages, no eviction, no slices and context
-// ranks, no pointwise, most free memory.
+// Among candidates within 1 % of the fastest, the best has the fewest stages, no evictions, no slices or context ranks,
+// no pointwise recomputation, and the most free memory.
 static void best_is_the_plainest_of_its_class(const SearchResult *all) {
     const Forecast *best = &all->found.items[all->best].forecast;
     double fastest = step_of(&all->found.items[all->fastest]);
@@ -206,10 +206,10 @@ TEST(no_step_is_shorter_than_its_bound) {
     }
 }
 
-// ---- against loops that know nothing of the search -----------------------------------------------------------------
+// ---- against loops that are independent of the search --------------------------------------------------------------
 
-// Every p, t, c, d, b, sequence, placement, attention, number of slices and schedule by name, even layers, without and
-// with evictions, by config_check and the planner alone.
+// Tries every p, t, c, d, b, sequence, placement, attention, number of slices and schedule by name, with even layers,
+// with and without evictions. Uses only config_check and the planner. Returns the fastest step that fits.
 static double brute_force(const World *world, int64_t gpus, int64_t slices, int64_t c) {
     double best = INFINITY;
     Config *config = malloc(sizeof *config);
@@ -294,9 +294,9 @@ TEST(results_do_not_depend_on_threads) {
 #endif
 }
 
-// ---- what else is said ---------------------------------------------------------------------------------------------
+// ---- other answers -------------------------------------------------------------------------------------------------
 
-// The search finds something in the world that it names as the smallest, and in none of half its size.
+// The search finds a configuration for the number of ranks that it names as the smallest.
 TEST(the_smallest_world_is_one_that_does) {
     Error err = {0};
     SmallestWorld smallest;
@@ -314,7 +314,7 @@ TEST(the_smallest_world_is_one_that_does) {
     close_world(world);
 }
 
-// What is too much for a better one is named, and is quicker.
+// The search names the next better candidate, which is faster and does not fit, and its reason.
 TEST(the_next_better_is_quicker_and_does_not_fit) {
     Error err = {0};
     char text[ANSWER_TEXT];

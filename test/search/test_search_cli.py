@@ -1,5 +1,5 @@
-"""`--search` and `--sweep` from the outside: the JSON is the contract, what is written is what `--plan` says of it,
-what forbids a better configuration is named, and bad questions are refused by name."""
+"""`--search` and `--sweep` from the outside: the JSON keys, written files that `--plan` confirms, the reason against a
+better configuration, and messages that name wrong arguments."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def test_the_keys_are_the_contract_and_the_front_trades_memory_for_time():
     keys = {"config", "step_ms", "step_ms_low", "step_ms_high", "mfu", "class", "robust", "peak_bytes"}
     assert all(set(each) == keys for each in [told["best"], *told["front"]])
     fastest = told["front"][0]["step_ms"]
-    for row in [told["best"], *told["front"]]:  # a class is one per cent wide, from the fastest on
+    for row in [told["best"], *told["front"]]:  # classes are 1 % wide, starting at the fastest
         assert 1.01 ** row["class"] <= row["step_ms"] / fastest * (1 + 1e-9) < 1.01 ** (row["class"] + 1)
         assert 0 <= row["robust"] <= 1
     assert told["front"][-1]["class"] > told["best"]["class"] == 0
@@ -48,13 +48,13 @@ def test_the_written_file_plans_as_the_search_said(tmp_path, more):
     assert planned["step_ms"] == told["step_ms"] and planned["mfu"] == told["mfu"]
     assert max(stage["peak_bytes"] for stage in planned["stages"]) == told["peak_bytes"]
     assert all(stage["fits"] for stage in planned["stages"])
-    # The plan's table has this very configuration, so its best is no slower.
+    # The plan's table contains this configuration, so its best row is no slower.
     assert planned["schedules"][planned["best"]]["step_ms"] <= planned["step_ms"] * (1 + 1e-9)
     lines = best.read_text().splitlines()
     assert [line for line in lines if len(line) > 120] == []
     keys = [i for i, line in enumerate(lines) if line.startswith("  ") and not line.startswith("  #")]
     assert all("  # " in lines[i] or lines[i - 1].startswith("  # ") for i in keys)
-    # The JSON's configuration is one that a run takes, too.
+    # A run accepts the configuration in the JSON, too.
     other = tmp_path / "other.yaml"
     other.write_text(json.dumps(told["config"]))
     assert json.loads(command("llama", "-c", other, "--plan", "--json").stdout)["step_ms"] == told["step_ms"]
@@ -125,7 +125,7 @@ def test_a_key_on_the_command_line_stays(tmp_path):
 
 @pytest.mark.thorough
 def test_context_ranks_are_offered_where_the_file_has_them(tmp_path):
-    """A batch of eight is for 64 ranks at most, of which eight are tensor ranks."""
+    """A batch of eight supports at most 64 ranks without context parallelism, because t is at most eight."""
     path, few = tmp_path / "long.yaml", ["-o", "model.layers=8", "-o", "train.global_batch=8"]
     path.write_text(LLAMA.read_text().replace("  data: 1\n", "  context: 4\n  data: 1\n", 1))
     assert search("--gpus", 128, *few).returncode == 1
@@ -182,7 +182,7 @@ def test_with_tied_embeddings_either_order_of_the_stages_may_be_the_quicker_one(
 
 
 def test_copies_are_weighed_against_nccl():
-    """Slow links of an L40S without overlap: a copy saves no multiprocessor, and the kernel that sums takes time."""
+    """On the slow links of an L40S without overlap, a copy saves no multiprocessors, and its sum kernel takes time."""
     keys = ("parallel.tensor=8", "parallel.sequence=true", "hardware.memory_gib=80")
     chosen = {}
     for gpu, overlap in {"l40s": "off", "h100": "auto"}.items():
@@ -204,7 +204,7 @@ def test_the_ranks_of_the_configuration_are_searched_where_no_number_is_given():
 @pytest.mark.soak(2)
 @pytest.mark.parametrize(("gpus", "batch", "most"), [(64, 512, 30000), (1024, 2048, 20000), (16384, 16384, 20000)])
 def test_a_search_counts_few_of_the_configurations_there_are(gpus, batch, most):
-    """What keeps it to seconds: bounds leave out most candidates, whatever the number of GPUs."""
+    """Bounds exclude most candidates, for any number of GPUs; this limits a search to seconds."""
     keys = ["-o", "hardware.gpu=h100", "-o", f"train.global_batch={batch}"]
     told = json.loads(search("--gpus", gpus, "--json", *keys, config=ROOT / "configs/llama3_70b.yaml").stdout)
     assert told["best"] is not None and told["evaluated"] < most
@@ -227,7 +227,7 @@ def test_keys_that_no_schedule_has_are_not_called_a_lack_of_memory():
 
 
 def test_of_equally_quick_schedules_the_plainest_comes_first():
-    """One microbatch on one rank: every schedule is the same list, with the same bytes."""
+    """With one microbatch on one rank, every schedule has the same actions and the same bytes."""
     only = ["parallel.tensor=1", "parallel.pipeline=1", "schedule.micro_batch=1", "train.global_batch=1"]
     only += ["model.layers=4", "schedule.recompute=none"]
     told = search("--gpus", 1, overrides=only)
@@ -243,7 +243,7 @@ LITTLE = ["parallel.pipeline=6", "parallel.tensor=2", "parallel.data=1", "parall
 
 @pytest.mark.thorough
 def test_an_eviction_has_to_save_a_hundredth_of_a_step():
-    """Where it saves less, the layout without is of the same class, and plainer."""
+    """If evictions save less, the layout without evictions is in the same class, and simpler."""
 
     def best(memory, *more):
         keys = (*LITTLE, "schedule.slices=1", f"hardware.memory_gib={memory}", *more)
@@ -305,7 +305,7 @@ def test_bad_questions_are_refused_by_name(arguments, says):
 
 
 def interrupted(*arguments):
-    """A search that one thread makes and Ctrl-C ends: once its progress line is on the terminal, it is under way."""
+    """Interrupts a search of one thread with Ctrl-C, after its first progress line; returns its JSON."""
     ours, theirs = pty.openpty()
     line = [trainer("llama"), "-c", ROOT / "configs" / "llama3_70b.yaml", "--search", "--gpus", 96, "--json"]
     line = [str(word) for word in [*line, "-o", "train.global_batch=960", *arguments]]
@@ -315,7 +315,7 @@ def interrupted(*arguments):
     process.send_signal(signal.SIGINT)
     told = json.loads(process.communicate(timeout=120)[0])
     os.close(ours), os.close(theirs)
-    assert process.returncode in (0, 3)  # 0: it was complete by then
+    assert process.returncode in (0, 3)  # 0: the search had just completed
     assert (process.returncode == 3) == (told.get("complete") is False)
     return told
 

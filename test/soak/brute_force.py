@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Plans by loops what --search finds with bounds, and compares: no plan of these loops may be faster by over 0.2 %.
+"""Searches for plans with plain loops and compares: no plan may be faster than --search's answer by over 0.2 %.
 
-Every cut, micro-batch size up to 8 and schedule is planned first. Those that would be faster than the search's answer
-are then planned with evictions, recomputed prefixes and ramps, pointwise recomputation, moved layers and overlap, the
-candidates nearest to fitting first. The search is one program, the loops ask `--plan --sweep`, so they share the
-planner and nothing of the search.
+Every cut, micro-batch size up to 8 and schedule is planned first. Candidates that would be faster than the search's
+answer are then planned with evictions, recomputed prefixes and ramps, pointwise recomputation, moved layers and
+overlap, starting with those nearest to fitting. The search is one program; the loops run `--plan --sweep`. They share
+the planner but no code of the search.
 
     test/soak/brute_force.py [--plans 30000] [--case 0]...    about two minutes a case on two cores
 """
@@ -63,7 +63,7 @@ class Case:
         return json.loads(subprocess.run(line, capture_output=True, text=True).stdout or "{}")
 
     def sweep(self, keys, swept):
-        """Rows of all combinations that a run would accept, as (keys, row)."""
+        """Returns the rows of all combinations that a run would accept, as (keys, row)."""
         words = ["--plan", *(word for key, values in swept for word in ("--sweep", f"{key}={','.join(values)}"))]
         rows = self.ask(*words, keys=keys).get("sweep", [])
         planned = [([*keys, *(f"{key}={value}" for key, value in row["set"].items())], row) for row in rows if row["step_ms"]]
@@ -71,7 +71,7 @@ class Case:
         return planned
 
     def cuts(self):
-        """Tensor ranks within a node, stages, context ranks of long sequences and data ranks."""
+        """Yields (tensor, pipeline, context, data) ranks; context ranks only for long sequences."""
         layers, heads = self.model["layers"], self.model["kv_heads"]
         contexts = (1, 2, 4, 8) if self.model["seq_len"] >= 16384 else (1,)
         for t, p, c in itertools.product(range(1, 9), range(1, min(layers, 32) + 1), contexts):
@@ -80,7 +80,7 @@ class Case:
 
 
 def plain(case):
-    """Every cut, schedule and micro-batch size up to 8, without evictions and recomputation."""
+    """Yields every cut, schedule and micro-batch size up to 8, without evictions and recomputation."""
     for (t, p, c, d), schedule in itertools.product(case.cuts(), [*SCHEDULES, *SLICED]):
         slices = int(schedule[0].split("=")[1]) if schedule in SLICED else 1
         if (p == 1 and schedule is not SCHEDULES[0]) or (slices > 1 and (c > 1 or case.model["seq_len"] < 512 * slices)):
@@ -96,7 +96,7 @@ def listed(values):
 
 
 def variants(case, keys, p):
-    """The sweeps of one candidate: where bundles go, what is recomputed, how layers are dealt, and overlap."""
+    """Yields sweeps over a candidate's targets of evictions, recomputation, distributions of layers, and overlap."""
     chunks = next((int(key[-1]) for key in keys if key.startswith("schedule.chunks=")), 1)
     each = case.model["layers"] // p
     recompute = ["0"]

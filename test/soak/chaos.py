@@ -3,11 +3,11 @@
 
     test/soak/chaos.py SEED [COUNT] [--jobs N] [--keep]
 
-Each seed from SEED on decides a configuration (layout, schedule, checkpoints, restarts, how it is started), a list of
-faults and their moments. First safety: the run ends within its bound, its code and its last sentence are true, and no
-checkpoint that it reported as saved is lost or damaged. Then liveness: resumed without faults, the run completes, all
-losses and norms have the bits of an undisturbed run of one stage, and nothing is left running or lying about. A
-failure prints its seed, which decides everything but the scheduling of processes. --keep leaves the folders.
+Each seed from SEED on determines a configuration (layout, schedule, checkpoints, restarts, way to start), a list of
+faults and their moments. First safety is checked: the run ends within its time limit, its exit code and last message
+are true, and no checkpoint that it reported as saved is lost or damaged. Then liveness: resumed without faults, the run
+completes, all losses and norms have the bits of an undisturbed run of one stage, and no process or file is left over. A
+failure prints its seed, which determines everything except the scheduling of processes. --keep keeps the folders.
 """
 
 import argparse
@@ -38,14 +38,14 @@ from trainer_runs import patience, processes_with, verify, wait_until, write_con
 
 MODEL = "{family: llama, hidden: 16, layers: 8, heads: 2, ffn: 16, vocab: 50, seq_len: 8}"
 TRAIN = f"{{global_batch: 8, steps: {STEPS}, lr: 3.0e-3, warmup_steps: 2, schedule: constant}}"
-BOUND_S = 60  # of a run with its faults on an idle machine: a few timeouts and starts
+BOUND_S = 60  # time limit of a run with its faults on an idle machine: a few timeouts and starts
 STEP_MS = 15
 DIED = r"(was killed by signal \d+|died|ended with exit code)"
 LOST = r"has said nothing|nothing has moved"
 
 
 class Broken(AssertionError):
-    """A promise that was not kept."""
+    """A broken promise."""
 
 
 def must(kept, what):
@@ -57,7 +57,7 @@ def must(kept, what):
 
 
 class Bench:
-    """What all seeds share: the library, the data, and the bits of undisturbed runs."""
+    """Shared by all seeds: the library, the data, and the bits of undisturbed runs."""
 
     def __init__(self, folder):
         self.folder, self.known, self.lock = folder, {}, threading.Lock()
@@ -71,7 +71,7 @@ class Bench:
                             data=f'{{train: "{self.folder}/train_*.bin"}}')  # fmt: skip
 
     def bits(self, t, d, layers):
-        """The losses and norms of one stage: no schedule, number of stages or way to start changes them."""
+        """Returns the losses and norms of one stage; schedule, number of stages and way of starting do not matter."""
         with self.lock:
             if (t, d, layers) not in self.known:
                 folder = Path(tempfile.mkdtemp(dir=self.folder))
@@ -86,7 +86,7 @@ class Bench:
 
 
 def steps_of(metrics):
-    """{step: (loss, norm)}, the last time that each was trained."""
+    """Returns {step: (loss, norm)}; for a repeated step, the values of the last repetition."""
     lines = metrics.read_text().splitlines() if metrics.exists() else []
     found = [json.loads(line) for line in lines if line.endswith("}")]
     return {line["step"]: (line["loss"], line["grad_norm"]) for line in found if line["type"] == "step"}
@@ -104,11 +104,11 @@ class Trial:
             self.name_tokenizer(case.tokenizer)
         self.text, self.made, self.hosts = self.config.read_text(), [], None
         self.older = set(Path("/dev/shm").glob("trainer-*"))
-        self.done = []  # the faults that hit
-        self.others = []  # second starts
+        self.done = []  # the faults that have happened
+        self.others = []  # second runs in the same folders
 
     def name_tokenizer(self, name):
-        """Gives the data a side file that names a file elsewhere, or a pipe, as its tokenizer."""
+        """Gives the data a side file that names a file outside of its folder, or a pipe, as its tokenizer."""
         shutil.copy(self.bench.folder / "train_000.bin", self.folder / "own_train_000.bin")
         side = {"tokenizer": "tokenizers", "tokenizer_file": name, "vocab": 8, "eot": 0}
         (self.folder / "own.json").write_text(json.dumps(side))
@@ -138,7 +138,7 @@ class Trial:
                 DISTURB_RANK=str(call["rank"]), DISTURB_CALL=str(call["call"]), DISTURB_LASTS=str(call["lasts"]),
                 DISTURB_KIND=call["effect"], DISTURB_ONCE=str(self.once), DISTURB_JUMP=str(call["jump"]),
             )  # fmt: skip
-            if call["effect"] == "hang":  # at the data, which a rank opens before it is ready
+            if call["effect"] == "hang":  # disturbs the data, which a rank opens before it is ready
                 changes["DISTURB_FOLDER"] = str(self.bench.folder)
         env = environment if case.way == "hand" else mpirun_environment
         if case.way == "hosts":
@@ -148,19 +148,19 @@ class Trial:
         config = self.config if given == "file" else "/dev/stdin"
         job = Job(config, *case.keys, *where, f"log.metrics={self.metrics}", *more, prefix=self.prefix(given),
                   arguments=resume, env=env(**changes))  # fmt: skip
-        job.config = self.folder  # which every process of the job has in its command line
+        job.config = self.folder  # every process of the job has it in its command line
         self.made.append(job)
         return job
 
     # -- faults from outside
 
     def moment(self, job, fault):
-        """Waits until the fault's moment; False if the run ends before it."""
+        """Waits for the fault's moment; returns False if the run ends before."""
         if fault["step"] is not None:
             steps = fault["step"] + self.case.before
             reached = lambda: job.parent.poll() is not None or len(steps_of(self.metrics)) >= steps
             wait_until(reached, "neither a step nor the end", BOUND_S)
-        elif fault["kind"] == "edit":  # the program that started the ranks has read the file by then
+        elif fault["kind"] == "edit":  # by then, the program that started the ranks has read the file
             wait_until(lambda: job.parent.poll() is not None or launcher_process(job), "no mpirun", BOUND_S)
         deadline = time.monotonic() + fault["after"]
         while time.monotonic() < deadline and job.parent.poll() is None:
@@ -185,7 +185,7 @@ class Trial:
         return pid is not None
 
     def strike(self, job, fault):
-        """Makes the fault; returns whether it hit."""
+        """Causes the fault; returns whether it took effect."""
         kind = fault["kind"]
         if kind.startswith("kill"):
             return self.send(job, fault, signal.SIGKILL)
@@ -226,7 +226,7 @@ class Trial:
         return self.case.ranks == 1 and self.case.restarts == 0
 
     def sentences(self):
-        """What the last line may be if the code is 1, given the faults that hit."""
+        """Returns the messages that may end a run with code 1, for the faults that have happened."""
         out, call = [], self.case.call()
         for fault in self.done:
             kind, rank = fault["kind"], rf"rank {fault['rank']}\b.*"
@@ -247,14 +247,14 @@ class Trial:
             if call["effect"].isdigit():
                 out += [re.escape(os.strerror(int(call["effect"]))), re.escape(str(self.folder))]
                 out += [LOST] if int(call["effect"]) == errno.EINTR else []  # such calls are made again
-            elif call["effect"] != "hang":  # that start is asked to stop, and must end for that reason
+            elif call["effect"] != "hang":  # that start is asked to stop, and must report this
                 out += [rf"rank {call['rank']}\b.*" + DIED, LOST]
-        # When this run starts again, a second one may hold the lock, or have removed the checkpoint to go on from.
+        # When this run restarts, a second run may hold the lock, or may have removed the checkpoint to resume from.
         second = any(fault["kind"] == "second" for fault in self.done)
         return out + (["another run saves its|holds checkpoints|there is no such folder"] if second else [])
 
     def killed_alone(self, code):
-        """Of one rank, faults end the program itself, and there is no other to speak."""
+        """A single rank is the program itself: a fault that kills it leaves no process to print a message."""
         numbers = [fault["number"] for fault in self.done if "number" in fault]
         call = self.case.call()
         if call is not None and self.once.exists():
@@ -285,7 +285,7 @@ class Trial:
             must(self.case.way == "hand" or self.done or self.once.exists(), f"code {code} without a fault\n{tail}")
         else:
             must(code in (1, 2), f"code {code}\n{tail}")
-            # A pipe of Open MPI's may bring its last lines after ours.
+            # Open MPI's last lines may arrive after ours.
             allowed = self.sentences()
             true = any(re.search(pattern, line) for pattern in allowed for line in said[-2:])
             must(true, f"code {code}, and no fault explains the last line\n{tail}")
@@ -297,18 +297,18 @@ class Trial:
         reported = [name for text in said for name in re.findall(r"saved \S*/(step_\d+) ", text)]
         if not reported:
             return
-        # A folder of the user, which the run may have moved out of its way, is no checkpoint.
+        # The user's own folder is not a checkpoint; the run may have renamed it.
         there = {path.name for path in self.saved.glob("step_*") if not (path / "mine").exists()}
         newest = max(reported)
-        if there and max(there) > newest:  # a later one was complete, and its report was not
+        if there and max(there) > newest:  # a later checkpoint was complete, but not yet reported
             newest = max(there)
         must(newest in there, f"{newest} was reported as saved, and there are {sorted(there)}")
         why = verify(self.saved / newest)
         must(why is None, f"{newest} was reported as saved: {why}")
 
     def check_folder(self):
-        """A save that was killed or failed leaves nothing but hidden folders of a known name, which the next start
-        removes; what has a checkpoint's name is intact."""
+        """A killed or failed save leaves only hidden folders with known names, which the next start removes. Every
+        folder with a checkpoint's name is intact."""
         for path in self.saved.glob("step_*"):
             if path.name.removesuffix(".kept") != self.case.notes:
                 why = verify(path)
@@ -319,25 +319,25 @@ class Trial:
 
     def left(self):
         made = [path for job in self.made for path in Path("/dev/shm").glob(f"trainer-{job.parent.pid}-*")]
-        shared = [path for path in made if path not in self.older]  # numbers of processes come again
+        shared = [path for path in made if path not in self.older]  # process ids are reused
         both = [self.hosts.processes(0), self.hosts.processes(1)] if self.hosts is not None else []
-        # The processes that hold two hosts up have the folder in their command line too.
+        # With two hosts, the processes that keep the hosts alive have the folder in their command line, too.
         own = [] if self.hosts is not None else processes_with(f"{self.folder}/")
         return own, shared, *both
 
     def check_lost(self, said):
-        """Ranks that start again lose no more steps than this start had trained."""
+        """Restarting ranks never lose more steps than the run had trained since its start."""
         told = r"(?:while at step (\d+) .*\n.*)?again from (?:step (\d+)|.*?), at most .*; lost: (\d+) step"
         for reached, since, steps in re.findall(told, said):
-            before = self.case.before if self.case.every > 0 else 0  # else that run saved nothing
-            # Only a rank's own supervisor knows the step at which it died. Elsewhere, all steps may have been trained;
-            # the restart has cut them from the metrics.
+            before = self.case.before if self.case.every > 0 else 0  # otherwise the earlier run saved nothing
+            # Only a rank's own supervisor knows the step at which the rank died. Without it, all steps may have been
+            # trained; the restart has cut them from the metrics.
             known = reached and not any(fault["kind"] == "kill supervisor" for fault in self.done)
             most = int(reached if known else STEPS) - int(since or before)
             must(int(steps) <= max(0, most), f"{steps} steps were lost of {most}\n{said}")
 
     def last_lines(self, ended):
-        """A bare mpirun ends with its own words."""
+        """Returns the lines that may be the last message. A bare mpirun prints its own lines after it."""
         return ended.said[-1:] if self.case.way == "hand" else ended.said
 
     def check_refused(self):
@@ -348,7 +348,7 @@ class Trial:
         self.check_nothing_left()
 
     def check_plan(self):
-        """What runs can be planned."""
+        """A configuration that can run can also be planned."""
         words = ["-c", self.config, "--plan", *(word for key in self.case.keys for word in ("-o", key))]
         planned = command("llama", *words)
         must(planned.returncode == 0, f"--plan: {planned.stderr}")
@@ -389,7 +389,7 @@ class Trial:
         disturber = threading.Thread(target=self.disturb, args=(job,))
         disturber.start()
         if self.lone() and any(fault["kind"] == "stop" for fault in self.case.faults) or self.stops_unwatched():
-            wait_until(lambda: gone_on(job.parent), "no end", BOUND_S)  # no process watches this one
+            wait_until(lambda: gone_on(job.parent), "no end", BOUND_S)  # nothing else would continue it
         ended = self.end(job)
         ended.at = time.monotonic()
         seconds = ended.at - began
@@ -417,8 +417,8 @@ class Trial:
             must(any(self.saved.glob(f"step_{STEPS:08}*")), "the last checkpoint is missing")
 
     def end(self, job):
-        """Waits for the end. A bare mpirun of Open MPI 4.1 now and then deadlocks in PMIx_server_finalize after its
-        ranks have ended; it is then killed, and its code taken as that of a run that was killed, or completed."""
+        """Waits for the end. A bare mpirun of Open MPI 4.1 sometimes deadlocks in PMIx_server_finalize after its ranks
+        have ended. It is then killed; its code counts as 0 if all steps are complete, otherwise as 1."""
         since, hung = time.monotonic(), False
         while self.case.way != "hand" and job.parent.poll() is None and not hung:
             time.sleep(0.1)
@@ -436,8 +436,8 @@ class Trial:
         return ended
 
     def end_daemons(self):
-        """Ends Open MPI's processes on hosts that were cut off from each other: if all ranks had ended before the cut,
-        they wait for each other for good."""
+        """Ends Open MPI's processes on hosts that were cut off from each other. If all ranks had ended before the cut,
+        these processes wait for each other forever."""
         both = lambda: [*self.hosts.processes(0), *self.hosts.processes(1)]
         with contextlib.suppress(AssertionError):
             wait_until(lambda: not both(), "", 15)
@@ -462,7 +462,7 @@ class Trial:
 
 
 def gone_on(process):
-    """Whether it has ended; if it is stopped, it goes on."""
+    """Returns whether the process has ended; continues it if it is stopped."""
     with contextlib.suppress(OSError):
         if Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T":
             process.send_signal(signal.SIGCONT)
@@ -470,7 +470,7 @@ def gone_on(process):
 
 
 def one(bench, seed, keep=False):
-    """Returns None, or what was not kept."""
+    """Runs one seed. Returns None, or the broken promise."""
     case, folder = Case(seed), Path(tempfile.mkdtemp(prefix=f"seed{seed}_", dir=bench.folder))
     trial = Trial(bench, case, folder)
     try:

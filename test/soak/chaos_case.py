@@ -1,4 +1,4 @@
-"""What a seed of chaos.py decides: a configuration, how it is started, and faults with their moments."""
+"""A seed of chaos.py determines a configuration, the way to start it, and faults with their moments."""
 
 import errno
 import random
@@ -13,7 +13,7 @@ from trainer_runs import patience  # noqa: E402
 
 STEPS = 12
 LAYOUTS = [(1, 1, 1)] * 5 + [(2, 1, 1)] * 4 + [(4, 1, 1)] * 2 + [(1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2)]
-PEER_TIMEOUT_S = round(patience(4))  # more beside other processes, so that a slow rank is not taken for dead
+PEER_TIMEOUT_S = round(patience(4))  # more on a busy machine, so that a slow rank is not taken for dead
 TIMEOUT_S = max(30, 4 * PEER_TIMEOUT_S)
 CALL_ERRORS = [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.ESTALE, errno.EINTR, errno.EACCES]
 
@@ -37,14 +37,14 @@ class Case:
             f"train.peer_timeout_s={PEER_TIMEOUT_S}", f"train.timeout_s={TIMEOUT_S}",
         ]  # fmt: skip
         self.saves = draw.random() < 0.9
-        # The disturbed run goes on from so many steps of an undisturbed one; 0: it begins.
+        # The disturbed run resumes from so many steps of an undisturbed run; 0: it starts from the beginning.
         self.before = draw.choice([0, 0, 0, 2, 5]) if self.saves else 0
-        # A folder of the user's in checkpoint.dir that looks like a checkpoint, and may be in the way of one.
+        # A user's folder in checkpoint.dir that looks like a checkpoint, and may occupy the name of one.
         self.notes = draw.choice([None] * 7 + [f"step_{draw.randint(1, STEPS):08}"]) if self.saves else None
         if self.notes is not None:
             self.keys.append("checkpoint.overwrite=true")
         self.given = draw.choice(["file"] * 6 + ["redirected", "pipe"]) if self.way == "hand" else "file"
-        self.tokenizer = draw.choice([None] * 30 + ["../secret", "pipe"])  # of the data's side file: refused
+        self.tokenizer = draw.choice([None] * 30 + ["../secret", "pipe"])  # in the data's side file: refused
         self.faults = [] if self.tokenizer is not None else self.draw_faults()
 
     def draw_schedule(self, p):
@@ -53,7 +53,7 @@ class Case:
         bpipe = ["off"] if name != "1f1b" or p == 1 else ["off", "on", "host"]
         chosen = self.random.choice(bpipe)
         target = "host" if chosen == "host" else "peer"
-        if p > 1 and self.random.random() < 0.04:  # no row of the plan keeps to all of these keys on four stages
+        if p > 1 and self.random.random() < 0.04:  # on four stages no row of the plan satisfies all these keys
             return ["schedule.name=auto", "schedule.bpipe=on", "schedule.evict_to=peer", "schedule.load_ahead=3",
                     "schedule.micro_batch=1"]  # fmt: skip
         layers = []
@@ -85,19 +85,19 @@ class Case:
             if any(fault["kind"] == kind for fault in faults):
                 continue
             if {kind, *(fault["kind"] for fault in faults)} >= {"edit", "second"}:
-                continue  # the second start would rightly train as the edited file says
+                continue  # the second run would correctly train with the edited file
             fault = {"kind": kind, "rank": self.some_rank(), "step": draw.choice([None, None, 0, 1, 3, 6, 10])}
             fault["after"] = draw.uniform(0, 0.8 if fault["step"] is None else 0.1)
             if kind == "call":
                 fault.update(self.draw_call())
             if kind in ("signal", "signals"):
                 fault["number"] = draw.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
-                if self.way != "hand":  # mpirun kills its ranks on the others
+                if self.way != "hand":  # mpirun kills its ranks on other signals
                     fault["number"] = signal.SIGUSR1
             if kind == "edit":
                 fault["to"] = draw.choice(["lr: 0.5", "lr: [", None])
                 if self.way != "hand" or (self.ranks == 1 and self.restarts == 0):
-                    fault["step"] = max(1, fault["step"] or 1)  # its ranks read the file themselves
+                    fault["step"] = max(1, fault["step"] or 1)  # with mpirun the ranks read the file themselves
                 elif fault["step"] == 0:
                     fault["step"] = None
             faults.append(fault)

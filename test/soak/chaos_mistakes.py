@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Every mistake below is found by chaos.py within its first 2,000 seeds: each is one replacement in a copy of the
-sources.
+"""Checks that chaos.py finds each mistake below within its first 2,000 seeds. A mistake is one replacement in a copy of
+the sources.
 
     test/soak/chaos_mistakes.py [NAME ...] [--seconds N]
 
-Only seeds that have something to do with the mistake are tried, for N seconds each (300).
+Only seeds that can reveal the mistake are tried, for N seconds per mistake (300).
 
-No seed can find these, and other tests do: datagrams of another user (test_coordinator.c), another data set after a
-resume (test_checkpoint_runs.py), plans and searches that take long, figures that are no JSON and empty stages
-(test_plan_cli.py, test_search_cli.py), and what a wait next to other programs costs (test_waits.py, test_comm.c).
+No seed can find some mistakes, but other tests do: datagrams of another user (test_coordinator.c), another data set
+after a resume (test_checkpoint_runs.py), slow plans and searches, figures that are not JSON and empty stages
+(test_plan_cli.py, test_search_cli.py), and the cost of waiting next to other programs (test_waits.py, test_comm.c).
 """
 
 import argparse
@@ -84,7 +84,7 @@ MISTAKES = [
     Mistake("empty_stages_cannot_be_planned", "src/plan/plan.c",
             "if (schedule->chunks == 1 && config->parallel.layers_given > schedule->stages) return 0;", "",
             lambda case: any(key == "model.layers=2" for key in case.keys)),
-    # five more
+    # Additional mistakes.
     Mistake("two_runs_save_in_one_folder", "src/checkpoint/checkpoint_files.c",
             "flock(*lock, LOCK_EX | LOCK_NB) != 0", "false && flock(*lock, LOCK_EX | LOCK_NB) != 0", has("second")),
     Mistake("a_write_that_fails_is_taken_as_done", "src/checkpoint/range_file.c",
@@ -105,7 +105,7 @@ MISTAKES = [
 
 
 def find(mistake, seconds):
-    """The first seed that finds the mistake and the sentence, or None."""
+    """Returns a line with the first seed that finds the mistake and its message, or with the number of tried seeds."""
     tried, deadline = 0, time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="chaos_") as folder:
         bench = chaos.Bench(Path(folder))

@@ -1,12 +1,12 @@
-// Preloaded into a run of chaos.py: one disturbance at the k-th file call that one process makes below one folder.
+// Preloaded into a run of chaos.py: disturbs one process at its k-th file call below one folder.
 //
 //   DISTURB_FOLDER  calls on files below it count (opening, reading, writing, syncing, renaming, removing)
 //   DISTURB_RANK    the process: a rank, or -1 for the program that starts the ranks
 //   DISTURB_CALL    k, from 1
-//   DISTURB_KIND    an errno to fail with, or "kill", "abort", "stop", "nap", "clock", or "hang", as a file server does
+//   DISTURB_KIND    an errno to fail with, or "kill", "abort", "stop", "nap", "clock", or "hang", as a dead file server
 //   DISTURB_LASTS   how many calls fail
-//   DISTURB_ONCE    a file that the first disturbance creates; while it exists, later processes are left alone
-//   DISTURB_STEP_MS nap at each line of metrics, so that a run lasts long enough to be disturbed from outside
+//   DISTURB_ONCE    a file that the first disturbance creates; while it exists, no other process is disturbed
+//   DISTURB_STEP_MS pause at each line of metrics, so that the run is long enough to be disturbed from outside
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// Looked up once: mpirun writes in a signal's handler, which may come while it holds the lock that dlsym takes.
+// Looked up only once: mpirun writes in a signal handler, which may interrupt dlsym while it holds its lock.
 #define REAL(result, name, ...)                                                                                        \
     ({                                                                                                                 \
         static result (*real_)(__VA_ARGS__);                                                                           \
@@ -50,7 +50,7 @@ static void nap_(long ms) {
     nanosleep(&nap, NULL);
 }
 
-// Returns whether this process may disturb: only one does, in the whole run.
+// Returns whether this process may disturb: only one process does so per run.
 static bool begin_(void) {
     if (atomic_exchange(&begun_, 1) != 0) return true;
     int file = REAL(int, "open", const char *, int, ...)(setting_("DISTURB_ONCE"), O_CREAT | O_EXCL | O_WRONLY, 0600);
@@ -71,7 +71,7 @@ static int disturb_(void) {
     return atoi(kind);
 }
 
-// Counts a call and returns the errno with which it fails; 0: it is made.
+// Counts a call; returns the errno with which it must fail, or 0 to make the call.
 static int count_(void) {
     int at = atoi(setting_("DISTURB_CALL")), lasts = atoi(setting_("DISTURB_LASTS"));
     if (!chosen_()) return 0;

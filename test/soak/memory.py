@@ -1,11 +1,11 @@
-"""Hours of training keep to their memory: llama_tiny with short sequences over four stages with BPipe, saved and
+"""Hours of training must not grow in memory: llama_tiny with short sequences over four stages with BPipe, saved and
 validated every twenty steps.
 
-Of every rank: resident memory by least squares over the steps (anonymous and shared: pages of programs come and go as
-the system has use for the room), descriptors and threads. Then the beginning and the end of the run are done once more
-by one rank without BPipe, and have to be the same to the bit; the end goes on from the last checkpoint but one.
+For every rank it checks descriptors, threads, and the growth of resident memory, by least squares over the steps (only
+anonymous and shared memory: the system drops and reloads pages of programs). Then one rank without BPipe repeats the
+beginning and the end of the run, the end from the last checkpoint but one. Both must have the same bits.
 
-SOAK_SECONDS (3600) says how long.
+SOAK_SECONDS (3600) sets the duration.
 """
 
 import os
@@ -23,7 +23,7 @@ from trainer_runs import ROOT, as_options, environment, rank_processes, trainer 
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "3600"))
 EVERY = 20
-MOST_KIB = 512  # that a rank may grow from the end of the warm-up, a fifth of the time, to the end of the run
+MOST_KIB = 512  # allowed growth of a rank after the warm-up, which is a fifth of the time
 STEP = re.compile(r'{"type":"step","step":(\d+),"loss":([^,]+),.*?"grad_norm":([^,]+),')
 RUN = ["train.steps=100000000", "model.seq_len=32", "train.global_batch=8", "schedule.micro_batch=1",
        f"data.val_every={EVERY}"]
@@ -40,7 +40,7 @@ def start(folder, *overrides, resume=None):
 
 
 def steps(folder):
-    """(loss, norm) of every step so far, as text: 17 digits are the bits."""
+    """Returns (loss, norm) of every step so far, as text: 17 digits determine the bits."""
     path = folder / "metrics.jsonl"
     return {int(step): bits for step, *bits in STEP.findall(path.read_text())} if path.exists() else {}
 
@@ -54,13 +54,13 @@ def look(pid):
 
 
 def slope(points):
-    """Least squares, per 1000 of the first coordinate."""
+    """Returns the slope by least squares, per 1000 of the first coordinate."""
     mean_x, mean_y = (sum(column) / len(points) for column in zip(*points))
     return 1000 * sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
 
 
 def watch(process, folder):
-    """Per rank a list of (steps, resident KiB, descriptors, threads)."""
+    """Returns for each rank a list of (steps, resident KiB, descriptors, threads)."""
     while len(steps(folder)) < 2:
         assert process.poll() is None, (folder / "said").read_text()
         time.sleep(0.1)
@@ -82,7 +82,7 @@ def range_of(points, column):
 
 
 def judge(seen):
-    """Prints what was seen of every rank after a fifth of the time; returns what is wrong."""
+    """Prints each rank's figures after a fifth of the time; returns the list of problems."""
     wrong = []
     print("rank  resident MiB  KiB per 1000 steps  grown KiB  descriptors  threads")
     for rank, points in enumerate(seen):
@@ -96,8 +96,8 @@ def judge(seen):
         for column, what in ((2, "descriptors"), (3, "threads")):
             (low, high), (least, most) = range_of(first, column), range_of(last, column)
             print(f"  {least:4} to {most:3}", end="")
-            # While a checkpoint is written there is a thread more, and a file or two; whether a look meets them is
-            # chance.
+            # While a checkpoint is written there are another thread and up to two more files. A look may or may not
+            # see them.
             if least > low or most > high + 2:
                 wrong.append(
                     f"rank {rank} had {low} to {high} {what} in the first half and {least} to {most} in the second"
@@ -107,7 +107,7 @@ def judge(seen):
 
 
 def again(folder, upto, resume=None):
-    """The steps up to one, done by one rank without BPipe."""
+    """Trains up to step `upto` with one rank without BPipe; returns the steps."""
     folder.mkdir()
     process = start(folder, *ALONE, resume=resume)
     while process.poll() is None and max(steps(folder), default=0) < upto:

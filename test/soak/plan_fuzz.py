@@ -1,6 +1,6 @@
-"""Random configurations through --plan --json: a plan never fails where a configuration is accepted, its verdict and
-`best` never contradict its table, and a row's values give that row's bytes and step again. PLAN_FUZZ (400) says how
-many.
+"""Random configurations through --plan --json: an accepted configuration can always be planned, its verdict and `best`
+never contradict its table, and a row's values reproduce that row's bytes and step. PLAN_FUZZ (400) sets the number of
+configurations.
 """
 
 import json
@@ -19,14 +19,14 @@ KEYS = ("name", "chunks", "split_backward", "bpipe", "evict_to", "recompute_laye
 
 
 def for_stages(rng, stages, values):
-    """One value, or now and then a list with one for each stage."""
+    """Returns one value, or sometimes a list with a value for each stage."""
     if rng.random() < 0.8:
         return rng.choice(values)
     return f"[{', '.join(str(rng.choice(values)) for _ in range(stages))}]"
 
 
 def configuration(rng):
-    """The sections of a configuration as YAML, at random."""
+    """Returns the sections of a random configuration as YAML."""
     p, d, b = rng.randint(1, 16), rng.choice([1, 2]), rng.choice([1, 1, 2, 3])
     m = rng.choice([p, p + 1, 2 * p, 2 * p + 1, 4 * p, 3 * p + rng.randint(0, p)])
     layers, heads = p + rng.choice([0, 1, p, p + 1, 3 * p]), rng.choice([2, 4])
@@ -66,7 +66,7 @@ def plan(path, *overrides):
 
 
 def again(path, row):
-    """The plan of one row's values."""
+    """Plans the values of one row."""
     values = {key: row[key] for key in KEYS}
     kept = [key for key in ("group", "delay") if row[key]] + (["slots", "load_ahead"] if row["bpipe"] == "on" else [])
     values.update({key: row[key] for key in kept})
@@ -77,7 +77,7 @@ def again(path, row):
 
 
 def look_at_table(told):
-    """best is the quickest row that fits, and None only where none does."""
+    """best is the fastest row that fits, or None if no row fits."""
     rows, best = told["schedules"], told["best"]
     assert rows and len({json.dumps(row) for row in rows}) == len(rows)
     fitting = [row["step_ms"] for row in rows if row["fits"]]
@@ -91,7 +91,7 @@ def look_at_table(told):
 
 
 def look_at_verdict(told, text):
-    """Its words and its choice are those of the table and of the stages."""
+    """The verdict's words and choice agree with the table and the stages."""
     verdict = told["verdict"]
     micro_batch = int(re.search(r"micro_batch: (\d+)", text)[1])
     assert verdict["reason"].startswith("Yes" if verdict["use_bpipe"] else "No")
@@ -102,7 +102,7 @@ def look_at_verdict(told, text):
 
 
 def look_at_one(rng, folder):
-    """Plans one configuration; False where it is refused as a configuration."""
+    """Plans one configuration; returns False if it is refused as a configuration."""
     text = configuration(rng)
     path = folder / "random.yaml"
     path.write_text(text + "\n")
@@ -128,7 +128,7 @@ def look_at_one(rng, folder):
 
 
 def look_at_many(count, seed, folder):
-    """Plans `count` configurations that are accepted, and returns how many were refused."""
+    """Plans configurations until `count` were accepted; returns how many were refused."""
     rng, accepted, refused = random.Random(seed), 0, 0
     while accepted < count:
         if look_at_one(rng, folder):

@@ -1,7 +1,7 @@
-"""Every mistake of test/virtual/mistakes.py is found on the virtual GPU, by its sentence, and a copy without any
-passes.
+"""Checks that the virtual GPU finds every mistake of test/virtual/mistakes.py, with the expected message. Without a
+mistake the copy of the sources builds.
 
-VIRTUAL_MISTAKES names some of them; otherwise all are tried, about half a minute each.
+VIRTUAL_MISTAKES selects some mistakes by name; otherwise all are tried, about half a minute each.
 """
 
 import os
@@ -20,7 +20,7 @@ from mistakes import DIFFERS, MISTAKES  # noqa: E402
 
 
 def copy_tree(to):
-    """The sources, and what was built of them, so that only what a mistake changes is built again."""
+    """Copies the sources and their build, so that only the files that a mistake changes are built again."""
     for name in ("src", "test", "make", "build/release", "build/virtual"):
         shutil.copytree(ROOT / name, to / name, symlinks=True)
     for path in [ROOT / "Makefile", *ROOT.glob("*.c"), *ROOT.glob("*.h"), *ROOT.glob("*.cu")]:
@@ -34,7 +34,7 @@ def build(tree, target="virtual"):
 
 
 def outcome(tree, mistake):
-    """What the run said, with the word `differs` if its figures are not those of a CPU."""
+    """Returns the run's stderr if it fails, otherwise `differs` if its figures differ from a CPU's, else `sound`."""
     case = virtual_runs.Case(mistake.family, mistake.case, mistake.environment)
     with tempfile.TemporaryDirectory(dir=tree) as folder:
         config = virtual_runs.write_config(Path(folder), case.family)
@@ -47,7 +47,7 @@ def outcome(tree, mistake):
 
 
 def try_mistake(tree, mistake):
-    """None, or why it was not found."""
+    """Builds and runs the mistake. Returns None if it is found, otherwise the reason."""
     path = tree / mistake.file
     text = path.read_text()
     if mistake.right not in text:

@@ -1,7 +1,7 @@
-"""A headless Chromium for tests: opens a file, says what it complained about and asked for, takes pictures, moves the
+"""A headless Chromium for tests: opens a file, reports console messages and requests, takes pictures, moves the
 pointer.
 
-Spoken to over two pipes in Chrome's DevTools protocol: JSON messages, each ended by a zero byte.
+It uses Chrome's DevTools protocol over two pipes: JSON messages, each ended by a zero byte.
 """
 
 import base64
@@ -23,7 +23,7 @@ class Browser:
         to_read, self.send_end = os.pipe()
         self.read_end, to_write = os.pipe()
 
-        def pipes():  # the protocol's are 3 and 4
+        def pipes():  # the protocol uses descriptors 3 and 4
             ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 20) for end in (to_read, to_write)]
             os.dup2(ends[0], 3), os.dup2(ends[1], 4)
 
@@ -101,12 +101,12 @@ class Browser:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def complaints(self):
-        """What went to the console, and uncaught exceptions."""
+        """Returns console messages and uncaught exceptions."""
         named = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
         return [event for event in self.events if event.get("method") in named]
 
     def requests(self):
-        """Addresses that the page asked for."""
+        """Returns the addresses that the page requested."""
         return [
             event["params"]["request"]["url"]
             for event in self.events

@@ -1,5 +1,5 @@
-"""Shared by the tests of checkpoints: a small run, checksums and values to spoil files with, small disks, and
-libraries that are loaded before a trainer's own."""
+"""Shared by the tests of checkpoints: a small run, checksums and values for damaging files, small disks, and libraries
+to preload into a trainer."""
 
 import json
 import struct
@@ -13,14 +13,14 @@ TINY = dict(LLAMA, hidden=8, layers=2, heads=2, kv_heads=1, ffn=8, vocab=16, seq
 
 
 def tiny(folder, steps=3, model=TINY, train=None):
-    """A trainer whose checkpoints have about 30 kB."""
+    """Returns a trainer with checkpoints of about 30 kB."""
     trainer = Trainer(folder, model, train)
     trainer.config["train"].update(global_batch=4, steps=steps)
     return trainer
 
 
 def saved_run(folder, every=1, **more):
-    """The same after its run, with what it saved."""
+    """Returns such a trainer after a run, with the run's checkpoints and result."""
     trainer = tiny(folder, **more)
     trainer.saved = trainer.folder / "saved"
     trainer.whole = trainer.run(saving(trainer.saved, every))
@@ -28,7 +28,7 @@ def saved_run(folder, every=1, **more):
 
 
 def whole_checkpoints(saved):
-    """Returns the names of the checkpoints in a folder, of which there is at least one and each is complete."""
+    """Returns the names of the checkpoints in a folder; requires at least one, and all must be complete."""
     names = [name for name in checkpoint_names(saved) if name.startswith("step_")]
     assert names and {name: verify(saved / name) for name in names} == dict.fromkeys(names)
     return names
@@ -48,7 +48,7 @@ def crc64(data):
 
 
 def reseal(manifest, text):
-    """Writes the text of a manifest with the checksum that belongs to it."""
+    """Writes the text of a manifest with a matching checksum."""
     body = "".join(text.splitlines(keepends=True)[:-2])
     manifest.write_text(f'{body}  "crc64": "{crc64(body.encode())}"\n}}\n')
 
@@ -71,7 +71,7 @@ def poison(folder, name, element, value):
 
 
 class Disk:
-    """A small file system of our own."""
+    """A small file system for a test."""
 
     def __init__(self, folder, size):
         self.folder = folder
@@ -88,7 +88,7 @@ class Disk:
         subprocess.run(["umount", "-l", self.folder], check=True)
 
     def remount(self, option):
-        """Waits while a run has a file open to write, which keeps a disk from becoming read-only."""
+        """Remounts the disk. Waits while a file is open for writing, since the disk cannot become read-only before."""
         command = ["mount", "-o", f"remount,{option}", self.folder]
         wait_until(lambda: subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0,
                    f"{self.folder} stays busy")
@@ -105,8 +105,8 @@ class Disk:
         (self.folder / "ballast").unlink()
 
 
-# Ends the process at the KILL_AT-th call that changes the disk, before it; with NO_EXCHANGE as on file systems that
-# cannot exchange two names.
+# Kills the process before its KILL_AT-th call that changes the disk. With NO_EXCHANGE, exchanging two names fails as on
+# file systems that do not support it.
 KILLER = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>

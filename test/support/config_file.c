@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-char config_file_path[256]; // of the file under test
+char config_file_path[256]; // path of the file under test
 
 void config_file_write(const char *bytes, size_t length) {
     FILE *file = fopen(config_file_path, "wb");

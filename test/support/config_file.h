@@ -1,4 +1,4 @@
-// A configuration as text, through a file of its own into a Config: what the tests of the configuration share.
+// Shared by the tests of the configuration: loads a configuration from text, through a temporary file.
 #pragma once
 
 #include "config/config_schema.h"
@@ -17,9 +17,9 @@ int config_file_remove(void **state);
 
 void config_file_write(const char *bytes, size_t length);
 
-// Writes the text and loads it, with overrides (one, or NULL for none). Clears err first; the result is config_load's.
+// Writes the text and loads it with overrides (load_one: one, or NULL). Clears err first; returns config_load's result.
 int config_file_load(Config *config, const char *text, const char *const *overrides, int count, Error *err);
 int config_file_load_one(Config *config, const char *text, const char *override, Error *err);
 
-// The same, for a text that must load: fails the test with the message otherwise.
+// Does the same for a valid text with one override or NULL; otherwise the test fails with the message.
 void config_file_load_well(Config *config, const char *text, const char *override);

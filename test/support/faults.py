@@ -1,5 +1,5 @@
-"""Hardware faults made from outside the program: a library that flips one bit of a message in flight, and one byte of
-memory that a process lends to another."""
+"""Hardware faults, caused from outside the program: a library that flips one bit of a message in flight, and a flipped
+bit in memory that a process lends to another."""
 
 import contextlib
 import mmap
@@ -42,13 +42,13 @@ def build_flipper(folder):
 
 
 def flips(flipper, rank=-1, size=-1, at=0, lent=True):
-    """Returns the environment of a run in which that message is damaged; without a rank, none is."""
+    """Returns the environment of a run in which that message is damaged; with rank -1, no message is."""
     environment = {"LD_PRELOAD": str(flipper), "FLIP_RANK": str(rank), "FLIP_BYTES": str(size), "FLIP_AT": str(at)}
     return environment if lent else {**environment, "NOT_LENT": "1"}
 
 
 def lent_memory(config):
-    """Memory that processes with this text in their command line lend: [(bytes, path)]."""
+    """Returns memory lent by processes with this text in their command line: [(bytes, path)]."""
     found = {}
     for pid in processes_with(config):
         with contextlib.suppress(OSError):  # it has ended

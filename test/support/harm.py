@@ -4,7 +4,7 @@ from pathlib import Path
 
 from trainer_runs import processes_with, rank_processes, shared_library, write_config
 
-ENDS_WITHIN = 10  # seconds, after anything that dies
+ENDS_WITHIN = 10  # seconds within which a job ends after any process has died
 
 # Four stages with BPipe; steps of a few milliseconds, so that a run passes through every kind of moment often.
 SMALL = {
@@ -19,12 +19,12 @@ def small_config(folder, steps=100):
     return write_config(folder, data=data, train=train, **SMALL)
 
 
-# ---- what a debugger, a frozen program or a cut cable would do ------------------------------------------------------
+# ---- imitations of a debugger, a frozen program or a cut cable ------------------------------------------------------
 
-# Preloaded, it stops the main thread of rank HARM_RANK, or loses all datagrams that its supervisor sends, while the
-# file HARM_STALL or HARM_CUT is there; with HARM_THREADS it has MPI grant no threads, with HARM_WORDS Open MPI reports
-# a peer that has died, and with HARM_END MPI_Finalize crashes. With HARM_PARENT the parent has a thread of a library's
-# own from the beginning, which takes the signals that it does not block.
+# A library to preload. It stops the main thread of rank HARM_RANK while the file HARM_STALL exists, or loses all
+# datagrams of its supervisor while HARM_CUT exists. HARM_THREADS: MPI grants no threads. HARM_WORDS: Open MPI reports a
+# peer as dead. HARM_END: MPI_Finalize crashes. HARM_PARENT: from the beginning the parent has a thread like those of
+# libraries, which takes all signals that it does not block.
 HARM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -91,7 +91,7 @@ def build_harm(folder):
 
 
 def supervisor_process(job, rank):
-    """The parent of a rank's process."""
+    """Returns the supervisor, the parent of a rank's process."""
     return int(Path(f"/proc/{rank_process(job, rank)}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
@@ -101,7 +101,7 @@ def rank_process(job, rank):
 
 
 def launcher_process(job):
-    """The mpirun below a trainer that started its ranks itself."""
+    """Returns the mpirun that a trainer started for its ranks."""
     for pid in processes_with(str(job.config)):
         try:
             if "mpirun" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]:

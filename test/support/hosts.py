@@ -1,5 +1,5 @@
-"""Two hosts made of this machine: each has a network, a host name, a clock, processes, /dev/shm and /etc/hosts of its
-own, and one wire joins them.
+"""Two hosts simulated on this machine: each has its own network, host name, clock, processes, /dev/shm and /etc/hosts,
+and one wire connects them.
 
 The second host's process namespace is inside the first one's, so the first can enter it, as ssh would, but not the
 reverse.
@@ -17,9 +17,9 @@ import trainer_runs
 NAMES = ("host1", "host2")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 KINDS = ("--net", "--uts", "--mount", "--pid", "--time")
-CLOCKS = ("0", "5000")  # seconds that a host's clock is ahead of ours
+CLOCKS = ("0", "5000")  # seconds by which a host's clock is ahead of ours
 
-# Joins the networks of two processes by a link whose packets take so many seconds each way (kernels may lack netem).
+# Connects the networks of two processes by a link with a delay in seconds each way (a kernel may lack netem).
 SLOW_WIRE = """
 import collections, contextlib, ctypes, fcntl, os, select, struct, sys, time
 def end(pid):
@@ -52,7 +52,7 @@ def why_not():
 
 
 def numbers(pid):
-    """Returns a process's numbers in each namespace, ours first."""
+    """Returns a process's id in each of its namespaces, ours first."""
     with open(f"/proc/{pid}/status") as file:
         return next(list(map(int, line.split()[1:])) for line in file if line.startswith("NSpid:"))
 
@@ -77,7 +77,7 @@ class Hosts:
                             f"mount --bind {self.folder}/names /etc/hosts", "ip link set lo up",
                             f"ip address add {ADDRESSES[i]}/24 dev wire0", "ip link set wire0 up"):
                 self.run(i, *command.split())
-        # What mpirun calls in the place of ssh: AGENT HOST COMMAND..., inside the first host.
+        # The agent that mpirun runs instead of ssh: AGENT HOST COMMAND..., inside the first host.
         self.agent = self.folder / "agent"
         inner = numbers(self.inits[1])[1]
         self.agent.write_text(f'#!/bin/sh\nshift\nexec nsenter --target={inner} {" ".join(KINDS)} -- sh -c "$*"\n')
@@ -85,7 +85,7 @@ class Hosts:
         (self.folder / "hostfile").write_text("".join(f"{name} slots=2\n" for name in NAMES))
 
     def make_init(self, prefix):
-        """A process that holds a host's namespaces; all that runs in the host ends with it."""
+        """Starts a process that keeps a host's namespaces; everything in the host ends with it."""
         before = set(trainer_runs.processes_with(f"{self.folder}/init"))
         hold = f": {self.folder}/init; while :; do sleep 1000 & wait; done"
         world = ["unshare", *KINDS, "--monotonic", CLOCKS[len(self.inits)], "--fork", "--mount-proc", "--kill-child"]
@@ -108,7 +108,7 @@ class Hosts:
             return False
 
     def enter(self, host):
-        """Returns the command prefix that runs a command in a host, in the current folder."""
+        """Returns a prefix that runs a command in a host, in the current folder."""
         return ["nsenter", f"--target={self.inits[host]}", *KINDS, "--", "sh", "-c",
                 f'cd {trainer_runs.ROOT} && exec "$@"', "sh"]
 
@@ -117,13 +117,13 @@ class Hosts:
                               stdin=subprocess.DEVNULL)
 
     def mpirun(self, named=True):
-        """A bare mpirun on the first host over both, as a user types it, with our agent for ssh."""
+        """Returns a bare mpirun on the first host over both, as a user types it, with our agent instead of ssh."""
         words = ["--mca", "plm_rsh_agent", str(self.agent), "--hostfile", str(self.folder / "hostfile")]
         network = ["--mca", "btl_tcp_if_include", "10.77.0.0/24", "--mca", "oob_tcp_if_include", "10.77.0.0/24"]
         return [*self.enter(0), "mpirun", "-n", "4", "--bind-to", "none", *words, *(network if named else [])]
 
     def slow_wire(self, seconds):
-        """Replaces the wire by one whose packets take so long each way."""
+        """Replaces the wire by one with this delay each way."""
         self.run(0, "ip", "link", "delete", "wire0")
         inits = map(str, self.inits)
         self.holders.append(subprocess.Popen([sys.executable, "-c", SLOW_WIRE, *inits, str(seconds)], text=True,
@@ -137,7 +137,7 @@ class Hosts:
         self.run(1, "ip", "link", "set", "wire0", state)
 
     def processes(self, host):
-        """Returns the processes of a host by our numbers, without the one that holds its namespaces."""
+        """Returns the processes of a host by our ids, except for the process that keeps its namespaces."""
         space = os.readlink(f"/proc/{self.inits[host]}/ns/uts")
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):

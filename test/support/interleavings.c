@@ -1,5 +1,5 @@
-// A search over all worlds that a schedule can reach. Each stage computes one action and moves one transfer at a time;
-// which of them ends next is chosen in every possible way. A world in which nothing can move before all is done hangs.
+// A search over all states (worlds) that a schedule can reach. Each stage computes one action and moves one transfer
+// at a time; every order in which they may end is tried. If nothing can move before all is done, the schedule hangs.
 #include "interleavings.h"
 
 #include <setjmp.h>
@@ -10,7 +10,7 @@
 
 enum { SEEN_BITS = 20, SEEN = 1 << SEEN_BITS };
 
-// How far a stage is. `c` and `q` count complete actions; the flags say whether the next one has started.
+// Progress of a stage. `c` and `q` count completed actions; the flags say whether the next one has started.
 typedef struct Place {
     unsigned c : 5, q : 5, computing : 1, transferring : 1;
 } Place;
@@ -49,7 +49,7 @@ static bool first_visit_(Explorer *explorer, World world) {
     return true;
 }
 
-// How many actions of a kind among the first n, of one microbatch (or all: -1).
+// Counts the actions of a kind among the first n, of one microbatch (-1: of all).
 static int count_among_(const Action *actions, unsigned n, ActionKind kind, int microbatch) {
     int count = 0;
     for (unsigned i = 0; i < n; i++)
@@ -86,7 +86,7 @@ static bool compute_may_start_(const Explorer *explorer, World world, int s) {
                done_(explorer, world, s + 1, ACTION_FORWARD, i - 4) &&
                own_used_(explorer, world, s) < explorer->schedule->stage[s].own_slots;
     }
-    // As many loads are due as the whole list has of this microbatch.
+    // The backward needs all loads of its microbatch in the list to be complete.
     int loads = count_among_(explorer->queue[s], explorer->transfers[s], ACTION_LOAD, i);
     return done_(explorer, world, s + 1, ACTION_BACKWARD, i) && done_(explorer, world, s - 1, ACTION_BACKWARD, i - 4) &&
            count_among_(explorer->queue[s], at.q, ACTION_LOAD, i) == loads;
@@ -100,7 +100,7 @@ static bool at_head_(const Explorer *explorer, World world, int s) {
     return explorer->posted[s][at.q] <= at.c + (explorer->post_at_start ? at.computing : 0u);
 }
 
-// Asked of the evictor.
+// s: the evictor.
 static bool transfer_may_start_(const Explorer *explorer, World world, int s) {
     if (!at_head_(explorer, world, s)) return false;
     Action action = explorer->queue[s][world.at[s].q];

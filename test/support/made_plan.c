@@ -1,4 +1,4 @@
-// Loads, makes the schedule, plans; a failure fails the test.
+// Loads a configuration, makes its schedule and plans it; the test fails if any of these fails.
 #include "made_plan.h"
 #include "models.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-// A backend that is only asked for the attention's scratch.
+// Replaces the only function of a backend that a plan calls: the size of the attention's scratch.
 static int64_t made_scratch_(Backend *be, const AttentionShape *shape) {
     (void)be;
     (void)shape;

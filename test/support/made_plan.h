@@ -15,8 +15,8 @@ typedef struct Made {
 
 // Loads a configuration; overrides are separated by spaces.
 Config loaded(const char *path, const char *overrides);
-// Loads a configuration and plans it, for a backend whose attention takes 1000 bytes of scratch.
+// Loads a configuration and plans it, for a backend with 1000 bytes of attention scratch.
 Made made(const char *path, const char *overrides);
-// The same, with what else the plan asks of a backend from `be`.
+// Does the same; other values of the backend that the plan uses come from `be`.
 Made made_for(Backend be, const char *path, const char *overrides);
 void unmake(Made *all);

@@ -1,4 +1,4 @@
-// The models that the trainers train, train_llama.cu and train_gpt.cu, which are linked into every test program.
+// The trainers' models, train_llama.cu and train_gpt.cu, which are linked into every test program.
 #pragma once
 
 #include "model/model.h"

@@ -1,4 +1,4 @@
-"""Plans, and the runs that they predict: steps, bytes allocated, and what the processes took from the kernel (VmHWM)."""
+"""Plans, and measurements of the planned runs: steps, allocated bytes, peak memory of the processes (VmHWM)."""
 
 import contextlib
 import json
@@ -29,12 +29,12 @@ def train(path, metrics, *overrides):
         sys.exit(f"training failed:\n{ended.stderr}")
     with open(metrics, encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
-    return [line for line in lines if line["type"] == "step"][1:]  # the first touches its memory for the first time
+    return [line for line in lines if line["type"] == "step"][1:]  # the first also touches new memory
 
 
 class Peaks(threading.Thread):
-    """Looks at the ranks of a run while it lasts: how much memory each took before its stage was allocated, and at
-    most."""
+    """Watches the ranks of a run: records each rank's peak memory before its stage was allocated, and at the
+    end."""
 
     def __init__(self, mark):
         super().__init__(daemon=True)
@@ -55,7 +55,7 @@ class Peaks(threading.Thread):
 
 
 def observed(folder, path, *overrides):
-    """Bytes that each rank (a stage each) has allocated, and that its process took from the kernel at most."""
+    """Returns the bytes that each rank (one per stage) has allocated, and the peak memory of its process."""
     peaks = Peaks(path)
     peaks.start()
     steps = train(path, os.path.join(folder, f"{len(os.listdir(folder))}.jsonl"), "train.steps=2", *overrides)

@@ -1,5 +1,5 @@
-// What tests of a backend's operations share: operands in the run's precision whose exact values a float64 reference
-// can read, outputs filled with NaN beforehand, comparison with a bound, and central differences.
+// Shared by the tests of a backend's operations: operands in the run's precision with exact values for a float64
+// reference, outputs filled with NaN, comparison with a bound, and central differences.
 #pragma once
 
 #include "backend/backend.h"
@@ -8,14 +8,14 @@
 #include <math.h>
 #include <string.h>
 
-// One backend and all that was allocated for a test on it.
+// A backend and all memory allocated for a test of it.
 typedef struct Op {
     Backend *backend;
     void *held[128];
     int count;
 } Op;
 
-// Run precision (or fp32, see op_gradient) for the operation, the same values in double for the reference.
+// data: in the run's precision (or fp32, see op_gradient), for the operation; value: as double, for the reference.
 typedef struct Operand {
     void *data;
     double *value;
@@ -41,10 +41,10 @@ static inline void *op_hold(Op *op, int64_t bytes) {
     return op->held[op->count++] = memory;
 }
 
-// All bits set is a NaN in either precision: what is not written shows.
+// All bits set is NaN in both precisions, so that elements that are not written are noticed.
 static inline void *op_poison(Op *op, int64_t bytes) { return memset(op_hold(op, bytes), 0xff, (size_t)bytes); }
 
-// Uniform in (-1, 1): splitmix64 of the place.
+// Returns a number in (-1, 1), uniformly distributed: splitmix64 of i.
 static inline double op_random(uint64_t seed, int64_t i) {
     uint64_t z = (uint64_t)i * 0x9e3779b97f4a7c15u + seed * 0xd1342543de82ef95u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -60,7 +60,7 @@ static inline Operand op_blank(Op *op, int64_t count, int64_t element) {
     return operand;
 }
 
-// An output in the run's precision, not yet written.
+// Returns an output in the run's precision, filled with NaN.
 static inline Operand op_output(Op *op, int64_t count) { return op_blank(op, count, op->backend->element); }
 
 static inline double *op_read(Op *op, Operand *operand) {
@@ -74,7 +74,7 @@ static inline double *op_read(Op *op, Operand *operand) {
     return operand->value;
 }
 
-// Random values around `center` in the run's precision; value[] holds what rounding left.
+// Returns random values around `center` in the run's precision; value[] has the rounded values.
 static inline Operand op_operand(Op *op, int64_t count, uint64_t seed, double center, double spread) {
     Operand operand = op_output(op, count);
     float *floats = op_hold(op, count * (int64_t)sizeof(float));
@@ -84,7 +84,7 @@ static inline Operand op_operand(Op *op, int64_t count, uint64_t seed, double ce
     return operand;
 }
 
-// The same, fp32 whatever the run's precision.
+// Returns random values around 0 in fp32, for any precision of the run.
 static inline Operand op_gradient(Op *op, int64_t count, uint64_t seed, double spread) {
     Operand operand = op_blank(op, count, sizeof(float));
     float *floats = operand.data;
@@ -95,7 +95,7 @@ static inline Operand op_gradient(Op *op, int64_t count, uint64_t seed, double s
     return operand;
 }
 
-// |got - want| <= relative * (|want| + floor) for every element, and no NaN.
+// Checks |got - want| <= relative * (|want| + floor) for every element; a NaN fails.
 static inline void op_near(const char *what, const double *got, const double *want, int64_t count, double relative,
                            double floor) {
     for (int64_t i = 0; i < count; i++)
@@ -103,8 +103,8 @@ static inline void op_near(const char *what, const double *got, const double *wa
             fail_msg("%s[%ld] of %ld: %.9g, reference %.9g", what, (long)i, (long)count, got[i], want[i]);
 }
 
-// Places of tokens in documents that begin anywhere, `length` tokens long on average: (positions, batch). NULL: length
-// 0.
+// Returns the places of tokens in their documents, (positions, batch). Documents begin anywhere, `length` tokens apart
+// on average. length 0: NULL.
 static inline int32_t *op_places(Op *op, int64_t positions, int64_t batch, int64_t length) {
     if (length <= 0) return NULL;
     int32_t *places = (int32_t *)op_hold(op, positions * batch * (int64_t)sizeof *places);
@@ -113,10 +113,10 @@ static inline int32_t *op_places(Op *op, int64_t positions, int64_t batch, int64
     return places;
 }
 
-// Bounds of a result computed in fp32 and stored in the run's precision.
+// Returns the relative error bound of a result computed in fp32 and stored in the run's precision.
 static inline double op_bound(const Op *op) { return op->backend->precision == PRECISION_BF16 ? 0x1p-8 : 4e-6; }
 
-// d f(context) / d *x, f a double function of memory that x points into.
+// Returns d f(context) / d *x by central differences; f reads the memory that x points to.
 typedef double (*OpFunction)(void *context);
 static inline double op_slope(OpFunction f, void *context, double *x) {
     double at = *x, step = 1e-6;
@@ -128,7 +128,7 @@ static inline double op_slope(OpFunction f, void *context, double *x) {
     return (above - below) / (2 * step);
 }
 
-// The outputs of `run` on 1, 2 and 3 threads are the same bytes, in both precisions. run fills `bytes` bytes at `out`.
+// Checks that `run` gives the same bytes on 1, 2 and 3 threads in both precisions. run fills `out`, returns the length.
 typedef int64_t (*OpRun)(Op *op, const void *shape, unsigned char *out);
 static inline void op_same_for_any_threads(OpRun run, const void *shape, int64_t limit) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
@@ -151,8 +151,8 @@ static inline void op_same_for_any_threads(OpRun run, const void *shape, int64_t
     }
 }
 
-// Checks that every function of a backend's table is set, from `destroy` to the end of the struct, but the functions at
-// the offsets of `absent`, which have to be NULL.
+// Checks that every function of a backend's table, from `destroy` to the end of the struct, is set. Only the functions
+// at the offsets in `absent` must be NULL.
 static inline void op_table(const Backend *backend, const size_t *absent, int count) {
     for (size_t at = offsetof(Backend, destroy); at < sizeof *backend; at += sizeof(void *)) {
         void *function;

@@ -1,4 +1,4 @@
-"""Plans as tests ask for them: LLaMA 65B and GPT-3 96B as they are shipped, by the model of the hardware."""
+"""Plans for tests: LLaMA 65B and GPT-3 96B as they are shipped, planned with the hardware model."""
 
 import json
 

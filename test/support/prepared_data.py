@@ -1,4 +1,4 @@
-"""Runs of scripts/prepare_data.py and what they wrote."""
+"""Runs scripts/prepare_data.py and reads its output."""
 
 import array
 
@@ -12,7 +12,7 @@ def prepare(*arguments, **options):
 
 
 def tokens(folder, pattern):
-    """All tokens of the shards in name order, after checking each header."""
+    """Checks each shard's header; returns all tokens of the shards in name order."""
     everything = []
     for path in sorted(folder.glob(pattern)):
         data = path.read_bytes()
@@ -28,7 +28,7 @@ def document(data):
 
 
 def refused(tmp_path, words, *arguments, **options):
-    """It ends with one sentence that has these words, and leaves nothing."""
+    """Checks that the script ends with one sentence that contains `words`, and leaves no file."""
     result = prepare(*arguments, "-o", tmp_path / "out", **options)
     assert result.returncode == 1
     assert words in result.stderr

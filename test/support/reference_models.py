@@ -1,7 +1,7 @@
 """LLaMA (Touvron et al. 2023) and GPT-2/3 (Radford et al. 2019; Brown et al. 2020) in plain PyTorch, for autograd.
 
 A model is a dictionary of the configuration's `model` section; weights are a dictionary of tensors under Hugging Face's
-names, matrices as (out, in) and vectors as (rows,). Nothing here is fast, split or fused: it is what the papers say.
+names, matrices as (out, in) and vectors as (rows,). The code follows the papers and is neither fast, split nor fused.
 """
 
 import math

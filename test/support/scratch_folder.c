@@ -1,4 +1,4 @@
-// The folder's name is made once per process, and every test program is one process.
+// The name of the folder is made once per process; every test program is one process.
 #include "scratch_folder.h"
 
 #include <setjmp.h>

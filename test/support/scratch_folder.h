@@ -1,11 +1,11 @@
-// A folder of its own for a test program, and token files in it.
+// A temporary folder for a test program, and token files in it.
 #pragma once
 
 #include <stdint.h>
 
 enum { TEST_PATH = 256, SHARD_GPT2 = 20240520, SHARD_LLAMA3 = 20240801 };
 
-// Set-up and tear-down of a group of tests: makes the folder under TMPDIR's default, and removes it with all its files.
+// Set-up and tear-down of a group of tests: make the folder in P_tmpdir, and remove it with all its files.
 int test_folder_create(void **state);
 int test_folder_remove(void **state);
 

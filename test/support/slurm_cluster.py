@@ -1,7 +1,7 @@
-"""Slurm for tests: munged, slurmctld and a slurmd for each of two nodes, with a folder and ports of their own.
+"""Slurm for tests: munged, slurmctld and a slurmd for each of two nodes, with their own folder and ports.
 
-Without hosts both nodes are this machine under two names, good for what happens on one node and for what jobs ask for.
-With the two of hosts.py they are two machines, and commands are given on the first.
+Without hosts, both nodes are this machine under two names, which suffices for jobs on one node and for requested
+resources. With the two hosts of hosts.py they are two machines, and commands run on the first.
 """
 
 import os
@@ -24,10 +24,10 @@ def why_not():
     return "Slurm and munge are not installed (scripts/install_deps.sh)" if None in DAEMONS.values() else None
 
 
-# Two nodes of eight processors and eight GPUs, whatever this machine has. cred_expire: how long a requeued job waits
-# before it starts again, at least what is given here. FirstJobId: Open MPI names its shared memory after the number of
-# the job, and another checkout's tests may have a cluster on this machine. With equal numbers, ranks of the two would
-# map each other's memory.
+# Two nodes of eight processors and eight GPUs, independent of this machine. cred_expire: minimum wait of a requeued job
+# before it restarts. FirstJobId: Open MPI names its shared memory after the job's number. Another checkout's tests may
+# run a cluster on this machine at the same time. With equal job numbers, ranks of the two clusters would map each
+# other's memory.
 CONF = """
 ClusterName=one
 SlurmctldHost={hosts[0]}({addresses[0]})
@@ -72,7 +72,7 @@ def free_ports(count):
 
 
 class Cluster:
-    """The daemons and their folder. `start` may fail in the middle: `stop` ends what there is."""
+    """The daemons and their folder. If `start` fails halfway, `stop` ends the daemons that have started."""
 
     def __init__(self, folder, hosts=None):
         self.folder, self.daemons = folder, []
@@ -117,7 +117,7 @@ class Cluster:
     def stop(self):
         if len(self.daemons) > 1:
             self.call("scancel", "--state=RUNNING"), self.call("scancel", "--state=PENDING")
-        # What runs of jobs ends before the daemons do.
+        # Processes of jobs are listed while the daemons run, and killed after the daemons have ended.
         left = [pid for pid in trainer_runs.processes_with("slurmstepd") if f"{self.folder}/" in block_of(pid)]
         for daemon in reversed(self.daemons):
             daemon.terminate()

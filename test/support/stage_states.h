@@ -1,4 +1,4 @@
-// The states of a stage as bytes, to tell whether something has changed them.
+// The states of a stage as bytes, to detect changes.
 #pragma once
 
 #include "engine/stage.h"
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-// Returns weights, masters, moments and, if asked for, gradients, and how many bytes they are. The caller frees them.
+// Returns weights, masters, moments and, with `gradients`, gradients; stores their size in *bytes. Caller frees.
 static inline char *stage_states(const Stage *stage, bool gradients, size_t *bytes) {
     const StageTensors *t = &stage->tensors;
     StateBytes all = tensors_states(t);

@@ -1,7 +1,6 @@
-"""What the end-to-end tests share: small data sets and configurations, and one run of a trainer with all that it said.
+"""Shared by the end-to-end tests: small data sets and configurations, and one run of a trainer with all its output.
 
-A configuration is YAML text by sections (write_config, run) or nested dictionaries that are laid over each other
-(Trainer).
+A configuration is YAML text by sections (write_config, run), or nested dictionaries that are merged (Trainer).
 """
 
 import contextlib
@@ -64,7 +63,7 @@ def pseudo_random(seed):
 
 @functools.cache
 def made_text(size=300000):
-    """Returns bytes of a text with something to learn, the same ones always: functions as in C, drawn by chance."""
+    """Returns the bytes of a text with something to learn, always the same: randomly drawn functions in C style."""
     random = pseudo_random(7)
     draw = lambda words: words[next(random) % len(words)]
     types, verbs = ("int", "float", "const char *", "static int", "void"), ("read", "write", "count", "find", "add")
@@ -155,8 +154,8 @@ def environment(**changes):
     """Returns our environment without the variables of the test run itself."""
     foreign = re.compile("G?OMP_|OMPI_|PMIX_|PMI_|SLURM_|TRAINER_")
     kept = {name: value for name, value in os.environ.items() if not foreign.match(name)}
-    # Threads that spin at every barrier take fifty times as long where other programs want the cores too. MPI reads the
-    # PCI devices of the machine in every rank (phase 8 of hwloc), which takes a seventh of a small start.
+    # Threads that spin at every barrier take fifty times as long if other programs use the cores. In every rank, MPI
+    # reads the machine's PCI devices (phase 8 of hwloc), which takes a seventh of a small start.
     return {**kept, "OMP_WAIT_POLICY": "passive", "HWLOC_COMPONENTS": "-linux:0x8,-pci", **changes}
 
 
@@ -202,8 +201,8 @@ EARLIER = ownerless_folders()
 
 
 def patience(seconds):
-    """What takes so long on an idle machine may take on this one: more, as far as more processes than cores are at
-    work."""
+    """Returns a time limit for an action that takes `seconds` on an idle machine: longer in proportion if more
+    processes than cores are running."""
     return seconds * max(1.0, 2 * os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
@@ -244,13 +243,13 @@ def read_terminal(terminal):
 
 
 def end_with_parent():
-    """For preexec_fn: the process is killed when the test run is, however that ends."""
+    """For preexec_fn: the process is killed when the test run ends in any way."""
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Job:
-    """A trainer that runs beside the test."""
+    """A trainer that runs at the same time as the test."""
 
     def __init__(self, config, *overrides, family="llama", prefix=(), arguments=(), env=None, stdout=subprocess.PIPE):
         self.config, self.family = config, family
@@ -278,7 +277,7 @@ class Job:
 
 
 class Ended:
-    """The results of a run: exit code, stdout, stderr and the lines of its metrics file."""
+    """The result of a run: exit code, stdout, stderr and the lines of its metrics file."""
 
     def __init__(self, config, code, stdout, stderr):
         self.config, self.code, self.stdout, self.stderr = config, code, stdout, stderr
@@ -302,7 +301,7 @@ class Ended:
 
     @property
     def losses(self):
-        """Everything that has to be the same in every layout, in order: losses, norms, validation losses."""
+        """Returns everything that must be equal in every layout, in order: losses, norms, validation losses."""
         return [
             value
             for entry in map(json.loads, self.lines)
@@ -369,12 +368,12 @@ class Result:
         self.vals = {line["step"]: line["loss"] for line in lines if line["type"] == "val"}
 
     def curve(self, first=1):
-        """(step, loss, norm) from a step on, to the bit."""
+        """Returns (step, loss, norm) for the steps from `first` on."""
         return [(s, self.steps[s]["loss"], self.steps[s]["grad_norm"]) for s in sorted(self.steps) if s >= first]
 
 
 class Trainer:
-    """Runs one program in one folder; every run has its own metrics file unless it is given one."""
+    """Runs one program in one folder; every run has its own metrics file unless a change names one."""
 
     def __init__(self, folder, model, train=None):
         self.folder, self.runs = Path(folder), 0
@@ -389,7 +388,7 @@ class Trainer:
         }
 
     def prepare(self, *changes):
-        """Returns (command, metrics file) of a run."""
+        """Writes the configuration of a run; returns its command and its metrics file."""
         self.runs += 1
         metrics = self.folder / f"metrics_{self.runs}.jsonl"
         config = merged(self.config, {"log.metrics": str(metrics)}, *changes)
@@ -421,7 +420,7 @@ class Trainer:
 
 
 def layout(p=1, t=1, d=1, bpipe=False, b=1, **more):
-    """Changes to a configuration; more: keys with _ for the dot's place, as in schedule_slots=4."""
+    """Returns changes to a configuration; more: keys with _ instead of the dot, as in schedule_slots=4."""
     extra = {key.replace("_", ".", 1): value for key, value in more.items()}
     return {
         "parallel.pipeline": p,
@@ -442,7 +441,7 @@ def checkpoint_names(folder):
 
 
 def tensors_of(folder):
-    """Every tensor of a checkpoint: weights and moments."""
+    """Returns every tensor of a checkpoint: weights and moments."""
     import numpy
 
     found = {}
@@ -458,6 +457,6 @@ def tensors_of(folder):
 
 
 def verify(folder):
-    """Returns None, or why the checkpoint is not whole."""
+    """Returns None, or why the checkpoint is not intact."""
     result = subprocess.run([TOOLS / "tool_verify", folder], capture_output=True, text=True)
     return None if result.returncode == 0 else result.stderr.strip()

@@ -1,4 +1,4 @@
-// Unit tests by cmocka. TEST(what_it_promises) { ... } is a test; the program of a file runs its tests in their order.
+// Unit tests with cmocka. TEST(name) { ... } defines a test; the program of a file runs its tests in their order.
 #pragma once
 
 #include <setjmp.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-// True under a sanitizer, which makes a program several times as slow. Grids of cases are smaller there.
+// True under a sanitizer, which makes a program several times slower. Tests then use fewer cases.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { UNIT_SANITIZED = 1 };
 #else
@@ -34,7 +34,7 @@ static inline int unit_run(void) {
 int main(void) { return unit_run(); }
 #endif
 
-// Runs all tests of a file between two functions.
+// Runs all tests of a file, with a set-up and a tear-down for the complete file.
 #define TESTS_BETWEEN(before, after)                                                                                   \
     __attribute__((constructor)) static void unit_between(void) {                                                      \
         unit_before = before;                                                                                          \
@@ -42,7 +42,7 @@ int main(void) { return unit_run(); }
     }
 
 #define TEST(name) TEST_BETWEEN(name, NULL, NULL)
-// A test between two functions, which may be NULL.
+// Defines a test with a set-up and a tear-down, which may be NULL.
 #define TEST_BETWEEN(name, before, after)                                                                              \
     static void name(void **state);                                                                                    \
     __attribute__((constructor)) static void add_##name(void) {                                                        \

@@ -1,5 +1,5 @@
-"""Runs on the virtual GPU (docs/virtual.md): a small configuration, one run of a trainer of build/virtual, and the
-cases that have to compute what a CPU computes, in every order that events permit.
+"""Runs on the virtual GPU (docs/virtual.md): a small configuration, one run of a trainer of build/virtual, and cases
+that must give a CPU's results in every order that events permit.
 
 test/virtual runs each case in three orders with one seed, `make soak` with four more.
 """
@@ -18,7 +18,7 @@ SMALL = {
     "gpt": "{family: gpt, hidden: 32, layers: 4, heads: 4, ffn: 64, vocab: 61, seq_len: 16}",
 }
 ORDERS = ("fifo", "random", "newest")
-# Relative: of losses, of gradient norms.
+# Relative bounds: (losses, gradient norms).
 BOUNDS = {"fp32": (1e-6, 1e-5), "bf16": (1e-3, 1e-2)}
 
 
@@ -41,7 +41,7 @@ WIDE = ("parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true")
 DOCUMENTS = ("data.mask_documents=on", "data.reset_positions=on", "data.end_of_text=0")
 ENCODER = ("model.causal=false", "train.objective=masked", "data.mask_token=60")
 EIGHT = ("train.precision=bf16", "model.hidden=64", "model.ffn=128", "model.seq_len=32")
-# 32 tokens in slices of 8, so that keys of several slices are kept while others are made.
+# 32 tokens in slices of 8, so that keys of several slices exist at the same time.
 SLICES = ("schedule.name=seq1f1b", "schedule.slices=4", "model.seq_len=32")
 CONTEXT = ("parallel.context=2", "model.seq_len=32")
 APART = {"VIRTUAL_NODES": "2"}
@@ -54,7 +54,7 @@ CASES = {
     for family in FAMILIES
     for precision in BOUNDS
 } | {
-    # Where evicted bundles go.
+    # Targets of evictions.
     "evictions into the partner's memory": case("llama", *BPIPE),
     "evictions over messages": case("llama", *BPIPE, **APART),
     "evictions to host memory": case("gpt", *BPIPE, "schedule.evict_to=host"),
@@ -95,7 +95,7 @@ CASES = {
                                         **APART),
     "eight ranks": case("llama", *BPIPE, "parallel.tensor=2"),
     "eight ranks of three kinds on two nodes": case("gpt", *WIDE, "parallel.data=2", "train.precision=bf16", **APART),
-    # Schedules with chunks and split backwards; at the turn of a V there is no message.
+    # Schedules with chunks and split backwards; at the turn of a V no message is sent.
     "gpipe": case("gpt", "parallel.pipeline=4", "schedule.name=gpipe"),
     "interleaved": case("llama", "parallel.pipeline=2", "schedule.name=interleaved"),
     "interleaved on two nodes": case("gpt", "parallel.pipeline=2", "schedule.name=interleaved", **APART),
@@ -109,7 +109,7 @@ CASES = {
     "fp8 with a scale per tensor": case("gpt", *BPIPE, *EIGHT, "train.fp8=tensor"),
     "fp8 with scales of blocks on two tensor ranks": case("llama", *WIDE, *EIGHT, "train.fp8=block"),
     "fp8 with scales of 32": case("llama", *EIGHT, "train.fp8=mx", VIRTUAL_CAPABILITY="100"),
-    # Attention, and what is checked where it arrives.
+    # Attention, and checks of received messages.
     "stored and recomputed attention": case("llama", "parallel.pipeline=2", "attention.mode=[none, flash]",
                                             "train.precision=bf16"),
     "attention in separate passes": case("gpt", "attention.mode=none", "attention.softmax=unfused"),
@@ -158,7 +158,7 @@ CASES = {
 
 
 def write_config(folder, family, **sections):
-    """A small run in `folder`; sections hold YAML text that replaces the default of the same name."""
+    """Writes a small run's configuration into `folder`; sections hold YAML text that replaces a default section."""
     for split in ("train", "val"):
         trainer_runs.write_tokens(folder / f"{split}.bin", trainer_runs.made_tokens(4000, 61, seed=len(split)))
     chosen = {"model": SMALL[family], "data": f"{{train: {folder}/train.bin}}",
@@ -174,8 +174,8 @@ def environment(**changes):
 
 
 def run(config, family, *overrides, arguments=(), timeout=300, before=(), **changes):
-    """One run of a trainer of build/virtual to its end, with its metrics; on a virtual GPU, unless an override says
-    cpu."""
+    """Runs a trainer of build/virtual to its end and reads its metrics; on a virtual GPU, unless an override selects
+    the CPU."""
     metrics = config.parent / f"{uuid.uuid4().hex}.jsonl"
     own = (f"log.metrics={metrics}", "hardware.device=cuda")
     options = [item for text in (*own, *overrides) for item in ("-o", text)]
@@ -185,7 +185,7 @@ def run(config, family, *overrides, arguments=(), timeout=300, before=(), **chan
 
 
 def trained(config, family, *overrides, **keywords):
-    """One run that has to end well."""
+    """Runs to the end and requires success."""
     ended = run(config, family, *overrides, **keywords)
     assert ended.code == 0, (overrides, keywords, ended.stderr[-2000:])
     return ended
@@ -197,7 +197,7 @@ def on_cpu(config, family, *overrides, **keywords):
 
 
 def differences(found, wanted, precision):
-    """What two lists of steps (or validations) differ in by more than the precision allows."""
+    """Returns the differences of two lists of steps (or validations) that exceed the bounds of the precision."""
     if len(found) != len(wanted) or not wanted:
         return [f"{len(found)} steps and not {len(wanted)}"]
     return [
@@ -209,14 +209,14 @@ def differences(found, wanted, precision):
 
 
 def in_orders(folder, case, orders):
-    """Runs of a case in each order (a word, or "random" and a seed), found to be those of a CPU, and equal in bits."""
-    # 4 microbatches reach the steady state of 2 stages, and fill a rank's batch, but for these.
+    """Runs a case in each order (a word, or "random" and a seed); checks against a CPU, and for equal bits."""
+    # With 2 stages, 4 microbatches reach the steady state and fill a rank's batch; these cases need 8.
     batch = 8 if {"schedule.bpipe=on", "parallel.data=2", "parallel.pipeline=4"} & set(case.options) else 4
     train = f"{{global_batch: {batch}, steps: 2, lr: 1.0e-3, warmup_steps: 1}}"
     config = write_config(folder, case.family, train=train)
     words = [order.partition(" ") for order in orders]
     settings = [{"VIRTUAL_ORDER": order, "VIRTUAL_SEED": seed or "1"} for order, _, seed in words]
-    # Two at a time: one rank alone would leave the other core idle.
+    # Two runs at a time: a single rank would leave the second core idle.
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         alone = pool.submit(on_cpu, config, case.family, *case.options)
         runs = [
