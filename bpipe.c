@@ -234,7 +234,7 @@ typedef struct Walk {
     const Schedule *schedule; // schedule that contains `base`
     int64_t *place;           // [turns] index in the base list of the turn's B or I
     int *turn;                // [chunks*microbatches*slices] turn of each bundle
-    NumberSet home, away;     // turns whose bundles are in own slots, and turns whose bundles are evicted
+    NumberSet home, away;     // turns with their bundle in an own slot, and turns with their bundle evicted
     int64_t at;               // index of the current action in the base list
     int64_t last_forward;
     int turns;
@@ -245,7 +245,7 @@ typedef struct Walk {
     int ahead;
     int peer;
     bool failed; // true: `slots` is too small
-    bool silent; // writes no list
+    bool silent; // true: no list is written
 } Walk;
 
 static bool turns_(ActionKind kind) { return kind == ACTION_BACKWARD || kind == ACTION_INPUT; }
@@ -262,7 +262,7 @@ static void walk_move_(Walk *walk, ActionKind kind, int turn) {
     list_push(&walk->list, (Action){kind, action.microbatch, action.chunk, walk->peer, action.slice});
 }
 
-// Evicts the newest bundles with turns after `needed` until `wanted` more fit, or returns false and evicts nothing.
+// Evicts the newest bundles after turn `needed` until `wanted` more bundles fit, or returns false and evicts nothing.
 static bool walk_make_room_(Walk *walk, int wanted, int needed) {
     int missing = walk->used + wanted - walk->slots, turn = walk->newest + 1;
     for (int found = 0; found < missing; found++) {
@@ -330,7 +330,7 @@ static void walk_action_(Walk *walk, Action action) {
     bool forward = action.kind == ACTION_FORWARD;
     if (walk->at > walk->last_forward) walk_home_(walk);
     if (forward) walk_before_forward_(walk);
-    if (turns_(action.kind) && number_set_has(&walk->away, walk->now)) { // a slot came too late to load it earlier
+    if (turns_(action.kind) && number_set_has(&walk->away, walk->now)) { // no slot was free for an earlier load
         if (walk_make_room_(walk, 1, walk->now)) walk_load_(walk, walk->now);
         else walk->failed = true;
     }
@@ -421,8 +421,8 @@ static void balance_acceptor_(Schedule *schedule, int s) {
     list_finish(&list, acceptor);
 }
 
-// Returns the most bundles that at one time wait for their W or are needed by the current action: with fewer slots, no
-// eviction helps, since a bundle that waits for its W cannot leave.
+// Returns the largest number of bundles that wait for their W or are needed by the current action. With fewer slots, no
+// eviction helps, since a bundle that waits for its W cannot be evicted.
 static int held_(const StageSchedule *stage) {
     int waiting = 0, most = 1;
     for (int64_t i = 0; i < stage->count; i++) {
@@ -433,7 +433,7 @@ static int held_(const StageSchedule *stage) {
     return most;
 }
 
-// Returns the fewest slots with which the walk to host memory succeeds; never more than the stage's bundles in flight.
+// Returns the fewest slots with which evicting to the host succeeds; never more than the stage's bundles in flight.
 static int host_needs_(const Schedule *base, int s) {
     int in_flight = in_flight_(&base->stage[s]), slots = held_(&base->stage[s]);
     Walk walk = {.ahead = 1, .peer = SCHEDULE_HOST, .silent = true};
@@ -484,7 +484,7 @@ static int balance_allowed_(const Schedule *base, int slots, EvictTarget target,
                      base->name, base->stages, least);
 }
 
-// Returns an empty copy of the base: "bpipe" over 1F1B and GPipe, "bpipe-gis" over gis.
+// Returns a schedule like the base but with empty lists. Its name is "bpipe" for 1F1B and GPipe, "bpipe-gis" for gis.
 static Schedule *balance_new_(const Schedule *base, int slots) {
     bool plain = strcmp(base->name, "1f1b") == 0 || strcmp(base->name, "gpipe") == 0;
     char name[sizeof base->name];

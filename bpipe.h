@@ -10,7 +10,7 @@
 //   stage 2        F0 F1       B0--- F2 B1--- F3 B2--- F4 B3--- F5 B4--- F6 B5--- F7 B6---    B7---
 //   stage 3           F0 B0--- F1 B1--- F2 B2--- F3 B3--- F4 B4--- F5 B5--- F6 B6--- F7 B7---
 //
-// Stage 0 holds up to 4 bundles at a time, stage 3 only one. BPipe with 3 slots leaves every F and B where it is and
+// Stage 0 holds up to 4 bundles at once, stage 3 only one. BPipe with 3 slots leaves every F and B where it is and
 // adds transfers between stages 0 and 3, which run while the stages compute:
 //
 //   stage 0  F0 F1 F2 F3                   B0--- F4 B1--- F5 B2--- F6 B3--- F7 B4---    B5---    B6---    B7---
@@ -19,7 +19,7 @@
 //     queue        A1    A3 R1                               A5 R3                   R5
 //
 // Words. A *bundle* holds the activations that one microbatch's forward saves on a stage for its backward; a *slot*
-// holds one bundle. 1F1B keeps p-s bundles on stage s. BPipe (Kim et al., ICML 2023) levels that: stage s of the first
+// holds one bundle. 1F1B keeps p-s bundles on stage s. BPipe (Kim et al., ICML 2023) spreads them: stage s of the first
 // half, the *evictor*, sends bundles to stage p-1-s, the *acceptor*, and loads each before its backward. A stage's own
 // slots and the slots it lends are fixed, disjoint sets.
 //
@@ -31,8 +31,8 @@
 //
 // Slices. A microbatch may pass the pipeline in n *slices* of its sequence, one after another (Sun et al., Seq1F1B,
 // 2024). The attention of a slice reads the keys and values of the slices before it, so forwards run from the first
-// slice to the last. Their gradients come from the slices after it, so backwards run from the last to the first. Two
-// stages, two slices, F1:0 for slice 0 of microbatch 1:
+// slice to the last. The gradients of its keys and values depend on the slices after it, so backwards run from the last
+// slice to the first. Example with two stages and two slices; F1:0 is slice 0 of microbatch 1:
 //
 //   stage 0  F0:0 F0:1 F1:0           B0:1---- F1:1 B0:0---- ...
 //   stage 1       F0:0 F0:1 B0:1----  F1:0 B0:0---- F1:1 ...
@@ -46,7 +46,7 @@
 //   1. Compute actions F, B, I and W run in list order, one at a time. B is the complete backward. I is the part that
 //      makes the gradient of the input, W the part that makes the gradients of the weights. A microbatch on a chunk has
 //      either one B or one I and, later, one W. Per chunk, the F are in microbatch order, and so are the B and I, and
-//      the B and W; this order keeps gradients identical to the bit.
+//      the B and W. So gradients are summed in the same order in every schedule, and their bits are identical.
 //   2. E, A, R and L are posted when the list reaches them: when the compute action before them is complete (on a
 //      device with streams, when it is launched; the proof covers both). They go through the stage's transfer queue in
 //      list order, one at a time, while the stage computes.
@@ -57,7 +57,7 @@
 //      a lent slot at its start, R frees it when complete. L takes an own slot at its start.
 //   5. F(c,i) takes an own slot at its start, and waits for that slot, its input and a free send buffer. B(c,i) and
 //      I(c,i) wait for their gradient, for L(c,i) if the bundle was evicted, and for a free send buffer. W(c,i) waits
-//      for nothing but its place in the list: I left its operands in the slot. B and W free the slot when
+//      only for the actions before it in the list: I has stored its operands in the slot. B and W free the slot when
 //      complete. In a forward-only schedule F frees its slot when complete.
 //   6. Every boundary between virtual stages g and g+1 has `edge_buffers` send buffers and `edge_buffers` receive
 //      buffers per direction. A send buffer is taken when F, B or I starts and is free when its message has arrived; a
@@ -101,7 +101,7 @@ typedef struct Action {
     int slice;      // 0 .. slices-1
 } Action;
 
-// When an action ran, in seconds: in a run on this host's clock_seconds(), in a simulation from its begin. A transfer
+// When an action ran. Run: seconds of this host's clock_seconds(). Simulation: time since its start. A transfer
 // begins when it is at the head of the queue and has its inputs, and ends when it is complete.
 typedef struct ActionTime {
     double begin, end;
@@ -124,12 +124,12 @@ typedef enum Placement {
 typedef struct Schedule {
     char name[32]; // [a-z0-9-]: gpipe, 1f1b, bpipe, forward, gis, v-half, ...
     int stages;
-    int chunks; // per stage
+    int chunks; // chunks per stage
     Placement placement;
     int microbatches;
     int slices;       // slices per microbatch
     int slots;        // the bound for every stage, own and lent together; one slot holds one chunk's bundle of a slice
-    int edge_buffers; // per boundary between virtual stages, side and direction
+    int edge_buffers; // buffers per boundary between virtual stages, side and direction
     bool forward_only;
     bool split;           // at least one backward is split into I and W
     StageSchedule *stage; // [stages]
@@ -139,7 +139,7 @@ typedef struct Schedule {
 int schedule_virtual(const Schedule *schedule, int stage, int chunk);
 void schedule_home(const Schedule *schedule, int virtual_stage, int *stage, int *chunk);
 
-// Returns the number of an action's bundle on its stage, 0 .. chunks*microbatches*slices-1.
+// Returns the index of an action's bundle on its stage, 0 .. chunks*microbatches*slices-1.
 int64_t schedule_bundle(const Schedule *schedule, Action action);
 // Returns the place of F, B, I or W among the actions of that kind on its chunk, 0 .. microbatches*slices-1.
 int64_t schedule_place(const Schedule *schedule, Action action);
@@ -191,7 +191,7 @@ int bpipe_least_slots(const Schedule *base, EvictTarget target);
 int bpipe_min_slots(int stages);
 int bpipe_min_slots_host(int stages);
 
-// Returns how far ahead bundles are loaded by default: 1; 2 if backwards are split, since a swap then overlaps less
+// Returns the default `ahead` of bpipe_balance: 1; 2 if backwards are split, since a swap then overlaps less
 // compute; 3 to the host with V placement, where forwards and backwards alternate less evenly.
 int bpipe_load_ahead(const Schedule *base, EvictTarget target);
 
@@ -215,8 +215,8 @@ int schedule_check(const Schedule *schedule, Error *err);
 // version 3. schedule_write returns -1 if the stream fails.
 int schedule_write(const Schedule *schedule, FILE *file);
 
-// Reads every version. NULL and err (code 2, "schedule, line 3: ...") for anything else; a schedule that parses may
-// still fail the check. The text has no slots per stage: lent_slots is the most slots lent at a time, own_slots the
+// Reads every version. NULL with err (code 2, "schedule, line 3: ...") for any other text; a schedule that parses may
+// still fail the check. The text has no slots per stage: lent_slots is the most slots lent at once, own_slots the
 // most bundles between F and B or W, but not more than slots - lent_slots.
 Schedule *schedule_parse(const char *text, Error *err);
 
@@ -237,8 +237,8 @@ typedef struct ActionList {
 typedef struct ScheduleSpec {
     int stages, microbatches;
     int chunks; // 0: the kind's default
-    int group;  // microbatches that pass a chunk one after another; 0: p; SCHEDULE_GROUP_HALF
-    int delay;  // backwards by which W comes after its I; SCHEDULE_DELAY_MOST
+    int group;  // microbatches that pass a chunk one after another; 0: ceil(p/slices); SCHEDULE_GROUP_HALF
+    int delay;  // largest number of later I that run before the W of an I; SCHEDULE_DELAY_MOST
     int slices; // slices per microbatch; 0: 1
     bool split; // write every B as I and W; schedules that need I and W have them anyway
 } ScheduleSpec;
@@ -250,10 +250,10 @@ void one_f_one_b_stage(const ScheduleSpec *spec, int s, ActionList *list);
 
 void list_push(ActionList *list, Action action);
 
-// Appends an action that computes: F, B, I or W. Slice 0.
+// Appends a compute action (F, B, I or W) of slice 0.
 void list_compute(ActionList *list, ActionKind kind, int chunk, int microbatch);
 
-// Appends the action with this place (schedule_place) among those of its kind and chunk.
+// Appends the action with this place (schedule_place) among the actions of its kind and chunk.
 void list_place(ActionList *list, ActionKind kind, int chunk, int slices, int place);
 
 // Moves the list to the stage, and frees the stage's previous list.

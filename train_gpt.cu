@@ -1,6 +1,6 @@
 // GPT-2 and GPT-3 (Radford et al. 2019; Brown et al. 2020): LayerNorm, learned positions, a bias in every product, GELU
-// (tanh form). Tensor names are those of Hugging Face's GPT2LMHeadModel. Matrices are (out, in) here; that model stores
-// their transposes.
+// (tanh form). Tensor names are those of Hugging Face's GPT2LMHeadModel. Matrices are (out, in) here; Hugging Face
+// stores their transposes.
 #include "model/blocks.h"
 #include "run/trainer.h"
 
@@ -53,7 +53,7 @@ const Model gpt_model = {
     .layer_tensors = gpt_layer_tensors_,
     .head_tensors = gpt_head_tensors_,
     .norm = NORM_LAYER,
-    .head_matrix = 2, // after the final norm's weight and bias
+    .head_matrix = 2, // index of lm_head, after the final norm's weight and bias
     .learned_positions = true,
 };
 

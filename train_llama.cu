@@ -74,7 +74,7 @@ const Model llama_model = {
     .heads_backward = llama_heads_backward_,
     .activation_forward = llama_activation_forward_,
     .activation_backward = llama_activation_backward_,
-    .head_matrix = 1, // after the final norm's weight
+    .head_matrix = 1, // index of lm_head, after the final norm's weight
 };
 
 int main(int argc, char **argv) { return trainer_main("train_llama", &llama_model, argc, argv); }

@@ -1,5 +1,5 @@
-// Formulas for the workspace of attention on NVIDIA GPUs. They were derived from the sizes that cuDNN reports, which
-// test/cuda/test_cudnn.py compares again. They are exact to the byte, and decide whether a stage fits.
+// Formulas for the workspace of attention on NVIDIA GPUs. They were derived from the sizes that cuDNN reports, and
+// test/cuda/test_cudnn.py compares them with cuDNN. They are exact to the byte, and decide whether a stage fits.
 #include "attention_scratch.h"
 
 static int64_t pad_(int64_t length, int64_t to) { return (length + to - 1) / to * to; }
@@ -11,7 +11,7 @@ static int64_t fewest_(int64_t all, int64_t each, int64_t need) {
     return count;
 }
 
-// A multiprocessor processes tiles of 128 rows, so 1,024 tiles are about eight per multiprocessor.
+// A multiprocessor processes tiles of 128 rows. 1,024 tiles are about eight for each of an H100's 132 multiprocessors.
 AttentionShape attention_flash_part(const AttentionShape *shape, int capability) {
     enum { TILE_ROWS = 128, TILES = 1024 };
     AttentionShape part = *shape;
@@ -25,9 +25,9 @@ AttentionShape attention_flash_part(const AttentionShape *shape, int capability)
 }
 
 // Counts the statistics of each row and, with grouped heads, every query head's gradients of its keys and values. A
-// deterministic backward also stores the gradient of the scores in 16 bits, except on 100. Any other backward sums dq
-// in fp32; Ampere's kernels add a second such array, padded to 8 rows. A slice has fewer queries than keys: its mask is
-// aligned to the last key, which cuDNN 9.19 supports on all these GPUs.
+// deterministic backward also stores the gradient of the scores in 16 bits, except on 100. A nondeterministic backward
+// sums dq in fp32; Ampere's kernels add a second array, padded to 8 rows. A slice has fewer queries than keys: its mask
+// is aligned to the last key, which cuDNN 9.19 supports on all these GPUs.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability) {
     AttentionShape part = attention_flash_part(shape, capability);
     int64_t matrices = part.batch * part.heads, rows = matrices * shape->seq, seq = shape->seq;

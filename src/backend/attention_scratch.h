@@ -40,8 +40,8 @@ static inline bool attention_flash_deterministic(const AttentionShape *shape, in
 // Returns the scratch of attention in bytes, the larger of forward and backward; element: bytes of one activation.
 // `none` and `recompute` process the sequences of a microbatch one at a time. `none` needs the gradient of one
 // sequence's probabilities, `recompute` also the probabilities, and an unfused softmax adds an fp32 copy. If cuDNN
-// requests more at start-up, more is allocated then. capability: see above; 0 if the GPU is unknown: the largest size
-// of all is returned.
+// requests more at start-up, more is allocated then. capability: see above; for 0, an unknown GPU, the result is
+// the largest over all capabilities.
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element, int capability);
 
 // Returns whether scale, mask and softmax of `none` and `recompute` run as one kernel. SOFTMAX_MEGATRON follows

@@ -7,7 +7,7 @@
 // - A matrix is row-major. Activations are sequence-major: row = position * batch + sequence, so that a split over the
 //   sequence is a split into contiguous rows. rows = positions * batch.
 // - Operations are queued on the compute stream in the order of the calls. They cannot fail at the call; an error of
-//   the device surfaces in `synchronize`. Outputs must not overlap inputs except where "in place" is said.
+//   the device surfaces in `synchronize`. Outputs must not overlap inputs unless the operation allows it.
 // - Results do not depend on the number of threads: sums run over blocks that depend only on the shapes.
 // - "+=" means that the result is added to the output's old value.
 #pragma once
@@ -32,8 +32,8 @@ typedef enum Stream { STREAM_COMPUTE, STREAM_EVICT, STREAM_MESSAGES, STREAM_COUN
 
 typedef enum Epilogue { EPILOGUE_NONE, EPILOGUE_GELU } Epilogue;
 
-// Rows of two larger matrices that one product reads from x and writes to y: `count` blocks of `rows` rows, which begin
-// x_stride rows apart in x and y_stride rows apart in y.
+// The rows that one product reads from a larger matrix x and writes to a larger matrix y: `count` blocks of `rows` rows
+// that begin x_stride rows apart in x and y_stride rows apart in y.
 typedef struct RowBlocks {
     int64_t count, rows, x_stride, y_stride;
 } RowBlocks;
@@ -72,7 +72,7 @@ static inline int64_t attention_range_count(const AttentionShape *shape) {
     return 2 * shape->batch * attention_keys(shape) * shape->kv_heads * shape->head_dim;
 }
 
-// Rotation of the pairs of a head (Su et al. 2021). frequency: radians per position, of which the first head_dim / 2
+// Rotation of the pairs of a head (Su et al. 2021). frequency: radians per position; only the first head_dim / 2
 // entries are used. scale: factor on all cosines and sines, used by YaRN (Peng et al. 2023); 1 without YaRN.
 typedef struct RopeTable {
     double scale;
@@ -81,7 +81,7 @@ typedef struct RopeTable {
 
 // One parameter tensor as the optimizer sees it, on this rank.
 typedef struct AdamwTensor {
-    void *weight;  // in the run's precision; the model reads it
+    void *weight;  // the copy that the model reads, in the run's precision
     float *master; // fp32 copy, or NULL if weight itself is fp32
     float *m, *v;  // moments
     float *gradient;
@@ -91,7 +91,7 @@ typedef struct AdamwTensor {
 
 typedef struct AdamwStep {
     double lr, beta1, beta2, eps, weight_decay;
-    double gradient_scale; // clipping
+    double gradient_scale; // factor on every gradient, for clipping; 1: no clipping
     int64_t step;          // number of the update, from 1, for bias correction
 } AdamwStep;
 
@@ -114,7 +114,7 @@ struct Backend {
     bool summing;        // true: data-parallel sums may be in flight, so products leave multiprocessors for them
     bool moving;         // true: bundles move to or from another node, so products leave multiprocessors for messages
     int64_t memory_size; // bytes the device has for all ranks that share it; 0 if unknown
-    int64_t own_bytes;   // workspace held from its creation on; included in `held`
+    int64_t own_bytes;   // workspace held since the backend's creation; included in `held`
     int capability;      // compute capability of an NVIDIA GPU: 80, 90, 100, 120; 0: unknown, or not such a GPU
     int64_t lent_page;   // unit in which MEMORY_LENT_SLOTS and _MESSAGES are allocated; 0: no rounding
     bool own_sums;       // true: ranks compute sums over ranks themselves, in this device's memory (sums.h)
@@ -123,7 +123,7 @@ struct Backend {
     MemoryBytes peak;    // bytes by category when the total was largest
     char note[384];      // a sentence for the user, once the shapes are known; may be empty
     char kernels[160];   // the libraries or kernels of products and attention, for --verbose
-    void *self;          // the implementation's own
+    void *self;          // the implementation's own struct
 
     // --- life
     void (*destroy)(Backend *);
@@ -132,7 +132,7 @@ struct Backend {
     // bytes and the memory already held
     void *(*allocate)(Backend *, MemoryCategory, int64_t bytes, const char *what, Error *err);
     void (*release)(Backend *, MemoryCategory, void *memory, int64_t bytes);
-    // Returns -1 with err if less than `bytes` are free. NULL: only `allocate` can find out.
+    // Returns -1 with err if fewer than `bytes` are free. NULL: only `allocate` can find out.
     int (*check_free)(Backend *, int64_t bytes, Error *err);
     // Returns the device's bytes that are neither free nor in `held`: memory of libraries and other programs. May be
     // NULL.
@@ -161,7 +161,7 @@ struct Backend {
     void (*event_record)(Backend *, Event *, Stream);
     bool (*event_done)(Backend *, Event *);
     double (*event_seconds)(Backend *,
-                            const Event *); // time it was passed, on the clock of clock_seconds(); valid once done
+                            const Event *); // time at which the device passed it, by clock_seconds(); valid once done
     // Makes events record clock_thread_seconds() from now on if only one thread computes; else changes nothing. For an
     // emulated stage, which has no real waits. NULL: the device itself times its events.
     void (*count_own_time)(Backend *);
@@ -179,7 +179,7 @@ struct Backend {
     int64_t (*workspace_bytes)(Backend *, int64_t rows, int64_t hidden, const AttentionShape *);
     void (*use_workspace)(Backend *, void *memory, int64_t rows, int64_t hidden, const AttentionShape *);
 
-    // --- linear_forward for blocks of rows; aux has y's rows. NULL if own_sums is set: rows are then never divided.
+    // --- linear_forward for blocks of rows; aux is laid out like y. NULL with own_sums: rows are then never divided.
     void (*linear_forward_blocks)(Backend *, void *y, void *aux, const void *x, const void *w, const void *bias,
                                   const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue);
     // --- the operations that every device has: operations.h

@@ -1,6 +1,6 @@
 // Checksums of device memory, computed on the host. Pieces are copied on the message stream into buffers that fit a
-// core's cache, each while the previous piece is summed. Nothing here waits for compute: a collective queued there may
-// need a tensor partner that first needs a message that this rank has yet to check and send.
+// core's cache, each while the previous piece is summed. Nothing here waits for the compute stream: a collective on it
+// may need a tensor partner, which in turn may need a message that this rank has yet to check and send.
 #include "checksum.h"
 #include "base/alloc.h"
 

@@ -19,7 +19,7 @@ void checksum_destroy(Checksum *checksum); // accepts NULL
 // Returns the checksum of memory. Its last write must be complete (event passed), and nothing may write it meanwhile.
 uint64_t checksum_of(Checksum *checksum, const void *memory, int64_t bytes);
 
-// Return the raw checksum (crc64.h) and the tables for it, for callers that join the checksums of pieces.
+// Return the raw checksum (crc64.h), the tables for it and the backend, for callers that join checksums of pieces.
 uint64_t checksum_raw(Checksum *checksum, const void *memory, int64_t bytes);
 const Crc64 *checksum_crc(const Checksum *checksum);
 Backend *checksum_backend(const Checksum *checksum);

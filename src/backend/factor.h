@@ -16,7 +16,7 @@ typedef enum FactorKind {
 
 typedef struct Factor {
     const void *data;
-    const void *scales; // plain: NULL, or the single scale of a matrix that is quantized twice, found the first time
+    const void *scales; // plain: NULL, or the single scale of a matrix that is quantized twice; the first call sets it
     const void *source; // the plain matrix, or its transpose, before quantization; for column sums
     int kind;           // FactorKind
 } Factor;

@@ -9,14 +9,14 @@
 __BEGIN_DECLS
 
 typedef enum MemoryCategory {
-    MEMORY_WEIGHTS,    // the layers' weights, read by the matrix products, in the run's precision
+    MEMORY_WEIGHTS,    // the layers' weights in the run's precision; with train.fp8 also quantized
     MEMORY_GRADIENTS,  // gradients of the layers' weights, fp32
     MEMORY_MASTERS,    // fp32 copies of the layers' weights; empty if the precision is fp32
     MEMORY_OPTIMIZER,  // AdamW's two moments of the layers, fp32
-    MEMORY_EMBEDDING,  // all four states of embedding, final norm and output matrix
+    MEMORY_EMBEDDING,  // weights, gradients, masters and moments of embedding, final norm and output matrix
     MEMORY_OWN_SLOTS,  // activation bundles of this stage's microbatches
     MEMORY_LENT_SLOTS, // activation bundles of the paired stage
-    MEMORY_KEYS,       // keys and values of microbatches in flight, and their gradients, with slices
+    MEMORY_KEYS,       // keys and values of microbatches in flight and their gradients; only with slices
     MEMORY_MESSAGES,   // send and receive buffers between neighbouring stages, buffers for sums over ranks
     MEMORY_HEAD,       // logits and their statistics, on the last stage
     MEMORY_WORKSPACE,  // temporaries of one action, and workspace of the operations
@@ -40,7 +40,7 @@ MemoryText memory_size_text(int64_t bytes); // "1.20 GiB", "64.1 MiB"
 void memory_describe(const MemoryBytes *memory, char *text, size_t size);
 void memory_note_peak(const MemoryBytes *held, MemoryBytes *peak); // sets *peak to *held if held's total is larger
 
-// Sizes are rounded up to this many bytes, so that every buffer starts on a cache line and a transfer segment.
+// Sizes are rounded up to multiples of this, so that every buffer starts on a cache line and a transfer segment.
 enum { MEMORY_ALIGN = 256 };
 int64_t memory_round(int64_t bytes);
 int64_t memory_pages(int64_t bytes, int64_t page); // rounds up to pages; unchanged if page is 0

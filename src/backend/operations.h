@@ -21,7 +21,7 @@ OPERATION(void, copy_columns, void *to, int64_t to_cols, const void *from, int64
           int64_t cols);
 
 // --- matrix products. y (rows, out), x (rows, in), w (out, in), bias (out) or NULL. Both operands are plain or both
-// are quantized. The product sums along the rows of a quantized operand, so it is the quantized dyT, xT or wT where
+// are quantized. The product sums along the rows of a quantized operand, so the caller passes dyT, xT or wT where
 // noted.
 // y = x wT + bias. With EPILOGUE_GELU: aux (rows, out) = x wT + bias, y = gelu(aux) (tanh form).
 LIBRARY_OPERATION(void, linear_forward, void *y, void *aux, Factor x, Factor w, const void *bias, int64_t rows,
@@ -34,8 +34,8 @@ LIBRARY_OPERATION(void, linear_backward_weight, float *dw, float *dbias, Factor 
                   int64_t out);
 // Quantizes x (rows, cols), or its transpose, to an operand of to's kind: 8-bit numbers, row-major, and scales
 // (factor.h). x is bf16, or already quantized with scales along its rows; its values are then read as bf16. If a value
-// is not finite, the scale that it shares becomes NaN, and so does every result that uses the scale. A plain x may have
-// scales: those of `to`, where an earlier call has stored the single scale.
+// is not finite, the scale that it shares becomes NaN, and so does every result that uses the scale. If a plain x has
+// scales, they are the scales of `to`, where an earlier call for the same matrix stored the single scale.
 OPERATION(void, quantize, Factor to, Factor x, int64_t rows, int64_t cols, bool transposed);
 // Copies the scales of `ranks` operands (rows / ranks, cols), gathered one after another, into the layout of one
 // operand (rows, cols). Only for kinds with scales along rows.
@@ -61,7 +61,7 @@ OPERATION(void, accumulate, float *to, const float *from, int64_t count);
 OPERATION(void, swiglu_forward, Factor out, const void *gate_up, int64_t rows, int64_t ffn);
 // If dgate_up is quantized, its source is also written.
 OPERATION(void, swiglu_backward, Factor dgate_up, const void *dout, const void *gate_up, int64_t rows, int64_t ffn);
-// out = gelu(x), tanh form: the result of EPILOGUE_GELU for aux.
+// out = gelu(x), tanh form: the y of EPILOGUE_GELU for aux = x.
 OPERATION(void, gelu_forward, void *out, const void *x, int64_t count);
 // Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place; pairs are (i, i +
 // head_dim/2), angle position * frequency[i], position = positions[row], or shape->first + row / batch if positions is

@@ -57,7 +57,7 @@ void xmemstream_close(FILE *stream) {
 void alloc_keep_freed(void) {
 #ifdef __GLIBC__
     enum { MOST_KEPT = 1 << 30 };
-    // glibc before 2.35 accepts at most 32 MiB. The second call by itself would disable the adaptive mmap threshold.
+    // glibc before 2.35 accepts at most 32 MiB. M_TRIM_THRESHOLD by itself would disable the adaptive mmap threshold.
     if (mallopt(M_MMAP_THRESHOLD, MOST_KEPT) == 0) mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, MOST_KEPT);
 #endif

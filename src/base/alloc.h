@@ -2,7 +2,7 @@
 // so callers need no error path.
 //
 // Allocations that can be large (activation slots, device memory, the copy of a checkpoint, a file with a size in its
-// header) keep an error of their own, which names the bytes and the remedy.
+// header) do not use these functions: they fail with an error that states the bytes and the remedy.
 #pragma once
 
 #include <stddef.h>
@@ -17,10 +17,10 @@ __BEGIN_DECLS
 void *xmalloc(size_t bytes);
 void *xcalloc(size_t count, size_t size);
 void *xrealloc(void *memory, size_t bytes);
-// Makes room for one more item in a list of `count` items. The list doubles when `count` is a power of two.
+// Returns the list of `count` items with room for one more; its capacity doubles when `count` is a power of two.
 void *xgrow(void *items, int64_t count, size_t size);
 char *xstrdup(const char *text);
-void *xaligned(size_t alignment, size_t bytes); // posix_memalign: a power of two, and a multiple of a pointer's size
+void *xaligned(size_t alignment, size_t bytes); // alignment: a power of two >= sizeof(void *)
 
 // Frees each of its arguments; NULL is allowed.
 #define free_all(...) free_pointers((void *[]){__VA_ARGS__}, sizeof((void *[]){__VA_ARGS__}) / sizeof(void *))
@@ -31,7 +31,7 @@ FILE *xmemstream(char **text, size_t *length);
 void xmemstream_close(FILE *stream);
 
 // Keeps freed memory in this process instead of returning it to the kernel, which would clear every page again before
-// its next use. For code that makes and frees large lists or buffers all the time. No effect without glibc.
+// its next use. For code that often allocates and frees large lists or buffers. No effect without glibc.
 void alloc_keep_freed(void);
 
 __END_DECLS

@@ -1,15 +1,15 @@
-// CRC-64/XZ: the polynomial of ECMA-182, reflected, all ones before and after (as in .xz files and `7z h -scrcCRC64`).
+// CRC-64/XZ: the polynomial of ECMA-182, reflected, with initial value and final xor all ones (.xz, `7z h -scrcCRC64`).
 // It detects every flipped byte and all damage within 64 neighbouring bits; other damage passes once in 2^64.
 //
 // A CRC is linear: the checksum of a file is the exclusive or of the checksums of its pieces, each shifted to its
-// place. So ranks that write one file together never read it again, and pieces may come in any order.
+// place. So ranks that write one file together need not read the file again, and may join pieces in any order.
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
 typedef struct Crc64 {
-    uint64_t table[16][256]; // [k][byte]: the byte, followed by k zero bytes
+    uint64_t table[16][256]; // [k][byte]: raw checksum of the byte followed by k zero bytes
     uint64_t power[64];      // x^(8 * 2^k): factor that appends 2^k zero bytes to a checksum
 } Crc64;
 

@@ -170,8 +170,8 @@ static bool files_trusted_(const struct stat *link, const struct stat *folder) {
     return (folder->st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// Returns the target of a link, which the caller frees; NULL with errno if this process may not follow the link. Folder
-// and link stay open meanwhile, so that the owners checked belong to the target that is read.
+// Returns the target of a link, which the caller frees; NULL with errno if this process may not follow the link. Keeps
+// folder and link open meanwhile, so that the target is read from the same link that was checked.
 static char *files_follow_(const char *path) {
     char target[4096], *leads = NULL, *name = xstrdup(path), *slash = strrchr(name, '/');
     struct stat link, within;
@@ -194,7 +194,7 @@ int file_open_to_write(const char *path, int flag) {
     enum { LINKS = 16 };
     char *place = xstrdup(path);
     int fd = -1, open_flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | flag;
-    // Links in /proc and /dev/fd refer to open files, not to paths: our own standard output, a process substitution.
+    // Links in /proc and /dev/fd refer to open files (our standard output, a process substitution), not to paths.
     for (int i = 0; i < LINKS && place != NULL; i++) {
         bool open_file = strncmp(place, "/proc/", 6) == 0 || strncmp(place, "/dev/fd/", 8) == 0;
         fd = open(place, open_file ? open_flags & ~O_NOFOLLOW : open_flags, 0666);

@@ -11,7 +11,7 @@
 // Opens a regular file for reading. Returns its descriptor and length, or -1 with err (EXIT_FAILED).
 int file_open(const char *path, int64_t *bytes, Error *err);
 
-// Reads bytes [offset, offset + bytes). Returns -1 with err if they cannot be read or the file ends before them.
+// Reads bytes [offset, offset + bytes). Returns 0, or -1 with err if they cannot be read or the file is too short.
 int file_read(int fd, const char *path, int64_t offset, void *to, int64_t bytes, Error *err);
 
 // Returns the NUL-terminated contents of a file of at most `most` bytes, or NULL with err. The caller frees the text.
@@ -31,7 +31,7 @@ int file_make_folders(const char *path);
 // Returns 0 or an errno.
 int file_check_to_write(const char *path);
 
-// Removes a file, or a folder with all that is in it, as far as that is possible. Follows no link.
+// Removes a file, or a folder with its contents; ignores errors. Does not follow links.
 void file_remove_tree(const char *path);
 
 // Writes all `bytes` at the file's current position. Returns 0, or -1 with errno.
@@ -51,7 +51,7 @@ const char *file_why(int code);
 // would get that descriptor, and our output would go into that file.
 void file_reserve_standard(void);
 
-// Writes the path of the running program's file. Returns false if the system does not say.
+// Writes the path of the running program's file. Returns false if /proc/self/exe cannot be read.
 bool file_of_program(char *path, size_t size);
 // Writes the path of the first readable file of `names`: paths relative to the program's folder, terminated by NULL.
 // Returns false if no file is readable.

@@ -14,12 +14,12 @@ typedef struct Grid {
     int columns; // 1 .. GRID_COLUMNS, set before the first cell
 } Grid;
 
-// Adds the next cell, row by row; longer text is cut.
+// Adds the next cell, row by row. Text is cut to GRID_CELL - 1 bytes.
 void grid_cell(Grid *grid, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Prints the rows, two spaces between columns. A column is flushed right if every cell under its heading begins with a
-// digit or is "-", else left. A last row that is not full is left out. A table wider than GRID_WIDTH is split into
-// several tables, and each repeats the first column.
+// Prints the rows, two spaces between columns. A column is aligned right if every cell under its heading begins with a
+// digit or is "-", else left. An incomplete last row is omitted. A table wider than GRID_WIDTH is split into several
+// tables, and each repeats the first column.
 void grid_print(const Grid *grid, FILE *file);
 
 // Prints `label` followed by a text, wrapped at GRID_WIDTH; continuation lines are aligned with the start of the text.
@@ -39,7 +39,7 @@ char *grid_seconds(double seconds, char text[32]);
 typedef struct GridUnit {
     const char *name;
     double bytes;
-    int digits; // after the point
+    int digits; // digits after the decimal point
 } GridUnit;
 
 GridUnit grid_unit(int64_t largest);

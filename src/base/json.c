@@ -23,7 +23,7 @@ typedef struct JsonChunk {
 
 typedef struct Parser {
     Json *json;
-    char *begin, *at, *end; // the copy; *end is NUL
+    char *begin, *at, *end; // copy of the input and position in it; *end is NUL
     const char *name;
     int depth;
     Error *err;

@@ -36,16 +36,16 @@ typedef struct Json {
 } Json;
 
 // Parses `length` bytes. Errors begin with `name` (a path): "NAME: byte 17: ...". Returns -1 with err (EXIT_FAILED).
-// Call json_free in both cases.
+// Call json_free even after an error.
 int json_parse(Json *json, const char *text, int64_t length, const char *name, Error *err);
 // Reads the file `path` and parses it like json_parse.
 int json_read_file(Json *json, const char *path, Error *err);
 void json_free(Json *json);
 
-// Returns the member of an object; NULL if that name is missing, or if `object` is NULL or not an object.
+// Returns the member `key` of an object; NULL if it is missing, or if `object` is NULL or not an object.
 const JsonValue *json_find(const JsonValue *object, const char *key);
 
-// Returns the member's value if it exists and has that type, else `otherwise`.
+// Return the member's value if it exists and is an integer, or a text; else `otherwise`.
 int64_t json_integer(const JsonValue *object, const char *key, int64_t otherwise);
 const char *json_text(const JsonValue *object, const char *key, const char *otherwise);
 
@@ -54,7 +54,7 @@ void json_write_text(FILE *file, const char *text);
 // Writes a number with the fewest digits that read back as the same double; null for inf and nan, which JSON lacks.
 void json_write_number(FILE *file, double value);
 
-// Completes an object in an xmemstream: appends its checksum as the last member. The text so far ends with a comma.
+// Completes an object in an xmemstream: appends its checksum as the last member. The text so far must end with a comma.
 void json_seal(FILE *memory, char *const *text, const size_t *length);
 // Returns whether `text` matches the checksum at its end; false if the text is truncated or was changed.
 bool json_sealed(const char *text, int64_t length);

@@ -23,8 +23,8 @@ Log log_of_all(const Log *log) {
     return all;
 }
 
-// Makes a message printable, because messages quote names from files. The only line break that our own messages contain
-// precedes the command to run instead (fits.c).
+// Makes a message printable, because messages quote names from files. Keeps only the line break before "run instead:"
+// (fits.c).
 static int log_printable_(char *text, int length) {
     static const char own[] = "\nrun instead: ";
     const char *found = memmem(text, (size_t)length, own, sizeof own - 1);

@@ -53,9 +53,9 @@ void log_at(const Log *log, LogLevel level, const char *format, ...) __attribute
 // a surrogate, above U+10FFFF or cut off. length: bytes of text from `text` on.
 int text_decode(const char *text, size_t length, uint32_t *code);
 
-// Replaces, in place, every character that could move the cursor, forge a line or reorder the text with '?': control
+// Writes '?', in place, over every character that could move the cursor, forge a line or reorder the text: control
 // characters (C0, DEL, C1), marks of writing direction, line and paragraph separators, and bytes that are not UTF-8.
-// `keep` lists control characters to leave alone, such as "\n\t". Returns the new length, which is never larger.
+// `keep` lists control characters to leave unchanged, such as "\n\t". Returns the new length, which is never larger.
 size_t text_make_printable(char *text, size_t length, const char *keep);
 
 __END_DECLS

@@ -1,5 +1,5 @@
-// Numbers of 16 bits (bf16) and 8 bits, and their scales, with the same bits on CPU and GPU: integers, exact products
-// with powers of two, and one float addition, rounded to nearest even. Formats: E4M3 without infinities and E5M2
+// Numbers of 16 bits (bf16) and 8 bits, and their scales. CPU and GPU compute the same bits: they use integers, exact
+// products with powers of two, and one float addition, rounded to nearest even. Formats: E4M3 without infinities, E5M2
 // (Micikevicius et al., FP8 Formats for Deep Learning, 2022), UE8M0 (OCP Microscaling Formats 1.0).
 //
 // A scale is a power of two, so that scaling is exact: the smallest power that keeps the largest magnitude of the
@@ -54,7 +54,7 @@ FP8_INLINE uint8_t fp8_from_float(float x, int fraction) {
     return (uint8_t)(sign | (bits > 0x7f800000u ? 0x7fu : number));
 }
 
-// Returns the value of a number that fp8_from_float made.
+// Returns the value, as a float, of a result of fp8_from_float.
 FP8_INLINE float fp8_to_float(uint8_t number, int fraction) {
     uint32_t bias = fraction == FP8_E4M3 ? 7 : 15, bits = (uint32_t)(number & 0x7fu) << (23 - fraction);
     if ((number & 0x7fu) == 0x7fu) return fp8_float(0x7fc00000u);

@@ -1,4 +1,4 @@
-// Bits in levels of 64, see number_set.h. Insert and remove change one word per level.
+// Levels of 64-bit words; number_set.h explains them. Insert and remove change at most one word per level.
 #include "number_set.h"
 #include "alloc.h"
 

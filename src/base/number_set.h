@@ -1,7 +1,7 @@
 // A set of numbers 0 .. n-1. Finding the next member above or below a number takes a few steps at any distance. The
 // BPipe pass keeps bundles in such sets.
 //
-// Level 0 has a bit for every number. Each further level has a bit for every word of the level below that has a member:
+// Level 0 has a bit per number. Each further level has a bit per word of the level below, set if the word is not 0:
 //
 //   level 1   ...0101                            a search for the member after 2 finds no bit above 2 in word 0,
 //   level 0   word 0 ...0110  word 2 ...1000     climbs, finds word 2, and descends to its lowest bit: 131
@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { NUMBER_SET_LEVELS = 6 }; // 64^6 numbers
+enum { NUMBER_SET_LEVELS = 6 }; // enough for every int
 
 typedef struct NumberSet {
     uint64_t *words; // bits of all levels

@@ -1,5 +1,5 @@
 // Philox 4x32-10 and the numbers drawn from it. One block of four words gives four normals; a single normal is taken
-// from its block of four, so that filling an array and asking for one element give the same bits.
+// from its block of four, so that random_normal and random_normal_fill give the same bits.
 #include "random.h"
 
 #include "normal.h"

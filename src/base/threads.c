@@ -18,7 +18,7 @@ typedef struct ThreadItems {
     int64_t count;
     ThreadWork work;
     void *context;
-    atomic_llong next; // the first that no lane has taken
+    atomic_llong next; // index of the first item that no lane has taken
     atomic_bool failed;
 } ThreadItems;
 

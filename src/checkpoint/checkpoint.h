@@ -4,8 +4,8 @@
 // each rank then writes the rank's parts into files that are split by layer (checkpoint_layout.h), at their offsets, so
 // no rank ever gathers a model. Ranks that share a file combine its checksum without reading it again (crc64.h). The
 // threads never communicate. At the end of every step the ranks check whether all threads are done; then rank 0's
-// thread writes the manifest and gives the directory its name (checkpoint_files.h). If writing fails, the run reports
-// it, training continues, and the next checkpoint is a new attempt.
+// thread writes the manifest and renames the directory to its final name (checkpoint_files.h). If writing fails, the
+// run reports the error, training continues, and the next checkpoint is a new attempt.
 //
 // Loading. Ranks share the work of checking every byte, then each reads the parts it holds.
 #pragma once
@@ -19,10 +19,10 @@
 typedef struct ResumePoint {
     bool found;
     char dir[CHECKPOINT_PATH]; // path of the checkpoint that was loaded
-    uint64_t run;              // the run it belongs to
+    uint64_t run;              // id of the run that saved it
     int64_t step, samples;
     int64_t seed;
-    uint64_t data;        // identity of the training data; before checkpoint_create the caller sets this run's
+    uint64_t data;        // identity of the training data; the caller sets this run's identity before checkpoint_create
     StepGuard step_guard; // a fresh guard if the checkpoint lacks it
 } ResumePoint;
 
@@ -39,7 +39,7 @@ int64_t checkpoint_buffer_bytes(const Config *config);
 // A run sets up its checkpoints in two collective calls and chooses where to resume between the calls. Without the
 // lock, another run could save or remove a checkpoint after this run has chosen one.
 
-// Locks checkpoint.dir if it exists; `make` first creates a missing folder. Otherwise checkpoint_create does so after
+// Locks checkpoint.dir if it exists. make: first creates a missing folder; otherwise checkpoint_create creates it after
 // loading, so that a failed start leaves no folder. The caller then checks the folders again and chooses a checkpoint.
 // Sets *checkpoint to NULL if checkpoint.dir is not set. -1 with err, also if another run still holds the lock after
 // some seconds. Call checkpoint_destroy in both cases.

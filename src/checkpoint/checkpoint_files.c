@@ -35,7 +35,7 @@ bool name_ends_with(const char *name, const char *end) {
     return length >= tail && strcmp(name + length - tail, end) == 0;
 }
 
-// --- writing, down to the disk
+// --- writing and flushing to the disk
 
 static int io_error_(const char *path, const char *what, Error *err) {
     int code = errno;
@@ -158,7 +158,7 @@ static int files_replace_(const char *partial, const char *path, Error *err) {
 int directory_publish(const char *partial, const char *path, bool replace, Error *err) {
     if (sync_(partial, err) != 0) return -1;
     if (rename(partial, path) != 0) {
-        // ENOTDIR: the name is a file's or a symbolic link's.
+        // ENOTDIR: `path` is a file or a symbolic link.
         if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return io_error_(path, "named", err);
         char kept[CHECKPOINT_PATH + 32];
         snprintf(kept, sizeof kept, "%s.kept", path);

@@ -1,7 +1,7 @@
 // Checkpoints as directories: their names, their manifests, and listing them.
 //
 // A checkpoint is a directory step_00000500 with a manifest.json. It is written under a hidden name and renamed once
-// every byte is on the disk, so a directory with such a name is complete. The manifest lists every other file with its
+// every byte is on the disk, so every directory named step_* is complete. The manifest lists every other file with its
 // size and checksum and ends with a checksum of its own text, so that no byte of a checkpoint can change unnoticed.
 #pragma once
 
@@ -46,7 +46,7 @@ typedef struct Manifest {
     uint64_t run; // random id of the run that saved the checkpoint; 0: written by a version without run ids
     int64_t
         sequence;  // increases with every checkpoint of a folder, even if a run returns to an earlier step; 0: missing
-    int64_t saved; // nanoseconds since 1970, for people: clocks may go back, so no decision uses it
+    int64_t saved; // nanoseconds since 1970, for display only: clocks may jump back, so no decision uses it
     ManifestFile *file;
     int64_t count;
 } Manifest;
@@ -92,7 +92,7 @@ int directory_make(const char *path, Error *err);
 // Returns -1 with err if the directory is not writable, as on a disk that is mounted read-only.
 int directory_check_writable(const char *path, Error *err);
 // Locks the directory for this process until *lock is closed; *lock is -1 if the file system has no locks. -1 with err
-// if another process holds it for some seconds.
+// if the directory cannot be opened, or another process still holds the lock after some seconds.
 int directory_lock(const char *path, int *lock, Error *err);
 // Renames the complete checkpoint `partial` to `path`. If `path` exists, `replace` removes the old directory; otherwise
 // the old directory is renamed to "NAME.kept" ("NAME.kept2" and so on if that exists). -1 with err.

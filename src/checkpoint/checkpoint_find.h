@@ -11,7 +11,7 @@
 
 typedef struct Candidates {
     bool itself;   // the directory is a checkpoint; names is NULL and count 1
-    int64_t count; // entries in the order of the attempts: damaged ones (reported and skipped), then newest to oldest
+    int64_t count; // number of entries, in the order tried: damaged ones (reported and skipped), then newest to oldest
     int64_t complete;      // number of entries with a readable manifest, all of one run
     CheckpointName *names; // (count)
 } Candidates;

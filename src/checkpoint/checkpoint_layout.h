@@ -35,7 +35,7 @@ typedef struct LayoutFile {
 } LayoutFile;
 
 typedef struct CheckpointLayout {
-    const TensorTable *table; // the caller's
+    const TensorTable *table; // owned by the caller
     int groups;               // number of layers + 2 (embedding, head)
     int files;                // 2 * groups: model files, then optimizer files
     LayoutFile *file;

@@ -16,7 +16,7 @@
 typedef struct Load {
     Stage *stage;
     World *world;
-    const Log *log; // this rank's
+    const Log *log; // log of this rank; `all` is for messages on behalf of all ranks
     Log all;
     Source source;
     bool states;       // true: also loads masters and moments
@@ -30,7 +30,7 @@ static int verify_(const Load *load, const char *dir, Error *err) {
     return world_agree(load->world, &mine, err);
 }
 
-// --- which tensors
+// --- finding and checking tensors
 
 // Finds the tensor with one state of a spec; with `optional`, NULL without error if it is missing.
 static SourceTensor *load_find_(Load *load, const TensorSpec *spec, StateKind kind, bool optional, Error *err) {
@@ -81,7 +81,7 @@ static int check_rest_(const Load *load, Error *err) {
     return 0;
 }
 
-// --- their contents
+// --- reading the tensors' contents
 
 typedef struct Pieces {
     ReadPiece *piece;
@@ -188,7 +188,7 @@ static int check_manifest_(const Manifest *manifest, const TrainingState *state,
                      "%s/" CHECKPOINT_TRAINING ": does not match the manifest; resume from another checkpoint", dir);
 }
 
-// If seq_len changed, recomputes state->samples from the tokens; -1 with err if checkpoint.changed refuses that.
+// If seq_len changed, recomputes state->samples from the tokens; -1 with err if checkpoint.changed refuses the change.
 static int place_by_tokens_(TrainingState *state, const Config *config, const char *dir, Error *err) {
     int64_t length = config->model.seq_len;
     if (state->tokens < 0 || state->tokens == state->samples * length) return 0;
@@ -226,7 +226,7 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Load *load, Err
     return 0;
 }
 
-// Collective: distributes rank 0's answer, since hosts may see a folder at different moments.
+// Collective: rank 0 lists the candidates and broadcasts them, because hosts may see different states of the folder.
 static int load_find_candidates_(Candidates *candidates, const char *dir, const Load *load, bool if_any, Error *err) {
     Error mine = {0};
     bool first = world_rank(load->world) == 0;
@@ -252,7 +252,7 @@ static int none_whole_(const char *dir, int64_t count, bool if_any, const Config
                         refused ? " and name another checkpoint.dir or set checkpoint.overwrite: true" : "");
 }
 
-// Takes the first intact checkpoint and says why it skipped the earlier ones.
+// Loads the first intact checkpoint of the list and logs why each checkpoint before it was skipped.
 static int try_candidates_(const Candidates *candidates, ResumePoint *point, const char *dir, bool if_any, Load *load,
                            Error *err) {
     for (int64_t i = 0; i < candidates->count; i++) {

@@ -20,7 +20,7 @@
 
 enum { MANIFEST_VERSION = 1 };
 
-// The run of checkpoints written by versions without run ids.
+// Run id of checkpoints that were written by versions without run ids.
 #define RUN_ID_NONE "0000000000000000"
 // Limit of the sequence number, which every checkpoint increases by one; numbers in JSON are doubles.
 static const int64_t MOST_SEQUENCE = (int64_t)1 << 52;
@@ -277,7 +277,7 @@ static int list_compare_(const void *a, const void *b) {
     return (x->step < y->step) - (x->step > y->step);
 }
 
-// Returns the step of a checkpoint; of a hidden one that was being replaced, only if no new one has its name; else -1.
+// Returns an entry's step, or -1. The hidden name of a replaced checkpoint counts only if its original path is free.
 static int64_t list_step_of_entry_(const char *dir, const char *name) {
     char back[CHECKPOINT_PATH];
     if (!list_replaced_(back, dir, name)) return list_step_of_name_(name);

@@ -57,7 +57,7 @@ int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank) {
 
 int64_t checkpoint_buffer_bytes(const Config *config) {
     bool saves = config->checkpoint.every > 0 && config->checkpoint.dir[0] != '\0';
-    return saves ? (int64_t)WRITER_LANES * 2 * RANGE_FILE_STAGING : 0; // transposed rows, and staging of the file
+    return saves ? (int64_t)WRITER_LANES * 2 * RANGE_FILE_STAGING : 0; // per lane: transposed rows, and staging
 }
 
 // --- threads
@@ -157,7 +157,7 @@ static void *commit_(void *argument) {
         manifest_write(&checkpoint->manifest, checkpoint->partial, failure) == 0 &&
         directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), failure) == 0) {
         // Errors are ignored: a superfluous checkpoint does no harm. The sweep removes leftovers of failed attempts, as
-        // after a disk was read-only for a while. No rank uses these files any more: all are done.
+        // after a disk was read-only for a while. No rank uses these files any more: all ranks have written theirs.
         checkpoint_prune(config, checkpoint->run, strrchr(checkpoint->path, '/') + 1);
         checkpoint_sweep(config->dir);
     }
@@ -205,7 +205,7 @@ static int start_commit_(Checkpoint *checkpoint, Error *err) {
     return status;
 }
 
-// --- ends
+// --- starting, polling and finishing a save
 
 static int end_failed_(Checkpoint *checkpoint, Error *err) {
     world_agree(checkpoint->world, &checkpoint->failure, &checkpoint->failure);
@@ -296,7 +296,7 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
 
 int64_t checkpoint_saved(const Checkpoint *checkpoint) { return checkpoint == NULL ? -1 : checkpoint->saved; }
 
-// --- life
+// --- setup and teardown
 
 // Creates and locks checkpoint.dir. Called on rank 0 only.
 static int lock_dir_(Checkpoint *checkpoint, Error *err) {

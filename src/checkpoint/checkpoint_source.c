@@ -154,7 +154,7 @@ int source_check(const Source *source, const SourceTensor *found, const TensorSp
 
 // --- reading a piece
 
-// Threads that read, one piece each at a time.
+// Number of reading threads; each reads one piece at a time.
 enum { LANES = 4 };
 
 // One reading thread: its piece, the open file that contains the piece, and memory for the values.

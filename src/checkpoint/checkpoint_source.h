@@ -7,7 +7,7 @@
 typedef struct SourceTensor {
     const SafeTensor *tensor;
     int64_t file;
-    bool asked; // some caller looked for it
+    bool asked; // true: source_find has returned this tensor
 } SourceTensor;
 
 typedef struct Source {
@@ -18,11 +18,11 @@ typedef struct Source {
     int64_t tensor_count;
 } Source;
 
-// Maximum number of elements per piece. A lane needs 4 bytes of host memory per element, and up to 8 bytes more if the
-// file has another type or stores the matrix transposed.
+// Maximum number of elements per piece. Each reading thread needs 4 bytes of host memory per element, and up to 8
+// bytes more if the file has another type or stores the matrix transposed.
 enum { SOURCE_PIECE = 4 << 20 };
 
-// Opens the files that a manifest lists. -1 with err; source_close in every case.
+// Opens the files that a manifest lists. -1 with err; call source_close in every case.
 int source_open_manifest(Source *source, const char *dir, const Manifest *manifest, Error *err);
 // Opens the model in a directory: its index, or model.safetensors.
 int source_open_model(Source *source, const char *dir, Error *err);
@@ -39,7 +39,7 @@ int source_check(const Source *source, const SourceTensor *found, const TensorSp
 typedef struct ReadPiece {
     const SourceTensor *found;
     const Tensor *tensor;
-    int64_t index; // index of the tensor
+    int64_t index; // index of the tensor in StageTensors.tensors
     StateKind kind;
     int64_t begin, end;
 } ReadPiece;

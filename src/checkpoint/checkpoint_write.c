@@ -121,7 +121,7 @@ static int put_rows_(const OpenFile *file, const FileBlock *at, const char *data
     int64_t rows = together ? 1 : at->rows, run = together ? at->rows * at->run : at->run;
     uint64_t raw = 0, step = rows > 1 ? crc64_shift(crc, at->stride) : 0;
     for (int64_t r = 0; r < rows; r++) {
-        // Appends to the checksum the gap and the new run, together one stride.
+        // Appends the gap and the new row, together one stride, to the checksum.
         uint64_t own = 0;
         if (writer_put_(file, at->offset + r * at->stride, data + r * run, run, &own) != 0) return -1;
         raw = (r == 0 ? 0 : crc64_times(raw, step)) ^ own;
@@ -169,8 +169,8 @@ static int64_t find_strange_value_(const void *values, int64_t count, int64_t el
     return -1;
 }
 
-// Checks a block for values that are not finite. A step with such a gradient is stopped before its update. But a value
-// that no gradient reaches, as in an embedding row of an unused token, is found only by reading it.
+// Checks a block for values that are not finite. A step with a non-finite gradient is stopped before its update.
+// But a value that no gradient reaches, as in an embedding row of an unused token, is found only by reading it.
 static int check_finite_(const OpenFile *file, const Block *block, const char *data) {
     const WritePart *part = file->part;
     Writer *writer = file->writer;

@@ -8,13 +8,13 @@
 
 #include <stdatomic.h>
 
-// A run of elements of one tensor's state that this rank writes.
+// A range of elements of one tensor's state that this rank writes.
 typedef struct WritePart {
     const Tensor *tensor;
     StateKind kind;
     int file;           // index of the file in the layout
     int64_t begin, end; // elements of this rank's tensor
-    int64_t element;    // bytes
+    int64_t element;    // bytes per element
     const void *source; // device address of element `begin`
     int64_t image;      // offset in Writer.image, bytes
 } WritePart;
@@ -25,14 +25,14 @@ typedef struct WriteShare {
     int64_t bytes;
 } WriteShare;
 
-// Threads that write, one file each at a time.
+// Number of writing threads; each writes one file at a time.
 enum { WRITER_LANES = 2 };
 
 typedef struct Writer {
     const Stage *stage;
     CheckpointLayout layout;
     Crc64 crc;
-    WritePart *parts; // in the order of their files
+    WritePart *parts; // weights of all tensors, then their optimizer states
     int64_t part_count;
     char *image;
     int64_t image_bytes;

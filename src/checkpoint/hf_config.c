@@ -1,6 +1,6 @@
 // Reads and writes the files that describe a model for transformers: config.json and the tokenizer's files. A
 // config.json is read into a ModelConfig, so that one loop over the model's keys finds every difference. The family's
-// row lists the names of the keys in config.json, and the values that are unsupported.
+// row lists the names of the keys in config.json, and the supported values.
 #include "hf_config.h"
 
 #include "checkpoint_files.h"
@@ -90,7 +90,7 @@ typedef struct Differences {
     size_t used;
 } Differences;
 
-// Appends "model.hidden is 256 there and 128 here" if they differ.
+// Appends "model.hidden is 256 there and 128 here" if the values differ.
 static void compare_key_(Differences *list, const ConfigKey *key, const ModelConfig *there, const ModelConfig *here) {
     size_t at = key->offset - offsetof(Config, model);
     const char *a = (const char *)there + at, *b = (const char *)here + at;

@@ -22,14 +22,14 @@ int hf_config_check(const Config *config, Error *err);
 // even if no tensor depends on it. A directory without the file passes; the tensors' shapes are compared later.
 int hf_config_compare(const Config *config, const char *dir, bool exact, Error *err);
 
-// The tokenizer files in a checkpoint, with which AutoTokenizer and generate() of transformers work on its folder. They
+// The tokenizer files in a checkpoint, which let AutoTokenizer and generate() of transformers load its folder. They
 // are copied from the training data's tokenizer (side_file.h); for bytes they are generated.
 enum { HF_TOKENIZER_FILES = 2 };
 
 typedef struct HfTokenizer {
-    int count; // files; 0 if the data do not name their tokenizer
+    int count; // number of files; 0: the tokenizer of the data is unknown
     struct {
-        const char *name; // in the checkpoint
+        const char *name; // file name in the checkpoint
         char *text;
         size_t length;
     } file[HF_TOKENIZER_FILES];

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 // Bytes. Below this size the page cache is faster than a direct write, which waits for the disk. A cached write of at
-// least this size starts the disk at once.
+// least this size starts the transfer to the disk at once.
 enum { LARGE = 1 << 20 };
 
 static int write_error_(const RangeFile *file, Error *err) {

@@ -1,4 +1,4 @@
-// A file that several processes write in ranges, down to the disk. Large ranges go past the page cache (O_DIRECT) if
+// A file that several processes write in ranges and flush to the disk. Large ranges bypass the page cache (O_DIRECT) if
 // the file system supports it: the cache costs a copy, memory that training may need, and on the machines measured half
 // of the disk's rate (docs/performance.md). Partial blocks are written through the page cache.
 #pragma once
@@ -8,14 +8,14 @@
 #include <stdint.h>
 
 enum {
-    RANGE_FILE_BLOCK = 4096,      // offsets, lengths and memory of direct writes are multiples of it
-    RANGE_FILE_STAGING = 4 << 20, // bytes of the caller's staging memory, and the most one call to the system writes
+    RANGE_FILE_BLOCK = 4096,      // offsets, lengths and addresses of direct writes are multiples of it
+    RANGE_FILE_STAGING = 4 << 20, // bytes of the caller's staging memory, and the limit of one system call's write
 };
 
 typedef struct RangeFile {
-    const char *path; // the caller's, for errors
+    const char *path; // path for error messages, owned by the caller
     int fd;
-    int direct; // the same file opened with O_DIRECT; -1: unsupported
+    int direct; // descriptor of the same file, opened with O_DIRECT; -1: unsupported
     char *staging;
 } RangeFile;
 
@@ -29,6 +29,6 @@ int range_file_open(RangeFile *file, int dir, const char *name, const char *path
 // processes may share a disk block, but must not overlap.
 int64_t range_file_put(RangeFile *file, int64_t offset, const void *data, int64_t bytes, Error *err);
 
-// Flushes to the disk. Then call range_file_close, as after every open that returned 0.
+// Flushes the file to the disk. Every file that range_file_open opened needs a range_file_close.
 int range_file_sync(RangeFile *file, Error *err);
 int range_file_close(RangeFile *file, Error *err);

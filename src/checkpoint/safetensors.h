@@ -24,10 +24,10 @@ typedef enum SafeType {
 typedef struct SafeTensor {
     char *name;
     SafeType type;
-    int64_t element; // bytes
+    int64_t element; // bytes per element
     int dimensions;
     int64_t shape[SAFETENSORS_MAX_DIMENSIONS];
-    int64_t offset, bytes; // bytes; offset from the file's beginning
+    int64_t offset, bytes; // offset from the file's beginning, and size; both in bytes
 } SafeTensor;
 
 typedef struct SafeFile {
@@ -42,14 +42,14 @@ typedef struct SafeFile {
 int safetensors_open(SafeFile *file, const char *path, Error *err);
 void safetensors_close(SafeFile *file);
 
-// Closes the descriptor and keeps the table; reopen opens it again for reading if the file has the same length.
+// Closes the descriptor and keeps the table. safetensors_reopen opens the file again, if its length is unchanged.
 void safetensors_release(SafeFile *file);
 int safetensors_reopen(SafeFile *file, Error *err);
 
 // Converts `count` elements of `type` (not SAFE_OTHER) from a file to fp32.
 void safetensors_to_float(float *to, const void *from, SafeType type, int64_t count);
 
-// Writes "[2, 3]" and returns text.
+// Writes the tensor's shape, such as "[2, 3]", and returns `text`.
 const char *safetensors_shape(const SafeTensor *tensor, char *text, int64_t size);
 
 // A header under construction. Tensors are placed one after another.

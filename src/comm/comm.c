@@ -22,7 +22,7 @@ bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type,
     return operation == COMM_ALL_REDUCE && bytes <= COMM_DIRECT_BYTES && (size - 1) * bytes <= COMM_DIRECT_WORKSPACE;
 }
 
-// Returns the bytes that others send to a rank while a piece is summed.
+// Returns the bytes that a rank receives from all other ranks while a piece is summed.
 static int64_t piece_workspace_(CommOperation operation, int64_t piece, CommType type, int size) {
     bool whole = operation == COMM_REDUCE_SCATTER || comm_piece_is_direct(operation, piece, type, size);
     return (size - 1) * (whole ? piece : (piece + size - 1) / size) * comm_type_bytes(type);
@@ -36,7 +36,7 @@ int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type
     return first > last ? first : last;
 }
 
-// Sleeps `ns`. `first` limits the delay that Linux may add from 50 microseconds to 1 (prctl(2), PR_SET_TIMERSLACK).
+// Sleeps `ns` nanoseconds. If `first`, lowers the delay that Linux may add, 50 microseconds, to 1 (PR_SET_TIMERSLACK).
 static void nap_(long ns, bool first) {
     enum { SLACK_NS = 1000 };
     if (first) prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS, 0UL, 0UL, 0UL);
@@ -51,7 +51,7 @@ void comm_pause(Pause *pause) {
     // Measured with four ranks that pass on two tokens, next to two busy loops on two cores: 6 ms per hop with yields,
     // 0.5 ms with sleeps or futexes. The loops then delay only compute, not waits. A shorter slice or spinning gains
     // nothing. Sleeping 200 microseconds from the start makes a tiny step a fifth faster (p=2 t=2 next to three loops:
-    // 50 ms instead of 63), but can make larger steps of ranks that share cores some percent slower.
+    // 50 ms instead of 63), but can make larger steps of ranks that share cores a few percent slower.
     enum { YIELDS = 16, SHORTEST_NS = 12500 };
     static const double SLICE_S = 1e-3, BUSY_S = 0.1;
     double now = clock_seconds();

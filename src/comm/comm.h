@@ -22,7 +22,7 @@ typedef struct CommMemory {
     int64_t bytes;
     void *partial, *received; // input of reduce_scatter; the other ranks' inputs, of the same size
     int64_t part;             // bytes of `partial`, and of `received`
-    uint32_t *flags;          // [COMM_FLAGS] order the copies between devices
+    uint32_t *flags;          // [COMM_FLAGS] flags that order the copies between devices
 } CommMemory;
 enum { COMM_FLAGS = 1024 };
 
@@ -46,11 +46,11 @@ typedef struct Pause {
 } Pause;
 
 struct Comm {
-    char name[16]; // "pipeline", "tensor", "data", "pair"
+    char name[16]; // purpose of the group, for messages: "pipeline", "tensor", ...
     int rank, size;
-    char why[160]; // after use_memory: why the ranks do not map each other's memory, in one clause
+    char why[160]; // after use_memory: reason why the ranks do not map each other's memory, one clause; may be empty
     void *self;
-    Pause pause; // how this group waits
+    Pause pause; // state of the pauses of comm_wait and comm_wait_polling
 
     // Prepares the messages in one direction between this rank and `peer`. Both ranks call it before the first message,
     // with the same `bytes`, and all ranks of the group make these calls in the same order. One of the two ranks passes
@@ -58,8 +58,8 @@ struct Comm {
     // If bytes is 0, memory is NULL on both ranks. A rank that passes memory for both directions passes the same
     // memory. The function is NULL if nothing has to be prepared.
     int (*connect)(Comm *, int peer, bool sends, void *memory, int64_t bytes, Error *);
-    // Starts to send a message to rank `peer` of this group (`sends`), or to receive one from it. Sending does not
-    // change the memory. bytes may exceed 2^31.
+    // Starts a message to rank `peer` of this group if `sends`, else a message from that rank. Sending does not change
+    // the memory. bytes may exceed 2^31.
     int (*message)(Comm *, bool sends, int peer, void *memory, int64_t bytes, CommRequest *, Error *);
     // Starts a collective.
     //   COMM_ALL_REDUCE      out (count) = element-wise sum over the group, in place: in is out. bf16 is summed in fp32
@@ -70,12 +70,12 @@ struct Comm {
     int (*collective)(Comm *, CommOperation, void *out, const void *in, int64_t count, CommType, CommRequest *,
                       Error *);
     // Sets the workspace for sums: `sums` pieces of `bytes`, one per sum in progress, for the other ranks' data.
-    // `bytes` is comm_sum_workspace of the largest sum. The caller owns the workspace; NULL takes it back. A sum that
+    // `bytes` is comm_sum_workspace of the largest sum. The caller owns the workspace; NULL ends its use. A sum that
     // does not fit fails. Without a workspace, memory is allocated as needed. The function is NULL if a library sums.
     void (*use_workspace)(Comm *, void *memory, int64_t bytes, int sums);
-    // Names the memory in which most collectives of this group work, so that a library can register it or other ranks
-    // can map it. NULL takes it back; call that before releasing the memory and while nothing is in progress. All ranks
-    // of the group call this, with the same layout. Returns 1 if the memory is now registered or mapped, 0 if not, -1
+    // Sets the memory in which most collectives of this group work, so that a library can register it or other ranks
+    // can map it. NULL ends its use: pass NULL before releasing the memory, while nothing is in progress. All ranks of
+    // the group call this, with the same layout. Returns 1 if the memory is now registered or mapped, 0 if not, -1
     // with err. The function is NULL if the group has no use for it.
     int (*use_memory)(Comm *, const CommMemory *, Error *);
     // From now on a checksum follows every message of a collective, and data are compared with it before they are
@@ -97,7 +97,7 @@ static inline int comm_receive(Comm *comm, int peer, void *to, int64_t bytes, Co
 // Waits until the request is complete. Sleeps between tests, so that other ranks can use the core. Returns 0, or -1
 // with err.
 int comm_wait(Comm *comm, CommRequest *request, Error *err);
-// Does the same and calls poll(argument, false) after each test. If poll returns false, stops waiting and returns 0.
+// Like comm_wait, but calls poll(argument, false) between tests. If poll returns false, stops waiting and returns 0.
 int comm_wait_polling(Comm *comm, CommRequest *request, bool (*poll)(void *, bool), void *argument, Error *err);
 // Send or receive one message and wait until it is complete. Return 0, or -1 with err.
 int comm_send_now(Comm *comm, int peer, const void *from, int64_t bytes, Error *err);
@@ -106,8 +106,8 @@ int comm_receive_now(Comm *comm, int peer, void *to, int64_t bytes, Error *err);
 // Pauses after a poll that found nothing: yields at first, then sleeps, longer and longer up to 200 microseconds. While
 // other programs use the core, it only sleeps.
 void comm_pause(Pause *pause);
-// Pauses a rank that computes on a GPU and needs its core for nothing else: yields for some hundred microseconds, then
-// sleeps for about 20 microseconds at a time.
+// Pauses a rank that computes on a GPU and needs its core for nothing else: yields for a few hundred microseconds,
+// then sleeps for about 20 microseconds per call.
 void comm_pause_briefly(int *looks);
 
 int64_t comm_type_bytes(CommType type);

@@ -1,7 +1,7 @@
 // Checks the messages, gathers and sums of another group. If its collectives are messages of our own (MPI), each
 // message is checked on arrival; a library's collectives (NCCL) can only be checked by their inputs and outputs.
 //
-//   message   data, then 8 bytes of checksum over `sums`; the receiver compares when both have arrived
+//   message   data, then 8 bytes of checksum through the group `sums`; the receiver compares when both have arrived
 //   gather    data; then every rank gathers the checksums of all parts and compares each part with its checksum
 //   sum       data; then every rank gathers the checksums of all results, which have to be equal
 //
@@ -29,14 +29,14 @@ typedef struct Flight {
     Event *written;             // event after the collective, recorded on compute
     bool marked;                // `written` is recorded
     bool gathers;               // the data have arrived; the gather of all ranks' checksums has started
-    double *all;                // (size): these checksums, as the bits of doubles
+    double *all;                // (size): checksums of all ranks, each stored as the bits of a double
     struct Flight *next, *made; // next in the list of idle flights; next in the list of all flights
 } Flight;
 
 typedef struct Checked {
     Comm *data, *sums;
     bool owns;
-    bool exact; // the group checks its collectives itself
+    bool exact; // `data` checks its collectives itself
     Checksum *checksum;
     Flight *idle, *all;
 } Checked;

@@ -16,7 +16,7 @@ typedef struct Emulated {
     Backend *be;
     EmulatedPeers peers;
     double free;  // clock_seconds() when the latest message arrives; the next message begins then
-    Event *moved; // the latest copy to or from the scratch
+    Event *moved; // event after the latest copy to or from the scratch
     const void *filled[MOST_BUFFERS];
     int filled_count;
 } Emulated;
@@ -31,7 +31,7 @@ static void emulated_begin_(Emulated *self, int64_t bytes, CommRequest *request)
     *request = (CommRequest){.detail = {(int64_t)(1e9 * self->free)}, .active = true};
 }
 
-// Fills with numbers of about the size of normed activations, in the run's precision.
+// Fills `to` with random numbers of about the size of normed activations, in the run's precision.
 static void emulated_fill_(Emulated *self, void *to, int64_t bytes) {
     int64_t element = self->be->element, count = bytes / element;
     float *values = xmalloc((size_t)count * sizeof *values);
@@ -42,7 +42,7 @@ static void emulated_fill_(Emulated *self, void *to, int64_t bytes) {
     free_all(values, halves);
 }
 
-// Returns whether a buffer was filled before, and notes it: filling at each receive would slow down every step.
+// Returns whether a buffer was seen before, and records it. Filling it at each receive would slow down every step.
 static bool seen_(Emulated *self, const void *to) {
     for (int i = 0; i < self->filled_count; i++)
         if (self->filled[i] == to) return true;

@@ -7,17 +7,17 @@
 //
 // An all_reduce of 7 elements a ... g over 3 ranks has blocks of 3, 3 and 1 elements (a2: rank 2's a):
 //
-//     PHASE_EXCHANGE   rank 0 receives a1 b1 c1 and a2 b2 c2, its block of every other rank, into scratch;
+//     PHASE_EXCHANGE   rank 0 receives a1 b1 c1 and a2 b2 c2, its block from both other ranks, into scratch;
 //                      rank 1 receives d0 e0 f0 and d2 e2 f2, and rank 2 receives g0 and g1
 //     sum              rank 0 computes (a0 + a1) + a2, rank 1 computes (d0 + d1) + d2: always in rank order
 //     PHASE_SPREAD     rank 0 sends its sums of a b c to ranks 1 and 2, and receives the sums of d e f and of g
 //
-// A short piece takes one trip, PHASE_DIRECT: every rank receives all 7 elements of every other rank and computes all
+// A short piece needs one phase, PHASE_DIRECT: every rank receives all 7 elements of every other rank and computes all
 // sums itself. The order is the same, so the bits are the same. A reduce_scatter is only PHASE_EXCHANGE.
 //
 // Any number of collectives of a group may be in progress, and each advances as soon as its own messages have arrived.
-// MPI's own non-blocking collectives would have to start in one order on all ranks, so the second phase of one would
-// wait for the first phase of all before it.
+// MPI's own non-blocking collectives would have to start in one order on all ranks, so the second phase of a collective
+// would wait for the first phases of all earlier collectives.
 #ifdef HAVE_MPI
 
 #include "comm_mpi.h"
@@ -97,9 +97,9 @@ struct Collective {
     int64_t first;  // first element of the current piece
     int64_t piece;  // elements of the current piece
     int request_count;
-    MPI_Request *requests; // [4 * size]; half of it is used without checksums
+    MPI_Request *requests; // [4 * size]; without checksums only half of the entries are used
     Parcel *parcels;       // (size); NULL without checksums
-    char *scratch;         // (size - 1, elements summed on this rank) from the other ranks
+    char *scratch;         // (size - 1, elements summed on this rank): data from the other ranks
     char *own;             // scratch of this collective, if the group has no workspace
     int64_t own_bytes;
     int place; // index of the piece of the group's workspace; -1: own scratch
@@ -290,7 +290,7 @@ static int start_piece_(CommMpi *comm, Collective *work, Error *err) {
     return start_phase_(comm, work, err);
 }
 
-// Sums the data of a phase after they have arrived, and starts the next phase. Returns 1 after the last, -1 with err.
+// Sums the data that a phase received and starts the next phase. Returns 1 after the last phase, else 0; -1 with err.
 static int collective_advance_(CommMpi *comm, Collective *work, Error *err) {
     int64_t width = comm_type_bytes(work->type), rank = comm->base.rank, first = 0, count;
     char *data = work->out + work->first * width;

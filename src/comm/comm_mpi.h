@@ -31,7 +31,7 @@ typedef struct CommMpi {
     Comm base;
     MPI_Comm mpi;
     int64_t limit; // bytes; a longer message is sent as one element of a derived type, since MPI counts in int
-    int sequence;  // number of the next collective, equal on all ranks; makes its tag
+    int sequence;  // number of the next collective, equal on all ranks; determines its tag
     Collective *idle;
     CommWorkspace workspace;
     const Crc64 *crc; // checksum of collectives' messages; NULL: unchecked
@@ -46,5 +46,5 @@ enum { KIND_SEND = 1, KIND_RECEIVE, KIND_COLLECTIVE };
 // Takes ownership of `mpi`. Call destroy before MPI_Finalize.
 Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work);
 
-// Returns the scratch memory that the group owns, for collectives that are not in progress.
+// Returns the bytes of scratch memory that the group keeps in idle collectives, for later use.
 int64_t comm_mpi_scratch_bytes(const Comm *comm);

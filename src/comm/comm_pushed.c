@@ -38,7 +38,7 @@ typedef enum PushStep { PUSH_WAITS, PUSH_COPIES, PUSH_TRAVELS, PUSH_MAILS, PUSH_
 
 typedef struct Parcel {
     PushStep step;
-    bool queued; // true until this message and all earlier messages of its way are done
+    bool queued; // true until this message and all earlier messages of its direction are done
     void *memory;
     int64_t bytes, steps;
     Event *copied; // event after the copy; created with the parcel, kept when it is reused
@@ -58,7 +58,7 @@ typedef struct PushWay {
     int64_t bytes;
     Parcel *first, *last;    // the messages in the order they were started
     int64_t started, mail;   // messages started; mail received for them
-    int64_t taken;           // mail that a message has used
+    int64_t taken;           // number of received mails that messages have used
     int64_t *offsets, slots; // offsets of the mail not taken yet: mail i at i % slots
 } PushWay;
 

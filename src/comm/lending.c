@@ -67,8 +67,8 @@ static const char *unreachable_(const Backend *be, const Offer *offer) {
     return memcmp(host, offer->host, sizeof host) == 0 ? NULL : "the peer is on another host";
 }
 
-// Maps the lender's memory into *memory and writes our answer there. If that is impossible, sets *memory to NULL and
-// gives the reason in `why`. Returns -1 with err if the device fails.
+// Maps the lender's memory at *memory and writes the complement of its token there. If the memory cannot be mapped,
+// sets *memory to NULL and writes the reason to `why`. Returns -1 with err if the device fails.
 static int map_(Backend *be, const Offer *offer, int64_t bytes, void **memory, char why[256], Error *err) {
     Error unable = {0};
     const char *reason = unreachable_(be, offer);

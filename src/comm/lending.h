@@ -9,14 +9,14 @@
 
 __BEGIN_DECLS
 
-// The lender and the borrower each call their function, over `control`, a group with messages in host memory. Neither
-// returns before the other has reached the same point.
+// The lender calls lending_lend and the borrower lending_borrow. `control` is a group for messages in host memory. Each
+// of the two calls waits for the other.
 
 // Lends memory[0, bytes) to rank `peer`; memory is NULL if there is nothing to lend. *lent: whether the borrower mapped
 // it. The first 8 bytes are 0 afterwards. Returns -1 with err only if a message or the device fails.
 int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int peer, bool *lent, Error *err);
 
-// Maps the memory that rank `peer` lends into *memory; the caller returns it with Backend.give_back. If it cannot be
+// Maps the memory that rank `peer` lends at *memory; the caller returns it with Backend.give_back. If it cannot be
 // mapped, *memory is NULL and `why` is the reason, a clause. Returns -1 with err only if a message or the device fails.
 int lending_borrow(Backend *be, int64_t bytes, Comm *control, int peer, void **memory, char why[256], Error *err);
 

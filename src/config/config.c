@@ -1,4 +1,4 @@
-// Writes a configuration as JSON, computes what follows from its keys, and prints the tables of keys and options.
+// Writes a configuration as JSON, computes values derived from its keys, and prints the tables of keys and options.
 // Loading is in config_yaml.c, checks of combinations in config_check.c.
 #include "config_schema.h"
 #include "gpus.h"
@@ -136,8 +136,8 @@ bool config_copies(const Config *config) {
     return (by_default || p->collectives == COLLECTIVES_COPY) && p->tensor > 1 && p->sequence && one_node;
 }
 
-// Returns the layers of part g of `parts`. The remainder goes to parts without embedding and head, later parts first,
-// because 1F1B keeps fewer microbatches there, then to the first part: the embedding costs less time than the head.
+// Returns the layer count of part g of `parts`. The remainder goes to the parts before the last, later parts first:
+// 1F1B keeps fewer microbatches there. The last part has the head, which takes more time than the embedding.
 static int64_t even_layers_(int64_t layers, int64_t parts, int64_t g) {
     return layers / parts + (g < parts - 1 && g >= parts - 1 - layers % parts);
 }
@@ -188,7 +188,7 @@ int64_t config_padded_vocab(const Config *config) {
     return (config->model.vocab + unit - 1) / unit * unit;
 }
 
-// --- the schedule: its row in the table of schedules, its spec, and the list in schedule.file. Defaults that depend on
+// --- the schedule: its row in the table of schedules, its spec, and the file schedule.file. Defaults that depend on
 // the number of stages are computed on demand and never stored, so a configuration stays valid when a planner changes
 // that number.
 

@@ -71,8 +71,8 @@ typedef struct ModelConfig {
     int rope_scaling;                      // RopeScaling
     double rope_factor;                    // factor by which the sequence is stretched
     int64_t rope_original;                 // sequence length before scaling; 0: not needed
-    double rope_low_freq, rope_high_freq;  // llama3
-    double rope_beta_fast, rope_beta_slow; // yarn
+    double rope_low_freq, rope_high_freq;  // llama3: low_freq_factor and high_freq_factor
+    double rope_beta_fast, rope_beta_slow; // yarn: beta_fast and beta_slow, in rotations
     double rope_attention;                 // yarn: factor of cosines and sines; config_check resolves auto
     bool causal;                           // false: an encoder; attention also sees later tokens
     int tie_embeddings;                    // TieEmbeddings; config_check resolves auto by the family
@@ -101,20 +101,20 @@ typedef struct ScheduleConfig {
     int split_backward;                            // SplitBackward
     char file[CONFIG_TEXT];                        // file with the schedule to run; empty: run the schedule `name`
     int64_t file_chunks, file_microbatches;        // from the header of `file`; 0 without a file
-    int64_t slices, file_slices;                   // slices of a sequence: the key, and the header of `file`
+    int64_t slices, file_slices;                   // slices per sequence: the key; the value in `file`, or 0
     int bpipe;                                     // BpipeMode
     int64_t slots;                                 // 0: auto
-    int64_t load_ahead;                            // backwards; 0: auto
+    int64_t load_ahead;                            // number of backwards by which a bundle is loaded early; 0: auto
     int64_t micro_batch;                           // b, sequences
     int evict_to;                                  // EvictTarget
     int64_t recompute_given;                       // entries of the list; 1: one value for all
-    int16_t recompute_of_stage[CONFIG_MAX_STAGES]; // layers per stage; read by config_recompute
+    int16_t recompute_of_stage[CONFIG_MAX_STAGES]; // recomputed layers per stage; read by config_recompute
     int64_t pointwise_given;                       // entries of the list; 1: one value for all
     int8_t pointwise_of_stage[CONFIG_MAX_STAGES];  // Recompute, per stage; read by config_pointwise
 } ScheduleConfig;
 
 typedef struct AttentionConfig {
-    int mode;                                // AttentionMode; if the stages differ, that of stage 0
+    int mode;                                // AttentionMode; if the stages differ, the mode of stage 0
     int softmax;                             // SoftmaxKind
     int deterministic;                       // Determinism
     int64_t modes_given;                     // entries of the list; 1: one value for all
@@ -142,11 +142,11 @@ typedef struct TrainConfig {
     double init_std, z_loss;
     double weight_decay, beta1, beta2, eps, grad_clip;
     int precision; // Precision
-    int fp8;       // Fp8: the layers' products
+    int fp8;       // Fp8 format of the layers' products
     int64_t max_restarts;
     double peer_timeout_s, timeout_s; // timeouts for a silent rank and for a job without progress; 0: no timeout
     int64_t skip_bad_steps;           // steps with a nan or inf that a run may skip
-    double skip_outlier_z;            // 0: off
+    double skip_outlier_z;            // limit for loss and norm in standard deviations; 0: off
 } TrainConfig;
 
 typedef struct DataSource {
@@ -168,7 +168,7 @@ typedef struct DataConfig {
 } DataConfig;
 
 typedef struct SampleConfig {
-    int64_t every; // steps; 0: only at the end
+    int64_t every; // steps between samples; 0: no samples during training
     char prompt[CONFIG_TEXT];
     int64_t tokens, count;
     double temperature; // 0: greedy
@@ -182,7 +182,7 @@ typedef struct CheckpointConfig {
     int64_t every, keep, keep_every;
     char init_from[CONFIG_TEXT];
     bool overwrite; // true: another run's checkpoints in dir may be replaced
-    int changed;    // ChangedMode: a resume with data, seed, seq_len or rope_* other than the checkpoint's
+    int changed;    // ChangedMode: whether data, seed, seq_len and rope_* may differ from the checkpoint's in a resume
 } CheckpointConfig;
 
 typedef struct LogConfig {
@@ -255,7 +255,7 @@ void config_plan_device(Config *config);
 int config_keep_copy(const char *path, Error *err);
 
 // Writes where a key was set, for errors found after config_load: "configs/x.yaml:12", "-o parallel.tensor", or the
-// file's name if the key has its default. Valid until the Config's owner calls config_load again.
+// file's name if the key has its default.
 void config_where(const Config *config, const char *key, char *where, size_t size);
 
 // Sets an error that blames a key, with its place: "configs/x.yaml:12: parallel.tensor: TEXT" or "-o parallel.tensor:
@@ -282,7 +282,7 @@ const char *config_word(const char *key, int value);
 int64_t config_microbatches(const Config *config);  // m = B / (b * d)
 bool config_shards_gradients(const Config *config); // parallel.shard_gradients is on, or auto and it saves memory
 int64_t config_step_tokens(const Config *config);   // B * s
-// Return the sequences in step `step`, and in steps first + 1 to last together. Without train.batch_ramp a step has B.
+// Return the sequences in step `step`, and in steps first + 1 to last together. Without a ramp every step has B.
 int64_t config_batch_at(const Config *config, int64_t step);
 int64_t config_samples(const Config *config, int64_t first, int64_t last);
 int64_t config_world(const Config *config); // p * t * d * c

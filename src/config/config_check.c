@@ -340,7 +340,7 @@ static int config_check_file_(Config *config, Error *err) {
     return status;
 }
 
-// Checks the named schedule's limits on its spec. `only`: the one field to report, other faults are ignored; NULL: any.
+// Checks the named schedule's limits on its spec. `only`: the field to report, ignoring others; NULL: any field.
 static int check_kind_(const Config *config, const char *only, Error *err) {
     static const struct {
         const char *field, *key;
@@ -413,7 +413,7 @@ static const char *why_whole_(const Config *config) {
     return NULL;
 }
 
-// Returns whether data ranks shard gradients. auto: if that saves memory (2 layers + 1 shard of each < all layers).
+// Returns whether data ranks shard gradients. auto: if 2 layers and 1 shard of every layer need less than all layers.
 bool config_shards_gradients(const Config *config) {
     int64_t layers = config->model.layers, shards = config_replicas(config);
     bool saves = (layers - 2) * shards > layers;

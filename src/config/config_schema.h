@@ -37,7 +37,7 @@ struct ConfigKey {
     const char *const *words; // KEY_WORD: spelling of each enum value in order, then NULL; KEY_INT: the word for -1
     const char *meaning;
     const ConfigList *list; // KEY_LIST
-    const char *part;       // name of the field in a list's entry, for messages; NULL in a row
+    const char *part;       // name of the field in a list's entry, for messages; NULL in rows of the schema
 };
 
 extern const ConfigKey config_keys[];
@@ -83,8 +83,8 @@ int config_list_set(Config *config, const ConfigKey *key, int part, ConfigScalar
 
 // Sets the error "WHAT; use EXPECTED" for a key, or for a part of a list's entry. Returns -1.
 int config_refuse(const Config *config, const ConfigKey *key, const char *what, Error *err);
-// Sets an error about a name that may not be a key. line: in the file, or CONFIG_OVERRIDE. name NULL: an error about
-// the file. Returns -1.
+// Sets an error about a name that need not be a key. line: line of the file, or CONFIG_OVERRIDE. name NULL: an error
+// about the file. Returns -1.
 int config_error_at(const Config *config, int line, const char *name, Error *err, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 

@@ -381,7 +381,7 @@ int config_read_override(Config *config, const char *override, Error *err) {
 
 static int place_of_(const Config *config, const char *key) { return config->place[config_find(key) - config_keys]; }
 
-// Returns whether the GPU's row sets `key`: the key was not given, or only the file gave it and -o gave hardware.gpu.
+// Returns whether the GPU's row sets `key`: the key was not set, or it was set in the file and hardware.gpu by -o.
 static bool row_counts_(const Config *config, const char *key) {
     int given = place_of_(config, key), gpu = place_of_(config, "hardware.gpu");
     return given == CONFIG_DEFAULT || (gpu == CONFIG_OVERRIDE && given != CONFIG_OVERRIDE);

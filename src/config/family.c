@@ -13,7 +13,7 @@ static const FamilyNumber llama_numbers[] = {
     COUNT(hidden, "hidden_size", -1, NULL),
     COUNT(layers, "num_hidden_layers", -1, NULL),
     COUNT(heads, "num_attention_heads", -1, NULL),
-    COUNT(kv_heads, "num_key_value_heads", 1, "num_attention_heads"), // files from before grouped-query attention
+    COUNT(kv_heads, "num_key_value_heads", 1, "num_attention_heads"), // not in files older than grouped-query attention
     COUNT(ffn, "intermediate_size", -1, NULL),
     COUNT(seq_len, "max_position_embeddings", -1, NULL),
     REAL(norm_eps, "rms_norm_eps", 1e-6),
@@ -46,7 +46,7 @@ static const FamilyDemand gpt_demands[] = {
 #define SILU  "  \"hidden_act\": \"silu\",\n"
 #define PLAIN SILU "  \"attention_bias\": false,\n"
 
-// Mistral's layers are the same as LLaMA's; a checkpoint of such a model is written as LLaMA's.
+// Mistral's layers are the same as LLaMA's; a checkpoint of a Mistral model is written as a LLaMA checkpoint.
 static const FamilyForm llama_forms[] = {
     {"llama", "LlamaForCausalLM", .constants = PLAIN "  \"mlp_bias\": false,\n"},
     {"mistral", "MistralForCausalLM", .constants = SILU},

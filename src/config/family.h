@@ -13,8 +13,8 @@ __BEGIN_DECLS
 typedef struct FamilyNumber {
     const char *key;   // "model.hidden"
     const char *word;  // "hidden_size"
-    size_t offset;     // in ModelConfig
-    bool real;         // double, else int64_t
+    size_t offset;     // offset in ModelConfig
+    bool real;         // true: the field is a double; false: an int64_t
     double absent;     // value if the file lacks the word; negative: the file must have it
     const char *times; // a number of the file by which `absent` is multiplied, or NULL
 } FamilyNumber;

@@ -26,8 +26,8 @@ static const Gpu gpus_[] = {
     {"a40", "A40", 149.7, 37.4, 48, 696, PCIE4, PCIE4, 25, 8, 300},
     {"a10g", "A10G", 70.0, 35.0, 24, 600, PCIE4, PCIE4, 25, 8, 300},
     {"a10", "A10", 125.0, 31.2, 24, 600, PCIE4, PCIE4, 25, 8, 150},
-    // NVIDIA H100 data sheet (SXM, PCIe, NVL) and DGX H100; H800: the same, with 400 GB/s of NVLink. NVL and H200 NVL
-    // have NVLink in groups of two or four cards. H20: 148 TFLOP/s, 96 GB, 4 TB/s; its sheet allows 400 W, its
+    // NVIDIA H100 data sheet (SXM, PCIe, NVL) and DGX H100; H800: the same, with 400 GB/s of NVLink. NVLink connects
+    // two H100 NVL cards, or up to four H200 NVL cards. H20: 148 TFLOP/s, 96 GB, 4 TB/s; its sheet allows 400 W, its
     // boards 500. GH200 Grace Hopper data sheet: 450 to 1000 W for both chips with memory. H200 data sheet.
     {"h100-pcie", "H100 PCIe", 756.5, 51.2, 80, 2000, PCIE5, PCIE5, 50, 8, 350},
     {"h100-nvl", "H100 NVL", 835.5, 60.0, 94, 3900, PCIE5, PCIE5, 50, 8, 400},
@@ -52,7 +52,7 @@ static const Gpu gpus_[] = {
     {"rtx-a5000", "RTX A5000", 111.1, 27.8, 24, 768, PCIE4, PCIE4, 12.5, 4, 230},
     {"rtx-6000-ada", "RTX 6000 Ada", 364.2, 91.1, 48, 960, PCIE4, PCIE4, 12.5, 4, 300},
     // NVIDIA RTX Blackwell, Ada and Ampere GA102 architecture white papers, appendices (FP16 Tensor TFLOPS with FP32
-    // accumulate, TGP). GeForce cards do these at half the rate of workstation cards.
+    // accumulate, TGP). GeForce cards accumulate in FP32 at half the rate of workstation cards.
     {"rtx-5090", "RTX 5090", 209.5, 104.8, 32, 1792, PCIE5, PCIE5, 12.5, 4, 575},
     {"rtx-4090", "RTX 4090", 165.2, 82.6, 24, 1008, PCIE4, PCIE4, 12.5, 4, 450},
     {"rtx-4080", "RTX 4080", 97.5, 48.7, 16, 717, PCIE4, PCIE4, 12.5, 4, 320},

@@ -1,5 +1,4 @@
-// Figures of GPUs from vendors' data sheets, and of their measured kernels: for `hardware.gpu`, for the plan, and for
-// the peak of a run's MFU.
+// Figures of GPUs: vendors' data sheets and measured kernels. `hardware.gpu`, the plan, and the MFU of a run use them.
 #pragma once
 
 #include "config.h"
@@ -15,7 +14,7 @@ typedef struct Gpu {
     double link_gb_s;      // rate to other GPUs of the node: NVLink or Infinity Fabric, else PCIe
     double host_gb_s;      // rate to host memory: PCIe or NVLink-C2C
     double network_gb_s;   // network rate of a node in the vendor's reference system
-    int64_t gpus_per_node; // in the vendor's reference system
+    int64_t gpus_per_node; // GPUs of a node in the vendor's reference system
     double watts;          // highest power of one GPU without its host; for GH200 with its host
 } Gpu;
 
@@ -27,14 +26,14 @@ typedef struct FlashRate {
     double share, half, fill;
 } FlashRate;
 
-// One row of measured kernels. A product takes flops * (1 + product_k / k) / (peak * product_share) + product_us.
+// One row of measured kernels. Time of a product: flops * (1 + product_k / k) / (peak * product_share) + product_us.
 typedef struct GpuKernels {
     const char *word;
     double product_share, product_us, product_k;
     FlashRate flash_forward, flash_backward, flash_deterministic; // head dimension 128; last: deterministic backward
     double fp8_tensor, fp8_local; // speed-up of large products with one scale per tensor, and with local scales
     double stream_share;          // share of the memory's rate that passes over memory reach
-    double added;                 // share of a pass over 8 bytes per weight that adding to fp32 costs a product
+    double added;                 // cost of a product that adds to fp32, as a share of a pass over 8 bytes per weight
     const uint16_t (*collectives)[GPU_SIZES]; // [GPU_COLLECTIVES] bus bandwidths in a node; NULL: not measured
 } GpuKernels;
 
@@ -67,7 +66,7 @@ const Gpu *gpu_row(int word);
 // (GeForce and workstation cards of Blackwell); 0 for "none".
 int gpu_capability(int word);
 
-// Returns why GPUs of this compute capability cannot compute train.fp8, as a clause with the remedy; NULL if they can.
+// Returns why GPUs of this compute capability do not support train.fp8, as a clause with the remedy; NULL if they can.
 const char *gpu_without_fp8(int fp8, int capability);
 
 // Returns the row of a device by the name its driver reports ("NVIDIA H100 80GB HBM3"), NULL if it is not known.

@@ -7,7 +7,7 @@
 // A number of rope_scaling, the kinds of scaling that have it, and its value if a file lacks it (negative: required).
 typedef struct HfRopeNumber {
     const char *key, *word;
-    size_t offset; // in ModelConfig
+    size_t offset; // offset in ModelConfig
     bool real;
     bool kind[ROPE_YARN + 1];
     double absent;
@@ -16,7 +16,7 @@ typedef struct HfRopeNumber {
 enum { HF_ROPE_NUMBERS = 7, HF_MOST_KEYS = 32 };
 extern const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS];
 
-// Lists the keys of section `model` that a config.json of such a model has ("model.vocab", ...). Returns the count.
+// Lists the keys of section `model` that the config.json of `model` has ("model.vocab", ...). Returns the count.
 int hf_model_keys(const ModelConfig *model, const ConfigKey *keys[HF_MOST_KEYS]);
 
 // A config.json and the model that is read from it.

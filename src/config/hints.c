@@ -238,7 +238,7 @@ int suggest_distance(const char *a, const char *b) {
 
 bool suggest_nearer(const char *typed, const char *known, int *best) {
     int distance = suggest_distance(typed, known);
-    // A third of the letters may be wrong, but only one in a short word, which would otherwise resemble too many.
+    // Up to a third of the letters may be wrong, but always at least one.
     int allowed = (int)strnlen(known, MAX_WORD) / 3;
     if (allowed < 1) allowed = 1;
     if (distance > allowed || distance >= *best) return false;

@@ -5,9 +5,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// Returns the answer to an unknown key, to follow "no such key; ": the key to set instead, or that the trainer has no
-// such key. `name` is "section.key", a key or a section; only the part after its last dot is looked up. NULL: no other
-// trainer has such a key.
+// Returns the answer to an unknown key, to follow "no such key; ": the key to set instead, or why this trainer
+// lacks it. `name` is "section.key", a key or a section. The part after its last dot is looked up first, then the part
+// before it. NULL: neither part is a known name of another trainer.
 const char *hint_for_key(const char *name);
 
 // Returns our key that is nearest to a misspelt name: by full names, else by last parts, for a key in the wrong

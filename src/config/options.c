@@ -102,7 +102,7 @@ static int store_(Options *options, const OptionRow *row, const char *value, Err
     return 0;
 }
 
-// Splits one argument into the option, and its value if that is part of it (-cFILE, --config=FILE).
+// Splits one argument into the option, and its value if the argument contains one (-cFILE, --config=FILE).
 static const OptionRow *options_split_(const char *argument, const char **value) {
     *value = NULL;
     if (argument[1] == '-') {

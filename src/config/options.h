@@ -18,9 +18,9 @@ typedef struct Options {
     const char *resume;        // NULL: start at step 0
     const char *resume_if_any; // NULL: start at step 0; excludes `resume`
     const char *trace;         // file; may be NULL
-    const char *generate;      // a prompt; NULL: train
+    const char *generate;      // prompt of --generate; NULL: not given
     bool validate;             // print the loss of data.val, do not train
-    const char *verify;        // a number of steps; NULL: train
+    const char *verify;        // number of steps of --verify; NULL: not given
     bool schedule;
     const char *times; // "F=1,..." for --schedule; NULL: F, I and W are 1, message and transfer 0
     const char *draw;  // OPTION_ALONE: draw as text; else the file of a picture; NULL: no drawing
@@ -29,8 +29,8 @@ typedef struct Options {
     const char *gpus;          // comma-separated GPU counts; NULL: the ranks of the configuration
     const char *deadline;      // "30d", or NULL
     const char *write;         // file for the best configuration; may be NULL
-    const char *emulate_stage; // may be NULL
-    bool quiet, verbose;       // at most one
+    const char *emulate_stage; // number of the stage, or "all"; NULL: not given
+    bool quiet, verbose;       // at most one is true
     bool help, help_config, version;
 } Options;
 
@@ -48,7 +48,7 @@ void options_help(const char *program, FILE *file);
 
 // --- the table of options, one row each
 
-// OPTION_MAYBE: a text whose value may be left out, and is then OPTION_ALONE.
+// OPTION_MAYBE: a text; if its value is left out, OPTION_ALONE is stored.
 typedef enum OptionKind { OPTION_FLAG, OPTION_TEXT, OPTION_MAYBE, OPTION_LIST } OptionKind;
 
 // `argument` also selects the shell completion: FILE, DIR, or KEY=VALUE for a key of the configuration.

@@ -41,7 +41,7 @@ static void row_scale_(float *restrict x, int64_t n, float factor) {
     for (int64_t i = 0; i < n; i++) x[i] *= factor;
 }
 
-// Sets ds = p (dp - delta) scale.
+// Sets ds = p (dp - delta) scale; ds holds dp on entry.
 static void row_slopes_(float *restrict ds, const float *restrict p, int64_t n, float delta, float scale) {
     for (int64_t i = 0; i < n; i++) ds[i] = p[i] * (ds[i] - delta) * scale;
 }
@@ -170,7 +170,7 @@ static void attention_stored_backward_(const Backend *backend, const AttentionSh
     }
 }
 
-// --- the operations. Scratch holds each thread's workspace, and the sums of dk and dv.
+// --- the operations. Scratch holds, per thread, probabilities or flash's packed operands, and the sums of dk and dv.
 
 static int64_t form_floats_(const AttentionShape *s) {
     return memory_round(s->mode == ATTENTION_FLASH ? flash_scratch_floats(s) : QUERIES * attention_keys(s));

@@ -111,7 +111,7 @@ static void cpu_zero_(Backend *backend, void *memory, int64_t bytes) {
 
 static Event *cpu_event_create_(Backend *backend) {
     (void)backend;
-    return calloc(1, sizeof(Event));
+    return xcalloc(1, sizeof(Event));
 }
 
 static void cpu_event_destroy_(Backend *backend, Event *event) {
@@ -249,7 +249,7 @@ static void fill_table_(Backend *b) {
 }
 
 Backend *backend_cpu_create(int precision, int threads, Error *err) {
-    (void)err; // for backends that can fail, which tests compile in place of this one
+    (void)err; // unused here; the emulated backend, which tests compile in its place, can fail
     // oneDNN allocates packing buffers with malloc for every product. If freed buffers went back to the kernel, it
     // would clear their pages again at the next allocation, which costs a few percent of a step.
     alloc_keep_freed();
@@ -300,7 +300,7 @@ static double quickest_tile_(CpuBackend *cpu, float *memory, double budget) {
     for (int tile = 0; tile < LEAST_TILES || last - start < budget; tile++) {
         cpu_tile_product(cpu, y + PEAK_ROWS * PEAK_COLS, PEAK_ROWS, PEAK_COLS, PEAK_DEPTH, a, b, false, y, PEAK_COLS);
         double now = clock_seconds();
-        // The first tile touches its memory for the first time.
+        // The first tile is not counted, because it touches its memory for the first time.
         if (tile > 0 && now - last < best) best = now - last;
         last = now;
     }

@@ -52,8 +52,8 @@ typedef struct CpuBackend {
     Backend backend; // first, so that a Backend * of this implementation is a CpuBackend *
     int threads;
     bool own_time;       // events record clock_thread_seconds()
-    CpuScratch *scratch; // (threads), grown by cpu_scratch
-    bool bf16_library;   // bf16 products are oneDNN's
+    CpuScratch *scratch; // one per thread; cpu_scratch enlarges its memory
+    bool bf16_library;   // true: oneDNN computes bf16 products
     CpuShared shared;
 } CpuBackend;
 
@@ -63,10 +63,10 @@ static inline bool cpu_is_bf16(const Backend *backend) { return backend->precisi
 // Returns scratch of at least `floats` floats for the calling thread, 64-byte aligned, with undefined contents. Each
 // thread has one scratch: a second call invalidates the first. Outside CPU_PARALLEL(_FOR) it is thread 0's.
 float *cpu_scratch(CpuBackend *cpu, int64_t floats);
-void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch); // frees own memory; keeps only `products`
+void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch); // frees memory that is not `given`; keeps only `products`
 
-// Return the largest per-thread scratch, in floats, of any operation in the file. Thread 0's scratch also holds the
-// sums over blocks of a norm's backward.
+// Return the largest per-thread scratch, in floats, of any linear layer, attention or norm. Thread 0's scratch also
+// holds the sums over blocks of a norm's backward.
 int64_t cpu_linear_workspace(void);
 int64_t cpu_attention_workspace(const AttentionShape *shape);
 int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread);
@@ -90,7 +90,7 @@ static inline void cpu_accumulate_row(float *restrict sum, const float *restrict
     for (int64_t i = 0; i < count; i++) sum[i] += x[i];
 }
 
-// Returns a * b + c, rounded once if the processor can; vector loops and their remainders do the same.
+// Returns a * b + c, rounded once if compiled for a processor with FMA. Vector loops and their remainders round alike.
 static inline float cpu_fmaf(float a, float b, float c) {
 #ifdef __FMA__
     return __builtin_fmaf(a, b, c);
@@ -170,7 +170,7 @@ enum { CPU_GEMM_ROWS = 256, CPU_GEMM_COLS = 384, CPU_GEMM_DEPTH = 256 };
 enum { CPU_GEMM_WORKSPACE = (CPU_GEMM_ROWS + CPU_GEMM_COLS) * CPU_GEMM_DEPTH }; // floats
 
 // Sets C (m, n) fp32, rows `stride` apart, = or += op(A) op(B) with op(A) (m, k), op(B) (k, n). workspace:
-// CPU_GEMM_WORKSPACE floats of this thread's own. C's bits depend on k, not on m, n or the strides.
+// CPU_GEMM_WORKSPACE floats that belong to this thread. C's bits depend on k, not on m, n or the strides.
 void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
               int64_t stride);
 
@@ -187,13 +187,13 @@ bool cpu_gemm_bf16(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand 
 #include "backend/operations.h"
 
 bool cpu_linear_by_library(int precision); // returns whether oneDNN computes the products
-// Sets C (m, n), rows `stride` apart, = or += op(a) op(b) for one tile, on this thread alone. workspace:
+// Sets C (m, n), rows `stride` apart, = or += op(a) op(b) for one tile, on the calling thread. workspace:
 // CPU_GEMM_WORKSPACE floats.
 void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
                       bool accumulate, float *c, int64_t stride);
 
 // --- memory that other processes can map (loan.c)
-// Returns zeroed, page-aligned memory that can be lent; NULL if memory runs out or such memory is already allocated.
+// Returns zeroed, page-aligned memory that can be lent; NULL if bytes is 0, on failure, or if a block is allocated.
 void *cpu_shared_allocate(CpuBackend *cpu, int64_t bytes);
 bool cpu_shared_release(CpuBackend *cpu, void *memory); // false: cpu_shared_allocate did not allocate it
 int cpu_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);

@@ -94,7 +94,7 @@ static void piece_gradient_(float *restrict x, int64_t n, float max, float facto
     for (int64_t i = 0; i < n; i++) x[i] = cpu_expf(x[i] - max) * factor;
 }
 
-// Replaces columns of the row's logits by their gradient; the target's entry is p - 1 before rounding to bf16.
+// Replaces a row's logits by their gradient; `scale` is subtracted from the target's entry before rounding to bf16.
 static void row_gradient_(Backend *backend, void *logits, int32_t target, int64_t row, const RowSoftmax *softmax,
                           float scale, const Columns *c) {
     float workspace[PIECE];

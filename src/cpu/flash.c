@@ -213,7 +213,7 @@ static void column_scale_(float *restrict x, const float *restrict factor, int64
         for (int j = 0; j < Q; j++) x[r * Q + j] *= factor[j];
 }
 
-// Sets ds = p (dp - delta) scale.
+// Sets ds = p (dp - delta) scale; ds holds dp on entry.
 static void column_slopes_(float *restrict ds, const float *restrict p, const float *restrict delta, float scale,
                            int64_t keys) {
     for (int64_t k = 0; k < keys; k++)
@@ -224,7 +224,7 @@ static void column_slopes_(float *restrict ds, const float *restrict p, const fl
 
 static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
-// Turns one chunk's scores into exponentials. Earlier sums are scaled down where the maximum has grown.
+// Replaces one chunk's scores with their exponentials. Earlier sums are scaled down where the maximum has grown.
 static void softmax_chunk_(Block *b, float *scores, int64_t width, float scale, int64_t d, bool first) {
     float shrink[Q];
     memcpy(shrink, b->most, sizeof shrink);

@@ -19,8 +19,8 @@ typedef float Vec __attribute__((vector_size(LANES * 4)));
 typedef float Loose __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
 
-// Returns a * b + c. Contraction is off in the complete program, so the fused operation is called by name where there
-// is one.
+// Returns a * b + c. Contraction is off in the complete program, so the fused operation is an intrinsic where the
+// target has it.
 static inline Vec multiply_add_(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
     return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -133,7 +133,7 @@ static inline const void *gemm_advance_(const void *from, int64_t elements, bool
     return (const char *)from + elements * (bf16 ? 2 : 4);
 }
 
-// Loads eight floats into *to. A vector is not returned by value: that convention depends on the instruction set.
+// Loads eight floats into *to. Not by value: the calling convention for vectors depends on the instruction set.
 static inline __attribute__((always_inline)) void load8_(Eight *to, const void *from, int64_t at, bool bf16) {
     if (!bf16) *to = *(const Eight *)((const float *)from + at);
     else

@@ -24,7 +24,7 @@ typedef struct Product {
     void *scratch_bytes;
 } Product;
 
-enum { PRODUCTS = 256 }; // a model's layer has some fifty, edges of matrices included
+enum { PRODUCTS = 256 }; // a layer needs about fifty, including tiles at the edges
 
 struct CpuProducts {
     dnnl_engine_t engine;
@@ -172,7 +172,7 @@ static bool product_create_(Product *product, dnnl_engine_t engine, const Produc
     return made;
 }
 
-// Returns the entry of a shape, created if new; a table more than half full is cleared. NULL: no such product.
+// Returns the entry of a shape, created if new; a table more than half full is cleared. NULL: creation failed.
 static Product *product_find_(CpuProducts *products, const ProductKey *key) {
     const unsigned char *bytes = (const unsigned char *)key;
     uint32_t hash = 2166136261u;

@@ -40,7 +40,7 @@ static Tile tile_at_(const Tiles *t, int64_t index, int64_t m, int64_t n) {
     return tile;
 }
 
-// Opens the left or right operand of a product; its quantized form is (rows, depth).
+// Describes the left or right operand of a product; its quantized form is (rows, depth).
 static CpuFactor factor_open_(Factor operand, int64_t rows, int64_t depth, bool right) {
     CpuFactor f = {.factor = operand, .rows = rows, .depth = depth, .right = right};
     for (int i = 0; operand.kind != FACTOR_PLAIN && i < 256; i++)
@@ -62,7 +62,7 @@ void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, i
                       bool accumulate, float *c, int64_t stride) {
 #if defined(HAVE_DNNL)
 #if defined(_OPENMP)
-    omp_set_num_threads(1); // for this task: otherwise oneDNN starts threads in a region of one thread
+    omp_set_num_threads(1); // for this task: in a parallel region of one thread oneDNN would otherwise start threads
 #endif
     bool plain = a.quantized == NULL && k > 0;
     if (plain && a.bf16 && cpu->bf16_library && cpu_gemm_bf16(cpu, m, n, k, a, b, accumulate, c, stride)) return;
@@ -117,7 +117,7 @@ void cpu_gelu_forward(Backend *backend, void *out, const void *x, int64_t count)
     }
 }
 
-// The output of a product, (rows, cols), and what is applied to it.
+// The output of a product, (rows, cols), and the operations applied to it.
 typedef struct Output {
     void *y, *aux;      // aux: receives the input of GELU; NULL: no GELU
     const void *bias;   // may be NULL

@@ -9,8 +9,8 @@
 #include "heads.h"
 #include "lanes.h"
 
-// A backward block sums dw over its rows in order; the blocks' sums are added in block order. At most BACKWARD_BLOCKS
-// blocks bound the memory for sums. The forward has no such sums: rows of a block share only the loaded w and b.
+// A backward block sums dw over its rows in order; the blocks' sums are added in block order. BACKWARD_BLOCKS limits
+// their number and so the memory for sums. The forward has no such sums: rows of a block share only the loaded w and b.
 enum { FORWARD_ROWS = 16, BACKWARD_ROWS = 32, BACKWARD_BLOCKS = 64 };
 
 // One normalization: of each row of a matrix, or of the query heads or the key heads in each row of qkv.

@@ -4,7 +4,7 @@
 
 #include "base/units.h"
 
-// Elements taken at once: a bf16 piece converted to floats stays in the first-level cache.
+// Elements processed at once: a bf16 piece converted to floats stays in the first-level cache.
 enum { PIECE = 1024 };
 
 static int64_t pieces_(int64_t count) { return (count + PIECE - 1) / PIECE; }

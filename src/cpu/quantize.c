@@ -4,7 +4,7 @@
 
 enum { TILE = 128 };
 
-// A tile of the result as floats, and where it is.
+// A tile of the result as floats, and its position.
 typedef struct QuantizeTile {
     int64_t row, col, rows, cols;
     float x[TILE][TILE];

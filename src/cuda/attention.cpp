@@ -11,7 +11,7 @@
 #include <cmath>
 #include <cstdio>
 
-// The same query head (`member`) of every group, in one sequence: `kv_heads` matrices per product.
+// Query head number `member` of every key/value head, in one sequence: `kv_heads` matrices per product.
 typedef struct Part {
     CudaBackend *cuda;
     const AttentionShape *s;
@@ -177,7 +177,7 @@ static void stored_backward_(CudaBackend *cuda, void *dqkv, void *scratch, const
 
 // --- flash
 
-// Returns the bytes of workspace of flash, or -1 if cuDNN has no plan. The backend's note reports that once.
+// Returns flash's bytes of workspace; -1: no plan. Sets backend->note once if the plan is missing or nondeterministic.
 static int64_t flash_or_note_(CudaBackend *cuda, const AttentionShape *s) {
     char why[256] = "";
     Backend *backend = &cuda->backend;
@@ -233,7 +233,7 @@ void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const 
         CudaFlashCall call = {qkv, out, dout, (float *)const_cast<void *>(saved), dqkv, dkeys, workspace};
         cuda_flash_backward(cuda, shape, &call);
         if (shape->keys != NULL) cuda_accumulate_narrow(backend, shape->dkeys, dkeys, attention_range_count(shape));
-        int64_t keys = attention_keys(shape), seen = shape->full ? 2 * keys : shape->first + keys; // 2x keys per query
+        int64_t keys = attention_keys(shape), seen = shape->full ? 2 * keys : shape->first + keys; // 2 * mean keys seen
         double scores = (double)(shape->batch * shape->heads * shape->seq) * (double)seen;
         cuda_beside(cuda, 5 * scores * (double)shape->head_dim); // five products
         return;

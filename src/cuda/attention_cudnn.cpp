@@ -2,8 +2,8 @@
 // is the only file that needs the frontend's headers, which are C++ only. It calls nothing of libcuda itself, so the
 // program starts without a driver.
 //
-// The statistics are the log-sum-exp of each row, as in backend.h. cuDNN's tensors are (batch, heads, seq, head_dim)
-// with any strides; our rows are numbered position * batch + sequence.
+// The statistics are the log-sum-exp of each row, as in operations.h. cuDNN's tensors are (batch, heads, seq,
+// head_dim) with any strides; our rows are numbered position * batch + sequence.
 #include "backend/attention_scratch.h"
 #include "internal.h"
 

@@ -22,8 +22,8 @@ struct Event {
     cudaEvent_t event;
 };
 
-// The two latest reference points for event times. Times are measured from the older point, which precedes every event
-// recorded since.
+// The two latest reference points for event times. Times are measured from the older point, because the latest point
+// may be newer than the event.
 typedef struct Clock {
     cudaEvent_t event[2];
     double seconds[2];
@@ -31,7 +31,7 @@ typedef struct Clock {
 } Clock;
 
 typedef struct Device {
-    CudaBackend cuda; // first
+    CudaBackend cuda; // first, so that a Device * is also a CudaBackend *
     Clock clock;
 } Device;
 
@@ -293,7 +293,7 @@ static void fill_table_cuda_(Backend *b) {
 
 static cudaError_t cuda_open_(CudaBackend *cuda, Clock *clock) {
     cudaError_t status = cudaSetDevice(cuda->device);
-    // Evictions get the higher priority: compute may wait for them, but they never wait for compute.
+    // Evictions and messages get a higher priority: compute may wait for them, but they never wait for compute.
     int least = 0, most = 0;
     if (status == cudaSuccess) status = cudaDeviceGetStreamPriorityRange(&least, &most);
     for (int s = 0; s < STREAM_COUNT && status == cudaSuccess; s++)

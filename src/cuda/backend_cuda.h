@@ -7,8 +7,8 @@
 
 __BEGIN_DECLS
 
-// Returns the number of GPUs visible to this process. If it is 0, `why` names the missing part in one clause: a driver,
-// a newer driver, a GPU. Allocates no GPU memory.
+// Returns the number of GPUs visible to this process. If it is 0, `why` is the reason in one clause, such as a missing
+// or an outdated driver. Allocates no GPU memory.
 int backend_cuda_count(char why[256]);
 
 // Properties of a visible GPU, read without creating a context, which would take memory.

@@ -47,7 +47,7 @@ typedef struct Copies {
     struct {
         void *out;
         const char *own, *others;
-        int64_t count; // 0: a gather
+        int64_t count; // elements of the sum; 0: a gather
     } sums[PUSHED];
 } Copies;
 
@@ -116,7 +116,7 @@ static int copy_end_(Copies *self, int status, CommRequest *request, Error *err)
     return 0;
 }
 
-// A gather writes this rank's rows into the result of every peer; a reduce-scatter writes a block to each `received`.
+// A gather writes this rank's rows into every peer's result, a reduce-scatter one block into every peer's `received`.
 static int copy_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
                             CommType type, CommRequest *request, Error *err) {
     Copies *self = copies_of_(comm);
@@ -177,7 +177,7 @@ static int unmap_(Copies *self, Error *err) {
         if (peer != self->base.rank) cuda_give_back(backend, self->mapped[peer], self->memory.bytes);
     free(self->mapped);
     self->mapped = NULL;
-    if (self->cuda->failed_at != NULL || agree_(self, &all, err) != 0) return -1;
+    if (backend->check(backend, err) != 0 || agree_(self, &all, err) != 0) return -1;
     cuda_take_back(self->cuda, self->memory.memory);
     return 0;
 }
@@ -201,7 +201,7 @@ static int map_all_(Copies *self, Error *err) {
     return 0;
 }
 
-// Finds the driver's functions and tests them on a flag that no other rank uses. Returns a CUDA status.
+// Finds the driver's functions `write` and `wait`, and tests them on a flag of this rank only. Returns a CUDA status.
 static int try_flags_(Copies *self) {
     const char *names[] = {"cuStreamWriteValue32", "cuStreamWaitValue32"};
     void *found[2] = {};

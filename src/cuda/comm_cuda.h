@@ -22,8 +22,8 @@ typedef enum CommUse {
     COMM_USE_NEIGHBOURS
 } CommUse;
 
-// Index into CommRequest.detail. The entry is 1 if the host's group does the work, which uses the lower entries, and 2
-// if comm_copy.cpp does.
+// Index into CommRequest.detail. The entry is 1 if the host's group does the work (that group uses the lower entries),
+// 2 if comm_copy.cpp does the work, else 0.
 enum { COMM_ON_HOST = 3 };
 
 // Creates a group over NCCL; every rank of the group must call this. The communicator for collectives is created here,
@@ -36,8 +36,8 @@ Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Err
 // or use_memory fails if `demanded`. Takes ownership of `other`, even on failure. NULL with err.
 Comm *comm_copy_create(Backend *backend, Comm *other, Comm *host, bool demanded, Error *err);
 
-// Creates a group that communicates through host memory and `host`, for ranks that share a GPU, which NCCL refuses. It
-// is slow, but computes the same results. NULL with err.
+// Creates a group that communicates through host memory and `host`. It is slow, but allows ranks to share a GPU, which
+// NCCL refuses. Takes ownership of `host` if `owns`, even on failure. NULL with err.
 Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err);
 
 __END_DECLS

@@ -36,13 +36,13 @@ typedef struct Group {
     bool owns_host, failed;
     CommUse use;
     CudaBackend *cuda;
-    Link all;                      // collectives
+    Link all;                      // link of all ranks, for collectives
     void *registered;              // handle of ncclCommRegister, or NULL
     Link *out, *in;                // [size] links to and from each rank; most are never connected
-    cudaEvent_t idle[EVENTS];      // not in use
-    cudaEvent_t ordered, starting; // order all.stream after compute; compute after all.stream
+    cudaEvent_t idle[EVENTS];      // [idle_count] events for reuse
+    cudaEvent_t ordered, starting; // ordered: all.stream waits for compute; starting: compute waits for all.stream
     int idle_count;
-    int64_t started, awaited; // number of the last collective started; of the last collective that compute waits for
+    int64_t started, awaited; // numbers, from 1: last collective started; last collective that compute waits for
     int64_t looks;
 } Group;
 
@@ -102,8 +102,8 @@ static int settle_(Group *group, Link *link, ncclResult_t status, Error *err) {
     return waited == cudaSuccess ? 0 : nccl_fail_(group, "connecting", -1, cudaGetErrorString(waited), err);
 }
 
-// Runs every collective with a small and a large size, because NCCL has different kernels for them. They run in place
-// in the kernels' scratch.
+// Runs every collective in fp32 and bf16, at a small and a large size, because NCCL has different kernels for these
+// cases. All run in place in `scratch`.
 static int try_collectives_(Group *group, Error *err) {
     static const size_t bytes[] = {1024, 4 << 20}; // per rank
     char *memory = (char *)group->cuda->scratch;
@@ -171,7 +171,7 @@ static void close_link_(Link *link) {
 // for b while b waits for c, then c < a; around a circle, a number would be below itself.
 //
 // A failed group keeps its communicators until the process ends, which is soon. ncclCommAbort would wait for the other
-// ranks to abort, too. It also frees device memory, and that waits for kernels of other communicators. So the failure
+// ranks to abort, too. It also frees device memory, which waits for kernels of other communicators. So the failure
 // might never be reported.
 static void close_all_(Group *group) {
     if (group->failed) return;

@@ -18,13 +18,13 @@ typedef enum Step { GOES_DOWN, IN_TRANSIT, GOES_UP } Step;
 
 typedef struct Work {
     bool message, sends;     // a message (sends: outgoing); else a collective
-    CommOperation operation; // the collective
+    CommOperation operation; // kind of the collective
     Step step;
     int peer;
     CommType type;
     int64_t count, in_bytes, out_bytes;
     void *to;        // destination on the GPU; NULL for a message that is sent
-    char *workspace; // pinned: in_bytes, then out_bytes
+    char *workspace; // pinned host memory, in_bytes + out_bytes
     int64_t result;  // offset of the result in the workspace
     int64_t workspace_bytes;
     cudaEvent_t copied;
@@ -55,8 +55,8 @@ static void free_work_(Work *work) {
     free(work);
 }
 
-// Returns an idle Work item that is large enough, else an enlarged or a new item. So their number never exceeds the
-// peak in flight, and no item exceeds the largest message, as the plan counts (sums.h). NULL with err.
+// Returns an idle Work item that is large enough, else an enlarged or a new item. So the number of items never exceeds
+// the peak number in flight, and no item exceeds the largest message, as plans assume (sums.h). NULL with err.
 static Work *take_work_(Group *group, int64_t bytes, Error *err) {
     Work **at = &group->idle;
     while (*at != NULL && (*at)->workspace_bytes < bytes) at = &(*at)->next;

@@ -1,9 +1,9 @@
 // The declarations that the files of the CUDA backend share. Each operation of backend/operations.h is a function
 // cuda_NAME; kernels/ holds the operations that are kernels of our own.
 //
-// Everything is queued on the compute stream in the order of the calls. Nothing allocates: data that a kernel leaves
-// for the next launch of the same operation is in `scratch`, and is lost when the operation ends. Operations do not
-// return errors. The first failure is stored here, and `synchronize` reports it.
+// Everything is queued on the compute stream in the order of the calls. Operations allocate no device memory: data that
+// a kernel leaves for the next launch of the same operation is in `scratch`, and is lost when the operation ends.
+// Operations do not return errors. CudaBackend stores the first failure, and `synchronize` reports it.
 //
 // The only CUDA headers that files in kernels/ include are this file, <cuda_runtime.h> and <cuda_bf16.h>; they launch
 // only through CUDA_LAUNCH (launch.cuh). So an ordinary C++ compiler can build them for the CPU, with test/emulate
@@ -35,7 +35,7 @@ typedef struct CudaBackend {
     void *scratch; // device memory, CUDA_SCRATCH_BYTES, for operations on the compute stream
     int64_t scratch_bytes;
     cudaError_t status;    // status of the first call or launch that failed
-    const char *failed_at; // name of the failed call; with status cudaSuccess, the text of cuda_refuse
+    const char *failed_at; // failed call, or text of cuda_refuse (then status is cudaSuccess); NULL: no failure
     struct CudaMatmul *matmul;
     struct CudaFlash *flash;
 } CudaBackend;
@@ -72,7 +72,7 @@ static inline cudaError_t cuda_event_status(cudaEvent_t event) {
 #include "backend/operations.h"
 
 // --- kernels around matrix products and in attention
-// pointwise.cu: dx = dout * gelu'(x), for products that cannot use an epilogue for it. dx may be dout.
+// pointwise.cu: dx = dout * gelu'(x), for products without a fused GELU epilogue. dx may be dout.
 void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void *x, int64_t count);
 // Adds bias (cols) to each row of y (rows, cols).
 void cuda_bias_add(Backend *backend, void *y, const void *bias, int64_t rows, int64_t cols);
@@ -96,12 +96,12 @@ typedef struct CudaScores {
 } CudaScores;
 
 void cuda_softmax_forward(Backend *backend, void *p, const void *scores, const CudaScores *shape);
-// Computes dscores = scale * p * (dp - sum over the row of p * dp). dscores may be dp. Does not read dp's values above
-// the diagonal.
+// Computes dscores = scale * p * (dp - sum over the row of p * dp). dscores may be dp. The values of dp above the
+// diagonal are ignored.
 void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, const CudaScores *shape);
 
-// Computes the same in separate fp32 passes (cast, scale, mask, softmax, cast) over all scores, as Megatron-LM does
-// where its fused kernel does not apply. wide: matrices * rows * cols floats.
+// Compute softmax and gradient in separate fp32 passes (cast, scale, mask, softmax, cast) over all scores, as
+// Megatron-LM does where its fused kernel does not apply. wide: workspace of matrices * rows * cols floats.
 void cuda_softmax_unfused_forward(Backend *backend, void *p, const void *scores, float *wide, const CudaScores *shape);
 void cuda_softmax_unfused_backward(Backend *backend, void *dscores, const void *dp, const void *p, float *wide,
                                    const CudaScores *shape);

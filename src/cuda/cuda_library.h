@@ -34,8 +34,8 @@ typedef struct CudaLibrary {
 
 __BEGIN_DECLS
 
-// Returns the table, which lives as long as the library. The first call sets the environment variables that CUDA reads
-// when it starts, so it must precede any other CUDA call. The trainer looks this name up with dlsym.
+// Returns the table, which lives as long as the library. The first call must precede any other CUDA call, because it
+// sets environment variables that CUDA reads at its start. The trainer looks this name up with dlsym.
 __attribute__((visibility("default"))) const CudaLibrary *cuda_library(void);
 
 __END_DECLS

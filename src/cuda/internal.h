@@ -43,7 +43,7 @@ typedef struct CudaProduct {
     float alpha;
     int64_t batch, stride_a, stride_b, stride_c;
     const void *bias;   // (n), or NULL; needs an epilogue with a bias
-    void *aux;          // (m, n), row stride ldc: input of GELU, for its epilogues, or NULL
+    void *aux;          // (m, n), row stride ldc: GELU's input, written or read by its epilogue; NULL: no GELU
     int epilogue;       // cublasLtEpilogue_t, or 0
     int kind_a, kind_b; // FactorKind
     const void *scales_a, *scales_b;
@@ -53,7 +53,7 @@ typedef struct CudaProduct {
 int cuda_matmul_create(CudaBackend *cuda, Error *err);
 void cuda_matmul_destroy(CudaBackend *cuda);
 
-// Queues a product. Returns 0, or -1 if cuBLASLt has no kernel for it (then nothing is queued and nothing noted).
+// Queues a product. Returns 0, or -1 if cuBLASLt cannot run it; then nothing is queued and no failure is recorded.
 int cuda_product_try(CudaBackend *cuda, const CudaProduct *product);
 // Queues a product, and notes the failure if there is no kernel for it.
 void cuda_product(CudaBackend *cuda, const CudaProduct *product);
@@ -80,7 +80,7 @@ int64_t cuda_flash_version(void); // cuDNN's version, 91900 for 9.19.0; 0 withou
 // --- lend.cpp
 int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err);
 void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err);
-void cuda_take_back(CudaBackend *cuda, const void *memory); // for lent memory that is no longer mapped
+void cuda_take_back(CudaBackend *cuda, const void *memory); // removes `memory` from `lent` once no process maps it
 void cuda_give_back(Backend *backend, void *memory, int64_t bytes);
 int cuda_pin(Backend *backend, void *host, int64_t bytes, Error *err);
 void cuda_unpin(Backend *backend, void *host);

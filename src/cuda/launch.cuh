@@ -9,8 +9,8 @@
 #else
 
 // Queues kernel<<<grid, block, shared bytes>>>(arguments) on the compute stream; an empty grid is not an error. Put a
-// template with several arguments in parentheses. A block has to request shared memory beyond 48 KiB, including the
-// kernel's own declarations; no kernel declares more than 16 KiB.
+// template with several arguments in parentheses. Blocks with more than 48 KiB of shared memory need a request. No
+// kernel declares more than 16 KiB itself, so the macro requests `shared` above 32 KiB.
 #define CUDA_LAUNCH(cuda, grid, block, shared, kernel, ...)                                                            \
     do {                                                                                                               \
         enum { UNASKED_BYTES = 32 << 10 };                                                                             \
@@ -38,5 +38,5 @@
 
 #endif
 
-// Returns the number of blocks for `work` pieces, `each` per block. One dimension suffices for any memory.
+// Returns the number of blocks for `work` pieces, `each` per block. One grid dimension suffices for any GPU's memory.
 static inline unsigned launch_blocks(int64_t work, int64_t each) { return (unsigned)((work + each - 1) / each); }

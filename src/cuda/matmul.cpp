@@ -81,11 +81,11 @@ static double flops_(const CudaProduct *p) {
 //
 // Collectives in flight occupy COMPUTE_CTAS. A kernel for the remaining multiprocessors may take all / remaining times
 // as long. In a kernel for all, the last blocks may wait for the collectives to end. So a product uses the remaining
-// multiprocessors if that costs less time than the collectives still need, or if that time is unknown. The time
-// that they still need is reduced by all work queued since they started: the gather of norm1's output starts before
-// the backward of attention and ends long before the next product. Sums over data ranks count until the backward ends:
-// their real end depends on the network, but the choice of kernels must not depend on it. Bundles move between nodes
-// for most of a step, and a waiting message keeps its blocks, so every product leaves those blocks free.
+// multiprocessors if the added time is less than the collectives still need, or if that time is unknown. Work queued
+// since they started reduces the time still needed: the gather of norm1's output starts before the backward of
+// attention and ends long before the next product. Sums over data ranks count until the backward ends: their real end
+// depends on the network, but the choice of kernels must not depend on it. If bundles move between nodes, messages wait
+// during most of a step and keep their blocks, so the other products leave LINK_CTAS free.
 static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
     const int64_t kept = cuda_ctas(cuda, COMPUTE_CTAS), others = cuda->multiprocessors - kept;
     const int64_t unmoved = cuda->multiprocessors - cuda_ctas(cuda, LINK_CTAS);
@@ -214,7 +214,7 @@ static bool point_(const CudaProduct *p, MatmulPlan *plan) {
 // output's type (OUTPUT_TYPE), or add them in place (INPLACE), without a guaranteed order.
 static const uint32_t REDUCTIONS = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
-// Stores the kernel that cuBLASLt ranks first in the plan. Returns false if there is no kernel.
+// Stores in the plan the kernel that cuBLASLt ranks first. Returns false if there is no kernel.
 static bool suggest_(const CudaMatmul *matmul, const CudaProduct *p, MatmulPlan *plan) {
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t result;

@@ -12,7 +12,7 @@
 
 // --- the order of the sources
 
-// An entry of the order has the source above the low COUNT_BITS bits, which count its earlier turns in the period.
+// The high bits of an entry of the order are the source; the low COUNT_BITS bits count its earlier turns in the period.
 enum { COUNT_BITS = 20 };
 _Static_assert(BLEND_ORDER_MOST <= 1 << COUNT_BITS && BLEND_ORDER_SOURCES <= 1 << (32 - COUNT_BITS),
                "an entry has room for both");

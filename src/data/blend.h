@@ -11,7 +11,7 @@
 typedef struct Blend Blend;
 
 // Opens every source. `need`: the fewest samples of a single source; each of several sources needs only one sample.
-// Returns NULL with err, as dataset_open.
+// On failure, returns NULL with err, as dataset_open does.
 Blend *blend_open(const char *key, const DataSource *sources, int64_t count, int64_t seq_len, int64_t vocab,
                   int64_t need, Error *err);
 void blend_close(Blend *blend);

@@ -23,7 +23,7 @@ enum { HEADER_BYTES = 256 * 4, MAGIC_GPT2 = 20240520, MAGIC_LLAMA3 = 20240801, F
 // every token of a large data set at start would take minutes; other tokens are checked when they are fetched.
 enum { SCAN_ALL = 64 << 20, SCAN_MOST = 16 << 20, SCAN_LEAST = 64 << 10 };
 
-// Bytes of tokens read at a time, on the stack.
+// PIECE_BYTES: bytes of tokens per read, on the stack. PREFIX_BYTES: size of a buffer for a path.
 enum { PIECE_BYTES = 64 << 10, PREFIX_BYTES = 1024 };
 
 typedef struct Shard {
@@ -41,7 +41,7 @@ struct Dataset {
     SideFile side, other; // the first side file, and the first that names another tokenizer; vocab 0: missing
 };
 
-// Up to PIECE_BYTES of tokens as in the file. Files are read, not mapped: if a file shrinks during a run or its
+// Up to PIECE_BYTES of tokens, as stored in the file. Files are read, not mapped: if a file shrinks during a run or its
 // disk fails, a read returns an error, but access to a mapping kills the process.
 typedef union Piece {
     uint16_t narrow[PIECE_BYTES / 2];
@@ -78,8 +78,8 @@ static uint32_t token_(const Shard *shard, const Piece *piece, int64_t index) {
 
 enum { MAGIC_BYTES = 9, INDEX_HEADER = 34, INDEX_PATH = 1024, CODE_INT32 = 4, CODE_UINT16 = 8 };
 
-// When an index is opened, the lengths and offsets of its first SCAN_SEQUENCES sequences are checked. Of a longer
-// index, the last sequence is checked as well.
+// When an index is opened, the lengths and offsets of its first SCAN_SEQUENCES sequences are checked. If the
+// index is longer, its last sequence is checked, too.
 enum { SCAN_SEQUENCES = 1 << 20, INDEX_PIECE = 1 << 12 };
 
 typedef struct IndexFile {
@@ -160,7 +160,7 @@ static int check_index_(const IndexFile *index, int width, int64_t bytes, Error 
     return index_damaged_(index, err, "has documents that do not span its sequences");
 }
 
-// Reads the type and number of tokens from the index next to a shard, and checks that it describes exactly this file.
+// Reads the type and number of tokens from the index next to a shard, and checks that the index fits this file.
 // Returns 1 on success, 0 if there is no index, -1 with err if the index is damaged or belongs to another file.
 static int shard_index_(Shard *shard, const char *key, Error *err) {
     char name[INDEX_PATH];
@@ -274,7 +274,7 @@ static int shard_open_(Dataset *dataset, Shard *shard, const char *key, Error *e
     return 0;
 }
 
-// Checks a shard's side file, unless its path equals `last`, the path for the previous shard, which it updates.
+// Checks a shard's side file, unless its path equals `last`, the path of the previous side file. Updates `last`.
 static int check_side_(Dataset *dataset, const char *shard, char last[SIDE_FILE_PATH], const char *key, Error *err) {
     SideFile side;
     Error damage = {0};

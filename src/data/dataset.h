@@ -26,10 +26,10 @@ void dataset_close(Dataset *dataset);
 
 int64_t dataset_samples(const Dataset *dataset);
 
-// Returns the side file of the shards (index 0), or the first that names another tokenizer (index 1). May be NULL.
+// Returns the first side file of the shards (index 0), or the first with another tokenizer (index 1). NULL: not found.
 const SideFile *dataset_side(const Dataset *dataset, int index);
 
-// Returns the token that begins every document: the side file's, or that of llm.c's shards. -1: unknown.
+// Returns the token that begins every document: the side file's, else the token that llm.c uses. -1: unknown.
 int64_t dataset_end_of_text(const Dataset *dataset);
 
 // Adds the identity of the data to the checksum `raw` (crc64.h): for each shard, in order, its number of tokens and its

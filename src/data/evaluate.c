@@ -1,7 +1,7 @@
 // Reads and checks a multiple-choice file once, keeps its words in memory, and hands out its rows. Both versions of the
 // file have the same words, of 16 or 32 bits, so everything after the header works on words of 32 bits.
 //
-//   256 x 32 bits   magic, version, number of examples, bytes of the longest one
+//   256 x 32 bits   magic, version, number of examples, bytes of the longest example
 //   an example      65535, its bytes, its number, the label, the number of completions (4 for HellaSwag),
 //                   the context: count, tokens; each completion: count, tokens
 //

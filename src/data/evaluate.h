@@ -30,6 +30,6 @@ void evaluation_fetch(const Evaluation *evaluation, int64_t row, int32_t *inputs
 // Returns the mean loss over the tokens of a row's completion; losses has seq_len positions, `stride` apart.
 double evaluation_mean(const Evaluation *evaluation, int64_t row, const float *losses, int64_t stride);
 
-// Returns the number of examples whose right completion has the lowest mean; ties count for the first. means: one per
-// row.
+// Returns the number of examples in which the right completion has the lowest mean loss; of equal means, the first
+// is chosen. means: one per row.
 int64_t evaluation_correct(const Evaluation *evaluation, const double *means);

@@ -1,5 +1,5 @@
-// Chooses the tokenizer of a run and converts texts: bytes and ids here, everything else by the tokenizer's own library
-// in a helper process.
+// Chooses the tokenizer of a run and converts texts. Bytes and ids are converted here; for other tokenizers, a helper
+// process calls the tokenizer's own library.
 #include "tokenizer.h"
 #include "base/alloc.h"
 
@@ -48,7 +48,7 @@ static char *library_read_(int file) {
     return text;
 }
 
-// Runs the process with these files as stdin, stdout and stderr. Returns its exit status, or -1 if it did not start.
+// Runs a command with `files` as stdin, stdout and stderr. Returns its exit status; 128: killed; -1: it did not start.
 static int library_spawn_(char *const *command, const int files[LIBRARY_FILES]) {
     posix_spawn_file_actions_t actions;
     pid_t child;
@@ -82,7 +82,7 @@ static char *library_answer_(int status, const int files[LIBRARY_FILES], const c
     return NULL;
 }
 
-// Runs `tokens.py ACTION --tokenizer FILE` with `input` on its standard input and returns its output with a NUL.
+// Runs `tokens.py ACTION --tokenizer FILE` with `input` as standard input and returns its output as a string.
 //   describe  prints the vocabulary size and the end-of-text token (-1: unknown)
 //   encode    converts text to ids separated by blanks
 //   decode    converts ids to text

@@ -33,6 +33,6 @@ int64_t tokenizer_end(const Tokenizer *tokenizer);
 // Errors start with `name` ("sample.prompt", "--generate"). The caller frees tokens->ids.
 int tokenizer_encode(const Tokenizer *tokenizer, const char *name, const char *text, Tokens *tokens, Error *err);
 
-// Returns the text of tokens, safe to print: UTF-8, with \xNN for bytes that are not and for control characters other
-// than newline and tab. The caller frees it.
+// Returns the text of tokens, safe to print: UTF-8, with \xNN for bytes that are not UTF-8 and for control characters
+// other than newline and tab. The caller frees it.
 char *tokenizer_decode(const Tokenizer *tokenizer, const Tokens *tokens);

@@ -61,7 +61,7 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .network = given->network_gb_s * 1e9,
         .host = given->host_gb_s * 1e9,
         .latency = given->latency_us * 1e-6,
-        // the count of the family's largest GPU: A100, B200, RTX 5090, H100; H100's if the GPU is unknown
+        // the count of one GPU per family: A100, B200, RTX 5090, H100; H100's if the GPU is unknown
         .multiprocessors = family == 80    ? 108
                            : family == 100 ? 148
                            : family == 120 ? 170
@@ -100,8 +100,8 @@ double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k) {
 
 double cost_adding(const Cost *cost, double weights) { return cost->added * cost_pass(cost, 8 * weights); }
 
-// Returns the part of a product's time in which its tiles of 128 x `width` fill the multiprocessors, less for narrow
-// tiles, which load more data per FLOP.
+// Returns the share of the multiprocessors' time that a product uses with tiles of 128 x `width`. Narrow tiles get a
+// lower value, because they load more data per FLOP.
 static double fill_(double count, int64_t m, int64_t n, int width, int multiprocessors) {
     double tiles = count * ceil((double)m / 128) * ceil((double)n / width);
     double area = count * (double)m * (double)n / (128.0 * width);

@@ -12,7 +12,7 @@
 //   - everything else takes the time to read and write its operands at the rate of the device's memory;
 //   - a collective inside a node has the bus bandwidth measured for its kind, ranks and size; if it was not measured,
 //     it has the links' rate and one latency (two for an all-reduce);
-//   - all traffic that leaves a node at a time shares the rate of the node's network; other links are per rank.
+//   - all traffic that leaves a node at the same time shares the rate of the node's network; other links are per rank.
 // The constants of a GPU are those of gpu_kernels.c. A GPU without a row there is planned "by the data sheet".
 #pragma once
 
@@ -25,7 +25,7 @@ __BEGIN_DECLS
 
 // Rates are in bytes/s in one direction, per rank; `network` is per node.
 typedef struct Cost {
-    double flops;                    // FLOP/s of one rank while no other needs its cores; 0: unknown
+    double flops;                    // FLOP/s of one rank while no other rank uses its cores; 0: unknown
     double efficiency, half, launch; // matrix products: share of the peak, k0, seconds
     FlashRate flash_forward, flash_backward;
     double memory_rate;

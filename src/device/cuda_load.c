@@ -20,7 +20,7 @@ const CudaLibrary *cuda_load(char why[256]) {
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const CudaLibrary *(*table)(void) = NULL;
     void *found = handle == NULL ? NULL : dlsym(handle, "cuda_library");
-    memcpy(&table, &found, sizeof table); // C has no conversion between the two kinds of pointer
+    memcpy(&table, &found, sizeof table); // C does not convert a data pointer to a function pointer
     if (table == NULL) {
         snprintf(why, 256, "the GPU code cannot be loaded: %.200s", dlerror());
         return NULL;

@@ -79,7 +79,7 @@ static Seat *device_gather_(const Config *config, World *world, Error *err) {
     return NULL;
 }
 
-// Compares bus addresses too: MIG instances of a GPU have different UUIDs, but NCCL goes by the bus and refuses them.
+// Also compares bus addresses: a GPU's MIG instances differ in UUID, but NCCL refuses ranks with the same bus address.
 static bool same_gpu_(const Seat *a, const Seat *b) {
     bool bus = a->node == b->node && a->gpu.bus[0] != '\0' && strcmp(a->gpu.bus, b->gpu.bus) == 0;
     return a->gpus > 0 && b->gpus > 0 && (bus || strcmp(a->gpu.id, b->gpu.id) == 0);
@@ -151,7 +151,7 @@ static Backend *create_gpu_(const Config *config, int gpu, Error *err) {
     if (config->hardware.gpu > 0 && gpu_row(config->hardware.gpu) != row)
         found.hardware.gpu = 0, found.hardware.tensor_gb_s = row->link_gb_s;
     cost_of_gpu(&cost, &found, backend->peak_tflops * 1e12);
-    // The activations of a micro-batch, in bf16.
+    // Bytes of one micro-batch's activations in bf16, gathered over tensor ranks.
     double bytes = 2.0 * (double)(config->schedule.micro_batch * config->model.seq_len * config->model.hidden);
     double rate = cost_collective_rate(&cost, COST_ALL_GATHER, bytes, (int)config->parallel.tensor);
     if (rate > 0) backend->flops_per_sent_byte = cost.flops * cost.efficiency / rate;

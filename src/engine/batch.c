@@ -92,7 +92,7 @@ static int batch_load_(Batch *batch, const Source *source, int64_t first, Error 
         if (stage->at.first) batch_upload(stage, stage->tokens + i * rows, batch->tokens);
         if (stage->at.last) batch_upload(stage, stage->targets + i * rows, batch->targets);
         if (!stage->documents) continue;
-        // A token's place in its document: a document begins with a sequence and with each end-of-text token.
+        // A token's place in its document: a document begins at a sequence's start and at each end-of-text token.
         for (int64_t j = 0; j < batch_tokens_(stage); j++)
             batch->places[j] = j < b || batch->tokens[j] == batch->end_of_text ? 0 : batch->places[j - b] + 1;
         batch_upload(stage, stage->places + i * rows, batch->places);

@@ -10,7 +10,7 @@ typedef struct Batch {
     const Config *config;
     int data_rank;
     int64_t first_step, first_sample; // step first_step + 1 begins with sample first_sample
-    int32_t *tokens, *targets;        // (b s) of one microbatch on the host, of all context ranks
+    int32_t *tokens, *targets;        // (b s) on the host: one microbatch, all context ranks
     int32_t *places;                  // (b s) each token's place in its document; NULL unless the stage has places
     int64_t end_of_text;              // token that begins a document; -1: a sequence is one document
 } Batch;
@@ -25,7 +25,7 @@ void batch_destroy(Batch *batch);
 // Uploads this context rank's pieces of `from`, the (b s) tokens of complete sequences, to `to`.
 void batch_upload(const Stage *stage, int32_t *to, const int32_t *from);
 
-// Resumes after `step`, by which `samples` samples were consumed. Without this call, step 1 begins with sample 0.
+// Continues after `step`, when `samples` samples have been consumed. Without this call, step 1 begins with sample 0.
 void batch_seek(Batch *batch, int64_t step, int64_t samples);
 // Returns the samples consumed by the end of `step`, over all data ranks: the position of the next sample.
 int64_t batch_position(const Batch *batch, int64_t step);
@@ -35,8 +35,8 @@ int64_t batch_position(const Batch *batch, int64_t step);
 // With data.mask_documents or data.reset_positions, every stage gets the tokens' places in their documents.
 int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err);
 
-// Uploads validation batch 0, 1, ...: sequences [batch*B, (batch+1)*B) in file order.
+// Uploads validation batch `index`, counted from 0: sequences [index*B, (index+1)*B) in file order.
 int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *err);
 
-// Uploads evaluation batch 0, 1, ...: rows [batch*B, (batch+1)*B); rows after the last one are zeros.
+// Uploads evaluation batch `index`, counted from 0: rows [index*B, (index+1)*B); rows after the last row are zeros.
 int batch_evaluate(Batch *batch, const Evaluation *evaluation, int64_t index, Error *err);

@@ -48,19 +48,19 @@ struct Engine {
     Backend *be;
     StatusPage *status_page;
     int index;
-    Comm *pair;  // EngineGroups
+    Comm *pair;  // EngineGroups.pair
     int partner; // rank in pair
     SlotPool own, lent, host;
     Event *host_copied; // end of the latest copy to or from host memory
     Checksum *checksum; // may be NULL
     Links links;
     Queue queue;
-    Pause pause; // how it waits for an action
+    Pause pause; // comm_pause's state while an action waits
     // --- the current run
     const char *label;
     const Schedule *schedule;
     const StageSchedule *list;
-    int64_t capacity;                   // capacity of times, begin_events and end_events
+    int64_t capacity;                   // allocated entries of each per-action and per-bundle array
     Event **begin_events, **end_events; // per action; recorded for compute actions
     ActionTime *times;
     Event *latest;           // end event of the last compute action queued, or NULL
@@ -263,7 +263,7 @@ static Lack lack_(Engine *engine, const Action *action) {
     return slot != NULL && slot->state == SLOT_HELD ? LACK_NOTHING : LACK_LOAD;
 }
 
-// Publishes the event that the stage waits for: "B14 from stage 3".
+// Publishes the message, buffer, slot or bundle that the stage waits for: "B14 from stage 3".
 static void say_lack_(Engine *engine, const Action *action, Lack lack) {
     const Queue *queue = &engine->queue;
     P2pLink *in, *out;
@@ -453,7 +453,7 @@ int engine_run(Engine *engine, const char *label, const Schedule *schedule, floa
     for (int64_t i = 0; i < engine->list->count; i++) {
         if (!action_computes(engine_action_(engine, i)->kind)) engine->queue.actions[engine->queue.posted++] = i;
         else if (engine_compute_(engine, i, err) != 0) return -1;
-        engine_progress_(engine); // send the data just made or posted, before the next action is checked
+        engine_progress_(engine); // start the messages and transfers that this action allows
         if (engine->be->check != NULL && engine->be->check(engine->be, err) != 0) return -1;
     }
     if (drain_(engine, err) != 0) return -1;

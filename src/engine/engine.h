@@ -26,8 +26,8 @@ typedef struct EngineRun {
 typedef struct Engine Engine;
 
 typedef struct EngineGroups {
-    Comm *const *lanes; // [p2p_lanes of the schedule], rank = stage in each; may be NULL with one stage
-    Comm *pair;         // this stage and its partner, the lower stage first, for bundles; NULL: no bundle moves
+    Comm *const *lanes; // [p2p_lanes(schedule)] groups of all stages, with rank = stage; may be NULL with one stage
+    Comm *pair;         // group of this stage and its partner, lower stage first; NULL: no bundle moves between stages
     Checksum *checksum; // compares every bundle from eviction to load; NULL: bundles are not compared
 } EngineGroups;
 
@@ -40,10 +40,10 @@ void engine_destroy(Engine *engine);
 
 // Runs the stage's list of `schedule`, which must fit the allocated slots. scale: factor on the loss's gradient; 0 for
 // forward-only lists. label ("step 12") prefixes the action in status messages. On success all work on the device is
-// complete and all messages have arrived. Returns -1 with err, which names the action.
+// complete and all messages have arrived. Returns -1 with err.
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err);
 
-// Runs every operation of a step of `schedule` on this rank once: a forward and a backward of each chunk, complete or
+// Runs every operation of a step of `schedule` on this rank: a forward and a backward of each chunk, complete or
 // split or both as in the list, in the buffers that steps use. Afterwards the kernels are loaded, also those of matrix
 // products, and attention's plans exist. Otherwise a first use inside a step could wait for the device to drain while
 // the device waits for another rank's message. Collectives over tensor and context ranks run, so all ranks of a stage

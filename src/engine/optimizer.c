@@ -197,7 +197,7 @@ int optimizer_norm(Optimizer *optimizer, double *norm, Error *err) {
     return 0;
 }
 
-// Returns the squares of one table entry, over tensor ranks.
+// Returns the sum of squares of one table entry over all tensor ranks.
 static double squares_(const Optimizer *optimizer, int64_t entry) {
     const Stage *stage = optimizer->stage;
     double sum = 0.0;
@@ -237,7 +237,7 @@ void optimizer_skip(Optimizer *optimizer) {
 int optimizer_rehearse(Optimizer *optimizer, Error *err) {
     Stage *stage = optimizer->stage;
     Backend *be = stage->be;
-    // Gradients and moments of zero and a learning rate of zero leave every bit as it is.
+    // With zero gradients, zero moments and a zero learning rate, AdamW changes no bit.
     const AdamwStep still = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1.0, .gradient_scale = 1.0, .step = 1};
     if (!be->loads_late) return 0;
     if (tied_alias_(stage) != NULL) add_alias_(stage, tied_alias_(stage));

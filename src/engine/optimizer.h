@@ -9,7 +9,7 @@ typedef struct OptimizerGroups {
     World *world;
     Comm *tensor; // NULL: one tensor rank
     Comm *data;   // NULL: one data rank
-    Comm *tied;   // the two stages with embedding and head, per tensor and data rank, if they share a weight; else NULL
+    Comm *tied;   // group of the two stages with embedding and head; NULL: no weight is shared between two stages
 } OptimizerGroups;
 
 typedef struct Optimizer Optimizer;
@@ -17,8 +17,8 @@ typedef struct Optimizer Optimizer;
 Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups);
 void optimizer_destroy(Optimizer *optimizer);
 
-// Returns whether this rank counts a tensor in sums over the model. A weight held by several ranks counts once: a
-// replica on tensor rank 0, a tied head on the stage of the embedding.
+// Returns whether this rank counts a tensor in sums over the model. A weight held by several ranks counts
+// once: an unsplit tensor on tensor rank 0, a tied weight on the stage of the embedding.
 bool optimizer_counts(const Stage *stage, const Tensor *tensor);
 
 // Returns the learning rate of a step, 1 .. steps: linear warm-up over warmup_steps, then from lr to lr * min_lr_ratio

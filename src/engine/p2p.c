@@ -25,8 +25,8 @@ static int stage_of_(const Schedule *schedule, int g) {
     return stage;
 }
 
-// Returns the lane of a direction over the boundary between virtual stages g and g+1: the number of directions before
-// it, in order of boundaries and forward first, with the same source stage and the same destination stage.
+// Returns the lane of a direction over the boundary between virtual stages g and g+1: the number of earlier directions
+// with its source and destination stage. Boundaries are counted in order, and at each boundary forward comes first.
 static int lane_of_(const Schedule *schedule, int g, P2pWay way) {
     int from = stage_of_(schedule, way == P2P_FORWARD ? g : g + 1), lane = 0;
     int to = stage_of_(schedule, way == P2P_FORWARD ? g + 1 : g);

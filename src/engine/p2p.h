@@ -17,16 +17,16 @@ typedef enum P2pWay { P2P_FORWARD, P2P_BACKWARD, P2P_WAYS } P2pWay;
 typedef struct P2pLink {
     Comm *comm;                // NULL: the other end is not on another rank
     const struct P2pLink *end; // the other end, if on this rank; comm and end both NULL: no neighbour
-    int peer;                  // rank in comm, which is its stage
+    int peer;                  // rank of the other end in comm, equal to its stage
     int chunk;                 // the chunk of this stage that sends or receives here
     P2pWay way;
     bool sends;
     int buffers;
     int64_t bytes, expected;   // message size; messages in this run
-    int64_t started, finished; // transfers
+    int64_t started, finished; // number of transfers started; number finished
     int64_t opened;            // sender: messages written; receiver: messages consumed
     void *memory;
-    const Event **used;    // (buffers) sender: message written; receiver: message read
+    const Event **used;    // (buffers) end of the latest write (sender) or read (receiver); NULL: not used yet
     CommRequest *requests; // (buffers)
     Backend *be;
 } P2pLink;
@@ -40,7 +40,7 @@ int p2p_lanes(const Schedule *schedule);
 // multiples of `page` (0: no rounding).
 int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, int64_t page);
 
-// Creates one end. `comm` and `peer`: the other rank, or NULL if there is no neighbour. -1 with err if memory runs out.
+// Creates one end. `comm` and `peer`: the other rank; NULL and -1 without a neighbour. -1 with err if memory runs out.
 int p2p_create(P2pLink *link, Backend *be, Comm *comm, int peer, bool sends, int buffers, int64_t bytes, Error *err);
 void p2p_destroy(P2pLink *link);
 
@@ -50,8 +50,8 @@ void p2p_begin(P2pLink *link, int64_t expected);
 // Starts and finishes every message that it can. Returns 0, or -1 with err.
 int p2p_progress(P2pLink *link, Error *err);
 
-// p2p_ready: whether the next message's buffer is free to write (sender) or has arrived (receiver). p2p_buffer: that
-// buffer; do not touch it earlier. A link without a neighbour is always ready and returns NULL.
+// p2p_ready returns whether the next message's buffer may be written (sender), or the message has arrived (receiver).
+// p2p_buffer returns this buffer; do not touch it earlier. Without a neighbour a link is ready and its buffer is NULL.
 bool p2p_ready(const P2pLink *link);
 void *p2p_buffer(const P2pLink *link);
 

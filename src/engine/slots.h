@@ -37,7 +37,7 @@ typedef struct SlotPool {
     Backend *be;
 } SlotPool;
 
-// Allocates `count` slots, which may be 0: count * slot_bytes (a multiple of MEMORY_ALIGN).
+// Allocates `count` slots (may be 0) of slot_bytes bytes, a multiple of MEMORY_ALIGN. Returns -1 with err.
 int slots_create(SlotPool *pool, Backend *be, const char *name, MemoryCategory category, int count, int64_t slot_bytes,
                  Error *err);
 // Allocates the slots in host memory, pinned so that the device copies at full speed.
@@ -48,8 +48,8 @@ void slots_destroy(SlotPool *pool);
 // forgotten, because this run records them again.
 void slots_begin(SlotPool *pool);
 
-// Returns the lowest free slot, or NULL. idle: only a slot that the device no longer uses, as transfers need. A forward
-// need not wait for that, because it follows its slot's last backward on the same stream.
+// Returns the lowest free slot, or NULL. idle: skips slots that the device still uses; transfers need this. A
+// forward need not wait for the device, because it follows its slot's last backward on the same stream.
 Slot *slots_free(SlotPool *pool, bool idle);
 
 // Returns the slot that holds the bundle, or NULL.

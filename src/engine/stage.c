@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Returns the most microbatches of a chunk that are at one time between the forward and the backward of their first
+// Returns the peak number of a chunk's microbatches that are between the forward and the backward of their first
 // slice. That backward is the last to read their keys and values.
 static int64_t chunk_kept_(const Schedule *schedule, int stage, int chunk) {
     int64_t now = 0, most = 1;
@@ -31,7 +31,7 @@ static void shape_chunk_(StageShape *at, int chunk, const Config *config, const 
     for (int i = 0; i < g; i++) to->first_layer += config_layers(config, virtual_stages, i);
     to->layers = config_layers(config, virtual_stages, g);
     to->before = at->layers;
-    // Each chunk recomputes the same share of its layers, so that the bundles of all chunks shrink alike.
+    // The recomputed layers are spread evenly over the chunks, so that the bundles of all chunks shrink alike.
     int64_t asked = config_recompute(config, at->stage);
     to->recomputed = asked * (chunk + 1) / schedule->chunks - asked * chunk / schedule->chunks;
     if (to->recomputed > to->layers) to->recomputed = to->layers;
@@ -51,9 +51,9 @@ static int64_t layer_offset_(const StageShape *at, const StageChunk *chunk, int6
     return recomputed * at->message_bytes + (layer - recomputed) * at->layer_bundle;
 }
 
-// Returns the bytes of a chunk's bundle. The gradient of the chunk's output is kept after its layers: in the last chunk
-// from the head, which runs with the forward, to the backward; in any other from a split backward until the weights'
-// gradients are complete. A chunk without layers also has this space, so that no slot is empty.
+// Returns the bytes of a chunk's bundle. Space after the layers holds the gradient of the chunk's output: in the last
+// chunk from the forward, which includes the head, to the backward; in other chunks from a split backward to
+// stage_weights, except with shape.pointwise. A chunk without layers also has this space, so that no slot is empty.
 static int64_t chunk_bytes_(const StageShape *at, int chunk, const Schedule *schedule) {
     bool kept = at->chunk[chunk].last || (schedule->split && !at->shape.pointwise) || at->chunk[chunk].layers == 0;
     return layer_offset_(at, &at->chunk[chunk], at->chunk[chunk].layers) + (kept ? at->message_bytes : 0);

@@ -14,10 +14,10 @@ enum { STAGE_MOST_CHUNKS = 64 };
 
 // Consecutive layers of a stage, one virtual stage of the schedule (bpipe.h).
 typedef struct StageChunk {
-    int64_t first_layer, layers; // the model's number of its first layer; number of layers
+    int64_t first_layer, layers; // index of its first layer in the model; number of layers
     int64_t before;              // layers of this stage in earlier chunks
     int64_t recomputed;          // how many of its first layers are recomputed: the bundle keeps only their inputs
-    int64_t kept;                // microbatches whose keys and values it keeps at a time; 0 without slices
+    int64_t kept;                // microbatches for which it keeps keys and values at once; 0 without slices
     bool first, last;            // the model's first chunk, which has the embedding; its last, which has the head
 } StageChunk;
 
@@ -26,7 +26,7 @@ typedef struct StageShape {
     int stage, stages, chunks;
     Placement placement;
     StageChunk chunk[STAGE_MOST_CHUNKS];
-    int64_t first_layer, layers; // the first layer of chunk 0; layers of all chunks
+    int64_t first_layer, layers; // index of chunk 0's first layer; number of layers in all chunks
     bool first, last;            // whether one of its chunks has the embedding; whether one has the head
     int64_t recomputed;          // layers whose forward runs again in the backward
     bool own_sums;               // the backend's own_sums
@@ -34,10 +34,10 @@ typedef struct StageShape {
     Shape shape;
     int64_t rows;          // tokens of a microbatch; shape.rows are those of a slice
     int64_t layer_bundle;  // bytes of one layer's part of a bundle
-    int64_t bundle_bytes;  // the bundle of one microbatch, or of a slice of it, of the largest chunk
-    int64_t keys_bytes;    // keys and values of a microbatch on one layer, with slices
-    int64_t dkeys_bytes;   // their gradients, fp32
-    int64_t message_bytes; // an activation or a gradient between virtual stages
+    int64_t bundle_bytes;  // bytes of the largest chunk's bundle, for one microbatch or one slice of it
+    int64_t keys_bytes;    // bytes of a microbatch's keys and values in one layer; used with slices
+    int64_t dkeys_bytes;   // bytes of the fp32 gradients of these keys and values
+    int64_t message_bytes; // bytes of an activation or a gradient sent between virtual stages
 } StageShape;
 
 typedef struct Stage {
@@ -48,7 +48,7 @@ typedef struct Stage {
     TensorTable table;
     StageTensors tensors;
     const Tensor *embedding, *layers,
-        *head; // into tensors.tensors; embedding and head may be NULL; layers chunk by chunk
+        *head; // pointers into tensors.tensors; embedding and head may be NULL; layers are in chunk order
     Pass pass;
     void *workspace, *head_workspace, *sums_memory;
     CommMemory gathered;      // memory of gathered rows and partial sums; .memory NULL: they are in the workspace
@@ -58,13 +58,13 @@ typedef struct Stage {
     HeadWork head_work;
     void *recomputed;          // one layer's part of a bundle, for recomputed layers; NULL: no layer is recomputed
     void *gradient;            // (shard_rows, hidden): the running gradient of the first chunk, which sends no gradient
-    void *keys;                // with slices, for each chunk: (kept, layers, keys_bytes), (layers, dkeys_bytes)
-    int32_t *tokens, *targets; // (most_microbatches, rows) on the device; NULL without the embedding; without the head
+    void *keys;                // per chunk: (kept, layers, keys_bytes), (layers, dkeys_bytes); NULL without slices
+    int32_t *tokens, *targets; // (most_microbatches, rows) on the device; NULL on stages that do not read them
     int32_t *places;           // same size: each token's place in its document; NULL if documents are ignored
     int32_t *positions;        // (rows) each token's position in its sequence; NULL without context ranks
     bool documents;            // places are filled; false: every sequence is one document
     float *losses;             // (most_microbatches, rows), if it has the head
-    int64_t microbatches, most_microbatches; // in the current step; the most of the run, for which memory is allocated
+    int64_t microbatches, most_microbatches; // number in this step; largest number of the run, which sizes the memory
     // Called when the gradients of a layer's tensors are complete: in the last microbatch's backward, or in its
     // stage_weights if backwards are split. `layer` counts the layers of all chunks of this stage. May be NULL.
     void (*layer_done)(void *argument, int64_t layer);
@@ -94,7 +94,7 @@ void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const 
 // with err.
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int index, Comm *tensor, int replica, Error *err);
-// Gives the stage the groups of its context ranks (model/context.h), before it runs.
+// Sets the two groups of the stage's context ranks (model/context.h). Call it before the stage runs.
 void stage_use_context(Stage *stage, Comm *const context[2]);
 void stage_destroy(Stage *stage);
 

@@ -32,8 +32,8 @@ typedef enum StepDecision { STEP_APPLY, STEP_SKIP_BAD, STEP_SKIP_OUTLIER, STEP_S
 
 // Decides about one step and updates the windows and counts.
 //
-// train.skip_bad_steps counts over the complete run, including resumes, not consecutively: a run where every other step
-// is bad is broken, and resetting on good steps would let it continue forever. train.skip_outlier_z looks upwards only,
+// train.skip_bad_steps limits the total of the complete run, including resumes: a run where every other step is bad is
+// broken, and a count of consecutive steps would let it continue forever. train.skip_outlier_z looks upwards only,
 // because an unusually low loss is harmless. Skipped values enter the windows, so that a lasting change becomes normal.
 StepDecision step_guard_decide(StepGuard *state, const TrainConfig *train, double loss, double norm, double *loss_z,
                                double *norm_z);

@@ -26,7 +26,7 @@ typedef struct SumWorkspaces {
 // go through host memory in addition to the workspace of the sums.
 typedef struct SumShape {
     int64_t
-        count; // elements of the stream on one tensor rank: with `sequence` each rank's block, else the complete sum
+        count; // elements of the residual stream on one tensor rank: one rank's block with `sequence`, else all rows
     CommType type; // element type of the stream
     bool sequence;
     bool overlap;  // over tensor ranks: a gather may be in progress during a sum or another gather
@@ -41,5 +41,5 @@ typedef struct SumShape {
 // Lays out the workspaces at `base`; base NULL: only counts. Returns the bytes of all workspaces.
 int64_t sums_layout(SumWorkspaces *workspaces, void *base, const SumShape *shape, const StageTensors *tensors);
 
-// Gives a group its workspace, if it wants one; takes it back if workspace is NULL. comm may be NULL.
+// Sets the workspace of a group, if the group uses one; workspace NULL withdraws it. comm may be NULL.
 void sums_lend(Comm *comm, const SumWorkspace *workspace);

@@ -1,5 +1,5 @@
 // ZeRO-1 and ZeRO-2, see zero.h. Sums over data ranks start in the order in which units become complete. The schedule
-// makes this order the same on all data ranks, so the sums of a group match. If ranks sum in our workspace, at most
+// makes this order the same on all data ranks, so the sums of a group match. If ranks sum in a workspace, at most
 // SUMS_OVER_DATA sums are in flight. NCCL gets each sum as soon as its unit is complete: the host queues the complete
 // last backward at once, and a sum that is not queued by then waits for the end of the pipeline.
 #include "zero.h"
@@ -15,7 +15,7 @@ struct Zero {
     bool *ordered;                     // (units) true: the unit is in `order`
     int64_t complete, started, summed; // entries of `order`; summed <= started <= complete
     int64_t most;                      // most sums in flight at once
-    CommRequest *requests;             // (units) of the unit's sum or gather
+    CommRequest *requests;             // (units) request of the unit's sum or gather
     Error error;                       // the first sum that failed while a backward ran
 };
 
@@ -124,7 +124,7 @@ static int zero_gather_(Zero *zero, int64_t u, Error *err) {
                                   err);
 }
 
-// Gathers at most SUMS_OVER_DATA units at a time.
+// At most SUMS_OVER_DATA gathers are in flight at once.
 int zero_gather_weights(Zero *zero, Error *err) {
     int64_t units = zero->stage->tensors.unit_count;
     if (alone_(zero)) return 0;

@@ -3,8 +3,8 @@
 // start as soon as a layer's gradients are complete, inside the last microbatch's backward.
 //
 // With parallel.shard_gradients (ZeRO-2) a rank keeps only its pieces of the layers' gradients: layers alternate
-// between two buffers, and the sums of one layer run during the backward of the next. The sums are the same, in the
-// same order.
+// between two buffers, and the sums of one layer run during the backward of the next. The sums and
+// their order are the same as with ZeRO-1.
 #pragma once
 
 #include "stage.h"

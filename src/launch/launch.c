@@ -28,7 +28,7 @@ typedef struct Launch {
     int errors;    // stderr of the ranks
     int words;     // a file with mpirun's own output
     int unwritten; // errno of a failed write to our stdout; 0: no failure
-    bool unread;   // the ranks were asked to stop because of that failure
+    bool unread;   // the failed write was the reason to ask the ranks to stop
     char result[1 << 14];
     size_t passed, taken; // bytes of `result` that were written to our stdout; bytes read into `result`
     pid_t mpirun;
@@ -40,8 +40,8 @@ typedef struct Launch {
     bool forwarded;   // the request was sent to the ranks
     bool forced;      // mpirun was killed by this process or by a supervisor
     bool killed;      // mpirun was killed by another process
-    double last;      // time at which all ranks had ended cleanly, or of mpirun's last output after that; 0: not yet
-    char reason[256]; // used if the coordinator has no reason
+    double last;      // time when all ranks had ended cleanly; later, time of mpirun's last output; 0: not yet
+    char reason[256]; // why this process ended the job; used if the coordinator has no reason
 } Launch;
 
 // --- signals
@@ -52,7 +52,7 @@ typedef struct Launch {
 // mpirun's SIGCHLD would be lost. SIGPIPE is caught so that a lost reader of the results causes a write error; the
 // ranks then end with a checkpoint.
 
-// The parent handles the same signals as the ranks, such as USR1 from #SBATCH --signal=USR1@300.
+// TERM, USR1, INT and HUP are requests to stop; Slurm sends USR1 with #SBATCH --signal=USR1@300.
 static const int launch_signal_numbers_[] = {SIGCHLD, SIGPIPE, SIGTERM, SIGUSR1, SIGINT, SIGHUP};
 enum { LAUNCH_SIGNALS = sizeof launch_signal_numbers_ / sizeof *launch_signal_numbers_ };
 
@@ -66,7 +66,7 @@ static struct LaunchCaught {
 static void launch_note_signal_(int number) {
     int kept = errno;
     unsigned char byte = (unsigned char)number;
-    // If the pipe is full, there is enough to read already.
+    // A full pipe is ignored: the parent already has signals to read.
     if (write(launch_caught_.ends[1], &byte, 1) < 0) errno = 0;
     errno = kept;
 }
@@ -192,7 +192,7 @@ static void launch_pass_last_results_(Launch *launch) {
 
 // --- the loop
 
-// Returns whether the job has to end, or mpirun holds it up.
+// Returns true once all processes have to be ended: the job is over, or mpirun is stopped or does not exit.
 static bool launch_is_over_(Launch *launch, double now) {
     enum { MPIRUN_ENDS_WITHIN_S = 2, MPIRUN_SEES_AN_END_WITHIN_S = 5, READY_WITHIN_S = 8, MPIRUN_HANGS_S = 30 };
     const Patience *patience = &launch->job->patience;
@@ -239,7 +239,7 @@ static void launch_end_ranks_(Launch *launch) {
 static void launch_watch_(Launch *launch) {
     enum { STARTING_MS = 5, STOPPING_MS = 50, WATCHING_MS = 200 };
     while (!launch->ended) {
-        // If several children end between two polls, the first is unknown, unless we already watch them.
+        // If several children end before we watch them, the first to end is unknown, so poll often at the start.
         bool starting = !launch_children_complete(&launch->children);
         bool waiting = (launch->asked > 0 && !launch->forwarded) || launch->asked > 1 || launch->children.first >= 0;
         bool waits = launch_results_wait_(launch);
@@ -321,8 +321,8 @@ static int launch_last_word_(Launch *launch, JobEnd *end) {
     if (!launch->killed && code < 0) launch_hear_lost_(launch);
     bool failed = coordinator_look(launch->coordinator, launch->log, clock_seconds());
     *end = coordinator_why(launch->coordinator);
-    // After mpirun was killed, ranks end with a code or by SIGPIPE, and the coordinator may hear of them first. If a
-    // rank was killed by another signal, that death is the cause: supervisors without an answer kill mpirun later.
+    // If mpirun was killed first, its ranks then end with a code or by SIGPIPE. If another signal killed a rank, its
+    // death is the cause; a supervisor that gets no answer from the coordinator kills mpirun some seconds later.
     int number = end->rank >= 0 ? coordinator_status(launch->coordinator, end->rank)->signal : 0;
     bool rank_killed = number > 0 && number != SIGPIPE, mpirun_killed = launch->killed && !rank_killed;
     if (code < 0 && !end->spoken)
@@ -358,7 +358,7 @@ static int launch_open_(Launch *launch, int ends[2], Error *err) {
     if (mkfifo(path, 0600) != 0 || (launch->errors = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC)) < 0)
         return error_set(err, EXIT_FAILED, "cannot create %s: %s; free space there", path, strerror(errno));
     snprintf(path, sizeof path, "%s/mpirun", launch->folder.path);
-    // The size of Open MPI's shared-memory segment. Open MPI prints no message if it cannot create its segment.
+    // Slightly above Open MPI's shared-memory segment of 4 MiB. If Open MPI cannot create it, it prints no message.
     enum { SEGMENT = 5 << 20 };
     launch->words = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     int failed = launch->words < 0 ? errno : posix_fallocate(launch->words, 0, SEGMENT);

@@ -2,9 +2,9 @@
 // machine and stays their parent. It holds the coordinator (ranks/coordinator.h), so it learns every rank's action and
 // end without mpirun. It shows mpirun's own output only if no rank reported why the job failed.
 //
-// All files of a launch are in one folder: Open MPI's session and shared memory, and a pipe for the stderr of ranks. It
-// is removed at the end. A second small process, the caretaker, kills the ranks and removes the folder if the parent is
-// killed.
+// All files of a launch are in one folder: Open MPI's session and shared memory, and a pipe for the ranks' stderr. The
+// folder is removed at the end. If the parent is killed, a second small process, the caretaker, kills the ranks and
+// removes the folder.
 //
 // The parent forwards TERM, INT, HUP and USR1 to the ranks as SIGUSR1, once all ranks handle it (on TERM, mpirun would
 // kill the ranks). A second signal ends all ranks at once. All output of the ranks passes through the parent.
@@ -12,10 +12,10 @@
 
 #include "ranks/coordinator.h"
 
-// Environment variable of the ranks: "1" if the parent's stdout is a terminal. A rank's stdout always looks like one.
+// Environment variable of the ranks: "1" if the parent's stdout is a terminal. A rank sees only mpirun's pipe or pty.
 #define LAUNCH_TERMINAL_VARIABLE "TRAINER_TTY"
 
-// Starts this program again as job->ranks ranks with the arguments argv[1...] and returns when all have ended. Returns
-// the exit code (EXIT_DONE ... EXIT_STOPPED), after a message on stderr in log's name if it is not 0. -1 with err if
-// the ranks could not be started. end: receives the reason if a rank failed or was lost; may be NULL.
+// Starts this program again as job->ranks ranks with the arguments argv[1...] and waits until all ranks have ended. On
+// failure prints the reason on stderr. Returns the exit code (EXIT_DONE ... EXIT_STOPPED), or -1 with err if the ranks
+// could not be started. end: receives the reason if a rank failed or was lost; may be NULL.
 int launch_ranks(const Log *log, const Job *job, char **argv, JobEnd *end, Error *err);

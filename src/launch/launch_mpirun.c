@@ -25,7 +25,7 @@
 
 // --- mpirun and its arguments
 
-// Finds mpirun. Prefers Debian's name for Open MPI's: with another MPI's mpirun the ranks would not see each other.
+// Finds mpirun. Looks first for mpirun.openmpi (Debian): under another MPI's mpirun, ranks would not see each other.
 static int mpirun_find_(char *path, size_t size, Error *err) {
     static const char *const names[] = {"mpirun.openmpi", "mpirun"};
     const char *search = getenv("PATH") != NULL ? getenv("PATH") : "/usr/local/bin:/usr/bin:/bin";
@@ -137,7 +137,7 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const In
     if (!file_of_program(self, sizeof self) || access(self, X_OK) != 0)
         return error_set(err, EXIT_FAILED,
                          "cannot find this program's executable to start the ranks; start the program again");
-    // A signal to the child must not reach the parent's handlers, which the child has until it has detached.
+    // Block signals: until the child has detached, it has the parent's handlers, and these must not run in it.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pid_t parent = getpid(), child = fork();
@@ -179,7 +179,7 @@ static void children_meet_(LaunchChildren *children, pid_t pid) {
     for (int i = 0; i < children->count; i++)
         if (children->child[i].pid == pid) return;
     int file = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (children->count == children->ranks || (file < 0 && errno == ESRCH)) return; // it has just ended
+    if (children->count == children->ranks || (file < 0 && errno == ESRCH)) return; // ESRCH: the child has just ended
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)children->count};
     if (file >= 0) epoll_ctl(children->ends, EPOLL_CTL_ADD, file, &event);
     children->child[children->count++] = (LaunchChild){pid, -1, file};
@@ -228,12 +228,12 @@ void launch_children_look(LaunchChildren *children, pid_t mpirun, double now) {
     if (launch_children_complete(children)) return;
     first = children->first < 0;
     children_find_(children, mpirun);
-    // If several had ended when they were found, the first is unknown.
+    // If several new children had already ended, the first to end is unknown.
     int late = children_take_ended_(children, now);
     if (first && children->first >= 0) children->sure = late == 1;
 }
 
-// If the environment of one child could not be read in time, and all other ranks are known, it is the missing rank.
+// If the environment of one child could not be read in time, and all others are known, the child is the missing rank.
 int launch_children_lost(const LaunchChildren *children) {
     int missing = -1;
     if (children->first < 0 || !children->sure) return -1;

@@ -13,9 +13,9 @@ typedef struct LaunchFolder {
     int caretaker_end; // closing it wakes the caretaker
 } LaunchFolder;
 
-// Starts a caretaker, which creates the folder in /dev/shm, else in TMPDIR or /tmp.
+// Starts a caretaker, which creates the folder in /dev/shm, else in TMPDIR (default /tmp). Returns 0, or -1 with err.
 int launch_folder_create(LaunchFolder *folder, int ranks, Error *err);
-// Sends a signal to every process of this launch other than this one; 0 sends nothing. Returns how many there are.
+// Sends a signal to every other process of this launch; 0 sends no signal. Returns the number of these processes.
 int launch_folder_signal(const LaunchFolder *folder, int number);
 // Kills the remaining processes of the launch and removes the folder.
 void launch_folder_remove(LaunchFolder *folder);
@@ -37,13 +37,13 @@ typedef struct LaunchChild {
 } LaunchChild;
 
 typedef struct LaunchChildren {
-    LaunchChild *child; // [ranks] in the order in which they were found
+    LaunchChild *child; // [ranks] in the order of discovery
     int ranks, count;
     const Coordinator *coordinator;
     int ends;  // epoll descriptor for every child's `file`; readable if a child has ended
     int first; // index of the first child that ended without a report to the coordinator, or -1
     double when;
-    bool sure; // `first` did end first: no other child had ended when it was found
+    bool sure; // `first` is certain: it was watched before, or was the only new child that had ended
 } LaunchChildren;
 
 int launch_children_open(LaunchChildren *children, int ranks, const Coordinator *coordinator, Error *err);

@@ -1,5 +1,5 @@
 // The blocks of a model: products split over tensor ranks, attention, embedding and head, each with its collectives.
-// The collectives are here and nowhere else, so a model reads as if there were one rank.
+// All collectives of a pass are here and in context.c, so a model reads as if there were one rank.
 #include "blocks.h"
 #include "context.h"
 #include "quantized.h"
@@ -308,7 +308,7 @@ AttentionShape pass_attention(const Pass *pass) {
 }
 
 // One call of attention: all queries of the pass, or with context ranks the queries of piece i. Other fields: byte
-// offsets of the piece in qkv, in the output and in the saved values (ATTENTION_NONE: a row of keys per query).
+// offsets of the piece in qkv, in the output and in the saved values (ATTENTION_NONE: a probability per query and key).
 typedef struct Piece {
     AttentionShape shape;
     int64_t qkv, out, saved;

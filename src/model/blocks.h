@@ -1,18 +1,18 @@
 // Common to all models: linear layers split over tensor ranks (Shoeybi et al. 2019), with or without sequence
-// parallelism (Korthikanti et al. 2022), the embedding, and the head with its loss. "shard" buffers have shard_rows
-// rows, "full" ones all rows.
+// parallelism (Korthikanti et al. 2022), the embedding, and the head with its loss. A buffer marked "shard"
+// has shard_rows rows.
 #pragma once
 
 #include "model.h"
 
-// Returns the bytes of gathered rows, in 16 or in 8 bits, with the scales as they arrive.
+// Returns the bytes of a buffer that fits gathered rows, plain or in eight bits with the scales of all ranks.
 int64_t block_gathered_bytes(const Shape *shape);
 
 // Returns all rows (rows, hidden) of x (shard), which is x itself without sequence parallelism. The next call for the
 // same `what` may overwrite them; without shape->overlap, any gather and any sum over t may. A gradient in eight bits
 // is first quantized from its source.
 Factor block_gathered(Pass *pass, Gathered what, Factor x);
-// With shape->overlap, starts that gather; it runs during compute until block_gathered waits for it. Does nothing
+// With shape->overlap, starts the gather of x; it runs during compute until block_gathered waits for it. Does nothing
 // without overlap or sequence parallelism, or if a gather for the same `what` is in progress.
 void block_gather(Pass *pass, Gathered what, Factor x);
 
@@ -21,7 +21,7 @@ void *block_partial(Pass *pass, void *to);
 // Sets `to` (shard) to the sum over t of the parts in block_partial's memory.
 void block_reduce(Pass *pass, void *to);
 
-// Computes y = x wT + bias, with EPILOGUE_GELU as linear_forward does, in eight bits if w is quantized.
+// Computes y = x wT + bias, in eight bits if w is quantized. aux and epilogue: see linear_forward.
 void block_product(Pass *pass, void *y, void *aux, Factor x, const Tensor *w, const void *bias, int64_t in, int64_t out,
                    Epilogue epilogue);
 
@@ -53,8 +53,8 @@ bool pass_keeps_rows(const Pass *pass);
 // If pass->split is set, copies `made` to `kept`, a part of the bundle that the backward does not read again.
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
 
-// Sets sum = x + delta and out = norm(sum), all shards; with delta NULL sum is x and not written. Backward: dx +=.
-// norm: the weight; LayerNorm's bias is the next tensor.
+// Sets sum = x + delta and out = norm(sum), all shards; with delta NULL sum is x and not written.
+// The backward adds to dx. norm: the weight; LayerNorm's bias is the next tensor.
 void block_norm(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *sum, const void *x,
                 const void *delta);
 void block_norm_backward(Pass *pass, const Model *model, const Tensor *norm, void *dx, const void *dout, const void *x);
@@ -64,7 +64,7 @@ void block_norm_first(Pass *pass, const Model *model, const Tensor *norm, Factor
 
 // Returns the attention shape with this pass's documents and slice.
 AttentionShape pass_attention(const Pass *pass);
-// Computes attention over qkv (rows, qkv_cols), already rotated if the model has rope. `saved` as in backend.h.
+// Computes attention over qkv (rows, qkv_cols), already rotated if the model has rope. `saved`: see operations.h.
 void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv);
 void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const void *out, const void *saved,
                               const void *qkv);

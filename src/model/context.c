@@ -25,8 +25,8 @@ static Keys keys_of_(const Pass *pass, int i) {
     return keys;
 }
 
-// Waits for a collective; messages progress meanwhile, as in blocks.c. The second half of a sequence follows the first,
-// because both need the same links and multiprocessors.
+// Waits for a collective; messages progress meanwhile, as in blocks.c. The two halves of a sequence are
+// exchanged one after the other, because they need the same links and multiprocessors.
 static void context_wait_(Pass *pass, int i, int started, CommRequest *request) {
     if (started != 0) request->active = false;
     comm_wait_polling(pass->context[i], request, pass->poll, pass->poll_argument, pass->err);

@@ -3,7 +3,7 @@
 //
 //     rank 0: 0 3    rank 1: 1 2       a query of piece 1 sees the keys of pieces 0 and 1
 //
-// Only attention looks at other rows. Before it, the keys and values of all pieces are gathered, in the order of the
+// Only attention uses other ranks' rows. Before it, the keys and values of all pieces are gathered, in the order of the
 // sequence; then each piece of queries is one call of attention over a range. The backward gathers again, because the
 // gathered keys of every layer and microbatch in flight would take c times the bytes of this rank's own. Gradients of
 // keys and values are fp32 until they are summed over the ranks, in a fixed order, so bits depend only on c.
@@ -16,7 +16,7 @@
 
 enum { CONTEXT_PIECES = 2 };
 
-// Returns the position in its sequence at which piece i of this rank begins. Without context ranks piece 0 is all.
+// Returns the position in its sequence at which piece i of this rank begins. Without context ranks, i is 0.
 static inline int64_t context_place(const Shape *s, int i) {
     int piece = i == 0 ? s->context_rank : 2 * s->context_ranks - 1 - s->context_rank;
     return piece * (s->seq / s->pieces);

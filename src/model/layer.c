@@ -112,7 +112,7 @@ static Factor gradient_(const Pass *pass, const void *dx) {
 }
 
 // Returns the gradient of `mlp`. With overlap, the activation's backward also writes it in eight bits, for the input
-// gradient that follows. Without overlap the weight gradient follows; its transposed operand uses that memory.
+// gradient that follows. Without overlap the weight gradient follows; its transposed operand uses the 8-bit buffer.
 static Factor mlp_gradient_(const Pass *pass, const Layer *layer) {
     const Shape *s = pass->shape;
     int kind = s->overlap && !layer->fused ? s->narrow[GATHERED_INPUT] : FACTOR_PLAIN;
@@ -157,7 +157,7 @@ void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *
     if (output == LAYER_LEAVES) pass->residual = a->x2, pass->delta = delta;
 }
 
-// With shape->pointwise, computes a norm's output again from its input, and `act` from `mlp`.
+// With shape->pointwise, recomputes a norm's output from its input. act_again_ recomputes `act` from `mlp`.
 static void norm_again_(Pass *pass, const Model *model, const Layer *layer, int role, const void *x) {
     if (!pass->shape->pointwise) return;
     block_norm(pass, model, layer->t[role], layer->norm1, NULL, x, NULL);

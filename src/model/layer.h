@@ -20,7 +20,7 @@ typedef struct LayerBundle {
     void *norm2;     // (shard_rows, h)
     void *mlp;       // (rows, mlp_cols)      gate and up, or the activation's input
     void *act;       // (rows, f/t)           the activation's output
-    char *scales;    // with train.fp8 tensor: one scale each of the outputs of both norms and of the attention
+    char *scales;    // scales of both norms' and the attention's outputs, one each; empty without train.fp8 tensor
 } LayerBundle;
 
 // Temporaries of one layer. The attention's gradients reuse the MLP's memory: they are never alive together.
@@ -44,14 +44,14 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *shape);
 // everything that a backward needs.
 typedef enum LayerOutput { LAYER_WRITES, LAYER_LEAVES, LAYER_NO_OUTPUT } LayerOutput;
 
-// Runs a layer. tensors: the layer's, in table order. The input is in the bundle; if the previous layer left it
-// (LAYER_LEAVES), this layer first writes it there. Only LAYER_WRITES uses y.
+// Runs a layer. tensors: the layer's, in table order. The input is in the bundle; after a layer with
+// LAYER_LEAVES, this layer first writes the input there. Only LAYER_WRITES uses y.
 void layer_forward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *y, LayerOutput output);
 // Runs a layer's backward. dx (shard_rows, hidden): gradient of y on entry, of the input on return. Adds to the
 // tensors' gradients. With pass->split it leaves the gradients of matrices and their biases to layer_weights, with
 // shape->pointwise only those of QKV and UP. onward: dx is gathered next, so the gather may start here.
 void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx, bool onward);
-// Adds the gradients that a split backward left. dy (shard_rows, hidden): the gradient of y that layer_backward
-// received in dx. next: dy of the following call, or NULL.
+// Adds the weight gradients that a split backward deferred. dy (shard_rows, hidden): the gradient of y that
+// layer_backward received in dx. next: dy of the following call, or NULL.
 void layer_weights(Pass *pass, const Model *model, const Tensor *tensors, const void *bundle, const void *dy,
                    const void *next);

@@ -1,5 +1,5 @@
-// Derived from a model's table and a configuration: the complete table, parameters, FLOPs, and the shape of one
-// microbatch on one tensor rank with its rotary frequencies. Frequencies are in double; transformers computes them in
+// Derives from a model and a configuration: the complete table, FLOPs, and the shape of one microbatch on one tensor
+// rank with its rotary frequencies. Frequencies are in double; transformers computes them in
 // fp32, a relative difference of 1e-7.
 #include "context.h"
 #include "quantized.h"

@@ -1,7 +1,7 @@
 // The seam between a model and everything that trains it.
 //
 // A model is a table of tensors and a handful of functions over one layer, written once over backend.h. It knows
-// nothing of stages, schedules, slots or optimizers; those know nothing of norms and MLPs.
+// nothing of stages, schedules, slots or optimizers, and they know nothing of norms and MLPs.
 #pragma once
 
 #include "backend/backend.h"
@@ -25,13 +25,13 @@ typedef struct Shape {
     int64_t query_cols;  // q/t, q = heads * head_dim
     int64_t qkv_cols;    // (q + 2 kv)/t, kv = kv_heads * head_dim
     int64_t ffn;         // f/t
-    int64_t mlp_cols;    // width of the MLP's first product: 2f/t where gate and up are one, else f/t
+    int64_t mlp_cols;    // width of the MLP's first product: 2f/t if it computes gate and up, else f/t
     int64_t vocab_width; // padded vocabulary / t: width of the logits
     int64_t vocab_first; // first vocabulary row of this rank
     int64_t vocab_count; // vocabulary rows of this rank, without padding
     AttentionShape attention;
     int64_t saved_bytes;     // saved by attention_forward
-    int64_t flash_calls;     // calls of a GPU that make up flash's backward
+    int64_t flash_calls;     // number of GPU calls into which flash's backward is divided
     int64_t scratch_bytes;   // scratch of attention
     int64_t workspace_bytes; // workspace of the backend's operations
     int tensor_rank, tensor_ranks;
@@ -40,7 +40,7 @@ typedef struct Shape {
     bool sequence;
     bool copies;    // gathers and reduce-scatters may be copies into memory that the other ranks map
     bool overlap;   // collectives run during products that do not depend on them
-    int chunks;     // pieces of the rows: the collective of one overlaps the product of another; 1: no overlap
+    int chunks;     // chunks of the rows: a chunk's collective overlaps another chunk's product; 1: no overlap
     bool pointwise; // outputs of norms and activation are not kept, but computed again in the backward
     bool qk_norm;   // heads of q and k are normalized
     double norm_eps;
@@ -77,23 +77,23 @@ typedef struct Pass {
     // shape->overlap they are one buffer, since then each is read before the next is written.
     void *gathered[GATHERED_COUNT], *partial;
     bool gathering[GATHERED_COUNT];                                  // started, and not yet waited for
-    CommRequest gather[GATHERED_COUNT][2], sum, chunk[OVERLAP_MOST]; // gather: numbers, scales
+    CommRequest gather[GATHERED_COUNT][2], sum, chunk[OVERLAP_MOST]; // gather: [0] numbers, [1] scales
     WeightGradient later[2]; // put off until a collective is in flight (blocks.c)
     int later_count;
     // The previous layer's output is residual + delta, which the next norm adds. NULL: the output has been written.
     const void *residual, *delta;
-    void *scratch; // attention
-    // (rows) of this microbatch. documents: each token's place in its document, for attention; NULL: a sequence is one
+    void *scratch; // scratch of attention
+    // (rows) each. documents: each token's place in its document, for attention; NULL: a sequence is one
     // document. positions: each token's position for the model; NULL: counted from `first`.
     const int32_t *documents, *positions;
-    // With slices: the place of this slice's first token in its sequence; the current layer's keys and values, and
-    // their gradients (AttentionShape). With context ranks: the gathered keys and values, and all gradients.
+    // first: position of this slice's first token in its sequence; 0 without slices. keys, dkeys (AttentionShape): with
+    // slices or context ranks, the current layer's keys and values of the sequences, and their gradients; else NULL.
     int64_t first;
     void *keys;
     float *dkeys;
     void *quantized[2]; // an input and a gradient of a product in eight bits (quantized.h)
     void *narrowed;     // (shard_rows, hidden) in eight bits: a gradient that is gathered next
-    char *scales;       // with train.fp8 tensor: one scale each of the last row and column product's output gradient
+    char *scales;       // scales of the last row and column product's output gradients; empty without train.fp8 tensor
     void *work;         // a layer's temporaries, see layer.h
     bool split;         // a backward leaves the gradients of matrices and their biases to layer_weights
     // Lets pending transfers progress. Called between layers, around collectives, and during a wait for a collective
@@ -131,7 +131,7 @@ struct Model {
 TensorTable model_table(const Model *model, const ModelConfig *config);
 
 // Returns the FLOPs of one token's forward and backward (3 times the forward) as counted for MFU: matrix products only,
-// nothing recomputed; attention over all s*s pairs (full) or the causal half. Formula: Megatron-LM's (Narayanan et al.
-// 2021), E = 3 products in a SwiGLU MLP, 2 in a GELU one:
+// nothing recomputed; attention over all s*s pairs (full) or half of them (causal, not full). Formula: Megatron-LM's
+// (Narayanan et al. 2021), E = 3 products in a SwiGLU MLP, 2 in a GELU one:
 //   6 * [ L * (h*(q + 2kv) + q*h + E*h*f) + h*V ] + (full ? 12 : 6) * L * q * s
 double model_flops_per_token(const Config *config, bool full);

@@ -19,8 +19,8 @@ typedef enum FactorUse { FACTOR_INPUT, FACTOR_GRADIENT, FACTOR_WEIGHT } FactorUs
 // Fills shape->narrow. biased: column sums of the output gradients are needed, so output gradients stay bf16.
 void quantized_shape(Shape *shape, bool biased);
 
-// Return the bytes of a (rows, cols) operand of this kind, and the operand at `memory`. A plain operand is bf16.
-// source: the bf16 values that quantized_make reads.
+// Return the bytes of a (rows, cols) operand of this kind, and the operand at `memory`. A plain operand is in the run's
+// precision. source: the bf16 values that quantized_make reads.
 int64_t quantized_bytes(const Shape *shape, int kind, int64_t rows, int64_t cols);
 Factor quantized_at(const void *memory, const void *source, int kind, int64_t rows, int64_t cols);
 // Quantizes the operand's source, unless the operand is plain.
@@ -31,7 +31,7 @@ void quantized_make(Pass *pass, const Factor *operand, int64_t rows, int64_t col
 int64_t quantized_work_bytes(const Shape *shape);
 
 // Returns x (rows, cols), or its transpose, as an operand: `x` itself if `with`, the other operand of the product, is
-// plain, or if x has eight bits already; else quantized into pass->quantized, which has one buffer for inputs
+// plain, or if an eight-bit x is not transposed; else quantized into pass->quantized, which has one buffer for inputs
 // and one for gradients. If a plain x has x.scales, the first call, for x or its transpose, computes the one scale.
 Factor quantized_factor(Pass *pass, Factor x, int64_t rows, int64_t cols, FactorUse use, bool transposed, int with);
 

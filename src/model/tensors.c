@@ -123,7 +123,7 @@ static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, i
     unit->tensors++;
 }
 
-// Places every unit: own weights first, the gradients of aliases after all others.
+// Sets every unit's size and offsets. The gradients of aliases follow all other gradients.
 static void place_units_(StageTensors *tensors) {
     int64_t align = (int64_t)TENSOR_ALIGN_ELEMENTS * tensors->split.data_ranks;
     for (int64_t u = 0; u < tensors->unit_count; u++) {

@@ -11,7 +11,7 @@
 #include "backend/memory.h"
 
 typedef enum TensorSplit { SPLIT_NONE, SPLIT_ROWS, SPLIT_COLS } TensorSplit;
-// The use of a layer's tensor in layer.c. The first of joined tensors has the role.
+// The use of a layer's tensor in layer.c. Among joined tensors only the first has a role.
 typedef enum LayerRole {
     LAYER_NORM1,
     LAYER_QKV,
@@ -35,7 +35,7 @@ typedef enum TensorInit { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_OUTPUT } Tensor
 typedef struct TensorSpec {
     char name[72];      // Hugging Face's name
     int64_t rows, cols; // unpadded
-    int role;           // LayerRole; LAYER_NONE outside the layers
+    int role;           // LayerRole; LAYER_NONE: no role in layer.c
     int split;          // TensorSplit
     int parts;          // SPLIT_ROWS cuts each of `parts` equal groups of rows (q, k and v of one matrix); else 1
     int init;           // INIT_NORMAL: std; INIT_OUTPUT: std / sqrt(2 layers), for projections into the residual stream
@@ -71,7 +71,7 @@ TensorSpec *table_bias(TensorTable *table, int role, int64_t rows, int split, co
 // Appends a matrix with weight decay. Only projections into the residual stream are split by columns; their
 // initial values are smaller.
 TensorSpec *table_matrix(TensorTable *table, int role, int64_t rows, int64_t cols, int split, const char *name);
-// Appends a matrix whose rows are the vocabulary. tied: it is the token embedding, the first tensor of the table.
+// Appends a matrix with a row per vocabulary token. tied: it shares the weight of the table's first tensor.
 TensorSpec *table_vocabulary(TensorTable *table, int64_t vocab, int64_t hidden, bool tied, const char *name);
 void table_free(TensorTable *table);
 
@@ -87,7 +87,7 @@ typedef struct Split {
 // One tensor on this rank. Pointers into the arenas of StageTensors.
 typedef struct Tensor {
     const TensorSpec *spec;
-    int64_t index;      // in the table
+    int64_t index;      // its index in the table
     int64_t rows, cols; // size of this rank's part, padding included
     int64_t count;      // rows * cols
     int64_t within;     // elements from the start of its unit
@@ -102,7 +102,7 @@ typedef struct Tensor {
 // it sums that piece's gradients, keeps its optimizer states and updates its weights. Units depend on the model and the
 // split, not on the stage.
 typedef struct Unit {
-    int64_t first, tensors; // its tensors on this stage
+    int64_t first, tensors; // index of its first tensor on this stage; number of tensors
     int64_t count;          // elements, padded so that pieces are equal
     int64_t piece;          // count / data_ranks
     int64_t owner;          // an alias: the unit that owns these weights; else -1
@@ -121,7 +121,7 @@ typedef enum StateGroup { STATES_OF_LAYERS, STATES_OF_ENDS, STATE_GROUPS } State
 typedef struct StateArenas {
     int64_t elements;          // elements of the weights
     int64_t gradient_elements; // elements of the gradients, including those of aliases
-    int64_t state_elements;    // masters, and each moment: this rank's pieces
+    int64_t state_elements;    // elements of the masters, and of each moment: only this rank's pieces
     void *weights;
     float *gradients, *masters, *moments; // moments: m, then v
 } StateArenas;
@@ -155,7 +155,7 @@ typedef struct StageTensors {
     char *quantized; // the layers' matrices and their transposes in eight bits (quantized.h); NULL: not kept
 } StageTensors;
 
-// Lays out the specs [begin, end) of the table for one rank without allocating device memory. A head that is tied to an
+// Lays out the specs of each range [begin, end) for one rank. Allocates no device memory. A head that is tied to an
 // embedding on the same stage becomes an alias.
 void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
                     const Split *split, const TrainConfig *train);
@@ -185,7 +185,7 @@ int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks);
 // Maps a local row to its row in the unsharded tensor; -1 for padding. The second function does columns.
 int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks);
 int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, int tensor_ranks);
-// Returns the count of rows from `row` on, at most `most`, that are consecutive unsharded rows too, or all padding.
+// Returns how many rows from `row` on, at most `most`, are also consecutive in the unsharded tensor, or all padding.
 int64_t tensor_rows_together(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t row, int64_t most);
 
 // Returns the part of tensor `index` of this stage that this rank owns.

@@ -174,7 +174,7 @@ void emulation_optimizer(Emulation *e, double *norm, double *adamw) {
             (AdamwTensor){piece.weight, piece.master, piece.m, piece.v, piece.gradient, piece.end - piece.begin, false};
         elements += piece.end - piece.begin;
     }
-    // A learning rate of zero leaves the weights unchanged. The first pass touches the moments for the first time.
+    // A learning rate of zero leaves the weights unchanged. Only the last pass counts: the first touches new memory.
     AdamwStep step = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1, .gradient_scale = 1, .step = 1};
     for (int pass = 0; pass < 3 && elements > 0; pass++) {
         start = clock_seconds();

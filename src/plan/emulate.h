@@ -35,8 +35,8 @@ int emulation_create(Emulation *emulation, const Config *config, const Model *mo
                      const PlanStage *plan, bool moves, const Hardware *hardware, Backend *be, Error *err);
 void emulation_destroy(Emulation *emulation);
 
-// Runs the stage's list once, after engine_rehearse. The first run on a device touches its memory for the first time,
-// so time a later run.
+// Runs the stage's list once; engine_rehearse must have been called. The first run on a device touches its memory for
+// the first time, so time a later run.
 int emulation_run(Emulation *emulation, const Schedule *schedule, EmulationTimes *times, Error *err);
 
 // Runs the list once untimed and then five times. seconds[i]: the shortest time of action i of the stage's list. -1

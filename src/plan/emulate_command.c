@@ -40,7 +40,7 @@ static int emulate_read_stage_(const char *text, int64_t stages, int *stage, Err
                      (long long)stages - 1);
 }
 
-// Checks that a host has enough free memory: an overcommitted host kills a process instead of failing the allocation.
+// On CPUs, checks the free memory: an overcommitted host kills a process instead of failing the allocation.
 static int check_workspace_(const Subject *subject, Error *err) {
     const PlanStage *stage = &subject->plan.stage[subject->stage];
     int64_t bytes = memory_total(&stage->memory) + stage->host_slots * stage->slot_bytes;

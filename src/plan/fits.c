@@ -27,7 +27,7 @@ static void lower_to_file_(int64_t *bytes, const char *path) {
     if (file == NULL) return;
     long long limit;
     if (fscanf(file, "%lld", &limit) == 1 && limit > 0 && (*bytes == 0 || limit < *bytes))
-        *bytes = limit; // "max": no limit
+        *bytes = limit; // the text "max" (no limit) is skipped
     fclose(file);
 }
 

@@ -17,8 +17,8 @@ typedef struct Machine {
 Machine machine_look(bool cuda_available);
 
 // Returns 0 if the plan fits, else -1 with err (code 1, two lines). ranks_of_stage[s]: ranks of stage s on this host.
-// The host must have free the ranks' host memory (plan_host_bytes) and, on CPUs, also their bytes and, once,
-// hardware.reserve_gib. On GPUs a device must be present. Each rank's bytes plus the reserve must not exceed
-// hardware.memory_gib if that is given, else, on GPUs, the GPU's memory.
+// The host's free memory must hold the ranks' host memory (plan_host_bytes); on CPUs, also the ranks' planned bytes
+// and hardware.reserve_gib once. GPU runs need a device. Each rank's planned bytes plus the reserve must not exceed
+// hardware.memory_gib; if that is not given, on GPUs, the GPU's memory.
 int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,
                    const int64_t *ranks_of_stage, Error *err);

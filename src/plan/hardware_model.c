@@ -260,14 +260,14 @@ static void layer_passes_(const Work *work, PartTime *time) {
     time->kept += bytes_(work, 2 * (columns + (s->pointwise ? 0 : 2 * hardware_stream_(s))));
 }
 
-// Adds the passes of slices and context ranks over keys and values: copies of the rank's own rows, zeros for gradients
-// at the start, and with flash the gradients of all keys that its queries see, which it adds in fp32.
+// Adds the passes over keys and values that slices and context ranks need: to copy the rank's own rows, to zero the
+// gradients at the start and, with flash, to add in fp32 the gradients of all keys that the rank's queries see.
 static void range_passes_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     const AttentionShape *a = &s->attention;
     double element = (double)s->element, cols = (double)(s->qkv_cols - s->query_cols), own = (double)s->rows * cols;
     int64_t all = s->slices * s->context_ranks * s->seq;
-    int64_t seen = s->pieces > 1 ? all + s->seq / s->pieces : attention_keys(a); // keys that both pieces see together
+    int64_t seen = s->pieces > 1 ? all + s->seq / s->pieces : attention_keys(a); // keys seen, summed over both pieces
     bool flash = a->mode == ATTENTION_FLASH, starts = s->pieces > 1 || attention_keys(a) == all;
     if (all == s->seq) return;
     double gradients = (flash ? (element + 8) * (double)seen : 0) + (starts ? 4 * (double)all : 0);
@@ -511,7 +511,7 @@ void hardware_print_band(const Hardware *hardware, GpuBand band, double step, do
     char share[64] = "", low[SECONDS_TEXT], high[SECONDS_TEXT];
     if (band.runs == 0) return;
     hardware_seconds_text(band.low * step, low);
-    if ((step * band.low >= 9.995) == (step * band.high >= 9.995)) low[strcspn(low, " ")] = '\0'; // the same unit
+    if ((step * band.low >= 9.995) == (step * band.high >= 9.995)) low[strcspn(low, " ")] = '\0'; // one unit for both
     if (mfu > 0) snprintf(share, sizeof share, ", MFU %.0f to %.0f%%", 100 * mfu / band.high, 100 * mfu / band.low);
     hardware_seconds_text(band.high * step, high);
     if (band.own) {

@@ -12,7 +12,7 @@ typedef struct Hardware {
     double peak;     // FLOP/s of one rank, to which MFU is relative; 0: unknown
     Cost cost;
     double action, step;  // seconds of overhead per forward or backward, and per step
-    double cores_share;   // CPU: number of ranks that can compute at full speed at a time; GPU: 0
+    double cores_share;   // CPU: number of ranks that can compute at full speed at once; GPU: 0
     int64_t memory_bytes; // limit of one rank; 0: unknown
     int64_t host_bytes;   // CPU: the limit of all ranks together if memory_bytes is 0; 0: unknown
 } Hardware;
@@ -28,25 +28,25 @@ void hardware_take_peak(Hardware *hardware, const Config *config, double peak_tf
 // Returns whether the configuration runs on CPUs; for `auto` that depends on this machine.
 bool hardware_is_cpu(const Config *config);
 
-// A time's seconds by kind of work. The rest of the time is the matrix products' loss relative to the device's peak.
+// Seconds of compute by kind of work. The remaining compute time is the matrix products' loss relative to the peak.
 typedef struct Spent {
     double peak; // matrix products at the device's peak
     double attention, passes;
 } Spent;
 
 // One microbatch through one part of a model on one tensor rank, in seconds. If a backward is split into I and W, W
-// takes `weight` of `backward`; I takes the rest plus `kept`, in which it copies gradients into the bundle for W.
+// takes `weight` of `backward`. I takes the rest plus `kept`, mainly copies of gradients into the bundle for W.
 // norms, act: parts of `backward` that compute outputs again (schedule.recompute); `weight` includes `norms`. tensor_*:
-// seconds that collectives over tensor ranks add after overlap (parallel.overlap). A split backward takes tensor_input
-// + tensor_weight instead of tensor_backward. spent: of the forward; of the backward.
+// seconds that collectives over tensor and context ranks add after overlap (parallel.overlap). A split backward takes
+// tensor_input + tensor_weight instead of tensor_backward. spent: kinds of work of the forward, then of the backward.
 typedef struct PartTime {
     double forward, backward, weight, kept, norms, act;
     double tensor_forward, tensor_backward, tensor_input, tensor_weight;
     Spent spent[2];
 } PartTime;
 
-// The head's backward runs with its forward, so its time is all in `forward`. pass: one pass over a rank's part of the
-// residual stream.
+// The head's backward runs with its forward, so `forward` has the time of both. pass: seconds of one pass over a rank's
+// part of the residual stream.
 typedef struct ModelTimes {
     PartTime layer, embedding, head;
     double pass;
@@ -54,8 +54,8 @@ typedef struct ModelTimes {
 
 // Computes the times of all parts. hardware->cost.flops must be known.
 void hardware_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);
-// Returns the share of the weight gradients that a split backward leaves to W: with schedule.recompute: pointwise the
-// gradients of the column-parallel products, else all.
+// Returns the share of the weight gradients that a split backward leaves to W: all, or if schedule.recompute is
+// pointwise, only the gradients of the column-parallel products.
 double hardware_left_to_w(const Shape *shape);
 // Computes only the collectives, for parts with measured compute.
 void hardware_tensor_times(ModelTimes *times, const Hardware *hardware, const Config *config, const Shape *shape);
@@ -84,5 +84,5 @@ char *hardware_seconds_text(double seconds, char text[SECONDS_TEXT]);
 // Prints a band, in seconds and as MFU.
 void hardware_print_band(const Hardware *hardware, GpuBand band, double step, double mfu, FILE *file);
 
-// Prints the assumptions of the model, one line each.
+// Prints the assumptions of the hardware model.
 void hardware_print(const Hardware *hardware, FILE *file);

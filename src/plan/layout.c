@@ -1,4 +1,4 @@
-// The rows of LAYOUT_KEYS and the loops over them. Candidates are a few chunk counts and two group sizes. With more
+// The rows of LAYOUT_KEYS and the loops over them. Walks try only a few chunk counts and two group sizes. With more
 // chunks, messages cost more than the smaller bubble saves; between the smallest and the largest group, memory and
 // bubble change evenly. The caller of a walk skips the combinations that a schedule refuses.
 #include "layout.h"
@@ -130,7 +130,7 @@ static bool lists_allow_(const LayoutSpace *space, int64_t p) {
 }
 
 // Sequences of LONG tokens or more are divided, into pieces of at least SHORT tokens; shorter sequences gain less than
-// 1 %. Numbers up to the given one are always tried.
+// 1 %. Counts of context ranks up to the given count are always tried.
 static int context_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     enum { LONG = 16384, SHORT = 1024 };
     int64_t left = space->world / at->tensor / at->pipeline, given = space->given.context;
@@ -207,7 +207,7 @@ static int sequence_values_(const LayoutSpace *space, const RunLayout *at, int64
     return useful && space->base->model.seq_len / at->context / at->slices % at->tensor == 0 ? 2 : 1;
 }
 
-// auto copies between the GPUs of a node where they can; NCCL is the other candidate there.
+// auto uses copies between the GPUs of a node where these are possible. There, NCCL is the other candidate.
 static int collectives_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     int64_t node = space->base->hardware.gpus_per_node;
     bool fixed = fixes_(space, LAYOUT_BIT(collectives)), one_node = space->world <= node || node % at->tensor == 0;

@@ -5,8 +5,8 @@
 // layers are divided, how many of them are recomputed, whether the others recompute outputs, and the attention mode.
 // The lists themselves stay in the configuration that a layout is written into.
 //
-// Planners know a key only by its row of LAYOUT_KEYS: reading, writing, comparing, printing, enumerating and sending
-// layouts are loops over the rows. To let planners choose another key, add its row.
+// Each key is a row of LAYOUT_KEYS. Reading, writing, comparing, printing, enumerating and sending layouts are loops
+// over the rows. To let planners choose another key, add its row.
 #pragma once
 
 #include "config/config.h"
@@ -83,8 +83,8 @@ enum { LAYOUT_CANDIDATES = 1024, LAYOUT_MOST_STAGES = 128 };
 
 typedef struct LayoutKey {
     const char *name;
-    size_t offset;            // in RunLayout
-    size_t field, size;       // place of the value in Config, an integer of `size` bytes
+    size_t offset;            // offset of the value in RunLayout, in bytes
+    size_t field, size;       // offset in Config, and size, of the integer that holds the value; bytes
     bool lists;               // the schedule's actions depend on it
     bool free;                // its changes are not counted: the value follows from other keys
     int open, undecided;      // the auto that only a plan can decide, and the value that it counts as until then
@@ -110,13 +110,13 @@ int layout_index(const char *key);
 int64_t layout_get(const RunLayout *layout, int index);
 void layout_put(RunLayout *layout, int index, int64_t value);
 
-// Reads the layout of a configuration, and writes a layout into one. Rules that need a planner (LAYERS_BY_TIME,
-// RECOMPUTE_TO_FIT) are written as even layers and as no recomputation; lists stay where the layout says so.
+// Read the layout of a configuration, and write a layout into a configuration. Rules that need a planner are written as
+// even layers and as no recomputation. Where the layout's value is ..._LISTED, the configuration keeps its list.
 RunLayout layout_of(const Config *config);
 void layout_set(const RunLayout *layout, Config *config);
 
-// Returns the keys that a configuration decides. overrides: the keys set with -o; else the keys set anywhere, and those
-// with an `auto` that have another value. A key that is `auto` is never decided.
+// Returns the keys that a configuration decides. overrides: only keys set with -o; else keys set anywhere, and keys
+// that could be `auto` but have another value. A key that is `auto` is never decided.
 LayoutMask layout_decided(const Config *config, bool overrides);
 
 // Returns whether `at` has the values of `given` for the keys of a mask. If `at` evicts nothing, the keys of evictions

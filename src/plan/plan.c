@@ -1,5 +1,5 @@
-// Makes a plan and prints its tables. For each stage, the functions that lay out the memory of a run are called without
-// memory, so that they only count bytes.
+// Makes a plan and prints its tables. The bytes of each stage come from the functions that lay out the memory of a run,
+// which are called here only to count.
 #include "plan.h"
 #include "base/alloc.h"
 
@@ -33,7 +33,7 @@ bool plan_stage_evicts(const Schedule *schedule, int stage) {
 }
 
 bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches) {
-    enum { MOST = 1 << 24 }; // forwards; with their backwards, the lists take 400 MB
+    enum { MOST = 1 << 24 }; // forwards; with their backwards, the lists take 670 MB
     return microbatches <= MOST / virtual_stages;
 }
 
@@ -136,7 +136,7 @@ static int64_t slot_bytes_(const Plan *plan, const Schedule *schedule, int stage
     return max_i64(bytes, memory_round(plan->stage[partner].at.bundle_bytes));
 }
 
-// Returns the largest number of the stage's bundles in host memory at a time, if actions run in list order.
+// Returns the largest number of the stage's bundles in host memory at once, if actions run in list order.
 static int most_on_host_(const StageSchedule *stage) {
     int away = 0, most = 0;
     for (int64_t i = 0; i < stage->count; i++) {
@@ -188,7 +188,7 @@ int64_t plan_host_bytes(const PlanStage *stage) {
     return stage->host_slots * stage->slot_bytes + stage->copy_bytes + stage->order_bytes + stage->buffer_bytes;
 }
 
-// Returns a clause on how reproducible flash attention is, or "". Only a GPU's backend has own_bytes.
+// Returns Plan.flash. Only a GPU's backend has own_bytes.
 static const char *flash_clause_(const Config *config, const Backend *be) {
     AttentionShape shape = {.deterministic = config->attention.deterministic};
     bool flash = false;

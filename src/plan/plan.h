@@ -9,10 +9,10 @@
 typedef struct PlanStage {
     StageShape at;
     MemoryBytes memory; // bytes by category, per rank of the stage
-    StateBytes states;  // the same bytes of weights, gradients, masters and moments, by kind
+    StateBytes states;  // weights, gradients, masters and moments by kind, in bytes; part of `memory`
     int own_slots, lent_slots;
-    int host_slots;       // most bundles in host memory at a time; 0 without evictions to the host
-    int64_t slot_bytes;   // the larger bundle of the stage and its partner
+    int host_slots;       // most bundles in host memory at once; 0 without evictions to the host
+    int64_t slot_bytes;   // bytes of a slot: the larger bundle of the stage and its partner
     int64_t copy_bytes;   // host memory of a rank for the copy from which checkpoints are written
     int64_t order_bytes;  // host memory of a rank for the order of a blend's sources
     int64_t buffer_bytes; // host buffers for files, for data, and for messages of ranks that share a GPU
@@ -24,15 +24,15 @@ typedef struct Plan {
     int stages;
     PlanStage *stage;
     int64_t parameters;
-    const char *flash; // on a GPU, how reproducible its flash attention is, as a clause; empty: nothing to report
+    const char *flash; // clause on a GPU's flash attention: replaced, or how reproducible; "": nothing to report
 } Plan;
 
 // Makes and proves the schedule of a configuration. NULL with err. With schedule.bpipe auto, BPipe is on if it evicts
 // anything.
 Schedule *plan_schedule(const Config *config, Error *err);
 
-// Does the same with another number of microbatches of the configured size. A long schedule is not proved here: tests
-// prove its kind for fewer stages, and a run proves its schedule at its start.
+// Like plan_schedule, with another number of microbatches of the configured size. A long schedule is not proved here:
+// tests prove its kind for fewer stages, and a run proves its schedule at its start.
 Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *err);
 
 // Makes and proves the schedule of a smaller batch of train.batch_ramp, which has to fit the slots of `largest`, the
@@ -52,7 +52,7 @@ bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches);
 // Makes the plan. be: any backend of the kind that will run; it reports the attention's scratch and allocates nothing.
 // Freed with plan_free.
 Plan plan_make(const Model *model, const Config *config, const Schedule *schedule, Backend *be);
-// Does the same with a given tensor table of the model, for callers that make many plans of one model.
+// Like plan_make, with a given tensor table of the model, for callers that make many plans of one model.
 Plan plan_make_from(const TensorTable *table, const Model *model, const Config *config, const Schedule *schedule,
                     Backend *be);
 void plan_free(Plan *plan);
@@ -75,8 +75,8 @@ bool plan_stage_evicts(const Schedule *schedule, int stage);
 // (unknown). Every check whether something fits uses this function.
 double plan_lacks(double bytes, double limit, double reserve_gib);
 
-// Prints the table at start-up: model, parameters, world, per stage layers, slots, bytes by category, and the most host
-// memory with its parts.
+// Prints the table shown at start-up: model, parameters and world; layers, slots and bytes by category of each stage;
+// and the host memory of the stage that needs the most.
 void plan_print(const Plan *plan, const Config *config, const Schedule *schedule, FILE *file);
 
 // Checks that all ranks of the run fit on this machine, for a program that starts its ranks itself (fits.h). -1 with

@@ -1,5 +1,5 @@
-// --plan: gathers the answer, then writes it as a trace, as JSON, or for people. The trace is one complete simulated
-// step, with the costs of the plan's step time.
+// --plan: gathers the answer, then writes it as JSON or for people, and with --trace also as a trace. The trace is one
+// complete simulated step, with the costs of the plan's step time.
 #include "base/alloc.h"
 #include "base/units.h"
 #include "engine/trace.h"

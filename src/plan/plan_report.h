@@ -8,7 +8,7 @@
 // Everything that `--plan` reports, gathered before anything is printed.
 typedef struct PlanAnswer {
     Planner planner;
-    Config config;            // with schedule.bpipe and split_backward resolved
+    Config config;            // the configuration with schedule.bpipe and split_backward resolved
     const Schedule *schedule; // complete, not an extract
     ScheduleLoan loan;        // the loan of `schedule`
     Plan plan;

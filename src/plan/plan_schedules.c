@@ -187,7 +187,7 @@ char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]) {
     return text;
 }
 
-// Writes why a row does not fit, or the part that adds most to its step if this is over 1 % longer than the best row's.
+// Writes why a row does not fit or, if its step is over 1 % longer than the best row's, which part adds the most.
 static char *row_reason_(const ScheduleTable *table, const Forecast *row, char text[SCHEDULE_TEXT]) {
     enum { PARTS = 5 };
     const char *const names[PARTS] = {"transfers", "idle", "collectives", "compute", "sums, optimizer"};
@@ -202,7 +202,7 @@ static char *row_reason_(const ScheduleTable *table, const Forecast *row, char t
                                      time->step - time->pipeline};
         for (int part = 0; part < PARTS; part++) more[part] = i == 0 ? parts[part] : more[part] - parts[part];
     }
-    more[2] = fmax(0, fmin(more[2], more[3])); // of the slowest stage; at most the added busy time
+    more[2] = fmax(0, fmin(more[2], more[3])); // collectives of the slowest stage: at most the added busy time
     more[3] -= more[2];
     for (int part = 1; part < PARTS; part++) most = more[part] > more[most] ? part : most;
     if (!row->fits)

@@ -11,8 +11,8 @@ typedef struct ScheduleTable {
     int best; // index among all rows; -1: no schedule fits, or the device is unknown
 } ScheduleTable;
 
-// Returns whether the schedules are not simulated because that would take several seconds: with more than 32 stages and
-// many microbatches.
+// Returns true if simulating all schedules would take too long (several seconds): with more than 32 stages and many
+// microbatches.
 bool schedule_table_too_long(const Config *config);
 
 // Forecasts every schedule at the planner's micro-batch size; adds no rows if that takes too long. threads: use all
@@ -31,8 +31,8 @@ char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]);
 // Returns the part of that text for evictions: "" (no evictions), ", BPipe" or ", host".
 const char *schedule_evicts_text(const RunLayout *layout);
 
-// Print the table for people, within 120 columns, fastest first: the five fastest that fit, the row that `config` runs,
-// and the leanest; or all rows; or why there is no row. Write it as the "schedules" and "best" of --plan --json.
+// Print the table for people, within 120 columns, fastest rows first: the five fastest that fit, the row that `config`
+// runs and the row with the fewest bytes, or all rows. Write the table as "schedules" and "best" of --plan --json.
 void schedule_table_print(const ScheduleTable *table, const Planner *planner, const Config *config, bool all,
                           FILE *file);
 void schedule_table_write_json(const ScheduleTable *table, const Config *config, FILE *file);

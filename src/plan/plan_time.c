@@ -1,5 +1,5 @@
 // Turns stage times into a step: durations for the simulator, the resources that messages share, and the work after the
-// pipeline. For a long schedule, two shorter ones are simulated and the time between them is extrapolated.
+// pipeline. For a long schedule, shorter ones are simulated and their times are extrapolated.
 #include "plan_time.h"
 #include "base/alloc.h"
 #include "base/units.h"
@@ -19,7 +19,7 @@ typedef struct Costing {
     const TimeSource *source;
     int copy;          // the replica whose pipeline is costed
     const Shape *of;   // the shape of `parts`; NULL: not computed yet
-    ModelTimes *parts; // [slices]
+    ModelTimes *parts; // [slices] times of the model's parts
 } Costing;
 
 // The simulator's arrays of compute, [stages * chunks * slices] each.
@@ -44,7 +44,7 @@ static void costing_add_spent_(Spent *sum, const Spent *one, double count) {
     sum->passes += count * one->passes;
 }
 
-// Adds measured times. Without measured split backwards, W's share is that of the hardware model, else half.
+// Adds measured times. If split backwards were not measured, W takes the hardware model's share; without a model, half.
 static void take_measured_(StageTime *time, const ProfileTime *found, const ModelTimes *model, double left) {
     double share = model->layer.backward > 0 ? model->layer.weight / model->layer.backward : 0.5 * left;
     bool split = found->input > 0;
@@ -407,7 +407,7 @@ static int phase_(Phase *phase, const Schedule *schedule, const PlanCosts *costs
     return 0;
 }
 
-// Extrapolates a figure by `more` microbatches, from its values in two simulations that are `between` apart.
+// Extrapolates a figure by `more` microbatches, from two simulations that are `between` microbatches apart.
 static double onward_(double fewer, double enough, double more, double between) {
     return enough + (enough - fewer) * more / between;
 }
@@ -470,8 +470,8 @@ static int grow_until_settled_(Growth *growth, const Config *config, const PlanC
 
 // Finds the phase of all microbatches in up to four simulations, of m - 2p, m - p, m and 2m microbatches, where m is
 // the number of microbatches of `schedule`. The first three show whether the rhythm is steady. A steady schedule adds
-// as much time in the next microbatches as in the last 2p. A rhythm may still end: if messages are slow, stages first
-// use up the messages that were sent ahead. So the fourth simulation must take the time that the shorter ones predict.
+// the same time per microbatch as in the last 2p. A rhythm may still end: if messages are slow, stages first use up the
+// messages that were sent ahead. So the fourth simulation must take the time that the shorter ones predict.
 // Without a steady rhythm, because stages evict in rounds of different lengths, the schedule is doubled until its time
 // settles. If its first rounds predict clearly more than `worth` seconds, it is given up instead: the makespan is
 // INFINITY.
@@ -510,7 +510,7 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
 // Transfers of a stage go through its queue one after another.
 double plan_transfer_seconds(const Config *config, const Schedule *schedule, const Plan *plan,
                              const TimeSource *source) {
-    static const double LEAST_PART = 0.75; // of a short list's transfers per microbatch, at least, in a longer list
+    static const double LEAST_PART = 0.75; // least share of a short list's transfers per microbatch in a longer list
     Costing costing = {config, schedule, plan, source, 0, NULL, NULL};
     double most = 0, rounds = (double)config_microbatches(config) / schedule->microbatches;
     costing.copy = widest_copy_(&costing);

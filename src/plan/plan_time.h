@@ -1,6 +1,6 @@
-// Predicts the time of a step. Stage times come from a profile or from the model of the hardware. The pipeline is a
-// simulation of the schedule that would run. After it come sums of gradients over data ranks and of the tied head,
-// norm, optimizer and weight gathers.
+// Predicts the time of a step. Stage times come from a profile or from the model of the hardware. The pipeline's time
+// comes from a simulation of the schedule that would run. Added to it are the sums of gradients over data ranks and of
+// the tied head, the gradient norm, the optimizer and the weight gathers.
 #pragma once
 
 #include "hardware_model.h"
@@ -22,7 +22,7 @@ typedef struct StageTime {
     double backward;      // B, or I and W together if the schedule splits backwards
     double input, weight; // I; W
     double tensor;
-    Spent spent; // by the model of the hardware, even if the stage was measured
+    Spent spent; // kinds of work by the model of the hardware, even if the stage was measured
     // per step: the sum of the stage's gradients over data ranks, less the part that the last backward hides, if no
     // other stage uses the network meanwhile
     double reduction;
@@ -30,11 +30,11 @@ typedef struct StageTime {
     double optimizer; // seconds per step: gradient norm, AdamW, weight gather
 } StageTime;
 
-// The sums of gradients over data ranks. Each stage sums a layer as soon as its last backward has made it.
+// The sums of gradients over data ranks. A stage sums a layer's gradients once the last backward has completed them.
 typedef struct DataSums {
     const double *bytes;  // [stages] bytes that each rank of the stage sends
     const double *hides;  // [stages] seconds of the last backward, or W
-    const int *layers;    // [stages]
+    const int *layers;    // [stages] number of layers; 1 if the stage has no layer
     const int *node;      // [stages] node that provides the stage's network
     double network, most; // bytes/s of a rank: if only its stage uses the network; upper limit
 } DataSums;

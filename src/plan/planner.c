@@ -86,7 +86,7 @@ void planner_free(Planner *planner) {
 // Returns how many of a configuration's microbatches suffice to time its schedule.
 static int64_t planner_microbatches_(const Config *config) {
     int64_t enough = plan_enough_microbatches((int)config->parallel.pipeline), all = config_microbatches(config);
-    // Up to this many actions, simulating the complete schedule is as fast as simulating two extracts.
+    // Up to this many forwards, simulating the complete schedule is as fast as simulating two extracts.
     enum { SMALL = 16384 };
     bool small = all <= enough || all * config->parallel.pipeline <= SMALL;
     // GPipe keeps a bundle of every microbatch, so a shorter schedule does not show its memory.
@@ -116,7 +116,7 @@ int planner_enough_for_slots(const ScheduleKind *kind, int stages) {
     return kind->in_flight != NULL ? 2 * stages + 8 : plan_enough_microbatches(stages);
 }
 
-// Returns how many microbatches suffice to know the slots of every stage; 0 if no list is needed for that.
+// Returns how many microbatches suffice to count the slots of every stage; 0 if a formula counts them.
 static int64_t byte_microbatches_(const Planner *planner, const Config *config) {
     const ScheduleKind *kind = config_schedule_kind(config);
     int64_t enough = planner_enough_for_slots(kind, (int)config->parallel.pipeline);
@@ -271,8 +271,8 @@ static int ask_both_(const Planner *planner, const Config *config, bool timed, F
     return 0;
 }
 
-// If only bytes are asked for and complete and split backwards give the same answer, there is nothing to simulate: the
-// forecast is that of split backwards, which take slightly more memory.
+// If only bytes are wanted and both kinds of backwards give the same answer, nothing is simulated. The forecast is then
+// that of split backwards, which take slightly more memory than complete ones.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err) {
     Config decided = *config;
     Forecast both[2];
@@ -298,7 +298,7 @@ int planner_forecast_fitting(const Planner *planner, const Config *config, doubl
 Config planner_config(const Planner *planner, const RunLayout *layout) {
     Config config = *planner->config;
     layout_set(layout, &config);
-    // `slots` is unused while BPipe is off and may be too small for it.
+    // schedule.slots is unused while BPipe is off, so it may be too small for a layout that turns BPipe on.
     if (config.schedule.slots > 0 && config.schedule.slots < config_min_slots(&config)) config.schedule.slots = 0;
     return config;
 }
@@ -307,7 +307,7 @@ RunLayout planner_layout(const Planner *planner, int64_t micro_batch, PlanWay wa
     RunLayout layout = layout_of(planner->config);
     layout.micro_batch = (int32_t)micro_batch;
     layout.bpipe = way == PLAN_PLAIN ? BPIPE_OFF : BPIPE_ON;
-    bool already = planner->config->attention.mode == ATTENTION_RECOMPUTE; // of a list: its first entry
+    bool already = planner->config->attention.mode == ATTENTION_RECOMPUTE; // a list counts by its first entry
     if (way == PLAN_RECOMPUTE && !already) layout.attention = ATTENTION_RECOMPUTE;
     return layout;
 }

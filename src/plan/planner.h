@@ -45,19 +45,19 @@ void planner_free(Planner *planner);
 // Looks up the profile of `config`, as planner_create does for its own. -1 with err.
 int planner_find_profile(Planner *planner, const Config *config, const Log *log, Error *err);
 
-// Creates a backend for plans: the CPU's, with the threads of a run, or a stub that only knows the allocations of a
+// Creates a backend for plans: the CPU's, with the threads of a run, or a stub that only reports the allocations of a
 // GPU's backend.
 Backend *planner_backend(const Config *config, Error *err);
 
 // The plan's answer for one layout: bytes of the fullest rank, whether they fit, seconds of a step.
 typedef struct Forecast {
-    RunLayout layout;   // with split_backward decided
-    bool possible;      // the batch divides that way and, with evictions, something is evicted
+    RunLayout layout;   // layout of the configuration, with split_backward decided
+    bool possible;      // the configuration is valid and, with evictions, something is evicted
     int fullest;        // stage with the most bytes per rank
     int64_t peak_bytes; // bytes of the fullest rank
     double lacks;       // bytes that the fullest rank lacks (plan_lacks)
-    bool fits;          // with the reserve; true if no limit is known
-    PlanTime time;      // known: false unless asked for
+    bool fits;          // the plan fits with the reserve; true if no limit is known
+    PlanTime time;      // step time; `known` is false unless the time was requested
     int64_t slot_bytes; // bytes of the largest slot
     int slots;          // slots of the schedule, own and lent together
     int load_ahead;     // schedule.load_ahead with auto resolved; 0 without evictions
@@ -79,8 +79,8 @@ bool planner_prefers(const Forecast *a, const Forecast *b);
 // alike. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);
 
-// Does the same, but computes the time only if the configuration fits and its transfers or first rounds do not already
-// exceed `worth` seconds (INFINITY: no limit). An open split_backward counts as off. -1 with err.
+// Forecasts like planner_forecast_config, but the time only if the configuration fits and its transfers or first rounds
+// do not exceed `worth` seconds (INFINITY: no limit). An open split_backward counts as off. -1 with err.
 int planner_forecast_fitting(const Planner *planner, const Config *config, double worth, Forecast *forecast,
                              Error *err);
 
@@ -97,10 +97,10 @@ Config planner_config(const Planner *planner, const RunLayout *layout);
 // Calls planner_forecast_config for a layout in the planner's configuration. Fast without `timed`. -1 with err.
 int planner_forecast(const Planner *planner, const RunLayout *layout, bool timed, Forecast *forecast, Error *err);
 
-// Returns true if even the slot counts of formulas do not fit, without building lists. False: unknown.
+// Returns true if the layout does not fit even with the slots that a formula gives; builds no lists. False: unknown.
 bool planner_never_fits(const Planner *planner, const RunLayout *layout);
 
-// Returns how many microbatches suffice to know the slots of a schedule kind, with and without evictions.
+// Returns how many microbatches suffice to count the slots of a schedule kind, with and without evictions.
 int planner_enough_for_slots(const ScheduleKind *kind, int stages);
 
 // Returns the layout of the planner's configuration with another micro-batch size, in one of the ways that a plan
@@ -130,7 +130,7 @@ typedef struct SmallestWorld {
 typedef int WorldFits(void *argument, SmallestWorld *at, bool *fits, Error *err);
 
 // Replaces *best by a smaller world with t tensor and d data ranks, if one fits: the one with the fewest stages.
-// stages: `count` ascending numbers to try. More stages have less memory each, so bisection works. -1 with err.
+// stages: `count` ascending numbers to try. More stages need less memory each, so bisection works. -1 with err.
 int plan_fewest_stages(const int64_t *stages, int64_t count, int64_t t, int64_t d, WorldFits *fits, void *argument,
                        SmallestWorld *best, Error *err);
 

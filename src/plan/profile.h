@@ -12,7 +12,7 @@ typedef struct ProfileStage {
     int attention; // AttentionMode
     int softmax;   // SoftmaxKind
     int64_t micro_batch, layers;
-    bool first, last;         // with the embedding, with the head
+    bool first, last;         // stage has the embedding; stage has the head
     double forward, backward; // seconds
     double input, weight;     // I and W; 0 in profiles of versions that did not measure them
     int64_t peak_bytes;       // peak bytes, with one slot
@@ -58,7 +58,7 @@ const char *profile_differs(const Profile *profile, const Config *config, const 
 // every layer more or fewer. A micro-batch size that was not measured is interpolated from its neighbours. Returns
 // false if no stage of its kind was measured.
 bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTime *time);
-// Does the same for a chunk as if it were a stage. Returns false if profile is NULL.
+// Like profile_stage_time, for a chunk as if it were a stage. Also returns false if profile is NULL.
 bool profile_chunk_time(const Profile *profile, const StageShape *stage, int chunk, ProfileTime *time);
 
 // Runs the program's --profile: measures, writes hardware.profile. 0, or -1 with err.

@@ -1,5 +1,5 @@
-// Measures profiles. On a CPU every measurement runs in its own process, so it inherits no memory or threads, and
-// running out of memory ends only that process. Identical processes load the other cores until it is done.
+// Measures profiles. On a CPU every measurement runs in its own process, so it starts without the memory and threads of
+// earlier measurements. Running out of memory ends only that process. Identical processes load the other cores.
 #include "emulate.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -23,7 +23,7 @@ static const double ENOUGH_SECONDS = 0.4;
 
 // One stage at one micro-batch size and attention mode.
 typedef struct Case {
-    const Config *config; // with that size and mode, and MICROBATCHES microbatches
+    const Config *config; // configuration with this size and mode, and MICROBATCHES microbatches
     const Model *model;
     const Hardware *hardware;
     const Plan *plan;
@@ -245,7 +245,7 @@ static double host_peak_(int precision) {
     return peak;
 }
 
-// Asks the device for its name, peak and memory, unless the configuration gives them.
+// Reads the device's name and, unless the configuration gives them, its peak and, on a GPU, its memory.
 static int ask_device_(Config *config, char *name, size_t size, Error *err) {
     HardwareConfig *given = &config->hardware;
     bool cpu = hardware_is_cpu(config);
@@ -275,8 +275,8 @@ static int measure_all_(Profile *profile, const Planner *planner, const char *de
 }
 
 // Measures the stages of a configuration (the first, one in the middle, the last) at micro-batch sizes 1, 2, 4, 8 and
-// its own, as memory allows, in every attention mode; logs each measurement. On CPUs, as many ranks as run at a time
-// load the cores, as in a run. -1 with err; profile_free in both cases.
+// its own, as memory allows, in every attention mode; logs each measurement. On CPUs, as many ranks as can compute
+// at once load the cores, as in a run. -1 with err; profile_free in both cases.
 static int measure_profile_(Profile *profile, const Config *config, const Model *model, const Log *log, Error *err) {
     Planner planner = {0};
     char device[96];

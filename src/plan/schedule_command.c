@@ -1,5 +1,5 @@
-// --schedule: prints or draws the schedule of a configuration and reports the result of its proof. The simulated times
-// are those of --times, in any unit; they do not depend on the hardware.
+// --schedule: prints or draws the schedule of a configuration and reports the result of its proof. The simulation
+// uses the action times of --times, in any unit, and does not depend on the hardware.
 #include "plan_report.h"
 #include "schedule/study.h"
 

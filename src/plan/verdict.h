@@ -1,8 +1,8 @@
 // Does balancing pipeline memory with BPipe pay for this model on this hardware? A yes or no, and the figures for it.
 //
-// BPipe makes no step shorter by itself: it makes a larger micro-batch fit. So the question is whether this micro-batch
-// size, if it needs BPipe, beats the largest size that does not; and if so, whether it also beats all smaller sizes,
-// since a smaller size may have a fused softmax that the largest lacks.
+// BPipe makes no step shorter by itself: it makes a larger micro-batch fit. So the first question is whether the size
+// that needs BPipe beats the largest size that fits without it. If so, the second is whether it also beats all smaller
+// sizes, since a smaller size may have a fused softmax that the largest lacks.
 #pragma once
 
 #include "planner.h"

@@ -1,6 +1,6 @@
 // Plans the pipeline a second time with free messages: the time saved is the line of messages. Compute is the average
 // busy time of the stages, divided into kinds of work by the model of the hardware. Measured stages, and ranks that
-// share cores, differ from that model; the line of the products' loss has this difference. The rest of the pipeline is
+// share cores, differ from that model; the difference is added to the products' loss. The rest of the pipeline is
 // idle time: imbalance is the average stage's wait for the slowest, and the ramp is the remainder.
 #include "waterfall.h"
 #include "backend/attention_scratch.h"
@@ -73,7 +73,7 @@ static void deal_layers_(const PlanAnswer *answer, const PlanCosts *costs, Confi
     config->parallel.layers_given = config->parallel.layers_count = p;
 }
 
-// Advises another split of the layers. Returns the number of sentences, 0 or 1.
+// Advises another split of the layers. Returns the number of sentences, 0 or 1; -1 with err.
 static int advise_layers_(const PlanAnswer *answer, const PlanCosts *costs, char text[WATERFALL_ADVICE], Error *err) {
     int p = answer->plan.stages, most = extreme_stage_(costs, p, true), least = extreme_stage_(costs, p, false),
         used = 0;

@@ -1,4 +1,4 @@
-// Which cores the kernel lets a process use, and how those of a host are shared among its ranks.
+// Finds the cores that the kernel lets this process use, and divides a host's cores among its ranks.
 #include "affinity.h"
 
 #include "base/alloc.h"

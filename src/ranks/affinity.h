@@ -15,8 +15,8 @@ typedef struct CoresOfRank {
 // Returns the number of cores that this process may run on, at least 1.
 int affinity_allowed(void);
 
-// Returns the number of threads per rank for `ranks` ranks on this host: an even share of its cores, or OMP_NUM_THREADS
-// if that is set.
+// Returns the number of threads per rank for `ranks` ranks on this host: OMP_NUM_THREADS if it is set, else an even
+// share of the cores that this process may run on. At least 1.
 int affinity_threads(int ranks);
 
 // Returns rank `rank`'s share of its host's cores, above 0: a core that n ranks may use counts 1/n for each of them.
@@ -26,6 +26,6 @@ double affinity_part(const CoresOfRank *ranks, int count, int rank);
 int affinity_share(World *world, double *part, Error *err);
 
 // Restarts this program with a short spin time for idle OpenMP threads, unless the environment sets a spin time. Call
-// it first in main. The OpenMP library reads the time before main; its default of milliseconds makes a step take up to
-// eight times as long if another program runs on the machine.
+// it first in main. The OpenMP library reads the spin time before main. The default, some milliseconds, makes a step
+// take up to eight times as long if another program runs on the machine.
 void affinity_spin_briefly(char **argv);

@@ -26,12 +26,12 @@ struct Coordinator {
     Peer *peers;              // [ranks]
     int open, left;           // ranks that were heard and have not ended; ranks that left cleanly
     bool failed;              // a rank left with an error
-    bool expects;             // true: the timeout of ranks not yet heard from has not started
+    bool expects;             // true: once all ranks have met, the timeout of unheard ranks starts
     double next;              // time of the next check
     int first, worth;         // rank that decides the message, or -1; its precedence, 2: reported a reason, 1: died
     int64_t when;             // time of that rank's error or end, by clock_wall_ns
     bool over;                // a rank ended without leaving cleanly
-    bool died;                // the first such rank left no report
+    bool died;                // the first rank that ended in this way left no report
     bool found;               // the watchdog found a fault, described in `reason`
     int silent;               // rank that has been silent longest, or -1
     char reason[STATUS_TEXT]; // reason given by `first` or the watchdog
@@ -130,7 +130,7 @@ bool coordinator_look(Coordinator *coordinator, const Log *log, double now) {
     if (now < coordinator->next) return false;
     coordinator->next = now + watchdog_interval(coordinator->job.patience) / 2;
     Found found = watchdog_look(coordinator->dog, now, &coordinator->silent);
-    // If nothing moves while ranks leave, some rank has not left yet. That rank will fall silent.
+    // Once a rank has left, all ranks are leaving and progress ends. A rank cut off then is found by its silence.
     if (found == FOUND_WELL || (found == FOUND_STUCK && coordinator->left > 0)) return false;
     coordinator->found = true, coordinator->worth = 0;
     for (int i = 0; watchdog_line(coordinator->dog, i, now, text); i++) log_line(log, "%s", text);

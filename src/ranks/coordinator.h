@@ -42,9 +42,9 @@ typedef struct JobEnd {
     int rank, stage; // rank that caused the end, and its stage; -1: no particular rank, unknown stage
     bool spoken, silent;
     bool lost;                  // a rank died or fell silent, or nothing moved: another start may get further
-    int64_t began;              // first step of this start, or 0
+    int64_t began;              // first step trained since this start; 0: no step yet
     int64_t step;               // latest step that any rank has begun; 0: no step yet
-    char action[STATUS_ACTION]; // the rank's action
+    char action[STATUS_ACTION]; // last action of `rank`; empty: unknown
     char text[STATUS_TEXT + 256];
 } JobEnd;
 JobEnd coordinator_why(const Coordinator *coordinator);

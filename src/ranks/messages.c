@@ -22,7 +22,7 @@ static int channel_open_(int family, bool loopback) {
     if (file < 0) return -1;
     Place place = channel_any_(family);
     if (loopback) ((struct sockaddr_in *)&place.address)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (family == AF_INET6) setsockopt(file, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); // also for IPv4
+    if (family == AF_INET6) setsockopt(file, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); // accepts IPv4, too
     setsockopt(file, SOL_SOCKET, SO_RCVBUF, &capacity, sizeof capacity); // bytes; for a few thousand ranks
     if (bind(file, (const struct sockaddr *)&place.address, place.length) == 0) return file;
     close(file);

@@ -29,7 +29,7 @@ typedef struct Message {
     RankStatus status;  // the rank's status; in an ANSWER, rank 0's; in an END, only `code`. text: only in ENDED
 } Message;
 
-// Where a message came from or goes to.
+// The address of a message's sender or receiver.
 typedef struct Place {
     struct sockaddr_storage address;
     socklen_t length;
@@ -71,8 +71,8 @@ void channel_send(Channel *channel, const Place *to, Message *message);
 // and subtracts their number from *budget, so that a flood of datagrams cannot delay the caller for long.
 bool channel_receive(Channel *channel, int ranks, Place *from, Message *message, int *budget);
 
-// Convert an invitation to text for an environment variable, and back. The text has no addresses, so the invitation is
-// read back with the loopback: a program that starts its ranks does so on this host. -1 if the text is malformed.
+// Convert an invitation to text for an environment variable, and back. The text has no addresses. Reading it
+// sets the loopback address, because a program starts ranks only on its own host. -1 if the text is malformed.
 enum { INVITATION_TEXT = 64 };
 void invitation_write(const Invitation *invitation, char text[INVITATION_TEXT]);
 int invitation_read(Invitation *invitation, const char *text);

@@ -13,7 +13,7 @@ typedef struct StatusPage StatusPage;
 
 enum { STATUS_ACTION = 96, STATUS_WAIT = 64, STATUS_TEXT = 1024 };
 
-// How a rank ended: cleanly with a code, with an error that it reported, or without a report, by a signal or a code.
+// How a rank ended: not yet; cleanly, with a code; with an error that it reported; without a report (signal or code).
 typedef enum Ending { ENDING_NONE, ENDING_LEFT, ENDING_REPORTED, ENDING_DIED } Ending;
 
 // A copy of a status page. Messages contain its bytes unchanged, so the fields have fixed widths and no padding.
@@ -28,7 +28,7 @@ typedef struct RankStatus {
     int64_t step;     // step that it is training, or 0
     int64_t progress; // counter that increases with every piece of progress
     char action[STATUS_ACTION];
-    char wait[STATUS_WAIT]; // the action it waits for; empty if it is not waiting
+    char wait[STATUS_WAIT]; // event that the rank waits for; empty: it does not wait
     char text[STATUS_TEXT]; // reason that the rank reported, or empty
 } RankStatus;
 

@@ -56,7 +56,7 @@ struct Supervisor {
     int answered;     // index of the coordinator's address that answered; NOT_ANSWERED: no answer yet
     double next, last_words;
     double joining; // time at which MPI began to join the ranks
-    double speaks;  // time at which rank 0 logs that MPI is still joining them
+    double speaks;  // time of rank 0's next line that says MPI is still joining the ranks
     double met;     // time at which the ranks had met; 0: not yet
     bool settled;   // rank 0 has checked which ranks it heard late, and which it has not heard
 };
@@ -71,7 +71,7 @@ static int launched_rank_(void) {
 
 // --- lines
 
-// Returns the log for final messages. If stderr is a full pipe without a reader, SIGALRM ends this blocked process.
+// Returns the log for final messages. Sets an alarm that ends this process if it blocks on stderr (a full pipe).
 static Log supervisor_begin_words_(const Supervisor *supervisor) {
     enum { LONGEST_S = 5 };
     signal(SIGALRM, SIG_DFL);
@@ -236,8 +236,8 @@ static void supervisor_miss_coordinator_(const Supervisor *supervisor, double no
     supervisor_give_up_(supervisor, "%s; this rank %s; %s", silent, own, supervisor->job.remedy);
 }
 
-// Logs the cause of a slow start. Until the ranks have met, this is MPI, which joins them. Some seconds after the ranks
-// have the coordinator's address, it is the rank that was heard last, and any ranks that were not heard.
+// Logs the cause of a slow start. Until the ranks have met, logs that MPI is still joining them. CONNECT_S seconds
+// later, logs the rank that was heard last, if it was late, and the number of ranks that were not heard.
 static void supervisor_say_start_(Supervisor *supervisor, const Log *log, double now) {
     enum { JOIN_S = 20, CONNECT_S = 10, SLOW_S = 1 }; // CONNECT_S: several round trips of the slowest links
     int first, missing, ranks = supervisor->job.ranks;
@@ -383,8 +383,8 @@ static void *supervisor_live_(void *argument) {
     return NULL;
 }
 
-// Redirects this process's stderr to the parent, bypassing mpirun. Open MPI's own messages, such as a failed read of a
-// dead rank's memory, still go to mpirun's stderr, which the parent shows only if no rank reported a reason.
+// Redirects stderr to the program that started all ranks, bypassing mpirun. Open MPI's own messages, such as a failed
+// read of a dead rank's memory, still go to mpirun's stderr. That program shows them only if no rank reported a reason.
 static void supervisor_redirect_errors_(void) {
     char path[300], number[16];
     const char *folder = getenv(SUPERVISOR_FOLDER);

@@ -22,7 +22,7 @@
 // Environment variable of a rank: the coordinator's invitation, if the ranks were started by hand.
 #define SUPERVISOR_VARIABLE "TRAINER_SUPERVISOR"
 
-// Environment variable with the path of a launch's folder; pipe in that folder for the stderr of its ranks.
+// Environment variable with the path of a launch's folder; name of the pipe in this folder for the ranks' stderr.
 #define SUPERVISOR_FOLDER "TRAINER_FOLDER"
 #define SUPERVISOR_ERRORS "errors"
 

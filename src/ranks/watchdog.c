@@ -64,7 +64,7 @@ static bool watchdog_silent_(const Watchdog *dog, int rank, double now) {
 //   a rank is stopped at second 5      its supervisor sends nothing: FOUND_SILENT after second 15
 //   a rank loops from second 5 on      all ranks report, but their summed progress is constant: FOUND_STUCK after 605
 //
-// Ranks that wait for a stopped rank still report, so the longest silence names the cause.
+// Ranks that wait for a stopped rank still report, so the rank with the longest silence is the cause.
 Found watchdog_look(Watchdog *dog, double now, int *rank) {
     bool overslept = now - dog->looked > watchdog_interval(dog->patience) + OVERSLEPT_S;
     int64_t progress = 0;
@@ -144,7 +144,7 @@ static void watchdog_line_(const Watchdog *dog, int rank, double now, char text[
     snprintf(text, WATCHDOG_TEXT, "%s %s%s", who, state, other);
 }
 
-// Lists the stages in ascending order, then each rank that has no stage yet.
+// Lines are numbered from 0: first the stages in ascending order, then the ranks that have no stage yet.
 bool watchdog_line(const Watchdog *dog, int index, double now, char text[WATCHDOG_TEXT]) {
     int stages = -1;
     for (int i = 0; i < dog->ranks; i++)

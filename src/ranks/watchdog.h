@@ -25,7 +25,7 @@ double watchdog_interval(Patience patience);
 void watchdog_hear(Watchdog *dog, int rank, const RankStatus *status, double now);
 void watchdog_expect(Watchdog *dog, int rank, double now);        // starts the timeout of a rank never heard
 void watchdog_excuse(Watchdog *dog, int rank);                    // stops the timeout of a rank that has ended
-const RankStatus *watchdog_status(const Watchdog *dog, int rank); // its last report
+const RankStatus *watchdog_status(const Watchdog *dog, int rank); // the rank's last report
 
 typedef enum Found { FOUND_WELL, FOUND_SILENT, FOUND_STUCK } Found;
 
@@ -40,7 +40,7 @@ void watchdog_reason(const Watchdog *dog, Found found, int rank, double now, cha
 // F21". Returns false if there is no such line.
 bool watchdog_line(const Watchdog *dog, int index, double now, char text[WATCHDOG_TEXT]);
 
-// "rank 2 (stage 2)"
+// Writes a rank's name: "rank 2 (stage 2)", or "rank 2" if the stage is -1 (unknown).
 enum { WATCHDOG_NAME = 64 };
 void watchdog_name(int rank, int stage, char name[WATCHDOG_NAME]);
 // Returns a rank's action, or "start-up" if the rank has not reported an action.

@@ -201,7 +201,7 @@ static int world_start_(World *world, int *argc, char ***argv, Error *err) {
 
 // --- joining and leaving
 
-// Asks the kernel for short waits. By default the kernel rounds sleeps up by 50 microseconds, more than our shortest
+// Asks the kernel for short waits. By default the kernel may extend a sleep by 50 microseconds, more than our shortest
 // sleeps. A rank that waits for a small message also yields its core. If other processes compute, the rank gets the
 // core back up to a time slice (3 ms) later, at every message. A request for short slices (sched_setattr(2), Linux
 // 6.12; ignored by older kernels) shortens this delay, and leaves each process's share of the core unchanged.
@@ -236,7 +236,7 @@ World *world_join(int *argc, char ***argv, Error *err) {
 void world_leave(World *world, int code) {
     if (world == NULL) return;
     world_barrier(world, NULL); // ranks that are early sleep here; in MPI_Finalize they would spin
-    // All work is done. MPI_Finalize of Open MPI 4 crashes or hangs once in a thousand times (open-mpi/ompi#10117).
+    // Record the end first: Open MPI 4's MPI_Finalize crashes or hangs once in a thousand times (open-mpi/ompi#10117).
     status_page_leave(world->page, code);
     if (world->messages != NULL) world->messages->destroy(world->messages);
 #ifdef HAVE_MPI

@@ -15,7 +15,7 @@ typedef struct World World;
 World *world_join(int *argc, char ***argv, Error *err);
 
 // Sets *under to whether a launcher started this process as a rank, judged by the environment, before MPI is called.
-// Returns -1 with err for a Slurm step with tasks that MPI cannot see; the message names srun --mpi=pmix.
+// Returns -1 with err in a Slurm step of several tasks without MPI support; the message suggests srun --mpi=pmix.
 int world_under_launcher(bool *under, Error *err);
 
 // Returns whether the launcher's environment says that all ranks run on this host.
@@ -28,7 +28,7 @@ bool world_speaks(void);
 int world_rank(const World *);
 int world_size(const World *);
 
-// Where this rank is.
+// This rank's host, and its position on that host.
 typedef struct WorldPlace {
     int local_rank, local_size; // rank within this host; number of ranks on this host
     int node, nodes;            // index of this host, in the order of lowest ranks; number of hosts
@@ -42,14 +42,14 @@ const WorldPlace *world_place(const World *); // lives as long as the world
 // Returns a log for messages in the name of all ranks: rank 0 writes them, and the other ranks are silent.
 Log world_log(const World *, const Log *log);
 
-// Sets the page on which waits and progress are published, or NULL.
+// Sets the page on which waits and progress are published. NULL: publishes nothing.
 void world_set_status_page(World *, StatusPage *page);
 // Counts progress that the engine's actions do not show, such as a file read. Any thread; NULL: does nothing.
 void world_progress(World *);
 
 // Every rank of the job calls these in the same order.
 int world_barrier(World *, Error *);
-int world_broadcast(World *, void *data, int64_t bytes, Error *);                   // rank 0's data
+int world_broadcast(World *, void *data, int64_t bytes, Error *);                   // copies rank 0's data to all
 int world_gather(World *, void *all, const void *mine, int64_t bytes, Error *);     // all: size * bytes, on rank 0
 int world_gather_all(World *, void *all, const void *mine, int64_t bytes, Error *); // all: size * bytes, on every rank
 int world_sum(World *, double *data, int64_t count, Error *);                       // in rank order, result everywhere

@@ -194,7 +194,7 @@ static int metrics_append_(Metrics *metrics, const char *text, size_t length, Er
     off_t before = lseek(metrics->fd, 0, SEEK_END);
     if (file_write_all(metrics->fd, text, (int64_t)length) == 0) return 0;
     metrics_file_error_(metrics, "cannot write to", err);
-    // Otherwise the next line would be joined to the torn one. If cutting fails too, the next start does it.
+    // Cut off the torn line, or the next line would be joined to it. If this fails, the next start cuts it off.
     bool cut = before >= 0 && ftruncate(metrics->fd, before) == 0;
     (void)cut;
     return -1;
@@ -294,7 +294,7 @@ static int metrics_say_(Metrics *metrics, const char *text, Error *err) {
         if (!metrics->setup.waits(metrics->setup.context)) return 0;
     if (metrics->progress_shown) fputs("\r\033[K", stdout);
     metrics->progress_shown = false;
-    // Flushed line by line: one write, visible at once.
+    // Flush each line, so that it is one write and visible at once.
     metrics->unheard = fprintf(stdout, "%s\n", text) < 0 || fflush(stdout) != 0;
     if (metrics->unheard) return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
     return 0;
@@ -408,8 +408,8 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
 }
 
 // Handles an MFU above 1: the peak was measured while other programs ran, or was configured for another device. A
-// measured peak is measured again; using the step's own rate as the peak would show 98 % instead of the 77 % after a
-// quiet start. If the peak is still below the step's rate, step lines from then on report that it is too low.
+// measured peak is measured again. Using the step's rate as the peak instead would show 98 % where a peak measured on
+// an idle machine gives 77 %. If the peak remains below the step's rate, later step lines report that it is too low.
 static void question_peak_(Metrics *metrics, const StepFigures *figures) {
     enum { MOST_MEASUREMENTS = 8 }; // a tenth of a second each
     const MetricsSetup *setup = &metrics->setup;

@@ -1,5 +1,5 @@
-// The output of a run: the step line, and the JSON lines of log.metrics. Units: seconds and bytes inside, milliseconds
-// and GiB for people; fractions for MFU and bubble.
+// The output of a run: the step line, and the JSON lines of log.metrics. Units: seconds and bytes in the structs;
+// milliseconds, GiB or MiB, and percent in the step line.
 #pragma once
 
 #include "config/config.h"
@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// One pipeline stage in one step: the extremes of memory and times over its ranks; run.busy is their mean.
+// One pipeline stage in one step: the extremes of memory and times over its ranks; run.busy is a mean.
 typedef struct StageFigures {
     int64_t peak_bytes;       // largest total that a rank has had allocated
     int64_t activation_bytes; // bytes of own and lent slots

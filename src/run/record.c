@@ -84,8 +84,8 @@ struct Recorder {
     Record record;
     int64_t capacity; // steps
     Checksum *checksum;
-    uint64_t *mine; // (entries): of this rank's parts
-    uint64_t *all;  // (ranks, entries), on rank 0
+    uint64_t *mine; // (entries): checksums of this rank's parts
+    uint64_t *all;  // (ranks, entries): checksums of all ranks; NULL except on rank 0
 };
 
 int64_t recorder_last_step(const Recorder *recorder) { return recorder->record.first + recorder->capacity - 1; }
@@ -131,7 +131,7 @@ typedef struct Part {
     uint64_t raw;
 } Part;
 
-// Adds the checksum of `count` values from element `from` of the rank's tensor, `to` of the unsharded tensor.
+// Adds the checksum of `count` values. The first is element `from` of the rank's tensor, `to` of the unsharded tensor.
 static void add_run_(Part *part, int64_t from, int64_t to, int64_t count) {
     Checksum *checksum = part->recorder->checksum;
     const TensorSpec *spec = part->tensor->spec;
@@ -186,7 +186,7 @@ static int record_tensors_(Run *run, bool gradients, uint64_t *to, Error *err) {
     return record_gather_(run, to, err);
 }
 
-// Returns the row of the step in progress on rank 0, NULL on the others.
+// Returns the record's row of the step in progress; NULL except on rank 0.
 static uint64_t *record_row_(const Recorder *recorder) {
     const Record *record = &recorder->record;
     return record->words == NULL ? NULL : record->words + record->steps * record_width(record);

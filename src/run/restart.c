@@ -1,5 +1,5 @@
-// The loop that launches the ranks again after a loss. It ends if a launch ends in any other way: a rank that reports
-// an error would report it again, and a full disk would still be full.
+// Launches the ranks again after a loss: a rank died or fell silent, or nothing moved. Any other end is final: a rank
+// that reports an error would report it again, and a full disk would still be full.
 #include "restart.h"
 
 #include "base/alloc.h"

@@ -1,4 +1,4 @@
-// Starts the ranks again after a rank died or fell silent, at most train.max_restarts times.
+// Starts the ranks again after a loss (a rank died or fell silent, or nothing moved), up to train.max_restarts times.
 #pragma once
 
 #include "config/config.h"
@@ -6,7 +6,7 @@
 
 #include <time.h>
 
-// The number of restarts left, and the state at the last loss.
+// The number of restarts left, and the rank and its action at the last loss.
 typedef struct Restarts {
     int64_t left;
     int64_t furthest; // highest step trained so far

@@ -1,8 +1,8 @@
-// One rank's run: everything it owns, from its place in the world to its metrics file, and the commands on it: train,
+// One rank's run: everything it owns, from its groups of ranks to its metrics file, and the commands on it: train,
 // validate, generate text. A run is created and destroyed by all ranks together; "collective" below means that every
 // rank calls the function at the same point.
 //
-//   run_create.c    takes the rank's place, allocates, initializes or loads; --verbose
+//   run_create.c    creates groups, allocates, initializes or loads; --verbose
 //   run_train.c     the loop over steps, and a step                               run_report.c    the report of a step
 //   run_validate.c  losses, validation, data.hellaswag, --validate                run_sample.c    samples, --generate
 //   run_stop.c      requests to stop            run_data.c   data sets            run_trace.c     --trace
@@ -24,7 +24,7 @@
 
 // The part of the command line that concerns a run.
 typedef struct RunAsk {
-    const char *resume;   // a checkpoint or a directory of them; may be NULL
+    const char *resume;   // path of a checkpoint, or of a directory of checkpoints; NULL: start at step 0
     const char *generate; // prompt: generate text instead of training; NULL: do not generate
     bool validate;        // print the loss of data.val instead of training
     bool resume_if_any;   // if `resume` contains no checkpoint, start at step 0
@@ -49,13 +49,13 @@ typedef struct Run {
     const Config *config;
     const Model *model;
     Log *log;
-    Log all; // in the name of all ranks; silent but on rank 0
+    Log all; // log for messages on behalf of all ranks; silent except on rank 0
     World *world;
     StatusPage *status_page;
     Coordinates at;
     Backend *be;
     Device device;
-    int lanes;                   // groups of the pipeline, one for each lane of messages (engine/p2p.h)
+    int lanes;                   // number of pipeline groups, one for each lane of messages (engine/p2p.h)
     Comm *lane[RUN_MOST_LANES];  // [lanes]
     Comm *tensor, *data, *tied;  // NULL: not needed, or this rank is no member; data: all replicas (topology.h)
     Comm *context[2];            // one group per half of a sequence (model/context.h), or NULL
@@ -72,22 +72,22 @@ typedef struct Run {
     int64_t end_of_text; // token that begins a document; for data.mask_documents and data.reset_positions
     Batch batch;
     StepGuard step_guard;   // the same on all ranks
-    Metrics *metrics;       // rank 0
-    double outside_gib;     // MetricsSetup
+    Metrics *metrics;       // on rank 0 of a run that trains; else NULL
+    double outside_gib;     // see MetricsSetup; 0: unknown
     double peak_cores;      // cores of this rank, if be->peak_tflops was measured; else 0
     bool metrics_failing;   // the latest line could not be written
-    Error unheard;          // standard output cannot be written
+    Error unheard;          // error of standard output; code 0: no error
     Checkpoint *checkpoint; // NULL without checkpoint.dir
     ResumePoint from;
-    Slowest *slowest;          // rank 0 of several; may be NULL
+    Slowest *slowest;          // on rank 0 of several ranks that train; else NULL
     char (*hosts)[64];         // [world] names of the ranks' hosts, with `slowest`; else NULL
-    int slow_rank, slow_steps; // the slow rank, and for how many steps it has been slow
+    int slow_rank, slow_steps; // the slowest rank; consecutive steps in which it cost more than 5 % of the time
     struct RunTrace *trace;    // may be NULL
     struct Sampler *sampler;   // may be NULL
     struct Recorder *recorder; // record.h; may be NULL
 } Run;
 
-// Takes this rank's place in `world`, allocates, and initializes or loads. A run that does not train opens no training
+// Creates the groups of ranks, allocates, and initializes or loads. A run that does not train opens no training
 // data and no metrics, and writes no checkpoints. Collective. -1 with err; call run_destroy in both cases.
 int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world,
                StatusPage *status_page, Log *log, Error *err);
@@ -104,7 +104,7 @@ void run_ramp_free(Schedule *ramp[CONFIG_MAX_RAMP]);
 // ---------------------------------------------------------------- training
 
 // Trains up to train.steps and saves checkpoints as checkpoint.* says. Returns 0 or -1 with err. A request to stop ends
-// the run after the current step, the same on all ranks, with code EXIT_STOPPED if its checkpoint was saved.
+// the run, on all ranks after the same step; the error has code EXIT_STOPPED if a checkpoint was saved.
 int run_train(Run *run, Error *err);
 
 // Collective, after the pipeline of a step. On every rank, sets *loss to the sum of the losses of all tokens, and *stop
@@ -135,7 +135,7 @@ void run_request_stop(void);
 // Collective. Writes the mean loss over data.val_batches after `step` to the metrics.
 int run_validate_step(Run *run, int64_t step, Error *err);
 
-// --validate: one line on stdout, or a JSON object, with the loss of data.val. Collective. -1 with err.
+// Runs --validate: prints the loss of data.val as a line or, with `json`, a JSON object. Collective. -1 with err.
 int run_validate(Run *run, bool json, Error *err);
 
 // Collective. Counts the examples of data.hellaswag that the model gets right after `step`, and writes the count to the
@@ -168,8 +168,8 @@ int run_generate(Run *run, Error *err);
 // Collective; `run` has been created. path NULL: no trace, and run->trace stays NULL. -1 with err.
 int run_trace_open(Run *run, const char *path, Error *err);
 
-// Collective. Writes the actions of `schedule` that engine_run reported, in a span `label` from `begin`, on this host's
-// clock, until now. Does nothing without a trace. If the file can no longer be written, logs that once, and training
+// Collective. Writes the action times of `schedule` from engine_run, in a span `label` from `begin` (this host's clock)
+// to now. Does nothing without a trace. If the file can no longer be written, logs that once, and training
 // continues. Returns -1 with err only if ranks cannot be reached.
 int run_trace_step(Run *run, const char *label, const Schedule *schedule, const EngineRun *pipeline, double begin,
                    Error *err);
@@ -201,4 +201,4 @@ typedef struct Details {
 } Details;
 
 Details details_begin(const Log *log, const World *world); // world NULL: before ranks exist
-void details_phase(Details *details, const char *what);    // logs the time since the phase before
+void details_phase(Details *details, const char *what);    // logs the time since the previous phase ended

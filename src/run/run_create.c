@@ -1,4 +1,4 @@
-// Creates a run: takes the rank's place in the world, opens its device and groups, allocates, and initializes or loads.
+// Creates a run: finds the rank's coordinates, opens its groups and device, allocates, and initializes or loads.
 // Every step that can fail on one rank ends with an exchange, so that all ranks fail together with one message.
 #include "checkpoint/checkpoint_find.h"
 #include "checkpoint/hf_config.h"
@@ -56,7 +56,7 @@ static void details_collectives_(const Run *run) {
                run->stage.registered ? "" : "not ");
 }
 
-// Logs how this stage's evicted bundles travel, if it evicts any.
+// Logs how this stage's evicted bundles are moved, if it evicts any.
 static void details_bundles_(const Run *run) {
     const StageSchedule *list = &run->schedule->stage[run->at.stage];
     bool host = false, peer = false;
@@ -85,7 +85,7 @@ static int fail_together_(World *world, int status, Error *err) {
     return world_agree(world, &mine, err);
 }
 
-// Returns whether this rank's GPU is not the one that the configuration was planned for; its own peak then counts.
+// Returns whether this GPU is not the model that the configuration was planned for; MFU then uses this GPU's peak.
 static bool planned_for_another_gpu_(const Run *run) {
     const HardwareConfig *hardware = &run->config->hardware;
     const Gpu *planned = gpu_row(hardware->gpu), *here = gpu_by_name(run->be->device);
@@ -139,7 +139,7 @@ static int list_groups_(Run *run, RunGroup group[RUN_MOST_GROUPS]) {
     int p = (int)c->pipeline, t = (int)c->tensor, contexts = (int)c->context, replicas = contexts * (int)c->data;
     Coordinates at = run->at;
     int column = at.replica * t + at.tensor, partner = bpipe_partner(p, at.stage), place = at.replica % contexts;
-    int first, last, chunk, count = 0; // the stages with the embedding and with the head
+    int first, last, chunk, count = 0; // first, last: stages of the embedding and the head
     schedule_home(run->schedule, 0, &first, &chunk);
     schedule_home(run->schedule, p * run->schedule->chunks - 1, &last, &chunk);
     const StageSchedule *stages = run->schedule->stage;
@@ -466,9 +466,9 @@ static int create_training_(Run *run, const RunAsk *ask, Error *err) {
     return create_metrics_(run, err);
 }
 
-// The order matters. Groups come first, since every later step tells the others whether it failed; files are opened
-// before the device, since a wrong path should cost no GPU start; memory is checked on every host before any rank
-// allocates; checkpoints are loaded last, into memory that is known to fit.
+// The order matters. Files are opened before the device, so that a wrong path is reported without starting GPUs.
+// Memory is checked on every host before any rank allocates. Checkpoints are loaded last, into memory that is known to
+// fit.
 int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world,
                StatusPage *status_page, Log *log, Error *err) {
     *run = (Run){.config = config, .model = model, .world = world, .status_page = status_page, .log = log};

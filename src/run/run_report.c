@@ -48,7 +48,7 @@ static void name_slowest_(Run *run, const StageFigures *ranks, StepFigures *say)
                    (long long)say->step, found.rank, stage, host, 100 * found.excess, part, 100 * found.cost);
 }
 
-// Collective. Gives rank 0 one entry per stage, with times on its own clock.
+// Collective. On rank 0, fills `stages` with one entry per stage, with times on rank 0's clock.
 static int gather_figures_(Run *run, const EngineRun *pipeline, StageFigures *stages, StepFigures *say, Error *err) {
     const int64_t *held = run->be->held.bytes;
     StageFigures mine = {memory_total(&run->be->peak), held[MEMORY_OWN_SLOTS] + held[MEMORY_LENT_SLOTS], *pipeline};

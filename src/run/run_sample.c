@@ -28,8 +28,8 @@ typedef struct Sampler {
     int32_t *window;  // (rows) input tokens of the first stage
     float *logits;    // [vocab_count]: one row
     SampleCandidate *mine, *all,
-        *merged;     // (b, capacity); on rank 0: (world, b, capacity), and one text's of all ranks; token -1: empty
-    int32_t *chosen; // [b], followed by whether a rank was asked to stop
+        *merged;     // candidates: own (b, capacity); of all ranks (world, b, capacity); of one text. Token -1: empty
+    int32_t *chosen; // [b] chosen tokens, then whether rank 0 was asked to stop
 } Sampler;
 
 static int spell_(const Tokenizer *tokenizer, const Config *config, const char *prompt, Tokens *tokens, Error *err) {
@@ -182,8 +182,8 @@ static int next_tokens_(Run *run, int64_t first_text, Error *err) {
 
 // ---------------------------------------------------------------- texts
 
-// Generates one microbatch of the sample.count texts, beginning with text `first`. *stop: a rank was asked to stop, and
-// the texts are incomplete.
+// Generates one microbatch of the sample.count texts, beginning with text `first`. *stop: rank 0 was asked to stop,
+// and the texts may be incomplete.
 static int write_texts_(Run *run, int64_t first, bool *stop, Error *err) {
     Sampler *sampler = run->sampler;
     int64_t b = run->stage.at.shape.batch;
@@ -215,7 +215,7 @@ static int say_text_(Run *run, int64_t step, int64_t index, const char *text, Er
     return error_set(err, EXIT_FAILED, "cannot write to standard output: %s", strerror(errno));
 }
 
-// Generates all texts and writes them on rank 0, except the incomplete texts if *stop (write_texts_).
+// Generates all texts and writes them on rank 0. If *stop, leaves out the texts in progress (write_texts_).
 static int sample_all_(Run *run, int64_t step, bool *stop, Error *err) {
     int64_t b = run->stage.at.shape.batch, count = run->config->sample.count;
     for (int64_t first = 0; first < count && !*stop; first += b) {

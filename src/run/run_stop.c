@@ -31,7 +31,7 @@ bool run_stop_requested(void) { return stop_signal_ != 0; }
 void run_request_stop(void) { note_stop_(SIGTERM); }
 
 // Gives the handler a stack of its own: oneDNN's AVX-512 matrix products keep data below the stack pointer, where a
-// handler would write. Signals sent to the process come to this thread, the first one, as long as it does not block
+// handler would write. Signals sent to the process are delivered to this thread, the main thread, unless it blocks
 // them.
 static void leave_stack_alone_(void) {
     static char stack[1 << 16];

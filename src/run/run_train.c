@@ -11,14 +11,14 @@
 #include <stdio.h>
 #include <string.h>
 
-// Prefixes an error with `label` unless the error begins with its step. Returns -1.
+// Prefixes the error's text with `label` unless the text already begins with a step. Returns -1.
 static int train_fail_(const char *label, Error *err) {
     Error why = *err;
     if (strncmp(why.text, "step ", 5) != 0) snprintf(err->text, sizeof err->text, "%s: %.900s", label, why.text);
     return -1;
 }
 
-// Collective. Names the value that is not finite in one clause: "the loss on stage 3 is nan, and the gradient of X on
+// Collective. Writes to `text` which values are not finite: "the loss on stage 3 is nan, and the gradient of X on
 // stage 3, the first such in the order of the backward, is not finite". *weight: a weight was not finite before the
 // step.
 static int explain_bad_(Run *run, const StepFigures *figures, char *text, size_t size, bool *weight, Error *err) {

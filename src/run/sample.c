@@ -14,7 +14,7 @@ int64_t sample_capacity(const SampleRule *rule) { return rule->temperature > 0.0
 
 uint64_t sample_stream(int64_t sequence, int64_t position) { return (uint64_t)sequence << 40 ^ (uint64_t)position; }
 
-// Returns Gumbel noise. 52 bits and a half are never 0 and never 1, so that both logarithms are finite.
+// Returns Gumbel noise. (bits + 0.5) / 2^52 is never 0 and never 1, so both logarithms are finite.
 static double gumbel_(const SampleRule *rule, uint64_t stream, int64_t token) {
     uint64_t bits = random_bits(rule->seed ^ OTHER_NUMBERS, stream, (uint64_t)token) >> 12;
     return -log(-log(((double)bits + 0.5) * 0x1p-52));

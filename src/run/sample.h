@@ -2,8 +2,8 @@
 //
 // A random choice takes the largest of logit / temperature + g, where g is Gumbel noise for the token: token i then
 // wins with probability softmax(logits / temperature)[i]. The noise is counter-based, keyed by (seed, sequence,
-// position, token), so each tensor rank handles its part of the vocabulary alone and only a few candidates are sent; no
-// rank needs the complete distribution.
+// position, token), so each tensor rank processes only its part of the vocabulary and sends a few candidates. No rank
+// needs the complete distribution.
 #pragma once
 
 #include <stdint.h>

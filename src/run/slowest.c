@@ -1,6 +1,6 @@
-// Sums the seconds of the last steps and compares them. Example with one rank a stage: planned forwards of 10, 10, 12
-// and measured ones of 21, 20, 28 give ratios of 2.1, 2.0 and 2.33. The median, 2.1, is the error of the plan for all
-// ranks. So 12 * 2.1 = 25.2 are expected of the third rank, which takes 28: +11 %.
+// Sums the seconds of the last steps and compares them. Example with one rank per stage: planned forward times of
+// 10, 10, 12 and measured times of 21, 20, 28 give ratios of 2.1, 2.0 and 2.33. The median, 2.1, is the error of the
+// plan for all ranks. So the third rank is expected to need 12 * 2.1 = 25.2; it needs 28: +11 %.
 #include "slowest.h"
 
 #include "base/alloc.h"

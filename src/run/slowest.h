@@ -28,7 +28,7 @@ typedef struct Slowest Slowest;
 Slowest *slowest_create(int ranks, const RankSeconds *planned, const int *peers);
 void slowest_destroy(Slowest *slowest);
 
-// Adds a step: the seconds of every rank [ranks], and of the step.
+// Adds a step. seconds: [ranks], measured times of every rank. step_seconds: duration of the step.
 void slowest_add(Slowest *slowest, const RankSeconds *seconds, double step_seconds);
 
 // Finds the slowest rank. Returns false before SLOWEST_WINDOW steps, or if no rank exceeds a known expected time.

@@ -74,7 +74,7 @@ static int check_start_(const Config *config, const char *program, const Model *
     return status;
 }
 
-// The command line, and everything needed to answer it.
+// The command line, and everything needed to execute it.
 typedef struct Trainer {
     const Model *model;
     Options options;
@@ -91,7 +91,7 @@ typedef struct Trainer {
 // Starts this process's supervisor and joins the other ranks. NULL with err.
 static World *rank_join_(Trainer *t, const Job *job, Supervisor **supervisor, Error *err) {
     double began = clock_seconds();
-    // From here on this is the rank; the process that the launcher started is its supervisor.
+    // From here on this process is the rank; the process that the launcher started is its supervisor.
     *supervisor = supervisor_start(t->log.program, job, t->launched, err);
     World *world = err->code != 0 ? NULL : world_join(&t->argc, &t->argv, err);
     if (world == NULL) {
@@ -107,7 +107,7 @@ static World *rank_join_(Trainer *t, const Job *job, Supervisor **supervisor, Er
     return world;
 }
 
-// Runs this process as a rank: it joins the others, trains, validates or generates with them, and leaves.
+// Runs this process as a rank: joins the other ranks, trains, validates, generates or verifies, and leaves.
 static int rank_main_(Trainer *t, Error *err) {
     const Options *options = &t->options;
     char remedy[CONFIG_TEXT + 64];
@@ -132,7 +132,7 @@ static int rank_main_(Trainer *t, Error *err) {
                                              : run_train(&run, err);
     }
     if (status != 0) {
-        // The parent of all ranks prints the error, or else this rank; only rank 0's if all ranks found the same.
+        // The parent prints the error, or this rank if there is no parent. If all ranks found it, only rank 0 reports.
         bool speaks = !err->everywhere || world_rank(world) == 0;
         if (speaks && !status_page_report(page, err)) log_line(&t->log, "%s", err->text);
         if (!err->everywhere && world_size(world) > 1) world_abort(world, err->code);
@@ -161,7 +161,7 @@ static int take_layout_(Config *config, Error *err) {
     return 0;
 }
 
-// Runs the parent of ranks on this machine. They get the command line as it was given, and the layout.
+// Runs the parent of ranks on this machine. The ranks get the command line unchanged, and the layout.
 static int parent_main_(Trainer *t, Error *err) {
     char remedy[CONFIG_TEXT + 64], text[LAYOUT_ENCODED];
     Job job = trainer_job_(t->config, remedy, sizeof remedy);

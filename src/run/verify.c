@@ -138,7 +138,7 @@ static int run_ways_(const Config *given, const Model *model, const Options *opt
         if (i == 1 && !pairs) strcat(ways[i].name, ", once more");
         config.schedule.bpipe = ways[i].bpipe;
         if (config.schedule.slots < config_min_slots(&config)) config.schedule.slots = 0;
-        Log all = log_of_all(log); // drops the rank's stage that the first way has set
+        Log all = log_of_all(log); // omits the stage that run_create stored in the log
         if (world_rank(world) == 0) log_line(&all, "verify: %s", ways[i].name);
         status = run_way_(&ways[i].record, &config, model, options, world, status_page, log, err);
         ways[i].ran = status == 0;
@@ -172,14 +172,14 @@ typedef struct Verify {
     VerifyCheck check;
     const Log *log;
     char **argv;
-    int file;        // file of records; it has no name
+    int file;        // unnamed file in memory, for the record of one run
     bool on_the_cpu; // run all ways on the CPU: too few GPUs for the largest one
 } Verify;
 
 enum { MOST_CHANGES = 12 };
 
-// Returns the attention.mode with which one stage computes the same bits as these stages (recomputing changes no bit),
-// or NULL if some stages use flash and others do not.
+// Returns the attention.mode with which one stage computes the same bits as the given stages (recomputing changes no
+// bit), or NULL if some stages use flash and others do not.
 static const char *verify_attention_(const Config *given) {
     bool flash = config_attention(given, 0) == ATTENTION_FLASH;
     for (int s = 1; s < (int)given->parallel.pipeline; s++)

@@ -1,7 +1,7 @@
 // --verify N: the same N steps in several ways, which must all compute the same bits.
 //
 // Started by hand, the program runs each way as a run of its own, one after another: one stage with 1F1B; the
-// configuration's stages (four, if it has one) and schedule without BPipe; the same with BPipe. A way that does not fit
+// configuration's stages (up to 4 if it has one) and schedule without BPipe; then with BPipe. A way that does not fit
 // this machine is left out, with a line that says so. Tensor and data ranks, which change the order of sums, stay as
 // configured. Each run hands its record (record.h) to the parent through a file without a name. The number of ranks
 // that a launcher started cannot change: they run their stages without and with BPipe, one after another. No file is

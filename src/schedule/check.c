@@ -30,7 +30,7 @@ typedef struct Link {
     int64_t needs; // actions of the stage's other chain that must be complete before this action
 } Link;
 
-// A virtual stage before or after a chunk, as a stage and its chunk. stage -1: the pipeline ends there.
+// A virtual stage before or after a chunk, given by stage and chunk. stage -1: the pipeline begins or ends there.
 typedef struct Neighbour {
     int stage, chunk;
 } Neighbour;
@@ -42,9 +42,9 @@ typedef struct Neighbours {
 typedef struct Chains {
     Link *compute;
     Link *queue;
-    int64_t computes, transfers; // lengths
+    int64_t computes, transfers; // lengths of `compute` and `queue`
     int64_t c, q;                // completed actions of `compute` and of `queue`
-    int *forwards, *gradients;   // [chunks] F, and B or I: first pass: listed; second pass: completed
+    int *forwards, *gradients;   // [chunks] number of F, and of B or I: listed (first pass) or completed (second)
     bool evicts;
 } Chains;
 
@@ -92,8 +92,8 @@ typedef struct Used {
     int lent;
 } Used;
 
-// Proves, for neighbouring virtual stages on the same stage, that the list makes an action's input (or gradient) before
-// the action, and that a buffer is free for the action's output.
+// Proves, for neighbouring virtual stages on the same stage, that the producer of an action's input (or gradient) comes
+// before the action in the list, and that a buffer is free for the action's output.
 static int prove_turn_(const Proof *proof, int s, Action action, const int *done) {
     bool forward = action.kind == ACTION_FORWARD;
     Neighbours near = near_(proof, s, action.chunk);
@@ -279,7 +279,7 @@ static bool two_sides_(Action a, Action b) {
     return (evict || load) && a.microbatch == b.microbatch && a.chunk == b.chunk && a.slice == b.slice;
 }
 
-// Returns the queue index of the next transfer with the partner, at or after `at`; without one, the queue's length.
+// Returns the index, from `at` on, of the next transfer with the partner; the queue's length if no transfer is left.
 static int64_t next_paired_(const Chains *chains, int64_t at) {
     while (at < chains->transfers && chains->queue[at].action.peer == SCHEDULE_HOST) at++;
     return at;
@@ -390,7 +390,7 @@ static int prove_states_(Proof *proof, int s) {
 
 // ---- all stages: the chains run as far as they go -------------------------------------------------------------------
 
-// A stage's transfer queue or compute chain, for which the next action of a chain waits.
+// The chain for which an action waits: the compute chain of a stage, or its transfer queue.
 typedef struct Cause {
     int stage; // -1: the action waits for nothing
     bool queue;

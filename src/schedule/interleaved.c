@@ -5,7 +5,7 @@
 //   interleaved   (v-1)g + 2(p-1-s)    g = p, complete backwards
 //   gis           (v-1)g + (p-1-s)     ceil(p/2) <= g <= p, split backwards, W right after I
 //
-// After this warm-up, forwards and backwards alternate, so a stage keeps one bundle more than it runs warm-up forwards.
+// After this warm-up, forwards and backwards alternate, so a stage keeps one bundle more than its warm-up has forwards.
 // GIS keeps fewer because a gradient leaves after I, which takes about as long as a forward.
 //
 // With n slices a group has all slices of ceil(p/n) microbatches, which is enough to keep every stage busy. The warm-up
@@ -24,7 +24,7 @@ static int forward_at_(const ScheduleSpec *spec, int k, int *place) {
     return within / size;
 }
 
-// Writes the list of one stage. drain: warm-up forwards of the stage for each stage after it.
+// Writes the list of one stage. drain: extra warm-up forwards for each later stage.
 static void write_groups_(const ScheduleSpec *spec, int s, int drain, bool split, ActionList *list) {
     int n = spec->slices, all = spec->microbatches * n * spec->chunks, place;
     int warm_up = (spec->chunks - 1) * spec->group * n + drain * (spec->stages - 1 - s) + n - 1;

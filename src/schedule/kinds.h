@@ -50,7 +50,7 @@ extern const int schedule_kind_count;
 // The names of schedule_kinds in the same order, then "auto" and NULL; for the table of configuration keys.
 extern const char *const schedule_words[];
 
-// Returns the row that is marked as plain.
+// Returns the index of the row that is marked as plain.
 int schedule_kind_plain(void);
 
 // Fills in the defaults of a spec and checks it. -1 with err (code 2) if it is illegal. Unless `key` is NULL, *key is

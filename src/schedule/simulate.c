@@ -23,7 +23,7 @@ typedef struct Edge {
     int arrived;  // messages that have arrived
     int consumed; // actions of the receiver that are complete
     double time;  // seconds per message
-    int share;    // resource it uses in transit, or -1
+    int share;    // resource that a message uses in transit; -1: not shared
     bool sending;
 } Edge;
 
@@ -69,13 +69,13 @@ typedef struct SimRun {
     Timeline *timeline;
     SimStage *stages;
     SimChunk *chunks; // [stages*chunks]
-    Edge *down;       // [stages*chunks] F from virtual stage g to g+1; the last is unused
-    Edge *up;         // [stages*chunks] B or I from virtual stage g+1 to g
+    Edge *down;       // [stages*chunks] edge of F from virtual stage g to g+1; the last is unused
+    Edge *up;         // [stages*chunks] edge of B and I from virtual stage g+1 to g
     End *ends;
     Chain *heap; // earliest first
     int chains_count;
     int unused;       // index of the first unused end
-    int tails[TAILS]; // by hash of the duration: last end of a chain of such a duration; -1: no chain
+    int tails[TAILS]; // last end of a chain, indexed by the hash of the chain's duration; -1: no chain
     int *stirred;     // [stages] stages to check for actions that can start
     int stirred_count;
     double now;
@@ -190,10 +190,10 @@ static void start_compute_(SimRun *run, int s) {
     simulate_ends_in_(run, duration_(run, s, action), share, END_COMPUTE_, s);
 }
 
-// Returns the transfer at the head of stage s's queue, if it has been posted.
+// Sets *action to the head of stage s's queue. Returns false if the head is in progress or not yet posted.
 static bool simulate_head_(const SimRun *run, int s, Action *action) {
     const SimStage *stage = &run->stages[s];
-    // It is posted when all compute actions before it are complete.
+    // A transfer is posted when all compute actions before it are complete.
     if (stage->transferring || stage->queue >= stage->compute) return false;
     *action = stage->actions[stage->queue];
     return true;
@@ -319,7 +319,7 @@ static void end_compute_(SimRun *run, int s) {
     stage->compute = next_place_(stage, stage->compute + 1, true);
     if (stage->compute < stage->count) stage->head = stage->actions[stage->compute];
     __builtin_prefetch(&stage->actions[stage->compute + 4]);
-    // this stage may send its output, and the sender of its input has a receive buffer again
+    // this stage may send its output, and a receive buffer is free again for the sender of its input
     stir_(run, s);
     if (out != NULL) {
         out->made++;

@@ -28,9 +28,9 @@ typedef struct SimulateCosts {
     const double *const
         *action;            // [stages][count of the list]: one cost per F, B, I or W; NULL: use the four arrays above
     const double *last;     // [stages] factor on the cost of a chunk's last B, or last I and W; NULL: 1
-    const double *transfer; // [stages] transfer of one bundle of the evictor, either way; NULL: 0
-    const double *edge;     // [stages] one message between s and s+1, either way; NULL: 0
-    bool queue_first;       // true: if F and L ask for a slot in the same instant, L gets it; false: F does
+    const double *transfer; // [stages] transfer of one bundle of the evictor, in either direction; NULL: 0
+    const double *edge;     // [stages] one message between s and s+1, in either direction; NULL: 0
+    bool queue_first;       // true: if F and L need a slot at the same instant, L gets it; false: F gets it
     const SimulateShares *shares; // NULL: nothing is shared
     bool totals_only;             // true: the times of single actions are left out
 } SimulateCosts;
@@ -41,7 +41,7 @@ typedef struct StageTimeline {
     double busy;             // time in F, B, I and W
     double wait_slot;        // time in which F had its input and a send buffer, but no slot
     double wait_load;        // time in which B or I had its gradient and a send buffer, but its bundle was not loaded
-    int own_peak, lent_peak; // most own and most lent slots in use at a time
+    int own_peak, lent_peak; // most own and most lent slots in use at once
 } StageTimeline;
 
 typedef struct Timeline {

@@ -7,15 +7,15 @@
 #include <stddef.h>
 
 // Times, all in one unit. Compute times are for all layers of a stage. With c chunks and n slices, an action takes
-// 1/(c*n) of this time, so that such schedules are comparable. B takes input + weight.
+// 1/(c*n) of this time, so that all schedules are comparable. B takes input + weight.
 typedef struct StudyTimes {
     double forward, input, weight;
     double message;  // one message between neighbouring stages
-    double transfer; // transfer of one slot's bundle, either way
+    double transfer; // transfer of one slot's bundle, in either direction
 } StudyTimes;
 
 // Reads "F=1,I=1,W=1,message=0.05,transfer=0.5". NULL or absent: F, I and W are 1, message and transfer 0. B=x sets I
-// and W to x/2 each. -1 with err (code 2): an unknown name, or a value that is negative or not a number.
+// and W to x/2 each. -1 with err (code 2): an unknown name, a negative or unreadable value, or F, I and W all 0.
 int study_times_parse(const char *text, StudyTimes *times, Error *err);
 
 // Simulates one step. The caller owns the result (timeline_free). NULL with err (code 1) if the schedule deadlocks.
@@ -25,10 +25,10 @@ Timeline *study_run(const Schedule *schedule, const StudyTimes *times, Error *er
 // at F=I=W=1 (1F1B 27.3 %)". -1 with err if study_run fails.
 int study_say(const Schedule *schedule, const StudyTimes *times, char *text, size_t size, Error *err);
 
-// Draws a lane per stage, and one below it for its transfers if there are any, at most `width` columns wide: boxes
+// Draws a lane per stage, and below it a second lane if the stage has transfers, at most `width` columns wide. Boxes
 // begin with the letter of their action. If the step needs more columns, its middle is left out. colour: write terminal
 // escape sequences. -1 if the stream fails.
 int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bool colour, FILE *file);
 
-// Draws the same as an SVG picture that follows the viewer's light or dark mode. -1 if the stream fails.
+// Draws all actions as an SVG picture that follows the viewer's light or dark mode. -1 if the stream fails.
 int study_draw_svg(const Schedule *schedule, const Timeline *timeline, FILE *file);

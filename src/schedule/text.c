@@ -114,7 +114,7 @@ static bool take_word_(Reader *reader, const char *word) {
     return false;
 }
 
-// Takes " word 12".
+// Takes a word and a number, with spaces before each: " word 12".
 static bool take_field_(Reader *reader, const char *word, int *number) {
     return take_word_(reader, word) && text_take_number_(reader, number);
 }
@@ -178,7 +178,7 @@ static int text_read_header_(Reader *reader, Schedule *schedule) {
     return text_unreadable_(reader, form);
 }
 
-// Takes "3"; with chunk numbers "3.1"; with chunk and slice numbers "3.1:2".
+// Takes the numbers of a bundle: "3"; with chunk numbers "3.1"; with chunk and slice numbers "3.1:2".
 static bool take_bundle_(Reader *reader, Action *action) {
     if (!text_take_number_(reader, &action->microbatch)) return false;
     if (!reader->chunks) return true;

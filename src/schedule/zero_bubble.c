@@ -1,17 +1,17 @@
 // Schedules that split backwards so that a stage can do W while it would wait for I.
 //
-// zb-d (Qi et al., ICLR 2024) is 1F1B with every W moved back by d = min(s, delay) microbatches on stage s. delay 0 is
+// zb-d (Qi et al., ICLR 2024) is 1F1B with every W postponed by d = min(s, delay) microbatches on stage s. delay 0 is
 // 1F1B with split backwards; delay p-1 is ZB-H1, where every stage keeps p bundles. Each microbatch of delay costs a
 // slot on the later stages and takes one W off the bubble. Stage 2 of p = 3, delay 2, m = 4:
 //
 //   F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3      without delay: F0 I0 W0 F1 I1 W1 F2 I2 W2 F3 I3 W3
 //
-// zb-v (the same paper) places two chunks in a V, so that the first and the last virtual stage share a stage, which can
-// go from its forward to its backward at once. All stages keep 2p chunk bundles.
+// zb-v (the same paper) places two chunks in a V, so that the first and the last virtual stage share a stage. There a
+// microbatch's backward can directly follow its forward. All stages keep 2p chunk bundles.
 //
-// dualpipe-v (DeepSeek-AI, DualPipe, 2025), without running a forward and a backward at the same time: two chunks in a
+// dualpipe-v (DeepSeek-AI, DualPipe, 2025), here without overlap of a forward with a backward, has two chunks in a
 // V, complete backwards in the steady phase, and split ones where a stage would otherwise wait: at the start because
-// the gradient has to leave soon, at the end because W can wait. Needs at least 2p microbatches.
+// another stage waits for the gradient, at the end because W can wait. Needs at least 2p microbatches.
 #include "kinds.h"
 
 #include "base/units.h"
@@ -28,8 +28,8 @@ void zb_d_stage_(const ScheduleSpec *spec, int s, ActionList *list) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Two chunks in a V. The papers give the number of actions of each kind in each phase, so the code names only kind and
-// chunk: the action is for the next microbatch that has not had such an action on the chunk.
+// Two chunks in a V. The papers give the number of actions of each kind in each phase, so the code gives only kind and
+// chunk: the action is for the chunk's next microbatch without an action of this kind.
 
 typedef struct Counting {
     ActionList *list;

@@ -193,7 +193,7 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
     Log quiet = {.program = "", .rank = -1, .stage = -1, .level = LOG_QUIET};
     if (config_check(given, &ignored) != 0) return 0;
     if (verdict_resolve(given, space->planner->model, &quiet, err) != 0) return -1;
-    // Keeps an open split_backward at auto, which counts as off: schedules that always split then need no change of it.
+    // Keeps an open split_backward at auto, which counts as off. So schedules that always split leave it unchanged.
     bool open = space->keys.base->schedule.split_backward == SPLIT_AUTO && given->schedule.split_backward == SPLIT_OFF;
     if (open) given->schedule.split_backward = SPLIT_AUTO;
     return planner_forecast_config(space->planner, given, true, forecast, err);

@@ -1,5 +1,5 @@
-// A search's answers in addition to the best configuration: the memory that a faster one lacks, the smallest world that
-// suffices, the smallest change to the given configuration that brings most of the gain, and the regret of a choice.
+// A search's answers in addition to the best configuration: the memory that a faster configuration lacks, the smallest
+// world that suffices, the smallest change to the given configuration that brings most of the gain, and the regret.
 #pragma once
 
 #include "search.h"
@@ -27,7 +27,7 @@ int answer_smallest_world(const SearchSpace *space, SmallestWorld *world, Error 
 int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Error *err);
 
 // Finds the candidate with the fewest changes among the found candidates with a step of at most `step` seconds. If
-// several have equally few, takes the fastest. Returns false if there is no such candidate.
+// several have equally few changes, finds the fastest of them. Returns false if there is no such candidate.
 bool answer_cheapest(const SearchResult *result, const Config *given, double step, Candidate *cheapest);
 
 // The assumptions that robust.c makes about figures of the hardware, in words. The figures are not known exactly, and

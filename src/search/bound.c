@@ -50,7 +50,7 @@ int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *er
     memset(cut, 0, sizeof *cut);
     int status = plan_costs_make(&cut->costs, config, &lists, &plan, &source, err);
     cut->stages = p;
-    cut->chunks = lists.chunks * lists.slices; // one cost each; slice 0 of chunk 0 has the first F and the last B
+    cut->chunks = lists.chunks * lists.slices; // one cost per slice; slice 0 of chunk 0 has the first F and the last B
     cut->microbatches = config_microbatches(config);
     cut->split = lists.split;
     cut->least_bytes = memory_total(&plan.stage[plan_fullest(&plan)].memory);

@@ -18,7 +18,7 @@ const char robust_assumptions[] = "products at 0.6, 0.7 and 0.85 of the peak, ha
 typedef struct Assumption {
     double efficiency;       // efficiency of products
     double network, latency; // factors
-    double reserve;          // GiB
+    double reserve;          // GiB added to the reserve
 } Assumption;
 
 static const Assumption assumptions_[] = {{.efficiency = 0.60}, {.efficiency = 0.70}, {.efficiency = 0.85},
@@ -44,7 +44,7 @@ static void assume_(Hardware *hardware, const Assumption *at) {
 
 // ---------------------------------------------------------------- jitter
 
-// Writes the duration of every action, varied by a normally distributed number of the draw; draw 0: not varied.
+// Writes the duration of every action, varied by normally distributed numbers that depend on `draw`; draw 0: unvaried.
 static void vary_(const Schedule *schedule, const SimulateCosts *costs, int draw, double **durations) {
     static const double JITTER = 0.05;
     for (int s = 0; s < schedule->stages; s++)
@@ -87,7 +87,7 @@ static int draw_jitter_(const Schedule *schedule, const SimulateCosts *costs, do
     return 0;
 }
 
-// Simulates two rounds of microbatches, which are enough: a stage waits for its neighbours in every round.
+// Simulates only a few rounds of microbatches, which are enough: a stage waits for its neighbours in every round.
 static int jitter_(const Planner *planner, const Config *config, double factors[2], Error *err) {
     TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
     int64_t rounds = config_fewer_microbatches(config, 0);

@@ -35,10 +35,10 @@ typedef struct Outcome {
     int status;
 } Outcome;
 
-// The best so far. It does not change while a batch is evaluated.
+// The best candidates so far. They do not change while a batch is evaluated.
 typedef struct Standing {
     double best, tenth;  // steps by planner_compared; INFINITY: not known yet
-    CandidateList front; // by step
+    CandidateList front; // sorted by step
     CandidateList keys;  // fastest candidate of each cut, micro-batch size and schedule, by step
 } Standing;
 
@@ -233,7 +233,6 @@ static bool weigh_(Trial *trial, const RunLayout *layout, double bound, int64_t 
     const Planner *planner = search->space->planner;
     Forecast *forecast = &tried->forecast;
     *tried = (Candidate){.bound = trial->list->bound, .robust = NAN};
-    outcome->evaluated++;
     if (hopeless_(search, bound, least_bytes)) return false;
     outcome->status = planner_forecast_config(planner, &trial->config, false, forecast, &outcome->err);
     if (outcome->status != 0 || !forecast->possible) return false;
@@ -255,6 +254,7 @@ static bool weigh_(Trial *trial, const RunLayout *layout, double bound, int64_t 
 static bool try_(Trial *trial, const RunLayout *layout, double bound, Candidate *tried) {
     *tried = (Candidate){0};
     if (trial->outcome->status != 0 || !space_config(trial->search->space, layout, &trial->config)) return false;
+    trial->outcome->evaluated++;
     return weigh_(trial, layout, bound, trial->list->least_bytes, tried);
 }
 
@@ -294,7 +294,7 @@ static void try_trades_(Trial *trial, const RunLayout *evicting) {
         }
 }
 
-// Tries evictions to one target: with the fewest slots and, if the list fits only with evictions, as many as fit.
+// Tries evictions to one target: with the fewest slots and, if the list fits only with evictions, with as many as fit.
 static void try_target_(Trial *trial, int target, int placement, const Forecast *plain) {
     const SearchSpace *space = trial->search->space;
     RunLayout layout = trial->list->layout;
@@ -428,7 +428,7 @@ static int index_of_(const SearchResult *result, const Candidate *found) {
     return -1;
 }
 
-// Computes the front again from all found candidates. Of equal candidates it keeps the plainer, maybe found later.
+// Recomputes the front from all found candidates, since of equal candidates it must keep the one planner_prefers.
 static void take_front_(SearchResult *result) {
     int64_t count = result->found.count, least = INT64_MAX;
     if (count == 0) return;
@@ -450,8 +450,8 @@ int search_class(const SearchResult *result, const Forecast *found) {
     return (int)(log(ratio) / log(SEARCH_ALIKE) + 1e-9);
 }
 
-// Returns whether a is plainer than b: fewer stages, then no eviction, complete sequences, no pointwise, more free
-// memory, no recomputed layer, then by planner_prefers.
+// Returns whether a is plainer than b: fewer stages, then no eviction, no slices or context ranks, no pointwise,
+// more free memory, no recomputed layer, then by planner_prefers.
 static bool plainer_(const Candidate *a, const Candidate *b) {
     const RunLayout *one = &a->forecast.layout, *other = &b->forecast.layout;
     if (one->pipeline != other->pipeline) return one->pipeline < other->pipeline;

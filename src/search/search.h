@@ -1,5 +1,5 @@
 // The best configurations of a model for a number of ranks: best-first over the candidates of space.h, by the bounds of
-// bound.h. Every figure comes from the planner, so --plan prints the same figures for that configuration.
+// bound.h. Every figure comes from the planner, so --plan prints the same figures for a configuration.
 //
 // Results depend neither on the number of threads nor on timing: candidates are evaluated in batches of a fixed size,
 // in parallel within a batch, and the results of a batch are used only from the next batch on.
@@ -35,9 +35,9 @@ typedef struct SearchResult {
     int64_t alike;         // other candidates of class 0
     int ten[SEARCH_BEST];  // indices into found: the fastest of each cut, micro-batch size and schedule, best first
     int ten_count;
-    int *front; // indices: no other candidate is both faster and smaller; by step, up to SEARCH_SLOWER times the best
+    int *front; // indices by step, up to SEARCH_SLOWER times the best: each has less memory than all faster candidates
     int front_count;
-    int64_t evaluated; // configurations whose bytes were counted
+    int64_t evaluated; // configurations tried, including those that a bound excluded
     int64_t simulated; // configurations whose step was simulated
     int64_t shapes;
     double seconds;

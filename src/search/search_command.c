@@ -43,7 +43,7 @@ static int contradicts_(const SearchSpace *space, const char *key, int64_t value
                         (long long)value, (long long)space->keys.world);
 }
 
-// Checks that the ranks which -o fixes agree with the ranks to search for.
+// Checks that the sizes fixed with -o divide the ranks of the search, and equal them if all sizes are fixed.
 static int check_fixed_(const SearchSpace *space, Error *err) {
     const ParallelConfig *parallel = &space->keys.base->parallel;
     const struct {
@@ -135,7 +135,7 @@ static void progress_(void *argument, const SearchResult *result, double bound) 
 
 static int run_(const SearchSpace *space, SearchResult *result, const Log *log, Error *err) {
     Progress progress = {log, clock_seconds(), false};
-    interrupted_ = 0; // left by the previous search
+    interrupted_ = 0; // the previous search may have set it
     SearchOptions options = {.stop = &interrupted_, .argument = &progress};
     if (isatty(STDERR_FILENO) && log->level != LOG_QUIET) options.progress = progress_;
     struct sigaction action = {.sa_handler = interrupt_}, before;

@@ -133,7 +133,7 @@ bool space_balance_matters(const SearchSpace *space, const RunLayout *layout) {
 
 // ---------------------------------------------------------------- recomputed layers
 
-// Finds by bisection, on all stages at once, the fewest recomputed layers with which they fit. Both stages of a pair
+// Finds by bisection, on all stages at once, the fewest recomputed layers that let a stage fit. Both stages of a pair
 // have slots for the pair's larger bundle, so the caller has to count the bytes of the result again.
 static bool recompute_(const SearchSpace *space, Config *config) {
     int64_t p = config->parallel.pipeline;

@@ -1,6 +1,6 @@
 // The settings that a search varies, and the resulting configuration.
 //
-// A *shape* has the first keys of a layout: how the model is cut into ranks and how large a microbatch is. A
+// A *shape* has the first keys of a layout: how the model is divided among ranks, and the micro-batch size. A
 // *candidate* is a complete layout: a shape with a schedule, a split of the layers, and a way to keep bundles (on the
 // stage, on its partner, on the host, or recomputed). Model, global batch, hardware and the keys set with -o do not
 // change.
@@ -18,7 +18,7 @@ SearchSpace space_make(const Config *base, const Planner *planner, int64_t world
 // Returns whether -o sets any key of a mask to a value other than auto.
 bool space_fixes(const SearchSpace *space, LayoutMask keys);
 
-// Returns the layout to start from: the list keys that -o fixes, one rank, and the plain schedule without evictions.
+// Returns a layout of one rank: plain schedule, no evictions, and the keys for layers, recompute and attention of -o.
 RunLayout space_start(const SearchSpace *space);
 
 // Return all shapes, with the plain schedule, and all schedules that a shape can have. The caller frees `layouts`.
@@ -28,7 +28,7 @@ LayoutList space_schedules(const SearchSpace *space, const RunLayout *shape);
 // Sets evictions to one target, with the slots and load_ahead that -o fixes, else auto (0).
 void space_evict(const SearchSpace *space, RunLayout *layout, int target);
 
-// Returns whether the layers of a layout dealt out by time differ from those dealt out evenly.
+// Returns whether splitting a layout's layers by time differs from an even split. False if -o fixes the layers.
 bool space_balance_matters(const SearchSpace *space, const RunLayout *layout);
 
 // Writes the configuration of a layout. Returns false if a layout with RECOMPUTE_TO_FIT does not fit even with all

@@ -26,13 +26,13 @@ typedef struct Swept {
 
 typedef struct SweepRow {
     int value[MOST_KEYS];
-    char cut[TEXT]; // "8x4x1 b1 GIS v2"
+    char cut[TEXT]; // "8x4x1 b1 GIS, host"
     bool stopped;
-    Forecast forecast; // all zero if nothing fits
+    Forecast forecast; // all zero if the row is refused, or if a search finds nothing that fits
     Budget budget;     // cost of the row's step
     char *config;      // best configuration of a search, as JSON; NULL: nothing fits, or a plan
     Error refused;     // reason of the refusal; code 0: not refused
-    char why[256];     // reason why it does not fit; "" if it fits
+    char why[256];     // reason why the row does not fit; "" if it fits or no reason was found
     Hardware hardware; // hardware that the row was planned for
 } SweepRow;
 
@@ -95,7 +95,8 @@ static int read_deadline_(Sweep *sweep, Error *err) {
     const char *text = sweep->options->deadline;
     char *unit = NULL;
     if (text == NULL) return 0;
-    sweep->deadline = strtod(text, &unit) / (*unit == 'h' ? 24 : 1);
+    sweep->deadline = strtod(text, &unit);
+    if (*unit == 'h') sweep->deadline /= 24;
     if (sweep->deadline > 0 && sweep->deadline < 1e6 && (*unit == 'h' || *unit == 'd') && unit[1] == '\0') return 0;
     return error_set(err, EXIT_USAGE, "--deadline: %s is not a time; give days or hours, as in 30d or 12h", text);
 }

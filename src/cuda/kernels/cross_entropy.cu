@@ -14,7 +14,7 @@ struct Columns {
     int64_t first, count;
 };
 
-// Returns the offset of exponents: the maximum, or 0 if all columns are -inf, where -inf - -inf would be NaN.
+// Returns the value to subtract before exp: the maximum, or 0 if all columns are -inf, since -inf - -inf is NaN.
 __device__ __forceinline__ float base_of_(float max) { return max == -INFINITY ? 0.0f : max; }
 
 // AHEAD pieces are loaded before the first is used: 64 bytes in flight per thread, or 64 KB per multiprocessor with two

@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(THREADS) norm_backward_kernel(const Backward a
     int64_t begin = a.rows * blockIdx.x / gridDim.x, end = a.rows * (blockIdx.x + 1) / gridDim.x;
     for (int64_t row = begin; row < end; row++) {
         float *mine = workspace + row % 2 * WORKSPACE;
-        // LayerNorm has contiguous rows and always adds to dx. Compile-time constants take no registers.
+        // LayerNorm has contiguous rows and always adds to dx. Testing CENTERED at compile time saves registers.
         int64_t at = CENTERED ? row * a.cols : row_begin_(a.at, row, a.cols);
         int64_t keep = CENTERED ? at : row_begin_(a.keep, row, a.cols);
         const bool adds = CENTERED || !a.replace;
@@ -277,7 +277,7 @@ void norm_forward_launch_(CudaBackend *cuda, const Forward &a, int64_t rows) {
 }
 
 // Returns the blocks of a backward: the number that runs at once on all multiprocessors (1,024 threads of 64 registers
-// each, or the shared memory limit), but at most one per row, and no more than the scratch has room for sums.
+// each, or the shared memory limit), but at most one per row, and only as many as have room for their sums in scratch.
 static int backward_blocks_(const CudaBackend *cuda, int64_t rows, int threads, int64_t sums_bytes) {
     int64_t resident = 1024 / threads, fits = cuda->shared_bytes / (sums_bytes + 1024 + 2048);
     if (resident > fits) resident = fits;

@@ -28,7 +28,7 @@ __device__ __forceinline__ float gelu_share_(float x) { return sigmoid_(GELU_SLO
 struct Gelu {
     __device__ static float of(float x, float) { return x * gelu_share_(x); }
 };
-struct GeluSlope { // a: upstream gradient, b: x
+struct GeluSlope { // a is the upstream gradient, b is the input x of GELU
     __device__ static float of(float dout, float x) {
         float s = gelu_share_(x);
         return dout * (s + x * s * (1.0f - s) * GELU_SLOPE * (1.0f + 3.0f * GELU_CUBE * x * x));

@@ -1,14 +1,14 @@
 // Quantizes a bf16 matrix, or its transpose, to 8 bits. With scales along rows, it also quantizes the transpose of an
-// 8-bit matrix, converted to bf16. A block handles a tile of 128 x 128 numbers of the result, so no block of scales
-// crosses tiles. Tiles pass through shared memory: all reads and writes of rows are 16-byte pieces. Eight lanes hold a
-// row of a tile, two lanes 32 numbers.
+// 8-bit matrix, converted to bf16. A block handles a tile of 128 x 128 numbers of the result, so a block that shares a
+// scale never spans two tiles. Tiles pass through shared memory: all reads and writes of rows are 16-byte pieces. A
+// lane holds 16 numbers of a row, so eight lanes hold a row of a tile.
 //
-// A single scale for the matrix takes a pass of its own. Its integer maximum is the same in any order of blocks.
+// A single scale for the matrix needs an earlier pass. The maximum of integers is the same in any order of blocks.
 #include "narrow.cuh"
 
 namespace {
 
-constexpr int THREADS = 256, TILE = 128, LINE = TILE + 2; // numbers; a line's extra word spreads columns over banks
+constexpr int THREADS = 256, TILE = 128, LINE = TILE + 2; // TILE, LINE: numbers; +2 avoids bank conflicts
 constexpr int TILE_BYTES = TILE * LINE * 2, LANES = 8, PIECE_NUMBERS = TILE / LANES, ROWS = THREADS / LANES;
 
 struct Quantized {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void tile_read_(uint16_t *tile, const __nv_bfloat16 *
     }
 }
 
-// Does the same with an 8-bit matrix, and converts the numbers to bf16. All numbers of a piece share one scale.
+// Copies the tile of an 8-bit matrix, and converts its numbers to bf16. All numbers of a piece share one scale.
 template <int KIND>
 __device__ __forceinline__ void tile_widen_(uint16_t *tile, const Factor &x, const int64_t row, const int64_t col,
                                             const int64_t rows, const int64_t cols) {

@@ -27,9 +27,9 @@ struct Rope {
 };
 
 // Computes cos and sin of an angle: subtracts the nearest multiple of pi/2 (Cody & Waite), then evaluates the Taylor
-// series on [-pi/4, pi/4]. The error is below 1e-10 for angles up to a million. It uses double because in fp32 the
-// angle itself would be off by 1e-2 at position 200,000. That costs about thirty operations; the library's function has
-// a slow path that uses local memory.
+// series on [-pi/4, pi/4]. The error is below 1e-10 for angles up to a million. The angle is a double, because in fp32
+// it would be off by 1e-2 at position 200,000. The function costs about thirty operations; CUDA's sincos has a slow
+// path that uses local memory.
 __device__ __forceinline__ void rotation_(double angle, float *cosine, float *sine) {
     double quarter = rint(angle * 0.63661977236758134308);
     double r = (angle - quarter * 1.57079632673412561417) - quarter * 6.07710050650619224932e-11;
@@ -45,7 +45,7 @@ __device__ __forceinline__ void rotation_(double angle, float *cosine, float *si
     *sine = turns & 2 ? -odd : odd;
 }
 
-// threadIdx.x: index of the piece of W pairs. threadIdx.y: first of the heads, over all rows of the block, to rotate.
+// threadIdx.x: index of a piece of W pairs. threadIdx.y: first head to rotate, counted over all rows of the block.
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS) rope_kernel(T *qkv, const Rope rope, const Frequencies frequencies) {
     SHARED(float, cosines, PAIRS);

@@ -8,19 +8,19 @@
 
 #include "vector.cuh"
 
-enum { WARP = 32, ROW_LIMIT = 32768 }; // columns
+enum { WARP = 32, ROW_LIMIT = 32768 }; // ROW_LIMIT: most columns of a row
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 // Rows that do not divide into pieces use the scalar form: up to ROW_SCALAR_UNITS elements per thread, in local memory.
 // It is correct but slow; no shipped model has such rows. Its loops over units are not unrolled, because unrolled loops
 // make nvcc take 1.5 times as long for norms.
 enum { ROW_SCALAR_UNITS = 32 };
-template <int UNITS> constexpr int ROW_UNROLL = UNITS == ROW_SCALAR_UNITS ? 1 : 64; // 64 unrolls all
+template <int UNITS> constexpr int ROW_UNROLL = UNITS == ROW_SCALAR_UNITS ? 1 : 64; // 64: complete unrolling
 
 template <int UNITS> constexpr int ROW_THREADS = UNITS == 1 ? 256 : 1024;
 
 struct RowPlan {
-    int units; // per thread: 1, 2 or 4 pieces of 16 bytes, or ROW_SCALAR_UNITS single elements
+    int units; // units per thread: 1, 2 or 4 pieces of 16 bytes, or ROW_SCALAR_UNITS single elements
     int threads;
 };
 
@@ -60,7 +60,7 @@ template <int W> __device__ __forceinline__ int row_column(int u) {
     return (u * (int)blockDim.x + (int)threadIdx.x) * W;
 }
 
-// --- over a warp: a butterfly leaves the same bits in every lane, since each level adds the same two numbers.
+// --- over a warp: a butterfly leaves the same bits in every lane, since both lanes of a pair add the same two numbers.
 template <int N> __device__ __forceinline__ void warp_sum(float (&x)[N]) {
 #pragma unroll
     for (int lane = WARP / 2; lane > 0; lane /= 2)
@@ -74,8 +74,8 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// --- over a block of full warps, with one barrier each. workspace: N * WARP floats of shared memory. No thread may
-// access them between the barrier before the call and the barrier after it.
+// --- over a block of full warps, with one barrier each. workspace: N * WARP floats of shared memory, which no other
+// code may access between the last barrier before the call and the first barrier after it.
 template <int N> __device__ __forceinline__ void block_sum(float (&x)[N], float *workspace) {
     int lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     warp_sum(x);

@@ -1,7 +1,7 @@
 // Causal softmax over rows of attention scores, for the attention modes that materialize scores. A row sees the columns
 // [from, seen), which are in its own document. The backward ignores `from`: probabilities before it are zero.
 //
-// Fused: a block keeps a row in registers. Each score is read and written once; scores above the diagonal are not read.
+// Fused: a block keeps a row in registers. Each score is read and written once; pieces above the diagonal are not read.
 // Unfused: cast, scale, mask, softmax and cast are separate passes over fp32 memory, as in a framework without fusion.
 // They move 36 bytes per bf16 score; the fused form moves 3 on average. The unfused form is for comparison.
 #include "row.cuh"
@@ -180,7 +180,7 @@ void pass_launch_(CudaBackend *cuda, float *wide, const CudaScores *s, Pass pass
                 pass);
 }
 
-// Returns the scores as a shape without a mask: each row sees all its columns.
+// Returns the shape of the same scores without a mask: each row sees all its columns.
 static CudaScores whole_rows_(const CudaScores *s) {
     return CudaScores{s->matrices * s->rows, 1, s->cols, s->cols - 1, 1.0f, nullptr, 0};
 }
