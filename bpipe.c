@@ -113,7 +113,7 @@ static ListCounts list_counts_(const StageSchedule *stage) {
     return most;
 }
 
-// Returns the most bundles of a stage between their F and the B or W that frees their slot, evicted or not.
+// Returns the peak number of a stage's bundles between their F and the B or W that frees their slot, evicted or not.
 static int in_flight_(const StageSchedule *stage) { return list_counts_(stage).own; }
 
 // Own slots are counted as if nothing were evicted and then cut to the bound, so that a stage that evicts nothing gets
@@ -234,7 +234,7 @@ typedef struct Walk {
     const Schedule *schedule; // schedule that contains `base`
     int64_t *place;           // [turns] index in the base list of the turn's B or I
     int *turn;                // [chunks*microbatches*slices] turn of each bundle
-    NumberSet home, away;     // turns with their bundle in an own slot, and turns with their bundle evicted
+    NumberSet home, away;     // turns with a bundle in one of the stage's own slots; turns with an evicted bundle
     int64_t at;               // index of the current action in the base list
     int64_t last_forward;
     int turns;

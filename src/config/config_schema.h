@@ -43,7 +43,7 @@ struct ConfigKey {
 extern const ConfigKey config_keys[];
 extern const int config_key_count;
 
-enum { CONFIG_EXPECTED = 512 }; // bytes that config_expected writes at most
+enum { CONFIG_EXPECTED = 512 }; // maximum number of bytes that config_expected writes
 
 const ConfigKey *config_find(const char *name);                  // NULL: no such key
 bool config_has_section(const char *section, size_t length);     // whether a key "section.*" exists

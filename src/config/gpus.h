@@ -51,8 +51,8 @@ typedef struct GpuBand {
 } GpuBand;
 
 GpuBand gpu_band(const Gpu *gpu);
-// The band of plans from a profile, or from rates that were fitted to runs: five rounds of `make bench` on two CPU
-// cores, where plans were 5.4 % too short to 2.6 % too long.
+// The band of plans that use a profile, or rates that were fitted to runs. In five rounds of `make bench` on two CPU
+// cores, plans were 5.4 % too short to 2.6 % too long.
 extern const GpuBand gpu_band_measured;
 // The band of a run on a single Hopper GPU, in bf16 or 8 bits. On two H200s, one at a time, plans were 5.2 % too short
 // to 0.4 % too long (test/plan/measured_steps.json).

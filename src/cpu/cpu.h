@@ -76,7 +76,7 @@ int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread);
 // is fp32, else `workspace` after conversion.
 const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count);
 
-// Returns the address at which to compute the floats of elements `offset` and following of `to`: in `to` if the run is
+// Returns the address at which to compute, as floats, the elements of `to` from `offset` on: in `to` if the run is
 // fp32, else `workspace`. cpu_store then rounds to bf16, or for fp32 copies floats that were computed elsewhere.
 static inline float *cpu_place(const Backend *backend, float *workspace, void *to, int64_t offset) {
     return cpu_is_bf16(backend) ? workspace : (float *)to + offset;

@@ -29,7 +29,7 @@ typedef struct Cost {
     double efficiency, half, launch; // matrix products: share of the peak, k0, seconds
     FlashRate flash_forward, flash_backward;
     double memory_rate;
-    double added; // extra time of adding to fp32 in memory, as a part of the time to read and write it (GpuKernels)
+    double added; // extra time to accumulate in fp32, as a fraction of the time to read and write the sums (GpuKernels)
     double fp8;   // speed of large products with train.fp8, relative to bf16
     double pair, tensor, network, host;
     double latency;      // seconds
@@ -58,7 +58,7 @@ double cost_product(const Cost *cost, double count, int64_t m, int64_t n, int64_
 // below 2,048 is as fast as in bf16 (tables of ai-dynamo/aiconfigurator).
 double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k);
 
-// Returns the extra seconds of the product for the gradient of `weights` weights, because it adds to fp32 in memory.
+// Returns the extra seconds that the gradient product of `weights` weights takes to accumulate into fp32 memory.
 double cost_adding(const Cost *cost, double weights);
 
 // Returns the factor by which products take longer than cost_product on `multiprocessors` multiprocessors: there may be

@@ -214,7 +214,7 @@ static int queue_progress_(Engine *engine, Error *err) {
 
 // ---------------------------------------------------------------- progress
 
-// Prefixes the error of a link with its failed message. A link carries messages in the order of microbatches.
+// Prefixes a link's error with the failed activation or gradient. A link carries messages in the order of microbatches.
 static void blame_link_(const Engine *engine, const P2pLink *link, Error *err) {
     char to[ACTION_TEXT];
     snprintf(to, sizeof to, "stage %d", link->sends ? link->peer : engine->index);

@@ -41,8 +41,8 @@ static int mpirun_find_(char *path, size_t size, Error *err) {
                      "(scripts/install_deps.sh), or set parallel.pipeline, tensor and data to 1");
 }
 
-// Checks limits that mpirun needs but does not check. With too few files, mpirun never hears the ranks and hangs
-// without a message. Measured as sufficient for 2, 4 and 8 ranks: 36, 44 and 64 files.
+// Checks resource limits that mpirun depends on but does not check. If the limit on open files is too low, mpirun hangs
+// without a message. Limits that were measured to suffice: 36, 44 and 64 open files for 2, 4 and 8 ranks.
 static int mpirun_check_limits_(int ranks, Error *err) {
     char here[4096];
     rlim_t needed = 32 + 5 * (rlim_t)ranks;

@@ -38,7 +38,7 @@ static void sum_rows_(Pass *pass, CommRequest *request, void *out, void *partial
         request->active = false;
 }
 
-// Lays out gathered rows of a kind and, with eight bits, the scales of all ranks as they arrive.
+// Lays out the gathered rows in a FactorKind and, for 8-bit kinds, the ranks' scales one after another, as gathered.
 static int64_t gather_layout_(const Shape *s, int kind, void *base, Factor *all, void **scales) {
     Layout layout = {base, 0};
     *all = quantized_at(layout_take(&layout, quantized_bytes(s, kind, s->rows, s->hidden)), NULL, kind, s->rows,
@@ -322,7 +322,7 @@ static Piece attention_piece_(const Pass *pass, int i) {
     if (s->pieces == 1) return piece;
     shape->seq = s->seq / s->pieces;
     shape->first = context_place(s, 0);
-    if (shape->mode == ATTENTION_NONE) each = attention_keys(shape) * s->element; // piece 0: bytes per query and head
+    if (shape->mode == ATTENTION_NONE) each = attention_keys(shape) * s->element; // bytes per score row of piece 0
     piece.qkv = before * s->qkv_cols * s->element;
     piece.out = before * s->query_cols * s->element;
     piece.saved = before * shape->heads * each;

@@ -65,8 +65,8 @@ void table_prefix(TensorTable *table, const char *format, ...) __attribute__((fo
 TensorSpec *table_vector(TensorTable *table, int role, int64_t rows, int init, const char *name);
 // Appends the weights of a norm over single heads, whose gradients are always summed over the tensor ranks.
 TensorSpec *table_head_vector(TensorTable *table, int role, int64_t rows, const char *name);
-// Appends the bias of a matrix: split with it by rows; if the matrix is split by columns, the bias belongs to the sum
-// and is not split.
+// Appends the bias of a matrix. If the matrix is split by rows, so is the bias. If it is split by columns, the bias is
+// added once to the sum over the tensor ranks and is not split.
 TensorSpec *table_bias(TensorTable *table, int role, int64_t rows, int split, const char *name);
 // Appends a matrix with weight decay. Only projections into the residual stream are split by columns; their
 // initial values are smaller.

@@ -137,9 +137,9 @@ static int stage_compute_(Costing *costing, int s, const ComputeTimes *times, St
     return 0;
 }
 
-// Returns the bytes/s of one rank in a collective among the ranks with the same part of the model, if `parts` parts of
-// its node communicate at the same time. Within a node this is the rate of a collective of `bytes`, else a share of the
-// node's network. The ranks of one part on a node send out of the node only once.
+// Returns the bytes/s of one rank in a collective among the ranks with the same part of the model, while the ranks of
+// `parts` parts communicate at the same time. Within a node this is the rate of a collective of `bytes`. Otherwise the
+// parts on a node share its network; the data of each part leave the node only once.
 static double data_rate_(const Costing *costing, int64_t parts, CostCollective kind, double bytes) {
     const Hardware *hardware = costing->source->hardware;
     int64_t node = costing->config->hardware.gpus_per_node;

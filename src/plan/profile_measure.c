@@ -207,7 +207,7 @@ static int measure_size_(Session *session, int mode, int64_t b, Error *err) {
     config->schedule.pointwise_of_stage[0] = RECOMPUTE_NONE;
     int p = (int)config->parallel.pipeline;
     if (config->parallel.layers_count != p)
-        config_spread_layers(config, p); // a list of layers for chunks does not apply
+        config_spread_layers(config, p); // measured with one chunk per stage, whatever the schedule
     if (measure_stage_(session, 0, err) != 0) return -1;
     if (p > 1 && measure_stage_(session, p - 1, err) != 0) return -1;
     // With two stages, some chunks are neither first nor last. They are measured as the middle stage of three.

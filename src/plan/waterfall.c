@@ -58,7 +58,7 @@ static int extreme_stage_(const PlanCosts *costs, int stages, bool most) {
     return found;
 }
 
-// Deals the layers so that all stages have about as much work.
+// Distributes the layers so that all stages have about the same amount of work.
 static void deal_layers_(const PlanAnswer *answer, const PlanCosts *costs, Config *config) {
     int p = answer->plan.stages;
     Schedule placed = {.stages = p, .chunks = 1};

@@ -9,7 +9,7 @@ enum { SLOWEST_WINDOW = 16 }; // steps that are compared
 
 typedef enum SlowestPart { SLOWEST_FORWARD, SLOWEST_BACKWARD, SLOWEST_PARTS } SlowestPart;
 
-// One rank's seconds in each part, of a step or planned.
+// One rank's seconds in each part: measured in a step, or planned.
 typedef struct RankSeconds {
     double part[SLOWEST_PARTS];
 } RankSeconds;

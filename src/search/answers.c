@@ -20,7 +20,7 @@ static int compare_misfits_(const void *a, const void *b) {
     return one->order > other->order ? -1 : one->order < other->order;
 }
 
-// Inserts the candidates of a misfit with `all` set into the sorted queue, from which the misfit was taken.
+// Expands a misfit that has `all` set and is no longer in the queue: inserts its candidates into the sorted queue.
 static int queue_open_(CandidateList *queue, const SearchSpace *space, const Candidate *all, Error *err) {
     CandidateList opened;
     if (search_open_misfit(space, all, &opened, err) != 0) return -1;

@@ -226,7 +226,7 @@ typedef struct Trial {
 
 // Counts the bytes of a layout with the configuration trial->config and, if it fits and still matters, simulates it.
 // `bound` and `least_bytes` may be tighter than the bounds of the list. Returns whether the layout is possible and can
-// matter. `tried` is then its forecast, in which slots and load_ahead are numbers if it evicts.
+// matter. `tried` is then its forecast. If the layout evicts, slots and load_ahead in `tried` are resolved, never auto.
 static bool weigh_(Trial *trial, const RunLayout *layout, double bound, int64_t least_bytes, Candidate *tried) {
     Outcome *outcome = trial->outcome;
     const Search *search = trial->search;

@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr int THREADS = 256, TILE = 128, LINE = TILE + 2; // TILE, LINE: numbers; +2 avoids bank conflicts
+constexpr int THREADS = 256, TILE = 128, LINE = TILE + 2; // TILE, LINE: in elements; +2 avoids bank conflicts
 constexpr int TILE_BYTES = TILE * LINE * 2, LANES = 8, PIECE_NUMBERS = TILE / LANES, ROWS = THREADS / LANES;
 
 struct Quantized {

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int THREADS = 256;
 
-// blocks: threads per row, enough also for rows that begin in the middle of a block of four.
+// blocks: blocks of four normals per row, one thread each; enough even if a row begins in the middle of a block.
 __global__ void __launch_bounds__(THREADS)
     normal_kernel(float *to, const int64_t rows, const int64_t cols, const int64_t blocks, const NormalRows draw) {
     int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = at / blocks;
