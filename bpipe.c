@@ -92,8 +92,8 @@ int64_t schedule_place(const Schedule *schedule, Action action) {
     return (int64_t)action.microbatch * slices + (forward ? action.slice : slices - 1 - action.slice);
 }
 
-// The result of one walk over a list: the most bundles between their F and the B or W that frees their slot, the most
-// bundles of the partner, and whether a backward is split.
+// The counts of one walk over a stage's list. own: most bundles of the stage at once between their F and the B or W
+// that frees their slot. lent: most bundles of the partner at once. split: whether a backward is split.
 typedef struct ListCounts {
     int own, lent;
     bool split;
@@ -116,7 +116,7 @@ static ListCounts list_counts_(const StageSchedule *stage) {
 // Returns the peak number of a stage's bundles between their F and the B or W that frees their slot, evicted or not.
 static int in_flight_(const StageSchedule *stage) { return list_counts_(stage).own; }
 
-// Own slots are counted as if nothing were evicted and then cut to the bound, so that a stage that evicts nothing gets
+// Counts own slots as if nothing were evicted, then limits them to the bound. So a stage that evicts nothing gets
 // exactly the slots that it uses.
 void schedule_finish(Schedule *schedule, int slots) {
     schedule->slots = slots;
@@ -240,7 +240,7 @@ typedef struct Walk {
     int turns;
     int now;    // current turn: number of turns completed
     int newest; // the last turn of any bundle made so far
-    int used;   // own slots taken, in list order
+    int used;   // own slots in use, in list order
     int slots;
     int ahead;
     int peer;
@@ -291,7 +291,7 @@ static void walk_before_forward_(Walk *walk) {
     if (!walk_make_room_(walk, 1, walk->now)) walk->failed = true;
 }
 
-// Returns the largest rise in used slots over the actions from the current one until a turn.
+// Returns by how many the slots in use rise at most between the current action and the B or I of a turn.
 static int walk_rise_(const Walk *walk, int turn) {
     int rise = 0, most = 0;
     for (int64_t i = walk->at; i < walk->place[turn]; i++) {
@@ -302,7 +302,8 @@ static int walk_rise_(const Walk *walk, int turn) {
     return most;
 }
 
-// Before a turn, loads the first evicted bundle of the next `ahead` turns. Evicts the newest bundles if it needs slots.
+// Loads, before a turn, the first evicted bundle of the next `ahead` turns. If the load needs slots, evicts the newest
+// bundles.
 static void walk_swap_(Walk *walk) {
     int next = walk->now + 1, last = walk->now + min_int(walk->ahead, walk->newest - walk->now);
     while (next <= last && !number_set_has(&walk->away, next)) next++;
@@ -399,8 +400,8 @@ static int balance_stage_(Schedule *schedule, int s, const Schedule *base, Evict
 }
 
 // Writes A and R into the acceptor's list. If E and L follow B or I(c,i) in the evictor's list, their A and R are
-// posted right after the acceptor's own B or I(c,i). This own action is complete before the evictor's B or I(c,i) can
-// begin, whatever the durations, so no transfer waits for the acceptor to post its A or R.
+// posted right after the acceptor's own B or I(c,i). The acceptor's B or I(c,i) is complete before the evictor's can
+// begin, whatever the durations. So no transfer waits for the acceptor to post its A or R.
 static void balance_acceptor_(Schedule *schedule, int s) {
     const StageSchedule *evictor = &schedule->stage[s];
     StageSchedule *acceptor = &schedule->stage[bpipe_partner(schedule->stages, s)];
@@ -421,8 +422,8 @@ static void balance_acceptor_(Schedule *schedule, int s) {
     list_finish(&list, acceptor);
 }
 
-// Returns the largest number of bundles that wait for their W or are needed by the current action. With fewer slots, no
-// eviction helps, since a bundle that waits for its W cannot be evicted.
+// Returns the most bundles that must be on the stage at once: the bundles that wait for their W, and the bundle that an
+// action uses. With fewer slots no eviction helps, since a bundle that waits for its W cannot be evicted.
 static int held_(const StageSchedule *stage) {
     int waiting = 0, most = 1;
     for (int64_t i = 0; i < stage->count; i++) {
@@ -446,7 +447,7 @@ static int host_needs_(const Schedule *base, int s) {
 }
 
 // Returns the fewest slots for a stage. To the host: the fewest with which its walk succeeds. To a partner: half of the
-// bundles that both stages keep in flight, rounded down, plus one slot to move to.
+// bundles that both stages keep in flight, rounded down, plus one, since a bundle in transit takes a slot on both.
 static int balance_needs_(const Schedule *base, int s, EvictTarget target) {
     if (target == EVICT_TO_HOST) return host_needs_(base, s);
     int in_flight = in_flight_(&base->stage[s]), partner = bpipe_partner(base->stages, s);

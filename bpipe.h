@@ -129,7 +129,7 @@ typedef struct Schedule {
     int microbatches;
     int slices;       // slices per microbatch
     int slots;        // the bound for every stage, own and lent together; one slot holds one chunk's bundle of a slice
-    int edge_buffers; // buffers per boundary between virtual stages, side and direction
+    int edge_buffers; // buffers on each side of a boundary between virtual stages, per direction
     bool forward_only;
     bool split;           // at least one backward is split into I and W
     StageSchedule *stage; // [stages]
@@ -175,16 +175,17 @@ Schedule *schedule_forward_like(const Schedule *like, int microbatches);
 void schedule_split(Schedule *schedule);
 
 // Runs the BPipe pass: returns a copy of `base` in which no stage needs more than `slots` slots, with the same compute
-// actions. The base may be any schedule that moves no bundles yet; eviction to a partner needs loop placement. Fewer
-// slots than bpipe_least_slots is an error that names this minimum; slots 0 selects it. If the base needs no more than
-// `slots`, nothing is evicted. A bundle is loaded up to `ahead` (>= 1) backwards before its own: a swap then overlaps
-// `ahead` forwards and `ahead` backwards, and more bundles are in transit. Use spare slots for ahead > 1 if 2 transfers
-// take longer than a forward and a backward; see docs/bpipe.md. Returns NULL with err.
+// actions. The base may be any schedule that moves no bundles yet; eviction to a partner needs loop placement. slots 0
+// selects bpipe_least_slots. With fewer slots than this minimum, the pass fails, and err names the minimum. If the base
+// needs no more than `slots`, nothing is evicted. A bundle is loaded up to `ahead` (>= 1) backwards before its own
+// backward. A swap then overlaps `ahead` forwards and `ahead` backwards, and a larger `ahead` keeps more bundles in
+// transit. Use spare slots for ahead > 1 if 2 transfers take longer than a forward and a backward; see docs/bpipe.md.
+// Returns NULL with err.
 Schedule *bpipe_balance(const Schedule *base, int slots, EvictTarget target, int ahead, Error *err);
 
 // Returns the smallest `slots` for this base. To a partner: half of the bundles that a pair keeps in flight, rounded
-// down, plus one slot to move to. To the host: the fewest with which the pass succeeds; if no backward is split, 2, one
-// slot for compute and one for transfers.
+// down, plus one, since a bundle in transit takes a slot on each stage. To the host: the fewest with which the pass
+// succeeds. If no backward is split, this is 2: one slot for compute and one for transfers.
 int bpipe_least_slots(const Schedule *base, EvictTarget target);
 
 // Return bpipe_least_slots of 1F1B: ceil((p+2)/2) to a partner; 2 to the host, 1 with one stage.
@@ -204,20 +205,20 @@ void schedule_free(Schedule *schedule);
 //   complete   every chunk of every stage runs F, and B or I and W, once per microbatch and slice, each in its order
 //              (forward-only: only F)
 //   paired     E and L of a stage are A and R of its partner, in the same order
-//   resident   B, I, E and R only of bundles on the stage, L only of evicted ones, no E after I, all back at the end
+//   resident   B, I, E and R use only bundles on the stage, and L only evicted bundles; no E follows I; at the end no
+//              bundle is away
 //   bounded    own and lent slots suffice in list order, and together stay within `slots`
 //   live       no stage waits forever, whatever the durations and whichever of two waiting actions gets a slot
 // Takes O(actions) time if the queue follows compute closely, as in all schedules made here.
 int schedule_check(const Schedule *schedule, Error *err);
 
-// The text form: a header line, then one line per stage. Version 1, without chunk numbers, if a schedule has one chunk,
-// neither I nor W, one slice, and SCHEDULE_EDGE_BUFFERS; version 2 without slice numbers if it has one slice; otherwise
-// version 3. schedule_write returns -1 if the stream fails.
+// Writes the text form: a header line, then one line per stage. Version 1 has no chunk numbers. It is for schedules
+// with one chunk, neither I nor W, one slice, and SCHEDULE_EDGE_BUFFERS. Version 2 has no slice numbers and is for all
+// other schedules with one slice. Version 3 is for the rest. Returns -1 if the stream fails.
 int schedule_write(const Schedule *schedule, FILE *file);
 
 // Reads every version. NULL with err (code 2, "schedule, line 3: ...") for any other text; a schedule that parses may
-// still fail the check. The text has no slots per stage: lent_slots is the most slots lent at once, own_slots the
-// most bundles between F and B or W, but not more than slots - lent_slots.
+// still fail the check. The text has no slots per stage, so schedule_finish counts them in the lists.
 Schedule *schedule_parse(const char *text, Error *err);
 
 enum { ACTION_TEXT = 48 };
@@ -233,12 +234,13 @@ typedef struct ActionList {
     int64_t count, capacity;
 } ActionList;
 
-// The parameters of a schedule. Zeroes are defaults, except for delay; schedule_complete of kinds.h fills them in.
+// The parameters of a schedule. In chunks, group and slices, 0 stands for a default; schedule_complete (kinds.h) fills
+// it in.
 typedef struct ScheduleSpec {
     int stages, microbatches;
     int chunks; // 0: the kind's default
-    int group;  // microbatches that pass a chunk one after another; 0: ceil(p/slices); SCHEDULE_GROUP_HALF
-    int delay;  // largest number of later I that run before the W of an I; SCHEDULE_DELAY_MOST
+    int group;  // microbatches that pass a chunk one after another, or SCHEDULE_GROUP_HALF; 0: ceil(p/slices)
+    int delay;  // most later I that run between an I and its W, or SCHEDULE_DELAY_MOST
     int slices; // slices per microbatch; 0: 1
     bool split; // write every B as I and W; schedules that need I and W have them anyway
 } ScheduleSpec;
@@ -269,7 +271,7 @@ Schedule *schedule_fill(const char *name, const ScheduleSpec *spec, Placement pl
 // the fullest stage needs.
 void schedule_finish(Schedule *schedule, int slots);
 
-// Checks that there is at least one stage, and a microbatch for each. -1 with err (code 2).
+// Checks that there is at least one stage, and at least as many microbatches as stages. -1 with err (code 2).
 int schedule_possible(int stages, int microbatches, Error *err);
 
 __END_DECLS

@@ -24,10 +24,10 @@ AttentionShape attention_flash_part(const AttentionShape *shape, int capability)
     return part;
 }
 
-// Counts the statistics of each row and, with grouped heads, every query head's gradients of its keys and values. A
+// Counts the statistics of each row and, with grouped heads, the gradients of keys and values for every query head. A
 // deterministic backward also stores the gradient of the scores in 16 bits, except on 100. A nondeterministic backward
-// sums dq in fp32; Ampere's kernels add a second array, padded to 8 rows. A slice has fewer queries than keys: its mask
-// is aligned to the last key, which cuDNN 9.19 supports on all these GPUs.
+// sums dq in fp32; Ampere's kernels then need a second array, with seq padded to a multiple of 8. A slice has fewer
+// queries than keys, and its mask is aligned to the last key. cuDNN 9.19 supports such a mask on all these GPUs.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability) {
     AttentionShape part = attention_flash_part(shape, capability);
     int64_t matrices = part.batch * part.heads, rows = matrices * shape->seq, seq = shape->seq;

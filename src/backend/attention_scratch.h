@@ -8,8 +8,8 @@
 __BEGIN_DECLS
 
 enum {
-    CUDA_OWN_BYTES = 64 << 20, // scratch of kernels and workspace of matrix products, half each; allocated at creation
-    CUDA_LENT_PAGE = 2 << 20,  // bytes; memory that another process maps is allocated in such pages
+    CUDA_OWN_BYTES = 64 << 20, // held since a backend's creation: half kernel scratch, half matrix product workspace
+    CUDA_LENT_PAGE = 2 << 20,  // bytes; page size of memory that another process maps
 };
 
 // Returns the part of `shape` for one call of cuDNN's backward: all of it, unless the backward stores the gradient of
@@ -22,7 +22,8 @@ AttentionShape attention_flash_part(const AttentionShape *shape, int capability)
 // compares the result with cuDNN.
 int64_t attention_flash_workspace(const AttentionShape *shape, int capability);
 
-// Returns the bytes of cuDNN's gradients of a range's keys and values, which are then added to dkeys; 0: no range.
+// Returns the bytes of the buffer for cuDNN's gradients of a range's keys and values; 0 without a range. The gradients
+// in the buffer are then added to dkeys.
 static inline int64_t attention_flash_gradients(const AttentionShape *shape) {
     return attention_is_range(shape) ? memory_round(2 * attention_range_count(shape)) : 0;
 }
@@ -30,23 +31,23 @@ static inline int64_t attention_flash_gradients(const AttentionShape *shape) {
 // Returns whether cuDNN uses its Ampere kernels: below 90, and on GeForce and workstation cards of Blackwell (120).
 static inline bool attention_flash_ampere(int capability) { return capability < 90 || capability >= 120; }
 
-// Returns whether cuDNN's backward is deterministic (attention.deterministic). auto: wherever cuDNN documents support,
-// which is from 90 on, except with Ampere's kernels.
+// Returns whether cuDNN's backward is deterministic, as attention.deterministic selects. auto: deterministic where
+// cuDNN documents support, which is from 90 on, except with Ampere's kernels.
 static inline bool attention_flash_deterministic(const AttentionShape *shape, int capability) {
     return shape->deterministic == DETERMINISTIC_AUTO ? !attention_flash_ampere(capability)
                                                       : shape->deterministic == DETERMINISTIC_ON;
 }
 
-// Returns the scratch of attention in bytes, the larger of forward and backward; element: bytes of one activation.
-// `none` and `recompute` process the sequences of a microbatch one at a time. `none` needs the gradient of one
-// sequence's probabilities, `recompute` also the probabilities, and an unfused softmax adds an fp32 copy. If cuDNN
-// requests more at start-up, more is allocated then. capability: see above; for 0, an unknown GPU, the result is
-// the largest over all capabilities.
+// Returns the scratch of attention in bytes, the larger of forward and backward. element: bytes of one activation.
+// capability: see above; 0, an unknown GPU, gives the largest result of all capabilities. `none` and `recompute`
+// process one sequence of a microbatch at a time. Both need the gradient of the sequence's probabilities, and
+// `recompute` also needs the probabilities. An unfused softmax adds an fp32 copy. If cuDNN requests more than this
+// result at start-up, the larger size is allocated.
 int64_t attention_scratch_cuda(const AttentionShape *shape, int64_t element, int capability);
 
-// Returns whether scale, mask and softmax of `none` and `recompute` run as one kernel. SOFTMAX_MEGATRON follows
-// Megatron-LM's fused kernel (megatron/fused_kernels, 2023): 16-bit scores, 16 < seq <= 4096; the rank's seq and
-// batch * heads are multiples of 4; otherwise separate passes in fp32. Kernels, plan and profile all use this function.
+// Returns whether scale, mask and softmax of `none` and `recompute` run as one kernel, else as separate fp32 passes.
+// SOFTMAX_MEGATRON: one kernel where Megatron-LM's applies (megatron/fused_kernels, 2023): 16-bit scores,
+// 16 < seq <= 4096, and the rank's seq and batch * heads are multiples of 4. Kernels, plan and profile all call it.
 static inline bool attention_softmax_fuses(const AttentionShape *shape, int64_t element) {
     if (shape->softmax != SOFTMAX_MEGATRON) return shape->softmax == SOFTMAX_FUSED;
     bool length = shape->seq > 16 && shape->seq <= 4096 && shape->seq % 4 == 0;

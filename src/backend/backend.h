@@ -42,22 +42,22 @@ typedef struct RowBlocks {
 typedef struct AttentionShape {
     int64_t batch, seq, heads, kv_heads, head_dim;
     int mode;          // AttentionMode
-    int softmax;       // SoftmaxKind; a CPU has one form and ignores it
+    int softmax;       // SoftmaxKind; ignored by CPUs, which have only one form of softmax
     int deterministic; // Determinism of flash's backward; the CPU is always deterministic
     // (rows) on the device: each token's place in its document, counted from 0. A query at position i sees the keys
     // [i - place, i]. NULL: every sequence is one document. Sizes and plans do not depend on it.
     const int32_t *places;
-    // A range (slices, context ranks): seq queries that begin at position `first` of a longer sequence and see its keys
-    // from position 0 on. `keys` holds the sequence's keys and values in rows (k | v), which are used instead of qkv's.
-    // `dkeys` += their gradients, fp32 in the same layout; dqkv receives only the queries' gradients. keys is NULL
-    // without a range (then first is 0), or if only sizes are computed.
+    // A range (slices, context ranks) is seq queries of a longer sequence. The queries begin at position `first` and
+    // see the keys from position 0 on. `keys` holds the sequence's keys and values in rows (k | v), which replace those
+    // of qkv. `dkeys` += the gradients of keys and values, fp32 in the same layout; dqkv receives only the gradients of
+    // the queries. Without a range, keys is NULL and first is 0. keys is also NULL if only sizes are computed.
     int64_t first;
     void *keys;
     float *dkeys;
     bool full; // true: not causal, every query sees all keys of its sequence; places is then NULL
 } AttentionShape;
 
-// Returns the elements of a row of queries, keys and values.
+// Returns the number of elements in a row of queries, keys and values.
 static inline int64_t attention_qkv_width(const AttentionShape *shape) {
     return (shape->heads + 2 * shape->kv_heads) * shape->head_dim;
 }
@@ -67,7 +67,7 @@ static inline int64_t attention_keys(const AttentionShape *shape) { return shape
 
 static inline bool attention_is_range(const AttentionShape *shape) { return shape->keys != NULL || shape->first > 0; }
 
-// Returns the elements of the rows (k | v) that a range sees.
+// Returns the number of elements in the rows (k | v) that a range sees.
 static inline int64_t attention_range_count(const AttentionShape *shape) {
     return 2 * shape->batch * attention_keys(shape) * shape->kv_heads * shape->head_dim;
 }
@@ -100,8 +100,8 @@ typedef struct Loan {
     unsigned char handle[96];
 } Loan;
 
-// Limits on the blocks, one per multiprocessor, of NCCL's tensor-parallel collectives, data-parallel collectives and
-// messages. Concurrent products use the remaining multiprocessors.
+// Largest numbers of blocks that NCCL uses for tensor-parallel collectives, for data-parallel collectives and for a
+// message. Each block occupies one multiprocessor. Concurrent products use the remaining multiprocessors.
 enum { COMPUTE_CTAS = 24, BESIDE_CTAS = 16, LINK_CTAS = 4 };
 
 struct Backend {
@@ -109,7 +109,7 @@ struct Backend {
     int precision;      // Precision
     int64_t element;    // bytes of one activation or weight: 4 or 2
     double peak_tflops; // peak of this rank, dense, in this precision; 0 if unknown
-    // product FLOPs computed in the time in which this rank sends one byte of a tensor-parallel collective; 0: unknown
+    // FLOPs that products compute while this rank sends one byte of a tensor-parallel collective; 0: unknown
     double flops_per_sent_byte;
     bool summing;        // true: data-parallel sums may be in flight, so products leave multiprocessors for them
     bool moving;         // true: bundles move to or from another node, so products leave multiprocessors for messages
@@ -121,7 +121,7 @@ struct Backend {
     bool loads_late;     // true: code is loaded at its first use, and loading may wait for all queued work
     MemoryBytes held;    // allocated now, by category
     MemoryBytes peak;    // bytes by category when the total was largest
-    char note[384];      // a sentence for the user, once the shapes are known; may be empty
+    char note[384];      // a sentence to log for the user, set once the shapes are known; may be empty
     char kernels[160];   // the libraries or kernels of products and attention, for --verbose
     void *self;          // the implementation's own struct
 
@@ -134,8 +134,7 @@ struct Backend {
     void (*release)(Backend *, MemoryCategory, void *memory, int64_t bytes);
     // Returns -1 with err if fewer than `bytes` are free. NULL: only `allocate` can find out.
     int (*check_free)(Backend *, int64_t bytes, Error *err);
-    // Returns the device's bytes that are neither free nor in `held`: memory of libraries and other programs. May be
-    // NULL.
+    // Returns the device's bytes neither free nor in `held`: memory of libraries and other programs. May be NULL.
     int64_t (*held_by_others)(Backend *);
     void (*copy)(Backend *, Stream, void *to, const void *from, int64_t bytes); // device to device
     void (*upload)(Backend *, void *to, const void *from,
@@ -162,8 +161,8 @@ struct Backend {
     bool (*event_done)(Backend *, Event *);
     double (*event_seconds)(Backend *,
                             const Event *); // time at which the device passed it, by clock_seconds(); valid once done
-    // Makes events record clock_thread_seconds() from now on if only one thread computes; else changes nothing. For an
-    // emulated stage, which has no real waits. NULL: the device itself times its events.
+    // Makes events record clock_thread_seconds() from now on if only one thread computes; otherwise does nothing. For
+    // emulated stages, which never wait for another rank. NULL: the device itself times its events.
     void (*count_own_time)(Backend *);
     int (*synchronize)(Backend *, Error *err); // waits for all streams; -1 with err if the device failed
     // Returns -1 with err if the device is known to have failed; never waits. After a failure all events count as
@@ -192,12 +191,12 @@ static inline void backend_release(Backend *be, MemoryCategory category, void *m
     if (memory != NULL) be->release(be, category, memory, bytes);
 }
 
-// Creates the backend for CPUs with `threads` OpenMP threads (0: OpenMP's choice). Measures nothing: peak_tflops stays
-// 0; backend_cpu_measure_peak returns a figure for it.
+// Creates the backend for CPUs with `threads` OpenMP threads (0: OpenMP's choice). peak_tflops stays 0, because this
+// function measures nothing; the caller can set it by backend_cpu_measure_peak.
 Backend *backend_cpu_create(int precision, int threads, Error *err);
 
-// Returns TFLOP/s of matrix products in a precision on all `threads` threads together, measured for about a tenth of a
-// second. Other programs that run meanwhile hardly lower it.
+// Returns the TFLOP/s of matrix products in `precision` on all `threads` threads together. Measures for about a tenth
+// of a second and counts each thread's fastest product, so other programs hardly lower the result.
 double backend_cpu_measure_peak(int precision, int threads);
 
 __END_DECLS

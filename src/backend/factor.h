@@ -1,5 +1,5 @@
 // An operand of a matrix product: in the run's precision, or quantized to eight bits with scales. A quantized operand
-// is (rows, depth), row-major, and the product sums along its rows, so a product of quantized operands is a bT. On
+// is (rows, depth), row-major, and the product sums along its rows. So a product of quantized operands is a bT. On
 // every device scales have cuBLASLt's layout ("Narrow Precision Data Types Usage" in the cuBLAS documentation).
 #pragma once
 
@@ -16,7 +16,7 @@ typedef enum FactorKind {
 
 typedef struct Factor {
     const void *data;
-    const void *scales; // plain: NULL, or the single scale of a matrix that is quantized twice; the first call sets it
+    const void *scales; // plain: the single scale of a matrix quantized twice, which the first call sets; or NULL
     const void *source; // the plain matrix, or its transpose, before quantization; for column sums
     int kind;           // FactorKind
 } Factor;
@@ -37,9 +37,9 @@ FP8_INLINE int factor_block_cols(int kind) {
     return kind == FACTOR_ROWS_32 ? 32 : kind == FACTOR_ROWS_128 || kind == FACTOR_BLOCKS_128 ? 128 : 0;
 }
 
-// Returns the index of the scale of the block at (row, col); col is a multiple of the block's columns. ROWS_128: all
-// rows of a block column in order. BLOCKS_128: row-major, each row of blocks padded to four. ROWS_32: tiles of 128 rows
-// and 4 scales per row; in a tile the rows r, r + 32, r + 64 and r + 96 follow each other.
+// Returns the scale index of the block at (row, col); col is a multiple of the block's columns. ROWS_128: column-major,
+// one column of scales per 128 columns. BLOCKS_128: row-major, each row of blocks padded to a multiple of four scales.
+// ROWS_32: tiles of 128 rows with 4 scales each; in a tile the scales of rows r, r + 32, r + 64, r + 96 are adjacent.
 FP8_INLINE int64_t factor_scale_place(int kind, int64_t rows, int64_t depth, int64_t row, int64_t col) {
     if (kind == FACTOR_ROWS_128) return col / 128 * rows + row;
     if (kind == FACTOR_BLOCKS_128) return row / 128 * ((depth + 511) / 512 * 4) + col / 128;

@@ -9,14 +9,14 @@
 __BEGIN_DECLS
 
 typedef enum MemoryCategory {
-    MEMORY_WEIGHTS,    // the layers' weights in the run's precision; with train.fp8 also quantized
+    MEMORY_WEIGHTS,    // the layers' weights in the run's precision, and their 8-bit copies with train.fp8
     MEMORY_GRADIENTS,  // gradients of the layers' weights, fp32
     MEMORY_MASTERS,    // fp32 copies of the layers' weights; empty if the precision is fp32
     MEMORY_OPTIMIZER,  // AdamW's two moments of the layers, fp32
     MEMORY_EMBEDDING,  // weights, gradients, masters and moments of embedding, final norm and output matrix
     MEMORY_OWN_SLOTS,  // activation bundles of this stage's microbatches
     MEMORY_LENT_SLOTS, // activation bundles of the paired stage
-    MEMORY_KEYS,       // keys and values of microbatches in flight and their gradients; only with slices
+    MEMORY_KEYS,       // keys, values and their gradients, of microbatches in flight; only with slices
     MEMORY_MESSAGES,   // send and receive buffers between neighbouring stages, buffers for sums over ranks
     MEMORY_HEAD,       // logits and their statistics, on the last stage
     MEMORY_WORKSPACE,  // temporaries of one action, and workspace of the operations

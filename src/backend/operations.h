@@ -35,7 +35,7 @@ LIBRARY_OPERATION(void, linear_backward_weight, float *dw, float *dbias, Factor 
 // Quantizes x (rows, cols), or its transpose, to an operand of to's kind: 8-bit numbers, row-major, and scales
 // (factor.h). x is bf16, or already quantized with scales along its rows; its values are then read as bf16. If a value
 // is not finite, the scale that it shares becomes NaN, and so does every result that uses the scale. If a plain x has
-// scales, they are the scales of `to`, where an earlier call for the same matrix stored the single scale.
+// scales, this is the second call for the matrix: x.scales equals to.scales and holds the first call's single scale.
 OPERATION(void, quantize, Factor to, Factor x, int64_t rows, int64_t cols, bool transposed);
 // Copies the scales of `ranks` operands (rows / ranks, cols), gathered one after another, into the layout of one
 // operand (rows, cols). Only for kinds with scales along rows.
@@ -63,14 +63,14 @@ OPERATION(void, swiglu_forward, Factor out, const void *gate_up, int64_t rows, i
 OPERATION(void, swiglu_backward, Factor dgate_up, const void *dout, const void *gate_up, int64_t rows, int64_t ffn);
 // out = gelu(x), tanh form: the y of EPILOGUE_GELU for aux = x.
 OPERATION(void, gelu_forward, void *out, const void *x, int64_t count);
-// Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place; pairs are (i, i +
-// head_dim/2), angle position * frequency[i], position = positions[row], or shape->first + row / batch if positions is
-// NULL. direction +1 forward, -1 backward (the transposed rotation).
+// Rotates the query and key heads of qkv (rows, (heads + 2*kv_heads) * head_dim) in place. Pair i is
+// (i, i + head_dim/2) and turns by the angle position * frequency[i]. position is positions[row], or shape->first + row
+// / batch if positions is NULL. direction +1: forward; -1: backward (the transposed rotation).
 OPERATION(void, rope, void *qkv, const AttentionShape *shape, const RopeTable *table, const int32_t *positions,
           int direction);
-// RMSNorm over every query head, weights wq (head_dim), and every key head, weights wk, of qkv in place. `kept` (rows,
-// (heads + kv_heads) * head_dim) receives the norms' inputs for the backward, which replaces the gradient of the norms'
-// outputs in dqkv by the gradient of their inputs; dwq, dwk +=.
+// Applies RMSNorm in place to every query head of qkv, with weights wq (head_dim), and to every key head, with weights
+// wk. `kept` (rows, (heads + kv_heads) * head_dim) receives the norms' inputs for the backward. In dqkv the backward
+// replaces the gradient of the norms' outputs by the gradient of their inputs; dwq, dwk +=.
 OPERATION(void, heads_norm_forward, void *qkv, void *kept, const void *wq, const void *wk, const AttentionShape *shape,
           double eps);
 OPERATION(void, heads_norm_backward, void *dqkv, float *dwq, float *dwk, const void *kept, const void *wq,
@@ -101,10 +101,9 @@ OPERATION(void, embedding_backward, float *dwte, float *dwpe, const void *dx, co
 // another rank has it }. For a target below 0, loss and gradient of its row are 0.
 OPERATION(void, cross_entropy_stats, float *stats, const void *logits, const int32_t *targets, int64_t rows,
           int64_t width, int64_t first, int64_t count);
-// Pass 2: `gathered` (ranks, rows, 3) holds the stats of all tensor ranks; loss (rows) = -log p(target) + z_loss *
-// log(Z)^2, Z being the sum of exp(logit) (Chowdhery et al., PaLM, 2022). Logits are replaced by their own gradient
-// (p * (1 + 2 z_loss log Z) - [target]) * scale, padding columns by 0. scale 0 (evaluation): writes only the loss,
-// without z_loss.
+// Pass 2: `gathered` (ranks, rows, 3) holds all tensor ranks' stats; loss (rows) = -log p(target) + z_loss * log(Z)^2,
+// Z being the sum of exp(logit) (Chowdhery et al., PaLM, 2022). Logits are replaced by their gradient (p * (1 + 2
+// z_loss log Z) - [target]) * scale, padding columns by 0. scale 0 (evaluation): writes only loss, without z_loss.
 OPERATION(void, cross_entropy_gradient, void *logits, float *loss, const float *gathered, int ranks,
           const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count, float scale, float z_loss);
 

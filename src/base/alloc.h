@@ -12,8 +12,7 @@
 
 __BEGIN_DECLS
 
-// Wrap the stdlib.h functions of the same name without the x. They never return NULL, not even for zero bytes. Release
-// with free().
+// Wrap the stdlib.h functions named without the x. They never return NULL, even for zero bytes. Release with free().
 void *xmalloc(size_t bytes);
 void *xcalloc(size_t count, size_t size);
 void *xrealloc(void *memory, size_t bytes);

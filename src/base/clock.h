@@ -1,6 +1,5 @@
-// The clocks of the program. Device events, waits, traces and step times all use CLOCK_MONOTONIC of the host, so that
-// they can be subtracted from each other. The only exception is a stage emulated on a single CPU thread: it is timed by
-// clock_thread_seconds.
+// The program's clocks. Device events, waits, traces and step times use the host's CLOCK_MONOTONIC, so they can be
+// subtracted from each other. Only a stage emulated on a single CPU thread is timed by clock_thread_seconds instead.
 #pragma once
 
 #include <stdint.h>

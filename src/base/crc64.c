@@ -1,6 +1,6 @@
-// CRC-64/XZ with tables for sixteen bytes at a time, and the polynomial arithmetic that joins the checksums of pieces:
-// appending n zero bytes multiplies a raw checksum by x^(8n), so the checksum of a sequence is the sum of its pieces'
-// checksums, each multiplied by the power for the bytes after the piece.
+// CRC-64/XZ with tables for sixteen bytes at a time, and the polynomial arithmetic that joins the checksums of pieces.
+// Appending n zero bytes multiplies a raw checksum by x^(8n). A piece with n bytes after it therefore contributes its
+// raw checksum times x^(8n). The raw checksum of a sequence is the sum of these contributions.
 #include "crc64.h"
 
 // Polynomials over GF(2), reflected: the highest bit is the coefficient of x^0.

@@ -103,7 +103,8 @@ static bool files_inside_(const char *path, const char *dir) {
     return strncmp(path, dir, length) == 0 && path[length] == '/';
 }
 
-// In the cache of Hugging Face's hub, models--X/snapshots/HASH/FILE is a link to models--X/blobs/HASH.
+// Returns whether `path` lies in the blob store that belongs to `dir`, a snapshot in the cache of Hugging Face's hub.
+// In that cache, models--X/snapshots/COMMIT/FILE is a link to models--X/blobs/HASH.
 static bool files_inside_hub_store_(const char *path, const char *dir) {
     char store[PATH_MAX + 8];
     snprintf(store, sizeof store, "%s", dir);
@@ -162,8 +163,8 @@ static bool files_owner_known_(uid_t owner) {
 // Returns whether a link in this folder may be trusted. The link's owner is not enough: in a container with mapped
 // users, or on NFS that squashes root, our own links appear to belong to another user. Like Linux in sticky folders
 // (fs.protected_symlinks, may_follow_link() in fs/namei.c), this trusts the folder's owner, who may replace any file
-// there. Links of other owners are trusted only if nobody except the folder's owner can write there. With an access
-// control list the group bits are its mask, so they cover everyone named in it.
+// there. Links of other owners are trusted only if nobody except the folder's owner can write there. If the folder has
+// an access control list, the folder's group bits are the list's mask and cover everyone whom the list names.
 static bool files_trusted_(const struct stat *link, const struct stat *folder) {
     bool same = link->st_uid == geteuid() || link->st_uid == folder->st_uid;
     if (link->st_uid == 0 || (same && files_owner_known_(link->st_uid))) return true;
@@ -194,7 +195,8 @@ int file_open_to_write(const char *path, int flag) {
     enum { LINKS = 16 };
     char *place = xstrdup(path);
     int fd = -1, open_flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | flag;
-    // Links in /proc and /dev/fd refer to open files (our standard output, a process substitution), not to paths.
+    // open() itself follows the links in /proc and /dev/fd, because they refer to open files (our standard output, a
+    // process substitution), not to paths.
     for (int i = 0; i < LINKS && place != NULL; i++) {
         bool open_file = strncmp(place, "/proc/", 6) == 0 || strncmp(place, "/dev/fd/", 8) == 0;
         fd = open(place, open_file ? open_flags & ~O_NOFOLLOW : open_flags, 0666);

@@ -27,8 +27,7 @@ int file_path_within(char path[FILE_PATH], const char *dir, const char *name, Er
 // Creates the missing parent folders of the file `path`. Returns 0, or -1 with errno.
 int file_make_folders(const char *path);
 
-// Checks that a file can be written to `path`, before long work starts. Creates the missing parent folders but no file.
-// Returns 0 or an errno.
+// Checks before long work that `path` is writable. Creates missing parent folders but no file. Returns 0 or an errno.
 int file_check_to_write(const char *path);
 
 // Removes a file, or a folder with its contents; ignores errors. Does not follow links.

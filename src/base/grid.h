@@ -32,7 +32,7 @@ char *grid_count(int64_t value, char text[32]);
 
 // Writes "1.92 GiB", or below one GiB "34.1 MiB", into `text` and returns it.
 char *grid_bytes(int64_t bytes, char text[32]);
-// Writes a time: "9511.1 ms", from 10 s on "15.20 s".
+// Writes "15.20 s", or below ten seconds "9511.1 ms", into `text` and returns it.
 char *grid_seconds(double seconds, char text[32]);
 
 // The unit of all byte counts in a table: GiB if the largest count is at least 1 GiB, else MiB.

@@ -97,7 +97,7 @@ static int decode_escape_(Parser *parser, char **to) {
     return 0;
 }
 
-// Parses a text; `at` points to the opening quote, on return after the closing one.
+// Parses a text. `at` points to the opening quote before the call, and to the byte after the closing quote afterwards.
 static int parse_text_(Parser *parser, const char **text) {
     char *to = ++parser->at;
     *text = to;

@@ -18,7 +18,7 @@ typedef struct JsonValue JsonValue;
 struct JsonValue {
     JsonType type;
     bool truth;       // JSON_BOOL
-    bool whole;       // JSON_NUMBER without fraction and exponent that fits int64_t
+    bool whole;       // true: a JSON_NUMBER that fits int64_t, written without fraction and exponent
     const char *key;  // name of an object's member, else NULL
     const char *text; // JSON_TEXT, ends with NUL
     double number;    // JSON_NUMBER, finite
@@ -45,7 +45,7 @@ void json_free(Json *json);
 // Returns the member `key` of an object; NULL if it is missing, or if `object` is NULL or not an object.
 const JsonValue *json_find(const JsonValue *object, const char *key);
 
-// Return the member's value if it exists and is an integer, or a text; else `otherwise`.
+// Return the member `key` of an object if it is an integer (json_integer) or a text (json_text), else `otherwise`.
 int64_t json_integer(const JsonValue *object, const char *key, int64_t otherwise);
 const char *json_text(const JsonValue *object, const char *key, const char *otherwise);
 

@@ -1,5 +1,4 @@
-// Formats and prints messages. A line is built in one buffer and written by one write(), so that lines of several ranks
-// on one terminal never mix.
+// Formats and prints messages. Each line is built in one buffer and written by one write(), so ranks' lines never mix.
 #include "log.h"
 #include "clock.h"
 
@@ -23,8 +22,7 @@ Log log_of_all(const Log *log) {
     return all;
 }
 
-// Makes a message printable, because messages quote names from files. Keeps only the line break before "run instead:"
-// (fits.c).
+// Makes messages printable, as they quote names from files. Keeps only the line break before "run instead:" (fits.c).
 static int log_printable_(char *text, int length) {
     static const char own[] = "\nrun instead: ";
     const char *found = memmem(text, (size_t)length, own, sizeof own - 1);

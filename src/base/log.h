@@ -42,8 +42,7 @@ typedef struct Log {
 // Returns a copy of the log without rank and stage, for messages on behalf of all ranks.
 Log log_of_all(const Log *log);
 
-// Writes one line to stderr with a single write(), so that lines of several ranks never mix; control characters become
-// '?' (text_make_printable).
+// Writes a stderr line by one write(), so ranks' lines never mix. Control characters become '?' (text_make_printable).
 void log_at(const Log *log, LogLevel level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 #define log_line(log, ...)   log_at(log, LOG_QUIET, __VA_ARGS__)   // errors and warnings
 #define log_status(log, ...) log_at(log, LOG_NORMAL, __VA_ARGS__)  // unless --quiet

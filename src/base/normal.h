@@ -39,8 +39,8 @@ NORMAL_INLINE void normal_words(uint64_t seed, uint64_t stream, uint64_t block, 
     normal_philox(counter, key, out);
 }
 
-// Returns ln((word + 1/2) / 2^32). The half keeps the argument off zero. With x = m 2^e and m in [sqrt(1/2), sqrt(2)),
-// ln m = 2 artanh s, s = (m - 1) / (m + 1), |s| < 0.172; up to s^23 the series errs by less than 2^-64 s.
+// Returns ln x for x = (word + 1/2) / 2^32; the half keeps x above zero. With x = m 2^e and m in [sqrt(1/2), sqrt(2)),
+// ln m = 2 artanh s, s = (m - 1) / (m + 1), |s| < 0.172. The series ends at s^23 and errs by less than 2^-64 s.
 NORMAL_INLINE double normal_log(uint32_t word) {
     const double root_half = 0.70710678118654752440, ln2_high = 0.69314718055994528623,
                  ln2_low = 2.3190468138462996e-17;

@@ -2,8 +2,8 @@
 // products with powers of two, and one float addition, rounded to nearest even. Formats: E4M3 without infinities, E5M2
 // (Micikevicius et al., FP8 Formats for Deep Learning, 2022), UE8M0 (OCP Microscaling Formats 1.0).
 //
-// A scale is a power of two, so that scaling is exact: the smallest power that keeps the largest magnitude of the
-// values sharing it in range. It is stored as UE8M0, the exponent of a float; 255 is NaN.
+// A scale is a power of two, so that scaling is exact. Several values share a scale. It is the smallest power that
+// keeps the largest of their magnitudes in range. A scale is stored as UE8M0, the exponent of a float; 255 is NaN.
 #pragma once
 
 #include <stdint.h>
@@ -15,7 +15,7 @@
 #define FP8_INLINE static inline
 #endif
 
-// Bits of the fraction, which tell the formats apart: E4M3 has the bias 7, E5M2 has 15.
+// A format is identified by the number of bits of its fraction. The exponent's bias is 7 in E4M3 and 15 in E5M2.
 enum { FP8_E4M3 = 3, FP8_E5M2 = 2 };
 
 FP8_INLINE uint32_t fp8_bits(float x) {
@@ -45,7 +45,7 @@ FP8_INLINE uint8_t fp8_from_float(float x, int fraction) {
     uint32_t bits = fp8_bits(x), sign = bits >> 24 & 0x80u, most = fraction == FP8_E4M3 ? 0x7eu : 0x7bu;
     uint32_t bias = fraction == FP8_E4M3 ? 7 : 15, shift = 23u - (uint32_t)fraction;
     bits &= 0x7fffffffu;
-    // Subnormal numbers: `large` makes the last bit of the sum worth the smallest subnormal number.
+    // Subnormal numbers: adding `large` rounds the magnitude to a multiple of the smallest subnormal number.
     uint32_t large = (151u - bias - (uint32_t)fraction) << 23;
     uint32_t small = fp8_bits(fp8_float(bits) + fp8_float(large)) - large;
     uint32_t normal = ((bits + (1u << (shift - 1)) - 1 + (bits >> shift & 1)) >> shift) - ((127u - bias) << fraction);
@@ -62,7 +62,7 @@ FP8_INLINE float fp8_to_float(uint8_t number, int fraction) {
     return number & 0x80u ? -x : x;
 }
 
-// Returns the scale of values with this largest magnitude, given as the bits of a float. The largest numbers are
+// Returns the scale of a set of values. largest: their largest magnitude, as a float's bits. The largest numbers are
 // 1.75 * 2^8 (E4M3) and 1.75 * 2^15 (E5M2). A scale is at least 2^-126, so that it and its inverse are normal floats.
 FP8_INLINE uint8_t fp8_scale(uint32_t largest, int fraction) {
     int top = fraction == FP8_E4M3 ? 8 : 15, scale = (int)(largest >> 23) - top + ((largest & 0x7fffffu) > 0x600000u);

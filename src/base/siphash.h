@@ -1,5 +1,5 @@
 // SipHash-2-4 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012): a keyed hash of short messages. Only
-// the holder of the key can compute the value of a new message, so it can authenticate datagrams.
+// the holder of the key can compute the value of a new message, so this value can authenticate a datagram.
 #pragma once
 
 #include <stddef.h>

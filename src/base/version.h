@@ -1,5 +1,4 @@
-// The program's version and its date, defined only here, for `--version`, the manual page, `make dist`, and the first
-// line of every metrics file.
+// The program's version and date, defined only here, for `--version`, the manual page, `make dist` and metrics files.
 #pragma once
 
 #define VERSION      "0.2.0"

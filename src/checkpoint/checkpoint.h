@@ -22,16 +22,17 @@ typedef struct ResumePoint {
     uint64_t run;              // id of the run that saved it
     int64_t step, samples;
     int64_t seed;
-    uint64_t data;        // identity of the training data; the caller sets this run's identity before checkpoint_create
-    StepGuard step_guard; // a fresh guard if the checkpoint lacks it
+    uint64_t data;        // identity of the checkpoint's training data; for checkpoint_create, of this run's data
+    StepGuard step_guard; // guard of the checkpoint; zeroed if the checkpoint lacks it
 } ResumePoint;
 
 // --- saving
 
 typedef struct Checkpoint Checkpoint;
 
-// Returns the bytes of host memory that a rank with these states keeps for the copy (an upper bound, exact but for
-// padding): its share of the weights and its optimizer states. 0 if nothing is saved at intervals.
+// Returns the bytes of host memory that a rank with these states needs for the copy: its share of the weights, and its
+// optimizer states. Apart from padding, this is an upper bound: tensors that another rank writes are counted too. 0 if
+// nothing is saved at intervals.
 int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank);
 // Returns the bytes of host memory for the writer threads' buffers; 0 if nothing is saved at intervals.
 int64_t checkpoint_buffer_bytes(const Config *config);
@@ -39,10 +40,10 @@ int64_t checkpoint_buffer_bytes(const Config *config);
 // A run sets up its checkpoints in two collective calls and chooses where to resume between the calls. Without the
 // lock, another run could save or remove a checkpoint after this run has chosen one.
 
-// Locks checkpoint.dir if it exists. make: first creates a missing folder; otherwise checkpoint_create creates it after
-// loading, so that a failed start leaves no folder. The caller then checks the folders again and chooses a checkpoint.
-// Sets *checkpoint to NULL if checkpoint.dir is not set. -1 with err, also if another run still holds the lock after
-// some seconds. Call checkpoint_destroy in both cases.
+// Locks checkpoint.dir. make: creates the folder if it is missing. Without `make`, a missing folder stays unlocked
+// until checkpoint_create creates it after loading, so that a failed start leaves no folder. After this call, the
+// caller checks the checkpoints again and chooses one. Sets *checkpoint to NULL if checkpoint.dir is not set. -1 with
+// err, also if another run still holds the lock after some seconds. Call checkpoint_destroy on success and on failure.
 int checkpoint_lock(Checkpoint **checkpoint, const Config *config, World *world, bool make, Error *err);
 // Creates and locks checkpoint.dir if it did not exist, removes half-written files of an earlier run, and allocates the
 // copy. Accepts NULL. from: the resume point. If from->dir is in checkpoint.dir, this run keeps the id of the run that
@@ -53,10 +54,9 @@ int checkpoint_create(Checkpoint *checkpoint, Stage *stage, const ResumePoint *f
 void checkpoint_destroy(Checkpoint *checkpoint);
 
 // The next three functions are collective and accept NULL (no checkpoints). A checkpoint that cannot be written is only
-// logged. -1 with err if ranks cannot communicate, or if a value that is not finite must end the run.
+// logged. -1 with err if ranks cannot communicate, or if a saved value is not finite and train.skip_bad_steps is 0.
 
-// Waits for the previous checkpoint, copies the state after `step`, and starts to write it. samples: number of samples
-// read from the data so far.
+// Waits for the previous checkpoint, copies the state after `step` and starts writing it. samples: number read so far.
 int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const StepGuard *step_guard, Error *err);
 // Advances a write in progress; call at every step's end.
 int checkpoint_poll(Checkpoint *checkpoint, Error *err);

@@ -80,7 +80,7 @@ int directory_open_new(const char *path, Error *err) {
 int directory_make(const char *path, Error *err) {
     struct stat status;
     bool made = mkdir(path, 0777) == 0;
-    if (!made && errno == ENOENT) { // the error names the first parent that cannot be created
+    if (!made && errno == ENOENT) { // a parent is missing; the error names the first that cannot be created
         char *parent = xstrdup(path);
         int failed = directory_make(dirname(parent), err);
         free(parent);

@@ -81,8 +81,8 @@ int training_state_read(TrainingState *state, const char *dir, Error *err);
 // Writes a new file of `bytes` bytes and flushes it to the disk. First removes an existing file of that name. -1 with
 // err, also if `dir` is a symbolic link.
 int file_write(const char *dir, const char *name, const void *data, int64_t bytes, Error *err);
-// Opens a file and returns its size in bytes; 0 if it cannot be opened. A network file system may report an outdated
-// size until a file that another host wrote is opened.
+// Opens a file and returns its size in bytes; 0 if it cannot be opened. On a network file system, the size of a file
+// that another host wrote may be outdated until this host opens the file.
 int64_t file_size(const char *dir, const char *name);
 // Creates a directory, unless another rank has already created it, and returns its open descriptor. Its parent must
 // exist. -1 with err, also if `path` is a symbolic link.
@@ -94,8 +94,8 @@ int directory_check_writable(const char *path, Error *err);
 // Locks the directory for this process until *lock is closed; *lock is -1 if the file system has no locks. -1 with err
 // if the directory cannot be opened, or another process still holds the lock after some seconds.
 int directory_lock(const char *path, int *lock, Error *err);
-// Renames the complete checkpoint `partial` to `path`. If `path` exists, `replace` removes the old directory; otherwise
-// the old directory is renamed to "NAME.kept" ("NAME.kept2" and so on if that exists). -1 with err.
+// Renames the complete checkpoint `partial` to `path`. If `path` exists, removes the old directory if `replace` is
+// true; otherwise renames the old directory to "NAME.kept" ("NAME.kept2" and so on if that name is taken). -1 with err.
 int directory_publish(const char *partial, const char *path, bool replace, Error *err);
 
 // One checkpoint of a directory.
@@ -104,7 +104,7 @@ typedef struct CheckpointName {
     int64_t step;
     uint64_t run; // run and sequence: from the manifest
     int64_t sequence;
-    bool complete; // its manifest can be read
+    bool complete; // true: the manifest can be read
 } CheckpointName;
 
 // Lists the checkpoints in `dir`: first those without a readable manifest, then the complete ones, newest first by

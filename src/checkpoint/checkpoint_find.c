@@ -26,7 +26,7 @@ int candidates_find(Candidates *candidates, const char *dir, bool any_run, bool 
     if (checkpoint_list(dir, &candidates->names, &candidates->count, err) != 0) return -1;
     CheckpointName *names = candidates->names;
     for (int64_t i = 0; i < candidates->count; i++) candidates->complete += names[i].complete;
-    int64_t newest = candidates->count - candidates->complete, kept = newest; // damaged ones come first
+    int64_t newest = candidates->count - candidates->complete, kept = newest; // damaged checkpoints come first
     for (int64_t i = newest; i < candidates->count; i++) {
         if (names[i].run == names[newest].run) names[kept++] = names[i];
         else if (!any_run)
@@ -122,7 +122,7 @@ int checkpoint_check_dir(const Config *config, const char *resume, Error *err) {
     ResumePlace place = RESUME_ELSEWHERE;
     if (resume != NULL && directory_same(resume, dir)) place = RESUME_DIR;
     else if (resume != NULL && checkpoint_lies_in(resume, dir)) place = RESUME_ONE_OF_DIR;
-    // A damaged checkpoint is refused when its bytes are checked.
+    // Without a readable manifest, the checkpoint's run is unknown. Loading refuses a damaged checkpoint later.
     if (place == RESUME_ONE_OF_DIR && manifest_read(&manifest, resume, NULL) != 0) place = RESUME_DIR;
     Error unreadable = {0};
     int status = checkpoint_list(dir, &list, &count, &unreadable);

@@ -99,8 +99,7 @@ void layout_write_index(const CheckpointLayout *layout, FILE *file) {
 //   row 6   b b b b b b b b b b
 //   row 7   c c c . . . . . . .      block 3: one row, 3 columns
 //
-// The rows of a rank's q, k and v are consecutive only within q, within k and within v. Padding rows (row -1) are
-// skipped.
+// A rank's rows of q, k and v are consecutive only within each of the three. Padding rows (row -1) are skipped.
 int tensor_blocks(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t begin, int64_t end,
                   BlockVisitor visit, void *context) {
     while (begin < end) {

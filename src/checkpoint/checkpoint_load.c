@@ -19,7 +19,7 @@ typedef struct Load {
     const Log *log; // log of this rank; `all` is for messages on behalf of all ranks
     Log all;
     Source source;
-    bool states;       // true: also loads masters and moments
+    bool states;       // true (a resume): also loads the moments, and reads weights from the masters if saved
     char strange[320]; // description of the first non-finite value that train.skip_bad_steps allowed, or ""
 } Load;
 
@@ -32,7 +32,7 @@ static int verify_(const Load *load, const char *dir, Error *err) {
 
 // --- finding and checking tensors
 
-// Finds the tensor with one state of a spec; with `optional`, NULL without error if it is missing.
+// Returns the source's tensor with one state of a spec. NULL if it is missing, with err unless `optional`.
 static SourceTensor *load_find_(Load *load, const TensorSpec *spec, StateKind kind, bool optional, Error *err) {
     const TensorTable *table = &load->stage->table;
     const TensorSpec *stored = spec_stored(table, spec);
@@ -67,8 +67,7 @@ static bool harmless_(const TensorTable *table, const char *name) {
     return false;
 }
 
-// Refuses a tensor that this model does not have, such as a bias or a third norm: the model in the file computes
-// something else.
+// Refuses a source with a tensor this model lacks, such as a bias or third norm: the source computes something else.
 static int check_rest_(const Load *load, Error *err) {
     const Source *source = &load->source;
     for (int64_t i = 0; i < source->tensor_count; i++) {
@@ -88,8 +87,8 @@ typedef struct Pieces {
     int64_t count;
 } Pieces;
 
-// Lists the pieces of one state of a tensor, cut at row ends if possible. A resume reads weights from the fp32 masters,
-// if saved, whatever this run's precision. A data rank reads only its own part of the moments.
+// Lists the pieces of one state of a tensor, cut at row ends if possible. If the checkpoint has fp32 masters, a resume
+// reads the weights from them, in every precision. A data rank reads only its own part of the moments.
 static int list_state_(Load *load, Pieces *pieces, int64_t index, StateKind kind, Error *err) {
     StageTensors *tensors = &load->stage->tensors;
     const Tensor *tensor = &tensors->tensors[index];
@@ -108,8 +107,8 @@ static int list_state_(Load *load, Pieces *pieces, int64_t index, StateKind kind
     return 0;
 }
 
-// Reports a value that is not finite; -1 with err unless train.skip_bad_steps is above 0. Without this check, a value
-// that no token and no gradient reaches would stay and be saved again unnoticed.
+// Reports a value that is not finite; -1 with err unless train.skip_bad_steps is above 0. Without this check, a bad
+// value in a weight that no token uses and no gradient changes would be saved again unnoticed.
 static int strange_value_(Load *load, const ReadPiece *piece, int64_t element, Error *err) {
     const Split *split = &load->stage->tensors.split;
     const Tensor *tensor = piece->tensor;
@@ -240,8 +239,8 @@ static int load_find_candidates_(Candidates *candidates, const char *dir, const 
     return world_broadcast(load->world, shared.names, bytes, err);
 }
 
-// Sets the error for a folder in which every checkpoint is damaged, with the remedy. In checkpoint.dir, a start without
-// --resume would be refused too, unless checkpoint.overwrite is set.
+// Sets the error, with the remedy, for a folder in which every checkpoint is damaged. If the folder is checkpoint.dir,
+// a start at step 0 is refused too, unless checkpoint.overwrite is set. The remedy then also says how to avoid this.
 static int none_whole_(const char *dir, int64_t count, bool if_any, const Config *config, Error *err) {
     const char *option = resume_option(if_any);
     bool refused = directory_same(dir, config->checkpoint.dir) && !config->checkpoint.overwrite;
@@ -261,7 +260,7 @@ static int try_candidates_(const Candidates *candidates, ResumePoint *point, con
         if (candidates->itself) strcpy(path, dir);
         else if (path_join(path, dir, candidates->names[i].name, err) != 0) return err->everywhere = true, -1;
         if (verify_(load, path, &damage) == 0) return load_checkpoint_(point, path, load, err);
-        if (!damage.everywhere || candidates->itself) { // the ranks cannot communicate, or `dir` is the checkpoint
+        if (!damage.everywhere || candidates->itself) { // ranks cannot communicate, or `dir` names one checkpoint
             *err = damage;
             return -1;
         }

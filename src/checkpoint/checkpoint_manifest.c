@@ -22,7 +22,7 @@ enum { MANIFEST_VERSION = 1 };
 
 // Run id of checkpoints that were written by versions without run ids.
 #define RUN_ID_NONE "0000000000000000"
-// Limit of the sequence number, which every checkpoint increases by one; numbers in JSON are doubles.
+// Largest sequence number. It grows by one per checkpoint. JSON numbers are doubles, exact for integers of this size.
 static const int64_t MOST_SEQUENCE = (int64_t)1 << 52;
 
 int manifest_write(const Manifest *manifest, const char *dir, Error *err) {
@@ -60,7 +60,7 @@ static int manifest_read_entry_(ManifestFile *file, const JsonValue *entry, cons
     return 0;
 }
 
-// Reads the run id of a manifest or a training state; *run is 0 if it is missing. Returns -1 if it is invalid.
+// Reads the run id of a manifest or a training state. Sets *run to 0 if the id is missing. -1 if the id is invalid.
 static int run_id_read_(uint64_t *run, const JsonValue *root) {
     const char *text = json_text(root, "run", RUN_ID_NONE);
     *run = strtoull(text, NULL, 16);
@@ -94,7 +94,7 @@ int manifest_read(Manifest *manifest, const char *dir, Error *err) {
     if (access(path, F_OK) != 0 && errno == ENOENT)
         return error_set(err, EXIT_FAILED, "%s: not found; the checkpoint is incomplete", path);
     char *text = file_read_whole(path, JSON_MAX_BYTES, &length, err);
-    struct stat there; // a directory or an oversized file in its place is damage, not a disk failure
+    struct stat there; // a directory or an oversized file at `path` is damage, not a disk failure
     bool odd = stat(path, &there) == 0 && (!S_ISREG(there.st_mode) || there.st_size > JSON_MAX_BYTES);
     if (text == NULL) return odd ? -1 : MANIFEST_UNREAD;
     Json json = {0};
@@ -178,8 +178,8 @@ static int checkpoint_held_(const ZScore *window) {
     return window->seen < ZSCORE_WINDOW ? (int)window->seen : ZSCORE_WINDOW;
 }
 
-// Writes a window. 17 digits read back bit for bit, and the values keep their order, so that a resumed run sums them in
-// the same order.
+// Writes a window of losses or norms. 17 digits restore each value bit for bit. The values keep their order, so that a
+// resumed run sums them in the same order.
 static void write_window_(const char *key, const ZScore *window, FILE *file) {
     fprintf(file, "  \"%s\": {\"seen\": %lld, \"values\": [", key, (long long)window->seen);
     for (int i = 0; i < checkpoint_held_(window); i++) fprintf(file, "%s%.17g", i > 0 ? ", " : "", window->values[i]);
@@ -202,8 +202,7 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
     fputs("\n}\n", file);
 }
 
-// Returns whether a count is plausible for a training run. Larger counts are refused, because sums and products of them
-// could overflow.
+// Returns whether a count is plausible for a training run. Sums and products of larger counts could overflow.
 static bool in_reach_(int64_t count) { return count >= 0 && count <= 1000000000000; }
 
 // A missing window stays empty: checkpoints of earlier versions lack it.
@@ -296,7 +295,7 @@ int checkpoint_list(const char *dir, CheckpointName **list, int64_t *count, Erro
         Manifest manifest = {0};
         CheckpointName found = {.step = list_step_of_entry_(dir, entry->d_name)};
         if (found.step < 0) continue;
-        memcpy(found.name, entry->d_name, strlen(entry->d_name)); // ".step_", 18 digits, CHECKPOINT_REPLACED at most
+        memcpy(found.name, entry->d_name, strlen(entry->d_name)); // fits: at most ".step_", 18 digits and ".replaced"
         Error why = {0};
         int read = path_join(path, dir, found.name, NULL) == 0 ? manifest_read(&manifest, path, &why) : -1;
         if (read == MANIFEST_UNREAD) status = error_set(err, EXIT_FAILED, "%s", why.text);
@@ -319,7 +318,7 @@ void checkpoint_prune(const CheckpointConfig *config, uint64_t run, const char *
     checkpoint_list(dir, &list, &count, NULL);
     for (int64_t i = 0; i < count; i++) {
         char path[CHECKPOINT_PATH];
-        if (!list[i].complete) continue; // belongs to no run, or its manifest could not be read this time
+        if (!list[i].complete) continue; // no readable manifest, so it is unknown which run wrote it
         bool ours = list[i].run == run;
         bool goes = ours ? own++ >= config->keep && (spared == 0 || list[i].step % spared != 0) : config->overwrite;
         if (!goes || strcmp(list[i].name, newest) == 0) continue;

@@ -26,7 +26,7 @@ typedef enum SavePhase { SAVE_IDLE, SAVE_WRITING, SAVE_COMMITTING } SavePhase;
 struct Checkpoint {
     const Config *config;
     World *world;
-    Log log, all; // both write in the name of all ranks: `log` from any rank, `all` only from rank 0
+    Log log, all; // logs in the name of all ranks: `log` writes on every rank, `all` only on rank 0
     Writer writer;
     SavePhase phase;
     TrainingState state; // the state being saved
@@ -34,7 +34,7 @@ struct Checkpoint {
     uint64_t run;        // id of this run; valid on rank 0
     uint64_t data;       // identity of the training data
     int64_t sequence;    // largest sequence number used in checkpoint.dir; valid on rank 0
-    int lock;    // descriptor of the lock on checkpoint.dir, on rank 0, so that two runs cannot sweep it; -1: no lock
+    int lock;    // rank 0's descriptor of the lock that keeps other runs from sweeping checkpoint.dir; -1: no lock
     bool locked; // true: no other run holds the lock, or the file system has no locks
     char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
     Manifest manifest;     // manifest of all files, on rank 0
@@ -123,7 +123,7 @@ static void *saver_write_(void *argument) {
 
 // --- committing: rank 0's thread
 
-// Checks that this host sees the files of all ranks completely. It does not if each host has a disk of its own.
+// Checks that this host sees the complete files of all ranks. If each host writes to its own disk, the check fails.
 static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
     for (int64_t i = 0; i < checkpoint->manifest.count; i++) {
         const ManifestFile *file = &checkpoint->manifest.file[i];
@@ -137,9 +137,9 @@ static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
     return 0;
 }
 
-// Returns whether an existing checkpoint of the same name may be replaced: if this run wrote it and then returned to an
-// earlier step, or if checkpoint.overwrite is set. A directory without a readable manifest is kept: it may contain
-// anything, or the disk may have failed to read it.
+// Returns whether an existing checkpoint of the same name may be replaced: this run wrote it before returning to an
+// earlier step, or checkpoint.overwrite is set. A directory without a readable manifest is never replaced: it may
+// contain anything, or the disk may have failed to read the manifest.
 static bool may_replace_(const Checkpoint *checkpoint) {
     Manifest there;
     bool readable = manifest_read(&there, checkpoint->path, NULL) == 0;
@@ -156,8 +156,8 @@ static void *commit_(void *argument) {
     if (check_sizes_(checkpoint, failure) == 0 &&
         manifest_write(&checkpoint->manifest, checkpoint->partial, failure) == 0 &&
         directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), failure) == 0) {
-        // Errors are ignored: a superfluous checkpoint does no harm. The sweep removes leftovers of failed attempts, as
-        // after a disk was read-only for a while. No rank uses these files any more: all ranks have written theirs.
+        // Both calls ignore errors: a superfluous checkpoint does no harm. The sweep removes what failed attempts left,
+        // for example while the disk was read-only. No rank is writing: all have finished.
         checkpoint_prune(config, checkpoint->run, strrchr(checkpoint->path, '/') + 1);
         checkpoint_sweep(config->dir);
     }
@@ -311,7 +311,8 @@ static int prepare_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
     CheckpointName *list;
     int64_t count;
-    // Another run may have made the folder and saved in it meanwhile. If this run resumes, its checkpoint is elsewhere.
+    // The folder was missing at checkpoint_lock. Since then, another run may have created it and saved in it. If this
+    // run resumes, its checkpoint is in another folder.
     if (!checkpoint->locked &&
         (lock_dir_(checkpoint, err) != 0 || checkpoint_check_dir(checkpoint->config, NULL, err) != 0))
         return -1;
@@ -321,7 +322,7 @@ static int prepare_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *
     if (checkpoint_list(config->dir, &list, &count, &wrong) == 0) {
         for (int64_t i = 0; i < count; i++) checkpoint->sequence = max_i64(checkpoint->sequence, list[i].sequence);
         checkpoint_sweep(config->dir);
-        // Check now, rather than hours later at the first save.
+        // Reports an unwritable folder now rather than hours later, at the first save.
         if (config->every > 0) directory_check_writable(config->dir, &wrong);
     }
     free(list);

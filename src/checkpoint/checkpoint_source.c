@@ -1,5 +1,5 @@
-// Opens a directory of safetensors files, our own or those of transformers, indexes its tensors by name, and reads
-// rectangles of them in the element order of a rank's tensor. Several threads read, one piece each at a time.
+// Opens a directory of safetensors files that this program or transformers wrote. Indexes their tensors by name. Reads
+// rectangles of the tensors in the element order of a rank's tensor, in several threads, one piece each at a time.
 #include "checkpoint_source.h"
 #include "base/alloc.h"
 
@@ -162,7 +162,7 @@ typedef struct Lane {
     const Source *source;
     const Split *split;
     const ReadPiece *piece;
-    int64_t next; // tensor elements of this piece before index `next` are read or zeroed
+    int64_t next; // index in the tensor: the piece's elements before it are read or zeroed
     int64_t file; // index of the open file, or -1
     SafeFile open;
     void *raw; // buffer for a block in the file's type and order, or NULL
@@ -203,7 +203,7 @@ static void clear_padding_(const Lane *lane, int64_t end) {
     memset(lane->values + (lane->next - lane->piece->begin), 0, (size_t)(end - lane->next) * sizeof *lane->values);
 }
 
-// Reads a block, directly into the values if the file stores it in fp32 and not transposed.
+// Reads a block. If the file stores it in fp32 and not transposed, reads it directly into the values.
 static int read_block_(void *context, const Block *block) {
     Lane *lane = context;
     const SafeTensor *from = lane->piece->found->tensor;

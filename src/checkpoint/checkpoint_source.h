@@ -31,8 +31,7 @@ void source_close(Source *source);
 // Returns a tensor, or NULL if no tensor has that name. Names in files may lack the prefix "transformer." or "model.".
 SourceTensor *source_find(Source *source, const char *name);
 
-// Checks that a tensor has the shape in which `spec` is stored, and a floating-point type. -1 with err; for a wrong
-// shape it names both shapes.
+// Checks that a tensor has a floating-point type and `spec`'s stored shape. -1 with err, naming shapes that differ.
 int source_check(const Source *source, const SourceTensor *found, const TensorSpec *spec, Error *err);
 
 // Elements [begin, end) of a rank's tensor, at most SOURCE_PIECE.
@@ -52,8 +51,7 @@ typedef struct ReadValues {
 
 typedef int (*PieceVisitor)(void *context, const ReadPiece *piece, const ReadValues *values, Error *err);
 
-// Calls `visit` with every piece's values, in the order of the pieces and in the caller's thread, while other threads
-// read the next ones. Stops at the first piece that cannot be read, or if a visit does not return 0, and returns -1
-// with err.
+// Calls `visit` with every piece's values, in order and in the caller's thread, while other threads read the next
+// pieces. Stops at the first piece that cannot be read, or if a visit does not return 0, and returns -1 with err.
 int pieces_read(const Source *source, const Split *split, const ReadPiece *pieces, int64_t count, PieceVisitor visit,
                 void *context, Error *err);

@@ -48,7 +48,7 @@ void writer_create(Writer *writer, const Stage *stage, World *world) {
 }
 
 void writer_free(Writer *writer) {
-    if (writer->stage == NULL) return; // never created
+    if (writer->stage == NULL) return; // writer_create was never called
     layout_free(&writer->layout);
     free_all(writer->parts, writer->shares);
     Backend *be = writer->stage->be;
@@ -200,7 +200,7 @@ static int put_block_(void *context, const Block *block) {
 
 // --- all files
 
-// Returns whether this rank writes the header: tensor rank 0 and data rank 0 of the stage with the file's tensors.
+// Returns whether the rank writes a file's header: tensor and data rank are 0, and the stage has tensors of the file.
 static bool owns_header_(const Writer *writer, int file) {
     const StageTensors *tensors = &writer->stage->tensors;
     if (tensors->split.tensor_rank > 0 || tensors->split.data_rank > 0) return false;

@@ -13,7 +13,7 @@ typedef struct WritePart {
     const Tensor *tensor;
     StateKind kind;
     int file;           // index of the file in the layout
-    int64_t begin, end; // elements of this rank's tensor
+    int64_t begin, end; // elements [begin, end) of this rank's tensor
     int64_t element;    // bytes per element
     const void *source; // device address of element `begin`
     int64_t image;      // offset in Writer.image, bytes
@@ -40,8 +40,8 @@ typedef struct Writer {
     int64_t scratch_bytes;
     void *staging[WRITER_LANES]; // RANGE_FILE_STAGING bytes each (range_file.h)
     WriteShare *shares;          // (layout.files)
-    World *world;                // informed when bytes were written
-    atomic_bool cancel;          // ends writer_write early
+    World *world;                // notified of progress after every write
+    atomic_bool cancel;          // true: writer_write stops with an error
     // --- state of the write in progress
     const char *dir;
     int dir_fd;
@@ -56,7 +56,7 @@ void writer_free(Writer *writer);
 int writer_allocate(Writer *writer, Error *err);
 void writer_copy(Writer *writer);
 
-// The code of an error that must end the run: the state is not worth saving.
+// Error code for a value that is not finite while train.skip_bad_steps is 0. Such an error must end the run.
 enum { WRITER_BROKEN = 64 };
 
 // Writes the copy into the files of `dir`, flushes them to the disk, and fills `shares`. Creates `dir` if necessary;

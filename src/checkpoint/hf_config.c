@@ -1,6 +1,6 @@
 // Reads and writes the files that describe a model for transformers: config.json and the tokenizer's files. A
-// config.json is read into a ModelConfig, so that one loop over the model's keys finds every difference. The family's
-// row lists the names of the keys in config.json, and the supported values.
+// config.json is read into a ModelConfig, so that one loop over the model's keys finds every difference. The model
+// family's row of `families` lists the names of the keys in config.json, and the supported values.
 #include "hf_config.h"
 
 #include "checkpoint_files.h"
@@ -102,15 +102,15 @@ static void compare_key_(Differences *list, const ConfigKey *key, const ModelCon
                                    "%s%s is %s there and %s here", list->used > 0 ? ", " : "", key->name, theirs, ours);
 }
 
-// Lists the keys that differ. rotations: also compares model.rope_*, and with `exact` model.seq_len of a rotary family.
-// If the kinds of rope scaling differ, their numbers are skipped.
+// Lists the keys that differ. Compares model.rope_* only with `rotations`, and the numbers of rope scaling only if both
+// models have the same kind. For a rotary family, compares model.seq_len only with both `rotations` and `exact`.
 static void compare_models_(Differences *list, const ModelConfig *there, const ModelConfig *here, bool exact,
                             bool rotations) {
     const ConfigKey *keys[HF_MOST_KEYS];
     int count = hf_model_keys(here, keys);
     for (int i = 0; i < count; i++) {
         const char *name = keys[i]->name;
-        // Rotations work for any length, and the config.json of a YaRN model has its original length.
+        // Rotations work for any length. For YaRN, config.json has the length before the extension, not seq_len.
         bool length = strcmp(name, "model.seq_len") == 0 && families[here->family].rotary;
         if (length && (!exact || !rotations || here->rope_scaling == ROPE_YARN)) continue;
         bool rope = strncmp(name, "model.rope_", 11) == 0, scaled = rope && strcmp(name, "model.rope_theta") != 0;
@@ -131,8 +131,9 @@ static int hf_compare_(const HfModel *found, const Config *config, bool exact, E
     return hf_model_check(found, config->model.seq_len, err);
 }
 
-// Returns the first key that is not at its default and has no name in config.json, or NULL. Skips kv_heads and head_dim
-// (a family without names for them allows only defaults) and keys of rope scaling (without effect if absent there).
+// Returns the first key that is not at its default and has no name in config.json, or NULL. Skips kv_heads and
+// head_dim: a family without names for them allows only the defaults. Skips the keys of rope scaling: those that
+// config.json lacks have no effect.
 static const ConfigKey *unwritten_key_(const Config *config) {
     const ConfigKey *keys[HF_MOST_KEYS];
     int count = hf_model_keys(&config->model, keys);

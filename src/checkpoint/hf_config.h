@@ -18,12 +18,13 @@ void hf_config_write(const Config *config, int64_t end, FILE *file);
 int hf_config_check(const Config *config, Error *err);
 
 // Compares config.json in `dir` with the configuration. -1 with err (code 2) that lists every size and constant that
-// differs, or names a computation of the file's model that this program lacks. exact: the sequence length must agree
-// even if no tensor depends on it. A directory without the file passes; the tensors' shapes are compared later.
+// differs, or names an unsupported setting of the file. exact: the sequence length must agree even if no tensor depends
+// on it, unless checkpoint.changed is accept. A directory without the file passes; shapes are compared later.
 int hf_config_compare(const Config *config, const char *dir, bool exact, Error *err);
 
-// The tokenizer files in a checkpoint, which let AutoTokenizer and generate() of transformers load its folder. They
-// are copied from the training data's tokenizer (side_file.h); for bytes they are generated.
+// The tokenizer files in a checkpoint, with which AutoTokenizer and generate() of transformers can load the folder.
+// tokenizer_config.json is generated. The other file is a copy of the training data's tokenizer (side_file.h); if the
+// data are bytes, it is generated too.
 enum { HF_TOKENIZER_FILES = 2 };
 
 typedef struct HfTokenizer {
@@ -36,7 +37,7 @@ typedef struct HfTokenizer {
     int64_t end; // id of the end-of-text token; -1: unknown
 } HfTokenizer;
 
-// Reads or generates the files in memory. -1 with err if a file is missing or damaged; then there is no tokenizer.
+// Reads or generates the files in memory. -1 with err if a file is missing or damaged; `count` is then 0.
 int hf_tokenizer_load(HfTokenizer *tokenizer, const Config *config, Error *err);
 void hf_tokenizer_free(HfTokenizer *tokenizer);
 

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// Bytes. Below this size the page cache is faster than a direct write, which waits for the disk. A cached write of at
-// least this size starts the transfer to the disk at once.
+// Size in bytes. Smaller writes use the page cache: a direct write would take longer, because it waits for the disk. A
+// cached write of at least this size starts the transfer to the disk at once.
 enum { LARGE = 1 << 20 };
 
 static int write_error_(const RangeFile *file, Error *err) {
@@ -34,7 +34,7 @@ static ssize_t put_cached_(RangeFile *file, int64_t offset, const void *data, in
 }
 
 // Writes as many full blocks as fit into the staging memory. If the file system refuses direct writes (EINVAL), all
-// later writes use the page cache. A write that ends inside a block, as at the disk's end, continues through the cache.
+// later writes use the page cache. If a write stops inside a block, as on a full disk, the next write is cached.
 static ssize_t put_direct_(RangeFile *file, int64_t offset, const void *data, int64_t bytes) {
     int64_t piece = bytes < RANGE_FILE_STAGING ? bytes / RANGE_FILE_BLOCK * RANGE_FILE_BLOCK : RANGE_FILE_STAGING;
     memcpy(file->staging, data, (size_t)piece);

@@ -143,7 +143,7 @@ int safetensors_open(SafeFile *file, const char *path, Error *err) {
 }
 
 void safetensors_release(SafeFile *file) {
-    if (file->path != NULL && file->fd >= 0) close(file->fd); // without a path it was never opened
+    if (file->path != NULL && file->fd >= 0) close(file->fd); // a zeroed file (no path) was never opened
     file->fd = -1;
 }
 
@@ -195,7 +195,7 @@ void safetensors_to_float(float *to, const void *from, SafeType type, int64_t co
 
 // --- writing
 
-// safetensors_header_end fills in the length word. transformers refuses a file if its metadata lack the format.
+// Begins with an empty length word, filled in by safetensors_header_end. transformers requires "format" in metadata.
 void safetensors_header_begin(SafeHeader *header) {
     memset(header, 0, sizeof *header);
     header->file = xmemstream(&header->text, &header->bytes);

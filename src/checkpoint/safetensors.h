@@ -1,6 +1,5 @@
-// Files in the safetensors format (huggingface.co/docs/safetensors): eight bytes with the header's length,
-// little-endian; the header, a JSON object {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...};
-// the tensors' bytes.
+// The safetensors format (huggingface.co/docs/safetensors): eight bytes with the header's length, little-endian; the
+// header, a JSON object {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}; the tensors' bytes.
 //
 // Sizes in a file are checked against its length before they are used. Lengths, offsets and shapes must agree with each
 // other and cover the data exactly; otherwise the file is refused with an error that names it.
@@ -61,7 +60,7 @@ typedef struct SafeHeader {
 } SafeHeader;
 
 void safetensors_header_begin(SafeHeader *header);
-// Adds a vector (dimensions 1: rows) or a matrix and returns its offset from the beginning of the data.
+// Adds a vector of `rows` elements (dimensions 1) or a matrix (dimensions 2). Returns its offset from the data's start.
 int64_t safetensors_header_add(SafeHeader *header, const char *name, SafeType type, int dimensions, int64_t rows,
                                int64_t cols);
 void safetensors_header_end(SafeHeader *header);

@@ -32,11 +32,11 @@ int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type
     if (operation == COMM_ALL_GATHER || count == 0) return 0;
     int64_t piece = comm_piece(operation, count, type, size);
     int64_t first = piece_workspace_(operation, piece, type, size);
-    int64_t last = piece_workspace_(operation, count % piece, type, size); // the short last piece may be direct
+    int64_t last = piece_workspace_(operation, count % piece, type, size); // a direct last piece may need more memory
     return first > last ? first : last;
 }
 
-// Sleeps `ns` nanoseconds. If `first`, lowers the delay that Linux may add, 50 microseconds, to 1 (PR_SET_TIMERSLACK).
+// Sleeps `ns` nanoseconds. first: lowers the delay that Linux may add from 50 microseconds to 1 (PR_SET_TIMERSLACK).
 static void nap_(long ns, bool first) {
     enum { SLACK_NS = 1000 };
     if (first) prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS, 0UL, 0UL, 0UL);
@@ -48,10 +48,10 @@ void comm_pause(Pause *pause) {
     // A poll and its wake-up cost about 8 microseconds: 4 percent of a core if repeated every 200 microseconds, and
     // several ranks of a machine may wait at once. The first polls do not sleep, to keep short waits short. If another
     // program runs on the core, a yield lasts its time slice, but a sleeping rank soon gets the core back.
-    // Measured with four ranks that pass on two tokens, next to two busy loops on two cores: 6 ms per hop with yields,
-    // 0.5 ms with sleeps or futexes. The loops then delay only compute, not waits. A shorter slice or spinning gains
-    // nothing. Sleeping 200 microseconds from the start makes a tiny step a fifth faster (p=2 t=2 next to three loops:
-    // 50 ms instead of 63), but can make larger steps of ranks that share cores a few percent slower.
+    // Measured with four ranks that hand on two messages, next to two busy loops on two cores: 6 ms per hop with
+    // yields, 0.5 ms with sleeps or futexes. The loops then delay only compute, not waits. A shorter slice or spinning
+    // gains nothing. Sleeping 200 microseconds from the start makes a tiny step a fifth faster (p=2 t=2 next to three
+    // loops: 50 ms instead of 63), but can make larger steps of ranks that share cores a few percent slower.
     enum { YIELDS = 16, SHORTEST_NS = 12500 };
     static const double SLICE_S = 1e-3, BUSY_S = 0.1;
     double now = clock_seconds();
@@ -66,8 +66,8 @@ void comm_pause(Pause *pause) {
 }
 
 void comm_pause_briefly(int *looks) {
-    // A yield takes a quarter of a microsecond if nothing else can run. Waking up late from a sleep would take most of
-    // the time of a hop between stages.
+    // A yield takes a quarter of a microsecond if nothing else can run. The first polls do not sleep: a late wake-up
+    // would take longer than the rest of a hop between stages.
     enum { YIELDS = 1000, NAP_NS = 20000 };
     int look = (*looks)++;
     if (look < YIELDS) {
@@ -129,7 +129,7 @@ static int clock_ask_(Comm *comm, double *offset, Error *err) {
             quickest = received - sent;
             *offset = theirs - (sent + received) / 2;
         }
-        // Over a link this slow more rounds would hold up the start and gain nothing.
+        // On a link this slow, more rounds would delay the start and gain nothing.
         if (received - sent > SLOW_S && round + 1 < CLOCK_ROUNDS)
             return comm_send_now(comm, 0, &CLOCK_ENOUGH, sizeof CLOCK_ENOUGH, err);
     }

@@ -48,7 +48,7 @@ typedef struct Pause {
 struct Comm {
     char name[16]; // purpose of the group, for messages: "pipeline", "tensor", ...
     int rank, size;
-    char why[160]; // after use_memory: reason why the ranks do not map each other's memory, one clause; may be empty
+    char why[160]; // reason why the last use_memory did not map the other ranks' memory, as one clause; may be empty
     void *self;
     Pause pause; // state of the pauses of comm_wait and comm_wait_polling
 
@@ -78,8 +78,9 @@ struct Comm {
     // the group call this, with the same layout. Returns 1 if the memory is now registered or mapped, 0 if not, -1
     // with err. The function is NULL if the group has no use for it.
     int (*use_memory)(Comm *, const CommMemory *, Error *);
-    // From now on a checksum follows every message of a collective, and data are compared with it before they are
-    // summed or kept. All ranks of the group call this. NULL if the library does its own point-to-point (NCCL).
+    // Turns on checksums: a checksum then follows every message of a collective, and the receiver compares the message
+    // with its checksum before summing or keeping the data. All ranks of the group call this. The function is NULL if
+    // the group's collectives are not made of messages of our own (NCCL).
     void (*use_checksums)(Comm *, const Crc64 *);
     // Returns 1: complete (the request is free again), 0: not yet, -1: failed with err.
     int (*test)(Comm *, CommRequest *, Error *);
@@ -94,8 +95,7 @@ static inline int comm_receive(Comm *comm, int peer, void *to, int64_t bytes, Co
     return comm->message(comm, false, peer, to, bytes, request, err);
 }
 
-// Waits until the request is complete. Sleeps between tests, so that other ranks can use the core. Returns 0, or -1
-// with err.
+// Waits until the request completes. Sleeps between tests, so other ranks can use the core. Returns 0, or -1 with err.
 int comm_wait(Comm *comm, CommRequest *request, Error *err);
 // Like comm_wait, but calls poll(argument, false) between tests. If poll returns false, stops waiting and returns 0.
 int comm_wait_polling(Comm *comm, CommRequest *request, bool (*poll)(void *, bool), void *argument, Error *err);
@@ -122,8 +122,9 @@ bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type,
 // Returns the workspace, in bytes, for the largest piece of a sum of `count` elements; 0 for all_gather.
 int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type, int size);
 
-// Measures the seconds to add to the clock of rank `peer` to get rank 0's, from the fastest of a dozen round trips;
-// half its time bounds the error. Both ranks call it. *offset is the result on `peer` and 0 on rank 0.
+// Measures how many seconds the clock of rank 0 is ahead of the clock of rank `peer`. Uses the fastest of a dozen round
+// trips; half the time of that trip bounds the error. Rank 0 and rank `peer` call this. Sets *offset to the result on
+// rank `peer` and to 0 on rank 0.
 int comm_clock_offset(Comm *comm, int peer, double *offset, Error *err);
 
 // Creates a group of one rank.

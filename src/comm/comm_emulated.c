@@ -1,6 +1,6 @@
 // A group with one real rank (comm_emulated.h). A request stores the time at which its message would arrive; test
 // compares it with the clock. Messages share one link: each begins when the previous message has arrived, even if an
-// acceptor has offered several slots ahead (engine.c).
+// acceptor has started several messages ahead (engine.c).
 #include "comm_emulated.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -42,7 +42,8 @@ static void emulated_fill_(Emulated *self, void *to, int64_t bytes) {
     free_all(values, halves);
 }
 
-// Returns whether a buffer was seen before, and records it. Filling it at each receive would slow down every step.
+// Returns whether a buffer was seen before, and records it. A buffer is filled only the first time: filling it at every
+// receive would slow down every step.
 static bool seen_(Emulated *self, const void *to) {
     for (int i = 0; i < self->filled_count; i++)
         if (self->filled[i] == to) return true;

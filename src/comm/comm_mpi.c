@@ -424,8 +424,7 @@ enum { TAG_MESSAGE = 0 };
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(void *), "an MPI_Request is kept in a handle");
 
-// Starts a message and describes it for the tests that follow: the MPI request, its kind, and the length that has to
-// arrive.
+// Starts a message and describes it for later tests: the MPI request, its kind, and the length that has to arrive.
 static int mpi_message_(Comm *base, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
                         Error *err) {
     CommMpi *comm = base->self;

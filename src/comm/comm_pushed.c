@@ -26,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The granting end receives only notices and the moving end only grants, so mail does not name its kind.
+// A granting end receives only notices, and a moving end receives only grants. So mail does not name its kind.
 typedef struct Mail {
     int64_t of_sender; // 1: the mail's sender also sends the message; 0: it receives the message
     int64_t offset;    // grant: offset of the message in the lent memory; notice: 0

@@ -5,8 +5,8 @@
 // Within a host one end lends its memory and the other end's copy engine copies: into a receiver's memory (pushed), or
 // out of a sender's memory (pulled). If the memory cannot be lent (another host), the message is sent through `far`.
 //
-// The lender only has to start its messages. The other end copies when it is ready, even while the lender computes, so
-// the evictor sets the pace of all transfers of its pair of stages.
+// The lender only has to start its messages. The other end copies when it is ready, even while the lender computes. In
+// a BPipe pair the acceptor lends, so the evictor sets the pace of all transfers.
 #pragma once
 
 #include "backend/backend.h"
@@ -17,8 +17,7 @@
 // `connect` before they exchange messages. There are no collectives.
 Comm *comm_pushed_create(Backend *be, Stream stream, Comm *host, Comm *far);
 
-// Counts the directions of this group in which one end copies to or from the other end's memory, and those that go
-// through `far`.
+// Counts this group's directions in which one end copies to or from the other end's memory, and those through `far`.
 void comm_pushed_ways(const Comm *comm, int *direct, int *through_far);
 
 // Returns why the peer's memory could not be mapped, in one clause; empty if the latest mapping succeeded.

@@ -12,7 +12,7 @@
 typedef struct Offer {
     uint64_t token;
     int64_t bytes; // 0: nothing can be lent
-    char host[40]; // boot id of the running system: a loan is only valid there
+    char host[40]; // boot id of the lender's system; only a process on the same system can map the memory
     Loan loan;
 } Offer;
 
@@ -35,7 +35,7 @@ static int write_token_(Backend *be, void *to, uint64_t token, Error *err) {
     return be->synchronize(be, err);
 }
 
-// Fills in the offer and writes its token; its bytes are 0 if nothing can be lent. -1 with err if the device fails.
+// Fills in the offer and writes its token to `memory`. offer->bytes 0: nothing to lend. -1 with err: the device failed.
 static int make_offer_(Offer *offer, Backend *be, void *memory, int64_t bytes, Error *err) {
     Error unable = {0};
     memset(offer, 0, sizeof *offer);
@@ -67,8 +67,8 @@ static const char *unreachable_(const Backend *be, const Offer *offer) {
     return memcmp(host, offer->host, sizeof host) == 0 ? NULL : "the peer is on another host";
 }
 
-// Maps the lender's memory at *memory and writes the complement of its token there. If the memory cannot be mapped,
-// sets *memory to NULL and writes the reason to `why`. Returns -1 with err if the device fails.
+// Maps the lender's memory, sets *memory to its address here, and writes the complement of the offer's token there. If
+// the memory cannot be mapped, sets *memory to NULL and `why` to the reason. Returns -1 with err if the device fails.
 static int map_(Backend *be, const Offer *offer, int64_t bytes, void **memory, char why[256], Error *err) {
     Error unable = {0};
     const char *reason = unreachable_(be, offer);

@@ -16,8 +16,9 @@ __BEGIN_DECLS
 // it. The first 8 bytes are 0 afterwards. Returns -1 with err only if a message or the device fails.
 int lending_lend(Backend *be, void *memory, int64_t bytes, Comm *control, int peer, bool *lent, Error *err);
 
-// Maps the memory that rank `peer` lends at *memory; the caller returns it with Backend.give_back. If it cannot be
-// mapped, *memory is NULL and `why` is the reason, a clause. Returns -1 with err only if a message or the device fails.
+// Maps the memory that rank `peer` lends and sets *memory to its address here; the caller returns it with
+// Backend.give_back. If the memory cannot be mapped, sets *memory to NULL and `why` to the reason, a clause. Returns -1
+// with err only if a message or the device fails.
 int lending_borrow(Backend *be, int64_t bytes, Comm *control, int peer, void **memory, char why[256], Error *err);
 
 __END_DECLS

@@ -1,9 +1,8 @@
 // The configuration of one run: its YAML file and the overrides on the command line.
 //
 // A single schema table (config_schema.c) holds every key: its place in Config, type, default, bounds and meaning.
-// Parsing, validation, `--help-config` and the suggestions for misspelt keys all read that table and nothing else.
-// Every error is one line, `FILE:LINE: key: the fault; the remedy`, or `-o key: ...` for an override. The exit code
-// is 2.
+// Parsing, validation, `--help-config` and the suggestions for misspelt keys all read only that table. Every error is
+// one line, `FILE:LINE: key: the fault; the remedy`, or `-o key: ...` for an override. The exit code is 2.
 #pragma once
 
 #include "bpipe.h"
@@ -23,7 +22,7 @@ typedef enum RopeScaling { ROPE_NONE, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } Rope
 typedef enum RankPlacement { PLACEMENT_LINEAR, PLACEMENT_ADJACENT } RankPlacement;
 typedef enum ShardGradients { SHARD_OFF, SHARD_ON, SHARD_AUTO } ShardGradients;
 typedef enum BpipeMode { BPIPE_OFF, BPIPE_ON, BPIPE_AUTO } BpipeMode;
-// OVERLAP_ON, OVERLAP_2, ... OVERLAP_4: the forward's products are cut into 1, 2, ... OVERLAP_MOST chunks of rows.
+// OVERLAP_ON leaves the forward's products uncut. OVERLAP_2, ... OVERLAP_4 cut each into 2, ... 4 chunks of rows.
 typedef enum Overlap { OVERLAP_AUTO, OVERLAP_OFF, OVERLAP_ON, OVERLAP_2, OVERLAP_3, OVERLAP_4 } Overlap;
 enum { OVERLAP_MOST = 1 + OVERLAP_4 - OVERLAP_ON };
 typedef enum Collectives { COLLECTIVES_AUTO, COLLECTIVES_NCCL, COLLECTIVES_COPY } Collectives;
@@ -73,7 +72,7 @@ typedef struct ModelConfig {
     int64_t rope_original;                 // sequence length before scaling; 0: not needed
     double rope_low_freq, rope_high_freq;  // llama3: low_freq_factor and high_freq_factor
     double rope_beta_fast, rope_beta_slow; // yarn: beta_fast and beta_slow, in rotations
-    double rope_attention;                 // yarn: factor of cosines and sines; config_check resolves auto
+    double rope_attention;                 // yarn: factor applied to cosines and sines; config_check resolves auto
     bool causal;                           // false: an encoder; attention also sees later tokens
     int tie_embeddings;                    // TieEmbeddings; config_check resolves auto by the family
 } ModelConfig;
@@ -101,7 +100,7 @@ typedef struct ScheduleConfig {
     int split_backward;                            // SplitBackward
     char file[CONFIG_TEXT];                        // file with the schedule to run; empty: run the schedule `name`
     int64_t file_chunks, file_microbatches;        // from the header of `file`; 0 without a file
-    int64_t slices, file_slices;                   // slices per sequence: the key; the value in `file`, or 0
+    int64_t slices, file_slices;                   // slices per sequence by the key, and by `file`; 0 without a file
     int bpipe;                                     // BpipeMode
     int64_t slots;                                 // 0: auto
     int64_t load_ahead;                            // number of backwards by which a bundle is loaded early; 0: auto
@@ -151,7 +150,7 @@ typedef struct TrainConfig {
 
 typedef struct DataSource {
     char path[CONFIG_TEXT]; // a glob
-    double weight;          // share of the samples, in any unit
+    double weight;          // relative share of the samples; the shares need not add up to 1
 } DataSource;
 
 typedef struct DataConfig {
@@ -200,13 +199,12 @@ typedef struct HardwareConfig {
     double peak_tflops; // peak of one rank; 0: from the device
     double memory_gib;  // memory of one rank; 0: from the device
     double memory_gb_s; // rate of the device's memory, 1e9 bytes/s; 0: the rate of the GPU with this peak
-    double reserve_gib; // memory that context, libraries and NCCL use in addition to ours
+    double reserve_gib; // memory that the CUDA context, libraries and NCCL use in addition to ours
     int64_t gpus_per_node;
     bool share_gpu;
     double pair_gb_s, tensor_gb_s, network_gb_s, host_gb_s; // 1e9 bytes/s, one direction
     double latency_us;
-    // Assumptions of a plan without a profile; 0: the hardware model's own figures. scripts/calibrate.py fits them to
-    // runs.
+    // Assumptions of a plan without a profile; 0: the hardware model's figures. scripts/calibrate.py fits them to runs.
     double matmul_efficiency, matmul_half, flash_forward, flash_backward, stream_gb_s;
     double run_share;
     bool calibrated; // true: these figures were fitted to runs
@@ -234,8 +232,7 @@ typedef struct Config {
     int32_t place[CONFIG_MAX_KEYS]; // per row of the schema: line, CONFIG_DEFAULT or CONFIG_OVERRIDE
 } Config;
 
-// Reads the file, applies the overrides ("key=value", later ones win) and checks the result. Returns 0, or -1 with err
-// (code 2).
+// Reads the file, applies overrides ("key=value", last wins) and checks the result. Returns 0, or -1 with err (code 2).
 int config_load(Config *config, const char *path, const char *const *overrides, int override_count, Error *err);
 
 // Checks that the required keys of a section ("data.") were given. config_load checks only the section `model`, because
@@ -264,8 +261,8 @@ int config_error(const Config *config, const char *key, Error *err, const char *
     __attribute__((format(printf, 4, 5)));
 
 // Writes the configuration as one JSON object on one line without a newline (keys as in the file), for the metrics
-// file's first line. `auto` is written as the number it was resolved to, or as "auto" if only the hardware can tell.
-// JSON is YAML, so config_load reads the object back to the same values.
+// file's first line. An `auto` that was resolved is written as its value. An `auto` that depends on the hardware is
+// written as "auto". JSON is YAML, so config_load reads the object back to the same values.
 void config_write_json(const Config *config, FILE *file);
 // Writes the value of one key as config_write_json does. JSON is YAML, so `key: VALUE` is a valid configuration line.
 void config_write_value(const Config *config, const char *key, FILE *file);
@@ -275,12 +272,13 @@ void config_help(FILE *file);
 // Prints every key and every option of the command line as JSON. `program`: the trainer's name without directories.
 void config_help_json(const char *program, FILE *file);
 
-// Returns the YAML spelling of an enum value ("llama", "1f1b", ...) from the schema table; key as "model.family".
+// Returns the YAML spelling ("llama", "1f1b", ...) of a value of an enum key, from the schema table. `key`: the key's
+// name, such as "model.family".
 const char *config_word(const char *key, int value);
 
 // Derived figures.
 int64_t config_microbatches(const Config *config);  // m = B / (b * d)
-bool config_shards_gradients(const Config *config); // parallel.shard_gradients is on, or auto and it saves memory
+bool config_shards_gradients(const Config *config); // shard_gradients on, or auto where sharding works and saves memory
 int64_t config_step_tokens(const Config *config);   // B * s
 // Return the sequences in step `step`, and in steps first + 1 to last together. Without a ramp every step has B.
 int64_t config_batch_at(const Config *config, int64_t step);
@@ -315,9 +313,9 @@ int64_t config_padded_vocab(const Config *config); // vocab rounded up to a mult
 // Returns the row of schedule.name, or of 1f1b while auto is unresolved. Meaningless if schedule.file is set.
 const ScheduleKind *config_schedule_kind(const Config *config);
 
-// Returns the spec of the named schedule for this configuration; schedule_complete fills in the defaults. split is set
-// if schedule.split_backward is on; the plan resolves auto. While schedule.name is auto, schedule.chunks is ignored:
-// it restricts the choice of a schedule, and 1f1b has only one chunk.
+// Returns the spec of the named schedule for this configuration; schedule_complete fills in the defaults. spec.split is
+// set if schedule.split_backward is on; the plan resolves split_backward auto. While schedule.name is auto, the spec is
+// for 1f1b, which has only one chunk, so it ignores schedule.chunks. That key then restricts the choice of a schedule.
 ScheduleSpec config_schedule_spec(const Config *config);
 
 // Returns whether the schedule accepts the configuration's stages and microbatches, for planners that vary them.

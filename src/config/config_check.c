@@ -245,7 +245,7 @@ static int check_layers_(Config *config, Error *err) {
     // A list may give a stage no layers: the first stage still computes the embedding, the last stage the head.
     if (parallel->layers_given == 0 && layers < parallel->layers_count) {
         char remedy[96];
-        bool fewer = layers >= chunks; // fewer stages suffice
+        bool fewer = layers >= chunks; // true: with fewer stages every chunk can get a layer
         snprintf(remedy, sizeof remedy,
                  fewer ? "use pipeline %lld or less" : "use a schedule with fewer chunks, or model.layers %lld or more",
                  (long long)(fewer ? layers / chunks : parallel->layers_count));
@@ -340,7 +340,7 @@ static int config_check_file_(Config *config, Error *err) {
     return status;
 }
 
-// Checks the named schedule's limits on its spec. `only`: the field to report, ignoring others; NULL: any field.
+// Checks the spec against the named schedule's limits. `only`: the field for which a fault is reported; NULL: all.
 static int check_kind_(const Config *config, const char *only, Error *err) {
     static const struct {
         const char *field, *key;
@@ -413,7 +413,8 @@ static const char *why_whole_(const Config *config) {
     return NULL;
 }
 
-// Returns whether data ranks shard gradients. auto: if 2 layers and 1 shard of every layer need less than all layers.
+// Returns whether data ranks shard gradients. With auto they do so if sharding works, and if the gradients of 2 layers
+// and 1 shard of every layer need less memory than the gradients of all layers.
 bool config_shards_gradients(const Config *config) {
     int64_t layers = config->model.layers, shards = config_replicas(config);
     bool saves = (layers - 2) * shards > layers;
@@ -435,7 +436,7 @@ static int check_schedule_(const Config *config, Error *err) {
                             "1f1b, bpipe off or evict_to host",
                             kind->name);
     }
-    // Not checked without BPipe: slots have no effect then, and turning it off with -o must not need a second override.
+    // Without BPipe, slots have no effect and are not checked: -o schedule.bpipe=off must not need a second override.
     int smallest = schedule->slots == 0 ? 0 : config_min_slots(config);
     if (schedule->slots >= smallest) return 0;
     return config_error(config, blame_(config, "schedule.slots", "parallel.pipeline"), err,
@@ -469,7 +470,7 @@ static int check_fp8_(const Config *config, Error *err) {
                                 i == 0   ? "another hidden"
                                 : i == 4 ? "another micro_batch"
                                          : "fewer tensor ranks");
-    const char *why = gpu_without_fp8(config->train.fp8, gpu_capability(config->hardware.gpu));
+    const char *why = gpu_without_fp8(config->train.fp8, gpu_capability(gpu_row(config->hardware.gpu)));
     bool planned = config->hardware.gpu > 0 && config->hardware.device != DEVICE_CPU;
     return planned && why != NULL ? config_error(config, "train.fp8", err, "%s", why) : 0;
 }
@@ -519,8 +520,7 @@ static int check_family_(Config *config, Error *err) {
     return 0;
 }
 
-// Checks the shares of a blend. A share below a millionth of the sum is treated as a mistake: its samples would almost
-// never be used.
+// Checks a blend's shares. Refuses a share below a millionth of the sum: its samples would almost never be used.
 static int check_sources_(Config *config, Error *err) {
     DataConfig *data = &config->data;
     double sum = 0.0;

@@ -1,5 +1,4 @@
-// The schema table, and functions that set a field of Config through it. Most files of other folders need only
-// config.h.
+// The schema table, and functions that set a Config field through it. Most files of other folders need only config.h.
 #pragma once
 
 #include "config.h"
@@ -14,7 +13,7 @@ typedef struct ConfigKey ConfigKey;
 
 // The form of a list. Each entry is one value, a mapping of several values, or a tuple.
 typedef struct ConfigList {
-    size_t given, valid;    // offsets in Config of two int64_t: entries given, and entries after auto is resolved
+    size_t given, valid;    // offsets in Config of two int64_t: number of entries given, and number with auto resolved
     size_t entry;           // bytes of one entry
     int64_t most;           // maximum number of entries
     const ConfigKey *parts; // fields of an entry, at offsets inside it; a part without a name is the entry's own value

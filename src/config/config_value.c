@@ -41,8 +41,7 @@ static int value_refuse_(const Config *config, const ConfigKey *key, ConfigScala
     return config_refuse(config, key, text, err);
 }
 
-// Returns whether the text is a decimal number, such as "-1.5e-3", ".5" or "007"; unlike strtod, refuses hexadecimal
-// numbers, nan and inf.
+// Returns whether the text is a decimal, such as "-1.5e-3", ".5" or "007"; unlike strtod, refuses hex, nan and inf.
 static bool is_decimal_(const char *s) {
     if (*s == '-' || *s == '+') s++;
     size_t digits = strspn(s, "0123456789");
@@ -72,8 +71,7 @@ static bool value_is_(ConfigScalar scalar, const char *word) {
     return strlen(word) == scalar.length && memcmp(scalar.text, word, scalar.length) == 0;
 }
 
-// Reads a plain decimal of at most MAX_DIGITS characters; the scalar's text ends with a NUL, as libyaml's does. The
-// caller checks bounds.
+// Reads a plain decimal of at most MAX_DIGITS characters; like libyaml's, the text ends with a NUL. Checks no bounds.
 static int read_decimal_(const Config *config, const ConfigKey *key, ConfigScalar scalar, const char *digits,
                          double *value, Error *err) {
     bool decimal = strlen(scalar.text) == scalar.length && scalar.length <= MAX_DIGITS;
@@ -105,8 +103,9 @@ static int set_number_(Config *config, const ConfigKey *key, ConfigScalar scalar
     return 0;
 }
 
-// Computes decimal * 10^power without rounding. Returns false if the product is no integer; it must have fewer than 19
-// digits. Example: ("1.50e2", 3): digits 15, power 3 - 2 + 2 + 1 = 4, so 150000.
+// Computes decimal * 10^power without rounding. Returns false if the product is not an integer. The product must have
+// fewer than 19 digits. Example: ("1.50e2", 3) has the digits 15, and the power 3 - 2 (decimals) + 2 (exponent) + 1
+// (dropped zero) = 4, so the value is 150000.
 static bool exact_integer_(const char *decimal, int64_t power, int64_t *value) {
     char digits[MAX_DIGITS + 2] = "0";
     size_t count = 0;
@@ -175,8 +174,8 @@ static int set_bool_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
     return value_refuse_(config, key, scalar, "is neither true nor false", err);
 }
 
-// Writes a suggestion for a typed word: our name for another trainer's word, else the words that continue it with a
-// dash ("a100-40g or a100-80g" for a100), else the nearest word. May be empty.
+// Writes a suggestion for an unknown word: our name for another trainer's word, else our words that extend the typed
+// word with a dash ("a100-40g or a100-80g" for a100), else the nearest word. The suggestion may be empty.
 static void meant_word_(const ConfigKey *key, const char *typed, char *out, size_t n) {
     const char *hint = hint_for_word(key->name, typed), *near = NULL;
     int best = INT_MAX;
@@ -224,7 +223,7 @@ static int set_zero_(Config *config, const ConfigKey *key) {
     return 0;
 }
 
-// Returns a part of the newest entry as a key: errors name the list, then the part.
+// Returns one part of a list's newest entry in the form of a key. Errors name the list first, then the part.
 static ConfigKey value_part_(Config *config, const ConfigKey *key, int index) {
     ConfigKey part = key->list->parts[index];
     part.part = part.name;

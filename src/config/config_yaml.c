@@ -38,7 +38,7 @@ static int syntax_error_(Reader *r) {
     const yaml_parser_t *parser = &r->parser;
     const char *at = r->input, *end = r->input + r->length;
     int line = (int)parser->problem_mark.line + 1;
-    if (parser->error == YAML_READER_ERROR) { // errors in single bytes carry an offset instead of a line
+    if (parser->error == YAML_READER_ERROR) { // for an invalid byte, libyaml gives an offset instead of a line
         line = 1;
         for (size_t i = 0; i < parser->problem_offset && i < r->length; i++) line += r->input[i] == '\n';
     }
@@ -300,7 +300,7 @@ static ssize_t yaml_read_all_(const char *path, int fd, char *buffer, Error *err
 static char *yaml_read_text_(const char *path, ssize_t *length, Error *err) {
     const char *copy = getenv(CONFIG_COPY_VARIABLE);
     int fd = copy != NULL ? open(copy, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0) fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // the open of a named pipe would wait for a writer
+    if (fd < 0) fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: does not wait for a pipe's writer
     if (fd < 0)
         return error_null(err, EXIT_USAGE, "%s: cannot be opened: %s; give a YAML file with -c FILE", path,
                           strerror(errno));
@@ -338,8 +338,7 @@ int config_read_file(Config *config, Error *err) {
     return rc;
 }
 
-// Quotes a text, unless the user did, so that YAML does not read `-o data.train=*.bin` as an alias. The caller frees
-// the result.
+// Quotes a text, unless the user did, so YAML reads no alias in `-o data.train=*.bin`. The caller frees the result.
 static char *quote_text_(const ConfigKey *key, const char *value) {
     bool quoted = value[0] == '\'' || value[0] == '"', text = config_takes_text(key);
     // A value that begins with [{ is a list of mappings, not a glob that begins with a character set.
@@ -387,8 +386,8 @@ static bool row_counts_(const Config *config, const char *key) {
     return given == CONFIG_DEFAULT || (gpu == CONFIG_OVERRIDE && given != CONFIG_OVERRIDE);
 }
 
-// Fills keys of `hardware` from the row that hardware.gpu names. Keys given in the same place (file, or -o) or later
-// win over the row; `-o hardware.gpu` replaces the file's keys. Does nothing for hardware.device cpu.
+// Fills keys of `hardware` from the row that hardware.gpu names. A key given with -o wins over the row. A key given in
+// the file wins too, unless hardware.gpu was given with -o. Does nothing for hardware.device cpu.
 static void fill_from_gpu_(Config *config) {
     HardwareConfig *hardware = &config->hardware;
     const Gpu *gpu = gpu_row(hardware->gpu);

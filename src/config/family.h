@@ -16,7 +16,7 @@ typedef struct FamilyNumber {
     size_t offset;     // offset in ModelConfig
     bool real;         // true: the field is a double; false: an int64_t
     double absent;     // value if the file lacks the word; negative: the file must have it
-    const char *times; // a number of the file by which `absent` is multiplied, or NULL
+    const char *times; // name of a number in the file that multiplies `absent`, or NULL
 } FamilyNumber;
 
 // The supported values of one key of config.json. A missing key or null is accepted.
@@ -26,7 +26,8 @@ typedef struct FamilyDemand {
     const char *refusal;    // "hidden_act is not silu"
 } FamilyDemand;
 
-// An architecture of the transformers library that a family implements. If several match, the first is written.
+// An architecture of the transformers library that a family implements. If several architectures match a model, its
+// checkpoints name the first one.
 typedef struct FamilyForm {
     const char *model_type, *architecture;
     bool qkv_bias, qk_norm; // values that these keys of section `model` must have

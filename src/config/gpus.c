@@ -94,8 +94,7 @@ GpuBand gpu_band(const Gpu *gpu) {
     return blackwell ? b200 : hopper || strncmp(word, "a100", 4) == 0 || strcmp(word, "a800") == 0 ? a100 : all;
 }
 
-int gpu_capability(int word) {
-    const Gpu *gpu = gpu_row(word);
+int gpu_capability(const Gpu *gpu) {
     if (gpu == NULL) return 0;
     bool grace = gpu->name[0] == 'G';
     char family = gpu->name[grace];

@@ -33,16 +33,16 @@ typedef struct GpuKernels {
     FlashRate flash_forward, flash_backward, flash_deterministic; // head dimension 128; last: deterministic backward
     double fp8_tensor, fp8_local; // speed-up of large products with one scale per tensor, and with local scales
     double stream_share;          // share of the memory's rate that passes over memory reach
-    double added;                 // cost of a product that adds to fp32, as a share of a pass over 8 bytes per weight
+    double added;                 // extra time of products that add to fp32, as a share of a pass over 8 bytes a weight
     const uint16_t (*collectives)[GPU_SIZES]; // [GPU_COLLECTIVES] bus bandwidths in a node; NULL: not measured
 } GpuKernels;
 
 // Returns the measured constants of a GPU's kernels; NULL if they are unknown, or gpu is NULL.
 const GpuKernels *gpu_kernels(const Gpu *gpu);
 
-// The range of actual step time / planned step time. own false: 10th to 90th percentile of published runs on such GPUs
-// (scripts/published.py --bands); `on` names the GPUs. own true: minimum to maximum over this trainer's steps; `on`
-// completes "as far off as plans ...".
+// The range of actual step time / planned step time.
+// own false: 10th to 90th percentile of published runs on GPUs named by `on` (scripts/published.py --bands).
+// own true: minimum to maximum over this trainer's steps. `on` completes the line "as far off as plans ...".
 typedef struct GpuBand {
     double low, high;
     int runs;
@@ -63,10 +63,10 @@ extern const char *const gpu_words[];
 const Gpu *gpu_row(int word);
 
 // Returns the compute capability of the row's architecture: 80 (Ampere, Ada), 90 (Hopper), 100 (Blackwell), 120
-// (GeForce and workstation cards of Blackwell); 0 for "none".
-int gpu_capability(int word);
+// (GeForce and workstation cards of Blackwell); 0 for NULL.
+int gpu_capability(const Gpu *gpu);
 
-// Returns why GPUs of this compute capability do not support train.fp8, as a clause with the remedy; NULL if they can.
+// Returns why GPUs of this compute capability do not support train.fp8, as a clause with the remedy; NULL if they do.
 const char *gpu_without_fp8(int fp8, int capability);
 
 // Returns the row of a device by the name its driver reports ("NVIDIA H100 80GB HBM3"), NULL if it is not known.

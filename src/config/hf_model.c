@@ -1,5 +1,4 @@
-// Reads Hugging Face's config.json into a ModelConfig. The family's row has the names of the keys there, and their
-// supported values.
+// Reads Hugging Face's config.json into a ModelConfig. The family's row names the keys and their supported values.
 #include "hf_model.h"
 
 #include "base/alloc.h"

@@ -1,4 +1,5 @@
-// Hugging Face's config.json as a model: compared when a run starts from a checkpoint, and accepted with -c for plans.
+// Hugging Face's config.json as a model. A run that starts from a checkpoint compares that model with its own. For
+// plans, -c accepts a config.json instead of a configuration.
 #pragma once
 
 #include "base/json.h"
@@ -26,15 +27,14 @@ typedef struct HfModel {
     ModelConfig model;
 } HfModel;
 
-// Reads `model` from `root` as a model of this family, an index in `families`. Returns 0, or -1 with err (code 2) for
-// another architecture, a missing number, or a mixture of experts.
+// Reads found->model from found->root as a model of the family `families[family_of_run]`. Returns 0, or -1 with err
+// (code 2) for another architecture, a missing number, or a mixture of experts.
 int hf_model_read(HfModel *found, int family_of_run, Error *err);
 
 // Checks that all settings of the file are supported, and that it has no sliding window shorter than seq_len.
 // Returns 0, or -1 with err (code 2).
 int hf_model_check(const HfModel *found, int64_t seq_len, Error *err);
 
-// Returns a configuration that has only the section `model`, from the config.json in `text` (NUL-terminated). The
-// caller frees it. NULL without err: the text is not a config.json (it has no model_type). NULL with err: the model is
-// unsupported.
+// Returns a configuration with only the section `model`, from the config.json in `text` (NUL-terminated). The caller
+// frees it. NULL without err: the text is not a config.json (no model_type). NULL with err: the model is unsupported.
 char *hf_model_yaml(const char *text, size_t length, const char *path, Error *err);

@@ -1,5 +1,4 @@
-// The command line. One table of options drives parsing and `--help`; scripts/faces.py generates the manual page and
-// shell completion from it.
+// The command line. One table drives parsing, `--help`, and the manual page and shell completion (scripts/faces.py).
 #pragma once
 
 #include "base/log.h"
@@ -15,8 +14,8 @@ typedef struct Options {
     int override_count;
     const char **sweeps; // "key=a,b,c" in the order given; stored like overrides
     int sweep_count;
-    const char *resume;        // NULL: start at step 0
-    const char *resume_if_any; // NULL: start at step 0; excludes `resume`
+    const char *resume;        // checkpoint, or folder of checkpoints, to resume from; NULL: not given
+    const char *resume_if_any; // like `resume`, but may have no checkpoint; NULL: not given; excludes `resume`
     const char *trace;         // file; may be NULL
     const char *generate;      // prompt of --generate; NULL: not given
     bool validate;             // print the loss of data.val, do not train
@@ -34,16 +33,16 @@ typedef struct Options {
     bool help, help_config, version;
 } Options;
 
-// Reads argv[1..argc-1]. 0, or -1 with err (code 2): unknown option (the nearest is suggested), missing or superfluous
-// value, no configuration. Accepts -c FILE, -cFILE, --config FILE and --config=FILE. options_free in both cases.
+// Reads argv[1..argc-1]. Accepts -c FILE, -cFILE, --config FILE and --config=FILE. Returns 0, or -1 with err (code 2)
+// for an unknown option (err suggests the nearest), a missing or superfluous value, a missing configuration, or options
+// that cannot be combined. Call options_free in both cases.
 int options_parse(Options *options, int argc, char **argv, Error *err);
 void options_free(Options *options);
 
 // Returns whether the options ask for a table of several plans or searches.
 bool options_sweep(const Options *options);
 
-// Prints usage, every option of the table, exit codes and an example. `program` is the trainer's name, without
-// directories.
+// Prints usage, all options of the table, exit codes and an example. program: the trainer's name, without directories.
 void options_help(const char *program, FILE *file);
 
 // --- the table of options, one row each

@@ -1,6 +1,5 @@
-// AdamW (Loshchilov & Hutter 2019) and the squared norms of the gradients, over all tensors of a stage at once. The
-// tensors are cut into chunks of equal size, so that many small tensors and one large one keep all threads equally
-// busy.
+// AdamW (Loshchilov & Hutter 2019) and the gradients' squared norms, over all tensors of a stage at once. The tensors
+// are cut into chunks of equal size, so that many small tensors and one large one keep all threads equally busy.
 #include "cpu.h"
 #include "backend/adamw.h"
 #include "lanes.h"
@@ -19,7 +18,7 @@ typedef struct Chunk {
     int64_t tensor, first, count; // elements [first, first + count) of tensors[tensor]
 } Chunk;
 
-// Finds a chunk by walking the table, which costs less than a hundredth of the work on the chunk.
+// Finds the chunk `index` by walking the tensors. The walk costs less than a hundredth of the work on the chunk.
 static Chunk chunk_find_(const AdamwTensor *tensors, int64_t index) {
     int64_t tensor = 0;
     while (index >= tensor_chunks_(&tensors[tensor])) index -= tensor_chunks_(&tensors[tensor++]);
@@ -38,10 +37,9 @@ static double sum_of_squares_(const float *x, int64_t count) {
     return lanes_fold_double(&sum);
 }
 
-// No chunk crosses from one tensor to the next, and chunks are added in order, so the bits of a tensor's norm do not
-// depend on the other tensors.
+// No chunk spans two tensors and chunks are added in order, so the bits of a norm do not depend on the other tensors.
 void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
-    (void)backend; // read only by the pragma
+    (void)backend; // used only by the pragma
     int64_t total = total_chunks_(tensors, tensor_count);
     for (int64_t i = 0; i < tensor_count; i++) out[i] = 0.0;
     for (int64_t begin = 0; begin < total; begin += CHUNKS_AT_ONCE) {

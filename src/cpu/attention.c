@@ -2,9 +2,9 @@
 //   none       the probabilities, (batch, heads, seq, keys)
 //   recompute  nothing: probabilities are recomputed, a block of QUERIES rows at a time
 //   flash      log-sum-exp of each row; see flash.c
-// In all modes a block of queries reads only the keys from the start of its first query's document to its last query
-// (to the end if full). In a range, keys are counted from the start of the sequence, queries from the start of the
-// range.
+// In all modes a block of queries reads only the keys from the start of its first query's document, rounded down, to
+// the position of its last query. If attention is full, the block reads to the end of the sequence. In a range
+// (AttentionShape), keys are counted from the start of the sequence, and queries from the start of the range.
 //
 // The forward is parallel over blocks of queries. The backward is parallel over (sequence, key/value head): the dk and
 // dv that a group of heads shares are summed by one thread, in the order of heads and queries.
@@ -88,7 +88,8 @@ static void row_clear_(float *row, int64_t from, int64_t to) {
     memset(row + from, 0, sizeof(float) * (size_t)(to - from));
 }
 
-// Computes rows of probabilities, zero for hidden keys: complete rows if they are kept, else the block's keys.
+// Computes rows of probabilities, which are zero for hidden keys. Fills complete rows if the mode keeps probabilities,
+// else only the columns of the block's keys.
 static void block_probabilities_(const Head *h, const Workspace *workspace, const void *qkv, const Block *block,
                                  float *p) {
     bool keep = h->shape->mode == ATTENTION_NONE;

@@ -49,9 +49,9 @@ static void cpu_use_workspace_(Backend *backend, void *memory, int64_t rows, int
 
 // --- memory
 
-// Returns zeroed and aligned memory; the address that calloc returned is kept before it. calloc gets large pieces from
-// the kernel already zeroed and does not touch them. Huge pages, if the kernel grants them, save many TLB misses in the
-// strided reads of packing.
+// Returns zeroed and aligned memory. The address that calloc returned is stored just before this memory, for free().
+// calloc gets large pieces from the kernel already zeroed and does not touch them. Huge pages, if the kernel grants
+// them, save many TLB misses in the strided reads of packing.
 static void *allocate_zeroed_(int64_t bytes) {
     void *whole = calloc(1, (size_t)bytes + MEMORY_ALIGN + sizeof(void *));
     if (whole == NULL) return NULL;
@@ -249,7 +249,7 @@ static void fill_table_(Backend *b) {
 }
 
 Backend *backend_cpu_create(int precision, int threads, Error *err) {
-    (void)err; // unused here; the emulated backend, which tests compile in its place, can fail
+    (void)err; // unused here, but used by backend_emulated_create, which some tests call instead
     // oneDNN allocates packing buffers with malloc for every product. If freed buffers went back to the kernel, it
     // would clear their pages again at the next allocation, which costs a few percent of a step.
     alloc_keep_freed();

@@ -1,5 +1,4 @@
-// The declarations that the files of the CPU backend share. Each operation of backend/operations.h is a function
-// cpu_NAME.
+// The declarations that the CPU backend's files share. Each operation of backend/operations.h is a function cpu_NAME.
 //
 // Bits do not depend on the number of threads. Every element of an output is computed by one thread from start to end,
 // or from partial sums over blocks whose boundaries depend only on the shapes, added in block order.
@@ -61,12 +60,13 @@ static inline CpuBackend *cpu_self(Backend *backend) { return (CpuBackend *)back
 static inline bool cpu_is_bf16(const Backend *backend) { return backend->precision == PRECISION_BF16; }
 
 // Returns scratch of at least `floats` floats for the calling thread, 64-byte aligned, with undefined contents. Each
-// thread has one scratch: a second call invalidates the first. Outside CPU_PARALLEL(_FOR) it is thread 0's.
+// thread has one scratch, which a second call reuses or replaces. Outside CPU_PARALLEL(_FOR), returns thread 0's.
 float *cpu_scratch(CpuBackend *cpu, int64_t floats);
-void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch); // frees memory that is not `given`; keeps only `products`
+// Resets a scratch except for `products`, and frees its memory unless the memory was `given`.
+void cpu_scratch_drop(CpuBackend *cpu, CpuScratch *scratch);
 
-// Return the largest per-thread scratch, in floats, of any linear layer, attention or norm. Thread 0's scratch also
-// holds the sums over blocks of a norm's backward.
+// Return the floats of scratch that one thread needs for linear layers, for attention, and for a norm. In a norm's
+// backward, thread 0's scratch holds the sums over blocks and the rows of every thread.
 int64_t cpu_linear_workspace(void);
 int64_t cpu_attention_workspace(const AttentionShape *shape);
 int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread);
@@ -76,8 +76,8 @@ int64_t cpu_norm_workspace(int64_t rows, int64_t cols, int threads, int thread);
 // is fp32, else `workspace` after conversion.
 const float *cpu_load(const Backend *backend, float *workspace, const void *from, int64_t offset, int64_t count);
 
-// Returns the address at which to compute, as floats, the elements of `to` from `offset` on: in `to` if the run is
-// fp32, else `workspace`. cpu_store then rounds to bf16, or for fp32 copies floats that were computed elsewhere.
+// Returns where to compute the elements of `to` from `offset` on as floats: in `to` itself if the run is fp32, else in
+// `workspace`. Then cpu_store puts the floats into `to`: it rounds them to bf16, or copies fp32 floats from elsewhere.
 static inline float *cpu_place(const Backend *backend, float *workspace, void *to, int64_t offset) {
     return cpu_is_bf16(backend) ? workspace : (float *)to + offset;
 }
@@ -122,8 +122,9 @@ static inline float cpu_expf(float x) {
     return x < -87.3f ? 0.0f : y;
 }
 
-// Returns 2^x for x <= 127 at two thirds of cpu_expf's cost. |relative error| < 2e-7 (test_linear.c), 0 below -126 and
-// for -inf, NaN for NaN. x = n + r; 2^r, |r| <= 1/2, by the polynomial 1 + c1 r + ... + c5 r^5 of least relative error.
+// Returns 2^x for x <= 127 at two thirds of cpu_expf's cost: |relative error| < 2e-7 (test_linear.c), 0 below -126 and
+// for -inf, NaN for NaN. x is split into an integer n and r, |r| <= 1/2. 2^r is computed as 1 + c1 r + ... + c5 r^5,
+// the polynomial of least relative error.
 static inline float cpu_exp2f(float x) {
     float shifted = x + 12583039.0f; // 1.5 * 2^23 + 127: the sum's low bits are n + 127, an exponent field
     float r = x - (shifted - 12583039.0f);
@@ -169,8 +170,9 @@ typedef struct CpuFactor {
 enum { CPU_GEMM_ROWS = 256, CPU_GEMM_COLS = 384, CPU_GEMM_DEPTH = 256 };
 enum { CPU_GEMM_WORKSPACE = (CPU_GEMM_ROWS + CPU_GEMM_COLS) * CPU_GEMM_DEPTH }; // floats
 
-// Sets C (m, n) fp32, rows `stride` apart, = or += op(A) op(B) with op(A) (m, k), op(B) (k, n). workspace:
-// CPU_GEMM_WORKSPACE floats that belong to this thread. C's bits depend on k, not on m, n or the strides.
+// Stores op(A) op(B) in C, or adds the product to C if `accumulate`. op(A) is (m, k) and op(B) is (k, n). C is (m, n),
+// fp32, with rows `stride` apart. workspace: CPU_GEMM_WORKSPACE floats that belong to this thread. An element of C has
+// the same bits for any m, n and strides.
 void cpu_gemm(float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b, bool accumulate, float *c,
               int64_t stride);
 
@@ -187,8 +189,8 @@ bool cpu_gemm_bf16(CpuBackend *cpu, int64_t m, int64_t n, int64_t k, CpuOperand 
 #include "backend/operations.h"
 
 bool cpu_linear_by_library(int precision); // returns whether oneDNN computes the products
-// Sets C (m, n), rows `stride` apart, = or += op(a) op(b) for one tile, on the calling thread. workspace:
-// CPU_GEMM_WORKSPACE floats.
+// Computes one tile on the calling thread: stores op(a) op(b) in C (m, n), or adds the product to C if `accumulate`.
+// The rows of C are `stride` apart. workspace: CPU_GEMM_WORKSPACE floats.
 void cpu_tile_product(CpuBackend *cpu, float *workspace, int64_t m, int64_t n, int64_t k, CpuOperand a, CpuOperand b,
                       bool accumulate, float *c, int64_t stride);
 

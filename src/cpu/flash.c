@@ -36,7 +36,8 @@ static int64_t dims_floats_(const AttentionShape *s) { return round_up_(s->head_
 
 int64_t flash_scratch_floats(const AttentionShape *s) { return 2 * keys_floats_(s) + dims_floats_(s); }
 
-// Returns the chunk at k0 of a "dims" form from key `skip` on; a block may use fewer keys than the chunk contains.
+// Returns the chunk at key k0 of `form`, a "dims" form, without the chunk's first `skip` keys. A block may use fewer
+// keys than the chunk contains.
 static GemmLeft dims_panels_(const Packed *packed, const float *form, int64_t k0, int64_t skip, int64_t d) {
     int64_t keys = packed->keys - k0 < KEYS ? packed->keys - k0 : KEYS;
     return gemm_panels(form + k0 * round_up_(d, GEMM_ROWS) + skip * GEMM_ROWS, keys);
@@ -72,8 +73,8 @@ static Packed pack_backward_(const Head *h, float *scratch, const void *qkv) {
 typedef struct Block {
     int64_t first, count, begin,
         keys;                // begin, keys: first visible key, rounded down to STEP; end of the visible keys
-    int64_t place, edge;     // key at the position of its first query; `place` rounded up to STEP
-    bool full;               // the diagonal hides nothing
+    int64_t place, edge;     // place: key at the position of the block's first query; edge: place rounded up to STEP
+    bool full;               // true: queries also see later keys
     float *query, *dout;     // (head_dim, Q): right factors of scores and of their gradients
     float *query_t, *dout_t; // (Q, head_dim) packed as right factors of dk and dv
     float *sums;             // (head_dim, Q): out or dq, transposed
@@ -179,7 +180,8 @@ static void add_queries_(const Block *block, int64_t d, int64_t k0, int64_t skip
 
 // --- columns: query j of the block is in lane j
 
-// Sets the scores of keys after their query, or before its document, to -inf.
+// Sets a score to -inf if its key is hidden from its query. Keys before the query's document are hidden, and keys after
+// the query too unless attention is full.
 static void hide_keys_(float *scores, const Block *block, int64_t k0, int64_t skip, int64_t width) {
     int64_t others = block->from[block->count - 1] - k0;
     for (int64_t k = skip; k < others && k < width; k++)

@@ -19,8 +19,7 @@ typedef float Vec __attribute__((vector_size(LANES * 4)));
 typedef float Loose __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
 
-// Returns a * b + c. Contraction is off in the complete program, so the fused operation is an intrinsic where the
-// target has it.
+// Returns a * b + c. Contraction is off, so an intrinsic requests the fused operation where the target has it.
 static inline Vec multiply_add_(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
     return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -31,7 +30,8 @@ static inline Vec multiply_add_(Vec a, Vec b, Vec c) {
 #endif
 }
 
-// Computes a full tile of C (MR, vectors * LANES), = or +=, the product of two panels over `depth`.
+// Multiplies MR rows by a panel over `depth` values of k. Stores the product in a full tile of C (MR, vectors * LANES),
+// or adds it if `accumulate`. The left rows are a packed panel, or rows of a plain matrix if `rows`.
 static inline __attribute__((always_inline)) void kernel_(int vectors, bool rows, int64_t depth,
                                                           const float *restrict a, const float *restrict b,
                                                           int64_t step, bool accumulate, float *restrict c,
@@ -96,7 +96,7 @@ int gemm_vectors(int64_t n) {
     return best;
 }
 
-// Copies or adds a tile at the edge of C, which was computed at full size, to its part of C.
+// Copies or adds the top left (rows, cols) of a tile to C. The full tile was computed but extends past the edge of C.
 static void add_edge_(int64_t rows, int64_t cols, const float *tile, bool accumulate, float *c, int64_t stride) {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++)
@@ -203,8 +203,8 @@ static inline __attribute__((always_inline)) void copy_run_(float *restrict to, 
     for (int i = width & ~7; i < width; i++) to[i] = gemm_element_(from, at + i, bf16);
 }
 
-// Packs all panels of a block; its rows (one per k) are contiguous in w. Handles a few rows at a time to stay in the
-// first-level cache: row by row, the panels' stride would map all writes to one cache set.
+// Packs all panels of a block in which the elements of one k are contiguous. Packs a few k at a time, so that the
+// writes stay in the first-level cache: one k at a time, the panels' stride would map all writes to one cache set.
 static inline __attribute__((always_inline)) void pack_along_(float *restrict to, int width, int64_t count,
                                                               int64_t depth, const void *restrict from, int64_t stride,
                                                               bool bf16) {
@@ -238,7 +238,7 @@ static inline __attribute__((always_inline)) void pack_as_(float *restrict to, i
                      gemm_advance_(from, w * stride, bf16), stride, bf16);
 }
 
-// Specializes the code for the usual widths.
+// Passes each usual width to pack_as_ as a constant, so that the compiler specializes pack_as_ for it.
 static inline __attribute__((always_inline)) void pack_width_(float *to, int width, int64_t count, int64_t depth,
                                                               const void *from, int64_t stride, bool along, bool bf16) {
     if (width == MR) pack_as_(to, MR, count, depth, from, stride, along, bf16);

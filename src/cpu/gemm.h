@@ -15,8 +15,8 @@ enum { GEMM_LANES = 4, GEMM_ROWS = 4, GEMM_VECTORS = 2 };
 #endif
 enum { GEMM_COLS = GEMM_VECTORS * GEMM_LANES };
 
-// Returns the width of op(B)'s panels for n columns, in vectors: the widest of the widths that compute the fewest
-// superfluous columns.
+// Returns the width, in vectors, of op(B)'s panels for n columns. This width computes the fewest superfluous columns;
+// of several such widths it is the largest.
 int gemm_vectors(int64_t n);
 
 // Packs op(from) (count, depth) into consecutive panels of `width` rows; element (k, row) of a panel is at
@@ -51,6 +51,6 @@ static inline GemmRight gemm_columns(const float *panels, int vectors, int64_t d
     return (GemmRight){panels, vectors, width, width * depth};
 }
 
-// Computes C (m, n) = or += left * right, summed over `depth` k; C's row stride is `stride`.
+// Stores left * right, summed over `depth` values of k, in C (m, n) of row stride `stride`; adds to C if `accumulate`.
 void gemm_multiply(int64_t m, int64_t n, int64_t depth, GemmLeft left, GemmRight right, bool accumulate, float *c,
                    int64_t stride);

@@ -1,10 +1,8 @@
 // bf16 matrix products of one tile by oneDNN, on processors with bf16 multiplication (AVX512-BF16, AMX), where bf16
-// takes half the time of fp32. On other processors cpu_gemm widens bf16 while packing, which is faster than oneDNN's
-// emulation.
+// takes half the time of fp32. Elsewhere cpu_gemm widens bf16 while packing, which is faster than oneDNN's emulation.
 //
-// A product is a oneDNN primitive, created once per shape and thread and then reused: creating it takes longer than a
-// small tile. Each primitive runs on the calling thread with its own scratch, so that results do not depend on the
-// number of threads.
+// A product is a oneDNN primitive, created once per shape and thread, then reused: creation takes longer than a small
+// tile. Each primitive runs on the calling thread with its own scratch, so results do not depend on the thread count.
 #include "cpu.h"
 #include "base/alloc.h"
 
@@ -172,7 +170,7 @@ static bool product_create_(Product *product, dnnl_engine_t engine, const Produc
     return made;
 }
 
-// Returns the entry of a shape, created if new; a table more than half full is cleared. NULL: creation failed.
+// Returns a shape's entry; creates a missing one, or returns NULL on failure. First clears a table more than half full.
 static Product *product_find_(CpuProducts *products, const ProductKey *key) {
     const unsigned char *bytes = (const unsigned char *)key;
     uint32_t hash = 2166136261u;
@@ -184,8 +182,9 @@ static Product *product_find_(CpuProducts *products, const ProductKey *key) {
     for (uint32_t i = hash % PRODUCTS;; i = (i + 1) % PRODUCTS) {
         Product *product = &products->entry[i];
         if (product->primitive == NULL) {
+            if (!product_create_(product, products->engine, key)) return NULL;
             products->count++;
-            return product_create_(product, products->engine, key) ? product : NULL;
+            return product;
         }
         if (memcmp(&product->key, key, sizeof *key) == 0) return product;
     }

@@ -1,5 +1,4 @@
-// Strided views of one head in qkv and in the output, and the computations on its rows that both forms of attention
-// share.
+// Strided views of one head in qkv and the output, and the computations on its rows that attention.c and flash.c share.
 #include "heads.h"
 #include "lanes.h"
 
@@ -9,7 +8,8 @@ static CpuOperand view_(const Head *h, const void *matrix, int64_t width, int64_
                         cpu_is_bf16(h->backend), NULL};
 }
 
-// part: number of a head in a row of qkv: query heads first, then key heads, then value heads.
+// Returns a view of one head of qkv from `position` on. part: the head's number in a row of qkv, which holds the query
+// heads, then the key heads, then the value heads.
 static CpuOperand qkv_view_(const Head *h, const void *qkv, int64_t position, int64_t part) {
     return view_(h, qkv, attention_qkv_width(h->shape), position, part * h->shape->head_dim);
 }

@@ -1,4 +1,4 @@
-// Shared by both forms of attention on the CPU: strided views of one head, and computations on its rows.
+// Strided views of one head and computations on its rows, for attention.c and flash.c.
 #pragma once
 
 #include "cpu.h"
@@ -51,8 +51,7 @@ void head_delta(const Head *h, const AttentionBackward *b, int64_t first, int64_
 
 // --- flash attention (flash.c), for attention.c
 
-// Returns the number of spans of a head's queries; a span is a unit of work for one thread. The number of spans does
-// not change the results.
+// Returns the number of spans of a head's queries, each a unit of work for a thread. This number changes no results.
 int64_t flash_spans(const AttentionShape *shape, int threads);
 int64_t flash_scratch_floats(const AttentionShape *shape);
 int64_t flash_workspace_floats(const AttentionShape *shape); // floats of cpu_scratch

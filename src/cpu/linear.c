@@ -14,7 +14,7 @@ typedef struct Tiles {
 } Tiles;
 
 // Returns the largest tile that gives at least 8 tiles, so that several threads have work even in a small product. The
-// tile depends only on the shape; in very small products it has the least size and gives fewer than 8.
+// tile depends only on the shape. A very small product gets the smallest tile, and fewer than 8 tiles.
 static Tiles tiles_of_(int64_t m, int64_t n) {
     enum { ENOUGH = 8, LEAST_ROWS = 64, LEAST_COLS = 96 };
     Tiles t = {CPU_GEMM_ROWS, CPU_GEMM_COLS, 0, 0};
@@ -95,7 +95,7 @@ static void gelu_row_(float *restrict y, const float *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = x[i] * sigmoid2u_(x[i]);
 }
 
-// Sets d *= gelu'(x) = s + x s (1 - s) 2u'.
+// Multiplies d by gelu'(x) = s + x s (1 - s) 2u', where s = sigmoid(2u).
 static void gelu_backward_row_(float *restrict d, const float *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         float s = sigmoid2u_(x[i]);
@@ -121,7 +121,7 @@ void cpu_gelu_forward(Backend *backend, void *out, const void *x, int64_t count)
 typedef struct Output {
     void *y, *aux;      // aux: receives the input of GELU; NULL: no GELU
     const void *bias;   // may be NULL
-    const void *slopes; // inputs of gelu', which multiplies the product; NULL: no factor
+    const void *slopes; // inputs x: the product is multiplied by gelu'(x); NULL: the product has no such factor
     int64_t cols;
 } Output;
 

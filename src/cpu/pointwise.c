@@ -1,5 +1,4 @@
-// Elementwise operations: add, SwiGLU, rotary positions. Elements are independent, so any division of the work among
-// threads gives the same bits.
+// Elementwise operations: add, SwiGLU, rotary positions. Any division of the work among threads gives the same bits.
 #include "cpu.h"
 
 #include "base/units.h"
@@ -23,7 +22,7 @@ void cpu_add(Backend *backend, void *out, const void *a, const void *b, int64_t 
 }
 
 void cpu_accumulate(Backend *backend, float *to, const float *from, int64_t count) {
-    (void)backend; // read only by the pragma
+    (void)backend; // used only by the pragma
     CPU_PARALLEL_FOR(cpu_self(backend))
     for (int64_t at = 0; at < count; at += PIECE) cpu_accumulate_row(to + at, from + at, min_i64(count - at, PIECE));
 }

@@ -10,7 +10,7 @@ typedef struct QuantizeTile {
     float x[TILE][TILE];
 } QuantizeTile;
 
-// Reads `count` values of a quantized x (rows, cols) from (row, col) on, rounded to bf16.
+// Reads `count` values of the quantized matrix x (rows, cols) from (row, col) on, and rounds them to bf16.
 static const float *narrow_load_(float *to, const Factor *x, int64_t rows, int64_t cols, int64_t row, int64_t col,
                                  int64_t count) {
     const uint8_t *numbers = (const uint8_t *)x->data + row * cols + col;

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-// Counts scratch in the memory held. Several threads may call this at once.
+// Adds `floats` (negative if scratch is freed) to the memory held. Several threads may call this at once.
 static void count_scratch_(CpuBackend *cpu, int64_t floats) {
 #ifdef _OPENMP
 #pragma omp critical(cpu_scratch_count)

@@ -11,7 +11,7 @@
 #include <cmath>
 #include <cstdio>
 
-// Query head number `member` of every key/value head, in one sequence: `kv_heads` matrices per product.
+// Query head number `member` of every key/value head, in one sequence. A product of a part is kv_heads matrix products.
 typedef struct Part {
     CudaBackend *cuda;
     const AttentionShape *s;
@@ -25,11 +25,12 @@ static char *at_(const Part *part, const void *base, int64_t elements) {
     return (char *)base + elements * part->cuda->backend.element;
 }
 
-// (seq or keys, head_dim) matrices: base pointer, row stride, matrix stride.
+// The matrices of a part: (seq, head_dim), (keys, head_dim) or (seq, keys). row: stride from row to row, negative if
+// the matrix is read transposed; matrix: stride from matrix to matrix.
 typedef struct View {
     char *data;
     int64_t row, matrix;
-    bool wide = false; // fp32; products are added to it
+    bool wide = false; // true: the matrices are fp32, and products are added to them
 } View;
 
 static View query_(const Part *part, const void *qkv) {
@@ -39,7 +40,7 @@ static View query_(const Part *part, const void *qkv) {
                 attention_group_(s) * s->head_dim};
 }
 
-// Returns the keys, or the values: columns of qkv, or of the rows (k | v) of a range.
+// Returns the keys, or the values if `value`: columns of qkv, or of the rows (k | v) of a range.
 static View attention_key_(const Part *part, const void *qkv, bool value) {
     const AttentionShape *s = part->s;
     bool range = s->keys != NULL;
@@ -233,7 +234,8 @@ void cuda_attention_backward(Backend *backend, void *dqkv, void *scratch, const 
         CudaFlashCall call = {qkv, out, dout, (float *)const_cast<void *>(saved), dqkv, dkeys, workspace};
         cuda_flash_backward(cuda, shape, &call);
         if (shape->keys != NULL) cuda_accumulate_narrow(backend, shape->dkeys, dkeys, attention_range_count(shape));
-        int64_t keys = attention_keys(shape), seen = shape->full ? 2 * keys : shape->first + keys; // 2 * mean keys seen
+        // seen: twice the mean number of keys that a query sees
+        int64_t keys = attention_keys(shape), seen = shape->full ? 2 * keys : shape->first + keys;
         double scores = (double)(shape->batch * shape->heads * shape->seq) * (double)seen;
         cuda_beside(cuda, 5 * scores * (double)shape->head_dim); // five products
         return;

@@ -151,7 +151,7 @@ static CudnnGraph describe_backward_(const AttentionShape *s, const AttentionSha
     return graph;
 }
 
-// Builds the plan that cuDNN's heuristics rank first, and raises *workspace to its bytes. Returns "" or the reason.
+// Builds the plan that cuDNN ranks first, and raises *workspace to the plan's bytes. Returns "", or why it failed.
 static std::string build_(const CudnnGraph &graph, cudnnHandle_t handle, int64_t *workspace) {
     fe::error_t status = graph->validate();
     if (status.is_good()) status = graph->build_operation_graph(handle);
@@ -202,8 +202,7 @@ int64_t cuda_flash_prepare(CudaBackend *cuda, const AttentionShape *shape, char 
 
 // --- running
 
-// Returns the address of a head. `head` counts over all rows: a row has the heads of q | k | v, of k | v, or of the
-// output.
+// Returns a head's address. `head` counts over all rows: a row has the heads of q | k | v, of k | v, or of the output.
 static void *cudnn_part_(const CudaBackend *cuda, const void *rows, int64_t head, const AttentionShape *s) {
     return (char *)rows + head * s->head_dim * cuda->backend.element;
 }

@@ -22,8 +22,7 @@ struct Event {
     cudaEvent_t event;
 };
 
-// The two latest reference points for event times. Times are measured from the older point, because the latest point
-// may be newer than the event.
+// The two latest reference points for event times. Times count from the older: the latest may be newer than the event.
 typedef struct Clock {
     cudaEvent_t event[2];
     double seconds[2];
@@ -84,7 +83,7 @@ static int64_t cuda_held_by_others_(Backend *backend) {
     return (int64_t)(total - left) - memory_total(&backend->held);
 }
 
-// Returns `bytes`, rounded up to full device pages for memory that other processes map: its pages hold nothing else.
+// Returns `bytes`, rounded up to full pages if other processes map the memory, so that its pages hold nothing else.
 static int64_t whole_(const Backend *backend, MemoryCategory category, int64_t bytes) {
     bool lent = category == MEMORY_LENT_SLOTS || category == MEMORY_MESSAGES;
     return lent ? memory_pages(bytes, backend->lent_page) : bytes;
@@ -205,7 +204,8 @@ static double event_seconds_(Backend *backend, const Event *event) {
     return clock->seconds[base] + 1e-3 * (double)ms;
 }
 
-// Records a new reference point while the device is idle. A float of milliseconds since then is exact to microseconds.
+// Records a new reference point while the device is idle. CUDA returns the time since a reference point as a float of
+// milliseconds, which is exact to microseconds only if the point is recent.
 static void set_clock_(CudaBackend *cuda, Clock *clock) {
     int next = 1 - clock->latest;
     double before = clock_seconds();
@@ -215,7 +215,7 @@ static void set_clock_(CudaBackend *cuda, Clock *clock) {
     clock->latest = next;
 }
 
-// After the device is lost, cuBLASLt finds no kernels and cuDNN fails, so this reports the loss instead.
+// Returns -1 with err if an operation failed. If a lost device made cuBLASLt or cuDNN fail, err reports the loss.
 static int cuda_check_(Backend *backend, Error *err) {
     CudaBackend *cuda = cuda_self(backend);
     if (cuda->failed_at == NULL) return 0;

@@ -16,8 +16,7 @@
 // ce_coll.cc). All ranks start their collectives in the same order, so a rank waits only for work that its peers have
 // queued already, or will queue without waiting for that rank.
 //
-// The copy of a rank's own rows comes last, because CUDA may run copies within a GPU as a kernel, which waits for
-// multiprocessors.
+// A rank's own rows are copied last, as CUDA may run copies within a GPU as a kernel, which waits for multiprocessors.
 #include "base/alloc.h"
 #include "comm/lending.h"
 #include "comm_cuda.h"
@@ -30,8 +29,8 @@
 typedef int (*MemoryOperation)(cudaStream_t stream, unsigned long long address, uint32_t value, unsigned flags);
 
 enum { PUSHED = 16 };                     // ring size, more than the collectives in flight at once
-enum { NUMBER = 0, BY_COPIES = 2 };       // index into CommRequest.detail; value of the entry COMM_ON_HOST
-static const uint32_t BEFORE = 0u - 100u; // number before the first collective: every run wraps around
+enum { NUMBER = 0, BY_COPIES = 2 };       // NUMBER: index into CommRequest.detail; BY_COPIES: value at COMM_ON_HOST
+static const uint32_t BEFORE = 0u - 100u; // initial number; close to the limit, so that numbers wrap in every run
 
 typedef struct Copies {
     Comm base;

@@ -20,10 +20,11 @@ typedef struct Link {
     cudaStream_t stream;
 } Link;
 
-// Limits of blocks (backend.h): LINK_CTAS per message, BESIDE_CTAS for sums over data ranks, COMPUTE_CTAS for
+// The limits of blocks (backend.h) are LINK_CTAS per message, BESIDE_CTAS for sums over data ranks and COMPUTE_CTAS for
 // collectives over tensor ranks. All blocks that can wait at once fit on 108 multiprocessors; smaller GPUs scale the
-// limits (cuda_ctas). Otherwise sums that wait for a rank could occupy the multiprocessors of work that the rank waits
-// for. Products run during messages and sums, and during collectives over tensor ranks with parallel.overlap.
+// limits (cuda_ctas). Without limits, sums that wait for another rank could occupy all multiprocessors, while that rank
+// waits for work that needs some of them. Products run during messages and sums, and with parallel.overlap also during
+// collectives over tensor ranks.
 enum { NUMBER = 1 }; // index into CommRequest.detail: number of the collective
 // NCCL's buffers per block: 10 MiB to receive and 2 MiB to send, for a ring and again for a tree (init.cc, p2p.cc).
 static const int64_t CTA_BYTES = 24 << 20;
@@ -144,8 +145,7 @@ static ncclResult_t move_(Link *link, bool sends, void *memory, int64_t bytes) {
                  : ncclRecv(memory, (size_t)bytes, ncclInt8, 0, link->nccl, link->stream);
 }
 
-// Connects one direction between this rank and a peer: creates a communicator of both ranks, with the sender as rank 0,
-// and sends a first message.
+// Connects one direction between this rank and a peer: creates a communicator (rank 0 sends) and sends a first message.
 static int nccl_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t bytes, Error *err) {
     Group *group = (Group *)comm->self;
     Link *link = sends ? &group->out[peer] : &group->in[peer];
@@ -167,12 +167,11 @@ static void close_link_(Link *link) {
 
 // Destroys all communicators. ncclCommDestroy returns only after the peers on this node have called it for the same
 // communicator. So two ranks must close the two directions between them in the same order: first from the lower rank to
-// the higher. No circle of waiting ranks can arise: each rank closes its links in the order of peer numbers. If a waits
-// for b while b waits for c, then c < a; around a circle, a number would be below itself.
+// the higher. Ranks cannot wait for each other in a circle, because each rank closes its links in the order of peer
+// numbers. If a waits for b while b waits for c, then c < a. In a circle, a number would be lower than itself.
 //
-// A failed group keeps its communicators until the process ends, which is soon. ncclCommAbort would wait for the other
-// ranks to abort, too. It also frees device memory, which waits for kernels of other communicators. So the failure
-// might never be reported.
+// A failed group keeps its communicators until the process ends, which is soon. ncclCommAbort would wait for other
+// ranks to abort and, to free device memory, for other communicators' kernels. So the failure might never be reported.
 static void close_all_(Group *group) {
     if (group->failed) return;
     close_link_(&group->all);
@@ -317,8 +316,8 @@ static void start_first_(Group *group) {
     cuda_note(group->cuda, status, "ordering streams");
 }
 
-// Queues a collective and notes the FLOPs that can overlap it: this rank sends one block of elements in each of the
-// `steps` steps of a ring.
+// Queues a collective, and adds the FLOPs that can overlap it to collective_flops. The FLOPs follow from the bytes that
+// this rank sends: one block of elements in each of the `steps` steps of a ring.
 static int nccl_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
                             CommType type, CommRequest *request, Error *err) {
     static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt8};
@@ -353,8 +352,8 @@ static int nccl_collective_(Comm *comm, CommOperation operation, void *out, cons
 
 // "If any rank in a communicator passes registered buffers to a NCCL communication function, all other ranks in the
 // same communicator must pass their registered buffers" (NCCL user guide, "User Buffer Registration"). So memory is
-// registered on all ranks or on no rank. It holds results of gathers and inputs of reduce-scatters, as NVLink SHARP
-// needs (ncclRegisterCollNvlsBuffers in NCCL's coll_reg.cc); other algorithms ignore the registration.
+// registered on all ranks or on no rank. The memory holds results of gathers and inputs of reduce-scatters: NVLink
+// SHARP, unlike other algorithms, needs them registered (ncclRegisterCollNvlsBuffers in NCCL's coll_reg.cc).
 static int nccl_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
     Group *group = nccl_group_(comm);
     Comm *host = group->host;
@@ -397,7 +396,7 @@ Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Err
     cudaEvent_t *events[] = {&group->ordered, &group->starting};
     for (cudaEvent_t *event : events)
         cuda_note(group->cuda, cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
-    group->cuda->registers |= registers; // the memory is allocated later
+    group->cuda->registers |= registers; // read when the memory is allocated, after this call
     if (use == COMM_USE_NEIGHBOURS || open_all_(group, err) == 0) return base;
     group->failed = true;
     nccl_destroy_(base);

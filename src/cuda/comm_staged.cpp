@@ -17,7 +17,7 @@
 typedef enum Step { GOES_DOWN, IN_TRANSIT, GOES_UP } Step;
 
 typedef struct Work {
-    bool message, sends;     // a message (sends: outgoing); else a collective
+    bool message, sends;     // message: a message, else a collective; sends: the message is outgoing
     CommOperation operation; // kind of the collective
     Step step;
     int peer;

@@ -51,7 +51,7 @@ static inline void cuda_note(CudaBackend *cuda, cudaError_t status, const char *
     cuda->failed_at = what;
 }
 
-// Records a failure that CUDA would not report: "norms on a GPU support at most 32768 columns".
+// Records a failure that CUDA would not report, as a sentence: "norms on a GPU support at most 32768 columns".
 static inline void cuda_refuse(CudaBackend *cuda, const char *sentence) {
     if (!cuda->failed_at) cuda->failed_at = sentence;
 }
@@ -85,9 +85,9 @@ void cuda_sum_blocks(Backend *backend, void *out, const void *own, const void *o
 // norm.cu: sums (cols) += column sums of x (rows, cols), in an order that depends only on the shape and the device.
 void cuda_column_sums(Backend *backend, float *sums, const void *x, int64_t rows, int64_t cols);
 
-// softmax.cu. Causal softmax of a block of query rows: scores (matrices, rows, cols) in the run's precision, row r is
-// the query at position q = first + r and sees columns 0 .. q, or, with places, q - places[r * apart] .. q; cols >=
-// first + rows. p = softmax(scale * scores) where seen and 0 elsewhere. p may be scores.
+// softmax.cu. Causal softmax of a block of query rows: p = softmax(scale * scores) in the columns that a row sees, and
+// 0 elsewhere. scores: (matrices, rows, cols) in the run's precision; cols >= first + rows. Row r is the query at
+// position q = first + r. It sees the columns 0 .. q or, with places, q - places[r * apart] .. q. p may be scores.
 typedef struct CudaScores {
     int64_t matrices, rows, cols, first;
     float scale;
@@ -96,8 +96,7 @@ typedef struct CudaScores {
 } CudaScores;
 
 void cuda_softmax_forward(Backend *backend, void *p, const void *scores, const CudaScores *shape);
-// Computes dscores = scale * p * (dp - sum over the row of p * dp). dscores may be dp. The values of dp above the
-// diagonal are ignored.
+// Computes dscores = scale * p * (dp - row sum of p * dp). dscores may be dp. dp above the diagonal is ignored.
 void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, const void *p, const CudaScores *shape);
 
 // Compute softmax and gradient in separate fp32 passes (cast, scale, mask, softmax, cast) over all scores, as

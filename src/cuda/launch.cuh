@@ -1,5 +1,4 @@
-// Macros that launch kernels and declare shared memory. An emulator on a CPU (EMULATED, test/emulate/emulate.h) defines
-// them differently.
+// Macros that launch kernels and declare shared memory. A CPU emulator (EMULATED, test/emulate/emulate.h) has its own.
 #pragma once
 
 #include "cuda.h"
@@ -9,8 +8,8 @@
 #else
 
 // Queues kernel<<<grid, block, shared bytes>>>(arguments) on the compute stream; an empty grid is not an error. Put a
-// template with several arguments in parentheses. Blocks with more than 48 KiB of shared memory need a request. No
-// kernel declares more than 16 KiB itself, so the macro requests `shared` above 32 KiB.
+// template with several arguments in parentheses. CUDA must be asked to allow a block more than 48 KiB of shared
+// memory. Kernels declare at most 16 KiB themselves, so the macro asks if `shared` is above 32 KiB.
 #define CUDA_LAUNCH(cuda, grid, block, shared, kernel, ...)                                                            \
     do {                                                                                                               \
         enum { UNASKED_BYTES = 32 << 10 };                                                                             \
@@ -38,5 +37,6 @@
 
 #endif
 
-// Returns the number of blocks for `work` pieces, `each` per block. One grid dimension suffices for any GPU's memory.
+// Returns the number of blocks for `work` pieces, with `each` pieces per block. The number fits in one grid dimension,
+// because a GPU's memory limits `work`.
 static inline unsigned launch_blocks(int64_t work, int64_t each) { return (unsigned)((work + each - 1) / each); }

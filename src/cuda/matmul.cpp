@@ -1,5 +1,4 @@
-// Matrix products by cuBLASLt. Sums are fp32 throughout; weight gradients are fp32, and the product itself accumulates
-// into them.
+// Matrix products by cuBLASLt. Sums are fp32 throughout; the product accumulates into weight gradients, which are fp32.
 //
 // The kernel of a product is chosen once and cached: cuBLASLt's first suggestion, which is the same on all ranks and at
 // every start. Other kernels would sum in another order.
@@ -79,13 +78,13 @@ static double flops_(const CudaProduct *p) {
 
 // Returns the number of multiprocessors that the kernel of a product is chosen for; 0: all.
 //
-// Collectives in flight occupy COMPUTE_CTAS. A kernel for the remaining multiprocessors may take all / remaining times
-// as long. In a kernel for all, the last blocks may wait for the collectives to end. So a product uses the remaining
-// multiprocessors if the added time is less than the collectives still need, or if that time is unknown. Work queued
-// since they started reduces the time still needed: the gather of norm1's output starts before the backward of
-// attention and ends long before the next product. Sums over data ranks count until the backward ends: their real end
-// depends on the network, but the choice of kernels must not depend on it. If bundles move between nodes, messages wait
-// during most of a step and keep their blocks, so the other products leave LINK_CTAS free.
+// Collectives in flight occupy COMPUTE_CTAS multiprocessors. A kernel chosen for the remaining multiprocessors may take
+// all / remaining times as long. If a kernel is chosen for all, its last blocks may have to wait until the collectives
+// end. So a product uses the remaining multiprocessors if the added time is less than the time that the collectives
+// still need, or if that time is unknown. Work queued since the collectives started reduces that time: the gather of
+// norm1's output starts before the backward of attention and ends long before the next product. Sums over data ranks
+// count until the backward ends: their real end depends on the network, but the choice of kernels must not. If bundles
+// move between nodes, messages keep their blocks during most of a step, so the other products leave LINK_CTAS free.
 static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
     const int64_t kept = cuda_ctas(cuda, COMPUTE_CTAS), others = cuda->multiprocessors - kept;
     const int64_t unmoved = cuda->multiprocessors - cuda_ctas(cuda, LINK_CTAS);
@@ -162,9 +161,9 @@ static cublasLtMatmulMatrixScale_t scale_mode_(int kind) {
 }
 #endif
 
-// Describes 8-bit operands. Hopper's fast accumulation keeps fewer bits of partial sums. As in Transformer Engine
-// (common/recipe and module/_common: _2X_ACC_FPROP false, _2X_ACC_DGRAD and _2X_ACC_WGRAD true), forward products with
-// one scale per matrix use it; gradients (E5M2) and block scales do not.
+// Describes 8-bit operands. Hopper's fast accumulation keeps fewer bits of partial sums. Forward products with one
+// scale per matrix use it; products of gradients (E5M2) and products with block scales do not. Transformer Engine does
+// the same (common/recipe and module/_common: _2X_ACC_FPROP false, _2X_ACC_DGRAD and _2X_ACC_WGRAD true).
 static bool describe_quantized_(const CudaProduct *p, MatmulPlan *plan) {
     int8_t fast = p->kind_a == FACTOR_E4M3 && p->kind_b == FACTOR_E4M3;
     if (p->kind_a == FACTOR_PLAIN) return true;

@@ -63,8 +63,9 @@ static void find_shares_(BlendOrder *blend, const double *weights) {
     rounded_shares_(blend, weights);
 }
 
-// After t turns, a source with share w of P must have had more than t*w/P - 1 and fewer than t*w/P + 1 turns. So its
-// turn number c + 1 is at the earliest turn floor(c*P/w) + 1, and at the latest turn ceil((c+1)*P/w).
+// Fills in blend->order. After t turns of a period of P, a source with share w must have had more than t*w/P - 1 and
+// fewer than t*w/P + 1 of these turns. If a source has had c turns, its next turn is therefore turn floor(c*P/w) + 1
+// of the period at the earliest, and turn ceil((c+1)*P/w) at the latest.
 static void find_order_(BlendOrder *blend) {
     int64_t earliest[BLEND_ORDER_SOURCES], latest[BLEND_ORDER_SOURCES], had[BLEND_ORDER_SOURCES] = {0},
                                                                         period = blend->period;
@@ -166,8 +167,9 @@ int blend_identify(const Blend *blend, uint64_t *identity, Error *err) {
     return 0;
 }
 
-// Each source has its own seed: its index is added in the bits above train.seed. Otherwise two sources of equal size
-// would use the same permutation. Source 0 uses train.seed, so a single source is the same as a plain data set.
+// Gives each source its own seed by adding the source's index in the bits above train.seed. With a common seed, two
+// sources of equal size would use the same permutation. Source 0 uses train.seed itself, so a single source is read in
+// the same order as a data set outside a blend.
 int blend_sample(const Blend *blend, int64_t seed, int64_t position, int64_t *sample) {
     int64_t before;
     int source = blend_order_source(&blend->order, position, &before);

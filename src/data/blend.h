@@ -10,8 +10,8 @@
 
 typedef struct Blend Blend;
 
-// Opens every source. `need`: the fewest samples of a single source; each of several sources needs only one sample.
-// On failure, returns NULL with err, as dataset_open does.
+// Opens every source. A single source must have at least `need` samples. If there are several sources, each must have
+// at least one sample. On failure, returns NULL with err, as dataset_open does.
 Blend *blend_open(const char *key, const DataSource *sources, int64_t count, int64_t seq_len, int64_t vocab,
                   int64_t need, Error *err);
 void blend_close(Blend *blend);
@@ -22,7 +22,8 @@ int64_t blend_order_bytes(const DataConfig *data);
 int blend_sources(const Blend *blend);
 const Dataset *blend_source(const Blend *blend, int index);
 
-// Computes a number that identifies the data: the shards of every source and its share. Never 0. -1 with err.
+// Sets *identity to a number that identifies the data: the shards of every source and, with several sources, each
+// source's share. The number is never 0. Returns -1 with err if a shard cannot be read.
 int blend_identify(const Blend *blend, uint64_t *identity, Error *err);
 
 // Returns the source of the sample at a position of training; *sample: its number in that source.
@@ -54,7 +55,7 @@ typedef struct BlendOrder {
     uint32_t *order;                    // [period]: source, and the number of its earlier turns in the period
 } BlendOrder;
 
-// weights[i] > 0, each at least a millionth of their sum.
+// Computes shares, period and order. Each weight must be positive and at least a millionth of the sum of all weights.
 void blend_order_create(BlendOrder *blend, const double *weights, int sources);
 // Returns the bytes that blend_order_create allocates.
 int64_t blend_order_size(const double *weights, int sources);

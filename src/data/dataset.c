@@ -38,7 +38,7 @@ struct Dataset {
     Shard *shards;
     int count;
     int64_t seq_len, vocab, samples, tokens;
-    SideFile side, other; // the first side file, and the first that names another tokenizer; vocab 0: missing
+    SideFile side, other; // the first side file, and the first that names another tokenizer; not found: its vocab is 0
 };
 
 // Up to PIECE_BYTES of tokens, as stored in the file. Files are read, not mapped: if a file shrinks during a run or its
@@ -72,9 +72,8 @@ static uint32_t token_(const Shard *shard, const Piece *piece, int64_t index) {
 //             8 D            sequence with which each document begins, and S, int64
 //             S or nothing   mode of each sequence
 //
-// Sequences follow each other in the token file without gaps, so a data set needs only the type and the number of
-// tokens. The rest of the index is checked, because a run with the index of another file could train on tokens of the
-// wrong width.
+// Sequences follow each other in the token file without gaps, so a data set needs only the tokens' type and number. The
+// rest of the index is checked, because a run with another file's index could train on tokens of the wrong width.
 
 enum { MAGIC_BYTES = 9, INDEX_HEADER = 34, INDEX_PATH = 1024, CODE_INT32 = 4, CODE_UINT16 = 8 };
 
@@ -145,7 +144,7 @@ static int check_index_(const IndexFile *index, int width, int64_t bytes, Error 
     int64_t bounds[2] = {0, sequences}, documents = INDEX_HEADER + 12 * sequences;
     if (check_sequences_(index, 0, scanned, width, &end, err) != 0) return -1;
     if (scanned < sequences) {
-        end = -1; // take the last sequence's begin from its offset
+        end = -1; // sequences are skipped, so the last one may begin anywhere
         if (check_sequences_(index, sequences - 1, sequences, width, &end, err) != 0) return -1;
     }
     if (end != bytes)
@@ -363,7 +362,8 @@ const SideFile *dataset_side(const Dataset *dataset, int index) {
     return side->vocab == 0 ? NULL : side;
 }
 
-// Shards of llm.c begin every document with token 50256 (GPT-2 kind) or 128000 (Llama-3 kind). Shards of bytes: 256.
+// Without a side file, every document in a shard of llm.c begins with token 50256 (GPT-2 kind) or 128000 (Llama-3
+// kind). A vocabulary of 257 means that the tokens are bytes; documents then begin with token 256.
 int64_t dataset_end_of_text(const Dataset *dataset) {
     const Shard *first = &dataset->shards[0];
     if (dataset->side.vocab != 0) return dataset->side.eot;

@@ -17,10 +17,11 @@
 
 typedef struct Dataset Dataset;
 
-// Opens every shard that the glob matches, in name order. Checks magic, version, that the token count fits the file's
-// length, and that tokens in the first part of every shard are below vocab. `key` ("data.train") names the setting in
-// errors. NULL with err: nothing matches, unreadable, bad magic, truncated, a token out of range, a side file that is
-// damaged or names a vocabulary larger than vocab, or fewer than `need` samples of seq_len tokens.
+// Opens every shard that the glob matches, in name order. Checks every shard's magic and version, its token count
+// against the file's length, and the tokens in its first part against vocab. `key` ("data.train") names the setting in
+// errors. Returns NULL with err if nothing matches, if a file cannot be read, has a bad magic or is truncated, if a
+// token is out of range, if a side file is damaged or names a vocabulary larger than vocab, or if there are fewer than
+// `need` samples of seq_len tokens.
 Dataset *dataset_open(const char *key, const char *glob, int64_t seq_len, int64_t vocab, int64_t need, Error *err);
 void dataset_close(Dataset *dataset);
 

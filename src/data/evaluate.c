@@ -1,8 +1,8 @@
 // Reads and checks a multiple-choice file once, keeps its words in memory, and hands out its rows. Both versions of the
-// file have the same words, of 16 or 32 bits, so everything after the header works on words of 32 bits.
+// file have the same words after the header: version 1 in 16 bits, version 2 in 32 bits. In memory all have 32 bits.
 //
-//   256 x 32 bits   magic, version, number of examples, bytes of the longest example
-//   an example      65535, its bytes, its number, the label, the number of completions (4 for HellaSwag),
+//   256 x 32 bits   magic, version, number of examples, size of the longest example in bytes
+//   an example      65535, its size in bytes, its number, the label, the number of completions (4 for HellaSwag),
 //                   the context: count, tokens; each completion: count, tokens
 //
 // A row of the model's input is the context and one completion; only the completion's tokens are scored.

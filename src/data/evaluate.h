@@ -1,9 +1,10 @@
 // Multiple choice by likelihood (HellaSwag; Zellers et al. 2019), from llm.c's evaluation files. Among several
 // completions of a context, the model chooses the completion with the lowest mean loss per token.
 //
-// The file: 256 int32 (20240522, 1, number of examples, bytes of the longest), then uint16 for each example: 65535, its
-// bytes, its number, the right completion, the number of completions; then the context and each completion, as a count
-// and that many tokens. Version 2 is ours, for vocabularies above 65535: the same words as uint32.
+// The file begins with 256 int32: 20240522, 1, number of examples, size of the longest in bytes. Each example is a list
+// of uint16: 65535, its size in bytes, its number, the right completion, the number of completions; then the context
+// and each completion, as a count and that many tokens. Version 2 is ours, for vocabularies above 65535; it has
+// the same words as uint32.
 // A *row* is a context followed by one completion, one sequence for the model; an example's rows are consecutive.
 #pragma once
 
@@ -23,13 +24,12 @@ int64_t evaluation_examples(const Evaluation *evaluation); // examples kept
 int64_t evaluation_left_out(const Evaluation *evaluation);
 int64_t evaluation_rows(const Evaluation *evaluation);
 
-// Writes a row as inputs and targets of seq_len tokens, each with a stride. Writes zeros after the row's end, and for
-// rows that do not exist.
+// Writes a row as strided inputs and targets of seq_len tokens, and zeros after its end and for nonexistent rows.
 void evaluation_fetch(const Evaluation *evaluation, int64_t row, int32_t *inputs, int32_t *targets, int64_t stride);
 
 // Returns the mean loss over the tokens of a row's completion; losses has seq_len positions, `stride` apart.
 double evaluation_mean(const Evaluation *evaluation, int64_t row, const float *losses, int64_t stride);
 
-// Returns the number of examples in which the right completion has the lowest mean loss; of equal means, the first
-// is chosen. means: one per row.
+// Returns the number of examples in which the model chooses the right completion: the one with the lowest mean loss, or
+// the first of several with the same lowest mean. `means` has one value per row.
 int64_t evaluation_correct(const Evaluation *evaluation, const double *means);

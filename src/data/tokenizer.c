@@ -86,11 +86,10 @@ static char *library_answer_(int status, const int files[LIBRARY_FILES], const c
 //   describe  prints the vocabulary size and the end-of-text token (-1: unknown)
 //   encode    converts text to ids separated by blanks
 //   decode    converts ids to text
-// Returns NULL with err if the library fails, or if Python, the script or the library is missing. The caller frees the
-// result.
+// NULL with err: the library failed, or Python, the script or the library is missing. The caller frees the result.
 static char *library_run_(const char *action, const char *file, const char *input, size_t length, Error *err) {
     static const char *const names[LIBRARY_FILES] = {"tokens-in", "tokens-out", "tokens-errors"};
-    // Next to the program, where make install puts it, and relative to build/*/test.
+    // Paths from the program's folder. The program is next to scripts/, installed, in build/*, or in build/*/test.
     static const char *const places[] = {"scripts/tokens.py", "../share/bpipe-trainer/scripts/tokens.py",
                                          "../../scripts/tokens.py", "../../../scripts/tokens.py", NULL};
     char script[LIBRARY_PATH];

@@ -17,8 +17,7 @@ typedef struct Tokens {
     int64_t count;
 } Tokens;
 
-// Reads the side file of the first shard of the training data. Returns 1 if it was found, 0 if not, -1 with err if it
-// is damaged.
+// Reads the side file of the training data's first shard. Returns 1 if it was found, 0 if not, -1 with err if damaged.
 int tokenizer_side(const Config *config, SideFile *side, Error *err);
 
 // Opens the run's tokenizer. NULL with err.

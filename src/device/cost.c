@@ -39,8 +39,8 @@ static double share_without_row_(const Gpu *gpu) {
 
 void cost_of_gpu(Cost *cost, const Config *config, double peak) {
     const HardwareConfig *given = &config->hardware;
-    int family = gpu_capability(given->gpu);
     const Gpu *gpu = given->gpu > 0 ? gpu_row(given->gpu) : gpu_by_peak(peak * 1e-12);
+    int family = gpu_capability(gpu);
     const GpuKernels *known = gpu_kernels(gpu), *kernels = known != NULL ? known : &unknown_;
     // Data sheets list about 1/150 byte/s of memory bandwidth for each dense bf16 FLOP/s.
     double memory = given->memory_gb_s > 0 ? given->memory_gb_s * 1e9
@@ -61,12 +61,12 @@ void cost_of_gpu(Cost *cost, const Config *config, double peak) {
         .network = given->network_gb_s * 1e9,
         .host = given->host_gb_s * 1e9,
         .latency = given->latency_us * 1e-6,
-        // the count of one GPU per family: A100, B200, RTX 5090, H100; H100's if the GPU is unknown
+        // of one GPU per family: A100, B200, RTX 5090, H100; of an H100 if the GPU is unknown
         .multiprocessors = family == 80    ? 108
                            : family == 100 ? 148
                            : family == 120 ? 170
                                            : 132,
-        .persistent = given->gpu == 0 || family >= 90,
+        .persistent = family == 0 || family >= 90,
         .data_sheet = known == NULL,
         .band = gpu_band(gpu),
         .alone = gpu_band(gpu),
@@ -108,8 +108,8 @@ static double fill_(double count, int64_t m, int64_t n, int width, int multiproc
     return area / (ceil(tiles / multiprocessors) * multiprocessors) * (width / (width + 28.0)) * (284.0 / 256);
 }
 
-// The measured share of the peak comes from products with a fitting tile in cuBLASLt, with a fill of about 0.9.
-// Products of less than one wave of tiles are split along k.
+// The measured share of the peak comes from products with a fitting tile in cuBLASLt. Their fill is about 0.9.
+// Products of less than one wave of tiles are split along k, so their last wave costs nothing.
 double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int multiprocessors) {
     if (multiprocessors == 0) return 1;
     double best = 0, fewer = (double)cost->multiprocessors / multiprocessors;

@@ -36,9 +36,8 @@ typedef struct Cost {
     int multiprocessors; // 0: a CPU
     bool persistent;     // kernels of products keep their multiprocessors to the end
     bool data_sheet;     // no kernel of this GPU was measured
-    GpuBand band, alone; // range of published runs; range of a run on a single GPU; runs 0: a CPU
-    // Measured bus bandwidths of collectives in a node (gpu_kernels.c); all 0 if unknown. By value, since processes
-    // share a Cost.
+    GpuBand band, alone; // bands of runs on several GPUs, and of runs on a single GPU; `runs` is 0 for a CPU
+    // Collectives' measured bus bandwidths in a node (gpu_kernels.c); all 0: unknown. By value: processes share a Cost.
     uint16_t collectives[GPU_COLLECTIVES][GPU_SIZES];
 } Cost;
 
@@ -61,8 +60,8 @@ double cost_product_fp8(const Cost *cost, int64_t m, int64_t n, int64_t k);
 // Returns the extra seconds that the gradient product of `weights` weights takes to accumulate into fp32 memory.
 double cost_adding(const Cost *cost, double weights);
 
-// Returns the factor by which products take longer than cost_product on `multiprocessors` multiprocessors: there may be
-// fewer than the GPU has, and the last wave of tiles may leave most of them idle.
+// Returns the factor by which products take longer than cost_product says if they run on `multiprocessors`
+// multiprocessors. The GPU may have more, and the last wave of tiles may leave most of the multiprocessors idle.
 double cost_waves(const Cost *cost, double count, int64_t m, int64_t n, int multiprocessors);
 
 // Returns the seconds of causal attention of `heads` heads in all, over sequences of `seq` positions. flops must be
@@ -87,10 +86,11 @@ double cost_collective_rate(const Cost *cost, CostCollective kind, double bytes,
 // ones, or runs after the collective if that is faster. The other kernels use the remaining multiprocessors.
 double cost_beside(const Cost *cost, double collective, double product, double other);
 
-// Returns the seconds of a collective with rings that leave each node once, at `rate` bytes/s, if all ranks are ready.
+// Returns the seconds of a collective between nodes, from the time when all ranks are ready. Its rings leave each node
+// once, at `rate` bytes/s.
 double cost_collective_between(const Cost *cost, CostCollective kind, double bytes, int ranks, double rate);
 
-// Returns the seconds of one message of `bytes`, or of one bundle moved.
+// Returns the seconds to send a message, or to move a bundle, of `bytes` bytes at `rate` bytes/s.
 double cost_message(const Cost *cost, double bytes, double rate);
 
 __END_DECLS

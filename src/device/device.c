@@ -54,8 +54,7 @@ void device_figures(DeviceFigures *figures, const Config *config) {
     int64_t gpus = count_gpus_(config, why);
     GpuIdentity gpu;
     loaded_()->identity(0, &gpu);
-    // In a run over several hosts this host sees only some of the GPUs. Ranks share them only if the configuration
-    // allows it.
+    // With several hosts this host sees only some of the GPUs. Ranks share them only if the configuration allows it.
     int64_t sharing = config->hardware.share_gpu && ranks > gpus ? (ranks + gpus - 1) / gpus : 1;
     figures->memory_bytes = gpu.memory_bytes / sharing;
     const Gpu *row = gpu_by_name(gpu.name);
@@ -85,7 +84,7 @@ static bool same_gpu_(const Seat *a, const Seat *b) {
     return a->gpus > 0 && b->gpus > 0 && (bus || strcmp(a->gpu.id, b->gpu.id) == 0);
 }
 
-// Returns the number of ranks, `of` included, on the same GPU as `of` if `gpu`, else on the same host.
+// Returns how many ranks use the GPU of seat `of` (gpu true) or are on its host (gpu false), that seat's rank included.
 static int ranks_with_(const Seat *seats, int ranks, const Seat *of, bool gpu) {
     int count = 0;
     for (int r = 0; r < ranks; r++) count += gpu ? same_gpu_(&seats[r], of) : strcmp(seats[r].host, of->host) == 0;

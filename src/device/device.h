@@ -1,4 +1,4 @@
-// The device that each rank computes on, and the groups for its memory: MPI for CPUs, NCCL for GPUs.
+// Each rank's device, and the groups (Comm) that exchange data in its memory: over MPI for CPUs, over NCCL for GPUs.
 #pragma once
 
 #include "backend/backend.h"
@@ -25,13 +25,14 @@ bool device_has_gpus(const Config *config, int64_t ranks);
 // Writes in one clause why no GPU is available; empty if the configuration does not ask for a GPU.
 void device_missing(const Config *config, char why[256]);
 
-// Fills in the figures of the first GPU, per rank: all 0 if CPUs would compute; peak_tflops 0 if the GPU is unknown.
-// Allocates no memory on the GPU.
+// The figures of a GPU. If several ranks share the GPU, the share of one rank.
 typedef struct DeviceFigures {
     int64_t memory_bytes;
     double peak_tflops; // peak of matrix products in the run's precision
 } DeviceFigures;
 
+// Fills in the figures of the first GPU. All are 0 if CPUs would compute; peak_tflops is 0 if the GPU is unknown.
+// Allocates no memory on the GPU.
 void device_figures(DeviceFigures *figures, const Config *config);
 
 // Collective. Creates every rank's backend: on a GPU of its own, on a shared GPU if hardware.share_gpu allows it, or on
@@ -53,5 +54,5 @@ Comm *device_comm(const Device *device, Backend *backend, Comm *host, DeviceUse 
 // table, and the library stays loaded until the process ends.
 const CudaLibrary *cuda_load(char why[256]);
 
-// Returns whether an NVIDIA driver is loaded on this machine, judged by its device files: costs nothing.
+// Returns whether an NVIDIA driver is loaded on this machine. Only looks for the driver's device files, which is fast.
 bool cuda_driver_present(void);

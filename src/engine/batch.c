@@ -42,8 +42,7 @@ void batch_upload(const Stage *stage, int32_t *to, const int32_t *from) {
                           count * (int64_t)sizeof *to);
 }
 
-// Source of a batch; exactly one pointer is set. training: samples in shuffled order. validation: samples in file
-// order. evaluation: rows.
+// A batch's source; only one is set. training: shuffled samples. validation: samples in file order. evaluation: rows.
 typedef struct Source {
     const Blend *training;
     const Dataset *validation;
@@ -58,8 +57,9 @@ static int batch_fetch_(const Batch *batch, const Source *source, int64_t positi
     return blend_fetch(source->training, batch->config->train.seed, position, inputs, targets, b, err);
 }
 
-// Chooses tokens of sequence j for the masked objective (Devlin et al. 2018). 8 in 10 of them become mask_token, 1 a
-// random token, 1 stays. The other tokens have no target. The result depends only on (seed, position, i).
+// Chooses tokens of sequence j for the masked objective (Devlin et al. 2018). 8 in 10 chosen tokens become mask_token,
+// 1 in 10 becomes a random token and 1 in 10 stays. The tokens that are not chosen have no target. The result for token
+// i of the sequence depends only on (seed, position, i).
 static void batch_mask_(Batch *batch, uint64_t position, int64_t j) {
     const Config *config = batch->config;
     int64_t b = batch->stage->at.shape.batch, s = config->model.seq_len, chosen = config_targets(config);

@@ -10,16 +10,16 @@ typedef struct Batch {
     const Config *config;
     int data_rank;
     int64_t first_step, first_sample; // step first_step + 1 begins with sample first_sample
-    int32_t *tokens, *targets;        // (b s) on the host: one microbatch, all context ranks
+    int32_t *tokens, *targets;        // (b s) on the host: one microbatch with the pieces of all context ranks
     int32_t *places;                  // (b s) each token's place in its document; NULL unless the stage has places
     int64_t end_of_text;              // token that begins a document; -1: a sequence is one document
 } Batch;
 
-// Returns the bytes of host memory on a rank: buffers for one microbatch to upload and, with the head, for the losses
-// of a step to download.
+// Returns the bytes of a rank's host buffers. They hold one microbatch before its upload and, on a stage with the head,
+// the losses of a step after their download.
 int64_t batch_bytes(const Config *config, const StageShape *at);
 
-void batch_create(Batch *batch, Stage *stage, int replica); // see ranks/topology.h
+void batch_create(Batch *batch, Stage *stage, int replica); // replica: see ranks/topology.h
 void batch_destroy(Batch *batch);
 
 // Uploads this context rank's pieces of `from`, the (b s) tokens of complete sequences, to `to`.

@@ -9,8 +9,8 @@
 //   - A bundle's number is schedule_bundle. The state of its slot (slots.h) says where it is and who may touch it. If
 //     a slot is not in the state that the proof promised, the action fails with a message that names both states.
 //   - A bundle goes to the partner and back as a message of the pair's group. The evictor moves the messages of E
-//     and L, one at a time. A and R only permit it to write or read a lent slot (comm_pushed.h). So every posted A or R
-//     that has its slot is in flight at once, and the evictor never waits for the acceptor's compute:
+//     and L, one at a time. A and R only permit the evictor to write or read a lent slot (comm_pushed.h). So every
+//     posted A or R that has its slot is in flight at once, and the evictor never waits for the acceptor's compute:
 //
 //       evictor   queue  E1 | E3 | L1 | E5 ...      one copy at a time, in list order
 //       acceptor  queue  [A1 A3 R1] A5 ...          offered ahead; A5 waits for the slot that R1 frees
@@ -25,8 +25,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The first condition of a compute action that is not met, in the order of the checks. So a wait for a load or a slot
-// counts as exposed transfer only once the input has arrived.
+// The first unmet condition of a compute action. The input is checked before slots and loads, so a wait for a load or a
+// slot counts as exposed transfer only once the input has arrived.
 typedef enum Lack { LACK_NOTHING, LACK_INPUT, LACK_OUTPUT, LACK_SLOT, LACK_LOAD } Lack;
 
 // A transfer in flight.
@@ -285,8 +285,7 @@ static void say_lack_(Engine *engine, const Action *action, Lack lack) {
     status_page_set_wait(engine->status_page, lack == LACK_NOTHING ? NULL : what, peer);
 }
 
-// Pauses between two polls. On GPUs the pause is short: a delay of this host delays the hosts of other stages in turn,
-// and CPU cores are plentiful.
+// Pauses between polls, briefly on GPUs: a delay of this host delays other stages' hosts, and CPU cores are plentiful.
 static void engine_pause_(Engine *engine) {
     if (engine->be->own_sums) comm_pause(&engine->pause);
     else comm_pause_briefly(&engine->pause.looks);
@@ -473,9 +472,10 @@ static int create_slots_(Engine *engine, const SlotCounts *slots, Error *err) {
     return slots_create_host(&engine->host, be, slots->host, slots->bytes, err);
 }
 
-// Connects this stage and its partner: first messages from the lower stage to the upper, then the other way. Messages
-// of both directions begin or end in the acceptor's lent slots, so only these are lent. If each stage evicts to the
-// other, a direction uses lent slots of both stages; then no memory is lent, and bundles are sent as messages.
+// Connects this stage and its partner: first messages from the lower stage to the upper, then the other way. Every
+// message begins or ends in a lent slot of the acceptor, so only the acceptor opens its memory, the lent slots, to the
+// other rank. If each stage evicts to the other, a direction uses lent slots of both stages. Then neither stage opens
+// memory, and bundles are sent as messages.
 static int connect_pair_(Engine *engine, const Schedule *schedule, Error *err) {
     Comm *pair = engine->pair;
     if (pair == NULL || pair->connect == NULL) return 0;
@@ -532,7 +532,7 @@ void engine_destroy(Engine *engine) {
 
 // ---------------------------------------------------------------- the rehearsal
 
-// Runs microbatch 0 through one chunk and back. parts: [0] with a complete backward, [1] with a split one.
+// Runs microbatch 0 through one chunk and back. parts: whether to run with [0] a complete, [1] a split backward.
 static int rehearse_chunk_(Engine *engine, int chunk, float scale, const bool parts[2], Error *err) {
     Stage *stage = engine->stage;
     void *bundle = engine->own.slots[0].memory;
@@ -560,7 +560,7 @@ int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err) {
         parts[0] |= list->actions[i].kind == ACTION_BACKWARD, parts[1] |= list->actions[i].kind == ACTION_INPUT;
     stage->layer_done = NULL; // gradients of a rehearsal belong to no step and are not summed
     tensors_quantize(&stage->tensors, engine->be);
-    for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // products during sums use fewer SMs
+    for (int round = 0; round < (layer_done != NULL ? 2 : 1); round++) { // round 1: products as they run during sums
         engine->be->summing = round == 1;
         for (int c = 0; status == 0 && c < schedule->chunks; c++)
             status = rehearse_chunk_(engine, c, schedule->forward_only ? 0.0f : 1.0f, parts, err);

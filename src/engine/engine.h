@@ -28,7 +28,7 @@ typedef struct Engine Engine;
 typedef struct EngineGroups {
     Comm *const *lanes; // [p2p_lanes(schedule)] groups of all stages, with rank = stage; may be NULL with one stage
     Comm *pair;         // group of this stage and its partner, lower stage first; NULL: no bundle moves between stages
-    Checksum *checksum; // compares every bundle from eviction to load; NULL: bundles are not compared
+    Checksum *checksum; // for checksums of every bundle at eviction and after load; NULL: bundles are not compared
 } EngineGroups;
 
 // Allocates slots and message buffers, and connects the links and the pair. All ranks of a pipeline call it. Every
@@ -43,10 +43,10 @@ void engine_destroy(Engine *engine);
 // complete and all messages have arrived. Returns -1 with err.
 int engine_run(Engine *engine, const char *label, const Schedule *schedule, float scale, EngineRun *run, Error *err);
 
-// Runs every operation of a step of `schedule` on this rank: a forward and a backward of each chunk, complete or
-// split or both as in the list, in the buffers that steps use. Afterwards the kernels are loaded, also those of matrix
-// products, and attention's plans exist. Otherwise a first use inside a step could wait for the device to drain while
-// the device waits for another rank's message. Collectives over tensor and context ranks run, so all ranks of a stage
-// call this; no messages are sent between stages. Gradients are garbage until optimizer_rehearse. Does nothing on a
-// backend without late loading (a CPU). Returns -1 with err.
+// Runs every operation of a step of `schedule` on this rank, in the buffers that steps use: for each chunk a forward
+// and a complete backward, a split backward, or both, as in the list. This loads the kernels, including those of matrix
+// products, and creates attention's plans. Otherwise the first use of a kernel or plan inside a step could wait for the
+// device to drain while the device waits for another rank's message. Collectives over tensor and context ranks run, so
+// all ranks of a stage call this; no messages are sent between stages. Gradients are garbage until optimizer_rehearse.
+// Does nothing on a backend without late loading (a CPU). Returns -1 with err.
 int engine_rehearse(Engine *engine, const Schedule *schedule, Error *err);

@@ -80,9 +80,8 @@ void optimizer_destroy(Optimizer *optimizer) {
     free_all(optimizer->list, optimizer->owned, optimizer->own, optimizer->squares, optimizer);
 }
 
-// Returns the factor on the learning rate's range (lr - minimum) in the decay of wsd. left: the fraction of the decay's
-// steps that remains. 1 - sqrt: Haegele et al., Scaling Laws and Compute-Optimal Training Beyond Fixed Training
-// Durations, 2024.
+// Returns wsd's decay factor f: the learning rate is minimum + f * (lr - minimum). left: the fraction of decay steps
+// left. 1 - sqrt: Haegele et al., Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations, 2024.
 static double decay_shape_(const TrainConfig *train, double left) {
     switch (train->decay_shape) {
     case DECAY_COSINE: return 0.5 * (1.0 + cos(3.14159265358979323846 * (1.0 - left)));
@@ -259,7 +258,7 @@ int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double
                         clip > 0.0 && norm > clip ? clip / norm : 1.0,
                         step - skipped};
     stage->be->adamw(stage->be, optimizer->list, optimizer->count, &update);
-    // adamw zeroed the gradients it read; this zeroes the other data ranks' pieces, which only fed their sums.
+    // adamw zeroed the gradients that it read, in this rank's pieces. This zeroes the pieces of the other data ranks.
     if (optimizer->groups.data != NULL) optimizer_skip(optimizer);
     if (stage->be->synchronize(stage->be, err) != 0) return -1;
     return zero_gather_weights(optimizer->zero, err);

@@ -21,14 +21,16 @@ void optimizer_destroy(Optimizer *optimizer);
 // once: an unsplit tensor on tensor rank 0, a tied weight on the stage of the embedding.
 bool optimizer_counts(const Stage *stage, const Tensor *tensor);
 
-// Returns the learning rate of a step, 1 .. steps: linear warm-up over warmup_steps, then from lr to lr * min_lr_ratio
-// along a cosine or a line, or constant, or constant with a final decay (wsd; Hu et al. 2024) over decay_steps, by
-// default a tenth of the steps after the warm-up. A run shorter than its warm-up ends during the warm-up.
+// Returns the learning rate of a step, 1 .. steps. The rate rises linearly over warmup_steps. Then it falls from lr to
+// lr * min_lr_ratio along a cosine or a line, or stays at lr, or stays at lr until a final decay over decay_steps (wsd;
+// Hu et al. 2024). By default the final decay takes a tenth of the steps after the warm-up. A run shorter than its
+// warm-up ends during the warm-up.
 double optimizer_lr(const TrainConfig *train, int64_t step);
 
-// Computes the norm of the gradient over all stages, before clipping, after summing the gradients of shared weights.
-// Squares are summed per tensor in fixed blocks and added in table order, whichever rank holds the tensor, so that the
-// norm does not depend on the partition into stages. *norm is not finite if a gradient is not finite. Collective.
+// Sums the gradients of data ranks, tied weights and norm weights. Then computes the norm of the gradient over all
+// stages, before clipping. Squares are summed per tensor in fixed blocks and added in table order, whichever rank holds
+// the tensor, so that the norm does not depend on the partition into stages. *norm is not finite if a gradient is not
+// finite. Collective.
 int optimizer_norm(Optimizer *optimizer, double *norm, Error *err);
 
 // The tensors to blame for a loss or norm that is not finite. optimizer_blame finds them after optimizer_norm. It is

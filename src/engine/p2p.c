@@ -26,7 +26,7 @@ static int stage_of_(const Schedule *schedule, int g) {
 }
 
 // Returns the lane of a direction over the boundary between virtual stages g and g+1: the number of earlier directions
-// with its source and destination stage. Boundaries are counted in order, and at each boundary forward comes first.
+// from the same source to the same destination stage. Boundaries are counted in order; at each, forward comes first.
 static int lane_of_(const Schedule *schedule, int g, P2pWay way) {
     int from = stage_of_(schedule, way == P2P_FORWARD ? g : g + 1), lane = 0;
     int to = stage_of_(schedule, way == P2P_FORWARD ? g + 1 : g);
@@ -54,7 +54,7 @@ int64_t p2p_bytes(const Schedule *schedule, int stage, int64_t message_bytes, in
     int64_t ends = 0;
     for (int g = 0; g + 1 < virtual_stages_(schedule); g++) {
         int low = stage_of_(schedule, g), high = stage_of_(schedule, g + 1);
-        ends += (low == stage || high == stage) * P2P_WAYS; // a direction within the stage also counts once
+        ends += (low == stage || high == stage) * P2P_WAYS; // within one stage the two ends share their buffers
     }
     return ends * memory_pages(schedule->edge_buffers * message_bytes, page);
 }
@@ -89,7 +89,7 @@ static int p2p_create_local_(P2pLink *from, P2pLink *to, Backend *be, int buffer
     return p2p_allocate_(from, err);
 }
 
-// Prepares the link's messages, together with its other end.
+// Prepares the messages of a link. The rank at the other end has to call this too.
 static int p2p_connect_(P2pLink *link, Error *err) {
     Comm *comm = link->comm;
     if (comm == NULL || comm->connect == NULL) return 0;
@@ -119,8 +119,8 @@ static bool p2p_event_done_(const P2pLink *link, int64_t message) {
     return event == NULL || link->be->event_done(link->be, (Event *)event);
 }
 
-// Returns whether the next transfer may start: a sender's once its message was written, a receiver's once its buffer's
-// previous message was read.
+// Returns whether the next transfer may start: on a sender, once its message has been written; on a receiver, once the
+// previous message in the same buffer has been read.
 static bool may_start_(const P2pLink *link) {
     if (link->started == link->expected) return false;
     if (link->sends) return link->started < link->opened && p2p_event_done_(link, link->started);
@@ -194,7 +194,7 @@ static int links_connect_(Links *links, const Schedule *schedule, int stage, Err
     for (int parity = 0; parity < 2; parity++)
         for (int end = 0; end < 2 * schedule->chunks; end++) {
             ChunkLinks *own = &links->chunk[end / 2];
-            bool above = end % 2 == 1; // the boundary after the chunk's virtual stage
+            bool above = end % 2 == 1; // true: the boundary after the chunk's virtual stage; false: before it
             int g = schedule_virtual(schedule, stage, end / 2) - !above;
             if (g % 2 != parity) continue; // also skips -1, which is no boundary
             P2pLink *forward = above ? &own->out[P2P_FORWARD] : &own->in[P2P_FORWARD];

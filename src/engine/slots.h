@@ -16,7 +16,7 @@ typedef enum SlotState {
     SLOT_FILLING, // a forward writes it, or a transfer receives a bundle
     SLOT_HELD,    // holds a bundle
     SLOT_LEAVING, // a transfer sends the bundle
-    SLOT_READING, // a backward reads it; if split, until the gradients of the weights are complete
+    SLOT_READING, // a backward reads the bundle; if split, from the start of I to the end of W
 } SlotState;
 
 typedef struct Slot {
@@ -55,6 +55,5 @@ Slot *slots_free(SlotPool *pool, bool idle);
 // Returns the slot that holds the bundle, or NULL.
 Slot *slots_find(SlotPool *pool, int bundle);
 
-// Moves a slot from one state to another for action `who` ("F3"). -1 with err if the slot is not in `from` or holds
-// another bundle.
+// Moves a slot to another state for action `who` ("F3"). -1 with err if it is not in `from` or holds another bundle.
 int slots_move(SlotPool *pool, Slot *slot, SlotState from, SlotState to, int bundle, const char *who, Error *err);

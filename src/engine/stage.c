@@ -51,9 +51,10 @@ static int64_t layer_offset_(const StageShape *at, const StageChunk *chunk, int6
     return recomputed * at->message_bytes + (layer - recomputed) * at->layer_bundle;
 }
 
-// Returns the bytes of a chunk's bundle. Space after the layers holds the gradient of the chunk's output: in the last
-// chunk from the forward, which includes the head, to the backward; in other chunks from a split backward to
-// stage_weights, except with shape.pointwise. A chunk without layers also has this space, so that no slot is empty.
+// Returns the bytes of a chunk's bundle. The space after the layers holds the gradient of the chunk's output. In
+// the last chunk the forward, which includes the head, leaves the gradient there for the backward. In other chunks a
+// split backward leaves the gradient there for stage_weights, except with shape.pointwise. A chunk without layers also
+// has this space, so that no slot is empty.
 static int64_t chunk_bytes_(const StageShape *at, int chunk, const Schedule *schedule) {
     bool kept = at->chunk[chunk].last || (schedule->split && !at->shape.pointwise) || at->chunk[chunk].layers == 0;
     return layer_offset_(at, &at->chunk[chunk], at->chunk[chunk].layers) + (kept ? at->message_bytes : 0);
@@ -111,8 +112,7 @@ int stage_holding(const Stage *stage, int64_t table_index) {
     return holder;
 }
 
-// Lays out the tensors in the table's order, which works because each chunk of a stage is deeper in the model than the
-// one before.
+// Lays out tensors in table order. This works as each chunk of a stage is deeper in the model than the one before.
 static void layout_tensors_(StageTensors *tensors, const TensorTable *table, const StageShape *at, const Config *config,
                             int replica) {
     int64_t ranges[2 + STAGE_MOST_CHUNKS][2];
@@ -392,8 +392,8 @@ static const Tensor *layer_tensors_(const Stage *stage, const StageChunk *chunk,
     return stage->layers + (chunk->before + layer) * stage->table.per_layer;
 }
 
-// Returns the memory in which a layer runs: its part of the bundle, which holds its input. For a recomputed layer,
-// copies the input to stage->recomputed and returns that.
+// Returns the memory in which a layer runs: the layer's part of the bundle, which holds the layer's input. If the layer
+// is recomputed, copies the input to stage->recomputed and returns stage->recomputed.
 static void *layer_place_(Stage *stage, const StageChunk *chunk, void *bundle, int64_t layer) {
     void *input = layer_bundle_(stage, chunk, bundle, layer);
     if (layer >= chunk->recomputed) return input;
@@ -405,8 +405,8 @@ static void stage_poll_(Pass *pass) {
     if (pass->poll != NULL) pass->poll(pass->poll_argument, true);
 }
 
-// Returns LAYER_LEAVES if the norm of the next layer or of the head reads the output. Returns LAYER_WRITES for a
-// chunk's message, and if the next layer is recomputed, because its input must then be in the bundle.
+// Returns LAYER_WRITES if the output is the chunk's message, or if the next layer is recomputed and must find its input
+// in the bundle. Otherwise returns LAYER_LEAVES: the norm of the next layer or of the head writes the output.
 static LayerOutput layer_output_(const StageChunk *chunk, int64_t layer) {
     if (layer == chunk->layers - 1) return chunk->last ? LAYER_LEAVES : LAYER_WRITES;
     return layer + 1 < chunk->recomputed ? LAYER_WRITES : LAYER_LEAVES;
@@ -440,7 +440,7 @@ int stage_forward(Stage *stage, int chunk, int64_t unit, void *bundle, const voi
     pass->err = err;
     use_places_(stage, unit);
     open_keys_(stage, here, unit, 0);
-    // The last chunk's output goes to the end of its bundle, where the head turns it into its own gradient.
+    // The last chunk's output goes to the end of its bundle, where the head replaces the output by its gradient.
     void *final = here->last ? layer_bundle_(stage, here, bundle, here->layers) : output;
     void *begin = here->layers > 0 ? bundle : final;
     if (here->first) embedding_block_forward(pass, stage->model, stage->embedding, begin, stage->tokens + tokens);
@@ -463,10 +463,10 @@ static void layer_complete_(Stage *stage, const StageChunk *chunk, int64_t unit,
         stage->layer_done(stage->layer_done_argument, chunk->before + layer);
 }
 
-// dx carries the gradient of layer l's output. stage_weights needs it again: the last layer's gradient is at the end of
-// the bundle, from the head or from `input`; any other is kept in `x` of the next layer, after the last read of that
-// `x`. A recomputed layer runs its complete backward here even if backwards are split, because its recomputed operands
-// do not survive until stage_weights.
+// dx carries the gradient of layer l's output. stage_weights reads this gradient again, except with shape.pointwise.
+// The last layer's gradient is at the end of the bundle, from the head or from `input`. Any other layer's gradient is
+// kept in `x` of the next layer, after the last read of that `x`. A recomputed layer runs its complete backward here
+// even if backwards are split, because its recomputed operands do not survive until stage_weights.
 int stage_backward(Stage *stage, int chunk, int64_t unit, void *bundle, const void *input, void *output, bool split,
                    Error *err) {
     Pass *pass = &stage->pass;
@@ -520,8 +520,7 @@ void stage_logits(Stage *stage, int64_t row, float *logits) {
     const char *from = (const char *)stage->head_work.logits + row * s->vocab_width * s->element;
     stage->be->download(stage->be, logits, from, s->vocab_count * s->element);
     if (s->element == 4) return;
-    // bf16 is the upper half of a float: widened in place, from the end, so that no value is overwritten before it is
-    // read.
+    // bf16 is a float's upper half: widened in place from the end, so that no value is overwritten before it is read.
     for (int64_t i = s->vocab_count - 1; i >= 0; i--) {
         uint16_t half;
         memcpy(&half, (const char *)logits + 2 * i, sizeof half);

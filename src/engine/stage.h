@@ -17,11 +17,11 @@ typedef struct StageChunk {
     int64_t first_layer, layers; // index of its first layer in the model; number of layers
     int64_t before;              // layers of this stage in earlier chunks
     int64_t recomputed;          // how many of its first layers are recomputed: the bundle keeps only their inputs
-    int64_t kept;                // microbatches for which it keeps keys and values at once; 0 without slices
+    int64_t kept;                // most microbatches with keys and values in memory at once; 0 without slices
     bool first, last;            // the model's first chunk, which has the embedding; its last, which has the head
 } StageChunk;
 
-// The stage's place in the pipeline, its tensor rank, and the sizes that follow. Needs no device memory.
+// A stage's place in the pipeline, its tensor rank, and the sizes that result from these. Needs no device memory.
 typedef struct StageShape {
     int stage, stages, chunks;
     Placement placement;
@@ -58,12 +58,12 @@ typedef struct Stage {
     HeadWork head_work;
     void *recomputed;          // one layer's part of a bundle, for recomputed layers; NULL: no layer is recomputed
     void *gradient;            // (shard_rows, hidden): the running gradient of the first chunk, which sends no gradient
-    void *keys;                // per chunk: (kept, layers, keys_bytes), (layers, dkeys_bytes); NULL without slices
+    void *keys;                // per chunk keys (kept, layers, keys_bytes), dkeys (layers, dkeys_bytes); NULL: unsliced
     int32_t *tokens, *targets; // (most_microbatches, rows) on the device; NULL on stages that do not read them
     int32_t *places;           // same size: each token's place in its document; NULL if documents are ignored
     int32_t *positions;        // (rows) each token's position in its sequence; NULL without context ranks
     bool documents;            // places are filled; false: every sequence is one document
-    float *losses;             // (most_microbatches, rows), if it has the head
+    float *losses;             // (most_microbatches, rows), if the stage has the head
     int64_t microbatches, most_microbatches; // number in this step; largest number of the run, which sizes the memory
     // Called when the gradients of a layer's tensors are complete: in the last microbatch's backward, or in its
     // stage_weights if backwards are split. `layer` counts the layers of all chunks of this stage. May be NULL.
@@ -77,8 +77,8 @@ void stage_shape(StageShape *at, const Model *model, const Config *config, const
                  int stage, int tensor_rank);
 
 enum { STAGE_LAYERS_TEXT = 64 };
-// Writes the layers of its chunks, 0-based and inclusive: "0-9", "0-4,35-39"; if there are many chunks, the first ones
-// and "...". Returns `text`.
+// Writes the layers of the stage's chunks as ranges, 0-based and inclusive: "0-9", "0-4,35-39". If the ranges do not
+// fit, writes only the first ones and "...". Returns `text`.
 char *stage_layers_text(const StageShape *at, char text[STAGE_LAYERS_TEXT]);
 
 // Returns the pipeline stage that holds an entry of the tensor table.
@@ -90,8 +90,7 @@ int stage_holding(const Stage *stage, int64_t table_index);
 void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
                  const Config *config, const StageShape *at);
 
-// Allocates and initializes the stage. tensor: the tensor group, NULL for one rank. replica: see ranks/topology.h. -1
-// with err.
+// Allocates and initializes a stage. tensor: its group, NULL for one rank. replica: see ranks/topology.h. -1 with err.
 int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
                  int index, Comm *tensor, int replica, Error *err);
 // Sets the two groups of the stage's context ranks (model/context.h). Call it before the stage runs.

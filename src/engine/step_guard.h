@@ -1,5 +1,4 @@
-// Decides whether a step's update is applied: never if loss or gradient is NaN or inf, and optionally not if they are
-// outliers.
+// Decides whether to apply a step's update: never if loss or gradient is NaN or inf, and optionally not for outliers.
 //
 // The decision depends on the loss and the norm, which are bit-identical on all ranks, and on the state below, which is
 // part of checkpoints. So all ranks decide alike in every layout, and a resumed run decides like an uninterrupted run.
@@ -18,8 +17,7 @@ typedef struct ZScore {
 } ZScore;
 double zscore_add(ZScore *z, double x);
 
-// Values that a window must hold before train.skip_outlier_z applies: with fewer, the standard deviation itself is too
-// uncertain.
+// Values a window must hold before train.skip_outlier_z applies: with fewer, the standard deviation is too uncertain.
 enum { STEP_LEAST = 32 };
 
 typedef struct StepGuard {

@@ -15,14 +15,14 @@ static void need_(const Need *need, CommOperation operation, int64_t count, Comm
     int64_t bytes = memory_round(comm_sum_workspace(operation, count, type, need->size));
     if (bytes > workspace->bytes) workspace->bytes = bytes;
     if (!need->staged) return;
-    int64_t blocks = operation == COMM_ALL_REDUCE ? 2 : need->size + 1; // operand and result
+    int64_t blocks = operation == COMM_ALL_REDUCE ? 2 : need->size + 1; // blocks in operand and result together
     int64_t passing = memory_round(blocks * count * comm_type_bytes(type));
     if (passing > workspace->passing_bytes) workspace->passing_bytes = passing;
 }
 
-// Counts the sums over tensor ranks: of activations and their gradients after every split product, and of the norms'
-// gradients after a step. With overlap, the next product's input is gathered during a sum or another gather, and all
-// chunks of a forward's product may be in flight. A gather needs no workspace.
+// Counts the sums over tensor ranks. Activations and their gradients are summed after every split product, the norms'
+// gradients after a step. With overlap, a gather of the next product's input may run during a sum or another gather.
+// In a forward, all chunks of a product may be in flight. A gather needs no `bytes`, only `passing_bytes`.
 static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.tensor_ranks, shape->staged};
     int beside = shape->sequence && shape->overlap ? 2 : 1;
@@ -36,8 +36,7 @@ static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const 
     }
 }
 
-// Counts the workspace for summing each gradient piece and the squared norms. Gathering weights uses the same pieces
-// and needs no more.
+// Counts the workspace to sum gradient pieces and squared norms. Gathering weights in the same pieces needs no more.
 static void count_data_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.data_ranks, shape->staged};
     workspace->sums = tensors->unit_count < SUMS_OVER_DATA ? (int)tensors->unit_count : SUMS_OVER_DATA;

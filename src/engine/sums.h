@@ -1,6 +1,5 @@
-// Workspace for the sums over ranks that a stage takes part in. On CPUs ranks compute these sums themselves (comm.h)
-// and need memory for the other ranks' data. The same layout counts the workspace in a plan and allocates it in a run.
-// NCCL uses its own buffers.
+// Workspace for a stage's sums over ranks. On CPUs ranks compute these sums (comm.h) and need memory for other ranks'
+// data. The same layout counts the workspace in a plan and allocates it in a run. NCCL uses its own buffers.
 #pragma once
 
 #include "comm/comm.h"

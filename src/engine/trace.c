@@ -13,8 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// ns. Devices report times to about a microsecond, so one action may seem to begin that much before the previous one
-// ended.
+// ns. Devices report times to about a microsecond, so an action may seem to begin that much before the last one ended.
 enum { CLOCK_GRAIN = 2000 };
 
 // One slot of one of the two pools is taken (+1) or freed (-1).
@@ -66,8 +65,7 @@ static int trace_flush_(Trace *trace, Error *err) {
 
 static int64_t ns_(const Trace *trace, double seconds) { return llround((seconds - trace->zero) * 1e9); }
 
-// Writes integer nanoseconds exactly, as decimal microseconds (the format's unit), so that adjacent events never
-// overlap.
+// Writes integer nanoseconds exactly, as decimal microseconds (the format's unit), so adjacent events never overlap.
 static void write_us_(FILE *text, const char *key, int64_t ns) {
     fprintf(text, ",\"%s\":%s%lld.%03lld", key, ns < 0 ? "-" : "", llabs((long long)ns) / 1000,
             llabs((long long)ns) % 1000);

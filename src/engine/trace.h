@@ -13,12 +13,10 @@ enum { TRACE_ROW_COMPUTE, TRACE_ROW_TRANSFERS }; // "tid" in a rank's process
 
 typedef struct Trace Trace;
 
-// Checks that a trace can be written to `path`, before a long start; creates its folders but no file. -1 with err
-// (EXIT_FAILED).
+// Checks before a long start that `path` can be written; creates its folders but no file. -1 with err (EXIT_FAILED).
 int trace_check(const char *path, Error *err);
 
-// The ranks in a trace: process ("pid") stage * columns + column is rank ranks[pid]. ranks NULL: the stages of a plan,
-// with columns 1.
+// A trace's ranks: process ("pid") stage * columns + column is rank ranks[pid]. ranks NULL: a plan's stages, columns 1.
 typedef struct TraceWorld {
     int stages, columns;
     const int *ranks;

@@ -1,7 +1,7 @@
-// ZeRO-1 and ZeRO-2, see zero.h. Sums over data ranks start in the order in which units become complete. The schedule
-// makes this order the same on all data ranks, so the sums of a group match. If ranks sum in a workspace, at most
-// SUMS_OVER_DATA sums are in flight. NCCL gets each sum as soon as its unit is complete: the host queues the complete
-// last backward at once, and a sum that is not queued by then waits for the end of the pipeline.
+// ZeRO-1 and ZeRO-2, see zero.h. Sums over data ranks start in the order in which units complete. The schedule makes
+// this order the same on all data ranks, so a group's sums match. If ranks sum in a workspace, at most SUMS_OVER_DATA
+// sums are in flight. NCCL gets each sum as soon as its unit is complete. The host queues the complete last backward
+// before the device runs it. A sum that had to wait for an earlier one would start only at the pipeline's end.
 #include "zero.h"
 #include "base/alloc.h"
 

@@ -16,8 +16,7 @@ typedef struct Zero Zero;
 Zero *zero_create(Stage *stage, Comm *data);
 void zero_destroy(Zero *zero);
 
-// Starts the sums that the backwards have not started yet, and waits until this rank's pieces of the gradients hold the
-// sums over data ranks.
+// Starts sums not yet started by backwards, and waits until this rank's gradient pieces hold the sums over data ranks.
 int zero_reduce_gradients(Zero *zero, Error *err);
 
 // All-gathers the updated weights, so that every data rank has all pieces.

@@ -108,7 +108,7 @@ static void launch_ask_to_stop_(Launch *launch) {
                    "asked to stop: the ranks end after the current step; a second signal ends them at once");
 }
 
-// Records mpirun's status. If a child had ended some seconds before mpirun was killed, a supervisor killed mpirun.
+// Records mpirun's status. If mpirun was killed over GRACE_S after a child ended without a report, a supervisor did it.
 static void launch_take_status_(Launch *launch, int status) {
     enum { GRACE_S = 2 };
     bool late = launch->children.first >= 0 && clock_seconds() - launch->children.when > GRACE_S;
@@ -217,7 +217,7 @@ static bool launch_is_over_(Launch *launch, double now) {
     return true;
 }
 
-// Ends the ranks and mpirun. Ranks first get time to report how they ended: the job reports any rank's reason.
+// Ends the ranks and mpirun. Supervisors first get time to report how ranks ended: a report may tell why the job ended.
 static void launch_end_ranks_(Launch *launch) {
     enum { TRIES = 20 };
     for (int try = 0; try < TRIES && !launch->ended && (try == 0 || coordinator_open_ranks(launch->coordinator) > 0);
@@ -277,8 +277,8 @@ static int launch_say_(const Launch *launch, const char *what) {
     return EXIT_FAILED;
 }
 
-// Reports a rank with a killed supervisor to the coordinator. mpirun kills the other ranks in response, so this death
-// is dated before all others. mpirun's exit code contains the signal, unless mpirun itself was killed.
+// Tells the coordinator that a rank died because its supervisor was killed. mpirun then kills the other ranks, so this
+// death is dated before theirs. mpirun's exit code is 128 + the signal's number, unless mpirun was killed too.
 static void launch_hear_lost_(Launch *launch) {
     enum { BEFORE_ALL = 1 };
     int rank = launch_children_lost(&launch->children), number = WEXITSTATUS(launch->status) - 128;
@@ -321,8 +321,8 @@ static int launch_last_word_(Launch *launch, JobEnd *end) {
     if (!launch->killed && code < 0) launch_hear_lost_(launch);
     bool failed = coordinator_look(launch->coordinator, launch->log, clock_seconds());
     *end = coordinator_why(launch->coordinator);
-    // If mpirun was killed first, its ranks then end with a code or by SIGPIPE. If another signal killed a rank, its
-    // death is the cause; a supervisor that gets no answer from the coordinator kills mpirun some seconds later.
+    // If mpirun was killed first, its ranks end with a code or by SIGPIPE. If another signal killed `end->rank`, that
+    // rank's death came first: its supervisor kills mpirun some seconds later if the coordinator does not answer.
     int number = end->rank >= 0 ? coordinator_status(launch->coordinator, end->rank)->signal : 0;
     bool rank_killed = number > 0 && number != SIGPIPE, mpirun_killed = launch->killed && !rank_killed;
     if (code < 0 && !end->spoken)
@@ -331,7 +331,7 @@ static int launch_last_word_(Launch *launch, JobEnd *end) {
     if (end->spoken && !launch->unread) {
         Log voice = {launch->log->program, end->rank, end->stage, LOG_NORMAL};
         log_line(&voice, "%s", end->text);
-        // A report that arrives after mpirun was killed is a consequence: the rank's stdout is gone.
+        // If mpirun was killed, the rank failed because its stdout was gone, so also report how mpirun ended.
         return mpirun_killed && launch->asked < 2 ? launch_say_mpirun_(launch) : end->code;
     }
     if (launch->unwritten != 0) {
@@ -358,7 +358,8 @@ static int launch_open_(Launch *launch, int ends[2], Error *err) {
     if (mkfifo(path, 0600) != 0 || (launch->errors = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC)) < 0)
         return error_set(err, EXIT_FAILED, "cannot create %s: %s; free space there", path, strerror(errno));
     snprintf(path, sizeof path, "%s/mpirun", launch->folder.path);
-    // Slightly above Open MPI's shared-memory segment of 4 MiB. If Open MPI cannot create it, it prints no message.
+    // A test whether a file can be slightly larger than Open MPI's shared-memory segment of 4 MiB. Open MPI prints no
+    // message if it cannot create a segment.
     enum { SEGMENT = 5 << 20 };
     launch->words = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     int failed = launch->words < 0 ? errno : posix_fallocate(launch->words, 0, SEGMENT);

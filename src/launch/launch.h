@@ -2,9 +2,8 @@
 // machine and stays their parent. It holds the coordinator (ranks/coordinator.h), so it learns every rank's action and
 // end without mpirun. It shows mpirun's own output only if no rank reported why the job failed.
 //
-// All files of a launch are in one folder: Open MPI's session and shared memory, and a pipe for the ranks' stderr. The
-// folder is removed at the end. If the parent is killed, a second small process, the caretaker, kills the ranks and
-// removes the folder.
+// All files of a launch are in one folder, removed at the end: Open MPI's session and shared memory, and a pipe for the
+// ranks' stderr. If the parent is killed, a small process, the caretaker, kills the ranks and removes the folder.
 //
 // The parent forwards TERM, INT, HUP and USR1 to the ranks as SIGUSR1, once all ranks handle it (on TERM, mpirun would
 // kill the ranks). A second signal ends all ranks at once. All output of the ranks passes through the parent.

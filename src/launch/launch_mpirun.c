@@ -52,7 +52,7 @@ static int mpirun_check_limits_(int ranks, Error *err) {
                          strerror(errno));
     for (int i = 0; i < 2; i++) {
         bool space = i == 0;
-        rlim_t least = (rlim_t)(space ? 256 : 64) << 20; // measured need of mpirun, which does not report it
+        rlim_t least = (rlim_t)(space ? 256 : 64) << 20; // measured; mpirun does not report that it needs more
         if (getrlimit(space ? RLIMIT_AS : RLIMIT_DATA, &limit) == 0 && limit.rlim_cur < least)
             return error_set(err, EXIT_FAILED, "mpirun needs %lld MiB of %s and is limited to %lld; raise ulimit %s",
                              (long long)least >> 20, space ? "address space" : "data", (long long)limit.rlim_cur >> 20,
@@ -84,8 +84,8 @@ static void mpirun_set_environment_(int ranks, const LaunchFolder *folder, const
         // Everything that Open MPI writes is in our folder and is removed with it.
         {"OMPI_MCA_orte_tmpdir_base", folder->path, true},
         {"OMPI_MCA_btl_vader_backing_directory", folder->path, true},
-        // One machine: no ssh, no batch system, no port that other hosts reach, and no search for networks, which takes
-        // 0.2 of 0.35 seconds.
+        // One machine: no ssh, no batch system, no port that other hosts reach, and no search for networks. That search
+        // takes 0.2 of the 0.35 seconds of a start.
         {"OMPI_MCA_plm", "isolated", false},
         {"OMPI_MCA_ras", "^slurm,tm,gridengine,loadleveler,lsf", false},
         {"OMPI_MCA_oob_tcp_if_include", "lo", false},
@@ -233,7 +233,7 @@ void launch_children_look(LaunchChildren *children, pid_t mpirun, double now) {
     if (first && children->first >= 0) children->sure = late == 1;
 }
 
-// If the environment of one child could not be read in time, and all others are known, the child is the missing rank.
+// If the first child's environment was not read in time but all other ranks were found, the child was the missing rank.
 int launch_children_lost(const LaunchChildren *children) {
     int missing = -1;
     if (children->first < 0 || !children->sure) return -1;
@@ -349,7 +349,7 @@ int launch_folder_create(LaunchFolder *folder, int ranks, Error *err) {
         error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
     close(ends[0]);
     folder->caretaker_end = ends[1];
-    ssize_t count = recv(ends[1], folder->path, sizeof folder->path, MSG_WAITALL); // 0 without a caretaker
+    ssize_t count = recv(ends[1], folder->path, sizeof folder->path, MSG_WAITALL); // 0 if no caretaker runs
     if (count > 0 && folder->path[0] != '\0') return 0;
     close(ends[1]);
     if (folder->caretaker < 0) return -1;

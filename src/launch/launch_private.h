@@ -28,12 +28,11 @@ bool launch_process_variable(pid_t pid, const char *name, char *value, size_t si
 pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const Invitation *invitation, int results,
                     int words, Error *err);
 
-// A supervisor that mpirun has started. It is found through /proc, because the coordinator hears of a rank only once
-// the rank's program runs.
+// A supervisor started by mpirun, found through /proc: the coordinator hears of a rank only once its program runs.
 typedef struct LaunchChild {
     pid_t pid;
     int rank; // -1: not known yet
-    int file; // pidfd; -1: it has ended
+    int file; // pidfd; -1: the child has ended, or pidfd_open failed
 } LaunchChild;
 
 typedef struct LaunchChildren {
@@ -43,7 +42,7 @@ typedef struct LaunchChildren {
     int ends;  // epoll descriptor for every child's `file`; readable if a child has ended
     int first; // index of the first child that ended without a report to the coordinator, or -1
     double when;
-    bool sure; // `first` is certain: it was watched before, or was the only new child that had ended
+    bool sure; // true: `first` is certain, because it was watched before, or was the only new child that had ended
 } LaunchChildren;
 
 int launch_children_open(LaunchChildren *children, int ranks, const Coordinator *coordinator, Error *err);

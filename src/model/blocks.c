@@ -38,7 +38,8 @@ static void sum_rows_(Pass *pass, CommRequest *request, void *out, void *partial
         request->active = false;
 }
 
-// Lays out the gathered rows in a FactorKind and, for 8-bit kinds, the ranks' scales one after another, as gathered.
+// Lays out the gathered rows as an operand of a FactorKind. For 8-bit kinds, *scales is the memory into which the
+// scales are gathered, one rank's after another's.
 static int64_t gather_layout_(const Shape *s, int kind, void *base, Factor *all, void **scales) {
     Layout layout = {base, 0};
     *all = quantized_at(layout_take(&layout, quantized_bytes(s, kind, s->rows, s->hidden)), NULL, kind, s->rows,
@@ -232,8 +233,8 @@ static void column_input_(Pass *pass, void *dx, Factor dy, const Tensor *w, int6
     sum_wait_(pass);
 }
 
-// Returns dy with memory for its single scale, unless a split backward separates the two products that read it. place:
-// 0 for a row product, 1 for a column product.
+// Returns dy. With one scale per tensor, adds memory for the scale, so that the two products that read dy share it. A
+// split backward may separate these products, so it gets no memory. place: 0 for a row product, 1 for a column product.
 static Factor with_scale_(const Pass *pass, Factor dy, int place) {
     if (pass->shape->fp8 == FP8_TENSOR && !pass->split) dy.scales = pass->scales + place * FACTOR_ONE_SCALE;
     return dy;
@@ -307,8 +308,8 @@ AttentionShape pass_attention(const Pass *pass) {
     return shape;
 }
 
-// One call of attention: all queries of the pass, or with context ranks the queries of piece i. Other fields: byte
-// offsets of the piece in qkv, in the output and in the saved values (ATTENTION_NONE: a probability per query and key).
+// One call of attention: all queries of the pass, or with context ranks the queries of piece i. qkv, out, saved: the
+// piece's byte offsets in qkv, output and saved values (with ATTENTION_NONE, a probability for each query and key).
 typedef struct Piece {
     AttentionShape shape;
     int64_t qkv, out, saved;

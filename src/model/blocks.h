@@ -8,9 +8,9 @@
 // Returns the bytes of a buffer that fits gathered rows, plain or in eight bits with the scales of all ranks.
 int64_t block_gathered_bytes(const Shape *shape);
 
-// Returns all rows (rows, hidden) of x (shard), which is x itself without sequence parallelism. The next call for the
-// same `what` may overwrite them; without shape->overlap, any gather and any sum over t may. A gradient in eight bits
-// is first quantized from its source.
+// Returns all rows (rows, hidden) of x (shard); without sequence parallelism, x has all rows and is returned. The next
+// call for the same `what` may overwrite gathered rows. Without shape->overlap, any gather and any sum over t may
+// overwrite them. A gradient in eight bits is first quantized from its source.
 Factor block_gathered(Pass *pass, Gathered what, Factor x);
 // With shape->overlap, starts the gather of x; it runs during compute until block_gathered waits for it. Does nothing
 // without overlap or sequence parallelism, or if a gather for the same `what` is in progress.
@@ -37,9 +37,9 @@ void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const
 // the weights to row_weight.
 void row_backward(Pass *pass, void *dx, const void *aux, Factor dy, Factor x, const Tensor *w, const Tensor *bias,
                   int64_t in, Epilogue epilogue);
-// Computes the backward of a product with w (out, hidden), whose rows are split: dx (shard) = sum over t of dy w; dw,
-// dbias as above, from the source of dy. x: this rank's shard. With pass->split, leaves the gradients of the weights to
-// column_weight.
+// Computes the backward of a product with w (out, hidden), split by rows: dx (shard) = sum over t of dy w. dw and
+// dbias are computed as in row_backward, but from dy.source. x: this rank's shard. With pass->split, leaves the
+// gradients of the weights to column_weight.
 void column_backward(Pass *pass, void *dx, Factor dy, Factor x, const Tensor *w, const Tensor *bias, int64_t out);
 // With shape->overlap, computes the weight gradients that row_backward and column_backward have put off. Call it while
 // a gather is in flight, before dy or x of the latest call is overwritten.
@@ -53,7 +53,7 @@ bool pass_keeps_rows(const Pass *pass);
 // If pass->split is set, copies `made` to `kept`, a part of the bundle that the backward does not read again.
 void block_keep(Pass *pass, void *kept, const void *made, int64_t bytes);
 
-// Sets sum = x + delta and out = norm(sum), all shards; with delta NULL sum is x and not written.
+// Sets sum = x + delta and out = norm(sum), all shards. If delta is NULL, sets out = norm(x) and does not write `sum`.
 // The backward adds to dx. norm: the weight; LayerNorm's bias is the next tensor.
 void block_norm(Pass *pass, const Model *model, const Tensor *norm, Factor out, void *sum, const void *x,
                 const void *delta);
@@ -85,7 +85,8 @@ typedef struct HeadWork {
 } HeadWork;
 void head_work_layout(HeadWork *work, Layout *layout, const Shape *shape);
 
-// Computes final norm, logits, loss (rows) and, if scale is not 0, their complete backward at once: x (shard) is
-// replaced by its own gradient, loss gradients scaled by `scale`. With scale 0 x holds the output of the layers.
+// Computes the final norm, the logits and the loss (rows). If scale is not 0, also computes their complete backward and
+// replaces x (shard) by the gradient of x; the loss's gradient is scaled by `scale`. If scale is 0, x then holds the
+// output of the layers.
 void head_block(Pass *pass, const Model *model, const Tensor *tensors, const HeadWork *work, void *x, float *loss,
                 const int32_t *targets, float scale);

@@ -51,10 +51,10 @@ int64_t layer_work_layout(LayerWork *work, void *base, const Shape *s) {
 // One layer at work: its tensors by role (NULL: not in this model), its bundle and its temporaries.
 typedef struct Layer {
     const Tensor *t[LAYER_ROLES];
-    const void *w[LAYER_ROLES]; // their weights for the forward; also NULL for a bias that another rank adds
+    const void *w[LAYER_ROLES]; // weights for the forward; NULL: not in this model, or another rank adds this bias
     LayerBundle a;
     LayerWork work;
-    Factor norm1, norm2, attention, act; // operands in the bundle; source: bf16 before quantization
+    Factor norm1, norm2, attention, act; // operands of products; .source: bf16 values before quantization
     bool fused; // GELU is fused into adjacent products: up computes act and mlp, the backward of down computes dmlp
     Epilogue epilogue;
 } Layer;
@@ -111,8 +111,9 @@ static Factor gradient_(const Pass *pass, const void *dx) {
     return quantized_at(kind == FACTOR_PLAIN ? dx : pass->narrowed, dx, kind, s->shard_rows, s->hidden);
 }
 
-// Returns the gradient of `mlp`. With overlap, the activation's backward also writes it in eight bits, for the input
-// gradient that follows. Without overlap the weight gradient follows; its transposed operand uses the 8-bit buffer.
+// Returns the gradient of `mlp`. With overlap, the activation's backward also writes this gradient in eight bits, for
+// the input gradient that is computed next. Without overlap the weight gradient is computed next, and its transposed
+// operand takes the 8-bit buffer.
 static Factor mlp_gradient_(const Pass *pass, const Layer *layer) {
     const Shape *s = pass->shape;
     int kind = s->overlap && !layer->fused ? s->narrow[GATHERED_INPUT] : FACTOR_PLAIN;
@@ -177,9 +178,9 @@ static void act_again_(Pass *pass, const Model *model, const Layer *layer) {
 // dx is the gradient of y, then of x2, then of x: the norms' backwards add to it. With overlap (blocks.c) gathers start
 // as early as their operands allow, and weight gradients are deferred until a collective is in flight. A split backward
 // leaves the operands of layer_weights in the bundle, in place of data read for the last time: the gradient of the
-// MLP's first product in `mlp`, of x2 in `x2`, of q, k and v in `qkv`. With shape->pointwise `x` and `x2` are kept,
-// because norms are computed again from them, so the weight gradients of `out` and `down` are computed here
-// (pass_keeps_rows).
+// MLP's first product in `mlp`, of x2 in `x2`, of q, k and v in `qkv`. With shape->pointwise `x` and `x2` stay in the
+// bundle, because layer_weights computes the norms again from them. So their memory cannot keep the operands of the
+// weight gradients of `out` and `down`, and these weight gradients are computed here (pass_keeps_rows).
 void layer_backward(Pass *pass, const Model *model, const Tensor *tensors, void *bundle, void *dx, bool onward) {
     const Shape *s = pass->shape;
     Layer layer = layer_open_(pass, model, tensors, bundle);

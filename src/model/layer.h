@@ -4,11 +4,11 @@
 
 #include "model.h"
 
-// The layer's part of a bundle: everything that its backward needs from its forward. In 16 bit that is (12 h + 4 kv + 6
-// f) * s * b / t bytes with SwiGLU (kv = kv_heads * head dimension) and 32 h * s * b / t with GELU and f = 4h
-// (Korthikanti et al. 2022, without dropout's masks), plus the attention's saved values. With shape->pointwise, norm1,
-// norm2 and act are temporaries, computed again in the backward: (8 h + 4 kv + 4 f) * s * b / t, and 20 h * s * b / t.
-// With shape->narrow these three buffers take half the bytes, plus their scales.
+// The layer's part of a bundle: everything that its backward needs from its forward. In 16 bits these are
+// (12 h + 4 kv + 6 f) * s * b / t bytes with SwiGLU (kv = kv_heads * head dimension) and 32 h * s * b / t with GELU and
+// f = 4h (Korthikanti et al. 2022, without dropout's masks), plus the attention's saved values. With shape->pointwise,
+// the backward computes norm1, norm2 and act again, in temporaries. The bundle then has (8 h + 4 kv + 4 f) * s * b / t
+// or 20 h * s * b / t bytes. With shape->narrow, norm1, norm2 and act take half the bytes, plus their scales.
 typedef struct LayerBundle {
     void *x;         // (shard_rows, h)       the layer's input
     void *norm1;     // (shard_rows, h)

@@ -84,9 +84,10 @@ static void shape_places_(Shape *shape, const Model *model, const ModelConfig *c
     table_free(&table);
 }
 
-// Returns 1 if ranks compute sums themselves (CPUs), on the cores of the products: overlap gains nothing. Otherwise
-// returns the number asked for; auto leaves each chunk's product at least 512 rows. By the plan, auto is within 2 % of
-// the best number, for LLaMA 65B and GPT-3 96B on A100, H100 and B200 with t = 2, 4, 8 and b = 1, 2, 4.
+// Returns the number of chunks of rows. If ranks compute sums themselves (CPUs), this is 1: sums and products share the
+// cores, so overlap gains nothing. Otherwise this is the number asked for; auto leaves each chunk's product at least
+// 512 rows. The planner predicts that auto is within 2 % of the best number, for LLaMA 65B and GPT-3 96B on A100, H100
+// and B200 with t = 2, 4, 8 and b = 1, 2, 4.
 static int shape_chunks_(const Backend *be, int overlap, int64_t rows, int64_t shard_rows) {
     enum { CHUNK_ROWS = 512 };
     if (be->own_sums) return 1;

@@ -62,7 +62,7 @@ Factor quantized_factor(Pass *pass, Factor x, int64_t rows, int64_t cols, Factor
     if (plain && x.scales != NULL) operand.scales = x.scales;
     // Without overlap the gradient of a weight is computed before that of the input.
     bool first = transposed == (use == FACTOR_GRADIENT && !pass->shape->overlap);
-    if (plain && first) x.scales = NULL; // not found yet
+    if (plain && first) x.scales = NULL; // this call has to compute the scale
     pass->be->quantize(pass->be, operand, x, rows, cols, transposed);
     return operand;
 }

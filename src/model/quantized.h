@@ -1,14 +1,14 @@
 // Eight-bit operands (train.fp8) of the layers' four products and their gradients: kind, place and quantization.
-// Weights are quantized once per engine run, inputs and gradients before each product, from bf16 that is the same for
-// every schedule. Each scale covers one rank's operand of one product, so no bit depends on stages, schedules, slots or
-// resumes.
+// Weights are quantized once per engine run, inputs and gradients before each product. Their bf16 values are the same
+// for every schedule, and each scale covers one rank's operand of one product. So no bit depends on stages, schedules,
+// slots or resumes.
 //
 // Scales along rows are local to a rank's shard. So a gathered input or gradient is quantized once, on the shard, and
-// the bundle keeps the outputs of norms and activation only in eight bits. The backward quantizes their transposes from
-// these. Scales are powers of two, so only the smallest numbers of a block can change. A scale per tensor would need
-// the maximum over all tensor ranks before each gather, so `tensor` gathers bf16. Finding that scale takes a pass over
-// the operand, so it is kept for the transpose: in the bundle for outputs of norms and attention, in pass->scales for
-// gradients.
+// the bundle keeps the outputs of norms and activation only in eight bits. The backward quantizes the transposes from
+// the eight-bit numbers. Scales are powers of two, so this second quantization can change only the smallest numbers of
+// a block. A scale per tensor would need the maximum over all tensor ranks before each gather, so `tensor` gathers
+// bf16. Computing the scale of a tensor takes a pass over the operand, so the scale is kept for the transpose: in the
+// bundle for outputs of norms and attention, in pass->scales for gradients.
 #pragma once
 
 #include "model.h"
@@ -30,9 +30,10 @@ void quantized_make(Pass *pass, const Factor *operand, int64_t rows, int64_t col
 // without train.fp8.
 int64_t quantized_work_bytes(const Shape *shape);
 
-// Returns x (rows, cols), or its transpose, as an operand: `x` itself if `with`, the other operand of the product, is
-// plain, or if an eight-bit x is not transposed; else quantized into pass->quantized, which has one buffer for inputs
-// and one for gradients. If a plain x has x.scales, the first call, for x or its transpose, computes the one scale.
+// Returns x (rows, cols), or its transpose, as an operand of a product. Returns x itself if `with`, the FactorKind of
+// the weight, is plain, or if x is in eight bits and `transposed` is false. Otherwise quantizes into pass->quantized,
+// which has one buffer for inputs and one for gradients. If a plain x has x.scales, the first of the two calls for x
+// and its transpose computes the single scale.
 Factor quantized_factor(Pass *pass, Factor x, int64_t rows, int64_t cols, FactorUse use, bool transposed, int with);
 
 // Lays out the stage's quantized weights at `base` and returns their bytes; base NULL: only counts. tensors_quantize

@@ -42,8 +42,8 @@ typedef struct TensorSpec {
     bool vocabulary;    // rows are tokens: padded to a multiple of 128 t, so that all ranks have the same number
     bool decay;         // weight decay applies
     bool joined;        // lies directly after the previous tensor, so that one product serves both
-    bool shard_summed;  // not split, but with sequence parallelism each rank sees its rows: gradients are summed over t
-    bool head_summed;   // not split, but each rank sees its heads: gradients are always summed over t
+    bool shard_summed;  // not split; with sequence parallelism a rank sees only its rows: gradients are summed over t
+    bool head_summed;   // not split; a rank sees only its heads: gradients are always summed over t
     bool transposed;    // checkpoints hold it as (in, out): GPT-2 in Hugging Face's form
     int64_t tied_to;    // index of the tensor that owns this weight, or -1
 } TensorSpec;
@@ -81,7 +81,7 @@ int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end);
 // The part of every tensor that a rank holds, and the part of it for which the rank keeps optimizer states (ZeRO-1).
 typedef struct Split {
     int tensor_rank, tensor_ranks;
-    int data_rank, data_ranks; // replicas (ranks/topology.h): more than parallel.data with context ranks
+    int data_rank, data_ranks; // replica (ranks/topology.h) and number of replicas: data ranks * context ranks
 } Split;
 
 // One tensor on this rank. Pointers into the arenas of StageTensors.
@@ -160,8 +160,8 @@ typedef struct StageTensors {
 void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
                     const Split *split, const TrainConfig *train);
 
-// Before allocation, reassigns gradient addresses: layers alternate between two buffers of the size of the largest,
-// followed by this rank's pieces of the sums.
+// Reassigns the gradients' offsets, before allocation: layers alternate between two buffers, each as large as the
+// largest layer. This rank's pieces of the sums follow the buffers.
 void tensors_shard_gradients(StageTensors *tensors);
 // Returns the address of this rank's piece of a unit's gradients after the sum over data ranks.
 float *tensors_sum(const StageTensors *tensors, const Unit *unit);
@@ -185,7 +185,8 @@ int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks);
 // Maps a local row to its row in the unsharded tensor; -1 for padding. The second function does columns.
 int64_t tensor_global_row(const Tensor *tensor, int64_t row, int tensor_rank, int tensor_ranks);
 int64_t tensor_global_col(const Tensor *tensor, int64_t col, int tensor_rank, int tensor_ranks);
-// Returns how many rows from `row` on, at most `most`, are also consecutive in the unsharded tensor, or all padding.
+// Returns the number of rows in the run that begins at `row`, at most `most`. The rows of a run are consecutive in the
+// unsharded tensor too, or all are padding.
 int64_t tensor_rows_together(const Tensor *tensor, int tensor_rank, int tensor_ranks, int64_t row, int64_t most);
 
 // Returns the part of tensor `index` of this stage that this rank owns.

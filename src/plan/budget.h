@@ -13,17 +13,17 @@ typedef struct Bill {
 
 // The share of time spent training if nodes fail and the run restarts from its newest checkpoint.
 typedef struct Goodput {
-    double mtbf;  // seconds between failures of the job; 0: unknown, like everything else here
-    double every; // steps between checkpoints with the shortest expected time (Young 1974, Daly 2006)
+    double mtbf;  // seconds between failures of the job; 0: unknown, and all other fields are 0
+    double every; // steps between checkpoints for the shortest expected training (Young 1974, Daly 2006)
     double share; // time without failures and checkpoints / expected time
     double days;  // expected days of the complete training, with failures and checkpoints
-    double own;   // share with the configuration's checkpoint.every; 0: it writes no checkpoints
+    double own;   // `share` with the configured checkpoint.every; 0: no checkpoints are written
 } Goodput;
 
 typedef struct Budget {
     double tokens;             // train.tokens, or the tokens of train.steps
     Bill step, billion, whole; // costs of one step, of 1e9 tokens and of all tokens
-    GpuBand band;              // error band of the step time, applies to all costs; low 0: unknown
+    GpuBand band;              // error band of the step time, and so of all costs; low 0: unknown
     Goodput goodput;
 } Budget;
 

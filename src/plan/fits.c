@@ -31,8 +31,8 @@ static void lower_to_file_(int64_t *bytes, const char *path) {
     fclose(file);
 }
 
-// Applies the limits of the group and of all its ancestors. In a container, /proc may show the path on the host. The
-// loop still reaches the visible root, which has the container's limit.
+// Applies the limits of the group and of all its ancestors. In a container, /proc may show the group's path on the
+// host, which the container lacks. The loop still reaches the visible root, which has the container's limit.
 static void lower_to_group_(int64_t *bytes, const char *root, const char *name, char *group) {
     for (;;) {
         char path[1400];
@@ -70,7 +70,8 @@ Machine machine_look(bool cuda_available) {
 
 static const char *plural_(int64_t count) { return count == 1 ? "" : "s"; }
 
-// Writes the second line. If the run uses the tiny configuration already, suggests smaller settings or the CPU.
+// Writes the second line of a refusal: what to run instead. If the run uses the tiny configuration already, suggests
+// smaller settings or the CPU.
 static void what_to_run_(char *line, size_t size, const Config *config, const char *program, bool on_cpu) {
     char tiny[48];
     snprintf(tiny, sizeof tiny, "configs/%s_tiny.yaml", config_word("model.family", config->model.family));

@@ -17,8 +17,9 @@ typedef struct Machine {
 Machine machine_look(bool cuda_available);
 
 // Returns 0 if the plan fits, else -1 with err (code 1, two lines). ranks_of_stage[s]: ranks of stage s on this host.
-// The host's free memory must hold the ranks' host memory (plan_host_bytes); on CPUs, also the ranks' planned bytes
-// and hardware.reserve_gib once. GPU runs need a device. Each rank's planned bytes plus the reserve must not exceed
-// hardware.memory_gib; if that is not given, on GPUs, the GPU's memory.
+// The host's free memory must hold the ranks' host memory (plan_host_bytes). On CPUs it must also hold the ranks'
+// planned bytes, and hardware.reserve_gib once for all ranks. GPU runs need a device. Each rank's planned bytes plus
+// the reserve must not exceed hardware.memory_gib. Without hardware.memory_gib, the limit of a rank on a GPU is the
+// GPU's memory, and a rank on a CPU has no limit of its own.
 int plan_check_fit(const Plan *plan, const Config *config, const char *program, const Machine *machine,
                    const int64_t *ranks_of_stage, Error *err);

@@ -22,7 +22,7 @@ bool hardware_is_cpu(const Config *config) {
 static void describe_gpu_(Hardware *hardware, const Config *config) {
     const HardwareConfig *given = &config->hardware;
     DeviceFigures here = {0};
-    // Not called if both figures are given: loading the GPU code takes longer than most plans.
+    // device_figures is not called if both figures are given: loading the GPU code takes longer than most plans.
     if (given->peak_tflops == 0 || given->memory_gib == 0) device_figures(&here, config);
     hardware->peak = 1e12 * (given->peak_tflops > 0 ? given->peak_tflops : here.peak_tflops);
     cost_of_gpu(&hardware->cost, config, hardware->peak);
@@ -94,8 +94,8 @@ typedef struct Work {
 
 static double bytes_(const Work *work, double bytes) { return cost_pass(&work->hardware->cost, bytes); }
 
-// Returns the slowdown factor (>= 1) of persistent products because they leave multiprocessors free for bundles that
-// move to another node (Backend.moving).
+// Returns the factor (>= 1) by which persistent products slow down. These products leave multiprocessors free for
+// bundles that move to another node (Backend.moving).
 static double beside_bundles_(const Work *work) {
     const Config *config = work->config;
     const ParallelConfig *parallel = &config->parallel;
@@ -136,8 +136,8 @@ static double softmax_bytes_(const Work *work, bool backward) {
     return backward ? 2 * cast + 12 + 8 + 8 : 2 * cast + 1 + 8 + 8 + 8;
 }
 
-// Adds the core attention of modes none and recompute. It computes all s*s pairs, or for a slice all keys that its last
-// query sees. A context rank has two pieces; on average, each sees half of all keys plus half a piece.
+// Adds the core attention of every mode except flash. These modes compute all s*s pairs. A slice computes all keys that
+// its last query sees. A context rank has two pieces. On average, a piece sees half of all keys plus half a piece.
 static void stored_attention_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     const AttentionShape *a = &s->attention;
@@ -156,7 +156,7 @@ static void flash_attention_(const Work *work, PartTime *time) {
     const AttentionShape *a = &work->shape->attention;
     const Cost *cost = &work->hardware->cost;
     int64_t contexts = work->shape->context_ranks, keys = attention_keys(a) * contexts; // keys of all context ranks
-    double heads = (double)(a->batch * a->heads) * (a->full ? 2 : 1);                   // cost_flash assumes causal
+    double heads = (double)(a->batch * a->heads) * (a->full ? 2 : 1);                   // cost_flash: causal attention
     double *times[] = {&time->forward, &time->backward};
     for (int back = 0; back < 2; back++) { // a slice: time up to the slice's end minus time up to its start
         double calls = back == 1 ? (double)work->shape->flash_calls : 1;
@@ -211,8 +211,8 @@ static double quantize_bytes_(int fp8) { return fp8 == FP8_OFF ? 0 : fp8 == FP8_
 
 // Adds the passes that quantize the operands of the four products: inputs for the forward, their transpose for the
 // weight's gradient, and output gradients, plain and transposed, for the backward. With shape->narrow a rank quantizes
-// its own rows of the stream, and transposing reads and writes eight bits. On a GPU norms and SwiGLU write eight bits
-// instead of the sixteen that layer_passes_ counts.
+// only its own rows of the stream, and a transpose reads and writes numbers of eight bits. On a GPU, norms and SwiGLU
+// then write eight bits instead of the sixteen that layer_passes_ counts.
 static void layer_quantize_(const Work *work, PartTime *time) {
     const Shape *s = work->shape;
     bool inputs = s->narrow[GATHERED_INPUT] != FACTOR_PLAIN, gradients = s->narrow[GATHERED_GRADIENT] != FACTOR_PLAIN;
@@ -255,7 +255,8 @@ static void layer_passes_(const Work *work, PartTime *time) {
         time->backward += time->norms + time->act;
         time->weight += time->norms;
     }
-    // I copies for W (read, write): the gradients of both column products, and of the stream after each half-layer.
+    // I copies gradients for W, with one read and one write: the output gradients of both column products, and the
+    // gradient of the stream after each half-layer.
     double columns = (double)(s->rows * (s->mlp_cols + s->qkv_cols) * s->element);
     time->kept += bytes_(work, 2 * (columns + (s->pointwise ? 0 : 2 * hardware_stream_(s))));
 }
@@ -409,7 +410,7 @@ static Beside beside_(const Work *work) {
 }
 
 // Returns the seconds that a forward's collectives add to a step: four with sequence parallelism, else two all-reduces.
-// With products in chunks, the first gather before a product or the last sum after it overlaps no product.
+// If a product is cut into chunks, the gather for its first chunk or the sum of its last chunk overlaps no product.
 static double exposed_forward_(const Work *work, double whole) {
     const Shape *s = work->shape;
     int64_t products[][2] = {
@@ -425,10 +426,10 @@ static double exposed_forward_(const Work *work, double whole) {
     return exposed;
 }
 
-// Sets the times of the collectives as layer.c and blocks.c call them, less the products that hide them with overlap.
-// With sequence parallelism the backward gathers the forward's inputs again. A split backward gathers the gradients of
-// two products twice or, with schedule.recompute: pointwise, every operand once. Without sequence parallelism each
-// gather and sum are one all-reduce.
+// Sets the times of the collectives that layer.c and blocks.c call. With overlap, only the time that products do not
+// hide counts. With sequence parallelism the backward gathers the forward's inputs again. A split backward gathers the
+// gradients of two products twice or, with schedule.recompute: pointwise, every operand once. Without sequence
+// parallelism, one all-reduce replaces each pair of a gather and a sum.
 static void layer_collectives_(const Work *work, double one, PartTime *layer) {
     Beside b = beside_(work);
     double input = gathered_(work, GATHERED_INPUT), gradient = gathered_(work, GATHERED_GRADIENT);

@@ -74,8 +74,9 @@ int hardware_node(const Hardware *hardware, const Config *config, int rank);
 // If the plan is for CPUs, prints a line that says so and names the machine.
 void hardware_print_cpus(const Hardware *hardware, FILE *file);
 
-// Returns the error band of a planned step: of measured plans if `measured`, of a single GPU if the configuration has
-// one rank, else of published runs on such GPUs. runs is 0 if no band is known, as on CPUs without a profile.
+// Returns the error band of a planned step. measured: the band of measured plans. Otherwise, one rank gets the band of
+// runs on a single GPU, and several ranks get the band of published runs on the same kind of GPU. runs is 0 if no band
+// is known, as on CPUs without a profile.
 GpuBand hardware_band(const Hardware *hardware, const Config *config, bool measured);
 // Writes a time with three digits: "823 ms", from 10 s on "14.9 s". Returns `text`.
 enum { SECONDS_TEXT = 24 };

@@ -207,7 +207,7 @@ static int sequence_values_(const LayoutSpace *space, const RunLayout *at, int64
     return useful && space->base->model.seq_len / at->context / at->slices % at->tensor == 0 ? 2 : 1;
 }
 
-// auto uses copies between the GPUs of a node where these are possible. There, NCCL is the other candidate.
+// auto uses copies between the GPUs of a node where such copies are possible. Only there is NCCL a second candidate.
 static int collectives_values_(const LayoutSpace *space, const RunLayout *at, int64_t *values) {
     int64_t node = space->base->hardware.gpus_per_node;
     bool fixed = fixes_(space, LAYOUT_BIT(collectives)), one_node = space->world <= node || node % at->tensor == 0;
@@ -394,7 +394,7 @@ int layout_distance(const RunLayout *from, const RunLayout *to, LayoutMask mask)
         int64_t value = settled_(i, from, to), wanted = layout_get(to, i);
         if ((mask >> i & 1) == 0 || row->free || (row->belongs != NULL && !row->belongs(to))) continue;
         if (value == row->open) value = row->undecided;
-        changes += row->rules != NULL ? value != 0 || wanted != 0 : value != wanted; // lists are rarely equal
+        changes += row->rules != NULL ? value != 0 || wanted != 0 : value != wanted; // rules rarely give equal lists
     }
     return changes;
 }

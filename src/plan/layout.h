@@ -11,8 +11,9 @@
 
 #include "config/config.h"
 
-// Rules for lists. Other values of `recompute` and `attention` apply to every stage. RECOMPUTE_EVICTING - 2n: n layers
-// on each evicting stage; RECOMPUTE_EVICTING - (2n + 1): only on evicting stages of the first half.
+// Rules for lists. Values of `recompute` and `attention` that are no rule apply to every stage. Two rules recompute n
+// layers: RECOMPUTE_EVICTING - 2n on each evicting stage; RECOMPUTE_EVICTING - (2n + 1) only on the evicting stages of
+// the first half.
 enum { LAYERS_EVEN, LAYERS_BY_TIME, LAYERS_LISTED }; // LAYERS_LISTED: the list of the configuration
 enum { RECOMPUTE_TO_FIT = -1, RECOMPUTE_LISTED = -2, RECOMPUTE_EVICTING = -3 };
 enum { ATTENTION_LISTED = -1, POINTWISE_LISTED = -1 };
@@ -84,11 +85,11 @@ enum { LAYOUT_CANDIDATES = 1024, LAYOUT_MOST_STAGES = 128 };
 typedef struct LayoutKey {
     const char *name;
     size_t offset;            // offset of the value in RunLayout, in bytes
-    size_t field, size;       // offset in Config, and size, of the integer that holds the value; bytes
-    bool lists;               // the schedule's actions depend on it
-    bool free;                // its changes are not counted: the value follows from other keys
-    int open, undecided;      // the auto that only a plan can decide, and the value that it counts as until then
-    const char *const *rules; // words of the values from LAYERS_EVEN, or from RECOMPUTE_TO_FIT, upwards
+    size_t field, size;       // offset in Config and size of the integer with the value, in bytes
+    bool lists;               // the schedule's actions depend on the key
+    bool free;                // changes of the key are not counted: its value follows from other keys
+    int open, undecided;      // value of an auto that only a plan can decide; value that replaces the auto until then
+    const char *const *rules; // words of the rules; the first word is for LAYERS_EVEN or RECOMPUTE_TO_FIT
     // Returns whether the key applies to a layout. NULL: it applies to all.
     bool (*belongs)(const RunLayout *at);
     // Returns the number that a value such as `auto` means in a layout. An auto that only a plan can decide is returned
@@ -152,7 +153,7 @@ LayoutList layout_walk(const LayoutSpace *space, int first, int last, const RunL
 // Writes the candidates of one key and returns how many.
 int layout_candidates(const LayoutSpace *space, int index, const RunLayout *at, int64_t values[LAYOUT_CANDIDATES]);
 
-// Returns whether the order of stages matters and is not fixed: a replica has more ranks than a node.
+// Returns whether parallel.placement matters and is not fixed. It matters if a replica has more ranks than a node.
 bool layout_places(const LayoutSpace *space, const RunLayout *at);
 
 // Returns whether both placements are candidates. If the first and the last stage sum the gradients of a tied matrix,
@@ -161,7 +162,8 @@ bool layout_places_both(const LayoutSpace *space, const RunLayout *at);
 
 // Deals layers of `layer` seconds to chunks that have load[g] seconds of other work. After one layer per chunk, each
 // layer goes to the least loaded chunk of the least loaded stage, so no other split has a faster slowest stage. Among
-// equal stages it takes the later one, since most schedules keep fewer bundles there. `load` then includes the layers.
+// equal stages the later one gets the layer, since most schedules keep fewer bundles there. The layers are added to
+// `load`.
 void layout_deal_layers(const Schedule *placed, int64_t layers, double layer, double *load, int16_t *dealt);
 
 // Write a layout as a short text for another process of this program, and read it back. layout_decode returns false if

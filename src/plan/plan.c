@@ -104,7 +104,7 @@ static Config with_microbatches_(const Config *config, int64_t microbatches) {
 }
 
 Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *err) {
-    enum { LONG = 1 << 20 }; // forwards
+    enum { LONG = 1 << 20 }; // forwards of the longest schedule that is proved
     Config other = with_microbatches_(config, microbatches);
     bool proved = config->schedule.file[0] != '\0' || microbatches * config->parallel.pipeline <= LONG;
     return schedule_of_(&other, proved, err);
@@ -188,7 +188,7 @@ int64_t plan_host_bytes(const PlanStage *stage) {
     return stage->host_slots * stage->slot_bytes + stage->copy_bytes + stage->order_bytes + stage->buffer_bytes;
 }
 
-// Returns Plan.flash. Only a GPU's backend has own_bytes.
+// Returns the text for Plan.flash. own_bytes is 0 except in a GPU's backend.
 static const char *flash_clause_(const Config *config, const Backend *be) {
     AttentionShape shape = {.deterministic = config->attention.deterministic};
     bool flash = false;

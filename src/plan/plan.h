@@ -24,23 +24,23 @@ typedef struct Plan {
     int stages;
     PlanStage *stage;
     int64_t parameters;
-    const char *flash; // clause on a GPU's flash attention: replaced, or how reproducible; "": nothing to report
+    const char *flash; // text about flash attention on a GPU: replaced, or whether deterministic; "": no text
 } Plan;
 
 // Makes and proves the schedule of a configuration. NULL with err. With schedule.bpipe auto, BPipe is on if it evicts
 // anything.
 Schedule *plan_schedule(const Config *config, Error *err);
 
-// Like plan_schedule, with another number of microbatches of the configured size. A long schedule is not proved here:
-// tests prove its kind for fewer stages, and a run proves its schedule at its start.
+// Makes a schedule as plan_schedule does, with another number of microbatches of the configured size. A long schedule
+// is not proved here: tests prove its kind for fewer stages, and a run proves its schedule at its start.
 Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *err);
 
 // Makes and proves the schedule of a smaller batch of train.batch_ramp, which has to fit the slots of `largest`, the
 // schedule of the largest batch. NULL with err.
 Schedule *plan_smaller_schedule(const Config *config, const Schedule *largest, int64_t batch, Error *err);
 
-// Returns whether BPipe can relieve a stage of this schedule: by evictions to a partner only if the schedule fills
-// stages unevenly, to host memory always. False for a schedule from a file.
+// Returns whether BPipe can relieve a stage of this schedule. Evictions to host memory always can. Evictions to a
+// partner can only if the schedule fills stages unevenly. False for a schedule from a file.
 bool plan_can_balance(const Config *config);
 
 // Returns the name of the schedule without BPipe as people write it: "1F1B".
@@ -52,7 +52,7 @@ bool plan_schedule_holds(int64_t virtual_stages, int64_t microbatches);
 // Makes the plan. be: any backend of the kind that will run; it reports the attention's scratch and allocates nothing.
 // Freed with plan_free.
 Plan plan_make(const Model *model, const Config *config, const Schedule *schedule, Backend *be);
-// Like plan_make, with a given tensor table of the model, for callers that make many plans of one model.
+// Makes the plan as plan_make does, with a given tensor table, for callers that make many plans of one model.
 Plan plan_make_from(const TensorTable *table, const Model *model, const Config *config, const Schedule *schedule,
                     Backend *be);
 void plan_free(Plan *plan);
@@ -72,7 +72,7 @@ int64_t plan_evictions(const Schedule *schedule);
 bool plan_stage_evicts(const Schedule *schedule, int stage);
 
 // Returns the bytes by which `bytes` plus the reserve exceed `limit`; negative: bytes left; -INFINITY: the limit is 0
-// (unknown). Every check whether something fits uses this function.
+// (unknown). All checks of whether something fits use this function.
 double plan_lacks(double bytes, double limit, double reserve_gib);
 
 // Prints the table shown at start-up: model, parameters and world; layers, slots and bytes by category of each stage;

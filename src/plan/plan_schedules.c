@@ -56,7 +56,7 @@ static int row_evicted_(ScheduleTable *table, const Planner *planner, const RunL
     return add_row_(table, planner, &layout, err);
 }
 
-// Returns whether every stage, of one chunk each, recomputes all of its layers.
+// Returns whether every stage recomputes all of its layers if each stage has one chunk.
 static bool recomputes_all_(const Config *config) {
     int p = (int)config->parallel.pipeline, s = 0;
     while (s < p && config_recompute(config, s) >= config_layers(config, p, s)) s++;
@@ -90,7 +90,8 @@ bool schedule_table_too_long(const Config *config) {
     return p > FEW_STAGES && p * config_microbatches(config) > MOST_FORWARDS;
 }
 
-// Lists the schedules for the stages and layers of the configuration; with slices, also those without slices.
+// Lists the schedules for the stages and layers of the configuration. If the configuration has slices, also lists the
+// schedules without slices.
 static LayoutList choices_of_(const Config *config) {
     LayoutSpace space = {.base = config, .given = layout_of(config), .world = config_world(config)};
     RunLayout at = space.given;
@@ -202,7 +203,7 @@ static char *row_reason_(const ScheduleTable *table, const Forecast *row, char t
                                      time->step - time->pipeline};
         for (int part = 0; part < PARTS; part++) more[part] = i == 0 ? parts[part] : more[part] - parts[part];
     }
-    more[2] = fmax(0, fmin(more[2], more[3])); // collectives of the slowest stage: at most the added busy time
+    more[2] = fmax(0, fmin(more[2], more[3])); // time->tensor is the slowest stage's: limit to the added busy time
     more[3] -= more[2];
     for (int part = 1; part < PARTS; part++) most = more[part] > more[most] ? part : most;
     if (!row->fits)
@@ -234,7 +235,7 @@ static int compare_rows_(const void *a, const void *b) {
     return planner_prefers(one, other) ? -1 : planner_prefers(other, one) ? 1 : one > other ? 1 : -1;
 }
 
-// Returns whether a row is the schedule of a configuration, with any slots.
+// Returns whether a row is the schedule of a configuration. The numbers of slots may differ.
 static bool runs_row_(const Config *config, const Forecast *row) {
     RunLayout given = layout_of(config);
     LayoutMask lists = LAYOUT_BIT(layers) | LAYOUT_BIT(recompute);

@@ -342,8 +342,8 @@ typedef struct Phase {
 
 // The gradient sums of one stage that are in flight.
 typedef struct Summing {
-    double left;   // bytes still to sum of the layers with complete gradients
-    double next;   // when the last backward completes the next layer
+    double left;   // bytes left to sum, for layers with complete gradients
+    double next;   // time at which the last backward completes the next layer
     int to_come;   // layers with gradients that are not complete yet
     double moving; // bytes/s at which the stage sums now
 } Summing;
@@ -442,7 +442,7 @@ static double growth_expects_(const Growth *growth, int64_t microbatches) {
                    (double)(growth->enough - growth->fewer));
 }
 
-// Simulates more microbatches. settled: they take the predicted time, to a thousandth.
+// Simulates more microbatches. settled: the simulated time is the predicted time, to within a thousandth.
 static int growth_to_(Growth *growth, const Config *config, int64_t microbatches, const PlanCosts *costs, bool *settled,
                       Error *err) {
     double expected = growth_expects_(growth, microbatches);
@@ -457,7 +457,7 @@ static int growth_to_(Growth *growth, const Config *config, int64_t microbatches
 // Doubles the simulated microbatches until their time settles. Starts with a long list, since the rounds of a short
 // list may agree by chance, and ends with the complete list or a very long part of it.
 static int grow_until_settled_(Growth *growth, const Config *config, const PlanCosts *costs, Error *err) {
-    enum { LONG = 1 << 13, MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards
+    enum { LONG = 1 << 13, MOST = 1 << 16, MOST_WAITING = 1 << 19 }; // forwards; WAITING: for transfers
     int64_t p = config->parallel.pipeline, lengthy = LONG / p;
     int64_t most = min_i64(config_microbatches(config), (growth->now.exposed > 0 ? MOST_WAITING : MOST) / p);
     bool settled = false;
@@ -469,15 +469,16 @@ static int grow_until_settled_(Growth *growth, const Config *config, const PlanC
 }
 
 // Finds the phase of all microbatches in up to four simulations, of m - 2p, m - p, m and 2m microbatches, where m is
-// the number of microbatches of `schedule`. The first three show whether the rhythm is steady. A steady schedule adds
-// the same time per microbatch as in the last 2p. A rhythm may still end: if messages are slow, stages first use up the
-// messages that were sent ahead. So the fourth simulation must take the time that the shorter ones predict.
+// the number of microbatches of `schedule`. The first three show whether the rhythm is steady. In a steady
+// schedule, each further microbatch adds the same time as each of the last 2p. A rhythm may still end: if messages are
+// slow, stages first use up the messages that were sent ahead. So the fourth simulation must take the time that the
+// shorter ones predict.
 // Without a steady rhythm, because stages evict in rounds of different lengths, the schedule is doubled until its time
 // settles. If its first rounds predict clearly more than `worth` seconds, it is given up instead: the makespan is
 // INFINITY.
 static int whole_phase_(Phase *phase, const Config *config, const Schedule *schedule, const PlanCosts *costs,
                         double worth, Error *err) {
-    static const double CLEARLY = 1.1; // a factor; the times of any two rounds differ by less
+    static const double CLEARLY = 1.1; // more than the factor between the times of any two rounds
     int64_t all = config_microbatches(config), p = schedule->stages;
     Growth growth = {.enough = schedule->microbatches, .fewer = schedule->microbatches - 2 * p};
     Phase between;
@@ -510,7 +511,7 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
 // Transfers of a stage go through its queue one after another.
 double plan_transfer_seconds(const Config *config, const Schedule *schedule, const Plan *plan,
                              const TimeSource *source) {
-    static const double LEAST_PART = 0.75; // least share of a short list's transfers per microbatch in a longer list
+    static const double LEAST_PART = 0.75; // a longer list has at least this share of the transfers per microbatch
     Costing costing = {config, schedule, plan, source, 0, NULL, NULL};
     double most = 0, rounds = (double)config_microbatches(config) / schedule->microbatches;
     costing.copy = widest_copy_(&costing);

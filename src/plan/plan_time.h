@@ -23,23 +23,23 @@ typedef struct StageTime {
     double input, weight; // I; W
     double tensor;
     Spent spent; // kinds of work by the model of the hardware, even if the stage was measured
-    // per step: the sum of the stage's gradients over data ranks, less the part that the last backward hides, if no
-    // other stage uses the network meanwhile
+    // seconds per step of the stage's gradient sums over data ranks, without the part that the last backward hides, if
+    // no other stage uses the network meanwhile
     double reduction;
-    double summing;   // factor by which these sums slow down a layer's last backward
+    double summing;   // factor by which the sums over data ranks slow down a layer's last backward
     double optimizer; // seconds per step: gradient norm, AdamW, weight gather
 } StageTime;
 
 // The sums of gradients over data ranks. A stage sums a layer's gradients once the last backward has completed them.
 typedef struct DataSums {
     const double *bytes;  // [stages] bytes that each rank of the stage sends
-    const double *hides;  // [stages] seconds of the last backward, or W
+    const double *hides;  // [stages] seconds of the last backward, or of the last W if backwards are split
     const int *layers;    // [stages] number of layers; 1 if the stage has no layer
     const int *node;      // [stages] node that provides the stage's network
-    double network, most; // bytes/s of a rank: if only its stage uses the network; upper limit
+    double network, most; // bytes/s of a rank if no other stage uses the network; upper limit of that rate
 } DataSums;
 
-// The simulator's inputs, and their memory: for the plan's step time and for the trace of a plan.
+// The simulator's inputs and the memory that holds them. Used for the plan's step time and for the trace of a plan.
 typedef struct PlanCosts {
     SimulateCosts costs;
     SimulateShares shares;

@@ -32,7 +32,7 @@ Backend *planner_backend(const Config *config, Error *err) {
     Backend *be = xcalloc(1, sizeof *be);
     be->precision = config->train.precision;
     be->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
-    be->capability = gpu_capability(config->hardware.gpu);
+    be->capability = gpu_capability(gpu_row(config->hardware.gpu));
     be->attention_scratch = scratch_of_gpu_;
     be->own_bytes = CUDA_OWN_BYTES;
     be->lent_page = CUDA_LENT_PAGE;
@@ -133,8 +133,8 @@ ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error 
     return schedule_cache_borrow(planner->lists, config, microbatches, err);
 }
 
-// Returns whether the batch divides into enough microbatches of this size and BPipe, if it is on, can evict and has
-// enough slots.
+// Returns whether the schedule is legal and the batch divides into enough microbatches of this size. If BPipe is on, it
+// also has to be able to evict, with enough slots.
 static bool possible_(const Config *config) {
     int64_t p = config->parallel.pipeline, unit = config->schedule.micro_batch * config->parallel.data;
     bool cut = config->train.global_batch % unit == 0 && (p == 1 || config->train.global_batch / unit >= p) &&
@@ -307,7 +307,7 @@ RunLayout planner_layout(const Planner *planner, int64_t micro_batch, PlanWay wa
     RunLayout layout = layout_of(planner->config);
     layout.micro_batch = (int32_t)micro_batch;
     layout.bpipe = way == PLAN_PLAIN ? BPIPE_OFF : BPIPE_ON;
-    bool already = planner->config->attention.mode == ATTENTION_RECOMPUTE; // a list counts by its first entry
+    bool already = planner->config->attention.mode == ATTENTION_RECOMPUTE; // the first mode of a list decides
     if (way == PLAN_RECOMPUTE && !already) layout.attention = ATTENTION_RECOMPUTE;
     return layout;
 }

@@ -64,13 +64,14 @@ typedef struct Forecast {
     double split_gain;  // if split_backward was open and is on: the fraction of a step that this saves; else 0
 } Forecast;
 
-// Returns the step time to compare: the planned time, plus 0.1 % if the step evicts. An eviction that saves less is not
-// chosen, because that is within the plan's error. The verdict, the table of schedules, auto and search compare this
-// time.
+// Returns the step time to compare: the planned time, plus 0.1 % if the step evicts. So evictions have to save
+// more than 0.1 %: a smaller gain is within the plan's error. The verdict, the table of schedules, auto and search
+// compare this time.
 double planner_compared(const Forecast *forecast);
 
 // Returns whether a is preferred to b: it is faster (by over 1e-9), else recomputes nothing, else evicts nothing, else
-// has fewer bytes, else has the plainer schedule: the plain row, or the one that comes first in schedule_kinds.
+// has fewer bytes, else has the plainer schedule. The plain kind is the plainest, and the other kinds follow in the
+// order of schedule_kinds. Within a kind, complete backwards are plainer than split ones.
 bool planner_prefers(const Forecast *a, const Forecast *b);
 
 // Forecasts bytes, and time if `timed`, of a complete configuration. possible: false if it would be refused, or should
@@ -79,8 +80,9 @@ bool planner_prefers(const Forecast *a, const Forecast *b);
 // alike. -1 with err.
 int planner_forecast_config(const Planner *planner, const Config *config, bool timed, Forecast *forecast, Error *err);
 
-// Forecasts like planner_forecast_config, but the time only if the configuration fits and its transfers or first rounds
-// do not exceed `worth` seconds (INFINITY: no limit). An open split_backward counts as off. -1 with err.
+// Forecasts the bytes of a configuration and, if it fits, the time. The time stays unknown if the transfers take more
+// than `worth` seconds, or the first rounds predict clearly more (INFINITY: no limit). An open split_backward counts as
+// off. -1 with err.
 int planner_forecast_fitting(const Planner *planner, const Config *config, double worth, Forecast *forecast,
                              Error *err);
 
@@ -97,7 +99,8 @@ Config planner_config(const Planner *planner, const RunLayout *layout);
 // Calls planner_forecast_config for a layout in the planner's configuration. Fast without `timed`. -1 with err.
 int planner_forecast(const Planner *planner, const RunLayout *layout, bool timed, Forecast *forecast, Error *err);
 
-// Returns true if the layout does not fit even with the slots that a formula gives; builds no lists. False: unknown.
+// Returns true if the layout does not fit even with the slots that a formula counts, which may be too few.
+// Builds no lists. False: unknown.
 bool planner_never_fits(const Planner *planner, const RunLayout *layout);
 
 // Returns how many microbatches suffice to count the slots of a schedule kind, with and without evictions.
@@ -129,8 +132,8 @@ typedef struct SmallestWorld {
 // Sets *fits, and at->bpipe, for the ranks of `at`. -1 with err.
 typedef int WorldFits(void *argument, SmallestWorld *at, bool *fits, Error *err);
 
-// Replaces *best by a smaller world with t tensor and d data ranks, if one fits: the one with the fewest stages.
-// stages: `count` ascending numbers to try. More stages need less memory each, so bisection works. -1 with err.
+// Replaces *best with the smallest world of t tensor and d data ranks that fits, if *best is larger or empty. stages:
+// `count` ascending numbers to try. With more stages, each stage needs less memory, so bisection works. -1 with err.
 int plan_fewest_stages(const int64_t *stages, int64_t count, int64_t t, int64_t d, WorldFits *fits, void *argument,
                        SmallestWorld *best, Error *err);
 

@@ -54,11 +54,11 @@ int profile_read(Profile *profile, const char *path, Error *err);
 // else the first difference, in `why`.
 const char *profile_differs(const Profile *profile, const Config *config, const char *device, char *why, size_t size);
 
-// Finds the times of one microbatch on a stage from a measured stage of its kind, adjusted by the time of a layer for
-// every layer more or fewer. A micro-batch size that was not measured is interpolated from its neighbours. Returns
-// false if no stage of its kind was measured.
+// Finds the times of one microbatch on a stage from a measured stage of its kind. For each layer that the stage has
+// more or fewer than the measured stage, the time of a layer is added or subtracted. A micro-batch size that was not
+// measured is interpolated from its neighbours. Returns false if no stage of its kind was measured.
 bool profile_stage_time(const Profile *profile, const StageShape *at, ProfileTime *time);
-// Like profile_stage_time, for a chunk as if it were a stage. Also returns false if profile is NULL.
+// Finds the times of a chunk as profile_stage_time finds those of a stage. Also returns false if profile is NULL.
 bool profile_chunk_time(const Profile *profile, const StageShape *stage, int chunk, ProfileTime *time);
 
 // Runs the program's --profile: measures, writes hardware.profile. 0, or -1 with err.

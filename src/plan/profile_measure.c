@@ -227,7 +227,7 @@ static int measure_mode_(Session *session, int mode, Error *err) {
     return among ? 0 : measure_size_(session, mode, own, err);
 }
 
-// Measures the peak in its own process too: threads started here would be missing in every process forked later.
+// Measures the peak in a forked process: threads started in this one would be missing in every process forked later.
 static double host_peak_(int precision) {
     int ends[2];
     double peak = 0;

@@ -1,4 +1,5 @@
-// A hash table that only grows, up to a limit of entries and bytes. A schedule made after that is freed on return.
+// A hash table that only grows, up to a limit of entries and bytes. A schedule that would exceed a limit is not kept,
+// and is freed on return.
 #include "planner.h"
 
 #include "base/alloc.h"
@@ -11,7 +12,7 @@ enum { ENTRIES = 1 << 14, MOST_BYTES = 512 << 20 };
 
 // Everything that a list of actions depends on. Compared as bytes, so it has no gaps.
 typedef struct ListKey {
-    RunLayout layout; // layout_list
+    RunLayout layout; // result of layout_list
     int32_t microbatches;
 } ListKey;
 _Static_assert(sizeof(ListKey) == sizeof(RunLayout) + sizeof(int32_t), "a ListKey has no gaps");

@@ -9,7 +9,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-// Returns the columns of the terminal, else of $COLUMNS, else 120.
+// Returns the terminal's width in columns. If the width is unknown, returns $COLUMNS, or 120 if that is not set.
 static int terminal_columns_(void) {
     struct winsize window;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0) return window.ws_col;

@@ -1,5 +1,5 @@
-// Finds the forecasts that the verdict compares, decides, and writes the reason. Also resolves `auto` of schedule.name,
-// split_backward and bpipe with the same forecasts, so that a run follows the plan.
+// Finds the forecasts that the verdict compares, makes the verdict and writes its reason. Also resolves `auto` of
+// schedule.name, split_backward and bpipe with the same forecasts, so that a run follows the plan.
 #include "verdict.h"
 #include "base/units.h"
 
@@ -87,7 +87,7 @@ static void say_mfu_(Verdict *verdict, const PlanTime *time) {
     if (time->mfu > 0) verdict_say_(verdict, ", MFU %.1f %%", 100 * time->mfu);
 }
 
-// Writes a stage's required and expected gain from one micro-batch size to a larger one, and the resulting steps.
+// Writes a stage's required and expected gain from one micro-batch size to a larger one, and the step times of both.
 static void say_gain_(Verdict *verdict, const Planner *planner, const Forecast *from, const Forecast *to) {
     const Config *config = planner->config;
     int64_t batch = config->train.global_batch / config->parallel.data;

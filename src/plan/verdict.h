@@ -11,13 +11,13 @@
 typedef struct Verdict {
     bool use_bpipe;
     char reason[1280];
-    // The largest micro-batch that fits without BPipe, with BPipe, with BPipe and recomputed attention; 0: even 1 does
-    // not fit.
+    // The largest micro-batch that fits: without BPipe; with BPipe; with both BPipe and recomputed attention. 0: even 1
+    // does not fit.
     int64_t largest_plain, largest_bpipe, largest_recompute;
     Forecast plain, bpipe; // the configured micro-batch size, without and with BPipe
     Forecast best;         // the largest size that fits without BPipe; possible: false if no size fits
     Forecast larger;       // the largest size with BPipe, if above `plain` and `best`; else possible: false
-    Forecast fastest;      // fastest without BPipe, if it beats BPipe and `best` does not; else possible: false
+    Forecast fastest;      // fastest size without BPipe, if BPipe beats `best` but not this size; else possible: false
     bool gains;            // required_gain and stage_gain are known
     double
         required_gain; // gain of MFU_stage over best's micro-batch size, for the pipeline to be no slower (plan_time.h)
@@ -28,10 +28,10 @@ typedef struct Verdict {
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err);
 
 // Decides schedule.name, schedule.split_backward and schedule.bpipe where they are still open. schedule.name auto
-// becomes the fastest schedule that fits, with all its values. It must have the given values of the other keys of
-// `schedule`; bpipe auto and split_backward auto allow every schedule. If no schedule fits, the name is 1f1b. Then
-// schedule.bpipe auto becomes the verdict's answer, and split_backward auto the answer of planner_forecast_config. Logs
-// the reason. -1 with err.
+// becomes the fastest schedule that fits and has the given values of the other keys. bpipe auto and split_backward auto
+// allow every schedule. The configuration takes all values of that schedule. If there is no such schedule, the name is
+// 1f1b. Then schedule.bpipe auto becomes the verdict's answer, and split_backward auto the answer of
+// planner_forecast_config. Logs the reason. -1 with err.
 int verdict_resolve(Config *config, const Model *model, const Log *log, Error *err);
 
 // Decides only schedule.name.

@@ -19,7 +19,8 @@ int affinity_allowed(void);
 // share of the cores that this process may run on. At least 1.
 int affinity_threads(int ranks);
 
-// Returns rank `rank`'s share of its host's cores, above 0: a core that n ranks may use counts 1/n for each of them.
+// Returns the number of cores that are rank `rank`'s share of its host, above 0. A core that n ranks may use counts 1/n
+// for each of these ranks.
 double affinity_part(const CoresOfRank *ranks, int count, int rank);
 
 // Collective. Sets *part to this rank's share (see affinity_part). -1 with err.

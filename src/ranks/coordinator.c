@@ -1,7 +1,7 @@
 // Keeps the address of each rank's supervisor and its last message counter. The watchdog keeps the ranks' last reports.
 //
-// The first rank that died decides the message. A rank that reported why it failed takes precedence over ranks that
-// only died, because their deaths may be consequences.
+// The first rank that died decides the message that ends the job. A rank that reported why it failed takes precedence
+// over ranks that only died, because its failure may have caused their deaths.
 #include "coordinator.h"
 
 #include "base/alloc.h"
@@ -24,14 +24,14 @@ struct Coordinator {
     Invitation invitation;
     Watchdog *dog;
     Peer *peers;              // [ranks]
-    int open, left;           // ranks that were heard and have not ended; ranks that left cleanly
+    int open, left;           // ranks heard from that have not ended; ranks that left cleanly
     bool failed;              // a rank left with an error
-    bool expects;             // true: once all ranks have met, the timeout of unheard ranks starts
+    bool expects;             // true: when all ranks have met, the timeout of ranks never heard from starts
     double next;              // time of the next check
     int first, worth;         // rank that decides the message, or -1; its precedence, 2: reported a reason, 1: died
     int64_t when;             // time of that rank's error or end, by clock_wall_ns
     bool over;                // a rank ended without leaving cleanly
-    bool died;                // the first rank that ended in this way left no report
+    bool died;                // the first rank that ended without leaving cleanly made no report
     bool found;               // the watchdog found a fault, described in `reason`
     int silent;               // rank that has been silent longest, or -1
     char reason[STATUS_TEXT]; // reason given by `first` or the watchdog
@@ -130,7 +130,8 @@ bool coordinator_look(Coordinator *coordinator, const Log *log, double now) {
     if (now < coordinator->next) return false;
     coordinator->next = now + watchdog_interval(coordinator->job.patience) / 2;
     Found found = watchdog_look(coordinator->dog, now, &coordinator->silent);
-    // Once a rank has left, all ranks are leaving and progress ends. A rank cut off then is found by its silence.
+    // Once a rank has left, all ranks are leaving, so missing progress is no fault. A rank that is cut off while the
+    // ranks leave is still found, because it falls silent.
     if (found == FOUND_WELL || (found == FOUND_STUCK && coordinator->left > 0)) return false;
     coordinator->found = true, coordinator->worth = 0;
     for (int i = 0; watchdog_line(coordinator->dog, i, now, text); i++) log_line(log, "%s", text);

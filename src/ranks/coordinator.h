@@ -23,8 +23,9 @@ void coordinator_close(Coordinator *coordinator);
 const Invitation *coordinator_invitation(const Coordinator *coordinator);
 int coordinator_file(const Coordinator *coordinator); // descriptor to poll
 
-// Also limits the silence of ranks that were never heard. Their timeout starts with the first report that has a stage,
-// when all ranks have met. This finds a supervisor that stopped early. Call it only if datagrams cannot get lost.
+// Starts a timeout also for ranks that were never heard from, once all ranks have met. The first report that has a
+// stage shows that they have met. So a supervisor that stopped before its first report is found. Call this function
+// only if datagrams cannot get lost.
 void coordinator_expect_all(Coordinator *coordinator);
 
 // Processes the datagrams received, up to a few thousand.
@@ -53,10 +54,10 @@ JobEnd coordinator_why(const Coordinator *coordinator);
 void coordinator_end(Coordinator *coordinator);
 
 bool coordinator_all_ready(const Coordinator *coordinator);          // every rank handles SIGUSR1
-int coordinator_unheard(const Coordinator *coordinator, int *first); // ranks that were never heard; *first: the lowest
+int coordinator_unheard(const Coordinator *coordinator, int *first); // ranks never heard from; *first: the lowest
 // Returns the rank that was the last to send its first report; *first: the time of that report.
 int coordinator_slowest(const Coordinator *coordinator, double *first);
-int coordinator_open_ranks(const Coordinator *coordinator); // ranks that were heard and have not ended
+int coordinator_open_ranks(const Coordinator *coordinator); // ranks heard from that have not ended
 // Returns the job's exit code if all ranks left cleanly: the first nonzero code by rank, or 0. Else returns -1.
 int coordinator_code(const Coordinator *coordinator);
 const RankStatus *coordinator_status(const Coordinator *coordinator, int rank);

@@ -23,13 +23,14 @@ static int channel_open_(int family, bool loopback) {
     Place place = channel_any_(family);
     if (loopback) ((struct sockaddr_in *)&place.address)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (family == AF_INET6) setsockopt(file, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); // accepts IPv4, too
-    setsockopt(file, SOL_SOCKET, SO_RCVBUF, &capacity, sizeof capacity); // bytes; for a few thousand ranks
+    setsockopt(file, SOL_SOCKET, SO_RCVBUF, &capacity, sizeof capacity); // bytes: room for a few thousand ranks
     if (bind(file, (const struct sockaddr *)&place.address, place.length) == 0) return file;
     close(file);
     return -1;
 }
 
-// Tries IPv6 first, which also carries IPv4, and else uses IPv4. On the loopback uses only IPv4, which every Linux has.
+// Opens an IPv6 socket, which also carries IPv4, or an IPv4 socket if IPv6 fails. Uses only IPv4 on the loopback,
+// because every Linux has an IPv4 loopback.
 int channel_open(Channel *channel, bool loopback, Error *err) {
     *channel = (Channel){.file = loopback ? -1 : channel_open_(AF_INET6, false), .family = AF_INET6};
     if (channel->file < 0) *channel = (Channel){.file = channel_open_(AF_INET, loopback), .family = AF_INET};

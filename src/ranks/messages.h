@@ -67,8 +67,8 @@ bool channel_place(const Channel *channel, const Invitation *invitation, int i, 
 
 // Signs and sends without waiting. A message that cannot be sent is lost.
 void channel_send(Channel *channel, const Place *to, Message *message);
-// Returns true with the next valid message about one of `ranks` ranks. Reads at most *budget datagrams from the socket
-// and subtracts their number from *budget, so that a flood of datagrams cannot delay the caller for long.
+// Receives the next valid message with a rank below `ranks`; false if there is no such message. Reads at most *budget
+// datagrams and subtracts their number from *budget, so that a flood of datagrams cannot delay the caller for long.
 bool channel_receive(Channel *channel, int ranks, Place *from, Message *message, int *budget);
 
 // Convert an invitation to text for an environment variable, and back. The text has no addresses. Reading it

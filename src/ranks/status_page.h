@@ -42,8 +42,8 @@ void status_page_set_step(StatusPage *page, int64_t step);
 void status_page_set_ready(StatusPage *page);
 // Sets this rank's action, "step 12 F3". The engine calls it for every action; it takes a few dozen nanoseconds.
 void status_page_set_action(StatusPage *page, const char *action);
-// Sets the event that this action waits for, "B14 from stage 3", and the stage in it (-1: no stage, or several). The
-// event is valid until the next action, or until it is set to NULL.
+// Sets the event that this action waits for, "B14 from stage 3", and the stage that the event comes from (-1: no stage,
+// or several stages). The event is valid until the next action, or until it is set to NULL.
 void status_page_set_wait(StatusPage *page, const char *what, int stage);
 // Counts progress inside an action. Any thread.
 void status_page_progress(StatusPage *page);

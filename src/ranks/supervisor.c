@@ -47,7 +47,7 @@ struct Supervisor {
     Coordinator *coordinator;
     Channel channel;
     Watchdog *hub;   // watches the coordinator by its answers
-    Watchdog *alone; // watches this rank while no coordinator hears it
+    Watchdog *alone; // watches this rank while no coordinator hears from it
     RankStatus last; // status last read from the rank; after its end, includes how it ended
     bool ended, stopped, told, acknowledged;
     bool crashed;     // a signal killed the rank after it had left, in MPI_Finalize
@@ -56,9 +56,9 @@ struct Supervisor {
     int answered;     // index of the coordinator's address that answered; NOT_ANSWERED: no answer yet
     double next, last_words;
     double joining; // time at which MPI began to join the ranks
-    double speaks;  // time of rank 0's next line that says MPI is still joining the ranks
+    double speaks;  // time at which rank 0 next logs that MPI is still joining the ranks
     double met;     // time at which the ranks had met; 0: not yet
-    bool settled;   // rank 0 has checked which ranks it heard late, and which it has not heard
+    bool settled;   // rank 0 has checked for ranks that it heard from late or not at all
 };
 
 // Returns the rank that the launcher's environment names, or -1.
@@ -158,7 +158,7 @@ static void supervisor_miss_progress_(const Supervisor *supervisor, double now) 
 static void supervisor_note_end_(Supervisor *supervisor, int status) {
     RankStatus *last = &supervisor->last;
     status_page_read(supervisor->page, last);
-    bool left = last->ending == ENDING_LEFT; // if so, a crash was in MPI_Finalize
+    bool left = last->ending == ENDING_LEFT; // true: if a signal killed the rank, it was in MPI_Finalize
     last->signal = WIFSIGNALED(status) && !left ? WTERMSIG(status) : 0;
     supervisor->crashed = left && WIFSIGNALED(status);
     int code = left ? last->code : WIFSIGNALED(status) ? 128 + last->signal : WEXITSTATUS(status);
@@ -226,7 +226,7 @@ static void supervisor_take_(Supervisor *supervisor, double now) {
     }
 }
 
-// Gives up if the coordinator is silent: then every rank reports for itself.
+// Gives up if the coordinator is silent. Every supervisor then logs a line about its own rank.
 static void supervisor_miss_coordinator_(const Supervisor *supervisor, double now) {
     char silent[WATCHDOG_TEXT], own[WATCHDOG_TEXT];
     int rank;
@@ -237,7 +237,7 @@ static void supervisor_miss_coordinator_(const Supervisor *supervisor, double no
 }
 
 // Logs the cause of a slow start. Until the ranks have met, logs that MPI is still joining them. CONNECT_S seconds
-// later, logs the rank that was heard last, if it was late, and the number of ranks that were not heard.
+// later, logs the rank with the latest first report, if it was late, and the number of ranks without a report.
 static void supervisor_say_start_(Supervisor *supervisor, const Log *log, double now) {
     enum { JOIN_S = 20, CONNECT_S = 10, SLOW_S = 1 }; // CONNECT_S: several round trips of the slowest links
     int first, missing, ranks = supervisor->job.ranks;
@@ -285,7 +285,7 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
         fprintf(file, "%d %lld %s\n", why.rank, (long long)why.step, why.action);
         fclose(file);
     }
-    if (why.silent) supervisor_end_launcher_(supervisor->launcher); // the launcher may soon end this process
+    if (why.silent) supervisor_end_launcher_(supervisor->launcher); // at once: the launcher may soon end this process
     supervisor_kill_(supervisor);
     for (int try = 0; try < TRIES && coordinator_open_ranks(coordinator) > 0; try++) {
         coordinator_end(coordinator);
@@ -302,7 +302,7 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
 
 // --- the loop
 
-// Returns whether the coordinator hears this rank.
+// Returns whether the coordinator hears from this rank: this process holds the coordinator or has had an answer.
 static bool supervisor_is_heard_(const Supervisor *supervisor) {
     return supervisor->coordinator != NULL || supervisor->answered != NOT_ANSWERED;
 }
@@ -324,8 +324,9 @@ static void supervisor_beat_(Supervisor *supervisor, double now) {
         supervisor_miss_coordinator_(supervisor, now);
 }
 
-// Returns whether this process may exit: the rank has ended, and the coordinator has acknowledged the end, or is
-// missing, or does not answer. A process that holds the coordinator also waits for the other ranks to end.
+// Returns whether this process may exit: the rank has ended, and the coordinator has acknowledged the end, does not
+// exist, or has not answered within LONGEST_S. A process that holds the coordinator also waits for the other ranks to
+// end, but at most LONGEST_S if silent ranks have no limit.
 static bool supervisor_may_end_(Supervisor *supervisor, double now) {
     enum { LONGEST_S = 1 };
     if (!supervisor->ended) return false;
@@ -366,7 +367,8 @@ static int supervisor_watch_(Supervisor *supervisor, pid_t child) {
         if (supervisor_may_end_(supervisor, now)) break;
     }
     if (rank_file >= 0) close(rank_file);
-    // If the coordinator did not hear that this rank failed, the launcher may be cut off too, and would wait forever.
+    // If the coordinator has not acknowledged this rank's failure, this host may be cut off. The launcher would then
+    // wait forever.
     if (supervisor->code != EXIT_DONE && !supervisor->acknowledged) supervisor_end_launcher_(supervisor->launcher);
     // If started by hand, the parent reports the failure. Exit code 0 keeps mpirun from reporting it too.
     return supervisor->by_hand ? EXIT_DONE : supervisor->code;
@@ -384,7 +386,8 @@ static void *supervisor_live_(void *argument) {
 }
 
 // Redirects stderr to the program that started all ranks, bypassing mpirun. Open MPI's own messages, such as a failed
-// read of a dead rank's memory, still go to mpirun's stderr. That program shows them only if no rank reported a reason.
+// read of a dead rank's memory, still go to mpirun's stderr. The program that started all ranks shows these messages
+// only if no rank reported a reason.
 static void supervisor_redirect_errors_(void) {
     char path[300], number[16];
     const char *folder = getenv(SUPERVISOR_FOLDER);

@@ -45,7 +45,7 @@ StatusPage *supervisor_page(const Supervisor *supervisor);
 bool supervisor_report_early(const Error *err);
 
 // Collective; call it as soon as the world exists. Under mpirun or srun, rank 0 broadcasts the coordinator's addresses.
-// Seconds later, rank 0's supervisor logs the ranks that it does not hear. Returns 0, or -1 with err.
+// About ten seconds later, rank 0's supervisor logs how many ranks it has not heard from. Returns 0, or -1 with err.
 int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error *err);
 
 // Records that the rank leaves cleanly. Call it at the end of main. Returns `code`.

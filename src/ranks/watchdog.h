@@ -19,11 +19,11 @@ typedef struct Watchdog Watchdog;
 Watchdog *watchdog_create(int ranks, Patience patience, double now);
 void watchdog_free(Watchdog *dog);
 
-// Returns the seconds between calls: often enough for the shorter timeout, at least once a second.
+// Returns the seconds to leave between reports or checks: a fifth of the shorter timeout, at most 1.
 double watchdog_interval(Patience patience);
 
 void watchdog_hear(Watchdog *dog, int rank, const RankStatus *status, double now);
-void watchdog_expect(Watchdog *dog, int rank, double now);        // starts the timeout of a rank never heard
+void watchdog_expect(Watchdog *dog, int rank, double now);        // starts the timeout of a rank without reports
 void watchdog_excuse(Watchdog *dog, int rank);                    // stops the timeout of a rank that has ended
 const RankStatus *watchdog_status(const Watchdog *dog, int rank); // the rank's last report
 

@@ -28,7 +28,7 @@ struct World {
     WorldPlace place;
     Comm *messages; // all ranks, for gathers, sums in rank order and clocks
 #ifdef HAVE_MPI
-    MPI_Comm control; // group of all ranks, for the other operations below
+    MPI_Comm control; // group of all ranks, for all other collectives
     CommMpiWork work; // collectives in flight, of all groups
 #endif
 };
@@ -84,9 +84,10 @@ int world_under_launcher(bool *under, Error *err) {
 
 // --- waiting for MPI
 
-// Sets whether Open MPI yields the core after a test that found nothing. By default it does if a host has more ranks
-// than cores. Next to other programs such a yield lasts a time slice; comm_pause, called after a test, avoids that.
-// Blocking calls need the yield. Every Open MPI exports the function (opal/runtime/opal_progress.h); other MPIs do not.
+// Sets whether Open MPI yields the core after a test that found nothing. By default Open MPI yields if a host has more
+// ranks than cores. If another program runs on the core, the yield lasts its time slice. comm_pause, which callers use
+// after a test, avoids such long yields. Blocking calls need the yield. Every Open MPI exports the function
+// (opal/runtime/opal_progress.h); other MPIs do not.
 static void world_tests_yield_(bool yield) {
     bool (*set)(bool);
     *(void **)&set = dlsym(RTLD_DEFAULT, "opal_progress_set_yield_when_idle");
@@ -131,8 +132,8 @@ static int world_start_groups_(World *world, Error *err) {
 }
 
 // Finds the ranks of each host, and numbers hosts in the order of their lowest ranks. host: the ranks of this host.
-// Each host uses the clock offset of its lowest rank, measured against rank 0, one host after another. leaders [size]:
-// for each rank, the lowest rank on its host.
+// Measures the clock offset between rank 0 and the lowest rank of each host, one host after another. All ranks of the
+// host use this offset. leaders [size]: for each rank, the lowest rank on its host.
 static int world_find_hosts_(World *world, MPI_Comm host, int *leaders, Error *err) {
     WorldPlace *place = &world->place;
     MPI_Request request;

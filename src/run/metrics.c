@@ -37,7 +37,7 @@ struct Metrics {
     int measurements;          // measurements of the peak, after the first
     bool unheard;              // standard output cannot be written
     double ended[PACE_WINDOW]; // end times of the latest steps; entry i at i % PACE_WINDOW
-    int64_t paced;             // entries added to `ended`; on a terminal the first is the start of the first step
+    int64_t paced;             // entries added to `ended`; on a terminal, entry 0 is the start of the first step
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ static int metrics_file_error_(const Metrics *metrics, const char *what, Error *
 typedef struct Kept {
     off_t end;     // end of the last line to keep
     int64_t step;  // number of the last step line read
-    bool finished; // a step after after_step was read: lines are dropped until another run begins
+    bool finished; // a line of a step > after_step was read; lines are dropped until another run begins
     bool foreign;  // the incomplete last line is not a metrics line
 } Kept;
 
@@ -135,7 +135,8 @@ static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
 }
 
 // Returns whether stdout is a terminal that can overwrite a line (not a dumb one). mpirun gives its first rank a
-// terminal even if the output goes to a file, so a rank with a parent relies on the parent's variable.
+// terminal even if the output goes to a file. So a parent tells its ranks in LAUNCH_TERMINAL_VARIABLE whether its
+// stdout is a terminal. For a launcher's ranks without a parent, the result is false.
 static bool writes_to_terminal_(void) {
     const char *parent = getenv(LAUNCH_TERMINAL_VARIABLE), *kind = getenv("TERM");
     bool under = false;
@@ -218,7 +219,7 @@ static void metrics_count_(Line *line, const char *key, int64_t value) {
     fprintf(line->file, ",\"%s\":%lld", key, (long long)value);
 }
 
-// Digits of a double that must read back as the same bits, and of figures that describe speed or progress.
+// Significant digits. EXACT: of a value that must read back as the same bits. CLEAR: of all other values.
 enum { EXACT = 17, CLEAR = 9 };
 
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err) {
@@ -319,8 +320,8 @@ static double pace_(const Metrics *metrics) {
     return (newest - oldest) / (double)(known - 1);
 }
 
-// The fields of a step line, in their order. A line that is too long loses the fields that change least from step to
-// step, first the one with spare 1; the file has all of them.
+// The fields of a step line, in their order. If the line is too long, fields with a positive `spare` are left out, in
+// the order of `spare`, until it fits. The file has these fields in every step, except the remaining time.
 typedef struct StepLine {
     struct {
         char text[64];
@@ -408,8 +409,9 @@ static int say_step_(Metrics *metrics, const StepFigures *figures, Error *err) {
 }
 
 // Handles an MFU above 1: the peak was measured while other programs ran, or was configured for another device. A
-// measured peak is measured again. Using the step's rate as the peak instead would show 98 % where a peak measured on
-// an idle machine gives 77 %. If the peak remains below the step's rate, later step lines report that it is too low.
+// measured peak is measured again. The fastest step's rate cannot serve as the peak: the MFU would then be 98 % in a
+// case in which a peak measured on an idle machine gives 77 %. If the peak remains below a step's rate, the step lines
+// report from then on that the peak is too low.
 static void question_peak_(Metrics *metrics, const StepFigures *figures) {
     enum { MOST_MEASUREMENTS = 8 }; // a tenth of a second each
     const MetricsSetup *setup = &metrics->setup;

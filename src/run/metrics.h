@@ -9,11 +9,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// One pipeline stage in one step: the extremes of memory and times over its ranks; run.busy is a mean.
+// One pipeline stage in one step. Over the stage's ranks, peak_bytes and run.exposed are the largest, run.begin is the
+// earliest, run.end the latest, and run.busy the mean. The other figures are those of one rank.
 typedef struct StageFigures {
-    int64_t peak_bytes;       // largest total that a rank has had allocated
+    int64_t peak_bytes;       // most bytes that a rank has had allocated at one time
     int64_t activation_bytes; // bytes of own and lent slots
-    EngineRun run;            // begin and end on rank 0's clock; times: invalid
+    EngineRun run;            // run.begin and run.end are on rank 0's clock; run.times is invalid
 } StageFigures;
 
 typedef struct StepFigures {
@@ -31,9 +32,9 @@ typedef struct StepFigures {
     bool skipped;          // the update was left out
 } StepFigures;
 
-// Returns the idle time of all stages in the pipeline phase, divided by p times the phase's duration.
+// Returns the idle time of all stages in the pipeline phase, divided by the phase's duration and the number of stages.
 double figures_bubble(const StepFigures *figures);
-double figures_exposed(const StepFigures *figures); // seconds, the largest of the stages
+double figures_exposed(const StepFigures *figures); // largest run.exposed of the stages, in seconds
 int64_t figures_evictions(const StepFigures *figures);
 
 // Settings: the reference values for MFU, the figures to print, and the wait for the reader of standard output.
@@ -58,8 +59,8 @@ typedef struct Metrics Metrics;
 Metrics *metrics_open(const Config *config, const MetricsSetup *setup, int64_t after_step, Error *err);
 // Writes the line of type run.
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err);
-// Writes a step: a line of type step in the file and, if due, a line on stdout. Without say_all the line on stdout fits
-// 120 columns, shows a deviation only above 3, and xfer only if compute waited.
+// Writes a step: a line of type step in the file and, if due, a line on stdout. Without say_all, the line on stdout
+// leaves out fields to fit 120 columns, shows a deviation only above 3 or below -3, and xfer only if compute waited.
 int metrics_step(Metrics *metrics, const StepFigures *figures, Error *err);
 // Writes the validation after `step`: a line on stdout and a line of type val, both with the perplexity exp(loss).
 int metrics_val(Metrics *metrics, int64_t step, double loss, Error *err);
@@ -71,6 +72,6 @@ int metrics_eval(Metrics *metrics, int64_t step, int64_t correct, int64_t exampl
 int metrics_sample(Metrics *metrics, int64_t step, int64_t index, const char *text, Error *err);
 // On a terminal, writes a line with the remaining time, which the next line overwrites. Elsewhere does nothing.
 void metrics_progress(Metrics *metrics, int64_t step, int64_t steps);
-// Returns whether the last line failed because of standard output, not of the file.
+// Returns whether the latest line on standard output could not be written. Errors of the file do not count.
 bool metrics_unheard(const Metrics *metrics);
 void metrics_close(Metrics *metrics);

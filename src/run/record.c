@@ -1,5 +1,5 @@
-// Records checksums while a run trains, gathers them on rank 0, and compares two records. Checksums of gradients are
-// taken after the norm, and of weights after the update, when all ranks agree on these values.
+// Records checksums while a run trains, gathers them on rank 0, and compares two records. Gradients are recorded after
+// the norm has been computed, and weights after the update. At these times all ranks agree on the values.
 #include "record.h"
 #include "base/alloc.h"
 
@@ -131,7 +131,8 @@ typedef struct Part {
     uint64_t raw;
 } Part;
 
-// Adds the checksum of `count` values. The first is element `from` of the rank's tensor, `to` of the unsharded tensor.
+// Adds the checksum of `count` values. They begin at element `from` of the rank's tensor, which is element `to` of the
+// unsharded tensor.
 static void add_run_(Part *part, int64_t from, int64_t to, int64_t count) {
     Checksum *checksum = part->recorder->checksum;
     const TensorSpec *spec = part->tensor->spec;

@@ -1,6 +1,6 @@
-// The results of a run, as one number each: per step the loss, the gradient norm, and a checksum of every tensor's
-// gradient and of every updated weight. A checksum covers the unsharded, unpadded tensor. Each rank computes the
-// checksum of its part, shifted to its place. The joined checksums (crc64.h) do not depend on the partition.
+// A run's results as a table of numbers: for each step the loss, the gradient norm, and checksums of every tensor's
+// gradient and updated weight. A checksum covers the unsharded, unpadded tensor. Each rank computes the checksum of its
+// part, shifted to the part's place in the tensor. The joined checksums (crc64.h) do not depend on the partition.
 #pragma once
 
 #include "run.h"

@@ -41,7 +41,7 @@ static CheckpointName restart_find_(const Config *config) {
     CheckpointName *names = NULL, found = {.step = -1};
     int64_t count = 0;
     if (config->checkpoint.dir[0] != '\0') checkpoint_list(config->checkpoint.dir, &names, &count, NULL);
-    for (int64_t i = count - 1; i >= 0 && names[i].complete; i--) found = names[i]; // complete ones last, newest first
+    for (int64_t i = count - 1; i >= 0 && names[i].complete; i--) found = names[i]; // ends at the newest complete one
     free(names);
     return found;
 }

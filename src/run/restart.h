@@ -27,6 +27,6 @@ int64_t restart_sequence(const Config *config);
 // which it was made. Returns -1 if there is no such checkpoint.
 int64_t restart_newest(const Config *config, int64_t before, time_t *made, char *path, size_t size);
 
-// Starts the ranks (launch_ranks) with the arguments argv, and again from the newest complete checkpoint while that is
-// allowed. Returns the exit code, or -1 with err.
+// Starts the ranks (launch_ranks) with the arguments argv. After a loss, starts them again from the newest complete
+// checkpoint if restart_allowed permits it. Returns the exit code, or -1 with err.
 int restart_launch(const Log *log, const Config *config, const Job *job, char **argv, Error *err);

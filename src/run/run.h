@@ -57,11 +57,11 @@ typedef struct Run {
     Device device;
     int lanes;                   // number of pipeline groups, one for each lane of messages (engine/p2p.h)
     Comm *lane[RUN_MOST_LANES];  // [lanes]
-    Comm *tensor, *data, *tied;  // NULL: not needed, or this rank is no member; data: all replicas (topology.h)
+    Comm *tensor, *data, *tied;  // NULL: not needed, or this rank is no member; `data` has all replicas (topology.h)
     Comm *context[2];            // one group per half of a sequence (model/context.h), or NULL
     Checksum *checksum;          // NULL without comm.checksum, as are all `sums`
     Comm *sums[RUN_MOST_GROUPS]; // groups that send the checksums of each group's messages
-    Comm *pair, *pair_far;       // group of evicted bundles; `far` of comm_pushed_create, NULL once `pair` owns it
+    Comm *pair, *pair_far;       // group that moves evicted bundles; its `far` group, NULL once `pair` owns it
     Schedule *schedule, *validation;
     Schedule *ramp[CONFIG_MAX_RAMP]; // schedule of each entry of train.batch_ramp; `schedule` is the largest batch's
     Plan plan;
@@ -93,8 +93,8 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
                StatusPage *status_page, Log *log, Error *err);
 void run_destroy(Run *run);
 
-// Returns the schedule to plan for: the configuration's, or without training a forward-only one (of one batch for
-// --validate, of one microbatch for text). NULL with err.
+// Returns the schedule to plan for: the configuration's for training, a forward-only one of one batch for --validate,
+// or a forward-only one of one microbatch for --generate. Returns NULL with err.
 Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err);
 
 // Makes and proves the schedules of all entries of train.batch_ramp. -1 with err; free the schedules in both cases.
@@ -114,8 +114,9 @@ int run_loss(Run *run, double *loss, bool *stop, Error *err);
 // Collective. Gathers every rank's figures of a step and writes the step line and the line of metrics.
 int run_report_step(Run *run, const EngineRun *pipeline, StepFigures *say, Error *err);
 
-// Call after each metrics line, with its error if any. If the file cannot be written, training continues, and the start
-// and the end of the failure are logged. If standard output is closed, the run stops as if signalled, and fails.
+// Handles the result of writing a metrics line (`trouble`; code 0: no error); call it after each line. If the file
+// cannot be written, training continues, and the start and the end of the failure are logged. If standard output cannot
+// be written, stops the run as a signal would; the run then fails, unless a stop was already requested.
 void run_tell_metrics(Run *run, int64_t step, const Error *trouble);
 
 // Collective. Call it after the first step, when every rank has made all its allocations. Rank 0 prints one line if
@@ -168,13 +169,13 @@ int run_generate(Run *run, Error *err);
 // Collective; `run` has been created. path NULL: no trace, and run->trace stays NULL. -1 with err.
 int run_trace_open(Run *run, const char *path, Error *err);
 
-// Collective. Writes the action times of `schedule` from engine_run, in a span `label` from `begin` (this host's clock)
-// to now. Does nothing without a trace. If the file can no longer be written, logs that once, and training
-// continues. Returns -1 with err only if ranks cannot be reached.
+// Collective. Writes a run of `schedule` under the name `label`, with the action times that engine_run measured. The
+// run lasted from `begin` (this host's clock) to now. Does nothing without a trace. If the file can no longer be
+// written, logs that once, and training continues. Returns -1 with err only if ranks cannot be reached.
 int run_trace_step(Run *run, const char *label, const Schedule *schedule, const EngineRun *pipeline, double begin,
                    Error *err);
 
-// Ends the file, also of a run that failed.
+// Ends the trace file, even if the run has failed, and frees run->trace.
 void run_trace_close(Run *run);
 
 // ---------------------------------------------------------------- data

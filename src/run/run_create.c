@@ -44,7 +44,7 @@ static void details_found_(const Run *run) {
                                            : "NCCL, between buffers on the GPUs");
 }
 
-// Logs where the collectives over tensor ranks work.
+// Logs what the collectives over tensor ranks use: copies or NCCL; or else memory registered with NCCL or not.
 static void details_collectives_(const Run *run) {
     if (run->tensor == NULL || run->tensor->use_memory == NULL) return;
     if (run->stage.at.shape.copies) {
@@ -130,7 +130,7 @@ typedef struct RunGroup {
     const char *name;
     int color, key;
     DeviceUse use;
-    bool held; // stays a host group; another group takes ownership of it
+    bool held; // not converted for device memory; comm_pushed_create takes it over
 } RunGroup;
 
 // Lists all groups, in the order in which every rank makes them. Returns how many.
@@ -179,10 +179,10 @@ static int create_groups_(Run *run, Error *err) {
     return 0;
 }
 
-// Replaces the groups by groups for the device's memory, in the same order on all ranks, and adds checksums if
-// comm.checksum is on. On a GPU the compute stream waits for the tensor and context groups, the host for other groups.
-// Bundles are copied by their evictor if it can map its partner's slots, else sent as messages. Messages are checked by
-// their group; the engine checks every bundle that comes back.
+// Replaces the groups by groups for the device's memory, in the same order on all ranks. On a GPU, the compute stream
+// waits for the tensor and context groups, and the host waits for the other groups. A stage copies its evicted bundles
+// if it can map its partner's slots; otherwise it sends them as messages. With comm.checksum, each group checks its
+// messages, and the engine checks every bundle that comes back.
 static int convert_groups_(Run *run, Error *err) {
     RunGroup groups[RUN_MOST_GROUPS];
     int count = list_groups_(run, groups);
@@ -406,7 +406,7 @@ static int create_metrics_(Run *run, Error *err) {
     Error trouble = {0};
     if (metrics_run(run->metrics, config, run->plan.parameters, &trouble) == 0) return 0;
     if (!run->from.found) return *err = trouble, -1;
-    // A resumed run continues, as after a failed line of a step: a restart on a full disk must not end the run.
+    // A resumed run continues without this line, as it would without a step's line: a full disk must not end a restart.
     run_tell_metrics(run, run->from.step, &trouble);
     return 0;
 }
@@ -431,8 +431,8 @@ static int create_check_checkpoints_(Run *run, const RunAsk *ask, Error *err) {
     return fail_together_(run->world, status, err);
 }
 
-// Refuses, on rank 0, to resume with other data or another order than the checkpoint's: samples would silently be
-// repeated or skipped. Stores the identity of the data for this run's own checkpoints.
+// Refuses, on rank 0, to resume if the data or train.seed differ from the checkpoint's, unless checkpoint.changed is
+// accept: samples would silently be repeated or skipped. Stores the data's identity for this run's own checkpoints.
 static int create_identify_data_(Run *run, Error *err) {
     ResumePoint *from = &run->from;
     const Config *config = run->config;
@@ -466,9 +466,8 @@ static int create_training_(Run *run, const RunAsk *ask, Error *err) {
     return create_metrics_(run, err);
 }
 
-// The order matters. Files are opened before the device, so that a wrong path is reported without starting GPUs.
-// Memory is checked on every host before any rank allocates. Checkpoints are loaded last, into memory that is known to
-// fit.
+// The order matters. Files are opened before the device, so that a wrong path is reported without starting GPUs. Memory
+// is checked on every host before any rank allocates. Checkpoints are loaded last, into memory that is known to fit.
 int run_create(Run *run, const Config *config, const Model *model, const RunAsk *ask, World *world,
                StatusPage *status_page, Log *log, Error *err) {
     *run = (Run){.config = config, .model = model, .world = world, .status_page = status_page, .log = log};

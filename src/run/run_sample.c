@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One text in progress, the prompt first.
+// One text in progress; its tokens begin with the prompt.
 typedef struct Text {
     int32_t *tokens; // capacity for the prompt and sample.tokens
     int64_t count;
@@ -170,7 +170,7 @@ static int next_tokens_(Run *run, int64_t first_text, Error *err) {
     Sampler *sampler = run->sampler;
     int64_t b = run->stage.at.shape.batch, bytes = b * sampler->capacity * (int64_t)sizeof *sampler->mine;
     for (int64_t i = 0; i < b * sampler->capacity; i++) sampler->mine[i].token = -1;
-    if (run->at.replica < run->config->parallel.context) { // data rank 0
+    if (run->at.replica < run->config->parallel.context) { // only data rank 0 computes
         if (sampler_forward_(run, err) != 0) return -1;
         if (run->stage.at.last) name_candidates_(run, first_text);
     }

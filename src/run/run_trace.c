@@ -1,4 +1,5 @@
-// Writes --trace: after each step the times of all ranks' actions are gathered on rank 0, which has every rank's list.
+// Writes the file of --trace. After each step, rank 0 gathers the times of all ranks' actions. The ranks send no names
+// of actions, because rank 0 knows every stage's list.
 #include "run.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -14,7 +15,7 @@ typedef struct RunTrace {
     ActionTime *all;          // [world][capacity], on rank 0
     int *ranks;               // [world] rank of each process of the trace
     const ActionTime **times; // [world] times of each process, inside `all`
-    Trace *trace;             // rank 0
+    Trace *trace;             // on rank 0; else NULL
 } RunTrace;
 
 static int64_t longest_(const Schedule *schedule) {

@@ -18,9 +18,8 @@ static int train_fail_(const char *label, Error *err) {
     return -1;
 }
 
-// Collective. Writes to `text` which values are not finite: "the loss on stage 3 is nan, and the gradient of X on
-// stage 3, the first such in the order of the backward, is not finite". *weight: a weight was not finite before the
-// step.
+// Collective. Writes to `text` which values are not finite: "the loss on stage 3 is nan, and the gradient of X on stage
+// 3, the first such in the order of the backward, is not finite". *weight: a weight was not finite before the step.
 static int explain_bad_(Run *run, const StepFigures *figures, char *text, size_t size, bool *weight, Error *err) {
     Blame blame;
     if (optimizer_blame(run->optimizer, &blame, err) != 0) return -1;

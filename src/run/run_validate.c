@@ -66,7 +66,8 @@ int run_validate_step(Run *run, int64_t step, Error *err) {
 
 // --- multiple choice (data/evaluate.h): each rank of the last stage fills in the means of its rows
 
-// Downloads the losses of microbatch i to their places in their sequences; losses of other context ranks are 0.
+// Downloads this rank's losses of microbatch i to their places in their sequences. Sets the places of other context
+// ranks to 0.
 static void take_losses_(const Stage *stage, int64_t i, float *losses) {
     const Shape *s = &stage->at.shape;
     int64_t rows = stage->at.rows, count = rows / s->pieces, bytes = (int64_t)sizeof *losses;

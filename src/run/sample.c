@@ -7,7 +7,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-// Separates these random numbers from those of initial weights and of the order of samples, even with equal seeds.
+// Part of the key for Gumbel noise. Separates this noise from the random numbers of initial weights and of the order of
+// samples, even with equal seeds.
 static const uint64_t OTHER_NUMBERS = 0x53616D706C657221;
 
 int64_t sample_capacity(const SampleRule *rule) { return rule->temperature > 0.0 && rule->top_k > 0 ? rule->top_k : 1; }

@@ -49,7 +49,8 @@ static double sum_of_(const Slowest *slowest, int rank, SlowestPart part) {
     return sum;
 }
 
-// Returns the median (the lower of two middle values, to find the slower of a pair), or 0 for fewer than two values.
+// Returns the median, or 0 for fewer than two values. Of two middle values, returns the lower one, so that the slower
+// rank of a pair exceeds the median.
 static double slowest_median_(double *values, int count) {
     if (count < 2) return 0.0;
     qsort(values, (size_t)count, sizeof *values, compare_doubles);
@@ -57,7 +58,7 @@ static double slowest_median_(double *values, int count) {
 }
 
 // Returns a rank's expected seconds: the median of all ranks with the same work. If no other rank has the same work,
-// its planned time times the median of actual / planned over all ranks. 0: unknown.
+// returns the rank's planned time times the median of actual / planned over all ranks. 0: unknown.
 static double expected_(const Slowest *slowest, int rank, SlowestPart part) {
     int count = 0;
     for (int r = 0; r < slowest->ranks; r++)

@@ -24,7 +24,8 @@ typedef struct SlowestRank {
 
 typedef struct Slowest Slowest;
 
-// planned: [ranks], in any unit; 0 where nothing is known. peers: [ranks], equal numbers for ranks with the same work.
+// Creates the state for `ranks` ranks. planned: [ranks], in any unit; 0: unknown. peers: [ranks]; ranks with the same
+// work have equal numbers.
 Slowest *slowest_create(int ranks, const RankSeconds *planned, const int *peers);
 void slowest_destroy(Slowest *slowest);
 

@@ -1,5 +1,5 @@
 // --verify: the parent starts the program once for each way of running, with a file for the record, and compares the
-// records; ranks of a launcher run their two ways one after another in the same processes.
+// records. Ranks that a launcher started run two ways, one after another, in the same processes.
 #include "verify.h"
 #include "base/alloc.h"
 #include "base/units.h"
@@ -187,9 +187,10 @@ static const char *verify_attention_(const Config *given) {
     return flash ? "flash" : "none";
 }
 
-// Writes the changes of a way to the configuration, as overrides that follow the user's own.
+// Lists in `changes` how a way differs from the configuration. The changes are overrides that follow the user's own.
+// Returns their number.
 static int changes_(const Verify *verify, const Way *way, const Config *given, char changes[MOST_CHANGES][64]) {
-    // The last four apply only to one stage, which is the reference and runs the simplest schedule.
+    // The last four apply only to the way with one stage, which is the reference and runs the simplest schedule.
     static const char *const plain[] = {
         "parallel.layers=auto", "schedule.slots=auto",  "schedule.recompute_layers=0",  "schedule.recompute=none",
         "schedule.name=1f1b",   "schedule.chunks=auto", "schedule.split_backward=auto", "schedule.file="};
@@ -206,7 +207,8 @@ static int changes_(const Verify *verify, const Way *way, const Config *given, c
     return count;
 }
 
-// Loads the configuration with the user's overrides and then the changes of a way, which win.
+// Loads the configuration with the user's overrides, followed by the changes of a way, which take precedence. Then
+// applies verify_reduce_.
 static int verify_load_(const Verify *verify, Config *config, const char changes[MOST_CHANGES][64], int count,
                         Error *err) {
     const Options *options = verify->options;

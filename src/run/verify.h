@@ -3,9 +3,9 @@
 // Started by hand, the program runs each way as a run of its own, one after another: one stage with 1F1B; the
 // configuration's stages (up to 4 if it has one) and schedule without BPipe; then with BPipe. A way that does not fit
 // this machine is left out, with a line that says so. Tensor and data ranks, which change the order of sums, stay as
-// configured. Each run hands its record (record.h) to the parent through a file without a name. The number of ranks
-// that a launcher started cannot change: they run their stages without and with BPipe, one after another. No file is
-// written.
+// configured. Each run hands its record (record.h) to the parent through a file without a name. Ranks that a launcher
+// started cannot change in number, so they run the configuration's stages without and with BPipe, one after another.
+// No file is left on disk.
 #pragma once
 
 #include "ranks/world.h"
@@ -19,7 +19,8 @@ typedef int (*VerifyCheck)(const Config *config, const char *program, const Mode
 // Returns whether this process belongs to one of the runs that a parent compares.
 bool verify_is_run(void);
 
-// Runs in the process that the user started. Returns the exit code, or -1 with err.
+// Executes --verify in the process that the user started: runs every way and compares the records. Returns the exit
+// code, or -1 with err.
 int verify_command(const Model *model, const Options *options, VerifyCheck check, const Log *log, char **argv,
                    Error *err);
 

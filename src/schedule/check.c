@@ -54,7 +54,7 @@ typedef struct Proof {
     Neighbours *near; // [stages*chunks]
     int *counts;      // storage for `forwards` and `gradients` of all chains
     int *weights;     // [chunks] B or W of the current stage listed so far
-    int *home; // [chunks*microbatches*slices] where a bundle of the stage is: a stage, SCHEDULE_HOST, or a value below
+    int *home; // [chunks*microbatches*slices] where the stage's bundle is: a stage, SCHEDULE_HOST, or a BUNDLE_ value
     int64_t *load; // [chunks*microbatches*slices] queue index of the bundle's last load, plus one; 0: not loaded
     bool *lent;    // [chunks*microbatches*slices] true: the partner's bundle is in a lent slot
     Error *err;
@@ -73,7 +73,7 @@ static int64_t bundle_(const Proof *proof, Action action) {
     return microbatch * proof->schedule->slices + action.slice;
 }
 
-// Returns how many actions of the same kind precede the action on its chunk. In backwards, slices descend.
+// Returns how many actions of the same kind precede the action on its chunk. Backwards take slices in descending order.
 static int64_t check_turn_(const Proof *proof, Action action) {
     int slices = proof->schedule->slices;
     int within = action.kind == ACTION_FORWARD ? action.slice : slices - 1 - action.slice;
@@ -123,7 +123,7 @@ static int prove_forward_(Proof *proof, int s, Action action, Used *used) {
     return 0;
 }
 
-// Proves a B or I.
+// Proves that a B or I is in order, that its bundle is on the stage, and what prove_turn_ proves.
 static int prove_gradient_(Proof *proof, int s, Action action) {
     Chains *chains = &proof->chains[s];
     int64_t bundle = bundle_(proof, action);
@@ -138,7 +138,8 @@ static int prove_gradient_(Proof *proof, int s, Action action) {
     return 0;
 }
 
-// Proves a B or W: the gradients of the weights are added in microbatch order, and the slot becomes free.
+// Proves that a B or W adds the gradients of the weights in microbatch order, and that a W comes after its I. Counts
+// the bundle's slot as free.
 static int prove_weights_(Proof *proof, int s, Action action, Used *used) {
     Chains *chains = &proof->chains[s];
     int64_t bundle = bundle_(proof, action);
@@ -311,7 +312,7 @@ typedef struct Row {
 typedef struct ActionGrid {
     Proof *proof;
     int stage;
-    int in_flight; // F minus B and W among the first c compute actions
+    int in_flight; // number of F less the number of B and W among the first c compute actions
     int *away;     // [transfers+1] own bundles evicted and not yet loaded after the first q transfers
     Row row, next;
 } ActionGrid;
@@ -465,7 +466,7 @@ static Cause cause_(const Proof *proof, Cause at) {
     return at.queue ? transfer_cause_(proof, at.stage) : compute_cause_(proof, at.stage);
 }
 
-// Reports the cycle of waiting actions, from one action back to itself, or its beginning if the text is too long.
+// Reports the cycle of waiting actions, from one action back to itself. Cuts the report off if it is too long.
 static int refuse_circle_(const Proof *proof, int s) {
     Cause first = {s, proof->chains[s].c == proof->chains[s].computes};
     // There are two chains per stage, so after 2 * stages steps the walk is on the cycle.
@@ -554,7 +555,8 @@ int schedule_check(const Schedule *schedule, Error *err) {
         return error_set(err, EXIT_USAGE, "schedule %s: stages, chunks, slices, microbatches and edges must be >= 1",
                          schedule->name);
     }
-    // Checked before allocations that grow with the number of microbatches: a schedule file may name any number.
+    // The lengths of the lists are checked before any allocation that grows with the number of microbatches, because a
+    // schedule file may name any number of microbatches.
     for (int s = 0; s < schedule->stages; s++) {
         int64_t each = (schedule->forward_only ? 1 : 2) * (int64_t)schedule->microbatches;
         if (schedule->stage[s].count / schedule->chunks / schedule->slices >= each) continue;

@@ -98,7 +98,7 @@ ContentionUser contention_pop(Contention *contention) {
     Entry *users = share->users, first = users[0], last = users[--share->count];
     int at = 0;
     share->since = share->next;
-    share->clock = first.done; // exactly, so that users who started together end together
+    share->clock = first.done; // set exactly, so that users who started together end together
     for (int child; (child = 2 * at + 1) < share->count; at = child) {
         if (child + 1 < share->count) child += users[child + 1].done < users[child].done;
         if (last.done <= users[child].done) break;

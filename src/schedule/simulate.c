@@ -1,8 +1,8 @@
 // The discrete-event loop. All ends of the current instant are processed. Then every affected stage starts all actions
-// that it can. Then time moves to the next end. A stage has at most one compute action and one transfer in progress,
-// and a boundary between virtual stages one message per direction, which bounds the number of ends. Actions of the same
-// duration end in the order of their starts, and most actions have one of a few durations. So the ends of one duration
-// form a chain, and a heap orders the chains by their first ends.
+// that it can. Then time moves to the next end. A stage has at most one compute action and one transfer in progress. A
+// boundary between virtual stages has at most one message per direction in transit. So the number of ends is bounded.
+// Actions of the same duration end in the order of their starts, and most actions have one of a few durations. So the
+// ends of one duration form a chain, and a heap orders the chains by their first ends.
 #include "simulate.h"
 
 #include "base/alloc.h"
@@ -215,7 +215,8 @@ static void occupy_queue_(SimRun *run, int s) {
     stage->transfer_start = run->now;
 }
 
-// Starts the transfer at the head of the queue of stage s if both sides are ready. Checks it from the evictor's side.
+// Starts the transfer at the head of the queue of stage s if both sides are ready. If the head is A or R, starts
+// the transfer at the head of the evictor's queue, which is the same transfer if both sides are ready.
 static void simulate_start_transfer_(SimRun *run, int s) {
     Action action;
     if (!simulate_head_(run, s, &action)) return;
@@ -284,7 +285,7 @@ static void stir_(SimRun *run, int s) {
     run->stirred[run->stirred_count++] = s;
 }
 
-// Marks the sender of an edge to be checked: it has one more message to send or one more free buffer.
+// Marks the sender of an edge to be checked, because it may now have a message to send or a free buffer for one.
 static void stir_sender_(SimRun *run, const Edge *edge) {
     run->stages[edge->from].sends |= (uint64_t)1 << (edge->chunk % 64);
     stir_(run, edge->from);

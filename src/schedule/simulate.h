@@ -8,11 +8,11 @@
 #include "bpipe.h"
 
 // The resources that actions share: arrays of resource indices, with -1 for no resource. While n users of a resource
-// are active, each runs at min(1, capacity / n) of its full speed, for which SimulateCosts has the durations. An array
-// may be NULL: actions of that kind share nothing.
+// are active, each runs at min(1, capacity / n) of its full speed. The durations in SimulateCosts are those at full
+// speed. An array may be NULL: actions of that kind share nothing.
 typedef struct SimulateShares {
     int count;               // resources
-    const double *capacity;  // [count] users that run at full speed: 1 for a network card that one message fills
+    const double *capacity;  // [count] most users that run at full speed; 1: a network card that one message fills
     const int *compute;      // [stages] resource of F, B, I and W: the cores of a host
     const int *down, *up;    // [stages] resource of messages s to s+1, and s+1 to s: the network of the sender's node
     const int *evict, *load; // [stages] resource of the evictions, and of the loads, of an evictor
@@ -23,8 +23,8 @@ typedef struct SimulateShares {
 // the last stage to the first. Only chunks with loop placement use it; otherwise the array may lack it.
 typedef struct SimulateCosts {
     const double *forward;
-    const double *backward;       // seconds of B, recompute included; NULL in a schedule without B
-    const double *input, *weight; // seconds of I, recompute included, and of W; NULL in a schedule without them
+    const double *backward;       // time of B, recompute included; NULL in a schedule without B
+    const double *input, *weight; // time of I, recompute included, and of W; NULL in a schedule without them
     const double *const
         *action;            // [stages][count of the list]: one cost per F, B, I or W; NULL: use the four arrays above
     const double *last;     // [stages] factor on the cost of a chunk's last B, or last I and W; NULL: 1

@@ -95,7 +95,7 @@ static int end_of_(const Grid *grid, PassKind kind, int virtual_stage, int micro
     return grid->time[pass_of_(grid, stage, kind, chunk, microbatch)] + 1;
 }
 
-// Returns the first unit in which a pass finds its inputs and comes after the previous pass of its kind and chunk.
+// Returns the first unit in which the inputs of a pass are ready and the previous pass of its kind and chunk is done.
 static int ready_(const Grid *grid, int pass) {
     int stage = grid_stage_(grid, pass), chunk = grid_chunk_(grid, pass), i = grid_microbatch_(grid, pass);
     int at = chunk == 0 ? stage : 2 * grid->stages - 1 - stage, time = 0;
@@ -147,8 +147,8 @@ static void remove_weights_(Grid *grid) {
         if (grid_kind_(grid, pass) == PASS_W && grid->time[pass] >= 0) take_out_(grid, pass);
 }
 
-// The unit up to which one stage's holes are filled, and the queue of W that may fill the next holes because their I is
-// done: waiting[first] to waiting[count - 1].
+// The state of the walk that fills one stage's holes: the next unit, and the queue of W that may fill a hole, because
+// their I is done. The queue is waiting[first] to waiting[count - 1].
 typedef struct Filler {
     int time;
     int *waiting; // [CHUNKS*microbatches]
@@ -187,8 +187,8 @@ static void stable_phase_(const Grid *grid, int *first, int *last) {
         *last = max_int(*last, grid->time[pass_of_(grid, s, PASS_F, 0, grid->microbatches - 1)]);
 }
 
-// Moves a pass to the earliest hole at which its inputs are ready. An F moves only as far as a slot is free in every
-// unit from the hole to its old place.
+// Moves a pass to the earliest hole at which its inputs are ready. An F then takes a slot earlier, so it moves only
+// across units that all have a free slot.
 static void pull_(Grid *grid, int pass) {
     int stage = grid_stage_(grid, pass), from = grid->time[pass], to = ready_(grid, pass);
     int *in_use = grid->in_use + (int64_t)stage * grid->length;

@@ -12,7 +12,8 @@
 
 // ---------------------------------------------------------------- limits that exclude a better layout
 
-// Sorts by descending lack of memory, since misfits are taken from the end. Ties: `all` set last; lowest order last.
+// Sorts by descending lack of memory, since misfits are taken from the end. If two misfits lack the same, one that has
+// `all` set comes later; if that is equal too, the one with the lower order comes later.
 static int compare_misfits_(const void *a, const void *b) {
     const Candidate *one = a, *other = b;
     if (one->forecast.lacks != other->forecast.lacks) return one->forecast.lacks > other->forecast.lacks ? -1 : 1;
@@ -146,7 +147,8 @@ static int world_holds_(void *argument, SmallestWorld *at, bool *fits, Error *er
     return 0;
 }
 
-// Lists the values up to `most` of a shape key, each for a world of value * at->tensor ranks. Returns their number.
+// Lists the values of a shape key, from 1 to `most`, that are possible in a world of value * at->tensor ranks. Returns
+// their number.
 static int64_t world_values_(const SearchSpace *space, int key, const RunLayout *at, int64_t most, int64_t *values) {
     int64_t found[LAYOUT_CANDIDATES], count = 0;
     LayoutSpace keys = space->keys;
@@ -193,7 +195,8 @@ int answer_given(const SearchSpace *space, Config *given, Forecast *forecast, Er
     Log quiet = {.program = "", .rank = -1, .stage = -1, .level = LOG_QUIET};
     if (config_check(given, &ignored) != 0) return 0;
     if (verdict_resolve(given, space->planner->model, &quiet, err) != 0) return -1;
-    // Keeps an open split_backward at auto, which counts as off. So schedules that always split leave it unchanged.
+    // Sets split_backward back to auto if it was auto and is now off. layout_distance counts auto as off, but as on for
+    // a schedule that always splits. So such a schedule does not count as a change of split_backward.
     bool open = space->keys.base->schedule.split_backward == SPLIT_AUTO && given->schedule.split_backward == SPLIT_OFF;
     if (open) given->schedule.split_backward = SPLIT_AUTO;
     return planner_forecast_config(space->planner, given, true, forecast, err);

@@ -10,8 +10,9 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
                         Error *err);
 
 // Finds the reason why a misfit's fullest stage is too full. This is the category of memory in which the stage exceeds
-// the other stages most, if it would fit without the excess, else its largest category. Writes "head, 3.1 GiB more than
-// the average of the other stages" into `text`, and returns it; an empty text if the misfit has no schedule.
+// the average of the other stages most. If the stage would not fit even without this excess, the reason is its largest
+// category. Writes "head, 3.1 GiB more than the average of the other stages" into `text`, and returns `text`. The text
+// is empty if the misfit has no schedule.
 enum { ANSWER_TEXT = 128 };
 char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text[ANSWER_TEXT]);
 
@@ -34,7 +35,8 @@ bool answer_cheapest(const SearchResult *result, const Config *given, double ste
 // they decide which candidate is the fastest.
 extern const char robust_assumptions[];
 
-// Plans the best, the front, the ten best and the fastest thirty candidates again with every assumption, and fills in
-// `robust`: the largest fraction by which a candidate's step is longer than the fastest of these steps with the same
-// assumption. 1: the candidate no longer fits, or takes at least twice as long. -1 with err.
+// Plans the best, the front, the ten best and the fastest thirty candidates again with every assumption. A candidate's
+// regret with an assumption is the fraction by which its step is longer than the fastest step with that assumption.
+// Sets `robust` to the largest regret. 1: the candidate does not fit with some assumption, or takes at least twice as
+// long as the fastest. -1 with err.
 int robust_find(const SearchSpace *space, SearchResult *result, Error *err);

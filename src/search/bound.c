@@ -86,7 +86,7 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
         for (int c = 0; c < cut->chunks; c++) {
             weights += cut->split ? costs->weight[own + c] : 0;
             double parts = cut->split ? costs->input[own + c] + costs->weight[own + c] : costs->backward[own + c];
-            // Some schedules in a V run a few complete backwards, which gather less than I and W.
+            // Some schedules in a V run a few complete backwards. A complete backward gathers less than its I and W.
             if (in_v && costs->backward[own + c] < parts) parts = costs->backward[own + c];
             work += costs->forward[own + c] + parts;
             if (c % layout->slices == 0) slowed += (costs->last[s] - 1) * parts;

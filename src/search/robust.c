@@ -17,7 +17,7 @@ const char robust_assumptions[] = "products at 0.6, 0.7 and 0.85 of the peak, ha
 // The figures that change; 0: unchanged.
 typedef struct Assumption {
     double efficiency;       // efficiency of products
-    double network, latency; // factors
+    double network, latency; // factors on the network's bandwidth and on the latency
     double reserve;          // GiB added to the reserve
 } Assumption;
 

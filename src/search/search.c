@@ -37,7 +37,7 @@ typedef struct Outcome {
 
 // The best candidates so far. They do not change while a batch is evaluated.
 typedef struct Standing {
-    double best, tenth;  // steps by planner_compared; INFINITY: not known yet
+    double best, tenth;  // first and tenth step of `keys`, by planner_compared; INFINITY: not known yet
     CandidateList front; // sorted by step
     CandidateList keys;  // fastest candidate of each cut, micro-batch size and schedule, by step
 } Standing;
@@ -221,7 +221,7 @@ typedef struct Trial {
     const Node *list;
     Outcome *outcome;
     Config config;
-    bool front_alone; // true: the schedule fits without evictions, so evicting makes it no faster
+    bool front_alone; // true: the schedule fits without evictions, so with evictions it is not among the ten best
 } Trial;
 
 // Counts the bytes of a layout with the configuration trial->config and, if it fits and still matters, simulates it.
@@ -245,7 +245,7 @@ static bool weigh_(Trial *trial, const RunLayout *layout, double bound, int64_t 
         forecast->layout.slots = forecast->slots;
         forecast->layout.load_ahead = forecast->load_ahead;
     }
-    bool trade = layout->recompute < RECOMPUTE_EVICTING; // the answers list misfits without trades
+    bool trade = layout->recompute < RECOMPUTE_EVICTING; // no answer needs a misfit with a trade
     if (forecast->fits ? forecast->time.known : !trade)
         candidates_add(forecast->fits ? &outcome->found : &outcome->misfits, tried);
     return true;
@@ -280,8 +280,9 @@ static void try_recompute_(Trial *trial, const RunLayout *layout) {
 
 // Trades recomputed layers for shorter transfers: the stages that evict recompute 1, 2, 4, ... layers, which makes
 // their bundles smaller. If six of eight stages evict to the host: [1,1,1,1,1,1,0,0], [2,2,2,2,2,2,0,0], ... If every
-// stage evicts, trades on the first half are also tried, [1,1,1,1,0,0,0,0], ..., since it keeps bundles longest. All
-// trades are tried, since a pruned search simulates fewer of them and must find the same best.
+// stage evicts, trades on the first half of the stages are also tried, [1,1,1,1,0,0,0,0], ..., since these stages keep
+// bundles longest. The step of a trade never ends the loop: a pruned search simulates fewer trades than an exhaustive
+// search, and must find the same best.
 static void try_trades_(Trial *trial, const RunLayout *evicting) {
     const SearchSpace *space = trial->search->space;
     RunLayout layout = *evicting;
@@ -428,7 +429,8 @@ static int index_of_(const SearchResult *result, const Candidate *found) {
     return -1;
 }
 
-// Recomputes the front from all found candidates, since of equal candidates it must keep the one planner_prefers.
+// Computes the front again, from all found candidates. If several are equal, the front keeps the one that
+// planner_prefers; standing.front keeps the one that was found first.
 static void take_front_(SearchResult *result) {
     int64_t count = result->found.count, least = INT64_MAX;
     if (count == 0) return;
@@ -450,8 +452,8 @@ int search_class(const SearchResult *result, const Forecast *found) {
     return (int)(log(ratio) / log(SEARCH_ALIKE) + 1e-9);
 }
 
-// Returns whether a is plainer than b: fewer stages, then no eviction, no slices or context ranks, no pointwise,
-// more free memory, no recomputed layer, then by planner_prefers.
+// Returns whether a is plainer than b. The criteria, in this order: fewer stages, no eviction, neither slices nor
+// context ranks, no pointwise recompute, more free memory, no recomputed layer, and the order of found_before_.
 static bool plainer_(const Candidate *a, const Candidate *b) {
     const RunLayout *one = &a->forecast.layout, *other = &b->forecast.layout;
     if (one->pipeline != other->pipeline) return one->pipeline < other->pipeline;

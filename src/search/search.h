@@ -35,7 +35,7 @@ typedef struct SearchResult {
     int64_t alike;         // other candidates of class 0
     int ten[SEARCH_BEST];  // indices into found: the fastest of each cut, micro-batch size and schedule, best first
     int ten_count;
-    int *front; // indices by step, up to SEARCH_SLOWER times the best: each has less memory than all faster candidates
+    int *front; // indices into found, fastest first, each with less memory than the one before; see SEARCH_SLOWER
     int front_count;
     int64_t evaluated; // configurations tried, including those that a bound excluded
     int64_t simulated; // configurations whose step was simulated
@@ -44,12 +44,13 @@ typedef struct SearchResult {
     bool stopped; // the search was stopped before it was complete
 } SearchResult;
 
-// Largest step, relative to the fastest, of a configuration on the front, and of configurations that count as equally
-// fast because a plan cannot tell them apart.
+// SEARCH_SLOWER: longest step on the front, relative to the fastest step. SEARCH_ALIKE: longest step, relative to the
+// fastest, that counts as equally fast, because a plan cannot tell such steps apart.
 #define SEARCH_SLOWER 1.10
 #define SEARCH_ALIKE  1.01
 
-// Returns the class of a candidate: 0 for all that take up to 1 % longer than the fastest, 1 for the next per cent.
+// Returns the class of a candidate: 0 if its step is less than 1 % longer than the fastest step. Each further class
+// begins 1 % above the start of the class before.
 int search_class(const SearchResult *result, const Forecast *found);
 
 typedef struct SearchOptions {

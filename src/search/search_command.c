@@ -31,7 +31,8 @@ static int read_gpus_(const char *text, int64_t *gpus, Error *err) {
     return error_set(err, EXIT_USAGE, "--gpus: %s is not a number of GPUs; give one from 1 to %d", text, MOST);
 }
 
-// Reports a fixed key that does not divide the ranks. product: `value` times the fixed values of the keys before it.
+// Reports that `product` does not divide the ranks of the search. product: `value`, which -o fixes for `key`, times the
+// fixed values of the keys before it.
 static int contradicts_(const SearchSpace *space, const char *key, int64_t value, int64_t product, Error *err) {
     if (product != value)
         return config_error(space->keys.base, key, err,
@@ -43,7 +44,8 @@ static int contradicts_(const SearchSpace *space, const char *key, int64_t value
                         (long long)value, (long long)space->keys.world);
 }
 
-// Checks that the sizes fixed with -o divide the ranks of the search, and equal them if all sizes are fixed.
+// Checks that the product of the sizes fixed with -o divides the ranks of the search, and equals them if all sizes are
+// fixed.
 static int check_fixed_(const SearchSpace *space, Error *err) {
     const ParallelConfig *parallel = &space->keys.base->parallel;
     const struct {
@@ -84,7 +86,8 @@ static int check_keys_(const Config *config, bool gpus, Error *err) {
     return 0;
 }
 
-// On CPUs the rates in use differ from the keys' defaults, so they are set in `base` for the file that --write makes.
+// Sets the rates in `base` to the planner's if it plans for CPUs, because these differ from the keys' defaults. So the
+// file of --write has the rates that the search used.
 static void name_rates_(const Planner *planner, Config *base) {
     HardwareConfig *hardware = &base->hardware;
     const Cost *cost = &planner->hardware.cost;

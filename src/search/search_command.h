@@ -24,7 +24,7 @@ int search_write_json(const SearchSpace *space, const SearchResult *result, FILE
 int search_write_config(const SearchSpace *space, const SearchResult *result, const char *path, Error *err);
 
 // Reads the configuration again for each combination and writes the table, or one JSON object, to stdout. A combination
-// that a run would refuse is a row with the reason. With --deadline, names the row that meets it at the smallest cost:
-// by hardware.gpu_hour, else in GPU hours. Returns the exit code: 0, 1 if no row fits or meets the deadline, 3 if
-// stopped early; -1 with err, also if every combination is refused.
+// that a run would refuse is a row with the reason. With --deadline, names the cheapest row that meets the deadline.
+// The cost is a price if hardware.gpu_hour is set, else a number of GPU hours. Returns the exit code: 0, 1 if no row
+// fits or meets the deadline, 3 if stopped early; -1 with err, also if every combination is refused.
 int sweep_command(const Options *options, const Model *model, const Log *log, Error *err);

@@ -52,8 +52,8 @@ double space_part_seconds(const PartTime *part) {
     return part->forward + part->backward + part->tensor_forward + part->tensor_backward;
 }
 
-// Returns whether a shape with NCCL takes no less time per layer than if the tensor ranks of a node copy to each other.
-// Then NCCL saves only the receive buffers of the copies, and is no candidate.
+// Returns whether a shape with NCCL is no faster per layer than the same shape in which the tensor ranks of a node copy
+// to each other. The shape with NCCL is then no candidate, since it would only save the receive buffers of the copies.
 static bool copies_suffice_(const SearchSpace *space, const RunLayout *shape) {
     RunLayout copying = *shape;
     copying.collectives = COLLECTIVES_AUTO;

@@ -18,7 +18,8 @@ SearchSpace space_make(const Config *base, const Planner *planner, int64_t world
 // Returns whether -o sets any key of a mask to a value other than auto.
 bool space_fixes(const SearchSpace *space, LayoutMask keys);
 
-// Returns a layout of one rank: plain schedule, no evictions, and the keys for layers, recompute and attention of -o.
+// Returns a layout of one rank with the plain schedule and without evictions. The keys layers, recompute, pointwise and
+// attention have the values that -o fixes, if any.
 RunLayout space_start(const SearchSpace *space);
 
 // Return all shapes, with the plain schedule, and all schedules that a shape can have. The caller frees `layouts`.

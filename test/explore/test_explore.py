@@ -115,6 +115,7 @@ def test_every_control_works_without_a_complaint_or_a_request(tmp_path):
         before = chromium.evaluate("byId('answer').textContent")
         chromium.evaluate(CONTROLS)
         chromium.wait_for(f"byId('answer').textContent !== {json.dumps(before)} && shown.traces.length > 1")
+        chromium.wait_for("shown.traces.length === 1 + (state.rows ?? bestRows()).length")
         assert "4096" in chromium.evaluate("byId('command').textContent")
         assert chromium.evaluate("decodeURIComponent(location.hash)").count("4096") == 1
         for column in range(8):

@@ -218,7 +218,7 @@ def test_a_profile_named_on_the_command_line_has_to_belong_to_the_run(folder, co
     other = json.loads(path.read_text())
     other["device"]["name"] = "Babbage's engine"
     (folder / "other.json").write_text(json.dumps(other))
-    assert "another device: Babbage's engine" in refused(config, folder / "other.json")
+    assert "it is for device Babbage's engine, not " in refused(config, folder / "other.json")
     assert "nowhere.json" in refused(config, folder / "nowhere.json")
 
 

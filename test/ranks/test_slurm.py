@@ -115,7 +115,8 @@ def test_a_cancelled_job_saves_and_the_next_one_goes_on_to_the_same_bits(cluster
     assert cluster.call("scancel", job.id).returncode == 0
     job.wait_for_state("CANCELLED")
     wait_for(lambda: not job.ranks(), "the end of the ranks")
-    assert "stopped on request after step" in job.text() and job.shown("Restarts") == "0"
+    wait_for(lambda: "stopped on request after step" in job.text(), "srun to pass on the last line of the ranks")
+    assert job.shown("Restarts") == "0"
     again = SlurmJob(cluster, tmp_path, f"train.steps={STEPS}")
     again.wait_for_state("COMPLETED")
     assert "train_llama: resumed from out/llama_tiny/checkpoints/step_" in again.text()

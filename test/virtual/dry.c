@@ -49,7 +49,7 @@ static void choose_gpu_(const Config *config) {
     const HardwareConfig *hardware = &config->hardware;
     const Gpu *gpu = hardware->gpu > 0 ? gpu_row(hardware->gpu) : gpu_by_name("H100");
     double peak = hardware->peak_tflops > 0 ? hardware->peak_tflops : gpu_peak(gpu, config->train.precision);
-    int capability = hardware->gpu > 0 ? gpu_capability(hardware->gpu) : 90;
+    int capability = hardware->gpu > 0 ? gpu_capability(gpu_row(hardware->gpu)) : 90;
     virtual_dry = (VirtualDry){
         .on = true,
         .memory_bytes = ((int64_t)gpu->memory_gib << 30) - H100_BYTES_LESS,

@@ -28,7 +28,7 @@ struct Found {
 };
 
 __device__ __forceinline__ Found adamw_find_chunk_(const Entry *entries, int count, int64_t chunk) {
-    int low = 0, high = count - 1; // finds the last entry with first_chunk <= chunk, which is never empty
+    int low = 0, high = count - 1; // finds the last entry with first_chunk <= chunk; its tensor is not empty
     while (low < high) {
         int middle = (low + high + 1) / 2;
         if (entries[middle].first_chunk <= chunk) low = middle;

@@ -17,8 +17,7 @@ struct Columns {
 // Returns the value to subtract before exp: the maximum, or 0 if all columns are -inf, since -inf - -inf is NaN.
 __device__ __forceinline__ float base_of_(float max) { return max == -INFINITY ? 0.0f : max; }
 
-// AHEAD pieces are loaded before the first is used: 64 bytes in flight per thread, or 64 KB per multiprocessor with two
-// blocks of 512 threads.
+// Loads AHEAD pieces before use: 64 bytes in flight per thread, 64 KB per multiprocessor with two 512-thread blocks.
 template <typename T, int W>
 __device__ __forceinline__ void online_softmax_(float *max, float *sum, const T *row, int64_t count) {
     for (int64_t at = threadIdx.x * W; at < count; at += AHEAD * THREADS * W) {
@@ -126,7 +125,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 y.v[i] = column + i < c.count ? expf(y.v[i] - max) * factor : 0.0f;
-                if (column + i == own && own < c.count) y.v[i] -= scale; // before rounding
+                if (column + i == own && own < c.count) y.v[i] -= scale; // subtracts in fp32, before rounding to T
             }
             store_floats<T, W>(x + column, y);
         }
@@ -150,7 +149,7 @@ void cuda_cross_entropy_gradient(Backend *backend, void *logits, float *loss, co
     CudaBackend *cuda = cuda_self(backend);
     Columns c = {width, first, count};
     Gathered g = {gathered, ranks, rows};
-    int threads = scale == 0.0f ? (int)WARP : THREADS; // evaluation: only the loss
+    int threads = scale == 0.0f ? (int)WARP : THREADS; // evaluation: thread 0 writes only the loss
     FOR_WIDTH(backend, width % PACK<T> == 0 && aligned_16(logits),
               CUDA_LAUNCH(cuda, (unsigned)rows, threads, 0, (gradient_kernel<T, W>), (T *)logits, loss, g, targets, c,
                           scale, z_loss));

@@ -168,8 +168,7 @@ void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, const v
         cuda_refuse(cuda, "embedding: a GPU supports at most 4 million vocabulary rows; use more tensor ranks");
         return;
     }
-    // dwte and dwpe are always fp32. PACK<T> elements of them are 16 bytes in an fp32 run, and 32 bytes, two accesses,
-    // in a bf16 run.
+    // dwte and dwpe are always fp32. PACK<T> elements are 16 bytes in an fp32 run, 32 bytes (two accesses) in bf16.
     FOR_WIDTH(backend,
               hidden % PACK<T> == 0 && aligned_16(dwte, dwpe, dx) &&
                   (((uintptr_t)dwte | (uintptr_t)dwpe) & (4 * PACK<T> - 1)) == 0,

@@ -4,8 +4,7 @@
 
 #include "row.cuh"
 
-// Runs the given statements with T, the element type, and KIND, the kind of the result: plain, or 8-bit with scales
-// along rows.
+// Runs the statements with T, the element type, and KIND, the result's kind: plain, or 8-bit with scales along rows.
 #define FOR_RESULT(backend, kind, ...)                                                                                 \
     do {                                                                                                               \
         if ((kind) == FACTOR_ROWS_128) {                                                                               \

@@ -1,5 +1,4 @@
-// RMSNorm (Zhang & Sennrich 2019) and LayerNorm (Ba et al. 2016) as one computation: RMSNorm is LayerNorm with a mean
-// of zero and without a bias.
+// RMSNorm (Zhang & Sennrich 2019) and LayerNorm (Ba et al. 2016). RMSNorm is LayerNorm with a mean of zero and no bias.
 //
 //     xhat = (x - mean) * rstd,  out = xhat * w + b
 //     g = dout * w,  dx = rstd * (g - mean(g) - xhat * mean(g * xhat)),  dw = sum dout * xhat,  db = sum dout
@@ -14,8 +13,8 @@
 
 namespace {
 
-// Layout of rows: groups of `heads` adjacent rows, with a stride of `width` elements from group to group. Contiguous
-// rows have one head and the width of a row.
+// Layout of rows: groups of `heads` adjacent rows, with a stride of `width` elements from group to group. For
+// contiguous rows, heads is 1 and width is the length of a row.
 struct Rows {
     int heads;
     int64_t width;
@@ -276,8 +275,9 @@ void norm_forward_launch_(CudaBackend *cuda, const Forward &a, int64_t rows) {
                               (norm_kernel<T, W, UNITS, CENTERED, KIND>), a));
 }
 
-// Returns the blocks of a backward: the number that runs at once on all multiprocessors (1,024 threads of 64 registers
-// each, or the shared memory limit), but at most one per row, and only as many as have room for their sums in scratch.
+// Returns the number of blocks of a backward: as many as run at once on all multiprocessors, but at most one per row,
+// and no more than have room for their sums in scratch. A multiprocessor runs 1,024 threads of 64 registers each, or
+// fewer if shared memory limits them.
 static int backward_blocks_(const CudaBackend *cuda, int64_t rows, int threads, int64_t sums_bytes) {
     int64_t resident = 1024 / threads, fits = cuda->shared_bytes / (sums_bytes + 1024 + 2048);
     if (resident > fits) resident = fits;

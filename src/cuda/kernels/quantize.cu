@@ -1,9 +1,10 @@
 // Quantizes a bf16 matrix, or its transpose, to 8 bits. With scales along rows, it also quantizes the transpose of an
-// 8-bit matrix, converted to bf16. A block handles a tile of 128 x 128 numbers of the result, so a block that shares a
-// scale never spans two tiles. Tiles pass through shared memory: all reads and writes of rows are 16-byte pieces. A
-// lane holds 16 numbers of a row, so eight lanes hold a row of a tile.
+// 8-bit matrix, converted to bf16. A thread block handles a tile of 128 x 128 numbers of the result, and a block of
+// numbers that shares a scale never spans two tiles. Tiles pass through shared memory: all reads and writes of rows are
+// 16-byte pieces. A lane holds 16 numbers of a row, so eight lanes hold a row of a tile.
 //
-// A single scale for the matrix needs an earlier pass. The maximum of integers is the same in any order of blocks.
+// A single scale for the matrix needs an earlier pass, which finds the largest magnitude. Thread blocks compare
+// magnitudes as integers, so the order of the blocks does not change the maximum.
 #include "narrow.cuh"
 
 namespace {

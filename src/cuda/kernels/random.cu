@@ -7,7 +7,8 @@ namespace {
 
 constexpr int THREADS = 256;
 
-// blocks: blocks of four normals per row, one thread each; enough even if a row begins in the middle of a block.
+// blocks: number of blocks of four normals that are drawn for a row, by one thread each. The number suffices even if
+// the row begins in the middle of a block.
 __global__ void __launch_bounds__(THREADS)
     normal_kernel(float *to, const int64_t rows, const int64_t cols, const int64_t blocks, const NormalRows draw) {
     int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = at / blocks;

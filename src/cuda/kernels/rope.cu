@@ -26,10 +26,9 @@ struct Rope {
     int64_t place;
 };
 
-// Computes cos and sin of an angle: subtracts the nearest multiple of pi/2 (Cody & Waite), then evaluates the Taylor
-// series on [-pi/4, pi/4]. The error is below 1e-10 for angles up to a million. The angle is a double, because in fp32
-// it would be off by 1e-2 at position 200,000. The function costs about thirty operations; CUDA's sincos has a slow
-// path that uses local memory.
+// Computes an angle's cos and sin: subtracts the nearest multiple of pi/2 (Cody & Waite), then evaluates the Taylor
+// series on [-pi/4, pi/4]. The error is below 1e-10 for angles up to a million. The angle is a double, as fp32 would be
+// off by 1e-2 at position 200,000. Costs about thirty operations; CUDA's sincos has a slow path in local memory.
 __device__ __forceinline__ void rotation_(double angle, float *cosine, float *sine) {
     double quarter = rint(angle * 0.63661977236758134308);
     double r = (angle - quarter * 1.57079632673412561417) - quarter * 6.07710050650619224932e-11;

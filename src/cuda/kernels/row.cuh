@@ -55,7 +55,7 @@ static inline RowPlan row_plan(int64_t cols, int pack, bool aligned) {
         }                                                                                                              \
     } while (0)
 
-// Returns the first column of this thread's unit u; the unit exists if that is below the row's length.
+// Returns the first column of this thread's unit u. The unit exists if this column is below the row's length.
 template <int W> __device__ __forceinline__ int row_column(int u) {
     return (u * (int)blockDim.x + (int)threadIdx.x) * W;
 }
