@@ -446,8 +446,8 @@ static int host_needs_(const Schedule *base, int s) {
     return slots;
 }
 
-// Returns the fewest slots for a stage. To the host: the fewest with which its walk succeeds. To a partner: half of the
-// bundles that both stages keep in flight, rounded down, plus one, since a bundle in transit takes a slot on both.
+// Returns the fewest slots for a stage. Evicting to the host: the fewest with which the pass succeeds. To a partner:
+// half of the two stages' bundles in flight, rounded down, plus 1, since a bundle in transit takes a slot on both.
 static int balance_needs_(const Schedule *base, int s, EvictTarget target) {
     if (target == EVICT_TO_HOST) return host_needs_(base, s);
     int in_flight = in_flight_(&base->stage[s]), partner = bpipe_partner(base->stages, s);

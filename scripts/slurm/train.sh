@@ -108,21 +108,21 @@ while :; do
     cost=1
     if [ -n "$last" ] && [ "$step" -le "$furthest" ]; then cost=2; fi
     if [ "$rank" -ge 0 ] && [ "$lost" = "$last" ]; then
-        echo "train.sh: rank $rank was lost twice at $action; submit the job again to go on" >&2
+        echo "train.sh: rank $rank was lost twice at $action; submit the job again to continue" >&2
         break
     elif [ "$left" -lt $cost ]; then
-        echo "train.sh: no restart is left (train.max_restarts); submit the job again to go on" >&2
+        echo "train.sh: no restart is left (train.max_restarts); submit the job again to continue" >&2
         break
     fi
     left=$((left - cost)) last=${lost:-none}
     if [ "$step" -gt "$furthest" ]; then furthest=$step; fi
-    times='times'
-    if [ "$left" = 1 ]; then times='time'; fi
-    echo "train.sh: the ranks ended with code $code at step $step; starting them again, at most $left more $times" >&2
+    restarts='restarts'
+    if [ "$left" = 1 ]; then restarts='restart'; fi
+    echo "train.sh: the ranks ended with code $code at step $step; starting them again, with $left $restarts left" >&2
 done
 
 if [ "$code" = 3 ]; then
     echo "train.sh: stopped on request with a checkpoint in $checkpoints; job $job goes back into the queue" >&2
-    scontrol requeue "$job" || echo "train.sh: job $job cannot be requeued; submit it again to go on" >&2
+    scontrol requeue "$job" || echo "train.sh: job $job cannot be requeued; submit it again to continue" >&2
 fi
 exit "$code"

@@ -145,9 +145,9 @@ static int files_replace_(const char *partial, const char *path, Error *err) {
     }
     hidden_path_(hidden, path, CHECKPOINT_REPLACED);
     directory_remove(hidden);
-    if (rename(path, hidden) != 0) return io_error_(path, "named", err);
+    if (rename(path, hidden) != 0) return io_error_(path, "renamed", err);
     if (rename(partial, path) != 0) {
-        io_error_(path, "named", err);
+        io_error_(path, "replaced", err);
         rename(hidden, path);
         return -1;
     }
@@ -159,12 +159,13 @@ int directory_publish(const char *partial, const char *path, bool replace, Error
     if (sync_(partial, err) != 0) return -1;
     if (rename(partial, path) != 0) {
         // ENOTDIR: `path` is a file or a symbolic link.
-        if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return io_error_(path, "named", err);
+        if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return io_error_(path, "created", err);
         char kept[CHECKPOINT_PATH + 32];
         snprintf(kept, sizeof kept, "%s.kept", path);
         for (int number = 2; access(kept, F_OK) == 0; number++) snprintf(kept, sizeof kept, "%s.kept%d", path, number);
         if (replace && files_replace_(partial, path, err) != 0) return -1;
-        if (!replace && (rename(path, kept) != 0 || rename(partial, path) != 0)) return io_error_(path, "named", err);
+        if (!replace && (rename(path, kept) != 0 || rename(partial, path) != 0))
+            return io_error_(path, "replaced", err);
     }
     char parent[CHECKPOINT_PATH];
     snprintf(parent, sizeof parent, "%s", path);

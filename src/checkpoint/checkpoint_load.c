@@ -193,8 +193,8 @@ static int place_by_tokens_(TrainingState *state, const Config *config, const ch
     if (state->tokens < 0 || state->tokens == state->samples * length) return 0;
     if (config->checkpoint.changed == CHANGED_REFUSE)
         return error_set(err, EXIT_USAGE,
-                         "%s: was trained with another sequence length than model.seq_len %lld; restore it, or "
-                         "set checkpoint.changed: accept to continue with the new one",
+                         "%s: was trained with another sequence length than model.seq_len %lld; set model.seq_len "
+                         "back, or set checkpoint.changed: accept to continue with the new one",
                          dir, (long long)length);
     state->samples = state->tokens / length + (state->tokens % length > 0);
     return 0;

@@ -32,8 +32,8 @@ typedef struct Mail {
     int64_t offset;    // grant: offset of the message in the lent memory; notice: 0
 } Mail;
 
-// The steps of a message. Moving end: WAITS (for a grant), COPIES (direct) or TRAVELS (far), MAILS (until its notice is
-// sent). Granting end: WAITS (for a notice), TRAVELS (far), MAILS (until its grant is sent).
+// The steps of a message. The sender WAITS for a grant, COPIES (direct) or TRAVELS (far), then MAILS its notice. The
+// receiver WAITS for a notice, TRAVELS (far), then MAILS its grant.
 typedef enum PushStep { PUSH_WAITS, PUSH_COPIES, PUSH_TRAVELS, PUSH_MAILS, PUSH_DONE } PushStep;
 
 typedef struct Parcel {

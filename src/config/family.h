@@ -16,7 +16,7 @@ typedef struct FamilyNumber {
     size_t offset;     // offset in ModelConfig
     bool real;         // true: the field is a double; false: an int64_t
     double absent;     // value if the file lacks the word; negative: the file must have it
-    const char *times; // name of a number in the file that multiplies `absent`, or NULL
+    const char *times; // word of another number; `absent` is multiplied by that number; NULL: by 1
 } FamilyNumber;
 
 // The supported values of one key of config.json. A missing key or null is accepted.

@@ -201,7 +201,7 @@ bool hint_for_option(const char *typed, const char *next, char *out, size_t size
     if (near != NULL && strchr(name, '.') == NULL && strcmp(name, strchr(near, '.') + 1) != 0) near = NULL;
     const ConfigKey *key = config_find(name);
     if (key == NULL && hint != NULL) {
-        // The user's value fits KEY if the hint is only "set KEY", with or without ", in sequences" after it.
+        // If the hint is only "set KEY" or "set KEY, in sequences", the user's value is also valid for KEY.
         char ours[64], rest[16] = "";
         int found = sscanf(hint, "set %63[^,;: ]%15[^\n]", ours, rest);
         if (found == 1 || strcmp(rest, ", in sequences") == 0) key = config_find(ours);

@@ -1,5 +1,5 @@
-// Opens and checks shards, maps positions of training to samples, and reads their tokens. Only the list of shards is
-// kept in memory: the order of samples is a keyed permutation that is evaluated for one position at a time.
+// Opens and checks shards, maps each position in the training run to a sample, and reads the sample's tokens. Only the
+// list of shards is kept in memory: the order of samples is a keyed permutation, computed for one position at a time.
 #include "dataset.h"
 #include "base/alloc.h"
 

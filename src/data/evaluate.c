@@ -147,7 +147,8 @@ static int read_examples_(Evaluation *evaluation, const char *key, const char *p
     }
     if (cursor.at != cursor.end || bytes % cursor.width != 0 || longest != header[3])
         return error_set(err, EXIT_USAGE, "%s: %s does not match its header (%u examples, the longest %u bytes): %s",
-                         key, path, header[2], header[3], longest != header[3] ? "wrong longest size" : "extra data");
+                         key, path, header[2], header[3],
+                         longest != header[3] ? "the longest has another size" : "extra data");
     if (evaluation->example_count > 0) return 0;
     return error_set(err, EXIT_USAGE,
                      "%s: all %u examples of %s are longer than model.seq_len %lld; increase it, or remove the key",

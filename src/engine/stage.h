@@ -62,7 +62,7 @@ typedef struct Stage {
     int32_t *tokens, *targets; // (most_microbatches, rows) on the device; NULL on stages that do not read them
     int32_t *places;           // same size: each token's place in its document; NULL if documents are ignored
     int32_t *positions;        // (rows) each token's position in its sequence; NULL without context ranks
-    bool documents;            // places are filled; false: every sequence is one document
+    bool documents;            // true: `places` are filled in; false: every sequence is one document
     float *losses;             // (most_microbatches, rows), if the stage has the head
     int64_t microbatches, most_microbatches; // number in this step; largest number of the run, which sizes the memory
     // Called when the gradients of a layer's tensors are complete: in the last microbatch's backward, or in its

@@ -120,9 +120,9 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->shard_rows = shape->sequence ? shape->rows / t : shape->rows;
     shape->copies = !be->own_sums && config_copies(config);
     shape->overlap = beside && t > 1;
-    // With fp8 there is one chunk: with scales per chunk, bits would depend on the number of chunks.
     shape->fp8 = config->train.fp8;
     quantized_shape(shape, families[m->family].biased);
+    // With fp8 there is one chunk: more chunks would have scales of their own, and so other bits.
     shape->chunks = shape->overlap && shape->fp8 == FP8_OFF
                         ? shape_chunks_(be, config->parallel.overlap, shape->rows, shape->shard_rows)
                         : 1;

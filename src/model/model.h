@@ -93,7 +93,7 @@ typedef struct Pass {
     float *dkeys;
     void *quantized[2]; // an input and a gradient of a product in eight bits (quantized.h)
     void *narrowed;     // (shard_rows, hidden) in eight bits: a gradient that is gathered next
-    char *scales;       // scales of the last row and column product's output gradients; empty without train.fp8 tensor
+    char *scales;       // scales of the output gradients of the last row and column products, for train.fp8 tensor
     void *work;         // a layer's temporaries, see layer.h
     bool split;         // a backward leaves the gradients of matrices and their biases to layer_weights
     // Lets pending transfers progress. Called between layers, around collectives, and during a wait for a collective
@@ -117,8 +117,8 @@ struct Model {
     // and k before the norm, for the norm's backward (LayerBundle); unused without model.qk_norm.
     void (*heads_forward)(Pass *, const Tensor *const *t, void *qkv, void *kept);
     void (*heads_backward)(Pass *, const Tensor *const *t, void *dqkv, const void *kept);
-    // --- act (rows, f/t) from mlp (rows, mlp_cols); both NULL: GELU, which is part of the products. If the family is
-    // not gated, dmlp and dact are one buffer.
+    // --- act (rows, f/t) from mlp (rows, mlp_cols). Both functions are NULL with GELU, which is part of the products.
+    // If the family is not gated, dmlp and dact are one buffer.
     void (*activation_forward)(Pass *, Factor act, const void *mlp);
     void (*activation_backward)(Pass *, Factor dmlp, const void *dact, const void *mlp);
     // Index of the output matrix among the head's tensors, and whether the embedding's second tensor is a table of

@@ -43,7 +43,7 @@ typedef struct TensorSpec {
     bool decay;         // weight decay applies
     bool joined;        // lies directly after the previous tensor, so that one product serves both
     bool shard_summed;  // not split; with sequence parallelism a rank sees only its rows: gradients are summed over t
-    bool head_summed;   // not split; a rank sees only its heads: gradients are always summed over t
+    bool head_summed;   // not split; a rank has only its heads' part of the gradient: always summed over t
     bool transposed;    // checkpoints hold it as (in, out): GPT-2 in Hugging Face's form
     int64_t tied_to;    // index of the tensor that owns this weight, or -1
 } TensorSpec;

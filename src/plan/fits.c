@@ -120,7 +120,7 @@ static int check_rank_(const Plan *plan, const Config *config, const char *progr
     return error_set(
         err, EXIT_FAILED,
         "%s: stage %d needs %.2f GiB a rank and %.2f GiB in reserve (hardware.reserve_gib), more than %s %.2f "
-        "GiB; a smaller schedule.micro_batch, schedule.bpipe or more stages need less\n%s",
+        "GiB; use a smaller schedule.micro_batch, more stages or schedule.bpipe: on\n%s",
         where, fullest, needed / GIB, reserve, given ? "hardware.memory_gib," : "the GPU has,", allowed, instead);
 }
 

@@ -117,7 +117,8 @@ static double layer_product_(const Work *work, int64_t m, int64_t n, int64_t k) 
     return narrow ? beside_bundles_(work) * cost_product_fp8(cost, m, n, k) : product_(work, 1, m, n, k);
 }
 
-// Returns the additional seconds of products that accumulate into `weights` numbers of fp32.
+// Returns the extra seconds that weight-gradient products take to accumulate into the fp32 gradients of `weights`
+// weights.
 static double adding_(const Work *work, double weights) {
     return beside_bundles_(work) * cost_adding(&work->hardware->cost, weights);
 }

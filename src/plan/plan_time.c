@@ -511,7 +511,7 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
 // Transfers of a stage go through its queue one after another.
 double plan_transfer_seconds(const Config *config, const Schedule *schedule, const Plan *plan,
                              const TimeSource *source) {
-    static const double LEAST_PART = 0.75; // a longer list has at least this share of the transfers per microbatch
+    static const double LEAST_PART = 0.75; // least share of these transfers per microbatch in a longer schedule
     Costing costing = {config, schedule, plan, source, 0, NULL, NULL};
     double most = 0, rounds = (double)config_microbatches(config) / schedule->microbatches;
     costing.copy = widest_copy_(&costing);

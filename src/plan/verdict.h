@@ -24,7 +24,7 @@ typedef struct Verdict {
     double stage_gain; // expected gain of a stage, by the profile or the model
 } Verdict;
 
-// Makes the verdict. -1 with err.
+// Forecasts the planner's configuration with and without BPipe, and fills in *verdict. -1 with err.
 int verdict_make(Verdict *verdict, const Planner *planner, Error *err);
 
 // Decides schedule.name, schedule.split_backward and schedule.bpipe where they are still open. schedule.name auto

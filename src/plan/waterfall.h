@@ -9,7 +9,7 @@
 
 typedef enum WaterfallLine {
     WATERFALL_PEAK,      // matrix products at the device's peak, recomputed ones too
-    WATERFALL_LOSS,      // products' time above WATERFALL_PEAK: rate, shape, launches, shared cores
+    WATERFALL_LOSS,      // further time of products: below-peak rate, shape, launches, shared cores
     WATERFALL_ATTENTION, // core attention
     WATERFALL_PASSES,    // pointwise passes over memory
     WATERFALL_TENSOR,    // exposed collectives of tensor ranks

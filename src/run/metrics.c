@@ -120,7 +120,7 @@ static int metrics_cut_(Metrics *metrics, int64_t after_step, Error *err) {
         return error_set(err, EXIT_FAILED,
                          "log.metrics: %s ends in something that is not a metrics line; name another file",
                          metrics->path);
-    if (ftruncate(metrics->fd, kept.end) != 0) return metrics_file_error_(metrics, "cannot cut", err);
+    if (ftruncate(metrics->fd, kept.end) != 0) return metrics_file_error_(metrics, "cannot truncate", err);
     return 0;
 }
 

@@ -63,7 +63,7 @@ int record_write(const Record *record, const char *path, Error *err) {
     bool written =
         file >= 0 && file_write_all(file, head, sizeof head) == 0 && file_write_all(file, record->words, bytes) == 0;
     if (file >= 0) close(file);
-    return written ? 0 : error_set(err, EXIT_FAILED, "cannot pass the record to the parent: %s", strerror(errno));
+    return written ? 0 : error_set(err, EXIT_FAILED, "--verify: cannot write the run's record: %s", strerror(errno));
 }
 
 int record_read(Record *record, int file, Error *err) {

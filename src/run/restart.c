@@ -77,9 +77,9 @@ static void restart_say_(const Log *log, const Restarts *restarts, const JobEnd 
     if (seconds < 0) seconds = 0; // the clock went back
     // Without a newer checkpoint the ranks go back to the step at which this start began.
     int64_t lost = end->step - (saved > 0 ? saved + 1 : end->began);
-    char from[64] = "where this start began";
+    char from[64] = "their last starting point";
     if (saved > 0) snprintf(from, sizeof from, "step %lld", (long long)saved);
-    log_line(log, "starting the ranks again from %s, at most %lld more time%s; lost: %lld step%s, %.0f s", from,
+    log_line(log, "starting the ranks again from %s, with %lld restart%s left; lost: %lld step%s, %.0f s", from,
              (long long)restarts->left, restarts->left == 1 ? "" : "s", (long long)(lost > 0 ? lost : 0),
              lost == 1 ? "" : "s", seconds);
 }

@@ -18,5 +18,5 @@ void contention_add(Contention *contention, int resource, double now, double dur
 // Returns the time at which the next user is done; negative if all resources are idle.
 double contention_next(const Contention *contention);
 
-// Removes and returns the user that is done at contention_next(), which is the current time.
+// Removes and returns the user that is done next. Call it when the time has advanced to contention_next().
 ContentionUser contention_pop(Contention *contention);

@@ -228,8 +228,8 @@ static void close_up_(Grid *grid) {
     }
 }
 
-// Places the F and I after the stable phase again, in the same order: each in the first free unit, after waiting W have
-// filled the holes before it.
+// Removes the F and I after the stable phase and places them again in the same order, each in the first free unit. The
+// holes before that unit are first filled with waiting W.
 static void repack_(Grid *grid) {
     int first, last, count, passes = 0;
     size_t weights = (size_t)CHUNKS * (size_t)grid->microbatches;

@@ -39,7 +39,7 @@ typedef struct Outcome {
 typedef struct Standing {
     double best, tenth;  // first and tenth step of `keys`, by planner_compared; INFINITY: not known yet
     CandidateList front; // sorted by step
-    CandidateList keys;  // fastest candidate of each cut, micro-batch size and schedule, by step
+    CandidateList keys;  // fastest candidate per shape (ranks, micro-batch) and schedule, sorted by step
 } Standing;
 
 typedef struct Search {
@@ -160,7 +160,7 @@ static void standing_take_key_(Standing *standing, const Candidate *found) {
 
 // ---------------------------------------------------------------- lists of a shape
 
-// A cut shared by several lists of a shape.
+// A Cut (bound.h) that several lists of a shape share.
 typedef struct CutOf {
     RunLayout layout; // layout of the first candidate
     bool never_fits;

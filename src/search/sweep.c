@@ -214,7 +214,7 @@ static void sweep_row_(const Sweep *sweep, int index) {
 
 static const char *swept_name_(const Swept *swept) { return swept->key + strspn(swept->key, "-"); }
 
-// Returns the days that a row trains: the slow end of its band, or the forecast if the row has no band.
+// Returns the days that a row takes to train: the slow end of its band, or the forecast if the row has no band.
 static double row_days_(const SweepRow *row) {
     return row->budget.whole.days * (row->budget.band.low > 0 ? row->budget.band.high : 1);
 }

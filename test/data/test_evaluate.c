@@ -148,7 +148,7 @@ TEST(every_damage_to_the_header_is_named) {
         {2, 65537, "has 65537 examples by its header"},
         {2, 1, "extra data"},
         {2, 3, "example 2 is cut off"},
-        {3, 36, "wrong longest size"},
+        {3, 36, "the longest has another size"},
     };
     for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
         make_good();

@@ -53,8 +53,8 @@ def test_a_killed_rank_is_started_again_and_the_bits_are_those_of_an_undisturbed
     assert re.search(r"rank 2 \(stage 2\) was killed by signal 9 .* while at \S.*; the ranks end",
                      ended.stderr), ended.stderr
     said = re.search(
-        r"starting the ranks again from (step (\d+)|where this start began), at most 1 more time; lost: (\d+) steps?,"
-        r" \d+ s",
+        r"starting the ranks again from (step (\d+)|their last starting point), with 1 restart left;"
+        r" lost: (\d+) steps?, \d+ s",
         ended.stderr,
     )
     assert said is not None, ended.stderr
@@ -89,7 +89,7 @@ def test_the_steps_that_were_lost_count_from_where_this_start_began(tmp_path):
     ended_at = last_step(tmp_path)
     wait_until(lambda: len([1 for line in lines(tmp_path) if line["type"] == "run"]) == 3, "no second start")
     job.parent.send_signal(signal.SIGTERM)
-    said = re.search(r"again from where this start began, .*; lost: (\d+) step", job.end().stderr)
+    said = re.search(r"again from their last starting point, .*; lost: (\d+) step", job.end().stderr)
     assert said is not None and 4 <= int(said[1]) <= ended_at - 20 + 100, said
 
 
