@@ -520,9 +520,8 @@ void hardware_print_band(const Hardware *hardware, GpuBand band, double step, do
         grid_line(file, "band", "%s to %s%s: as far off as plans %s", low, high, share, band.on);
         return;
     }
-    grid_line(file, "published", "%s to %s%s: as far off as four of five plans of %d published runs on %s were%s", low,
-              high, share, band.runs, band.on,
-              hardware->cost.data_sheet ? "; this GPU is planned by its data sheet" : "");
+    grid_line(file, "published", "%s to %s%s: four of five of %d published runs on %s lie in such a band%s", low, high,
+              share, band.runs, band.on, hardware->cost.data_sheet ? "; this GPU is planned by its data sheet" : "");
 }
 
 void hardware_print_cpus(const Hardware *hardware, FILE *file) {

@@ -206,7 +206,8 @@ static char *row_reason_(const ScheduleTable *table, const Forecast *row, char t
     more[2] = fmax(0, fmin(more[2], more[3])); // time->tensor is the slowest stage's: limit to the added busy time
     more[3] -= more[2];
     for (int part = 1; part < PARTS; part++) most = more[part] > more[most] ? part : most;
-    if (!row->fits)
+    if (!row->fits && isinf(row->lacks)) snprintf(text, SCHEDULE_TEXT, "this host lacks memory for all ranks");
+    else if (!row->fits)
         snprintf(text, SCHEDULE_TEXT, "stage %d lacks %s", row->fullest, grid_bytes((int64_t)row->lacks, much));
     else if (row->time.known && row->time.step > 1.01 * best->step)
         snprintf(text, SCHEDULE_TEXT, "+%.3g s %s", more[most], names[most]);

@@ -150,7 +150,9 @@ static int plan_row_(const Sweep *sweep, Config *config, SweepRow *row, Error *e
         status = error_set(err, EXIT_USAGE, "schedule.bpipe: nothing to evict with these stages and slots; use off");
     if (status == 0) take_forecast_(row, &planner, config, &forecast);
     char lacks[32];
-    if (status == 0 && !forecast.fits)
+    if (status == 0 && !forecast.fits && isinf(forecast.lacks))
+        snprintf(row->why, sizeof row->why, "this host lacks memory for all ranks");
+    else if (status == 0 && !forecast.fits)
         snprintf(row->why, sizeof row->why, "stage %d lacks %s", forecast.fullest,
                  grid_bytes((int64_t)forecast.lacks, lacks));
     planner_free(&planner);
