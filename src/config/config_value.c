@@ -174,8 +174,9 @@ static int set_bool_(Config *config, const ConfigKey *key, ConfigScalar scalar, 
     return value_refuse_(config, key, scalar, "is neither true nor false", err);
 }
 
-// Writes a suggestion for an unknown word: our name for another trainer's word, else our words that extend the typed
-// word with a dash ("a100-40g or a100-80g" for a100), else the nearest word. The suggestion may be empty.
+// Writes a suggestion for an unknown word: our name for another trainer's word, else our word in another case, else our
+// words that extend the typed word with a dash ("a100-40g or a100-80g" for a100), else the nearest word. The suggestion
+// may be empty.
 static void meant_word_(const ConfigKey *key, const char *typed, char *out, size_t n) {
     const char *hint = hint_for_word(key->name, typed), *near = NULL;
     int best = INT_MAX;
@@ -187,7 +188,7 @@ static void meant_word_(const ConfigKey *key, const char *typed, char *out, size
         if (length > 0 && strncasecmp(typed, word, length) == 0 && word[length] == '-' && used < n)
             used += (size_t)snprintf(out + used, n - used, "%s%s", used > 0 ? " or " : "", word);
     }
-    if (used == 0 || best < 0) snprintf(out, n, "%s", near != NULL ? near : "");
+    if (used == 0 || best <= 0) snprintf(out, n, "%s", near != NULL ? near : "");
 }
 
 static int set_word_(Config *config, const ConfigKey *key, ConfigScalar scalar, Error *err) {

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from trainer_runs import BUILD, ROOT, environment
 
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text().replace(" \\\n        ", " ")  # continued lines are one command
 FENCED = re.findall(r"^    (?:\$ )?((?:\./train_|scripts/|make |docker ).*?)(?:  +#.*)?$", README, re.M)
 # Commands that other tests run, or that cannot be run here.
 ELSEWHERE = {
