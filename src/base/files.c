@@ -163,7 +163,7 @@ static bool files_owner_known_(uid_t owner) {
 // Returns whether a link in this folder may be trusted. The link's owner is not enough: in a container with mapped
 // users, or on NFS that squashes root, our own links appear to belong to another user. Like Linux in sticky folders
 // (fs.protected_symlinks, may_follow_link() in fs/namei.c), this trusts the folder's owner, who may replace any file
-// there. Links of other owners are trusted only if nobody except the folder's owner can write there. If the folder has
+// there. Links of other owners are trusted only if just the folder's owner can write there. If the folder has
 // an access control list, the folder's group bits are the list's mask and cover everyone whom the list names.
 static bool files_trusted_(const struct stat *link, const struct stat *folder) {
     bool same = link->st_uid == geteuid() || link->st_uid == folder->st_uid;

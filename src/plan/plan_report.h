@@ -31,7 +31,7 @@ bool plan_answer_holds(const PlanAnswer *answer, int64_t bytes);
 // Writes one JSON object on one line. Unknown figures are null.
 int plan_write_json(const PlanAnswer *answer, FILE *file);
 
-// Writes the report for people, about twenty lines. verbose: adds all figures behind these lines. -1 with err.
+// Writes the report for people, about twenty lines. verbose: adds all figures that they are based on. -1 with err.
 int plan_report(const PlanAnswer *answer, bool verbose, FILE *file, Error *err);
 
 // Prints the cost of published methods that this engine cannot run, by their authors' formulas.

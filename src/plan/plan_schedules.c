@@ -173,6 +173,16 @@ const char *schedule_evicts_text(const RunLayout *layout) {
     return layout->evict_to == EVICT_TO_PEER ? ", BPipe" : ", host";
 }
 
+char *schedule_lacks_text(const Forecast *forecast, char text[SCHEDULE_TEXT]) {
+    char lacks[32];
+    // On a CPU without hardware.memory_gib there is no limit per rank: all ranks share the host's memory.
+    if (isinf(forecast->lacks)) snprintf(text, SCHEDULE_TEXT, "this host lacks memory for all ranks");
+    else
+        snprintf(text, SCHEDULE_TEXT, "stage %d lacks %s", forecast->fullest,
+                 grid_bytes((int64_t)fmax(0, forecast->lacks), lacks));
+    return text;
+}
+
 char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]) {
     const ScheduleKind *kind = &schedule_kinds[layout->name];
     char group[24] = "", slices[24] = "";
@@ -194,7 +204,6 @@ static char *row_reason_(const ScheduleTable *table, const Forecast *row, char t
     const char *const names[PARTS] = {"transfers", "idle", "collectives", "compute", "sums, optimizer"};
     const PlanTime *best = table->best >= 0 ? &table->rows[table->best].time : &row->time, *time = &row->time;
     double more[PARTS];
-    char much[32];
     int most = 0;
     text[0] = '\0';
     for (int i = 0; i < 2; i++, time = best) {
@@ -206,9 +215,7 @@ static char *row_reason_(const ScheduleTable *table, const Forecast *row, char t
     more[2] = fmax(0, fmin(more[2], more[3])); // time->tensor is the slowest stage's: limit to the added busy time
     more[3] -= more[2];
     for (int part = 1; part < PARTS; part++) most = more[part] > more[most] ? part : most;
-    if (!row->fits && isinf(row->lacks)) snprintf(text, SCHEDULE_TEXT, "this host lacks memory for all ranks");
-    else if (!row->fits)
-        snprintf(text, SCHEDULE_TEXT, "stage %d lacks %s", row->fullest, grid_bytes((int64_t)row->lacks, much));
+    if (!row->fits) schedule_lacks_text(row, text);
     else if (row->time.known && row->time.step > 1.01 * best->step)
         snprintf(text, SCHEDULE_TEXT, "+%.3g s %s", more[most], names[most]);
     return text;

@@ -30,6 +30,8 @@ enum { SCHEDULE_TEXT = 96 };
 char *schedule_text(const RunLayout *layout, char text[SCHEDULE_TEXT]);
 // Returns the part of that text for evictions: "" (no evictions), ", BPipe" or ", host".
 const char *schedule_evicts_text(const RunLayout *layout);
+// Writes what a forecast that does not fit lacks: "stage 0 lacks 3.1 GiB". Returns `text`.
+char *schedule_lacks_text(const Forecast *forecast, char text[SCHEDULE_TEXT]);
 
 // Print the table for people, within 120 columns, fastest rows first: the five fastest that fit, the row that `config`
 // runs and the row with the fewest bytes, or all rows. Write the table as "schedules" and "best" of --plan --json.

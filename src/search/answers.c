@@ -7,6 +7,7 @@
 #include "config/config_schema.h"
 #include "plan/verdict.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,10 +63,6 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
     return found;
 }
 
-int64_t answer_lacks(const Candidate *misfit) {
-    return misfit->forecast.lacks > 0 ? (int64_t)misfit->forecast.lacks : 0;
-}
-
 // Returns the category in which a stage exceeds the average of the other stages most; *surplus: by how many bytes.
 static int surplus_(const Plan *plan, int stage, double *surplus) {
     int most = 0;
@@ -93,7 +90,7 @@ char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text
     int c = surplus_(&plan, misfit->forecast.fullest, &surplus), largest = 0;
     for (int i = 1; i < MEMORY_CATEGORIES; i++)
         if (fullest->memory.bytes[i] > fullest->memory.bytes[largest]) largest = i;
-    if (surplus >= (double)answer_lacks(misfit))
+    if (surplus >= fmax(0, misfit->forecast.lacks))
         snprintf(text, ANSWER_TEXT, "%s, %s more than the average of the other stages", memory_name((MemoryCategory)c),
                  grid_bytes((int64_t)surplus, bytes));
     else

@@ -16,9 +16,6 @@ bool answer_next_better(const SearchSpace *space, const SearchResult *result, Ca
 enum { ANSWER_TEXT = 128 };
 char *answer_reason(const SearchSpace *space, const Candidate *misfit, char text[ANSWER_TEXT]);
 
-// Returns the bytes that the fullest rank of a misfit lacks.
-int64_t answer_lacks(const Candidate *misfit);
-
 // Finds the fewest ranks on which the model fits with one sequence per microbatch and with all evictions and
 // recomputation that -o allows. -1 with err.
 int answer_smallest_world(const SearchSpace *space, SmallestWorld *world, Error *err);

@@ -192,13 +192,12 @@ static int print_gain_(const SearchSpace *space, const SearchResult *result, FIL
 static int print_next_(const SearchSpace *space, const SearchResult *result, FILE *file, Error *err) {
     Candidate misfit;
     double step;
-    char excess[32], seconds[32], reason[ANSWER_TEXT], cut[2 * SCHEDULE_TEXT];
+    char lacks[SCHEDULE_TEXT], seconds[32], reason[ANSWER_TEXT], cut[2 * SCHEDULE_TEXT];
     Config config;
     if (!answer_next_better(space, result, &misfit, &step, err)) return err->code != 0 ? -1 : 0;
     space_config(space, &misfit.forecast.layout, &config);
-    grid_line(file, result->best >= 0 ? "next" : "nearest",
-              "%s: %s a step, and %s too much on the ranks of stage %d: %s", cut_text_(&config, cut),
-              grid_seconds(step, seconds), grid_bytes(answer_lacks(&misfit), excess), misfit.forecast.fullest,
+    grid_line(file, result->best >= 0 ? "next" : "nearest", "%s: %s a step, but %s: %s", cut_text_(&config, cut),
+              grid_seconds(step, seconds), schedule_lacks_text(&misfit.forecast, lacks),
               answer_reason(space, &misfit, reason));
     return 0;
 }

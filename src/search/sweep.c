@@ -149,12 +149,7 @@ static int plan_row_(const Sweep *sweep, Config *config, SweepRow *row, Error *e
     if (status == 0 && !forecast.possible)
         status = error_set(err, EXIT_USAGE, "schedule.bpipe: nothing to evict with these stages and slots; use off");
     if (status == 0) take_forecast_(row, &planner, config, &forecast);
-    char lacks[32];
-    if (status == 0 && !forecast.fits && isinf(forecast.lacks))
-        snprintf(row->why, sizeof row->why, "this host lacks memory for all ranks");
-    else if (status == 0 && !forecast.fits)
-        snprintf(row->why, sizeof row->why, "stage %d lacks %s", forecast.fullest,
-                 grid_bytes((int64_t)forecast.lacks, lacks));
+    if (status == 0 && !forecast.fits) schedule_lacks_text(&forecast, row->why);
     planner_free(&planner);
     return status;
 }
@@ -163,14 +158,13 @@ static int take_row_(void *argument, const SearchSpace *space, SearchResult *res
     SweepRow *row = argument;
     Candidate misfit;
     double step;
-    char lacks[32], reason[ANSWER_TEXT];
+    char lacks[SCHEDULE_TEXT], reason[ANSWER_TEXT];
     row->stopped = result->stopped;
     row->hardware = space->planner->hardware;
     if (result->best < 0 && answer_next_better(space, result, &misfit, &step, err))
-        snprintf(row->why, sizeof row->why, "nearest misfit: %dx%dx%d, stage %d lacks %s: %s",
-                 misfit.forecast.layout.pipeline, misfit.forecast.layout.tensor, misfit.forecast.layout.data,
-                 misfit.forecast.fullest, grid_bytes(answer_lacks(&misfit), lacks),
-                 answer_reason(space, &misfit, reason));
+        snprintf(row->why, sizeof row->why, "nearest misfit: %dx%dx%d, %s: %s", misfit.forecast.layout.pipeline,
+                 misfit.forecast.layout.tensor, misfit.forecast.layout.data,
+                 schedule_lacks_text(&misfit.forecast, lacks), answer_reason(space, &misfit, reason));
     if (result->best < 0) return err->code != 0 ? -1 : 0;
     const Forecast *best = &result->found.items[result->best].forecast;
     Config config;

@@ -1,4 +1,4 @@
-"""scripts/calibrate.py finds the constants behind a set of metrics, and predicts other runs with them."""
+"""scripts/calibrate.py finds the constants that explain a set of metrics, and predicts other runs with them."""
 
 import functools
 import json
