@@ -4,6 +4,7 @@
 #include "checkpoint_files.h"
 #include "base/alloc.h"
 
+#include "base/crc64.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/threads.h"

@@ -3,6 +3,7 @@
 
 #include "checkpoint_files.h"
 #include "checkpoint_layout.h"
+#include "base/crc64.h"
 #include "engine/stage.h"
 #include "ranks/world.h"
 

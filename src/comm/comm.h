@@ -1,11 +1,10 @@
 // Point-to-point messages and collectives of a named group of ranks. Implementations: MPI (comm_mpi.c), a group of one
-// rank (comm_self.c), NCCL and host memory (cuda/). comm_pushed.h, comm_checked.h and comm_emulated.h wrap or replace
+// rank (comm_self.c), NCCL and host memory (cuda/). comm_pushed.h and comm_emulated.h wrap or replace
 // these. Every operation starts without blocking; test or wait completes it. Messages between the same two ranks of a
 // group arrive in the order in which they were started. Sums run in rank order (NCCL's in its own order), so a result
 // depends only on the data and the group's size, and is the same on all ranks.
 #pragma once
 
-#include "base/crc64.h"
 #include "base/log.h"
 
 #include <stdbool.h>
@@ -78,10 +77,6 @@ struct Comm {
     // the group call this, with the same layout. Returns 1 if the memory is now registered or mapped, 0 if not, -1
     // with err. The function is NULL if the group has no use for it.
     int (*use_memory)(Comm *, const CommMemory *, Error *);
-    // Turns on checksums: a checksum then follows every message of a collective, and the receiver compares the message
-    // with its checksum before summing or keeping the data. All ranks of the group call this. The function is NULL if
-    // the group's collectives are not made of messages of our own (NCCL).
-    void (*use_checksums)(Comm *, const Crc64 *);
     // Returns 1: complete (the request is free again), 0: not yet, -1: failed with err.
     int (*test)(Comm *, CommRequest *, Error *);
     void (*destroy)(Comm *);

@@ -21,8 +21,8 @@
 #ifdef HAVE_MPI
 
 #include "comm_mpi.h"
-#include "backend/checksum.h"
 #include "base/alloc.h"
+#include "base/number_formats.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -74,13 +74,6 @@ typedef enum Phase {
     PHASE_GATHER,   // all_gather: every rank sends its block to all other ranks; nothing is summed
 } Phase;
 
-// The data that one peer sends in a phase, and the checksums exchanged with that peer.
-typedef struct Parcel {
-    const char *to;
-    int64_t bytes;
-    uint64_t sent, arrived; // checksum of our data for the peer; checksum that the peer sent of its data
-} Parcel;
-
 struct Collective {
     Collective *next; // next in the list of active, or of idle, collectives
     CommMpi *comm;
@@ -97,8 +90,7 @@ struct Collective {
     int64_t first;  // first element of the current piece
     int64_t piece;  // elements of the current piece
     int request_count;
-    MPI_Request *requests; // [4 * size]; without checksums only half of the entries are used
-    Parcel *parcels;       // (size); NULL without checksums
+    MPI_Request *requests; // [2 * size]
     char *scratch;         // (size - 1, elements summed on this rank): data from the other ranks
     char *own;             // scratch of this collective, if the group has no workspace
     int64_t own_bytes;
@@ -160,30 +152,6 @@ static void collective_sum_(const CommMpi *comm, const Collective *work, char *o
 
 // --- one phase: messages to and from every other rank
 
-static uint64_t collective_crc_(const CommMpi *comm, const char *bytes, int64_t count) {
-    return crc64_finish(comm->crc, crc64_add(comm->crc, 0, bytes, (size_t)count), count);
-}
-
-// Compares a phase's messages with their checksums, after all have arrived and before any is summed.
-static int check_parcels_(const CommMpi *comm, const Collective *work, Error *err) {
-    for (int peer = 0; comm->crc != NULL && peer < comm->base.size; peer++) {
-        const Parcel *parcel = &work->parcels[peer];
-        Error differs = {0};
-        if (peer == comm->base.rank) continue;
-        if (checksum_compare(parcel->arrived, collective_crc_(comm, parcel->to, parcel->bytes), &differs) == 0)
-            continue;
-        return error_set(err, differs.code, "the part of a %s from rank %d to rank %d of the %s group: %s",
-                         work->operation == COMM_ALL_GATHER ? "gather" : "sum", peer, comm->base.rank, comm->base.name,
-                         differs.text);
-    }
-    return 0;
-}
-
-static void mpi_use_checksums_(Comm *base, const Crc64 *crc) {
-    CommMpi *comm = base->self;
-    comm->crc = crc;
-}
-
 static int post_(CommMpi *comm, Collective *work, bool sends, int peer, void *memory, int64_t bytes, Error *err) {
     MPI_Request *request = work->requests + work->request_count;
     if (mpi_begin_(comm, sends, peer, memory, bytes, work->tag, request, err) != 0) return -1;
@@ -192,17 +160,11 @@ static int post_(CommMpi *comm, Collective *work, bool sends, int peer, void *me
 }
 
 // Starts the messages to and from one peer. The receive is started first, so that no message waits in MPI's buffers.
-// Messages of one tag between two ranks arrive in the order they were started, so each checksum follows its data.
 static int collective_exchange_(CommMpi *comm, Collective *work, int peer, const char *from, int64_t sent, char *to,
                                 int64_t received, Error *err) {
     int64_t width = comm_type_bytes(work->type);
     if (post_(comm, work, false, peer, to, received * width, err) != 0) return -1;
-    if (post_(comm, work, true, peer, (void *)from, sent * width, err) != 0) return -1;
-    if (comm->crc == NULL) return 0;
-    Parcel *parcel = &work->parcels[peer];
-    *parcel = (Parcel){to, received * width, collective_crc_(comm, from, sent * width), 0};
-    if (post_(comm, work, false, peer, &parcel->arrived, sizeof parcel->arrived, err) != 0) return -1;
-    return post_(comm, work, true, peer, &parcel->sent, sizeof parcel->sent, err);
+    return post_(comm, work, true, peer, (void *)from, sent * width, err);
 }
 
 // Computes rank q's block of a piece of n elements: equal blocks, the last ones shorter or empty.
@@ -318,8 +280,7 @@ static Collective *collective_take_(CommMpi *comm) {
         return work;
     }
     work = xcalloc(1, sizeof *work);
-    work->requests = xcalloc((size_t)comm->base.size * 4, sizeof *work->requests);
-    if (comm->crc != NULL) work->parcels = xcalloc((size_t)comm->base.size, sizeof *work->parcels);
+    work->requests = xcalloc((size_t)comm->base.size * 2, sizeof *work->requests);
     return work;
 }
 
@@ -353,7 +314,6 @@ static int mpi_collective_(Comm *base, CommOperation operation, void *out, const
                          .in = in,
                          .count = count,
                          .requests = work->requests,
-                         .parcels = work->parcels,
                          .own = work->own,
                          .own_bytes = work->own_bytes};
     if (take_scratch_(comm, work, err) != 0) {
@@ -375,8 +335,6 @@ static void collective_step_(Collective *work) {
         work->state = mpi_fail_(work->comm, code, "a collective", work->comm->base.rank, &work->error);
     if (code != MPI_SUCCESS || !arrived) return;
     work->steps++; // tells comm_wait that this poll found something, so it need not sleep
-    work->state = check_parcels_(work->comm, work, &work->error);
-    if (work->state != 0) return;
     work->state = collective_advance_(work->comm, work, &work->error);
 }
 
@@ -414,7 +372,7 @@ static void mpi_free_collectives_(CommMpi *comm) {
     while (comm->idle != NULL) {
         Collective *work = comm->idle;
         comm->idle = work->next;
-        free_all(work->requests, work->parcels, work->own, work);
+        free_all(work->requests, work->own, work);
     }
 }
 
@@ -494,7 +452,6 @@ Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work) {
     base->message = mpi_message_;
     base->collective = mpi_collective_;
     base->use_workspace = mpi_use_workspace_;
-    base->use_checksums = mpi_use_checksums_;
     base->test = mpi_test_;
     base->destroy = mpi_destroy_;
     return base;

@@ -34,7 +34,6 @@ typedef struct CommMpi {
     int sequence;  // number of the next collective, equal on all ranks; determines its tag
     Collective *idle;
     CommWorkspace workspace;
-    const Crc64 *crc; // checksum of collectives' messages; NULL: unchecked
     CommMpiWork *work;
 } CommMpi;
 

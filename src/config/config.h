@@ -37,7 +37,6 @@ typedef enum DecayShape { DECAY_LINEAR, DECAY_COSINE, DECAY_SQRT, DECAY_1_SQRT }
 typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
 typedef enum Fp8 { FP8_OFF, FP8_TENSOR, FP8_BLOCK, FP8_MX } Fp8;
 typedef enum ChangedMode { CHANGED_REFUSE, CHANGED_ACCEPT } ChangedMode;
-typedef enum ChecksumMode { CHECKSUM_OFF, CHECKSUM_ON } ChecksumMode;
 typedef enum DeviceKind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 
 enum {
@@ -189,10 +188,6 @@ typedef struct LogConfig {
     int64_t every;             // steps between step lines
 } LogConfig;
 
-typedef struct CommConfig {
-    int checksum; // ChecksumMode
-} CommConfig;
-
 typedef struct HardwareConfig {
     int device;         // DeviceKind
     int gpu;            // index in gpu_words; its row fills in keys that were not given; 0: no GPU named
@@ -227,7 +222,6 @@ typedef struct Config {
     SampleConfig sample;
     CheckpointConfig checkpoint;
     LogConfig log;
-    CommConfig comm;
     HardwareConfig hardware;
     int32_t place[CONFIG_MAX_KEYS]; // per row of the schema: line, CONFIG_DEFAULT or CONFIG_OVERRIDE
 } Config;

@@ -40,7 +40,6 @@ static const char *const precision_words[] = {[PRECISION_FP32] = "fp32", [PRECIS
 static const char *const fp8_words[] = {
     [FP8_OFF] = "off", [FP8_TENSOR] = "tensor", [FP8_BLOCK] = "block", [FP8_MX] = "mx", NULL};
 static const char *const changed_words[] = {[CHANGED_REFUSE] = "refuse", [CHANGED_ACCEPT] = "accept", NULL};
-static const char *const checksum_words[] = {[CHECKSUM_OFF] = "off", [CHECKSUM_ON] = "on", NULL};
 static const char *const switch_words[] = {"off", "on", NULL};
 static const char *const device_words[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda", NULL};
 
@@ -266,9 +265,6 @@ const ConfigKey config_keys[] = {
 
     TEXT(log, metrics, "", "JSON lines are appended to this file; empty: none"),
     INT(log, every, "1", 1, MAX_COUNT, "steps between step lines; log.metrics has every step"),
-
-    WORD(comm, checksum, "off", checksum_words,
-         "check every bundle, message, gather and sum between ranks where it arrives"),
 
     WORD(hardware, device, "auto", device_words, "where to compute; auto: on GPUs if there are any"),
     WORD(hardware, gpu, "none", gpu_words, "fills the keys below from data sheets; keys given in the same place win"),

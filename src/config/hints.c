@@ -97,6 +97,8 @@ static const Hint keys[] = {
      "docs/slurm.md"},
     {"overlap_grad_reduce overlap_param_gather distributed_backend nccl_communicator_config_path",
      "sums over data ranks always run during the last backwards; leave it out"},
+    {"comm checksum",
+     "comm.checksum is gone: links and NCCL check what they carry, and --verify compares runs; remove the key"},
     // --- the rest
     {"train_samples train_tokens", "set train.steps; a step takes train.global_batch sequences"},
     {"data_path dataset dataset_path train_data_path train_data train_files input_bin", "set data.train"},

@@ -52,7 +52,6 @@ struct Engine {
     int partner; // rank in pair
     SlotPool own, lent, host;
     Event *host_copied; // end of the latest copy to or from host memory
-    Checksum *checksum; // may be NULL
     Links links;
     Queue queue;
     Pause pause; // comm_pause's state while an action waits
@@ -65,7 +64,6 @@ struct Engine {
     ActionTime *times;
     Event *latest;           // end event of the last compute action queued, or NULL
     int64_t *forward_action; // per bundle, index of its F in the list; -1 before F
-    uint64_t *left_with;     // per bundle, its checksum when it was evicted
     EngineRun run;
     float scale;
     Error error; // the first transfer or message that failed during compute
@@ -163,20 +161,11 @@ static int queue_start_(Engine *engine, Error *err) {
     Flight *flight = &queue->flights[queue->started++ % queue->most];
     flight->slot = slot;
     int64_t bytes = move.pool->slot_bytes;
-    if (engine->checksum != NULL && action->kind == ACTION_EVICT)
-        engine->left_with[bundle] = checksum_of(engine->checksum, slot->memory, bytes);
     engine->times[i].begin = clock_seconds();
     Comm *pair = engine->pair;
     if (action->peer == SCHEDULE_HOST) started = copy_to_host_(engine, action, slot, who, err);
     else started = pair->message(pair, move.sends, engine->partner, slot->memory, bytes, &flight->request, err);
     return started == 0 ? 1 : -1;
-}
-
-// After an L, compares the bundle's checksum with its checksum at eviction. Returns -1 with err if they differ.
-static int check_bundle_(Engine *engine, const Action *action, const Slot *slot, Error *err) {
-    if (engine->checksum == NULL || action->kind != ACTION_LOAD) return 0;
-    uint64_t back = checksum_of(engine->checksum, slot->memory, engine->own.slot_bytes);
-    return checksum_compare(engine->left_with[engine_bundle_(engine, action)], back, err);
 }
 
 // Returns 1 if the oldest transfer in flight is complete, 0 if not, -1 with err.
@@ -188,7 +177,7 @@ static int queue_finish_(Engine *engine, Error *err) {
     int done = action->peer == SCHEDULE_HOST ? engine->be->event_done(engine->be, engine->host_copied)
                                              : engine->pair->test(engine->pair, &flight->request, err);
     if (done == 0) return 0;
-    if (done < 0 || check_bundle_(engine, action, flight->slot, err) != 0) return blame_transfer_(engine, action, err);
+    if (done < 0) return blame_transfer_(engine, action, err);
     Movement move = movement_(engine, action->kind);
     char who[ACTION_TEXT];
     flight->slot->occupied = NULL;
@@ -368,7 +357,6 @@ static void engine_reserve_(Engine *engine, int64_t actions, int64_t microbatche
     engine->begin_events = xrealloc(engine->begin_events, (size_t)capacity * sizeof *engine->begin_events);
     engine->end_events = xrealloc(engine->end_events, (size_t)capacity * sizeof *engine->end_events);
     engine->forward_action = xrealloc(engine->forward_action, (size_t)capacity * sizeof *engine->forward_action);
-    engine->left_with = xrealloc(engine->left_with, (size_t)capacity * sizeof *engine->left_with);
     engine->queue.actions = xrealloc(engine->queue.actions, (size_t)capacity * sizeof *engine->queue.actions);
     for (int64_t i = engine->capacity; i < capacity; i++) {
         engine->begin_events[i] = engine->be->event_create(engine->be);
@@ -501,7 +489,6 @@ Engine *engine_create(Stage *stage, const Schedule *schedule, const SlotCounts *
     engine->status_page = status_page;
     engine->index = stage->at.stage;
     engine->pair = groups->pair;
-    engine->checksum = groups->checksum;
     engine->partner = groups->pair == NULL ? -1 : 1 - groups->pair->rank;
     stage->pass.poll = engine_poll_;
     stage->pass.poll_argument = engine;
@@ -520,7 +507,7 @@ void engine_destroy(Engine *engine) {
         be->event_destroy(be, engine->begin_events[i]);
         be->event_destroy(be, engine->end_events[i]);
     }
-    free_all(engine->times, engine->begin_events, engine->end_events, engine->forward_action, engine->left_with,
+    free_all(engine->times, engine->begin_events, engine->end_events, engine->forward_action,
              engine->queue.actions, engine->queue.flights);
     be->event_destroy(be, engine->host_copied);
     links_destroy(&engine->links);

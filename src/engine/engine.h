@@ -7,7 +7,6 @@
 
 #include "ranks/status_page.h"
 #include "bpipe.h"
-#include "backend/checksum.h"
 #include "p2p.h"
 #include "slots.h"
 #include "stage.h"
@@ -28,7 +27,6 @@ typedef struct Engine Engine;
 typedef struct EngineGroups {
     Comm *const *lanes; // [p2p_lanes(schedule)] groups of all stages, with rank = stage; may be NULL with one stage
     Comm *pair;         // group of this stage and its partner, lower stage first; NULL: no bundle moves between stages
-    Checksum *checksum; // for checksums of every bundle at eviction and after load; NULL: bundles are not compared
 } EngineGroups;
 
 // Allocates slots and message buffers, and connects the links and the pair. All ranks of a pipeline call it. Every

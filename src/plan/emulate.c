@@ -67,7 +67,7 @@ int emulation_create(Emulation *e, const Config *config, const Model *model, con
     // All lanes can share one emulated group: its messages stay in order.
     Comm *lanes[2 * STAGE_MOST_CHUNKS];
     for (int i = 0; i < 2 * STAGE_MOST_CHUNKS; i++) lanes[i] = e->pipeline;
-    EngineGroups groups = {lanes, e->pair, NULL};
+    EngineGroups groups = {lanes, e->pair};
     SlotCounts slots = plan_slots(plan);
     e->engine = engine_create(&e->stage, schedule, &slots, &groups, NULL, err);
     if (e->engine == NULL) return -1;

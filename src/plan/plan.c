@@ -7,7 +7,6 @@
 #include "data/blend.h"
 #include "checkpoint/checkpoint.h"
 #include "backend/attention_scratch.h"
-#include "backend/checksum.h"
 #include "engine/p2p.h"
 #include "base/grid.h"
 #include "base/units.h"
@@ -175,7 +174,6 @@ static void plan_fill_stage_(PlanStage *plan, const TensorTable *table, const Co
     plan->copy_bytes = checkpoint_copy_bytes(config, &plan->states);
     plan->order_bytes = blend_order_bytes(&config->data);
     plan->buffer_bytes = checkpoint_buffer_bytes(config) + batch_bytes(config, &plan->at);
-    if (config->comm.checksum == CHECKSUM_ON) plan->buffer_bytes += checksum_bytes();
     if (config->hardware.share_gpu && !be->own_sums) plan->buffer_bytes += staged + edges; // messages are staged too
     plan->parameters = stage_parameters_(table, &plan->at);
 }

@@ -2,9 +2,11 @@
 // the norm has been computed, and weights after the update. At these times all ranks agree on the values.
 #include "record.h"
 #include "base/alloc.h"
+#include "base/crc64.h"
+#include "base/files.h"
+#include "base/units.h"
 
 #include "checkpoint/checkpoint_layout.h"
-#include "base/files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -83,9 +85,11 @@ int record_read(Record *record, int file, Error *err) {
 struct Recorder {
     Record record;
     int64_t capacity; // steps
-    Checksum *checksum;
-    uint64_t *mine; // (entries): checksums of this rank's parts
-    uint64_t *all;  // (ranks, entries): checksums of all ranks; NULL except on rank 0
+    Backend *be;
+    Crc64 crc;
+    char piece[1 << 20]; // values on their way from the device; stays in a core's cache
+    uint64_t *mine;      // (entries): checksums of this rank's parts
+    uint64_t *all;       // (ranks, entries): checksums of all ranks; NULL except on rank 0
 };
 
 int64_t recorder_last_step(const Recorder *recorder) { return recorder->record.first + recorder->capacity - 1; }
@@ -100,7 +104,8 @@ int recorder_create(Run *run, int64_t steps, Error *err) {
                             run->from.step, run->config->train.steps);
     recorder->capacity = steps < left ? steps : left;
     recorder->record = (Record){run->from.step + 1, 0, entries, NULL};
-    recorder->checksum = checksum_create(run->be);
+    recorder->be = run->be;
+    recorder->crc = crc64_make();
     recorder->mine = xcalloc((size_t)entries, sizeof *recorder->mine);
     if (world_rank(run->world) > 0) return 0;
     int64_t words = recorder->capacity * record_width(&recorder->record);
@@ -111,7 +116,6 @@ int recorder_create(Run *run, int64_t steps, Error *err) {
 
 void recorder_destroy(Recorder *recorder) {
     if (recorder == NULL) return;
-    checksum_destroy(recorder->checksum);
     record_free(&recorder->record);
     free_all(recorder->mine, recorder->all, recorder);
 }
@@ -134,11 +138,18 @@ typedef struct Part {
 // Adds the checksum of `count` values. They begin at element `from` of the rank's tensor, which is element `to` of the
 // unsharded tensor.
 static void add_run_(Part *part, int64_t from, int64_t to, int64_t count) {
-    Checksum *checksum = part->recorder->checksum;
+    Recorder *recorder = part->recorder;
+    Backend *be = recorder->be;
     const TensorSpec *spec = part->tensor->spec;
-    uint64_t raw = checksum_raw(checksum, part->values + (from - part->begin), count * 4);
-    int64_t after = (spec->rows * spec->cols - to - count) * 4;
-    part->raw ^= crc64_times(raw, crc64_shift(checksum_crc(checksum), after));
+    const char *values = (const char *)(part->values + (from - part->begin));
+    int64_t bytes = count * 4, after = (spec->rows * spec->cols - to - count) * 4;
+    uint64_t raw = 0;
+    for (int64_t at = 0, n; at < bytes; at += n) {
+        n = min_i64(bytes - at, sizeof recorder->piece);
+        be->download(be, recorder->piece, values + at, n);
+        raw = crc64_add(&recorder->crc, raw, recorder->piece, (size_t)n);
+    }
+    part->raw ^= crc64_times(raw, crc64_shift(&recorder->crc, after));
 }
 
 static int add_block_(void *context, const Block *block) {
@@ -164,8 +175,7 @@ static int record_gather_(Run *run, uint64_t *to, Error *err) {
     for (int64_t i = 0; i < world_size(run->world) * table->count; i++) to[i % table->count] ^= recorder->all[i];
     for (int64_t i = 0; i < table->count; i++) {
         const TensorSpec *spec = &table->specs[i];
-        if (spec->tied_to < 0)
-            to[i] = crc64_finish(checksum_crc(recorder->checksum), to[i], spec->rows * spec->cols * 4);
+        if (spec->tied_to < 0) to[i] = crc64_finish(&recorder->crc, to[i], spec->rows * spec->cols * 4);
     }
     return 0;
 }

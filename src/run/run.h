@@ -55,13 +55,11 @@ typedef struct Run {
     Coordinates at;
     Backend *be;
     Device device;
-    int lanes;                   // number of pipeline groups, one for each lane of messages (engine/p2p.h)
-    Comm *lane[RUN_MOST_LANES];  // [lanes]
-    Comm *tensor, *data, *tied;  // NULL: not needed, or this rank is no member; `data` has all replicas (topology.h)
-    Comm *context[2];            // one group per half of a sequence (model/context.h), or NULL
-    Checksum *checksum;          // NULL without comm.checksum, as are all `sums`
-    Comm *sums[RUN_MOST_GROUPS]; // groups that send the checksums of each group's messages
-    Comm *pair, *pair_far;       // group that moves evicted bundles; its `far` group, NULL once `pair` owns it
+    int lanes;                  // number of pipeline groups, one for each lane of messages (engine/p2p.h)
+    Comm *lane[RUN_MOST_LANES]; // [lanes]
+    Comm *tensor, *data, *tied; // NULL: not needed, or this rank is no member; `data` has all replicas (topology.h)
+    Comm *context[2];           // one group per half of a sequence (model/context.h), or NULL
+    Comm *pair, *pair_far;      // group that moves evicted bundles; its `far` group, NULL once `pair` owns it
     Schedule *schedule, *validation;
     Schedule *ramp[CONFIG_MAX_RAMP]; // schedule of each entry of train.batch_ramp; `schedule` is the largest batch's
     Plan plan;

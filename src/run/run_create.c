@@ -2,7 +2,6 @@
 // Every step that can fail on one rank ends with an exchange, so that all ranks fail together with one message.
 #include "checkpoint/checkpoint_find.h"
 #include "checkpoint/hf_config.h"
-#include "comm/comm_checked.h"
 #include "comm/comm_pushed.h"
 #include "ranks/affinity.h"
 #include "plan/fits.h"
@@ -162,37 +161,28 @@ static int list_groups_(Run *run, RunGroup group[RUN_MOST_GROUPS]) {
     return count;
 }
 
-// Creates the groups and, for comm.checksum, a second group of the same ranks for the checksums of each group.
 static int create_groups_(Run *run, Error *err) {
     RunGroup groups[RUN_MOST_GROUPS];
     int count = list_groups_(run, groups);
     for (int i = 0; i < count; i++) {
         const RunGroup *group = &groups[i];
-        char of_sums[32];
         *group->comm = world_split(run->world, group->name, group->color, group->key, err);
         if (*group->comm == NULL && group->color >= 0) return -1;
-        if (group->held || run->config->comm.checksum == CHECKSUM_OFF) continue;
-        snprintf(of_sums, sizeof of_sums, "%s sums", group->name);
-        run->sums[i] = world_split(run->world, of_sums, group->color, group->key, err);
-        if (run->sums[i] == NULL && group->color >= 0) return -1;
     }
     return 0;
 }
 
 // Replaces the groups by groups for the device's memory, in the same order on all ranks. On a GPU, the compute stream
 // waits for the tensor and context groups, and the host waits for the other groups. A stage copies its evicted bundles
-// if it can map its partner's slots; otherwise it sends them as messages. With comm.checksum, each group checks its
-// messages, and the engine checks every bundle that comes back.
+// if it can map its partner's slots; otherwise it sends them as messages.
 static int convert_groups_(Run *run, Error *err) {
     RunGroup groups[RUN_MOST_GROUPS];
     int count = list_groups_(run, groups);
-    if (run->config->comm.checksum == CHECKSUM_ON) run->checksum = checksum_create(run->be);
     for (int i = 0; i < count; i++) {
         Comm **comm = groups[i].comm;
         if (*comm == NULL || groups[i].held) continue;
         *comm = device_comm(&run->device, run->be, *comm, groups[i].use, err);
         if (*comm == NULL) return -1;
-        if (run->sums[i] != NULL) *comm = comm_checked_create(*comm, true, run->sums[i], run->checksum);
     }
     if (run->pair != NULL) run->pair = comm_pushed_create(run->be, STREAM_EVICT, run->pair, run->pair_far);
     run->pair_far = NULL;
@@ -308,7 +298,7 @@ static int create_stage_(Run *run, Error *err) {
                      run->at.replica, err) != 0)
         return -1;
     stage_use_context(&run->stage, run->context);
-    EngineGroups groups = {run->lane, run->pair, run->checksum};
+    EngineGroups groups = {run->lane, run->pair};
     SlotCounts slots = plan_slots(&run->plan.stage[run->at.stage]);
     run->engine = engine_create(&run->stage, run->schedule, &slots, &groups, run->status_page, err);
     if (run->engine == NULL) return -1;
@@ -539,9 +529,6 @@ void run_destroy(Run *run) {
     // Groups for device memory own streams of the device, so they are destroyed before the device.
     for (int i = count - 1; i >= 0; i--)
         if (*groups[i].comm != NULL) (*groups[i].comm)->destroy(*groups[i].comm);
-    for (int i = 0; i < count; i++)
-        if (run->sums[i] != NULL) run->sums[i]->destroy(run->sums[i]);
-    checksum_destroy(run->checksum);
     if (run->be != NULL) run->be->destroy(run->be);
     run_close_data(&run->sets);
     memset(run, 0, sizeof *run);

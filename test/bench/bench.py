@@ -79,8 +79,6 @@ def main():
     pairs(
         "BPipe, four ranks", "train_llama", LLAMA_BPIPE, ("on", ["schedule.bpipe=on"]), ("off", ["schedule.bpipe=off"])
     )
-    checked = ("on", ["schedule.bpipe=on", "comm.checksum=on"]), ("off", ["schedule.bpipe=on"])
-    pairs("checksums of bundles and messages, four ranks", "train_llama", LLAMA_BPIPE, *checked)
     for seq in (512, 1024):
         config = ATTENTION % seq
         modes = [(mode, [f"attention.mode={mode}"]) for mode in ("flash", "none")]

@@ -16,7 +16,7 @@ TEST(values_reach_their_fields) {
         "schedule: {bpipe: on, slots: 3, micro_batch: 2, evict_to: host}\r\n"
         "train: {lr: 3E-4, beta1: .5, seed: 9007199254740992, precision: \"bf16\", global_batch: 8, "
         "skip_bad_steps: 3, skip_outlier_z: 6.5}\r\n"
-        "hardware: {device: cpu, peak_tflops: 0.25, share_gpu: on}\r\ncomm: {checksum: on}\r\nlog:\r\n",
+        "hardware: {device: cpu, peak_tflops: 0.25, share_gpu: on}\r\nlog:\r\n",
         NULL);
     assert_int_equal(c.model.family, family_find("gpt"));
     assert_int_equal(c.model.kv_heads, 8);
@@ -33,7 +33,6 @@ TEST(values_reach_their_fields) {
     assert_true(c.train.lr == 3e-4 && c.train.beta1 == 0.5);
     assert_int_equal(c.train.seed, INT64_C(9007199254740992));
     assert_int_equal(c.train.precision, PRECISION_BF16);
-    assert_int_equal(c.comm.checksum, CHECKSUM_ON);
     assert_true(c.train.skip_bad_steps == 3 && c.train.skip_outlier_z == 6.5);
     assert_int_equal(c.hardware.device, DEVICE_CPU);
     assert_true(c.hardware.peak_tflops == 0.25 && c.hardware.share_gpu);

@@ -186,12 +186,6 @@ def test_verify_compares_the_configured_schedule(small):
     assert "1 stage and 4 stages, gis, BPipe: the same bits" in ended.stdout
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", ["gis", "1f1b_split"])
-def test_checksums_of_messages_leave_the_bits_alone(small, name):
-    small.keeps_bits((), ["schedule.bpipe=on", "comm.checksum=on", *BPIPE.get(name, PLAIN[name])])
-
-
 def test_a_list_from_a_file_is_run(small, tmp_path):
     """The text that --schedule prints can be run from a file, under another name."""
     text = command(small.family, "-c", small.config, "--schedule", overrides=[OFF, *PLAIN["gis_half"]]).stdout

@@ -200,7 +200,7 @@ static void compare_allocated(const char *path, const char *overrides) {
     for (int s = 0; s < plan.stages; s++) {
         Stage stage;
         if (stage_create(&stage, model, &config, schedule, be, s, NULL, 0, &err) != 0) fail_msg("%s", err.text);
-        EngineGroups alone = {NULL, NULL, NULL};
+        EngineGroups alone = {NULL, NULL};
         SlotCounts slots = plan_slots(&plan.stage[s]);
         Engine *engine = plan.stages == 1 ? engine_create(&stage, schedule, &slots, &alone, NULL, &err) : NULL;
         if (plan.stages == 1 && engine == NULL) fail_msg("%s", err.text);

@@ -33,7 +33,7 @@ class Case:
         self.keys = [
             f"parallel.pipeline={p}", f"parallel.tensor={t}", f"parallel.data={d}", *self.draw_schedule(p),
             f"checkpoint.every={self.every}", f"checkpoint.keep={draw.choice([1, 2, 3])}",
-            f"train.max_restarts={self.restarts}", f"comm.checksum={draw.choice(['off', 'off', 'on'])}",
+            f"train.max_restarts={self.restarts}",
             f"train.peer_timeout_s={PEER_TIMEOUT_S}", f"train.timeout_s={TIMEOUT_S}",
         ]  # fmt: skip
         self.saves = draw.random() < 0.9

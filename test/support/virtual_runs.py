@@ -80,7 +80,7 @@ CASES = {
     "a forward in three uneven chunks": case("llama", *WIDE, "parallel.overlap=3", "schedule.recompute_layers=1"),
     "a forward in four chunks in bf16": case("gpt", *WIDE, "parallel.overlap=4", "train.precision=bf16"),
     "a forward in four chunks on four ranks": case("gpt", "parallel.tensor=4", "parallel.sequence=true",
-                                                   "parallel.overlap=4", "comm.checksum=on"),
+                                                   "parallel.overlap=4"),
     "a forward in two chunks of whole sequences": case("gpt", "parallel.tensor=2", "parallel.sequence=false",
                                                        "parallel.overlap=2"),
     "a forward in chunks on one GPU": case("llama", "parallel.tensor=2", "parallel.sequence=true", "parallel.overlap=4",
@@ -109,7 +109,7 @@ CASES = {
     "fp8 with a scale per tensor": case("gpt", *BPIPE, *EIGHT, "train.fp8=tensor"),
     "fp8 with scales of blocks on two tensor ranks": case("llama", *WIDE, *EIGHT, "train.fp8=block"),
     "fp8 with scales of 32": case("llama", *EIGHT, "train.fp8=mx", VIRTUAL_CAPABILITY="100"),
-    # Attention, and checks of received messages.
+    # Attention.
     "stored and recomputed attention": case("llama", "parallel.pipeline=2", "attention.mode=[none, flash]",
                                             "train.precision=bf16"),
     "attention in separate passes": case("gpt", "attention.mode=none", "attention.softmax=unfused"),
@@ -144,7 +144,6 @@ CASES = {
     "context ranks with layers recomputed": case("llama", *CONTEXT, "schedule.recompute_layers=1",
                                                  "schedule.micro_batch=2", "train.precision=bf16"),
     "a GPU for two context ranks": case("llama", *CONTEXT, "hardware.share_gpu=true", **ONE_GPU),
-    "checksums between context ranks": case("llama", *CONTEXT, "parallel.pipeline=2", "comm.checksum=on"),
     "layers recomputed": case("llama", "parallel.pipeline=2", "schedule.recompute_layers=1"),
     "outputs computed again": case("gpt", *BPIPE, "schedule.recompute=pointwise"),
     "outputs computed again on two tensor ranks": case("llama", *WIDE, "parallel.overlap=2",
@@ -152,8 +151,7 @@ CASES = {
     "outputs computed again after a split backward": case(
         "gpt", *WIDE, "schedule.split_backward=on", "schedule.recompute=[pointwise, none]", "train.precision=bf16"
     ),
-    "checksums of all that travels": case("llama", *BPIPE, "parallel.tensor=2", "comm.checksum=on"),
-    "checksums between nodes": case("gpt", *BPIPE, "parallel.data=2", "comm.checksum=on", **APART),
+    "evictions with data ranks between nodes": case("gpt", *BPIPE, "parallel.data=2", **APART),
 }
 
 

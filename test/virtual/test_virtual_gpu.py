@@ -26,10 +26,10 @@ def test_training_is_that_of_cpus_in_every_order(tmp_path, case, orders):
 @pytest.mark.thorough
 @pytest.mark.parametrize("options", [(), ("hardware.share_gpu=true",)], ids=["nccl", "one GPU"])
 def test_tensor_ranks_wait_for_each_other_while_messages_leave(tmp_path, options):
-    """Ranks 4 and 7 have queued the next collective before their late message can be checksummed. Their tensor partners
+    """Ranks 4 and 7 have queued the next collective before their late message has left. Their tensor partners
     5 and 6 join that collective only after the messages of 7 and 4."""
     gpus = "1" if options else "8"
-    options = (*BPIPE, "parallel.tensor=2", "comm.checksum=on", "train.global_batch=4", "train.steps=1", *options)
+    options = (*BPIPE, "parallel.tensor=2", "train.global_batch=4", "train.steps=1", *options)
     late = {"VIRTUAL_LATE": "4 7", "VIRTUAL_PATIENCE": "10", "VIRTUAL_GPUS": gpus}
     assert trained(write_config(tmp_path, "llama"), "llama", *options, **late).bits
 
@@ -66,7 +66,7 @@ def test_operands_of_8_bits_have_the_same_bits_however_they_are_gathered_and_kep
         ("parallel.overlap=on", "parallel.collectives=nccl"),
         ("parallel.overlap=on", "parallel.collectives=copy", "schedule.recompute=pointwise"),
         ("schedule.split_backward=on", "schedule.recompute=[pointwise, none]"),
-        ("schedule.recompute_layers=1", "comm.checksum=on"),
+        ("schedule.recompute_layers=1",),
     ]
     eight = (*WIDE, *virtual_runs.EIGHT, f"train.fp8={fp8}", "train.global_batch=2")
     runs = [trained(config, "llama", *eight, *layout, VIRTUAL_ORDER="random", **device) for layout in layouts]
