@@ -91,8 +91,10 @@ LIBRARY_OPERATION(void, attention_backward, void *dqkv, void *scratch, const voi
 // token of another rank contributes zero. wpe (seq, hidden) is added where not NULL, position as in rope.
 OPERATION(void, embedding_forward, void *x, const int32_t *tokens, const int32_t *positions, const void *wte,
           const void *wpe, int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count);
-// dwte +=, dwpe += (may be NULL); rows with the same token, or the same position, are added in row order.
-OPERATION(void, embedding_backward, float *dwte, float *dwpe, const void *dx, const int32_t *tokens,
+// dwte +=, dwpe (places, hidden) += (may be NULL); rows with the same token, or the same position, are added in row
+// order. Every position is below `places`, which may exceed the positions of these rows: they may be a part of longer
+// sequences.
+OPERATION(void, embedding_backward, float *dwte, float *dwpe, int64_t places, const void *dx, const int32_t *tokens,
           const int32_t *positions, int64_t rows, int64_t hidden, int64_t batch, int64_t first, int64_t count);
 
 // --- vocabulary-parallel cross-entropy, in two passes with an exchange of statistics between them. logits (rows,

@@ -73,16 +73,16 @@ static void scatter_(Backend *backend, const Scatter *scatter) {
         scatter_columns_(backend, scatter, column, min_i64(scatter->hidden - column, share));
 }
 
-void cpu_embedding_backward(Backend *backend, float *dwte, float *dwpe, const void *dx, const int32_t *tokens,
-                            const int32_t *positions, int64_t rows, int64_t hidden, int64_t batch, int64_t first,
-                            int64_t count) {
+void cpu_embedding_backward(Backend *backend, float *dwte, float *dwpe, int64_t places, const void *dx,
+                            const int32_t *tokens, const int32_t *positions, int64_t rows, int64_t hidden,
+                            int64_t batch, int64_t first, int64_t count) {
     int64_t seq = rows / batch;
     Scatter scatter = {dwte, dx, tokens, rows, hidden, first, count};
     scatter_(backend, &scatter);
     if (!dwpe) return;
     if (positions != NULL) {
-        Scatter places = {dwpe, dx, positions, rows, hidden, 0, INT64_MAX}; // the table has every position
-        scatter_(backend, &places);
+        Scatter by_position = {dwpe, dx, positions, rows, hidden, 0, places};
+        scatter_(backend, &by_position);
         return;
     }
     CPU_PARALLEL_FOR(cpu_self(backend))

@@ -373,8 +373,10 @@ void embedding_block_backward(Pass *pass, const Model *model, const Tensor *tens
                               const int32_t *tokens) {
     const Shape *s = pass->shape;
     float *positions = model->learned_positions ? tensors[1].gradient : NULL;
-    if (positions != NULL && pass->positions == NULL) positions += pass->first * s->hidden;
+    int64_t before = pass->positions == NULL ? pass->first : 0; // positions before those that the rows count from 0
+    if (positions != NULL) positions += before * s->hidden;
     pass->be->embedding_backward(pass->be, tensors[0].gradient, positions,
+                                 positions == NULL ? 0 : tensors[1].rows - before,
                                  block_gathered(pass, GATHERED_GRADIENT, factor_plain(dx)).data, tokens,
                                  pass->positions, s->rows, s->hidden, s->batch, s->vocab_first, s->vocab_count);
 }

@@ -44,13 +44,17 @@ TEST(forward_adds_token_and_position) {
             for (int64_t document = 0; document < 4; document += 3) check_forward(precision, &SHAPES[i], document);
 }
 
-// The promise is exact: fp32 sums in row order. So the reference adds floats, and bits are compared.
+// The promise is exact: fp32 sums in row order. So the reference adds floats, and bits are compared. With documents,
+// the rows are a part of longer sequences: their positions begin beyond the number of their own.
 static void check_backward(int precision, const Shape *s, int threads, int64_t document) {
     Op op = op_start(precision, threads);
     int64_t rows = s->positions * s->batch, hidden = s->hidden;
-    const int32_t *t = tokens(&op, s), *positions = op_places(&op, s->positions, s->batch, document);
+    const int32_t *t = tokens(&op, s);
+    int32_t *positions = op_places(&op, s->positions, s->batch, document);
+    int64_t before = positions == NULL ? 0 : s->positions + 1, places = before + s->positions;
+    for (int64_t row = 0; before > 0 && row < rows; row++) positions[row] += (int32_t)before;
     Operand dx = op_operand(&op, rows * hidden, 3, 0.0, 1.0);
-    Operand dwte = op_gradient(&op, s->count * hidden, 4, 1.0), dwpe = op_gradient(&op, s->positions * hidden, 5, 1.0);
+    Operand dwte = op_gradient(&op, s->count * hidden, 4, 1.0), dwpe = op_gradient(&op, places * hidden, 5, 1.0);
     float *want_wte = memcpy(op_hold(&op, dwte.bytes), dwte.data, (size_t)dwte.bytes);
     float *want_wpe = memcpy(op_hold(&op, dwpe.bytes), dwpe.data, (size_t)dwpe.bytes);
     for (int64_t row = 0; row < rows; row++)
@@ -60,8 +64,8 @@ static void check_backward(int precision, const Shape *s, int threads, int64_t d
             if (token >= 0 && token < s->count) want_wte[token * hidden + i] += value;
             if (s->wpe) want_wpe[position * hidden + i] += value;
         }
-    op.backend->embedding_backward(op.backend, dwte.data, s->wpe ? dwpe.data : NULL, dx.data, t, positions, rows,
-                                   hidden, s->batch, s->first, s->count);
+    op.backend->embedding_backward(op.backend, dwte.data, s->wpe ? dwpe.data : NULL, places, dx.data, t, positions,
+                                   rows, hidden, s->batch, s->first, s->count);
     assert_memory_equal(dwte.data, want_wte, (size_t)dwte.bytes);
     assert_memory_equal(dwpe.data, want_wpe, (size_t)dwpe.bytes);
     op_end(&op);

@@ -137,12 +137,12 @@ template <typename T, int W> void scatter_launch_(CudaBackend *cuda, float *to, 
 }
 
 template <typename T, int W>
-void embedding_backward_launch_(CudaBackend *cuda, float *dwte, float *dwpe, const T *dx, const int32_t *positions,
-                                const Table &t) {
-    Table places = {positions, t.rows, t.hidden, t.batch, 0, t.rows / t.batch};
-    dim3 grid((unsigned)places.count, launch_blocks(t.hidden, THREADS * W));
+void embedding_backward_launch_(CudaBackend *cuda, float *dwte, float *dwpe, int64_t places, const T *dx,
+                                const int32_t *positions, const Table &t) {
+    Table by_position = {positions, t.rows, t.hidden, t.batch, 0, places};
+    dim3 grid((unsigned)(t.rows / t.batch), launch_blocks(t.hidden, THREADS * W));
     scatter_launch_<T, W>(cuda, dwte, dx, t);
-    if (dwpe && positions) scatter_launch_<T, W>(cuda, dwpe, dx, places);
+    if (dwpe && positions) scatter_launch_<T, W>(cuda, dwpe, dx, by_position);
     else if (dwpe) CUDA_LAUNCH(cuda, grid, THREADS, 0, (position_backward_kernel<T, W>), dwpe, dx, t.hidden, t.batch);
 }
 
@@ -158,19 +158,23 @@ void cuda_embedding_forward(Backend *backend, void *x, const int32_t *tokens, co
                           (const T *)wpe, positions, t));
 }
 
-void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, const void *dx, const int32_t *tokens,
-                             const int32_t *positions, int64_t rows, int64_t hidden, int64_t batch, int64_t first,
-                             int64_t count) {
+void cuda_embedding_backward(Backend *backend, float *dwte, float *dwpe, int64_t places, const void *dx,
+                             const int32_t *tokens, const int32_t *positions, int64_t rows, int64_t hidden,
+                             int64_t batch, int64_t first, int64_t count) {
     CudaBackend *cuda = cuda_self(backend);
     Table t = {tokens, rows, hidden, batch, first, count};
     if (rows == 0) return;
-    if (count * (int64_t)sizeof(Span) > cuda->scratch_bytes || rows >= INT32_MAX) {
-        cuda_refuse(cuda, "embedding: a GPU supports at most 4 million vocabulary rows; use more tensor ranks");
+    int64_t largest = dwpe && positions && places > count ? places : count;
+    if (largest * (int64_t)sizeof(Span) > cuda->scratch_bytes || rows >= INT32_MAX) {
+        cuda_refuse(cuda, count < largest
+                              ? "embedding: a GPU supports at most 4 million positions; use a shorter seq_len"
+                              : "embedding: a GPU supports at most 4 million vocabulary rows; use more tensor "
+                                "ranks");
         return;
     }
     // dwte and dwpe are always fp32. PACK<T> elements are 16 bytes in an fp32 run, 32 bytes (two accesses) in bf16.
     FOR_WIDTH(backend,
               hidden % PACK<T> == 0 && aligned_16(dwte, dwpe, dx) &&
                   (((uintptr_t)dwte | (uintptr_t)dwpe) & (4 * PACK<T> - 1)) == 0,
-              (embedding_backward_launch_<T, W>(cuda, dwte, dwpe, (const T *)dx, positions, t)));
+              (embedding_backward_launch_<T, W>(cuda, dwte, dwpe, places, (const T *)dx, positions, t)));
 }
