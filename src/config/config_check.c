@@ -406,6 +406,9 @@ static const char *why_whole_(const Config *config) {
     if (config_microbatches(config) > 1)
         return "gradients are summed over microbatches before data ranks, which needs memory for all of them; use one "
                "microbatch a step (micro_batch = global_batch / data), or off";
+    if (config_slices(config) > 1)
+        return "gradients are summed over slices before data ranks, which needs memory for those of all layers; use "
+               "schedule.slices 1, or off";
     if (config->schedule.split_backward == SPLIT_ON || config_schedule_kind(config)->splits ||
         config->schedule.file[0] != '\0')
         return "split backwards compute weight gradients only after the input gradients of all layers; "

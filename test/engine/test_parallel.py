@@ -105,6 +105,8 @@ def test_sharded_gradients_take_less_memory_and_change_no_bit(family, more, d, t
     peaks = [ended.steps[-1]["stages"][0]["peak_bytes"] for ended in (pieces, whole)]
     assert peaks[0] < peaks[1], peaks
     assert sharded(config, family, d, "auto", *more).steps[-1]["stages"][0]["peak_bytes"] == peaks[0]
+    slices = (*more, "schedule.name=seq1f1b", "schedule.slices=2")  # the backward of a microbatch has several parts
+    assert sharded(config, family, d, "auto", *slices).bits == sharded(config, family, d, "off", *slices).bits
 
 
 @pytest.mark.parametrize("keys, why", [
@@ -117,6 +119,10 @@ def test_sharded_gradients_take_less_memory_and_change_no_bit(family, more, d, t
     (
         ["parallel.data=2", "schedule.micro_batch=4", "schedule.split_backward=on"],
         "use a schedule without split backwards",
+    ),
+    (
+        ["parallel.data=2", "schedule.micro_batch=4", "schedule.slices=2", "schedule.name=seq1f1b"],
+        "use schedule.slices 1, or off",
     ),
 ])
 def test_gradients_that_cannot_be_sharded_are_refused_with_the_reason(keys, why, tmp_path):
