@@ -519,19 +519,20 @@ void engine_destroy(Engine *engine) {
 
 // ---------------------------------------------------------------- the rehearsal
 
-// Runs microbatch 0 through one chunk and back. parts: whether to run with [0] a complete, [1] a split backward.
+// Runs microbatch 0 through one chunk and back, slice by slice: each slice sees another number of keys, for which a GPU
+// has other kernels. parts: whether to run with [0] a complete, [1] a split backward.
 static int rehearse_chunk_(Engine *engine, int chunk, float scale, const bool parts[2], Error *err) {
     Stage *stage = engine->stage;
     void *bundle = engine->own.slots[0].memory;
     const P2pLink *in = engine->links.chunk[chunk].in, *out = engine->links.chunk[chunk].out;
     void *x = p2p_buffer(&in[P2P_FORWARD]), *y = p2p_buffer(&out[P2P_FORWARD]);
     void *dy = p2p_buffer(&in[P2P_BACKWARD]), *dx = p2p_buffer(&out[P2P_BACKWARD]);
-    for (int split = 0; split < 2; split++) {
-        if (!parts[split]) continue;
-        if (stage_forward(stage, chunk, 0, bundle, x, y, scale, err) != 0) return -1;
-        if (scale > 0.0f && stage_backward(stage, chunk, 0, bundle, dy, dx, split == 1, err) != 0) return -1;
-        if (split == 1 && stage_weights(stage, chunk, 0, bundle, err) != 0) return -1;
-    }
+    for (int split = 0; split < 2; split++)
+        for (int64_t slice = 0; parts[split] && slice < stage->at.shape.slices; slice++) {
+            if (stage_forward(stage, chunk, slice, bundle, x, y, scale, err) != 0) return -1;
+            if (scale > 0.0f && stage_backward(stage, chunk, slice, bundle, dy, dx, split == 1, err) != 0) return -1;
+            if (split == 1 && stage_weights(stage, chunk, slice, bundle, err) != 0) return -1;
+        }
     return 0;
 }
 

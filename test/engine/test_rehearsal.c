@@ -124,6 +124,7 @@ TEST(weights_moments_and_gradients_are_the_same_bits_afterwards) {
         leaves_no_trace(&llama_model, "schedule.name=1f1b", "train.precision=bf16", stage, 1);
         leaves_no_trace(&gpt_model, "schedule.name=v-half", "train.precision=fp32", stage, 1);
         leaves_no_trace(&gpt_model, "schedule.name=dualpipe-v", "train.precision=fp32", stage, 2);
+        leaves_no_trace(&gpt_model, "schedule.name=seq1f1b", "schedule.slices=4", stage, 4);
     }
     leaves_no_trace(&gpt_model, "schedule.name=gpipe", "parallel.pipeline=1", 0, 1);
 }
