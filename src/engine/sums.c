@@ -36,10 +36,13 @@ static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const 
     }
 }
 
-// Counts the workspace to sum gradient pieces and squared norms. Gathering weights in the same pieces needs no more.
+// Counts the workspace to sum gradient pieces and squared norms. Gathering weights in the same pieces needs no more. A
+// stage without parameters still takes part in the sum of squared norms.
 static void count_data_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.data_ranks, shape->staged};
-    workspace->sums = tensors->unit_count < SUMS_OVER_DATA ? (int)tensors->unit_count : SUMS_OVER_DATA;
+    workspace->sums = tensors->unit_count < 1                ? 1
+                      : tensors->unit_count < SUMS_OVER_DATA ? (int)tensors->unit_count
+                                                             : SUMS_OVER_DATA;
     workspace->passing = workspace->sums;
     for (int64_t u = 0; u < tensors->unit_count; u++)
         need_(&need, COMM_REDUCE_SCATTER, tensors->units[u].piece, COMM_FLOAT);
