@@ -226,7 +226,7 @@ int run_check_checkpoints(const Config *config, const RunAsk *ask, Error *err) {
 }
 
 Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
-    Schedule whole = {.stages = (int)config->parallel.pipeline, .chunks = 1, .slices = 1};
+    Schedule whole = {.stages = (int)config->parallel.pipeline, .chunks = 1, .slices = config_slices(config)};
     whole.edge_buffers = SCHEDULE_EDGE_BUFFERS;
     if (run_trains(ask)) return plan_schedule(config, err);
     return schedule_forward_like(&whole, ask->validate ? (int)config_microbatches(config) : 1);

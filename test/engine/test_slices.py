@@ -1,6 +1,8 @@
 """Slices of the sequence: for the same number of slices the same bits for any number of stages, schedule, BPipe, slots
 and threads; other numbers agree to 1e-5. Memory is as planned, keys included."""
 
+import json
+
 import pytest
 from trainer_runs import close, run
 
@@ -77,6 +79,19 @@ def test_documents_stop_at_slices_as_in_one_piece(small):
 def test_tensor_and_data_ranks_have_the_bits_of_one_stage(small, wider):
     ended = small.keeps_bits((*SLICES, *wider), sliced(2, bpipe=True))
     assert close(ended.losses, small.one_stage(*SLICES).losses, 1e-5)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_a_run_of_slices_is_validated_and_writes_text(small, p, tmp_path):
+    layout = (*sliced(p), "train.steps=2", "sample.tokenizer=ids", "sample.tokens=30", "sample.prompt=5 6")
+    saving = (f"checkpoint.dir={tmp_path}", "checkpoint.every=2", "sample.every=2")
+    ended = small.train(*layout, *saving)
+    resumed = ["--resume", str(tmp_path)]
+    asked = small.train(*layout, arguments=["--validate", "--json", *resumed])
+    assert json.loads(asked.stdout)["loss"] == ended.of_type("val")[-1]["loss"]
+    texts = [small.train(*layout, *keys, arguments=["--generate", "5 6", *resumed]).stdout
+             for keys in ((), ("schedule.slices=1",))]
+    assert texts[0] == texts[1] and texts[0].strip() in ended.stdout
 
 
 def test_slices_that_do_not_divide_the_sequence_are_refused(small):
