@@ -72,6 +72,14 @@ static inline int64_t attention_range_count(const AttentionShape *shape) {
     return 2 * shape->batch * attention_keys(shape) * shape->kv_heads * shape->head_dim;
 }
 
+// Returns the bytes that attention_forward saves for its backward. element: bytes of one activation.
+static inline int64_t attention_saved(const AttentionShape *shape, int64_t element) {
+    int64_t rows = shape->batch * shape->heads * shape->seq; // one per query and head
+    return shape->mode == ATTENTION_FLASH
+               ? rows * 4
+               : (shape->mode == ATTENTION_NONE ? rows * attention_keys(shape) * element : 0);
+}
+
 // Rotation of the pairs of a head (Su et al. 2021). frequency: radians per position; only the first head_dim / 2
 // entries are used. scale: factor on all cosines and sines, used by YaRN (Peng et al. 2023); 1 without YaRN.
 typedef struct RopeTable {

@@ -9,13 +9,16 @@
 #include "base/alloc.h"
 #include "model/context.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 // Returns the peak number of a chunk's microbatches that are between the forward and the backward of their first
-// slice. That backward is the last to read their keys and values.
+// slice. That backward is the last to read their keys and values. Without backwards, the last to read them is the last
+// slice's forward, before the next microbatch.
 static int64_t chunk_kept_(const Schedule *schedule, int stage, int chunk) {
     int64_t now = 0, most = 1;
+    if (schedule->forward_only) return most;
     for (int64_t i = 0; i < schedule->stage[stage].count; i++) {
         Action action = schedule->stage[stage].actions[i];
         if (action.chunk != chunk || action.slice != 0) continue;
@@ -257,17 +260,20 @@ static int allocate_work_(Stage *stage, Error *err) {
     if (stage->workspace == NULL) return -1;
     Layout bind = {(char *)stage->workspace, 0};
     layout_workspace_(stage, &bind);
+    assert(bind.used == bytes);
     const Shape *s = &stage->at.shape;
     if (be->use_workspace != NULL) be->use_workspace(be, stage->op_workspace, s->shard_rows, s->hidden, &s->attention);
     int64_t mapped_bytes = layout_mapped_(stage, NULL);
     void *mapped = mapped_bytes > 0 ? be->allocate(be, MEMORY_MESSAGES, mapped_bytes, "gathered rows", err) : NULL;
     if (mapped_bytes > 0 && mapped == NULL) return -1;
     layout_mapped_(stage, mapped);
+    assert(stage->gathered.bytes == mapped_bytes);
     if (!stage->at.last) return 0;
     stage->head_workspace = be->allocate(be, MEMORY_HEAD, head_bytes, "logits", err);
     if (stage->head_workspace == NULL) return -1;
     Layout bind_head = {(char *)stage->head_workspace, 0};
     layout_head_(stage, &bind_head);
+    assert(bind_head.used == head_bytes);
     return 0;
 }
 
@@ -280,7 +286,8 @@ static int allocate_sums_(Stage *stage, Error *err) {
     if (bytes == 0) return 0;
     stage->sums_memory = stage->be->allocate(stage->be, MEMORY_MESSAGES, bytes, "sums over ranks", err);
     if (stage->sums_memory == NULL) return -1;
-    sums_bytes_(stage, stage->sums_memory);
+    int64_t bound = sums_bytes_(stage, stage->sums_memory);
+    assert(bound == bytes);
     sums_lend(stage->pass.tensor, &stage->workspaces.tensor);
     return 0;
 }
@@ -425,6 +432,7 @@ static void open_keys_(Stage *stage, const StageChunk *chunk, int64_t unit, int6
     const StageShape *at = &stage->at;
     int64_t slices = at->shape.slices, microbatch = unit / slices;
     if (slices == 1) return;
+    assert(chunk->kept > 0);
     char *keys = (char *)stage->keys + keys_offset_(at, (int)(chunk - at->chunk));
     stage->pass.first = unit % slices * at->shape.seq;
     stage->pass.keys = keys + (microbatch % chunk->kept * chunk->layers + layer) * at->keys_bytes;

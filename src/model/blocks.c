@@ -4,6 +4,7 @@
 #include "context.h"
 #include "quantized.h"
 
+#include <assert.h>
 #include <string.h>
 
 static CommType comm_type_(const Pass *pass) { return pass->shape->element == 2 ? COMM_BF16 : COMM_FLOAT; }
@@ -319,16 +320,17 @@ static Piece attention_piece_(const Pass *pass, int i) {
     const Shape *s = pass->shape;
     Piece piece = {.shape = pass_attention(pass)};
     AttentionShape *shape = &piece.shape;
-    int64_t before = i * s->rows / s->pieces, each = shape->mode == ATTENTION_FLASH ? 4 : 0;
-    if (s->pieces == 1) return piece;
-    shape->seq = s->seq / s->pieces;
-    shape->first = context_place(s, 0);
-    if (shape->mode == ATTENTION_NONE) each = attention_keys(shape) * s->element; // bytes per score row of piece 0
-    piece.qkv = before * s->qkv_cols * s->element;
-    piece.out = before * s->query_cols * s->element;
-    piece.saved = before * shape->heads * each;
-    if (shape->places != NULL) shape->places += before;
-    shape->first = context_place(s, i);
+    if (s->pieces > 1) {
+        int64_t before = i * s->rows / s->pieces;
+        shape->seq = s->seq / s->pieces;
+        shape->first = context_place(s, 0);
+        piece.saved = i * attention_saved(shape, s->element);
+        shape->first = context_place(s, i);
+        piece.qkv = before * s->qkv_cols * s->element;
+        piece.out = before * s->query_cols * s->element;
+        if (shape->places != NULL) shape->places += before;
+    }
+    assert(piece.saved + attention_saved(shape, s->element) <= s->saved_bytes);
     return piece;
 }
 

@@ -144,16 +144,18 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->pointwise = config_pointwise(config, stage);
     if (families[m->family].rotary) fill_rope_(&shape->rope, m);
     shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
-    // The last piece sees all keys. A context rank's two pieces see (seq_len + length of a piece) / 2 keys on average.
-    AttentionShape last = attention;
+    // The last piece sees all keys. The pieces of every context rank see as many keys in sum as those of rank 0.
+    AttentionShape last = attention, piece = attention;
     last.seq /= shape->pieces, last.first = m->seq_len - last.seq;
-    int64_t pairs = b * attention.heads * s, seen = c > 1 ? (m->seq_len + last.seq) / 2 : m->seq_len;
-    shape->saved_bytes = attention.mode == ATTENTION_FLASH  ? pairs * 4
-                         : attention.mode == ATTENTION_NONE ? pairs * seen * shape->element
-                                                            : 0;
+    piece.seq = last.seq;
+    shape->context_rank = 0, shape->saved_bytes = 0;
+    for (int i = 0; i < shape->pieces; i++) {
+        if (c > 1) piece.first = context_place(shape, i);
+        shape->saved_bytes += attention_saved(&piece, shape->element);
+    }
     shape->scratch_bytes = be->attention_scratch(be, &last);
     AttentionShape part = attention_flash_part(&last, be->capability);
-    shape->flash_calls = be->own_sums ? 1 : pairs / (part.batch * part.heads * s);
+    shape->flash_calls = be->own_sums ? 1 : b * attention.heads / (part.batch * part.heads);
     shape->workspace_bytes =
         be->workspace_bytes == NULL ? 0 : be->workspace_bytes(be, shape->shard_rows, m->hidden, &attention);
 }

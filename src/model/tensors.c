@@ -6,6 +6,7 @@
 
 #include "base/random.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -231,6 +232,9 @@ static void tensors_bind_(StageTensors *tensors) {
         unit->weights = unit->owner >= 0 ? tensors->units[unit->owner].weights
                                          : (char *)arenas->weights + unit->offset * tensors->element;
         unit->gradients = arenas->gradients + unit->gradient_offset;
+        assert(unit->owner >= 0 || (unit->offset + unit->count <= arenas->elements &&
+                                    unit->state_offset + unit->piece <= arenas->state_elements));
+        assert(unit->gradient_offset + unit->count <= arenas->gradient_elements);
     }
     for (int64_t i = 0; i < tensors->count; i++) {
         Tensor *tensor = &tensors->tensors[i];

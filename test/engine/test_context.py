@@ -68,6 +68,16 @@ def test_with_other_ranks_attention_and_documents(small, name):
     alike(small.train(*shared(), *WIDER[name]), small.train(*shared(1), *WIDER[name]))
 
 
+def test_pieces_of_an_odd_length_keep_their_probabilities(small):
+    odd = ["model.seq_len=40", "train.global_batch=4", "attention.mode=none", "data.val_every=0"]
+    alike(small.train(*shared(4), *odd), small.train(*shared(1), *odd))
+
+
+def test_a_stage_without_parameters_takes_part_in_sums(small):
+    empty = ("schedule.name=v-half", "parallel.layers=[4, 0, 0, 4]")
+    small.keeps_bits(("parallel.context=2",), shared(2, 2, False, *empty))
+
+
 def test_a_rank_holds_a_part_of_the_activations(small, whole, halves):
     slots = [ended.steps[0]["stages"][0]["activation_bytes"] for ended in (whole, halves)]
     assert 0.49 <= slots[1] / slots[0] <= 0.55  # rounded up to whole lines
