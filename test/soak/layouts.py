@@ -1,0 +1,405 @@
+#!/usr/bin/env python3
+"""Draws configurations at random, any keys together, and compares each with one stage of the same model and data.
+
+    test/soak/layouts.py 1 100                 # the seeds 1 to 100; make programs virtual first
+    test/soak/layouts.py --check bits --keys parallel.pipeline=2 train.steps=3 / parallel.pipeline=3
+
+A seed draws a tiny model, its data, a layout, three further layouts, and which of the expensive checks run. A failure
+is reported with as few keys as still fail, and with the command that repeats it.
+"""
+
+import argparse
+import functools
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support")]
+
+import trainer_runs  # noqa: E402
+import virtual_runs  # noqa: E402
+from layouts_case import BASE, ONE, THREADS, Case, mixes, number, one_rank, one_stage, without  # noqa: E402
+
+# Relative bounds of (losses and the first gradient norm) between sums in another order.
+ROUNDING = {"fp32": 1e-5, "bf16": 1e-2, "fp8": 5e-2}
+GPUS = ("h100", "b200")
+FILE_REPLACES = {"schedule.name", "schedule.chunks", "schedule.group", "schedule.delay", "schedule.slices", "schedule.slots",
+                 "schedule.split_backward", "schedule.load_ahead", "schedule.evict_to", "schedule.bpipe"}  # fmt: skip
+
+
+class Broken(Exception):
+    def __init__(self, check, text):
+        super().__init__(f"{check}: {text}")
+        self.check = check
+
+
+class Refused(Exception):
+    """A configuration that --plan refuses."""
+
+
+def require(condition, check, text):
+    if not condition:
+        raise Broken(check, text)
+
+
+def last_line(text):
+    return (text.strip().splitlines() or [""])[-1]
+
+
+class Bench:
+    """A folder with the data and the base configuration, and the programs that run there."""
+
+    def __init__(self, folder):
+        self.folder, self.config = folder, folder / "base.yaml"
+        for seed, name in enumerate(("a_0", "a_1", "b", "val")):
+            count = 30000 if name == "val" else 3000
+            trainer_runs.write_tokens(folder / f"{name}.bin", trainer_runs.made_tokens(count, 61, seed + 1))
+        self.config.write_text("".join(f"{section}: {text}\n" for section, text in BASE.items()))
+
+    def run(self, keys, *arguments, virtual=False, **changes):
+        """Runs a trainer to its end, however it ends, and reads its metrics."""
+        family, metrics = keys.get("model.family", "llama"), self.folder / f"{uuid.uuid4().hex}.jsonl"
+        program = virtual_runs.VIRTUAL / f"train_{family}" if virtual else trainer_runs.trainer(family)
+        words = [f"{key}={value}" for key, value in keys.items() if key != THREADS]
+        env = trainer_runs.environment(
+            OMP_NUM_THREADS=keys.get(THREADS, "1"), ONEDNN_MAX_CPU_ISA="AVX2", VIRTUAL_RACES="0", **changes)
+        command = [program, "-c", self.config, *trainer_runs.as_options(*words, f"log.metrics={metrics}"), *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=env, cwd=self.folder,
+                                  timeout=trainer_runs.patience(100))
+        except subprocess.TimeoutExpired:
+            raise Broken("ends", f"{' '.join(arguments)} takes more than 100 s") from None
+        ended = trainer_runs.Ended(self.config, done.returncode, done.stdout, done.stderr).read_metrics(metrics)
+        metrics.unlink(missing_ok=True)
+        return ended
+
+    def legal(self, keys):
+        return self.run(keys, "--plan", "-q").code != 2
+
+    def clear(self):
+        for path in self.folder.glob("run_*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def path(self, kind):
+        return self.folder / f"run_{kind}_{uuid.uuid4().hex[:8]}"
+
+
+def digits(ended, after=0):
+    """Returns all losses and norms of training and validation with the digits that determine their bits."""
+    return [(line["type"], line["step"], *re.findall(r'"(?:loss|grad_norm)":([^,}]+)', text))
+            for text, line in ((text, json.loads(text)) for text in ended.lines)
+            if line["type"] in ("step", "val") and line["step"] > after]  # fmt: skip
+
+
+def apart(found, wanted, loss_bound, norm_bound, norms=1):
+    """Returns where losses, or the first `norms` gradient norms, differ by more than the bounds."""
+    if [line[:2] for line in found] != [line[:2] for line in wanted]:
+        return f"lines {[line[:2] for line in found]} and not {[line[:2] for line in wanted]}"
+    for at, (left, right) in enumerate(zip(found, wanted)):
+        for value, other, bound in zip(left[2:], right[2:], (loss_bound, norm_bound if at < norms else None)):
+            if bound is not None and not abs(float(value) - float(other)) <= bound * abs(float(other)):
+                return f"{' '.join(map(str, left))} and not {' '.join(map(str, right))}"
+    return None
+
+
+class Trial:
+    """One configuration, with the runs that several checks need."""
+
+    def __init__(self, bench, keys, others=(), seed=0):
+        self.bench, self.keys, self.others, self.seed = bench, keys, list(others), seed
+        self.folders = {}
+
+    def train(self, keys, *arguments, **more):
+        """Trains with a checkpoint at every step and requires that the run ends as its plan says."""
+        folder = self.bench.path("saved")
+        ended = self.bench.run({**keys, "checkpoint.dir": folder, "checkpoint.every": 1, "checkpoint.keep": 9},
+                               *arguments, **more)  # fmt: skip
+        require(ended.code == 0, "ends", f"the plan is legal, the run ends with {ended.code}: {ended.stderr[-600:]}")
+        ended.folder = folder
+        return ended
+
+    @property
+    def precision(self):
+        return "fp8" if "train.fp8" in self.keys else self.keys.get("train.precision", "fp32")
+
+    @functools.cached_property
+    def main(self):
+        return self.train(self.keys)
+
+    @functools.cached_property
+    def alone(self):
+        return self.train(one_stage(self.keys))
+
+    def plan(self, keys, *arguments):
+        ended = self.bench.run(keys, "--plan", "--json", *arguments)
+        require(ended.code in (0, 2), "ends", f"--plan ends with {ended.code}: {ended.stderr[-600:]}")
+        return json.loads(ended.stdout) if ended.code == 0 else None
+
+    def same(self, check, found, wanted, what=""):
+        if found != wanted:
+            raise Broken(check, f"{what} {next((a, b) for a, b in zip([*found, None], [*wanted, None]) if a != b)}")
+
+    # ---- checks -----------------------------------------------------------------------------------------------------
+
+    def ends(self):
+        """--plan accepts what a run accepts; both refuse with the same sentence."""
+        planned = self.bench.run(self.keys, "--plan", "-q")
+        if planned.code == 2:
+            ended = self.bench.run(self.keys, "-q")
+            said = last_line(ended.stderr), last_line(planned.stderr)
+            require(ended.code == 2 and said[0] == said[1], "ends", f"the run: {ended.code} {said[0]}; the plan: {said[1]}")
+        else:
+            self.main  # noqa: B018
+
+    def bits(self):
+        self.same("bits", digits(self.main), digits(self.alone))
+
+    def bytes(self):
+        require("memory    as planned, to the byte" in self.main.stderr, "bytes", self.main.stderr[-600:])
+        planned = [stage["peak_bytes"] for stage in self.plan(self.keys)["stages"]]
+        self.same("bytes", [stage["peak_bytes"] for stage in self.main.steps[-1]["stages"]], planned)
+
+    def saved(self):
+        """Weights and moments of all steps have the same bytes."""
+        self.same_files(self.main.folder, self.alone.folder)
+
+    def same_files(self, folder, wanted, check="saved"):
+        names = sorted(path.relative_to(folder) for path in folder.rglob("*.safetensors"))
+        require(names != [], check, f"no checkpoint in {folder}")
+        for name in names:
+            require((folder / name).read_bytes() == (wanted / name).read_bytes(), check, f"{name} has other bytes")
+
+    def one_rank(self):
+        bound = ROUNDING[self.precision]
+        why = apart(digits(self.main), digits(self.train(one_rank(self.keys))), bound, bound)
+        require(why is None, "one_rank", why)
+
+    def file(self):
+        """The printed schedule is proved, and runs from a file."""
+        if "train.batch_ramp" in self.keys:
+            return
+        path = self.bench.path("schedule")
+        printed = self.bench.run(self.keys, "--schedule", "-q")
+        require(printed.code == 0, "file", printed.stderr[-600:])
+        path.write_text(printed.stdout)
+        keys = {**without(self.keys, FILE_REPLACES), "schedule.file": path}
+        ended = self.bench.run(keys)
+        require(ended.code == 0, "file", ended.stderr[-600:])
+        self.same("file", digits(ended), digits(self.main))
+
+    def resume(self):
+        """Runs resume in other layouts, one from the other, and with other sums."""
+        folder, steps = self.main.folder, number(self.keys, "train.steps", 2)
+        kept = without(self.keys, set().union(*self.others, one_stage({}).keys(), self.free()))
+        for at, other in enumerate(self.others[: steps - 1], 1):
+            ended = self.train({**kept, **other}, "--resume", folder / f"step_{at:08}")
+            self.same("resume", digits(ended), digits(self.main, at), f"layout {at}")
+            folder = ended.folder
+        last = f"step_{steps:08}"
+        self.same_files(folder / last, self.main.folder / last, "resume")
+        if steps > 1 and self.precision == "fp32":
+            ended = self.train(one_rank(self.keys), "--resume", self.main.folder / "step_00000001")
+            why = apart(digits(ended), digits(self.main, 1), ROUNDING["fp32"], ROUNDING["fp32"])
+            require(why is None, "resume", f"one rank: {why}")
+
+    def free(self):
+        return set(self.keys) - set(one_stage(self.keys)) | {"schedule.name"}
+
+    def forward(self):
+        """--validate and --generate give the same in all layouts."""
+        kept, said = without(self.keys, self.free()), []
+        for keys in (one_stage(self.keys), self.keys, *({**kept, **other} for other in self.others[:1])):
+            keys = {**keys, "data.val": "val.bin"}
+            for words in (("--validate", "--json"), ("--generate", "1 2 3")):
+                ended = self.bench.run(keys, *words, "-q", "--resume", self.alone.folder)
+                require(ended.code == 0, "forward", f"{words[0]}: {ended.code} {ended.stderr[-600:]}")
+                said.append(ended.stdout)
+        self.same("forward", said[2:], said[:2] * (len(said) // 2 - 1))
+
+    def ends_well(self, check, *words, **more):
+        ended = self.bench.run({**self.keys, **more}, "-q", *words)
+        require(ended.code == 0, check, f"{' '.join(map(str, words))}: {ended.code} {ended.stderr[-600:]}")
+        return ended
+
+    def verify(self):
+        ended = self.bench.run(self.keys, "-q", "--verify", "1")
+        require(ended.code == 0 or "nothing was compared" in ended.stderr, "verify", f"{ended.code} {ended.stderr[-600:]}")
+
+    def profile(self):
+        path = self.bench.path("profile")
+        self.ends_well("profile", "--profile", **{"hardware.profile": path})
+        self.ends_well("profile", "--plan", **{"hardware.profile": path})
+
+    def emulate(self):
+        if not {"parallel.context", "parallel.tensor"} & set(self.keys):
+            self.ends_well("emulate", "--emulate-stage", "all")
+
+    def trace(self):
+        for words in ((), ("--plan",)):
+            path = self.bench.path("trace")
+            self.ends_well("trace", "--trace", path, *words)
+            require(len(json.loads(path.read_text())["traceEvents"]) > 0, "trace", "has no events")
+
+    def on_gpu(self, check, gpu, **more):
+        """Runs on virtual GPUs; returns the run and its plan, or None if both refuse with the same sentence."""
+        keys = {**self.keys, "hardware.device": "cuda", "hardware.gpu": gpu, "hardware.reserve_gib": 2}
+        plan = self.bench.run(keys, "--plan", "--json")
+        ended = self.bench.run(keys, virtual=True, **more)
+        said = last_line(ended.stderr), last_line(plan.stderr)
+        if plan.code == 2:
+            require(ended.code == 2 and said[0] == said[1], check, f"the run: {ended.code} {said[0]}; the plan: {said[1]}")
+            return None
+        require(ended.code == 0, check, f"the plan is legal, the run ends with {ended.code}: {ended.stderr[-900:]}")
+        require("as planned, to the byte" in ended.stderr, check, ended.stderr[-600:])
+        peaks = [stage["peak_bytes"] for stage in ended.steps[-1]["stages"]]
+        self.same(check, peaks, [stage["peak_bytes"] for stage in json.loads(plan.stdout)["stages"]], "bytes of stages:")
+        return ended
+
+    def dry(self):
+        if "sample.every" not in self.keys:
+            self.on_gpu("dry", GPUS[self.seed % 2], VIRTUAL_DRY="1")
+
+    def virtual(self):
+        ended = self.on_gpu("virtual", "b200" if self.keys.get("train.fp8") == "mx" else "h100")
+        if ended is not None:
+            bounds = virtual_runs.BOUNDS["fp32" if self.precision == "fp32" else "bf16"]
+            why = apart(digits(ended), digits(self.main), *bounds)
+            require(why is None, "virtual", why)
+
+    def check(self, name):
+        if name != "ends" and not self.bench.legal(self.keys):
+            raise Refused
+        getattr(self, name)()
+
+
+# Each check with the share of seeds that run it.
+CHECKS = {"ends": 1, "bits": 1, "bytes": 1, "saved": 1, "one_rank": 0.5, "file": 0.25, "resume": 0.3, "forward": 0.25,
+          "verify": 0.1, "profile": 0.03, "emulate": 0.1, "trace": 0.1, "dry": 0.25, "virtual": 0.15}  # fmt: skip
+
+
+def known(trial, name):
+    """Returns whether a fault that is already reported would be found again."""
+    keys = trial.keys
+    sliced, shared = number(keys, "schedule.slices") > 1, number(keys, "parallel.context") > 1
+    gpt, pieces = keys.get("model.family") == "gpt", number(keys, "model.seq_len", 16) // (2 * number(keys, "parallel.context"))
+    on_gpus = name in ("dry", "virtual")
+    return any([
+        sliced and keys.get("parallel.shard_gradients") in ("on", "auto"),
+        gpt and on_gpus and (shared or (sliced and "data.reset_positions" in keys)),
+        shared and "none" in keys.get("attention.mode", "") and pieces % 2 == 1,
+        sliced and name == "forward",
+        shared and "0" in re.findall(r"\d+", keys.get("parallel.layers", "")),
+        "comm.checksum" in keys and name == "dry",
+        "train.batch_ramp" in keys and name == "ends",
+        on_gpus and keys.get("train.precision") != "bf16",
+    ])  # fmt: skip
+
+
+def shrink(trial, check):
+    """Returns the trial without every key and layout that the failure does not need, and its message."""
+    text = ""
+
+    def fails(keys, others):
+        nonlocal text
+        smaller = Trial(trial.bench, keys, others, trial.seed)
+        try:
+            smaller.check(check)
+        except Broken as broken:
+            if broken.check == check:
+                text = str(broken)
+                return True
+        except (Refused, OSError, ValueError):
+            pass
+        finally:
+            trial.bench.clear()
+        return False
+
+    keys, others = dict(trial.keys), list(trial.others)
+    for drop in [{name for name in keys if name.startswith(section)} for section in ("data.", "train.", "sample.")]:
+        if fails(without(keys, drop), others):
+            keys = without(keys, drop)
+    before = None
+    while before != (keys, others):
+        before = (dict(keys), list(others))
+        for other in list(others):
+            rest = [each for each in others if each is not other]
+            others = rest if fails(keys, rest) else others
+        for name in list(keys):
+            keys = without(keys, {name}) if fails(without(keys, {name}), others) else keys
+        for at, other in enumerate(others):
+            for name in list(other):
+                fewer = [*others[:at], without(others[at], {name}), *others[at + 1 :]]
+                others = fewer if fails(keys, fewer) else others
+    if not fails(keys, others):
+        text = "(not again)"
+    return Trial(trial.bench, keys, others, trial.seed), text
+
+
+def words(*layouts):
+    return " / ".join(shlex.join(f"{key}={value}" for key, value in keys.items()) for keys in layouts)
+
+
+def report(trial, broken, whole):
+    print(f"seed {trial.seed}: {broken}\n    whole: {words(whole.keys, *whole.others)}", flush=True)
+    smaller, text = shrink(trial, broken.check)
+    command = f"test/soak/layouts.py --check {broken.check} --keys {words(smaller.keys, *smaller.others)}"
+    print(f"    fails: {command}\n    with: {text}", flush=True)
+
+
+def one(bench, seed, skips=known):
+    """Runs one seed; returns its first failure as (trial, Broken, the drawn trial), or None."""
+    case = Case(seed, bench.legal, CHECKS)
+    trial = Trial(bench, case.keys, case.others, seed)
+    trials = [(Trial(bench, keys, (), seed), "ends") for keys in case.refused[:4]]
+    trials += [(trial, name) for name in case.checks]
+    try:
+        for each, name in trials:
+            if not skips(each, name):
+                try:
+                    each.check(name)
+                except Broken as broken:
+                    return each, broken, trial
+    finally:
+        bench.clear()
+    return None
+
+
+def parsed(words):
+    """Returns the configurations of these words, which a slash separates."""
+    layouts = [{}]
+    for word in words:
+        layouts = [*layouts, {}] if word == "/" else [*layouts[:-1], {**layouts[-1], **dict([word.split("=", 1)])}]
+    return layouts
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seed", nargs="?", type=int, default=1)
+    parser.add_argument("count", nargs="?", type=int, default=1)
+    parser.add_argument("--check", choices=CHECKS)
+    parser.add_argument("--keys", default=[], nargs="*")
+    asked, failed, began = parser.parse_args(), 0, time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="layouts_") as folder:
+        bench = Bench(Path(folder))
+        if asked.check:
+            keys, *others = parsed(asked.keys)
+            Trial(bench, keys, others, asked.seed).check(asked.check)
+            return 0
+        for seed in range(asked.seed, asked.seed + asked.count):
+            failure = one(bench, seed)
+            failed += failure is not None
+            if failure is not None:
+                report(*failure)
+    print(f"{asked.count} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

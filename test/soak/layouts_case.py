@@ -1,0 +1,261 @@
+"""A seed of layouts.py determines what is trained, what may change sums by rounding, and the layouts that may not change
+a bit. A configuration is a dictionary of keys that differ from BASE, and of THREADS."""
+
+import random
+
+THREADS = "OMP_NUM_THREADS"
+BASE = {
+    "model": "{family: llama, hidden: 32, layers: 4, heads: 4, ffn: 48, vocab: 61, seq_len: 16}",
+    "data": "{train: a_*.bin}",
+    "train": "{global_batch: 8, steps: 2, lr: 3.0e-3, warmup_steps: 1}",
+    "sample": "{tokenizer: ids}",
+    "hardware": '{device: cpu, peak_tflops: 1, reserve_gib: 0.1, profile: ""}',
+}
+# With the same sums, these keys do not change a bit.
+FREE = {
+    THREADS, "parallel.pipeline", "parallel.layers", "parallel.placement", "parallel.overlap", "parallel.collectives",
+    "parallel.shard_gradients", "schedule.name", "schedule.chunks", "schedule.group", "schedule.delay",
+    "schedule.split_backward", "schedule.bpipe", "schedule.slots", "schedule.load_ahead", "schedule.evict_to",
+    "schedule.recompute_layers", "schedule.recompute", "comm.checksum",
+}  # fmt: skip
+# These keys change the order of sums, so that results agree to rounding.
+SUMS = {"parallel.tensor", "parallel.sequence", "parallel.data", "parallel.context", "schedule.slices"}
+ONE = {"schedule.bpipe": "off"}
+
+SET = "the checks set it"
+PLANS = "a figure of the machine, for plans and choices alone"
+OTHERS = "no numbers or bytes depend on it"
+# Every key is drawn (test_layouts.py) or has a reason here.
+NOT_DRAWN = {
+    "hardware.device": SET, "hardware.gpu": SET, "hardware.reserve_gib": SET, "hardware.peak_tflops": SET,
+    "hardware.profile": SET, "log.metrics": SET, "checkpoint.dir": SET, "checkpoint.every": SET,
+    "checkpoint.keep": SET, "schedule.file": SET, "sample.tokenizer": SET,
+    "checkpoint.keep_every": "test_checkpoint_runs.py", "checkpoint.overwrite": "test_checkpoint_runs.py",
+    "checkpoint.changed": "test_checkpoint_runs.py", "checkpoint.init_from": "test_transformers.py",
+    "train.tokens": PLANS, "train.max_restarts": "chaos.py", "train.peer_timeout_s": "chaos.py",
+    "train.timeout_s": "chaos.py", "data.mixed_tokenizers": "test_blend.py", "data.hellaswag": "test_evaluate.py",
+    "data.hellaswag_every": "test_evaluate.py", "log.every": OTHERS,
+    "hardware.memory_gib": PLANS, "hardware.memory_gb_s": PLANS, "hardware.gpus_per_node": PLANS,
+    "hardware.share_gpu": "test_virtual_gpu.py", "hardware.pair_gb_s": PLANS, "hardware.tensor_gb_s": PLANS,
+    "hardware.network_gb_s": PLANS, "hardware.host_gb_s": PLANS, "hardware.latency_us": PLANS,
+    "hardware.matmul_efficiency": PLANS, "hardware.matmul_half": PLANS, "hardware.flash_forward": PLANS,
+    "hardware.flash_backward": PLANS, "hardware.stream_gb_s": PLANS, "hardware.run_share": PLANS,
+    "hardware.calibrated": PLANS, "hardware.action_us": PLANS, "hardware.step_overhead_ms": PLANS,
+    "hardware.gpu_hour": PLANS, "hardware.gpu_watts": PLANS, "hardware.mtbf_hours": PLANS,
+    "hardware.checkpoint_s": PLANS, "hardware.restart_s": PLANS,
+}  # fmt: skip
+
+
+def listed(values):
+    return f"[{','.join(map(str, values))}]"
+
+
+def composition(rng, total, parts):
+    """Returns `parts` numbers from 0 on with this sum."""
+    cuts = sorted(rng.randint(0, total) for _ in range(parts - 1))
+    return [b - a for a, b in zip([0, *cuts], [*cuts, total])]
+
+
+def number(keys, name, default=1):
+    return int(keys.get(name, default))
+
+
+class Draw:
+    """Draws keys; each function writes into `keys`."""
+
+    def __init__(self, rng):
+        self.rng, self.keys = rng, {}
+
+    def maybe(self, chance, name, *values):
+        if self.rng.random() < chance:
+            self.keys[name] = str(self.rng.choice(values))
+        return self.keys.get(name)
+
+    def model(self):
+        draw, keys = self.rng, self.keys
+        llama = draw.random() < 0.6
+        heads, width = draw.choice([2, 4, 4, 8]), draw.choice([4, 8, 8, 16])
+        keys.update({"model.family": "llama" if llama else "gpt", "model.heads": str(heads),
+                     "model.hidden": str(min(64, heads * width)), "model.layers": str(draw.randint(2, 8)),
+                     "model.ffn": str(draw.choice([16, 24, 48, 64, 96])), "model.vocab": str(draw.choice([61, 64, 97])),
+                     "model.seq_len": str(draw.choice([8, 12, 16, 16, 24, 32, 40, 64]))})  # fmt: skip
+        self.maybe(0.1, "model.norm_eps", 1e-6, 1e-3)
+        self.maybe(0.4, "model.tie_embeddings", "true", "false")
+        if self.maybe(0.15, "model.causal", "false"):
+            self.maybe(0.8, "train.objective", "masked")
+            keys["data.mask_token"] = "60"
+        if not llama:
+            return
+        self.maybe(0.5, "model.kv_heads", *[n for n in (1, 2, 4) if heads % n == 0])
+        self.maybe(0.15, "model.head_dim", 6, 8, 16)
+        self.maybe(0.4, draw.choice(["model.qkv_bias", "model.qk_norm"]), "true")
+        self.maybe(0.1, "model.rope_theta", 1000, 500000)
+        scaling = self.maybe(0.2, "model.rope_scaling", "linear", "llama3", "yarn")
+        if scaling:
+            self.maybe(0.9, "model.rope_factor", 2, 8)
+            keys["model.rope_original"] = draw.choice(["8", "16"])
+        if scaling == "llama3":
+            self.maybe(0.5, "model.rope_low_freq", 0.5)
+            self.maybe(0.5, "model.rope_high_freq", 8)
+        if scaling == "yarn":
+            self.maybe(0.5, "model.rope_beta_fast", 4)
+            self.maybe(0.5, "model.rope_beta_slow", 0.5)
+            self.maybe(0.5, "model.rope_attention", 1.5)
+
+    def data(self):
+        draw, keys = self.rng, self.keys
+        kind = draw.choice(["one", "shards", "shards", "blend"])
+        paths = {"one": "a_0.bin", "shards": "a_*.bin"}
+        weights = [draw.choice([0.2, 1, 3]) for _ in range(2)]
+        keys["data.train"] = paths.get(kind) or (
+            f'[{{path: "a_*.bin", weight: {weights[0]}}}, {{path: "b.bin", weight: {weights[1]}}}]')
+        documents = self.maybe(0.3, "data.mask_documents", "on")
+        if self.maybe(0.8 if documents else 0.1, "data.reset_positions", "on") or documents:
+            keys["data.end_of_text"] = draw.choice(["0", "7"])
+        if self.maybe(0.4, "data.val", "val.bin"):
+            self.maybe(0.9, "data.val_every", 1, 2)
+            self.maybe(0.9, "data.val_batches", 1, 2)
+        if self.maybe(0.1, "sample.every", 1, 2):
+            self.maybe(0.5, "sample.count", 1, 3)
+            self.maybe(0.5, "sample.top_k", 5)
+            self.maybe(0.5, "sample.temperature", 0, 1)
+            self.maybe(0.3, "sample.seed", 5)
+            keys.update({"sample.tokens": "6", "sample.prompt": draw.choice(["", "1 2 3"])})
+
+    def training(self):
+        draw, keys = self.rng, self.keys
+        keys["train.steps"] = str(draw.choice([2, 2, 3, 4]))
+        self.maybe(0.3, "train.lr", 1e-3, 1e-2)
+        self.maybe(0.1, "train.min_lr_ratio", 0.5)
+        self.maybe(0.2, "train.warmup_steps", 0, 3)
+        if self.maybe(0.3, "train.schedule", "cosine", "linear", "constant", "wsd") == "wsd":
+            self.maybe(0.5, "train.decay_steps", 1)
+            self.maybe(0.5, "train.decay_shape", "cosine", "sqrt", "1-sqrt")
+        self.maybe(0.2, "train.seed", 1, 2)
+        self.maybe(0.15, "train.init_std", 0.05, 0.1)
+        self.maybe(0.15, "train.z_loss", 1e-3)
+        self.maybe(0.15, "train.weight_decay", 0, 1)
+        self.maybe(0.1, "train.beta1", 0, 0.5)
+        self.maybe(0.1, "train.beta2", 0.99)
+        self.maybe(0.5, "train.eps", 1e-3)
+        self.maybe(0.3, "train.grad_clip", 0, 0.05)
+        self.maybe(0.15, "train.skip_bad_steps", 2)
+        self.maybe(0.1, "train.skip_outlier_z", 3)
+        if self.maybe(0.3, "train.precision", "bf16"):
+            self.maybe(0.25, "train.fp8", "tensor", "block", "mx")
+
+    def sums(self):
+        """Draws what may change sums, and the batch."""
+        draw, keys = self.rng, self.keys
+        if self.maybe(0.35, "parallel.tensor", 2, 2, 4):
+            self.maybe(0.6, "parallel.sequence", "true")
+        self.maybe(0.35, "parallel.data", 2, 2, 3, 4)
+        if not self.maybe(0.3, "parallel.context", 2, 2, 4):
+            self.maybe(0.35, "schedule.slices", 2, 2, 3, 4, 8)
+        self.maybe(0.4, "schedule.micro_batch", 2, 2, 3)
+        self.maybe(0.5, "attention.mode", "none", "recompute", "flash")
+        self.maybe(0.15, "attention.softmax", "unfused", "megatron")
+        self.maybe(0.1, "attention.deterministic", "on", "off")
+        unit = number(keys, "schedule.micro_batch") * number(keys, "parallel.data")
+        batches = [str(unit * draw.choice([1, 2, 3, 4, 4, 5, 6, 8, 8, 12, 12, 12])) for _ in range(3)]
+        keys["train.global_batch"] = batches[0]
+        if draw.random() < 0.2:
+            keys["train.batch_ramp"] = listed([listed([1 + i, batch]) for i, batch in enumerate(batches)])
+
+    def layout(self, mixed):
+        """Draws a layout that may not change a bit; with the chance `mixed`, stages with different attention."""
+        draw, keys = self.rng, self.keys
+        others = number(keys, "parallel.tensor") * number(keys, "parallel.data") * number(keys, "parallel.context")
+        sliced, layers = number(keys, "schedule.slices") > 1, number(keys, "model.layers")
+        p = draw.choice([p for p in (1, 2, 2, 2, 3, 3, 4, 4, 4, 5, 6, 8) if p == 1 or p * others <= 8])
+        name = draw.choice(["seq1f1b", "interleaved"] if sliced else [
+            "1f1b", "1f1b", "1f1b", "gpipe", "zb-d", "interleaved", "interleaved", "gis", "gis", "v-half", "v-min",
+            "zb-v", "dualpipe-v", "seq1f1b", "auto"])  # fmt: skip
+        keys.update({"parallel.pipeline": str(p), "schedule.name": name})
+        chunks = 2 if name in ("v-half", "v-min", "zb-v", "dualpipe-v") else 1
+        if name in ("interleaved", "gis"):
+            chunks = number(keys, self.maybe(0.7, "schedule.chunks", 2, 2, 3, 4) and "schedule.chunks", 2)
+        if name == "gis":
+            self.maybe(0.6, "schedule.group", "half", max(1, p - 1), p)
+        if name == "zb-d":
+            self.maybe(0.7, "schedule.delay", 0, 1, max(0, p - 2))
+        self.maybe(0.4, "schedule.split_backward", "on", "on", "off")
+        if self.maybe(0.5, "schedule.bpipe", "on", "on", "on", "auto"):
+            self.maybe(0.5, "schedule.evict_to", "host", "peer")
+            self.maybe(0.3, "schedule.slots", 2, p // 2 + 1, p // 2 + 2, p + 1)
+            self.maybe(0.3, "schedule.load_ahead", 1, 2, 3)
+        if draw.random() < 0.3 or layers < p * chunks:
+            keys["parallel.layers"] = listed(composition(draw, layers, p * chunks))
+        self.maybe(0.3, "parallel.placement", "adjacent")
+        if draw.random() < 0.3:
+            most = max(1, layers // p)
+            keys["schedule.recompute_layers"] = draw.choice(
+                [str(draw.randint(1, most)), listed([draw.randint(0, most) for _ in range(p)])])
+        if draw.random() < 0.25:
+            keys["schedule.recompute"] = draw.choice(
+                ["pointwise", listed([draw.choice(["none", "pointwise"]) for _ in range(p)])])
+        if number(keys, "parallel.tensor") > 1:
+            self.maybe(0.4, "parallel.overlap", "off", "on", "2", "4")
+            self.maybe(0.3, "parallel.collectives", "nccl", "copy")
+        if number(keys, "parallel.data") * number(keys, "parallel.context") > 1 and p == 1:
+            self.maybe(0.5, "parallel.shard_gradients", "on", "auto")
+        self.maybe(0.1, "comm.checksum", "on")
+        self.maybe(0.25, THREADS, 2, 3)
+        if p > 1 and name != "auto" and draw.random() < mixed:
+            keys["attention.mode"] = listed([draw.choice(["none", "recompute", "flash"]) for _ in range(p)])
+        return keys
+
+
+def without(keys, names):
+    return {key: value for key, value in keys.items() if key not in names}
+
+
+def mixes(keys):
+    """Returns whether the attention of a layer, and so its sums, depends on its stage."""
+    return keys.get("attention.mode", "").startswith("[")
+
+
+def one_stage(keys):
+    """Returns one stage with the same sums; if they depend on the stage, the same stages without all else."""
+    if mixes(keys):
+        return {**without(keys, FREE - {"parallel.pipeline", "parallel.layers", "schedule.name", "schedule.chunks"}), **ONE}
+    sliced = {"schedule.name": "seq1f1b"} if number(keys, "schedule.slices") > 1 else {}
+    return {**without(keys, FREE), **sliced, **ONE}
+
+
+def one_rank(keys):
+    return {**without(keys, FREE | SUMS | ({"attention.mode"} if mixes(keys) else set())), **ONE}
+
+
+class Case:
+    """`keys` is the tested layout; `others` are further layouts with the same sums; `checks` are those that run.
+    `ask(keys)` tells whether a configuration is legal; `refused` are the drawn ones that are not."""
+
+    def __init__(self, seed, ask, chances):
+        rng = random.Random(seed)
+        self.seed, self.refused = seed, []
+        self.checks = [name for name, chance in chances.items() if rng.random() < chance]
+        trained = self.until_legal(lambda: self.draw_trained(rng), ask)
+        self.keys = self.until_legal(lambda: self.draw_layout(rng, trained, 0.15), ask)
+        others = [self.until_legal(lambda: self.draw_layout(rng, trained, 0), ask) for _ in range(3)]
+        self.others = [] if mixes(self.keys) else [without(other, set(trained) - FREE) for other in others]
+
+    def until_legal(self, draw, ask):
+        while True:
+            keys = draw()
+            if ask(keys):
+                return keys
+            self.refused.append(keys)
+
+    def draw_trained(self, rng):
+        draw = Draw(rng)
+        draw.model()
+        draw.data()
+        draw.training()
+        draw.sums()
+        return one_stage(draw.keys)
+
+    def draw_layout(self, rng, trained, mixed):
+        draw = Draw(rng)
+        draw.keys = without(trained, FREE)
+        return draw.layout(mixed)
