@@ -115,12 +115,12 @@ class Draw:
         if self.maybe(0.4, "data.val", "val.bin"):
             self.maybe(0.9, "data.val_every", 1, 2)
             self.maybe(0.9, "data.val_batches", 1, 2)
-        if self.maybe(0.1, "sample.every", 1, 2):
+        if "model.causal" not in keys and self.maybe(0.1, "sample.every", 1, 2):
             self.maybe(0.5, "sample.count", 1, 3)
             self.maybe(0.5, "sample.top_k", 5)
             self.maybe(0.5, "sample.temperature", 0, 1)
             self.maybe(0.3, "sample.seed", 5)
-            keys.update({"sample.tokens": "6", "sample.prompt": draw.choice(["", "1 2 3"])})
+            keys.update({"sample.tokens": "6", "sample.prompt": draw.choice(["5", "1 2 3"])})
 
     def training(self):
         draw, keys = self.rng, self.keys
@@ -142,7 +142,9 @@ class Draw:
         self.maybe(0.15, "train.skip_bad_steps", 2)
         self.maybe(0.1, "train.skip_outlier_z", 3)
         if self.maybe(0.3, "train.precision", "bf16"):
-            self.maybe(0.25, "train.fp8", "tensor", "block", "mx")
+            if self.maybe(0.25, "train.fp8", "tensor", "block", "mx"):  # its products need multiples of 16 or 32
+                keys.update({"model.heads": "4", "model.hidden": "64", "model.ffn": "128", "model.seq_len": "64"})
+                self.keys = without(keys, {"model.head_dim", "model.kv_heads"})
 
     def sums(self):
         """Draws what may change sums, and the batch."""
@@ -167,7 +169,7 @@ class Draw:
         draw, keys = self.rng, self.keys
         others = number(keys, "parallel.tensor") * number(keys, "parallel.data") * number(keys, "parallel.context")
         sliced, layers = number(keys, "schedule.slices") > 1, number(keys, "model.layers")
-        p = draw.choice([p for p in (1, 2, 2, 2, 3, 3, 4, 4, 4, 5, 6, 8) if p == 1 or p * others <= 8])
+        p = draw.choice([1, *[p for p in (2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5, 6, 8) if p * others <= 8]])
         name = draw.choice(["seq1f1b", "interleaved"] if sliced else [
             "1f1b", "1f1b", "1f1b", "gpipe", "zb-d", "interleaved", "interleaved", "gis", "gis", "v-half", "v-min",
             "zb-v", "dualpipe-v", "seq1f1b", "auto"])  # fmt: skip
