@@ -16,7 +16,7 @@ FREE = {
     THREADS, "parallel.pipeline", "parallel.layers", "parallel.placement", "parallel.overlap", "parallel.collectives",
     "parallel.shard_gradients", "schedule.name", "schedule.chunks", "schedule.group", "schedule.delay",
     "schedule.split_backward", "schedule.bpipe", "schedule.slots", "schedule.load_ahead", "schedule.evict_to",
-    "schedule.recompute_layers", "schedule.recompute", "comm.checksum",
+    "schedule.recompute_layers", "schedule.recompute",
 }  # fmt: skip
 # These keys change the order of sums, so that results agree to rounding.
 SUMS = {"parallel.tensor", "parallel.sequence", "parallel.data", "parallel.context", "schedule.slices"}
@@ -201,7 +201,6 @@ class Draw:
             self.maybe(0.3, "parallel.collectives", "nccl", "copy")
         if number(keys, "parallel.data") * number(keys, "parallel.context") > 1 and p == 1:
             self.maybe(0.5, "parallel.shard_gradients", "on", "auto")
-        self.maybe(0.1, "comm.checksum", "on")
         self.maybe(0.25, THREADS, 2, 3)
         if p > 1 and name != "auto" and draw.random() < mixed:
             keys["attention.mode"] = listed([draw.choice(["none", "recompute", "flash"]) for _ in range(p)])
