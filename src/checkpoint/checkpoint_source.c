@@ -158,7 +158,7 @@ int source_check(const Source *source, const SourceTensor *found, const TensorSp
 enum { LANES = 4 };
 
 // One reading thread: its piece, the open file that contains the piece, and memory for the values.
-typedef struct Lane {
+typedef struct ReadingThread {
     const Source *source;
     const Split *split;
     const ReadPiece *piece;
@@ -172,9 +172,9 @@ typedef struct Lane {
     pthread_t thread;
     bool runs; // true: the thread is running; false: not started (the caller then reads the piece) or joined
     Error err;
-} Lane;
+} ReadingThread;
 
-static int read_raw_(Lane *lane, const FileBlock *at, char *raw) {
+static int read_raw_(ReadingThread *lane, const FileBlock *at, char *raw) {
     if (at->run == at->stride)
         return file_read(lane->open.fd, lane->open.path, at->offset, raw, at->rows * at->run, &lane->err);
     for (int64_t r = 0; r < at->rows; r++)
@@ -185,7 +185,7 @@ static int read_raw_(Lane *lane, const FileBlock *at, char *raw) {
 }
 
 // Transposes a block of the file, now in lane->raw, into the rank's tensor, and converts it to fp32.
-static void turn_(const Lane *lane, const Block *block, float *to) {
+static void turn_(const ReadingThread *lane, const Block *block, float *to) {
     const SafeTensor *from = lane->piece->found->tensor;
     int64_t stride = lane->piece->tensor->cols;
     const char *raw = lane->raw;
@@ -199,13 +199,13 @@ static void turn_(const Lane *lane, const Block *block, float *to) {
 }
 
 // Zeroes the elements from lane->next to `end`. Blocks arrive in order, so a gap between two blocks is padding.
-static void clear_padding_(const Lane *lane, int64_t end) {
+static void clear_padding_(const ReadingThread *lane, int64_t end) {
     memset(lane->values + (lane->next - lane->piece->begin), 0, (size_t)(end - lane->next) * sizeof *lane->values);
 }
 
 // Reads a block. If the file stores it in fp32 and not transposed, reads it directly into the values.
 static int read_block_(void *context, const Block *block) {
-    Lane *lane = context;
+    ReadingThread *lane = context;
     const SafeTensor *from = lane->piece->found->tensor;
     const TensorSpec *spec = lane->piece->tensor->spec;
     float *to = lane->values + (block->first - lane->piece->begin);
@@ -225,12 +225,12 @@ static int read_block_(void *context, const Block *block) {
     return 0;
 }
 
-static void close_file_(Lane *lane) {
+static void close_file_(ReadingThread *lane) {
     if (lane->file >= 0) safetensors_release(&lane->open);
     lane->file = -1;
 }
 
-static int use_file_(Lane *lane, int64_t file) {
+static int use_file_(ReadingThread *lane, int64_t file) {
     if (lane->file == file) return 0;
     close_file_(lane);
     lane->open = lane->source->files[file]; // shares the path and the tensor table of the source
@@ -253,7 +253,7 @@ static int64_t find_strange_(const float *values, int64_t count) {
 }
 
 static void *read_piece_(void *argument) {
-    Lane *lane = argument;
+    ReadingThread *lane = argument;
     const ReadPiece *piece = lane->piece;
     const Split *split = lane->split;
     lane->next = piece->begin;
@@ -272,17 +272,17 @@ static void *read_piece_(void *argument) {
 // speed, and only one thread uses the device. A lane gets its next piece once its previous piece was visited.
 int pieces_read(const Source *source, const Split *split, const ReadPiece *pieces, int64_t count, PieceVisitor visit,
                 void *context, Error *err) {
-    Lane lanes[LANES];
+    ReadingThread lanes[LANES];
     int64_t started = 0;
     int status = 0;
     for (int l = 0; l < LANES; l++) {
-        lanes[l] = (Lane){.source = source, .split = split, .file = -1};
+        lanes[l] = (ReadingThread){.source = source, .split = split, .file = -1};
         lanes[l].values = xmalloc((size_t)SOURCE_PIECE * sizeof *lanes[l].values);
     }
     for (int64_t i = 0; status == 0 && i < count; i++) {
-        Lane *lane = &lanes[i % LANES];
+        ReadingThread *lane = &lanes[i % LANES];
         for (; started < count && started < i + LANES; started++) {
-            Lane *next = &lanes[started % LANES];
+            ReadingThread *next = &lanes[started % LANES];
             next->piece = &pieces[started];
             next->runs = thread_start(&next->thread, read_piece_, next);
         }

@@ -67,12 +67,12 @@ static int mpi_begin_(CommMpi *comm, bool sends, int peer, void *memory, int64_t
 }
 
 // The phase of a collective in its current piece.
-typedef enum Phase {
+typedef enum CollectivePhase {
     PHASE_DIRECT,   // every rank gets every rank's data and sums all of it: few bytes, one trip
     PHASE_EXCHANGE, // rank q gets block q of every rank
     PHASE_SPREAD,   // every rank sends its sums to all other ranks
     PHASE_GATHER,   // all_gather: every rank sends its block to all other ranks; nothing is summed
-} Phase;
+} CollectivePhase;
 
 struct Collective {
     Collective *next; // next in the list of active, or of idle, collectives
@@ -81,7 +81,7 @@ struct Collective {
     int64_t steps; // phases completed
     Error error;
     CommOperation operation;
-    Phase phase;
+    CollectivePhase phase;
     CommType type;
     int tag;
     char *out;      // result; also the input of an all_reduce

@@ -20,7 +20,7 @@
 
 enum { MAX_FILE = 1 << 20, MAX_NAME = 80, PATIENCE_S = 5 };
 
-typedef struct Reader {
+typedef struct YamlReader {
     Config *config;
     Error *err;
     yaml_parser_t parser;
@@ -28,13 +28,15 @@ typedef struct Reader {
     const ConfigKey *key; // an override's key; NULL while reading a file
     const char *input;
     size_t length;
-} Reader;
+} YamlReader;
 
-static int yaml_line_(const Reader *r) { return r->key != NULL ? CONFIG_OVERRIDE : (int)r->event.start_mark.line + 1; }
+static int yaml_line_(const YamlReader *r) {
+    return r->key != NULL ? CONFIG_OVERRIDE : (int)r->event.start_mark.line + 1;
+}
 
-static const char *yaml_name_(const Reader *r) { return r->key != NULL ? r->key->name : NULL; }
+static const char *yaml_name_(const YamlReader *r) { return r->key != NULL ? r->key->name : NULL; }
 
-static int syntax_error_(Reader *r) {
+static int syntax_error_(YamlReader *r) {
     const yaml_parser_t *parser = &r->parser;
     const char *at = r->input, *end = r->input + r->length;
     int line = (int)parser->problem_mark.line + 1;
@@ -56,7 +58,7 @@ static int syntax_error_(Reader *r) {
                            "not valid YAML: %s%s; %s", problem, context, remedy);
 }
 
-static int refuse_extras_(Reader *r) {
+static int refuse_extras_(YamlReader *r) {
     const yaml_event_t *e = &r->event;
     const void *anchor = NULL, *tag = NULL;
     if (e->type == YAML_SCALAR_EVENT) anchor = e->data.scalar.anchor, tag = e->data.scalar.tag;
@@ -71,18 +73,18 @@ static int refuse_extras_(Reader *r) {
                            "%s is unsupported; write the value itself, in quotes if it begins with &, * or !", extra);
 }
 
-static int yaml_next_(Reader *r) {
+static int yaml_next_(YamlReader *r) {
     yaml_event_delete(&r->event);
     if (!yaml_parser_parse(&r->parser, &r->event)) return syntax_error_(r);
     return refuse_extras_(r);
 }
 
-static ConfigScalar scalar_(const Reader *r) {
+static ConfigScalar scalar_(const YamlReader *r) {
     return (ConfigScalar){(const char *)r->event.data.scalar.value, r->event.data.scalar.length,
                           r->event.data.scalar.style != YAML_PLAIN_SCALAR_STYLE};
 }
 
-static int read_name_(Reader *r, char name[MAX_NAME]) {
+static int read_name_(YamlReader *r, char name[MAX_NAME]) {
     if (r->event.type != YAML_SCALAR_EVENT)
         return config_error_at(r->config, yaml_line_(r), NULL, r->err,
                                "a key must be a plain word such as hidden, not a list or mapping");
@@ -92,7 +94,7 @@ static int read_name_(Reader *r, char name[MAX_NAME]) {
 }
 
 // Reads one part of an entry that is a mapping; `seen` has a bit for each part that was given.
-static int read_part_(Reader *r, const ConfigKey *key, unsigned *seen) {
+static int read_part_(YamlReader *r, const ConfigKey *key, unsigned *seen) {
     char name[MAX_NAME];
     if (read_name_(r, name) != 0) return -1;
     int part = key->list->part_count - 1;
@@ -110,7 +112,7 @@ static int read_part_(Reader *r, const ConfigKey *key, unsigned *seen) {
     return config_list_set(r->config, key, part, scalar_(r), r->err) != 0 ? -1 : yaml_next_(r);
 }
 
-static int read_mapping_(Reader *r, const ConfigKey *key) {
+static int read_mapping_(YamlReader *r, const ConfigKey *key) {
     const ConfigList *list = key->list;
     unsigned seen = 0;
     if (yaml_next_(r) != 0) return -1;
@@ -124,7 +126,7 @@ static int read_mapping_(Reader *r, const ConfigKey *key) {
 }
 
 // Reads an entry that is a list of its parts, such as [1000, 64].
-static int read_tuple_(Reader *r, const ConfigKey *key) {
+static int read_tuple_(YamlReader *r, const ConfigKey *key) {
     int count = key->list->part_count;
     for (int part = 0; part <= count; part++) {
         if (yaml_next_(r) != 0) return -1;
@@ -138,7 +140,7 @@ static int read_tuple_(Reader *r, const ConfigKey *key) {
     return 0;
 }
 
-static int yaml_read_entry_(Reader *r, const ConfigKey *key) {
+static int yaml_read_entry_(YamlReader *r, const ConfigKey *key) {
     const ConfigList *list = key->list;
     bool plain = list->parts[0].name == NULL;
     if (config_list_add(r->config, key, r->err) != 0) return -1;
@@ -153,7 +155,7 @@ static int yaml_read_entry_(Reader *r, const ConfigKey *key) {
 }
 
 // Reads a list. While an entry is read, config->place has the entry's line, so that an error names that line.
-static int read_list_(Reader *r, const ConfigKey *key) {
+static int read_list_(YamlReader *r, const ConfigKey *key) {
     int32_t *place = &r->config->place[key - config_keys], begin = *place;
     if (config_list_begin(r->config, key, r->err) != 0 || yaml_next_(r) != 0) return -1;
     if (r->event.type == YAML_SEQUENCE_END_EVENT) return config_refuse(r->config, key, "is an empty list", r->err);
@@ -166,20 +168,20 @@ static int read_list_(Reader *r, const ConfigKey *key) {
 }
 
 // Reads the value that begins with the current event. The key's place must be set before.
-static int read_value_(Reader *r, const ConfigKey *key) {
+static int read_value_(YamlReader *r, const ConfigKey *key) {
     if (r->event.type == YAML_SCALAR_EVENT) return config_set(r->config, key, scalar_(r), r->err);
     if (r->event.type == YAML_SEQUENCE_START_EVENT) return read_list_(r, key);
     return config_refuse(r->config, key, "is a mapping", r->err);
 }
 
-static int unknown_key_(Reader *r, int line, const char *name) {
+static int unknown_key_(YamlReader *r, int line, const char *name) {
     const char *hint = hint_for_key(name), *near = hint_near_key(name);
     if (hint != NULL) return config_error_at(r->config, line, name, r->err, "no such key; %s", hint);
     if (near != NULL) return config_error_at(r->config, line, name, r->err, "no such key; did you mean %s?", near);
     return config_error_at(r->config, line, name, r->err, "no such key; --help-config lists all");
 }
 
-static int unknown_section_(Reader *r, const char *name) {
+static int unknown_section_(YamlReader *r, const char *name) {
     if (config_find(name) != NULL) {
         int section = (int)strcspn(name, ".");
         return config_error_at(r->config, yaml_line_(r), name, r->err, "is outside its section; write %.*s: {%s: ...}",
@@ -196,7 +198,7 @@ static int unknown_section_(Reader *r, const char *name) {
     return config_error_at(r->config, yaml_line_(r), name, r->err, "no such section; did you mean %s?", near);
 }
 
-static int read_key_(Reader *r, const char *section) {
+static int read_key_(YamlReader *r, const char *section) {
     char name[MAX_NAME], full[2 * MAX_NAME + 1];
     if (read_name_(r, name) != 0) return -1;
     snprintf(full, sizeof full, "%s.%s", section, name);
@@ -210,14 +212,14 @@ static int read_key_(Reader *r, const char *section) {
     return yaml_next_(r);
 }
 
-static bool is_nothing_(const Reader *r) {
+static bool is_nothing_(const YamlReader *r) {
     if (r->event.type != YAML_SCALAR_EVENT) return false;
     ConfigScalar scalar = scalar_(r);
     return !scalar.quoted && (scalar.length == 0 || strcmp(scalar.text, "null") == 0 || strcmp(scalar.text, "~") == 0);
 }
 
 // Reads a section. If all its keys are commented out, the section is null in YAML, which is allowed.
-static int read_section_(Reader *r, const char *section) {
+static int read_section_(YamlReader *r, const char *section) {
     if (is_nothing_(r)) return yaml_next_(r);
     if (r->event.type != YAML_MAPPING_START_EVENT)
         return config_error_at(r->config, yaml_line_(r), section, r->err,
@@ -228,7 +230,7 @@ static int read_section_(Reader *r, const char *section) {
     return yaml_next_(r);
 }
 
-static int read_root_(Reader *r) {
+static int read_root_(YamlReader *r) {
     if (is_nothing_(r)) return yaml_next_(r); // a file of comments; required keys are reported missing later
     if (r->event.type != YAML_MAPPING_START_EVENT)
         return config_error_at(
@@ -251,7 +253,7 @@ static int read_root_(Reader *r) {
     return yaml_next_(r);
 }
 
-static int read_document_(Reader *r) {
+static int read_document_(YamlReader *r) {
     if (yaml_next_(r) != 0 || yaml_next_(r) != 0) return -1; // start of the stream; then a document or the stream's end
     if (r->event.type == YAML_STREAM_END_EVENT) {
         if (r->key == NULL) return 0;
@@ -267,7 +269,7 @@ static int read_document_(Reader *r) {
 }
 
 static int read_yaml_(Config *config, const char *input, size_t length, const ConfigKey *key, Error *err) {
-    Reader r = {.config = config, .err = err, .key = key, .input = input, .length = length};
+    YamlReader r = {.config = config, .err = err, .key = key, .input = input, .length = length};
     if (!yaml_parser_initialize(&r.parser))
         return error_set(err, EXIT_FAILED, "out of memory while reading %s", config->path);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)input, length);
@@ -366,7 +368,7 @@ int config_read_override(Config *config, const char *override, Error *err) {
     if (key == NULL && config_has_section(name, strlen(name)))
         return config_error_at(config, CONFIG_OVERRIDE, name, err,
                                "is a section; name one of its keys, as in -o train.steps=10");
-    if (key == NULL) return unknown_key_(&(Reader){.config = config, .err = err}, CONFIG_OVERRIDE, name);
+    if (key == NULL) return unknown_key_(&(YamlReader){.config = config, .err = err}, CONFIG_OVERRIDE, name);
     config->place[key - config_keys] = CONFIG_OVERRIDE;
     if (strpbrk(equals + 1, "\r\n") != NULL)
         return config_error(config, key->name, err, "the value contains a line break; write it on one line");

@@ -14,16 +14,16 @@ static int64_t total_chunks_(const AdamwTensor *tensors, int64_t tensor_count) {
     return total;
 }
 
-typedef struct Chunk {
+typedef struct TensorRun {
     int64_t tensor, first, count; // elements [first, first + count) of tensors[tensor]
-} Chunk;
+} TensorRun;
 
 // Finds the chunk `index` by walking the tensors. The walk costs less than a hundredth of the work on the chunk.
-static Chunk chunk_find_(const AdamwTensor *tensors, int64_t index) {
+static TensorRun chunk_find_(const AdamwTensor *tensors, int64_t index) {
     int64_t tensor = 0;
     while (index >= tensor_chunks_(&tensors[tensor])) index -= tensor_chunks_(&tensors[tensor++]);
     int64_t first = index * CHUNK, left = tensors[tensor].count - first;
-    return (Chunk){tensor, first, left < CHUNK ? left : CHUNK};
+    return (TensorRun){tensor, first, left < CHUNK ? left : CHUNK};
 }
 
 static double sum_of_squares_(const float *x, int64_t count) {
@@ -47,7 +47,7 @@ void cpu_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors
         int64_t end = begin + CHUNKS_AT_ONCE < total ? begin + CHUNKS_AT_ONCE : total;
         CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
         for (int64_t index = begin; index < end; index++) {
-            Chunk chunk = chunk_find_(tensors, index);
+            TensorRun chunk = chunk_find_(tensors, index);
             sums[index - begin] = sum_of_squares_(tensors[chunk.tensor].gradient + chunk.first, chunk.count);
         }
         for (int64_t index = begin; index < end; index++)
@@ -75,7 +75,7 @@ void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_coun
     without.decay = 0.0f;
     CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
     for (int64_t index = 0; index < total; index++) {
-        Chunk chunk = chunk_find_(tensors, index);
+        TensorRun chunk = chunk_find_(tensors, index);
         const AdamwTensor *t = &tensors[chunk.tensor];
         float *w = (t->master ? t->master : (float *)t->weight) + chunk.first;
         adamw_chunk_(w, t->m + chunk.first, t->v + chunk.first, t->gradient + chunk.first, chunk.count,

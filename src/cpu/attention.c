@@ -50,25 +50,25 @@ static void row_slopes_(float *restrict ds, const float *restrict p, int64_t n, 
 
 // A block of queries and the keys [from, keys) it sees. `from` is rounded down to a multiple of QUERIES, so that the
 // start of a sum does not depend on how queries are cut.
-typedef struct Block {
+typedef struct QueryBlock {
     int64_t first, count, from, keys;
-} Block;
+} QueryBlock;
 
-static Block attention_block_at_(const Head *h, int64_t index) {
+static QueryBlock attention_block_at_(const Head *h, int64_t index) {
     int64_t seq = h->shape->seq, first = index * QUERIES, count = seq - first < QUERIES ? seq - first : QUERIES;
     int64_t keys = h->shape->full ? seq : h->shape->first + first + count;
-    return (Block){first, count, head_from(h, first) / QUERIES * QUERIES, keys};
+    return (QueryBlock){first, count, head_from(h, first) / QUERIES * QUERIES, keys};
 }
 
 static int64_t blocks_of_(int64_t seq) { return (seq + QUERIES - 1) / QUERIES; }
 
 // A thread's own workspace, in one piece.
-typedef struct Workspace {
+typedef struct ThreadSpace {
     float *gemm;
     float *p;      // (QUERIES, KEYS): kept bf16 probabilities as floats
     float *slopes; // (QUERIES, KEYS): gradients of the scores
     float *sums;   // (QUERIES, head_dim): out or dq
-} Workspace;
+} ThreadSpace;
 
 static int64_t stored_workspace_(const AttentionShape *s) {
     return CPU_GEMM_WORKSPACE + 2 * QUERIES * KEYS + QUERIES * s->head_dim;
@@ -78,10 +78,11 @@ int64_t cpu_attention_workspace(const AttentionShape *s) {
     return s->mode == ATTENTION_FLASH ? flash_workspace_floats(s) : stored_workspace_(s);
 }
 
-static Workspace attention_workspace_take_(const Head *h) {
+static ThreadSpace attention_workspace_take_(const Head *h) {
     int64_t tile = QUERIES * KEYS;
     float *at = cpu_scratch(cpu_self((Backend *)h->backend), stored_workspace_(h->shape));
-    return (Workspace){at, at + CPU_GEMM_WORKSPACE, at + CPU_GEMM_WORKSPACE + tile, at + CPU_GEMM_WORKSPACE + 2 * tile};
+    return (ThreadSpace){at, at + CPU_GEMM_WORKSPACE, at + CPU_GEMM_WORKSPACE + tile,
+                         at + CPU_GEMM_WORKSPACE + 2 * tile};
 }
 
 static void row_clear_(float *row, int64_t from, int64_t to) {
@@ -90,7 +91,7 @@ static void row_clear_(float *row, int64_t from, int64_t to) {
 
 // Computes rows of probabilities, which are zero for hidden keys. Fills complete rows if the mode keeps probabilities,
 // else only the columns of the block's keys.
-static void block_probabilities_(const Head *h, const Workspace *workspace, const void *qkv, const Block *block,
+static void block_probabilities_(const Head *h, const ThreadSpace *workspace, const void *qkv, const QueryBlock *block,
                                  float *p) {
     bool keep = h->shape->mode == ATTENTION_NONE;
     int64_t stride = attention_keys(h->shape), low = keep ? 0 : block->from, high = keep ? stride : block->keys;
@@ -110,12 +111,12 @@ static void block_probabilities_(const Head *h, const Workspace *workspace, cons
 
 // Computes a block's output. Probabilities are written to `saved` if kept as floats, else to `rows` (QUERIES, keys).
 static void attention_block_forward_(const Head *h, void *out, void *saved, float *rows, const void *qkv,
-                                     const Block *block) {
+                                     const QueryBlock *block) {
     int64_t keys = attention_keys(h->shape), d = h->shape->head_dim, from = block->from;
     int64_t at = (head_index(h) * h->shape->seq + block->first) * keys;
     bool keep = h->shape->mode == ATTENTION_NONE;
     float *p = keep && !cpu_is_bf16(h->backend) ? (float *)saved + at : rows;
-    Workspace workspace = attention_workspace_take_(h);
+    ThreadSpace workspace = attention_workspace_take_(h);
     block_probabilities_(h, &workspace, qkv, block, p);
     cpu_gemm(workspace.gemm, block->count, d, block->keys - from, floats(p + from, keys), head_value(h, qkv, from),
              false, workspace.sums, d);
@@ -124,8 +125,8 @@ static void attention_block_forward_(const Head *h, void *out, void *saved, floa
 }
 
 // Returns p (block, width) for the chunk of keys at k0, stored or recomputed, and sets *stride to its row stride.
-static const float *chunk_probabilities_(const Head *h, const Workspace *workspace, const AttentionBackward *b,
-                                         const Block *block, int64_t k0, int64_t width, int64_t *stride) {
+static const float *chunk_probabilities_(const Head *h, const ThreadSpace *workspace, const AttentionBackward *b,
+                                         const QueryBlock *block, int64_t k0, int64_t width, int64_t *stride) {
     int64_t keys = attention_keys(h->shape), at = (head_index(h) * h->shape->seq + block->first) * keys + k0;
     *stride = keys;
     if (h->shape->mode == ATTENTION_RECOMPUTE) return b->scratch + k0;
@@ -136,8 +137,8 @@ static const float *chunk_probabilities_(const Head *h, const Workspace *workspa
     return workspace->p;
 }
 
-static void attention_block_backward_(const Head *h, const Workspace *workspace, const AttentionBackward *b,
-                                      const Block *block) {
+static void attention_block_backward_(const Head *h, const ThreadSpace *workspace, const AttentionBackward *b,
+                                      const QueryBlock *block) {
     int64_t d = h->shape->head_dim, n = block->count, stride;
     float delta[QUERIES];
     CpuOperand q = head_query(h, b->qkv, block->first), dout = head_output(h, b->dout, block->first);
@@ -163,9 +164,9 @@ static void attention_stored_backward_(const Backend *backend, const AttentionSh
     int64_t group = shape->heads / shape->kv_heads;
     for (int64_t g = 0; g < group; g++) {
         Head h = {backend, shape, sequence, kv_head * group + g};
-        Workspace workspace = attention_workspace_take_(&h);
+        ThreadSpace workspace = attention_workspace_take_(&h);
         for (int64_t i = 0; i < blocks_of_(shape->seq); i++) {
-            Block block = attention_block_at_(&h, i);
+            QueryBlock block = attention_block_at_(&h, i);
             attention_block_backward_(&h, &workspace, b, &block);
         }
     }
@@ -196,7 +197,7 @@ void cpu_attention_forward(Backend *backend, void *out, void *saved, void *scrat
         Head h = {backend, shape, i / parts / shape->heads, i / parts % shape->heads};
         float *mine = (float *)scratch + cpu_thread() * thread_floats_(shape);
         int64_t part = parts - 1 - i % parts; // the last part first: it sees the most keys
-        Block block = attention_block_at_(&h, part);
+        QueryBlock block = attention_block_at_(&h, part);
         if (flash) flash_forward(&h, out, (float *)saved + head_index(&h) * shape->seq, mine, qkv, part, parts);
         else attention_block_forward_(&h, out, saved, mine, qkv, &block);
     }

@@ -70,7 +70,7 @@ static Packed pack_backward_(const Head *h, float *scratch, const void *qkv) {
 }
 
 // --- a thread's workspace for one group of blocks
-typedef struct Block {
+typedef struct FlashBlock {
     int64_t first, count, begin,
         keys;                // begin, keys: first visible key, rounded down to STEP; end of the visible keys
     int64_t place, edge;     // place: key at the position of the block's first query; edge: place rounded up to STEP
@@ -81,15 +81,15 @@ typedef struct Block {
     // One lane per query. Forward: largest score, sum and shift of the exponentials so far; backward: shift and delta.
     float most[Q], total[Q], shift[Q], delta[Q];
     int32_t from[Q]; // the first key that each query sees
-} Block;
+} FlashBlock;
 
-typedef struct Group {
-    Block block[GROUP];
+typedef struct FlashGroup {
+    FlashBlock block[GROUP];
     int blocks;
     int64_t begin, keys;    // start of the first block's first chunk; end of the last block's visible keys
     float *scores, *slopes; // (KEYS, Q)
     float *rows;            // (Q, head_dim)
-} Group;
+} FlashGroup;
 
 static int64_t wide_floats_(const AttentionShape *s) { return round_up_(s->head_dim, GEMM_COLS) * Q; }
 
@@ -102,13 +102,13 @@ enum { STEP = GEMM_ROWS > GEMM_LANES ? (int)GEMM_ROWS : (int)GEMM_LANES };
 _Static_assert(Q % STEP == 0 && KEYS % STEP == 0, "a part of a block starts with a whole panel");
 
 // Lays out the group of blocks that starts at query `first`, in this thread's scratch.
-static Group group_at_(const Head *h, int64_t first) {
+static FlashGroup group_at_(const Head *h, int64_t first) {
     int64_t seq = h->shape->seq, narrow = h->shape->head_dim * Q, wide = wide_floats_(h->shape);
     float *at = cpu_scratch(cpu_self((Backend *)h->backend), flash_workspace_floats(h->shape));
-    Group group = {.scores = at, .slopes = at + KEYS * Q, .rows = at + 2 * KEYS * Q};
+    FlashGroup group = {.scores = at, .slopes = at + KEYS * Q, .rows = at + 2 * KEYS * Q};
     at = group.rows + wide;
     for (; group.blocks < GROUP && first < seq; group.blocks++, first += Q) {
-        Block *block = &group.block[group.blocks];
+        FlashBlock *block = &group.block[group.blocks];
         block->first = first, block->count = seq - first < Q ? seq - first : Q;
         block->full = h->shape->full;
         block->place = h->shape->first + first, block->edge = round_up_(block->place, STEP);
@@ -125,14 +125,14 @@ static Group group_at_(const Head *h, int64_t first) {
 }
 
 // Returns the end, counted from k0, of the keys that a block sees in the chunk at k0; sets *skip to their start.
-static int64_t chunk_width_(const Block *block, int64_t k0, int64_t *skip) {
+static int64_t chunk_width_(const FlashBlock *block, int64_t k0, int64_t *skip) {
     int64_t left = block->keys - k0;
     *skip = block->begin > k0 ? block->begin - k0 : 0;
     return left < 0 || *skip >= KEYS ? 0 : left < KEYS ? left : KEYS;
 }
 
 // Stores the block's transposed result as rows of the view `to`.
-static void store_block_(const Head *h, const Group *group, const Block *block, CpuOperand to) {
+static void store_block_(const Head *h, const FlashGroup *group, const FlashBlock *block, CpuOperand to) {
     int64_t d = h->shape->head_dim;
     gemm_pack(group->rows, (int)d, d, block->count, floats(block->sums, Q));
     head_store(h, to, group->rows, block->count);
@@ -142,21 +142,21 @@ static void store_block_(const Head *h, const Group *group, const Block *block, 
 // on, every further STEP keys are visible to STEP fewer queries.
 
 // Keys [from, to) of the chunk. hidden: number of the block's first queries that see no key of this part.
-typedef struct Part {
+typedef struct KeyRange {
     int64_t from, to, hidden;
-} Part;
+} KeyRange;
 
-static Part part_at_(const Block *block, int64_t k0, int64_t width, int64_t from) {
+static KeyRange part_at_(const FlashBlock *block, int64_t k0, int64_t width, int64_t from) {
     int64_t hidden = k0 + from - block->edge;
-    if (block->full) return (Part){from, width, 0};
-    if (hidden < 0) return (Part){from, width < from - hidden ? width : from - hidden, 0};
-    return (Part){from, width < from + STEP ? width : from + STEP, hidden};
+    if (block->full) return (KeyRange){from, width, 0};
+    if (hidden < 0) return (KeyRange){from, width < from - hidden ? width : from - hidden, 0};
+    return (KeyRange){from, width < from + STEP ? width : from + STEP, hidden};
 }
 
 // Sets x (width, Q) = keys (width, head_dim) times right (head_dim, Q); 0 for the hidden queries of each part.
-static void keys_by_queries_(const Block *block, int64_t d, int64_t k0, int64_t skipped, int64_t width,
+static void keys_by_queries_(const FlashBlock *block, int64_t d, int64_t k0, int64_t skipped, int64_t width,
                              const float *keys, const float *right, float *x) {
-    for (Part p = part_at_(block, k0, width, skipped);; p = part_at_(block, k0, width, p.to)) {
+    for (KeyRange p = part_at_(block, k0, width, skipped);; p = part_at_(block, k0, width, p.to)) {
         int64_t skip = p.hidden, n = Q - skip;
         GemmRight seen = {right + skip, (int)(n / GEMM_LANES), Q, 0};
         gemm_multiply(p.to - p.from, n, d, gemm_panels(keys + (k0 + p.from) * d, d), seen, false, x + p.from * Q + skip,
@@ -167,9 +167,9 @@ static void keys_by_queries_(const Block *block, int64_t d, int64_t k0, int64_t 
 }
 
 // Adds x (width, Q) times right (Q, head_dim), the block's packed rows, to `to` (width, head_dim).
-static void add_queries_(const Block *block, int64_t d, int64_t k0, int64_t skipped, int64_t width, const float *x,
+static void add_queries_(const FlashBlock *block, int64_t d, int64_t k0, int64_t skipped, int64_t width, const float *x,
                          GemmRight right, float *to) {
-    for (Part p = part_at_(block, k0, width, skipped);; p = part_at_(block, k0, width, p.to)) {
+    for (KeyRange p = part_at_(block, k0, width, skipped);; p = part_at_(block, k0, width, p.to)) {
         GemmRight seen = right;
         seen.data += p.hidden * right.step;
         gemm_multiply(p.to - p.from, d, block->count - p.hidden, gemm_rows(x + p.from * Q + p.hidden), seen, true,
@@ -182,7 +182,7 @@ static void add_queries_(const Block *block, int64_t d, int64_t k0, int64_t skip
 
 // Sets a score to -inf if its key is hidden from its query. Keys before the query's document are hidden, and keys after
 // the query too unless attention is full.
-static void hide_keys_(float *scores, const Block *block, int64_t k0, int64_t skip, int64_t width) {
+static void hide_keys_(float *scores, const FlashBlock *block, int64_t k0, int64_t skip, int64_t width) {
     int64_t others = block->from[block->count - 1] - k0;
     for (int64_t k = skip; k < others && k < width; k++)
         for (int j = 0; j < Q; j++)
@@ -227,7 +227,7 @@ static void column_slopes_(float *restrict ds, const float *restrict p, const fl
 static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
 // Replaces one chunk's scores with their exponentials. Earlier sums are scaled down where the maximum has grown.
-static void softmax_chunk_(Block *b, float *scores, int64_t width, float scale, int64_t d, bool first) {
+static void softmax_chunk_(FlashBlock *b, float *scores, int64_t width, float scale, int64_t d, bool first) {
     float shrink[Q];
     memcpy(shrink, b->most, sizeof shrink);
     column_max_(b->most, scores, width);
@@ -242,7 +242,8 @@ static void softmax_chunk_(Block *b, float *scores, int64_t width, float scale, 
     column_exp_(scores, b->total, b->shift, scale, width);
 }
 
-static void forward_chunk_(const Head *h, const Group *group, Block *block, const Packed *packed, int64_t k0) {
+static void forward_chunk_(const Head *h, const FlashGroup *group, FlashBlock *block, const Packed *packed,
+                           int64_t k0) {
     int64_t d = h->shape->head_dim, skip, width = chunk_width_(block, k0, &skip), seen = width - skip;
     float *scores = group->scores + skip * Q;
     if (width == 0) return;
@@ -255,12 +256,12 @@ static void forward_chunk_(const Head *h, const Group *group, Block *block, cons
 
 // The maximum starts below every score, but finite. A query may see no key of a chunk; then all its scores are -inf,
 // and an infinite maximum subtracted from them would give NaN.
-static void forward_start_(const Head *h, Block *block, const void *qkv) {
+static void forward_start_(const Head *h, FlashBlock *block, const void *qkv) {
     for (int j = 0; j < Q; j++) block->most[j] = -1e30f, block->total[j] = 0.0f;
     gemm_pack(block->query, Q, block->count, h->shape->head_dim, head_query(h, qkv, block->first));
 }
 
-static void forward_end_(const Head *h, const Group *group, Block *block, void *out, float *lse) {
+static void forward_end_(const Head *h, const FlashGroup *group, FlashBlock *block, void *out, float *lse) {
     float norm[Q];
     for (int64_t j = 0; j < block->count; j++) lse[block->first + j] = LN_2 * block->shift[j] + logf(block->total[j]);
     for (int j = 0; j < Q; j++) norm[j] = 1.0f / block->total[j];
@@ -273,7 +274,7 @@ void flash_forward(const Head *h, void *out, float *lse, float *scratch, const v
     int64_t first = span * groups_of_(seq) / spans * unit, end = (span + 1) * groups_of_(seq) / spans * unit;
     Packed packed = pack_forward_(h, scratch, qkv, h->shape->first + (end < seq && !h->shape->full ? end : seq));
     for (; first < end; first += unit) {
-        Group group = group_at_(h, first);
+        FlashGroup group = group_at_(h, first);
         for (int i = 0; i < group.blocks; i++) forward_start_(h, &group.block[i], qkv);
         for (int64_t k0 = group.begin; k0 < group.keys; k0 += KEYS)
             for (int i = 0; i < group.blocks; i++) forward_chunk_(h, &group, &group.block[i], &packed, k0);
@@ -284,7 +285,7 @@ void flash_forward(const Head *h, void *out, float *lse, float *scratch, const v
 // --- backward
 
 // Packs the block's queries and output gradients. Lanes without a query are zero, so that their results stay finite.
-static void backward_start_(const Head *h, Block *block, const AttentionBackward *b) {
+static void backward_start_(const Head *h, FlashBlock *block, const AttentionBackward *b) {
     int64_t d = h->shape->head_dim, n = block->count;
     int wide = gemm_vectors(d) * GEMM_LANES;
     CpuOperand query = head_query(h, b->qkv, block->first), dout = head_output(h, b->dout, block->first);
@@ -298,7 +299,7 @@ static void backward_start_(const Head *h, Block *block, const AttentionBackward
     for (int64_t j = 0; j < Q; j++) block->shift[j] = j < n ? LOG2_E * lse[j] : 0.0f;
 }
 
-static void backward_chunk_(const Head *h, const Group *group, Block *block, const Packed *packed,
+static void backward_chunk_(const Head *h, const FlashGroup *group, FlashBlock *block, const Packed *packed,
                             const AttentionBackward *b, int64_t k0) {
     int64_t d = h->shape->head_dim, skip, width = chunk_width_(block, k0, &skip), seen = width - skip;
     int vectors = gemm_vectors(d);
@@ -317,7 +318,7 @@ static void backward_chunk_(const Head *h, const Group *group, Block *block, con
 
 static void backward_head_(const Head *h, const Packed *packed, const AttentionBackward *b) {
     for (int64_t first = 0; first < h->shape->seq; first += GROUP * Q) {
-        Group group = group_at_(h, first);
+        FlashGroup group = group_at_(h, first);
         for (int i = 0; i < group.blocks; i++) backward_start_(h, &group.block[i], b);
         for (int64_t k0 = group.begin; k0 < group.keys; k0 += KEYS)
             for (int i = 0; i < group.blocks; i++) backward_chunk_(h, &group, &group.block[i], packed, b, k0);

@@ -9,12 +9,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef struct Handle {
+typedef struct LoanHandle {
     int64_t pid, fd, bytes;
     uint64_t device, inode; // identity of the file: in another container `pid` may be another process
-} Handle;
+} LoanHandle;
 
-_Static_assert(sizeof(Handle) <= sizeof(Loan), "a handle has to fit into a loan");
+_Static_assert(sizeof(LoanHandle) <= sizeof(Loan), "a handle has to fit into a loan");
 
 void *cpu_shared_allocate(CpuBackend *cpu, int64_t bytes) {
     CpuShared *shared = &cpu->shared;
@@ -45,7 +45,7 @@ int cpu_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Er
     struct stat file;
     if (memory == NULL || shared->memory != memory || fstat(shared->fd, &file) != 0)
         return error_set(err, EXIT_FAILED, "this memory was not allocated to be lent");
-    Handle handle = {getpid(), shared->fd, bytes, (uint64_t)file.st_dev, (uint64_t)file.st_ino};
+    LoanHandle handle = {getpid(), shared->fd, bytes, (uint64_t)file.st_dev, (uint64_t)file.st_ino};
     memset(loan, 0, sizeof *loan);
     memcpy(loan, &handle, sizeof handle);
     return 0;
@@ -53,7 +53,7 @@ int cpu_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Er
 
 void *cpu_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err) {
     (void)backend;
-    Handle handle;
+    LoanHandle handle;
     memcpy(&handle, loan, sizeof handle);
     char path[64];
     struct stat file;

@@ -12,16 +12,16 @@
 #include <cstdio>
 
 // Query head number `member` of every key/value head, in one sequence. A product of a part is kv_heads matrix products.
-typedef struct Part {
+typedef struct HeadPart {
     CudaBackend *cuda;
     const AttentionShape *s;
     int64_t sequence, member;
-} Part;
+} HeadPart;
 
 static int64_t attention_group_(const AttentionShape *s) { return s->heads / s->kv_heads; }
 static int64_t scores_(const AttentionShape *s) { return s->heads * s->seq * attention_keys(s); }
 
-static char *at_(const Part *part, const void *base, int64_t elements) {
+static char *at_(const HeadPart *part, const void *base, int64_t elements) {
     return (char *)base + elements * part->cuda->backend.element;
 }
 
@@ -33,7 +33,7 @@ typedef struct View {
     bool wide = false; // true: the matrices are fp32, and products are added to them
 } View;
 
-static View query_(const Part *part, const void *qkv) {
+static View query_(const HeadPart *part, const void *qkv) {
     const AttentionShape *s = part->s;
     int64_t width = attention_qkv_width(s);
     return View{at_(part, qkv, part->sequence * width + part->member * s->head_dim), s->batch * width,
@@ -41,7 +41,7 @@ static View query_(const Part *part, const void *qkv) {
 }
 
 // Returns the keys, or the values if `value`: columns of qkv, or of the rows (k | v) of a range.
-static View attention_key_(const Part *part, const void *qkv, bool value) {
+static View attention_key_(const HeadPart *part, const void *qkv, bool value) {
     const AttentionShape *s = part->s;
     bool range = s->keys != NULL;
     int64_t head = (range ? 0 : s->heads) + (value ? s->kv_heads : 0);
@@ -50,7 +50,7 @@ static View attention_key_(const Part *part, const void *qkv, bool value) {
     return View{at_(part, rows, part->sequence * width + head * s->head_dim), s->batch * width, s->head_dim};
 }
 
-static View key_gradient_(const Part *part, void *dqkv, bool value) {
+static View key_gradient_(const HeadPart *part, void *dqkv, bool value) {
     View view = attention_key_(part, dqkv, value);
     const AttentionShape *s = part->s;
     if (s->keys == NULL) return view;
@@ -58,7 +58,7 @@ static View key_gradient_(const Part *part, void *dqkv, bool value) {
     return View{(char *)(s->dkeys + elements), view.row, view.matrix, true};
 }
 
-static View output_(const Part *part, const void *out) {
+static View output_(const HeadPart *part, const void *out) {
     const AttentionShape *s = part->s;
     int64_t width = s->heads * s->head_dim;
     return View{at_(part, out, part->sequence * width + part->member * s->head_dim), s->batch * width,
@@ -66,7 +66,7 @@ static View output_(const Part *part, const void *out) {
 }
 
 // Returns the (seq, keys) matrices of a part, in the scores (heads, seq, keys) of its sequence.
-static View square_(const Part *part, const void *scores) {
+static View square_(const HeadPart *part, const void *scores) {
     int64_t keys = attention_keys(part->s), each = part->s->seq * keys;
     return View{at_(part, scores, part->member * each), keys, attention_group_(part->s) * each};
 }
@@ -77,7 +77,7 @@ static View turned_(View view) {
 }
 
 // Computes c (m, n) = a b for all matrices of a part; a view with a negative row stride is read transposed.
-static void attention_multiply_(const Part *part, View c, View a, View b, int64_t m, int64_t n, int64_t k,
+static void attention_multiply_(const HeadPart *part, View c, View a, View b, int64_t m, int64_t n, int64_t k,
                                 bool accumulate) {
     CudaProduct p = {};
     p.m = m, p.n = n, p.k = k;
@@ -98,12 +98,12 @@ static CudaScores scores_of_(const AttentionShape *s, int64_t sequence) {
 
 // --- scratch: probabilities if they are not kept, their gradient, and fp32 workspace for the unfused softmax
 
-typedef struct Workspace {
+typedef struct AttentionSpace {
     void *p, *dp;
     float *wide;
-} Workspace;
+} AttentionSpace;
 
-static int64_t workspace_(Workspace *workspace, void *base, CudaBackend *cuda, const AttentionShape *s) {
+static int64_t workspace_(AttentionSpace *workspace, void *base, CudaBackend *cuda, const AttentionShape *s) {
     Layout layout = {(char *)base, 0};
     int64_t bytes = scores_(s) * cuda->backend.element;
     workspace->p = s->mode == ATTENTION_NONE ? NULL : layout_take(&layout, bytes);
@@ -117,7 +117,7 @@ static int64_t workspace_(Workspace *workspace, void *base, CudaBackend *cuda, c
 static void probabilities_(CudaBackend *cuda, const AttentionShape *s, int64_t sequence, void *p, float *wide,
                            const void *qkv) {
     for (int64_t member = 0; member < attention_group_(s); member++) {
-        Part part = {cuda, s, sequence, member};
+        HeadPart part = {cuda, s, sequence, member};
         attention_multiply_(&part, square_(&part, p), query_(&part, qkv), turned_(attention_key_(&part, qkv, false)),
                             s->seq, attention_keys(s), s->head_dim, false);
     }
@@ -128,13 +128,13 @@ static void probabilities_(CudaBackend *cuda, const AttentionShape *s, int64_t s
 
 static void stored_forward_(CudaBackend *cuda, void *out, void *saved, void *scratch, const void *qkv,
                             const AttentionShape *s) {
-    Workspace workspace;
+    AttentionSpace workspace;
     workspace_(&workspace, scratch, cuda, s);
     for (int64_t i = 0; i < s->batch; i++) {
         void *p = s->mode == ATTENTION_NONE ? (char *)saved + i * scores_(s) * cuda->backend.element : workspace.p;
         probabilities_(cuda, s, i, p, workspace.wide, qkv);
         for (int64_t member = 0; member < attention_group_(s); member++) {
-            Part part = {cuda, s, i, member};
+            HeadPart part = {cuda, s, i, member};
             attention_multiply_(&part, output_(&part, out), square_(&part, p), attention_key_(&part, qkv, true), s->seq,
                                 s->head_dim, attention_keys(s), false);
         }
@@ -142,10 +142,10 @@ static void stored_forward_(CudaBackend *cuda, void *out, void *saved, void *scr
 }
 
 static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64_t sequence, void *dqkv, const void *p,
-                               const Workspace *workspace, const void *dout, const void *qkv) {
+                               const AttentionSpace *workspace, const void *dout, const void *qkv) {
     int64_t keys = attention_keys(s);
     for (int64_t member = 0; member < attention_group_(s); member++) {
-        Part part = {cuda, s, sequence, member};
+        HeadPart part = {cuda, s, sequence, member};
         attention_multiply_(&part, key_gradient_(&part, dqkv, true), turned_(square_(&part, p)), output_(&part, dout),
                             keys, s->head_dim, s->seq, member > 0);
         attention_multiply_(&part, square_(&part, workspace->dp), output_(&part, dout),
@@ -155,7 +155,7 @@ static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64
     if (workspace->wide == NULL) cuda_softmax_backward(&cuda->backend, workspace->dp, workspace->dp, p, &shape);
     else cuda_softmax_unfused_backward(&cuda->backend, workspace->dp, workspace->dp, p, workspace->wide, &shape);
     for (int64_t member = 0; member < attention_group_(s); member++) {
-        Part part = {cuda, s, sequence, member};
+        HeadPart part = {cuda, s, sequence, member};
         View ds = square_(&part, workspace->dp);
         attention_multiply_(&part, query_(&part, dqkv), ds, attention_key_(&part, qkv, false), s->seq, s->head_dim,
                             keys, false);
@@ -166,7 +166,7 @@ static void sequence_backward_(CudaBackend *cuda, const AttentionShape *s, int64
 
 static void stored_backward_(CudaBackend *cuda, void *dqkv, void *scratch, const void *dout, const void *saved,
                              const void *qkv, const AttentionShape *s) {
-    Workspace workspace;
+    AttentionSpace workspace;
     workspace_(&workspace, scratch, cuda, s);
     for (int64_t i = 0; i < s->batch; i++) {
         const void *p =
@@ -204,7 +204,7 @@ int64_t cuda_attention_scratch(Backend *backend, const AttentionShape *shape) {
     CudaBackend *cuda = cuda_self(backend);
     int64_t planned = attention_scratch_cuda(shape, backend->element, backend->capability);
     AttentionShape as = *shape;
-    Workspace workspace;
+    AttentionSpace workspace;
     int64_t needed = -1;
     if (shape->mode == ATTENTION_FLASH) needed = flash_or_note_(cuda, shape);
     if (needed >= 0) needed = memory_round(needed) + attention_flash_gradients(shape);

@@ -23,7 +23,7 @@ namespace fe = cudnn_frontend;
 
 typedef std::shared_ptr<fe::graph::Graph> CudnnGraph;
 typedef std::shared_ptr<fe::graph::Tensor_attributes> CudnnTensor;
-typedef std::array<int64_t, 9> Key;
+typedef std::array<int64_t, 9> AttentionKey;
 
 enum Name { QUERY = 1, KEY, VALUE, OUT, STATS, DOUT, DQUERY, DKEY, DVALUE };
 
@@ -35,7 +35,7 @@ struct CudnnPlan {
 
 struct CudaFlash {
     cudnnHandle_t handle;
-    std::map<Key, CudnnPlan> plans;
+    std::map<AttentionKey, CudnnPlan> plans;
     std::string failure; // error message of the first graph that failed to run
 };
 
@@ -181,8 +181,9 @@ static CudnnPlan cudnn_make_plan_(CudaBackend *cuda, CudaFlash *flash, const Att
 }
 
 static CudnnPlan *plan_(CudaBackend *cuda, CudaFlash *flash, const AttentionShape *s) {
-    Key key = {s->batch,        s->seq, s->heads, s->kv_heads, s->head_dim, s->full, s->first, attention_is_range(s),
-               s->deterministic};
+    AttentionKey key = {s->batch,        s->seq,  s->heads, s->kv_heads,
+                        s->head_dim,     s->full, s->first, attention_is_range(s),
+                        s->deterministic};
     auto known = flash->plans.find(key);
     if (known == flash->plans.end()) known = flash->plans.emplace(key, cudnn_make_plan_(cuda, flash, s)).first;
     return &known->second;

@@ -29,12 +29,12 @@ typedef struct Clock {
     int latest;
 } Clock;
 
-typedef struct Device {
-    CudaBackend cuda; // first, so that a Device * is also a CudaBackend *
+typedef struct CudaDevice {
+    CudaBackend cuda; // first, so that a CudaDevice * is also a CudaBackend *
     Clock clock;
-} Device;
+} CudaDevice;
 
-static Clock *clock_of_(Backend *backend) { return &((Device *)backend->self)->clock; }
+static Clock *clock_of_(Backend *backend) { return &((CudaDevice *)backend->self)->clock; }
 
 // --- memory
 
@@ -305,7 +305,7 @@ static cudaError_t cuda_open_(CudaBackend *cuda, Clock *clock) {
     return status;
 }
 
-static int cuda_start_(Device *device, Error *err) {
+static int cuda_start_(CudaDevice *device, Error *err) {
     CudaBackend *cuda = &device->cuda;
     Backend *backend = &cuda->backend;
     cudaDeviceProp properties;
@@ -337,7 +337,7 @@ static int cuda_start_(Device *device, Error *err) {
 }
 
 Backend *backend_cuda_create(int precision, int device, Error *err) {
-    Device *made = (Device *)xcalloc(1, sizeof *made);
+    CudaDevice *made = (CudaDevice *)xcalloc(1, sizeof *made);
     Backend *backend = &made->cuda.backend;
     backend->self = made;
     made->cuda.device = device;

@@ -15,10 +15,10 @@
 #include <cstring>
 
 // A communicator with a stream of its own.
-typedef struct Link {
+typedef struct NcclLink {
     ncclComm_t nccl;
     cudaStream_t stream;
-} Link;
+} NcclLink;
 
 // The limits of blocks (backend.h) are LINK_CTAS per message, BESIDE_CTAS for sums over data ranks and COMPUTE_CTAS for
 // collectives over tensor ranks. All blocks that can wait at once fit on 108 multiprocessors; smaller GPUs scale the
@@ -31,25 +31,25 @@ static const int64_t CTA_BYTES = 24 << 20;
 enum { EVENTS = 64 };               // idle events kept for reuse
 enum { LOOKS_BETWEEN_CHECKS = 64 }; // tests of unfinished messages between checks for NCCL errors
 
-typedef struct Group {
+typedef struct NcclGroup {
     Comm base;
     Comm *host;
     bool owns_host, failed;
     CommUse use;
     CudaBackend *cuda;
-    Link all;                      // link of all ranks, for collectives
+    NcclLink all;                  // link of all ranks, for collectives
     void *registered;              // handle of ncclCommRegister, or NULL
-    Link *out, *in;                // [size] links to and from each rank; most are never connected
+    NcclLink *out, *in;            // [size] links to and from each rank; most are never connected
     cudaEvent_t idle[EVENTS];      // [idle_count] events for reuse
     cudaEvent_t ordered, starting; // ordered: all.stream waits for compute; starting: compute waits for all.stream
     int idle_count;
     int64_t started, awaited; // numbers, from 1: last collective started; last collective that compute waits for
     int64_t looks;
-} Group;
+} NcclGroup;
 
-static Group *nccl_group_(Comm *comm) { return (Group *)comm->self; }
+static NcclGroup *nccl_group_(Comm *comm) { return (NcclGroup *)comm->self; }
 
-static int nccl_fail_(Group *group, const char *doing, int peer, const char *text, Error *err) {
+static int nccl_fail_(NcclGroup *group, const char *doing, int peer, const char *text, Error *err) {
     Comm *base = &group->base;
     char whom[32] = "";
     if (peer >= 0) snprintf(whom, sizeof whom, " %d", peer);
@@ -68,7 +68,7 @@ static const char *nccl_text_(ncclResult_t status) {
 
 // --- making and ending communicators
 
-static int open_link_(Group *group, Link *link, const ncclUniqueId *id, int size, int rank, Error *err) {
+static int open_link_(NcclGroup *group, NcclLink *link, const ncclUniqueId *id, int size, int rank, Error *err) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
     // By default a kernel on Hopper uses clusters of four blocks, and a cluster must fit in one GPC. A product leaves
@@ -86,7 +86,7 @@ static int open_link_(Group *group, Link *link, const ncclUniqueId *id, int size
     return status == ncclSuccess ? 0 : nccl_fail_(group, "starting NCCL", -1, nccl_text_(status), err);
 }
 
-static int make_id_(Group *group, ncclUniqueId *id, Error *err) {
+static int make_id_(NcclGroup *group, ncclUniqueId *id, Error *err) {
     ncclResult_t status = ncclGetUniqueId(id);
     return status == ncclSuccess ? 0 : nccl_fail_(group, "starting NCCL", -1, nccl_text_(status), err);
 }
@@ -97,7 +97,7 @@ static int pass_id_(Comm *host, int peer, ncclUniqueId *id, bool sends, Error *e
 }
 
 // Waits for the work queued on the link, so that a broken link fails here.
-static int settle_(Group *group, Link *link, ncclResult_t status, Error *err) {
+static int settle_(NcclGroup *group, NcclLink *link, ncclResult_t status, Error *err) {
     if (status != ncclSuccess) return nccl_fail_(group, "connecting", -1, nccl_text_(status), err);
     cudaError_t waited = cudaStreamSynchronize(link->stream);
     return waited == cudaSuccess ? 0 : nccl_fail_(group, "connecting", -1, cudaGetErrorString(waited), err);
@@ -105,10 +105,10 @@ static int settle_(Group *group, Link *link, ncclResult_t status, Error *err) {
 
 // Runs every collective in fp32 and bf16, at a small and a large size, because NCCL has different kernels for these
 // cases. All run in place in `scratch`.
-static int try_collectives_(Group *group, Error *err) {
+static int try_collectives_(NcclGroup *group, Error *err) {
     static const size_t bytes[] = {1024, 4 << 20}; // per rank
     char *memory = (char *)group->cuda->scratch;
-    Link *link = &group->all;
+    NcclLink *link = &group->all;
     const size_t size = (size_t)group->base.size, rank = (size_t)group->base.rank;
     const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16};
     const size_t most = CUDA_SCRATCH_BYTES / size < bytes[1] ? CUDA_SCRATCH_BYTES / size : bytes[1];
@@ -127,7 +127,7 @@ static int try_collectives_(Group *group, Error *err) {
     return settle_(group, link, status, err);
 }
 
-static int open_all_(Group *group, Error *err) {
+static int open_all_(NcclGroup *group, Error *err) {
     Comm *host = group->host;
     ncclUniqueId id;
     if (host->rank == 0 && make_id_(group, &id, err) != 0) return -1;
@@ -140,15 +140,15 @@ static int open_all_(Group *group, Error *err) {
 }
 
 // Queues a message on a link. The sender is rank 0 of the link's communicator.
-static ncclResult_t move_(Link *link, bool sends, void *memory, int64_t bytes) {
+static ncclResult_t move_(NcclLink *link, bool sends, void *memory, int64_t bytes) {
     return sends ? ncclSend(memory, (size_t)bytes, ncclInt8, 1, link->nccl, link->stream)
                  : ncclRecv(memory, (size_t)bytes, ncclInt8, 0, link->nccl, link->stream);
 }
 
 // Connects one direction between this rank and a peer: creates a communicator (rank 0 sends) and sends a first message.
 static int nccl_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t bytes, Error *err) {
-    Group *group = (Group *)comm->self;
-    Link *link = sends ? &group->out[peer] : &group->in[peer];
+    NcclGroup *group = (NcclGroup *)comm->self;
+    NcclLink *link = sends ? &group->out[peer] : &group->in[peer];
     void *scratch = group->cuda->scratch;
     ncclUniqueId id;
     (void)memory, (void)bytes;
@@ -160,7 +160,7 @@ static int nccl_connect_(Comm *comm, int peer, bool sends, void *memory, int64_t
     return settle_(group, link, move_(link, sends, scratch, 1), err);
 }
 
-static void close_link_(Link *link) {
+static void close_link_(NcclLink *link) {
     if (link->nccl != NULL) ncclCommDestroy(link->nccl);
     if (link->stream != NULL) cudaStreamDestroy(link->stream);
 }
@@ -172,7 +172,7 @@ static void close_link_(Link *link) {
 //
 // A failed group keeps its communicators until the process ends, which is soon. ncclCommAbort would wait for other
 // ranks to abort and, to free device memory, for other communicators' kernels. So the failure might never be reported.
-static void close_all_(Group *group) {
+static void close_all_(NcclGroup *group) {
     if (group->failed) return;
     close_link_(&group->all);
     for (int peer = 0; peer < group->base.size; peer++) {
@@ -183,7 +183,7 @@ static void close_all_(Group *group) {
 }
 
 static void nccl_destroy_(Comm *comm) {
-    Group *group = nccl_group_(comm);
+    NcclGroup *group = nccl_group_(comm);
     cudaSetDevice(group->cuda->device);
     close_all_(group);
     for (int i = 0; i < group->idle_count; i++) cudaEventDestroy(group->idle[i]);
@@ -198,12 +198,12 @@ static void nccl_destroy_(Comm *comm) {
 // --- operations in flight
 
 // Marks the group as failed, so that its later operations fail too. Returns -1 with err.
-static int give_up_(Group *group, const char *doing, int peer, const char *text, Error *err) {
+static int give_up_(NcclGroup *group, const char *doing, int peer, const char *text, Error *err) {
     group->failed = true;
     return nccl_fail_(group, doing, peer, text, err);
 }
 
-static int check_link_(Group *group, Link *link, Error *err) {
+static int check_link_(NcclGroup *group, NcclLink *link, Error *err) {
     ncclResult_t state = ncclSuccess;
     if (group->failed || link->nccl == NULL) return 0;
     if (ncclCommGetAsyncError(link->nccl, &state) == ncclSuccess && (state == ncclSuccess || state == ncclInProgress))
@@ -211,7 +211,7 @@ static int check_link_(Group *group, Link *link, Error *err) {
     return give_up_(group, "a message in flight", -1, nccl_text_(state), err);
 }
 
-static int nccl_check_(Group *group, Error *err) {
+static int nccl_check_(NcclGroup *group, Error *err) {
     if (group->failed) return nccl_fail_(group, "a message", -1, "an earlier operation of the group failed", err);
     if (check_link_(group, &group->all, err) != 0) return -1;
     for (int peer = 0; peer < group->base.size; peer++)
@@ -220,19 +220,19 @@ static int nccl_check_(Group *group, Error *err) {
     return 0;
 }
 
-static cudaError_t take_event_(Group *group, cudaEvent_t *event) {
+static cudaError_t take_event_(NcclGroup *group, cudaEvent_t *event) {
     if (group->idle_count == 0) return cudaEventCreateWithFlags(event, cudaEventDisableTiming);
     *event = group->idle[--group->idle_count];
     return cudaSuccess;
 }
 
-static void keep_event_(Group *group, cudaEvent_t event) {
+static void keep_event_(NcclGroup *group, cudaEvent_t event) {
     if (group->idle_count < EVENTS) group->idle[group->idle_count++] = event;
     else cudaEventDestroy(event);
 }
 
 // Records an event after the work just queued on the link, and stores the event in the request.
-static int mark_(Group *group, Link *link, CommRequest *request, Error *err) {
+static int mark_(NcclGroup *group, NcclLink *link, CommRequest *request, Error *err) {
     cudaEvent_t event = NULL;
     memset(request, 0, sizeof *request);
     cudaError_t status = take_event_(group, &event);
@@ -247,7 +247,7 @@ static int mark_(Group *group, Link *link, CommRequest *request, Error *err) {
 }
 
 // Makes compute wait on the device for the collective before any work queued later. The host does not wait.
-static int compute_waits_(Group *group, CommRequest *request, Error *err) {
+static int compute_waits_(NcclGroup *group, CommRequest *request, Error *err) {
     if (request->active) {
         if (request->detail[NUMBER] > group->awaited) group->awaited = request->detail[NUMBER];
         if (group->awaited == group->started) group->cuda->collective_flops = 0;
@@ -260,7 +260,7 @@ static int compute_waits_(Group *group, CommRequest *request, Error *err) {
 }
 
 static int nccl_test_(Comm *comm, CommRequest *request, Error *err) {
-    Group *group = nccl_group_(comm);
+    NcclGroup *group = nccl_group_(comm);
     if (request->active && request->detail[COMM_ON_HOST] == 1) return group->host->test(group->host, request, err);
     if (group->use == COMM_USE_COMPUTE) return compute_waits_(group, request, err);
     if (!request->active) return 1;
@@ -280,8 +280,8 @@ static int nccl_test_(Comm *comm, CommRequest *request, Error *err) {
 
 static int nccl_message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
                          Error *err) {
-    Group *group = nccl_group_(comm);
-    Link *link = sends ? &group->out[peer] : &group->in[peer];
+    NcclGroup *group = nccl_group_(comm);
+    NcclLink *link = sends ? &group->out[peer] : &group->in[peer];
     const char *doing = sends ? "a send to rank" : "a receive from rank";
     if (group->failed) return nccl_check_(group, err);
     if (link->nccl == NULL) return nccl_fail_(group, doing, peer, "not connected", err);
@@ -293,7 +293,7 @@ static int nccl_message_(Comm *comm, bool sends, int peer, void *memory, int64_t
 // --- collectives
 
 // Orders the collective after the work queued on compute so far; it overlaps later work.
-static int order_(Group *group, Error *err) {
+static int order_(NcclGroup *group, Error *err) {
     if (group->failed) return nccl_check_(group, err);
     cudaError_t status = cudaEventRecord(group->ordered, cuda_compute(group->cuda));
     if (status == cudaSuccess) status = cudaStreamWaitEvent(group->all.stream, group->ordered, 0);
@@ -310,7 +310,7 @@ static int order_(Group *group, Error *err) {
 //
 // If an earlier collective is still running on the stream, compute does not wait. The wait would last until that
 // collective ends, and the new collective will start in the middle of some product anyway.
-static void start_first_(Group *group) {
+static void start_first_(NcclGroup *group) {
     if (group->awaited < group->started++) return;
     cudaError_t status = cudaStreamWaitEvent(cuda_compute(group->cuda), group->starting, 0);
     cuda_note(group->cuda, status, "ordering streams");
@@ -322,8 +322,8 @@ static int nccl_collective_(Comm *comm, CommOperation operation, void *out, cons
                             CommType type, CommRequest *request, Error *err) {
     static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt8};
     static const char *const doing[] = {"an all-reduce", "an all-gather", "a reduce-scatter"};
-    Group *group = nccl_group_(comm);
-    const Link *all = &group->all;
+    NcclGroup *group = nccl_group_(comm);
+    const NcclLink *all = &group->all;
     const size_t n = (size_t)count;
     ncclResult_t status;
     if (type == COMM_DOUBLE) {
@@ -355,7 +355,7 @@ static int nccl_collective_(Comm *comm, CommOperation operation, void *out, cons
 // registered on all ranks or on no rank. The memory holds results of gathers and inputs of reduce-scatters: NVLink
 // SHARP, unlike other algorithms, needs them registered (ncclRegisterCollNvlsBuffers in NCCL's coll_reg.cc).
 static int nccl_use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
-    Group *group = nccl_group_(comm);
+    NcclGroup *group = nccl_group_(comm);
     Comm *host = group->host;
     CommRequest request = {};
     if (group->registered != NULL) {
@@ -381,7 +381,7 @@ static bool uses_registered_() {
 }
 
 Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Error *err) {
-    Group *group = (Group *)xcalloc(1, sizeof *group);
+    NcclGroup *group = (NcclGroup *)xcalloc(1, sizeof *group);
     Comm *base = &group->base;
     snprintf(base->name, sizeof base->name, "%s", host->name);
     base->rank = host->rank, base->size = host->size, base->self = group;
@@ -390,8 +390,8 @@ Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Err
     bool registers = use == COMM_USE_COMPUTE && uses_registered_();
     if (registers) base->use_memory = nccl_use_memory_;
     group->host = host, group->owns_host = owns, group->use = use, group->cuda = cuda_self(backend);
-    group->out = (Link *)xcalloc((size_t)host->size, sizeof *group->out);
-    group->in = (Link *)xcalloc((size_t)host->size, sizeof *group->in);
+    group->out = (NcclLink *)xcalloc((size_t)host->size, sizeof *group->out);
+    group->in = (NcclLink *)xcalloc((size_t)host->size, sizeof *group->in);
     cudaSetDevice(group->cuda->device);
     cudaEvent_t *events[] = {&group->ordered, &group->starting};
     for (cudaEvent_t *event : events)

@@ -16,7 +16,7 @@
 
 typedef enum Step { GOES_DOWN, IN_TRANSIT, GOES_UP } Step;
 
-typedef struct Work {
+typedef struct StagedWork {
     bool message, sends;     // message: a message, else a collective; sends: the message is outgoing
     CommOperation operation; // kind of the collective
     Step step;
@@ -29,39 +29,39 @@ typedef struct Work {
     int64_t workspace_bytes;
     cudaEvent_t copied;
     CommRequest transit;
-    struct Work *next; // next item of the idle list
-} Work;
+    struct StagedWork *next; // next item of the idle list
+} StagedWork;
 
-typedef struct Group {
+typedef struct StagedGroup {
     Comm base;
     Comm *host;
     bool owns_host;
     CudaBackend *cuda;
     cudaStream_t stream;
     cudaEvent_t ordered;
-    Work *idle;
-} Group;
+    StagedWork *idle;
+} StagedGroup;
 
-static Group *staged_group_(Comm *comm) { return (Group *)comm->self; }
+static StagedGroup *staged_group_(Comm *comm) { return (StagedGroup *)comm->self; }
 
-static int staged_fail_(Group *group, cudaError_t status, Error *err) {
+static int staged_fail_(StagedGroup *group, cudaError_t status, Error *err) {
     return error_set(err, EXIT_FAILED, "%s group, rank %d of %d: a message through host memory failed: %s%s",
                      group->base.name, group->base.rank, group->base.size, cudaGetErrorString(status), cuda_remedy());
 }
 
-static void free_work_(Work *work) {
+static void free_work_(StagedWork *work) {
     if (work->workspace != NULL) cudaFreeHost(work->workspace);
     if (work->copied != NULL) cudaEventDestroy(work->copied);
     free(work);
 }
 
-// Returns an idle Work item that is large enough, else an enlarged or a new item. So the number of items never exceeds
+// Returns an idle item that is large enough, else an enlarged or a new item. So the number of items never exceeds
 // the peak number in flight, and no item exceeds the largest message, as plans assume (sums.h). NULL with err.
-static Work *take_work_(Group *group, int64_t bytes, Error *err) {
-    Work **at = &group->idle;
+static StagedWork *take_work_(StagedGroup *group, int64_t bytes, Error *err) {
+    StagedWork **at = &group->idle;
     while (*at != NULL && (*at)->workspace_bytes < bytes) at = &(*at)->next;
     if (*at == NULL) at = &group->idle;
-    Work *work = *at != NULL ? *at : (Work *)xcalloc(1, sizeof *work);
+    StagedWork *work = *at != NULL ? *at : (StagedWork *)xcalloc(1, sizeof *work);
     if (*at != NULL) *at = work->next;
     if (work->workspace_bytes >= bytes && work->copied != NULL) return work;
     cudaError_t status = cudaSuccess;
@@ -77,14 +77,15 @@ static Work *take_work_(Group *group, int64_t bytes, Error *err) {
     return NULL;
 }
 
-static int staged_copy_(Group *group, Work *work, void *to, const void *from, int64_t bytes, Step step, Error *err) {
+static int staged_copy_(StagedGroup *group, StagedWork *work, void *to, const void *from, int64_t bytes, Step step,
+                        Error *err) {
     cudaError_t status = cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, group->stream);
     if (status == cudaSuccess) status = cudaEventRecord(work->copied, group->stream);
     work->step = step;
     return status == cudaSuccess ? 0 : staged_fail_(group, status, err);
 }
 
-static int start_transit_(Group *group, Work *work, Error *err) {
+static int start_transit_(StagedGroup *group, StagedWork *work, Error *err) {
     Comm *host = group->host;
     char *in = work->workspace, *out = in + work->result;
     work->step = IN_TRANSIT;
@@ -94,14 +95,14 @@ static int start_transit_(Group *group, Work *work, Error *err) {
     return host->collective(host, work->operation, out, in, work->count, work->type, &work->transit, err);
 }
 
-static void staged_finish_(Group *group, Work *work, CommRequest *request) {
+static void staged_finish_(StagedGroup *group, StagedWork *work, CommRequest *request) {
     work->next = group->idle;
     group->idle = work;
     request->active = false;
 }
 
 // Advances the work by one step. Returns 1 if a next step can be tried, 0 if it must wait or is complete, -1 with err.
-static int staged_advance_(Group *group, Work *work, CommRequest *request, Error *err) {
+static int staged_advance_(StagedGroup *group, StagedWork *work, CommRequest *request, Error *err) {
     if (work->step == IN_TRANSIT) {
         int done = group->host->test(group->host, &work->transit, err);
         if (done <= 0) return done;
@@ -119,18 +120,19 @@ static int staged_advance_(Group *group, Work *work, CommRequest *request, Error
 }
 
 static int staged_test_(Comm *comm, CommRequest *request, Error *err) {
-    Group *group = staged_group_(comm);
+    StagedGroup *group = staged_group_(comm);
     if (!request->active) return 1;
     if (request->detail[COMM_ON_HOST] == 1) return group->host->test(group->host, request, err);
     int moved = 1;
-    while (moved == 1 && request->active) moved = staged_advance_(group, (Work *)request->handle[0], request, err);
+    while (moved == 1 && request->active)
+        moved = staged_advance_(group, (StagedWork *)request->handle[0], request, err);
     return moved < 0 ? -1 : request->active ? 0 : 1;
 }
 
 // Starts work with the operands of `like`. from NULL: nothing is copied to the host first. A collective starts after
 // the work that is already queued on compute.
-static int staged_start_(Group *group, Work like, const void *from, CommRequest *request, Error *err) {
-    Work *work = take_work_(group, like.in_bytes + like.out_bytes, err);
+static int staged_start_(StagedGroup *group, StagedWork like, const void *from, CommRequest *request, Error *err) {
+    StagedWork *work = take_work_(group, like.in_bytes + like.out_bytes, err);
     if (work == NULL) return -1;
     like.workspace = work->workspace, like.workspace_bytes = work->workspace_bytes, like.copied = work->copied;
     *work = like;
@@ -147,7 +149,7 @@ static int staged_start_(Group *group, Work like, const void *from, CommRequest 
 
 static int staged_message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request,
                            Error *err) {
-    Work like = {};
+    StagedWork like = {};
     like.message = true, like.sends = sends, like.peer = peer;
     if (sends) like.in_bytes = bytes;
     else like.out_bytes = bytes, like.to = memory;
@@ -162,7 +164,7 @@ static int staged_collective_(Comm *comm, CommOperation operation, void *out, co
         request->detail[COMM_ON_HOST] = 1;
         return started;
     }
-    Work like = {};
+    StagedWork like = {};
     like.operation = operation, like.type = type, like.count = count, like.to = out;
     like.in_bytes = like.out_bytes = count * comm_type_bytes(type);
     if (operation == COMM_ALL_GATHER) like.out_bytes *= comm->size;
@@ -173,10 +175,10 @@ static int staged_collective_(Comm *comm, CommOperation operation, void *out, co
 
 // Work that a failure interrupted keeps its memory until the process ends: the host's group may still write there.
 static void staged_destroy_(Comm *comm) {
-    Group *group = staged_group_(comm);
+    StagedGroup *group = staged_group_(comm);
     cudaSetDevice(group->cuda->device);
     while (group->idle != NULL) {
-        Work *work = group->idle;
+        StagedWork *work = group->idle;
         group->idle = work->next;
         free_work_(work);
     }
@@ -187,7 +189,7 @@ static void staged_destroy_(Comm *comm) {
 }
 
 Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err) {
-    Group *group = (Group *)xcalloc(1, sizeof *group);
+    StagedGroup *group = (StagedGroup *)xcalloc(1, sizeof *group);
     Comm *base = &group->base;
     snprintf(base->name, sizeof base->name, "%s", host->name);
     base->rank = host->rank, base->size = host->size, base->self = group;

@@ -4,12 +4,12 @@
 
 #include <string.h>
 
-typedef struct Handle {
+typedef struct IpcHandle {
     cudaIpcMemHandle_t memory;
     cudaUUID_t gpu; // UUID of the GPU, because device numbers differ between processes
-} Handle;
+} IpcHandle;
 
-static_assert(sizeof(Handle) <= sizeof(Loan), "a handle has to fit into a loan");
+static_assert(sizeof(IpcHandle) <= sizeof(Loan), "a handle has to fit into a loan");
 
 static cudaError_t uuid_(int device, cudaUUID_t *uuid) {
     cudaDeviceProp properties;
@@ -27,7 +27,7 @@ void cuda_take_back(CudaBackend *cuda, const void *memory) {
 
 int cuda_lend(Backend *backend, const void *memory, int64_t bytes, Loan *loan, Error *err) {
     (void)bytes;
-    Handle handle;
+    IpcHandle handle;
     memset(&handle, 0, sizeof handle);
     memset(loan, 0, sizeof *loan);
     cudaError_t status = cudaIpcGetMemHandle(&handle.memory, const_cast<void *>(memory));
@@ -59,7 +59,7 @@ static int find_gpu_(const cudaUUID_t *gpu) {
 void *cuda_borrow(Backend *backend, const Loan *loan, int64_t bytes, Error *err) {
     (void)bytes;
     int mine = cuda_self(backend)->device, reachable = 1;
-    Handle handle;
+    IpcHandle handle;
     void *memory = NULL;
     memcpy(&handle, loan, sizeof handle);
     int theirs = find_gpu_(&handle.gpu);

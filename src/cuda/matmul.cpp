@@ -18,7 +18,7 @@
 #include <new>
 
 // Shapes, layout, types, alignment and multiprocessors of a product.
-typedef std::array<int64_t, 24> Key;
+typedef std::array<int64_t, 24> MatmulKey;
 
 struct MatmulPlan {
     bool found;
@@ -30,7 +30,7 @@ struct MatmulPlan {
 struct CudaMatmul {
     cublasLtHandle_t handle;
     void *workspace;
-    std::map<Key, MatmulPlan> plans;
+    std::map<MatmulKey, MatmulPlan> plans;
 };
 
 int cuda_matmul_create(CudaBackend *cuda, Error *err) {
@@ -94,31 +94,31 @@ static int32_t matmul_sms_(const CudaBackend *cuda, const CudaProduct *p) {
     return others > 0 ? (int32_t)others : 0;
 }
 
-static Key matmul_key_(const CudaBackend *cuda, const CudaProduct *p) {
-    return Key{p->m,
-               p->n,
-               p->k,
-               p->lda,
-               p->ldb,
-               p->ldc,
-               p->batch,
-               p->stride_a,
-               p->stride_b,
-               p->stride_c,
-               p->transpose_a,
-               p->transpose_b,
-               p->wide,
-               p->accumulate,
-               p->epilogue,
-               p->bias != NULL,
-               alignment_(p->a),
-               alignment_(p->b),
-               alignment_(p->c),
-               p->aux == NULL ? 0 : (int64_t)alignment_(p->aux),
-               cuda_is_bf16(&cuda->backend),
-               matmul_sms_(cuda, p),
-               p->kind_a,
-               p->kind_b};
+static MatmulKey matmul_key_(const CudaBackend *cuda, const CudaProduct *p) {
+    return MatmulKey{p->m,
+                     p->n,
+                     p->k,
+                     p->lda,
+                     p->ldb,
+                     p->ldc,
+                     p->batch,
+                     p->stride_a,
+                     p->stride_b,
+                     p->stride_c,
+                     p->transpose_a,
+                     p->transpose_b,
+                     p->wide,
+                     p->accumulate,
+                     p->epilogue,
+                     p->bias != NULL,
+                     alignment_(p->a),
+                     alignment_(p->b),
+                     alignment_(p->c),
+                     p->aux == NULL ? 0 : (int64_t)alignment_(p->aux),
+                     cuda_is_bf16(&cuda->backend),
+                     matmul_sms_(cuda, p),
+                     p->kind_a,
+                     p->kind_b};
 }
 
 static cudaDataType_t input_type_(const CudaBackend *cuda) {
@@ -256,7 +256,7 @@ static cublasStatus_t multiply_(CudaBackend *cuda, const CudaProduct *p, MatmulP
 
 int cuda_product_try(CudaBackend *cuda, const CudaProduct *p) {
     CudaMatmul *matmul = cuda->matmul;
-    Key key = matmul_key_(cuda, p);
+    MatmulKey key = matmul_key_(cuda, p);
     auto known = matmul->plans.find(key);
     if (known == matmul->plans.end()) known = matmul->plans.emplace(key, matmul_make_plan_(cuda, p)).first;
     MatmulPlan *plan = &known->second;

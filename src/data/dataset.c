@@ -43,20 +43,20 @@ struct Dataset {
 
 // Up to PIECE_BYTES of tokens, as stored in the file. Files are read, not mapped: if a file shrinks during a run or its
 // disk fails, a read returns an error, but access to a mapping kills the process.
-typedef union Piece {
+typedef union TokenPiece {
     uint16_t narrow[PIECE_BYTES / 2];
     uint32_t wide[PIECE_BYTES / 4];
-} Piece;
+} TokenPiece;
 
 // Reads tokens [first, last), or as many as fit in a piece. Returns the number read, or -1 with err.
-static int64_t read_tokens_(const Shard *shard, int64_t first, int64_t last, Piece *piece, Error *err) {
+static int64_t read_tokens_(const Shard *shard, int64_t first, int64_t last, TokenPiece *piece, Error *err) {
     int64_t count = PIECE_BYTES / shard->width;
     if (count > last - first) count = last - first;
     int64_t offset = shard->begin + first * shard->width;
     return file_read(shard->file, shard->path, offset, piece, count * shard->width, err) == 0 ? count : -1;
 }
 
-static uint32_t token_(const Shard *shard, const Piece *piece, int64_t index) {
+static uint32_t token_(const Shard *shard, const TokenPiece *piece, int64_t index) {
     return shard->width == 2 ? piece->narrow[index] : piece->wide[index];
 }
 
@@ -225,7 +225,7 @@ static int shard_header_(Shard *shard, const char *key, Error *err) {
     return 0;
 }
 
-static uint32_t largest_(const Shard *shard, const Piece *piece, int64_t count) {
+static uint32_t largest_(const Shard *shard, const TokenPiece *piece, int64_t count) {
     uint32_t largest = 0;
     if (shard->width == 2) {
         uint16_t largest_16 = 0; // same width as the tokens, so that the loop fills vectors
@@ -244,7 +244,7 @@ static int out_of_range_(const Shard *shard, int64_t index, uint32_t token, int6
 }
 
 static int shard_scan_(const Shard *shard, int64_t shards, int64_t vocab, Error *err) {
-    Piece piece;
+    TokenPiece piece;
     int64_t end = SCAN_ALL / shards;
     if (end > SCAN_MOST) end = SCAN_MOST;
     if (end < SCAN_LEAST) end = SCAN_LEAST;
@@ -392,7 +392,7 @@ int dataset_fetch(const Dataset *dataset, int64_t sample, int32_t *inputs, int32
                          sample, dataset->samples);
     const Shard *shard = shard_of_(dataset, sample);
     int64_t start = (sample - shard->first_sample) * dataset->seq_len, length = dataset->seq_len + 1;
-    Piece piece;
+    TokenPiece piece;
     for (int64_t at = 0, count; at < length; at += count) {
         count = read_tokens_(shard, start + at, start + length, &piece, err);
         if (count < 0) return -1;
@@ -449,7 +449,7 @@ int dataset_identify(const Dataset *dataset, const Crc64 *crc, uint64_t *raw, Er
         const int64_t parts[2] = {0, last};
         *raw = crc64_add(crc, *raw, &shard->tokens, sizeof shard->tokens);
         for (int part = 0; part < 2; part++) {
-            Piece piece;
+            TokenPiece piece;
             int64_t count = read_tokens_(shard, parts[part], shard->tokens, &piece, err);
             if (count < 0) return -1;
             *raw = crc64_add(crc, *raw, &piece, (size_t)(count * shard->width));

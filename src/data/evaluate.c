@@ -17,10 +17,10 @@
 enum { HEADER_BYTES = 256 * 4, MAGIC = 20240522, VERSION_16 = 1, VERSION_32 = 2, MOST_BYTES = 1 << 30 };
 enum { BEGIN_EXAMPLE = 65535, MOST_EXAMPLES = 65536 };
 
-typedef struct Row {
+typedef struct ExampleRow {
     const uint32_t *context, *completion;
     int64_t context_tokens, completion_tokens;
-} Row;
+} ExampleRow;
 
 typedef struct Example {
     int64_t first_row, rows, label;
@@ -29,7 +29,7 @@ typedef struct Example {
 struct Evaluation {
     uint32_t *words; // words of the file, after its header
     int64_t seq_len, vocab;
-    Row *rows;
+    ExampleRow *rows;
     int64_t row_count;
     Example *examples;
     int64_t example_count, left_out;
@@ -78,8 +78,8 @@ static int read_rows_(Evaluation *evaluation, Cursor *cursor, int64_t label, int
     if (context == NULL) return -1;
     for (int64_t i = 0; i < completions; i++) {
         evaluation->rows = xgrow(evaluation->rows, evaluation->row_count, sizeof *evaluation->rows);
-        Row *row = &evaluation->rows[evaluation->row_count++];
-        *row = (Row){.context = context, .context_tokens = context_tokens};
+        ExampleRow *row = &evaluation->rows[evaluation->row_count++];
+        *row = (ExampleRow){.context = context, .context_tokens = context_tokens};
         row->completion = tokens_(evaluation, cursor, &row->completion_tokens, err);
         if (row->completion == NULL) return -1;
         fits = fits && context_tokens + row->completion_tokens <= evaluation->seq_len + 1;
@@ -184,14 +184,14 @@ int64_t evaluation_left_out(const Evaluation *evaluation) { return evaluation->l
 
 int64_t evaluation_rows(const Evaluation *evaluation) { return evaluation->row_count; }
 
-static int32_t row_token_(const Row *row, int64_t i) {
+static int32_t row_token_(const ExampleRow *row, int64_t i) {
     if (i < row->context_tokens) return (int32_t)row->context[i];
     return i < row->context_tokens + row->completion_tokens ? (int32_t)row->completion[i - row->context_tokens] : 0;
 }
 
 void evaluation_fetch(const Evaluation *evaluation, int64_t row, int32_t *inputs, int32_t *targets, int64_t stride) {
-    static const Row none = {NULL, NULL, 0, 0};
-    const Row *from = row < evaluation->row_count ? &evaluation->rows[row] : &none;
+    static const ExampleRow none = {NULL, NULL, 0, 0};
+    const ExampleRow *from = row < evaluation->row_count ? &evaluation->rows[row] : &none;
     for (int64_t i = 0; i < evaluation->seq_len; i++) {
         inputs[i * stride] = row_token_(from, i);
         targets[i * stride] = row_token_(from, i + 1);
@@ -199,7 +199,7 @@ void evaluation_fetch(const Evaluation *evaluation, int64_t row, int32_t *inputs
 }
 
 double evaluation_mean(const Evaluation *evaluation, int64_t row, const float *losses, int64_t stride) {
-    const Row *of = &evaluation->rows[row];
+    const ExampleRow *of = &evaluation->rows[row];
     double sum = 0.0;
     // The last token of the context predicts the first one of the completion.
     for (int64_t i = 0; i < of->completion_tokens; i++) sum += losses[(of->context_tokens - 1 + i) * stride];

@@ -43,13 +43,13 @@ void batch_upload(const Stage *stage, int32_t *to, const int32_t *from) {
 }
 
 // A batch's source; only one is set. training: shuffled samples. validation: samples in file order. evaluation: rows.
-typedef struct Source {
+typedef struct BatchSource {
     const Blend *training;
     const Dataset *validation;
     const Evaluation *evaluation;
-} Source;
+} BatchSource;
 
-static int batch_fetch_(const Batch *batch, const Source *source, int64_t position, int64_t j, Error *err) {
+static int batch_fetch_(const Batch *batch, const BatchSource *source, int64_t position, int64_t j, Error *err) {
     int64_t b = batch->stage->at.shape.batch;
     int32_t *inputs = batch->tokens + j, *targets = batch->targets + j;
     if (source->evaluation != NULL) return evaluation_fetch(source->evaluation, position, inputs, targets, b), 0;
@@ -76,7 +76,7 @@ static void batch_mask_(Batch *batch, uint64_t position, int64_t j) {
 }
 
 // Loads and uploads a batch. `first`: position of its first sequence, over all data ranks.
-static int batch_load_(Batch *batch, const Source *source, int64_t first, Error *err) {
+static int batch_load_(Batch *batch, const BatchSource *source, int64_t first, Error *err) {
     Stage *stage = batch->stage;
     stage->documents = batch->places != NULL && source->evaluation == NULL; // a row of an evaluation is one document
     if (!stage->at.first && !stage->at.last && !stage->documents) return 0;
@@ -110,16 +110,16 @@ int64_t batch_position(const Batch *batch, int64_t step) {
 }
 
 int batch_train(Batch *batch, const Blend *blend, int64_t step, Error *err) {
-    Source source = {.training = blend};
+    BatchSource source = {.training = blend};
     return batch_load_(batch, &source, batch_position(batch, step - 1), err);
 }
 
 int batch_validate(Batch *batch, const Dataset *dataset, int64_t index, Error *err) {
-    Source source = {.validation = dataset};
+    BatchSource source = {.validation = dataset};
     return batch_load_(batch, &source, index * batch->config->train.global_batch, err);
 }
 
 int batch_evaluate(Batch *batch, const Evaluation *evaluation, int64_t index, Error *err) {
-    Source source = {.evaluation = evaluation};
+    BatchSource source = {.evaluation = evaluation};
     return batch_load_(batch, &source, index * batch->config->train.global_batch, err);
 }

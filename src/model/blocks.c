@@ -135,14 +135,14 @@ static void input_gradient_(Pass *pass, void *dx, const void *aux, Factor dy, co
 //     communication  gather 0  gather 1                          sum 0      sum 1
 //     compute                  product 0  product 1   product 0  product 1
 
-typedef struct Chunk {
+typedef struct RowChunk {
     int64_t first, rows, blocks; // rows [first, first + rows) of each rank's shard; blocks: ranks that hold a shard
     int64_t shard, gathered;     // byte offset of the chunk in a shard; in gathered or summed rows
-} Chunk;
+} RowChunk;
 
 // Returns chunk c; without sequence parallelism it is one block of rows.
-static Chunk blocks_chunk_(const Shape *s, int c) {
-    Chunk chunk = {.first = s->shard_rows * c / s->chunks, .blocks = s->sequence ? s->tensor_ranks : 1};
+static RowChunk blocks_chunk_(const Shape *s, int c) {
+    RowChunk chunk = {.first = s->shard_rows * c / s->chunks, .blocks = s->sequence ? s->tensor_ranks : 1};
     chunk.rows = s->shard_rows * (c + 1) / s->chunks - chunk.first;
     chunk.shard = chunk.first * s->hidden * s->element;
     chunk.gathered = chunk.blocks * chunk.shard;
@@ -159,12 +159,12 @@ void column_forward_chunks(Pass *pass, void *y, void *aux, const void *x, const 
     }
     char *gathered = pass->gathered[GATHERED_INPUT];
     for (int c = 0; c < s->chunks; c++) {
-        Chunk chunk = blocks_chunk_(s, c);
+        RowChunk chunk = blocks_chunk_(s, c);
         const char *from = (const char *)x + chunk.shard;
         gather_(pass, &pass->chunk[c], gathered + chunk.gathered, from, chunk.rows * s->hidden, comm_type_(pass));
     }
     for (int c = 0; c < s->chunks; c++) {
-        Chunk chunk = blocks_chunk_(s, c);
+        RowChunk chunk = blocks_chunk_(s, c);
         RowBlocks rows = {chunk.blocks, chunk.rows, chunk.rows, s->shard_rows};
         int64_t to = chunk.first * out * s->element;
         blocks_wait_(pass, &pass->chunk[c]);
@@ -176,7 +176,7 @@ void column_forward_chunks(Pass *pass, void *y, void *aux, const void *x, const 
 void row_forward_chunks(Pass *pass, void *y, const void *x, const void *w, const void *bias, int64_t in) {
     const Shape *s = pass->shape;
     for (int c = 0; c < s->chunks; c++) {
-        Chunk chunk = blocks_chunk_(s, c);
+        RowChunk chunk = blocks_chunk_(s, c);
         RowBlocks rows = {chunk.blocks, chunk.rows, s->shard_rows, chunk.rows};
         void *partial = (char *)block_partial(pass, y) + chunk.gathered;
         pass->be->linear_forward_blocks(pass->be, partial, NULL, (const char *)x + chunk.first * in * s->element, w,
@@ -311,14 +311,14 @@ AttentionShape pass_attention(const Pass *pass) {
 
 // One call of attention: all queries of the pass, or with context ranks the queries of piece i. qkv, out, saved: the
 // piece's byte offsets in qkv, output and saved values (with ATTENTION_NONE, a probability for each query and key).
-typedef struct Piece {
+typedef struct AttentionCall {
     AttentionShape shape;
     int64_t qkv, out, saved;
-} Piece;
+} AttentionCall;
 
-static Piece attention_piece_(const Pass *pass, int i) {
+static AttentionCall attention_piece_(const Pass *pass, int i) {
     const Shape *s = pass->shape;
-    Piece piece = {.shape = pass_attention(pass)};
+    AttentionCall piece = {.shape = pass_attention(pass)};
     AttentionShape *shape = &piece.shape;
     if (s->pieces > 1) {
         int64_t before = i * s->rows / s->pieces;
@@ -338,7 +338,7 @@ void attention_block_forward(Pass *pass, void *out, void *saved, const void *qkv
     if (pass->keys != NULL) context_gather_keys(pass, qkv);
     blocks_poll_(pass);
     for (int i = 0; i < pass->shape->pieces; i++) {
-        Piece p = attention_piece_(pass, i);
+        AttentionCall p = attention_piece_(pass, i);
         pass->be->attention_forward(pass->be, (char *)out + p.out, (char *)saved + p.saved, pass->scratch,
                                     (const char *)qkv + p.qkv, &p.shape);
     }
@@ -353,7 +353,7 @@ void attention_block_backward(Pass *pass, void *dqkv, const void *dout, const vo
     if (s->pieces > 1) pass->be->zero(pass->be, pass->dkeys, keys * (int64_t)sizeof(float));
     blocks_poll_(pass);
     for (int i = 0; i < s->pieces; i++) {
-        Piece p = attention_piece_(pass, i);
+        AttentionCall p = attention_piece_(pass, i);
         pass->be->attention_backward(pass->be, (char *)dqkv + p.qkv, pass->scratch, (const char *)dout + p.out,
                                      (const char *)out + p.out, (const char *)saved + p.saved,
                                      (const char *)qkv + p.qkv, &p.shape);

@@ -127,17 +127,17 @@ Record recorder_take(Recorder *recorder) {
 }
 
 // A rank's part of one tensor: its values, and their checksum so far.
-typedef struct Part {
+typedef struct TensorPart {
     Recorder *recorder;
     const Tensor *tensor;
     const float *values; // address of element `begin`
     int64_t begin;
     uint64_t raw;
-} Part;
+} TensorPart;
 
 // Adds the checksum of `count` values. They begin at element `from` of the rank's tensor, which is element `to` of the
 // unsharded tensor.
-static void add_run_(Part *part, int64_t from, int64_t to, int64_t count) {
+static void add_run_(TensorPart *part, int64_t from, int64_t to, int64_t count) {
     Recorder *recorder = part->recorder;
     Backend *be = recorder->be;
     const TensorSpec *spec = part->tensor->spec;
@@ -153,7 +153,7 @@ static void add_run_(Part *part, int64_t from, int64_t to, int64_t count) {
 }
 
 static int add_block_(void *context, const Block *block) {
-    Part *part = (Part *)context;
+    TensorPart *part = (TensorPart *)context;
     int64_t width = part->tensor->spec->cols, stride = part->tensor->cols;
     if (block->cols == width && stride == width) { // full rows: one run
         add_run_(part, block->first, block->row * width, block->rows * width);
@@ -189,7 +189,7 @@ static int record_tensors_(Run *run, bool gradients, uint64_t *to, Error *err) {
         TensorPiece piece = tensors_piece(tensors, i);
         if (tensor->alias || piece.begin >= piece.end || !optimizer_counts(&run->stage, tensor)) continue;
         const float *weights = piece.master != NULL ? piece.master : (const float *)piece.weight;
-        Part part = {recorder, tensor, gradients ? piece.gradient : weights, piece.begin, 0};
+        TensorPart part = {recorder, tensor, gradients ? piece.gradient : weights, piece.begin, 0};
         tensor_blocks(tensor, tensors->split.tensor_rank, tensors->split.tensor_ranks, piece.begin, piece.end,
                       add_block_, &part);
         recorder->mine[tensor->index] = part.raw;

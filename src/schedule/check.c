@@ -25,10 +25,10 @@
 #include <string.h>
 
 // One entry of a stage's compute chain or of its transfer queue.
-typedef struct Link {
+typedef struct ChainEntry {
     Action action;
     int64_t needs; // actions of the stage's other chain that must be complete before this action
-} Link;
+} ChainEntry;
 
 // A virtual stage before or after a chunk, given by stage and chunk. stage -1: the pipeline begins or ends there.
 typedef struct Neighbour {
@@ -40,8 +40,8 @@ typedef struct Neighbours {
 } Neighbours;
 
 typedef struct Chains {
-    Link *compute;
-    Link *queue;
+    ChainEntry *compute;
+    ChainEntry *queue;
     int64_t computes, transfers; // lengths of `compute` and `queue`
     int64_t c, q;                // completed actions of `compute` and of `queue`
     int *forwards, *gradients;   // [chunks] number of F, and of B or I: listed (first pass) or completed (second)
@@ -119,7 +119,7 @@ static int prove_forward_(Proof *proof, int s, Action action, Used *used) {
     chains->forwards[action.chunk]++;
     used->own++;
     proof->home[bundle_(proof, action)] = BUNDLE_HERE;
-    chains->compute[chains->computes++] = (Link){action, 0};
+    chains->compute[chains->computes++] = (ChainEntry){action, 0};
     return 0;
 }
 
@@ -134,7 +134,7 @@ static int prove_gradient_(Proof *proof, int s, Action action) {
     if (prove_turn_(proof, s, action, chains->gradients) != 0) return -1;
     chains->gradients[action.chunk]++;
     proof->home[bundle] = BUNDLE_HALF_DONE;
-    chains->compute[chains->computes++] = (Link){action, proof->load[bundle]};
+    chains->compute[chains->computes++] = (ChainEntry){action, proof->load[bundle]};
     return 0;
 }
 
@@ -153,7 +153,7 @@ static int prove_weights_(Proof *proof, int s, Action action, Used *used) {
     proof->weights[action.chunk]++;
     proof->home[bundle] = BUNDLE_DONE;
     used->own--;
-    if (action.kind == ACTION_WEIGHT) chains->compute[chains->computes++] = (Link){action, 0};
+    if (action.kind == ACTION_WEIGHT) chains->compute[chains->computes++] = (ChainEntry){action, 0};
     return 0;
 }
 
@@ -206,7 +206,7 @@ static int prove_transfer_(Proof *proof, int s, Action action, Used *used) {
     if (proof->schedule->placement == PLACEMENT_V && proof->schedule->chunks > 1 && partner)
         return check_refuse_(proof, s, action, "moves between stages; with placement v, evict to the host");
     int status = own ? prove_own_transfer_(proof, s, action, used) : prove_lent_transfer_(proof, s, action, used);
-    if (status == 0) chains->queue[chains->transfers++] = (Link){action, chains->computes};
+    if (status == 0) chains->queue[chains->transfers++] = (ChainEntry){action, chains->computes};
     return status;
 }
 
@@ -304,20 +304,20 @@ static int prove_pair_(const Proof *proof, int s) {
 // ---- the states of one stage ----------------------------------------------------------------------------------------
 
 // One row of states: all (c, q) with the same c.
-typedef struct Row {
+typedef struct StateRow {
     bool *reached; // [transfers+1]
     int64_t low, high;
-} Row;
+} StateRow;
 
 typedef struct ActionGrid {
     Proof *proof;
     int stage;
     int in_flight; // number of F less the number of B and W among the first c compute actions
     int *away;     // [transfers+1] own bundles evicted and not yet loaded after the first q transfers
-    Row row, next;
+    StateRow row, next;
 } ActionGrid;
 
-static void row_add_(Row *row, int64_t q) {
+static void row_add_(StateRow *row, int64_t q) {
     row->reached[q] = true;
     if (q < row->low) row->low = q;
     if (q > row->high) row->high = q;
@@ -328,7 +328,7 @@ static int grid_visit_(ActionGrid *grid, int64_t c, int64_t q) {
     const Chains *chains = &grid->proof->chains[grid->stage];
     bool full = grid->in_flight - grid->away[q] >= grid->proof->schedule->stage[grid->stage].own_slots;
     if (q < chains->transfers) {
-        const Link *head = &chains->queue[q];
+        const ChainEntry *head = &chains->queue[q];
         ActionKind kind = head->action.kind;
         // Lent slots are taken and freed in queue order, and prove_stage_ has checked that they suffice in this order.
         // So A and R never wait for a slot.
@@ -340,7 +340,7 @@ static int grid_visit_(ActionGrid *grid, int64_t c, int64_t q) {
         if (posted) row_add_(&grid->row, q + 1);
     }
     if (c == chains->computes) return 0;
-    Link *next = &chains->compute[c];
+    ChainEntry *next = &chains->compute[c];
     bool forward = next->action.kind == ACTION_FORWARD;
     // In list order F finds a slot, so a transfer listed before F is still in the queue. After the checks above, the
     // head of the queue can only be a posted E. F depends on the latest such E of all states.
@@ -363,7 +363,7 @@ static int grid_walk_(ActionGrid *grid) {
             return check_refuse_(grid->proof, grid->stage, chains->compute[c].action, "can never start");
         ActionKind kind = chains->compute[c].action.kind;
         grid->in_flight += (kind == ACTION_FORWARD) - check_frees_(kind);
-        Row row = grid->row;
+        StateRow row = grid->row;
         grid->row = grid->next;
         grid->next = row;
     }
@@ -420,7 +420,7 @@ static Cause edge_cause_(const Proof *proof, int s, Action action) {
 
 static Cause compute_cause_(const Proof *proof, int s) {
     const Chains *chains = &proof->chains[s];
-    const Link *next = &chains->compute[chains->c];
+    const ChainEntry *next = &chains->compute[chains->c];
     Cause cause = {-1, false};
     if (next->action.kind != ACTION_WEIGHT) cause = edge_cause_(proof, s, next->action);
     if (cause.stage >= 0) return cause;
@@ -429,11 +429,11 @@ static Cause compute_cause_(const Proof *proof, int s) {
 
 static Cause transfer_cause_(const Proof *proof, int s) {
     const Chains *chains = &proof->chains[s];
-    const Link *next = &chains->queue[chains->q];
+    const ChainEntry *next = &chains->queue[chains->q];
     if (next->needs > chains->c) return (Cause){s, false};
     if (next->action.peer == SCHEDULE_HOST) return (Cause){-1, false};
     const Chains *peer = &proof->chains[next->action.peer];
-    const Link *other = &peer->queue[peer->q];
+    const ChainEntry *other = &peer->queue[peer->q];
     // Both sides list their transfers in the same order: the peer has reached the transfer if its queue's head matches.
     if (!two_sides_(next->action, other->action)) return (Cause){next->action.peer, true};
     return other->needs > peer->c ? (Cause){next->action.peer, false} : (Cause){-1, false};
@@ -544,8 +544,8 @@ static void proof_allocate_(Proof *proof) {
         size_t count = (size_t)schedule->stage[s].count;
         proof->chains[s].forwards = proof->counts + 2 * (size_t)s * chunks;
         proof->chains[s].gradients = proof->chains[s].forwards + chunks;
-        proof->chains[s].compute = xmalloc(count * sizeof(Link));
-        proof->chains[s].queue = xmalloc(count * sizeof(Link));
+        proof->chains[s].compute = xmalloc(count * sizeof(ChainEntry));
+        proof->chains[s].queue = xmalloc(count * sizeof(ChainEntry));
     }
 }
 

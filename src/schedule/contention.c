@@ -8,15 +8,15 @@
 
 #include <stdlib.h>
 
-typedef struct Entry {
+typedef struct QueuedUser {
     double done; // reading of the resource's clock at which the user is done
     ContentionUser user;
-} Entry;
+} QueuedUser;
 
 typedef struct Share {
     double capacity, clock;
-    double since; // time at which the clock was last set
-    Entry *users; // heap: the user that finishes first is at 0
+    double since;      // time at which the clock was last set
+    QueuedUser *users; // heap: the user that finishes first is at 0
     int count, allocated;
     double next; // time at which the first user is done; undefined while count is 0
 } Share;
@@ -85,7 +85,7 @@ void contention_add(Contention *contention, int resource, double now, double dur
     int at = share->count++;
     for (int parent; at > 0 && done < share->users[parent = (at - 1) / 2].done; at = parent)
         share->users[at] = share->users[parent];
-    share->users[at] = (Entry){done, user};
+    share->users[at] = (QueuedUser){done, user};
     contention_settle_(contention, share);
 }
 
@@ -95,7 +95,7 @@ double contention_next(const Contention *contention) {
 
 ContentionUser contention_pop(Contention *contention) {
     Share *share = &contention->share[soonest_(contention)];
-    Entry *users = share->users, first = users[0], last = users[--share->count];
+    QueuedUser *users = share->users, first = users[0], last = users[--share->count];
     int at = 0;
     share->since = share->next;
     share->clock = first.done; // set exactly, so that users who started together end together

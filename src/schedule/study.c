@@ -112,14 +112,14 @@ static double shortest_(const Schedule *schedule, const Timeline *timeline) {
 }
 
 // One lane as text: for each column the character, and the kind of action that it belongs to.
-typedef struct Lane {
+typedef struct TextLane {
     char *text, *kinds;
     int columns;  // columns of the complete step
     double scale; // columns per unit of time
-} Lane;
+} TextLane;
 
 // Fills a lane with the boxes of compute or of transfers: "F3--" over four columns.
-static void lane_fill_(Lane *lane, const Schedule *schedule, const Timeline *timeline, int s, bool computes) {
+static void lane_fill_(TextLane *lane, const Schedule *schedule, const Timeline *timeline, int s, bool computes) {
     memset(lane->text, ' ', (size_t)lane->columns);
     memset(lane->kinds, ' ', (size_t)lane->columns);
     for (int64_t i = 0; i < schedule->stage[s].count; i++) {
@@ -137,7 +137,7 @@ static void lane_fill_(Lane *lane, const Schedule *schedule, const Timeline *tim
     }
 }
 
-static void lane_print_(const Lane *lane, int from, int to, bool colour, FILE *file) {
+static void lane_print_(const TextLane *lane, int from, int to, bool colour, FILE *file) {
     static const char *const paint[128] = {['F'] = "44;97", ['B'] = "43;30", ['I'] = "43;30", ['W'] = "103;30",
                                            ['E'] = "42;30", ['A'] = "42;30", ['L'] = "45;97", ['R'] = "45;97"};
     for (int at = from; at < to; at++) {
@@ -157,7 +157,7 @@ int study_draw(const Schedule *schedule, const Timeline *timeline, int width, bo
     double label = (double)strlen(action_text(schedule, last, name)) + 1, shortest = shortest_(schedule, timeline);
     int room = (width < LEAST ? LEAST : width) - LABEL;
     // Draws the complete step if it fits with legible labels; else its two ends, at the scale that the labels need.
-    Lane lane = {.scale = fmax(label / shortest, room / timeline->makespan)};
+    TextLane lane = {.scale = fmax(label / shortest, room / timeline->makespan)};
     if (timeline->makespan * lane.scale > MOST) lane.scale = MOST / timeline->makespan;
     lane.columns = (int)ceil(timeline->makespan * lane.scale);
     lane.text = xmalloc((size_t)lane.columns + 1);

@@ -60,15 +60,15 @@ int schedule_write(const Schedule *schedule, FILE *file) {
 // Reading
 
 // The reader's position. Every text_take_ function moves past its item, or leaves `at` unchanged and returns false.
-typedef struct Reader {
+typedef struct TextReader {
     const char *at;
     int line;
     bool chunks; // version 2: actions have chunk numbers
     bool slices; // version 3: actions have chunk and slice numbers
     Error *err;
-} Reader;
+} TextReader;
 
-static int text_unreadable_(const Reader *reader, const char *expected) {
+static int text_unreadable_(const TextReader *reader, const char *expected) {
     char found[24];
     size_t used = 0;
     for (; used + 1 < sizeof found && !isspace((unsigned char)reader->at[used]) && reader->at[used] != 0; used++)
@@ -81,20 +81,20 @@ static int text_unreadable_(const Reader *reader, const char *expected) {
                      expected);
 }
 
-static bool text_take_(Reader *reader, const char *text) {
+static bool text_take_(TextReader *reader, const char *text) {
     size_t length = strlen(text);
     if (strncmp(reader->at, text, length) != 0) return false;
     reader->at += length;
     return true;
 }
 
-static bool text_take_spaces_(Reader *reader) {
+static bool text_take_spaces_(TextReader *reader) {
     const char *start = reader->at;
     while (*reader->at == ' ' || *reader->at == '\t') reader->at++;
     return reader->at > start;
 }
 
-static bool text_take_number_(Reader *reader, int *number) {
+static bool text_take_number_(TextReader *reader, int *number) {
     int64_t value = 0;
     const char *at = reader->at;
     for (; isdigit((unsigned char)*at); at++) {
@@ -107,20 +107,20 @@ static bool text_take_number_(Reader *reader, int *number) {
     return true;
 }
 
-static bool take_word_(Reader *reader, const char *word) {
-    Reader start = *reader;
+static bool take_word_(TextReader *reader, const char *word) {
+    TextReader start = *reader;
     if (text_take_spaces_(reader) && text_take_(reader, word) && text_take_spaces_(reader)) return true;
     *reader = start;
     return false;
 }
 
 // Takes a word and a number, with spaces before each: " word 12".
-static bool take_field_(Reader *reader, const char *word, int *number) {
+static bool take_field_(TextReader *reader, const char *word, int *number) {
     return take_word_(reader, word) && text_take_number_(reader, number);
 }
 
 // Takes the end of a line: LF, CR and LF, or the end of the text.
-static bool take_line_end_(Reader *reader) {
+static bool take_line_end_(TextReader *reader) {
     text_take_spaces_(reader);
     const char *end = *reader->at == '\r' ? reader->at + 1 : reader->at;
     if (*end != 0 && *end != '\n') return false;
@@ -131,7 +131,7 @@ static bool take_line_end_(Reader *reader) {
     return true;
 }
 
-static int text_read_name_(Reader *reader, Schedule *schedule) {
+static int text_read_name_(TextReader *reader, Schedule *schedule) {
     text_take_spaces_(reader);
     size_t length = strspn(reader->at, "abcdefghijklmnopqrstuvwxyz0123456789-");
     bool ends = isspace((unsigned char)reader->at[length]) || reader->at[length] == 0;
@@ -144,7 +144,7 @@ static int text_read_name_(Reader *reader, Schedule *schedule) {
 }
 
 // Takes "  chunks 2  placement v" of version 2 or "  chunks 2  slices 4  placement v" of version 3, if present.
-static bool take_chunks_(Reader *reader, Schedule *schedule) {
+static bool take_chunks_(TextReader *reader, Schedule *schedule) {
     reader->chunks = take_word_(reader, "chunks");
     if (!reader->chunks) return true;
     if (!text_take_number_(reader, &schedule->chunks)) return false;
@@ -155,14 +155,14 @@ static bool take_chunks_(Reader *reader, Schedule *schedule) {
     return text_take_(reader, schedule->placement == PLACEMENT_V ? "v" : "loop");
 }
 
-static bool take_header_fields_(Reader *reader, Schedule *schedule) {
+static bool take_header_fields_(TextReader *reader, Schedule *schedule) {
     if (!take_field_(reader, "stages", &schedule->stages) || !take_chunks_(reader, schedule)) return false;
     if (!take_field_(reader, "microbatches", &schedule->microbatches)) return false;
     if (!take_field_(reader, "slots", &schedule->slots)) return false;
     return !reader->chunks || take_field_(reader, "edges", &schedule->edge_buffers);
 }
 
-static int text_read_header_(Reader *reader, Schedule *schedule) {
+static int text_read_header_(TextReader *reader, Schedule *schedule) {
     const char *form = "the header \"# schedule NAME  stages P  microbatches M  slots K\"";
     if (!text_take_(reader, "# schedule ")) return text_unreadable_(reader, form);
     if (text_read_name_(reader, schedule) != 0) return -1;
@@ -179,14 +179,14 @@ static int text_read_header_(Reader *reader, Schedule *schedule) {
 }
 
 // Takes the numbers of a bundle: "3"; with chunk numbers "3.1"; with chunk and slice numbers "3.1:2".
-static bool take_bundle_(Reader *reader, Action *action) {
+static bool take_bundle_(TextReader *reader, Action *action) {
     if (!text_take_number_(reader, &action->microbatch)) return false;
     if (!reader->chunks) return true;
     if (!text_take_(reader, ".") || !text_take_number_(reader, &action->chunk)) return false;
     return !reader->slices || (text_take_(reader, ":") && text_take_number_(reader, &action->slice));
 }
 
-static bool take_peer_(Reader *reader, Action *action) {
+static bool take_peer_(TextReader *reader, Action *action) {
     bool leaves = action->kind == ACTION_EVICT || action->kind == ACTION_RETURN;
     bool own = action->kind == ACTION_EVICT || action->kind == ACTION_LOAD;
     if (!text_take_(reader, leaves ? ">" : "<")) return false;
@@ -197,11 +197,11 @@ static bool take_peer_(Reader *reader, Action *action) {
     return text_take_number_(reader, &action->peer);
 }
 
-static int read_action_(Reader *reader, ActionList *list) {
+static int read_action_(TextReader *reader, ActionList *list) {
     const char *form = "one of F3, B3, E3>q, E3>h, A3<q, R3>q, L3<q or L3<h";
     if (reader->chunks) form = "one of F3.1, B3.1, I3.1, W3.1, E3.1>q, E3.1>h, A3.1<q, R3.1>q, L3.1<q or L3.1<h";
     if (reader->slices) form = "an action with chunk and slice, such as F3.1:0, E3.1:0>q or L3.1:0<h";
-    Reader start = *reader;
+    TextReader start = *reader;
     Action action = {.kind = (ActionKind)(unsigned char)*reader->at, .peer = SCHEDULE_NO_PEER};
     const char *kinds = reader->chunks ? "FBIWEARL" : "FBEARL";
     if (*reader->at == 0 || strchr(kinds, *reader->at) == NULL) return text_unreadable_(&start, form);
@@ -213,9 +213,9 @@ static int read_action_(Reader *reader, ActionList *list) {
     return 0;
 }
 
-static int text_read_stage_(Reader *reader, int s, StageSchedule *stage) {
+static int text_read_stage_(TextReader *reader, int s, StageSchedule *stage) {
     int number;
-    Reader start = *reader;
+    TextReader start = *reader;
     if (!text_take_(reader, "stage ") || !text_take_number_(reader, &number) || !text_take_(reader, ":") ||
         number != s) {
         char form[32];
@@ -230,7 +230,7 @@ static int text_read_stage_(Reader *reader, int s, StageSchedule *stage) {
 }
 
 // Reads the stages' lines. Memory grows with the number of lines present, not with the number in the header.
-static int read_stages_(Reader *reader, Schedule *schedule, int promised) {
+static int read_stages_(TextReader *reader, Schedule *schedule, int promised) {
     for (int capacity = 0; schedule->stages < promised; schedule->stages++) {
         if (schedule->stages == capacity) {
             capacity = 2 * capacity + 8;
@@ -250,7 +250,7 @@ Schedule *schedule_parse(const char *text, Error *err) {
     Schedule *schedule = xcalloc(1, sizeof *schedule);
     schedule->chunks = schedule->slices = 1;
     schedule->edge_buffers = SCHEDULE_EDGE_BUFFERS;
-    Reader reader = {text, 1, false, false, err};
+    TextReader reader = {text, 1, false, false, err};
     int status = text_read_header_(&reader, schedule), promised = schedule->stages;
     schedule->stages = 0;
     if (status == 0) status = read_stages_(&reader, schedule, promised);

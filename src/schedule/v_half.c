@@ -23,7 +23,7 @@ typedef enum PassKind { PASS_F, PASS_I, PASS_W, PASS_KINDS } PassKind;
 enum { CHUNKS = 2, PERIOD = 6, NO_PASS = -1 };
 
 // A pass is the number of an action: ((stage * PASS_KINDS + kind) * CHUNKS + chunk) * microbatches + microbatch.
-typedef struct Grid {
+typedef struct PassGrid {
     int stages, microbatches, slots;
     int length;  // units
     int *time;   // [passes] unit in which the pass runs; -1: not on the grid
@@ -31,7 +31,7 @@ typedef struct Grid {
     int *in_use; // [stages*length] bundles in slots in the unit, including the bundle of the running pass
     int *order;  // [passes] scratch list of passes
     int *free;   // [stages] the first unit after all placed passes
-} Grid;
+} PassGrid;
 
 // The units in which microbatch 0 runs F and I of each chunk on a stage. Example: V-Half with p = 2 and two
 // microbatches, with capital letters for chunk 0 and small letters for chunk 1. W goes into the holes:
@@ -58,45 +58,45 @@ static PatternStart v_min_start_(int p, int s) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The grid
 
-static int pass_of_(const Grid *grid, int stage, PassKind kind, int chunk, int microbatch) {
+static int pass_of_(const PassGrid *grid, int stage, PassKind kind, int chunk, int microbatch) {
     return ((stage * PASS_KINDS + (int)kind) * CHUNKS + chunk) * grid->microbatches + microbatch;
 }
 
-static int grid_microbatch_(const Grid *grid, int pass) { return pass % grid->microbatches; }
+static int grid_microbatch_(const PassGrid *grid, int pass) { return pass % grid->microbatches; }
 
-static int grid_chunk_(const Grid *grid, int pass) { return pass / grid->microbatches % CHUNKS; }
+static int grid_chunk_(const PassGrid *grid, int pass) { return pass / grid->microbatches % CHUNKS; }
 
-static PassKind grid_kind_(const Grid *grid, int pass) {
+static PassKind grid_kind_(const PassGrid *grid, int pass) {
     return (PassKind)(pass / grid->microbatches / CHUNKS % PASS_KINDS);
 }
 
-static int grid_stage_(const Grid *grid, int pass) { return pass / grid->microbatches / CHUNKS / PASS_KINDS; }
+static int grid_stage_(const PassGrid *grid, int pass) { return pass / grid->microbatches / CHUNKS / PASS_KINDS; }
 
-static int grid_passes_(const Grid *grid) { return grid->stages * PASS_KINDS * CHUNKS * grid->microbatches; }
+static int grid_passes_(const PassGrid *grid) { return grid->stages * PASS_KINDS * CHUNKS * grid->microbatches; }
 
-static int *grid_at_(const Grid *grid, int stage, int time) {
+static int *grid_at_(const PassGrid *grid, int stage, int time) {
     return &grid->pass[(int64_t)stage * grid->length + time];
 }
 
-static void put_(Grid *grid, int pass, int time) {
+static void put_(PassGrid *grid, int pass, int time) {
     grid->time[pass] = time;
     *grid_at_(grid, grid_stage_(grid, pass), time) = pass;
 }
 
-static void take_out_(Grid *grid, int pass) {
+static void take_out_(PassGrid *grid, int pass) {
     *grid_at_(grid, grid_stage_(grid, pass), grid->time[pass]) = NO_PASS;
     grid->time[pass] = -1;
 }
 
 // Returns the first unit after a pass. Virtual stages 0 .. p-1 go down the V, virtual stages p .. 2p-1 up again.
-static int end_of_(const Grid *grid, PassKind kind, int virtual_stage, int microbatch) {
+static int end_of_(const PassGrid *grid, PassKind kind, int virtual_stage, int microbatch) {
     int chunk = virtual_stage / grid->stages;
     int stage = chunk == 0 ? virtual_stage : 2 * grid->stages - 1 - virtual_stage;
     return grid->time[pass_of_(grid, stage, kind, chunk, microbatch)] + 1;
 }
 
 // Returns the first unit in which the inputs of a pass are ready and the previous pass of its kind and chunk is done.
-static int ready_(const Grid *grid, int pass) {
+static int ready_(const PassGrid *grid, int pass) {
     int stage = grid_stage_(grid, pass), chunk = grid_chunk_(grid, pass), i = grid_microbatch_(grid, pass);
     int at = chunk == 0 ? stage : 2 * grid->stages - 1 - stage, time = 0;
     PassKind kind = grid_kind_(grid, pass);
@@ -108,7 +108,7 @@ static int ready_(const Grid *grid, int pass) {
 }
 
 // Writes all passes on the grid in order of time into `order`; returns how many.
-static int list_passes_(const Grid *grid) {
+static int list_passes_(const PassGrid *grid) {
     int count = 0;
     for (int t = 0; t < grid->length; t++)
         for (int s = 0; s < grid->stages; s++)
@@ -116,7 +116,7 @@ static int list_passes_(const Grid *grid) {
     return count;
 }
 
-static void count_in_use_(Grid *grid) {
+static void count_in_use_(PassGrid *grid) {
     for (int s = 0; s < grid->stages; s++) {
         int count = 0;
         for (int t = 0; t < grid->length; t++) {
@@ -131,7 +131,7 @@ static void count_in_use_(Grid *grid) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The steps
 
-static void lay_pattern_(Grid *grid, PatternStart (*start)(int, int)) {
+static void lay_pattern_(PassGrid *grid, PatternStart (*start)(int, int)) {
     for (int s = 0; s < grid->stages; s++) {
         PatternStart at = start(grid->stages, s);
         for (int c = 0; c < CHUNKS; c++)
@@ -142,7 +142,7 @@ static void lay_pattern_(Grid *grid, PatternStart (*start)(int, int)) {
     }
 }
 
-static void remove_weights_(Grid *grid) {
+static void remove_weights_(PassGrid *grid) {
     for (int pass = 0; pass < grid_passes_(grid); pass++)
         if (grid_kind_(grid, pass) == PASS_W && grid->time[pass] >= 0) take_out_(grid, pass);
 }
@@ -157,7 +157,7 @@ typedef struct Filler {
 } Filler;
 
 // Fills the holes of one stage, from the end of the last call to unit `until`, with waiting W, oldest first.
-static void fill_holes_(Grid *grid, Filler *filler, int stage, int until) {
+static void fill_holes_(PassGrid *grid, Filler *filler, int stage, int until) {
     for (; filler->time < until; filler->time++) {
         int pass = *grid_at_(grid, stage, filler->time);
         if (pass == NO_PASS && filler->first < filler->count) {
@@ -172,7 +172,7 @@ static void fill_holes_(Grid *grid, Filler *filler, int stage, int until) {
     }
 }
 
-static void fill_all_holes_(Grid *grid) {
+static void fill_all_holes_(PassGrid *grid) {
     for (int s = 0; s < grid->stages; s++) {
         Filler filler = {.waiting = grid->order};
         fill_holes_(grid, &filler, s, grid->length);
@@ -180,7 +180,7 @@ static void fill_all_holes_(Grid *grid) {
 }
 
 // Finds the stable phase: from the first I of chunk 0 on stage 0 to the last F of chunk 0 on any stage.
-static void stable_phase_(const Grid *grid, int *first, int *last) {
+static void stable_phase_(const PassGrid *grid, int *first, int *last) {
     *first = grid->time[pass_of_(grid, 0, PASS_I, 0, 0)];
     *last = 0;
     for (int s = 0; s < grid->stages; s++)
@@ -189,7 +189,7 @@ static void stable_phase_(const Grid *grid, int *first, int *last) {
 
 // Moves a pass to the earliest hole at which its inputs are ready. An F then takes a slot earlier, so it moves only
 // across units that all have a free slot.
-static void pull_(Grid *grid, int pass) {
+static void pull_(PassGrid *grid, int pass) {
     int stage = grid_stage_(grid, pass), from = grid->time[pass], to = ready_(grid, pass);
     int *in_use = grid->in_use + (int64_t)stage * grid->length;
     if (grid_kind_(grid, pass) == PASS_F) {
@@ -205,7 +205,7 @@ static void pull_(Grid *grid, int pass) {
     for (int t = to + 1; t <= from && grid_kind_(grid, pass) == PASS_W; t++) in_use[t]--;
 }
 
-static void pull_outside_(Grid *grid) {
+static void pull_outside_(PassGrid *grid) {
     int first, last, count = list_passes_(grid);
     stable_phase_(grid, &first, &last);
     count_in_use_(grid);
@@ -216,7 +216,7 @@ static void pull_outside_(Grid *grid) {
 }
 
 // Moves every pass as early as its inputs and its place in its stage's order allow.
-static void close_up_(Grid *grid) {
+static void close_up_(PassGrid *grid) {
     int count = list_passes_(grid);
     memset(grid->free, 0, (size_t)grid->stages * sizeof *grid->free);
     for (int i = 0; i < count; i++) {
@@ -230,7 +230,7 @@ static void close_up_(Grid *grid) {
 
 // Removes the F and I after the stable phase and places them again in the same order, each in the first free unit. The
 // holes before that unit are first filled with waiting W.
-static void repack_(Grid *grid) {
+static void repack_(PassGrid *grid) {
     int first, last, count, passes = 0;
     size_t weights = (size_t)CHUNKS * (size_t)grid->microbatches;
     Filler *filler = xcalloc((size_t)grid->stages, sizeof *filler);
@@ -256,7 +256,7 @@ static void repack_(Grid *grid) {
     free_all(filler, waiting);
 }
 
-static void arrange_(Grid *grid, PatternStart (*start)(int, int)) {
+static void arrange_(PassGrid *grid, PatternStart (*start)(int, int)) {
     lay_pattern_(grid, start);
     fill_all_holes_(grid);
     pull_outside_(grid);
@@ -269,7 +269,7 @@ static void arrange_(Grid *grid, PatternStart (*start)(int, int)) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-static void grid_allocate_(Grid *grid) {
+static void grid_allocate_(PassGrid *grid) {
     // The pattern ends within 6(p+m) units; the remaining W need at most a few times p more.
     grid->length = PERIOD * grid->microbatches + 14 * grid->stages + 16;
     size_t passes = (size_t)grid_passes_(grid), units = (size_t)grid->stages * (size_t)grid->length;
@@ -282,7 +282,7 @@ static void grid_allocate_(Grid *grid) {
     for (size_t i = 0; i < units; i++) grid->pass[i] = NO_PASS;
 }
 
-static void read_stage_(const Grid *grid, int s, StageSchedule *stage) {
+static void read_stage_(const PassGrid *grid, int s, StageSchedule *stage) {
     static const ActionKind kinds[PASS_KINDS] = {ACTION_FORWARD, ACTION_INPUT, ACTION_WEIGHT};
     ActionList list = {0};
     for (int t = 0; t < grid->length; t++) {
@@ -297,7 +297,7 @@ static Schedule *make_pattern_(const char *name, const ScheduleSpec *spec, int s
     Schedule *schedule = schedule_new(name, spec->stages, spec->microbatches);
     schedule->chunks = CHUNKS;
     schedule->placement = PLACEMENT_V;
-    Grid grid = {.stages = spec->stages, .microbatches = spec->microbatches, .slots = slots};
+    PassGrid grid = {.stages = spec->stages, .microbatches = spec->microbatches, .slots = slots};
     grid_allocate_(&grid);
     arrange_(&grid, start);
     for (int s = 0; s < spec->stages; s++) read_stage_(&grid, s, &schedule->stage[s]);

@@ -49,7 +49,7 @@ def short(command):
 
 
 def test_every_command_is_run_by_a_test():
-    assert len(FENCED) >= 10
+    assert FENCED
     assert set(ELSEWHERE) <= set(FENCED)
     assert "make test" in (ROOT / ".ci/run").read_text() and "scripts/install_deps.sh" in (ROOT / ".ci/run").read_text()
 

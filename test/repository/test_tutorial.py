@@ -46,7 +46,7 @@ def checkout(tmp_path_factory):
 @pytest.mark.usefixtures("ranks")
 def test_the_commands_of_the_tutorial_do_what_the_page_says(checkout):
     steps = steps_of(PAGE)
-    assert [number for number, _, _ in steps] == list(range(1, 14))
+    assert [number for number, _, _ in steps] == list(range(1, len(steps) + 1)) and steps
     env = {
         name: value for name, value in environment().items() if not name.startswith(("MAKE", "MFLAGS", "TEST_PROGRAMS"))
     }

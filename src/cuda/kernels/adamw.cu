@@ -12,7 +12,7 @@ namespace {
 
 enum { THREADS = 256, CHUNK = 1 << 14 };
 
-struct Entry {
+struct TensorEntry {
     void *weight;
     float *master, *m, *v, *gradient; // master: the fp32 weight; weight is NULL if the master is the only copy
     int64_t count, first_chunk;
@@ -20,23 +20,23 @@ struct Entry {
 };
 
 // Returns the largest number of tensors per launch. The table fills half of the scratch; norms use the other half.
-static int64_t table_limit_(const CudaBackend *cuda) { return cuda->scratch_bytes / 2 / (int64_t)sizeof(Entry); }
+static int64_t table_limit_(const CudaBackend *cuda) { return cuda->scratch_bytes / 2 / (int64_t)sizeof(TensorEntry); }
 
-struct Found {
-    const Entry *entry;
+struct FoundRun {
+    const TensorEntry *entry;
     int64_t begin, end; // elements
 };
 
-__device__ __forceinline__ Found adamw_find_chunk_(const Entry *entries, int count, int64_t chunk) {
+__device__ __forceinline__ FoundRun adamw_find_chunk_(const TensorEntry *entries, int count, int64_t chunk) {
     int low = 0, high = count - 1; // finds the last entry with first_chunk <= chunk; its tensor is not empty
     while (low < high) {
         int middle = (low + high + 1) / 2;
         if (entries[middle].first_chunk <= chunk) low = middle;
         else high = middle - 1;
     }
-    const Entry *entry = entries + low;
+    const TensorEntry *entry = entries + low;
     int64_t begin = (chunk - entry->first_chunk) * CHUNK, end = begin + CHUNK;
-    return Found{entry, begin, end < entry->count ? end : entry->count};
+    return FoundRun{entry, begin, end < entry->count ? end : entry->count};
 }
 
 // --- the update
@@ -44,7 +44,8 @@ __device__ __forceinline__ Found adamw_find_chunk_(const Entry *entries, int cou
 // Four loads of W floats are in flight before the first is used. With bf16 weights W is 8, so that the store of the
 // weights is 16 bytes wide too.
 template <typename T, int W>
-__device__ __forceinline__ void adamw_piece_(const Entry &t, int64_t at, const AdamwCoefficients &c, float decay) {
+__device__ __forceinline__ void adamw_piece_(const TensorEntry &t, int64_t at, const AdamwCoefficients &c,
+                                             float decay) {
     Floats<W> g = load_floats<W>(t.gradient + at), m = load_floats<W>(t.m + at), v = load_floats<W>(t.v + at);
     Floats<W> w = load_floats<W>(t.master + at);
 #pragma unroll
@@ -64,10 +65,11 @@ __device__ __forceinline__ void adamw_piece_(const Entry &t, int64_t at, const A
 }
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS) adamw_kernel(const Entry *entries, int count, const AdamwCoefficients c) {
+__global__ void __launch_bounds__(THREADS)
+    adamw_kernel(const TensorEntry *entries, int count, const AdamwCoefficients c) {
     constexpr int W = PACK<T>;
-    Found chunk = adamw_find_chunk_(entries, count, blockIdx.x);
-    const Entry t = *chunk.entry;
+    FoundRun chunk = adamw_find_chunk_(entries, count, blockIdx.x);
+    const TensorEntry t = *chunk.entry;
     float decay = t.decay ? c.decay : 0.0f;
     int64_t whole = chunk.begin + (t.aligned ? (chunk.end - chunk.begin) / W * W : 0);
     for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W) adamw_piece_<T, W>(t, at, c, decay);
@@ -96,10 +98,10 @@ __device__ __forceinline__ double block_sum_double_(double x, double *workspace)
 
 // A thread adds the same elements in the same order whether it loads four at once or one at a time, so the alignment of
 // a tensor does not change a bit of its norm.
-__global__ void __launch_bounds__(THREADS) squares_kernel(double *sums, const Entry *entries, int count) {
+__global__ void __launch_bounds__(THREADS) squares_kernel(double *sums, const TensorEntry *entries, int count) {
     SHARED(double, workspace, THREADS / WARP);
     enum { W = 4 };
-    Found chunk = adamw_find_chunk_(entries, count, blockIdx.x);
+    FoundRun chunk = adamw_find_chunk_(entries, count, blockIdx.x);
     const float *x = chunk.entry->gradient;
     double sum = 0.0;
     int64_t whole = chunk.begin + (chunk.end - chunk.begin) / W * W;
@@ -115,9 +117,9 @@ __global__ void __launch_bounds__(THREADS) squares_kernel(double *sums, const En
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(THREADS) norms_kernel(double *norms, const double *sums, const Entry *entries) {
+__global__ void __launch_bounds__(THREADS) norms_kernel(double *norms, const double *sums, const TensorEntry *entries) {
     SHARED(double, workspace, THREADS / WARP);
-    const Entry *t = entries + blockIdx.x;
+    const TensorEntry *t = entries + blockIdx.x;
     int64_t chunks = (t->count + CHUNK - 1) / CHUNK;
     double sum = 0.0;
     for (int64_t i = threadIdx.x; i < chunks; i += THREADS) sum += sums[t->first_chunk + i];
@@ -130,8 +132,8 @@ __global__ void __launch_bounds__(THREADS) norms_kernel(double *norms, const dou
 
 constexpr int64_t TABLE_PIECE = 256;
 
-static Entry entry_make_(const AdamwTensor *t, int64_t first_chunk, int64_t weight_bytes) {
-    Entry e = {};
+static TensorEntry entry_make_(const AdamwTensor *t, int64_t first_chunk, int64_t weight_bytes) {
+    TensorEntry e = {};
     e.master = t->master ? t->master : (float *)t->weight;
     e.weight = t->master ? t->weight : nullptr;
     e.m = t->m, e.v = t->v, e.gradient = t->gradient, e.count = t->count, e.first_chunk = first_chunk;
@@ -144,7 +146,7 @@ static Entry entry_make_(const AdamwTensor *t, int64_t first_chunk, int64_t weig
 
 // Copies the entries of `count` tensors to the scratch. Returns the total number of chunks.
 static int64_t table_upload_(CudaBackend *cuda, const AdamwTensor *tensors, int64_t count) {
-    Entry piece[TABLE_PIECE];
+    TensorEntry piece[TABLE_PIECE];
     int64_t chunks = 0;
     for (int64_t begin = 0; begin < count; begin += TABLE_PIECE) {
         int64_t n = count - begin < TABLE_PIECE ? count - begin : TABLE_PIECE;
@@ -153,7 +155,7 @@ static int64_t table_upload_(CudaBackend *cuda, const AdamwTensor *tensors, int6
             chunks += (tensors[begin + i].count + CHUNK - 1) / CHUNK;
         }
         cuda_note(cuda,
-                  cudaMemcpyAsync((Entry *)cuda->scratch + begin, piece, (size_t)n * sizeof *piece,
+                  cudaMemcpyAsync((TensorEntry *)cuda->scratch + begin, piece, (size_t)n * sizeof *piece,
                                   cudaMemcpyHostToDevice, cuda_compute(cuda)),
                   "the table of tensors");
     }
@@ -169,14 +171,14 @@ void cuda_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_cou
         int64_t count = min_i64(tensor_count - begin, table_limit_(cuda));
         int64_t chunks = table_upload_(cuda, tensors + begin, count);
         FOR_ELEMENT(backend, CUDA_LAUNCH(cuda, (unsigned)chunks, THREADS, 0, (adamw_kernel<T>),
-                                         (const Entry *)cuda->scratch, (int)count, c));
+                                         (const TensorEntry *)cuda->scratch, (int)count, c));
     }
 }
 
 // Half of the scratch holds a double per tensor and per chunk: 2 million doubles, enough for 34e9 elements.
 void cuda_squared_norms(Backend *backend, double *out, const AdamwTensor *tensors, int64_t tensor_count) {
     CudaBackend *cuda = cuda_self(backend);
-    const Entry *entries = (const Entry *)cuda->scratch;
+    const TensorEntry *entries = (const TensorEntry *)cuda->scratch;
     double *norms = (double *)((char *)cuda->scratch + cuda->scratch_bytes / 2);
     for (int64_t begin = 0; begin < tensor_count; begin += table_limit_(cuda)) {
         int64_t count = min_i64(tensor_count - begin, table_limit_(cuda));

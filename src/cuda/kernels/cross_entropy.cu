@@ -9,7 +9,7 @@ namespace {
 
 constexpr int THREADS = 512, AHEAD = 4;
 
-struct Columns {
+struct LogitColumns {
     int64_t width;
     int64_t first, count;
 };
@@ -51,7 +51,7 @@ __device__ __forceinline__ void online_softmax_(float *max, float *sum, const T 
 // fmaxf drops a NaN, so the maximum does not show it, but the sum becomes NaN, and the loss with it.
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS, 2)
-    stats_kernel(float *stats, const T *logits, const int32_t *targets, const Columns c) {
+    stats_kernel(float *stats, const T *logits, const int32_t *targets, const LogitColumns c) {
     SHARED(float, workspace, 2 * WARP);
     const T *row = logits + (int64_t)blockIdx.x * c.width;
     float max = -INFINITY, sum[1] = {0.0f};
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     out[2] = own >= 0 && own < c.count ? load_floats<1>(row + own).v[0] : 0.0f;
 }
 
-struct Gathered {
+struct GatheredStats {
     const float *stats; // (ranks, rows, 3)
     int ranks;
     int64_t rows;
@@ -75,7 +75,7 @@ struct Gathered {
 
 // Returns the loss of a row from the statistics of all ranks, combined in rank order. It computes in double, since the
 // loss is a difference of larger numbers. *share: the factor of every probability in the gradient, 1 without z_loss.
-__device__ __forceinline__ float combine_(const Gathered &g, int64_t row, double z_loss, float *max, double *sum,
+__device__ __forceinline__ float combine_(const GatheredStats &g, int64_t row, double z_loss, float *max, double *sum,
                                           double *share) {
     double target = 0.0;
     *max = -INFINITY, *sum = 0.0;
@@ -97,7 +97,7 @@ __device__ __forceinline__ float combine_(const Gathered &g, int64_t row, double
 // Thread 0 combines the statistics of the row; the other threads need only the maximum and the factor.
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
-    gradient_kernel(T *logits, float *loss, const Gathered gathered, const int32_t *targets, const Columns c,
+    gradient_kernel(T *logits, float *loss, const GatheredStats gathered, const int32_t *targets, const LogitColumns c,
                     float scale, float z_loss) {
     SHARED(float, shared, 2);
     int64_t row = blockIdx.x, own = targets[row] - c.first;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(THREADS)
 void cuda_cross_entropy_stats(Backend *backend, float *stats, const void *logits, const int32_t *targets, int64_t rows,
                               int64_t width, int64_t first, int64_t count) {
     CudaBackend *cuda = cuda_self(backend);
-    Columns c = {width, first, count};
+    LogitColumns c = {width, first, count};
     FOR_WIDTH(
         backend, width % PACK<T> == 0 && aligned_16(logits),
         CUDA_LAUNCH(cuda, (unsigned)rows, THREADS, 0, (stats_kernel<T, W>), stats, (const T *)logits, targets, c));
@@ -147,8 +147,8 @@ void cuda_cross_entropy_gradient(Backend *backend, void *logits, float *loss, co
                                  const int32_t *targets, int64_t rows, int64_t width, int64_t first, int64_t count,
                                  float scale, float z_loss) {
     CudaBackend *cuda = cuda_self(backend);
-    Columns c = {width, first, count};
-    Gathered g = {gathered, ranks, rows};
+    LogitColumns c = {width, first, count};
+    GatheredStats g = {gathered, ranks, rows};
     int threads = scale == 0.0f ? (int)WARP : THREADS; // evaluation: thread 0 writes only the loss
     FOR_WIDTH(backend, width % PACK<T> == 0 && aligned_16(logits),
               CUDA_LAUNCH(cuda, (unsigned)rows, threads, 0, (gradient_kernel<T, W>), (T *)logits, loss, g, targets, c,

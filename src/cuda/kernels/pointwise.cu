@@ -165,15 +165,15 @@ void cuda_gelu_backward(Backend *backend, void *dx, const void *dout, const void
 
 namespace {
 
-struct Place {
+struct RowPlace {
     int64_t row;
     int column;
 };
 
-template <int W> __device__ __forceinline__ Place pointwise_place_(int cols) {
+template <int W> __device__ __forceinline__ RowPlace pointwise_place_(int cols) {
     unsigned per_row = ((unsigned)cols / W + THREADS - 1) / THREADS;
     unsigned row = blockIdx.x / per_row;
-    return Place{row, (int)((blockIdx.x - row * per_row) * THREADS + threadIdx.x) * W};
+    return RowPlace{row, (int)((blockIdx.x - row * per_row) * THREADS + threadIdx.x) * W};
 }
 
 template <int W> unsigned row_blocks_(int64_t rows, int64_t cols) {
@@ -181,7 +181,7 @@ template <int W> unsigned row_blocks_(int64_t rows, int64_t cols) {
 }
 
 template <typename T, int W> __global__ void __launch_bounds__(THREADS) bias_kernel(T *y, const T *bias, int cols) {
-    Place at = pointwise_place_<W>(cols);
+    RowPlace at = pointwise_place_<W>(cols);
     if (at.column >= cols) return;
     T *to = y + at.row * cols + at.column;
     Floats<W> x = load_floats<W>(to), b = load_floats<W>(bias + at.column);
@@ -193,7 +193,7 @@ template <typename T, int W> __global__ void __launch_bounds__(THREADS) bias_ker
 template <typename T, typename A, int W>
 __global__ void __launch_bounds__(THREADS)
     columns_kernel(T *to, int64_t to_cols, const A *from, int64_t from_cols, int cols) {
-    Place at = pointwise_place_<W>(cols);
+    RowPlace at = pointwise_place_<W>(cols);
     if (at.column >= cols) return;
     store_floats<T, W>(to + at.row * to_cols + at.column, load_floats<W>(from + at.row * from_cols + at.column));
 }
@@ -213,7 +213,7 @@ void columns_launch_(Backend *backend, T *to, int64_t to_cols, const A *from, in
 template <typename T, int W, int KIND>
 __global__ void __launch_bounds__(THREADS)
     swiglu_kernel(const Factor out, const T *gate_up, const int64_t rows, int ffn) {
-    Place at = pointwise_place_<W>(ffn);
+    RowPlace at = pointwise_place_<W>(ffn);
     Floats<W> y = {};
     if (at.column < ffn) {
         const T *from = gate_up + at.row * 2 * ffn + at.column;
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(THREADS)
 template <typename T, int W, int KIND>
 __global__ void __launch_bounds__(THREADS)
     swiglu_backward_kernel(const Factor dgate_up, const T *dout, const T *gate_up, const int64_t rows, int ffn) {
-    Place at = pointwise_place_<W>(ffn);
+    RowPlace at = pointwise_place_<W>(ffn);
     bool live = at.column < ffn;
     Floats<W> dgate = {}, dup = {};
     if (live) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-struct Rows {
+struct ScoreRows {
     int64_t rows, first;
     int cols;
     float scale;
@@ -18,24 +18,24 @@ struct Rows {
     int64_t apart;
 };
 
-__device__ __forceinline__ int row_from_(const Rows &r, int64_t query) {
+__device__ __forceinline__ int row_from_(const ScoreRows &r, int64_t query) {
     return r.places == nullptr ? 0 : (int)query - r.places[(query - r.first) * r.apart];
 }
 
-__device__ __forceinline__ int row_seen_(const Rows &r) { return (int)(r.first + blockIdx.x % r.rows) + 1; }
+__device__ __forceinline__ int row_seen_(const ScoreRows &r) { return (int)(r.first + blockIdx.x % r.rows) + 1; }
 
 // Computes exp(scale * (x - max)) as a multiply-add and a power of two. p may be scores: threads share no elements.
 template <typename T, int W, int UNITS>
-__global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const T *scores, const Rows r) {
+__global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const T *scores, const ScoreRows r) {
     SHARED(float, workspace, 2 * WARP);
     int64_t row = (int64_t)blockIdx.x * r.cols;
     int seen = row_seen_(r), from = row_from_(r, seen - 1);
     Piece<T, W> piece[UNITS];
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++)
         if (row_column<W>(u) < seen) piece[u] = piece_load<W>(scores + row + row_column<W>(u));
     float max = -INFINITY, sum[1] = {0.0f};
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         if (column >= seen) continue;
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
     max = block_max(max, workspace);
     float factor = r.scale * LOG2_E, shift = max == -INFINITY ? 0.0f : max * factor;
     Floats<W> powers[UNITS];
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         if (column >= seen) continue;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
     }
     block_sum(sum, workspace + WARP);
     float share = 1.0f / sum[0];
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         if (column >= r.cols) continue;
@@ -76,13 +76,13 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>) softmax_kernel(T *p, const
 // D is the type of dp and dscores: T, or float in the unfused form.
 template <typename T, typename D, int W, int UNITS>
 __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
-    softmax_backward_kernel(D *dscores, const D *dp, const T *p, const Rows r) {
+    softmax_backward_kernel(D *dscores, const D *dp, const T *p, const ScoreRows r) {
     SHARED(float, workspace, WARP);
     int64_t row = (int64_t)blockIdx.x * r.cols;
     int seen = row_seen_(r);
     Piece<T, W> probability[UNITS];
     Piece<D, W> slope[UNITS];
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         if (column >= seen) continue;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
         slope[u] = piece_load<W>(dp + row + column);
     }
     float sum[1] = {0.0f};
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         if (column >= seen) continue;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(ROW_THREADS<UNITS>)
             if (column + i < seen) sum[0] += x.v[i] * d.v[i];
     }
     block_sum(sum, workspace);
-#pragma unroll ROW_UNROLL<UNITS>
+#pragma unroll ROW_UNROLL < UNITS>
     for (int u = 0; u < UNITS; u++) {
         int column = row_column<W>(u);
         if (column >= r.cols) continue;
@@ -121,8 +121,8 @@ static bool softmax_refused_(CudaBackend *cuda, int64_t cols) {
     return cols > ROW_LIMIT;
 }
 
-static Rows rows_of_(const CudaScores *s) {
-    return Rows{s->rows, s->first, (int)s->cols, s->scale, s->places, s->apart};
+static ScoreRows rows_of_(const CudaScores *s) {
+    return ScoreRows{s->rows, s->first, (int)s->cols, s->scale, s->places, s->apart};
 }
 
 template <typename T> void softmax_forward_launch_(CudaBackend *cuda, T *p, const T *scores, const CudaScores *s) {
@@ -160,9 +160,10 @@ void cuda_softmax_backward(Backend *backend, void *dscores, const void *dp, cons
 namespace {
 
 enum { PASS_THREADS = 256 };
-enum Pass { PASS_SCALE, PASS_MASK_SCORES, PASS_MASK_SLOPES };
+enum SoftmaxPass { PASS_SCALE, PASS_MASK_SCORES, PASS_MASK_SLOPES };
 
-__global__ void __launch_bounds__(PASS_THREADS) pass_kernel(float *wide, int64_t count, const Rows r, Pass pass) {
+__global__ void __launch_bounds__(PASS_THREADS)
+    pass_kernel(float *wide, int64_t count, const ScoreRows r, SoftmaxPass pass) {
     int64_t at = ((int64_t)blockIdx.x * PASS_THREADS + threadIdx.x) * 4;
     for (int i = 0; i < 4 && at + i < count; i++) {
         int64_t row = (at + i) / r.cols % r.rows, column = (at + i) % r.cols;
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(PASS_THREADS) pass_kernel(float *wide, int64_t
     }
 }
 
-void pass_launch_(CudaBackend *cuda, float *wide, const CudaScores *s, Pass pass) {
+void pass_launch_(CudaBackend *cuda, float *wide, const CudaScores *s, SoftmaxPass pass) {
     int64_t count = s->matrices * s->rows * s->cols;
     CUDA_LAUNCH(cuda, launch_blocks(count, 4 * PASS_THREADS), PASS_THREADS, 0, pass_kernel, wide, count, rows_of_(s),
                 pass);
