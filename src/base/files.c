@@ -2,16 +2,18 @@
 // directory, so file_open does not block and checks the type of the opened file.
 #include "files.h"
 #include "alloc.h"
+#include "clock.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <libgen.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -63,13 +65,38 @@ int file_check_to_write(const char *path) {
     return code;
 }
 
-static int files_remove_(const char *path, const struct stat *status, int type, struct FTW *walk) {
-    (void)status, (void)type, (void)walk;
-    remove(path);
-    return 0;
+// Opens the folder that holds `path`, and sets *name to the last part of the path. -1 with errno.
+static int files_open_folder_(const char *path, const char **name) {
+    const char *slash = strrchr(path, '/');
+    *name = slash == NULL ? path : slash + 1;
+    char *folder = strndup(path, (size_t)(*name - path));
+    int fd = folder == NULL ? -1 : open(*name == path ? "." : folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    free(folder);
+    return fd;
 }
 
-void file_remove_tree(const char *path) { nftw(path, files_remove_, 16, FTW_DEPTH | FTW_PHYS); }
+// Removes a name of an open folder. A folder is opened without following links and emptied through its descriptor: a
+// user who may write to it can swap any folder for a link meanwhile, but nothing is then removed behind the link.
+static void files_remove_(int within, const char *name, int depth) {
+    enum { MOST_DEPTH = 64 };
+    if (unlinkat(within, name, 0) == 0 || depth > MOST_DEPTH) return;
+    int fd = openat(within, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *stream = fd < 0 ? NULL : fdopendir(fd);
+    for (struct dirent *entry; stream != NULL && (entry = readdir(stream)) != NULL;)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            files_remove_(fd, entry->d_name, depth + 1);
+    if (stream != NULL) closedir(stream);
+    else if (fd >= 0) close(fd);
+    unlinkat(within, name, AT_REMOVEDIR);
+}
+
+void file_remove_tree(const char *path) {
+    const char *name;
+    int within = files_open_folder_(path, &name);
+    if (within < 0) return;
+    files_remove_(within, name, 0);
+    close(within);
+}
 
 int file_write_all(int fd, const void *data, int64_t bytes) {
     const char *at = data;
@@ -174,21 +201,19 @@ static bool files_trusted_(const struct stat *link, const struct stat *folder) {
 // Returns the target of a link, which the caller frees; NULL with errno if this process may not follow the link. Keeps
 // folder and link open meanwhile, so that the target is read from the same link that was checked.
 static char *files_follow_(const char *path) {
-    char target[4096], *leads = NULL, *name = xstrdup(path), *slash = strrchr(name, '/');
+    char target[4096], *leads = NULL;
+    const char *name;
     struct stat link, within;
-    int before = slash == NULL ? 0 : (int)(slash - name) + 1; // the folder's length, slash included
-    name[before] = '\0';
-    int folder = open(before == 0 ? "." : name, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    free(name);
+    int folder = files_open_folder_(path, &name);
     if (folder < 0) return NULL;
-    int fd = openat(folder, path + before, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    int fd = openat(folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     bool seen = fd >= 0 && fstat(fd, &link) == 0 && fstat(folder, &within) == 0;
     ssize_t length = seen ? readlinkat(fd, "", target, sizeof target - 1) : -1;
     close(folder);
     if (fd >= 0) close(fd);
     if (length < 0 || !files_trusted_(&link, &within)) return errno = ELOOP, NULL;
     target[length] = '\0';
-    return asprintf(&leads, "%.*s%s", target[0] == '/' ? 0 : before, path, target) < 0 ? NULL : leads;
+    return asprintf(&leads, "%.*s%s", target[0] == '/' ? 0 : (int)(name - path), path, target) < 0 ? NULL : leads;
 }
 
 int file_open_to_write(const char *path, int flag) {
@@ -215,6 +240,64 @@ int file_open_to_write(const char *path, int flag) {
 int file_open_new(const char *path) {
     if (unlink(path) != 0 && errno != ENOENT) return -1;
     return open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+}
+
+// Opens or creates a lock's file. -1 with err; -1 without err if the folder is not writable.
+static int files_open_lock_(const char *path, Error *err) {
+    struct stat there, folder;
+    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600), code = errno;
+    bool found = fd >= 0 ? fstat(fd, &there) == 0 : lstat(path, &there) == 0;
+    char *above = xstrdup(path), *dir = dirname(above);
+    bool inside = stat(dir, &folder) == 0, writable = access(dir, W_OK) == 0;
+    free(above);
+    if (fd >= 0 && found && S_ISREG(there.st_mode) &&
+        (there.st_uid == geteuid() || !files_owner_known_(there.st_uid) || (inside && there.st_uid == folder.st_uid))) {
+        fchmod(fd, 0600); // whoever can open a file can lock it
+        return fd;
+    }
+    if (fd >= 0) close(fd);
+    if (fd < 0 && (code == EROFS || (!found && !writable))) return -1;
+    if (fd >= 0 || code == ELOOP || code == EISDIR || (found && code == EACCES && there.st_uid != geteuid()))
+        return error_set(err, EXIT_FAILED,
+                         "%s: is not a lock of this user; remove it if no run uses it, or name another folder", path);
+    return error_set(err, EXIT_FAILED, "%s: cannot be opened: %s%s", path, strerror(code),
+                     code == ENOSPC || code == EDQUOT ? "; free some space there" : "; name another folder");
+}
+
+bool file_locked(const FileLock *lock) {
+    struct stat own, there;
+    return lock->fd > 0 && fstat(lock->fd, &own) == 0 && lstat(lock->path, &there) == 0 && own.st_ino == there.st_ino &&
+           own.st_dev == there.st_dev;
+}
+
+// The kernel releases a lock when its process ends for any reason. This may take a moment after a run was killed, so
+// this function retries for a while. Whoever unlocks removes the file first, so a lock counts only if the file is still
+// in its place.
+int file_lock(FileLock *lock, const char *path, const char *taken, Error *err) {
+    enum { PATIENCE_MS = 5000, LOOK_MS = 100 };
+    *lock = (FileLock){.path = xstrdup(path)};
+    for (int ms = 0; ms <= PATIENCE_MS; ms += LOOK_MS) {
+        Error why = {0};
+        int fd = lock->fd > 0 ? lock->fd : files_open_lock_(path, &why);
+        if (fd < 0) return why.code != 0 ? error_set(err, why.code, "%s", why.text) : 0;
+        lock->fd = fd;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+            if (file_locked(lock)) return 0;
+            close(fd);
+            lock->fd = 0;
+        } else if (errno == EWOULDBLOCK) clock_sleep(1e-3 * LOOK_MS);
+        else return 0;
+    }
+    if (lock->fd > 0) close(lock->fd);
+    lock->fd = 0;
+    return error_set(err, EXIT_FAILED, "%s", taken);
+}
+
+void file_unlock(FileLock *lock) {
+    if (file_locked(lock)) unlink(lock->path);
+    if (lock->fd > 0) close(lock->fd);
+    free(lock->path);
+    *lock = (FileLock){0};
 }
 
 const char *file_why(int code) {

@@ -30,7 +30,8 @@ int file_make_folders(const char *path);
 // Checks before long work that `path` is writable. Creates missing parent folders but no file. Returns 0 or an errno.
 int file_check_to_write(const char *path);
 
-// Removes a file, or a folder with its contents; ignores errors. Does not follow links.
+// Removes a file, or a folder with its contents; ignores errors. Follows no links, even if another user swaps a folder
+// for a link meanwhile.
 void file_remove_tree(const char *path);
 
 // Writes all `bytes` at the file's current position. Returns 0, or -1 with errno.
@@ -43,6 +44,22 @@ int file_write_all(int fd, const void *data, int64_t bytes);
 int file_open_to_write(const char *path, int flag);
 // Creates a new file after removing any file of that name; does not follow links. Returns -1 with errno on failure.
 int file_open_new(const char *path);
+
+// A lock on a file that only its owner can open, so that no other user can hold it.
+typedef struct FileLock {
+    int fd; // 0: no lock
+    char *path;
+} FileLock;
+
+// Locks `path`, an empty file made for this, until file_unlock or the end of the process. Without a lock, also returns
+// 0: if the folder is not writable, or the file system has no locks. -1 with err: `taken` if another process still
+// holds the lock after some seconds, or a sentence if the file is another user's. Call file_unlock in both cases.
+int file_lock(FileLock *lock, const char *path, const char *taken, Error *err);
+// Returns whether the lock is held and its file is still in its place: its folder was not removed or moved.
+bool file_locked(const FileLock *lock);
+// Removes the file and releases the lock.
+void file_unlock(FileLock *lock);
+
 // Returns the text of strerror; for ELOOP, our own text about links that are not followed.
 const char *file_why(int code);
 

@@ -1,17 +1,15 @@
-// Checkpoints as directories: names, locks, publishing and removing. The manifest and the list of checkpoints are in
+// Checkpoints as directories: names, publishing and removing. The manifest and the list of checkpoints are in
 // checkpoint_manifest.c. A file is created relative to its directory's descriptor, which is opened without following
 // links, so that another user cannot swap the directory for a link in between.
 #include "checkpoint_files.h"
 
 #include "base/alloc.h"
-#include "base/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -71,6 +69,26 @@ int64_t file_size(const char *dir, const char *name) {
     return bytes;
 }
 
+static int sync_(const char *path, Error *err) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return io_error_(path, "synchronized", err);
+    // EINVAL: the file system does not support fsync on directories and does not need it.
+    int status = fsync(fd) != 0 && errno != EINVAL ? io_error_(path, "synchronized", err) : 0;
+    close(fd);
+    return status;
+}
+
+// Flushes a name to the disk, or that it is gone: names are contents of the directory above.
+static int sync_name_(const char *path, Error *err) {
+    char above[CHECKPOINT_PATH + 16];
+    snprintf(above, sizeof above, "%s", path);
+    return sync_(dirname(above), err);
+}
+
+int directory_create(const char *path, Error *err) {
+    return mkdir(path, 0777) == 0 ? 0 : io_error_(path, "created", err);
+}
+
 int directory_open_new(const char *path, Error *err) {
     if (mkdir(path, 0777) != 0 && errno != EEXIST) return io_error_(path, "created", err);
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -87,6 +105,7 @@ int directory_make(const char *path, Error *err) {
         if (failed != 0) return -1;
         made = mkdir(path, 0777) == 0;
     }
+    if (made) sync_name_(path, NULL); // fails if the directory above is not readable
     if (made || (errno == EEXIST && stat(path, &status) == 0 && S_ISDIR(status.st_mode))) return 0;
     if (errno == EEXIST) errno = ENOTDIR;
     return io_error_(path, "created", err);
@@ -94,38 +113,6 @@ int directory_make(const char *path, Error *err) {
 
 int directory_check_writable(const char *path, Error *err) {
     return access(path, W_OK | X_OK) == 0 ? 0 : io_error_(path, "written to", err);
-}
-
-// The lock belongs to the open descriptor: the kernel releases it when the process ends for any reason, and no lock
-// file remains. The release may take a moment after a run was killed, so this function retries for a while.
-int directory_lock(const char *path, int *lock, Error *err) {
-    enum { PATIENCE_MS = 5000, LOOK_MS = 100 };
-    *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (*lock < 0) return io_error_(path, "read", err);
-    for (int ms = 0; flock(*lock, LOCK_EX | LOCK_NB) != 0; ms += LOOK_MS) {
-        bool taken = errno == EWOULDBLOCK;
-        if (taken && ms < PATIENCE_MS) {
-            clock_sleep(1e-3 * LOOK_MS);
-            continue;
-        }
-        close(*lock);
-        *lock = -1;
-        return !taken ? 0
-                      : error_set(
-                            err, EXIT_FAILED,
-                            "%s: another run saves its checkpoints there; wait until it ends, or name another folder",
-                            path);
-    }
-    return 0;
-}
-
-static int sync_(const char *path, Error *err) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return io_error_(path, "synchronized", err);
-    // EINVAL: the file system does not support fsync on directories and does not need it.
-    int status = fsync(fd) != 0 && errno != EINVAL ? io_error_(path, "synchronized", err) : 0;
-    close(fd);
-    return status;
 }
 
 // Writes "DIR/.NAME<end>" for "DIR/NAME" or "DIR/.NAME".
@@ -167,15 +154,15 @@ int directory_publish(const char *partial, const char *path, bool replace, Error
         if (!replace && (rename(path, kept) != 0 || rename(partial, path) != 0))
             return io_error_(path, "replaced", err);
     }
-    char parent[CHECKPOINT_PATH];
-    snprintf(parent, sizeof parent, "%s", path);
-    return sync_(dirname(parent), err);
+    return sync_name_(path, err);
 }
 
-// Renames the directory first, so that a kill in between cannot leave half a checkpoint under a valid name.
+// Renames the directory first, so that neither a kill nor a power cut in between can leave half a checkpoint under a
+// valid name.
 void directory_remove(const char *path) {
     char hidden[CHECKPOINT_PATH + 16];
     hidden_path_(hidden, path, ".removed");
     if (rename(path, hidden) != 0) snprintf(hidden, sizeof hidden, "%s", path);
+    else sync_name_(path, NULL);
     file_remove_tree(hidden);
 }

@@ -20,6 +20,7 @@ enum { CHECKPOINT_PATH = FILE_PATH, CHECKPOINT_FILE = FILE_NAME };
 #define CHECKPOINT_CONFIG   "config.json" // Hugging Face's description of the model
 #define CHECKPOINT_INDEX    "model.safetensors.index.json"
 #define CHECKPOINT_TRAINING "training.json" // our own description of the run
+#define CHECKPOINT_LOCK     ".lock"         // in checkpoint.dir while a run saves there
 
 // Suffix of the hidden name of a checkpoint that is being replaced, if the file system cannot swap two names at once.
 #define CHECKPOINT_REPLACED ".replaced"
@@ -84,6 +85,8 @@ int file_write(const char *dir, const char *name, const void *data, int64_t byte
 // Opens a file and returns its size in bytes; 0 if it cannot be opened. On a network file system, the size of a file
 // that another host wrote may be outdated until this host opens the file.
 int64_t file_size(const char *dir, const char *name);
+// Creates a directory; -1 with err if the name is taken.
+int directory_create(const char *path, Error *err);
 // Creates a directory, unless another rank has already created it, and returns its open descriptor. Its parent must
 // exist. -1 with err, also if `path` is a symbolic link.
 int directory_open_new(const char *path, Error *err);
@@ -91,9 +94,6 @@ int directory_open_new(const char *path, Error *err);
 int directory_make(const char *path, Error *err);
 // Returns -1 with err if the directory is not writable, as on a disk that is mounted read-only.
 int directory_check_writable(const char *path, Error *err);
-// Locks the directory for this process until *lock is closed; *lock is -1 if the file system has no locks. -1 with err
-// if the directory cannot be opened, or another process still holds the lock after some seconds.
-int directory_lock(const char *path, int *lock, Error *err);
 // Renames the complete checkpoint `partial` to `path`. If `path` exists, removes the old directory if `replace` is
 // true; otherwise renames the old directory to "NAME.kept" ("NAME.kept2" and so on if that name is taken). -1 with err.
 int directory_publish(const char *partial, const char *path, bool replace, Error *err);

@@ -34,8 +34,8 @@ struct Checkpoint {
     uint64_t run;        // id of this run; valid on rank 0
     uint64_t data;       // identity of the training data
     int64_t sequence;    // largest sequence number used in checkpoint.dir; valid on rank 0
-    int lock;    // rank 0's descriptor of the lock that keeps other runs from sweeping checkpoint.dir; -1: no lock
-    bool locked; // true: no other run holds the lock, or the file system has no locks
+    FileLock lock;       // rank 0's lock that keeps other runs from sweeping checkpoint.dir
+    bool locked;         // true: no other run holds the lock, or there are no locks
     char partial[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
     Manifest manifest;     // manifest of all files, on rank 0
     HfTokenizer tokenizer; // written into every checkpoint by rank 0
@@ -131,7 +131,7 @@ static int check_sizes_(const Checkpoint *checkpoint, Error *err) {
         if (bytes != file->bytes)
             return error_set(err, EXIT_FAILED,
                              "%s/%s has %lld bytes on this host where %lld were written; checkpoint.dir has to be on a "
-                             "file system that all hosts share",
+                             "file system that all hosts share, and nothing else may change it",
                              checkpoint->partial, file->name, (long long)bytes, (long long)file->bytes);
     }
     return 0;
@@ -208,18 +208,23 @@ static int start_commit_(Checkpoint *checkpoint, Error *err) {
 // --- starting, polling and finishing a save
 
 static int end_failed_(Checkpoint *checkpoint, Error *err) {
+    const char *dir = checkpoint->config->checkpoint.dir, *why = checkpoint->failure.text;
+    CheckpointName *list;
+    int64_t count;
+    char earlier[CHECKPOINT_PATH + 64] = "earlier checkpoints are unchanged";
     world_agree(checkpoint->world, &checkpoint->failure, &checkpoint->failure);
     checkpoint->phase = SAVE_IDLE;
     if (world_rank(checkpoint->world) == 0) directory_remove(checkpoint->partial);
+    if (checkpoint_list(dir, &list, &count, NULL) != 0 || count == 0 || !list[count - 1].complete)
+        snprintf(earlier, sizeof earlier, "%s holds no earlier checkpoint that can be read", dir);
+    free(list);
     if (checkpoint->failure.code == WRITER_BROKEN)
-        return error_on_all(
-            err, EXIT_FAILED,
-            "step %lld: %s, so it was not saved; earlier checkpoints are unchanged: resume from one with "
-            "--resume (with train.skip_bad_steps above 0 the run would continue)",
-            (long long)checkpoint->state.step, checkpoint->failure.text);
-    log_line(&checkpoint->all,
-             "the checkpoint of step %lld could not be written: %s; earlier checkpoints are unchanged",
-             (long long)checkpoint->state.step, checkpoint->failure.text);
+        return error_on_all(err, EXIT_FAILED,
+                            "step %lld: %s, so it was not saved; %s (with train.skip_bad_steps above 0 the run would "
+                            "continue)",
+                            (long long)checkpoint->state.step, why, earlier);
+    log_line(&checkpoint->all, "the checkpoint of step %lld could not be written: %s; %s",
+             (long long)checkpoint->state.step, why, earlier);
     return 0;
 }
 
@@ -259,11 +264,53 @@ int checkpoint_finish(Checkpoint *checkpoint, Error *err) {
     return 0;
 }
 
+// --- checkpoint.dir: these functions are called on rank 0 only
+
+// Creates and locks checkpoint.dir.
+static int lock_dir_(Checkpoint *checkpoint, Error *err) {
+    const char *dir = checkpoint->config->checkpoint.dir;
+    char path[CHECKPOINT_PATH], taken[CHECKPOINT_PATH + 128];
+    Error wrong = {0};
+    snprintf(taken, sizeof taken,
+             "%s: another run saves its checkpoints there; wait until it ends, or name another folder", dir);
+    checkpoint->locked = directory_make(dir, &wrong) == 0 && path_join(path, dir, CHECKPOINT_LOCK, &wrong) == 0 &&
+                         file_lock(&checkpoint->lock, path, taken, &wrong) == 0;
+    return checkpoint->locked ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
+}
+
+// Takes the largest sequence number of the folder's checkpoints.
+static int count_on_(Checkpoint *checkpoint, Error *err) {
+    CheckpointName *list;
+    int64_t count;
+    int status = checkpoint_list(checkpoint->config->checkpoint.dir, &list, &count, err);
+    for (int64_t i = 0; i < count; i++) checkpoint->sequence = max_i64(checkpoint->sequence, list[i].sequence);
+    free(list);
+    return status;
+}
+
+// Makes checkpoint.dir again if it was removed or moved since the last checkpoint, and makes room for the next one: its
+// hidden name is easy to guess, so anything that another user put there is removed before a rank writes.
+static int make_room_(Checkpoint *checkpoint, Error *err) {
+    const char *dir = checkpoint->config->checkpoint.dir;
+    struct stat there;
+    if (!file_locked(&checkpoint->lock)) {
+        bool gone = access(dir, F_OK) != 0;
+        file_unlock(&checkpoint->lock);
+        if (lock_dir_(checkpoint, err) != 0 || count_on_(checkpoint, err) != 0) return -1;
+        if (gone)
+            log_line(&checkpoint->all,
+                     "checkpoint.dir: %s was removed or moved; the run makes it again, without earlier checkpoints",
+                     dir);
+    }
+    if (lstat(checkpoint->partial, &there) == 0) directory_remove(checkpoint->partial);
+    return directory_create(checkpoint->partial, err);
+}
+
+// --- saving
+
 int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const StepGuard *step_guard, Error *err) {
     if (checkpoint == NULL) return 0;
     const char *dir = checkpoint->config->checkpoint.dir;
-    bool first = world_rank(checkpoint->world) == 0;
-    struct stat there;
     double start = clock_seconds();
     if (checkpoint_finish(checkpoint, err) != 0) return -1;
     double waited = clock_seconds() - start;
@@ -272,7 +319,6 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
                  "training waited %.1f s for the checkpoint of step %lld; increase checkpoint.every to avoid this",
                  waited, (long long)checkpoint->state.step);
     checkpoint->state = (TrainingState){.run = checkpoint->run,
-                                        .sequence = ++checkpoint->sequence,
                                         .step = step,
                                         .samples = samples,
                                         .seed = checkpoint->config->train.seed,
@@ -280,14 +326,16 @@ int checkpoint_save(Checkpoint *checkpoint, int64_t step, int64_t samples, const
                                         .step_guard = *step_guard};
     checkpoint->phase = SAVE_WRITING;
     checkpoint->failure = (Error){0};
-    Error *failure = &checkpoint->failure;
-    bool ready = checkpoint_path(checkpoint->path, dir, step, false, failure) == 0 &&
-                 checkpoint_path(checkpoint->partial, dir, step, true, failure) == 0 &&
-                 writer_allocate(&checkpoint->writer, failure) == 0;
-    // The hidden name is easy to guess, so anything that another user put there is removed before a rank writes.
-    if (first && lstat(checkpoint->partial, &there) == 0) directory_remove(checkpoint->partial);
-    if (world_barrier(checkpoint->world, err) != 0) return -1;
-    if (!ready) return atomic_store(&checkpoint->ended, true), 0; // the next poll reports the failure to all ranks
+    Error *failure = &checkpoint->failure, mine = {0};
+    if (checkpoint_path(checkpoint->path, dir, step, false, &mine) == 0 &&
+        checkpoint_path(checkpoint->partial, dir, step, true, &mine) == 0 &&
+        writer_allocate(&checkpoint->writer, &mine) == 0 && world_rank(checkpoint->world) == 0)
+        make_room_(checkpoint, &mine);
+    if (world_agree(checkpoint->world, &mine, failure) != 0) {
+        if (!failure->everywhere) return *err = *failure, -1;
+        return atomic_store(&checkpoint->ended, true), 0; // the next poll reports the failure
+    }
+    checkpoint->state.sequence = ++checkpoint->sequence;
     writer_copy(&checkpoint->writer);
     checkpoint->copying = clock_seconds() - start;
     thread_start_(checkpoint, saver_write_);
@@ -298,19 +346,9 @@ int64_t checkpoint_saved(const Checkpoint *checkpoint) { return checkpoint == NU
 
 // --- setup and teardown
 
-// Creates and locks checkpoint.dir. Called on rank 0 only.
-static int lock_dir_(Checkpoint *checkpoint, Error *err) {
-    const char *dir = checkpoint->config->checkpoint.dir;
-    Error wrong = {0};
-    checkpoint->locked = directory_make(dir, &wrong) == 0 && directory_lock(dir, &checkpoint->lock, &wrong) == 0;
-    return checkpoint->locked ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
-}
-
 // Prepares checkpoint.dir: determines the run id and the last sequence number, and sweeps. Called on rank 0 only.
 static int prepare_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *err) {
     const CheckpointConfig *config = &checkpoint->config->checkpoint;
-    CheckpointName *list;
-    int64_t count;
     // The folder was missing at checkpoint_lock. Since then, another run may have created it and saved in it. If this
     // run resumes, its checkpoint is in another folder.
     if (!checkpoint->locked &&
@@ -319,13 +357,11 @@ static int prepare_dir_(Checkpoint *checkpoint, const ResumePoint *from, Error *
     Error wrong = {0};
     bool goes_on = from->found && checkpoint_lies_in(from->dir, config->dir);
     checkpoint->run = goes_on ? from->run : run_id_draw();
-    if (checkpoint_list(config->dir, &list, &count, &wrong) == 0) {
-        for (int64_t i = 0; i < count; i++) checkpoint->sequence = max_i64(checkpoint->sequence, list[i].sequence);
+    if (count_on_(checkpoint, &wrong) == 0) {
         checkpoint_sweep(config->dir);
         // Reports an unwritable folder now rather than hours later, at the first save.
         if (config->every > 0) directory_check_writable(config->dir, &wrong);
     }
-    free(list);
     return wrong.code == 0 ? 0 : error_set(err, EXIT_FAILED, "checkpoint.dir: %s", wrong.text);
 }
 
@@ -333,7 +369,7 @@ int checkpoint_lock(Checkpoint **out, const Config *config, World *world, bool m
     *out = NULL;
     if (config->checkpoint.dir[0] == '\0') return 0;
     Checkpoint *checkpoint = *out = xcalloc(1, sizeof *checkpoint);
-    *checkpoint = (Checkpoint){.config = config, .world = world, .saved = -1, .lock = -1};
+    *checkpoint = (Checkpoint){.config = config, .world = world, .saved = -1};
     Error answer = {0};
     if (world_rank(world) == 0 && (make || access(config->checkpoint.dir, F_OK) == 0)) lock_dir_(checkpoint, &answer);
     return world_agree(world, &answer, err);
@@ -366,6 +402,6 @@ void checkpoint_destroy(Checkpoint *checkpoint) {
     writer_free(&checkpoint->writer);
     manifest_free(&checkpoint->manifest);
     hf_tokenizer_free(&checkpoint->tokenizer);
-    if (checkpoint->lock >= 0) close(checkpoint->lock);
+    file_unlock(&checkpoint->lock);
     free(checkpoint);
 }

@@ -313,8 +313,27 @@ static int open_shards_(Dataset *dataset, const char *key, const glob_t *names, 
     return 0;
 }
 
+// Refuses patterns that match more names than any data set has and would be searched for hours: each */../ multiplies
+// them by the folders there.
+static int check_pattern_(const char *key, const char *pattern, Error *err) {
+    enum { MOST_WILD = 4 };
+    int wild = 0;
+    for (const char *at = pattern; *at != '\0'; at += strspn(at, "/")) {
+        size_t length = strcspn(at, "/");
+        bool up = wild > 0 && length == 2 && strncmp(at, "..", 2) == 0;
+        if (strcspn(at, "*?[") < length) wild++;
+        if (up || wild > MOST_WILD)
+            return error_set(err, EXIT_USAGE,
+                             "%s: %.200s has %s; name the folder, or a pattern for the files of one folder", key,
+                             pattern, up ? "/../ after a wildcard" : "wildcards in more than 4 parts of the path");
+        at += length;
+    }
+    return 0;
+}
+
 static int dataset_open_(Dataset *dataset, const char *key, const char *pattern, int64_t need, Error *err) {
     glob_t names;
+    if (check_pattern_(key, pattern, err) != 0) return -1;
     char prefix[PREFIX_BYTES]; // Megatron-LM's name of a data set: NAME for NAME.bin and NAME.idx
     int status = glob(pattern, 0, NULL, &names);
     if (status == GLOB_NOMATCH && snprintf(prefix, sizeof prefix, "%s.bin", pattern) < (int)sizeof prefix)

@@ -1,9 +1,11 @@
 // --schedule: prints or draws the schedule of a configuration and reports the result of its proof. The simulation
 // uses the action times of --times, in any unit, and does not depend on the hardware.
 #include "plan_report.h"
+#include "base/files.h"
 #include "schedule/study.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -22,8 +24,9 @@ static int draw_picture_(const Schedule *schedule, const Timeline *timeline, con
     size_t length = strlen(path);
     if (length < 4 || strcmp(path + length - 4, ".svg") != 0)
         return error_set(err, EXIT_USAGE, "--draw: %s does not end in .svg; rename it, or give no file", path);
-    FILE *file = fopen(path, "w");
-    if (file == NULL) return error_set(err, EXIT_FAILED, "--draw: cannot write %s: %s", path, strerror(errno));
+    int fd = file_open_to_write(path, O_TRUNC);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+    if (file == NULL) return error_set(err, EXIT_FAILED, "--draw: cannot write %s: %s", path, file_why(errno));
     int status = study_draw_svg(schedule, timeline, file);
     if (fclose(file) != 0 || status != 0)
         return error_set(err, EXIT_FAILED, "--draw: cannot write %s: %s", path, strerror(errno));

@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -30,6 +31,7 @@ struct Metrics {
     MetricsSetup setup;
     char path[CONFIG_TEXT]; // empty: no file
     int fd;                 // -1: no file
+    FileLock lock;          // keeps other runs from writing to a regular file
     int64_t steps, every;   // train.steps, log.every
     bool said;              // the first step line of this start is written
     bool terminal, progress_shown;
@@ -110,8 +112,11 @@ static void keep_all_(Kept *kept, FILE *file, int64_t after_step) {
 }
 
 // Cuts the file. A fresh start keeps every complete line of earlier runs; a resume also removes steps > after_step.
+// Reads the open file, since its path may lead to another by now.
 static int metrics_cut_(Metrics *metrics, int64_t after_step, Error *err) {
-    FILE *file = fopen(metrics->path, "r");
+    char open_file[64];
+    snprintf(open_file, sizeof open_file, "/proc/self/fd/%d", metrics->fd);
+    FILE *file = fopen(open_file, "re");
     if (file == NULL) return metrics_file_error_(metrics, "cannot read", err);
     Kept kept = {0, 0, false, false};
     keep_all_(&kept, file, after_step < 0 ? INT64_MAX : after_step);
@@ -124,6 +129,19 @@ static int metrics_cut_(Metrics *metrics, int64_t after_step, Error *err) {
     return 0;
 }
 
+// Locks a file beside the metrics: whoever can read the metrics themselves could hold a lock on them.
+static int metrics_lock_(Metrics *metrics, Error *err) {
+    char path[PATH_MAX + 16], taken[CONFIG_TEXT + 128], *real = realpath(metrics->path, NULL);
+    if (real == NULL) return 0; // it was removed meanwhile
+    const char *name = strrchr(real, '/') + 1;
+    snprintf(path, sizeof path, "%.*s.%s.lock", (int)(name - real), real, name);
+    free(real);
+    snprintf(taken, sizeof taken,
+             "log.metrics: another run writes its lines to %s; wait until it ends, or name another file",
+             metrics->path);
+    return file_lock(&metrics->lock, path, taken, err);
+}
+
 static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
     if (metrics->path[0] == '\0') return 0;
     if (file_make_folders(metrics->path) != 0) return metrics_file_error_(metrics, "cannot make the folder of", err);
@@ -131,7 +149,8 @@ static int open_file_(Metrics *metrics, int64_t after_step, Error *err) {
     if (metrics->fd < 0) return metrics_file_error_(metrics, "cannot open", err);
     struct stat status;
     if (fstat(metrics->fd, &status) != 0) return metrics_file_error_(metrics, "cannot open", err);
-    return S_ISREG(status.st_mode) ? metrics_cut_(metrics, after_step, err) : 0;
+    if (!S_ISREG(status.st_mode)) return 0;
+    return metrics_lock_(metrics, err) != 0 ? -1 : metrics_cut_(metrics, after_step, err);
 }
 
 // Returns whether stdout is a terminal that can overwrite a line (not a dumb one). mpirun gives its first rank a
@@ -173,6 +192,7 @@ void metrics_close(Metrics *metrics) {
         fflush(stdout);
     }
     if (metrics->fd >= 0) close(metrics->fd);
+    file_unlock(&metrics->lock);
     free(metrics);
 }
 

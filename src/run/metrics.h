@@ -55,7 +55,7 @@ typedef struct Metrics Metrics;
 
 // Opens log.metrics for appending and creates its folder; without a path, no file is written. Cuts off a torn last
 // line and, on resume (`after_step` >= 0), the steps after `after_step`. Returns NULL with err if the file cannot be
-// written.
+// written, or another run writes to it.
 Metrics *metrics_open(const Config *config, const MetricsSetup *setup, int64_t after_step, Error *err);
 // Writes the line of type run.
 int metrics_run(Metrics *metrics, const Config *config, int64_t parameters, Error *err);

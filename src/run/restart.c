@@ -48,17 +48,18 @@ static CheckpointName restart_find_(const Config *config) {
 
 int64_t restart_sequence(const Config *config) { return restart_find_(config).sequence; }
 
-int64_t restart_newest(const Config *config, int64_t before, time_t *made, char *path, size_t size) {
+int64_t restart_newest(const Config *config, int64_t before, time_t *made) {
     struct stat status;
+    char path[CHECKPOINT_PATH];
     CheckpointName found = restart_find_(config);
-    if (found.sequence <= before) return -1;
-    snprintf(path, size, "%s/%s", config->checkpoint.dir, found.name);
+    if (found.sequence <= before || path_join(path, config->checkpoint.dir, found.name, NULL) != 0) return -1;
     if (stat(path, &status) == 0) *made = status.st_mtime;
     return found.step;
 }
 
-// Copies the arguments with --resume `path` in place of any other resume option. The caller frees the list.
-static char **restart_arguments_(char **argv, char *path) {
+// Copies the arguments with --resume `dir` in place of any other resume option. The caller frees the list. The folder
+// is named, not its newest checkpoint: if that one is damaged, the ranks take the one before.
+static char **restart_arguments_(char **argv, char *dir) {
     static char option[] = "--resume";
     int count = 0, kept = 0;
     while (argv[count] != NULL) count++;
@@ -69,7 +70,7 @@ static char **restart_arguments_(char **argv, char *path) {
         if (value) i++;
         if (!value && !whole) with[kept++] = argv[i];
     }
-    with[kept++] = option, with[kept] = path;
+    with[kept++] = option, with[kept] = dir;
     return with;
 }
 
@@ -88,7 +89,8 @@ int restart_launch(const Log *log, const Config *config, const Job *job, char **
     Restarts restarts = {.left = config->train.max_restarts};
     Job watched = *job;
     int64_t before = restart_sequence(config);
-    char path[CONFIG_TEXT + 64], why[256], **with = NULL;
+    char dir[CONFIG_TEXT], why[256], **with = NULL;
+    snprintf(dir, sizeof dir, "%s", config->checkpoint.dir);
     if (restarts.left > 0) watched.remedy = "the ranks end";
     int code;
     for (;;) {
@@ -96,13 +98,13 @@ int restart_launch(const Log *log, const Config *config, const Job *job, char **
         time_t began = time(NULL), made = 0;
         code = launch_ranks(log, &watched, with != NULL ? with : argv, &end, err);
         if (code <= EXIT_DONE || !end.lost || config->train.max_restarts == 0) break;
-        int64_t saved = restart_newest(config, before, &made, path, sizeof path);
+        int64_t saved = restart_newest(config, before, &made);
         if (!restart_allowed(&restarts, &end, why)) {
             log_line(log, "%s; %s", why, job->remedy);
             break;
         }
         restart_say_(log, &restarts, &end, saved, difftime(time(NULL), made > began ? made : began));
-        if (saved >= 0 && with == NULL) with = restart_arguments_(argv, path);
+        if (saved >= 0 && with == NULL) with = restart_arguments_(argv, dir);
     }
     free(with);
     return code;

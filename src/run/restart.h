@@ -23,9 +23,9 @@ bool restart_allowed(Restarts *restarts, const JobEnd *end, char why[256]);
 // Returns the sequence number of the newest complete checkpoint in checkpoint.dir, or 0. A run's checkpoints have
 // higher numbers than all checkpoints that existed when it began, which may belong to another run.
 int64_t restart_sequence(const Config *config);
-// Returns the step of the newest complete checkpoint with a sequence number above `before`, its path, and the time at
-// which it was made. Returns -1 if there is no such checkpoint.
-int64_t restart_newest(const Config *config, int64_t before, time_t *made, char *path, size_t size);
+// Returns the step of the newest complete checkpoint with a sequence number above `before`, and when it was made.
+// Returns -1 if there is no such checkpoint.
+int64_t restart_newest(const Config *config, int64_t before, time_t *made);
 
 // Starts the ranks (launch_ranks) with the arguments argv. After a loss, starts them again from the newest complete
 // checkpoint if restart_allowed permits it. Returns the exit code, or -1 with err.

@@ -1,5 +1,5 @@
 // Which symbolic links file_open_to_write follows: tests files.h's table of owners and permissions with real links.
-// Only root can give a link to another user, so most rows need root.
+// Removing trees, and locks. Only root can give a link to another user, so most rows need root.
 #include "base/files.h"
 #include "scratch_folder.h"
 #include "unit.h"
@@ -7,9 +7,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -133,6 +135,90 @@ TEST(links_that_go_in_a_circle_end) {
     assert_int_equal(symlink(one, two) | symlink(two, one), 0);
     assert_int_equal(write_through(one), ELOOP);
     assert_non_null(strstr(file_why(ELOOP), "a loop of symbolic links"));
+}
+
+// Removing a folder of ours in which a user may write. When its first file is removed, that user swaps the folder for a
+// link to a folder of ours elsewhere.
+static char swapped[TEST_PATH], elsewhere[TEST_PATH];
+
+static void swap_when_(const char *path) {
+    char aside[TEST_PATH + 8];
+    if (swapped[0] == '\0' || strstr(path, "precious") == NULL) return;
+    snprintf(aside, sizeof aside, "%s.aside", swapped);
+    assert_int_equal(rename(swapped, aside) | symlink(elsewhere, swapped), 0);
+    swapped[0] = '\0';
+}
+
+int unlinkat(int folder, const char *name, int flags) {
+    swap_when_(name);
+    return (int)syscall(SYS_unlinkat, folder, name, flags);
+}
+
+int remove(const char *path) {
+    swap_when_(path);
+    return unlink(path) == 0 ? 0 : rmdir(path);
+}
+
+TEST(nothing_is_removed_behind_a_folder_that_becomes_a_link) {
+    char tree[TEST_PATH], file[TEST_PATH + 16];
+    snprintf(tree, sizeof tree, "%s", test_path("tree"));
+    snprintf(elsewhere, sizeof elsewhere, "%s", test_path("elsewhere"));
+    assert_true((size_t)snprintf(swapped, sizeof swapped, "%.200s/inner", tree) < sizeof swapped);
+    assert_int_equal(mkdir(tree, 0700) | mkdir(swapped, 0700) | mkdir(elsewhere, 0700), 0);
+    for (int i = 0; i < 2; i++) {
+        snprintf(file, sizeof file, "%s/precious", i == 0 ? swapped : elsewhere);
+        assert_int_equal(close(open(file, O_CREAT | O_WRONLY, 0600)), 0);
+    }
+    file_remove_tree(tree);
+    assert_string_equal(swapped, "");
+    assert_int_equal(access(file, F_OK), 0);
+    file_remove_tree(tree); // what the swap has left
+    assert_int_equal(access(tree, F_OK), -1);
+    assert_int_equal(access(file, F_OK), 0);
+}
+
+TEST(a_lock_ends_with_its_process_and_leaves_no_file) {
+    char path[TEST_PATH];
+    int pipes[2], status;
+    snprintf(path, sizeof path, "%s", test_path("lock"));
+    FileLock lock;
+    Error err = {0};
+    assert_int_equal(pipe(pipes), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int failed = file_lock(&lock, path, "taken", &err);
+        _exit(write(pipes[1], "", 1) == 1 && pause() != 0 ? failed : 1);
+    }
+    assert_int_equal(read(pipes[0], path + sizeof path - 1, 1), 1);
+    assert_int_equal(file_lock(&lock, path, "taken", &err), -1);
+    assert_string_equal(err.text, "taken");
+    assert_false(file_locked(&lock));
+    file_unlock(&lock);
+    assert_int_equal(kill(child, SIGKILL) | (waitpid(child, &status, 0) != child), 0);
+    err = (Error){0};
+    assert_int_equal(file_lock(&lock, path, "taken", &err), 0);
+    assert_true(file_locked(&lock));
+    struct stat there;
+    assert_int_equal(stat(path, &there), 0);
+    assert_int_equal(there.st_mode & 07777, 0600);
+    file_unlock(&lock);
+    assert_int_equal(access(path, F_OK), -1);
+    close(pipes[0]), close(pipes[1]);
+}
+
+TEST(a_lock_whose_folder_is_moved_is_not_in_its_place) {
+    char folder[TEST_PATH], path[TEST_PATH + 8], aside[TEST_PATH + 8];
+    snprintf(folder, sizeof folder, "%s", test_path("held"));
+    snprintf(path, sizeof path, "%s/lock", folder);
+    snprintf(aside, sizeof aside, "%s.aside", folder);
+    FileLock lock, other;
+    Error err = {0};
+    assert_int_equal(mkdir(folder, 0700) | file_lock(&lock, path, "taken", &err), 0);
+    assert_int_equal(rename(folder, aside) | mkdir(folder, 0700) | file_lock(&other, path, "taken", &err), 0);
+    assert_false(file_locked(&lock));
+    file_unlock(&lock);
+    assert_true(file_locked(&other)); // only its own file is removed
+    file_unlock(&other);
 }
 
 TESTS_BETWEEN(test_folder_create, test_folder_remove)

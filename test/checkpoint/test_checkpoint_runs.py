@@ -1,16 +1,18 @@
 """Ownership and age of checkpoints: a typing error on the command line or a clock set back never costs a run."""
 
+import contextlib
 import fcntl
 import json
 import os
-import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from checkpoint_runs import KILLER, saved_run, several_ranks
+from other_user import OtherUser, let_in, needs_root
 from trainer_runs import (ROOT, checkpoint_names, layout, mpirun, mpirun_environment, saving, shared_library, verify,
                           wait_until)
 
@@ -310,27 +312,19 @@ def test_resume_and_resume_if_any_exclude_each_other(small, saved):
 # --- starts that wait for the lock of a folder
 
 
-def waits_for_lock(process, folder):
-    """Returns whether the process holds the folder open without O_NONBLOCK, which a mere listing would set."""
-    for entry in Path(f"/proc/{process.pid}/fd").iterdir():
-        try:
-            if os.readlink(entry) != str(folder):
-                continue
-            flags = re.search(r"flags:\s*([0-7]+)", (entry.parent.parent / "fdinfo" / entry.name).read_text())
-        except OSError:  # closed meanwhile
-            continue
-        if not int(flags[1], 8) & os.O_NONBLOCK:
-            return True
+def waits_for_lock(process, lock):
+    with contextlib.suppress(OSError):  # one was closed meanwhile
+        return any(os.readlink(entry) == str(lock) for entry in Path(f"/proc/{process.pid}/fd").iterdir())
     return False
 
 
 def start_while_locked(small, folder, meanwhile, *changes, **more):
     """Starts a run in a folder that another run has locked. Once it waits for the lock, the other run changes the
     folder and ends."""
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     process = small.start(*changes, **more)
-    wait_until(lambda: process.poll() is not None or waits_for_lock(process, folder), "it never asked for the lock")
+    wait_until(lambda: process.poll() is not None or waits_for_lock(process, folder / ".lock"), "it never asked for the lock")
     meanwhile()
     os.close(lock)
     return small.end(process)
@@ -365,6 +359,62 @@ def test_a_start_that_waited_is_refused_if_its_checkpoint_is_gone(small, saved):
     named = saved / "step_00000002"
     gone = start_while_locked(small, saved, lambda: shutil.rmtree(named), saving(saved, 1), resume=named)
     assert gone.code == 2 and f"--resume {named}: there is no such folder" in gone.stderr and gone.steps == {}
+
+
+@needs_root
+def test_another_user_who_locks_what_they_can_read_stops_no_run(small, saved):
+    """They hold a lock on the folder and on every file in it that they can open."""
+
+    def hold():
+        files = [os.open(path, os.O_RDONLY) for path in [saved, *saved.rglob("*")] if os.access(path, os.R_OK)]
+        for file in files:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        return files
+
+    let_in(saved)
+    with OtherUser(hold) as other:
+        assert len(other.answer) > 10
+        assert small.run(saving(saved, 1, keep=2), {"train.steps": 9}, resume=saved).code == 0
+
+
+@pytest.mark.parametrize("there", ["link", "file of another user"])
+def test_a_lock_that_another_user_has_placed_is_named_and_not_used(small, saved, there):
+    if there == "link":
+        (saved / ".lock").symlink_to(saved.parent / "elsewhere")
+    elif os.getuid() != 0:
+        pytest.skip("gives a file to another user: root")
+    else:
+        (saved / ".lock").touch()
+        os.chown(saved / ".lock", 65534, 65534)
+    refused = small.run(saving(saved, 1), {"train.steps": 9}, resume=saved, code=1)
+    assert f"checkpoint.dir: {saved}/.lock: is not a lock of this user; remove it if no run uses it" in refused.stderr
+    assert not (saved.parent / "elsewhere").exists()
+
+
+# --- a folder that goes away while a run saves there
+
+
+@several_ranks
+@pytest.mark.parametrize("how", ["moved", "removed"])
+@pytest.mark.parametrize("p", [1, 2])
+def test_a_folder_that_is_gone_is_made_again_and_no_message_says_otherwise(small, tmp_path, how, p):
+    folder = tmp_path / "deep" / "saved"
+    process = small.start(saving(folder, 5, keep=2), {"train.steps": 100000}, layout(p=p))
+    wait_until(lambda: list(folder.glob("step_*")), "nothing saved")
+    os.kill(process.pid, signal.SIGSTOP)
+    folder.rename(tmp_path / "moved")
+    if how == "removed":
+        (tmp_path / "deep").rmdir()
+        shutil.rmtree(tmp_path / "moved")
+    os.kill(process.pid, signal.SIGCONT)
+    wait_until(lambda: list(folder.glob("step_*")), "it was not made again")
+    process.terminate()
+    ended = small.end(process)
+    last = f"step_{max(ended.steps):08}"
+    assert ended.code == 3 and last in checkpoint_names(folder) and verify(folder / last) is None, ended.stderr
+    assert f"{folder} was removed or moved; the run makes it again, without earlier checkpoints" in ended.stderr
+    assert "earlier checkpoints are unchanged" not in ended.stderr
+    assert sum("holds no earlier checkpoint" in line for line in ended.stderr.splitlines()) <= 1
 
 
 FIRST_TO_MAKE = """

@@ -102,6 +102,10 @@ TEST(a_stride_makes_the_batch_sequence_major) {
 TEST(wrong_files_are_refused_with_a_sentence) {
     const char *nothing[] = {"no file matches", "absent_*.bin", "make data", NULL};
     expect_refused("absent_*.bin", 8, 1, nothing);
+    const char *up[] = {"/../ after a wildcard", "name the folder", NULL};
+    expect_refused("*/../*/../*/../*/../a.bin", 8, 1, up);
+    const char *deep[] = {"wildcards in more than 4 parts", "name the folder", NULL};
+    expect_refused("*/?/[a-z]*/*/a*.bin", 8, 1, deep);
     const char *directory[] = {"is a directory", NULL};
     assert_int_equal(mkdir(test_path("folder.bin"), 0700), 0);
     expect_refused("folder.bin", 8, 1, directory);

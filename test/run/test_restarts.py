@@ -9,7 +9,7 @@ import time
 
 import pytest
 from harm import rank_process, small_config
-from trainer_runs import Job, environment, nothing_left, wait_until
+from trainer_runs import Job, environment, nothing_left, processes_with, wait_until
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
@@ -63,6 +63,30 @@ def test_a_killed_rank_is_started_again_and_the_bits_are_those_of_an_undisturbed
     last = {line["step"]: (line["loss"], line["grad_norm"]) for line in lines(torn) if line["type"] == "step"}
     assert last == {line["step"]: (line["loss"], line["grad_norm"]) for line in lines(whole) if line["type"] == "step"}
     assert nothing_left(config)
+
+
+def test_a_restart_passes_over_a_damaged_checkpoint_and_says_so(tmp_path):
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    whole.mkdir(), torn.mkdir()
+    config = small_config(tmp_path)
+    assert start(config, whole).end().code == 0
+    job = start(config, torn, "train.max_restarts=1", "checkpoint.keep=9")
+    kept = lambda: sorted((torn / "saved").glob("step_*"))
+    wait_until(lambda: len(kept()) >= 3, "nothing saved")
+    for pid in processes_with(str(config)):
+        os.kill(pid, signal.SIGSTOP)
+    newest = kept()[-1]
+    file = newest / "training.json"
+    file.write_text(file.read_text().replace("samples", "sampels"))
+    os.kill(rank_process(job, 2), signal.SIGKILL)
+    for pid in processes_with(str(config)):
+        os.kill(pid, signal.SIGCONT)
+    ended = job.end()
+    assert ended.code == 0, ended.stderr
+    skipped = f"{file}: the checksum differs; the file is damaged; trying the previous checkpoint"
+    assert skipped in ended.stderr and f"resumed from {torn}/saved/step_" in ended.stderr, ended.stderr
+    steps = [{line["step"]: line["loss"] for line in lines(at) if line["type"] == "step"} for at in (whole, torn)]
+    assert steps[0] == steps[1] and nothing_left(config)
 
 
 def test_without_restarts_left_the_last_line_says_how_to_go_on(tmp_path):

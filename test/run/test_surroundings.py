@@ -204,6 +204,22 @@ def test_of_two_runs_with_one_place_for_checkpoints_the_second_is_refused(small,
     assert Job(small, "train.steps=5", saved, force, *overrides).end().code == 0  # the lock is free again
 
 
+def test_of_two_runs_with_one_file_for_metrics_the_second_is_refused(small, tmp_path):
+    """Their lines would interleave, and each start would cut the file. A link is no other file."""
+    metrics = tmp_path / "metrics.jsonl"
+    job = started(small, tmp_path)
+    (tmp_path / "link.jsonl").symlink_to(metrics)
+    second = Job(small, "train.steps=5", f"log.metrics={tmp_path}/link.jsonl").end()
+    assert second.code == 1 and second.said[-1].endswith(
+        f"log.metrics: another run writes its lines to {tmp_path}/link.jsonl; wait until it ends, or name another file"
+    )
+    job.parent.send_signal(signal.SIGTERM)
+    job.end()
+    assert not (tmp_path / ".metrics.jsonl.lock").exists()
+    assert len([line for line in metrics.read_text().splitlines() if '"type":"run"' in line]) == 1
+    assert Job(small, "train.steps=5", f"log.metrics={metrics}").end().code == 0
+
+
 # --- limits
 
 

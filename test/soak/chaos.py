@@ -251,7 +251,7 @@ class Trial:
                 out += [rf"rank {call['rank']}\b.*" + DIED, LOST]
         # When this run restarts, a second run may hold the lock, or may have removed the checkpoint to resume from.
         second = any(fault["kind"] == "second" for fault in self.done)
-        return out + (["another run saves its|holds checkpoints|there is no such folder"] if second else [])
+        return out + (["another run (saves|writes) its|holds checkpoints|there is no such folder"] if second else [])
 
     def killed_alone(self, code):
         """A single rank is the program itself: a fault that kills it leaves no process to print a message."""
@@ -314,7 +314,7 @@ class Trial:
                 why = verify(path)
                 must(why is None, f"{path.name} has a checkpoint's name: {why}")
         hidden = [path.name for path in self.saved.glob(".*")]
-        known = r"\.step_\d{8}(\.partial|\.replaced|\.removed)+"
+        known = r"\.lock|\.step_\d{8}(\.partial|\.replaced|\.removed)+"
         must(all(re.fullmatch(known, name) for name in hidden), f"left: {hidden}")
 
     def left(self):

@@ -85,8 +85,8 @@ MISTAKES = [
             "if (schedule->chunks == 1 && config->parallel.layers_given > schedule->stages) return 0;", "",
             lambda case: any(key == "model.layers=2" for key in case.keys)),
     # Additional mistakes.
-    Mistake("two_runs_save_in_one_folder", "src/checkpoint/checkpoint_files.c",
-            "flock(*lock, LOCK_EX | LOCK_NB) != 0", "false && flock(*lock, LOCK_EX | LOCK_NB) != 0", has("second")),
+    Mistake("two_runs_save_in_one_folder", "src/base/files.c",
+            "flock(fd, LOCK_EX | LOCK_NB) == 0", "true || flock(fd, LOCK_EX | LOCK_NB) == 0", has("second")),
     Mistake("a_write_that_fails_is_taken_as_done", "src/checkpoint/range_file.c",
             "if (put < 0 && errno != EINTR) return write_error_(file, err);", "if (put < 0) return err != NULL ? bytes : -1;",
             refuses_writes),
