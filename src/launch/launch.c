@@ -1,5 +1,5 @@
-// Runs one launch. A loop forwards the ranks' output and signals from outside, runs the coordinator, and ends all
-// processes once the job is over. Then the final message is printed.
+// Runs the launches of one job. A loop forwards the ranks' output and signals from outside, runs the coordinator, and
+// ends all processes once the job is over. Then the final message is printed.
 #include "launch_private.h"
 
 #include "base/clock.h"
@@ -19,11 +19,14 @@
 
 typedef struct Launch {
     const Log *log;
-    const Job *job;
+    Job job;
+    const char *remedy; // end of the final message
+    int signals;        // pipe with the numbers of received signals
+    int asked;          // number of requests to stop, before and during this launch
+    double first;       // time of the first request
+
     LaunchFolder folder;
     Coordinator *coordinator;
-    LaunchChildren children;
-    int signals;   // pipe with the numbers of received signals
     int results;   // mpirun's stdout; -1 once it is closed
     int errors;    // stderr of the ranks
     int words;     // a file with mpirun's own output
@@ -32,16 +35,12 @@ typedef struct Launch {
     char result[1 << 14];
     size_t passed, taken; // bytes of `result` that were written to our stdout; bytes read into `result`
     pid_t mpirun;
-    bool ended;
-    int status;       // mpirun's status from waitpid
-    double stopped;   // time at which mpirun was stopped by a signal; 0: it runs
-    int asked;        // number of requests to stop
-    double first;     // time of the first request
-    bool forwarded;   // the request was sent to the ranks
-    bool forced;      // mpirun was killed by this process or by a supervisor
-    bool killed;      // mpirun was killed by another process
-    double last;      // time when all ranks had ended cleanly; later, time of mpirun's last output; 0: not yet
-    char reason[256]; // why this process ended the job; used if the coordinator has no reason
+    bool ended, forced; // mpirun has ended; this process killed it
+    int status;         // mpirun's status from waitpid
+    double stopped;     // time at which mpirun was stopped by a signal; 0: it runs
+    bool forwarded;     // the request was sent to the ranks
+    double last;        // time when all ranks had ended cleanly; later, time of mpirun's last output; 0: not yet
+    char reason[256];   // why this process ended the job; used if the coordinator has no reason
 } Launch;
 
 // --- signals
@@ -52,8 +51,8 @@ typedef struct Launch {
 // mpirun's SIGCHLD would be lost. SIGPIPE is caught so that a lost reader of the results causes a write error; the
 // ranks then end with a checkpoint.
 
-// TERM, USR1, INT and HUP are requests to stop; Slurm sends USR1 with #SBATCH --signal=USR1@300.
-static const int launch_signal_numbers_[] = {SIGCHLD, SIGPIPE, SIGTERM, SIGUSR1, SIGINT, SIGHUP};
+// TERM, USR1, USR2, INT and HUP are requests to stop; Slurm sends USR1 with #SBATCH --signal=USR1@300.
+static const int launch_signal_numbers_[] = {SIGCHLD, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP};
 enum { LAUNCH_SIGNALS = sizeof launch_signal_numbers_ / sizeof *launch_signal_numbers_ };
 
 // Global, because a signal handler receives only the signal's number.
@@ -108,29 +107,16 @@ static void launch_ask_to_stop_(Launch *launch) {
                    "asked to stop: the ranks end after the current step; a second signal ends them at once");
 }
 
-// Records mpirun's status. If mpirun was killed over GRACE_S after a child ended without a report, a supervisor did it.
-static void launch_take_status_(Launch *launch, int status) {
-    enum { GRACE_S = 2 };
-    bool late = launch->children.first >= 0 && clock_seconds() - launch->children.when > GRACE_S;
-    launch->status = status;
-    launch->killed = WIFSIGNALED(status) && !late;
-    launch->forced = WIFSIGNALED(status) && late;
-}
-
-static void launch_see_mpirun_(Launch *launch) {
-    int status;
-    while (!launch->ended && waitpid(launch->mpirun, &status, WNOHANG | WUNTRACED | WCONTINUED) == launch->mpirun) {
-        launch->ended = !WIFSTOPPED(status) && !WIFCONTINUED(status);
-        if (launch->ended) launch_take_status_(launch, status);
-        launch->stopped = WIFSTOPPED(status) ? clock_seconds() : 0;
-    }
-}
-
 static void launch_take_signals_(Launch *launch) {
     unsigned char number;
+    int status;
     while (read(launch->signals, &number, 1) == 1)
         if (number != SIGCHLD && number != SIGPIPE) launch_ask_to_stop_(launch);
-    launch_see_mpirun_(launch);
+    while (!launch->ended && waitpid(launch->mpirun, &status, WNOHANG | WUNTRACED | WCONTINUED) == launch->mpirun) {
+        launch->ended = !WIFSTOPPED(status) && !WIFCONTINUED(status);
+        if (launch->ended) launch->status = status;
+        launch->stopped = WIFSTOPPED(status) ? clock_seconds() : 0;
+    }
 }
 
 // --- output of the ranks
@@ -143,13 +129,11 @@ static void launch_pass_errors_(Launch *launch) {
             if ((wrote = write(STDERR_FILENO, bytes + done, (size_t)(count - done))) <= 0) break; // no reader is left
 }
 
-static bool launch_results_wait_(const Launch *launch) { return launch->passed < launch->taken; }
-
-// Writes as much as our stdout accepts without blocking, so that signals and ranks are handled even if the reader (a
-// pager) pauses. A pipe that is ready accepts PIPE_BUF bytes at once.
+// Writes as much of the results as our stdout accepts without blocking, so that signals and ranks are handled even if
+// the reader (a pager) pauses. A pipe that is ready accepts PIPE_BUF bytes at once.
 static void launch_pass_results_(Launch *launch) {
     struct pollfd ready = {STDOUT_FILENO, POLLOUT, 0};
-    while (launch_results_wait_(launch) && poll(&ready, 1, 0) > 0) {
+    while (launch->passed < launch->taken && poll(&ready, 1, 0) > 0) {
         size_t count = launch->taken - launch->passed;
         ssize_t wrote = write(STDOUT_FILENO, launch->result + launch->passed, count < PIPE_BUF ? count : PIPE_BUF);
         if (wrote > 0) launch->passed += (size_t)wrote;
@@ -165,7 +149,7 @@ static void launch_pass_results_(Launch *launch) {
 // Reads mpirun's stdout and writes it to ours. If mpirun wrote to our stdout itself, it would hide write errors.
 static void launch_take_results_(Launch *launch) {
     ssize_t count = -1;
-    while (!launch_results_wait_(launch) &&
+    while (launch->passed == launch->taken &&
            (count = read(launch->results, launch->result, sizeof launch->result)) > 0) {
         launch->passed = launch->unwritten != 0 ? (size_t)count : 0;
         launch->taken = (size_t)count;
@@ -180,7 +164,7 @@ static void launch_take_results_(Launch *launch) {
 static void launch_pass_last_results_(Launch *launch) {
     for (;;) {
         if (launch->results >= 0) launch_take_results_(launch);
-        if (!launch_results_wait_(launch)) return;
+        if (launch->passed == launch->taken) return;
         if (launch->asked > 1) break;
         struct pollfd files[2] = {{launch->signals, POLLIN, 0}, {STDOUT_FILENO, POLLOUT, 0}};
         poll(files, 2, -1);
@@ -194,8 +178,8 @@ static void launch_pass_last_results_(Launch *launch) {
 
 // Returns true once all processes have to be ended: the job is over, or mpirun is stopped or does not exit.
 static bool launch_is_over_(Launch *launch, double now) {
-    enum { MPIRUN_ENDS_WITHIN_S = 2, MPIRUN_SEES_AN_END_WITHIN_S = 5, READY_WITHIN_S = 8, MPIRUN_HANGS_S = 30 };
-    const Patience *patience = &launch->job->patience;
+    enum { MPIRUN_ENDS_WITHIN_S = 2, READY_WITHIN_S = 8, MPIRUN_HANGS_S = 30 };
+    double peer_s = launch->job.patience.peer_s;
     if (coordinator_look(launch->coordinator, launch->log, now)) return true;
     if (launch->asked > 1) return true;
     if (launch->asked > 0 && !launch->forwarded && now - launch->first > READY_WITHIN_S) {
@@ -208,9 +192,7 @@ static bool launch_is_over_(Launch *launch, double now) {
     if (launch->last == 0 && coordinator_code(launch->coordinator) >= 0) launch->last = now;
     if (launch->last > 0 && now - launch->last > (launch->results < 0 ? MPIRUN_ENDS_WITHIN_S : MPIRUN_HANGS_S))
         return true;
-    if (launch->children.first >= 0 && launch->last == 0 && now - launch->children.when > MPIRUN_SEES_AN_END_WITHIN_S)
-        return true;
-    if (launch->stopped == 0 || patience->peer_s == 0 || now - launch->stopped < patience->peer_s) return false;
+    if (launch->stopped == 0 || peer_s == 0 || now - launch->stopped < peer_s) return false;
     snprintf(launch->reason, sizeof launch->reason,
              "mpirun has been stopped for %.0f s (train.peer_timeout_s), which blocks the ranks' output",
              now - launch->stopped);
@@ -218,18 +200,20 @@ static bool launch_is_over_(Launch *launch, double now) {
 }
 
 // Ends the ranks and mpirun. Supervisors first get time to report how ranks ended: a report may tell why the job ended.
+// If a rank has died before every rank had connected, so does mpirun: it alone knows whether another died before.
 static void launch_end_ranks_(Launch *launch) {
-    enum { TRIES = 20 };
-    for (int try = 0; try < TRIES && !launch->ended && (try == 0 || coordinator_open_ranks(launch->coordinator) > 0);
-         try++) {
+    enum { TRIES = 20, MPIRUN_TRIES = 60 };
+    int first, tries = coordinator_unknown(launch->coordinator, &first) > 0 ? MPIRUN_TRIES : TRIES;
+    for (int try = 0; try < tries && !launch->ended; try++) {
         coordinator_end(launch->coordinator);
         clock_sleep(0.05);
         coordinator_take(launch->coordinator, clock_seconds());
         launch_pass_errors_(launch);
-        launch_see_mpirun_(launch);
+        launch_take_signals_(launch);
+        if (tries == TRIES && coordinator_open_ranks(launch->coordinator) == 0) break;
     }
     // Kills all processes. SIGKILL also ends stopped processes, which would not react to another signal.
-    launch->forced = true;
+    launch->forced = !launch->ended;
     if (!launch->ended) kill(-launch->mpirun, SIGKILL);
     launch_folder_signal(&launch->folder, SIGKILL);
     while (!launch->ended && waitpid(launch->mpirun, &launch->status, 0) == launch->mpirun)
@@ -237,32 +221,28 @@ static void launch_end_ranks_(Launch *launch) {
 }
 
 static void launch_watch_(Launch *launch) {
-    enum { STARTING_MS = 5, STOPPING_MS = 50, WATCHING_MS = 200 };
+    enum { STOPPING_MS = 50, WATCHING_MS = 200 };
     while (!launch->ended) {
-        // If several children end before we watch them, the first to end is unknown, so poll often at the start.
-        bool starting = !launch_children_complete(&launch->children);
-        bool waiting = (launch->asked > 0 && !launch->forwarded) || launch->asked > 1 || launch->children.first >= 0;
-        bool waits = launch_results_wait_(launch);
+        bool waiting = (launch->asked > 0 && !launch->forwarded) || launch->asked > 1;
+        bool waits = launch->passed < launch->taken;
         struct pollfd files[] = {{launch->signals, POLLIN, 0},
                                  {launch->errors, POLLIN, 0},
                                  {waits ? -1 : launch->results, POLLIN, 0},
                                  {waits ? STDOUT_FILENO : -1, POLLOUT, 0},
-                                 {coordinator_file(launch->coordinator), POLLIN, 0},
-                                 {launch->children.ends, POLLIN, 0}};
-        poll(files, sizeof files / sizeof *files, starting ? STARTING_MS : waiting ? STOPPING_MS : WATCHING_MS);
+                                 {coordinator_file(launch->coordinator), POLLIN, 0}};
+        poll(files, sizeof files / sizeof *files, waiting ? STOPPING_MS : WATCHING_MS);
         double now = clock_seconds();
         coordinator_take(launch->coordinator, now);
-        launch_children_look(&launch->children, launch->mpirun, now);
         launch_pass_errors_(launch);
         if (launch->last > 0 && (waits || files[2].revents != 0)) launch->last = now; // mpirun still has output
         if (files[2].revents != 0) launch_take_results_(launch);
         if (files[3].revents != 0) launch_pass_results_(launch);
-        if (files[0].revents != 0) launch_take_signals_(launch);
+        launch_take_signals_(launch);
         // SIGUSR1 kills a process that does not handle it yet, so a request waits until every rank is ready. A rank
         // that hangs in its start-up is never ready; launch_is_over_ then ends the job.
         if (launch->asked > 0 && !launch->forwarded && coordinator_all_ready(launch->coordinator))
             kill(launch->mpirun, SIGUSR1), launch->forwarded = true;
-        if (launch_is_over_(launch, now)) launch_end_ranks_(launch);
+        if (!launch->ended && launch_is_over_(launch, now)) launch_end_ranks_(launch);
     }
     coordinator_take(launch->coordinator, clock_seconds());
     launch_folder_signal(&launch->folder, SIGKILL);
@@ -273,20 +253,8 @@ static void launch_watch_(Launch *launch) {
 // --- the final message
 
 static int launch_say_(const Launch *launch, const char *what) {
-    log_line(launch->log, "%s; %s", what, launch->job->remedy);
+    log_line(launch->log, "%s; %s", what, launch->remedy);
     return EXIT_FAILED;
-}
-
-// Tells the coordinator that a rank died because its supervisor was killed. mpirun then kills the other ranks, so this
-// death is dated before theirs. mpirun's exit code is 128 + the signal's number, unless mpirun was killed too.
-static void launch_hear_lost_(Launch *launch) {
-    enum { BEFORE_ALL = 1 };
-    int rank = launch_children_lost(&launch->children), number = WEXITSTATUS(launch->status) - 128;
-    if (rank < 0 || (number <= 0 && !launch->forced)) return;
-    RankStatus status = *coordinator_status(launch->coordinator, rank);
-    status.ending = ENDING_DIED, status.code = -1, status.when = BEFORE_ALL;
-    if (!launch->forced && number < NSIG) status.signal = number;
-    coordinator_hear(launch->coordinator, rank, &status, clock_seconds());
 }
 
 // Prints mpirun's own output. Returns false if there is no output.
@@ -296,13 +264,23 @@ static bool launch_show_words_(const Launch *launch) {
     return count > 0 && write(STDERR_FILENO, bytes, (size_t)count) > 0;
 }
 
+// Writes the ranks that may have died first if one died before it had connected: "rank 1", "rank 0 or 2". `also`: the
+// first rank of which the coordinator knows that it died, or -1.
+static void launch_suspects_(const Launch *launch, int also, char *text, size_t size) {
+    int suspects = 0, named = 0;
+    for (int rank = 0; rank < launch->job.ranks; rank++)
+        suspects += rank == also || !coordinator_knows(launch->coordinator, rank);
+    size_t length = (size_t)snprintf(text, size, "rank ");
+    for (int rank = 0; rank < launch->job.ranks && length < size; rank++) {
+        if (rank != also && coordinator_knows(launch->coordinator, rank)) continue;
+        const char *before = named == 0 ? "" : named + 1 < suspects ? ", " : " or ";
+        length += (size_t)snprintf(text + length, size - length, "%s%d", before, rank);
+        named++;
+    }
+}
+
 static int launch_say_mpirun_(const Launch *launch) {
     char text[128];
-    if (!launch->killed && WIFSIGNALED(launch->status)) {
-        launch_show_words_(launch);
-        return launch_say_(launch, "a rank's program ended before it had joined the job; mpirun did not end by itself "
-                                   "and was killed");
-    }
     if (WIFSIGNALED(launch->status)) {
         snprintf(text, sizeof text, "mpirun was killed by signal %d (%s), and its ranks with it",
                  WTERMSIG(launch->status), strsignal(WTERMSIG(launch->status)));
@@ -315,19 +293,23 @@ static int launch_say_mpirun_(const Launch *launch) {
     return EXIT_FAILED;
 }
 
+// Decides why the job ended, prints that, and returns the exit code.
 static int launch_last_word_(Launch *launch, JobEnd *end) {
     int first, code = coordinator_code(launch->coordinator);
-    bool unheard = coordinator_unheard(launch->coordinator, &first) > 0;
-    if (!launch->killed && code < 0) launch_hear_lost_(launch);
     bool failed = coordinator_look(launch->coordinator, launch->log, clock_seconds());
     *end = coordinator_why(launch->coordinator);
-    // If mpirun was killed first, its ranks end with a code or by SIGPIPE. If another signal killed `end->rank`, that
-    // rank's death came first: its supervisor kills mpirun some seconds later if the coordinator does not answer.
-    int number = end->rank >= 0 ? coordinator_status(launch->coordinator, end->rank)->signal : 0;
-    bool rank_killed = number > 0 && number != SIGPIPE, mpirun_killed = launch->killed && !rank_killed;
-    if (code < 0 && !end->spoken)
-        end->lost = end->lost || mpirun_killed || launch->children.first >= 0 || launch->reason[0] != '\0';
-    end->lost = end->lost && launch->asked == 0;
+    const RankStatus *status = end->rank >= 0 ? coordinator_status(launch->coordinator, end->rank) : NULL;
+    // If mpirun was killed, its ranks end with a code, by SIGPIPE or with their supervisors. If another signal killed
+    // `end->rank`, that came first.
+    bool rank_killed = status != NULL && status->signal > 0 && status->signal != SIGPIPE;
+    bool mpirun_killed = WIFSIGNALED(launch->status) && !launch->forced && !rank_killed;
+    // mpirun's exit code tells of a signal that killed the first child that died, if that had not connected.
+    bool unknown = coordinator_unknown(launch->coordinator, &first) > 0 && WIFEXITED(launch->status);
+    int number = unknown ? WEXITSTATUS(launch->status) - 128 : 0;
+    bool before = number > 0 && number < NSIG && !end->spoken && !end->silent;
+    bool stuck = launch->reason[0] != '\0' && launch->asked == 0;
+    end->lost = (end->lost || (code < 0 && !end->spoken && (mpirun_killed || before || stuck))) && launch->asked < 2;
+    if (end->lost) launch->remedy = launch->job.remedy;
     if (end->spoken && !launch->unread) {
         Log voice = {launch->log->program, end->rank, end->stage, LOG_NORMAL};
         log_line(&voice, "%s", end->text);
@@ -342,10 +324,20 @@ static int launch_last_word_(Launch *launch, JobEnd *end) {
         return launch_say_(launch, "ended at once, on the second signal; steps after the last checkpoint are lost");
     if (code >= 0) return code;
     if (mpirun_killed) return launch_say_mpirun_(launch);
+    if (before) {
+        char who[128], text[256];
+        bool same = status != NULL && (status->signal == number || status->code < 0);
+        launch_suspects_(launch, same ? end->rank : -1, who, sizeof who);
+        snprintf(text, sizeof text, "%s was killed by signal %d (%s) while at start-up", who, number,
+                 strsignal(number));
+        return launch_say_(launch, text);
+    }
     if (launch->reason[0] != '\0') return launch_say_(launch, launch->reason);
     if (!failed) return launch_say_mpirun_(launch);
-    // If a program exits before it has become a rank, mpirun's output has the reason, such as a missing library.
-    if (unheard && WIFEXITED(launch->status) && WEXITSTATUS(launch->status) < 128) launch_show_words_(launch);
+    // mpirun's output has the reason why a rank could not start (a missing library) or could not join the others.
+    bool joining = status != NULL && status->signal == 0 && status->code > 0 && !end->silent &&
+                   strcmp(status->action, SUPERVISOR_JOINING) == 0;
+    if (joining || (unknown && number <= 0)) launch_show_words_(launch);
     log_line(launch->log, "%s", end->text);
     return EXIT_FAILED;
 }
@@ -373,49 +365,60 @@ static int launch_open_(Launch *launch, int ends[2], Error *err) {
     return 0;
 }
 
-static int launch_start_(Launch *launch, char **argv, Error *err) {
-    int ends[2] = {-1, -1}, ranks = launch->job->ranks;
-    launch->coordinator = coordinator_open(launch->job, err);
-    if (launch->coordinator == NULL || (launch->signals = launch_signals_open_(err)) < 0 ||
-        launch_children_open(&launch->children, ranks, launch->coordinator, err) != 0 ||
-        launch_open_(launch, ends, err) != 0)
-        return -1;
-    coordinator_expect_all(launch->coordinator);
-    launch->mpirun = launch_mpirun(ranks, argv, &launch->folder, coordinator_invitation(launch->coordinator), ends[1],
-                                   launch->words, err);
-    close(ends[1]);
-    return launch->mpirun > 0 ? 0 : -1;
-}
-
-static void launch_close_(Launch *launch) {
+// Starts the ranks once and waits for their end. Returns the exit code, or -1 with err.
+static int launch_once_(Launch *launch, char **argv, JobEnd *end, Error *err) {
+    int ends[2] = {-1, -1}, code = -1, ranks = launch->job.ranks;
+    int cores = affinity_allowed(), threads = affinity_threads(ranks);
+    if (launch_folder_create(&launch->folder, ranks, err) != 0) return -1;
+    launch->coordinator = coordinator_open(&launch->job, launch->folder.path, err);
+    if (launch->coordinator != NULL && launch_open_(launch, ends, err) == 0) {
+        launch->mpirun = launch_mpirun(ranks, argv, &launch->folder, ends[1], launch->words, err);
+        close(ends[1]);
+    }
+    if (launch->mpirun > 0) {
+        log_status(launch->log, "starting %d ranks on this machine through mpirun (%d core%s: %d thread%s each)", ranks,
+                   cores, cores == 1 ? "" : "s", threads, threads == 1 ? "" : "s");
+        launch_watch_(launch);
+        code = launch_last_word_(launch, end);
+    }
     launch_folder_remove(&launch->folder);
+    while (waitpid(-1, NULL, WNOHANG) > 0) {} // the first process of a container inherits orphans
     coordinator_close(launch->coordinator);
-    launch_children_close(&launch->children);
     const int files[] = {launch->results, launch->errors, launch->words};
     for (int i = 0; i < 3; i++)
         if (files[i] >= 0) close(files[i]);
-    launch_signals_close_();
+    return code;
 }
 
-int launch_ranks(const Log *log, const Job *job, char **argv, JobEnd *end, Error *err) {
-    Launch launch = {
-        .log = log, .job = job, .signals = -1, .results = -1, .errors = -1, .words = -1, .children = {.ends = -1}};
-    JobEnd unused;
-    int cores = affinity_allowed(), threads = affinity_threads(job->ranks);
+int launch_ranks(const Log *log, const Job *job, char **argv, LaunchAgain again, void *context, Error *err) {
 #ifndef HAVE_MPI
     return error_set(err, EXIT_USAGE,
                      "this configuration needs %d ranks, but the program was built without MPI; install MPI "
                      "(scripts/install_deps.sh) and run make again, or set parallel.pipeline, tensor and data to 1",
                      job->ranks);
 #endif
-    if (launch_folder_create(&launch.folder, job->ranks, err) != 0) return -1;
-    int code = launch_start_(&launch, argv, err);
-    if (code == 0) {
-        log_status(log, "starting %d ranks on this machine through mpirun (%d core%s: %d thread%s each)", job->ranks,
-                   cores, cores == 1 ? "" : "s", threads, threads == 1 ? "" : "s");
-        launch_watch_(&launch);
-        code = launch_last_word_(&launch, end != NULL ? end : &unused);
+    // The handlers stay between launches, so a request that comes while lost ranks are ended is not lost, too.
+    int code = -1, signals = launch_signals_open_(err), asked = 0;
+    double first = 0;
+    while (signals >= 0) {
+        JobEnd end = {.rank = -1};
+        Launch launch = {.log = log,
+                         .job = *job,
+                         .remedy = job->remedy,
+                         .signals = signals,
+                         .asked = asked,
+                         .first = first,
+                         .results = -1,
+                         .errors = -1,
+                         .words = -1};
+        if (again != NULL) launch.job.remedy = "the ranks end"; // after a loss, `again` says what follows
+        code = launch_once_(&launch, argv, &end, err);
+        if (code <= EXIT_DONE || !end.lost || again == NULL) break;
+        launch_take_signals_(&launch);
+        asked = launch.asked, first = launch.first;
+        if (asked > 0) log_line(log, "asked to stop: the ranks are not started again; %s", job->remedy);
+        if (asked > 0 || !again(context, &end, &argv)) break;
     }
-    launch_close_(&launch);
+    launch_signals_close_();
     return code;
 }

@@ -1,5 +1,5 @@
-// Starts mpirun and tracks the processes that it starts. Our Open MPI settings are passed in mpirun's environment; most
-// of them do not override the user's. The coordinator's key is passed there too, because other users must not see it.
+// Starts mpirun, and keeps the folder of a launch and its caretaker. Our Open MPI settings are passed in mpirun's
+// environment; most of them do not override the user's.
 #include "launch_private.h"
 
 #include "base/alloc.h"
@@ -14,12 +14,12 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -68,15 +68,13 @@ static int mpirun_check_limits_(int ranks, Error *err) {
                      (long long)needed, ranks, (long long)limit.rlim_max);
 }
 
-static void mpirun_set_environment_(int ranks, const LaunchFolder *folder, const Invitation *invitation) {
-    char secret[INVITATION_TEXT], threads[16];
+static void mpirun_set_environment_(int ranks, const LaunchFolder *folder) {
+    char threads[16];
     snprintf(threads, sizeof threads, "%d", affinity_threads(ranks));
-    invitation_write(invitation, secret);
     const struct {
         const char *name, *value;
         bool always; // even if the user has set it
     } variables[] = {
-        {SUPERVISOR_VARIABLE, secret, true},
         {SUPERVISOR_FOLDER, folder->path, true},
         {LAUNCH_TERMINAL_VARIABLE, isatty(STDOUT_FILENO) ? "1" : "0", true},
         {"OMP_NUM_THREADS", threads, false},
@@ -129,20 +127,23 @@ static void mpirun_execute_(const char *mpirun, char *self, int ranks, char **ar
     _exit(127);
 }
 
-pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const Invitation *invitation, int results,
-                    int words, Error *err) {
-    char mpirun[4096], self[4096];
+pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int results, int words, Error *err) {
+    char mpirun[4096], self[sizeof folder->path + 64], own[64];
     sigset_t all, before;
     if (mpirun_find_(mpirun, sizeof mpirun, err) != 0 || mpirun_check_limits_(ranks, err) != 0) return -1;
-    if (!file_of_program(self, sizeof self) || access(self, X_OK) != 0)
-        return error_set(err, EXIT_FAILED,
-                         "cannot find this program's executable to start the ranks; start the program again");
+    // The ranks run the very file that this process runs, even if another has taken its name since (make during a run).
+    // They find it under the program's name in the launch's folder, so their processes have that name, too.
+    snprintf(own, sizeof own, "/proc/%d/exe", (int)getpid());
+    snprintf(self, sizeof self, "%s/%s", folder->path, program_invocation_short_name);
+    if (symlink(own, self) != 0 || access(self, X_OK) != 0)
+        return error_set(err, EXIT_FAILED, "cannot start this program again as %s (%s); free space there", self,
+                         strerror(errno));
     // Block signals: until the child has detached, it has the parent's handlers, and these must not run in it.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pid_t parent = getpid(), child = fork();
     if (child == 0) {
-        mpirun_set_environment_(ranks, folder, invitation);
+        mpirun_set_environment_(ranks, folder);
         mpirun_detach_(parent, results, words, &before);
         mpirun_execute_(mpirun, self, ranks, argv);
     }
@@ -151,106 +152,12 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, const In
     return child;
 }
 
-// --- mpirun's children
-
-int launch_children_open(LaunchChildren *children, int ranks, const Coordinator *coordinator, Error *err) {
-    *children =
-        (LaunchChildren){.ranks = ranks, .coordinator = coordinator, .first = -1, .ends = epoll_create1(EPOLL_CLOEXEC)};
-    children->child = xcalloc((size_t)ranks, sizeof *children->child);
-    return children->ends >= 0
-               ? 0
-               : error_set(err, EXIT_FAILED, "cannot create an epoll instance (%s); raise ulimit -n", strerror(errno));
-}
-
-void launch_children_close(LaunchChildren *children) {
-    for (int i = 0; i < children->count; i++)
-        if (children->child[i].file >= 0) close(children->child[i].file);
-    if (children->ends >= 0) close(children->ends);
-    free(children->child);
-}
-
-bool launch_children_complete(const LaunchChildren *children) {
-    for (int i = 0; i < children->count; i++)
-        if (children->child[i].rank < 0 && children->child[i].file >= 0) return false;
-    return children->count == children->ranks;
-}
-
-static void children_meet_(LaunchChildren *children, pid_t pid) {
-    for (int i = 0; i < children->count; i++)
-        if (children->child[i].pid == pid) return;
-    int file = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (children->count == children->ranks || (file < 0 && errno == ESRCH)) return; // ESRCH: the child has just ended
-    struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)children->count};
-    if (file >= 0) epoll_ctl(children->ends, EPOLL_CTL_ADD, file, &event);
-    children->child[children->count++] = (LaunchChild){pid, -1, file};
-}
-
-// Finds the children that any thread of mpirun has started, and their ranks.
-static void children_find_(LaunchChildren *children, pid_t mpirun) {
-    char path[512];
-    long pid;
-    snprintf(path, sizeof path, "/proc/%d/task", (int)mpirun);
-    DIR *threads = opendir(path);
-    for (struct dirent *entry; threads != NULL && (entry = readdir(threads)) != NULL;) {
-        snprintf(path, sizeof path, "/proc/%d/task/%s/children", (int)mpirun, entry->d_name);
-        FILE *file = fopen(path, "re");
-        while (file != NULL && fscanf(file, "%ld", &pid) == 1) children_meet_(children, (pid_t)pid);
-        if (file != NULL) fclose(file);
-    }
-    if (threads != NULL) closedir(threads);
-    for (int i = 0; i < children->count; i++) {
-        LaunchChild *child = &children->child[i];
-        char value[16];
-        if (child->rank >= 0 || child->file < 0) continue;
-        if (launch_process_variable(child->pid, "OMPI_COMM_WORLD_RANK", value, sizeof value)) child->rank = atoi(value);
-    }
-}
-
-// Closes the files of children that have ended, in the order in which they ended (epoll's order). Returns their number.
-static int children_take_ended_(LaunchChildren *children, double now) {
-    struct epoll_event event;
-    int count = 0;
-    for (; epoll_wait(children->ends, &event, 1, 0) == 1; count++) {
-        LaunchChild *child = &children->child[event.data.u32];
-        bool reported =
-            child->rank >= 0 && coordinator_status(children->coordinator, child->rank)->ending != ENDING_NONE;
-        close(child->file);
-        child->file = -1;
-        if (children->first < 0 && !reported) children->first = (int)event.data.u32, children->when = now;
-    }
-    return count;
-}
-
-void launch_children_look(LaunchChildren *children, pid_t mpirun, double now) {
-    bool first = children->first < 0;
-    children_take_ended_(children, now);
-    if (first && children->first >= 0) children->sure = true;
-    if (launch_children_complete(children)) return;
-    first = children->first < 0;
-    children_find_(children, mpirun);
-    // If several new children had already ended, the first to end is unknown.
-    int late = children_take_ended_(children, now);
-    if (first && children->first >= 0) children->sure = late == 1;
-}
-
-// If the first child's environment was not read in time but all other ranks were found, the child was the missing rank.
-int launch_children_lost(const LaunchChildren *children) {
-    int missing = -1;
-    if (children->first < 0 || !children->sure) return -1;
-    if (children->child[children->first].rank >= 0) return children->child[children->first].rank;
-    for (int rank = 0; rank < children->ranks; rank++) {
-        bool known = false;
-        for (int i = 0; i < children->count; i++) known = known || children->child[i].rank == rank;
-        if (!known && missing >= 0) return -1;
-        if (!known) missing = rank;
-    }
-    return children->count == children->ranks ? missing : -1;
-}
-
 // --- the folder of a launch, the processes that belong to it, and the caretaker. A process belongs to the launch if it
 // was started with the folder's path in its environment, even if it has another parent by now.
 
-bool launch_process_variable(pid_t pid, const char *name, char *value, size_t size) {
+// Reads a variable of the environment with which a process was started. Returns false if it is not set, if it is longer
+// than `value`, or if the process has ended or is another user's.
+static bool process_variable_(pid_t pid, const char *name, char *value, size_t size) {
     char path[64], *entry = NULL;
     size_t capacity = 0, length = strlen(name);
     bool found = false;
@@ -271,7 +178,7 @@ int launch_folder_signal(const LaunchFolder *folder, int number) {
     for (struct dirent *entry; processes != NULL && (entry = readdir(processes)) != NULL;) {
         pid_t pid = (pid_t)atoi(entry->d_name);
         if (pid <= 0 || pid == getpid()) continue;
-        if (!launch_process_variable(pid, SUPERVISOR_FOLDER, path, sizeof path)) continue;
+        if (!process_variable_(pid, SUPERVISOR_FOLDER, path, sizeof path)) continue;
         if (strcmp(path, folder->path) != 0) continue;
         alive++;
         if (number != 0) kill(pid, number);
@@ -289,8 +196,35 @@ static void launch_folder_clear_(const LaunchFolder *folder) {
 
 void launch_folder_remove(LaunchFolder *folder) {
     launch_folder_clear_(folder);
+    close(folder->lock);
     close(folder->caretaker_end);
     waitpid(folder->caretaker, NULL, 0);
+}
+
+// Locks the folder for as long as this process lives. Returns the descriptor, or -1.
+static int launch_folder_lock_(const LaunchFolder *folder) {
+    int lock = open(folder->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock >= 0) flock(lock, LOCK_SH);
+    return lock;
+}
+
+// Removes this user's folders of launches whose parent and caretaker were both killed: folders that nobody has locked.
+static void launch_folder_sweep_(const char *base) {
+    DIR *entries = opendir(base);
+    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
+        LaunchFolder left;
+        struct stat status;
+        int parent, length = snprintf(left.path, sizeof left.path, "%s/%s", base, entry->d_name);
+        // A parent that lives may not have locked its folder yet.
+        if (sscanf(entry->d_name, "trainer-%d-", &parent) != 1 || length >= (int)sizeof left.path) continue;
+        if (kill(parent, 0) == 0 || errno != ESRCH) continue;
+        int file = open(left.path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (file < 0) continue;
+        if (fstat(file, &status) == 0 && status.st_uid == geteuid() && flock(file, LOCK_EX | LOCK_NB) == 0)
+            launch_folder_clear_(&left);
+        close(file);
+    }
+    if (entries != NULL) closedir(entries);
 }
 
 // --- the caretaker: lives as long as the parent, without its terminal, files and signals
@@ -327,8 +261,11 @@ static void launch_caretaker_run_(LaunchFolder *folder, int end, const char *tem
     // Messages between ranks go through the folder, so it should be in memory.
     launch_folder_make_(folder, "/dev/shm", ranks, parent);
     if (folder->path[0] == '\0') launch_folder_make_(folder, temporary, ranks, parent);
-    if (write(end, folder->path, sizeof folder->path) > 0)
-        while (read(end, &byte, 1) > 0) {}
+    if (folder->path[0] != '\0') launch_folder_lock_(folder);
+    bool told = write(end, folder->path, sizeof folder->path) > 0;
+    launch_folder_sweep_("/dev/shm");
+    launch_folder_sweep_(temporary);
+    while (told && read(end, &byte, 1) > 0) {}
     if (folder->path[0] != '\0' && access(folder->path, F_OK) == 0) launch_folder_clear_(folder);
     _exit(0);
 }
@@ -350,7 +287,10 @@ int launch_folder_create(LaunchFolder *folder, int ranks, Error *err) {
     close(ends[0]);
     folder->caretaker_end = ends[1];
     ssize_t count = recv(ends[1], folder->path, sizeof folder->path, MSG_WAITALL); // 0 if no caretaker runs
-    if (count > 0 && folder->path[0] != '\0') return 0;
+    if (count > 0 && folder->path[0] != '\0') {
+        folder->lock = launch_folder_lock_(folder);
+        return 0;
+    }
     close(ends[1]);
     if (folder->caretaker < 0) return -1;
     waitpid(folder->caretaker, NULL, 0);

@@ -1,4 +1,4 @@
-// Keeps the address of each rank's supervisor and its last message counter. The watchdog keeps the ranks' last reports.
+// Keeps each rank's connection. The watchdog keeps the ranks' last reports.
 //
 // The first rank that died decides the message that ends the job. A rank that reported why it failed takes precedence
 // over ranks that only died, because its failure may have caused their deaths.
@@ -7,64 +7,105 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 typedef struct Peer {
-    Place place;
-    uint64_t counter;
+    Connection connection;
+    bool connected; // it is or was connected
     bool heard;
     double first; // time of the rank's first report
 } Peer;
 
+// A stranger is a connection that has not yet named its rank. If another user opens many, the oldest is closed; there
+// is room for all ranks at once.
+enum { STRANGERS = 64 };
+
 struct Coordinator {
     Job job;
-    Channel channel;
+    int listener; // -1: every rank has connected
+    int events;   // epoll descriptor of the listener and all connections
     Invitation invitation;
     Watchdog *dog;
-    Peer *peers;              // [ranks]
-    int open, left;           // ranks heard from that have not ended; ranks that left cleanly
-    bool failed;              // a rank left with an error
-    bool expects;             // true: when all ranks have met, the timeout of ranks never heard from starts
-    double next;              // time of the next check
-    int first, worth;         // rank that decides the message, or -1; its precedence, 2: reported a reason, 1: died
-    int64_t when;             // time of that rank's error or end, by clock_wall_ns
-    bool over;                // a rank ended without leaving cleanly
-    bool died;                // the first rank that ended without leaving cleanly made no report
-    bool found;               // the watchdog found a fault, described in `reason`
-    int silent;               // rank that has been silent longest, or -1
-    char reason[STATUS_TEXT]; // reason given by `first` or the watchdog
+    Peer *peers;               // [ranks]
+    Connection *strangers;     // [places]
+    int places, next_stranger; // the oldest
+    double accepts_again;      // time until which the listener is not polled
+    int missing;               // ranks that have not connected yet
+    int open, left;            // ranks heard from that have not ended; ranks that left cleanly
+    bool failed;               // a rank left with an error
+    double next;               // time of the next check
+    int first, worth;          // rank that decides the message, or -1; its precedence, 2: reported a reason, 1: died
+    int64_t when;              // time of that rank's error or end, by clock_wall_ns
+    bool over;                 // a rank ended without leaving cleanly
+    bool died;                 // the first rank that ended without leaving cleanly made no report
+    bool found;                // the watchdog found a fault, described in `reason`
+    int silent;                // rank that has been silent longest, or -1
+    char reason[STATUS_TEXT];  // reason given by `first` or the watchdog
 };
 
-Coordinator *coordinator_open(const Job *job, Error *err) {
+// Data of epoll events: a rank, `ranks` and more for a stranger, or LISTENER.
+enum { LISTENER = -1 };
+
+static void watch_(const Coordinator *coordinator, int operation, int file, uint32_t events, int who) {
+    struct epoll_event event = {.events = events, .data.fd = who};
+    epoll_ctl(coordinator->events, operation, file, &event);
+}
+
+// Raises the limit on open files, one for each rank, if that is allowed.
+static void allow_files_(int ranks) {
+    struct rlimit limit;
+    rlim_t needed = 2 * (rlim_t)ranks + STRANGERS + 64;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+    limit.rlim_cur = needed < limit.rlim_max ? needed : limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+Coordinator *coordinator_open(const Job *job, const char *folder, Error *err) {
     Coordinator *coordinator = xcalloc(1, sizeof *coordinator);
-    *coordinator = (Coordinator){.job = *job, .first = -1, .silent = -1, .channel = {.file = -1}};
+    *coordinator = (Coordinator){.job = *job, .first = -1, .silent = -1, .events = epoll_create1(EPOLL_CLOEXEC)};
     coordinator->peers = xcalloc((size_t)job->ranks, sizeof *coordinator->peers);
     coordinator->dog = watchdog_create(job->ranks, job->patience, clock_seconds());
-    if (channel_open(&coordinator->channel, job->one_host, err) == 0 &&
-        channel_invite(&coordinator->channel, &coordinator->invitation, err) == 0)
-        return coordinator;
-    coordinator_close(coordinator);
-    return NULL;
+    coordinator->missing = folder != NULL ? job->ranks : job->ranks - 1;
+    coordinator->peers[0].connected = folder == NULL;
+    for (int rank = 0; rank < job->ranks; rank++) coordinator->peers[rank].connection.file = -1;
+    coordinator->places = job->ranks + STRANGERS;
+    coordinator->strangers = xcalloc((size_t)coordinator->places, sizeof *coordinator->strangers);
+    for (int i = 0; i < coordinator->places; i++) coordinator->strangers[i].file = -1;
+    coordinator->listener = folder != NULL ? connection_listen(folder, err)
+                                           : connection_listen_tcp(job->one_host, &coordinator->invitation, err);
+    if (coordinator->listener >= 0 && coordinator->events < 0)
+        error_set(err, EXIT_FAILED, "cannot create an epoll instance; raise ulimit -n");
+    if (coordinator->listener < 0 || coordinator->events < 0) return coordinator_close(coordinator), NULL;
+    watch_(coordinator, EPOLL_CTL_ADD, coordinator->listener, EPOLLIN, LISTENER);
+    allow_files_(job->ranks);
+    return coordinator;
 }
 
 void coordinator_close(Coordinator *coordinator) {
     if (coordinator == NULL) return;
-    channel_close(&coordinator->channel);
+    for (int rank = 0; rank < coordinator->job.ranks; rank++) connection_close(&coordinator->peers[rank].connection);
+    for (int i = 0; i < coordinator->places; i++) connection_close(&coordinator->strangers[i]);
+    if (coordinator->listener >= 0) close(coordinator->listener);
+    if (coordinator->events >= 0) close(coordinator->events);
     watchdog_free(coordinator->dog);
-    free_all(coordinator->peers, coordinator);
+    free_all(coordinator->peers, coordinator->strangers, coordinator);
 }
 
 const Invitation *coordinator_invitation(const Coordinator *coordinator) { return &coordinator->invitation; }
 
-int coordinator_file(const Coordinator *coordinator) { return coordinator->channel.file; }
+int coordinator_file(const Coordinator *coordinator) { return coordinator->events; }
 
-// --- messages
+// --- reports
 
 // Records the end of a rank. A reported reason takes precedence over a death; among several reasons, or several deaths,
 // the earliest counts. A rank that left without a report never decides the message.
-static void coordinator_note_end_(Coordinator *coordinator, int rank, const RankStatus *status) {
+static void note_end_(Coordinator *coordinator, int rank, const RankStatus *status) {
     bool died = status->ending == ENDING_DIED;
     int worth = status->text[0] != '\0' ? 2 : died ? 1 : 0;
     bool earlier = worth == coordinator->worth && worth > 0 && status->when < coordinator->when;
@@ -81,8 +122,6 @@ static void coordinator_note_end_(Coordinator *coordinator, int rank, const Rank
     status_copy_text(coordinator->reason, sizeof coordinator->reason, status->text);
 }
 
-void coordinator_expect_all(Coordinator *coordinator) { coordinator->expects = true; }
-
 void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *heard, double now) {
     Peer *peer = &coordinator->peers[rank];
     RankStatus status = *heard;
@@ -91,34 +130,100 @@ void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *hear
     if (coordinator_status(coordinator, rank)->ending != ENDING_NONE) return;
     // A launcher may kill a rank that was leaving: mpirun kills all ranks once a rank has left with an error. The rank
     // that was leaving is not the cause.
-    bool killed = status.ending == ENDING_DIED && status.signal > 0 && coordinator->failed && !coordinator->found;
-    if (killed && strcmp(watchdog_action(&status), "leaving") == 0)
+    bool killed = status.ending == ENDING_DIED && (status.signal > 0 || status.code < 0);
+    if (killed && coordinator->failed && !coordinator->found && strcmp(watchdog_action(&status), "leaving") == 0)
         status.ending = ENDING_LEFT, status.code = EXIT_FAILED;
     watchdog_hear(coordinator->dog, rank, &status, now);
-    bool met = coordinator->expects && status.stage >= 0; // all ranks have met; from now on silence counts
-    for (int other = 0; met && other < coordinator->job.ranks; other++)
-        if (!coordinator->peers[other].heard) watchdog_expect(coordinator->dog, other, now);
-    if (met) coordinator->expects = false;
-    if (status.ending != ENDING_NONE) coordinator_note_end_(coordinator, rank, &status);
+    if (status.ending != ENDING_NONE) note_end_(coordinator, rank, &status);
+}
+
+// --- connections
+
+static bool is_valid_(const Coordinator *coordinator, const Message *message) {
+    const RankStatus *status = &message->status;
+    int ranks = coordinator->job.ranks;
+    return message->token == coordinator->invitation.supervisor && message->rank >= 0 && message->rank < ranks &&
+           status->stage >= -1 && status->stage < ranks && status->wait_stage >= -1 && status->wait_stage < ranks &&
+           status->ending >= ENDING_NONE && status->ending <= ENDING_DIED && status->code >= 0 && status->code <= 255;
+}
+
+// Reads what a rank's supervisor sent. Once it has sent how the rank ended, closing the connection confirms that.
+static void take_from_rank_(Coordinator *coordinator, int rank, double now) {
+    Connection *connection = &coordinator->peers[rank].connection;
+    Message message;
+    Received received;
+    while ((received = connection_receive(connection, &message)) == RECEIVED_MESSAGE) {
+        if (!is_valid_(coordinator, &message) || message.rank != rank) continue;
+        // A supervisor that has just connected says no more than its rank: it has forked no rank that could fall
+        // silent.
+        if (message.status.action[0] == '\0' && message.status.ending == ENDING_NONE) continue;
+        coordinator_hear(coordinator, rank, &message.status, now);
+        if (message.status.ending != ENDING_NONE) return connection_close(connection);
+        Message answer = {coordinator->invitation.coordinator, rank, -1, *coordinator_status(coordinator, 0)};
+        connection_send(connection, &answer);
+    }
+    if (received == RECEIVED_NOTHING) return;
+    RankStatus status = *coordinator_status(coordinator, rank);
+    status.ending = ENDING_DIED, status.code = -1, status.when = clock_wall_ns();
+    coordinator_hear(coordinator, rank, &status, now);
+}
+
+// Reads from a stranger. One that names a rank that has not connected yet is that rank's supervisor from now on.
+static void take_from_stranger_(Coordinator *coordinator, int which, double now) {
+    Connection *stranger = &coordinator->strangers[which];
+    Message message;
+    Received received = connection_receive(stranger, &message);
+    if (received == RECEIVED_NOTHING) return;
+    if (received == RECEIVED_END || !is_valid_(coordinator, &message) || coordinator->peers[message.rank].connected)
+        return connection_close(stranger);
+    Peer *peer = &coordinator->peers[message.rank];
+    *peer = (Peer){.connection = *stranger, .connected = true};
+    stranger->file = -1;
+    watch_(coordinator, EPOLL_CTL_MOD, peer->connection.file, EPOLLIN, message.rank);
+    // As if the message had not been read yet.
+    peer->connection.in = message, peer->connection.got = sizeof message;
+    take_from_rank_(coordinator, message.rank, now);
+    if (--coordinator->missing > 0) return;
+    close(coordinator->listener);
+    coordinator->listener = -1;
+}
+
+// Accepts what waits, but not so many at once that a flood of another user would take the time of a rank.
+static void accept_(Coordinator *coordinator, double now) {
+    enum { AT_ONCE = 256 };
+    for (int i = 0; coordinator->listener >= 0; i++) {
+        int which = coordinator->next_stranger;
+        Connection *stranger = &coordinator->strangers[which], accepted;
+        bool more = i < AT_ONCE && connection_accept(coordinator->listener, &accepted);
+        if (!more && i < AT_ONCE && errno == EAGAIN) return;
+        if (!more) { // too many, or no file is free
+            coordinator->accepts_again = now + 0.1;
+            return watch_(coordinator, EPOLL_CTL_MOD, coordinator->listener, 0, LISTENER);
+        }
+        connection_close(stranger);
+        *stranger = accepted;
+        coordinator->next_stranger = (which + 1) % coordinator->places;
+        watch_(coordinator, EPOLL_CTL_ADD, accepted.file, EPOLLIN, coordinator->job.ranks + which);
+        take_from_stranger_(coordinator, which, now);
+    }
 }
 
 void coordinator_take(Coordinator *coordinator, double now) {
-    int budget = 4096;
-    Message message;
-    Place from;
-    while (channel_receive(&coordinator->channel, coordinator->job.ranks, &from, &message, &budget)) {
-        Peer *peer = &coordinator->peers[message.rank];
-        bool of_supervisor = message.kind == MESSAGE_BEAT || message.kind == MESSAGE_ENDED;
-        if (!of_supervisor || message.counter <= peer->counter) continue;
-        peer->counter = message.counter;
-        peer->place = from;
-        coordinator_hear(coordinator, message.rank, &message.status, now);
-        Message answer = {.kind = MESSAGE_ANSWER,
-                          .rank = message.rank,
-                          .address = message.address,
-                          .heard = coordinator_status(coordinator, message.rank)->ending,
-                          .status = *coordinator_status(coordinator, 0)};
-        channel_send(&coordinator->channel, &from, &answer);
+    enum { EVENTS = 64 };
+    struct epoll_event events[EVENTS];
+    int ranks = coordinator->job.ranks, count = EVENTS;
+    if (coordinator->accepts_again > 0 && now > coordinator->accepts_again && coordinator->listener >= 0) {
+        watch_(coordinator, EPOLL_CTL_MOD, coordinator->listener, EPOLLIN, LISTENER);
+        coordinator->accepts_again = 0;
+    }
+    for (int round = 0; round <= ranks / EVENTS + 1 && count == EVENTS; round++) {
+        count = epoll_wait(coordinator->events, events, EVENTS, 0);
+        for (int i = 0; i < count; i++) {
+            int who = events[i].data.fd;
+            if (who == LISTENER) accept_(coordinator, now);
+            else if (who < ranks) take_from_rank_(coordinator, who, now);
+            else take_from_stranger_(coordinator, who - ranks, now);
+        }
     }
 }
 
@@ -177,10 +282,8 @@ JobEnd coordinator_why(const Coordinator *coordinator) {
 void coordinator_end(Coordinator *coordinator) {
     int code = coordinator_why(coordinator).code;
     for (int rank = 0; rank < coordinator->job.ranks; rank++) {
-        const Peer *peer = &coordinator->peers[rank];
-        Message message = {.kind = MESSAGE_END, .rank = rank, .status = {.stage = -1, .wait_stage = -1, .code = code}};
-        bool open = peer->heard && coordinator_status(coordinator, rank)->ending == ENDING_NONE;
-        if (open && peer->place.length > 0) channel_send(&coordinator->channel, &peer->place, &message);
+        Message message = {.token = coordinator->invitation.coordinator, .rank = rank, .end = code};
+        connection_send(&coordinator->peers[rank].connection, &message);
     }
 }
 
@@ -192,12 +295,14 @@ bool coordinator_all_ready(const Coordinator *coordinator) {
     return true;
 }
 
-int coordinator_unheard(const Coordinator *coordinator, int *first) {
+int coordinator_unknown(const Coordinator *coordinator, int *first) {
     int count = 0;
     for (int rank = coordinator->job.ranks - 1; rank >= 0; rank--)
-        if (!coordinator->peers[rank].heard) *first = rank, count++;
+        if (!coordinator->peers[rank].connected) *first = rank, count++;
     return count;
 }
+
+bool coordinator_knows(const Coordinator *coordinator, int rank) { return coordinator->peers[rank].connected; }
 
 int coordinator_slowest(const Coordinator *coordinator, double *first) {
     int slowest = 0;

@@ -1,11 +1,11 @@
-// The coordinator receives the messages (messages.h) of every rank's supervisor. It tracks each rank's action and end,
-// decides when the job has to end, and reports the reason. It runs in one process per job: the program that a user
+// The coordinator hears from every rank's supervisor over a connection (connection.h). It tracks each rank's action and
+// end, decides when the job has to end, and reports the reason. It runs in one process per job: the program that a user
 // started by hand, or the supervisor of rank 0 under mpirun or srun.
 //
 // Its work and memory grow with the number of ranks. The work and memory of a supervisor do not.
 #pragma once
 
-#include "messages.h"
+#include "connection.h"
 #include "watchdog.h"
 
 typedef struct Coordinator Coordinator;
@@ -17,20 +17,16 @@ typedef struct Job {
     const char *remedy; // end of a failure's message: "the job ends; continue with --resume out"
 } Job;
 
-// Creates a coordinator and opens its channel. NULL with err.
-Coordinator *coordinator_open(const Job *job, Error *err);
+// Creates a coordinator that listens in `folder`; NULL: over TCP, for all ranks but rank 0, which is in this process.
+// NULL with err.
+Coordinator *coordinator_open(const Job *job, const char *folder, Error *err);
 void coordinator_close(Coordinator *coordinator);
-const Invitation *coordinator_invitation(const Coordinator *coordinator);
-int coordinator_file(const Coordinator *coordinator); // descriptor to poll
+const Invitation *coordinator_invitation(const Coordinator *coordinator); // only over TCP
+int coordinator_file(const Coordinator *coordinator);                     // descriptor to poll
 
-// Starts a timeout also for ranks that were never heard from, once all ranks have met. The first report that has a
-// stage shows that they have met. So a supervisor that stopped before its first report is found. Call this function
-// only if datagrams cannot get lost.
-void coordinator_expect_all(Coordinator *coordinator);
-
-// Processes the datagrams received, up to a few thousand.
+// Receives what has arrived, answers, and notes the ranks whose supervisors died, in the order of their deaths.
 void coordinator_take(Coordinator *coordinator, double now);
-// Records a rank's status without a datagram: for the supervisor in this process, or in place of a killed supervisor.
+// Records the status of the rank in this process.
 void coordinator_hear(Coordinator *coordinator, int rank, const RankStatus *status, double now);
 
 // Checks all ranks, if the next check is due. Returns true once the job has to end. If a rank fell silent or nothing
@@ -54,7 +50,8 @@ JobEnd coordinator_why(const Coordinator *coordinator);
 void coordinator_end(Coordinator *coordinator);
 
 bool coordinator_all_ready(const Coordinator *coordinator);          // every rank handles SIGUSR1
-int coordinator_unheard(const Coordinator *coordinator, int *first); // ranks never heard from; *first: the lowest
+int coordinator_unknown(const Coordinator *coordinator, int *first); // ranks that never connected; *first: the lowest
+bool coordinator_knows(const Coordinator *coordinator, int rank);    // the rank's supervisor has connected
 // Returns the rank that was the last to send its first report; *first: the time of that report.
 int coordinator_slowest(const Coordinator *coordinator, double *first);
 int coordinator_open_ranks(const Coordinator *coordinator); // ranks heard from that have not ended

@@ -41,19 +41,21 @@ struct Supervisor {
     Meeting *meeting; // shared memory
     pthread_t thread; // watches the rank if there is no supervisor process
     bool threaded;
+    // By hand, the connection to the coordinator. Else one to each of the invited addresses, until one has answered.
+    Connection connections[INVITATION_ADDRESSES];
+    int count, answered; // index of the connection that is in use; NOT_ANSWERED: none yet
 
     // Only in the supervisor process.
     pid_t launcher, child;
     Coordinator *coordinator;
-    Channel channel;
     Watchdog *hub;   // watches the coordinator by its answers
     Watchdog *alone; // watches this rank while no coordinator hears from it
     RankStatus last; // status last read from the rank; after its end, includes how it ended
-    bool ended, stopped, told, acknowledged;
-    bool crashed;     // a signal killed the rank after it had left, in MPI_Finalize
-    int code;         // exit code of this process
-    uint64_t counter; // counter of the coordinator's last message
-    int answered;     // index of the coordinator's address that answered; NOT_ANSWERED: no answer yet
+    bool ended, stopped, told;
+    bool sent;         // the coordinator was sent how the rank ended
+    bool acknowledged; // and has confirmed that
+    bool crashed;      // a signal killed the rank after it had left, in MPI_Finalize
+    int code;          // exit code of this process
     double next, last_words;
     double joining; // time at which MPI began to join the ranks
     double speaks;  // time at which rank 0 next logs that MPI is still joining the ranks
@@ -190,39 +192,59 @@ static void supervisor_see_rank_(Supervisor *supervisor) {
 
 // Tells the coordinator the rank's action, or how it ended.
 static void supervisor_tell_(Supervisor *supervisor, double now) {
-    const Invitation *invitation = &supervisor->meeting->invitation;
-    Message message = {.kind = supervisor->ended ? MESSAGE_ENDED : MESSAGE_BEAT, .rank = supervisor->rank};
-    message.status = supervisor->last;
+    Message message = {supervisor->meeting->invitation.supervisor, supervisor->rank, -1, supervisor->last};
     if (!supervisor->ended) message.status.ending = ENDING_NONE; // reported only once the process has ended
     if (supervisor->coordinator != NULL) {
         coordinator_hear(supervisor->coordinator, supervisor->rank, &message.status, now);
         supervisor->acknowledged = supervisor->ended;
-        return;
     }
-    for (int i = 0; supervisor->channel.file >= 0 && i < invitation->count; i++) {
-        Place place;
-        if (supervisor->answered != NOT_ANSWERED && supervisor->answered != i) continue;
-        message.address = i;
-        if (channel_place(&supervisor->channel, invitation, i, &place))
-            channel_send(&supervisor->channel, &place, &message);
-    }
+    for (int i = 0; i < supervisor->count; i++)
+        if (connection_send(&supervisor->connections[i], &message)) supervisor->sent = supervisor->ended;
+}
+
+// Starts to connect to every address of the coordinator, once they are known, and again if all attempts failed.
+static void supervisor_connect_(Supervisor *supervisor) {
+    const Meeting *meeting = supervisor->meeting;
+    bool open = supervisor->coordinator != NULL || supervisor->by_hand || supervisor->answered != NOT_ANSWERED;
+    for (int i = 0; i < supervisor->count; i++) open = open || supervisor->connections[i].file >= 0;
+    if (open || !atomic_load(&meeting->invited)) return;
+    supervisor->count = meeting->invitation.count;
+    for (int i = 0; i < supervisor->count; i++)
+        supervisor->connections[i] = connection_open_tcp(&meeting->invitation, i);
+}
+
+// The connection has ended: the coordinator has confirmed how the rank ended, or it died.
+static void supervisor_lose_coordinator_(Supervisor *supervisor) {
+    char own[WATCHDOG_TEXT], name[WATCHDOG_NAME];
+    supervisor->acknowledged = supervisor->sent;
+    if (supervisor->sent || supervisor->told) return;
+    supervisor_kill_(supervisor);
+    if (supervisor->by_hand) _exit(EXIT_FAILED); // the caretaker kills the other processes
+    watchdog_name(0, watchdog_status(supervisor->hub, 0)->stage, name);
+    watchdog_describe(&supervisor->last, own);
+    supervisor_give_up_(supervisor, "the supervisor of %s, to which all ranks report, has ended; this rank %s; %s",
+                        name, own, supervisor->job.remedy);
 }
 
 static void supervisor_take_(Supervisor *supervisor, double now) {
-    int budget = 256;
     Message message;
-    Place from;
-    while (channel_receive(&supervisor->channel, supervisor->job.ranks, &from, &message, &budget)) {
-        bool ours = message.kind == MESSAGE_ANSWER || message.kind == MESSAGE_END;
-        if (!ours || message.rank != supervisor->rank || message.counter <= supervisor->counter) continue;
-        supervisor->counter = message.counter;
-        if (supervisor->answered == NOT_ANSWERED) supervisor->answered = message.address;
-        watchdog_hear(supervisor->hub, 0, &message.status, now);
-        supervisor->acknowledged = supervisor->acknowledged || (supervisor->ended && message.heard != ENDING_NONE);
-        if (message.kind != MESSAGE_END || supervisor->told) continue;
-        supervisor->told = true;
-        supervisor->code = message.status.code;
-        supervisor_kill_(supervisor);
+    for (int i = 0; i < supervisor->count; i++) {
+        Connection *connection = &supervisor->connections[i];
+        Received received;
+        while ((received = connection_receive(connection, &message)) == RECEIVED_MESSAGE) {
+            if (message.token != supervisor->meeting->invitation.coordinator || message.rank != supervisor->rank)
+                continue;
+            for (int other = 0; other < supervisor->count; other++)
+                if (other != i) connection_close(&supervisor->connections[other]);
+            supervisor->answered = i;
+            if (message.end >= 0 && !supervisor->told) {
+                supervisor->told = true;
+                supervisor->code = message.end;
+                supervisor_kill_(supervisor);
+            }
+            if (message.end < 0) watchdog_hear(supervisor->hub, 0, &message.status, now);
+        }
+        if (received == RECEIVED_END && supervisor->answered == i) supervisor_lose_coordinator_(supervisor);
     }
 }
 
@@ -261,9 +283,9 @@ static void supervisor_say_start_(Supervisor *supervisor, const Log *log, double
             "the first heartbeat of rank %d came %.1f s after MPI had joined the ranks: the link between its host and "
             "rank 0's is slow; the rest of the start takes about 40 round trips",
             slowest, heard - supervisor->met);
-    if ((missing = coordinator_unheard(supervisor->coordinator, &first)) == 0) return;
+    if ((missing = coordinator_unknown(supervisor->coordinator, &first)) == 0) return;
     log_line(log,
-             "heartbeats of %d of %d ranks, first rank %d, do not reach rank 0 (UDP port %d): if one of them "
+             "heartbeats of %d of %d ranks, first rank %d, do not reach rank 0 (TCP port %d): if one of them "
              "stops, only train.timeout_s ends the job; open that port between hosts",
              missing, ranks, first, ntohs((uint16_t)supervisor->meeting->invitation.port));
 }
@@ -317,61 +339,54 @@ static double supervisor_interval_(const Supervisor *supervisor) {
 
 static void supervisor_beat_(Supervisor *supervisor, double now) {
     if (!supervisor->ended) status_page_read(supervisor->page, &supervisor->last);
-    if (supervisor->ended ? !supervisor->acknowledged : !supervisor->stopped) supervisor_tell_(supervisor, now);
-    if (!supervisor_is_heard_(supervisor) && !supervisor->by_hand && !supervisor->ended)
-        supervisor_miss_progress_(supervisor, now);
+    supervisor_connect_(supervisor);
+    if (supervisor->ended ? !supervisor->sent : !supervisor->stopped) supervisor_tell_(supervisor, now);
+    if (!supervisor_is_heard_(supervisor) && !supervisor->ended) supervisor_miss_progress_(supervisor, now);
     if (supervisor_is_heard_(supervisor) && supervisor->coordinator == NULL)
         supervisor_miss_coordinator_(supervisor, now);
 }
 
-// Returns whether this process may exit: the rank has ended, and the coordinator has acknowledged the end, does not
-// exist, or has not answered within LONGEST_S. A process that holds the coordinator also waits for the other ranks to
-// end, but at most LONGEST_S if silent ranks have no limit.
+// Returns whether this process may exit: the rank has ended, and the coordinator has confirmed that, or has not within
+// LONGEST_S. A process that holds the coordinator also waits for the other ranks to end.
 static bool supervisor_may_end_(Supervisor *supervisor, double now) {
     enum { LONGEST_S = 1 };
     if (!supervisor->ended) return false;
     if (supervisor->last_words == 0) supervisor->last_words = now + LONGEST_S;
     // Once this process ends, mpirun kills the other ranks; give them time to report that they have left.
     if (supervisor->crashed && now < supervisor->last_words + 2) return false;
-    if (supervisor->coordinator == NULL && supervisor->channel.file < 0) return true;
-    bool endless = supervisor->coordinator == NULL || supervisor->job.patience.peer_s == 0;
-    if (endless && now > supervisor->last_words) return true;
-    return supervisor->acknowledged &&
-           (supervisor->coordinator == NULL || coordinator_open_ranks(supervisor->coordinator) == 0);
+    if (supervisor->coordinator != NULL) return coordinator_open_ranks(supervisor->coordinator) == 0;
+    return supervisor->acknowledged || now > supervisor->last_words;
 }
 
 static int supervisor_watch_(Supervisor *supervisor, pid_t child) {
     supervisor->child = child;
     int rank_file = (int)syscall(SYS_pidfd_open, child, 0);
-    while (true) {
+    while (!supervisor_may_end_(supervisor, clock_seconds())) {
         Coordinator *coordinator = supervisor->coordinator;
         double now = clock_seconds(), wait = supervisor->next - now;
-        struct pollfd files[] = {{supervisor->ended ? -1 : rank_file, POLLIN, 0},
-                                 {supervisor->channel.file, POLLIN, 0},
-                                 {coordinator != NULL ? coordinator_file(coordinator) : -1, POLLIN, 0}};
-        poll(files, 3, wait > 0 ? (int)(wait * 1000) + 1 : 0);
+        struct pollfd files[INVITATION_ADDRESSES + 2] = {
+            {supervisor->ended ? -1 : rank_file, POLLIN, 0},
+            {coordinator != NULL ? coordinator_file(coordinator) : -1, POLLIN, 0}};
+        for (int i = 0; i < supervisor->count; i++)
+            files[2 + i] = (struct pollfd){supervisor->connections[i].file, POLLIN, 0};
+        poll(files, 2 + (nfds_t)supervisor->count, wait > 0 ? (int)(wait * 1000) + 1 : 0);
         now = clock_seconds();
         bool had_ended = supervisor->ended;
         supervisor_see_rank_(supervisor);
-        const Meeting *meeting = supervisor->meeting;
-        bool meets = coordinator == NULL && supervisor->channel.file < 0 && atomic_load(&meeting->invited);
-        if (meets && meeting->invitation.count > 0 &&
-            channel_open(&supervisor->channel, supervisor->job.one_host, NULL) == 0)
-            channel_set_key(&supervisor->channel, meeting->invitation.key);
         supervisor_take_(supervisor, now);
         if (now >= supervisor->next || supervisor->ended != had_ended) {
             supervisor_beat_(supervisor, now);
             supervisor->next = now + supervisor_interval_(supervisor);
         }
         if (coordinator != NULL) supervisor_coordinate_(supervisor, now);
-        if (supervisor_may_end_(supervisor, now)) break;
     }
     if (rank_file >= 0) close(rank_file);
-    // If the coordinator has not acknowledged this rank's failure, this host may be cut off. The launcher would then
-    // wait forever.
-    if (supervisor->code != EXIT_DONE && !supervisor->acknowledged) supervisor_end_launcher_(supervisor->launcher);
     // If started by hand, the parent reports the failure. Exit code 0 keeps mpirun from reporting it too.
-    return supervisor->by_hand ? EXIT_DONE : supervisor->code;
+    if (supervisor->by_hand) return EXIT_DONE;
+    // If the coordinator has not confirmed this rank's failure, this host may be cut off. The launcher would then wait
+    // forever.
+    if (supervisor->code != EXIT_DONE && !supervisor->acknowledged) supervisor_end_launcher_(supervisor->launcher);
+    return supervisor->code;
 }
 
 // --- start
@@ -403,41 +418,49 @@ static void supervisor_redirect_errors_(void) {
     close(file);
 }
 
-bool supervisor_report_early(const Error *err) {
-    const char *text = getenv(SUPERVISOR_VARIABLE);
-    Invitation invitation;
-    Channel channel;
-    Place place;
-    Message message = {
-        .kind = MESSAGE_ENDED,
-        .rank = launched_rank_(),
-        .status = {
-            .stage = -1, .wait_stage = -1, .ending = ENDING_REPORTED, .code = err->code, .when = clock_wall_ns()}};
-    if (text == NULL || message.rank < 0 || invitation_read(&invitation, text) != 0) return false;
-    if (channel_open(&channel, true, NULL) != 0) return false;
-    channel_set_key(&channel, invitation.key);
-    status_copy_text(message.status.text, sizeof message.status.text, err->text);
-    bool sent = channel_place(&channel, &invitation, 0, &place);
-    if (sent) channel_send(&channel, &place, &message);
-    channel_close(&channel);
-    return sent;
+Supervisor *supervisor_open(const char *program, Error *err) {
+    Supervisor *supervisor = xcalloc(1, sizeof *supervisor);
+    const char *folder = getenv(SUPERVISOR_FOLDER);
+    *supervisor = (Supervisor){.program = program, .rank = launched_rank_(), .answered = NOT_ANSWERED};
+    supervisor->by_hand = folder != NULL && supervisor->rank >= 0;
+    supervisor->meeting = mmap(NULL, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    supervisor->page = status_page_create(supervisor->by_hand);
+    if (supervisor->page == NULL || supervisor->meeting == MAP_FAILED)
+        return error_null(err, EXIT_FAILED, "no memory for the status page of a rank (%s); raise ulimit -v",
+                          strerror(errno));
+    if (!supervisor->by_hand) return supervisor;
+    supervisor->connections[0] = connection_open(folder);
+    supervisor->count = 1, supervisor->answered = 0;
+    Message hello = {.rank = supervisor->rank, .end = -1, .status = {.stage = -1, .wait_stage = -1}};
+    if (connection_send(&supervisor->connections[0], &hello)) return supervisor;
+    return error_null(err, EXIT_FAILED, "cannot reach the program that started the ranks, in %s (%s); raise ulimit -n",
+                      folder, strerror(errno));
+}
+
+bool supervisor_report_early(Supervisor *supervisor, const Error *err) {
+    if (supervisor == NULL || !supervisor->by_hand) return false;
+    supervisor->ended = true;
+    supervisor->last = (RankStatus){
+        .stage = -1, .wait_stage = -1, .ending = ENDING_REPORTED, .code = err->code, .when = clock_wall_ns()};
+    status_copy_text(supervisor->last.text, sizeof supervisor->last.text, err->text);
+    supervisor_tell_(supervisor, clock_seconds());
+    return supervisor->sent;
 }
 
 static int supervisor_fork_(Supervisor *supervisor, Error *err) {
     // Launchers send requests to stop to all processes of a rank, but only the rank itself may handle them.
     static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE};
-    const char *invitation = getenv(SUPERVISOR_VARIABLE);
     Patience until_heard = {supervisor->job.patience.peer_s, 0};
-    supervisor->by_hand = invitation != NULL && invitation_read(&supervisor->meeting->invitation, invitation) == 0;
-    atomic_store(&supervisor->meeting->invited, supervisor->by_hand);
     if (!supervisor->by_hand && supervisor->rank == 0) {
-        supervisor->coordinator = coordinator_open(&supervisor->job, NULL); // NULL: supervisor_join warns
+        supervisor->coordinator = coordinator_open(&supervisor->job, NULL, NULL); // NULL: supervisor_join warns
         if (supervisor->coordinator != NULL)
             supervisor->meeting->invitation = *coordinator_invitation(supervisor->coordinator);
     }
     if (supervisor->by_hand) supervisor_redirect_errors_();
     supervisor->hub = watchdog_create(1, until_heard, clock_seconds());
     supervisor->launcher = getppid();
+    // The first report is sent before there is a rank, so a supervisor that stops at any later moment is missed.
+    supervisor_beat_(supervisor, clock_seconds());
     pid_t self = getpid(), rank = fork();
     if (rank < 0) return error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
     if (rank > 0) {
@@ -448,30 +471,24 @@ static int supervisor_fork_(Supervisor *supervisor, Error *err) {
     // Ties the rank's life to its supervisor, which may already be gone.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != self) _exit(EXIT_FAILED);
+    // Only the supervisor's end ends the connection.
+    for (int i = 0; i < supervisor->count; i++) connection_close(&supervisor->connections[i]);
+    coordinator_close(supervisor->coordinator);
+    supervisor->coordinator = NULL;
     return 0;
 }
 
-Supervisor *supervisor_start(const char *program, const Job *job, bool launched, Error *err) {
-    Supervisor *supervisor = xcalloc(1, sizeof *supervisor);
+int supervisor_start(Supervisor *supervisor, const Job *job, bool launched, Error *err) {
     Patience alone = {0, job->patience.progress_s};
-    supervisor->program = program, supervisor->job = *job;
-    supervisor->rank = launched ? launched_rank_() : -1;
-    supervisor->channel.file = -1;
-    supervisor->answered = NOT_ANSWERED;
+    supervisor->job = *job;
     supervisor->alone = watchdog_create(1, alone, clock_seconds());
-    supervisor->page = status_page_create(getenv(SUPERVISOR_VARIABLE) != NULL && launched);
-    void *meeting = mmap(NULL, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (supervisor->page == NULL || meeting == MAP_FAILED)
-        return error_null(err, EXIT_FAILED, "no memory for the status page of a rank (%s); raise ulimit -v",
-                          strerror(errno));
-    supervisor->meeting = meeting;
     status_page_set_action(supervisor->page, SUPERVISOR_JOINING);
-    if (supervisor->rank >= 0 && supervisor->rank < job->ranks)
-        return supervisor_fork_(supervisor, err) == 0 ? supervisor : NULL;
-    if (job->patience.progress_s == 0) return supervisor;
+    if (!launched) supervisor->rank = -1;
+    if (supervisor->rank >= 0 && supervisor->rank < job->ranks) return supervisor_fork_(supervisor, err);
+    if (job->patience.progress_s == 0) return 0;
     supervisor->threaded = thread_start(&supervisor->thread, supervisor_live_, supervisor);
-    if (supervisor->threaded) return supervisor;
-    return error_null(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end other processes");
+    if (supervisor->threaded) return 0;
+    return error_set(err, EXIT_FAILED, "cannot start a thread; raise ulimit -u or -v, or end other processes");
 }
 
 StatusPage *supervisor_page(const Supervisor *supervisor) { return supervisor == NULL ? NULL : supervisor->page; }
@@ -487,18 +504,22 @@ int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error 
         atomic_store(&supervisor->meeting->invited, 1);
     } else if (world_rank(world) == 0) {
         Log all = log_of_all(log);
-        log_line(&all, "no heartbeats: rank 0 has no UDP address that other ranks can reach; if a rank stops, "
+        log_line(&all, "no heartbeats: rank 0 has no TCP port that other ranks can reach; if a rank stops, "
                        "only train.timeout_s ends the job");
     }
     return 0;
 }
 
 int supervisor_leave(Supervisor *supervisor, int code) {
-    if (supervisor == NULL) return code;
     status_page_leave(supervisor->page, code);
     if (supervisor->threaded) {
         pthread_cancel(supervisor->thread);
         pthread_join(supervisor->thread, NULL);
     }
     return code; // the page stays mapped: the supervisor reads it until this process ends
+}
+
+void supervisor_free(Supervisor *supervisor) {
+    if (supervisor == NULL) return;
+    free_all(supervisor->alone, supervisor->hub, supervisor);
 }

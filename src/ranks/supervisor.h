@@ -19,10 +19,8 @@
 #include "coordinator.h"
 #include "world.h"
 
-// Environment variable of a rank: the coordinator's invitation, if the ranks were started by hand.
-#define SUPERVISOR_VARIABLE "TRAINER_SUPERVISOR"
-
-// Environment variable with the path of a launch's folder; name of the pipe in this folder for the ranks' stderr.
+// Environment variable with the path of a launch's folder, if the ranks were started by hand. In this folder are the
+// coordinator's socket and, under this name, a pipe for the ranks' stderr.
 #define SUPERVISOR_FOLDER "TRAINER_FOLDER"
 #define SUPERVISOR_ERRORS "errors"
 
@@ -35,14 +33,18 @@
 
 typedef struct Supervisor Supervisor;
 
-// Starts supervision. `launched`: mpirun or srun started this process as one of job->ranks ranks. In that case the
-// function forks, and returns only in the rank. Call it before any thread is started. NULL with err.
-Supervisor *supervisor_start(const char *program, const Job *job, bool launched, Error *err);
-StatusPage *supervisor_page(const Supervisor *supervisor);
+// Connects to the program that started all ranks, if there is one. Call it first in main, so that the program knows of
+// this rank. NULL with err if the program cannot be reached.
+Supervisor *supervisor_open(const char *program, Error *err);
 
-// Reports an error that occurred before supervision started, to the program that started all ranks. Returns false if
-// there is no such program or the report cannot be sent.
-bool supervisor_report_early(const Error *err);
+// Reports an error that occurred before supervisor_start to the program that started all ranks. Returns false if there
+// is no such program or the report cannot be sent.
+bool supervisor_report_early(Supervisor *supervisor, const Error *err);
+
+// Starts supervision. `launched`: mpirun or srun started this process as one of job->ranks ranks. In that case the
+// function forks, and returns only in the rank. Call it before any thread is started. Returns 0, or -1 with err.
+int supervisor_start(Supervisor *supervisor, const Job *job, bool launched, Error *err);
+StatusPage *supervisor_page(const Supervisor *supervisor);
 
 // Collective; call it as soon as the world exists. Under mpirun or srun, rank 0 broadcasts the coordinator's addresses.
 // About ten seconds later, rank 0's supervisor logs how many ranks it has not heard from. Returns 0, or -1 with err.
@@ -50,3 +52,4 @@ int supervisor_join(Supervisor *supervisor, World *world, const Log *log, Error 
 
 // Records that the rank leaves cleanly. Call it at the end of main. Returns `code`.
 int supervisor_leave(Supervisor *supervisor, int code);
+void supervisor_free(Supervisor *supervisor);

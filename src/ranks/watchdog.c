@@ -45,11 +45,6 @@ void watchdog_hear(Watchdog *dog, int rank, const RankStatus *status, double now
     dog->rank[rank] = (Watched){.status = *status, .expected = true, .heard = now};
 }
 
-void watchdog_expect(Watchdog *dog, int rank, double now) {
-    dog->rank[rank].expected = true;
-    dog->rank[rank].heard = now;
-}
-
 void watchdog_excuse(Watchdog *dog, int rank) { dog->rank[rank].expected = false; }
 
 const RankStatus *watchdog_status(const Watchdog *dog, int rank) { return &dog->rank[rank].status; }

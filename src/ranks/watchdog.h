@@ -15,7 +15,7 @@ typedef struct Patience {
 
 typedef struct Watchdog Watchdog;
 
-// Creates a watchdog. A rank's silence counts from its first message, or from watchdog_expect.
+// Creates a watchdog. A rank's silence counts from its first report.
 Watchdog *watchdog_create(int ranks, Patience patience, double now);
 void watchdog_free(Watchdog *dog);
 
@@ -23,7 +23,6 @@ void watchdog_free(Watchdog *dog);
 double watchdog_interval(Patience patience);
 
 void watchdog_hear(Watchdog *dog, int rank, const RankStatus *status, double now);
-void watchdog_expect(Watchdog *dog, int rank, double now);        // starts the timeout of a rank without reports
 void watchdog_excuse(Watchdog *dog, int rank);                    // stops the timeout of a rank that has ended
 const RankStatus *watchdog_status(const Watchdog *dog, int rank); // the rank's last report
 

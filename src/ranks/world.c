@@ -77,7 +77,16 @@ int world_under_launcher(bool *under, Error *err) {
     // An interactive shell under srun is a step of one task: a program typed there was started by hand.
     bool shell = tasks == 1 && !mpirun;
     *under = mpirun || (pmi && !shell);
-    return !mpirun && !pmi && tasks > 1 ? world_slurm_error_(tasks, err) : 0;
+    if (mpirun || pmi) return 0;
+    if (tasks > 1) return world_slurm_error_(tasks, err);
+    // torchrun starts processes that find each other through torch.
+    const char *torch = getenv("WORLD_SIZE") != NULL ? "WORLD_SIZE" : "TORCHELASTIC_RUN_ID";
+    if (getenv(torch) == NULL || (torch[0] == 'W' && atoi(getenv(torch)) <= 1)) return 0;
+    return error_set(err, EXIT_USAGE,
+                     "%s is set, as torchrun does for each of its processes, but they do not see each other: each runs "
+                     "as rank 0 of 1; start this program once and it starts its ranks, or start them with mpirun; if "
+                     "there is no torchrun, unset %s",
+                     torch, torch);
 }
 
 #ifdef HAVE_MPI

@@ -15,7 +15,8 @@ typedef struct World World;
 World *world_join(int *argc, char ***argv, Error *err);
 
 // Sets *under to whether a launcher started this process as a rank, judged by the environment, before MPI is called.
-// Returns -1 with err in a Slurm step of several tasks without MPI support; the message suggests srun --mpi=pmix.
+// Returns -1 with err in a Slurm step of several tasks without MPI support (the message suggests srun --mpi=pmix) and
+// under torchrun.
 int world_under_launcher(bool *under, Error *err);
 
 // Returns whether the launcher's environment says that all ranks run on this host.

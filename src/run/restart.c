@@ -85,27 +85,40 @@ static void restart_say_(const Log *log, const Restarts *restarts, const JobEnd 
              lost == 1 ? "" : "s", seconds);
 }
 
-int restart_launch(const Log *log, const Config *config, const Job *job, char **argv, Error *err) {
-    Restarts restarts = {.left = config->train.max_restarts};
-    Job watched = *job;
-    int64_t before = restart_sequence(config);
-    char dir[CONFIG_TEXT], why[256], **with = NULL;
-    snprintf(dir, sizeof dir, "%s", config->checkpoint.dir);
-    if (restarts.left > 0) watched.remedy = "the ranks end";
-    int code;
-    for (;;) {
-        JobEnd end = {.rank = -1};
-        time_t began = time(NULL), made = 0;
-        code = launch_ranks(log, &watched, with != NULL ? with : argv, &end, err);
-        if (code <= EXIT_DONE || !end.lost || config->train.max_restarts == 0) break;
-        int64_t saved = restart_newest(config, before, &made);
-        if (!restart_allowed(&restarts, &end, why)) {
-            log_line(log, "%s; %s", why, job->remedy);
-            break;
-        }
-        restart_say_(log, &restarts, &end, saved, difftime(time(NULL), made > began ? made : began));
-        if (saved >= 0 && with == NULL) with = restart_arguments_(argv, dir);
+// What a launch needs to be repeated.
+typedef struct Relaunch {
+    const Log *log;
+    const Config *config;
+    const Job *job;
+    Restarts restarts;
+    int64_t before; // sequence number of the newest checkpoint before the first launch
+    time_t began;   // time of the last launch
+    char dir[CONFIG_TEXT];
+    char **with; // arguments with --resume `dir`
+} Relaunch;
+
+// After a loss: a LaunchAgain.
+static bool restart_again_(void *context, const JobEnd *end, char ***argv) {
+    Relaunch *again = context;
+    char why[256];
+    time_t made = 0;
+    int64_t saved = restart_newest(again->config, again->before, &made);
+    if (!restart_allowed(&again->restarts, end, why)) {
+        log_line(again->log, "%s; %s", why, again->job->remedy);
+        return false;
     }
-    free(with);
+    time_t since = made > again->began ? made : again->began;
+    restart_say_(again->log, &again->restarts, end, saved, difftime(time(NULL), since));
+    if (saved >= 0 && again->with == NULL) *argv = again->with = restart_arguments_(*argv, again->dir);
+    again->began = time(NULL);
+    return true;
+}
+
+int restart_launch(const Log *log, const Config *config, const Job *job, char **argv, Error *err) {
+    Relaunch again = {log, config, job, {.left = config->train.max_restarts}, restart_sequence(config), time(NULL)};
+    snprintf(again.dir, sizeof again.dir, "%s", config->checkpoint.dir);
+    LaunchAgain asks = config->train.max_restarts > 0 ? restart_again_ : NULL;
+    int code = launch_ranks(log, job, argv, asks, &again, err);
+    free(again.with);
     return code;
 }

@@ -1,5 +1,5 @@
-// Requests to stop: a handler records SIGUSR1, SIGTERM, SIGINT and SIGHUP, and the loop over steps checks for a record
-// after every step, together with all other ranks. A second request ends the process at once.
+// Requests to stop: a handler records SIGUSR1, SIGUSR2, SIGTERM, SIGINT and SIGHUP, and the loop over steps checks for
+// a record after every step, together with all other ranks. A second request ends the process at once.
 #include "base/clock.h"
 #include "run.h"
 
@@ -43,8 +43,8 @@ void run_listen(Run *run) {
     struct sigaction action = {.sa_handler = note_stop_, .sa_flags = SA_RESTART | SA_ONSTACK};
     stop_alone_ = world_size(run->world) == 1;
     leave_stack_alone_();
-    int signals[] = {SIGUSR1, SIGTERM, SIGINT, SIGHUP};
-    for (int i = 0; i < 4; i++) {
+    const int signals[] = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         struct sigaction before;
         // Keep SIG_IGN if inherited: nohup ignores SIGHUP, and background jobs of scripts ignore SIGINT.
         if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN) continue;

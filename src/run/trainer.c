@@ -83,19 +83,21 @@ typedef struct Trainer {
     int argc;
     char **argv;
     bool launched; // mpirun or srun started this process as a rank
+    Supervisor *supervisor;
     RunAsk ask;
 } Trainer;
 
 // --- in a rank
 
 // Starts this process's supervisor and joins the other ranks. NULL with err.
-static World *rank_join_(Trainer *t, const Job *job, Supervisor **supervisor, Error *err) {
+static World *rank_join_(Trainer *t, const Job *job, Error *err) {
     double began = clock_seconds();
     // From here on this process is the rank; the process that the launcher started is its supervisor.
-    *supervisor = supervisor_start(t->log.program, job, t->launched, err);
-    World *world = err->code != 0 ? NULL : world_join(&t->argc, &t->argv, err);
+    bool started = supervisor_start(t->supervisor, job, t->launched, err) == 0;
+    World *world = started ? world_join(&t->argc, &t->argv, err) : NULL;
     if (world == NULL) {
-        if (!status_page_report(supervisor_page(*supervisor), err) && !supervisor_report_early(err))
+        if (!(started ? status_page_report(supervisor_page(t->supervisor), err)
+                      : supervisor_report_early(t->supervisor, err)))
             log_line(&t->log, "%s", err->text);
         return NULL;
     }
@@ -103,7 +105,7 @@ static World *rank_join_(Trainer *t, const Job *job, Supervisor **supervisor, Er
     Details details = details_begin(&t->log, world);
     details.since = began;
     details_phase(&details, "world joined");
-    world_set_status_page(world, supervisor_page(*supervisor));
+    world_set_status_page(world, supervisor_page(t->supervisor));
     return world;
 }
 
@@ -112,13 +114,12 @@ static int rank_main_(Trainer *t, Error *err) {
     const Options *options = &t->options;
     char remedy[CONFIG_TEXT + 64];
     Job job = trainer_job_(t->config, remedy, sizeof remedy);
-    Supervisor *supervisor;
     Run run = {0};
     job.one_host = world_on_one_host();
-    World *world = rank_join_(t, &job, &supervisor, err);
-    if (world == NULL) return supervisor_leave(supervisor, err->code);
-    StatusPage *page = supervisor_page(supervisor);
-    int code = EXIT_DONE, status = supervisor_join(supervisor, world, &t->log, err);
+    World *world = rank_join_(t, &job, err);
+    if (world == NULL) return supervisor_leave(t->supervisor, err->code);
+    StatusPage *page = supervisor_page(t->supervisor);
+    int code = EXIT_DONE, status = supervisor_join(t->supervisor, world, &t->log, err);
     if (status == 0) status = verdict_agree(t->config, t->model, world, &t->log, err);
     if (status == 0 && options->verify != NULL) {
         code = verify_as_rank(t->config, t->model, options, world, page, &t->log, err);
@@ -142,7 +143,7 @@ static int rank_main_(Trainer *t, Error *err) {
     run_trace_close(&run);
     run_destroy(&run);
     world_leave(world, code);
-    return supervisor_leave(supervisor, code);
+    return supervisor_leave(t->supervisor, code);
 }
 
 // Environment variable with the layout that the parent has decided for its ranks.
@@ -168,7 +169,7 @@ static int parent_main_(Trainer *t, Error *err) {
     RunLayout layout = layout_of(t->config);
     setenv(LAYOUT_VARIABLE, layout_encode(&layout, text), 1);
     int code = run_trains(&t->ask) ? restart_launch(&t->log, t->config, &job, t->argv, err)
-                                   : launch_ranks(&t->log, &job, t->argv, NULL, err);
+                                   : launch_ranks(&t->log, &job, t->argv, NULL, NULL, err);
     return err->code != 0 ? -1 : code;
 }
 
@@ -295,14 +296,16 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
     int code = -1;
     file_reserve_standard();
     signal(SIGXFSZ, SIG_IGN); // exceeding a limit on a file's size is then a write error, which we report
-    bool parsed = trainer_check_limits_(&err) == 0 && options_parse(&t.options, argc, argv, &err) == 0;
+    t.supervisor = supervisor_open(program, &err);
+    bool parsed =
+        t.supervisor != NULL && trainer_check_limits_(&err) == 0 && options_parse(&t.options, argc, argv, &err) == 0;
     if (parsed && answer_(&t.options, program)) {
         code = fflush(stdout) == 0 && ferror(stdout) == 0 ? EXIT_DONE : EXIT_FAILED;
         if (code != EXIT_DONE) log_line(&t.log, "cannot write to standard output: %s", strerror(errno));
     } else if (parsed && trainer_load_(&t, &err) == 0 && !answer_plan_(&t, &code, &err)) {
         code = train_(&t, &err);
     }
-    if (code < 0 && !supervisor_report_early(&err)) {
+    if (code < 0 && !supervisor_report_early(t.supervisor, &err)) {
         // An error found before the ranks have met occurs on all ranks of a host, and the first rank reports it. The
         // other ranks leave later, because mpirun ends all ranks when a rank has left.
         if (world_speaks()) log_line(&t.log, "%s", err.text);
@@ -311,5 +314,6 @@ int trainer_main(const char *program, const Model *model, int argc, char **argv)
     if (code < 0) code = err.code;
     free(t.config);
     options_free(&t.options);
+    supervisor_free(t.supervisor);
     return code;
 }

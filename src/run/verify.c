@@ -241,7 +241,7 @@ static int verify_launch_(const Verify *verify, const Config *config, char chang
                .remedy = "the run ends"};
     int code = setenv(RECORD_VARIABLE, path, 1) != 0 || ftruncate(verify->file, 0) != 0
                    ? error_set(err, EXIT_FAILED, "internal: no file for the run's record")
-                   : launch_ranks(&quiet, &job, argv, NULL, err);
+                   : launch_ranks(&quiet, &job, argv, NULL, NULL, err);
     free(argv);
     return code;
 }

@@ -66,7 +66,8 @@ TEST(a_world_of_one_is_complete) {
 // --- environments as launchers make them
 
 static const char *const VARIABLES[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK",    "PMI_RANK",     "SLURM_STEP_ID",
-                                        "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_JOB_ID"};
+                                        "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_JOB_ID",
+                                        "TORCHELASTIC_RUN_ID",  "WORLD_SIZE"};
 
 typedef struct Launched {
     const char *how;
@@ -87,6 +88,10 @@ static const Launched CASES[] = {
     {"srun of an old Slurm", {"SLURM_STEP_ID=0", "SLURM_NTASKS=4"}, -1, false},
     {"srun --pty bash", {"SLURM_STEP_ID=0", "SLURM_NTASKS=8", "SLURM_STEP_NUM_TASKS=1"}, 0, false},
     {"srun --mpi=pmix --pty bash", {"SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=1", "PMIX_RANK=0"}, 0, false},
+    {"torchrun", {"TORCHELASTIC_RUN_ID=none", "WORLD_SIZE=4"}, -1, false},
+    {"another launcher for torch", {"WORLD_SIZE=4"}, -1, false},
+    {"torchrun of one process", {"TORCHELASTIC_RUN_ID=none", "WORLD_SIZE=1"}, 0, false},
+    {"mpirun in a job of torch", {"OMPI_COMM_WORLD_SIZE=4", "WORLD_SIZE=4"}, 0, true},
 };
 
 static void set_environment_(const Launched *launched) {
@@ -108,8 +113,9 @@ TEST(launchers_are_recognised) {
         if (status != CASES[i].status || under != CASES[i].under) fail_msg("%s: %d %d", CASES[i].how, status, under);
         if (status == 0) continue;
         assert_int_equal(err.code, EXIT_USAGE);
-        assert_non_null(strstr(err.text, "srun --mpi=pmix"));
-        assert_non_null(strstr(err.text, "4 tasks"));
+        bool torch = strstr(CASES[i].how, "torch") != NULL;
+        assert_non_null(strstr(err.text, torch ? "torchrun" : "srun --mpi=pmix"));
+        assert_non_null(strstr(err.text, torch ? "unset" : "4 tasks"));
     }
     set_environment_(&CASES[0]);
 }

@@ -129,16 +129,15 @@ typedef struct Scenario {
     int (*run)(Rank *);
 } Scenario;
 
-static int run_rank_(const char *name, int argc, char **argv) {
-    static const Scenario scenarios[] = {{"done", done_},     {"error", error_},         {"errors", errors_},
-                                         {"silent", silent_}, {"killed", killed_},       {"wait", wait_},
-                                         {"stop", stop_},     {"late", stop_},           {"gone", gone_},
-                                         {"lines", lines_},   {"transport", transport_}, {"frames", frames_},
-                                         {"broken", broken_}};
+static int run_rank_(const char *name, Supervisor *supervisor, int argc, char **argv) {
+    static const Scenario scenarios[] = {
+        {"done", done_},           {"error", error_},   {"errors", errors_}, {"silent", silent_}, {"killed", killed_},
+        {"wait", wait_},           {"stop", stop_},     {"late", stop_},     {"gone", gone_},     {"lines", lines_},
+        {"transport", transport_}, {"frames", frames_}, {"broken", broken_}};
     Error err = {0};
     Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = "the job ends; go on"};
-    Rank r = {.supervisor = supervisor_start("ranks_launch", &job, true, &err)};
-    if (r.supervisor == NULL) return fprintf(stderr, "%s\n", err.text), err.code;
+    Rank r = {.supervisor = supervisor};
+    if (supervisor_start(supervisor, &job, true, &err) != 0) return fprintf(stderr, "%s\n", err.text), err.code;
     r.page = supervisor_page(r.supervisor);
     if (strcmp(name, "late") == 0) nap_(700);
     r.world = world_join(&argc, &argv, &err);
@@ -164,7 +163,10 @@ int main(int argc, char **argv) {
     Error err = {0};
     bool under;
     if (argc < 3) return EXIT_USAGE;
-    if (world_under_launcher(&under, &err) != 0) return log_line(&log, "%s", err.text), err.code;
+    if (strcmp(argv[1], "unlinked") == 0 && getenv(SUPERVISOR_FOLDER) != NULL)
+        return fprintf(stderr, "a library is missing\n"), 7;
+    Supervisor *supervisor = supervisor_open("ranks_launch", &err);
+    if (supervisor == NULL || world_under_launcher(&under, &err) != 0) return log_line(&log, "%s", err.text), err.code;
     if (under) {
         // "late" delays the blocking of SIGUSR1. The rank dies of the signal if it is sent before the rank is ready.
         sigset_t set;
@@ -173,13 +175,12 @@ int main(int argc, char **argv) {
         if (strcmp(argv[1], "late") == 0) nap_(700);
         if (strcmp(argv[1], "early") == 0) {
             error_set(&err, EXIT_USAGE, "the input is torn; mend it");
-            return supervisor_report_early(&err) ? err.code : EXIT_FAILED;
+            return supervisor_report_early(supervisor, &err) ? err.code : EXIT_FAILED;
         }
-        if (strcmp(argv[1], "unlinked") == 0) return fprintf(stderr, "a library is missing\n"), 7;
         sigprocmask(SIG_BLOCK, &set, NULL);
-        return run_rank_(argv[1], argc, argv);
+        return run_rank_(argv[1], supervisor, argc, argv);
     }
     Job job = {.ranks = atoi(argv[2]), .patience = {10, 600}, .one_host = true, .remedy = "the job ends; go on"};
-    int code = launch_ranks(&log, &job, argv, NULL, &err);
+    int code = launch_ranks(&log, &job, argv, NULL, NULL, &err);
     return err.code != 0 ? (log_line(&log, "%s", err.text), err.code) : code;
 }

@@ -133,6 +133,12 @@ def test_what_a_program_writes_that_never_becomes_a_rank_is_shown():
     assert job.code == 1 and "a library is missing" in job.lines, job.stderr
 
 
+def test_what_mpi_writes_is_shown_if_the_ranks_cannot_join():
+    job = Job("done", 2, OMPI_MCA_pml="cm").end()
+    assert job.code == 1 and "PML cm cannot be selected" in job.stderr, job.stderr
+    assert re.search(r"rank \d ended with exit code 1 while at joining the other ranks", job.lines[-1])
+
+
 @pytest.mark.every_case
 @pytest.mark.parametrize("scenario, rank, end", [
     ("silent", 1, "ended with exit code 5 while at step 12 F3; the job ends; go on"),
@@ -175,7 +181,7 @@ def test_what_ranks_write_comes_out_even_where_it_looks_like_mpiruns():
 # --- signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
 def test_a_request_to_stop_reaches_all_ranks_as_sigusr1(number):
     job = Job("stop", 3).started()
     job.parent.send_signal(number)
@@ -263,3 +269,24 @@ def test_a_killed_parent_leaves_nothing():
     wait_until(lambda: not job.processes() and not job.folder.exists(), "a killed parent's launch is still there", 15)
     assert job.leaves_nothing()
     job.end()
+
+
+def test_a_folder_of_a_killed_parent_and_caretaker_is_removed_by_the_next_launch():
+    job = Job("wait", 2).started()
+    caretaker = next(pid for pid in job.processes() if pid != job.parent.pid and parent_of(pid) == job.parent.pid
+                     and "ranks_launch" in Path(f"/proc/{pid}/comm").read_text())  # fmt: skip
+    for pid in (caretaker, job.parent.pid):
+        os.kill(pid, signal.SIGKILL)
+    job.parent.wait()
+    wait_until(lambda: not job.processes(), "ranks are left", 15)
+    assert job.folder.exists()
+    other = Job("wait", 2).started()
+    wait_until(lambda: not job.folder.exists(), "the folder is still there", 15)
+    assert other.folder.exists()
+    other.parent.kill()
+    wait_until(lambda: not other.processes() and not other.folder.exists(), "left over", 15)
+    job.end(), other.end()
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])

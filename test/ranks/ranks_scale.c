@@ -23,12 +23,13 @@ static void be_rank_(const Job *job, int rank) {
     Error err = {0};
     snprintf(text, sizeof text, "%d", rank);
     setenv("OMPI_COMM_WORLD_RANK", text, 1);
-    Supervisor *supervisor = supervisor_start("ranks_scale", job, true, &err);
-    if (supervisor == NULL) fprintf(stderr, "rank %d: %s\n", rank, err.text);
+    Supervisor *supervisor = supervisor_open("ranks_scale", &err);
+    bool started = supervisor != NULL && supervisor_start(supervisor, job, true, &err) == 0;
+    if (!started) fprintf(stderr, "rank %d: %s\n", rank, err.text);
     StatusPage *page = supervisor_page(supervisor);
     status_page_set_stage(page, rank);
     status_page_set_ready(page);
-    while (supervisor != NULL) {
+    while (started) {
         status_page_set_action(page, "step 12 F3");
         poll(NULL, 0, 1000);
     }
@@ -50,17 +51,16 @@ int main(int argc, char **argv) {
     Job job = {.ranks = ranks, .patience = {60, 600}, .one_host = true, .remedy = "the job ends"};
     Log log = {"ranks_scale", -1, -1, LOG_NORMAL};
     Error err = {0};
-    char secret[INVITATION_TEXT];
-    Coordinator *coordinator = coordinator_open(&job, &err);
+    char folder[] = "/tmp/ranks_scale-XXXXXX", socket[64];
+    if (mkdtemp(folder) == NULL) return perror(folder), 1;
+    Coordinator *coordinator = coordinator_open(&job, folder, &err);
     if (coordinator == NULL) return fprintf(stderr, "%s\n", err.text), 1;
-    invitation_write(coordinator_invitation(coordinator), secret);
-    setenv(SUPERVISOR_VARIABLE, secret, 1);
+    setenv(SUPERVISOR_FOLDER, folder, 1);
     double began = clock_seconds();
     for (int rank = 0; rank < ranks; rank++) {
         pid_t child = fork();
         if (child == 0) be_rank_(&job, rank);
         if (child < 0) return perror("fork"), 1;
-        coordinator_take(coordinator, clock_seconds());
     }
     listen_(coordinator, clock_seconds() + LONGEST_S, ranks);
     int heard = coordinator_open_ranks(coordinator);
@@ -77,5 +77,7 @@ int main(int argc, char **argv) {
     printf("%d ranks: heard %d in %.2f s, %.1f%% of a core for their heartbeats, ended in %.2f s, %d left%s\n", ranks,
            heard, started - began, 100 * busy, clock_seconds() - told, left, over ? ", one was missed" : "");
     coordinator_close(coordinator);
+    snprintf(socket, sizeof socket, "%s/coordinator", folder);
+    unlink(socket), rmdir(folder);
     return heard == ranks && left == 0 && !over ? 0 : 1;
 }

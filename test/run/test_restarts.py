@@ -4,23 +4,26 @@ run."""
 import json
 import os
 import re
+import shutil
 import signal
+import sys
 import time
+from pathlib import Path
 
 import pytest
-from harm import rank_process, small_config
-from trainer_runs import Job, environment, nothing_left, processes_with, wait_until
+from harm import launcher_process, rank_process, small_config, supervisor_process
+from trainer_runs import BUILD, Job, environment, nothing_left, processes_with, wait_until
 
 pytestmark = pytest.mark.usefixtures("ranks")
 
 STEPS = 40
 
 
-def start(config, folder, *overrides, steps=STEPS, resume=None):
+def start(config, folder, *overrides, steps=STEPS, resume=None, prefix=()):
     saved = [f"checkpoint.dir={folder}/saved", "checkpoint.every=5", f"log.metrics={folder}/metrics.jsonl"]
     keys = ("parallel.pipeline=4", f"train.steps={steps}", "data.val_every=0", *saved, *overrides)
     arguments = [] if resume is None else ["--resume", resume]
-    return Job(config, *keys, arguments=arguments, env=environment(OMP_NUM_THREADS="1"))
+    return Job(config, *keys, arguments=arguments, env=environment(OMP_NUM_THREADS="1"), prefix=prefix)
 
 
 def lines(folder):
@@ -124,3 +127,49 @@ def test_a_rank_that_says_why_it_fails_is_not_started_again(tmp_path):
     began = time.monotonic()
     ended = start(config, tmp_path, "train.max_restarts=5", f"checkpoint.dir={tmp_path}/file/saved").end()
     assert ended.code == 1 and "starting the ranks again" not in ended.stderr, (ended.stderr, time.monotonic() - began)
+
+
+def test_a_request_to_stop_that_comes_while_lost_ranks_are_ended_is_heard(tmp_path):
+    config = small_config(tmp_path)
+    job = start(config, tmp_path, "train.max_restarts=5", "train.peer_timeout_s=600", steps=100000)
+    wait_until(lambda: last_step(tmp_path) >= 6, "no steps")
+    for pid in [launcher_process(job), *(supervisor_process(job, rank) for rank in (0, 2, 3))]:
+        os.kill(pid, signal.SIGSTOP)  # they do not report how the ranks end, which the parent awaits for a second
+    os.kill(rank_process(job, 1), signal.SIGKILL)
+    time.sleep(0.4)
+    job.parent.send_signal(signal.SIGTERM)
+    ended = job.end()
+    assert ended.code == 1 and "starting the ranks again" not in ended.stderr, ended.stderr
+    assert ended.said[-1].endswith(f"not started again; the job ends; continue with --resume {tmp_path}/saved")
+    assert nothing_left(config)
+
+
+def test_a_restart_runs_the_program_that_was_started_even_if_make_has_replaced_it(tmp_path, monkeypatch):
+    config = small_config(tmp_path)
+    shutil.copy(BUILD / "train_llama", tmp_path / "train_llama")
+    monkeypatch.setattr("trainer_runs.BUILD", tmp_path)
+    job = start(config, tmp_path, "train.max_restarts=1")
+    wait_until(lambda: last_step(tmp_path) >= 1, "no step")
+    (tmp_path / "train_llama").unlink()
+    (tmp_path / "train_llama").write_text("#!/bin/sh\necho another program >&2\nexit 1\n")
+    (tmp_path / "train_llama").chmod(0o755)
+    kill(job, tmp_path, 2, 7)
+    ended = job.end()
+    assert ended.code == 0 and "starting the ranks again" in ended.stderr, ended.stderr
+    assert "another program" not in ended.stderr and last_step(tmp_path) == STEPS
+
+
+# Makes this process the parent of its orphaned descendants, as the first process of a container is.
+ADOPTS = "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+def test_the_first_process_of_a_container_keeps_no_zombies_of_lost_ranks(tmp_path):
+    config = small_config(tmp_path)
+    job = start(config, tmp_path, "train.max_restarts=1", steps=100000, prefix=[sys.executable, "-c", ADOPTS])
+    wait_until(lambda: last_step(tmp_path) >= 1, "no step")
+    os.kill(launcher_process(job), signal.SIGKILL)
+    wait_until(lambda: len([1 for line in lines(tmp_path) if line["type"] == "run"]) == 2, "no second start")
+    children = Path(f"/proc/{job.parent.pid}/task/{job.parent.pid}/children").read_text().split()
+    states = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] for pid in children]
+    job.parent.send_signal(signal.SIGTERM)
+    assert job.end().code == 3 and "Z" not in states and len(states) == 2, states  # the caretaker and mpirun

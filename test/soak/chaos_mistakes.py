@@ -6,7 +6,7 @@ the sources.
 
 Only seeds that can reveal the mistake are tried, for N seconds per mistake (300).
 
-No seed can find some mistakes, but other tests do: datagrams of another user (test_coordinator.c), another data set
+No seed can find some mistakes, but other tests do: connections of another user (test_coordinator.c), another data set
 after a resume (test_checkpoint_runs.py), slow plans and searches, figures that are not JSON and empty stages
 (test_plan_cli.py, test_search_cli.py), and the cost of waiting next to other programs (test_waits.py, test_comm.c).
 """

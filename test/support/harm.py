@@ -22,7 +22,7 @@ def small_config(folder, steps=100):
 # ---- imitations of a debugger, a frozen program or a cut cable ------------------------------------------------------
 
 # A library to preload. It stops the main thread of rank HARM_RANK while the file HARM_STALL exists, or loses all
-# datagrams of its supervisor while HARM_CUT exists. HARM_THREADS: MPI grants no threads. HARM_WORDS: Open MPI reports a
+# that its supervisor sends while HARM_CUT exists. HARM_THREADS: MPI grants no threads. HARM_WORDS: Open MPI reports a
 # peer as dead. HARM_END: MPI_Finalize crashes. HARM_PARENT: from the beginning the parent has a thread like those of
 # libraries, which takes all signals that it does not block.
 HARM = r"""
@@ -75,10 +75,10 @@ int MPI_Finalize(void) {
     signal(SIGSEGV, SIG_DFL);
     return getenv("HARM_END") != NULL ? raise(SIGSEGV) : real();
 }
-ssize_t sendto(int file, const void *bytes, size_t count, int flags, const struct sockaddr *to, socklen_t length) {
-    static ssize_t (*real)(int, const void *, size_t, int, const struct sockaddr *, socklen_t);
-    if (real == NULL) real = (ssize_t (*)(int, const void *, size_t, int, const struct sockaddr *, socklen_t))dlsym(RTLD_NEXT, "sendto");
-    return harmed("HARM_CUT") ? (ssize_t)count : real(file, bytes, count, flags, to, length);
+ssize_t send(int file, const void *bytes, size_t count, int flags) {
+    static ssize_t (*real)(int, const void *, size_t, int);
+    if (real == NULL) real = (ssize_t (*)(int, const void *, size_t, int))dlsym(RTLD_NEXT, "send");
+    return supervises() && harmed("HARM_CUT") ? (ssize_t)count : real(file, bytes, count, flags);
 }
 """
 

@@ -1,0 +1,182 @@
+// Sockets and addresses; messages that arrive or leave in pieces.
+#include "connection.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+// --- in a folder
+
+// Makes a socket and the address of the socket in a folder. An address has room for 108 bytes, a folder's path may be
+// longer: so the address goes through a descriptor of the folder, *place, which the caller closes.
+static int local_socket_(const char *folder, struct sockaddr_un *address, int *place) {
+    *place = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    snprintf(address->sun_path, sizeof address->sun_path, "/proc/self/fd/%d/coordinator", *place);
+    return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+}
+
+// Closes both unless `done`; makes the socket one that nobody waits for.
+static int local_keep_(int file, int place, bool done) {
+    int kept = errno;
+    if (place >= 0) close(place);
+    if (file >= 0 && !done) close(file);
+    errno = kept;
+    return done && fcntl(file, F_SETFL, O_NONBLOCK) == 0 ? file : -1;
+}
+
+int connection_listen(const char *folder, Error *err) {
+    struct sockaddr_un at;
+    int place, file = local_socket_(folder, &at, &place);
+    bool done = file >= 0 && bind(file, (struct sockaddr *)&at, sizeof at) == 0 && listen(file, SOMAXCONN) == 0;
+    if (local_keep_(file, place, done) >= 0) return file;
+    return error_set(err, EXIT_FAILED, "cannot make a socket in %s (%s); raise ulimit -n, or free space there", folder,
+                     strerror(errno));
+}
+
+Connection connection_open(const char *folder) {
+    struct sockaddr_un at;
+    int place, file = local_socket_(folder, &at, &place);
+    bool done = file >= 0 && connect(file, (struct sockaddr *)&at, sizeof at) == 0;
+    return (Connection){.file = local_keep_(file, place, done)};
+}
+
+// --- over TCP
+
+static int tcp_listen_(int family, bool loopback) {
+    int file = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), off = 0, data_within_s = 5;
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6}; // zeros: any address, any port
+    struct sockaddr_in four = {.sin_family = AF_INET,
+                               .sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY)};
+    const struct sockaddr *at = family == AF_INET6 ? (const void *)&six : (const void *)&four;
+    if (file < 0) return -1;
+    if (family == AF_INET6) setsockopt(file, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); // accepts IPv4, too
+    // A connection on which nothing arrives is not accepted.
+    setsockopt(file, IPPROTO_TCP, TCP_DEFER_ACCEPT, &data_within_s, sizeof data_within_s);
+    socklen_t length = family == AF_INET6 ? sizeof six : sizeof four;
+    if (bind(file, at, length) == 0 && listen(file, SOMAXCONN) == 0) return file;
+    close(file);
+    return -1;
+}
+
+static void map_four_(struct in6_addr *to, in_addr_t from) {
+    memset(to, 0, sizeof *to);
+    to->s6_addr[10] = to->s6_addr[11] = 0xff;
+    memcpy(&to->s6_addr[12], &from, sizeof from);
+}
+
+// Adds the addresses at which other hosts may reach this one, IPv4 first; the loopback if there are none.
+static void add_interfaces_(Invitation *invitation, bool six_too) {
+    struct ifaddrs *all = NULL;
+    if (getifaddrs(&all) != 0) all = NULL;
+    for (int six = 0; six <= six_too; six++)
+        for (struct ifaddrs *at = all; at != NULL && invitation->count < INVITATION_ADDRESSES; at = at->ifa_next) {
+            struct in6_addr *to = &invitation->address[invitation->count];
+            if (at->ifa_addr == NULL || at->ifa_addr->sa_family != (six ? AF_INET6 : AF_INET)) continue;
+            if (!(at->ifa_flags & IFF_UP) || at->ifa_flags & IFF_LOOPBACK) continue;
+            if (!six) map_four_(to, ((struct sockaddr_in *)(void *)at->ifa_addr)->sin_addr.s_addr);
+            else *to = ((struct sockaddr_in6 *)(void *)at->ifa_addr)->sin6_addr;
+            // Link-local addresses mean nothing without the other host's name for the link.
+            invitation->count += !IN6_IS_ADDR_LINKLOCAL(to);
+        }
+    freeifaddrs(all);
+    if (invitation->count == 0) map_four_(&invitation->address[invitation->count++], htonl(INADDR_LOOPBACK));
+}
+
+int connection_listen_tcp(bool loopback, Invitation *invitation, Error *err) {
+    struct sockaddr_in6 own; // the port has the same offset in sockaddr_in
+    socklen_t length = sizeof own;
+    int file = loopback ? -1 : tcp_listen_(AF_INET6, false);
+    bool six = file >= 0;
+    memset(invitation, 0, sizeof *invitation);
+    if (file < 0) file = tcp_listen_(AF_INET, loopback);
+    if (file < 0 || getrandom(invitation, 2 * sizeof invitation->supervisor, 0) < 0 ||
+        getsockname(file, (struct sockaddr *)&own, &length) != 0) {
+        if (file >= 0) close(file);
+        return error_set(err, EXIT_FAILED, "no TCP port for heartbeats: %s", strerror(errno));
+    }
+    invitation->port = own.sin6_port;
+    if (loopback) map_four_(&invitation->address[invitation->count++], htonl(INADDR_LOOPBACK));
+    else add_interfaces_(invitation, six);
+    return file;
+}
+
+static void tcp_tune_(int file) {
+    int yes = 1;
+    setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    // After a short cut, what was lost is sent again soon, not after as long as the cut had lasted.
+    setsockopt(file, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &yes, sizeof yes);
+}
+
+Connection connection_open_tcp(const Invitation *invitation, int address) {
+    const struct in6_addr *to = &invitation->address[address];
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = (in_port_t)invitation->port, .sin6_addr = *to};
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = (in_port_t)invitation->port};
+    bool mapped = IN6_IS_ADDR_V4MAPPED(to);
+    memcpy(&four.sin_addr, &to->s6_addr[12], sizeof four.sin_addr);
+    int file = socket(mapped ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (file < 0) return (Connection){.file = -1};
+    tcp_tune_(file);
+    int failed = mapped ? connect(file, (struct sockaddr *)&four, sizeof four)
+                        : connect(file, (struct sockaddr *)&six, sizeof six);
+    if (failed == 0 || errno == EINPROGRESS) return (Connection){.file = file};
+    close(file);
+    return (Connection){.file = -1};
+}
+
+bool connection_accept(int listener, Connection *connection) {
+    *connection = (Connection){.file = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+    if (connection->file >= 0) tcp_tune_(connection->file); // has no effect on a Unix socket
+    return connection->file >= 0;
+}
+
+void connection_close(Connection *connection) {
+    if (connection->file >= 0) close(connection->file);
+    *connection = (Connection){.file = -1};
+}
+
+// --- messages
+
+// Sends what is left of the last message. If the connection is broken, connection_receive finds out.
+static void send_rest_(Connection *connection) {
+    while (connection->left > 0) {
+        const char *rest = (const char *)(&connection->out + 1) - connection->left;
+        ssize_t sent = send(connection->file, rest, connection->left, MSG_NOSIGNAL);
+        if (sent <= 0) return;
+        connection->left -= (size_t)sent;
+    }
+}
+
+bool connection_send(Connection *connection, const Message *message) {
+    if (connection->file < 0) return false;
+    send_rest_(connection);
+    if (connection->left > 0) return false;
+    connection->out = *message;
+    connection->left = sizeof *message;
+    send_rest_(connection);
+    return true;
+}
+
+Received connection_receive(Connection *connection, Message *message) {
+    if (connection->file < 0) return RECEIVED_NOTHING;
+    send_rest_(connection);
+    while (connection->got < sizeof connection->in) {
+        char *to = (char *)&connection->in + connection->got;
+        ssize_t got = recv(connection->file, to, sizeof connection->in - connection->got, 0);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) return RECEIVED_NOTHING;
+        if (got <= 0) return connection_close(connection), RECEIVED_END;
+        connection->got += (size_t)got;
+    }
+    connection->got = 0;
+    *message = connection->in;
+    message->status.action[STATUS_ACTION - 1] = message->status.wait[STATUS_WAIT - 1] = '\0';
+    message->status.text[STATUS_TEXT - 1] = '\0';
+    return RECEIVED_MESSAGE;
+}

@@ -1,0 +1,57 @@
+// The connection between a rank's supervisor and the coordinator (coordinator.h): a stream of messages of one size. No
+// side waits for the other.
+//
+//     supervisor --> coordinator   at once and every second the rank's status; as the last message, how the rank ended
+//     supervisor <-- coordinator   to each message rank 0's status; when the job ends: kill the rank
+//     end of file                  the other process has died; after the last message: it has arrived
+//
+// The ranks of a launch use a Unix socket in its folder, which no other user can enter. Ranks of mpirun or srun use
+// TCP, and learn port, addresses and tokens from rank 0 over MPI. Who does not know the token is disconnected.
+#pragma once
+
+#include "status_page.h"
+
+#include <netinet/in.h>
+
+// The hosts of a job have one byte order and run one program.
+typedef struct Message {
+    uint64_t token; // shows that the sender belongs to the job
+    int32_t rank;   // of the supervisor
+    int32_t end;    // from the coordinator: exit code with which the job ends; -1: it goes on
+    RankStatus status;
+} Message;
+
+enum { INVITATION_ADDRESSES = 16 };
+
+// How supervisors reach the coordinator over TCP. Addresses are IPv6, or IPv4 mapped into IPv6. The two sides show
+// different tokens, so that a stranger at one of the addresses cannot pass for the coordinator.
+typedef struct Invitation {
+    uint64_t supervisor, coordinator; // tokens
+    struct in6_addr address[INVITATION_ADDRESSES];
+    int32_t count, port; // count 0: not known yet; port: network byte order
+} Invitation;
+
+typedef struct Connection {
+    int file;         // -1: closed
+    size_t got, left; // bytes of `in` that have arrived; bytes of `out` that are still to be sent
+    Message in, out;
+} Connection;
+
+// Listen, without waiting: at a socket in `folder`, or at a free TCP port of the loopback or of all interfaces.
+// connection_listen_tcp fills the invitation. Return a descriptor, or -1 with err.
+int connection_listen(const char *folder, Error *err);
+int connection_listen_tcp(bool loopback, Invitation *invitation, Error *err);
+// Accepts the next connection. Returns false if there is none.
+bool connection_accept(int listener, Connection *);
+
+// Connect to the socket in `folder`, or start to connect to one address of an invitation. If that fails, file is -1.
+Connection connection_open(const char *folder);
+Connection connection_open_tcp(const Invitation *invitation, int address);
+void connection_close(Connection *);
+
+// Sends a message. Returns false, and sends nothing, if the one before is still being sent or the connection is closed.
+bool connection_send(Connection *, const Message *);
+
+// Receives the next message; on RECEIVED_END closes the connection.
+typedef enum Received { RECEIVED_NOTHING, RECEIVED_MESSAGE, RECEIVED_END } Received;
+Received connection_receive(Connection *, Message *);
