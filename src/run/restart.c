@@ -115,7 +115,9 @@ static bool restart_again_(void *context, const JobEnd *end, char ***argv) {
 }
 
 int restart_launch(const Log *log, const Config *config, const Job *job, char **argv, Error *err) {
-    Relaunch again = {log, config, job, {.left = config->train.max_restarts}, restart_sequence(config), time(NULL)};
+    Relaunch again = {.log = log, .config = config, .job = job, .began = time(NULL)};
+    again.restarts.left = config->train.max_restarts;
+    again.before = restart_sequence(config);
     snprintf(again.dir, sizeof again.dir, "%s", config->checkpoint.dir);
     LaunchAgain asks = config->train.max_restarts > 0 ? restart_again_ : NULL;
     int code = launch_ranks(log, job, argv, asks, &again, err);
