@@ -336,6 +336,22 @@ class Trial:
             most = int(reached if known else STEPS) - int(since or before)
             must(int(steps) <= max(0, most), f"{steps} steps were lost of {most}\n{said}")
 
+    def check_newest(self, said):
+        """A restart takes the newest checkpoint, and a damaged one is passed over with a sentence."""
+        saved = 0
+        for line in said.splitlines():
+            found = re.search(r"saved \S*/step_(\d+) |again from step (\d+),|resumed from \S+ after step (\d+)", line)
+            if found is not None and found[1]:
+                saved = int(found[1])
+            elif found is not None and not self.others and "trying the previous checkpoint" not in said:
+                must(int(found[2] or found[3]) >= saved, f"{line}\nafter step {saved} was saved\n{said}")
+
+    def check_kept(self):
+        """Only as many checkpoints are kept as asked for. The folder of the user's is none."""
+        keep = next(int(key.split("=")[1]) for key in self.case.keys if key.startswith("checkpoint.keep="))
+        there = [path.name for path in self.saved.glob("step_*") if not (path / "mine").exists()]
+        must(len(there) <= keep, f"{keep} are to be kept, and there are {there}")
+
     def last_lines(self, ended):
         """Returns the lines that may be the last message. A bare mpirun prints its own lines after it."""
         return ended.said[-1:] if self.case.way == "hand" else ended.said
@@ -368,7 +384,7 @@ class Trial:
         for job in self.others:
             ended = job.end()
             must(ended.code in (0, 1, 2), f"the second start: code {ended.code}\n{ended.stderr}")
-            true = any(re.search(r"checkpoint\.dir|--resume|stopped|rank", line) for line in self.last_lines(ended))
+            true = any(re.search(r"checkpoint\.dir|log\.metrics|--resume|stopped|rank", line) for line in self.last_lines(ended))
             must(ended.code == 0 or true, ended.stderr)
             yield ended.stderr
 
@@ -399,6 +415,7 @@ class Trial:
         self.check_nothing_left()
         self.check_saved(ended.stderr, *others)
         self.check_lost(ended.stderr)
+        self.check_newest(ended.stderr)
         self.check_folder()
         self.check_bits(False)
         self.config.write_text(self.text)
@@ -408,6 +425,8 @@ class Trial:
         must(last.code == 0, f"resumed without faults: code {last.code}\n{last.stderr}")
         self.check_nothing_left()
         self.check_bits(True)
+        if ": saved " in last.stderr:
+            self.check_kept()
         if any(key.startswith("parallel.layers") for key in self.case.keys):
             self.check_plan()
         if self.case.notes is not None:
