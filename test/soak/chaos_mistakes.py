@@ -100,6 +100,11 @@ MISTAKES = [
     Mistake("other_data_after_a_resume", "src/checkpoint/checkpoint_load.c",
             "state.run, state.step, state.samples,", "state.run, state.step, state.samples + 8,",
             lambda case: case.before > 0),
+    Mistake("one_checkpoint_more_is_kept", "src/checkpoint/checkpoint_manifest.c",
+            "own++ >= config->keep", "own++ > config->keep", lambda case: case.saves and 0 < case.every < 6),
+    Mistake("a_restart_takes_the_checkpoint_before_the_newest", "src/checkpoint/checkpoint_load.c",
+            "for (int64_t i = 0; i < candidates->count; i++) {", "for (int64_t i = candidates->count > 1; i < candidates->count; i++) {",
+            lambda case: case.saves and case.restarts > 0 and 0 < case.every < 4 and has("kill rank")(case)),
 ]
 # fmt: on
 
