@@ -1,5 +1,5 @@
-"""Power cuts: after one at any call of a run, the newest checkpoint that it has reported is there, every checkpoint that
-has a checkpoint's name is whole, and the next run resumes."""
+"""Power cuts: after one at any call of a run, the newest checkpoint that it has reported is there, everything with a
+checkpoint's name is whole, and the next run resumes."""
 
 import re
 import shutil

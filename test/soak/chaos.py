@@ -384,7 +384,8 @@ class Trial:
         for job in self.others:
             ended = job.end()
             must(ended.code in (0, 1, 2), f"the second start: code {ended.code}\n{ended.stderr}")
-            true = any(re.search(r"checkpoint\.dir|log\.metrics|--resume|stopped|rank", line) for line in self.last_lines(ended))
+            reasons = r"checkpoint\.dir|log\.metrics|--resume|stopped|rank"
+            true = any(re.search(reasons, line) for line in self.last_lines(ended))
             must(ended.code == 0 or true, ended.stderr)
             yield ended.stderr
 
