@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 import dialects
+from foreign import megatron, torchtitan
 from megatron_bytes import held_by_core
 from run_files import GIB, Failure, find_trainer, finish, read_text
 
@@ -61,11 +62,12 @@ def differences(ours, theirs):
 def understood(program, text, config):
     """Returns the planner's configuration of the run that the other trainer would make of the text."""
     if program == "megatron":
-        back, _ = dialects.from_megatron([text])
+        settings, front, slurm = megatron.read([text])
+        back = megatron.convert(settings, None, front, slurm)
     else:
         model = {key: value for key, value in config["model"].items() if key != "seq_len"}
-        back, _ = dialects.from_torchtitan(text, None, None if "flavor" in text else model)
-    back["hardware"] = {"gpu": config["hardware"]["gpu"], "device": "cuda", "profile": "",
+        back = torchtitan.convert(torchtitan.read(text), None, None if "flavor" in text else model)
+    back["hardware"] = {"gpus_per_node": config["hardware"]["gpus_per_node"], "gpu": config["hardware"]["gpu"], "device": "cuda", "profile": "",
                         "reserve_gib": config["hardware"]["reserve_gib"]}  # fmt: skip
     return back
 

@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
 """Writes our configuration for a run of another trainer, for --plan and --search.
 
-    scripts/import.py megatron ARGS... >our.yaml            its arguments after torchrun's, or --gpus N first
-    scripts/import.py megatron FILE >our.yaml               a script with these arguments and without variables
-    scripts/import.py [--gpus N] [--model FILE] torchtitan FILE.toml >our.yaml
+    scripts/import.py megatron [NAME=VALUE]... SCRIPT [ARGUMENTS]... >our.yaml     a launch script, with its arguments
+    scripts/import.py megatron torchrun ... pretrain_gpt.py ... >our.yaml           or the flags themselves
+    scripts/import.py [--gpus N] torchtitan FILE.toml >our.yaml
+    scripts/import.py nanotron FILE.yaml >our.yaml
+    scripts/import.py nemo FILE.yaml >our.yaml                                      also Megatron-Bridge's recipes
 
---model: one of our configurations or a config.json with the sizes, for a flavor that is unknown here. The first lines
-name the settings that were not converted.
+The script is read and not run. NAME=VALUE gives variables that it takes from its environment; flags after it are added.
+--gpus N: the number of GPUs, where the input does not say it. --model: one of our configurations or a config.json with
+the sizes, where the input does not have them.
+
+Every setting is converted or named. The first lines name what changes the plan: the number of GPUs, precision, length
+and batch first. The next line lists what has no effect on a plan. What cannot be planned is refused with exit code 2.
 """
 
 import argparse
@@ -14,24 +20,42 @@ import json
 import sys
 from pathlib import Path
 
-import dialects
 from export import ask
-from run_files import Failure, finish, read_text
+from foreign import megatron, nanotron, nemo, torchtitan
+from run_files import Failure, Refusal, finish, read_text
+
+FILES = {"torchtitan": (torchtitan, "TOML"), "nanotron": (nanotron, "YAML"), "nemo": (nemo, "YAML")}
+
+
+def converted(options):
+    """Returns our configuration and the Settings."""
+    if options.gpus is not None and not 0 < options.gpus <= 1 << 20:
+        raise Failure(f"--gpus {options.gpus}: is out of range; use 1 or more")
+    model = ask(options.model, "--plan", "--json")["config"]["model"] if options.model else None
+    if options.program == "megatron":
+        if not options.words:
+            raise Failure("megatron: takes a launch script or flags; see --help")
+        settings, front, slurm = megatron.read(options.words)
+        return megatron.convert(settings, options.gpus, front, slurm, model), settings
+    program, kind = FILES[options.program]
+    if len(options.words) != 1:
+        raise Failure(f"{options.program}: takes one {kind} file; see --help")
+    path = Path(options.words[0])
+    text = read_text(path)
+    try:
+        settings = program.read(text)
+        return program.convert(settings, options.gpus, model), settings
+    except Failure as failure:
+        raise Failure(f"{path}: {failure}") from None
 
 
 def main(options):
-    words = options.words
-    if options.program == "megatron":
-        if len(words) == 1 and Path(words[0]).is_file():
-            words = [read_text(Path(words[0]))]
-        config, left = dialects.from_megatron(words, options.gpus)
-    else:
-        if len(words) != 1:
-            raise Failure("torchtitan: takes one TOML file; see --help")
-        model = ask(options.model, "--plan", "--json")["config"]["model"] if options.model else None
-        config, left = dialects.from_torchtitan(read_text(Path(words[0])), options.gpus, model)
-    for name in left:
-        print(f"# not taken over: {name}")
+    try:
+        config, settings = converted(options)
+    except Failure as failure:
+        raise Refusal(str(failure)) from None
+    for line in settings.comments():
+        print(line)
     for section, values in config.items():
         print(f"{section}: {json.dumps(values)}")
 
@@ -40,6 +64,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int)
     parser.add_argument("--model", type=Path)
-    parser.add_argument("program", choices=["megatron", "torchtitan"])
+    parser.add_argument("program", choices=["megatron", *FILES])
     parser.add_argument("words", nargs=argparse.REMAINDER)
     sys.exit(finish("import", main, parser.parse_args()))

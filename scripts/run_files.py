@@ -18,20 +18,29 @@ MOST_BOXES = 20000  # in one picture
 class Failure(Exception):
     """One sentence for the user."""
 
+    code = 1
+
+
+class Refusal(Failure):
+    """An input that cannot be used."""
+
+    code = 2
+
 
 class NoStepYet(Failure):
     """A run has begun and has not completed a step."""
 
 
 def finish(program, act, *arguments):
-    """Runs act(). Returns the exit code: 1 after printing one sentence if it fails, 130 after Ctrl-C, 0 if the reader
-    of its output has closed it."""
+    """Runs act(). Returns the exit code: 1 or a Failure's after printing one sentence if it fails, 130 after Ctrl-C, 0
+    if the reader of its output has closed it."""
+    code = 1
     try:
         act(*arguments)
         sys.stdout.flush()
         return 0
     except Failure as failure:
-        problem = failure
+        problem, code = failure, failure.code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -41,7 +50,7 @@ def finish(program, act, *arguments):
         problem = f"{error.filename or 'standard output'}: {error.strerror or error}"
         silence()
     print(f"{program}: {problem}", file=sys.stderr)
-    return 1
+    return code
 
 
 def silence():

@@ -1,7 +1,6 @@
 """Configurations converted to Megatron-LM and torchtitan and back: equal, except for settings reported as lost."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -44,27 +43,3 @@ def test_what_cannot_be_said_is_named(tmp_path):
     assert {"schedule.name", "train.z_loss", "parallel.layers"} <= unsaid(script("export.py", path, "--to", "megatron"))
     assert {"schedule.name", "train.z_loss"} >= unsaid(script("export.py", path, "--to", "nanotron")) != set()
     assert "Megatron-LM needs" in script("export.py", path, "--to", "megatron").stdout
-
-
-SMALL = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1000 --micro-batch-size 1 --global-batch-size 16"
-
-
-@pytest.mark.parametrize("more, sentence", [
-    ("--num-experts 8", "--num-experts: this model cannot be planned"),
-    ("--swiglu", "is neither LLaMA's layer"),
-    ("--expert-model-parallel-size 2", "--expert-model-parallel-size: ranks of this kind cannot be planned"),
-    ("--context-parallel-size 3 --nnodes 1 --nproc-per-node 8", "1 pipeline times 1 tensor times 3 context ranks"),
-    ("--hidden-size many", "--hidden-size: needs an integer"),
-])
-def test_words_that_cannot_be_planned_are_named(more, sentence):
-    answer = script("import.py", "megatron", *SMALL.split(), *more.split())
-    assert answer.returncode == 1 and sentence in answer.stderr
-
-
-def test_a_flag_that_is_not_taken_over_is_named_and_the_rest_is_planned(tmp_path):
-    answer = script("import.py", "--gpus", "8", "megatron", *SMALL.split(), "--bf16", "--fp8-format", "hybrid")
-    assert answer.returncode == 0 and "# not taken over: --fp8-format" in answer.stdout
-    path = tmp_path / "our.yaml"
-    path.write_text(answer.stdout)
-    planned = subprocess.run([ROOT / "train_gpt", "-c", path, "--plan", "-o", "hardware.gpu=h100"], capture_output=True)
-    assert planned.returncode == 0, planned.stderr

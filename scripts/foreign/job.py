@@ -1,0 +1,82 @@
+"""How many GPUs a job has, and how many a node: torchrun's words, srun's, and the lines of a Slurm script."""
+
+import re
+
+from run_files import Failure
+
+from .shell import readable, unknown_in
+
+SHORT = {"-N": "nodes", "-n": "ntasks", "-G": "gpus", "-np": "ntasks", "-c": "cpus-per-task", "-ppn": "ntasks-per-node"}
+WORLD = ("nnodes", "nproc-per-node", "nodes", "ntasks", "ntasks-per-node", "gpus-per-node", "gpus", "gres", "num-gpus", "num-nodes", "npernode", "gpus-per-task")
+
+
+def front_options(words):
+    """Returns {option: value} of a launcher's words."""
+    found = {}
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        after = words[at + 1] if at + 1 < len(words) else ""
+        if name.startswith("--"):
+            found[name[2:].replace("_", "-")] = value if equals else after
+        elif name in SHORT:
+            found[SHORT[name]] = after
+        elif re.fullmatch(r"-[NnG]\d+", word):
+            found[SHORT[word[:2]]] = word[2:]
+    return found
+
+
+def count(name, value):
+    """Returns a number of a launcher's option, or None if it is not known before the job runs."""
+    if value is None:
+        return None
+    text = readable(value).replace("_", "") if not unknown_in(value) else ""
+    if re.fullmatch(r"\d+", text):
+        if not 0 < int(text) <= 1 << 20:
+            raise Failure(f"--{name}: {text} is out of range; use 1 or more")
+        return int(text)
+    if name in ("nnodes", "nodes") and (found := re.fullmatch(r"(\d+)[:-](\d+)", text)) and found[1] == found[2]:
+        return count(name, found[1])
+    return None
+
+
+def gpus_of(s, front, slurm, gpus):
+    """Returns (GPUs of the job, GPUs of a node or None). Refuses a job of unknown size."""
+    options = front_options(front)
+    for name in WORLD:  # words of a launcher among the flags
+        if name in s and name not in options:
+            options[name] = str(s.take(name))
+    unread = [f"--{name} {readable(value)}" for name, value in options.items() if name not in WORLD and value]
+    s.quiet_ones += unread
+    batch = {name[2:]: value for name, value in slurm.items()}
+    known = {name: count(name, options.get(name, batch.get(name))) for name in WORLD}
+    for source in (options, batch):
+        if known["gpus-per-node"] is None and (found := re.search(r"(?:gpu:)?(?:[\w-]+:)?(\d+)(?:\(|,|$)", source.get("gpus-per-node", source.get("gres", "")))):
+            known["gpus-per-node"] = count("gpus-per-node", found[1])
+    torchrun = any(re.search(r"torchrun|torch\.distributed|deepspeed", word) for word in front) or "nproc-per-node" in options
+    nodes = first(known, "nnodes", "num-nodes", "nodes")
+    each = first(known, "nproc-per-node", "num-gpus") if torchrun else first(known, "ntasks-per-node", "npernode")
+    tasks = known["ntasks"] if not torchrun else None
+    if torchrun and "nproc-per-node" not in options and "num-gpus" not in options and "nnodes" in options:
+        each = 1  # torchrun's own default
+    each = each or known["gpus-per-node"]
+    if torchrun and nodes is None and "nnodes" not in options and "num-nodes" not in options and each:
+        nodes = 1
+    world = tasks or (nodes * each if nodes and each else None)
+    if world is None and known["gpus"]:
+        world = known["gpus"]
+    if gpus is not None:
+        if world not in (None, gpus):
+            s.say("world", f"--gpus {gpus} is planned; the script says {world}")
+        elif world is None and (nodes or each):
+            s.say("world", f"--gpus {gpus} is planned; the script says {nodes or 'an unknown number of'} nodes of {each or 'an unknown number of'} GPUs")
+        world = gpus
+    if world is None:
+        unsaid = [f"--{name} {readable(options[name])}" for name in ("nnodes", "nproc-per-node", "nodes", "ntasks-per-node") if name in options and known[name] is None]
+        raise Failure(f"the number of GPUs is not known{' (' + ', '.join(unsaid) + ')' if unsaid else ''}; say --gpus N before the program's name")
+    if each is None and tasks and nodes:
+        each = tasks // nodes
+    return world, min(each, world) if each else None
+
+
+def first(known, *names):
+    return next((known[name] for name in names if known[name] is not None), None)

@@ -1,0 +1,160 @@
+"""nanotron's YAML as our configuration. Names and defaults are those of nanotron 0.4 (2411b022: config/config.py,
+parallelism_config.py, models_config.py)."""
+
+import re
+
+from run_files import Failure
+
+from .documents import read_yaml, settings_of
+from .megatron import zero
+
+M = "model.model_config."
+QUIET = re.compile(
+    r"(general|checkpoints|logging|lighteval|tokenizer|s3_upload|profiler|metrics_logging|doremi|data|data_stages\[\d+\]\.(data|name|start_training_step))(\.|$|\[)"
+    r"|data_stages\[\d+\]\.(name|start_training_step)|tokens\.(limit_|val_check)|model\.(ddp_bucket_cap_mb|init_method\.(path|use_mup))"
+    rf"|{re.escape(M)}(bos_|eos_|pad_|pretraining_tp|use_cache|initializer_range|is_|_fused|_use_qkv|_attn_impl|rope_interleaved|interleaved_rotary|ring_attn|use_spda|"
+    r"max_position_embeddings|z_loss|flex_|log_attn|ssm_cfg)"
+    r"|optimizer\.(torch_adam|optimizer_factory\.torch_adam)|parallelism\.(tp_recompute_allgather|moe_layer_recompute|expert_)"
+)
+
+
+def read(text):
+    return settings_of(read_yaml(text))
+
+
+def convert(s, gpus=None, model=None):
+    """Returns our configuration of the Settings."""
+    config = {name: {} for name in ("model", "parallel", "schedule", "attention", "train")}
+    ours, parallel, schedule, train = (config[name] for name in ("model", "parallel", "schedule", "train"))
+    for name in ("is_mamba_config", "is_llamoe_config", "is_starcoder2_config", "is_qwen2_moe_config"):
+        s.refuse(M + name, "layers of this kind cannot be planned; use LLaMA's or Qwen 2's")
+    for name in ("moe_config.num_experts", "moe_num_experts", "num_local_experts"):
+        s.refuse(M + name, "the model is a mixture of experts by this key, which cannot be planned; leave it out to plan the dense model")
+    known = model or {}
+    ours |= known
+    sizes = {"hidden": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads", "ffn": "intermediate_size", "vocab": "vocab_size"}
+    for key, word in sizes.items():
+        ours[key] = s.number(M + word, int, known[key], low=1, high=1 << 22) if key in known else s.number(M + word, int, low=1, high=1 << 22)
+    ours["family"] = "llama"
+    if M + "attention_bias" in s.values:
+        s.quiet(M + "is_qwen2_config")
+    qwen = s.flag(M + "is_qwen2_config")
+    ours["kv_heads"] = s.number(M + "num_key_value_heads", int, known.get("kv_heads", ours["heads"]), low=1)
+    ours["head_dim"] = s.number(M + "head_dim", int, known.get("head_dim", max(ours["hidden"] // ours["heads"], 1)), low=1)
+    ours["seq_len"] = s.number("tokens.sequence_length", int, low=1, high=1 << 22)
+    ours["norm_eps"] = s.number(M + "rms_norm_eps", float, 1e-6, high=1)
+    ours["rope_theta"] = s.number(M + "rope_theta", float, 10000.0, low=1, high=1e12)
+    ours["tie_embeddings"] = s.flag(M + "tie_word_embeddings", False)
+    ours["qkv_bias"] = s.flag(M + "attention_bias", qwen)
+    ours["qk_norm"] = s.flag(M + "qk_norm", False)
+    act = s.text(M + "hidden_act", "silu")
+    if act not in ("silu", "swish"):
+        s.say("model", f"hidden_act {act}: the gate is planned as SwiGLU; sizes are the same")
+    rope(s, ours)
+    s.effect(M + "no_rope_layer", "model", "every layer has rotary positions here")
+    s.effect(M + "sliding_window_size", "model", "attention sees the whole sequence here, which takes longer")
+    if s.flag(M + "_use_doc_masking"):
+        config["data"] = {"mask_documents": "on"}
+    for name in [name for name in s.values if re.fullmatch(r"data_stages\[\d+\]\.sequence_length", name)]:
+        if s.values[name][1] == ours["seq_len"]:
+            s.quiet(name)
+        else:
+            s.effect(name, "length", f"{ours['seq_len']} tokens a sequence are planned for the whole run")
+    world(s, parallel, gpus)
+    engine = s.text("parallelism.pp_engine", "1f1b")
+    schedule["name"] = "gpipe" if engine == "afab" else "1f1b"
+    if engine not in ("afab", "1f1b"):
+        raise Failure(f"parallelism.pp_engine {engine}: is neither 1f1b nor afab")
+    if s.flag("parallelism.recompute_layer", False):
+        schedule["recompute_layers"] = -(-ours["layers"] // parallel["pipeline"])
+    b = schedule["micro_batch"] = s.number("tokens.micro_batch_size", int, low=1)
+    train["global_batch"] = b * s.number("tokens.batch_accumulation_per_replica", int, 1, low=1) * parallel["data"]
+    train["steps"] = s.number("tokens.train_steps", int, low=1)
+    precision(s, train)
+    optimizer(s, train)
+    if "optimizer.zero_stage" in s.values:
+        s.values["zero-stage"] = ("optimizer.zero_stage", s.take("optimizer.zero_stage"))
+    zero(s, config)
+    config["attention"]["mode"] = "flash"
+    multiple = s.number("model.make_vocab_size_divisible_by", int, 1, low=1)
+    if multiple > 1:
+        s.quiet_ones.append(f"model.make_vocab_size_divisible_by {multiple}")
+    s.finish(lambda name: QUIET.match(name) is not None)
+    return config
+
+
+def world(s, parallel, gpus):
+    for ours, word in (("data", "dp"), ("pipeline", "pp"), ("tensor", "tp")):
+        parallel[ours] = s.number(f"parallelism.{word}", int, low=1, high=1 << 16)
+    parallel["context"] = s.number("parallelism.context_parallel_size", int, 1, low=1, high=1024)
+    if s.number("parallelism.expert_parallel_size", int, 1, low=1) != 1:
+        raise Failure("parallelism.expert_parallel_size: ranks of this kind cannot be planned; leave it out")
+    ranks = parallel["data"] * parallel["pipeline"] * parallel["tensor"] * parallel["context"]
+    if gpus and gpus != ranks:
+        raise Failure(f"--gpus {gpus}: the file has {ranks} ranks; leave --gpus out, or change parallelism.dp")
+    for name in ("parallelism.tp_mode", "parallelism.tp_linear_async_communication") if parallel["tensor"] == 1 else ():
+        s.quiet(name)
+    mode = s.text("parallelism.tp_mode", "ALL_REDUCE")
+    if mode.upper() != "REDUCE_SCATTER":
+        s.quiet("parallelism.tp_linear_async_communication")
+    parallel["sequence"] = mode.upper() == "REDUCE_SCATTER" and parallel["tensor"] > 1
+    overlaps = s.flag("parallelism.tp_linear_async_communication", False)
+    parallel["overlap"] = "auto" if overlaps and parallel["sequence"] else "off"
+
+
+def precision(s, train):
+    kind = s.text("model.dtype", "bfloat16")
+    train["precision"] = "fp32" if kind == "float32" else "bf16"
+    if kind not in ("float32", "bfloat16"):
+        s.say("precision", f"model.dtype {kind}: is planned as bf16")
+    if not s.flag("optimizer.accumulate_grad_in_fp32", True):
+        s.say("precision", "optimizer.accumulate_grad_in_fp32 false: gradients are planned in fp32, 2 bytes a parameter more")
+
+
+def rope(s, model):
+    scaling = {name[len(M + "rope_scaling.") :]: s.take(name) for name in list(s.values) if name.startswith(M + "rope_scaling.")}
+    kind = scaling.pop("rope_type", scaling.pop("type", "none"))
+    numbers = {"factor": "rope_factor", "original_max_position_embeddings": "rope_original", "low_freq_factor": "rope_low_freq",
+               "high_freq_factor": "rope_high_freq", "beta_fast": "rope_beta_fast", "beta_slow": "rope_beta_slow"}  # fmt: skip
+    if kind in ("linear", "llama3", "yarn"):
+        model["rope_scaling"] = kind
+        for word, value in scaling.items():
+            if word not in numbers or isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise Failure(f"{M}rope_scaling.{word}: is not known here, or is no number")
+            model[numbers[word]] = value
+    elif kind not in ("none", "default", None):
+        raise Failure(f"{M}rope_scaling {kind}: cannot be planned; use linear, llama3 or yarn")
+
+
+def optimizer(s, train):
+    R, F = "optimizer.learning_rate_scheduler.", "optimizer.optimizer_factory."
+    name = s.text(F + "name", "adamW")
+    if name.lower() != "adamw":
+        s.say("memory", f"optimizer {name}: AdamW is planned, with two moments in fp32")
+    for ours, word, default in (("beta1", "adam_beta1", 0.9), ("beta2", "adam_beta2", 0.999), ("eps", "adam_eps", 1e-8)):
+        train[ours] = s.number(F + word if F + word in s else "optimizer." + word, float, default, high=1)
+    train["weight_decay"] = s.number("optimizer.weight_decay", float, 0.0, high=100)
+    train["grad_clip"] = s.number("optimizer.clip_grad", float, 0.0, high=1e12)
+    train["seed"] = s.number("general.seed", int, 42, high=1 << 53)
+    train["init_std"] = s.number("model.init_method.std", float, 0.025, high=1000)
+    s.effect("optimizer.weight_decay_exclude_named_params", "training", "norms and biases have no weight decay here, the others have")
+    s.effect("model.init_method.scaling_method", "training", "projections into the residual stream start smaller by the number of layers here")
+    lr = train["lr"] = s.number(R + "learning_rate", float, low=0, high=100)
+    low = s.number(R + "min_decay_lr", float, lr, high=100)
+    if low > lr:
+        raise Failure(f"{R}min_decay_lr {low:g}: is above learning_rate {lr:g}")
+    train["min_lr_ratio"] = float(f"{low / lr if lr else 0:.12g}")
+    warm = train["warmup_steps"] = s.number(R + "lr_warmup_steps", int, 0)
+    style = s.text(R + "lr_decay_style", "linear")
+    start = s.number(R + "lr_decay_starting_step", int, warm)
+    steps = s.number(R + "lr_decay_steps", int, max(1, train["steps"] - start), low=1)
+    if s.text(R + "lr_warmup_style", "linear") != "linear":
+        s.say("training", f"{R}lr_warmup_style: the warm-up is linear here")
+    if start > warm:
+        train |= {"schedule": "wsd", "decay_steps": min(steps, train["steps"]), "decay_shape": style if style in ("linear", "cosine", "1-sqrt") else "linear"}
+    else:
+        train["schedule"] = style if style in ("linear", "cosine") else "constant" if low == lr else "linear"
+    if style not in ("linear", "cosine") and not (style == "1-sqrt" and start > warm):
+        s.say("training", f"{R}lr_decay_style {style}: a linear decay is planned")
+    if abs(start + steps - train["steps"]) > 1 and low != lr:
+        s.say("training", f"the learning rate falls until step {start + steps} there and until the last, {train['steps']}, here")

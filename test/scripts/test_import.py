@@ -1,0 +1,456 @@
+"""Launch scripts and configurations of other trainers: every setting is converted, named with its effect, or refused."""
+
+import copy
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trainer_runs import script
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "test" / "soak")]
+
+import import_corpus  # noqa: E402
+from foreign import megatron, nanotron, nemo, torchtitan  # noqa: E402
+from foreign.shell import Script  # noqa: E402
+from run_files import Failure  # noqa: E402
+
+SMALL = ("--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1000 --micro-batch-size 1"
+         " --global-batch-size 16 --train-iters 100 --hidden-dropout 0 --attention-dropout 0 --bf16")  # fmt: skip
+ARRAYS = r"""#!/bin/bash
+#SBATCH --nodes=16
+#SBATCH --ntasks-per-node=4   # one a GPU
+#SBATCH --gpus-per-node=4
+# SIZES=(--num-layers 1)
+TP=${TP:-2}; PP=$((TP * 2))
+SEQ=4096
+SIZES=(
+    --num-layers 32          # of all stages
+    --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32
+    --group-query-attention --num-query-groups 8
+    --seq-length $SEQ --max-position-embeddings ${SEQ}
+    --swiglu --normalization RMSNorm --use-rotary-position-embeddings --disable-bias-linear
+    --untie-embeddings-and-output-weights
+)
+if [ "$EIGHT_BITS" = true ]; then SIZES+=("--fp8-format hybrid"); fi
+QUOTED="  --micro-batch-size 1 --global-batch-size 1024 \
+    --train-samples 10240000 --lr-warmup-fraction .01 --lr 3e-4 --min-lr 3e-5 \
+    --lr-decay-style cosine --bf16 --tokenizer-type GPT2BPETokenizer "
+MORE=("--hidden-dropout 0" "--attention-dropout 0.0" '--use-distributed-optimizer')
+srun -l bash -c "python3 -u pretrain_gpt.py ${SIZES[*]} $QUOTED ${MORE[@]} \
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP --sequence-parallel --save $OUT/here"
+"""
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+converters = ["float8"]
+[training]
+batch_size = 8
+seq_len = 8192
+steps = 1000
+tensor_parallel_degree = 2
+data_parallel_degree = -1
+dtype = "bfloat16"
+enable_loss_parallel = true
+warmup_steps = 50
+[optimizer]
+lr = 3e-4
+early_step_in_backward = true
+[experimental]
+pipeline_parallel_degree = 4
+pipeline_parallel_split_points = ["layers.9", "layers.17", "layers.25"]
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "2"
+[job]
+description = "a run"
+"""
+NANO = """
+general: {project: p, run: r, seed: 7}
+parallelism: {dp: 4, pp: 2, tp: 2, pp_engine: 1f1b, tp_mode: REDUCE_SCATTER, tp_linear_async_communication: true}
+tokens: {sequence_length: 2048, micro_batch_size: 2, batch_accumulation_per_replica: 8, train_steps: 2000, val_check_interval: -1}
+model:
+  dtype: bfloat16
+  init_method: {std: 0.02}
+  model_config: {is_llama_config: true, hidden_size: 1024, intermediate_size: 2816, num_hidden_layers: 16, num_attention_heads: 16,
+                 num_key_value_heads: 4, vocab_size: 49152, max_position_embeddings: 2048, rms_norm_eps: 1.0e-5, tie_word_embeddings: true,
+                 sliding_window_size: 64}
+optimizer:
+  zero_stage: 0
+  weight_decay: 0.1
+  clip_grad: 1.0
+  accumulate_grad_in_fp32: true
+  optimizer_factory: {name: adamW, adam_beta1: 0.9, adam_beta2: 0.95, adam_eps: 1.0e-8}
+  learning_rate_scheduler: {learning_rate: 3.0e-4, lr_warmup_steps: 100, lr_warmup_style: linear, lr_decay_style: 1-sqrt,
+                            lr_decay_starting_step: 1600, lr_decay_steps: 400, min_decay_lr: 0}
+data_stages: [{name: one, start_training_step: 1, data: {seed: 1}}, {name: two, sequence_length: 4096, start_training_step: 5, data: {seed: 1}}]
+"""
+NEMO = """
+trainer: {devices: 8, num_nodes: 4, precision: bf16, max_steps: 5000, gradient_clip_val: 1.0, log_every_n_steps: 10}
+exp_manager: {name: x}
+model:
+  mcore_gpt: true
+  micro_batch_size: 1
+  global_batch_size: 128
+  tensor_model_parallel_size: 4
+  pipeline_model_parallel_size: 2
+  virtual_pipeline_model_parallel_size: 5
+  encoder_seq_length: 4096
+  max_position_embeddings: ${.encoder_seq_length}
+  num_layers: 40
+  hidden_size: 5120
+  ffn_hidden_size: ${multiply:2, 6912}
+  num_attention_heads: 40
+  num_query_groups: null
+  activation: fast-swiglu
+  normalization: rmsnorm
+  bias: false
+  position_embedding_type: rope
+  rotary_percentage: 1.0
+  share_embeddings_and_output_weights: false
+  hidden_dropout: 0.0
+  attention_dropout: 0.0
+  sequence_parallel: true
+  activations_checkpoint_granularity: full
+  activations_checkpoint_method: block
+  activations_checkpoint_num_layers: 2
+  attention_type: multihead
+  tokenizer: {library: sentencepiece, type: null, model: /data/llama/tokenizer.model}
+  optim: {name: mcore_distributed_optim, lr: 1.0e-4, weight_decay: 0.1, betas: [0.9, 0.95],
+          sched: {name: CosineAnnealing, warmup_steps: 500, constant_steps: 0, min_lr: 1.0e-5}}
+"""
+DEEPSPEED = """
+TP=2
+GPUS=${1:-8}
+cat <<EOT > $(pwd)/ds.json
+{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}, "bf16": {"enabled": true}, "gradient_clipping": 0.5}
+EOT
+cat <<EOT > ds.json
+{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}, "bf16": {"enabled": true}, "gradient_clipping": 0.5}
+EOT
+run_it() {
+    deepspeed --num_nodes 1 --num_gpus $GPUS pretrain_gpt.py "$@"
+}
+for LAYERS in 8 16; do
+  case $LAYERS in
+    8) WIDTH=512 ;;
+    *) WIDTH=1024 ;;
+  esac
+  run_it --num-layers $LAYERS --hidden-size $WIDTH --num-attention-heads 8 --seq-length 512 --vocab-size 1000 --train-iters 10 --hidden-dropout 0 \\
+    --attention-dropout 0 --tensor-model-parallel-size $TP --deepspeed --deepspeed_config ds.json --checkpoint-activations
+done
+"""
+
+
+def converted(tmp_path, program, text, *before, name="run.sh", after=()):
+    """Returns (comments, configuration) of a file with the text."""
+    path = tmp_path / name
+    path.write_text(text)
+    answer = script("import.py", *before, program, path, *after)
+    assert answer.returncode == 0, answer.stderr
+    return read(answer.stdout)
+
+
+def read(text):
+    lines = text.splitlines()
+    comments = [line for line in lines if line.startswith("#")]
+    return "\n".join(comments), {line.partition(": ")[0]: json.loads(line.partition(": ")[2]) for line in lines[len(comments) :]}
+
+
+def words(*more):
+    return script("import.py", "megatron", *SMALL.split(), *" ".join(more).split())
+
+
+def plan(tmp_path, config):
+    path = tmp_path / "our.yaml"
+    path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items()))
+    program = ROOT / f"train_{config['model']['family']}"
+    planned = subprocess.run([program, "-c", path, "--plan", "--json", "-o", "hardware.gpu=b200"], capture_output=True, text=True, check=False)
+    assert planned.returncode == 0, planned.stderr
+    return json.loads(planned.stdout)
+
+
+def test_a_launch_script_of_arrays_and_quoted_blocks_is_planned_as_it_is(tmp_path):
+    comments, config = converted(tmp_path, "megatron", ARRAYS)
+    model, parallel, train = config["model"], config["parallel"], config["train"]
+    assert model["family"] == "llama" and (model["layers"], model["ffn"], model["kv_heads"], model["seq_len"]) == (32, 14336, 8, 4096)
+    assert (parallel["tensor"], parallel["pipeline"], parallel["data"], parallel["sequence"]) == (2, 4, 8, True)
+    assert config["hardware"]["gpus_per_node"] == 4
+    assert (train["global_batch"], train["steps"], train["warmup_steps"], train["precision"]) == (1024, 10000, 100, "bf16")
+    assert train["min_lr_ratio"] == 0.1 and (train["beta2"], train["weight_decay"]) == (0.999, 0.01)  # the defaults there
+    assert "--vocab-size is not given: 50257" in comments and "--save $OUT/here" in comments
+    assert plan(tmp_path, config)["step_ms"] > 0
+    comments, config = converted(tmp_path, "megatron", ARRAYS.replace("megatron", ""), after=["--vocab-size", "32000"])
+    assert config["model"]["vocab"] == 32000
+
+
+def test_variables_of_the_environment_and_arguments_can_be_given(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(ARRAYS)
+    _, config = read(script("import.py", "megatron", "TP=4", "EIGHT_BITS=true", path).stdout)
+    assert (config["parallel"]["tensor"], config["parallel"]["pipeline"], config["train"]["fp8"]) == (4, 8, "tensor")
+    path.write_text(f"LAYERS=$1\ntorchrun --nproc_per_node=8 pretrain_gpt.py {SMALL.replace('--num-layers 8', '--num-layers $LAYERS')}")
+    refused = script("import.py", "megatron", path)
+    assert refused.returncode == 2 and "arguments after its name" in refused.stderr
+    assert read(script("import.py", "megatron", path, "12").stdout)[1]["model"]["layers"] == 12
+
+
+@pytest.mark.parametrize("launcher, gpus, node", [
+    ("torchrun --nproc_per_node 8 --nnodes 2", 16, 8),
+    ("torchrun --nproc-per-node=4 --nnodes=4", 16, 4),
+    ("python -m torch.distributed.launch --nproc_per_node 8", 8, 8),
+    ("deepspeed --num_nodes 2 --num_gpus 8", 16, 8),
+    ("srun -N 4 --ntasks-per-node=4 python -u", 16, 4),
+    ("mpirun -np 16 -npernode 8 python", 16, None),
+    ("srun --nodes 2 torchrun --nproc_per_node 8 --nnodes 2", 16, 8),
+])  # fmt: skip
+def test_the_launcher_says_the_number_of_gpus(tmp_path, launcher, gpus, node):
+    _, config = converted(tmp_path, "megatron", f"{launcher} pretrain_gpt.py {SMALL}\n")
+    assert config["parallel"]["data"] == gpus
+    assert config.get("hardware", {}).get("gpus_per_node") == node
+
+
+@pytest.mark.parametrize("launcher", ["python", "torchrun --nproc_per_node $GPUS --nnodes 2", "torchrun --nnodes 1:4 --nproc_per_node 8", "srun python"])
+def test_an_unknown_number_of_gpus_is_refused(tmp_path, launcher):
+    path = tmp_path / "run.sh"
+    path.write_text(f"{launcher} pretrain_gpt.py {SMALL}\n")
+    answer = script("import.py", "megatron", path)
+    assert answer.returncode == 2 and "the number of GPUs is not known" in answer.stderr and "--gpus N" in answer.stderr
+    assert read(script("import.py", "--gpus", "16", "megatron", path).stdout)[1]["parallel"]["data"] == 16
+
+
+def test_fp16_is_planned_as_bf16_and_said():
+    comments, config = read(script("import.py", "--gpus", "8", "megatron", *SMALL.replace("--bf16", "--fp16").split()).stdout)
+    assert config["train"]["precision"] == "bf16" and comments.startswith("# changes the plan: precision: --fp16: is planned as bf16")
+
+
+def test_what_matters_most_comes_first_and_what_does_not_matter_is_one_line():
+    answer = script("import.py", "--gpus", "8", "megatron", *SMALL.split(), "--nproc-per-node", "4", "--xielu", "--optimizer", "sgd",
+                    "--rampup-batch-size", "8", "8", "800", "--exit-interval", "5", "--fp16", "--log-interval", "10", "--save", "x")  # fmt: skip
+    comments, _ = read(answer.stdout)
+    kinds = [line.split(": ")[1] for line in comments.splitlines() if "changes the plan" in line]
+    order = ["world", "precision", "length", "batch", "model", "memory", "speed", "training", "unknown"]
+    assert kinds == sorted(kinds, key=order.index) and {"world", "length", "model", "memory"} <= set(kinds)
+    assert sum(line.startswith("# without effect on the plan: ") for line in comments.splitlines()) == 1
+    assert comments.splitlines()[-1].startswith("# without effect") and "--log-interval 10" in comments and "--save x" in comments
+
+
+@pytest.mark.parametrize("more, steps, warmup", [
+    ("--train-samples 160000 --lr-warmup-samples 1600", 10000, 100),
+    ("--train-samples 160000 --lr-warmup-fraction 0.01", 10000, 100),
+    ("--train-iters 500 --lr-warmup-fraction 0.1 --lr-decay-iters 400", 500, 40),
+    ("--train-iters 500 --lr-warmup-iters 7", 500, 7),
+])  # fmt: skip
+def test_lengths_in_samples_and_fractions_become_steps(more, steps, warmup):
+    small = SMALL.replace("--train-iters 100", "")
+    answer = script("import.py", "--gpus", "8", "megatron", *small.split(), *more.split())
+    comments, config = read(answer.stdout)
+    assert (config["train"]["steps"], config["train"]["warmup_steps"]) == (steps, warmup)
+    assert ("--lr-decay-iters" in comments) == ("--lr-decay-iters" in more)
+
+
+def test_a_growing_batch_has_the_samples_of_megatrons(tmp_path):
+    comments, config = converted(tmp_path, "megatron", f"torchrun --nproc_per_node 4 pretrain_gpt.py {SMALL.replace('--train-iters 100', '')}"
+                                 " --rampup-batch-size 4 4 1200 --train-samples 4000")  # fmt: skip
+    train = config["train"]
+    # 400 samples for each of the sizes 4, 8 and 12, then 16
+    assert train["batch_ramp"] == [[1, 4], [101, 8], [151, 12], [185, 16]]
+    assert train["steps"] == 184 + (4000 - 400 - 400 - 34 * 12) // 16
+    assert plan(tmp_path, config)["step_ms"] > 0
+
+
+@pytest.mark.parametrize("more, sentence", [
+    ("--num-experts 8", "--num-experts 8: the model is a mixture of experts by this flag"),
+    ("--swiglu", "is neither LLaMA's layer"),
+    ("--expert-model-parallel-size 2", "--expert-model-parallel-size: ranks of this kind cannot be planned"),
+    ("--context-parallel-size 3 --nnodes 1 --nproc-per-node 8", "1 pipeline times 1 tensor times 3 context ranks"),
+    ("--hidden-size many", "--hidden-size: needs an integer"),
+    ("--attention-dropout off --nproc-per-node 8", "--attention-dropout: needs a number"),
+    ("--lr nan --nproc-per-node 8", "--lr: needs a number"),
+    ("--num-layers-per-virtual-pipeline-stage 0 --nproc-per-node 8", "--num-layers-per-virtual-pipeline-stage: 0 is out of range"),
+    ("--num-layers-per-virtual-pipeline-stage 3 --pipeline-model-parallel-size 2 --nproc-per-node 8", "8 layers do not divide into chunks of 3"),
+    ("--global-batch-size 17 --nproc-per-node 8", "is no multiple of micro-batch 1 times 8 data ranks"),
+    ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettt|ttL --nproc-per-node 8", "2 parts of 5 layers"),
+    ("--recompute-granularity some --nproc-per-node 8", "is neither full nor selective"),
+    ("", "the number of GPUs is not known"),
+])  # fmt: skip
+def test_words_that_cannot_be_planned_are_refused(more, sentence):
+    answer = words(more)
+    assert answer.returncode == 2 and sentence in answer.stderr and answer.stdout == ""
+
+
+@pytest.mark.parametrize("more, key, value", [
+    ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "schedule.recompute_layers", 8),
+    ("--recompute-granularity full --recompute-method block --recompute-num-layers 3", "schedule.recompute_layers", 3),
+    ("--checkpoint-activations", "schedule.recompute_layers", 8),
+    ("--transformer-impl local --recompute-granularity selective", "attention.mode", "recompute"),
+    ("--transformer-impl local", "attention.mode", "none"),
+    ("--recompute-granularity selective", "attention.mode", "flash"),
+    ("--lr-decay-style WSD --lr-wsd-decay-iters 10 --lr-wsd-decay-style minus_sqrt", "train.decay_shape", "1-sqrt"),
+    ("--fp8-format e4m3 --fp8-recipe mxfp8", "train.fp8", "mx"),
+    ("--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 1", "schedule.chunks", 2),
+    ("--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 3", "parallel.layers", [3, 5]),
+    ("--pipeline-model-parallel-size 2 --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split", "parallel.layers", [4, 4]),
+    ("--reset-attention-mask --reset-position-ids", "data.mask_documents", "on"),
+    ("--seed 7", "train.seed", 7),
+])  # fmt: skip
+def test_a_flag_becomes_its_key(tmp_path, more, key, value):
+    answer = words("--nproc_per_node 8", more)
+    assert answer.returncode == 0, answer.stderr
+    _, config = read(answer.stdout)
+    section, _, name = key.partition(".")
+    assert config[section][name] == value
+    assert plan(tmp_path, config)["step_ms"] > 0
+
+
+@pytest.mark.parametrize("more, sentence", [
+    ("", "--use-distributed-optimizer is not given: every data rank holds all optimizer state there"),
+    ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4", "the inputs of every 4th layer are kept there"),
+    ("--lr-decay-style inverse-square-root", "--lr-decay-style inverse-square-root: cosine is planned"),
+    ("--lr-decay-style WSD --lr-wsd-decay-iters 10", "--lr-wsd-decay-style exponential: a linear decay is planned"),
+    ("--disable-bias-linear", "--disable-bias-linear: GPT's linear layers are planned with biases"),
+    ("--position-embedding-type none", "--position-embedding-type none: GPT's learned positions are planned"),
+    ("--my-own-flag 3", "--my-own-flag 3: not known here; their effect is not planned"),
+    ("--use-megatron-fsdp", "--use-megatron-fsdp: parameters are not cut over data ranks here"),
+    ("--hidden-dropout 0.1", "--hidden-dropout 0.1: there is no dropout here"),
+])  # fmt: skip
+def test_a_flag_without_a_key_is_named_with_its_effect(more, sentence):
+    answer = words("--nproc_per_node 8", more)
+    assert answer.returncode == 0 and sentence in answer.stdout, answer.stderr + answer.stdout
+
+
+def test_what_a_script_cannot_know_is_named(tmp_path):
+    comments, config = converted(tmp_path, "megatron", f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n")
+    assert "source cluster.sh: is not here" in comments and "$EXTRA: the script does not say what this is" in comments
+    assert config["train"]["seed"] == 3
+    (tmp_path / "cluster.sh").write_text("EXTRA='--lr 1e-3'\n")
+    comments, config = converted(tmp_path, "megatron", f"source cluster.sh\ntorchrun --nproc_per_node 8 pretrain_gpt.py {SMALL} $EXTRA --seed 3\n")
+    assert "cluster.sh" not in comments and config["train"]["lr"] == 1e-3
+
+
+def test_deepspeeds_json_is_read_beside_megatrons_flags(tmp_path):
+    comments, config = converted(tmp_path, "megatron", DEEPSPEED)
+    assert (config["train"]["global_batch"], config["schedule"]["micro_batch"], config["train"]["grad_clip"]) == (16, 1, 0.5)
+    assert config["train"]["precision"] == "bf16" and config["model"]["layers"] == 8 and config["schedule"]["recompute_layers"] == 8
+    assert "the script starts 2 runs; this is the first" in comments and "attention is not fused there" in comments
+    assert "--use-distributed-optimizer is not given" not in comments  # ZeRO-1
+
+
+def test_torchtitans_names_of_2024_are_read(tmp_path):
+    comments, config = converted(tmp_path, "torchtitan", TITAN, "--gpus", "64", name="run.toml")
+    assert (config["parallel"]["tensor"], config["parallel"]["pipeline"], config["parallel"]["data"]) == (2, 4, 8)
+    assert config["parallel"]["layers"] == [9, 8, 8, 7] and config["train"]["global_batch"] == 64 and config["train"]["fp8"] == "tensor"
+    assert config["train"]["warmup_steps"] == 50 and config["schedule"]["recompute_layers"] == 4
+    for name in ("training.dtype bfloat16", "optimizer.early_step_in_backward", "training.enable_loss_parallel", "job.description"):
+        assert name in comments
+    assert plan(tmp_path, config)["step_ms"] > 0
+    path = tmp_path / "run.toml"
+    unknown = script("import.py", "torchtitan", path)
+    assert unknown.returncode == 2 and "number of GPUs is not known; say --gpus N" in unknown.stderr
+
+
+def test_nanotrons_yaml_is_read(tmp_path):
+    comments, config = converted(tmp_path, "nanotron", NANO, name="run.yaml")
+    assert (config["parallel"]["data"], config["train"]["global_batch"], config["train"]["steps"]) == (4, 64, 2000)
+    assert (config["train"]["schedule"], config["train"]["decay_steps"], config["train"]["decay_shape"]) == ("wsd", 400, "1-sqrt")
+    assert "optimizer state there" in comments and "sliding_window_size 64" in comments
+    assert "length: data_stages[1].sequence_length 4096: 2048 tokens a sequence are planned" in comments
+    assert plan(tmp_path, config)["step_ms"] > 0
+
+
+def test_nemos_yaml_is_read(tmp_path):
+    comments, config = converted(tmp_path, "nemo", NEMO, name="run.yaml")
+    model, parallel = config["model"], config["parallel"]
+    assert (model["ffn"], model["vocab"], model["tie_embeddings"], model["family"]) == (13824, 32000, False, "llama")
+    assert (parallel["data"], parallel["sequence"], config["schedule"]["chunks"], config["schedule"]["recompute_layers"]) == (4, True, 5, 10)
+    assert config["train"]["schedule"] == "cosine" and config["train"]["beta2"] == 0.95 and config["hardware"]["gpus_per_node"] == 8
+    assert "model.attention_type multihead" in comments and "trainer.log_every_n_steps 10" in comments
+    assert plan(tmp_path, config)["step_ms"] > 0
+
+
+def test_sizes_come_from_a_model_where_the_input_has_none(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("model: {tensor_model_parallel_size: 2, seq_length: 4096}\ntrain: {micro_batch_size: 1, global_batch_size: 64, train_iters: 50}\n")
+    assert "say --model FILE with the sizes" in script("import.py", "--gpus", "8", "nemo", path).stderr
+    answer = script("import.py", "--gpus", "8", "--model", ROOT / "configs/llama3_8b.yaml", "nemo", path)
+    _, config = read(answer.stdout)
+    assert (config["model"]["hidden"], config["model"]["seq_len"], config["parallel"]["data"]) == (4096, 4096, 4)
+
+
+INPUTS = {"run.sh": ARRAYS, "deepspeed.sh": DEEPSPEED, "titan.toml": TITAN, "nano.yaml": NANO, "nemo.yaml": NEMO}
+
+
+def test_no_setting_of_any_input_is_dropped(tmp_path):
+    for name, text in INPUTS.items():
+        (tmp_path / name).write_text(text)
+        settings, convert = import_corpus.reader(tmp_path / name)
+        assert list(import_corpus.dropped(settings, convert, None if name != "titan.toml" else 64)) == []
+
+
+def test_a_setting_that_nobody_reads_is_found(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(ARRAYS)
+    settings, convert = import_corpus.reader(path)
+
+    def forgetful(s, gpus):
+        s.values.pop("untie-embeddings-and-output-weights", None)
+        return convert(s, gpus)
+
+    assert list(import_corpus.dropped(settings, forgetful, None)) == ["--untie-embeddings-and-output-weights True"]
+
+
+ODD = ["0", "-1", "1e400", "nan", "inf", "", "x", "9" * 40, "1.5", "true", None, True, False, [1, 2], {}, 0, -1, 1e30, float("nan"), "[[", "\0", "1 2 3"]
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_no_value_of_a_setting_ends_in_a_traceback(tmp_path, name):
+    path, drawn = tmp_path / name, random.Random(name)
+    path.write_text(INPUTS[name])
+    settings, convert = import_corpus.reader(path)
+    for key in settings.values:
+        for value in [*ODD, drawn.choice(ODD)]:
+            other = copy.deepcopy(settings)
+            other.values[key] = (key, value)
+            assert import_corpus.answer(other, convert, 64) != ""
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_no_cut_of_an_input_ends_in_a_traceback(name):
+    drawn = random.Random(name)
+    text = INPUTS[name]
+    pieces = ['"', "'", "`", "$(", "${", "((", "))", "}", ")", "fi\n", "done\n", ";;", "<<E\n", "{", "[[", "|", "&&", "\\", "\n", "[", ": "]
+    for _ in range(300):
+        at = drawn.randrange(len(text) + 1)
+        changed = drawn.choice([text[:at], text[at:], text[:at] + drawn.choice(pieces) + text[at:]])
+        try:
+            if name.endswith(".sh"):
+                settings, front, slurm = megatron.read(["x " + changed])
+                megatron.convert(settings, 64, front, slurm)
+            else:
+                program = {"titan.toml": torchtitan, "nano.yaml": nanotron, "nemo.yaml": nemo}[name]
+                program.convert(program.read(changed), 64)
+        except Failure:
+            pass
+
+
+@pytest.mark.parametrize("text, commands", [
+    ("A=(1 2 '3 4')\nrun ${A[@]} \"${A[@]}\" ${#A[@]} ${A[1]}", [["run", "1", "2", "3", "4", "1", "2", "3 4", "3", "2"]]),
+    ("X=${Y:-4}; run $((X * 2 + 1)) ${X}a '$X' \"$X\"", [["run", "9", "4a", "$X", "4"]]),
+    ("if [ $A = b ]; then run 1; elif [[ -z $A && 2 -gt 1 ]]; then run 2; else run 3; fi", [["run", "2"]]),
+    ("f() { run $1 $#; }\nf a b", [["run", "a", "2"]]),
+    ("for i in {1..3}; do run $i; done", [["run", "1"], ["run", "2"], ["run", "3"]]),
+    ("case 7B in 70B) run 1;; 7*) run 2;; *) run 3;; esac", [["run", "2"]]),
+    ("C=\"run --a 1\"\nC+=\" --b 2\"\neval $C", [["run", "--a", "1", "--b", "2"]]),
+    ("run a \\\n  b # c\n# d\nrun e 2>&1 | tee log", [["run", "a", "b"], ["run", "e"]]),
+    ("F=/a/b.tar.gz; run ${F##*/} ${F%.gz} ${F/a/c} ${F,,}", [["run", "b.tar.gz", "/a/b.tar", "/c/b.tar.gz", "/a/b.tar.gz"]]),
+    ("[ 1 -lt 2 ] && A=1 || A=2\nrun $A", [["run", "1"]]),
+    ("D=$(pwd); srun -N 2 bash -c \"run $((1+1))\"", [["srun", "-N", "2", "bash", "run", "2"]]),
+])  # fmt: skip
+def test_a_shells_words_are_expanded_as_bash_does(text, commands):
+    shell = Script()
+    shell.run(text)
+    assert shell.commands == commands
