@@ -358,6 +358,8 @@ def family_of(s, model, known, defaults):
     """Sets model.family. Returns (gated, norm, positions)."""
     if known:
         model |= {key: value for key, value in known.items() if key not in model}
+    if "geglu" in s or "quick-geglu" in s:
+        s.quiet("swiglu")
     gated = s.flag("swiglu", known.get("family") == "llama")
     if str(s.values.get("glu-activation", ("", ""))[1]) != "swiglu":
         s.effect("glu-activation", "model", "the activation is planned as GELU or SwiGLU")
