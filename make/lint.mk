@@ -1,6 +1,6 @@
 # clang-format of the sources, and the linters; linters that are not installed are named.
 FORMATTED := $(wildcard *.c *.h *.cu src/*/*.[ch] src/cuda/*.cu src/cuda/*.cpp src/cuda/*.cuh src/cuda/kernels/*) \
-             $(wildcard test/*/*.[ch] test/emulate/* test/virtual/*.cc test/virtual/include/*.h)
+             $(wildcard test/*/*.[ch] test/virtual/*.cc test/virtual/include/*.h)
 
 .PHONY: format lint lint-format lint-tidy lint-cppcheck lint-shell
 format:

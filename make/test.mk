@@ -1,8 +1,7 @@
 # Tests: each folder of src/ has a folder of test/. make finds test_*.c (unit tests), tool_*.c and ranks_*.c (programs
 # that the Python tests start) and bench_*.c; pytest finds test_*.py. test/support has code that several tests share.
 # All programs are built as $(B)/test/NAME, whatever their folder.
-TEST_SRC  := $(sort $(shell find test -name '*.c' ! -path 'test/emulate/*' ! -path 'test/gpu/*' ! -path 'test/fuzz/*' \
-               ! -path 'test/virtual/*'))
+TEST_SRC  := $(sort $(shell find test -name '*.c' ! -path 'test/fuzz/*' ! -path 'test/virtual/*'))
 named      = $(foreach source,$(TEST_SRC),$(if $(filter $(1),$(notdir $(source))),$(source)))
 UNIT_SRC  := $(call named,test_%.c)
 TOOL_SRC  := $(call named,tool_%.c ranks_%.c)
@@ -19,24 +18,21 @@ BENCH_BIN := $(call program,$(BENCH_SRC))
 HELP_OBJ  := $(patsubst %.c,$(B)/%.o,$(wildcard test/support/*.c))
 MODEL_OBJ := $(TRAINERS:%=$(B)/%.test.o)
 
-# The kernels of src/cuda/kernels, run on the CPU by test/emulate, with or without nvcc. The tests of the CPU's
-# operations are compiled for them, too. ThreadSanitizer cannot follow the emulator's fibers.
+# The tests of the CPU's operations, compiled for a GPU: the virtual one (make/virtual.mk), or with nvcc a real one.
 OPERATIONS   := norm pointwise embedding cross_entropy adamw quantize
-EMULATED_OBJ := $(patsubst src/cuda/kernels/%.cu,$(B)/emulate/%.o,$(wildcard src/cuda/kernels/*.cu)) \
-                $(B)/emulate/emulate.o $(B)/emulate/backend_emulated.o
-EMULATED_ALL := $(OPERATIONS:%=test_cuda_%) test_cuda_kernels test_emulator
-EMULATED_BIN := $(if $(filter tsan,$(VARIANT)),,\
-                $(addprefix $(B)/emulate/,$(filter $(chosen),$(EMULATED_ALL))))
+MANAGED      := -Dmalloc=managed_malloc -Dcalloc=managed_calloc -Dfree=managed_free
+KERNEL_BIN   := $(if $(VARIANT:release=),,$(addprefix $(BUILD)/virtual/,$(filter $(chosen),\
+                $(OPERATIONS:%=test_gpu_%) test_kernels)))
 
 # ---- targets --------------------------------------------------------------------------------------------------------
 .PHONY: unit test test-all test-cuda asan tsan valgrind bench bench-step soak
-unit: $(TEST_BIN) $(EMULATED_BIN)
-	$(Q)$(PYTHON) test/run_tests.py $(if $(filter tsan,$(VARIANT)),--no-aslr) $(TEST_BIN) $(EMULATED_BIN)
+unit: $(TEST_BIN) $(KERNEL_BIN)
+	$(Q)$(PYTHON) test/run_tests.py $(if $(filter tsan,$(VARIANT)),--no-aslr) $(TEST_BIN) $(KERNEL_BIN)
 
-# make test: every unit test and the promises, one case of each kind. It does not run nvcc: the virtual GPU and the
-# emulator compile the same sources. make test-all: all other cases (test/conftest.py), and the library that nvcc
+# make test: every unit test and the promises, one case of each kind. It does not run nvcc: the virtual GPU
+# compiles the same sources. make test-all: all other cases (test/conftest.py), and the library that nvcc
 # compiles. pytest finds the programs that it starts through TEST_PROGRAMS.
-QUICK_BIN := $(filter-out %/test_cuda,$(TEST_BIN)) $(EMULATED_BIN)
+QUICK_BIN := $(filter-out %/test_cuda,$(TEST_BIN)) $(KERNEL_BIN)
 test: programs tiny-data virtual $(QUICK_BIN) $(TOOL_BIN)
 	$(Q)TEST_PROGRAMS=$(abspath $(B)/test) $(PYTHON) test/run_tests.py --pytest test --part promises $(QUICK_BIN)
 
@@ -97,36 +93,7 @@ $(TOOL_BIN) $(BENCH_BIN): $(MODEL_OBJ) $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) $(filter %.o,$^) $(LIB) $(LDLIBS_) -o $@
 
-# Kernels access memory through types of their own, use pragmas of nvcc, and test the same unchanging index twice.
-EMULATED_CXX = $(CXX) -std=c++17 $(HOST) -Wno-unknown-pragmas -Wno-uninitialized -Wno-maybe-uninitialized \
-               -fno-strict-aliasing -DEMULATED -Itest/emulate $(DEFINES) $(INCLUDES) -MMD -MP
-$(B)/emulate/%.o: src/cuda/kernels/%.cu $(B)/flags
-	$(call say,CXX,$< (emulated))
-	@mkdir -p $(@D)
-	$(Q)$(EMULATED_CXX) -x c++ -c $< -o $@
-
-$(B)/emulate/%.o: test/emulate/%.cc $(B)/flags
-	$(call say,CXX,$<)
-	@mkdir -p $(@D)
-	$(Q)$(EMULATED_CXX) -c $< -o $@
-
-$(B)/emulate/cpu/%.o: test/cpu/%.c $(B)/flags
-	$(call say,CC,$< (emulated kernels))
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS_) -Itest/support -Dbackend_cpu_create=backend_emulated_create -MMD -MP -c $< -o $@
-
-$(B)/emulate/test_cuda_kernels.o: test/emulate/test_cuda_kernels.c $(B)/flags
-	$(call say,CC,$<)
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS_) -DEMULATED -Itest/emulate -Itest/support -MMD -MP -c $< -o $@
-
-$(OPERATIONS:%=$(B)/emulate/test_cuda_%): $(B)/emulate/test_cuda_%: $(B)/emulate/cpu/test_%.o
-$(B)/emulate/test_cuda_kernels $(B)/emulate/test_emulator: %: %.o
-$(EMULATED_BIN): $(EMULATED_OBJ) $(LIB)
-	$(call say,LD,$@)
-	$(Q)$(CXX) $(LDFLAGS_) $(filter %.o,$^) $(LIB) -lcmocka $(LDLIBS_) -o $@
-
-$(B)/gpu/managed.o: test/gpu/managed.c $(B)/flags
+$(B)/gpu/managed.o: test/cuda/managed.c $(B)/flags
 	$(call say,CC,$<)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_) -I$(CUDA_HOME)/include -MMD -MP -c $< -o $@
@@ -134,8 +101,7 @@ $(B)/gpu/managed.o: test/gpu/managed.c $(B)/flags
 $(B)/gpu/cpu/%.o: test/cpu/%.c $(B)/flags
 	$(call say,CC,$< (on a GPU))
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS_) -Itest/support -Dbackend_cpu_create=managed_backend_create -Dmalloc=managed_malloc \
-	  -Dcalloc=managed_calloc -Dfree=managed_free -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CFLAGS_) -Itest/support -Dbackend_cpu_create=managed_backend_create $(MANAGED) -MMD -MP -c $< -o $@
 
 $(B)/gpu/test_gpu_%: $(B)/gpu/cpu/test_%.o $(B)/gpu/managed.o $(LIB) | $(B)/gpu/libtrainer_cuda.so
 	$(call say,LD,$@)

@@ -4,12 +4,12 @@
 # VIRTUAL_WRAP go through test/virtual/dry.c, which omits work that is useless in a dry run.
 VIRTUAL      := $(BUILD)/virtual
 VIRTUAL_SRC  := $(wildcard test/virtual/*.cc)
-VIRTUAL_OBJ  := $(VIRTUAL_SRC:%.cc=$(VIRTUAL)/%.o) $(VIRTUAL)/test/emulate/emulate.o \
+VIRTUAL_OBJ  := $(VIRTUAL_SRC:%.cc=$(VIRTUAL)/%.o) \
                 $(patsubst %,$(VIRTUAL)/%.o,$(wildcard src/cuda/*.cpp src/cuda/kernels/*.cu)) \
                 $(patsubst %,$(VIRTUAL)/src/%.o,$(CUDA_SHARED) device/cost config/gpus config/gpu_kernels)
 VIRTUAL_HOST := -fPIC -fvisibility=hidden -O3 -g $(MATH) $(WARN) $(SERIAL) -fno-strict-aliasing
 VIRTUAL_INC  := -D_GNU_SOURCE -DHAVE_CUDNN_FRONTEND -DCUDA_INTERFACE=$(CUDA_INTERFACE) -Itest/virtual/include \
-                -Itest/emulate $(INCLUDES) -MMD -MP
+                $(INCLUDES) -MMD -MP
 # Every load and store of a kernel calls a function that test/virtual/shadow.cc defines; libtsan is not linked.
 VIRTUAL_SEEN := -DEMULATED -Wno-uninitialized -Wno-maybe-uninitialized -fsanitize=thread \
                 --param tsan-instrument-func-entry-exit=0
@@ -18,9 +18,11 @@ VIRTUAL_WRAP := $(VIRTUAL_NAPS) device_open tensors_init step_guard_decide metri
     machine_look plan_check_machine mmap
 VIRTUAL_MORE := $(VIRTUAL)/test/virtual/messages.o $(VIRTUAL)/test/virtual/dry.o
 VIRTUAL_BIN  := $(TRAINERS:%=$(VIRTUAL)/%) $(VIRTUAL)/test_cuda $(VIRTUAL)/bench_gpu $(VIRTUAL)/api_rules
+# The tests of the CPU's operations on the kernels (make/test.mk), and tests of what only a GPU has.
+VIRTUAL_TESTS := $(OPERATIONS:%=$(VIRTUAL)/test_gpu_%) $(VIRTUAL)/test_kernels
 
 .PHONY: virtual
-virtual: $(VIRTUAL_BIN) $(VIRTUAL)/libtrainer_cuda.so
+virtual: $(VIRTUAL_BIN) $(VIRTUAL_TESTS) $(VIRTUAL)/libtrainer_cuda.so
 
 $(VIRTUAL)/flags: FORCE | found
 	@mkdir -p $(@D)
@@ -51,6 +53,8 @@ $(VIRTUAL)/libtrainer_cuda.so: $(VIRTUAL_OBJ)
 	$(call say,LD,$@)
 	$(Q)$(CXX) -shared -Wl,-z,defs -Wl,-Bsymbolic $(VIRTUAL_NAPS:%=-Wl,--wrap=%) $(VIRTUAL_OBJ) -lpthread -o $@
 
+$(VIRTUAL)/test/virtual/test_kernels.o: private VIRTUAL_HOST += -DEMULATED -Itest/support -Itest/cuda $(MANAGED)
+
 # The library finds the data of messages.o and dry.o in the program.
 $(TRAINERS:%=$(VIRTUAL)/%): $(VIRTUAL)/%: $(B)/%.o $(VIRTUAL_MORE) $(LIB)
 	$(call say,LD,$@)
@@ -63,6 +67,14 @@ $(VIRTUAL)/test_cuda: $(B)/test/cuda/test_cuda.o $(HELP_OBJ) $(MODEL_OBJ) $(LIB)
 $(VIRTUAL)/bench_gpu: $(B)/test/bench/bench_gpu.o $(LIB)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS_) $^ $(LDLIBS_) -o $@
+
+$(VIRTUAL)/test_gpu_%: $(B)/gpu/cpu/test_%.o $(VIRTUAL)/test/cuda/managed.o $(LIB) $(VIRTUAL)/libtrainer_cuda.so
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_) $(filter %.o,$^) $(LIB) -lcmocka -L$(@D) -ltrainer_cuda -Wl,-rpath,'$$ORIGIN' $(LDLIBS_) -o $@
+
+$(VIRTUAL)/test_kernels: $(VIRTUAL)/test/virtual/test_kernels.o $(VIRTUAL)/test/cuda/managed.o $(VIRTUAL_OBJ) $(LIB)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(LDFLAGS_) $(VIRTUAL_NAPS:%=-Wl,--wrap=%) $(filter %.o,$^) $(LIB) -lcmocka $(LDLIBS_) -o $@
 
 # Checks rules of CUDA and NCCL on the virtual libraries; $(B)/test/api_rules checks the same rules on the real ones.
 $(VIRTUAL)/api_rules: $(VIRTUAL)/test/cuda/api_rules.o $(VIRTUAL_OBJ)

@@ -6,8 +6,8 @@
 // Operations do not return errors. CudaBackend stores the first failure, and `synchronize` reports it.
 //
 // The only CUDA headers that files in kernels/ include are this file, <cuda_runtime.h> and <cuda_bf16.h>; they launch
-// only through CUDA_LAUNCH (launch.cuh). So an ordinary C++ compiler can build them for the CPU, with test/emulate
-// first in the include path.
+// only through CUDA_LAUNCH (launch.cuh). So an ordinary C++ compiler can build them for the CPU, with
+// test/virtual/include first in the include path.
 #pragma once
 
 #include "backend/backend.h"

@@ -1,4 +1,4 @@
-// Macros that launch kernels and declare shared memory. A CPU emulator (EMULATED, test/emulate/emulate.h) has its own.
+// Macros that launch kernels and declare shared memory. A CPU emulator (EMULATED, test/virtual/include/emulate.h) has its own.
 #pragma once
 
 #include "cuda.h"

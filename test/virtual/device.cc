@@ -236,6 +236,8 @@ void enqueue(cudaStream_t stream, Op op) {
     progressed();
     d.idle.notify_all();
     if (d.listens) ring();
+    lock.unlock();
+    if (options().blocking) cudaStreamSynchronize(stream);
 }
 
 void host_waits(const std::function<bool()> &done, const std::string &what, bool remote) {

@@ -65,6 +65,7 @@ Options read_options() {
     o.taken = number("VIRTUAL_TAKEN_MIB", 0) << 20;
     o.late = word("VIRTUAL_PAGEABLE", "") == "late";
     o.memory_operations = number("VIRTUAL_MEMOPS", 1) != 0;
+    o.blocking = number("CUDA_LAUNCH_BLOCKING", 0) != 0;
     o.mig = number("VIRTUAL_MIG", 0) != 0;
     o.peers = !o.mig && number("VIRTUAL_PEERS", 1) != 0;
     return o;

@@ -1,5 +1,6 @@
 """Mistakes that the virtual GPU must find. Each is one replacement in a copy of the sources, a run that triggers it,
 and a pattern that the report must match. `differs`: nothing is reported, but losses or gradients differ from a CPU's.
+The run is one of a trainer with these settings, or a program of operation tests, which fails.
 
 test/soak/virtual_mistakes.py builds and runs them all.
 """
@@ -23,6 +24,7 @@ NVLS = {"NCCL_NVLS_ENABLE": "1"}
 RACE = "race: .* nothing orders the two"
 DEADLOCK = "deadlock: nothing has moved"
 DIFFERS = "differs"
+FAILS = r"\[  FAILED  \]"  # a case of an operation test
 OUTSIDE = "runs over the end|never allocated|nothing has written"
 
 
@@ -31,7 +33,7 @@ class Mistake(NamedTuple):
     file: str
     right: str
     wrong: str
-    case: tuple
+    case: tuple | str  # settings of a trainer, or the name of a test program of build/virtual
     found: str
     environment: dict = {}
     family: str = "llama"
@@ -239,4 +241,37 @@ MISTAKES = [
     Mistake("a_norm_forgets_its_last_row", "src/cuda/kernels/norm.cu",
             "FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)rows, ", "FOR_ROW(plan, CUDA_LAUNCH(cuda, (unsigned)rows - 1, ",
             (), f"{DIFFERS}|{RACE}|nothing has written"),
+    # --- inside of a kernel: barriers, shared memory, lanes, blocks
+    Mistake("a_sum_does_not_wait_for_the_other_warps", "src/cuda/kernels/row.cuh",
+            "if (lane == 0) workspace[n * WARP + threadIdx.x / WARP] = x[n];\n    __syncthreads();",
+            "if (lane == 0) workspace[n * WARP + threadIdx.x / WARP] = x[n];", "test_gpu_norm", FAILS),
+    Mistake("a_reduction_uses_its_workspace_again_too_early", "src/cuda/kernels/norm.cu",
+            "float *mine = workspace + row % 2 * WORKSPACE;", "float *mine = workspace;", "test_gpu_norm", FAILS),
+    Mistake("matches_are_overwritten_before_all_warps_have_read_them", "src/cuda/kernels/embedding.cu",
+            "base + w * WARP, matches[w]);\n        __syncthreads();", "base + w * WARP, matches[w]);",
+            "test_gpu_embedding", FAILS),
+    Mistake("half_of_the_warps_wait_at_a_barrier", "src/cuda/kernels/adamw.cu",
+            "workspace[threadIdx.x / WARP] = x;\n    __syncthreads();",
+            "workspace[threadIdx.x / WARP] = x;\n    if (threadIdx.x < THREADS / 2) __syncthreads();\n"
+            "    else return 0.0;\n    __syncthreads();\n    if (threadIdx.x % 2) __syncthreads();",
+            "test_gpu_adamw", "waits forever"),
+    Mistake("a_part_of_a_warp_shuffles", "src/cuda/kernels/adamw.cu",
+            "for (int lane = WARP / 2; lane > 0; lane /= 2) x += __shfl_xor",
+            "for (int lane = WARP / 2; lane > 0 && threadIdx.x % WARP < 8; lane /= 2) x += __shfl_xor",
+            "test_gpu_adamw", "waits forever"),
+    Mistake("shared_memory_is_too_short", "src/cuda/kernels/norm.cu", "SHARED(float, parts, WARP *SEGMENTS);",
+            "SHARED(float, parts, WARP *SEGMENTS - 1);", "test_gpu_norm", "past the end of 4092 bytes of shared memory"),
+    Mistake("shared_memory_is_read_before_it_is_written", "src/cuda/kernels/rope.cu",
+            "    __syncthreads();\n    int pair = threadIdx.x * W", "    int pair = threadIdx.x * W",
+            "test_gpu_pointwise", FAILS),
+    Mistake("wide_accesses_to_any_address", "src/cuda/kernels/pointwise.cu",
+            "(((uintptr_t)out | (uintptr_t)a | (uintptr_t)b) & MASK) == 0 ? count", "MASK > 0 ? count",
+            "test_kernels", "an access of 16 bytes at an address that is not a multiple"),
+    Mistake("a_block_reads_the_sum_of_another", "src/cuda/kernels/adamw.cu",
+            "if (threadIdx.x == 0) sums[blockIdx.x] = sum;",
+            "if (threadIdx.x == 0) sums[blockIdx.x] = blockIdx.x > 0 ? sum + 0.0 * sums[blockIdx.x - 1] : sum;",
+            "test_gpu_adamw", f"{FAILS}|nothing has written"),
+    Mistake("a_tensor_ends_one_element_late", "src/cuda/kernels/adamw.cu",
+            "if (whole + threadIdx.x < chunk.end)", "if (whole + threadIdx.x <= chunk.end)",
+            "test_gpu_adamw", f"{FAILS}|cannot reach|never allocated"),
 ]

@@ -123,8 +123,9 @@ cudaError_t virtual_launch(const VirtualLaunch &launch, cudaStream_t stream) {
     op.what = launch.name;
     if (dry()) op.seconds = kernel_seconds(launch);
     op.step = [launch](const Access &access) {
-        static unsigned turn = 0;
-        emulate.order = options().order == ORDER_FIFO ? EMULATE_ASCENDING : (EmulateOrder)(1 + turn++ % 3);
+        static uint64_t turn = options().seed;
+        turn = turn * 6364136223846793005u + 1442695040888963407u;
+        emulate.order = options().order == ORDER_FIFO ? EMULATE_ASCENDING : (EmulateOrder)(1 + (turn >> 33) % 3);
         kernel_begin(access, launch.held.get(), launch.held_bytes);
         const char *failure =
             emulate_run(launch.grid, launch.block, launch.shared_bytes, launch.run, launch.held.get(), launch.name);
@@ -239,6 +240,7 @@ cudaError_t virtual_malloc(void **memory, size_t bytes) {
 cudaError_t cudaFree(void *memory) {
     if (sticky() != cudaSuccess) return answer(sticky()); // also for NULL
     if (memory == nullptr) return answer(cudaSuccess);
+    if (region_of(memory).kind == REGION_PINNED) return cudaFreeHost(memory);
     wait_for_device("the device to drain, so that memory can be freed (cudaFree)");
     return answer(memory_free(memory));
 }
@@ -251,6 +253,9 @@ cudaError_t virtual_malloc_host(void **memory, size_t bytes) {
     *memory = made;
     return answer(memory_pin(made, bytes, true));
 }
+
+// Managed memory is modelled for tests whose launches block: host memory that kernels may access.
+cudaError_t cudaMallocManaged(void **memory, size_t bytes, unsigned) { return virtual_malloc_host(memory, bytes); }
 
 cudaError_t cudaFreeHost(void *memory) {
     size_t bytes = region_of(memory).size;

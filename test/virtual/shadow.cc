@@ -4,7 +4,7 @@
 // -fsanitize=thread, which calls a function at each load and store. These functions are at the end of this file and
 // replace the sanitizer's.
 //
-// Races between blocks of one launch are not detected here: test/emulate runs blocks in several orders.
+// Races between blocks of one launch are not detected here: emulate.h runs blocks in several orders.
 #include "clock.h"
 #include "emulate.h"
 #include "virtual.h"

@@ -51,6 +51,7 @@ struct Options {
     int loads_late;            // VIRTUAL_LAZY. 0: no kernel is loaded at its first launch; 2: such loading is a defect
                                // once messages between ranks have begun
     bool connects_late;        // NCCL_RUNTIME_CONNECT
+    bool blocking;             // CUDA_LAUNCH_BLOCKING: every call waits for what it has queued
     std::string late_ranks;    // VIRTUAL_LATE="4 7": ranks that notice passed events 20 ms late
     std::string driver, fault; // VIRTUAL_DRIVER, VIRTUAL_FAULT
     std::string nccl;       // VIRTUAL_NCCL="22809 21903": the versions on nodes 0 and 1; the last also on later nodes

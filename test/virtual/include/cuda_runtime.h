@@ -9,6 +9,8 @@
 #include <string.h>
 
 #define CUDART_VERSION 13000
+// Of the calls that programs make, not only the library.
+#define VIRTUAL_EXPORT __attribute__((visibility("default")))
 
 // clang-format off
 #define VIRTUAL_ERRORS(X)                                                                                              \
@@ -42,7 +44,7 @@ typedef enum cudaDataType_t {
 typedef enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 } cudaFuncAttribute;
 enum {
     cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2, cudaHostRegisterPortable = 1,
-    cudaIpcMemLazyEnablePeerAccess = 1, cudaEnableDefault = 0
+    cudaIpcMemLazyEnablePeerAccess = 1, cudaEnableDefault = 0, cudaMemAttachGlobal = 1
 };
 // clang-format on
 
@@ -81,12 +83,13 @@ cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
-cudaError_t cudaDeviceSynchronize(void);
+VIRTUAL_EXPORT cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaMemGetInfo(size_t *left, size_t *total);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t error);
 
-cudaError_t cudaFree(void *memory);
+VIRTUAL_EXPORT cudaError_t cudaMallocManaged(void **memory, size_t bytes, unsigned flags);
+VIRTUAL_EXPORT cudaError_t cudaFree(void *memory);
 cudaError_t cudaFreeHost(void *memory);
 cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void *memory);

@@ -1,14 +1,17 @@
-// CUDA kernels, emulated, against the CPU backend and float64: shapes that the tests of the CPU's operations leave out
-// (rows of the large models, memory that is not aligned) and the operations that only a GPU has.
-#include "backend_emulated.h"
+// CUDA kernels on the virtual GPU against the CPU backend and float64: shapes that the tests of the CPU's operations
+// leave out (rows of the large models, memory that is not aligned) and the operations that only a GPU has.
+#include "cuda/backend_cuda.h"
 #include "cuda/cuda.h"
+#include "managed.h"
 #include "op_check.h"
 
 static const double EPS = 1e-5;
 
-static Op emulated(int precision, int order) {
+static Op on_kernels(int precision) {
     Error err = {0};
-    return (Op){.backend = backend_emulated_create(precision, order, &err)};
+    Op op = {.backend = managed_with_little_scratch(backend_cuda_create(precision, 0, &err))};
+    if (op.backend == NULL) fail_msg("%s", err.text);
+    return op;
 }
 
 static double bound_of(int precision) {
@@ -40,7 +43,7 @@ static Norm norm_run(Op *op, int64_t rows, int64_t cols, bool layernorm) {
 }
 
 static void check_norm(int precision, int64_t rows, int64_t cols, bool layernorm) {
-    Op cpu = op_start(precision, 2), gpu = emulated(precision, 3);
+    Op cpu = op_start(precision, 2), gpu = on_kernels(precision);
     Norm want = norm_run(&cpu, rows, cols, layernorm), got = norm_run(&gpu, rows, cols, layernorm);
     double bound = bound_of(precision);
     assert_memory_equal(got.sum.data, want.sum.data, (size_t)want.sum.bytes);
@@ -72,8 +75,8 @@ static void make_result(Op *op, int maker, Factor out, int64_t rows, int64_t col
     if (maker <= LAYERNORM) b->norm_forward(b, out, NULL, x.data, NULL, w.data, bias, rows, cols, EPS);
 }
 
-static void check_narrow(int maker, int kind, int64_t rows, int64_t cols, int order, bool on_cpu) {
-    Op cpu = op_start(PRECISION_BF16, 2), gpu = on_cpu ? op_start(PRECISION_BF16, 2) : emulated(PRECISION_BF16, order);
+static void check_narrow(int maker, int kind, int64_t rows, int64_t cols, bool on_cpu) {
+    Op cpu = op_start(PRECISION_BF16, 2), gpu = on_cpu ? op_start(PRECISION_BF16, 2) : on_kernels(PRECISION_BF16);
     int64_t bytes = factor_scale_bytes(kind, rows, cols);
     Operand plain = op_output(&gpu, rows * cols), source = op_output(&gpu, rows * cols);
     Factor want = {op_poison(&cpu, rows * cols), op_poison(&cpu, bytes), plain.data, kind};
@@ -93,11 +96,11 @@ TEST(results_of_eight_bits_are_the_quantized_results) {
     for (int i = 0; i < 5; i++)
         for (int maker = 0; maker < MAKERS; maker++)
             for (int kind = FACTOR_ROWS_128; kind <= FACTOR_ROWS_32; kind += FACTOR_ROWS_32 - FACTOR_ROWS_128)
-                for (int on_cpu = 0; on_cpu < 2; on_cpu++) check_narrow(maker, kind, 37, cols[i], 1 + i % 3, on_cpu);
+                for (int on_cpu = 0; on_cpu < 2; on_cpu++) check_narrow(maker, kind, 37, cols[i], on_cpu);
 }
 
 TEST(rows_beyond_the_limit_are_refused) {
-    Op op = emulated(PRECISION_FP32, 1);
+    Op op = on_kernels(PRECISION_FP32);
     CudaBackend *cuda = cuda_self(op.backend);
     Operand x = op_output(&op, 32769), w = op_output(&op, 32769), out = op_output(&op, 32769);
     cuda_norm_forward(op.backend, factor_plain(out.data), NULL, x.data, NULL, w.data, NULL, 1, 32769, EPS);
@@ -132,7 +135,7 @@ TEST(memory_that_is_not_aligned_gives_the_same_values) {
     static unsigned char first[BYTES], other[BYTES];
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int64_t shift = 0; shift < 4; shift++) {
-            Op op = emulated(precision, 1), cpu = op_start(precision, 1);
+            Op op = on_kernels(precision), cpu = op_start(precision, 1);
             Shifted s = {shift, COUNT};
             int64_t bytes = run_shifted(&op, &s, first), count = bytes / op.backend->element;
             assert_int_equal(run_shifted(&cpu, &s, other), bytes);
@@ -147,7 +150,7 @@ TEST(memory_that_is_not_aligned_gives_the_same_values) {
 
 // The CPU's rule: sums in rank order, in fp32, rounded once. The rank's own block is read from the output.
 static void check_blocks(int precision, int ranks, int rank, int64_t count) {
-    Op op = emulated(precision, 1 + rank % 3), cpu = op_start(precision, 1);
+    Op op = on_kernels(precision), cpu = op_start(precision, 1);
     int64_t width = op.backend->element;
     char *others = op_operand(&op, ranks * count, 1, 0, 1).data;
     float *values = op_hold(&op, ranks * count * 4), *sum = op_hold(&op, count * 4);
@@ -177,7 +180,7 @@ TEST(tensors_may_begin_anywhere) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
         double norms[2] = {0, 0};
         float *weights[2];
-        Op op = emulated(precision, 2);
+        Op op = on_kernels(precision);
         for (int shift = 0; shift < 2; shift++) {
             float *scratch[4];
             for (int i = 0; i < 4; i++) {
@@ -208,7 +211,7 @@ static double gelu_of(void *x) { return gelu(*(double *)x); }
 TEST(gelu_agrees_with_float64) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int64_t count = 1; count < 5000; count = count * 3 + 1) {
-            Op op = emulated(precision, 1);
+            Op op = on_kernels(precision);
             Operand x = op_operand(&op, count, 1, 0, 9), dout = op_operand(&op, count, 2, 0, 1);
             Operand y = op_output(&op, count), dx = op_output(&op, count);
             double *want = op_hold(&op, count * 8), *slope = op_hold(&op, count * 8);
@@ -225,7 +228,7 @@ TEST(gelu_agrees_with_float64) {
 }
 
 static void check_bias(int precision, int64_t rows, int64_t cols) {
-    Op op = emulated(precision, 3);
+    Op op = on_kernels(precision);
     Operand y = op_operand(&op, rows * cols, 1, 0, 1), bias = op_operand(&op, cols, 2, 0, 1);
     Operand sums = op_gradient(&op, cols, 3, 1);
     double *want = op_hold(&op, rows * cols * 8), *total = op_hold(&op, cols * 8);
@@ -251,7 +254,7 @@ TEST(biases_and_their_gradients_agree_with_float64) {
 TEST(gradients_of_a_range_are_added_in_fp32) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int64_t count = 1; count < 9000; count = 3 * count + 8) {
-            Op op = emulated(precision, 3);
+            Op op = on_kernels(precision);
             Operand to = op_gradient(&op, count, 1, 1.0), from = op_operand(&op, count, 2, 0.0, 1.0);
             for (int64_t i = 0; i < count; i++) to.value[i] += from.value[i];
             cuda_accumulate_narrow(op.backend, to.data, from.data, count);
@@ -294,7 +297,7 @@ static void spoil_unseen(const Op *op, const CudaScores *s, const Operand *x) {
 }
 
 static void check_softmax(int precision, CudaScores scores, bool fused, bool in_place, int64_t document) {
-    Op op = emulated(precision, 1 + in_place);
+    Op op = on_kernels(precision);
     const CudaScores *s = &scores;
     int64_t count = scores_count(s);
     scores.apart = 3, scores.places = op_places(&op, s->first + s->rows, 3, document);
@@ -326,7 +329,7 @@ TEST(both_softmaxes_agree_with_float64) {
                 check_softmax(precision, SCORES[i], form & 1, form & 2, form & 4 ? 20 : 0);
 }
 
-// --- bits do not depend on the order in which blocks and threads run
+// --- bits do not depend on the order in which blocks and threads run, which is another at each launch
 
 static int64_t run_all(Op *op, unsigned char *out) {
     const CudaScores *s = &SCORES[3];
@@ -351,7 +354,7 @@ TEST(normals_have_the_bits_of_the_cpu) {
                  {300, 64, {0.02f, 1337, 5, 0, 64}},
                  {17, 37, {0.02f, 7, (uint64_t)1 << 40, 3, 101}},
                  {5, 2050, {0.5f, (uint64_t)1 << 35, 9, ((uint64_t)1 << 33) + 2, 4099}}};
-    Op cpu = op_start(PRECISION_FP32, 2), gpu = emulated(PRECISION_FP32, 3);
+    Op cpu = op_start(PRECISION_FP32, 2), gpu = on_kernels(PRECISION_FP32);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int64_t rows = cases[i].rows, cols = cases[i].cols;
         const NormalRows *draw = &cases[i].draw;
@@ -372,7 +375,7 @@ TEST(bits_do_not_depend_on_the_order_of_turns) {
     unsigned char *out[3];
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
         for (int order = 0; order < 3; order++) {
-            Op op = emulated(precision, order + 1);
+            Op op = on_kernels(precision);
             out[order] = calloc(1, LIMIT);
             assert_non_null(out[order]);
             assert_true(run_all(&op, out[order]) <= LIMIT);
@@ -382,13 +385,4 @@ TEST(bits_do_not_depend_on_the_order_of_turns) {
         assert_memory_equal(out[0], out[2], LIMIT);
         for (int order = 0; order < 3; order++) free(out[order]);
     }
-}
-
-TEST(every_operation_is_there_but_those_of_libraries) {
-    Op op = emulated(PRECISION_FP32, 1);
-    Backend *b = op.backend;
-#define OPERATION(result, name, ...)         assert_non_null(b->name)
-#define LIBRARY_OPERATION(result, name, ...) assert_null(b->name)
-#include "backend/operations.h"
-    op_end(&op);
 }
