@@ -1,7 +1,7 @@
 // The operations of a device, one entry each: OPERATION(result, name, parameters that follow the Backend *);
 //
 // Files include this list with an OPERATION of their own: backend.h for the members of Backend, cpu.h and cuda.h for
-// the prototypes of cpu_NAME and cuda_NAME, backend_cpu.c, backend_cuda.cpp and the emulator for the table. For example
+// the prototypes of cpu_NAME and cuda_NAME, backend_cpu.c and backend_cuda.cpp for the table. For example
 // OPERATION(void, add, ...) is `void (*add)(Backend *, ...)`, `void cpu_add(Backend *, ...)` and `b->add = cpu_add`. So
 // a backend that lacks an operation does not link.
 //

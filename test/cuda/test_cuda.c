@@ -1,6 +1,5 @@
 // The CUDA backend against the CPU's, on a real GPU: matrix products, attention, memory, events, lending. Our own
-// kernels are tested against the CPU by test/emulate, without a GPU. Without a GPU every test here is reported as
-// skipped.
+// kernels are tested by the programs test_gpu_* (make/test.mk). Without a GPU every test here is reported as skipped.
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "op_check.h"
