@@ -1,4 +1,5 @@
-// Macros that launch kernels and declare shared memory. A CPU emulator (EMULATED, test/virtual/include/emulate.h) has its own.
+// Macros that launch kernels and declare shared memory. The virtual GPU (EMULATED, test/virtual/include/emulate.h) has
+// its own.
 #pragma once
 
 #include "cuda.h"
