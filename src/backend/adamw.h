@@ -8,7 +8,7 @@
 // With c1 = 1 - beta1^t and c2 = 1 - beta2^t:
 // w -= lr * (m / c1) / (sqrt(v / c2) + eps) + lr * weight_decay * w.
 typedef struct AdamwCoefficients {
-    float gradient_scale, beta1, beta2, rest1, rest2, rate, root_scale, eps, decay;
+    float gradient_scale, beta1, beta2, rest1, rest2, rate, root_scale, eps, decay, lr;
 } AdamwCoefficients;
 
 static inline AdamwCoefficients adamw_coefficients(const AdamwStep *step) {
@@ -22,5 +22,6 @@ static inline AdamwCoefficients adamw_coefficients(const AdamwStep *step) {
     c.root_scale = (float)(1.0 / sqrt(correction2));
     c.eps = (float)step->eps;
     c.decay = (float)(step->lr * step->weight_decay);
+    c.lr = (float)step->lr;
     return c;
 }

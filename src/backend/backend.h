@@ -91,10 +91,11 @@ typedef struct RopeTable {
 typedef struct AdamwTensor {
     void *weight;  // the copy that the model reads, in the run's precision
     float *master; // fp32 copy, or NULL if weight itself is fp32
-    float *m, *v;  // moments
+    float *m, *v;  // moments; v NULL: a matrix of Muon's, m is its momentum
     float *gradient;
     int64_t count;
-    bool decay; // weight decay applies
+    bool decay;   // weight decay applies
+    double scale; // Muon: factor on the update's direction
 } AdamwTensor;
 
 typedef struct AdamwStep {

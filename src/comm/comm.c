@@ -12,8 +12,13 @@ int64_t comm_type_bytes(CommType type) {
     return bytes[type];
 }
 
+// Returns whether a rank may receive complete pieces from all other ranks.
+static bool one_receives_(CommOperation operation) {
+    return operation == COMM_REDUCE_SCATTER || operation == COMM_REDUCE;
+}
+
 int64_t comm_piece(CommOperation operation, int64_t rest, CommType type, int size) {
-    int64_t most = COMM_PIECE_BYTES / comm_type_bytes(type) / (operation == COMM_REDUCE_SCATTER ? size : 1);
+    int64_t most = COMM_PIECE_BYTES / comm_type_bytes(type) / (one_receives_(operation) ? size : 1);
     return rest < most ? rest : most;
 }
 
@@ -24,12 +29,12 @@ bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type,
 
 // Returns the bytes that a rank receives from all other ranks while a piece is summed.
 static int64_t piece_workspace_(CommOperation operation, int64_t piece, CommType type, int size) {
-    bool whole = operation == COMM_REDUCE_SCATTER || comm_piece_is_direct(operation, piece, type, size);
+    bool whole = one_receives_(operation) || comm_piece_is_direct(operation, piece, type, size);
     return (size - 1) * (whole ? piece : (piece + size - 1) / size) * comm_type_bytes(type);
 }
 
 int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type, int size) {
-    if (operation == COMM_ALL_GATHER || count == 0) return 0;
+    if (operation == COMM_ALL_GATHER || operation == COMM_BROADCAST || count == 0) return 0;
     int64_t piece = comm_piece(operation, count, type, size);
     int64_t first = piece_workspace_(operation, piece, type, size);
     int64_t last = piece_workspace_(operation, count % piece, type, size); // a direct last piece may need more memory

@@ -28,7 +28,13 @@ enum { COMM_FLAGS = 1024 };
 // Collectives of doubles work on host memory, also with GPUs. All other collectives and all messages work on the
 // backend's memory. COMM_BYTE can only be gathered.
 typedef enum CommType { COMM_FLOAT, COMM_BF16, COMM_DOUBLE, COMM_BYTE } CommType;
-typedef enum CommOperation { COMM_ALL_REDUCE, COMM_ALL_GATHER, COMM_REDUCE_SCATTER } CommOperation;
+typedef enum CommOperation {
+    COMM_ALL_REDUCE,
+    COMM_ALL_GATHER,
+    COMM_REDUCE_SCATTER,
+    COMM_REDUCE,
+    COMM_BROADCAST
+} CommOperation;
 
 // An operation in progress. The caller owns the storage; zeroed means idle. It must not move while active.
 typedef struct CommRequest {
@@ -68,6 +74,12 @@ struct Comm {
     //                        in + rank * count
     int (*collective)(Comm *, CommOperation, void *out, const void *in, int64_t count, CommType, CommRequest *,
                       Error *);
+    // Starts a collective with a root, the same on all ranks. Only groups of data ranks have it; elsewhere NULL.
+    //   COMM_REDUCE     the root's out (count) = sum over ranks of their in (count); out may be in. Other ranks' out is
+    //                   neither read nor written
+    //   COMM_BROADCAST  every rank's out (count) = the root's, in place: in is out
+    int (*rooted)(Comm *, CommOperation, int root, void *out, const void *in, int64_t count, CommType, CommRequest *,
+                  Error *);
     // Sets the workspace for sums: `sums` pieces of `bytes`, one per sum in progress, for the other ranks' data.
     // `bytes` is comm_sum_workspace of the largest sum. The caller owns the workspace; NULL ends its use. A sum that
     // does not fit fails. Without a workspace, memory is allocated as needed. The function is NULL if a library sums.
@@ -114,7 +126,8 @@ int64_t comm_type_bytes(CommType type);
 enum { COMM_PIECE_BYTES = 16 << 20, COMM_DIRECT_BYTES = 32 << 10, COMM_DIRECT_WORKSPACE = 1 << 20 };
 int64_t comm_piece(CommOperation operation, int64_t rest, CommType type, int size);
 bool comm_piece_is_direct(CommOperation operation, int64_t piece, CommType type, int size);
-// Returns the workspace, in bytes, for the largest piece of a sum of `count` elements; 0 for all_gather.
+// Returns the workspace, in bytes, for the largest piece of a sum of `count` elements; 0 for gathers and
+// broadcasts.
 int64_t comm_sum_workspace(CommOperation operation, int64_t count, CommType type, int size);
 
 // Measures how many seconds the clock of rank 0 is ahead of the clock of rank `peer`. Uses the fastest of a dozen round

@@ -86,6 +86,14 @@ static int emulated_collective_(Comm *comm, CommOperation operation, void *out, 
     return 0;
 }
 
+static int emulated_rooted_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
+                            CommType type, CommRequest *request, Error *err) {
+    (void)err;
+    if (operation == COMM_REDUCE && comm->rank == root) emulated_part_(comm, out, in, count * comm_type_bytes(type));
+    *request = (CommRequest){0};
+    return 0;
+}
+
 static int emulated_test_(Comm *comm, CommRequest *request, Error *err) {
     Emulated *self = emulated_self_(comm);
     (void)err;
@@ -112,6 +120,7 @@ Comm *comm_emulated_create(const char *name, int rank, int size, Backend *be, co
     comm->self = self;
     comm->message = emulated_message_;
     comm->collective = emulated_collective_;
+    comm->rooted = emulated_rooted_;
     comm->test = emulated_test_;
     comm->destroy = emulated_destroy_;
     return comm;

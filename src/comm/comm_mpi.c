@@ -13,7 +13,8 @@
 //     PHASE_SPREAD     rank 0 sends its sums of a b c to ranks 1 and 2, and receives the sums of d e f and of g
 //
 // A short piece needs one phase, PHASE_DIRECT: every rank receives all 7 elements of every other rank and computes all
-// sums itself. The order is the same, so the bits are the same. A reduce_scatter is only PHASE_EXCHANGE.
+// sums itself. The order is the same, so the bits are the same. A reduce_scatter is only PHASE_EXCHANGE. Collectives
+// with a root have one phase, PHASE_ROOT: the other ranks send to the root, which sums, or the root sends to them.
 //
 // Any number of collectives of a group may be in progress, and each advances as soon as its own messages have arrived.
 // MPI's own non-blocking collectives would have to start in one order on all ranks, so the second phase of a collective
@@ -72,6 +73,7 @@ typedef enum CollectivePhase {
     PHASE_EXCHANGE, // rank q gets block q of every rank
     PHASE_SPREAD,   // every rank sends its sums to all other ranks
     PHASE_GATHER,   // all_gather: every rank sends its block to all other ranks; nothing is summed
+    PHASE_ROOT,     // reduce, broadcast: messages between the root and all other ranks
 } CollectivePhase;
 
 struct Collective {
@@ -81,11 +83,12 @@ struct Collective {
     int64_t steps; // phases completed
     Error error;
     CommOperation operation;
+    int root; // of a reduce or broadcast
     CollectivePhase phase;
     CommType type;
     int tag;
     char *out;      // result; also the input of an all_reduce
-    const char *in; // input (size, count) of a reduce_scatter
+    const char *in; // input (size, count) of a reduce_scatter, (count) of a reduce
     int64_t count;  // elements of the data (all_reduce) or of one rank's block (other operations)
     int64_t first;  // first element of the current piece
     int64_t piece;  // elements of the current piece
@@ -192,6 +195,21 @@ static int start_with_(CommMpi *comm, Collective *work, int peer, Error *err) {
     return collective_exchange_(comm, work, peer, from, sent, to, received, err);
 }
 
+// Starts the messages between the root and the other ranks.
+static int start_rooted_(CommMpi *comm, Collective *work, Error *err) {
+    int64_t width = comm_type_bytes(work->type), bytes = work->piece * width, at = work->first * width;
+    int rank = comm->base.rank, slot = 0;
+    bool reduces = work->operation == COMM_REDUCE, sends = reduces != (rank == work->root);
+    work->request_count = 0;
+    for (int peer = 0; peer < comm->base.size; peer++) {
+        if (peer == rank || (rank != work->root && peer != work->root)) continue;
+        char *memory = reduces && sends ? (char *)work->in + at : work->out + at;
+        if (reduces && !sends) memory = work->scratch + slot++ * bytes;
+        if (post_(comm, work, sends, peer, memory, bytes, err) != 0) return -1;
+    }
+    return 0;
+}
+
 // Starts the messages with all peers. Each rank begins with its successor, so no rank is the first peer of all ranks.
 static int start_phase_(CommMpi *comm, Collective *work, Error *err) {
     work->request_count = 0;
@@ -238,7 +256,7 @@ static void mpi_use_workspace_(Comm *base, void *memory, int64_t bytes, int sums
     comm->workspace = (CommWorkspace){memory, bytes, sums, 0};
 }
 
-// Starts the next piece. A gather needs no scratch, so it is one piece of any length.
+// Starts the next piece. Gathers and broadcasts need no scratch, so each is one piece of any length.
 static int start_piece_(CommMpi *comm, Collective *work, Error *err) {
     int64_t rest = work->count - work->first;
     if (work->operation == COMM_ALL_GATHER) {
@@ -246,7 +264,13 @@ static int start_piece_(CommMpi *comm, Collective *work, Error *err) {
         work->phase = PHASE_GATHER;
         return start_phase_(comm, work, err);
     }
-    work->piece = comm_piece(work->operation, rest, work->type, comm->base.size);
+    work->piece = work->operation == COMM_BROADCAST
+                      ? rest
+                      : comm_piece(work->operation, rest, work->type, comm->base.size);
+    if (work->operation == COMM_BROADCAST || work->operation == COMM_REDUCE) {
+        work->phase = PHASE_ROOT;
+        return start_rooted_(comm, work, err);
+    }
     bool direct = comm_piece_is_direct(work->operation, work->piece, work->type, comm->base.size);
     work->phase = direct ? PHASE_DIRECT : PHASE_EXCHANGE;
     return start_phase_(comm, work, err);
@@ -258,6 +282,9 @@ static int collective_advance_(CommMpi *comm, Collective *work, Error *err) {
     char *data = work->out + work->first * width;
     if (work->operation == COMM_REDUCE_SCATTER) {
         collective_sum_(comm, work, data, work->in + (rank * work->count + work->first) * width, work->piece);
+    } else if (work->phase == PHASE_ROOT) {
+        bool sums = work->operation == COMM_REDUCE && rank == work->root;
+        if (sums) collective_sum_(comm, work, data, work->in + work->first * width, work->piece);
     } else if (work->phase == PHASE_DIRECT) {
         collective_sum_(comm, work, data, data, work->piece);
     } else if (work->phase == PHASE_EXCHANGE) {
@@ -291,8 +318,8 @@ static void give_back_(CommMpi *comm, Collective *work) {
     comm->idle = work;
 }
 
-static int mpi_collective_(Comm *base, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
-                           CommRequest *request, Error *err) {
+static int mpi_rooted_(Comm *base, CommOperation operation, int root, void *out, const void *in, int64_t count,
+                       CommType type, CommRequest *request, Error *err) {
     CommMpi *comm = base->self;
     int64_t bytes = count * comm_type_bytes(type);
     char *own = (char *)out + base->rank * bytes;
@@ -308,6 +335,7 @@ static int mpi_collective_(Comm *base, CommOperation operation, void *out, const
     *work = (Collective){.next = comm->work->first,
                          .comm = comm,
                          .operation = operation,
+                         .root = root,
                          .type = type,
                          .tag = tag,
                          .out = out,
@@ -325,6 +353,11 @@ static int mpi_collective_(Comm *base, CommOperation operation, void *out, const
     request->active = true;
     comm->work->first = work;
     return start_piece_(comm, work, err);
+}
+
+static int mpi_collective_(Comm *base, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
+                           CommRequest *request, Error *err) {
+    return mpi_rooted_(base, operation, 0, out, in, count, type, request, err);
 }
 
 // Advances one collective by at most one phase, without waiting, and updates its state.
@@ -451,6 +484,7 @@ Comm *comm_mpi_create(MPI_Comm mpi, const char *name, CommMpiWork *work) {
     base->self = comm;
     base->message = mpi_message_;
     base->collective = mpi_collective_;
+    base->rooted = mpi_rooted_;
     base->use_workspace = mpi_use_workspace_;
     base->test = mpi_test_;
     base->destroy = mpi_destroy_;

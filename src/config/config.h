@@ -34,6 +34,7 @@ typedef enum SoftmaxKind { SOFTMAX_FUSED, SOFTMAX_UNFUSED, SOFTMAX_MEGATRON } So
 typedef enum LrSchedule { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } LrSchedule;
 typedef enum Objective { OBJECTIVE_NEXT, OBJECTIVE_MASKED } Objective;
 typedef enum DecayShape { DECAY_LINEAR, DECAY_COSINE, DECAY_SQRT, DECAY_1_SQRT } DecayShape;
+typedef enum OptimizerKind { OPTIMIZER_ADAMW, OPTIMIZER_MUON } OptimizerKind;
 typedef enum Precision { PRECISION_FP32, PRECISION_BF16 } Precision;
 typedef enum Fp8 { FP8_OFF, FP8_TENSOR, FP8_BLOCK, FP8_MX } Fp8;
 typedef enum ChangedMode { CHANGED_REFUSE, CHANGED_ACCEPT } ChangedMode;
@@ -138,6 +139,8 @@ typedef struct TrainConfig {
     int64_t decay_steps; // wsd: length of the decay; 0: a tenth of the steps after the warm-up
     int decay_shape;     // DecayShape
     double init_std, z_loss;
+    int optimizer; // OptimizerKind of the layers' matrices
+    double muon_momentum, muon_scale;
     double weight_decay, beta1, beta2, eps, grad_clip;
     int precision; // Precision
     int fp8;       // Fp8 format of the layers' products

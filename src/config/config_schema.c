@@ -36,6 +36,7 @@ static const char *const objective_words[] = {[OBJECTIVE_NEXT] = "next", [OBJECT
 static const char *const none_words[] = {"none", NULL};
 static const char *const decay_words[] = {
     [DECAY_LINEAR] = "linear", [DECAY_COSINE] = "cosine", [DECAY_SQRT] = "sqrt", [DECAY_1_SQRT] = "1-sqrt", NULL};
+static const char *const optimizer_words[] = {[OPTIMIZER_ADAMW] = "adamw", [OPTIMIZER_MUON] = "muon", NULL};
 static const char *const precision_words[] = {[PRECISION_FP32] = "fp32", [PRECISION_BF16] = "bf16", NULL};
 static const char *const fp8_words[] = {
     [FP8_OFF] = "off", [FP8_TENSOR] = "tensor", [FP8_BLOCK] = "block", [FP8_MX] = "mx", NULL};
@@ -212,6 +213,10 @@ const ConfigKey config_keys[] = {
            "standard deviation of initial weights, less for projections into the residual stream",
            .flags = KEY_ABOVE_MIN),
     NUMBER(train, z_loss, "0", 0, 1e3, "adds z_loss * log(Z)^2 per token, Z being the softmax's sum; 0: off"),
+    WORD(train, optimizer, "adamw", optimizer_words, "muon: Muon for the layers' matrices, AdamW for everything else"),
+    NUMBER(train, muon_momentum, "0.95", 0, 1, "Muon: decay rate of the momentum", .flags = KEY_BELOW_MAX),
+    NUMBER(train, muon_scale, "0.2", 0, 1e3, "Muon: RMS of an update at lr 1; 0.2 as with AdamW, so its lr carries over",
+           .flags = KEY_ABOVE_MIN),
     NUMBER(train, weight_decay, "0.1", 0, 100, "decoupled weight decay, except on norms and biases"),
     NUMBER(train, beta1, "0.9", 0, 1, "AdamW: decay rate of the first moment", .flags = KEY_BELOW_MAX),
     NUMBER(train, beta2, "0.95", 0, 1, "AdamW: decay rate of the second moment", .flags = KEY_BELOW_MAX),

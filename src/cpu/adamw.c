@@ -1,4 +1,4 @@
-// AdamW (Loshchilov & Hutter 2019) and the gradients' squared norms, over all tensors of a stage at once. The tensors
+// AdamW (Loshchilov & Hutter 2019), the elementwise passes of Muon and the gradients' squared norms, over all tensors of a stage at once. The tensors
 // are cut into chunks of equal size, so that many small tensors and one large one keep all threads equally busy.
 #include "cpu.h"
 #include "backend/adamw.h"
@@ -69,6 +69,30 @@ static void adamw_chunk_(float *restrict w, float *restrict m, float *restrict v
     }
 }
 
+static void muon_chunk_(float *restrict w, float *restrict direction, int64_t count, float rate, float decay) {
+    for (int64_t i = 0; i < count; i++) {
+        w[i] -= rate * direction[i] + decay * w[i];
+        direction[i] = 0.0f;
+    }
+}
+
+void cpu_momentum(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, double beta,
+                  double gradient_scale) {
+    int64_t total = total_chunks_(tensors, tensor_count);
+    const float kept = (float)beta, rest = (float)(1.0 - beta), scale = (float)gradient_scale;
+    CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
+    for (int64_t index = 0; index < total; index++) {
+        Chunk chunk = chunk_find_(tensors, index);
+        float *restrict m = tensors[chunk.tensor].m + chunk.first;
+        float *restrict gradient = tensors[chunk.tensor].gradient + chunk.first;
+        for (int64_t i = 0; i < chunk.count; i++) {
+            float g = rest * (scale * gradient[i]);
+            m[i] = kept * m[i] + g;
+            gradient[i] = kept * m[i] + g;
+        }
+    }
+}
+
 void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step) {
     int64_t total = total_chunks_(tensors, tensor_count);
     AdamwCoefficients with_decay = adamw_coefficients(step), without = with_decay;
@@ -78,8 +102,10 @@ void cpu_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_coun
         TensorRun chunk = chunk_find_(tensors, index);
         const AdamwTensor *t = &tensors[chunk.tensor];
         float *w = (t->master ? t->master : (float *)t->weight) + chunk.first;
-        adamw_chunk_(w, t->m + chunk.first, t->v + chunk.first, t->gradient + chunk.first, chunk.count,
-                     t->decay ? with_decay : without);
+        float *gradient = t->gradient + chunk.first;
+        const AdamwCoefficients *c = t->decay ? &with_decay : &without;
+        if (t->v == NULL) muon_chunk_(w, gradient, chunk.count, (float)(step->lr * t->scale), c->decay);
+        else adamw_chunk_(w, t->m + chunk.first, t->v + chunk.first, gradient, chunk.count, *c);
         if (t->master) cpu_store(backend, t->weight, chunk.first, w, chunk.count);
     }
 }

@@ -1,4 +1,4 @@
-// Elementwise operations: add, SwiGLU, rotary positions. Any division of the work among threads gives the same bits.
+// Elementwise operations: sums, SwiGLU, rotary positions. Any division of the work among threads gives the same bits.
 #include "cpu.h"
 
 #include "base/units.h"
@@ -17,6 +17,20 @@ void cpu_add(Backend *backend, void *out, const void *a, const void *b, int64_t 
         const float *right = cpu_load(backend, workspace[1], b, at, n);
         float *to = cpu_place(backend, workspace[2], out, at);
         for (int64_t i = 0; i < n; i++) to[i] = left[i] + right[i];
+        cpu_store(backend, out, at, to, n);
+    }
+}
+
+void cpu_combine(Backend *backend, void *out, double a, const void *x, double b, const void *y, int64_t count) {
+    const float of_x = (float)a, of_y = (float)b;
+    CPU_PARALLEL_FOR(cpu_self(backend))
+    for (int64_t at = 0; at < count; at += PIECE) {
+        float workspace[3][PIECE];
+        int64_t n = min_i64(count - at, PIECE);
+        const float *left = cpu_load(backend, workspace[0], x, at, n);
+        const float *right = cpu_load(backend, workspace[1], y, at, n);
+        float *to = cpu_place(backend, workspace[2], out, at);
+        for (int64_t i = 0; i < n; i++) to[i] = of_x * left[i] + of_y * right[i];
         cpu_store(backend, out, at, to, n);
     }
 }

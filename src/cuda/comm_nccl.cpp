@@ -123,6 +123,9 @@ static int try_collectives_(NcclGroup *group, Error *err) {
         if (status == ncclSuccess) status = ncclAllGather(mine, memory, count, type, link->nccl, link->stream);
         if (status == ncclSuccess)
             status = ncclReduceScatter(memory, mine, count, type, ncclSum, link->nccl, link->stream);
+        if (status != ncclSuccess || group->use != COMM_USE_BESIDE) continue;
+        status = ncclReduce(memory, memory, count, type, ncclSum, 0, link->nccl, link->stream);
+        if (status == ncclSuccess) status = ncclBroadcast(memory, memory, count, type, 0, link->nccl, link->stream);
     }
     return settle_(group, link, status, err);
 }
@@ -316,11 +319,25 @@ static void start_first_(NcclGroup *group) {
     cuda_note(group->cuda, status, "ordering streams");
 }
 
+static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt8};
+
+static int nccl_rooted_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
+                        CommType type, CommRequest *request, Error *err) {
+    Group *group = nccl_group_(comm);
+    const Link *all = &group->all;
+    const size_t n = (size_t)count;
+    if (order_(group, err) != 0) return -1;
+    ncclResult_t status = operation == COMM_REDUCE
+                              ? ncclReduce(in, out, n, types[type], ncclSum, root, all->nccl, all->stream)
+                              : ncclBroadcast(in, out, n, types[type], root, all->nccl, all->stream);
+    if (status != ncclSuccess) return give_up_(group, "a sum or a broadcast", -1, nccl_text_(status), err);
+    return mark_(group, &group->all, request, err);
+}
+
 // Queues a collective, and adds the FLOPs that can overlap it to collective_flops. The FLOPs follow from the bytes that
 // this rank sends: one block of elements in each of the `steps` steps of a ring.
 static int nccl_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
                             CommType type, CommRequest *request, Error *err) {
-    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat64, ncclInt8};
     static const char *const doing[] = {"an all-reduce", "an all-gather", "a reduce-scatter"};
     NcclGroup *group = nccl_group_(comm);
     const NcclLink *all = &group->all;
@@ -387,6 +404,7 @@ Comm *comm_nccl_create(Backend *backend, Comm *host, CommUse use, bool owns, Err
     base->rank = host->rank, base->size = host->size, base->self = group;
     base->connect = nccl_connect_, base->message = nccl_message_, base->collective = nccl_collective_;
     base->test = nccl_test_, base->destroy = nccl_destroy_;
+    if (use == COMM_USE_BESIDE) base->rooted = nccl_rooted_;
     bool registers = use == COMM_USE_COMPUTE && uses_registered_();
     if (registers) base->use_memory = nccl_use_memory_;
     group->host = host, group->owns_host = owns, group->use = use, group->cuda = cuda_self(backend);

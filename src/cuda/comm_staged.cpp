@@ -19,6 +19,8 @@ typedef enum Step { GOES_DOWN, IN_TRANSIT, GOES_UP } Step;
 typedef struct StagedWork {
     bool message, sends;     // message: a message, else a collective; sends: the message is outgoing
     CommOperation operation; // kind of the collective
+    bool rooted;             // the collective has a root
+    int root;
     Step step;
     int peer;
     CommType type;
@@ -92,6 +94,8 @@ static int start_transit_(StagedGroup *group, StagedWork *work, Error *err) {
     memset(&work->transit, 0, sizeof work->transit);
     if (work->message)
         return host->message(host, work->sends, work->peer, in, work->in_bytes + work->out_bytes, &work->transit, err);
+    if (work->rooted)
+        return host->rooted(host, work->operation, work->root, in, in, work->count, work->type, &work->transit, err);
     return host->collective(host, work->operation, out, in, work->count, work->type, &work->transit, err);
 }
 
@@ -156,6 +160,16 @@ static int staged_message_(Comm *comm, bool sends, int peer, void *memory, int64
     return staged_start_(staged_group_(comm), like, sends ? memory : NULL, request, err);
 }
 
+static int staged_rooted_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
+                          CommType type, CommRequest *request, Error *err) {
+    Work like = {};
+    bool broadcasts = operation == COMM_BROADCAST, roots = comm->rank == root;
+    like.operation = operation, like.rooted = true, like.root = root, like.type = type, like.count = count;
+    like.in_bytes = like.out_bytes = count * comm_type_bytes(type);
+    if (broadcasts != roots) like.to = out; // the root of a broadcast has the data, and only a reduce's root gets sums
+    return staged_start_(staged_group_(comm), like, broadcasts && !roots ? NULL : in, request, err);
+}
+
 static int staged_collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count,
                               CommType type, CommRequest *request, Error *err) {
     Comm *host = staged_group_(comm)->host;
@@ -193,7 +207,7 @@ Comm *comm_staged_create(Backend *backend, Comm *host, bool owns, Error *err) {
     Comm *base = &group->base;
     snprintf(base->name, sizeof base->name, "%s", host->name);
     base->rank = host->rank, base->size = host->size, base->self = group;
-    base->message = staged_message_, base->collective = staged_collective_;
+    base->message = staged_message_, base->collective = staged_collective_, base->rooted = staged_rooted_;
     base->test = staged_test_, base->destroy = staged_destroy_;
     group->host = host, group->owns_host = owns, group->cuda = cuda_self(backend);
     cudaSetDevice(group->cuda->device);

@@ -9,10 +9,12 @@
 //   norms       gradients of norm weights: sum over tensor ranks, because each rank saw only its rows or heads
 //   squares     one number per tensor; the sum over the world only gathers them: one rank contributes each number
 //   step guard  decides, from numbers that are equal on all ranks (step_guard.h)
-//   AdamW       each data rank updates its piece; then the pieces are gathered
+//   Muon        each matrix's momentum becomes a direction on the data rank that is its home (muon.h)
+//   AdamW       each data rank updates its piece, and by their directions its matrices; then the pieces are gathered
 #include "optimizer.h"
 #include "base/alloc.h"
 
+#include "muon.h"
 #include "zero.h"
 
 #include <math.h>
@@ -29,6 +31,7 @@ struct Optimizer {
     Stage *stage;
     OptimizerGroups groups;
     Zero *zero;
+    Muon *muon;        // NULL: train.optimizer is adamw
     AdamwTensor *list; // this rank's parts, in table order
     Owned *owned;      // parallel to `list`
     int64_t count;
@@ -48,8 +51,14 @@ static void list_owned_(Optimizer *optimizer) {
         const Tensor *tensor = &tensors->tensors[i];
         TensorPiece piece = tensors_piece(tensors, i);
         if (tensor->alias || piece.begin >= piece.end) continue;
-        AdamwTensor entry = {
-            piece.weight, piece.master, piece.m, piece.v, piece.gradient, piece.end - piece.begin, tensor->spec->decay};
+        AdamwTensor entry = {piece.weight,
+                             piece.master,
+                             piece.m,
+                             piece.v,
+                             piece.gradient,
+                             piece.end - piece.begin,
+                             tensor->spec->decay,
+                             piece.v == NULL ? muon_factor(&optimizer->stage->config->train, tensor->spec) : 0.0};
         Owned owned = {tensor->index, optimizer_counts(optimizer->stage, tensor)};
         optimizer->list[optimizer->count] = entry;
         optimizer->owned[optimizer->count++] = owned;
@@ -69,12 +78,16 @@ Optimizer *optimizer_create(Stage *stage, const OptimizerGroups *groups) {
     sums_lend(groups->data, &stage->workspaces.data);
     sums_lend(groups->tied, &stage->workspaces.tied);
     list_owned_(optimizer);
+    if (stage->tensors.muon)
+        optimizer->muon =
+            muon_create(&stage->tensors, stage->be, groups->tensor, stage->muon_work, &stage->config->train);
     return optimizer;
 }
 
 void optimizer_destroy(Optimizer *optimizer) {
     if (optimizer == NULL) return;
     zero_destroy(optimizer->zero);
+    muon_destroy(optimizer->muon);
     sums_lend(optimizer->groups.data, NULL);
     sums_lend(optimizer->groups.tied, NULL);
     free_all(optimizer->list, optimizer->owned, optimizer->own, optimizer->squares, optimizer);
@@ -236,12 +249,13 @@ void optimizer_skip(Optimizer *optimizer) {
 int optimizer_rehearse(Optimizer *optimizer, Error *err) {
     Stage *stage = optimizer->stage;
     Backend *be = stage->be;
-    // With zero gradients, zero moments and a zero learning rate, AdamW changes no bit.
+    // With zero gradients, zero moments and a zero learning rate, the update changes no bit.
     const AdamwStep still = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1.0, .gradient_scale = 1.0, .step = 1};
     if (!be->loads_late) return 0;
     if (tied_alias_(stage) != NULL) add_alias_(stage, tied_alias_(stage));
     be->squared_norms(be, optimizer->own, optimizer->list, optimizer->count);
     optimizer_skip(optimizer);
+    if (optimizer->muon != NULL) muon_rehearse(optimizer->muon);
     be->adamw(be, optimizer->list, optimizer->count, &still);
     return be->synchronize(be, err);
 }
@@ -257,6 +271,7 @@ int optimizer_update(Optimizer *optimizer, int64_t step, int64_t skipped, double
                         train->weight_decay,
                         clip > 0.0 && norm > clip ? clip / norm : 1.0,
                         step - skipped};
+    if (optimizer->muon != NULL && muon_directions(optimizer->muon, update.gradient_scale, err) != 0) return -1;
     stage->be->adamw(stage->be, optimizer->list, optimizer->count, &update);
     // adamw zeroed the gradients that it read, in this rank's pieces. This zeroes the pieces of the other data ranks.
     if (optimizer->groups.data != NULL) optimizer_skip(optimizer);

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "model/context.h"
+#include "muon.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -160,11 +161,14 @@ static int64_t layout_mapped_(Stage *stage, void *base) {
     return stage->at.shape.copies ? layout_gathered_(stage, &layout) : 0;
 }
 
+// Muon works between the passes of two steps, so its memory is theirs, apart from that of operations.
 static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     const Shape *s = &stage->at.shape;
+    stage->op_workspace = s->workspace_bytes > 0 ? layout_take(layout, s->workspace_bytes) : NULL;
+    int64_t passes = layout->used, muon = stage->at.layers > 0 ? muon_workspace(&stage->table, &stage->config->train) : 0;
+    stage->muon_work = layout_take(layout, 0);
     stage->pass.work = layout_take(layout, layer_work_layout(NULL, NULL, s));
     stage->pass.scratch = layout_take(layout, s->scratch_bytes);
-    stage->op_workspace = s->workspace_bytes > 0 ? layout_take(layout, s->workspace_bytes) : NULL;
     if (!s->copies) layout_gathered_(stage, layout);
     stage->recomputed = stage->at.recomputed > 0 ? layout_take(layout, stage->at.layer_bundle) : NULL;
     for (int i = 0; i < 2; i++) stage->pass.quantized[i] = layout_take(layout, quantized_work_bytes(s));
@@ -173,6 +177,7 @@ static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     stage->pass.narrowed =
         layout_take(layout, kind == FACTOR_PLAIN ? 0 : quantized_bytes(s, kind, s->shard_rows, s->hidden));
     stage->gradient = stage->at.first ? layout_take(layout, stage->at.message_bytes) : NULL;
+    if (layout->used < passes + muon) layout_take(layout, passes + muon - layout->used);
     return layout->used;
 }
 
@@ -226,7 +231,7 @@ static int64_t positions_bytes_(const StageShape *at) {
 
 void stage_bytes(MemoryBytes *bytes, StateBytes *states, int64_t *staged, const TensorTable *table,
                  const Config *config, const StageShape *at) {
-    Stage stage = {.at = *at};
+    Stage stage = {.at = *at, .config = config, .table = *table};
     Layout workspace = {NULL, 0}, head = {NULL, 0};
     bytes->bytes[MEMORY_WORKSPACE] += layout_workspace_(&stage, &workspace);
     bytes->bytes[MEMORY_HEAD] += layout_head_(&stage, &head);

@@ -1,4 +1,5 @@
 // Workspace for sums over ranks (sums.h): counted over everything that a stage will ever sum, and allocated once.
+#include "muon.h"
 #include "sums.h"
 
 #include <string.h>
@@ -15,13 +16,14 @@ static void need_(const Need *need, CommOperation operation, int64_t count, Comm
     int64_t bytes = memory_round(comm_sum_workspace(operation, count, type, need->size));
     if (bytes > workspace->bytes) workspace->bytes = bytes;
     if (!need->staged) return;
-    int64_t blocks = operation == COMM_ALL_REDUCE ? 2 : need->size + 1; // blocks in operand and result together
+    bool one = operation == COMM_ALL_REDUCE || operation == COMM_REDUCE;
+    int64_t blocks = one ? 2 : need->size + 1; // blocks in operand and result together
     int64_t passing = memory_round(blocks * count * comm_type_bytes(type));
     if (passing > workspace->passing_bytes) workspace->passing_bytes = passing;
 }
 
 // Counts the sums over tensor ranks. Activations and their gradients are summed after every split product, the norms'
-// gradients after a step. With overlap, a gather of the next product's input may run during a sum or another gather.
+// gradients after a step; Muon's matrices are gathered, and their norms summed. With overlap, a gather of the next product's input may run during a sum or another gather.
 // In a forward, all chunks of a product may be in flight. A gather needs no `bytes`, only `passing_bytes`.
 static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.tensor_ranks, shape->staged};
@@ -33,6 +35,9 @@ static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const 
     for (int64_t i = 0; i < tensors->count; i++) {
         const Tensor *tensor = &tensors->tensors[i];
         if (tensor_summed(tensor->spec, shape->sequence)) need_(&need, COMM_ALL_REDUCE, tensor->count, COMM_FLOAT);
+        if (tensors->units[tensor->unit].home < 0) continue;
+        need_(&need, COMM_ALL_GATHER, tensor->count / tensor->spec->parts, shape->type);
+        need_(&need, COMM_ALL_REDUCE, muon_matrices(tensors), COMM_DOUBLE);
     }
 }
 
@@ -44,8 +49,10 @@ static void count_data_(SumWorkspace *workspace, const SumShape *shape, const St
                       : tensors->unit_count < SUMS_OVER_DATA ? (int)tensors->unit_count
                                                              : SUMS_OVER_DATA;
     workspace->passing = workspace->sums;
-    for (int64_t u = 0; u < tensors->unit_count; u++)
-        need_(&need, COMM_REDUCE_SCATTER, tensors->units[u].piece, COMM_FLOAT);
+    for (int64_t u = 0; u < tensors->unit_count; u++) {
+        const Unit *unit = &tensors->units[u];
+        need_(&need, unit->home < 0 ? COMM_REDUCE_SCATTER : COMM_REDUCE, unit->piece, COMM_FLOAT);
+    }
     need_(&need, COMM_ALL_REDUCE, tensors->table->count, COMM_DOUBLE);
 }
 

@@ -25,8 +25,12 @@ static void start_next_(Zero *zero) {
     StageTensors *tensors = &zero->stage->tensors;
     int64_t u = zero->order[zero->started];
     const Unit *unit = &tensors->units[u];
-    int failed = zero->data->collective(zero->data, COMM_REDUCE_SCATTER, tensors_sum(tensors, unit), unit->gradients,
-                                        unit->piece, COMM_FLOAT, &zero->requests[u], &zero->error);
+    float *sum = tensors_sum(tensors, unit);
+    int failed = unit->home < 0
+                     ? zero->data->collective(zero->data, COMM_REDUCE_SCATTER, sum, unit->gradients, unit->piece,
+                                              COMM_FLOAT, &zero->requests[u], &zero->error)
+                     : zero->data->rooted(zero->data, COMM_REDUCE, unit->home, sum, unit->gradients, unit->piece,
+                                          COMM_FLOAT, &zero->requests[u], &zero->error);
     zero->started += failed == 0;
     zero->stage->be->summing = true;
 }
@@ -120,6 +124,9 @@ static int zero_gather_(Zero *zero, int64_t u, Error *err) {
     if (unit->owner >= 0) return 0;
     char *whole = (char *)unit->weights, *piece = whole + tensors->split.data_rank * unit->piece * tensors->element;
     CommType type = tensors->element == 2 ? COMM_BF16 : COMM_FLOAT;
+    if (unit->home >= 0)
+        return zero->data->rooted(zero->data, COMM_BROADCAST, unit->home, whole, whole, unit->piece, type,
+                                  &zero->requests[u], err);
     return zero->data->collective(zero->data, COMM_ALL_GATHER, whole, piece, unit->piece, type, &zero->requests[u],
                                   err);
 }

@@ -93,7 +93,12 @@ int64_t tensor_padded_rows(const TensorSpec *spec, int tensor_ranks) {
 //     masters    | norm r0 | q k v r0      |                             fp32, only what this rank owns
 //     moments    | m: norm r0 | m: q k v r0 | v: norm r0 | v: q k v r0 |
 //
-// The boundary between r0 and r1 may lie inside a tensor; tensors_piece says which elements of it this rank owns.
+// The boundary between r0 and r1 may lie inside a tensor; tensors_piece says which elements of it this rank owns. With
+// Muon a unit of matrices has a home, the one data rank that owns all of it, and has no v:
+//
+//     weights    | norm r0 | norm r1 | q k v (of r1) | o (of r0) |
+//     masters    | norm r0 | o |                                        rank 1: | norm r1 | q k v |
+//     moments    | m: norm r0 | m: o | v: norm r0 |
 
 // Opens a unit with its first tensor, where the previous unit ended.
 static Unit *open_unit_(StageTensors *tensors, int64_t index, int64_t owner) {
@@ -102,6 +107,7 @@ static Unit *open_unit_(StageTensors *tensors, int64_t index, int64_t owner) {
     memset(unit, 0, sizeof *unit);
     unit->first = tensors->count;
     unit->owner = owner < 0 ? -1 : tensors->tensors[owner].unit;
+    unit->home = tensors->muon && table_is_layer_matrix(table, index) ? 0 : -1; // dealt by deal_units_
     unit->group = index < table->first_layer || index >= table->head ? STATES_OF_ENDS : STATES_OF_LAYERS;
     return unit;
 }
@@ -124,21 +130,52 @@ static void tensors_add_tensor_(StageTensors *tensors, const TensorSpec *spec, i
     unit->tensors++;
 }
 
+static int longest_first_(const void *a, const void *b) {
+    const Unit *x = *(Unit *const *)a, *y = *(Unit *const *)b;
+    if (x->count != y->count) return x->count > y->count ? -1 : 1;
+    return x < y ? -1 : 1;
+}
+
+// Deals the units with a home to the data ranks: the longest first, equals in table order, each to the rank that owns
+// least so far. All ranks take as many states as the one that owns most, so plans need not know the data rank.
+static void deal_units_(StageTensors *tensors) {
+    StateArenas *arenas = &tensors->arenas[STATES_OF_LAYERS];
+    int64_t *owned = xcalloc((size_t)tensors->split.data_ranks, sizeof *owned), most = 0, count = 0;
+    Unit **units = xcalloc((size_t)tensors->unit_count + 1, sizeof *units);
+    for (int64_t u = 0; u < tensors->unit_count; u++)
+        if (tensors->units[u].home >= 0) units[count++] = &tensors->units[u];
+    qsort(units, (size_t)count, sizeof(Unit *), longest_first_);
+    for (int64_t i = 0; i < count; i++) {
+        int home = 0;
+        for (int rank = 1; rank < tensors->split.data_ranks; rank++)
+            if (owned[rank] < owned[home]) home = rank;
+        units[i]->home = home;
+        units[i]->state_offset = arenas->state_elements + owned[home];
+        owned[home] += units[i]->count;
+        if (owned[home] > most) most = owned[home];
+    }
+    arenas->state_elements += most;
+    free_all(owned, units);
+}
+
 // Sets every unit's size and offsets. The gradients of aliases follow all other gradients.
 static void place_units_(StageTensors *tensors) {
-    int64_t align = (int64_t)TENSOR_ALIGN_ELEMENTS * tensors->split.data_ranks;
+    int64_t ranks = tensors->split.data_ranks;
     for (int64_t u = 0; u < tensors->unit_count; u++) {
         Unit *unit = &tensors->units[u];
+        int64_t owners = unit->home >= 0 ? 1 : ranks, align = (int64_t)TENSOR_ALIGN_ELEMENTS * owners;
         unit->count = (unit->count + align - 1) / align * align;
-        unit->piece = unit->count / tensors->split.data_ranks;
+        unit->piece = unit->count / owners;
         if (unit->owner >= 0) continue;
         StateArenas *arenas = &tensors->arenas[unit->group];
         unit->offset = unit->gradient_offset = arenas->elements;
-        unit->state_offset = arenas->state_elements;
         arenas->elements += unit->count;
-        arenas->state_elements += unit->piece;
         arenas->gradient_elements = arenas->elements;
+        if (unit->home >= 0) continue;
+        unit->state_offset = arenas->state_elements;
+        arenas->state_elements = arenas->second_elements += unit->piece;
     }
+    deal_units_(tensors);
     for (int64_t u = 0; u < tensors->unit_count; u++) {
         Unit *unit = &tensors->units[u];
         if (unit->owner < 0) continue;
@@ -150,6 +187,7 @@ static void place_units_(StageTensors *tensors) {
 void tensors_layout(StageTensors *tensors, const TensorTable *table, const int64_t ranges[][2], int range_count,
                     const Split *split, const TrainConfig *train) {
     *tensors = (StageTensors){.table = table, .split = *split, .fp8 = train->fp8};
+    tensors->muon = train->optimizer == OPTIMIZER_MUON;
     tensors->element = train->precision == PRECISION_BF16 ? 2 : 4;
     int64_t total = 0;
     for (int r = 0; r < range_count; r++) total += ranges[r][1] - ranges[r][0];
@@ -186,7 +224,7 @@ void tensors_shard_gradients(StageTensors *tensors) {
 
 float *tensors_sum(const StageTensors *tensors, const Unit *unit) {
     if (tensors->buffer == 0 || unit->group != STATES_OF_LAYERS)
-        return unit->gradients + tensors->split.data_rank * unit->piece;
+        return unit->gradients + (unit->home < 0 ? tensors->split.data_rank * unit->piece : 0);
     return tensors->arenas[STATES_OF_LAYERS].gradients + 2 * tensors->buffer + unit->state_offset;
 }
 
@@ -200,13 +238,14 @@ static StateBytes group_bytes_(const StageTensors *tensors, int group) {
     bool masters = tensors->element != 4;
     StateBytes bytes = {memory_round(arenas->elements * tensors->element), memory_round(arenas->gradient_elements * 4),
                         masters ? memory_round(arenas->state_elements * 4) : 0,
-                        memory_round(arenas->state_elements * 8)};
+                        memory_round((arenas->state_elements + arenas->second_elements) * 4), arenas->state_elements};
     return bytes;
 }
 
 StateBytes tensors_states(const StageTensors *tensors) {
     StateBytes a = group_bytes_(tensors, STATES_OF_LAYERS), b = group_bytes_(tensors, STATES_OF_ENDS);
-    StateBytes both = {a.weights + b.weights, a.gradients + b.gradients, a.masters + b.masters, a.moments + b.moments};
+    StateBytes both = {a.weights + b.weights, a.gradients + b.gradients, a.masters + b.masters, a.moments + b.moments,
+                       a.owned + b.owned};
     return both;
 }
 
@@ -249,7 +288,8 @@ TensorPiece tensors_piece(const StageTensors *tensors, int64_t index) {
     const Tensor *tensor = &tensors->tensors[index];
     const Unit *unit = &tensors->units[tensor->unit];
     const StateArenas *arenas = &tensors->arenas[unit->group];
-    int64_t begin = tensors->split.data_rank * unit->piece - tensor->within;
+    bool elsewhere = unit->home >= 0 && unit->home != tensors->split.data_rank;
+    int64_t begin = (unit->home < 0 ? tensors->split.data_rank : elsewhere ? 1 : 0) * unit->piece - tensor->within;
     TensorPiece piece = {begin < 0 ? 0 : begin, begin + unit->piece, NULL, NULL, NULL, NULL, NULL};
     if (piece.end > tensor->count) piece.end = tensor->count;
     if (piece.begin >= piece.end) return piece;
@@ -259,7 +299,7 @@ TensorPiece tensors_piece(const StageTensors *tensors, int64_t index) {
     if (tensor->alias) return piece;
     piece.master = arenas->masters == NULL ? NULL : arenas->masters + state;
     piece.m = arenas->moments + state;
-    piece.v = arenas->moments + arenas->state_elements + state;
+    if (unit->home < 0) piece.v = arenas->moments + arenas->state_elements + state;
     return piece;
 }
 

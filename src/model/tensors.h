@@ -78,6 +78,11 @@ void table_free(TensorTable *table);
 // Returns the parameters of specs [begin, end), unpadded, without tied weights.
 int64_t table_parameters(const TensorTable *table, int64_t begin, int64_t end);
 
+// Returns whether a table entry is a matrix of a layer, the tensors that train.optimizer muon updates by Muon.
+static inline bool table_is_layer_matrix(const TensorTable *table, int64_t index) {
+    return index >= table->first_layer && index < table->head && table->specs[index].decay;
+}
+
 // The part of every tensor that a rank holds, and the part of it for which the rank keeps optimizer states (ZeRO-1).
 typedef struct Split {
     int tensor_rank, tensor_ranks;
@@ -100,15 +105,16 @@ typedef struct Tensor {
 
 // A tensor and those joined to it, the unit that data ranks divide among themselves. Data rank r owns the r-th piece:
 // it sums that piece's gradients, keeps its optimizer states and updates its weights. Units depend on the model and the
-// split, not on the stage.
+// split, not on the stage. With Muon, which needs whole matrices, a unit of matrices belongs whole to one data rank.
 typedef struct Unit {
     int64_t first, tensors; // index of its first tensor on this stage; number of tensors
     int64_t count;          // elements, padded so that pieces are equal
-    int64_t piece;          // count / data_ranks
+    int64_t piece;          // elements that an owner has: count / data_ranks, or count with a home
     int64_t owner;          // an alias: the unit that owns these weights; else -1
+    int home;               // data rank that owns all of it; -1: every data rank owns a piece
     int group;              // StateGroup of its arenas
-    // Offsets in elements: in the weights, in the gradients, and in the masters and each moment of this rank's pieces.
-    // An alias has only gradients.
+    // Offsets in elements: in the weights, in the gradients, and in the masters and each moment of this rank's pieces
+    // (of its home's, with a home). An alias has only gradients.
     int64_t offset, gradient_offset, state_offset;
     void *weights;    // (count)
     float *gradients; // (count)
@@ -121,7 +127,8 @@ typedef enum StateGroup { STATES_OF_LAYERS, STATES_OF_ENDS, STATE_GROUPS } State
 typedef struct StateArenas {
     int64_t elements;          // elements of the weights
     int64_t gradient_elements; // elements of the gradients, including those of aliases
-    int64_t state_elements;    // elements of the masters, and of each moment: only this rank's pieces
+    int64_t state_elements;    // elements of the masters and of m: the pieces of the data rank that owns the most
+    int64_t second_elements;   // elements of v: without the units with a home
     void *weights;
     float *gradients, *masters, *moments; // moments: m, then v
 } StateArenas;
@@ -129,6 +136,7 @@ typedef struct StateArenas {
 // Bytes of a rank's states by kind, of both groups.
 typedef struct StateBytes {
     int64_t weights, gradients, masters, moments;
+    int64_t owned; // elements, not bytes, that a data rank keeps masters and moments of and updates
 } StateBytes;
 
 // The part of a tensor inside this rank's piece of its unit: elements [begin, end) of the tensor. Empty if begin >=
@@ -138,7 +146,7 @@ typedef struct TensorPiece {
     void *weight;    // address of element `begin`, like the pointers below
     float *gradient; // the sum over data ranks, once reduced
     float *master;   // NULL in fp32
-    float *m, *v;    // NULL for an alias
+    float *m, *v;    // AdamW's moments, or Muon's momentum and NULL; both NULL for an alias
 } TensorPiece;
 
 typedef struct StageTensors {
@@ -152,6 +160,7 @@ typedef struct StageTensors {
     int64_t element; // bytes of one weight
     int64_t buffer;  // elements of each of the layers' two gradient buffers; 0: every gradient has a place of its own
     int fp8;         // Fp8
+    bool muon;       // train.optimizer
     char *quantized; // the layers' matrices and their transposes in eight bits (quantized.h); NULL: not kept
 } StageTensors;
 

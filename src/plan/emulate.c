@@ -171,7 +171,7 @@ void emulation_optimizer(Emulation *e, double *norm, double *adamw) {
         TensorPiece piece = tensors_piece(&stage->tensors, i);
         if (stage->tensors.tensors[i].alias || piece.begin >= piece.end) continue;
         list[count++] =
-            (AdamwTensor){piece.weight, piece.master, piece.m, piece.v, piece.gradient, piece.end - piece.begin, false};
+            (AdamwTensor){piece.weight, piece.master, piece.m, piece.v, piece.gradient, piece.end - piece.begin, false, 0};
         elements += piece.end - piece.begin;
     }
     // A learning rate of zero leaves the weights unchanged. Only the last pass counts: the first touches new memory.

@@ -53,9 +53,10 @@ namespace {
 // init.cc, p2p.cc: LL, LL128 and Simple).
 constexpr int64_t CHANNEL_BYTES = 2 * (10 + 2) << 20;
 
-enum Kind { KIND_MESSAGE, KIND_ALL_REDUCE, KIND_ALL_GATHER, KIND_REDUCE_SCATTER };
+enum Kind { KIND_MESSAGE, KIND_ALL_REDUCE, KIND_ALL_GATHER, KIND_REDUCE_SCATTER, KIND_REDUCE, KIND_BROADCAST };
 enum { GROUP_BLOCKS = 24, SMALLEST_GPU = 108, LAST_CALLS = 16, TAKEN = 9 };
-const char *const KIND_NAMES[] = {"a message", "ncclAllReduce", "ncclAllGather", "ncclReduceScatter"};
+const char *const KIND_NAMES[] = {"a message", "ncclAllReduce", "ncclAllGather", "ncclReduceScatter", "ncclReduce",
+                                  "ncclBroadcast"};
 
 thread_local std::string last_error;
 std::string fault_text;
@@ -86,6 +87,7 @@ struct Part {
     int state = 0;
     int post = -1;
     std::vector<char> result;
+    int root = -1;
 };
 
 // --- registered memory
@@ -250,7 +252,12 @@ void compute(Part &p, const Post posts[]) {
     const char *inputs[RANKS];
     int64_t bytes = p.count * width(p.type);
     for (int r = 0; r < p.comm->size; r++) inputs[r] = arena_of(posts[r].process) + posts[r].in;
+    if (p.kind == KIND_REDUCE && p.root != p.comm->rank) return; // only the root writes
     p.result.resize((size_t)(out_count(p) * width(p.type)));
+    if (p.kind == KIND_BROADCAST) {
+        memcpy(p.result.data(), inputs[p.root], (size_t)bytes);
+        return;
+    }
     if (p.kind == KIND_ALL_GATHER)
         for (int r = 0; r < p.comm->size; r++) memcpy(p.result.data() + r * bytes, inputs[r], (size_t)bytes);
     else if (p.type != ncclFloat32 && p.type != ncclBfloat16 && p.type != ncclFloat64)
@@ -340,10 +347,11 @@ Encounter encounter(const Part &p) {
     e.comm = p.comm->index, e.kind = p.kind, e.source = message ? p.source : -1, e.target = p.target;
     e.size = p.comm->size, e.sequence = p.sequence, e.count = p.count, e.type = p.type;
     e.bytes = p.count * width(p.type) * (p.kind == KIND_ALL_GATHER || p.kind == KIND_REDUCE_SCATTER ? e.size : 1);
-    e.rounds = p.kind == KIND_ALL_REDUCE ? 2 : 1;
+    e.rounds = p.kind == KIND_ALL_REDUCE ? 2 : 1; // a reduce and a broadcast send as much as their halves of it
     e.blocks = p.comm->blocks, e.cluster = p.comm->cluster;
     e.collective = p.kind == KIND_ALL_REDUCE       ? COST_ALL_REDUCE
                    : p.kind == KIND_REDUCE_SCATTER ? COST_REDUCE_SCATTER
+                   : p.kind == KIND_REDUCE         ? COST_REDUCE_SCATTER
                                                    : COST_ALL_GATHER;
     return e;
 }
@@ -609,6 +617,24 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
                            cudaStream_t stream) {
     Part part = collective_part(comm, KIND_ALL_GATHER, from, to, count, type, stream);
     check_overlap(part, (char *)to + comm->rank * (int64_t)count * width(type));
+    return call(std::move(part));
+}
+
+ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+    if (root < 0 || root >= comm->size) return ncclInvalidArgument;
+    Part part = collective_part(comm, KIND_REDUCE, from, to, count, type, stream);
+    part.root = root;
+    if (root == comm->rank) check_overlap(part, to);
+    return call(std::move(part));
+}
+
+ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
+    if (root < 0 || root >= comm->size) return ncclInvalidArgument;
+    Part part = collective_part(comm, KIND_BROADCAST, from, to, count, type, stream);
+    part.root = root;
+    check_overlap(part, to);
     return call(std::move(part));
 }
 

@@ -1,4 +1,4 @@
-// AdamW (Loshchilov & Hutter 2019) and the squared norms of the gradients, over all tensors of a stage in one or two
+// AdamW (Loshchilov & Hutter 2019), the elementwise passes of Muon and the squared norms of the gradients, over all tensors of a stage in one or two
 // launches. Tensors are cut into chunks of at most CHUNK elements, one block per chunk, so many small tensors keep the
 // device as busy as a single large tensor. A block finds its tensor by binary search in the table of first chunks: a
 // dozen reads from L2, while the update of a chunk moves half a megabyte.
@@ -17,6 +17,7 @@ struct TensorEntry {
     float *master, *m, *v, *gradient; // master: the fp32 weight; weight is NULL if the master is the only copy
     int64_t count, first_chunk;
     int decay, aligned;
+    float scale;
 };
 
 // Returns the largest number of tensors per launch. The table fills half of the scratch; norms use the other half.
@@ -64,6 +65,20 @@ __device__ __forceinline__ void adamw_piece_(const TensorEntry &t, int64_t at, c
     if (t.weight) store_floats<T, W>((T *)t.weight + at, w);
 }
 
+// The update of a matrix whose direction Muon has left in the gradient.
+template <typename T, int W>
+__device__ __forceinline__ void muon_piece_(const Entry &t, int64_t at, float rate, float decay) {
+    Floats<W> g = load_floats<W>(t.gradient + at), w = load_floats<W>(t.master + at);
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        w.v[i] -= rate * g.v[i] + decay * w.v[i];
+        g.v[i] = 0.0f;
+    }
+    store_floats<float, W>(t.gradient + at, g);
+    store_floats<float, W>(t.master + at, w);
+    if (t.weight) store_floats<T, W>((T *)t.weight + at, w);
+}
+
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     adamw_kernel(const TensorEntry *entries, int count, const AdamwCoefficients c) {
@@ -72,8 +87,40 @@ __global__ void __launch_bounds__(THREADS)
     const TensorEntry t = *chunk.entry;
     float decay = t.decay ? c.decay : 0.0f;
     int64_t whole = chunk.begin + (t.aligned ? (chunk.end - chunk.begin) / W * W : 0);
+    if (t.v == NULL) {
+        float rate = c.lr * t.scale;
+        for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W)
+            muon_piece_<T, W>(t, at, rate, decay);
+        for (int64_t at = whole + threadIdx.x; at < chunk.end; at += THREADS) muon_piece_<T, 1>(t, at, rate, decay);
+        return;
+    }
     for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W) adamw_piece_<T, W>(t, at, c, decay);
     for (int64_t at = whole + threadIdx.x; at < chunk.end; at += THREADS) adamw_piece_<T, 1>(t, at, c, decay);
+}
+
+// --- momentum
+
+template <int W> __device__ __forceinline__ void momentum_piece_(const Entry &t, int64_t at, float beta, float rest) {
+    Floats<W> g = load_floats<W>(t.gradient + at), m = load_floats<W>(t.m + at);
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        float fresh = rest * g.v[i];
+        m.v[i] = beta * m.v[i] + fresh;
+        g.v[i] = beta * m.v[i] + fresh;
+    }
+    store_floats<float, W>(t.gradient + at, g);
+    store_floats<float, W>(t.m + at, m);
+}
+
+// rest: (1 - beta) * gradient_scale.
+__global__ void __launch_bounds__(THREADS) momentum_kernel(const Entry *entries, int count, float beta, float rest) {
+    enum { W = 4 };
+    Found chunk = adamw_find_chunk_(entries, count, blockIdx.x);
+    const Entry t = *chunk.entry;
+    int64_t whole = chunk.begin + (t.aligned ? (chunk.end - chunk.begin) / W * W : 0);
+    for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W)
+        momentum_piece_<W>(t, at, beta, rest);
+    for (int64_t at = whole + threadIdx.x; at < chunk.end; at += THREADS) momentum_piece_<1>(t, at, beta, rest);
 }
 
 // --- squared norms, in double. A chunk is summed as a tree that depends only on the chunk's length. The sums of a
@@ -137,7 +184,7 @@ static TensorEntry entry_make_(const AdamwTensor *t, int64_t first_chunk, int64_
     e.master = t->master ? t->master : (float *)t->weight;
     e.weight = t->master ? t->weight : nullptr;
     e.m = t->m, e.v = t->v, e.gradient = t->gradient, e.count = t->count, e.first_chunk = first_chunk;
-    e.decay = t->decay;
+    e.decay = t->decay, e.scale = (float)t->scale;
     // With bf16 weights a thread accesses eight floats at once, so the fp32 arrays need an alignment of 32 bytes.
     uintptr_t floats = (uintptr_t)e.master | (uintptr_t)e.m | (uintptr_t)e.v | (uintptr_t)e.gradient;
     e.aligned = (floats & (weight_bytes == 2 ? 31 : 15)) == 0 && ((uintptr_t)e.weight & 15) == 0;
@@ -172,6 +219,17 @@ void cuda_adamw(Backend *backend, const AdamwTensor *tensors, int64_t tensor_cou
         int64_t chunks = table_upload_(cuda, tensors + begin, count);
         FOR_ELEMENT(backend, CUDA_LAUNCH(cuda, (unsigned)chunks, THREADS, 0, (adamw_kernel<T>),
                                          (const TensorEntry *)cuda->scratch, (int)count, c));
+    }
+}
+
+void cuda_momentum(Backend *backend, const AdamwTensor *tensors, int64_t tensor_count, double beta,
+                   double gradient_scale) {
+    CudaBackend *cuda = cuda_self(backend);
+    for (int64_t begin = 0; begin < tensor_count; begin += table_limit_(cuda)) {
+        int64_t count = min_i64(tensor_count - begin, table_limit_(cuda));
+        int64_t chunks = table_upload_(cuda, tensors + begin, count);
+        CUDA_LAUNCH(cuda, (unsigned)chunks, THREADS, 0, momentum_kernel, (const Entry *)cuda->scratch, (int)count,
+                    (float)beta, (float)((1.0 - beta) * gradient_scale));
     }
 }
 

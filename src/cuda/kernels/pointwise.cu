@@ -14,6 +14,10 @@ enum { THREADS = 256 };
 struct Sum {
     __device__ static float of(float a, float b) { return a + b; }
 };
+struct Combine {
+    float a, b;
+    __device__ float of(float x, float y) const { return a * x + b * y; }
+};
 struct First {
     __device__ static float of(float a, float) { return a; }
 };
@@ -39,7 +43,7 @@ struct GeluSlope { // a is the upstream gradient, b is the input x of GELU
 enum { PIECES = 2 };
 
 template <typename F, typename To, typename A, typename B, int W>
-__global__ void __launch_bounds__(THREADS) map_kernel(To *out, const A *a, const B *b, int64_t count) {
+__global__ void __launch_bounds__(THREADS) map_kernel(To *out, const A *a, const B *b, int64_t count, const F f) {
     int64_t base = ((int64_t)blockIdx.x * PIECES * THREADS + threadIdx.x) * W;
     Piece<A, W> left[PIECES];
     Piece<B, W> right[PIECES];
@@ -57,26 +61,26 @@ __global__ void __launch_bounds__(THREADS) map_kernel(To *out, const A *a, const
         Floats<W> x = piece_floats(left[p]), y = {}, z;
         if (b) y = piece_floats(right[p]);
 #pragma unroll
-        for (int i = 0; i < W; i++) z.v[i] = F::of(x.v[i], y.v[i]);
+        for (int i = 0; i < W; i++) z.v[i] = f.of(x.v[i], y.v[i]);
         store_floats<To, W>(out + at, z);
     }
 }
 
 template <typename F, int W, typename To, typename A, typename B>
-void map_launch_(CudaBackend *cuda, To *out, const A *a, const B *b, int64_t count) {
+void map_launch_(CudaBackend *cuda, To *out, const A *a, const B *b, int64_t count, F f) {
     CUDA_LAUNCH(cuda, launch_blocks(count, PIECES * THREADS * W), THREADS, 0, (map_kernel<F, To, A, B, W>), out, a, b,
-                count);
+                count, f);
 }
 
 // W elements of the narrowest type fill 16 bytes, so accesses to the other types are at least as wide.
 template <typename F, typename To, typename A, typename B>
-void pointwise_map_(Backend *backend, To *out, const A *a, const B *b, int64_t count) {
+void pointwise_map_(Backend *backend, To *out, const A *a, const B *b, int64_t count, F f = {}) {
     CudaBackend *cuda = cuda_self(backend);
     constexpr int W = sizeof(To) < sizeof(A) ? PACK<To> : PACK<A>;
     constexpr uintptr_t MASK = W * (sizeof(To) > sizeof(A) ? sizeof(To) : sizeof(A)) - 1;
     int64_t whole = (((uintptr_t)out | (uintptr_t)a | (uintptr_t)b) & MASK) == 0 ? count / W * W : 0;
-    map_launch_<F, W>(cuda, out, a, b, whole);
-    map_launch_<F, 1>(cuda, out + whole, a + whole, b ? b + whole : b, count - whole);
+    map_launch_<F, W>(cuda, out, a, b, whole, f);
+    map_launch_<F, 1>(cuda, out + whole, a + whole, b ? b + whole : b, count - whole, f);
 }
 
 } // namespace
@@ -91,6 +95,11 @@ void cuda_to_float(Backend *backend, float *to, const void *from, int64_t count)
 
 void cuda_add(Backend *backend, void *out, const void *a, const void *b, int64_t count) {
     FOR_ELEMENT(backend, (pointwise_map_<Sum, T, T, T>(backend, (T *)out, (const T *)a, (const T *)b, count)));
+}
+
+void cuda_combine(Backend *backend, void *out, double a, const void *x, double b, const void *y, int64_t count) {
+    const Combine f = {(float)a, (float)b};
+    FOR_ELEMENT(backend, (pointwise_map_<Combine, T, T, T>(backend, (T *)out, (const T *)x, (const T *)y, count, f)));
 }
 
 void cuda_accumulate(Backend *backend, float *to, const float *from, int64_t count) {

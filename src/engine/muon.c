@@ -1,0 +1,216 @@
+// The five products and the gathers around them (muon.h). Everything is an operation of backend.h.
+//
+// Constants and conventions are those of Jordan's and Moonlight's code, and of torch.optim.Muon: momentum as in AdamW's m
+// (which differs from a plain sum by a factor that cancels), Nesterov, x = m / (|m| + 1e-7), and five times the same
+// quintic. Megatron-LM's Emerging-Optimizers calls it `simple`; its default `quintic` has other numbers in each step.
+// Products have operands in the run's precision and sums in fp32.
+//
+// With several tensor ranks a matrix is gathered and all of them compute the same direction: its products are small next
+// to those of a step (5 (4 n^2 m + 2 n^3) FLOPs for n rows and m columns, against 6 n m per token), and dealing matrices
+// over tensor ranks too would need a second exchange. Data ranks do not repeat each other's work: a matrix has a home
+// (tensors.h).
+#include "muon.h"
+#include "backend/memory.h"
+#include "base/alloc.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { STEPS = 5 };
+static const double A = 3.4445, B = -4.7750, C = 2.0315, TINY = 1e-7;
+
+// One matrix of this rank: a tensor, or q, k or v of a tensor that holds all three.
+typedef struct Matrix {
+    const Tensor *tensor;
+    int64_t rows, cols, local_cols; // of the matrix, and columns on this rank
+    float *gradient;                // this rank's part
+    int64_t count;                  // elements of this rank's part
+    int64_t place;                  // index of its norm, counted over all matrices of the stage
+} Matrix;
+
+struct Muon {
+    Backend *be;
+    Comm *tensor;
+    char *work;
+    double beta;
+    Matrix *matrices;
+    AdamwTensor *owned; // this rank's tensors
+    int64_t count, owned_count, places;
+    AdamwTensor *parts; // (count) a matrix each, for squared_norms
+    double *squares;    // (places)
+    double *own;        // (count)
+};
+
+// --- the products
+
+// Memory of one matrix: itself, a product of the same size, and two small squares. `wide` is fp32 for the square of a
+// tall matrix, in the memory of y and b, which are free then: (rows * cols + n * n) * 2 >= n * n * 4.
+typedef struct Work {
+    void *x, *y, *b, *a;
+    float *wide;
+} Work;
+
+static int64_t work_layout_(Work *work, void *base, int64_t rows, int64_t cols, int64_t element) {
+    Layout layout = {base, 0};
+    int64_t n = rows < cols ? rows : cols;
+    work->x = layout_take(&layout, rows * cols * element);
+    work->y = layout_take(&layout, rows * cols * element);
+    work->b = layout_take(&layout, n * n * element);
+    work->a = layout_take(&layout, n * n * element);
+    work->wide = work->y;
+    return layout.used;
+}
+
+int64_t orthogonalize_workspace(int64_t rows, int64_t cols, int64_t element) {
+    Work work;
+    return work_layout_(&work, NULL, rows, cols, element);
+}
+
+// Each step: x = a x + (b s + c s s) x with s = x xT, on the shorter side of x. s is symmetric, so a product with its
+// transpose is a product with itself.
+void orthogonalize(Backend *be, void *work, int64_t rows, int64_t cols) {
+    Work w;
+    work_layout_(&w, work, rows, cols, be->element);
+    bool tall = rows > cols;
+    int64_t n = tall ? cols : rows;
+    Factor x = factor_plain(w.x), s = factor_plain(w.a), polynomial = factor_plain(w.b);
+    for (int step = 0; step < STEPS; step++) {
+        if (tall) {
+            be->zero(be, w.wide, n * n * (int64_t)sizeof *w.wide);
+            be->linear_backward_weight(be, w.wide, NULL, x, x, rows, n, n);
+            be->from_float(be, w.a, w.wide, n * n);
+        } else {
+            be->linear_forward(be, w.a, NULL, x, x, NULL, n, cols, n, EPILOGUE_NONE);
+        }
+        be->linear_forward(be, w.b, NULL, s, s, NULL, n, n, n, EPILOGUE_NONE);
+        be->combine(be, w.b, B, w.a, C, w.b, n * n);
+        if (tall) be->linear_forward(be, w.y, NULL, x, polynomial, NULL, rows, n, n, EPILOGUE_NONE);
+        else be->linear_backward_input(be, w.y, NULL, polynomial, x, n, cols, n, EPILOGUE_NONE);
+        be->combine(be, w.x, A, w.x, 1.0, w.y, rows * cols);
+    }
+}
+
+// --- the matrices of a stage
+
+static int64_t matrix_rows_(const TensorSpec *spec) { return spec->rows / spec->parts; }
+
+int64_t muon_workspace(const TensorTable *table, const TrainConfig *train) {
+    int64_t element = train->precision == PRECISION_BF16 ? 2 : 4, most = 0;
+    for (int64_t i = 0; train->optimizer == OPTIMIZER_MUON && i < table->count; i++) {
+        if (!table_is_layer_matrix(table, i)) continue;
+        int64_t bytes = orthogonalize_workspace(matrix_rows_(&table->specs[i]), table->specs[i].cols, element);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+double muon_factor(const TrainConfig *train, const TensorSpec *spec) {
+    return train->muon_scale * sqrt(fmax((double)matrix_rows_(spec), (double)spec->cols));
+}
+
+int64_t muon_matrices(const StageTensors *tensors) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < tensors->count; i++)
+        if (tensors->units[tensors->tensors[i].unit].home >= 0) count += tensors->tensors[i].spec->parts;
+    return count;
+}
+
+static void add_tensor_(Muon *muon, const StageTensors *tensors, int64_t index) {
+    const Tensor *tensor = &tensors->tensors[index];
+    TensorPiece piece = tensors_piece(tensors, index);
+    int64_t parts = tensor->spec->parts, place = muon->places, count = tensor->count / parts;
+    muon->places += parts;
+    if (piece.begin >= piece.end) return;
+    assert(piece.begin == 0 && piece.end == tensor->count); // this rank is the tensor's home
+    assert(tensors->split.tensor_ranks == 1 || tensor->spec->split != SPLIT_NONE);
+    muon->owned[muon->owned_count++] = (AdamwTensor){.m = piece.m, .gradient = piece.gradient, .count = tensor->count};
+    for (int64_t p = 0; p < parts; p++) {
+        float *gradient = piece.gradient + p * count;
+        muon->parts[muon->count] = (AdamwTensor){.gradient = gradient, .count = count};
+        muon->matrices[muon->count++] = (Matrix){.tensor = tensor,
+                                                 .rows = matrix_rows_(tensor->spec),
+                                                 .cols = tensor->spec->cols,
+                                                 .local_cols = tensor->cols,
+                                                 .gradient = gradient,
+                                                 .count = count,
+                                                 .place = place + p};
+    }
+}
+
+Muon *muon_create(const StageTensors *tensors, Backend *be, Comm *tensor, void *work, const TrainConfig *train) {
+    int64_t most = muon_matrices(tensors);
+    Muon *muon = xcalloc(1, sizeof *muon);
+    *muon = (Muon){.be = be, .tensor = tensor, .work = work, .beta = train->muon_momentum};
+    muon->matrices = xcalloc((size_t)most + 1, sizeof *muon->matrices);
+    muon->owned = xcalloc((size_t)most + 1, sizeof *muon->owned);
+    muon->parts = xcalloc((size_t)most + 1, sizeof *muon->parts);
+    muon->squares = xcalloc((size_t)most + 1, sizeof *muon->squares);
+    muon->own = xcalloc((size_t)most + 1, sizeof *muon->own);
+    for (int64_t i = 0; i < tensors->count; i++)
+        if (tensors->units[tensors->tensors[i].unit].home >= 0) add_tensor_(muon, tensors, i);
+    return muon;
+}
+
+void muon_destroy(Muon *muon) {
+    if (muon == NULL) return;
+    free_all(muon->matrices, muon->owned, muon->parts, muon->squares, muon->own, muon);
+}
+
+// --- a step
+
+// Sums the squares of every matrix over the tensor ranks. Ranks of one home have the same matrices; the others' entries
+// stay 0, so that the number of entries, which a sum's workspace depends on, is that of the plan.
+static int sum_squares_(Muon *muon, Error *err) {
+    CommRequest request = {0};
+    muon->be->squared_norms(muon->be, muon->own, muon->parts, muon->count);
+    for (int64_t i = 0; i < muon->count; i++) muon->squares[muon->matrices[i].place] = muon->own[i];
+    if (muon->tensor == NULL) return 0;
+    return muon->tensor->collective(muon->tensor, COMM_ALL_REDUCE, muon->squares, muon->squares, muon->places,
+                                    COMM_DOUBLE, &request, err) == 0
+               ? comm_wait(muon->tensor, &request, err)
+               : -1;
+}
+
+// Replaces a matrix's gradient, its momentum, by its direction. `factor` makes its norm 1. gathers: exchanges the parts
+// of the tensor ranks. Rows of ranks lie one after another in x. Columns are gathered in y, a block per rank.
+static int direct_(Muon *muon, const Matrix *matrix, double factor, bool gathers, Error *err) {
+    Backend *be = muon->be;
+    Work work;
+    work_layout_(&work, muon->work, matrix->rows, matrix->cols, be->element);
+    int ranks = muon->tensor == NULL ? 1 : muon->tensor->size, rank = muon->tensor == NULL ? 0 : muon->tensor->rank;
+    bool columns = matrix->local_cols < matrix->cols;
+    int64_t bytes = matrix->count * be->element, rows = matrix->rows, wide = matrix->cols, narrow = matrix->local_cols;
+    char *x = work.x, *gathered = columns ? work.y : work.x, *own = gathered + rank * bytes;
+    be->from_float(be, own, matrix->gradient, matrix->count);
+    be->combine(be, own, factor, own, 0.0, own, matrix->count);
+    if (gathers && ranks > 1) {
+        CommRequest request = {0};
+        CommType type = be->element == 2 ? COMM_BF16 : COMM_FLOAT;
+        if (muon->tensor->collective(muon->tensor, COMM_ALL_GATHER, gathered, own, matrix->count, type, &request,
+                                     err) != 0 ||
+            comm_wait(muon->tensor, &request, err) != 0)
+            return -1;
+    }
+    for (int r = 0; columns && r < ranks; r++)
+        be->copy_columns(be, x + r * narrow * be->element, wide, gathered + r * bytes, narrow, false, rows, narrow);
+    orthogonalize(be, muon->work, rows, wide);
+    if (columns) be->copy_columns(be, own, narrow, x + rank * narrow * be->element, wide, false, rows, narrow);
+    be->to_float(be, matrix->gradient, own, matrix->count);
+    return 0;
+}
+
+int muon_directions(Muon *muon, double gradient_scale, Error *err) {
+    muon->be->momentum(muon->be, muon->owned, muon->owned_count, muon->beta, gradient_scale);
+    if (sum_squares_(muon, err) != 0) return -1;
+    for (int64_t i = 0; i < muon->count; i++) {
+        double factor = 1.0 / (sqrt(muon->squares[muon->matrices[i].place]) + TINY);
+        if (direct_(muon, &muon->matrices[i], factor, true, err) != 0) return -1;
+    }
+    return 0;
+}
+
+void muon_rehearse(Muon *muon) {
+    muon->be->momentum(muon->be, muon->owned, muon->owned_count, muon->beta, 1.0);
+    for (int64_t i = 0; i < muon->count; i++) direct_(muon, &muon->matrices[i], 1.0, false, NULL);
+}
