@@ -8,7 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const state_suffix[STATE_KINDS] = {"", ".master", ".exp_avg", ".exp_avg_sq"};
+const char *const state_suffix[STATE_KINDS] = {"", ".master", ".exp_avg", ".exp_avg_sq", ".momentum_buffer"};
+
+bool state_exists(const TensorTable *table, int64_t table_index, StateKind kind, const TrainConfig *train) {
+    bool muon = train->optimizer == OPTIMIZER_MUON && table_is_layer_matrix(table, table_index);
+    if (kind == STATE_MASTER) return train->precision == PRECISION_BF16;
+    return kind == STATE_WEIGHT || (kind == STATE_MOMENTUM) == muon;
+}
 
 const TensorSpec *spec_stored(const TensorTable *table, const TensorSpec *spec) {
     return spec->tied_to < 0 ? spec : &table->specs[spec->tied_to];
@@ -27,18 +33,18 @@ int layout_file(const CheckpointLayout *layout, int64_t table_index, StateKind k
     return layout_group(layout, table_index) + (kind == STATE_WEIGHT ? 0 : layout->groups);
 }
 
-static void lay_file_(CheckpointLayout *layout, int file, int precision) {
+static void lay_file_(CheckpointLayout *layout, int file, const TrainConfig *train) {
     SafeHeader header;
     safetensors_header_begin(&header);
     for (int64_t i = 0; i < layout->table->count; i++)
         for (int kind = 0; kind < STATE_KINDS; kind++) {
             const TensorSpec *spec = &layout->table->specs[i];
-            bool exists = spec->tied_to < 0 && (kind != STATE_MASTER || precision == PRECISION_BF16),
+            bool exists = spec->tied_to < 0 && state_exists(layout->table, i, (StateKind)kind, train),
                  bent = spec->transposed;
             char name[96];
             if (!exists || layout_file(layout, i, (StateKind)kind) != file) continue;
             snprintf(name, sizeof name, "%s%s", spec->name, state_suffix[kind]);
-            SafeType type = kind == STATE_WEIGHT && precision == PRECISION_BF16 ? SAFE_BF16 : SAFE_F32;
+            SafeType type = kind == STATE_WEIGHT && train->precision == PRECISION_BF16 ? SAFE_BF16 : SAFE_F32;
             layout->offset[i * STATE_KINDS + kind] =
                 safetensors_header_add(&header, name, type, spec_is_vector(spec) ? 1 : 2,
                                        bent ? spec->cols : spec->rows, bent ? spec->rows : spec->cols);
@@ -55,14 +61,14 @@ static void lay_file_(CheckpointLayout *layout, int file, int precision) {
     if (model) layout->model_bytes += data;
 }
 
-void layout_create(CheckpointLayout *layout, const TensorTable *table, int precision) {
+void layout_create(CheckpointLayout *layout, const TensorTable *table, const TrainConfig *train) {
     *layout = (CheckpointLayout){.table = table};
     layout->groups = (int)((table->head - table->first_layer) / table->per_layer) + 2;
     layout->files = 2 * layout->groups;
     layout->file = xcalloc((size_t)layout->files, sizeof *layout->file);
     layout->offset = xmalloc((size_t)(table->count * STATE_KINDS) * sizeof *layout->offset);
     for (int64_t i = 0; i < table->count * STATE_KINDS; i++) layout->offset[i] = -1;
-    for (int file = 0; file < layout->files; file++) lay_file_(layout, file, precision);
+    for (int file = 0; file < layout->files; file++) lay_file_(layout, file, train);
     // Offsets count from the beginning of the data until the headers' lengths are known.
     for (int64_t i = 0; i < table->count * STATE_KINDS; i++) {
         int file = layout_file(layout, i / STATE_KINDS, (StateKind)(i % STATE_KINDS));

@@ -3,7 +3,8 @@
 // by layer, never by rank.
 //
 //   model-0000k-of-0000n.safetensors       weights in the run's precision, with Hugging Face's names
-//   optimizer-0000k-of-0000n.safetensors   NAME.exp_avg, NAME.exp_avg_sq; in bf16 NAME.master (fp32 weights)
+//   optimizer-0000k-of-0000n.safetensors   NAME.exp_avg, NAME.exp_avg_sq; in bf16 NAME.master (fp32 weights); for a
+//                                          matrix of Muon's NAME.momentum_buffer in place of the first two
 // k = 1: the embedding, 2 ... n-1: one layer each, n: the head.
 //
 // Tensors are stored in Hugging Face's form: unsharded, without the padding of the vocabulary, GPT-2's matrices
@@ -14,10 +15,12 @@
 #include "safetensors.h"
 #include "model/tensors.h"
 
-typedef enum StateKind { STATE_WEIGHT, STATE_MASTER, STATE_M, STATE_V, STATE_KINDS } StateKind;
+typedef enum StateKind { STATE_WEIGHT, STATE_MASTER, STATE_M, STATE_V, STATE_MOMENTUM, STATE_KINDS } StateKind;
 
-// Suffixes of tensor names, by StateKind: "", ".master", ".exp_avg", ".exp_avg_sq".
+// Suffixes of tensor names, by StateKind: "", ".master", ".exp_avg", ".exp_avg_sq", ".momentum_buffer".
 extern const char *const state_suffix[STATE_KINDS];
+// Returns whether a run with these keys has a state of a table entry. A tied head has all its states in the embedding's.
+bool state_exists(const TensorTable *table, int64_t table_index, StateKind kind, const TrainConfig *train);
 
 // --- the tensor under which a weight is stored
 
@@ -43,7 +46,7 @@ typedef struct CheckpointLayout {
     int64_t model_bytes;
 } CheckpointLayout;
 
-void layout_create(CheckpointLayout *layout, const TensorTable *table, int precision);
+void layout_create(CheckpointLayout *layout, const TensorTable *table, const TrainConfig *train);
 void layout_free(CheckpointLayout *layout);
 int layout_group(const CheckpointLayout *layout, int64_t table_index);
 int layout_file(const CheckpointLayout *layout, int64_t table_index, StateKind kind);

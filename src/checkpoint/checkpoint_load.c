@@ -20,6 +20,7 @@ typedef struct Load {
     Log all;
     Source source;
     bool states;       // true (a resume): also loads the moments, and reads weights from the masters if saved
+    bool fresh;        // matrices of the layers start without moments: the checkpoint is another optimizer's
     char strange[320]; // description of the first non-finite value that train.skip_bad_steps allowed, or ""
 } Load;
 
@@ -45,11 +46,20 @@ static SourceTensor *load_find_(Load *load, const TensorSpec *spec, StateKind ki
     return found;
 }
 
+// Returns whether a resume reads this state of a tensor. Masters are found by the weights that they replace.
+static bool loads_(const Load *load, int64_t table_index, StateKind kind) {
+    const TensorTable *table = &load->stage->table;
+    if (kind == STATE_WEIGHT || !load->states) return kind == STATE_WEIGHT;
+    if (load->fresh && table_is_layer_matrix(table, table_index)) return false;
+    return kind != STATE_MASTER && state_exists(table, table_index, kind, &load->stage->config->train);
+}
+
 static int check_tensors_(Load *load, Error *err) {
     const TensorTable *table = &load->stage->table;
     for (int64_t i = 0; i < table->count; i++)
-        for (int kind = 0; kind < (load->states ? STATE_KINDS : 1); kind++) {
+        for (int kind = 0; kind < STATE_KINDS; kind++) {
             bool optional = kind == STATE_MASTER;
+            if (optional ? !load->states : !loads_(load, i, (StateKind)kind)) continue;
             SourceTensor *found = load_find_(load, &table->specs[i], (StateKind)kind, optional, err);
             if (found == NULL && optional) continue;
             if (found == NULL || source_check(&load->source, found, &table->specs[i], err) != 0) return -1;
@@ -135,19 +145,19 @@ static int put_piece_(void *context, const ReadPiece *piece, const ReadValues *r
         return 0;
     }
     TensorPiece mine = tensors_piece(tensors, piece->index);
-    float *to = piece->kind == STATE_M ? mine.m : mine.v;
+    float *to = piece->kind == STATE_V ? mine.v : mine.m;
     be->upload(be, to + (piece->begin - mine.begin), read->values, (piece->end - piece->begin) * 4);
     return 0;
 }
 
 static int load_tensors_(Load *load, Error *err) {
-    static const StateKind kinds[] = {STATE_WEIGHT, STATE_M, STATE_V};
     const StageTensors *tensors = &load->stage->tensors;
     Pieces pieces = {0};
     int status = 0;
     for (int64_t i = 0; i < tensors->count; i++)
-        for (int k = 0; k < (load->states ? 3 : 1) && !tensors->tensors[i].alias && status == 0; k++)
-            status = list_state_(load, &pieces, i, kinds[k], err);
+        for (int kind = 0; kind < STATE_KINDS && !tensors->tensors[i].alias && status == 0; kind++)
+            if (loads_(load, tensors->tensors[i].index, (StateKind)kind))
+                status = list_state_(load, &pieces, i, (StateKind)kind, err);
     if (status == 0)
         status = pieces_read(&load->source, &tensors->split, pieces.piece, pieces.count, put_piece_, load, err);
     free(pieces.piece);
@@ -200,6 +210,21 @@ static int place_by_tokens_(TrainingState *state, const Config *config, const ch
     return 0;
 }
 
+// Sets load->fresh if the layers' matrices were trained with another optimizer, whose moments mean something else; -1
+// with err if checkpoint.changed refuses that.
+static int check_optimizer_(Load *load, const char *dir, Error *err) {
+    const Config *config = load->stage->config;
+    bool muon = config->train.optimizer == OPTIMIZER_MUON, was = false;
+    for (int64_t i = 0; i < load->source.tensor_count && !was; i++)
+        was = name_ends_with(load->source.tensors[i].tensor->name, state_suffix[STATE_MOMENTUM]);
+    load->fresh = was != muon;
+    if (!load->fresh || config->checkpoint.changed == CHANGED_ACCEPT) return 0;
+    return error_set(err, EXIT_USAGE,
+                     "%s: was trained with train.optimizer: %s, which keeps other moments; set train.optimizer back, or "
+                     "set checkpoint.changed: accept to start the moments of the layers' matrices at zero",
+                     dir, was ? "muon" : "adamw");
+}
+
 static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, Error *err) {
     Manifest manifest;
     int status = hf_config_compare(load->stage->config, dir, true, err);
@@ -209,6 +234,7 @@ static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, E
         status = manifest_read(&manifest, dir, err);
         if (status == 0) status = check_manifest_(&manifest, state, dir, err);
         if (status == 0) status = source_open_manifest(&load->source, dir, &manifest, err);
+        if (status == 0) status = check_optimizer_(load, dir, err);
         manifest_free(&manifest);
     }
     return status;
@@ -222,6 +248,8 @@ static int load_checkpoint_(ResumePoint *point, const char *dir, Load *load, Err
     *point = (ResumePoint){true, "", state.run, state.step, state.samples, state.seed, state.data, state.step_guard};
     snprintf(point->dir, sizeof point->dir, "%s", dir);
     log_status(&load->all, "resumed from %s after step %lld", dir, (long long)state.step);
+    if (load->fresh)
+        log_line(&load->all, "%s has moments of another optimizer: those of the layers' matrices start at zero", dir);
     return 0;
 }
 

@@ -52,7 +52,8 @@ enum { SMALL_FILES = 3 }; // config.json, the index, training.json: rank 0 write
 
 int64_t checkpoint_copy_bytes(const Config *config, const StateBytes *rank) {
     if (config->checkpoint.every == 0 || config->checkpoint.dir[0] == '\0') return 0;
-    return rank->weights / config_replicas(config) + rank->masters + rank->moments;
+    int64_t element = config->train.precision == PRECISION_BF16 ? 2 : 4;
+    return rank->owned * element + rank->masters + rank->moments;
 }
 
 int64_t checkpoint_buffer_bytes(const Config *config) {

@@ -19,7 +19,9 @@ static void writer_add_part_(Writer *writer, int64_t index, StateKind kind) {
     const StageTensors *tensors = &writer->stage->tensors;
     const Tensor *tensor = &tensors->tensors[index];
     TensorPiece piece = tensors_piece(tensors, index);
-    const void *sources[STATE_KINDS] = {piece.weight, piece.master, piece.m, piece.v};
+    bool muon = piece.v == NULL;
+    const void *sources[STATE_KINDS] = {piece.weight, piece.master, muon ? NULL : piece.m, piece.v,
+                                        muon ? piece.m : NULL};
     bool replica = tensor->spec->split == SPLIT_NONE && writer->stage->at.shape.tensor_rank > 0;
     if (replica || tensor->spec->tied_to >= 0 || piece.begin >= piece.end || sources[kind] == NULL) return;
     WritePart part = {tensor,
@@ -38,7 +40,7 @@ static void writer_add_part_(Writer *writer, int64_t index, StateKind kind) {
 
 void writer_create(Writer *writer, const Stage *stage, World *world) {
     *writer = (Writer){.stage = stage, .world = world, .crc = crc64_make(), .scratch_bytes = RANGE_FILE_STAGING};
-    layout_create(&writer->layout, &stage->table, stage->config->train.precision);
+    layout_create(&writer->layout, &stage->table, &stage->config->train);
     writer->parts = xcalloc((size_t)stage->tensors.count * STATE_KINDS, sizeof *writer->parts);
     writer->shares = xcalloc((size_t)writer->layout.files, sizeof *writer->shares);
     for (int64_t i = 0; i < stage->tensors.count; i++) writer_add_part_(writer, i, STATE_WEIGHT);

@@ -266,7 +266,7 @@ const ConfigKey config_keys[] = {
     TEXT(checkpoint, init_from, "", "weights to start from; empty: random ones"),
     BOOL(checkpoint, overwrite, "false",
          "start anew in another run's folder; its checkpoints are removed after the first save"),
-    WORD(checkpoint, changed, "refuse", changed_words, "a resume with other data, seed, seq_len or rope_*"),
+    WORD(checkpoint, changed, "refuse", changed_words, "a resume with other data, seed, seq_len, rope_* or optimizer"),
 
     TEXT(log, metrics, "", "JSON lines are appended to this file; empty: none"),
     INT(log, every, "1", 1, MAX_COUNT, "steps between step lines; log.metrics has every step"),
