@@ -96,12 +96,16 @@ TEST(every_element_has_one_place) {
             }
 }
 
-static void check_files_(const Model *model, const ModelConfig *size, int precision, int per_parameter) {
+// matrices: bytes less per parameter of the layers' matrices, which with Muon have one moment.
+static void check_files_(const Model *model, const ModelConfig *size, int precision, int per_parameter, int matrices) {
+    TrainConfig train = {.precision = precision, .optimizer = matrices > 0 ? OPTIMIZER_MUON : OPTIMIZER_ADAMW};
     TensorTable table = model_table(model, size);
     CheckpointLayout layout;
-    layout_create(&layout, &table, precision);
+    layout_create(&layout, &table, &train);
     assert_int_equal(layout.groups, size->layers + 2);
     int64_t bytes = 0;
+    for (int64_t i = 0; i < table.count; i++)
+        if (table_is_layer_matrix(&table, i)) bytes += matrices * table.specs[i].rows * table.specs[i].cols;
     for (int f = 0; f < layout.files; f++) bytes += layout.file[f].bytes - layout.file[f].header_bytes;
     assert_int_equal(bytes, table_parameters(&table, 0, table.count) * per_parameter);
     assert_int_equal(layout.model_bytes,
@@ -115,7 +119,7 @@ static void check_files_(const Model *model, const ModelConfig *size, int precis
 }
 
 // 12 bytes per parameter in fp32 (weight, two moments), 14 in bf16 (2-byte weight, master, two moments). Padding and
-// tied heads add nothing.
+// tied heads add nothing. Muon keeps one moment of the layers' matrices.
 TEST(files_hold_every_parameter_once) {
     const struct {
         const Model *model;
@@ -125,8 +129,9 @@ TEST(files_hold_every_parameter_once) {
                 {&gpt_model, "configs/gpt3_96b.yaml", "model.vocab=50257 model.tie_embeddings=false"}};
     for (int i = 0; i < 3; i++) {
         Config config = loaded(rows[i].path, rows[i].overrides);
-        check_files_(rows[i].model, &config.model, PRECISION_FP32, 12);
-        check_files_(rows[i].model, &config.model, PRECISION_BF16, 14);
+        check_files_(rows[i].model, &config.model, PRECISION_FP32, 12, 0);
+        check_files_(rows[i].model, &config.model, PRECISION_BF16, 14, 0);
+        check_files_(rows[i].model, &config.model, PRECISION_BF16, 14, 4);
     }
 }
 

@@ -268,6 +268,25 @@ static void all_gather_(Test *t, CommType type, int64_t count, bool in_place) {
     free(out), free(apart);
 }
 
+// The root gets the sums, and nothing is written on the other ranks. A broadcast of them gives all the same.
+static void rooted_(Test *t, CommType type, int64_t count, int root, bool in_place) {
+    CommRequest request = {0};
+    int64_t bytes = count * comm_type_bytes(type);
+    char *in = malloc((size_t)bytes + 8), *apart = malloc((size_t)bytes + 8), *kept = malloc((size_t)bytes + 8);
+    char *out = in_place ? in : apart;
+    for (int64_t i = 0; i < count; i++) store_(in, type, i, t->rank, i);
+    if (!in_place) memset(out, 0x5a, (size_t)bytes);
+    memcpy(kept, out, (size_t)bytes);
+    EQUAL(t, "reduce", t->all->rooted(t->all, COMM_REDUCE, root, out, in, count, type, &request, &t->error), 0);
+    wait_(t, &request);
+    if (t->rank == root) check_sums_(t, "reduce: bits of the serial sum, element", out, type, count, 0);
+    else EQUAL(t, "reduce writes on its root alone", memcmp(kept, out, (size_t)bytes), 0);
+    EQUAL(t, "broadcast", t->all->rooted(t->all, COMM_BROADCAST, root, out, out, count, type, &request, &t->error), 0);
+    wait_(t, &request);
+    check_sums_(t, "broadcast, element", out, type, count, 0);
+    free(in), free(apart), free(kept);
+}
+
 static void collectives_(Test *t) {
     // An all-reduce of up to 8192 floats takes one trip; 5 million floats are more than one piece.
     static const int64_t counts[] = {0, 1, 2, 3, 5, 1000, 8192, 8193, 100001, 5000000};
@@ -278,6 +297,7 @@ static void collectives_(Test *t) {
             if (count > 100001) count /= t->size;
             reduce_scatter_(t, type, count, i % 2 == 0);
             all_gather_(t, type, count, i % 2 == 1);
+            rooted_(t, type, count, i % t->size, i % 2 == 0);
         }
     for (int i = 0; i < 10; i++) all_gather_(t, COMM_BYTE, counts[i], i % 2 == 1);
     done_(t, "sums in rank order: the bits of a serial sum on every rank");
@@ -290,13 +310,16 @@ static void collectives_(Test *t) {
 // One sum of each kind in exactly the workspace that is counted for it.
 static void sums_in_workspace_(Test *t, CommType type, int64_t count) {
     enum { GUARD = 64 };
-    for (int reduce = 0; reduce < 2; reduce++) {
-        CommOperation operation = reduce ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER;
+    static const CommOperation operations[] = {COMM_REDUCE_SCATTER, COMM_ALL_REDUCE, COMM_REDUCE};
+    for (int reduce = 0; reduce < 3; reduce++) {
+        CommOperation operation = operations[reduce];
         int64_t bytes = comm_sum_workspace(operation, count, type, t->size);
         unsigned char *workspace = malloc((size_t)bytes + GUARD);
         memset(workspace, 0xa5, (size_t)bytes + GUARD);
         t->all->use_workspace(t->all, workspace, bytes, 1);
-        reduce ? all_reduce_(t, type, count) : reduce_scatter_(t, type, count, true);
+        if (reduce == 0) reduce_scatter_(t, type, count, true);
+        else if (reduce == 1) all_reduce_(t, type, count);
+        else rooted_(t, type, count, 0, true);
         t->all->use_workspace(t->all, NULL, 0, 0);
         for (int i = 0; i < GUARD; i++) EQUAL(t, "a sum keeps to its workspace", workspace[bytes + i], 0xa5);
         EQUAL(t, "and uses it to the end", workspace[bytes - 1] == 0xa5 && t->rank == 0, false);

@@ -1,4 +1,4 @@
-// AdamW against float64 over several steps, and the squared norms that clipping is built on.
+// AdamW and Muon's elementwise passes against float64 over several steps, and the squared norms that clipping is built on.
 #include "op_check.h"
 
 enum { TENSORS = 7, STEPS = 5 };
@@ -93,6 +93,54 @@ TEST(several_steps_agree_with_float64) {
     check(PRECISION_BF16);
 }
 
+// Every other tensor is a matrix of Muon's: its momentum, then an update by whatever direction the gradient holds.
+static void check_muon(int precision) {
+    Op op = op_start(precision, 2);
+    State s = state_make(&op);
+    double *w[TENSORS], *m[TENSORS], *direction[TENSORS];
+    const double beta = 0.95;
+    for (int t = 0; t < TENSORS; t++) {
+        w[t] = memcpy(op_hold(&op, COUNTS[t] * 8), s.master[t].value, (size_t)COUNTS[t] * 8);
+        m[t] = op_hold(&op, COUNTS[t] * 8);
+        direction[t] = op_hold(&op, COUNTS[t] * 8);
+        s.tensors[t].v = NULL;
+        s.tensors[t].scale = 0.2 * sqrt((double)COUNTS[t]);
+    }
+    for (int64_t step = 1; step <= STEPS; step++) {
+        AdamwStep a = step_at(step);
+        gradients_set(&s, step);
+        op.backend->momentum(op.backend, s.tensors, TENSORS, beta, a.gradient_scale);
+        for (int t = 0; t < TENSORS; t++) {
+            double *left = op_hold(&op, COUNTS[t] * 8);
+            for (int64_t i = 0; i < COUNTS[t]; i++) {
+                double g = a.gradient_scale * gradient_at(t, i, step);
+                m[t][i] = beta * m[t][i] + (1 - beta) * g;
+                direction[t][i] = beta * m[t][i] + (1 - beta) * g;
+                left[i] = (double)s.tensors[t].gradient[i];
+                double decay = s.tensors[t].decay ? a.weight_decay : 0.0;
+                w[t][i] -= a.lr * (s.tensors[t].scale * left[i] + decay * w[t][i]);
+            }
+            op_near("direction", left, direction[t], COUNTS[t], 1e-5, 1e-3);
+        }
+        op.backend->adamw(op.backend, s.tensors, TENSORS, &a);
+        for (int t = 0; t < TENSORS; t++)
+            for (int64_t i = 0; i < COUNTS[t]; i++) assert_true(s.tensors[t].gradient[i] == 0.0f);
+    }
+    for (int t = 0; t < TENSORS; t++) {
+        float *master = s.master[t].data;
+        for (int64_t i = 0; i < COUNTS[t]; i++) s.master[t].value[i] = (double)master[i];
+        op_near("weight", s.master[t].value, w[t], COUNTS[t], 1e-6, 0.5);
+        if (precision == PRECISION_BF16)
+            op_near("bf16", op_read(&op, &s.weight[t]), s.master[t].value, COUNTS[t], 0x1.01p-8, 0.0);
+    }
+    op_end(&op);
+}
+
+TEST(momentum_and_the_update_of_matrices_agree_with_float64) {
+    check_muon(PRECISION_FP32);
+    check_muon(PRECISION_BF16);
+}
+
 // A tensor's norm does not depend on the other tensors of the call, so the split of tensors over stages and ranks
 // changes no bit of the norm over all tensors.
 TEST(squared_norms_agree_with_float64) {
@@ -148,6 +196,7 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
         AdamwStep a = step_at(step);
         gradients_set(&s, step);
         op->backend->squared_norms(op->backend, norms, s.tensors, TENSORS);
+        op->backend->momentum(op->backend, s.tensors, 2, 0.95, 1.0);
         op->backend->adamw(op->backend, s.tensors, TENSORS, &a);
     }
     int64_t at = sizeof norms;

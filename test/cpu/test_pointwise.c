@@ -22,6 +22,23 @@ TEST(add_agrees_and_works_in_place) {
             for (int place = 0; place < 3; place++) check_add(precision, COUNTS[i], place);
 }
 
+static void check_combine(int precision, int64_t count, int place) {
+    Op op = op_start(precision, 2);
+    Operand x = op_operand(&op, count, 1, 0.0, 1.0), y = op_operand(&op, count, 2, 0.0, 1.0);
+    Operand out = place == 0 ? op_output(&op, count) : place == 1 ? x : y;
+    double *want = op_hold(&op, count * 8);
+    for (int64_t i = 0; i < count; i++) want[i] = 3.4445 * x.value[i] - 4.775 * y.value[i];
+    op.backend->combine(op.backend, out.data, 3.4445, x.data, -4.775, y.data, count);
+    op_near("combine", op_read(&op, &out), want, count, op_bound(&op), 0.1);
+    op_end(&op);
+}
+
+TEST(combine_agrees_and_works_in_place) {
+    for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
+        for (int i = 0; i < COUNT_CASES; i++)
+            for (int place = 0; place < 3; place++) check_combine(precision, COUNTS[i], place);
+}
+
 TEST(accumulate_adds_floats_in_both_precisions) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++)
         for (int i = 0; i < COUNT_CASES; i++) {
@@ -205,6 +222,7 @@ static int64_t run(Op *op, const void *shape, unsigned char *out) {
     op->backend->swiglu_forward(op->backend, factor_plain(y.data), in.data, s->rows, s->ffn);
     op->backend->swiglu_backward(op->backend, factor_plain(din.data), dout.data, in.data, s->rows, s->ffn);
     op->backend->add(op->backend, dout.data, dout.data, y.data, s->rows * s->ffn);
+    op->backend->combine(op->backend, dout.data, 2.0, dout.data, -0.3, y.data, s->rows * s->ffn);
     op->backend->rope(op->backend, qkv.data, &rope, &table, NULL, 1);
     int64_t at = op_append(out, 0, &y);
     at = op_append(out, at, &din);

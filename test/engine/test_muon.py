@@ -1,0 +1,177 @@
+"""Muon: against plain PyTorch, the same bits for any pipeline, to rounding for any other layout, and from checkpoint to
+checkpoint."""
+
+import math
+
+import numpy
+import pytest
+import torch
+from reference_models import token_losses
+from trainer_runs import MODELS, Trainer, close, environment, layout, saving, tensors_of, trained, walked_tokens
+
+pytestmark = pytest.mark.usefixtures("ranks")
+
+MUON = "train.optimizer=muon"
+TINY = {family: {**model, "layers": 4} for family, model in MODELS.items()}
+
+
+# --- layouts
+
+
+SAME = [
+    ("parallel.pipeline=4", "schedule.bpipe=on"),
+    ("parallel.pipeline=2", "schedule.bpipe=off", "schedule.name=zb-v"),
+    ("parallel.pipeline=4", "schedule.bpipe=on", "schedule.slots=4"),
+    ("parallel.pipeline=2", "schedule.bpipe=off", "schedule.name=interleaved", "parallel.placement=adjacent"),
+]
+
+
+@pytest.mark.soak(2)
+@pytest.mark.parametrize("keys", SAME, ids=lambda keys: " ".join(keys[:1] + keys[2:]))
+def test_pipelines_schedules_and_slots_do_not_change_a_bit(small, keys):
+    small.keeps_bits((MUON,), keys)
+
+
+@pytest.mark.thorough
+def test_threads_do_not_change_a_bit(small):
+    assert small.train(MUON, "parallel.pipeline=1", "schedule.bpipe=off", threads="2").bits == small.one_stage(MUON).bits
+
+
+GRIDS = [(1, 2, 2, 1), (2, 1, 3, 1), (1, 4, 1, 1), (1, 1, 2, 2), (2, 2, 2, 1)]
+
+
+@pytest.mark.soak(2)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("p, t, d, c", GRIDS, ids=lambda n: str(n))
+def test_other_ranks_change_only_the_rounding(small, p, t, d, c, precision):
+    keys = (MUON, f"train.precision={precision}", "train.global_batch=12")
+    ended = small.train(*keys, f"parallel.pipeline={p}", f"parallel.tensor={t}", f"parallel.data={d}",
+                        f"parallel.context={c}", f"schedule.bpipe={'on' if p > 1 else 'off'}")
+    assert "memory    as planned, to the byte, on " in ended.stderr, ended.stderr
+    assert close(ended.losses, small.one_stage(*keys).losses, 1e-5 if precision == "fp32" else 2e-3)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("more", [(), ("parallel.tensor=2", "train.precision=bf16")], ids=["fp32", "bf16 of two"])
+def test_sharded_gradients_change_no_bit(small, more):
+    keys = (MUON, "parallel.pipeline=1", "parallel.data=2", "schedule.micro_batch=4", "train.global_batch=8",
+            "schedule.bpipe=off", *more)
+    whole, pieces = (small.train(*keys, f"parallel.shard_gradients={word}") for word in ("off", "on"))
+    assert pieces.bits == whole.bits and "as planned, to the byte" in pieces.stderr
+
+
+def test_states_of_matrices_are_a_moment_smaller(small):
+    peaks = [small.one_stage(*keys).steps[-1]["stages"][0]["peak_bytes"] for keys in ((), (MUON,))]
+    assert peaks[1] < peaks[0]
+
+
+# --- PyTorch
+
+
+def orthogonal(x):
+    """Five steps of the quintic of Jordan et al. (2024) on the shorter side."""
+    turned = x.shape[0] > x.shape[1]
+    x = (x.T if turned else x) / (x.norm() + 1e-7)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x.T if turned else x
+
+
+def muon_step(weight, gradient, momentum, lr, decay, parts):
+    momentum.lerp_(gradient, 0.05)
+    ahead = gradient.lerp(momentum, 0.95)
+    direction = torch.cat([orthogonal(part) * 0.2 * math.sqrt(max(part.shape)) for part in ahead.chunk(parts)])
+    weight.data.mul_(1 - lr * decay).sub_(lr * direction)
+
+
+def torch_losses(model, weights, tokens, steps, lr, decay, clip):
+    """Trains on the same batch for some steps, in float64; returns losses and norms."""
+    weights = {name: torch.tensor(w, dtype=torch.float64, requires_grad=True) for name, w in weights.items()}
+    matrices = {name for name, w in weights.items() if w.ndim == 2 and (".layers." in name or ".h." in name)}
+    rest = [{"params": [w for n, w in weights.items() if n not in matrices and w.ndim == 2], "weight_decay": decay},
+            {"params": [w for n, w in weights.items() if n not in matrices and w.ndim == 1], "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.95), eps=1e-8)
+    momentum, found = {name: torch.zeros_like(weights[name]) for name in matrices}, []
+    for _ in range(steps):
+        tied = {"lm_head.weight": weights["transformer.wte.weight"]} if model["family"] == "gpt" else {}
+        loss = token_losses(model, {**weights, **tied}, tokens).mean()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(weights.values(), clip)
+        found.append((loss.item(), norm.item()))
+        for name in matrices:
+            parts = 3 if "c_attn" in name else 1
+            muon_step(weights[name], weights[name].grad, momentum[name], lr, decay, parts)
+        adamw.step()
+        for weight in weights.values():
+            weight.grad = None
+    return found
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_twenty_steps_are_those_of_pytorch(tmp_path, family):
+    torch.set_num_threads(1)
+    model, batch, steps = TINY[family], 8, 20
+    tokens = walked_tokens(batch * model["seq_len"] + 1, model["vocab"])
+    ours = Trainer(tmp_path, model, tokens)
+    always = {"train.schedule": "constant", "train.warmup_steps": 0, "train.optimizer": "muon", "train.global_batch": 8,
+              "train.grad_clip": 0.5}
+    ours.run(always, layout(), saving(tmp_path / "first", 1), {"train.lr": 0, "train.steps": 1})
+    first = tensors_of(tmp_path / "first" / "step_00000001")
+    weights = {name: w.T if family == "gpt" and ".h." in name and w.ndim == 2 else w for name, w in first.items()
+               if name.endswith((".weight", ".bias"))}
+    samples = numpy.stack([tokens[i * model["seq_len"] : (i + 1) * model["seq_len"] + 1] for i in range(batch)])
+    want = torch_losses(model, weights, torch.tensor(samples), steps, 0.01, 0.1, 0.5)
+    curve = ours.run(always, layout(), {"train.lr": 0.01, "train.steps": steps}).curve()
+    assert close([step[1] for step in curve], [step[0] for step in want], 1e-4)
+    assert close([step[2] for step in curve], [step[1] for step in want], 1e-3)
+    assert curve[-1][1] < 0.6 * curve[0][1]
+
+
+# --- checkpoints
+
+
+@pytest.fixture(scope="module", params=TINY)
+def saved(request, tmp_path_factory):
+    """Eight steps with a checkpoint after the fourth, and the trainer that made them."""
+    folder = tmp_path_factory.mktemp(request.param)
+    ours = Trainer(folder, TINY[request.param], walked_tokens(4000, TINY[request.param]["vocab"]))
+    ours.config["train"]["optimizer"] = "muon"
+    ours.undisturbed = ours.run(layout(), saving(folder / "saved", 4)).curve()
+    ours.saved = folder / "saved" / "step_00000004"
+    return ours
+
+
+RESUMED = [layout(p=4, bpipe=True), layout(), layout(t=2), layout(p=2, d=2), layout(d=4)]
+
+
+@pytest.mark.soak(2)
+@pytest.mark.parametrize("where", RESUMED, ids=lambda keys: "p{} t{} d{}".format(*list(keys.values())[:3]))
+def test_a_checkpoint_resumes_in_any_layout(saved, where):
+    resumed = saved.run(where, resume=saved.saved).curve()
+    rest = saved.undisturbed[4:]
+    if where["parallel.tensor"] * where["parallel.data"] == 1:
+        assert resumed == rest
+    assert close([x for step in resumed for x in step], [x for step in rest for x in step], 1e-5)
+
+
+def test_every_layout_writes_the_same_momentum(saved, tmp_path):
+    saved.run(layout(p=2, t=2), saving(tmp_path, 4))
+    one, other = tensors_of(saved.saved), tensors_of(tmp_path / "step_00000004")
+    names = [name for name in one if name.endswith(".momentum_buffer")]
+    assert one.keys() == other.keys() and names
+    for name in names:
+        weight = name.removesuffix(".momentum_buffer")
+        assert f"{weight}.exp_avg" not in one and one[name].shape == one[weight].shape
+        assert numpy.abs(one[name] - other[name]).max() <= 1e-4 * numpy.abs(one[name]).max()
+
+
+@pytest.mark.parametrize("was, now", [("muon", "adamw"), ("adamw", "muon")])
+def test_another_optimizer_has_to_be_accepted(saved, tmp_path, was, now):
+    saved.run(layout(), saving(tmp_path, 4), {"train.optimizer": was, "train.steps": 4})
+    changed = {"train.optimizer": now}
+    refused = saved.run(layout(), changed, resume=tmp_path, code=2).stderr
+    assert f"was trained with train.optimizer: {was}" in refused and "checkpoint.changed: accept" in refused
+    accepted = saved.run(layout(p=2), changed, {"checkpoint.changed": "accept"}, resume=tmp_path)
+    assert "those of the layers' matrices start at zero" in accepted.stderr
+    assert accepted.curve(5) and all(math.isfinite(loss) for _, loss, _ in accepted.curve(5))
