@@ -272,6 +272,25 @@ def newer(day):
     return result
 
 
+@row("Muon", 180)
+def muon(day):
+    """On one GPU as on the CPU, over ranks that share a GPU or have one each, and a step at real size."""
+    keys = ["-o", "train.optimizer=muon"]
+    result = {}
+    for precision, bound in (("fp32", 1e-3), ("bf16", 5e-2)):
+        words = [*ONE, *keys, "-o", f"train.precision={precision}"]
+        cpu = day.train(f"muon_cpu_{precision}", *words, "-o", "hardware.device=cpu")
+        alone = day.train(f"muon_{precision}", *words)
+        result[precision] = same(alone, cpu, bound, f"Muon in {precision} and the CPU")
+        for way in ("tensor", "data"):
+            ranks = ["-o", f"parallel.{way}=2", "-o", f"hardware.share_gpu={'false' if day.gpus > 1 else 'true'}"]
+            found = day.train(f"muon_{way}_{precision}", *words, *ranks)
+            result[f"{way} ranks, {precision}"] = same(found, alone, bound, f"Muon over {way} ranks")
+    for name in ("adamw", "muon"):
+        result[f"LLaMA 65B, {name}"] = day.real("-o", f"train.optimizer={name}", name=f"real_{name}", layers=2)
+    return result
+
+
 @row("ranks that share one GPU", 180)
 def shared(day):
     """Tests the communication of ranks except NCCL: bundles by CUDA-IPC, rows by copy engines, sums on the host."""

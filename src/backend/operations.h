@@ -115,13 +115,13 @@ OPERATION(void, draw_normal, float *to, int64_t rows, int64_t cols, const Normal
 // --- optimizer: all tensors of a stage in one call; the table of tensors is in host memory. out[i] = sum of squares of
 // tensor i's gradient, in double over fixed blocks, in host memory at return. Infinities and NaN propagate.
 OPERATION(void, squared_norms, double *out, const AdamwTensor *tensors, int64_t tensor_count);
-// Muon's momentum (Jordan et al. 2024), Nesterov's form: with g = gradient_scale * gradient, m = beta m + (1 - beta) g and
-// then gradient = beta m + (1 - beta) g.
+// Muon's momentum (Jordan et al. 2024), Nesterov's form: with g = gradient_scale * gradient, m = beta m + (1 - beta) g
+// and then gradient = beta m + (1 - beta) g.
 OPERATION(void, momentum, const AdamwTensor *tensors, int64_t tensor_count, double beta, double gradient_scale);
 // out = a x + b y; out may be x or y.
 OPERATION(void, combine, void *out, double a, const void *x, double b, const void *y, int64_t count);
-// Decoupled weight decay (Loshchilov & Hutter 2019); one pass over memory, which also zeroes the gradients. For a tensor
-// without v, `gradient` is the direction of the update: w -= lr (scale * gradient + weight_decay w).
+// Decoupled weight decay (Loshchilov & Hutter 2019); one pass over memory, which also zeroes the gradients. For a
+// tensor without v, `gradient` is the direction of the update: w -= lr (scale * gradient + weight_decay w).
 OPERATION(void, adamw, const AdamwTensor *tensors, int64_t tensor_count, const AdamwStep *step);
 
 #undef OPERATION

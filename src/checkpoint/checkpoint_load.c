@@ -219,10 +219,11 @@ static int check_optimizer_(Load *load, const char *dir, Error *err) {
         was = name_ends_with(load->source.tensors[i].tensor->name, state_suffix[STATE_MOMENTUM]);
     load->fresh = was != muon;
     if (!load->fresh || config->checkpoint.changed == CHANGED_ACCEPT) return 0;
-    return error_set(err, EXIT_USAGE,
-                     "%s: was trained with train.optimizer: %s, which keeps other moments; set train.optimizer back, or "
-                     "set checkpoint.changed: accept to start the moments of the layers' matrices at zero",
-                     dir, was ? "muon" : "adamw");
+    return error_set(
+        err, EXIT_USAGE,
+        "%s: was trained with train.optimizer: %s, which keeps other moments; set train.optimizer back, or "
+        "set checkpoint.changed: accept to start the moments of the layers' matrices at zero",
+        dir, was ? "muon" : "adamw");
 }
 
 static int open_checkpoint_(Load *load, const char *dir, TrainingState *state, Error *err) {

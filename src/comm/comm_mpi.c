@@ -264,9 +264,8 @@ static int start_piece_(CommMpi *comm, Collective *work, Error *err) {
         work->phase = PHASE_GATHER;
         return start_phase_(comm, work, err);
     }
-    work->piece = work->operation == COMM_BROADCAST
-                      ? rest
-                      : comm_piece(work->operation, rest, work->type, comm->base.size);
+    work->piece =
+        work->operation == COMM_BROADCAST ? rest : comm_piece(work->operation, rest, work->type, comm->base.size);
     if (work->operation == COMM_BROADCAST || work->operation == COMM_REDUCE) {
         work->phase = PHASE_ROOT;
         return start_rooted_(comm, work, err);

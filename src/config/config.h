@@ -183,7 +183,7 @@ typedef struct CheckpointConfig {
     int64_t every, keep, keep_every;
     char init_from[CONFIG_TEXT];
     bool overwrite; // true: another run's checkpoints in dir may be replaced
-    int changed;    // ChangedMode: whether data, seed, seq_len, rope_* and optimizer may differ from the checkpoint's in a resume
+    int changed;    // ChangedMode: whether data, seed, seq_len, rope_*, optimizer may differ from the checkpoint's
 } CheckpointConfig;
 
 typedef struct LogConfig {

@@ -1,5 +1,6 @@
-// AdamW (Loshchilov & Hutter 2019), the elementwise passes of Muon and the gradients' squared norms, over all tensors of a stage at once. The tensors
-// are cut into chunks of equal size, so that many small tensors and one large one keep all threads equally busy.
+// AdamW (Loshchilov & Hutter 2019), the elementwise passes of Muon and the gradients' squared norms, over all tensors
+// of a stage at once. The tensors are cut into chunks of equal size, so that many small tensors and one large one keep
+// all threads equally busy.
 #include "cpu.h"
 #include "backend/adamw.h"
 #include "lanes.h"
@@ -82,7 +83,7 @@ void cpu_momentum(Backend *backend, const AdamwTensor *tensors, int64_t tensor_c
     const float kept = (float)beta, rest = (float)(1.0 - beta), scale = (float)gradient_scale;
     CPU_PARALLEL_FOR_DYNAMIC(cpu_self(backend))
     for (int64_t index = 0; index < total; index++) {
-        Chunk chunk = chunk_find_(tensors, index);
+        TensorRun chunk = chunk_find_(tensors, index);
         float *restrict m = tensors[chunk.tensor].m + chunk.first;
         float *restrict gradient = tensors[chunk.tensor].gradient + chunk.first;
         for (int64_t i = 0; i < chunk.count; i++) {

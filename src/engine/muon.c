@@ -1,14 +1,14 @@
-// The five products and the gathers around them (muon.h). Everything is an operation of backend.h.
+// The products of a direction and the gathers around them (muon.h). Everything is an operation of backend.h.
 //
-// Constants and conventions are those of Jordan's and Moonlight's code, and of torch.optim.Muon: momentum as in AdamW's m
-// (which differs from a plain sum by a factor that cancels), Nesterov, x = m / (|m| + 1e-7), and five times the same
+// Constants and conventions are those of Jordan's and Moonlight's code, and of torch.optim.Muon: momentum as in AdamW's
+// m (which differs from a plain sum by a factor that cancels), Nesterov, x = m / (|m| + 1e-7), and five times the same
 // quintic. Megatron-LM's Emerging-Optimizers calls it `simple`; its default `quintic` has other numbers in each step.
 // Products have operands in the run's precision and sums in fp32.
 //
-// With several tensor ranks a matrix is gathered and all of them compute the same direction: its products are small next
-// to those of a step (5 (4 n^2 m + 2 n^3) FLOPs for n rows and m columns, against 6 n m per token), and dealing matrices
-// over tensor ranks too would need a second exchange. Data ranks do not repeat each other's work: a matrix has a home
-// (tensors.h).
+// With several tensor ranks a matrix is gathered and all of them compute the same direction: its products are small
+// next to those of a step (5 (4 n^2 m + 2 n^3) FLOPs for n rows and m columns, against 6 n m per token), and dealing
+// matrices over tensor ranks too would need a second exchange. Data ranks do not repeat each other's work: a matrix has
+// a home (tensors.h).
 #include "muon.h"
 #include "backend/memory.h"
 #include "base/alloc.h"
@@ -21,20 +21,20 @@ enum { STEPS = 5 };
 static const double A = 3.4445, B = -4.7750, C = 2.0315, TINY = 1e-7;
 
 // One matrix of this rank: a tensor, or q, k or v of a tensor that holds all three.
-typedef struct Matrix {
+typedef struct MuonMatrix {
     const Tensor *tensor;
     int64_t rows, cols, local_cols; // of the matrix, and columns on this rank
     float *gradient;                // this rank's part
     int64_t count;                  // elements of this rank's part
     int64_t place;                  // index of its norm, counted over all matrices of the stage
-} Matrix;
+} MuonMatrix;
 
 struct Muon {
     Backend *be;
     Comm *tensor;
     char *work;
     double beta;
-    Matrix *matrices;
+    MuonMatrix *matrices;
     AdamwTensor *owned; // this rank's tensors
     int64_t count, owned_count, places;
     AdamwTensor *parts; // (count) a matrix each, for squared_norms
@@ -46,12 +46,12 @@ struct Muon {
 
 // Memory of one matrix: itself, a product of the same size, and two small squares. `wide` is fp32 for the square of a
 // tall matrix, in the memory of y and b, which are free then: (rows * cols + n * n) * 2 >= n * n * 4.
-typedef struct Work {
+typedef struct MuonWork {
     void *x, *y, *b, *a;
     float *wide;
-} Work;
+} MuonWork;
 
-static int64_t work_layout_(Work *work, void *base, int64_t rows, int64_t cols, int64_t element) {
+static int64_t work_layout_(MuonWork *work, void *base, int64_t rows, int64_t cols, int64_t element) {
     Layout layout = {base, 0};
     int64_t n = rows < cols ? rows : cols;
     work->x = layout_take(&layout, rows * cols * element);
@@ -63,14 +63,14 @@ static int64_t work_layout_(Work *work, void *base, int64_t rows, int64_t cols, 
 }
 
 int64_t orthogonalize_workspace(int64_t rows, int64_t cols, int64_t element) {
-    Work work;
+    MuonWork work;
     return work_layout_(&work, NULL, rows, cols, element);
 }
 
 // Each step: x = a x + (b s + c s s) x with s = x xT, on the shorter side of x. s is symmetric, so a product with its
 // transpose is a product with itself.
 void orthogonalize(Backend *be, void *work, int64_t rows, int64_t cols) {
-    Work w;
+    MuonWork w;
     work_layout_(&w, work, rows, cols, be->element);
     bool tall = rows > cols;
     int64_t n = tall ? cols : rows;
@@ -128,13 +128,13 @@ static void add_tensor_(Muon *muon, const StageTensors *tensors, int64_t index) 
     for (int64_t p = 0; p < parts; p++) {
         float *gradient = piece.gradient + p * count;
         muon->parts[muon->count] = (AdamwTensor){.gradient = gradient, .count = count};
-        muon->matrices[muon->count++] = (Matrix){.tensor = tensor,
-                                                 .rows = matrix_rows_(tensor->spec),
-                                                 .cols = tensor->spec->cols,
-                                                 .local_cols = tensor->cols,
-                                                 .gradient = gradient,
-                                                 .count = count,
-                                                 .place = place + p};
+        muon->matrices[muon->count++] = (MuonMatrix){.tensor = tensor,
+                                                     .rows = matrix_rows_(tensor->spec),
+                                                     .cols = tensor->spec->cols,
+                                                     .local_cols = tensor->cols,
+                                                     .gradient = gradient,
+                                                     .count = count,
+                                                     .place = place + p};
     }
 }
 
@@ -174,9 +174,9 @@ static int sum_squares_(Muon *muon, Error *err) {
 
 // Replaces a matrix's gradient, its momentum, by its direction. `factor` makes its norm 1. gathers: exchanges the parts
 // of the tensor ranks. Rows of ranks lie one after another in x. Columns are gathered in y, a block per rank.
-static int direct_(Muon *muon, const Matrix *matrix, double factor, bool gathers, Error *err) {
+static int direct_(Muon *muon, const MuonMatrix *matrix, double factor, bool gathers, Error *err) {
     Backend *be = muon->be;
-    Work work;
+    MuonWork work;
     work_layout_(&work, muon->work, matrix->rows, matrix->cols, be->element);
     int ranks = muon->tensor == NULL ? 1 : muon->tensor->size, rank = muon->tensor == NULL ? 0 : muon->tensor->rank;
     bool columns = matrix->local_cols < matrix->cols;

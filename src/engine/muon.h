@@ -1,7 +1,8 @@
 // Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon): the update of a matrix is its momentum with every
 // singular value moved close to 1. Matrices of the layers only; q, k and v, and gate and up, each by itself. The update
-// is scaled by train.muon_scale * sqrt(max(out, in)), so that with 0.2 its RMS is that of an update of AdamW, and AdamW's
-// learning rate and weight decay carry over (Liu et al. 2025, Muon is Scalable for LLM Training, arXiv 2502.16982).
+// is scaled by train.muon_scale * sqrt(max(out, in)), so that with 0.2 its RMS is that of an update of AdamW, and
+// AdamW's learning rate and weight decay carry over (Liu et al. 2025, Muon is Scalable for LLM Training, arXiv
+// 2502.16982).
 #pragma once
 
 #include "backend/backend.h"

@@ -165,7 +165,8 @@ static int64_t layout_mapped_(Stage *stage, void *base) {
 static int64_t layout_workspace_(Stage *stage, Layout *layout) {
     const Shape *s = &stage->at.shape;
     stage->op_workspace = s->workspace_bytes > 0 ? layout_take(layout, s->workspace_bytes) : NULL;
-    int64_t passes = layout->used, muon = stage->at.layers > 0 ? muon_workspace(&stage->table, &stage->config->train) : 0;
+    int64_t passes = layout->used,
+            muon = stage->at.layers > 0 ? muon_workspace(&stage->table, &stage->config->train) : 0;
     stage->muon_work = layout_take(layout, 0);
     stage->pass.work = layout_take(layout, layer_work_layout(NULL, NULL, s));
     stage->pass.scratch = layout_take(layout, s->scratch_bytes);

@@ -23,8 +23,9 @@ static void need_(const Need *need, CommOperation operation, int64_t count, Comm
 }
 
 // Counts the sums over tensor ranks. Activations and their gradients are summed after every split product, the norms'
-// gradients after a step; Muon's matrices are gathered, and their norms summed. With overlap, a gather of the next product's input may run during a sum or another gather.
-// In a forward, all chunks of a product may be in flight. A gather needs no `bytes`, only `passing_bytes`.
+// gradients after a step; Muon's matrices are gathered, and their norms summed. With overlap, a gather of the next
+// product's input may run during a sum or another gather. In a forward, all chunks of a product may be in flight. A
+// gather needs no `bytes`, only `passing_bytes`.
 static void count_tensor_(SumWorkspace *workspace, const SumShape *shape, const StageTensors *tensors) {
     Need need = {workspace, tensors->split.tensor_ranks, shape->staged};
     int beside = shape->sequence && shape->overlap ? 2 : 1;

@@ -26,11 +26,10 @@ static void start_next_(Zero *zero) {
     int64_t u = zero->order[zero->started];
     const Unit *unit = &tensors->units[u];
     float *sum = tensors_sum(tensors, unit);
-    int failed = unit->home < 0
-                     ? zero->data->collective(zero->data, COMM_REDUCE_SCATTER, sum, unit->gradients, unit->piece,
-                                              COMM_FLOAT, &zero->requests[u], &zero->error)
-                     : zero->data->rooted(zero->data, COMM_REDUCE, unit->home, sum, unit->gradients, unit->piece,
-                                          COMM_FLOAT, &zero->requests[u], &zero->error);
+    int failed = unit->home < 0 ? zero->data->collective(zero->data, COMM_REDUCE_SCATTER, sum, unit->gradients,
+                                                         unit->piece, COMM_FLOAT, &zero->requests[u], &zero->error)
+                                : zero->data->rooted(zero->data, COMM_REDUCE, unit->home, sum, unit->gradients,
+                                                     unit->piece, COMM_FLOAT, &zero->requests[u], &zero->error);
     zero->started += failed == 0;
     zero->stage->be->summing = true;
 }

@@ -1,4 +1,5 @@
-// AdamW and Muon's elementwise passes against float64 over several steps, and the squared norms that clipping is built on.
+// AdamW and Muon's elementwise passes against float64 over several steps, and the squared norms that clipping is built
+// on.
 #include "op_check.h"
 
 enum { TENSORS = 7, STEPS = 5 };

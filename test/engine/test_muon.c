@@ -7,15 +7,15 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct Size {
+typedef struct MuonSize {
     int64_t rows, cols;
-} Size;
+} MuonSize;
 
-static const Size SIZES[] = {{1, 1}, {1, 40}, {33, 7}, {7, 33}, {48, 48}, {96, 64}, {64, 161}, {130, 96}};
+static const MuonSize SIZES[] = {{1, 1}, {1, 40}, {33, 7}, {7, 33}, {48, 48}, {96, 64}, {64, 161}, {130, 96}};
 enum { SIZE_COUNT = sizeof SIZES / sizeof *SIZES };
 
 // Fills x with numbers of norm 1. Rows beyond the third are close to sums of the first two, as in gradients.
-static void fill(float *x, const Size *s) {
+static void fill(float *x, const MuonSize *s) {
     double squares = 0;
     for (int64_t i = 0; i < s->rows; i++)
         for (int64_t j = 0; j < s->cols; j++) {
@@ -38,7 +38,7 @@ static void multiply(double *to, const double *a, const double *b, int64_t m, in
 }
 
 // Five steps x = a x + (b s + c s s) x, always with s = x xT: a tall matrix has the same result.
-static void reference(Op *op, double *x, const Size *size) {
+static void reference(Op *op, double *x, const MuonSize *size) {
     int64_t m = size->rows, n = size->cols;
     double *s = op_hold(op, m * m * 8), *ss = op_hold(op, m * m * 8), *y = op_hold(op, m * n * 8);
     for (int step = 0; step < 5; step++) {
@@ -50,7 +50,7 @@ static void reference(Op *op, double *x, const Size *size) {
     }
 }
 
-static void check(int precision, const Size *s) {
+static void check(int precision, const MuonSize *s) {
     Op op = op_start(precision, 2);
     int64_t count = s->rows * s->cols, bytes = orthogonalize_workspace(s->rows, s->cols, op.backend->element);
     enum { GUARD = 64 };
@@ -105,7 +105,7 @@ TEST(singular_values_end_near_one) {
 }
 
 static int64_t run(Op *op, const void *shape, unsigned char *out) {
-    const Size *s = shape;
+    const MuonSize *s = shape;
     int64_t count = s->rows * s->cols, bytes = count * op->backend->element;
     void *work = op_poison(op, orthogonalize_workspace(s->rows, s->cols, op->backend->element));
     float *x = op_hold(op, count * 4);
@@ -144,7 +144,8 @@ static void homes_free(Homes *all, int ranks) {
     free(all);
 }
 
-// Every element has one owner, matrices of the layers whole; only they have no second moment. Ranks take the same bytes.
+// Every element has one owner, matrices of the layers whole; only they have no second moment. Ranks take the same
+// bytes.
 TEST(matrices_have_a_home_and_everything_else_is_divided) {
     static const char *const paths[] = {"configs/llama_tiny.yaml", "configs/gpt_tiny.yaml"};
     for (int path = 0; path < 2; path++)
@@ -190,7 +191,8 @@ TEST(matrices_are_dealt_evenly) {
 // 8 bytes a parameter of masters and momentum in place of 12, and 4 in place of 8 in fp32.
 TEST(states_are_four_bytes_a_matrix_parameter_smaller) {
     for (int precision = PRECISION_FP32; precision <= PRECISION_BF16; precision++) {
-        Config adamw = loaded("configs/llama_tiny.yaml", ""), muon = loaded("configs/llama_tiny.yaml", "train.optimizer=muon");
+        Config adamw = loaded("configs/llama_tiny.yaml", ""),
+               muon = loaded("configs/llama_tiny.yaml", "train.optimizer=muon");
         adamw.train.precision = muon.train.precision = precision;
         Homes *two[] = {homes(&adamw, 1), homes(&muon, 1)};
         int64_t matrices = 0;

@@ -34,7 +34,8 @@ def test_pipelines_schedules_and_slots_do_not_change_a_bit(small, keys):
 
 @pytest.mark.thorough
 def test_threads_do_not_change_a_bit(small):
-    assert small.train(MUON, "parallel.pipeline=1", "schedule.bpipe=off", threads="2").bits == small.one_stage(MUON).bits
+    ended = small.train(MUON, "parallel.pipeline=1", "schedule.bpipe=off", threads="2")
+    assert ended.bits == small.one_stage(MUON).bits
 
 
 GRIDS = [(1, 2, 2, 1), (2, 1, 3, 1), (1, 4, 1, 1), (1, 1, 2, 2), (2, 2, 2, 1)]

@@ -43,6 +43,7 @@ ENCODER = ("model.causal=false", "train.objective=masked", "data.mask_token=60")
 EIGHT = ("train.precision=bf16", "model.hidden=64", "model.ffn=128", "model.seq_len=32")
 # 32 tokens in slices of 8, so that keys of several slices exist at the same time.
 SLICES = ("schedule.name=seq1f1b", "schedule.slices=4", "model.seq_len=32")
+MUON = ("train.optimizer=muon",)
 CONTEXT = ("parallel.context=2", "model.seq_len=32")
 APART = {"VIRTUAL_NODES": "2"}
 ONE_GPU = {"VIRTUAL_GPUS": "1"}
@@ -93,6 +94,13 @@ CASES = {
     "two data ranks": case("llama", "parallel.pipeline=2", "parallel.data=2"),
     "two data ranks on two nodes": case("gpt", "parallel.pipeline=2", "parallel.data=2", "parallel.placement=linear",
                                         **APART),
+    # Muon's homes and gathers, and sums and broadcasts with a root.
+    "Muon on two stages": case("gpt", "parallel.pipeline=2", *MUON),
+    "Muon on two data ranks": case("llama", "parallel.data=2", *MUON),
+    "Muon on two tensor and two data ranks in bf16": case("gpt", "parallel.tensor=2", "parallel.data=2",
+                                                          "train.precision=bf16", *MUON),
+    "Muon on a GPU for two tensor and two data ranks": case("llama", "parallel.tensor=2", "parallel.data=2",
+                                                            "hardware.share_gpu=true", *MUON, **ONE_GPU),
     "eight ranks": case("llama", *BPIPE, "parallel.tensor=2"),
     "eight ranks of three kinds on two nodes": case("gpt", *WIDE, "parallel.data=2", "train.precision=bf16", **APART),
     # Schedules with chunks and split backwards; at the turn of a V no message is sent.

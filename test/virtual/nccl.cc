@@ -55,8 +55,8 @@ constexpr int64_t CHANNEL_BYTES = 2 * (10 + 2) << 20;
 
 enum Kind { KIND_MESSAGE, KIND_ALL_REDUCE, KIND_ALL_GATHER, KIND_REDUCE_SCATTER, KIND_REDUCE, KIND_BROADCAST };
 enum { GROUP_BLOCKS = 24, SMALLEST_GPU = 108, LAST_CALLS = 16, TAKEN = 9 };
-const char *const KIND_NAMES[] = {"a message", "ncclAllReduce", "ncclAllGather", "ncclReduceScatter", "ncclReduce",
-                                  "ncclBroadcast"};
+const char *const KIND_NAMES[] = {"a message",         "ncclAllReduce", "ncclAllGather",
+                                  "ncclReduceScatter", "ncclReduce",    "ncclBroadcast"};
 
 thread_local std::string last_error;
 std::string fault_text;

@@ -1,7 +1,7 @@
-// AdamW (Loshchilov & Hutter 2019), the elementwise passes of Muon and the squared norms of the gradients, over all tensors of a stage in one or two
-// launches. Tensors are cut into chunks of at most CHUNK elements, one block per chunk, so many small tensors keep the
-// device as busy as a single large tensor. A block finds its tensor by binary search in the table of first chunks: a
-// dozen reads from L2, while the update of a chunk moves half a megabyte.
+// AdamW (Loshchilov & Hutter 2019), the elementwise passes of Muon and the squared norms of the gradients, over all
+// tensors of a stage in one or two launches. Tensors are cut into chunks of at most CHUNK elements, one block per
+// chunk, so many small tensors keep the device as busy as a single large tensor. A block finds its tensor by binary
+// search in the table of first chunks: a dozen reads from L2, while the update of a chunk moves half a megabyte.
 //
 // A chunk never spans two tensors, so the bits of a tensor's norm do not depend on the tensors next to it.
 #include "backend/adamw.h"
