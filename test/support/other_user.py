@@ -21,6 +21,7 @@ class OtherUser:
         if self.pid == 0:
             try:
                 os.close(self.go_on)
+                os.setsid()  # SIGCONT may be sent within a session
                 os.setgroups([])
                 os.setresgid(NOBODY, NOBODY, NOBODY)
                 os.setresuid(NOBODY, NOBODY, NOBODY)
