@@ -116,7 +116,7 @@ tiny-data:
 
 docs: programs
 	$(call say,DOC,docs/configuration.md)
-	$(Q)$(B)/train_llama --help-config --json | $(PYTHON) scripts/faces.py markdown > docs/configuration.md
+	$(Q)$(B)/train_llama --help-config --json | $(PYTHON) make/faces.py markdown > docs/configuration.md
 
 clean:
 	rm -rf $(BUILD) $(TRAINERS) libtrainer_cuda.so

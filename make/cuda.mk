@@ -59,7 +59,7 @@ $(B)/test/libtrainer_cuda.so $(B)/gpu/libtrainer_cuda.so: $(CUDA_LIB)
 	@ln -sf ../libtrainer_cuda.so $@
 $(B)/test/test_cuda $(B)/test/bench_gpu: | $(B)/test/libtrainer_cuda.so
 
-# Checks the rules that the virtual GPU imitates on the real libraries (scripts/first_gpu_day.sh).
+# Checks the rules that the virtual GPU imitates on the real libraries (studies/first_gpu_day.sh).
 $(B)/test/api_rules: test/cuda/api_rules.cc $(B)/cuda_flags
 	$(call say,CXX,$<)
 	@mkdir -p $(@D)

@@ -5,8 +5,8 @@ VERSION := $(call version_is,VERSION)
 VERSION_DATE := $(call version_is,VERSION_DATE)
 PREFIX  ?= /usr/local
 PLACE   := $(DESTDIR)$(PREFIX)
-# Scripts that are useless without the source tree are not installed.
-SCRIPTS := $(shell find scripts -type f ! -name install_deps.sh ! -name old_torch.py ! -name 'first_gpu_day*' ! -name reevaluate.py ! -name 'published*' ! -name faces.py ! -path '*__pycache__*')
+# install_deps.sh is useless without the source tree.
+SCRIPTS := $(shell find scripts -type f ! -name install_deps.sh ! -path '*__pycache__*')
 CONFIGS := $(wildcard configs/*.yaml configs/*/*.yaml)
 PAGES   := $(wildcard *.md LICENSE docs/*.md docs/img/*.svg docs/img/*.png)
 
@@ -18,7 +18,7 @@ install: programs gpu
 	  install -m 755 $(B)/$$program $(PLACE)/bin/$$program && \
 	  for face in man:man/man1/$$program.1 bash:bash-completion/completions/$$program \
 	    zsh:zsh/site-functions/_$$program; do \
-	    $(B)/$$program --help-config --json | $(PYTHON) scripts/faces.py $${face%%:*} > $(PLACE)/share/$${face#*:} || exit 1; \
+	    $(B)/$$program --help-config --json | $(PYTHON) make/faces.py $${face%%:*} > $(PLACE)/share/$${face#*:} || exit 1; \
 	  done || exit 1; done
 	$(if $(CUDA_SRC),$(Q)install -D -m 755 $(CUDA_LIB) $(PLACE)/lib/$(NAME)/$(notdir $(CUDA_LIB)))
 	$(Q)cp --parents --preserve=mode $(CONFIGS) $(SCRIPTS) $(PLACE)/share/$(NAME)

@@ -188,7 +188,7 @@ install_prepare_data() {
 # NumPy, are installed next to it and do not affect the system's.
 install_transformers() {
     local target=.deps/transformers version=4.51.3
-    if [ -d $target/transformers-$version.dist-info ] && cmp -s scripts/old_torch.py $target/old_torch.py; then
+    if [ -d $target/transformers-$version.dist-info ] && cmp -s test/support/old_torch.py $target/old_torch.py; then
         say "transformers is there"
         return
     fi
@@ -198,7 +198,7 @@ install_transformers() {
         packaging pyyaml tqdm requests urllib3 certifi idna charset-normalizer fsspec typing-extensions
     [ -d $target/transformers-$version.dist-info ] || return 0
     sed -i '1i import old_torch' $target/transformers/__init__.py
-    cp scripts/old_torch.py $target/
+    cp test/support/old_torch.py $target/
 }
 
 # TensorBoard's own reader of event files, for the tests of scripts/metrics.py, which writes them without it.
@@ -213,7 +213,7 @@ install_tensorboard() {
         tensorboard==2.16.2 protobuf==4.25.8 absl-py==2.1.0 six packaging
 }
 
-# cuobjdump and nvdisasm, which a toolkit may lack. scripts/machine_code.py and its tests read the kernels' machine code
+# cuobjdump and nvdisasm, which a toolkit may lack. studies/machine_code.py and its tests read the kernels' machine code
 # with them. A newer version also reads the output of an older toolkit.
 install_cuda_tools() {
     local target=.deps/cuda_tools PATH=$PATH:${nvcc%/*}

@@ -259,7 +259,7 @@ int config_min_slots(const Config *config) {
     return schedule_least_slots(config_schedule_kind(config), &spec, (EvictTarget)config->schedule.evict_to);
 }
 
-// --- the tables of keys and options: as text for the terminal, and as JSON, from which scripts/faces.py generates the
+// --- the tables of keys and options: as text for the terminal, and as JSON, from which make/faces.py generates the
 // manual page, shell completion and docs/configuration.md
 
 void config_help(FILE *file) {

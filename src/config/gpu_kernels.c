@@ -1,4 +1,4 @@
-// Measured kernels of GPUs. scripts/kernel_tables.py made this file; the columns are in gpus.h.
+// Measured kernels of GPUs. studies/kernel_tables.py made this file; the columns are in gpus.h.
 //
 // Products and collectives: tables of ai-dynamo/aiconfigurator (095f58a5, 2026-11, Copyright NVIDIA, Apache-2.0), in
 // aic-core/src/aiconfigurator_core/systems/data. Products are taken at the power limit where such a table exists (H200,

@@ -83,7 +83,7 @@ const GpuBand gpu_band_alone = {
     1 / 1.004, 1 / (1 - 0.052), 19, "of 19 steps on single H200s were (docs/cuda.md)", true,
 };
 
-// Figures from scripts/published.py --bands. H100s share the A100s' band, because the H100 runs come from few programs.
+// Figures from studies/published.py --bands. H100s share the A100s' band, because the H100 runs come from few programs.
 // The B200 runs come from one machine, so the B200s' band has the width of the A100s' band.
 GpuBand gpu_band(const Gpu *gpu) {
     static const GpuBand a100 = {1.03, 1.29, 238, "A100s and H100s", false}, b200 = {1.17, 1.46, 6, "B200s", false},

@@ -41,7 +41,7 @@ typedef struct GpuKernels {
 const GpuKernels *gpu_kernels(const Gpu *gpu);
 
 // The range of actual step time / planned step time.
-// own false: 10th to 90th percentile of published runs on GPUs named by `on` (scripts/published.py --bands).
+// own false: 10th to 90th percentile of published runs on GPUs named by `on` (studies/published.py --bands).
 // own true: minimum to maximum over this trainer's steps. `on` completes the line "as far off as plans ...".
 typedef struct GpuBand {
     double low, high;

@@ -1,4 +1,4 @@
-// The command line. One table drives parsing, `--help`, and the manual page and shell completion (scripts/faces.py).
+// The command line. One table drives parsing, `--help`, and the manual page and shell completion (make/faces.py).
 #pragma once
 
 #include "base/log.h"

@@ -26,7 +26,7 @@ def needs(program):
 
 
 def face(kind, family="llama"):
-    """Returns the output of scripts/faces.py for the trainer's tables; kind: man, bash, zsh or markdown."""
+    """Returns the output of make/faces.py for the trainer's tables; kind: man, bash, zsh or markdown."""
     tables = command(family, "--help-config", "--json")
     assert tables.returncode == 0 and tables.stderr == "", tables.stderr
     answer = script("faces.py", kind, input=tables.stdout)

@@ -1,6 +1,6 @@
 // Small rules of the CUDA runtime and of NCCL that src/cuda relies on and that the virtual GPU (test/virtual) imitates.
 // Each rule is tested and confirmed or refuted: with the real libraries on a machine with a GPU
-// (scripts/first_gpu_day.sh), and with the virtual ones (test/virtual/test_api_rules.py), to show that both agree.
+// (studies/first_gpu_day.sh), and with the virtual ones (test/virtual/test_api_rules.py), to show that both agree.
 //
 // Two processes, since mapped memory and messages take two; they are forked before CUDA starts and talk through pipes.
 // Every line is "confirmed RULE", "refuted RULE: why" or "skipped RULE: why". Exit code 1 if a rule was refuted.

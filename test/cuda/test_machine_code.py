@@ -5,7 +5,7 @@ import sys
 import pytest
 from trainer_runs import ROOT, TOOLS
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "studies"))
 import machine_code  # noqa: E402
 
 LIBRARY = TOOLS.parent / "libtrainer_cuda.so"
@@ -46,4 +46,4 @@ def test_the_file_has_the_table_that_the_script_writes(rows):
     heading, table = machine_code.PAGE.read_text().split("\n\n", 1)
     if heading != f"Compiled by {machine_code.compiler()}:":
         pytest.skip(f"the file says \"{heading[:-1]}\", and this machine has {machine_code.compiler()}")
-    assert table == machine_code.table(rows), "run scripts/machine_code.py --write"
+    assert table == machine_code.table(rows), "run studies/machine_code.py --write"

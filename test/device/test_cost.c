@@ -1,5 +1,5 @@
 // Predicted costs of operations on GPUs, compared with the published tables that their constants were fitted to
-// (test/plan/kernels, each with its source; scripts/kernel_tables.py).
+// (test/plan/kernels, each with its source; studies/kernel_tables.py).
 #include "device/cost.h"
 
 #include "base/units.h"

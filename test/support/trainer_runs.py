@@ -344,9 +344,10 @@ def command(family, *arguments, overrides=(), env=None):
 
 
 def script(name, *arguments, **more):
-    """Runs one of scripts/ to its end."""
+    """Runs one of scripts/, studies/ or make/ to its end."""
+    path = next(path for folder in ("scripts", "studies", "make") if (path := ROOT / folder / name).exists())
     options = {"capture_output": "stdout" not in more, "text": True, "timeout": 120, "env": environment(), **more}
-    return subprocess.run([sys.executable, ROOT / "scripts" / name, *arguments], **options)
+    return subprocess.run([sys.executable, path, *arguments], **options)
 
 
 def close(left, right, relative):

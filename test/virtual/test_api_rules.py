@@ -1,4 +1,4 @@
-"""The rules of CUDA and NCCL that src/cuda relies on hold on the virtual GPU; scripts/first_gpu_day.sh runs the same
+"""The rules of CUDA and NCCL that src/cuda relies on hold on the virtual GPU; studies/first_gpu_day.sh runs the same
 program with the real libraries."""
 
 import os

@@ -1,4 +1,4 @@
-"""Compares the schedules with the best possible: scripts/optimum.py finds the least idle time for small p and m."""
+"""Compares the schedules with the best possible: studies/optimum.py finds the least idle time for small p and m."""
 
 import re
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Finds the least idle time of any schedule by exhaustive search, for a few stages and microbatches.
 
-    ./train_llama -c mine.yaml -o schedule.bpipe=off --schedule | scripts/optimum.py [FILE]
+    ./train_llama -c mine.yaml -o schedule.bpipe=off --schedule | studies/optimum.py [FILE]
 
 Reads a schedule, and prints the least idle time for its stages, chunks, microbatches and slots. Compare it with the
 idle time that --schedule reports. F, I and W of a chunk take one unit each, B takes two.
@@ -10,8 +10,10 @@ idle time that --schedule reports. F, I and W of a chunk take one unit each, B t
 import re
 import sys
 from itertools import product
+from pathlib import Path
 
-from run_files import Failure, finish
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+from run_files import Failure, finish  # noqa: E402
 
 MOST_VIRTUAL, MOST_MICROBATCHES, MOST_STATES = 10, 100, 1_000_000
 HEADER = r"# schedule \S+  stages (\d+)(?:  chunks (\d+)  placement (\w+))?  microbatches (\d+)  slots (\d+)[^:]*\n"

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Runs every check and measurement of the GPU code on this machine; scripts/first_gpu_day.sh builds and calls it.
+"""Runs every check and measurement of the GPU code on this machine; studies/first_gpu_day.sh builds and calls it.
 
-    scripts/first_gpu_day.sh [--out DIR] [--gpus N] [--only ROW,...] [--again] [--launch 'srun --mpi=pmix']
+    studies/first_gpu_day.sh [--out DIR] [--gpus N] [--only ROW,...] [--again] [--launch 'srun --mpi=pmix']
 
 Each row has a budget in seconds and is stopped after twice that time. A completed row is not run again, so the command
 continues where it was interrupted; --again repeats it. DIR (out/first_gpu_day) receives the logs, first_gpu_day.json,
@@ -10,6 +10,7 @@ Slurm allocation instead of mpirun. --tiny uses small shapes: for a virtual GPU,
 """
 
 import argparse
+import html
 import json
 import os
 import re
@@ -21,8 +22,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-
-from first_gpu_day_page import page
 
 ROOT = Path(__file__).resolve().parent.parent
 QUIET = ["-o", "checkpoint.every=0", "-o", "data.val_every=0"]
@@ -577,6 +576,38 @@ def run_row(day, entry):
     result["seconds"] = round(time.monotonic() - began, 1)
     path.write_text(json.dumps(result, indent=1))
     return result
+
+
+def against_plan(result):
+    """Yields (name, measured ms, planned ms, low, high) of the row's runs."""
+    found = result.get("found") or {}
+    for name, run in ([("", found)] if "plan_ms" in found else found.items()):
+        if isinstance(run, dict) and "plan_ms" in run:
+            yield f"{result['row']} {name}".strip(), run
+
+
+def page(results):
+    def table(head, rows):
+        lines = ["<table><tr>" + "".join(f"<th>{html.escape(cell)}</th>" for cell in head) + "</tr>"]
+        lines += ["<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells) + "</tr>" for cells in rows]
+        return "\n".join([*lines, "</table>"])
+
+    runs = [
+        (name, f"{run['ms']:.1f}", f"{run['plan_ms']:.1f}", f"{run['ms'] / run['plan_ms'] - 1:+.0%}",
+         f"{run['bytes']:,}", f"{run['plan_bytes']:,}")
+        for result in results for name, run in against_plan(result)
+    ]  # fmt: skip
+    states = [(r["row"], r["state"], r["seconds"], r["budget_s"], r.get("reason", "")) for r in results]
+    rest = "\n".join(
+        f"<h3>{html.escape(r['row'])}</h3><pre>{html.escape(json.dumps(r['found'], indent=1))}</pre>"
+        for r in results if r.get("found")
+    )  # fmt: skip
+    return f"""<!doctype html><meta charset="utf-8"><title>First GPU day</title>
+<style>body{{font:15px sans-serif;margin:2em}}td,th{{padding:2px 12px;text-align:left;border-bottom:1px solid #ccc}}</style>
+<h1>First GPU day</h1><h2>Rows</h2>{table(("row", "state", "s", "budget", "reason"), states)}
+<h2>Measured against the plan</h2>{table(("run", "step ms", "planned ms", "", "bytes", "planned bytes"), runs)}
+<h2>Values</h2>{rest}
+"""
 
 
 def main():

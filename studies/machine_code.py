@@ -2,9 +2,9 @@
 """Reads the machine code of our kernels out of libtrainer_cuda.so: registers, stack, spills and the widest access to
 device memory, for each GPU generation that the library is built for.
 
-    scripts/machine_code.py                     table of the kernels that large models run
-    scripts/machine_code.py --all               every kernel
-    scripts/machine_code.py --write             writes the table into test/cuda/machine_code.txt
+    studies/machine_code.py                     table of the kernels that large models run
+    studies/machine_code.py --all               every kernel
+    studies/machine_code.py --write             writes the table into test/cuda/machine_code.txt
 
 It needs cuobjdump and nvdisasm, from the CUDA toolkit or from scripts/install_deps.sh.
 """

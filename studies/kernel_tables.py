@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes src/config/gpu_kernels.c: times of products, attention and collectives on a GPU, from published tables.
 
-    scripts/kernel_tables.py CHECKOUT [-o FILE]
-    scripts/kernel_tables.py CHECKOUT --check      mean errors of products on the tables that are not used
+    studies/kernel_tables.py CHECKOUT [-o FILE]
+    studies/kernel_tables.py CHECKOUT --check      mean errors of products on the tables that are not used
 
 CHECKOUT is a clone of ai-dynamo/aiconfigurator (Apache-2.0). Its tables are parquet files (needs pyarrow and numpy).
 Attention is read from test/plan/kernels/attention.csv, products that add to fp32 from measured.csv there. Three
@@ -15,7 +15,8 @@ import csv
 import sys
 from pathlib import Path
 
-from run_files import Failure, finish, replacing
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+from run_files import Failure, finish, replacing  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path("aic-core/src/aiconfigurator_core/systems/data")
@@ -173,7 +174,7 @@ def collectives(path):
     return [[found.get((kind, ranks, mib << 20), 0) for mib in MIB] for kind in KINDS for ranks in (2, 4, 8)]
 
 
-HEAD = """// Measured kernels of GPUs. scripts/kernel_tables.py made this file; the columns are in gpus.h.
+HEAD = """// Measured kernels of GPUs. studies/kernel_tables.py made this file; the columns are in gpus.h.
 //
 // Products and collectives: tables of ai-dynamo/aiconfigurator (095f58a5, 2026-11, Copyright NVIDIA, Apache-2.0), in
 // aic-core/src/aiconfigurator_core/systems/data. Products are taken at the power limit where such a table exists (H200,

@@ -3,8 +3,8 @@
 kind of schedule, and prints the table of docs/schedules.md. A cell has GiB of the fullest rank, seconds per step and
 MFU in percent. Needs `make programs`.
 
-    scripts/slices_table.py [--model 65B] [--gpus 32]        half an hour for all rows on two cores
-    scripts/slices_table.py --dry MODEL GPUS TOKENS KIND     runs such a cell on virtual GPUs (`make virtual`)
+    studies/slices_table.py [--model 65B] [--gpus 32]        half an hour for all rows on two cores
+    studies/slices_table.py --dry MODEL GPUS TOKENS KIND     runs such a cell on virtual GPUs (`make virtual`)
 
 For example --dry 65B 32 32768 BPipe: minutes, and one process a GPU.
 """

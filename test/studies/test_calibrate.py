@@ -1,4 +1,4 @@
-"""scripts/calibrate.py finds the constants that explain a set of metrics, and predicts other runs with them."""
+"""studies/calibrate.py finds the constants that explain a set of metrics, and predicts other runs with them."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""The tables of docs/bpipe.md equal the output of scripts/reevaluate.py, and agree with the verdicts of the plans."""
+"""The tables of docs/bpipe.md equal the output of studies/reevaluate.py, and agree with the verdicts of the plans."""
 
 import functools
 import json

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Plans runs that others have measured and published (scripts/published.json), and compares the step times.
+"""Plans runs that others have measured and published (studies/published.json), and compares the step times.
 
-    scripts/published.py [--bin DIR] [--only TEXT]                     one line per run: planned, measured, error
-    scripts/published.py [--bin DIR] --bands | --json                  ratios of measured to planned; every run as JSON
-    scripts/published.py [--bin DIR] --write docs/published.md         the page, and its picture in img/ next to it
+    studies/published.py [--bin DIR] [--only TEXT]                     one line per run: planned, measured, error
+    studies/published.py [--bin DIR] --bands | --json                  ratios of measured to planned; every run as JSON
+    studies/published.py [--bin DIR] --write docs/published.md         the page, and its picture in img/ next to it
 
 Nothing in the planner is fitted to these runs. Needs the built trainers, no GPU.
 """
@@ -20,13 +20,15 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-import plot
-from megatron_bytes import Held
-from published_words import MEMORY_CAUSES, PAGE, TRIED
-from run_files import GIB, Failure, finish, replacing
+from reevaluate import fill
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+import plot  # noqa: E402
+from megatron_bytes import Held  # noqa: E402
+from run_files import GIB, Failure, finish, replacing, read_text  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "scripts" / "published.json"
+DATA = ROOT / "studies" / "published.json"
 PEAK = {"a100-80g": 312e12, "h100": 989.5e12, "b200": 2250e12}  # FLOP/s that published MFU refer to
 STREAM = {"a100-80g": 0.8 * 2039e9, "h100": 0.76 * 3350e9, "b200": 0.72 * 8000e9}  # bytes/s of memory traffic
 NODE = {"a100-80g": 222, "h100": 445, "b200": 704}  # GB/s of a long all-reduce within a node
@@ -333,8 +335,7 @@ def bands(rows):
     for words, name, width in (("A100, H100", "a100", None), ("B200", "b200", high / low), ("all", None, None)):
         mine = [row for row in ran if name in (None, class_of(row))]
         lines.append(f"| {words} | {len(mine)} | " + " | ".join(f"{end:.2f}" for end in band_of(mine, width)) + " |")
-    lines += ["", *tried(ran, high / low)]
-    return "\n".join(lines) + "\n\n" + wrapped(TRIED)
+    return "\n".join([*lines, "", *tried(ran, high / low)])
 
 
 def tried(ran, width):
@@ -434,28 +435,26 @@ def within(measured, planned, rounding):
     return "no"
 
 
-def table_of_memory(rows):
+def words_on_memory(rows):
     apart = memory_apart(rows)
     close = [within(*row[2:]) for row in apart]
-    words = wrapped(
+    return wrapped(
         f"Of {len(apart)} differences between two schedules {close.count('15 %')} are within 15 %,"
         f" {close.count('rounding')} more within 15 % of a difference that rounds to it (two figures in whole GB leave"
         f" 1 GB open either way), and {close.count('no')} are not:"
     )
-    return words + "\n\n" + MEMORY_CAUSES
 
 
-def page_of(rows):
-    parts = PAGE.split("@")
+def page_of(rows, page):
+    """Returns the page with the tables of these rows between its marks."""
     pairs = pairs_of(rows)
-    said = {"SUMMARY": summary(rows), "PAIRS": verdict_on_pairs(pairs) + "\n\n" + table_of_pairs(pairs), "LIMITS": table_of_limits(rows),
-            "MEMORY": table_of_memory(rows), "BANDS": bands(rows)}  # fmt: skip
-    sources = []
-    for name in dict.fromkeys(row.source["name"] for row in rows):
-        mine = [row for row in rows if row.source["name"] == name]
-        sources.append(f"- *{name}*: {mine[0].source['title']}.")
-    said["SOURCES"] = "\n".join(wrapped_item(item) for item in sources)
-    return "".join(said.get(part, part) for part in parts)
+    sources = {row.source["name"]: row.source["title"] for row in rows}
+    tables = {"summary": summary(rows), "bands": bands(rows), "limits": table_of_limits(rows),
+              "pairs": verdict_on_pairs(pairs) + "\n\n" + table_of_pairs(pairs), "memory": words_on_memory(rows),
+              "sources": "\n".join(wrapped_item(f"- *{name}*: {title}.") for name, title in sources.items())}  # fmt: skip
+    for name, text in tables.items():
+        page = fill(page, name, [text])
+    return page
 
 
 def print_lines(rows):
@@ -507,8 +506,9 @@ def main(options):
     if options.write is None:
         print(bands(rows)) if options.bands else print_json(rows) if options.json else print_lines(rows)
         return
+    page = page_of(rows, read_text(options.write))
     with replacing(options.write) as temporary:
-        Path(temporary).write_text(page_of(rows))
+        Path(temporary).write_text(page)
     if options.plot:
         draw(rows, options.write.parent / "img" / "published.svg")
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Builds the GPU code and runs every check and measurement of it: one command for the first day on a machine with GPUs.
-# scripts/first_gpu_day.py has the rows and the options.
+# studies/first_gpu_day.py has the rows and the options.
 #
-#   scripts/first_gpu_day.sh [OPTION]...    with the toolkit and the packages of scripts/install_deps.sh
-#   scripts/first_gpu_day.sh pack DIR       on any machine with nvcc: puts this script, programs, tests and the
+#   studies/first_gpu_day.sh [OPTION]...    with the toolkit and the packages of scripts/install_deps.sh
+#   studies/first_gpu_day.sh pack DIR       on any machine with nvcc: puts this script, programs, tests and the
 #                                           libraries they need except CUDA's into DIR, for a bare machine
-#   DIR/scripts/first_gpu_day.sh packed DIR [OPTION]...    on the bare machine: the same from the files in DIR
+#   DIR/studies/first_gpu_day.sh packed DIR [OPTION]...    on the bare machine: the same from the files in DIR
 #
 # A bare machine needs: an NVIDIA driver, CUDA's runtime, cuBLASLt, NCCL and cuDNN 9 (the toolkit's folder, or the
 # Python wheels nvidia-*), glibc as new as the packing machine's, bash and python3.
@@ -55,8 +55,8 @@ pack() {
     for file in "$to"/bin/* "$to"/openmpi/plugins/*.so; do libraries "$file"; done | sort -u |
         while read -r file; do cp -L "$file" "$to/lib/"; done
     cp -rL data configs "$to/"
-    mkdir -p "$to/scripts"
-    cp scripts/first_gpu_day* "$to/scripts/"
+    mkdir -p "$to/studies"
+    cp studies/first_gpu_day* "$to/studies/"
     du -sh "$to"
 }
 
@@ -95,10 +95,10 @@ case "${1:-}" in
 pack) pack "${folder:?pack needs a folder}" ;;
 packed)
     use_packed "${folder:?packed needs a folder}"
-    exec python3 scripts/first_gpu_day.py "${@:3}"
+    exec python3 studies/first_gpu_day.py "${@:3}"
     ;;
 *)
     if [ -z "${PROGRAMS:-}" ]; then use_built; fi
-    exec python3 scripts/first_gpu_day.py "$@"
+    exec python3 studies/first_gpu_day.py "$@"
     ;;
 esac

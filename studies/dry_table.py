@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs on virtual GPUs without computing (VIRTUAL_DRY=1) and prints the tables of docs/dry-runs.md.
 
-    scripts/dry_table.py FILE            step, bubble and exposed transfers, by the clock and by the plan
-    scripts/dry_table.py FILE --mfu      MFU of one stage by the clock, for several GPUs, tensor ranks and micro-batches
+    studies/dry_table.py FILE            step, bubble and exposed transfers, by the clock and by the plan
+    studies/dry_table.py FILE --mfu      MFU of one stage by the clock, for several GPUs, tensor ranks and micro-batches
 
 FILE: tokens, enough for two steps, below 32000. Needs `make programs virtual`, no GPU.
 """

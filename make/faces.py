@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Writes the manual page, the completion scripts and docs/configuration.md from the trainer's tables of options and keys.
 
-    ./train_llama --help-config --json | scripts/faces.py man        read it with man -l -
-    ./train_llama --help-config --json | scripts/faces.py bash|zsh   source it, or install it where the shell looks
-    ./train_llama --help-config --json | scripts/faces.py markdown   docs/configuration.md (make docs)
+    ./train_llama --help-config --json | make/faces.py man        read it with man -l -
+    ./train_llama --help-config --json | make/faces.py bash|zsh   source it, or install it where the shell looks
+    ./train_llama --help-config --json | make/faces.py markdown   docs/configuration.md (make docs)
 """
 
 import json
@@ -115,7 +115,7 @@ def man(tables):
 
 # ---- completion ------------------------------------------------------------------------------------------------------
 
-BASH = r"""# Completion for bash, made by scripts/faces.py.
+BASH = r"""# Completion for bash, made by make/faces.py.
 _^_reply() { mapfile -t COMPREPLY < <(compgen "$@"); }
 
 # Files that begin with $1, of the endings $2...; folders, to continue from.
@@ -179,7 +179,7 @@ _^() {
 complete -F _^ ^"""
 
 ZSH = r"""#compdef ^
-# Completion for zsh, made by scripts/faces.py.
+# Completion for zsh, made by make/faces.py.
 _^_override() {
   local -a keys words
   keys=(

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Fits the planner's assumptions about the hardware to runs, and writes them as a `hardware` section.
 
-    scripts/calibrate.py RUN... [-o FILE]           fit to the metrics of runs (files, or folders with metrics.jsonl)
-    scripts/calibrate.py RUN... --check RUN...      and predict other runs with the fitted values
-    scripts/calibrate.py step=58s -c CONFIG         scale products once, so that the plan of CONFIG takes 58 s
+    studies/calibrate.py RUN... [-o FILE]           fit to the metrics of runs (files, or folders with metrics.jsonl)
+    studies/calibrate.py RUN... --check RUN...      and predict other runs with the fitted values
+    studies/calibrate.py step=58s -c CONFIG         scale products once, so that the plan of CONFIG takes 58 s
 
 The model is the planner itself: `--plan` computes every run's step time with `hardware.matmul_efficiency`,
 `matmul_half`, `flash_forward`, `flash_backward`, `stream_gb_s`, `action_us` and `step_overhead_ms`. These are varied
@@ -28,7 +28,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from run_files import Failure, find_trainer, finish, form_of, number, read_text, replacing
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+from run_files import Failure, find_trainer, finish, form_of, number, read_text, replacing  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTLED = 1e-5  # largest change of a logarithm at which the fit ends
@@ -280,7 +281,7 @@ def scaled(options):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if planned(middle) < measured else (middle, high)
     text = (
-        f"# Scaled to one measured step of {measured:.4g} s by scripts/calibrate.py; put it into the configuration.\n"
+        f"# Scaled to one measured step of {measured:.4g} s by studies/calibrate.py; put it into the configuration.\n"
         f"hardware:\n  matmul_efficiency: {math.sqrt(low * high):.5g}\n  calibrated: true\n"
     )
     write(text, options)
@@ -299,7 +300,7 @@ def write(text, options):
 
 def section(figures, runs, planner):
     lines = [
-        f"# Fitted to {len(runs)} run{'s' if len(runs) > 1 else ''} by scripts/calibrate.py; put it into a"
+        f"# Fitted to {len(runs)} run{'s' if len(runs) > 1 else ''} by studies/calibrate.py; put it into a"
         " configuration."
     ]
     keys = {

@@ -5,7 +5,7 @@ import sys
 import pytest
 from trainer_runs import BUILD, ROOT, script
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "studies"))
 import published  # noqa: E402
 
 PAGE = ROOT / "docs" / "published.md"
@@ -79,10 +79,10 @@ def test_the_page_is_what_the_script_writes():
     rows = published.rows_of("")
     published.plan_all(rows, BUILD)
     hold(published.pairs_of(rows))
-    old, new = PAGE.read_text().splitlines(), published.page_of(rows).splitlines()
+    old, new = PAGE.read_text().splitlines(), published.page_of(rows, PAGE.read_text()).splitlines()
     differ = [f"  was: {a}\n  now: {b}" for a, b in zip(old, new) if a != b]
     assert old == new, (
         "docs/published.md is not what plans say now. Where errors have become larger, find out why; where the new plan"
-        " is right, write the page again with scripts/published.py --write docs/published.md\n"
+        " is right, write the page again with studies/published.py --write docs/published.md\n"
         + "\n".join(differ[:8])
     )

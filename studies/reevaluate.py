@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plans the ten runs of the re-evaluation of BPipe (configs/paper), and encoders, and writes tables into docs/bpipe.md.
 
-    scripts/reevaluate.py [--bin DIR] [--profile] [-o FILE]
+    studies/reevaluate.py [--bin DIR] [--profile] [-o FILE]
 
 The tables are between the lines <!-- reevaluation -->, or <!-- encoders -->, and <!-- end -->. --profile first measures
 the stages of each run if this machine has the run's device. Needs the built trainers, no GPU.
@@ -145,7 +145,7 @@ def fill(page, name, lines):
     before, _, rest = page.partition(f"<!-- {name} -->\n")
     _, mark, after = rest.partition("<!-- end -->\n")
     if not mark:
-        sys.exit(f"reevaluate: the page lacks the lines <!-- {name} --> and <!-- end -->")
+        sys.exit(f"the page lacks the lines <!-- {name} --> and <!-- end -->")
     return "\n".join([f"{before}<!-- {name} -->", "", *lines, "", f"{mark}{after}"])
 
 
