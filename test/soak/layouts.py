@@ -334,6 +334,10 @@ def shrink(trial, check):
     return layouts, text
 
 
+def words(*layouts):
+    return " / ".join(shlex.join(f"{key}={value}" for key, value in keys.items()) for keys in layouts)
+
+
 def report(trial, broken, whole):
     print(f"seed {trial.seed}: {broken}\n    whole: {words(whole.keys, *whole.others)}", flush=True)
     layouts, text = shrink(trial, broken.check)

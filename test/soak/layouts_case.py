@@ -21,6 +21,10 @@ FREE = {
 # These keys change the order of sums, so that results agree to rounding.
 SUMS = {"parallel.tensor", "parallel.sequence", "parallel.data", "parallel.context", "schedule.slices"}
 ONE = {"schedule.bpipe": "off"}
+# Tensor, data and context ranks, and stages; more than a few ranks take long on a small machine.
+RANKS = [(1, 1, 1)] * 8 + [(2, 1, 1), (1, 2, 1), (1, 1, 2)] * 3 + [(4, 1, 1), (1, 3, 1), (1, 4, 1), (1, 1, 4)]
+RANKS += [(2, 2, 1), (2, 1, 2), (1, 2, 2)] * 2 + [(2, 2, 2), (4, 2, 1), (1, 2, 4)]
+STAGES = (2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5, 6, 8)
 
 SET = "the checks set it"
 PLANS = "a figure of the machine, for plans and choices alone"
@@ -152,10 +156,11 @@ class Draw:
     def sums(self):
         """Draws what may change sums, and the batch."""
         draw, keys = self.rng, self.keys
-        if self.maybe(0.35, "parallel.tensor", 2, 2, 4):
+        ranks = draw.choice(RANKS)
+        keys.update({f"parallel.{name}": str(n) for name, n in zip(("tensor", "data", "context"), ranks) if n > 1})
+        if ranks[0] > 1:
             self.maybe(0.6, "parallel.sequence", "true")
-        self.maybe(0.35, "parallel.data", 2, 2, 3, 4)
-        if not self.maybe(0.3, "parallel.context", 2, 2, 4):
+        if ranks[2] == 1:
             self.maybe(0.35, "schedule.slices", 2, 2, 3, 4, 8)
         self.maybe(0.4, "schedule.micro_batch", 2, 2, 3)
         self.maybe(0.5, "attention.mode", "none", "recompute", "flash")
@@ -172,7 +177,7 @@ class Draw:
         draw, keys = self.rng, self.keys
         others = number(keys, "parallel.tensor") * number(keys, "parallel.data") * number(keys, "parallel.context")
         sliced, layers = number(keys, "schedule.slices") > 1, number(keys, "model.layers")
-        p = draw.choice([1, *[p for p in (2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5, 6, 8) if p * others <= 8]])
+        p = draw.choice([1, *[p for p in STAGES if p * others <= draw.choice([4, 4, 8])]])
         name = draw.choice(["seq1f1b", "interleaved"] if sliced else [
             "1f1b", "1f1b", "1f1b", "gpipe", "zb-d", "interleaved", "interleaved", "gis", "gis", "v-half", "v-min",
             "zb-v", "dualpipe-v", "seq1f1b", "auto"])  # fmt: skip
