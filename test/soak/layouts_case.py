@@ -86,8 +86,7 @@ class Draw:
         self.maybe(0.1, "model.norm_eps", 1e-6, 1e-3)
         self.maybe(0.4, "model.tie_embeddings", "true", "false")
         if self.maybe(0.15, "model.causal", "false"):
-            self.maybe(0.8, "train.objective", "masked")
-            keys["data.mask_token"] = "60"
+            keys.update({"train.objective": "masked", "data.mask_token": "60"})
         if not llama:
             return
         self.maybe(0.5, "model.kv_heads", *[n for n in (1, 2, 4) if heads % n == 0])
