@@ -25,7 +25,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 import trainer_runs  # noqa: E402
 import virtual_runs  # noqa: E402
-from layouts_case import BASE, ONE, THREADS, Case, mixes, number, one_rank, one_stage, without  # noqa: E402
+from layouts_case import BASE, THREADS, Case, number, one_rank, one_stage, ranks, without  # noqa: E402
 
 # Relative bounds of (losses and the first gradient norm) between sums in another order.
 ROUNDING = {"fp32": 1e-5, "bf16": 1e-2, "fp8": 5e-2}
@@ -264,10 +264,12 @@ class Trial:
         return ended
 
     def dry(self):
-        if "sample.every" not in self.keys:
+        if "sample.every" not in self.keys:  # nothing is computed, so that there is nothing to sample from
             self.on_gpu("dry", GPUS[self.seed % 2], VIRTUAL_DRY="1")
 
     def virtual(self):
+        if ranks(self.keys) > 4:
+            return  # they take too long
         ended = self.on_gpu("virtual", "b200" if self.keys.get("train.fp8") == "mx" else "h100")
         if ended is not None:
             bounds = virtual_runs.BOUNDS["fp32" if self.precision == "fp32" else "bf16"]
@@ -345,11 +347,10 @@ def report(trial, broken, whole):
     print(f"    fails: {command}\n    with: {text}", flush=True)
 
 
-def one(bench, seed, skips=known):
-    """Runs one seed; returns its first failure as (trial, Broken, the drawn trial), or None."""
-    case = Case(seed, bench.legal, CHECKS)
-    trial = Trial(bench, case.keys, case.others, seed)
-    trials = [(Trial(bench, keys, (), seed), "ends") for keys in case.refused[:4]]
+def one_case(bench, case, skips=known):
+    """Runs the checks of a case; returns its first failure as (trial, Broken, the drawn trial), or None."""
+    trial = Trial(bench, case.keys, case.others, case.seed)
+    trials = [(Trial(bench, keys, (), case.seed), "ends") for keys in case.refused[:4]]
     trials += [(trial, name) for name in case.checks]
     try:
         for each, name in trials:
@@ -357,12 +358,14 @@ def one(bench, seed, skips=known):
                 if not skips(each, name):
                     each.check(name)
             except Broken as broken:
-                if not skips(each, broken.check):
-                    return each, broken, trial
-                return None
+                return None if skips(each, broken.check) else (each, broken, trial)
     finally:
         bench.clear()
     return None
+
+
+def one(bench, seed):
+    return one_case(bench, Case(seed, bench.legal, CHECKS))
 
 
 def parsed(words):

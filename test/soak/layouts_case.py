@@ -1,6 +1,7 @@
 """A seed of layouts.py determines what is trained, what may change sums by rounding, and the layouts that may not change
 a bit. A configuration is a dictionary of keys that differ from BASE, and of THREADS."""
 
+import math
 import random
 
 THREADS = "OMP_NUM_THREADS"
@@ -155,17 +156,20 @@ class Draw:
     def sums(self):
         """Draws what may change sums, and the batch."""
         draw, keys = self.rng, self.keys
-        ranks = draw.choice(RANKS)
-        keys.update({f"parallel.{name}": str(n) for name, n in zip(("tensor", "data", "context"), ranks) if n > 1})
-        if ranks[0] > 1:
+        t, d, c = draw.choice(RANKS)
+        keys.update({f"parallel.{name}": str(n) for name, n in (("tensor", t), ("data", d), ("context", c)) if n > 1})
+        if t > 1:
             self.maybe(0.6, "parallel.sequence", "true")
-        if ranks[2] == 1:
+        if c == 1:
             self.maybe(0.35, "schedule.slices", 2, 2, 3, 4, 8)
         self.maybe(0.4, "schedule.micro_batch", 2, 2, 3)
         self.maybe(0.5, "attention.mode", "none", "recompute", "flash")
         self.maybe(0.15, "attention.softmax", "unfused", "megatron")
         self.maybe(0.1, "attention.deterministic", "on", "off")
         unit = number(keys, "schedule.micro_batch") * number(keys, "parallel.data")
+        if d * c > 1 and draw.random() < 0.2:
+            keys["train.global_batch"] = str(unit)  # gradients can be sharded
+            return
         batches = [str(unit * draw.choice([1, 2, 3, 4, 4, 5, 6, 8, 8, 12, 12, 12])) for _ in range(3)]
         keys["train.global_batch"] = batches[0]
         if draw.random() < 0.2:
@@ -174,7 +178,7 @@ class Draw:
     def layout(self, mixed):
         """Draws a layout that may not change a bit; with the chance `mixed`, stages with different attention."""
         draw, keys = self.rng, self.keys
-        others = number(keys, "parallel.tensor") * number(keys, "parallel.data") * number(keys, "parallel.context")
+        others = ranks(without(keys, {"parallel.pipeline"}))
         sliced, layers = number(keys, "schedule.slices") > 1, number(keys, "model.layers")
         p = draw.choice([1, *[p for p in STAGES if p * others <= draw.choice([4, 4, 8])]])
         name = draw.choice(["seq1f1b", "interleaved"] if sliced else [
@@ -207,7 +211,7 @@ class Draw:
             self.maybe(0.4, "parallel.overlap", "off", "on", "2", "4")
             self.maybe(0.3, "parallel.collectives", "nccl", "copy")
         if number(keys, "parallel.data") * number(keys, "parallel.context") > 1 and p == 1:
-            self.maybe(0.5, "parallel.shard_gradients", "on", "auto")
+            self.maybe(0.6, "parallel.shard_gradients", "on", "auto")
         self.maybe(0.25, THREADS, 2, 3)
         if p > 1 and name != "auto" and draw.random() < mixed:
             keys["attention.mode"] = listed([draw.choice(["none", "recompute", "flash"]) for _ in range(p)])
@@ -216,6 +220,10 @@ class Draw:
 
 def without(keys, names):
     return {key: value for key, value in keys.items() if key not in names}
+
+
+def ranks(keys):
+    return math.prod(number(keys, f"parallel.{name}") for name in ("pipeline", "tensor", "data", "context"))
 
 
 def mixes(keys):
@@ -236,7 +244,7 @@ def one_rank(keys):
 
 
 class Case:
-    """`keys` is the tested layout; `others` are further layouts with the same sums; `checks` are those that run.
+    """`keys` is the tested layout; `others` are layouts with the same sums, for some of the `checks`.
     `ask(keys)` tells whether a configuration is legal; `refused` are the drawn ones that are not."""
 
     def __init__(self, seed, ask, chances):
@@ -244,9 +252,10 @@ class Case:
         self.seed, self.refused = seed, []
         self.checks = [name for name, chance in chances.items() if rng.random() < chance]
         trained = self.until_legal(lambda: self.draw_trained(rng), ask)
-        self.keys = self.until_legal(lambda: self.draw_layout(rng, trained, 0.15), ask)
-        others = [self.until_legal(lambda: self.draw_layout(rng, trained, 0), ask) for _ in range(3)]
-        self.others = [] if mixes(self.keys) else [without(other, set(trained) - FREE) for other in others]
+        self.keys, self.others = self.until_legal(lambda: self.draw_layout(rng, trained, 0.15), ask), []
+        if {"resume", "forward"} & set(self.checks) and not mixes(self.keys):
+            layouts = [self.until_legal(lambda: self.draw_layout(rng, trained, 0), ask) for _ in range(2)]
+            self.others = [without(keys, set(trained) - FREE) for keys in layouts]
 
     def until_legal(self, draw, ask):
         while True:

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Checks that layouts.py finds each mistake below within its first 500 seeds. A mistake is one replacement in a copy of
+the sources.
+
+    test/soak/layouts_mistakes.py [NAME ...] [--seconds N]
+
+Only the checks and seeds that can reveal the mistake are run, for N seconds per mistake (1800).
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import layouts  # noqa: E402
+import trainer_runs  # noqa: E402
+import virtual_mistakes  # noqa: E402
+import virtual_runs  # noqa: E402
+from layouts_case import Case, number  # noqa: E402
+
+MOST = 500
+
+
+class Mistake(NamedTuple):
+    name: str
+    file: str
+    right: str
+    wrong: str
+    checks: tuple
+    touches: Callable[[dict], bool]
+
+
+def several(*names):
+    """Returns whether one of these keys is above 1."""
+    return lambda keys: any(number(keys, name) > 1 for name in names)
+
+
+def given(*names):
+    return lambda keys: all(name in keys for name in names)
+
+
+def odd_pieces(keys):
+    pieces = 2 * number(keys, "parallel.context")
+    return pieces > 2 and "none" in keys.get("attention.mode", "") and number(keys, "model.seq_len") // pieces % 2 == 1
+
+
+def turned_positions(keys):
+    sliced = number(keys, "schedule.slices") > 1 and "data.reset_positions" in keys
+    return keys["model.family"] == "gpt" and (sliced or number(keys, "parallel.context") > 1)
+
+
+def tied_apart(keys):
+    tied = keys.get("model.tie_embeddings", "true" if keys["model.family"] == "gpt" else "false") == "true"
+    return tied and number(keys, "parallel.pipeline") > 1
+
+
+# fmt: off
+MISTAKES = [
+    Mistake("gradients_of_slices_are_sharded", "src/config/config_check.c",
+            "    if (config_slices(config) > 1)\n        return \"gradients are summed over slices",
+            "    if (config_slices(config) > 64)\n        return \"gradients are summed over slices",
+            ("bits",), lambda keys: given("parallel.shard_gradients")(keys) and several("schedule.slices")(keys)),
+    Mistake("later_positions_get_no_gradient_on_gpus", "src/cuda/kernels/embedding.cu",
+            "{positions, t.rows, t.hidden, t.batch, 0, places}",
+            "{positions, t.rows, t.hidden, t.batch, 0, t.rows / t.batch}", ("virtual",), turned_positions),
+    Mistake("odd_pieces_of_probabilities_overlap", "src/model/blocks.c",
+            "piece.saved = i * attention_saved(shape, s->element);",
+            "piece.saved = i * (attention_saved(shape, s->element) - s->element);", ("bits", "one_rank"), odd_pieces),
+    Mistake("data_rank_1_loses_a_piece_of_a_gradient", "src/engine/zero.c",
+            "    zero->started += failed == 0;",
+            "    if (zero->data->rank == 1 && u == 1) zero->stage->be->zero(zero->stage->be, unit->gradients, 4);\n"
+            "    zero->started += failed == 0;", ("one_rank",), several("parallel.data", "parallel.context")),
+    Mistake("a_ramp_resumed_where_the_batch_changes_is_a_sequence_late", "src/engine/batch.c",
+            "    batch->first_sample = samples;",
+            "    bool changes = step > 0 && config_batch_at(batch->config, step) != config_batch_at(batch->config, step + 1);\n"
+            "    batch->first_sample = samples + (changes ? 1 : 0);", ("resume",), given("train.batch_ramp")),
+    Mistake("bf16_resumes_from_bf16_weights", "src/checkpoint/checkpoint_load.c",
+            "load_find_(load, tensor->spec, STATE_MASTER, true, err) : NULL;",
+            "load_find_(load, tensor->spec, STATE_WEIGHT, true, err) : NULL;", ("resume",), given("train.precision")),
+    Mistake("keys_of_two_microbatches_share_memory", "src/engine/stage.c",
+            "(microbatch % chunk->kept * chunk->layers + layer) * at->keys_bytes",
+            "(microbatch % (chunk->kept > 2 ? chunk->kept - 1 : chunk->kept) * chunk->layers + layer) * at->keys_bytes",
+            ("bits",), several("schedule.slices")),
+    Mistake("a_norm_is_not_computed_again_for_its_weights", "src/model/layer.c",
+            "        norm_again_(pass, model, &layer, LAYER_NORM1, a->x);\n        column_weight",
+            "        column_weight", ("bits",), given("schedule.recompute")),
+    Mistake("norms_of_heads_are_not_summed_over_tensor_ranks", "src/model/tensors.c",
+            "return spec->head_summed || (sequence", "return (spec->head_summed && sequence) || (sequence",
+            ("one_rank",), lambda keys: "model.qk_norm" in keys and several("parallel.tensor")(keys)),
+    Mistake("data_ranks_mask_like_rank_0", "src/engine/batch.c",
+            "source->training != NULL ? position :", "source->training != NULL ? first + i * b + j :",
+            ("one_rank",), lambda keys: "train.objective" in keys and several("parallel.data")(keys)),
+    Mistake("half_of_the_z_loss_has_a_gradient_on_gpus", "src/cuda/kernels/cross_entropy.cu",
+            "*share += 2.0 * z_loss * log_z;", "*share += z_loss * log_z;", ("virtual",), given("train.z_loss")),
+    Mistake("a_tied_head_is_counted_twice", "src/engine/optimizer.c",
+            "bool tied_copy = tensor->spec->tied_to >= 0 && !tensor->alias;", "bool tied_copy = false;",
+            ("bits",), tied_apart),
+]
+# fmt: on
+
+
+def find(mistake, bench, seconds):
+    """Returns a line with the first seed that finds the mistake and its message, or with the number of tried seeds."""
+    deadline, tried = time.monotonic() + seconds, 0
+    for seed in range(1, MOST + 1):
+        case = Case(seed, bench.legal, layouts.CHECKS)
+        checks = [name for name in case.checks if name in mistake.checks]
+        if not checks or not mistake.touches(case.keys):
+            continue
+        if time.monotonic() > deadline:
+            break
+        tried += 1
+        case.refused, case.checks = [], checks
+        failure = layouts.one_case(bench, case)
+        if failure is not None:
+            return f"found  {mistake.name} at seed {seed}: {' '.join(str(failure[1]).split())[:160]}"
+    return f"missed {mistake.name}: {tried} seeds up to {seed}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--seconds", type=float, default=1800)
+    asked, missed = parser.parse_args(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        tree, runs = Path(folder) / "tree", Path(folder) / "runs"
+        tree.mkdir(), runs.mkdir()
+        virtual_mistakes.copy_tree(tree)
+        trainer_runs.BUILD, virtual_runs.VIRTUAL = tree / "build" / "release", tree / "build" / "virtual"
+        for mistake in MISTAKES:
+            if asked.names and mistake.name not in asked.names:
+                continue
+            path, text = tree / mistake.file, (tree / mistake.file).read_text()
+            assert mistake.right in text, f"{mistake.name}: {mistake.file} has no such text"
+            path.write_text(text.replace(mistake.right, mistake.wrong))
+            failure = virtual_mistakes.build(tree, "virtual" if "virtual" in mistake.checks else "programs")
+            assert failure is None, f"{mistake.name}: {failure}"
+            said = find(mistake, layouts.Bench(runs), asked.seconds)
+            path.write_text(text)
+            missed += said.startswith("missed")
+            print(said, flush=True)
+    sys.exit(missed > 0)
+
+
+if __name__ == "__main__":
+    main()
