@@ -27,28 +27,23 @@ RANKS = [(1, 1, 1)] * 8 + [(2, 1, 1), (1, 2, 1), (1, 1, 2)] * 3 + [(4, 1, 1), (1
 RANKS += [(2, 2, 1), (2, 1, 2), (1, 2, 2)] * 2 + [(2, 2, 2), (4, 2, 1), (1, 2, 4)]
 STAGES = (2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5, 6, 8)
 
-SET = "the checks set it"
-PLANS = "a figure of the machine, for plans and choices alone"
-OTHERS = "no numbers or bytes depend on it"
-# Every key is drawn (test_layouts.py) or has a reason here.
+# Every key is drawn (test_layouts.py) or is here, with the reason or with the test that has it.
 NOT_DRAWN = {
-    "hardware.device": SET, "hardware.gpu": SET, "hardware.reserve_gib": SET, "hardware.peak_tflops": SET,
-    "hardware.profile": SET, "log.metrics": SET, "checkpoint.dir": SET, "checkpoint.every": SET,
-    "checkpoint.keep": SET, "schedule.file": SET, "sample.tokenizer": SET,
-    "checkpoint.keep_every": "test_checkpoint_runs.py", "checkpoint.overwrite": "test_checkpoint_runs.py",
-    "checkpoint.changed": "test_checkpoint_runs.py", "checkpoint.init_from": "test_transformers.py",
-    "train.tokens": PLANS, "train.max_restarts": "chaos.py", "train.peer_timeout_s": "chaos.py",
-    "train.timeout_s": "chaos.py", "data.mixed_tokenizers": "test_blend.py", "data.hellaswag": "test_evaluate.py",
-    "data.hellaswag_every": "test_evaluate.py", "log.every": OTHERS,
-    "hardware.memory_gib": PLANS, "hardware.memory_gb_s": PLANS, "hardware.gpus_per_node": PLANS,
-    "hardware.share_gpu": "test_virtual_gpu.py", "hardware.pair_gb_s": PLANS, "hardware.tensor_gb_s": PLANS,
-    "hardware.network_gb_s": PLANS, "hardware.host_gb_s": PLANS, "hardware.latency_us": PLANS,
-    "hardware.matmul_efficiency": PLANS, "hardware.matmul_half": PLANS, "hardware.flash_forward": PLANS,
-    "hardware.flash_backward": PLANS, "hardware.stream_gb_s": PLANS, "hardware.run_share": PLANS,
-    "hardware.calibrated": PLANS, "hardware.action_us": PLANS, "hardware.step_overhead_ms": PLANS,
-    "hardware.gpu_hour": PLANS, "hardware.gpu_watts": PLANS, "hardware.mtbf_hours": PLANS,
-    "hardware.checkpoint_s": PLANS, "hardware.restart_s": PLANS,
-}  # fmt: skip
+    "the checks set it": "schedule.file sample.tokenizer checkpoint.dir checkpoint.every checkpoint.keep "
+    "log.metrics hardware.device hardware.gpu hardware.peak_tflops hardware.reserve_gib hardware.profile",
+    "for plans alone": "train.tokens hardware.memory_gib hardware.memory_gb_s hardware.gpus_per_node "
+    "hardware.pair_gb_s hardware.tensor_gb_s hardware.network_gb_s hardware.host_gb_s hardware.latency_us "
+    "hardware.matmul_efficiency hardware.matmul_half hardware.flash_forward hardware.flash_backward "
+    "hardware.stream_gb_s hardware.run_share hardware.calibrated hardware.action_us hardware.step_overhead_ms "
+    "hardware.gpu_hour hardware.gpu_watts hardware.mtbf_hours hardware.checkpoint_s hardware.restart_s",
+    "it changes no number": "log.every",
+    "chaos.py": "train.max_restarts train.peer_timeout_s train.timeout_s",
+    "test_checkpoint_runs.py": "checkpoint.keep_every checkpoint.overwrite checkpoint.changed",
+    "test_transformers.py": "checkpoint.init_from",
+    "test_blend.py": "data.mixed_tokenizers",
+    "test_evaluate.c": "data.hellaswag data.hellaswag_every",
+    "test_virtual_gpu.py": "hardware.share_gpu",
+}
 
 
 def listed(values):
