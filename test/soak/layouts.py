@@ -11,16 +11,20 @@ is reported with as few keys as still fail, and with the command that repeats it
 import argparse
 import functools
 import json
+import math
 import random
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
 from pathlib import Path
+
+import numpy
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support")]
 
@@ -30,6 +34,8 @@ from layouts_case import BASE, THREADS, Case, listed, number, one_rank, one_stag
 
 # Relative bounds of (losses and the first gradient norm) between sums in another order.
 ROUNDING = {"fp32": 1e-5, "bf16": 1e-2, "fp8": 5e-2}
+# Bounds of the gradient of a tensor.
+TENSORS = {"fp32": 1e-5, "bf16": 3e-2, "fp8": 0.2}
 GPUS = ("h100", "b200")
 FILE_REPLACES = {"schedule.name", "schedule.chunks", "schedule.group", "schedule.delay", "schedule.slices", "schedule.slots",
                  "schedule.split_backward", "schedule.load_ahead", "schedule.evict_to", "schedule.bpipe"}  # fmt: skip
@@ -115,6 +121,30 @@ def apart(found, wanted, loss_bound, norm_bound, norms=1):
     return None
 
 
+def gradients(folder):
+    """Returns the gradients of the first step by tensor, which its first moments are in proportion to."""
+    found = {}
+    for path in sorted((folder / "step_00000001").glob("optimizer-*.safetensors")):
+        data = path.read_bytes()
+        (length,) = struct.unpack("<Q", data[:8])
+        for name, entry in json.loads(data[8 : 8 + length]).items():
+            if name.endswith(".exp_avg"):
+                begin, end = entry["data_offsets"]
+                found[name] = numpy.frombuffer(data[8 + length + begin : 8 + length + end], "<f4").astype(float)
+    return found
+
+
+def unlike(folder, wanted, bound):
+    """Returns which tensor's gradient differs by more than the bound of its norm, and of the whole norm's thousandth."""
+    found, wanted = gradients(folder), gradients(wanted)
+    whole = math.sqrt(sum(numpy.dot(part, part) for part in wanted.values()))
+    for name, right in wanted.items():
+        error, norm = (numpy.linalg.norm(part) for part in (found[name] - right, right))
+        if not error <= bound * (norm + 1e-3 * whole):
+            return f"{name} is off by {error:.3g} of {norm:.3g}; all gradients have {whole:.3g}"
+    return None
+
+
 class Trial:
     """One configuration, with the runs that several checks need."""
 
@@ -122,11 +152,14 @@ class Trial:
         self.bench, self.keys, self.others, self.seed = bench, keys, list(others), seed
         self.folders = {}
 
+    def saving(self, keys):
+        folder = self.bench.path("saved")
+        return {**keys, "checkpoint.dir": folder, "checkpoint.every": 1, "checkpoint.keep": 9}, folder
+
     def train(self, keys, *arguments, **more):
         """Trains with a checkpoint at every step and requires that the run ends as its plan says."""
-        folder = self.bench.path("saved")
-        ended = self.bench.run({**keys, "checkpoint.dir": folder, "checkpoint.every": 1, "checkpoint.keep": 9},
-                               *arguments, **more)  # fmt: skip
+        keys, folder = self.saving(keys)
+        ended = self.bench.run(keys, *arguments, **more)
         require(ended.code == 0, "ends", f"the plan is legal, the run ends with {ended.code}: {ended.stderr[-600:]}")
         ended.folder = folder
         return ended
@@ -184,7 +217,9 @@ class Trial:
 
     def one_rank(self):
         bound = ROUNDING[self.precision]
-        why = apart(digits(self.main), digits(self.train(one_rank(self.keys))), bound, bound)
+        alone = self.train(one_rank(self.keys))
+        why = apart(digits(self.main), digits(alone), bound, bound)
+        why = why or unlike(self.main.folder, alone.folder, TENSORS[self.precision])
         require(why is None, "one_rank", why)
 
     def file(self):
@@ -254,9 +289,9 @@ class Trial:
             self.ends_well("trace", "--trace", path, *words)
             require(len(json.loads(path.read_text())) > 0, "trace", "has no events")
 
-    def on_gpu(self, check, gpu, **more):
-        """Runs on virtual GPUs; returns the run and its plan, or None if both refuse with the same sentence."""
-        keys = {**self.keys, "hardware.device": "cuda", "hardware.gpu": gpu, "hardware.reserve_gib": 2}
+    def on_gpu(self, check, keys, gpu, **more):
+        """Runs on virtual GPUs; returns the run, or None if plan and run refuse with the same sentence."""
+        keys = {**keys, "hardware.device": "cuda", "hardware.gpu": gpu, "hardware.reserve_gib": 2}
         plan = self.bench.run(keys, "--plan", "--json")
         ended = self.bench.run(keys, virtual=True, **more)
         said = last_line(ended.stderr), last_line(plan.stderr)
@@ -273,15 +308,17 @@ class Trial:
 
     def dry(self):
         if "sample.every" not in self.keys:  # nothing is computed, so that there is nothing to sample from
-            self.on_gpu("dry", GPUS[self.seed % 2], VIRTUAL_DRY="1")
+            self.on_gpu("dry", self.keys, GPUS[self.seed % 2], VIRTUAL_DRY="1")
 
     def virtual(self):
         if ranks(self.keys) > 4:
             return  # they take too long
-        ended = self.on_gpu("virtual", "b200" if self.keys.get("train.fp8") == "mx" else "h100")
+        keys, folder = self.saving(self.keys)
+        ended = self.on_gpu("virtual", keys, "b200" if self.keys.get("train.fp8") == "mx" else "h100")
         if ended is not None:
             bounds = virtual_runs.BOUNDS["fp32" if self.precision == "fp32" else "bf16"]
             why = apart(digits(ended), digits(self.main), *bounds)
+            why = why or unlike(folder, self.main.folder, TENSORS[self.precision])
             require(why is None, "virtual", why)
 
     def table(self):
