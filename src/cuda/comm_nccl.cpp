@@ -323,8 +323,8 @@ static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat64, n
 
 static int nccl_rooted_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
                         CommType type, CommRequest *request, Error *err) {
-    Group *group = nccl_group_(comm);
-    const Link *all = &group->all;
+    NcclGroup *group = nccl_group_(comm);
+    const NcclLink *all = &group->all;
     const size_t n = (size_t)count;
     if (order_(group, err) != 0) return -1;
     ncclResult_t status = operation == COMM_REDUCE

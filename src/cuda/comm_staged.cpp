@@ -162,7 +162,7 @@ static int staged_message_(Comm *comm, bool sends, int peer, void *memory, int64
 
 static int staged_rooted_(Comm *comm, CommOperation operation, int root, void *out, const void *in, int64_t count,
                           CommType type, CommRequest *request, Error *err) {
-    Work like = {};
+    StagedWork like = {};
     bool broadcasts = operation == COMM_BROADCAST, roots = comm->rank == root;
     like.operation = operation, like.rooted = true, like.root = root, like.type = type, like.count = count;
     like.in_bytes = like.out_bytes = count * comm_type_bytes(type);
