@@ -67,7 +67,7 @@ __device__ __forceinline__ void adamw_piece_(const TensorEntry &t, int64_t at, c
 
 // The update of a matrix whose direction Muon has left in the gradient.
 template <typename T, int W>
-__device__ __forceinline__ void muon_piece_(const Entry &t, int64_t at, float rate, float decay) {
+__device__ __forceinline__ void muon_piece_(const TensorEntry &t, int64_t at, float rate, float decay) {
     Floats<W> g = load_floats<W>(t.gradient + at), w = load_floats<W>(t.master + at);
 #pragma unroll
     for (int i = 0; i < W; i++) {
@@ -100,7 +100,8 @@ __global__ void __launch_bounds__(THREADS)
 
 // --- momentum
 
-template <int W> __device__ __forceinline__ void momentum_piece_(const Entry &t, int64_t at, float beta, float rest) {
+template <int W>
+__device__ __forceinline__ void momentum_piece_(const TensorEntry &t, int64_t at, float beta, float rest) {
     Floats<W> g = load_floats<W>(t.gradient + at), m = load_floats<W>(t.m + at);
 #pragma unroll
     for (int i = 0; i < W; i++) {
@@ -113,10 +114,11 @@ template <int W> __device__ __forceinline__ void momentum_piece_(const Entry &t,
 }
 
 // rest: (1 - beta) * gradient_scale.
-__global__ void __launch_bounds__(THREADS) momentum_kernel(const Entry *entries, int count, float beta, float rest) {
+__global__ void __launch_bounds__(THREADS)
+    momentum_kernel(const TensorEntry *entries, int count, float beta, float rest) {
     enum { W = 4 };
-    Found chunk = adamw_find_chunk_(entries, count, blockIdx.x);
-    const Entry t = *chunk.entry;
+    FoundRun chunk = adamw_find_chunk_(entries, count, blockIdx.x);
+    const TensorEntry t = *chunk.entry;
     int64_t whole = chunk.begin + (t.aligned ? (chunk.end - chunk.begin) / W * W : 0);
     for (int64_t at = chunk.begin + threadIdx.x * W; at < whole; at += THREADS * W)
         momentum_piece_<W>(t, at, beta, rest);
@@ -228,7 +230,7 @@ void cuda_momentum(Backend *backend, const AdamwTensor *tensors, int64_t tensor_
     for (int64_t begin = 0; begin < tensor_count; begin += table_limit_(cuda)) {
         int64_t count = min_i64(tensor_count - begin, table_limit_(cuda));
         int64_t chunks = table_upload_(cuda, tensors + begin, count);
-        CUDA_LAUNCH(cuda, (unsigned)chunks, THREADS, 0, momentum_kernel, (const Entry *)cuda->scratch, (int)count,
+        CUDA_LAUNCH(cuda, (unsigned)chunks, THREADS, 0, momentum_kernel, (const TensorEntry *)cuda->scratch, (int)count,
                     (float)beta, (float)((1.0 - beta) * gradient_scale));
     }
 }
