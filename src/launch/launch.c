@@ -223,7 +223,8 @@ static void launch_end_ranks_(Launch *launch) {
 static void launch_watch_(Launch *launch) {
     enum { STOPPING_MS = 50, WATCHING_MS = 200 };
     while (!launch->ended) {
-        bool waiting = (launch->asked > 0 && !launch->forwarded) || launch->asked > 1;
+        bool ready = coordinator_all_ready(launch->coordinator);
+        bool waiting = !ready || (launch->asked > 0 && !launch->forwarded) || launch->asked > 1;
         bool waits = launch->passed < launch->taken;
         struct pollfd files[] = {{launch->signals, POLLIN, 0},
                                  {launch->errors, POLLIN, 0},
@@ -240,8 +241,7 @@ static void launch_watch_(Launch *launch) {
         launch_take_signals_(launch);
         // SIGUSR1 kills a process that does not handle it yet, so a request waits until every rank is ready. A rank
         // that hangs in its start-up is never ready; launch_is_over_ then ends the job.
-        if (launch->asked > 0 && !launch->forwarded && coordinator_all_ready(launch->coordinator))
-            kill(launch->mpirun, SIGUSR1), launch->forwarded = true;
+        if (launch->asked > 0 && !launch->forwarded && ready) kill(launch->mpirun, SIGUSR1), launch->forwarded = true;
         if (!launch->ended && launch_is_over_(launch, now)) launch_end_ranks_(launch);
     }
     coordinator_take(launch->coordinator, clock_seconds());
@@ -264,21 +264,6 @@ static bool launch_show_words_(const Launch *launch) {
     return count > 0 && write(STDERR_FILENO, bytes, (size_t)count) > 0;
 }
 
-// Writes the ranks that may have died first if one died before it had connected: "rank 1", "rank 0 or 2". `also`: the
-// first rank of which the coordinator knows that it died, or -1.
-static void launch_suspects_(const Launch *launch, int also, char *text, size_t size) {
-    int suspects = 0, named = 0;
-    for (int rank = 0; rank < launch->job.ranks; rank++)
-        suspects += rank == also || !coordinator_knows(launch->coordinator, rank);
-    size_t length = (size_t)snprintf(text, size, "rank ");
-    for (int rank = 0; rank < launch->job.ranks && length < size; rank++) {
-        if (rank != also && coordinator_knows(launch->coordinator, rank)) continue;
-        const char *before = named == 0 ? "" : named + 1 < suspects ? ", " : " or ";
-        length += (size_t)snprintf(text + length, size - length, "%s%d", before, rank);
-        named++;
-    }
-}
-
 static int launch_say_mpirun_(const Launch *launch) {
     char text[128];
     if (WIFSIGNALED(launch->status)) {
@@ -295,7 +280,7 @@ static int launch_say_mpirun_(const Launch *launch) {
 
 // Decides why the job ended, prints that, and returns the exit code.
 static int launch_last_word_(Launch *launch, JobEnd *end) {
-    int first, code = coordinator_code(launch->coordinator);
+    int first, unknown = coordinator_unknown(launch->coordinator, &first), code = coordinator_code(launch->coordinator);
     bool failed = coordinator_look(launch->coordinator, launch->log, clock_seconds());
     *end = coordinator_why(launch->coordinator);
     const RankStatus *status = end->rank >= 0 ? coordinator_status(launch->coordinator, end->rank) : NULL;
@@ -304,8 +289,7 @@ static int launch_last_word_(Launch *launch, JobEnd *end) {
     bool rank_killed = status != NULL && status->signal > 0 && status->signal != SIGPIPE;
     bool mpirun_killed = WIFSIGNALED(launch->status) && !launch->forced && !rank_killed;
     // mpirun's exit code tells of a signal that killed the first child that died, if that had not connected.
-    bool unknown = coordinator_unknown(launch->coordinator, &first) > 0 && WIFEXITED(launch->status);
-    int number = unknown ? WEXITSTATUS(launch->status) - 128 : 0;
+    int number = unknown > 0 && WIFEXITED(launch->status) ? WEXITSTATUS(launch->status) - 128 : 0;
     bool before = number > 0 && number < NSIG && !end->spoken && !end->silent;
     bool stuck = launch->reason[0] != '\0' && launch->asked == 0;
     end->lost = (end->lost || (code < 0 && !end->spoken && (mpirun_killed || before || stuck))) && launch->asked < 2;
@@ -325,9 +309,8 @@ static int launch_last_word_(Launch *launch, JobEnd *end) {
     if (code >= 0) return code;
     if (mpirun_killed) return launch_say_mpirun_(launch);
     if (before) {
-        char who[128], text[256];
-        bool same = status != NULL && (status->signal == number || status->code < 0);
-        launch_suspects_(launch, same ? end->rank : -1, who, sizeof who);
+        char text[256], who[32] = "one of the ranks";
+        if (unknown == 1 && status == NULL) snprintf(who, sizeof who, "rank %d", first);
         snprintf(text, sizeof text, "%s was killed by signal %d (%s) while at start-up", who, number,
                  strsignal(number));
         return launch_say_(launch, text);
@@ -337,7 +320,7 @@ static int launch_last_word_(Launch *launch, JobEnd *end) {
     // mpirun's output has the reason why a rank could not start (a missing library) or could not join the others.
     bool joining = status != NULL && status->signal == 0 && status->code > 0 && !end->silent &&
                    strcmp(status->action, SUPERVISOR_JOINING) == 0;
-    if (joining || (unknown && number <= 0)) launch_show_words_(launch);
+    if (joining || (unknown > 0 && WIFEXITED(launch->status))) launch_show_words_(launch);
     log_line(launch->log, "%s", end->text);
     return EXIT_FAILED;
 }

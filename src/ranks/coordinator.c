@@ -7,7 +7,6 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,86 +14,71 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-typedef struct Peer {
+// A connection, and the rank that it has named; -1: none yet. If another user opens many, the oldest of those is closed.
+typedef struct Line {
     Connection connection;
-    bool connected; // it is or was connected
-    bool heard;
-    double first; // time of the rank's first report
-} Peer;
+    int rank;
+} Line;
 
-// A stranger is a connection that has not yet named its rank. If another user opens many, the oldest is closed; there
-// is room for all ranks at once.
-enum { STRANGERS = 64 };
+typedef struct Peer {
+    bool known;   // the rank's supervisor has connected
+    bool heard;   // the rank has reported
+    double first; // time of its first report
+} Peer;
 
 struct Coordinator {
     Job job;
     int listener; // -1: every rank has connected
-    int events;   // epoll descriptor of the listener and all connections
+    int events;   // epoll descriptor of the lines
     Invitation invitation;
     Watchdog *dog;
-    Peer *peers;               // [ranks]
-    Connection *strangers;     // [places]
-    int places, next_stranger; // the oldest
-    double accepts_again;      // time until which the listener is not polled
-    int missing;               // ranks that have not connected yet
-    int open, left;            // ranks heard from that have not ended; ranks that left cleanly
-    bool failed;               // a rank left with an error
-    double next;               // time of the next check
-    int first, worth;          // rank that decides the message, or -1; its precedence, 2: reported a reason, 1: died
-    int64_t when;              // time of that rank's error or end, by clock_wall_ns
-    bool over;                 // a rank ended without leaving cleanly
-    bool died;                 // the first rank that ended without leaving cleanly made no report
-    bool found;                // the watchdog found a fault, described in `reason`
-    int silent;                // rank that has been silent longest, or -1
-    char reason[STATUS_TEXT];  // reason given by `first` or the watchdog
+    Peer *peers;              // [ranks]
+    Line *lines;              // [places]
+    int places, newest;       // the newest line
+    int missing;              // ranks that have not connected yet
+    int open, left;           // ranks heard from that have not ended; ranks that left cleanly
+    bool failed;              // a rank left with an error
+    double next;              // time of the next check
+    int first, worth;         // rank that decides the message, or -1; its precedence, 2: reported a reason, 1: died
+    int64_t when;             // time of that rank's error or end, by clock_wall_ns
+    bool over;                // a rank ended without leaving cleanly
+    bool died;                // the first rank that ended without leaving cleanly made no report
+    bool found;               // the watchdog found a fault, described in `reason`
+    int silent;               // rank that has been silent longest, or -1
+    char reason[STATUS_TEXT]; // reason given by `first` or the watchdog
 };
 
-// Data of epoll events: a rank, `ranks` and more for a stranger, or LISTENER.
-enum { LISTENER = -1 };
-
-static void watch_(const Coordinator *coordinator, int operation, int file, uint32_t events, int who) {
-    struct epoll_event event = {.events = events, .data.fd = who};
-    epoll_ctl(coordinator->events, operation, file, &event);
-}
-
-// Raises the limit on open files, one for each rank, if that is allowed.
-static void allow_files_(int ranks) {
-    struct rlimit limit;
-    rlim_t needed = 2 * (rlim_t)ranks + STRANGERS + 64;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
-    limit.rlim_cur = needed < limit.rlim_max ? needed : limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 Coordinator *coordinator_open(const Job *job, const char *folder, Error *err) {
+    enum { STRANGERS = 64 };
     Coordinator *coordinator = xcalloc(1, sizeof *coordinator);
     *coordinator = (Coordinator){.job = *job, .first = -1, .silent = -1, .events = epoll_create1(EPOLL_CLOEXEC)};
+    coordinator->places = 2 * job->ranks + STRANGERS; // all ranks may be strangers at once
     coordinator->peers = xcalloc((size_t)job->ranks, sizeof *coordinator->peers);
+    coordinator->lines = xcalloc((size_t)coordinator->places, sizeof *coordinator->lines);
     coordinator->dog = watchdog_create(job->ranks, job->patience, clock_seconds());
     coordinator->missing = folder != NULL ? job->ranks : job->ranks - 1;
-    coordinator->peers[0].connected = folder == NULL;
-    for (int rank = 0; rank < job->ranks; rank++) coordinator->peers[rank].connection.file = -1;
-    coordinator->places = job->ranks + STRANGERS;
-    coordinator->strangers = xcalloc((size_t)coordinator->places, sizeof *coordinator->strangers);
-    for (int i = 0; i < coordinator->places; i++) coordinator->strangers[i].file = -1;
+    coordinator->peers[0].known = folder == NULL;
+    for (int i = 0; i < coordinator->places; i++) coordinator->lines[i] = (Line){.connection.file = -1, .rank = -1};
     coordinator->listener = folder != NULL ? connection_listen(folder, err)
                                            : connection_listen_tcp(job->one_host, &coordinator->invitation, err);
-    if (coordinator->listener >= 0 && coordinator->events < 0)
-        error_set(err, EXIT_FAILED, "cannot create an epoll instance; raise ulimit -n");
+    if (coordinator->events < 0) error_set(err, EXIT_FAILED, "cannot create an epoll instance; raise ulimit -n");
     if (coordinator->listener < 0 || coordinator->events < 0) return coordinator_close(coordinator), NULL;
-    watch_(coordinator, EPOLL_CTL_ADD, coordinator->listener, EPOLLIN, LISTENER);
-    allow_files_(job->ranks);
+    struct rlimit limit;
+    rlim_t files = (rlim_t)coordinator->places + 64;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < files) {
+        limit.rlim_cur = files < limit.rlim_max ? files : limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
     return coordinator;
 }
 
 void coordinator_close(Coordinator *coordinator) {
     if (coordinator == NULL) return;
-    for (int rank = 0; rank < coordinator->job.ranks; rank++) connection_close(&coordinator->peers[rank].connection);
-    for (int i = 0; i < coordinator->places; i++) connection_close(&coordinator->strangers[i]);
+    for (int i = 0; i < coordinator->places; i++) connection_close(&coordinator->lines[i].connection);
     if (coordinator->listener >= 0) close(coordinator->listener);
     if (coordinator->events >= 0) close(coordinator->events);
     watchdog_free(coordinator->dog);
-    free_all(coordinator->peers, coordinator->strangers, coordinator);
+    free_all(coordinator->peers, coordinator->lines, coordinator);
 }
 
 const Invitation *coordinator_invitation(const Coordinator *coordinator) { return &coordinator->invitation; }
@@ -147,83 +131,69 @@ static bool is_valid_(const Coordinator *coordinator, const Message *message) {
            status->ending >= ENDING_NONE && status->ending <= ENDING_DIED && status->code >= 0 && status->code <= 255;
 }
 
-// Reads what a rank's supervisor sent. Once it has sent how the rank ended, closing the connection confirms that.
-static void take_from_rank_(Coordinator *coordinator, int rank, double now) {
-    Connection *connection = &coordinator->peers[rank].connection;
+// Reads what arrived on a line. The first message names its rank; the last one says how the rank ended, and closing the
+// line confirms that. If the line ends before, the supervisor has died.
+static void take_(Coordinator *coordinator, Line *line, double now) {
     Message message;
     Received received;
-    while ((received = connection_receive(connection, &message)) == RECEIVED_MESSAGE) {
-        if (!is_valid_(coordinator, &message) || message.rank != rank) continue;
-        // A supervisor that has just connected says no more than its rank: it has forked no rank that could fall
-        // silent.
+    while ((received = connection_receive(&line->connection, &message)) == RECEIVED_MESSAGE) {
+        bool valid = is_valid_(coordinator, &message) &&
+                     (line->rank >= 0 ? line->rank == message.rank : !coordinator->peers[message.rank].known);
+        if (!valid) {
+            connection_close(&line->connection);
+            received = RECEIVED_END;
+            break;
+        }
+        if (line->rank < 0) coordinator->missing--;
+        line->rank = message.rank;
+        coordinator->peers[message.rank].known = true;
+        // A supervisor that has just connected names no action: it has no rank yet that could fall silent.
         if (message.status.action[0] == '\0' && message.status.ending == ENDING_NONE) continue;
-        coordinator_hear(coordinator, rank, &message.status, now);
-        if (message.status.ending != ENDING_NONE) return connection_close(connection);
-        Message answer = {coordinator->invitation.coordinator, rank, -1, *coordinator_status(coordinator, 0)};
-        connection_send(connection, &answer);
+        coordinator_hear(coordinator, message.rank, &message.status, now);
+        if (message.status.ending != ENDING_NONE) {
+            connection_close(&line->connection);
+            line->rank = -1;
+            return;
+        }
+        Message answer = {coordinator->invitation.coordinator, line->rank, -1, *coordinator_status(coordinator, 0)};
+        connection_send(&line->connection, &answer);
     }
-    if (received == RECEIVED_NOTHING) return;
-    RankStatus status = *coordinator_status(coordinator, rank);
+    if (received == RECEIVED_NOTHING || line->rank < 0) return;
+    RankStatus status = *coordinator_status(coordinator, line->rank);
     status.ending = ENDING_DIED, status.code = -1, status.when = clock_wall_ns();
-    coordinator_hear(coordinator, rank, &status, now);
+    coordinator_hear(coordinator, line->rank, &status, now);
+    line->rank = -1;
 }
 
-// Reads from a stranger. One that names a rank that has not connected yet is that rank's supervisor from now on.
-static void take_from_stranger_(Coordinator *coordinator, int which, double now) {
-    Connection *stranger = &coordinator->strangers[which];
-    Message message;
-    Received received = connection_receive(stranger, &message);
-    if (received == RECEIVED_NOTHING) return;
-    if (received == RECEIVED_END || !is_valid_(coordinator, &message) || coordinator->peers[message.rank].connected)
-        return connection_close(stranger);
-    Peer *peer = &coordinator->peers[message.rank];
-    *peer = (Peer){.connection = *stranger, .connected = true};
-    stranger->file = -1;
-    watch_(coordinator, EPOLL_CTL_MOD, peer->connection.file, EPOLLIN, message.rank);
-    // As if the message had not been read yet.
-    peer->connection.in = message, peer->connection.got = sizeof message;
-    take_from_rank_(coordinator, message.rank, now);
-    if (--coordinator->missing > 0) return;
-    close(coordinator->listener);
-    coordinator->listener = -1;
-}
-
-// Accepts what waits, but not so many at once that a flood of another user would take the time of a rank.
+// Accepts the connections that wait. They wake nobody, and only so many are accepted at once: a flood of another user
+// takes no time from the ranks. Once every rank has connected, nobody listens.
 static void accept_(Coordinator *coordinator, double now) {
     enum { AT_ONCE = 256 };
-    for (int i = 0; coordinator->listener >= 0; i++) {
-        int which = coordinator->next_stranger;
-        Connection *stranger = &coordinator->strangers[which], accepted;
-        bool more = i < AT_ONCE && connection_accept(coordinator->listener, &accepted);
-        if (!more && i < AT_ONCE && errno == EAGAIN) return;
-        if (!more) { // too many, or no file is free
-            coordinator->accepts_again = now + 0.1;
-            return watch_(coordinator, EPOLL_CTL_MOD, coordinator->listener, 0, LISTENER);
-        }
-        connection_close(stranger);
-        *stranger = accepted;
-        coordinator->next_stranger = (which + 1) % coordinator->places;
-        watch_(coordinator, EPOLL_CTL_ADD, accepted.file, EPOLLIN, coordinator->job.ranks + which);
-        take_from_stranger_(coordinator, which, now);
+    Connection accepted;
+    for (int i = 0; i < AT_ONCE && coordinator->missing > 0; i++) {
+        if (!connection_accept(coordinator->listener, &accepted)) return;
+        do coordinator->newest = (coordinator->newest + 1) % coordinator->places;
+        while (coordinator->lines[coordinator->newest].rank >= 0);
+        Line *line = &coordinator->lines[coordinator->newest];
+        connection_close(&line->connection);
+        line->connection = accepted;
+        struct epoll_event event = {.events = EPOLLIN, .data.fd = coordinator->newest};
+        epoll_ctl(coordinator->events, EPOLL_CTL_ADD, accepted.file, &event);
+        take_(coordinator, line, now);
     }
+    if (coordinator->missing > 0 || coordinator->listener < 0) return;
+    close(coordinator->listener);
+    coordinator->listener = -1;
 }
 
 void coordinator_take(Coordinator *coordinator, double now) {
     enum { EVENTS = 64 };
     struct epoll_event events[EVENTS];
-    int ranks = coordinator->job.ranks, count = EVENTS;
-    if (coordinator->accepts_again > 0 && now > coordinator->accepts_again && coordinator->listener >= 0) {
-        watch_(coordinator, EPOLL_CTL_MOD, coordinator->listener, EPOLLIN, LISTENER);
-        coordinator->accepts_again = 0;
-    }
-    for (int round = 0; round <= ranks / EVENTS + 1 && count == EVENTS; round++) {
+    int count = EVENTS;
+    accept_(coordinator, now);
+    for (int round = 0; round <= coordinator->places / EVENTS && count == EVENTS; round++) {
         count = epoll_wait(coordinator->events, events, EVENTS, 0);
-        for (int i = 0; i < count; i++) {
-            int who = events[i].data.fd;
-            if (who == LISTENER) accept_(coordinator, now);
-            else if (who < ranks) take_from_rank_(coordinator, who, now);
-            else take_from_stranger_(coordinator, who - ranks, now);
-        }
+        for (int i = 0; i < count; i++) take_(coordinator, &coordinator->lines[events[i].data.fd], now);
     }
 }
 
@@ -280,10 +250,10 @@ JobEnd coordinator_why(const Coordinator *coordinator) {
 }
 
 void coordinator_end(Coordinator *coordinator) {
-    int code = coordinator_why(coordinator).code;
-    for (int rank = 0; rank < coordinator->job.ranks; rank++) {
-        Message message = {.token = coordinator->invitation.coordinator, .rank = rank, .end = code};
-        connection_send(&coordinator->peers[rank].connection, &message);
+    Message message = {.token = coordinator->invitation.coordinator, .end = coordinator_why(coordinator).code};
+    for (int i = 0; i < coordinator->places; i++) {
+        message.rank = coordinator->lines[i].rank;
+        if (message.rank >= 0) connection_send(&coordinator->lines[i].connection, &message);
     }
 }
 
@@ -298,11 +268,9 @@ bool coordinator_all_ready(const Coordinator *coordinator) {
 int coordinator_unknown(const Coordinator *coordinator, int *first) {
     int count = 0;
     for (int rank = coordinator->job.ranks - 1; rank >= 0; rank--)
-        if (!coordinator->peers[rank].connected) *first = rank, count++;
+        if (!coordinator->peers[rank].known) *first = rank, count++;
     return count;
 }
-
-bool coordinator_knows(const Coordinator *coordinator, int rank) { return coordinator->peers[rank].connected; }
 
 int coordinator_slowest(const Coordinator *coordinator, double *first) {
     int slowest = 0;

@@ -51,7 +51,6 @@ void coordinator_end(Coordinator *coordinator);
 
 bool coordinator_all_ready(const Coordinator *coordinator);          // every rank handles SIGUSR1
 int coordinator_unknown(const Coordinator *coordinator, int *first); // ranks that never connected; *first: the lowest
-bool coordinator_knows(const Coordinator *coordinator, int rank);    // the rank's supervisor has connected
 // Returns the rank that was the last to send its first report; *first: the time of that report.
 int coordinator_slowest(const Coordinator *coordinator, double *first);
 int coordinator_open_ranks(const Coordinator *coordinator); // ranks heard from that have not ended

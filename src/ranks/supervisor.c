@@ -56,11 +56,11 @@ struct Supervisor {
     bool acknowledged; // and has confirmed that
     bool crashed;      // a signal killed the rank after it had left, in MPI_Finalize
     int code;          // exit code of this process
-    double next, last_words;
-    double joining; // time at which MPI began to join the ranks
-    double speaks;  // time at which rank 0 next logs that MPI is still joining the ranks
-    double met;     // time at which the ranks had met; 0: not yet
-    bool settled;   // rank 0 has checked for ranks that it heard from late or not at all
+    double last_words; // time at which this process no longer waits for the rank or the coordinator; 0: not set
+    double joining;    // time at which MPI began to join the ranks
+    double speaks;     // time at which rank 0 next logs that MPI is still joining the ranks
+    double met;        // time at which the ranks had met; 0: not yet
+    bool settled;      // rank 0 has checked for ranks that it heard from late or not at all
 };
 
 // Returns the rank that the launcher's environment names, or -1.
@@ -190,72 +190,62 @@ static void supervisor_see_rank_(Supervisor *supervisor) {
 
 // --- the coordinator
 
-// Tells the coordinator the rank's action, or how it ended.
+// Returns whether the coordinator hears from this rank: this process holds the coordinator or has had an answer.
+static bool supervisor_is_heard_(const Supervisor *supervisor) {
+    return supervisor->coordinator != NULL || supervisor->answered != NOT_ANSWERED;
+}
+
+// Tells the coordinator the rank's action, or how it ended. First connects to every address of the coordinator, once
+// they are known, and again if all attempts failed.
 static void supervisor_tell_(Supervisor *supervisor, double now) {
-    Message message = {supervisor->meeting->invitation.supervisor, supervisor->rank, -1, supervisor->last};
+    const Invitation *invitation = &supervisor->meeting->invitation;
+    Message message = {invitation->supervisor, supervisor->rank, -1, supervisor->last};
     if (!supervisor->ended) message.status.ending = ENDING_NONE; // reported only once the process has ended
-    if (supervisor->coordinator != NULL) {
-        coordinator_hear(supervisor->coordinator, supervisor->rank, &message.status, now);
-        supervisor->acknowledged = supervisor->ended;
-    }
-    for (int i = 0; i < supervisor->count; i++)
+    bool calls = !supervisor_is_heard_(supervisor) && atomic_load(&supervisor->meeting->invited);
+    for (int i = 0; i < supervisor->count; i++) calls = calls && supervisor->connections[i].file < 0;
+    if (calls) supervisor->count = invitation->count;
+    for (int i = 0; i < supervisor->count; i++) {
+        if (calls) supervisor->connections[i] = connection_open_tcp(invitation, i);
         if (connection_send(&supervisor->connections[i], &message)) supervisor->sent = supervisor->ended;
+    }
+    if (supervisor->coordinator == NULL) return;
+    coordinator_hear(supervisor->coordinator, supervisor->rank, &message.status, now);
+    supervisor->sent = supervisor->acknowledged = supervisor->ended;
 }
 
-// Starts to connect to every address of the coordinator, once they are known, and again if all attempts failed.
-static void supervisor_connect_(Supervisor *supervisor) {
-    const Meeting *meeting = supervisor->meeting;
-    bool open = supervisor->coordinator != NULL || supervisor->by_hand || supervisor->answered != NOT_ANSWERED;
-    for (int i = 0; i < supervisor->count; i++) open = open || supervisor->connections[i].file >= 0;
-    if (open || !atomic_load(&meeting->invited)) return;
-    supervisor->count = meeting->invitation.count;
-    for (int i = 0; i < supervisor->count; i++)
-        supervisor->connections[i] = connection_open_tcp(&meeting->invitation, i);
-}
-
-// The connection has ended: the coordinator has confirmed how the rank ended, or it died.
-static void supervisor_lose_coordinator_(Supervisor *supervisor) {
-    char own[WATCHDOG_TEXT], name[WATCHDOG_NAME];
-    supervisor->acknowledged = supervisor->sent;
-    if (supervisor->sent || supervisor->told) return;
-    supervisor_kill_(supervisor);
-    if (supervisor->by_hand) _exit(EXIT_FAILED); // the caretaker kills the other processes
-    watchdog_name(0, watchdog_status(supervisor->hub, 0)->stage, name);
+// Ends this rank because the coordinator is silent or gone. Every supervisor then logs a line about its own rank.
+static void supervisor_miss_coordinator_(const Supervisor *supervisor, const char *what) {
+    char own[WATCHDOG_TEXT];
+    if (supervisor->by_hand) { // the caretaker kills the other processes
+        supervisor_kill_(supervisor);
+        _exit(EXIT_FAILED);
+    }
     watchdog_describe(&supervisor->last, own);
-    supervisor_give_up_(supervisor, "the supervisor of %s, to which all ranks report, has ended; this rank %s; %s",
-                        name, own, supervisor->job.remedy);
+    supervisor_give_up_(supervisor, "%s; this rank %s; %s", what, own, supervisor->job.remedy);
 }
 
+// Reads the coordinator's messages. The end of the connection confirms the last report, or the coordinator has died.
 static void supervisor_take_(Supervisor *supervisor, double now) {
     Message message;
     for (int i = 0; i < supervisor->count; i++) {
-        Connection *connection = &supervisor->connections[i];
         Received received;
-        while ((received = connection_receive(connection, &message)) == RECEIVED_MESSAGE) {
+        while ((received = connection_receive(&supervisor->connections[i], &message)) == RECEIVED_MESSAGE) {
             if (message.token != supervisor->meeting->invitation.coordinator || message.rank != supervisor->rank)
                 continue;
+            supervisor->answered = i;
             for (int other = 0; other < supervisor->count; other++)
                 if (other != i) connection_close(&supervisor->connections[other]);
-            supervisor->answered = i;
-            if (message.end >= 0 && !supervisor->told) {
-                supervisor->told = true;
-                supervisor->code = message.end;
-                supervisor_kill_(supervisor);
-            }
             if (message.end < 0) watchdog_hear(supervisor->hub, 0, &message.status, now);
+            if (message.end < 0 || supervisor->told) continue;
+            supervisor->told = true;
+            supervisor->code = message.end;
+            supervisor_kill_(supervisor);
         }
-        if (received == RECEIVED_END && supervisor->answered == i) supervisor_lose_coordinator_(supervisor);
+        if (received != RECEIVED_END || supervisor->answered != i) continue;
+        supervisor->acknowledged = supervisor->sent;
+        if (!supervisor->sent && !supervisor->told)
+            supervisor_miss_coordinator_(supervisor, "the supervisor of rank 0, to which all ranks report, has ended");
     }
-}
-
-// Gives up if the coordinator is silent. Every supervisor then logs a line about its own rank.
-static void supervisor_miss_coordinator_(const Supervisor *supervisor, double now) {
-    char silent[WATCHDOG_TEXT], own[WATCHDOG_TEXT];
-    int rank;
-    if (supervisor->by_hand || supervisor->ended || watchdog_look(supervisor->hub, now, &rank) != FOUND_SILENT) return;
-    watchdog_describe(&supervisor->last, own);
-    watchdog_reason(supervisor->hub, FOUND_SILENT, 0, now, silent);
-    supervisor_give_up_(supervisor, "%s; this rank %s; %s", silent, own, supervisor->job.remedy);
 }
 
 // Logs the cause of a slow start. Until the ranks have met, logs that MPI is still joining them. CONNECT_S seconds
@@ -324,26 +314,23 @@ static void supervisor_coordinate_(Supervisor *supervisor, double now) {
 
 // --- the loop
 
-// Returns whether the coordinator hears from this rank: this process holds the coordinator or has had an answer.
-static bool supervisor_is_heard_(const Supervisor *supervisor) {
-    return supervisor->coordinator != NULL || supervisor->answered != NOT_ANSWERED;
-}
-
-static double supervisor_interval_(const Supervisor *supervisor) {
+// Reports to the coordinator, and checks what no coordinator checks. Returns the seconds to the next report.
+static double supervisor_report_(Supervisor *supervisor, double now) {
     double interval = watchdog_interval(supervisor->job.patience);
-    if (supervisor->ended) return 0.05;
-    // Reports more often until the coordinator answers and, if started by hand, until the rank handles SIGUSR1.
-    bool settled = supervisor_is_heard_(supervisor) && (supervisor->last.ready || !supervisor->by_hand);
-    return settled || interval < 0.1 ? interval : 0.1;
-}
-
-static void supervisor_beat_(Supervisor *supervisor, double now) {
+    char silent[WATCHDOG_TEXT];
+    int rank;
     if (!supervisor->ended) status_page_read(supervisor->page, &supervisor->last);
-    supervisor_connect_(supervisor);
     if (supervisor->ended ? !supervisor->sent : !supervisor->stopped) supervisor_tell_(supervisor, now);
-    if (!supervisor_is_heard_(supervisor) && !supervisor->ended) supervisor_miss_progress_(supervisor, now);
-    if (supervisor_is_heard_(supervisor) && supervisor->coordinator == NULL)
-        supervisor_miss_coordinator_(supervisor, now);
+    if (supervisor->ended) return 0.05;
+    bool heard = supervisor_is_heard_(supervisor);
+    if (!heard) supervisor_miss_progress_(supervisor, now);
+    if (heard && !supervisor->by_hand && watchdog_look(supervisor->hub, now, &rank) == FOUND_SILENT) {
+        watchdog_reason(supervisor->hub, FOUND_SILENT, 0, now, silent);
+        supervisor_miss_coordinator_(supervisor, silent);
+    }
+    // Reports more often until it is heard and, if started by hand, until the rank handles SIGUSR1.
+    bool settled = heard && (supervisor->last.ready || !supervisor->by_hand);
+    return settled || interval < 0.1 ? interval : 0.1;
 }
 
 // Returns whether this process may exit: the rank has ended, and the coordinator has confirmed that, or has not within
@@ -359,28 +346,27 @@ static bool supervisor_may_end_(Supervisor *supervisor, double now) {
 }
 
 static int supervisor_watch_(Supervisor *supervisor, pid_t child) {
+    enum { RANK, COORDINATOR, CONNECTIONS, ALL = CONNECTIONS + INVITATION_ADDRESSES };
     supervisor->child = child;
-    int rank_file = (int)syscall(SYS_pidfd_open, child, 0);
-    while (!supervisor_may_end_(supervisor, clock_seconds())) {
-        Coordinator *coordinator = supervisor->coordinator;
-        double now = clock_seconds(), wait = supervisor->next - now;
-        struct pollfd files[INVITATION_ADDRESSES + 2] = {
-            {supervisor->ended ? -1 : rank_file, POLLIN, 0},
-            {coordinator != NULL ? coordinator_file(coordinator) : -1, POLLIN, 0}};
+    double now = clock_seconds(), next = now;
+    int file = (int)syscall(SYS_pidfd_open, child, 0);
+    for (; !supervisor_may_end_(supervisor, now); now = clock_seconds()) {
+        struct pollfd files[ALL] = {
+            [RANK] = {supervisor->ended ? -1 : file, POLLIN, 0}, [COORDINATOR] = {.fd = -1, .events = POLLIN}};
+        if (supervisor->coordinator != NULL) files[COORDINATOR].fd = coordinator_file(supervisor->coordinator);
         for (int i = 0; i < supervisor->count; i++)
-            files[2 + i] = (struct pollfd){supervisor->connections[i].file, POLLIN, 0};
-        poll(files, 2 + (nfds_t)supervisor->count, wait > 0 ? (int)(wait * 1000) + 1 : 0);
+            files[CONNECTIONS + i] = (struct pollfd){supervisor->connections[i].file, POLLIN, 0};
+        double longest = supervisor->coordinator != NULL && !supervisor->settled ? 0.1 : 1; // accepts connections
+        double wait = next - now < longest ? next - now : longest;
+        poll(files, CONNECTIONS + (nfds_t)supervisor->count, wait > 0 ? (int)(wait * 1000) + 1 : 0);
         now = clock_seconds();
         bool had_ended = supervisor->ended;
         supervisor_see_rank_(supervisor);
         supervisor_take_(supervisor, now);
-        if (now >= supervisor->next || supervisor->ended != had_ended) {
-            supervisor_beat_(supervisor, now);
-            supervisor->next = now + supervisor_interval_(supervisor);
-        }
-        if (coordinator != NULL) supervisor_coordinate_(supervisor, now);
+        if (now >= next || supervisor->ended != had_ended) next = now + supervisor_report_(supervisor, now);
+        if (supervisor->coordinator != NULL) supervisor_coordinate_(supervisor, now);
     }
-    if (rank_file >= 0) close(rank_file);
+    if (file >= 0) close(file);
     // If started by hand, the parent reports the failure. Exit code 0 keeps mpirun from reporting it too.
     if (supervisor->by_hand) return EXIT_DONE;
     // If the coordinator has not confirmed this rank's failure, this host may be cut off. The launcher would then wait
@@ -460,7 +446,7 @@ static int supervisor_fork_(Supervisor *supervisor, Error *err) {
     supervisor->hub = watchdog_create(1, until_heard, clock_seconds());
     supervisor->launcher = getppid();
     // The first report is sent before there is a rank, so a supervisor that stops at any later moment is missed.
-    supervisor_beat_(supervisor, clock_seconds());
+    supervisor_report_(supervisor, clock_seconds());
     pid_t self = getpid(), rank = fork();
     if (rank < 0) return error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
     if (rank > 0) {

@@ -79,7 +79,9 @@ TEST_BETWEEN(who_does_not_know_the_token_is_disconnected, open_, close_) {
     report.token ^= 1;
     connection_send(&line, &report);
     assert_int_equal(answer_(&line, &answer, AWHILE), RECEIVED_END);
-    assert_false(coordinator_knows(coordinator, 1));
+    int first;
+    assert_int_equal(coordinator_unknown(coordinator, &first), 2);
+    assert_int_equal(first, 1);
 }
 
 TEST_BETWEEN(a_field_out_of_range_is_not_heard, open_, close_) {
