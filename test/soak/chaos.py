@@ -203,10 +203,15 @@ class Trial:
             self.second = self.start(disturbed=False)
             self.others.append(self.second)
         else:
+            # The run pauses in its step until the request must have reached it, so a request that is lost shows.
+            hold = self.folder / "hold"
+            hold.touch()
+            fault["reached"] = len(steps_of(self.metrics))
             job.parent.send_signal(fault["number"])
+            time.sleep(min(patience(0.3), 2))
             if kind == "signals":
-                time.sleep(0.3)
                 job.parent.send_signal(fault["number"])
+            hold.unlink()
         return True
 
     def disturb(self, job):
@@ -230,6 +235,8 @@ class Trial:
         out, call = [], self.case.call()
         for fault in self.done:
             kind, rank = fault["kind"], rf"rank {fault['rank']}\b.*"
+            if kind.startswith("kill") and fault["early"]:
+                out += ["one of the ranks was killed by signal 9"]  # before it had connected to the program
             if kind == "kill rank":
                 out += [rank + DIED]
             elif kind == "kill supervisor":
@@ -240,6 +247,7 @@ class Trial:
                 out += [LOST] if kind != "slow" else []
             elif kind == "signal":
                 out += ["stopped on request after step", "asked to stop before every rank had started"]
+                out += ["asked to stop: the ranks are not started again"]
             elif kind == "signals":
                 out += ["second signal", "stopped on request after step", "asked to stop before every rank"]
                 out += [r"rank \d+.*was killed"]
@@ -274,7 +282,13 @@ class Trial:
             if fault["kind"].startswith("signal") and fault.get("early") and self.case.way == "hand":
                 since = ended.at - fault["at"]
                 must(since < patience(ENDS_WITHIN) + PEER_TIMEOUT_S, f"ended {since:.0f} s after a signal\n{tail}")
+            alone = self.case.restarts == 0 and self.case.way == "hand"
+            if fault["kind"] == "stop" and self.case.ranks > 1 and alone and not fault["early"]:
+                since = ended.at - fault["at"]
+                must(since < PEER_TIMEOUT_S + patience(ENDS_WITHIN), f"ended {since:.0f} s after a stop\n{tail}")
         signalled = any(fault["kind"].startswith("signal") for fault in self.done)
+        early = [fault["reached"] for fault in self.done if fault.get("reached", STEPS) < STEPS - 2]
+        must(code != 0 or not early or self.case.way != "hand", f"asked to stop after step {early}, and went on\n{tail}")
         if code == 0:
             must(self.once.exists() or len(steps_of(self.metrics)) > 0, f"code 0 without a step\n{tail}")
         elif code == 3:

@@ -6,7 +6,8 @@
 //   DISTURB_KIND    an errno to fail with, or "kill", "abort", "stop", "nap", "clock", or "hang", as a dead file server
 //   DISTURB_LASTS   how many calls fail
 //   DISTURB_ONCE    a file that the first disturbance creates; while it exists, no other process is disturbed
-//   DISTURB_STEP_MS pause at each line of metrics, so that the run is long enough to be disturbed from outside
+//   DISTURB_STEP_MS pause at each line of metrics, so that the run is long enough to be disturbed from outside; while
+//                   the file DISTURB_FOLDER/hold exists, the pause goes on
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -95,8 +96,12 @@ static bool file_path_(int file, char path[512]) {
 static int count_file_(int file) {
     char path[512];
     if (strncmp(program_invocation_short_name, "train_", 6) != 0 || !file_path_(file, path)) return 0;
-    if (setting_("DISTURB_STEP_MS")[0] != '\0' && strstr(path, "metrics.jsonl") != NULL)
-        nap_(atol(setting_("DISTURB_STEP_MS")));
+    if (setting_("DISTURB_STEP_MS")[0] != '\0' && strstr(path, "metrics.jsonl") != NULL) {
+        char hold[512];
+        snprintf(hold, sizeof hold, "%s/hold", setting_("DISTURB_FOLDER"));
+        do nap_(atol(setting_("DISTURB_STEP_MS")));
+        while (access(hold, F_OK) == 0);
+    }
     return count_path_(path);
 }
 
