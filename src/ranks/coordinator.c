@@ -14,11 +14,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-// A connection, and the rank that it has named; -1: none yet. If another user opens many, the oldest of those is closed.
-typedef struct Line {
+// A connection, and the rank that it has named; -1: none yet. If another user opens many, the oldest of those is
+// closed.
+typedef struct Session {
     Connection connection;
     int rank;
-} Line;
+} Session;
 
 typedef struct Peer {
     bool known;   // the rank's supervisor has connected
@@ -29,12 +30,12 @@ typedef struct Peer {
 struct Coordinator {
     Job job;
     int listener; // -1: every rank has connected
-    int events;   // epoll descriptor of the lines
+    int events;   // epoll descriptor of the sessions
     Invitation invitation;
     Watchdog *dog;
     Peer *peers;              // [ranks]
-    Line *lines;              // [places]
-    int places, newest;       // the newest line
+    Session *sessions;        // [places]
+    int places, newest;       // the newest session
     int missing;              // ranks that have not connected yet
     int open, left;           // ranks heard from that have not ended; ranks that left cleanly
     bool failed;              // a rank left with an error
@@ -54,11 +55,12 @@ Coordinator *coordinator_open(const Job *job, const char *folder, Error *err) {
     *coordinator = (Coordinator){.job = *job, .first = -1, .silent = -1, .events = epoll_create1(EPOLL_CLOEXEC)};
     coordinator->places = 2 * job->ranks + STRANGERS; // all ranks may be strangers at once
     coordinator->peers = xcalloc((size_t)job->ranks, sizeof *coordinator->peers);
-    coordinator->lines = xcalloc((size_t)coordinator->places, sizeof *coordinator->lines);
+    coordinator->sessions = xcalloc((size_t)coordinator->places, sizeof *coordinator->sessions);
     coordinator->dog = watchdog_create(job->ranks, job->patience, clock_seconds());
     coordinator->missing = folder != NULL ? job->ranks : job->ranks - 1;
     coordinator->peers[0].known = folder == NULL;
-    for (int i = 0; i < coordinator->places; i++) coordinator->lines[i] = (Line){.connection.file = -1, .rank = -1};
+    for (int i = 0; i < coordinator->places; i++)
+        coordinator->sessions[i] = (Session){.connection.file = -1, .rank = -1};
     coordinator->listener = folder != NULL ? connection_listen(folder, err)
                                            : connection_listen_tcp(job->one_host, &coordinator->invitation, err);
     if (coordinator->events < 0) error_set(err, EXIT_FAILED, "cannot create an epoll instance; raise ulimit -n");
@@ -74,11 +76,11 @@ Coordinator *coordinator_open(const Job *job, const char *folder, Error *err) {
 
 void coordinator_close(Coordinator *coordinator) {
     if (coordinator == NULL) return;
-    for (int i = 0; i < coordinator->places; i++) connection_close(&coordinator->lines[i].connection);
+    for (int i = 0; i < coordinator->places; i++) connection_close(&coordinator->sessions[i].connection);
     if (coordinator->listener >= 0) close(coordinator->listener);
     if (coordinator->events >= 0) close(coordinator->events);
     watchdog_free(coordinator->dog);
-    free_all(coordinator->peers, coordinator->lines, coordinator);
+    free_all(coordinator->peers, coordinator->sessions, coordinator);
 }
 
 const Invitation *coordinator_invitation(const Coordinator *coordinator) { return &coordinator->invitation; }
@@ -131,38 +133,38 @@ static bool is_valid_(const Coordinator *coordinator, const Message *message) {
            status->ending >= ENDING_NONE && status->ending <= ENDING_DIED && status->code >= 0 && status->code <= 255;
 }
 
-// Reads what arrived on a line. The first message names its rank; the last one says how the rank ended, and closing the
-// line confirms that. If the line ends before, the supervisor has died.
-static void take_(Coordinator *coordinator, Line *line, double now) {
+// Reads what arrived on a session. The first message names its rank; the last one says how the rank ended, and closing the
+// session confirms that. If the session ends before, the supervisor has died.
+static void take_(Coordinator *coordinator, Session *session, double now) {
     Message message;
     Received received;
-    while ((received = connection_receive(&line->connection, &message)) == RECEIVED_MESSAGE) {
+    while ((received = connection_receive(&session->connection, &message)) == RECEIVED_MESSAGE) {
         bool valid = is_valid_(coordinator, &message) &&
-                     (line->rank >= 0 ? line->rank == message.rank : !coordinator->peers[message.rank].known);
+                     (session->rank >= 0 ? session->rank == message.rank : !coordinator->peers[message.rank].known);
         if (!valid) {
-            connection_close(&line->connection);
+            connection_close(&session->connection);
             received = RECEIVED_END;
             break;
         }
-        if (line->rank < 0) coordinator->missing--;
-        line->rank = message.rank;
+        if (session->rank < 0) coordinator->missing--;
+        session->rank = message.rank;
         coordinator->peers[message.rank].known = true;
         // A supervisor that has just connected names no action: it has no rank yet that could fall silent.
         if (message.status.action[0] == '\0' && message.status.ending == ENDING_NONE) continue;
         coordinator_hear(coordinator, message.rank, &message.status, now);
         if (message.status.ending != ENDING_NONE) {
-            connection_close(&line->connection);
-            line->rank = -1;
+            connection_close(&session->connection);
+            session->rank = -1;
             return;
         }
-        Message answer = {coordinator->invitation.coordinator, line->rank, -1, *coordinator_status(coordinator, 0)};
-        connection_send(&line->connection, &answer);
+        Message answer = {coordinator->invitation.coordinator, session->rank, -1, *coordinator_status(coordinator, 0)};
+        connection_send(&session->connection, &answer);
     }
-    if (received == RECEIVED_NOTHING || line->rank < 0) return;
-    RankStatus status = *coordinator_status(coordinator, line->rank);
+    if (received == RECEIVED_NOTHING || session->rank < 0) return;
+    RankStatus status = *coordinator_status(coordinator, session->rank);
     status.ending = ENDING_DIED, status.code = -1, status.when = clock_wall_ns();
-    coordinator_hear(coordinator, line->rank, &status, now);
-    line->rank = -1;
+    coordinator_hear(coordinator, session->rank, &status, now);
+    session->rank = -1;
 }
 
 // Accepts the connections that wait. They wake nobody, and only so many are accepted at once: a flood of another user
@@ -173,13 +175,13 @@ static void accept_(Coordinator *coordinator, double now) {
     for (int i = 0; i < AT_ONCE && coordinator->missing > 0; i++) {
         if (!connection_accept(coordinator->listener, &accepted)) return;
         do coordinator->newest = (coordinator->newest + 1) % coordinator->places;
-        while (coordinator->lines[coordinator->newest].rank >= 0);
-        Line *line = &coordinator->lines[coordinator->newest];
-        connection_close(&line->connection);
-        line->connection = accepted;
+        while (coordinator->sessions[coordinator->newest].rank >= 0);
+        Session *session = &coordinator->sessions[coordinator->newest];
+        connection_close(&session->connection);
+        session->connection = accepted;
         struct epoll_event event = {.events = EPOLLIN, .data.fd = coordinator->newest};
         epoll_ctl(coordinator->events, EPOLL_CTL_ADD, accepted.file, &event);
-        take_(coordinator, line, now);
+        take_(coordinator, session, now);
     }
     if (coordinator->missing > 0 || coordinator->listener < 0) return;
     close(coordinator->listener);
@@ -193,7 +195,7 @@ void coordinator_take(Coordinator *coordinator, double now) {
     accept_(coordinator, now);
     for (int round = 0; round <= coordinator->places / EVENTS && count == EVENTS; round++) {
         count = epoll_wait(coordinator->events, events, EVENTS, 0);
-        for (int i = 0; i < count; i++) take_(coordinator, &coordinator->lines[events[i].data.fd], now);
+        for (int i = 0; i < count; i++) take_(coordinator, &coordinator->sessions[events[i].data.fd], now);
     }
 }
 
@@ -252,8 +254,8 @@ JobEnd coordinator_why(const Coordinator *coordinator) {
 void coordinator_end(Coordinator *coordinator) {
     Message message = {.token = coordinator->invitation.coordinator, .end = coordinator_why(coordinator).code};
     for (int i = 0; i < coordinator->places; i++) {
-        message.rank = coordinator->lines[i].rank;
-        if (message.rank >= 0) connection_send(&coordinator->lines[i].connection, &message);
+        message.rank = coordinator->sessions[i].rank;
+        if (message.rank >= 0) connection_send(&coordinator->sessions[i].connection, &message);
     }
 }
 
