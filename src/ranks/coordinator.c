@@ -16,10 +16,10 @@
 
 // A connection, and the rank that it has named; -1: none yet. If another user opens many, the oldest of those is
 // closed.
-typedef struct Session {
+typedef struct Contact {
     Connection connection;
     int rank;
-} Session;
+} Contact;
 
 typedef struct Peer {
     bool known;   // the rank's supervisor has connected
@@ -30,12 +30,12 @@ typedef struct Peer {
 struct Coordinator {
     Job job;
     int listener; // -1: every rank has connected
-    int events;   // epoll descriptor of the sessions
+    int events;   // epoll descriptor of the contacts
     Invitation invitation;
     Watchdog *dog;
     Peer *peers;              // [ranks]
-    Session *sessions;        // [places]
-    int places, newest;       // the newest session
+    Contact *contacts;        // [places]
+    int places, newest;       // the newest contact
     int missing;              // ranks that have not connected yet
     int open, left;           // ranks heard from that have not ended; ranks that left cleanly
     bool failed;              // a rank left with an error
@@ -55,12 +55,12 @@ Coordinator *coordinator_open(const Job *job, const char *folder, Error *err) {
     *coordinator = (Coordinator){.job = *job, .first = -1, .silent = -1, .events = epoll_create1(EPOLL_CLOEXEC)};
     coordinator->places = 2 * job->ranks + STRANGERS; // all ranks may be strangers at once
     coordinator->peers = xcalloc((size_t)job->ranks, sizeof *coordinator->peers);
-    coordinator->sessions = xcalloc((size_t)coordinator->places, sizeof *coordinator->sessions);
+    coordinator->contacts = xcalloc((size_t)coordinator->places, sizeof *coordinator->contacts);
     coordinator->dog = watchdog_create(job->ranks, job->patience, clock_seconds());
     coordinator->missing = folder != NULL ? job->ranks : job->ranks - 1;
     coordinator->peers[0].known = folder == NULL;
     for (int i = 0; i < coordinator->places; i++)
-        coordinator->sessions[i] = (Session){.connection.file = -1, .rank = -1};
+        coordinator->contacts[i] = (Contact){.connection.file = -1, .rank = -1};
     coordinator->listener = folder != NULL ? connection_listen(folder, err)
                                            : connection_listen_tcp(job->one_host, &coordinator->invitation, err);
     if (coordinator->events < 0) error_set(err, EXIT_FAILED, "cannot create an epoll instance; raise ulimit -n");
@@ -76,11 +76,11 @@ Coordinator *coordinator_open(const Job *job, const char *folder, Error *err) {
 
 void coordinator_close(Coordinator *coordinator) {
     if (coordinator == NULL) return;
-    for (int i = 0; i < coordinator->places; i++) connection_close(&coordinator->sessions[i].connection);
+    for (int i = 0; i < coordinator->places; i++) connection_close(&coordinator->contacts[i].connection);
     if (coordinator->listener >= 0) close(coordinator->listener);
     if (coordinator->events >= 0) close(coordinator->events);
     watchdog_free(coordinator->dog);
-    free_all(coordinator->peers, coordinator->sessions, coordinator);
+    free_all(coordinator->peers, coordinator->contacts, coordinator);
 }
 
 const Invitation *coordinator_invitation(const Coordinator *coordinator) { return &coordinator->invitation; }
@@ -133,38 +133,38 @@ static bool is_valid_(const Coordinator *coordinator, const Message *message) {
            status->ending >= ENDING_NONE && status->ending <= ENDING_DIED && status->code >= 0 && status->code <= 255;
 }
 
-// Reads what arrived on a session. The first message names its rank; the last one says how the rank ended, and closing the
-// session confirms that. If the session ends before, the supervisor has died.
-static void take_(Coordinator *coordinator, Session *session, double now) {
+// Reads what arrived on a contact. The first message names its rank; the last one says how the rank ended, and closing
+// the contact confirms that. If the contact ends before, the supervisor has died.
+static void take_(Coordinator *coordinator, Contact *contact, double now) {
     Message message;
     Received received;
-    while ((received = connection_receive(&session->connection, &message)) == RECEIVED_MESSAGE) {
+    while ((received = connection_receive(&contact->connection, &message)) == RECEIVED_MESSAGE) {
         bool valid = is_valid_(coordinator, &message) &&
-                     (session->rank >= 0 ? session->rank == message.rank : !coordinator->peers[message.rank].known);
+                     (contact->rank >= 0 ? contact->rank == message.rank : !coordinator->peers[message.rank].known);
         if (!valid) {
-            connection_close(&session->connection);
+            connection_close(&contact->connection);
             received = RECEIVED_END;
             break;
         }
-        if (session->rank < 0) coordinator->missing--;
-        session->rank = message.rank;
+        if (contact->rank < 0) coordinator->missing--;
+        contact->rank = message.rank;
         coordinator->peers[message.rank].known = true;
         // A supervisor that has just connected names no action: it has no rank yet that could fall silent.
         if (message.status.action[0] == '\0' && message.status.ending == ENDING_NONE) continue;
         coordinator_hear(coordinator, message.rank, &message.status, now);
         if (message.status.ending != ENDING_NONE) {
-            connection_close(&session->connection);
-            session->rank = -1;
+            connection_close(&contact->connection);
+            contact->rank = -1;
             return;
         }
-        Message answer = {coordinator->invitation.coordinator, session->rank, -1, *coordinator_status(coordinator, 0)};
-        connection_send(&session->connection, &answer);
+        Message answer = {coordinator->invitation.coordinator, contact->rank, -1, *coordinator_status(coordinator, 0)};
+        connection_send(&contact->connection, &answer);
     }
-    if (received == RECEIVED_NOTHING || session->rank < 0) return;
-    RankStatus status = *coordinator_status(coordinator, session->rank);
+    if (received == RECEIVED_NOTHING || contact->rank < 0) return;
+    RankStatus status = *coordinator_status(coordinator, contact->rank);
     status.ending = ENDING_DIED, status.code = -1, status.when = clock_wall_ns();
-    coordinator_hear(coordinator, session->rank, &status, now);
-    session->rank = -1;
+    coordinator_hear(coordinator, contact->rank, &status, now);
+    contact->rank = -1;
 }
 
 // Accepts the connections that wait. They wake nobody, and only so many are accepted at once: a flood of another user
@@ -175,13 +175,13 @@ static void accept_(Coordinator *coordinator, double now) {
     for (int i = 0; i < AT_ONCE && coordinator->missing > 0; i++) {
         if (!connection_accept(coordinator->listener, &accepted)) return;
         do coordinator->newest = (coordinator->newest + 1) % coordinator->places;
-        while (coordinator->sessions[coordinator->newest].rank >= 0);
-        Session *session = &coordinator->sessions[coordinator->newest];
-        connection_close(&session->connection);
-        session->connection = accepted;
+        while (coordinator->contacts[coordinator->newest].rank >= 0);
+        Contact *contact = &coordinator->contacts[coordinator->newest];
+        connection_close(&contact->connection);
+        contact->connection = accepted;
         struct epoll_event event = {.events = EPOLLIN, .data.fd = coordinator->newest};
         epoll_ctl(coordinator->events, EPOLL_CTL_ADD, accepted.file, &event);
-        take_(coordinator, session, now);
+        take_(coordinator, contact, now);
     }
     if (coordinator->missing > 0 || coordinator->listener < 0) return;
     close(coordinator->listener);
@@ -195,7 +195,7 @@ void coordinator_take(Coordinator *coordinator, double now) {
     accept_(coordinator, now);
     for (int round = 0; round <= coordinator->places / EVENTS && count == EVENTS; round++) {
         count = epoll_wait(coordinator->events, events, EVENTS, 0);
-        for (int i = 0; i < count; i++) take_(coordinator, &coordinator->sessions[events[i].data.fd], now);
+        for (int i = 0; i < count; i++) take_(coordinator, &coordinator->contacts[events[i].data.fd], now);
     }
 }
 
@@ -254,8 +254,8 @@ JobEnd coordinator_why(const Coordinator *coordinator) {
 void coordinator_end(Coordinator *coordinator) {
     Message message = {.token = coordinator->invitation.coordinator, .end = coordinator_why(coordinator).code};
     for (int i = 0; i < coordinator->places; i++) {
-        message.rank = coordinator->sessions[i].rank;
-        if (message.rank >= 0) connection_send(&coordinator->sessions[i].connection, &message);
+        message.rank = coordinator->contacts[i].rank;
+        if (message.rank >= 0) connection_send(&coordinator->contacts[i].connection, &message);
     }
 }
 

@@ -96,7 +96,7 @@ MISTAKES = [
             "directory_publish(checkpoint->partial, checkpoint->path, may_replace_(checkpoint), failure) == 0 &&\n"
             "        manifest_write(&checkpoint->manifest, checkpoint->path, failure) == 0)", dies_in_save),
     Mistake("the_death_of_a_supervisor_is_not_noticed", "src/ranks/coordinator.c",
-            "if (received == RECEIVED_NOTHING || session->rank < 0) return;", "if (received != RECEIVED_MESSAGE) return;",
+            "if (received == RECEIVED_NOTHING || contact->rank < 0) return;", "if (received != RECEIVED_MESSAGE) return;",
             has("kill supervisor")),
     Mistake("a_silent_rank_is_noticed_late", "src/ranks/watchdog.c",
             "now - watched->heard > dog->patience.peer_s;", "now - watched->heard > 9 * dog->patience.peer_s;",
