@@ -134,9 +134,10 @@ ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error 
 }
 
 // Returns whether the schedule is legal and the batch divides into enough microbatches of this size. If BPipe is on, it
-// also has to be able to evict, with enough slots.
+// also has to be able to evict, with enough slots; gradients that have to be sharded have to be so.
 static bool possible_(const Config *config) {
     int64_t p = config->parallel.pipeline, unit = config->schedule.micro_batch * config->parallel.data;
+    if (config->parallel.shard_gradients == SHARD_ON && !config_shards_gradients(config)) return false;
     bool cut = config->train.global_batch % unit == 0 && (p == 1 || config->train.global_batch / unit >= p) &&
                plan_schedule_holds(p, config->train.global_batch / unit) && config_schedule_legal(config);
     if (!cut || config->schedule.bpipe != BPIPE_ON) return cut;

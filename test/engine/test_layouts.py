@@ -20,15 +20,21 @@ def test_every_key_is_drawn_or_has_a_reason_not_to_be():
     assert drawn & reasons == set(), "these keys are drawn: remove them from NOT_DRAWN"
 
 
+def failures(folder, seeds, checks=layouts.CHECKS):
+    folder.mkdir()
+    bench = layouts.Bench(folder)
+    cases = (layouts_case.Case(seed, bench.legal, checks) for seed in seeds)
+    return [f"seed {case.seed}: {failure[1]}" for case in cases if (failure := layouts.one_case(bench, case))]
+
+
+def test_random_plans_never_contradict_themselves(tmp_path):
+    assert failures(tmp_path / "plans", range(1, 4), {"table": 1}) == []
+
+
 @pytest.mark.thorough
 @pytest.mark.usefixtures("ranks")
 def test_two_hundred_random_layouts_keep_the_bits_of_one_stage(tmp_path):
-    def some(first):
-        folder = tmp_path / str(first)
-        folder.mkdir()
-        bench = layouts.Bench(folder)
-        return [f"seed {seed}: {failure[1]}" for seed in range(first, 201, 2) if (failure := layouts.one(bench, seed))]
-
     with ThreadPoolExecutor(2) as pool:
-        failures = [text for part in pool.map(some, (1, 2)) for text in part]
-    assert failures == [], "\n".join(failures)
+        parts = [pool.submit(failures, tmp_path / str(first), range(first, 201, 2)) for first in (1, 2)]
+    found = [text for part in parts for text in part.result()]
+    assert found == [], "\n".join(found)

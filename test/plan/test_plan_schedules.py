@@ -85,6 +85,9 @@ def test_schedules_that_cannot_run_are_not_offered():
     assert "zb-d" in names and not names & {"interleaved", "v-half", "gis"}
     names = {row["name"] for row in plan(LLAMA, "train.global_batch=12")["schedules"]}
     assert "v-half" in names and "interleaved" not in names
+    # Gradients that are to be sharded allow no split backwards.
+    sharded = ["parallel.pipeline=1", "parallel.data=2", "train.global_batch=2", "parallel.shard_gradients=on"]
+    assert {row["split_backward"] for row in plan(LLAMA, *sharded)["schedules"]} == {"off"}
 
 
 def test_every_row_of_the_schedules_is_reproduced_by_its_values():
