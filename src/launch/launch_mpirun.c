@@ -155,34 +155,25 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int resu
 // --- the folder of a launch, the processes that belong to it, and the caretaker. A process belongs to the launch if it
 // was started with the folder's path in its environment, even if it has another parent by now.
 
-// Reads a variable of the environment with which a process was started. Returns false if it is not set, if it is longer
-// than `value`, or if the process has ended or is another user's.
-static bool process_variable_(pid_t pid, const char *name, char *value, size_t size) {
-    char path[64], *entry = NULL;
-    size_t capacity = 0, length = strlen(name);
-    bool found = false;
-    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
-    FILE *file = fopen(path, "re");
-    while (!found && file != NULL && getdelim(&entry, &capacity, '\0', file) > 0)
-        found = strncmp(entry, name, length) == 0 && entry[length] == '=';
-    if (found) found = snprintf(value, size, "%s", entry + length + 1) < (int)size;
-    free(entry);
-    if (file != NULL) fclose(file);
-    return found;
-}
-
 int launch_folder_signal(const LaunchFolder *folder, int number) {
-    char path[sizeof folder->path];
+    char wanted[sizeof folder->path + 32], path[64], *entry = NULL;
+    size_t capacity = 0;
     int alive = 0;
+    snprintf(wanted, sizeof wanted, "%s=%s", SUPERVISOR_FOLDER, folder->path);
     DIR *processes = opendir("/proc");
-    for (struct dirent *entry; processes != NULL && (entry = readdir(processes)) != NULL;) {
-        pid_t pid = (pid_t)atoi(entry->d_name);
+    for (struct dirent *process; processes != NULL && (process = readdir(processes)) != NULL;) {
+        pid_t pid = (pid_t)atoi(process->d_name);
         if (pid <= 0 || pid == getpid()) continue;
-        if (!process_variable_(pid, SUPERVISOR_FOLDER, path, sizeof path)) continue;
-        if (strcmp(path, folder->path) != 0) continue;
-        alive++;
-        if (number != 0) kill(pid, number);
+        snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+        FILE *file = fopen(path, "re"); // of another user, or of a process that has ended: NULL
+        bool belongs = false;
+        while (!belongs && file != NULL && getdelim(&entry, &capacity, '\0', file) > 0)
+            belongs = strcmp(entry, wanted) == 0;
+        if (file != NULL) fclose(file);
+        alive += belongs;
+        if (belongs && number != 0) kill(pid, number);
     }
+    free(entry);
     if (processes != NULL) closedir(processes);
     return alive;
 }
@@ -229,21 +220,6 @@ static void launch_folder_sweep_(const char *base) {
 
 // --- the caretaker: lives as long as the parent, without its terminal, files and signals
 
-static void launch_caretaker_detach_(int keep) {
-    setsid();
-    for (int number = 1; number < NSIG; number++) signal(number, SIG_IGN); // fails for KILL and STOP
-    int null = open("/dev/null", O_RDWR);
-    for (int file = 0; file < 3; file++) dup2(null, file);
-    DIR *files = opendir("/proc/self/fd");
-    if (files == NULL) return;
-    int own = dirfd(files);
-    for (struct dirent *entry; (entry = readdir(files)) != NULL;) {
-        int file = atoi(entry->d_name);
-        if (file > 2 && file != keep && file != own) close(file);
-    }
-    closedir(files);
-}
-
 static void launch_folder_make_(LaunchFolder *folder, const char *base, int ranks, pid_t parent) {
     struct statvfs space;
     // The parent's id in the name tells people which run the folder belongs to.
@@ -256,8 +232,13 @@ static void launch_folder_make_(LaunchFolder *folder, const char *base, int rank
 
 // Creates the folder in the caretaker itself, so that a process to remove it exists whenever the parent is killed.
 static void launch_caretaker_run_(LaunchFolder *folder, int end, const char *temporary, int ranks, pid_t parent) {
+    enum { FILES = 4096 };
     char byte;
-    launch_caretaker_detach_(end);
+    setsid();
+    for (int number = 1; number < NSIG; number++) signal(number, SIG_IGN); // fails for KILL and STOP
+    for (int file = 0; file < FILES; file++)
+        if (file != end) close(file);
+    for (int file = 0; file < 3; file++) open("/dev/null", O_RDWR);
     // Messages between ranks go through the folder, so it should be in memory.
     launch_folder_make_(folder, "/dev/shm", ranks, parent);
     if (folder->path[0] == '\0') launch_folder_make_(folder, temporary, ranks, parent);

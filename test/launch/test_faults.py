@@ -209,7 +209,7 @@ def test_one_rank_alone_ends_where_nothing_moves(small, tmp_path, harm):
     assert ended.code == 1 and "nothing has moved here for" in ended.said[-1], ended.stderr
 
 
-# --- datagrams that get lost
+# --- connections that are cut off
 
 
 @pytest.mark.thorough
@@ -219,7 +219,7 @@ def test_a_rank_that_is_cut_off_is_missed(small, tmp_path, harm):
 
 
 @pytest.mark.thorough
-def test_without_a_way_for_datagrams_training_goes_on_and_says_so(small, tmp_path, harm):
+def test_without_a_way_to_rank_0_training_goes_on_and_says_so(small, tmp_path, harm):
     cut = tmp_path / "cut"
     cut.touch()
     harmful = {"LD_PRELOAD": str(harm), "HARM_RANK": "2", "HARM_CUT": str(cut)}
@@ -234,6 +234,22 @@ def test_without_a_way_for_datagrams_training_goes_on_and_says_so(small, tmp_pat
 
     wait_until(comes, "not said")
     trains(job, tmp_path)
+    job.parent.send_signal(signal.SIGUSR1)
+    assert "stopped on request" in job.end().stderr and nothing_left(small)
+
+
+def test_once_all_ranks_have_connected_no_other_user_can_connect(small, tmp_path):
+    job = start(small, tmp_path, bare=True)
+    trains(job, tmp_path)
+    supervisor = supervisor_process(job, 0)
+
+    def listens():
+        tables = [Path(f"/proc/net/{table}") for table in ("tcp", "tcp6")]
+        rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+        inodes = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A"}
+        return [path for path in Path(f"/proc/{supervisor}/fd").iterdir() if os.readlink(path) in inodes]
+
+    wait_until(lambda: not listens(), "the coordinator's port is open", 15)
     job.parent.send_signal(signal.SIGUSR1)
     assert "stopped on request" in job.end().stderr and nothing_left(small)
 

@@ -61,6 +61,8 @@ class Bench:
 
     def __init__(self, folder):
         self.folder, self.known, self.lock = folder, {}, threading.Lock()
+        for number in (signal.SIGINT, signal.SIGHUP):  # ignored in the background of a script and under nohup
+            signal.signal(number, signal.SIG_DFL)
         self.library = folder / "disturb.so"
         source = Path(__file__).with_name("disturb.c")
         subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", self.library, source, "-ldl"], check=True)
