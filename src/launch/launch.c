@@ -203,14 +203,15 @@ static bool launch_is_over_(Launch *launch, double now) {
 // If a rank has died before every rank had connected, so does mpirun: it alone knows whether another died before.
 static void launch_end_ranks_(Launch *launch) {
     enum { TRIES = 20, MPIRUN_TRIES = 60 };
-    int first, tries = coordinator_unknown(launch->coordinator, &first) > 0 ? MPIRUN_TRIES : TRIES;
-    for (int try = 0; try < tries && !launch->ended; try++) {
+    int first;
+    bool asks = coordinator_unknown(launch->coordinator, &first) > 0 && launch->asked == 0 && launch->stopped == 0;
+    for (int try = 0; try < (asks ? MPIRUN_TRIES : TRIES) && !launch->ended; try++) {
         coordinator_end(launch->coordinator);
         clock_sleep(0.05);
         coordinator_take(launch->coordinator, clock_seconds());
         launch_pass_errors_(launch);
         launch_take_signals_(launch);
-        if (tries == TRIES && coordinator_open_ranks(launch->coordinator) == 0) break;
+        if (!asks && coordinator_open_ranks(launch->coordinator) == 0) break;
     }
     // Kills all processes. SIGKILL also ends stopped processes, which would not react to another signal.
     launch->forced = !launch->ended;
