@@ -177,7 +177,8 @@ int schedule_possible(int stages, int microbatches, Error *err) {
     if (microbatches >= stages) return 0;
     return error_set(
         err, EXIT_USAGE,
-        "%d microbatches cannot fill %d pipeline stages; use at least %d microbatches per step or fewer stages",
+        "%d microbatches cannot fill %d pipeline stages; use at least %d microbatches per step, fewer stages, or "
+        "schedule.slices",
         microbatches, stages, stages);
 }
 

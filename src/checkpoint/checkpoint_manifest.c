@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/threads.h"
 #include "base/version.h"
+#include "engine/optimizer.h"
 #include "ranks/world.h"
 
 #include <dirent.h>
@@ -195,7 +196,8 @@ void training_state_write(const Config *config, const TrainingState *state, FILE
             "  \"tokens\": %lld,\n  \"seed\": %lld,\n  \"skipped_updates\": %lld,\n  \"skipped_bad_steps\": %lld,\n",
             (long long)(state->samples * config->model.seq_len), (long long)state->seed,
             (long long)state->step_guard.skipped, (long long)state->step_guard.bad);
-    fprintf(file, "  \"data\": \"%016llx\",\n", (unsigned long long)state->data);
+    fprintf(file, "  \"data\": \"%016llx\",\n  \"lr\": %.17g,\n", (unsigned long long)state->data,
+            optimizer_lr(&config->train, state->step));
     write_window_("loss_window", &state->step_guard.loss, file);
     write_window_("norm_window", &state->step_guard.norm, file);
     fputs("  \"config\": ", file);

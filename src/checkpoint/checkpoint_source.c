@@ -97,7 +97,10 @@ int source_open_model(Source *source, const char *dir, Error *err) {
     if (file_path_within(index, dir, CHECKPOINT_INDEX, err) != 0) return -1;
     if (file_path_within(single, dir, "model.safetensors", err) != 0) return -1;
     int status;
-    if (access(index, F_OK) == 0) status = read_index_(source, index, err);
+    if (access(index, F_OK) == 0 && access(single, F_OK) == 0)
+        status =
+            error_set(err, EXIT_FAILED, "%s: beside " CHECKPOINT_INDEX "; they may be two models: remove one", single);
+    else if (access(index, F_OK) == 0) status = read_index_(source, index, err);
     else if (access(single, F_OK) == 0) status = add_file_(source, "model.safetensors", err);
     else
         status = error_set(err, EXIT_FAILED,

@@ -200,11 +200,11 @@ static int check_one_batch_(const Config *config, int64_t batch, const char *nam
             "global_batch %lld is not a multiple of micro_batch * data = %lld * %lld; use global_batch %s%lld",
             (long long)batch, (long long)b, (long long)d, below, (long long)(batch - rest + unit));
     }
-    if (p == 1 || batch / unit >= p) return 0;
+    if (p == 1 || batch / unit * config_slices(config) >= p) return 0;
     if (!overridden_(config, key)) key = blame_(config, key, "parallel.pipeline");
     return config_error(config, key, err,
                         "global_batch %lld makes %lld microbatches for %lld stages, which need at least one each; the "
-                        "smallest global_batch is %lld",
+                        "smallest global_batch is %lld, or set schedule.slices",
                         (long long)batch, (long long)(batch / unit), (long long)p, (long long)(p * unit));
 }
 

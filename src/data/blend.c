@@ -186,10 +186,15 @@ int blend_fetch(const Blend *blend, int64_t seed, int64_t position, int32_t *inp
 
 void blend_tell(const Blend *blend, int64_t samples, const Log *log) {
     const BlendOrder *order = &blend->order;
-    for (int i = 0; blend->count > 1 && i < blend->count; i++) {
+    for (int i = 0; i < blend->count; i++) {
         char count[32];
         int64_t own = dataset_samples(blend->source[i]);
         double share = (double)order->share[i] / (double)order->period, passes = share * (double)samples / (double)own;
+        // One data set is worth a line only if it repeats.
+        if (blend->count == 1 && passes > 1.0)
+            log_status(log, "data.train: %s has %s: %.3g passes over it, so it repeats", blend->config[i].path,
+                       grid_count(own, count), passes);
+        if (blend->count == 1) continue;
         log_status(log, "data.train: %.4g %% of the sequences from %s, which has %s: %.3g passes over it%s",
                    100.0 * share, blend->config[i].path, grid_count(own, count), passes,
                    passes > 1.0 ? ", so it repeats" : "");

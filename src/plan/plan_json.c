@@ -73,6 +73,7 @@ static void json_write_step_(const PlanAnswer *answer, FILE *file) {
     const PlanTime *time = &answer->time;
     GpuBand band = hardware_band(&answer->planner.hardware, &answer->config, answer->planner.measured);
     bool known = time->known, banded = known && band.low > 0, mfu = time->mfu > 0;
+    double causal = model_flops_per_token(&answer->config, false) / model_flops_per_token(&answer->config, true);
     const struct {
         const char *key;
         double value;
@@ -81,6 +82,7 @@ static void json_write_step_(const PlanAnswer *answer, FILE *file) {
                 {"step_ms_low", 1e3 * time->step * band.low, banded},
                 {"step_ms_high", 1e3 * time->step * band.high, banded},
                 {"mfu", time->mfu, known && mfu},
+                {"mfu_causal", time->mfu * causal, known && mfu},
                 {"mfu_low", time->mfu / band.high, banded && mfu},
                 {"mfu_high", time->mfu / band.low, banded && mfu},
                 {"bubble", time->bubble, known},

@@ -169,7 +169,9 @@ static void print_time_(const PlanAnswer *answer, bool verbose, FILE *file) {
         fprintf(file, "time      no performance figures for this device; give hardware.peak_tflops or a profile\n");
         return;
     }
-    if (time->mfu > 0) snprintf(mfu, sizeof mfu, "MFU %.1f%%, ", 100 * time->mfu);
+    // From this length on, attention counted in full or causal makes another figure.
+    bool full = answer->config.model.seq_len > 32768;
+    if (time->mfu > 0) snprintf(mfu, sizeof mfu, "MFU %.1f%%%s, ", 100 * time->mfu, full ? " (full)" : "");
     grid_line(file, "step", "%s predicted, %sbubble %.1f%%, %s", hardware_seconds_text(time->step, step), mfu,
               100 * time->bubble,
               answer->planner.measured    ? "stages measured"

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "record.h"
+#include "resumed.h"
 #include "run.h"
 #include "config/gpus.h"
 
@@ -451,6 +452,7 @@ static int create_training_(Run *run, const RunAsk *ask, Error *err) {
     if (create_load_(run, ask, run->log, err) != 0) return -1;
     int identified = world_rank(run->world) == 0 ? create_identify_data_(run, err) : 0;
     if (fail_together_(run->world, identified, err) != 0) return -1;
+    if (run->from.found && world_rank(run->world) == 0) resumed_tell(&run->from, run->config, &run->all);
     if (checkpoint_create(run->checkpoint, &run->stage, &run->from, run->log, err) != 0) return -1;
     if (run->config->sample.every > 0 && run_sampler_create(run, NULL, err) != 0) return -1;
     return create_metrics_(run, err);

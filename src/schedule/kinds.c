@@ -188,7 +188,7 @@ int schedule_complete(const ScheduleKind *kind, ScheduleSpec *spec, const char *
     if (spec->group == SCHEDULE_GROUP_HALF) spec->group = half_(spec->stages);
     if (!kind->delayed || spec->delay == SCHEDULE_DELAY_MOST) spec->delay = spec->stages - 1;
     const char *wrong = NULL;
-    if (schedule_possible(spec->stages, spec->microbatches, err) != 0)
+    if (schedule_possible(spec->stages, spec->microbatches * max_int(spec->slices, 1), err) != 0)
         wrong = spec->stages < 1 ? "stages" : "microbatches";
     if (wrong == NULL) wrong = refuse_chunks_(kind, spec, err);
     if (wrong == NULL) wrong = refuse_slices_(kind, spec, err);

@@ -309,6 +309,43 @@ def test_resume_and_resume_if_any_exclude_each_other(small, saved):
     assert "give one of them" in refused.stderr
 
 
+# --- what a resumed run does differently
+
+
+def test_a_resume_with_other_settings_names_them_in_one_line(small, saved):
+    told = small.run(saving(saved, 0), {"train.steps": 9, "train.lr": 0.25, "train.grad_clip": 2}, resume=saved).stderr
+    lines = [line for line in told.splitlines() if "other settings" in line]
+    assert len(lines) == 1 and "train.steps 8 -> 9" in lines[0] and "train.lr" in lines[0]
+    assert lines[0].endswith("-> 0.25, train.grad_clip 1 -> 2")
+    same = small.run(saving(saved, 0), resume=saved / "step_00000006").stderr
+    assert "other settings" not in same and "decayed" not in same
+
+
+def test_a_resume_after_the_decay_of_the_rate_says_that_it_rises(small, tmp_path):
+    wsd = {"train.schedule": "wsd", "train.decay_steps": 4, "train.lr": 0.01, "train.min_lr_ratio": 0.1}
+    small.run(saving(tmp_path / "saved", 2, keep=9), wsd)
+    longer = {**wsd, "train.steps": 20}
+    told = small.run(longer, resume=tmp_path / "saved" / "step_00000008").stderr
+    assert "the learning rate had decayed to 0.001 at step 8 and rises to 0.01; to train on without" in told
+    assert "decayed" not in small.run(longer, resume=tmp_path / "saved" / "step_00000004").stderr
+
+
+def test_data_that_repeat_are_said(small):
+    assert "so it repeats" not in small.whole.stderr
+    told = small.run({"train.steps": 300}).stderr
+    assert told.count("so it repeats") == 1 and "passes over it" in told
+
+
+def test_two_models_in_one_folder_are_refused(small, tmp_path):
+    """An index and a single file may be of different ages."""
+    folder = shutil.copytree(small.saved / "step_00000008", tmp_path / "model")
+    (folder / "manifest.json").unlink()
+    assert small.run({"checkpoint.init_from": str(folder)}).code == 0
+    shutil.copy(next(folder.glob("model-*")), folder / "model.safetensors")
+    refused = small.run({"checkpoint.init_from": str(folder)}, code=1).stderr
+    assert f"{folder}/model.safetensors: beside model.safetensors.index.json; they may be two models" in refused
+
+
 # --- starts that wait for the lock of a folder
 
 

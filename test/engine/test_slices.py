@@ -44,6 +44,15 @@ def test_every_layout_has_the_same_bits(small, name):
         assert all(step["evictions"] > 0 for step in ended.steps)
 
 
+@pytest.mark.parametrize("p, m, n", [(4, 1, 4), (4, 2, 2), (8, 1, 8)])
+def test_slices_fill_stages_that_microbatches_do_not(small, p, m, n):
+    few = ("train.global_batch=2", f"schedule.micro_batch={2 // m}")
+    whole = small.train(*few, *sliced(1, n))
+    assert small.train(*few, *sliced(p, n)).bits == whole.bits
+    refused = run(small.config, *few, *sliced(p, n // 2), family=small.family)
+    assert refused.code == 2 and f"the smallest global_batch is {p * 2 // m}, or set schedule.slices" in refused.stderr
+
+
 @pytest.mark.soak(2)
 @pytest.mark.parametrize("mode", ["flash", "none", "recompute"])
 @pytest.mark.parametrize("n", [2, 8])

@@ -17,7 +17,7 @@ from trainer_runs import (
 )
 
 KEYS = {"schedules", "best", "model", "world", "microbatches", "config", "stages", "step_ms", "step_ms_low",
-        "step_ms_high", "mfu", "mfu_low", "mfu_high", "waterfall", "advice", "bubble", "transfer_exposed_ms",
+        "step_ms_high", "mfu", "mfu_causal", "mfu_low", "mfu_high", "waterfall", "advice", "bubble", "transfer_exposed_ms",
         "source", "budget", "job", "verdict"}
 STAGE_KEYS = {
     "stage", "first_layer", "last_layer", "parameters", "states_bytes", "bundle_bytes", "slots", "lent",
@@ -27,6 +27,16 @@ CATEGORIES = [
     "weights", "gradients", "masters", "optimizer", "embedding", "own_slots", "lent_slots", "keys", "messages",
     "head", "workspace", "data",
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("tokens", [8192, 65536])
+def test_utilization_of_long_sequences_says_how_attention_is_counted(tokens):
+    long = f"model.seq_len={tokens}"
+    found, text = plan(LLAMA, long), report(LLAMA, long)
+    model = found["model"]
+    ratio = model["flops_per_token_causal"] / model["flops_per_token_full"]
+    assert found["mfu_causal"] == pytest.approx(found["mfu"] * ratio) and ratio < 1
+    assert ("% (full), " in text) == (tokens > 32768)
 
 
 # ---- for people ------------------------------------------------------------------------------------------------------

@@ -190,7 +190,8 @@ static void assert_error(Schedule *schedule, Error *err, const char *sentence) {
 TEST(invalid_arguments_of_a_schedule_are_refused_with_the_remedy) {
     Error err = {0};
     const char *few =
-        "3 microbatches cannot fill 4 pipeline stages; use at least 4 microbatches per step or fewer stages";
+        "3 microbatches cannot fill 4 pipeline stages; use at least 4 microbatches per step, fewer stages, or "
+        "schedule.slices";
     assert_error(schedule_gpipe(4, 3, &err), &err, few);
     assert_error(schedule_1f1b(4, 3, &err), &err, few);
     assert_error(schedule_bpipe(4, 3, 3, &err), &err, few);

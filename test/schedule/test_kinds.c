@@ -345,6 +345,7 @@ TEST(illegal_specs_are_refused_with_the_key_to_blame) {
         {"dualpipe-v", "microbatches", {.stages = 8, .microbatches = 15}},
         {"1f1b", "slices", {.stages = 2, .microbatches = 4, .slices = 2}},
         {"seq1f1b", "slices", {.stages = 2, .microbatches = 4, .slices = -1}},
+        {"seq1f1b", "microbatches", {.stages = 8, .microbatches = 1, .slices = 4}},
         {"interleaved", "microbatches", {.stages = 8, .microbatches = 9, .slices = 4}},
         {"zb-d", "delay", {.stages = 8, .microbatches = 16, .delay = 8}},
         {"zb-v", "microbatches", {.stages = 8, .microbatches = 7}},

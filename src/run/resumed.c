@@ -1,0 +1,67 @@
+// Compares the configuration in a checkpoint's training.json with this run's. Both are JSON, so no key is listed here.
+#include "resumed.h"
+#include "base/alloc.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "engine/optimizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool same_(const JsonValue *a, const JsonValue *b) {
+    if (a->type != b->type || a->count != b->count) return false;
+    const JsonValue *x = a->first, *y = b->first;
+    while (x != NULL && same_(x, y)) x = x->next, y = y->next;
+    return x == NULL && (a->type != JSON_NUMBER || a->number == b->number) &&
+           (a->type != JSON_BOOL || a->truth == b->truth) && (a->type != JSON_TEXT || strcmp(a->text, b->text) == 0);
+}
+
+static void write_value_(const JsonValue *value, FILE *file) {
+    if (value->type == JSON_NUMBER) json_write_number(file, value->number);
+    else if (value->type == JSON_BOOL) fputs(value->truth ? "true" : "false", file);
+    else fputs(value->type == JSON_TEXT ? value->text : "a list", file);
+}
+
+static void tell_keys_(const JsonValue *saved, const JsonValue *now, const Log *log) {
+    char *text;
+    size_t length;
+    FILE *file = xmemstream(&text, &length);
+    for (const JsonValue *key = now == NULL ? NULL : now->first; key != NULL; key = key->next) {
+        const JsonValue *before = json_find(saved, key->key);
+        if (before == NULL || same_(before, key)) continue;
+        fprintf(file, "%s train.%s ", ftell(file) > 0 ? "," : "", key->key);
+        write_value_(before, file);
+        fputs(" -> ", file);
+        write_value_(key, file);
+    }
+    xmemstream_close(file);
+    if (length > 0) log_status(log, "other settings than the checkpoint's:%.1000s", text);
+    free(text);
+}
+
+void resumed_tell(const ResumePoint *from, const Config *config, const Log *log) {
+    char path[CHECKPOINT_PATH], *text;
+    size_t length;
+    Json saved = {0}, own = {0};
+    Error ignored = {0};
+    FILE *file = xmemstream(&text, &length);
+    config_write_json(config, file);
+    xmemstream_close(file);
+    if (file_path_within(path, from->dir, CHECKPOINT_TRAINING, &ignored) == 0 &&
+        json_read_file(&saved, path, &ignored) == 0 && json_parse(&own, text, (int64_t)length, "", &ignored) == 0) {
+        tell_keys_(json_find(json_find(saved.root, "config"), "train"), json_find(own.root, "train"), log);
+        const JsonValue *lr = json_find(saved.root, "lr");
+        double next = optimizer_lr(&config->train, from->step + 1);
+        const JsonValue *highest = json_find(json_find(json_find(saved.root, "config"), "train"), "lr");
+        bool warm = from->step < config->train.warmup_steps || from->step >= config->train.steps;
+        bool decayed = lr != NULL && highest != NULL && lr->number < 0.99 * highest->number;
+        if (decayed && !warm && next > 1.01 * lr->number)
+            log_status(log,
+                       "the learning rate had decayed to %.3g at step %lld and rises to %.3g; to train on without the "
+                       "decay, resume from a checkpoint before it",
+                       lr->number, (long long)from->step, next);
+    }
+    json_free(&saved);
+    json_free(&own);
+    free(text);
+}
