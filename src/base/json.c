@@ -27,6 +27,7 @@ typedef struct Parser {
     const char *name;
     int depth;
     Error *err;
+    bool python; // Infinity and NaN are numbers
 } Parser;
 
 static int json_fail_(const Parser *parser, const char *what) {
@@ -128,6 +129,20 @@ static const char *skip_digits_(const char *at) {
     return at;
 }
 
+// Reads Infinity, -Infinity or NaN. Returns whether one of them is here.
+static bool parse_infinity_(Parser *parser, JsonValue *value) {
+    static const char *const words[] = {"Infinity", "-Infinity", "NaN"};
+    for (int i = 0; i < 3; i++) {
+        size_t length = strlen(words[i]);
+        if ((size_t)(parser->end - parser->at) < length || memcmp(parser->at, words[i], length) != 0) continue;
+        value->type = JSON_NUMBER;
+        value->number = i == 0 ? INFINITY : i == 1 ? -INFINITY : NAN;
+        parser->at += length;
+        return true;
+    }
+    return false;
+}
+
 static int parse_number_(Parser *parser, JsonValue *value) {
     const char *begin = parser->at + (*parser->at == '-'), *at = skip_digits_(begin);
     bool sound = at - begin == 1 || (at > begin && *begin != '0'), whole = *at != '.' && *at != 'e' && *at != 'E';
@@ -168,7 +183,10 @@ static int parse_word_(Parser *parser, JsonValue *value) {
         parser->at += length;
         return 0;
     }
-    return json_fail_(parser, parser->at == parser->end ? "the JSON text ends too early" : "unexpected character");
+    if (parser->at == parser->end) return json_fail_(parser, "the JSON text ends too early");
+    if (*parser->at == '/' || *parser->at == '#') return json_fail_(parser, "a comment, which JSON lacks");
+    if (*parser->at == '}' || *parser->at == ']') return json_fail_(parser, "a comma or ':' without a value after it");
+    return json_fail_(parser, "unexpected character");
 }
 
 static int compare_keys_(const void *a, const void *b) {
@@ -191,7 +209,10 @@ static int json_check_keys_(Parser *parser, const JsonValue *object) {
 static int parse_value_(Parser *parser, JsonValue *value);
 
 static int parse_key_(Parser *parser, JsonValue *member) {
-    if (parser->at == parser->end || *parser->at != '"') return json_fail_(parser, "expected a key in quotes");
+    if (parser->at == parser->end) return json_fail_(parser, "the JSON text ends too early");
+    if (*parser->at == '/' || *parser->at == '#') return json_fail_(parser, "a comment, which JSON lacks");
+    if (*parser->at == '}') return json_fail_(parser, "a comma without a key after it");
+    if (*parser->at != '"') return json_fail_(parser, "expected a key in double quotes");
     if (parse_text_(parser, &member->key) != 0) return -1;
     skip_space_(parser);
     if (parser->at == parser->end || *parser->at != ':') return json_fail_(parser, "expected ':' after a key");
@@ -215,6 +236,8 @@ static int parse_entries_(Parser *parser, JsonValue *value, char closing) {
         value->count++;
         skip_space_(parser);
         char next = parser->at < parser->end ? *parser->at : '\0';
+        if (parser->at == parser->end) return json_fail_(parser, "the JSON text ends too early");
+        if (next == '/' || next == '#') return json_fail_(parser, "a comment, which JSON lacks");
         if (next != ',' && next != closing)
             return json_fail_(parser, closing == '}' ? "expected a comma or }" : "expected a comma or ]");
         parser->at++;
@@ -239,10 +262,11 @@ static int parse_value_(Parser *parser, JsonValue *value) {
         value->type = JSON_TEXT;
         return parse_text_(parser, &value->text);
     }
+    if (parser->python && parse_infinity_(parser, value)) return 0;
     return c == '-' || digit_(c) ? parse_number_(parser, value) : parse_word_(parser, value);
 }
 
-int json_parse(Json *json, const char *text, int64_t length, const char *name, Error *err) {
+static int parse_document_(Json *json, const char *text, int64_t length, const char *name, bool python, Error *err) {
     memset(json, 0, sizeof *json);
     if (length > JSON_MAX_BYTES)
         return error_set(err, EXIT_FAILED, "%s: has %lld bytes of JSON; the limit is %d", name, (long long)length,
@@ -250,13 +274,21 @@ int json_parse(Json *json, const char *text, int64_t length, const char *name, E
     json->text_ = xmalloc((size_t)length + 1);
     memcpy(json->text_, text, (size_t)length);
     json->text_[length] = '\0';
-    Parser parser = {json, json->text_, json->text_, json->text_ + length, name, 0, err};
+    Parser parser = {json, json->text_, json->text_, json->text_ + length, name, 0, err, python};
     JsonValue *root = take_value_(&parser);
     if (parse_value_(&parser, root) != 0) return -1;
     skip_space_(&parser);
     if (parser.at != parser.end) return json_fail_(&parser, "unexpected text after the end of the JSON value");
     json->root = root;
     return 0;
+}
+
+int json_parse(Json *json, const char *text, int64_t length, const char *name, Error *err) {
+    return parse_document_(json, text, length, name, false, err);
+}
+
+int json_parse_python(Json *json, const char *text, int64_t length, const char *name, Error *err) {
+    return parse_document_(json, text, length, name, true, err);
 }
 
 int json_read_file(Json *json, const char *path, Error *err) {

@@ -21,7 +21,7 @@ struct JsonValue {
     bool whole;       // true: a JSON_NUMBER that fits int64_t, written without fraction and exponent
     const char *key;  // name of an object's member, else NULL
     const char *text; // JSON_TEXT, ends with NUL
-    double number;    // JSON_NUMBER, finite
+    double number;    // JSON_NUMBER; finite, except from json_parse_python
     int64_t integer;  // valid if `whole`
     int64_t count;    // entries or members
     JsonValue *first; // JSON_ARRAY, JSON_OBJECT; NULL if empty
@@ -38,6 +38,8 @@ typedef struct Json {
 // Parses `length` bytes. Errors begin with `name` (a path): "NAME: byte 17: ...". Returns -1 with err (EXIT_FAILED).
 // Call json_free even after an error.
 int json_parse(Json *json, const char *text, int64_t length, const char *name, Error *err);
+// Also reads Infinity, -Infinity and NaN, which Python writes although JSON lacks them. They are not `whole`.
+int json_parse_python(Json *json, const char *text, int64_t length, const char *name, Error *err);
 // Reads the file `path` and parses it like json_parse.
 int json_read_file(Json *json, const char *path, Error *err);
 void json_free(Json *json);

@@ -93,7 +93,8 @@ int source_open_model(Source *source, const char *dir, Error *err) {
     char index[CHECKPOINT_PATH], single[CHECKPOINT_PATH];
     if (source_begin_(source, dir, 1, err) != 0) return -1;
     if (access(dir, R_OK | X_OK) != 0)
-        return error_set(err, EXIT_FAILED, "cannot read the directory %s: %s", dir, strerror(errno));
+        return error_set(err, EXIT_FAILED, "cannot read the directory %s: %s; give a folder with the model's files",
+                         dir, strerror(errno));
     if (file_path_within(index, dir, CHECKPOINT_INDEX, err) != 0) return -1;
     if (file_path_within(single, dir, "model.safetensors", err) != 0) return -1;
     int status;

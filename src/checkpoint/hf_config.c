@@ -23,6 +23,12 @@ static double get_(const ModelConfig *model, size_t offset, bool real) {
 
 // --- writing
 
+// transformers takes max_position_embeddings for a YaRN model's original length, unless the scaling has both lengths. Then
+// it computes the factor from them, so both are written only if that gives the factor.
+static bool has_both_lengths_(const ModelConfig *m) {
+    return m->rope_scaling == ROPE_YARN && m->rope_factor * (double)m->rope_original == (double)m->seq_len;
+}
+
 static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
     if (m->rope_scaling == ROPE_NONE) {
         fputs("  \"rope_scaling\": null,\n", file);
@@ -37,6 +43,8 @@ static void write_rope_scaling_(const ModelConfig *m, FILE *file) {
         if (row->real && value == floor(value)) fprintf(file, ", \"%s\": %.1f", row->word, value);
         else fprintf(file, ", \"%s\": ", row->word), json_write_number(file, value);
     }
+    if (has_both_lengths_(m))
+        fprintf(file, ", \"original_max_position_embeddings\": %lld", (long long)m->rope_original);
     fputs("},\n", file);
 }
 
@@ -55,8 +63,8 @@ void hf_config_write(const Config *config, int64_t end, FILE *file) {
     fprintf(file, "  \"tie_word_embeddings\": %s,\n", config_word("model.tie_embeddings", m->tie_embeddings));
     for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) {
         bool length = row->offset == offsetof(ModelConfig, seq_len);
-        double value =
-            length && m->rope_scaling == ROPE_YARN ? (double)m->rope_original : get_(m, row->offset, row->real);
+        bool original = length && m->rope_scaling == ROPE_YARN && !has_both_lengths_(m);
+        double value = original ? (double)m->rope_original : get_(m, row->offset, row->real);
         fprintf(file, "  \"%s\": ", row->word);
         json_write_number(file, value);
         fputs(",\n", file);

@@ -226,6 +226,7 @@ typedef struct Config {
     CheckpointConfig checkpoint;
     LogConfig log;
     HardwareConfig hardware;
+    int64_t window;                 // sliding window of the config.json that is the file; 0: none
     int32_t place[CONFIG_MAX_KEYS]; // per row of the schema: line, CONFIG_DEFAULT or CONFIG_OVERRIDE
 } Config;
 

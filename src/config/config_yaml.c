@@ -288,12 +288,16 @@ static ssize_t yaml_read_all_(const char *path, int fd, char *buffer, Error *err
         if (ready < 0 && errno == EINTR) continue;
         ssize_t got = read(fd, buffer + used, MAX_FILE + 1 - used);
         if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (got < 0 && errno == EISDIR)
+            return error_set(err, EXIT_USAGE, "%s: is a folder; give the file in it, such as %s/config.json", path,
+                             path);
         if (got < 0)
             return error_set(err, EXIT_USAGE, "%s: cannot be read: %s; give a YAML file", path, strerror(errno));
         if (got == 0) return (ssize_t)used;
         used += (size_t)got;
         if (used > MAX_FILE)
-            return error_set(err, EXIT_USAGE, "%s: is larger than 1 MiB; give a YAML file, not data", path);
+            return error_set(err, EXIT_USAGE,
+                             "%s: is larger than 1 MiB; give a configuration or a model's config.json, not data", path);
     }
     return error_set(err, EXIT_USAGE, "%s: no data for %d s; give a YAML file", path, PATIENCE_S);
 }
@@ -303,9 +307,13 @@ static char *yaml_read_text_(const char *path, ssize_t *length, Error *err) {
     const char *copy = getenv(CONFIG_COPY_VARIABLE);
     int fd = copy != NULL ? open(copy, O_RDONLY | O_CLOEXEC) : -1;
     if (fd < 0) fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: does not wait for a pipe's writer
-    if (fd < 0)
-        return error_null(err, EXIT_USAGE, "%s: cannot be opened: %s; give a YAML file with -c FILE", path,
-                          strerror(errno));
+    if (fd < 0) {
+        const char *slash = strchr(path, '/'); // a model's name on a hub is owner/name
+        bool hub = errno == ENOENT && slash != NULL && slash > path && strchr(slash + 1, '/') == NULL &&
+                   strcmp(path + strlen(path) - 1, "/") != 0 && strstr(slash, ".yaml") == NULL && path[0] != '.';
+        return error_null(err, EXIT_USAGE, "%s: cannot be opened: %s; give a YAML file with -c FILE%s", path,
+                          strerror(errno), hub ? ", or the config.json of that model, downloaded" : "");
+    }
     char *text = xmalloc(MAX_FILE + 2);
     *length = yaml_read_all_(path, fd, text, err);
     close(fd);
@@ -332,7 +340,7 @@ int config_read_file(Config *config, Error *err) {
     char *text = yaml_read_text_(config->path, &length, err);
     if (text == NULL) return -1;
     text[length] = '\0';
-    char *model = hf_model_yaml(text, (size_t)length, config->path, err);
+    char *model = hf_model_yaml(text, (size_t)length, config->path, &config->window, err);
     int rc = model != NULL    ? read_yaml_(config, model, strlen(model), NULL, err)
              : err->code != 0 ? -1
                               : read_yaml_(config, text, (size_t)length, NULL, err);
@@ -416,6 +424,11 @@ int config_load(Config *config, const char *path, const char *const *overrides, 
     if (config_read_file(config, err) != 0) return -1;
     for (int i = 0; i < override_count; i++)
         if (config_read_override(config, overrides[i], err) != 0) return -1;
+    if (config->window > 0 && config->window < config->model.seq_len)
+        return error_set(err, EXIT_USAGE,
+                         "%s: sliding_window is %lld, and attention to the whole sequence alone can be planned; use -o "
+                         "model.seq_len=%lld or less, or take sliding_window out of a copy of the file",
+                         config->path, (long long)config->window, (long long)config->window);
     fill_from_gpu_(config);
     if (config_resolve_ramp(config, err) != 0) return -1;
     return config_check(config, err);

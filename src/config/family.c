@@ -26,6 +26,8 @@ static const FamilyDemand llama_demands[] = {
     {"attention_bias", {"false", NULL}, "attention_bias is set, which gives o_proj a bias too"},
     {"mlp_bias", {"false", NULL}, "mlp_bias is set"},
     {"partial_rotary_factor", {"1", NULL}, "partial_rotary_factor is not 1"},
+    {"quantization_config", {NULL, NULL}, "quantization_config is set"},
+    {"dual_chunk_attention_config", {NULL, NULL}, "dual_chunk_attention_config is set"},
     {.word = NULL},
 };
 

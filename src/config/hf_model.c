@@ -10,8 +10,8 @@
 #define ROPE_NUMBER(field, word, real, linear, llama3, yarn, absent)                                                   \
     { "model." #field, word, offsetof(ModelConfig, field), real, {false, linear, llama3, yarn}, absent }
 
-// transformers also has original_max_position_embeddings for yarn, but versions disagree on its meaning next to
-// max_position_embeddings. It is read if present; only max_position_embeddings is written.
+// yarn's original length is written beside max_position_embeddings only where both agree with the factor (hf_config.c):
+// some versions of transformers take max_position_embeddings for the original length.
 const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS] = {
     ROPE_NUMBER(rope_factor, "factor", true, true, true, true, -1),
     ROPE_NUMBER(rope_original, "original_max_position_embeddings", false, false, true, false, -1),
@@ -25,6 +25,9 @@ const HfRopeNumber hf_rope_numbers[HF_ROPE_NUMBERS] = {
 // Stores a number in found->model. An int64_t field accepts only integers up to 2^53, which a double holds exactly.
 static int hf_put_(HfModel *found, size_t offset, bool real, double value, const char *word, Error *err) {
     void *field = (char *)&found->model + offset;
+    if (!isfinite(value))
+        return error_set(err, EXIT_USAGE, "%s: %s is %s; write the number", found->path, word,
+                         isnan(value) ? "NaN" : "Infinity");
     if (!real && !(fabs(value) <= 0x1p53 && value == floor(value)))
         return error_set(err, EXIT_USAGE, "%s: %s is %g, not a whole number of at most 2^53; is the file damaged?",
                          found->path, word, value);
@@ -41,7 +44,8 @@ static bool is_true_(const JsonValue *root, const char *word) {
 }
 
 static int hf_refuse_(const HfModel *found, Error *err, const char *what) {
-    return error_set(err, EXIT_USAGE, "%s: %s, which is unsupported; use another model", found->path, what);
+    return error_set(err, EXIT_USAGE, "%s: %s, which is unsupported; use another model, or for plans a copy without it",
+                     found->path, what);
 }
 
 static bool meets_(const JsonValue *value, const char *allowed) {
@@ -64,38 +68,75 @@ static int check_demands_(const HfModel *found, Error *err) {
     return used > 0 ? hf_refuse_(found, err, unmet) : 0;
 }
 
+// Returns the sliding window of the file, or 0.
+static int64_t window_of_(const JsonValue *root) {
+    const JsonValue *use = json_find(root, "use_sliding_window");
+    int64_t window = json_integer(root, "sliding_window", 0);
+    return (use != NULL && !is_true_(root, "use_sliding_window")) || window < 0 ? 0 : window;
+}
+
 // A sliding window has no effect if no sequence is longer than the window.
 int hf_model_check(const HfModel *found, int64_t seq_len, Error *err) {
     if (check_demands_(found, err) != 0) return -1;
-    const JsonValue *use = json_find(found->root, "use_sliding_window");
-    int64_t window = json_integer(found->root, "sliding_window", 0);
-    if ((use != NULL && !is_true_(found->root, "use_sliding_window")) || window <= 0 || window >= seq_len) return 0;
+    int64_t window = window_of_(found->root);
+    if (window == 0 || window >= seq_len) return 0;
     return error_set(err, EXIT_USAGE,
                      "%s: sliding_window is %lld, and sliding-window attention is unsupported; use model.seq_len "
                      "%lld or less",
                      found->path, (long long)window, (long long)window);
 }
 
+// Model types of transformers that no family computes, and the family whose layer has the most similar sizes and times.
+static const struct {
+    const char *types, *family, *differs;
+} nearest[] = {
+    {" gemma gemma2 gemma3 gemma3_text gemma3n ", "llama", "norms, scaled embeddings and GELU gates"},
+    {" phi3 phi4 ", "llama", "the scaling of rotations"},
+    {" olmo olmo2 olmo3 smollm3 exaone exaone4 granite internlm internlm2 internlm3 baichuan aquila minicpm yi xverse "
+     "apertus nemotron arcee seed_oss ernie4_5 hunyuan_v1_dense cohere cohere2 stablelm glm glm4 chatglm ministral3 ",
+     "llama", "norms, activation or rotations"},
+    {" falcon gpt_neox gpt_neo gptj gpt_bigcode starcoder2 bloom opt mpt phi codegen xglm stablelm_epoch persimmon ",
+     "gpt", "positions, or the order of attention and feed-forward"},
+    {" mixtral qwen2_moe qwen3_moe deepseek_v2 deepseek_v3 dbrx olmoe granitemoe gpt_oss llama4 glm4_moe grok phimoe ",
+     "llama", "experts"},
+};
+
+static int refuse_type_(const HfModel *found, const char *type, Error *err) {
+    char known[160] = "", word[64];
+    for (int family = 0; family_words[family] != NULL; family++) {
+        size_t used = strlen(known);
+        used += (size_t)snprintf(known + used, sizeof known - used, "%sfamily %s computes", used > 0 ? ", " : "",
+                                 family_words[family]);
+        for (const FamilyForm *form = families[family].forms; form->model_type != NULL; form++)
+            used += (size_t)snprintf(known + used, sizeof known - used, " \"%s\"", form->model_type);
+    }
+    snprintf(word, sizeof word, " %.60s ", type);
+    for (size_t i = 0; i < sizeof nearest / sizeof *nearest; i++)
+        if (strstr(nearest[i].types, word) != NULL)
+            return error_set(err, EXIT_USAGE,
+                             "%s: model_type is \"%.40s\"; %s; nearest is family %s, without its %s: write the sizes "
+                             "under model: {family: %s, ...}",
+                             found->path, type, known, nearest[i].family, nearest[i].differs, nearest[i].family);
+    return error_set(err, EXIT_USAGE,
+                     "%s: model_type is \"%.40s\"; %s; write the sizes of the nearest under model: {family: ...}",
+                     found->path, type, known);
+}
+
 // Returns the architecture with this model_type, or NULL with err.
 static const FamilyForm *find_form_(const HfModel *found, Error *err) {
     static const char *const experts[] = {"num_local_experts", "num_experts", "n_routed_experts", "moe_layer_freq"};
     const char *type = json_text(found->root, "model_type", "");
-    const FamilyForm *form = families[found->model.family].forms;
     for (int i = 0; i < 4; i++) {
         if (!is_number_(json_find(found->root, experts[i]))) continue;
         return error_null(err, EXIT_USAGE,
                           "%s: model_type \"%.40s\" is a mixture of experts (%s), which is unsupported; use a dense "
-                          "model",
+                          "model, such as \"llama\" with the sizes of one expert",
                           found->path, type, experts[i]);
     }
-    char known[80] = "";
-    for (; form->model_type != NULL; form++) {
+    for (const FamilyForm *form = families[found->model.family].forms; form->model_type != NULL; form++)
         if (strcmp(form->model_type, type) == 0) return form;
-        size_t used = strlen(known);
-        snprintf(known + used, sizeof known - used, "%s\"%s\"", used > 0 ? ", " : "", form->model_type);
-    }
-    return error_null(err, EXIT_USAGE, "%s: model_type is \"%.40s\"; family %s computes %s", found->path, type,
-                      family_words[found->model.family], known);
+    refuse_type_(found, type, err);
+    return NULL;
 }
 
 // Returns a number of the file, or its default. Newer files have rope_theta inside rope_parameters.
@@ -156,14 +197,18 @@ int hf_model_read(HfModel *found, int family_of_run, Error *err) {
     if (form == NULL) return -1;
     for (const FamilyNumber *row = family->numbers; row->key != NULL; row++) {
         double value = found_number_(found->root, row);
-        if (value < 0)
+        if (value < 0 && isfinite(value))
             return error_set(err, EXIT_USAGE, "%s: %s (%s) is missing; is the file complete?", found->path, row->word,
                              row->key);
         if (hf_put_(found, row->offset, row->real, value, row->word, err) != 0) return -1;
     }
     m->qkv_bias = form->qkv_bias;
     m->qk_norm = form->qk_norm;
-    m->head_dim = json_integer(found->root, "head_dim", form->head_dim);
+    const JsonValue *width = json_find(found->root, "head_dim");
+    m->head_dim = form->head_dim;
+    if (is_number_(width) &&
+        hf_put_(found, offsetof(ModelConfig, head_dim), false, width->number, "head_dim", err) != 0)
+        return -1;
     if (m->head_dim <= 0 && m->heads > 0) m->head_dim = m->hidden / m->heads;
     const JsonValue *tied = json_find(found->root, "tie_word_embeddings");
     bool said = tied != NULL && tied->type == JSON_BOOL;
@@ -198,26 +243,51 @@ static void write_model_(FILE *file, const ModelConfig *model) {
     fputs("}\n", file);
 }
 
-char *hf_model_yaml(const char *text, size_t length, const char *path, Error *err) {
+// Returns whether the text is meant as a config.json: an object with one of the words that every such file has. A
+// configuration may begin with a brace too, but has none of them.
+static bool is_config_json_(const char *text, size_t length) {
+    static const char *const words[] = {"model_type", "architectures", "transformers_version", "hidden_size", "n_embd"};
+    if (length == 0 || text[strspn(text, " \t\r\n")] != '{') return false;
+    for (int i = 0; i < 5; i++) {
+        char quoted[32], single[32];
+        int size = snprintf(quoted, sizeof quoted, "\"%s\"", words[i]);
+        snprintf(single, sizeof single, "'%s'", words[i]);
+        if (memmem(text, length, quoted, (size_t)size) != NULL || memmem(text, length, single, (size_t)size) != NULL)
+            return true;
+    }
+    return false;
+}
+
+char *hf_model_yaml(const char *text, size_t length, const char *path, int64_t *window, Error *err) {
     size_t size = 0;
     char *yaml = NULL;
     Json json;
-    Error ignored = {0};
-    if (length == 0 || text[strspn(text, " \t\r\n")] != '{' || memmem(text, length, "\"model_type\"", 12) == NULL)
-        return NULL;
+    Error damage = {0};
     HfModel found = {.path = path};
-    found.root = json_parse(&json, text, (int64_t)length, path, &ignored) == 0 ? json.root : NULL;
-    if (json_find(found.root, "model_type") != NULL) {
-        int family = family_of_(found.root);
-        // A sliding window is not checked, because an override may still set model.seq_len to another length.
-        if (family < 0) {
-            found.model.family = family_find("llama");
-            find_form_(&found, err); // sets the error
-        } else if (hf_model_read(&found, family, err) == 0 && check_demands_(&found, err) == 0) {
-            FILE *file = xmemstream(&yaml, &size);
-            write_model_(file, &found.model);
-            xmemstream_close(file);
-        }
+    *window = 0;
+    if (length >= 2 && (memcmp(text, "\xFF\xFE", 2) == 0 || memcmp(text, "\xFE\xFF", 2) == 0))
+        return error_null(err, EXIT_USAGE, "%s: is UTF-16; save it as UTF-8", path);
+    bool marked = length >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0; // a byte order mark, which editors add
+    text += marked ? 3 : 0;
+    length -= marked ? 3 : 0;
+    if (!is_config_json_(text, length)) return NULL;
+    int status = json_parse_python(&json, text, (int64_t)length, path, &damage);
+    found.root = json.root;
+    if (status != 0) {
+        error_set(err, EXIT_USAGE, "%s; mend the file, or download it again", damage.text);
+    } else if (json_find(found.root, "model_type") == NULL) {
+        error_set(err, EXIT_USAGE, "%s: has no model_type; add it, such as \"model_type\": \"llama\"", path);
+    } else if ((found.model.family = family_of_(found.root)) < 0) {
+        found.model.family = family_find("llama");
+        find_form_(&found, err); // sets the error
+    } else if (hf_model_read(&found, found.model.family, err) == 0 && check_demands_(&found, err) == 0) {
+        const char *type = json_text(found.root, "torch_dtype", json_text(found.root, "dtype", ""));
+        FILE *file = xmemstream(&yaml, &size);
+        write_model_(file, &found.model);
+        // Weights in 16 bits come from training in mixed precision; fp16 is planned as bf16.
+        if (strcmp(type, "bfloat16") == 0 || strcmp(type, "float16") == 0) fputs("train: {precision: bf16}\n", file);
+        xmemstream_close(file);
+        *window = window_of_(found.root);
     }
     json_free(&json);
     return yaml;

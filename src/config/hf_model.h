@@ -35,6 +35,7 @@ int hf_model_read(HfModel *found, int family_of_run, Error *err);
 // Returns 0, or -1 with err (code 2).
 int hf_model_check(const HfModel *found, int64_t seq_len, Error *err);
 
-// Returns a configuration with only the section `model`, from the config.json in `text` (NUL-terminated). The caller
-// frees it. NULL without err: the text is not a config.json (no model_type). NULL with err: the model is unsupported.
-char *hf_model_yaml(const char *text, size_t length, const char *path, Error *err);
+// Returns a configuration with only the model, and bf16 if the weights are in 16 bits, from the config.json in `text`
+// (NUL-terminated). The caller frees it. Sets its sliding window, 0 if there is none. NULL without err: the text is not
+// a config.json. NULL with err (code 2): it is damaged, or the model is unsupported.
+char *hf_model_yaml(const char *text, size_t length, const char *path, int64_t *window, Error *err);

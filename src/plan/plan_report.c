@@ -44,13 +44,15 @@ static void print_answer_(const PlanAnswer *answer, FILE *file) {
     int fullest = plan_fullest(plan);
     int64_t peak = memory_total(&plan->stage[fullest].memory);
     double left = ((double)hardware->memory_bytes - (double)peak) / GIB - config->hardware.reserve_gib;
-    bool terminal = isatty(fileno(file)), fits = plan_answer_holds(answer, peak);
+    bool terminal = isatty(fileno(file)) && getenv("NO_COLOR") == NULL, fits = plan_answer_holds(answer, peak);
     char schedule[SCHEDULE_TEXT], parameters[32], cut[CONFIG_CUT];
     RunLayout layout = layout_of(config);
     if (terminal) fputs(fits ? "\033[1m" : "\033[1;31m", file);
-    grid_line(file, "plan", "%s, %s parameters, on %lld ranks: %s, micro-batch %lld, %s",
+    grid_line(file, "plan", "%s, %s parameters, %lld x %lld tokens a step, %s, on %lld ranks: %s, micro-batch %lld, %s",
               config_word("model.family", config->model.family), grid_count(plan->parameters, parameters),
-              (long long)config_world(config), config_cut_text(config, cut), (long long)config->schedule.micro_batch,
+              (long long)config->train.global_batch, (long long)config->model.seq_len,
+              config_word("train.precision", config->train.precision), (long long)config_world(config),
+              config_cut_text(config, cut), (long long)config->schedule.micro_batch,
               config->schedule.file[0] != '\0' ? config->schedule.file : schedule_text(&layout, schedule));
     if (hardware->memory_bytes > 0)
         grid_line(file, "fits", "%s: %.2f GiB %s on the ranks of stage %d (%.2f of %.2f, %.4g in reserve)",

@@ -164,6 +164,25 @@ TEST(garbage_is_refused_with_its_place) {
     json_free(&json);
 }
 
+TEST(pythons_infinities_are_numbers_only_where_they_are_asked_for) {
+    static const char text[] = "{\"a\": [Infinity, -Infinity, NaN, -1], \"b\": Infinit}";
+    Json json;
+    Error err = {0};
+    int64_t length = (int64_t)(strchr(text, ']') - text) + 1;
+    char whole[sizeof text];
+    snprintf(whole, sizeof whole, "%.*s}", (int)length, text);
+    assert_int_equal(json_parse_python(&json, whole, (int64_t)strlen(whole), "x.json", &err), 0);
+    const JsonValue *at = json_find(json.root, "a")->first;
+    assert_true(at->number == INFINITY && !at->whole && at->type == JSON_NUMBER);
+    assert_true(at->next->number == -INFINITY && isnan(at->next->next->number));
+    assert_int_equal(at->next->next->next->integer, -1);
+    json_free(&json);
+    assert_int_equal(parse(&json, whole, &err), -1);
+    json_free(&json);
+    assert_int_equal(json_parse_python(&json, text, (int64_t)strlen(text), "x.json", &err), -1);
+    json_free(&json);
+}
+
 TEST(depth_is_bounded) {
     char text[2 * JSON_MAX_DEPTH + 8];
     for (int depth = JSON_MAX_DEPTH; depth <= JSON_MAX_DEPTH + 1; depth++) {

@@ -3,6 +3,8 @@
 #include "config_file.h"
 #include "unit.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define LLAMA "family: llama, hidden: 64, layers: 8, heads: 8, ffn: 96, vocab: 257, seq_len: 32"
@@ -26,6 +28,29 @@ TEST(every_model_that_can_be_trained_can_be_described) {
         config_file_load_well(&config, text, NULL);
         if (hf_config_check(&config, &err) != 0) fail_msg("%s", err.text);
     }
+}
+
+static bool writes(const char *model, const char *words) {
+    static Config config;
+    char text[400], *written;
+    size_t length;
+    snprintf(text, sizeof text, "model: {" LLAMA ", %s}\n" DATA, model);
+    config_file_load_well(&config, text, NULL);
+    FILE *file = open_memstream(&written, &length);
+    hf_config_write(&config, -1, file);
+    fclose(file);
+    bool found = strstr(written, words) != NULL;
+    free(written);
+    return found;
+}
+
+TEST(yarns_two_lengths_are_written_where_they_give_the_factor) {
+    static const char both[] = "rope_scaling: yarn, rope_factor: 2, rope_original: 16";
+    static const char one[] = "rope_scaling: yarn, rope_factor: 4, rope_original: 16";
+    assert_true(writes(both, "\"max_position_embeddings\": 32") &&
+                writes(both, "\"original_max_position_embeddings\": 16"));
+    assert_true(writes(one, "\"max_position_embeddings\": 16"));
+    assert_false(writes(one, "original_max_position_embeddings"));
 }
 
 TEST(a_model_that_would_read_back_as_another_is_refused) {

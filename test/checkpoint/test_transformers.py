@@ -30,7 +30,8 @@ LLAMA31_KEYS = {"head_dim": 12, "rope_scaling": "llama3", "rope_factor": 8, "rop
 MODELS = {
     "llama": LLAMA_SIZES,
     "llama31": LLAMA_SIZES | LLAMA31_KEYS,
-    "yarn": LLAMA_SIZES | {"rope_scaling": "yarn", "rope_factor": 4, "rope_original": 16},
+    "yarn": LLAMA_SIZES | {"rope_scaling": "yarn", "rope_factor": 4, "rope_original": 16},  # of 64, and 32 are trained
+    "yarn_whole": LLAMA_SIZES | {"rope_scaling": "yarn", "rope_factor": 2, "rope_original": 16},
     "qwen2": LLAMA_SIZES | {"qkv_bias": True, "rope_theta": 1000000},
     "qwen3": LLAMA_SIZES | {"head_dim": 16, "qk_norm": True, "rope_theta": 1000000},
     "mistral": LLAMA_SIZES | {"head_dim": 10},
@@ -62,6 +63,7 @@ SCALINGS = {
     "llama31": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0},
     "yarn": {"rope_type": "yarn", "factor": 4.0},
+    "yarn_whole": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16},
 }
 
 

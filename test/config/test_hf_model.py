@@ -44,7 +44,17 @@ def test_the_file_of_a_model_is_planned_as_its_keys_are(tmp_path, family, found,
 
 @pytest.mark.parametrize("change, sentence", [
     ({"model_type": "mixtral", "num_local_experts": 8}, "is a mixture of experts"),
-    ({"model_type": "falcon"}, 'model_type is "falcon"; family llama computes "llama", "mistral"'),
+    ({"model_type": "falcon"}, 'model_type is "falcon"; family llama computes "llama" "mistral" "qwen2" "qwen3", family gpt computes "gpt2"; nearest is family gpt'),
+    ({"model_type": "gemma2"}, "nearest is family llama, without its norms, scaled embeddings and GELU gates"),
+    ({"model_type": "mixtral"}, "nearest is family llama, without its experts"),
+    ({"model_type": "my_own"}, "write the sizes of the nearest under model: {family: ...}"),
+    ({"model_type": 5}, "model_type"),
+    ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config is set, which is unsupported"),
+    ({"dual_chunk_attention_config": {"chunk_size": 1024}}, "dual_chunk_attention_config is set"),
+    ({"rope_theta": float("nan")}, "rope_theta is NaN; write the number"),
+    ({"head_dim": float("inf")}, "head_dim is Infinity; write the number"),
+    ({"sliding_window": 512}, "sliding_window is 512"),
+    ({"sliding_window": 512, "use_sliding_window": True}, "use -o model.seq_len=512 or less"),
     ({"hidden_act": "relu"}, "hidden_act is not silu, which is unsupported"),
     ({"hidden_act": "relu", "mlp_bias": True}, "hidden_act is not silu; mlp_bias is set, which is unsupported"),
     ({"vocab_size": None}, "vocab_size (model.vocab) is missing; is the file complete?"),
@@ -66,3 +76,64 @@ def test_the_wrong_program_and_a_run_without_data_say_what_to_do(tmp_path):
     assert "use train_llama for llama" in asked("gpt", path, "--plan").stderr
     refused = command("llama", "-c", path)
     assert refused.returncode == 2 and "data.train" in refused.stderr
+
+
+TEXT = json.dumps(LLAMA, indent=2)
+
+
+@pytest.mark.parametrize("text, sentence", [
+    (TEXT[: len(TEXT) // 2], "the JSON text ends too early"),
+    (TEXT[:60], "the "),
+    (TEXT.replace('"hidden_size": 4096', '"hidden_size": 4096, "hidden_size": 4096'), 'the key "hidden_size" appears twice'),
+    (TEXT.replace('"hidden_size"', '// the width\n"hidden_size"'), "a comment, which JSON lacks"),
+    (TEXT.replace('"hidden_size": 4096', '"hidden_size": 4096 # the width'), "a comment, which JSON lacks"),
+    (TEXT.rstrip("}\n ") + "},}", "a comma without a key after it"),
+    (TEXT.replace('"', "'"), "expected a key in double quotes"),
+    (TEXT.replace('"model_type"', '"type"').replace('"llama"', '"llama", "architectures": []', 1), "has no model_type; add it"),
+])  # fmt: skip
+def test_a_damaged_file_is_refused_for_its_true_reason(tmp_path, text, sentence):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    answer = asked("llama", path, "--plan")
+    assert answer.returncode == 2 and answer.stdout == "", answer.stdout
+    assert answer.stderr.startswith(f"train_llama: {path}: ") and sentence in answer.stderr, answer.stderr
+
+
+def test_what_python_and_editors_write_is_read(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(TEXT)
+    expected = asked("llama", path, "--plan", "--json").stdout
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
+    assert asked("llama", path, "--plan", "--json").stdout == expected
+    path.write_text(json.dumps({**LLAMA, "time_step_limit": [0.0, float("inf")], "x": float("-inf"), "y": float("nan"), "sliding_window": float("inf")}))
+    assert asked("llama", path, "--plan", "--json").stdout == expected
+    path.write_bytes(TEXT.encode("utf-16"))
+    assert "is UTF-16; save it as UTF-8" in asked("llama", path, "--plan").stderr
+
+
+@pytest.mark.parametrize("said, precision", [
+    ({"torch_dtype": "bfloat16"}, "bf16"), ({"dtype": "bfloat16"}, "bf16"), ({"torch_dtype": "float16"}, "bf16"),
+    ({"torch_dtype": "float32"}, "fp32"), ({}, "fp32"),
+])  # fmt: skip
+def test_the_answer_begins_with_what_the_file_does_not_say(tmp_path, said, precision):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA, **said}))
+    first = asked("llama", path, "--plan").stdout.split("\nfits")[0]
+    assert f"16 x 1024 tokens a step, {precision}, on 4 ranks" in " ".join(first.split())
+    assert '"precision":"fp32"' in asked("llama", path, "--plan", "--json", overrides=[*LAYOUT, "train.precision=fp32"]).stdout
+
+
+@pytest.mark.parametrize("window, length, planned", [(512, 512, True), (512, 1024, False), (2048, 1024, True), (None, 1024, True)])
+def test_a_window_is_compared_with_the_length_that_is_planned(tmp_path, window, length, planned):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA, "model_type": "mistral", "sliding_window": window}))
+    answer = asked("llama", path, "--plan", overrides=[*LAYOUT, f"model.seq_len={length}"])
+    assert (answer.returncode == 0) == planned, answer.stderr
+    path.write_text(json.dumps({**LLAMA, "model_type": "qwen2", "sliding_window": window, "use_sliding_window": False}))
+    assert asked("llama", path, "--plan", overrides=[*LAYOUT, f"model.seq_len={length}"]).returncode == 0
+
+
+def test_a_folder_and_the_name_of_a_hub_say_what_to_give(tmp_path):
+    assert f"is a folder; give the file in it, such as {tmp_path}/config.json" in asked("llama", tmp_path, "--plan").stderr
+    assert "the config.json of that model, downloaded" in asked("llama", "meta-llama/Llama-3.1-8B", "--plan").stderr
+    assert "downloaded" not in asked("llama", tmp_path / "none.yaml", "--plan").stderr
