@@ -23,8 +23,8 @@ static double get_(const ModelConfig *model, size_t offset, bool real) {
 
 // --- writing
 
-// transformers takes max_position_embeddings for a YaRN model's original length, unless the scaling has both lengths. Then
-// it computes the factor from them, so both are written only if that gives the factor.
+// transformers takes max_position_embeddings for a YaRN model's original length, unless the scaling has that too. Then
+// it computes the factor from both, so both are written only if that gives the factor.
 static bool has_both_lengths_(const ModelConfig *m) {
     return m->rope_scaling == ROPE_YARN && m->rope_factor * (double)m->rope_original == (double)m->seq_len;
 }
