@@ -100,6 +100,8 @@ def prepare(options):
     except OSError as error:  # errors of writing name no file
         raise Failure(f"{error.filename or options.output}: {error.strerror or error}") from None
     finally:
+        for file in options.unpacked:
+            file.close()  # removes it
         output.discard()
     empty = f", {blank} empty rows left out" if blank else ""
     print(f"{output.folder}/{output.name}: {documents:,} documents, {text:,} bytes{empty}")

@@ -1,6 +1,7 @@
 """Documents, their sources, and the jobs into which they are divided."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -61,7 +62,8 @@ def between_characters(document, at):
 
 def cuts(document, start, end):
     """Cuts [start, end) into pieces of about PIECE bytes. Tokenizers split words at a single line end anyway, so a
-    piece that ends there has the same tokens as in the complete document."""
+    piece that ends there has the same tokens as in the complete document (Worker.encode drops the blank that some
+    tokenizers put before a text)."""
     while end - start > PIECE:
         limit = start + PIECE
         near = document.read(limit - NEAR, limit + 1)
@@ -146,18 +148,18 @@ class TextSource:
 
 
 class Rows:
-    """Documents from the rows of a table. A row without text is counted, but is not a document."""
+    """Documents from the rows of a table. A row without text is no document, and has no number."""
 
     def __init__(self, number):
-        self.number, self.documents, self.blank = number, 0, 0
+        self.number, self.documents, self.blank = number, 0, 0  # number: of the first document
 
     def pieces(self, rule):
-        for number, (text, where) in enumerate(self.texts(), self.number):
+        for text, where in self.texts():
             if not text:
                 self.blank += 1
                 continue
+            yield from pieces(Text(as_bytes(text, where), where), self.number + self.documents, rule)
             self.documents += 1
-            yield from pieces(Text(as_bytes(text, where), where), number, rule)
 
 
 class Lines(Rows):
@@ -193,38 +195,56 @@ class Lines(Rows):
         return value[self.key]
 
 
+# A line that is blank, or has a value that is empty or null.
+MAYBE_EMPTY = re.compile(rb"^(?:[ \t\r\x0b\x0c]*|[^\n]*:[ \t\r]*(?:\"\"|null)[^\n]*)\n", re.MULTILINE)
+
+
 class LinesSource:
     def __init__(self, path, size, key, file=None):
         self.path, self.size, self.key, self.file = path, size, key, file or path
 
     def blocks(self):
-        """Yields (start, end) of ranges of complete lines, and the number of lines in each."""
+        """Yields (start, end) of ranges of complete lines, and the numbers of lines and of documents in each."""
         with open(self.file, "rb") as file:
             start = at = 0
+            kept = []  # what was read since start
             while block := file.read(PIECE):
-                newlines = block.count(b"\n")
-                if newlines:
-                    end = at + block.rfind(b"\n") + 1
-                    yield start, end, newlines
-                    start = end
+                cut = block.rfind(b"\n") + 1
+                if cut > 0:
+                    yield start, at + cut, *self.counts(b"".join([*kept, block[:cut]]))
+                    start, kept = at + cut, []
+                kept.append(block[cut:])
                 at += len(block)
             if start < at:
-                yield start, at, 1
+                yield start, at, *self.counts(b"".join(kept) + b"\n")
+
+    def counts(self, data):
+        """Returns the numbers of lines and of documents. Only a line that may have no text is parsed."""
+        lines = data.count(b"\n")
+        empty = sum(self.is_empty(data[found.start() : found.end()]) for found in MAYBE_EMPTY.finditer(data))
+        return lines, lines - empty
+
+    def is_empty(self, line):
+        try:
+            return line.strip() == b"" or json.loads(line)[self.key] in (None, "")
+        except (ValueError, RecursionError, TypeError, KeyError):
+            return False  # who tokenizes it refuses it
 
     def count(self, limit):
         count = 0
-        for _, _, lines in self.blocks():
-            count += lines
+        for _, _, _, documents in self.blocks():
+            count += documents
             if count >= limit:
                 break
         return count
 
     def jobs(self, number, rule):
         line = 1
-        for start, end, lines in self.blocks():
-            yield end - start, Lines(number + line - 1, self.path, self.file, start, end, line, self.key)
+        for start, end, lines, documents in self.blocks():
+            yield end - start, Lines(number, self.path, self.file, start, end, line, self.key)
             line += lines
-        return number + line - 1
+            number += documents
+        return number
 
 
 class Batch(Rows):
@@ -266,24 +286,28 @@ class ParquetSource:
             reason = " ".join(str(error).split())[:300]
             raise Failure(f"{self.path}: cannot be read as a Parquet file: {reason}") from None
 
+    def texts(self):
+        with self.problems(), self.open() as file:
+            for batch in file.iter_batches(batch_size=self.ROWS, columns=[self.key], use_threads=False):
+                yield from batch.column(0).to_pylist()
+
     def count(self, limit):
-        return self.rows
+        return sum(1 for _ in itertools.islice(filter(None, self.texts()), limit))
 
     def jobs(self, number, rule):
         row = done = size = 0
         some = []
-        with self.problems(), self.open() as file:
-            for batch in file.iter_batches(batch_size=self.ROWS, columns=[self.key], use_threads=False):
-                for text in batch.column(0).to_pylist():
-                    some.append(text)
-                    size += len(text or "")
-                    if size >= PIECE:
-                        row += len(some)
-                        now = self.size * row // self.rows
-                        yield now - done, Batch(number + row - len(some), self.path, row - len(some) + 1, some)
-                        some, size, done = [], 0, now
-        yield self.size - done, Batch(number + row, self.path, row + 1, some)
-        return number + self.rows
+        for text in self.texts():
+            some.append(text)
+            size += len(text or "")
+            if size >= PIECE:
+                row += len(some)
+                now = self.size * row // self.rows
+                yield now - done, Batch(number, self.path, row - len(some) + 1, some)
+                number += sum(map(bool, some))
+                some, size, done = [], 0, now
+        yield self.size - done, Batch(number, self.path, row + 1, some)
+        return number + sum(map(bool, some))
 
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}

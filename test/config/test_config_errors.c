@@ -327,7 +327,7 @@ TEST(what_cannot_be_read_is_named) {
                         "no/such.yaml: cannot be opened: No such file or directory; give a YAML file with -c FILE");
     err = (Error){0};
     assert_int_equal(config_load(&config, "/", NULL, 0, &err), -1);
-    assert_non_null(strstr(err.text, "Is a directory"));
+    assert_non_null(strstr(err.text, "Is a directory; give a file in it, such as"));
     err = (Error){0};
     assert_int_equal(config_load(&config, "/dev/zero", NULL, 0, &err), -1);
     assert_non_null(strstr(err.text, "larger than 1 MiB"));

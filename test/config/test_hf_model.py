@@ -134,6 +134,6 @@ def test_a_window_is_compared_with_the_length_that_is_planned(tmp_path, window, 
 
 
 def test_a_folder_and_the_name_of_a_hub_say_what_to_give(tmp_path):
-    assert f"is a folder; give the file in it, such as {tmp_path}/config.json" in asked("llama", tmp_path, "--plan").stderr
+    assert f"give a file in it, such as {tmp_path}/config.json" in asked("llama", tmp_path, "--plan").stderr
     assert "the config.json of that model, downloaded" in asked("llama", "meta-llama/Llama-3.1-8B", "--plan").stderr
     assert "downloaded" not in asked("llama", tmp_path / "none.yaml", "--plan").stderr

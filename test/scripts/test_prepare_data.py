@@ -142,21 +142,23 @@ def test_the_files_are_the_same_for_any_number_of_processes(corpus, tmp_path, ki
     assert made[0] == made[1]
 
 
-# With a word-splitting tokenizer, a text that is cut at line ends has the tokens of the complete text. SentencePiece
-# begins every piece with a space.
 @pytest.mark.thorough
-@needs("tokenizers")
-def test_a_text_of_several_pieces_has_the_tokens_of_the_whole(corpus, tmp_path):
+@needs("tokenizers", "sentencepiece")
+@pytest.mark.parametrize("kind", ["sp.model", "hf.json"])
+@pytest.mark.parametrize("held", [0, 0.05])
+def test_a_text_of_several_pieces_has_the_tokens_of_the_whole(corpus, tmp_path, kind, held):
     data = (corpus / "large.txt").read_bytes()
     assert len(data) > 5 << 18
     while not data[(1 << 20) - 2 :][:4].isalpha():  # a cut at 1 MiB is inside a word
         data = b"x" + data
     (tmp_path / "a.txt").write_bytes(data)
-    result = prepare(tmp_path / "a.txt", "--tokenizer", corpus / "hf.json", "-o", tmp_path, "--val-fraction", 0)
+    result = prepare(tmp_path / "a.txt", "--tokenizer", corpus / kind, "-o", tmp_path, "--val-fraction", held)
     assert result.returncode == 0, result.stderr
     text = data.decode()
-    encode, eot, _ = reference(corpus, "hf.json")
-    assert tokens(tmp_path, "text_train_*.bin") == [eot, *encode(text)]
+    encode, eot, _ = reference(corpus, kind)
+    train, val = (tokens(tmp_path, f"text_{split}_*.bin") for split in ("train", "val"))
+    assert (held > 0) == (len(val) > 1000) and val[: held > 0] == [eot] * (held > 0)
+    assert train + val[1:] == [eot, *encode(text)]
 
 
 @pytest.mark.parametrize("name", ["sp.model", "hf.json"])
@@ -224,6 +226,44 @@ def test_empty_rows_are_counted_and_take_no_place(tmp_path):
     result = prepare(tmp_path / "a.jsonl", "-o", tmp_path, "--val-fraction", 0)
     assert "2 documents, 6 bytes, 3 empty rows left out" in result.stdout
     assert tokens(tmp_path, "text_train_*.bin") == document(b"one") + document(b"two")
+
+
+@pytest.mark.parametrize("empty", ["", '{"text": ""}', '{"text" : null, "id": 3}', "  ", '{"id": 1, "text":"" }'])
+def test_documents_are_numbered_and_not_empty_rows(tmp_path, empty):
+    """Every 20th row is empty: counted by rows, all of them and no document would be held out."""
+    texts = [f'say: null "{number}" and: ""' if number % 7 else f"row {number}" for number in range(1, 191)]
+    rows = [json.dumps({"text": text}) for text in texts]
+    for at in range(20, 201, 20):
+        rows.insert(at - 1, empty)
+    (tmp_path / "a.jsonl").write_text("\n".join([*rows, ""]))
+    result = prepare(tmp_path / "a.jsonl", "-o", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "190 documents" in result.stdout and "10 empty rows left out" in result.stdout
+    held = [document(text.encode()) for number, text in enumerate(texts, 1) if number % 20 == 0]
+    assert tokens(tmp_path, "text_val_*.bin") == sum(held, [])
+
+
+@needs("pyarrow")
+def test_documents_of_parquet_are_numbered_and_not_empty_rows(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    texts = ["" if row % 20 == 19 else None if row % 20 == 9 else f"row {row}" for row in range(2000)]
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet", row_group_size=300)
+    assert prepare(tmp_path / "a.parquet", "-o", tmp_path).returncode == 0
+    there = [text for text in texts if text]
+    held = [document(text.encode()) for number, text in enumerate(there, 1) if number % 20 == 0]
+    assert tokens(tmp_path, "text_val_*.bin") == sum(held, [])
+
+
+@pytest.mark.parametrize("name", ["bad.txt", "bad.jsonl"])
+def test_a_compressed_file_that_is_not_utf8_is_one_sentence(corpus, tmp_path, name):
+    (tmp_path / name).write_bytes(b'{"text": "a\xff"}\n')
+    subprocess.run(["gzip", "-kq", tmp_path / name], check=True)
+    kind = "hf.json" if (corpus / "hf.json").exists() else "bytes"
+    result = prepare(tmp_path / f"{name}.gz", "-o", tmp_path / "out", "--tokenizer", corpus / kind if kind != "bytes" else kind)
+    assert result.returncode == 1 and len(result.stderr.strip().splitlines()) == 1, result.stderr
+    assert "is not UTF-8" in result.stderr and not list((tmp_path / "out").glob("*"))
 
 
 def test_rows_of_several_files_are_numbered_through(tmp_path):
