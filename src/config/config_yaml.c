@@ -289,8 +289,9 @@ static ssize_t yaml_read_all_(const char *path, int fd, char *buffer, Error *err
         ssize_t got = read(fd, buffer + used, MAX_FILE + 1 - used);
         if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (got < 0 && errno == EISDIR)
-            return error_set(err, EXIT_USAGE, "%s: cannot be read: Is a directory; give a file in it, such as %s/config.json",
-                             path, path);
+            return error_set(err, EXIT_USAGE,
+                             "%s: cannot be read: Is a directory; give a file in it, such as %s/config.json", path,
+                             path);
         if (got < 0)
             return error_set(err, EXIT_USAGE, "%s: cannot be read: %s; give a YAML file", path, strerror(errno));
         if (got == 0) return (ssize_t)used;
