@@ -98,38 +98,10 @@ static void mpirun_set_environment_(int ranks, const LaunchFolder *folder) {
         setenv(variables[i].name, variables[i].value, variables[i].always);
 }
 
-// Prepares a forked child to execute mpirun. Exits if the parent died before the child set PR_SET_PDEATHSIG.
-static void mpirun_detach_(pid_t parent, int results, int words, const sigset_t *mask) {
-    struct sigaction action;
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);
-    int null = open("/dev/null", O_RDONLY); // a background group that reads the terminal would be stopped
-    dup2(null, STDIN_FILENO);
-    dup2(results, STDOUT_FILENO);
-    dup2(words, STDERR_FILENO);
-    for (int number = 1; number < NSIG; number++)
-        if (sigaction(number, NULL, &action) == 0 && action.sa_handler != SIG_IGN) signal(number, SIG_DFL);
-    sigprocmask(SIG_SETMASK, mask, NULL);
-}
-
-static void mpirun_execute_(const char *mpirun, char *self, int ranks, char **argv) {
-    char number[16], name[] = "mpirun", option[] = "-n", more[] = "--oversubscribe", root[] = "--allow-run-as-root",
-                     bind[] = "--bind-to", none[] = "none";
-    char *const own[] = {name, option, number, more, root, bind, none, self};
-    size_t count = sizeof own / sizeof *own, given = 0;
-    snprintf(number, sizeof number, "%d", ranks);
-    while (argv[given] != NULL) given++;
-    char **all = xcalloc(count + given, sizeof *all);
-    memcpy(all, own, sizeof own);
-    memcpy(all + count, argv + 1, given * sizeof *argv); // copies the NULL at the end, too
-    execv(mpirun, all);
-    _exit(127);
-}
-
 pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int results, int words, Error *err) {
-    char mpirun[4096], self[sizeof folder->path + 64], own[64];
-    sigset_t all, before;
+    char mpirun[4096], self[sizeof folder->path + 64], own[64], number[16],
+        name[] = "mpirun", option[] = "-n", more[] = "--oversubscribe", root[] = "--allow-run-as-root",
+        bind[] = "--bind-to", none[] = "none";
     if (mpirun_find_(mpirun, sizeof mpirun, err) != 0 || mpirun_check_limits_(ranks, err) != 0) return -1;
     // The ranks run the very file that this process runs, even if another has taken its name since (make during a run).
     // They find it under the program's name in the launch's folder, so their processes have that name, too.
@@ -138,16 +110,35 @@ pid_t launch_mpirun(int ranks, char **argv, const LaunchFolder *folder, int resu
     if (symlink(own, self) != 0 || access(self, X_OK) != 0)
         return error_set(err, EXIT_FAILED, "cannot start this program again as %s (%s); free space there", self,
                          strerror(errno));
-    // Block signals: until the child has detached, it has the parent's handlers, and these must not run in it.
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    char *const first[] = {name, option, number, more, root, bind, none, self};
+    size_t count = sizeof first / sizeof *first, given = 0;
+    snprintf(number, sizeof number, "%d", ranks);
+    while (argv[given] != NULL) given++;
+    char **all = xcalloc(count + given, sizeof *all);
+    memcpy(all, first, sizeof first);
+    memcpy(all + count, argv + 1, given * sizeof *argv); // copies the NULL at the end, too
+    // Block signals: until the child has reset them, it has the parent's handlers, and these must not run in it.
+    sigset_t every, before;
+    sigfillset(&every);
+    pthread_sigmask(SIG_SETMASK, &every, &before);
     pid_t parent = getpid(), child = fork();
     if (child == 0) {
         mpirun_set_environment_(ranks, folder);
-        mpirun_detach_(parent, results, words, &before);
-        mpirun_execute_(mpirun, self, ranks, argv);
+        setpgid(0, 0);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) _exit(1);               // the parent died before
+        dup2(open("/dev/null", O_RDONLY), STDIN_FILENO); // a background group that reads the terminal would be stopped
+        dup2(results, STDOUT_FILENO);
+        dup2(words, STDERR_FILENO);
+        struct sigaction action;
+        for (int signals = 1; signals < NSIG; signals++)
+            if (sigaction(signals, NULL, &action) == 0 && action.sa_handler != SIG_IGN) signal(signals, SIG_DFL);
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        execv(mpirun, all);
+        _exit(127);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    free(all);
     if (child < 0) error_set(err, EXIT_FAILED, "cannot start a process (%s); raise ulimit -u", strerror(errno));
     return child;
 }
