@@ -193,7 +193,8 @@ static int gather_squares_(Optimizer *optimizer, const AdamwTensor *list, Error 
             return -1;
         if (data->rank > 0) memset(mine, 0, (size_t)entries * sizeof *mine);
     }
-    return world_sum(optimizer->groups.world, optimizer->squares, entries * ranks, err);
+    World *world = optimizer->groups.world;
+    return world == NULL ? 0 : world_sum(world, optimizer->squares, entries * ranks, err);
 }
 
 int optimizer_norm(Optimizer *optimizer, double *norm, Error *err) {

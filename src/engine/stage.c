@@ -345,20 +345,27 @@ static int allocate_data_(Stage *stage, Error *err) {
     return 0;
 }
 
-int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
-                 int index, Comm *tensor, int replica, Error *err) {
-    *stage = (Stage){.model = model, .config = config, .be = be};
+int stage_allocate(Stage *stage, const Model *model, const Config *config, const StageShape *at, Backend *be,
+                   Comm *tensor, int replica, Error *err) {
+    *stage = (Stage){.at = *at, .model = model, .config = config, .be = be};
     stage->microbatches = stage->most_microbatches = config_microbatches(config);
-    stage_shape(&stage->at, model, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
     stage->at.shape.context_rank = replica % stage->at.shape.context_ranks;
     stage->pass = (Pass){.be = be, .tensor = tensor, .shape = &stage->at.shape};
     stage->table = model_table(model, &config->model);
     layout_tensors_(&stage->tensors, &stage->table, &stage->at, config, replica);
     if (tensors_allocate(&stage->tensors, be, err) != 0) return -1;
     find_groups_(stage);
-    if (allocate_work_(stage, err) != 0 || allocate_sums_(stage, err) != 0 || allocate_data_(stage, err) != 0 ||
-        register_workspace_(stage, err) != 0)
-        return -1;
+    return allocate_work_(stage, err) != 0 || allocate_sums_(stage, err) != 0 || allocate_data_(stage, err) != 0 ||
+                   register_workspace_(stage, err) != 0
+               ? -1
+               : 0;
+}
+
+int stage_create(Stage *stage, const Model *model, const Config *config, const Schedule *schedule, Backend *be,
+                 int index, Comm *tensor, int replica, Error *err) {
+    StageShape at;
+    stage_shape(&at, model, config, schedule, be, index, tensor == NULL ? 0 : tensor->rank);
+    if (stage_allocate(stage, model, config, &at, be, tensor, replica, err) != 0) return -1;
     tensors_init(&stage->tensors, be, config->train.seed, config->model.layers, config->train.init_std);
     return 0;
 }

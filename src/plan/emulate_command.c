@@ -65,11 +65,15 @@ static int start_(Subject *subject, Error *err) {
 
 static double tensor_seconds_(const Subject *subject) {
     const StageShape *at = &subject->plan.stage[subject->stage].at;
-    ModelTimes times;
-    hardware_tensor_times(&times, &subject->hardware, &subject->config, &at->shape);
-    double seconds = (double)at->layers * (times.layer.tensor_forward + times.layer.tensor_backward);
-    if (at->first) seconds += times.embedding.tensor_forward + times.embedding.tensor_backward;
-    if (at->last) seconds += times.head.tensor_forward;
+    CountSource source = {&subject->hardware, &subject->config, subject->model, NULL};
+    ChunkTimes *times = xmalloc((size_t)at->shape.slices * sizeof *times);
+    double seconds = 0;
+    for (int c = 0; c < at->chunks; c++) {
+        counted_chunk(&source, at, &at->chunk[c], times);
+        for (int64_t i = 0; i < at->shape.slices; i++)
+            seconds += times[i].forward.exposed + times[i].backward.exposed;
+    }
+    free(times);
     return seconds;
 }
 
@@ -156,7 +160,7 @@ static void print_pipeline_(const Subject *subject, const Timeline *measured, co
 
 static int emulate_compare_(const Subject *subject, const Planner *planner, double *const *seconds, FILE *file,
                             Error *err) {
-    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
+    TimeSource source = planner_source(planner);
     PlanCosts costs;
     if (plan_costs_make(&costs, &subject->config, subject->schedule, &subject->plan, &source, err) != 0) return -1;
     Timeline *measured = pipeline_(subject, &costs, seconds, err), *planned = NULL;

@@ -24,7 +24,7 @@ static int plan_trace_(const PlanAnswer *answer, const char *path, Error *err) {
         return error_set(err, EXIT_USAGE, "--trace: the planned step of %.3g s is longer than a trace can show",
                          answer->time.step);
     const Planner *planner = &answer->planner;
-    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
+    TimeSource source = planner_source(planner);
     PlanCosts costs;
     if (plan_costs_make(&costs, &answer->config, answer->schedule, &answer->plan, &source, err) != 0) return -1;
     Timeline *timeline = simulate_run(answer->schedule, &costs.costs, err);

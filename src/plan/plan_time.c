@@ -17,9 +17,7 @@ typedef struct Costing {
     const Schedule *schedule;
     const Plan *plan;
     const TimeSource *source;
-    int copy;          // the replica whose pipeline is costed
-    const Shape *of;   // the shape of `parts`; NULL: not computed yet
-    ModelTimes *parts; // [slices] times of the model's parts
+    int copy; // the replica whose pipeline is costed
 } Costing;
 
 // The simulator's arrays of compute, [stages * chunks * slices] each.
@@ -27,113 +25,78 @@ typedef struct ComputeTimes {
     double *forward, *backward, *input, *weight;
 } ComputeTimes;
 
-// Adds `count` parts to the time of a chunk. Without `compute` it adds only their collectives and the recomputation of
-// schedule.recompute: pointwise, because the rest was measured.
-static void costing_add_part_(StageTime *time, const PartTime *part, double count, bool compute) {
-    double input = compute ? part->backward - part->weight + part->kept : part->act;
-    time->forward += count * ((compute ? part->forward : 0) + part->tensor_forward);
-    time->backward += count * ((compute ? part->backward : part->norms + part->act) + part->tensor_backward);
-    time->input += count * (input + part->tensor_input);
-    time->weight += count * ((compute ? part->weight : part->norms) + part->tensor_weight);
+static CountSource count_source_(const Costing *costing) {
+    const TimeSource *source = costing->source;
+    return (CountSource){source->hardware, costing->config, source->model, source->counted};
 }
 
-// Adds the kinds of work of `count` forwards or backwards.
-static void costing_add_spent_(Spent *sum, const Spent *one, double count) {
-    sum->peak += count * one->peak;
-    sum->attention += count * one->attention;
-    sum->passes += count * one->passes;
-}
+static double compute_(const Account *spent) { return account_total(spent) - spent->exposed; }
 
-// Adds measured times. If split backwards were not measured, W takes the hardware model's share; without a model, half.
-static void take_measured_(StageTime *time, const ProfileTime *found, const ModelTimes *model, double left) {
-    double share = model->layer.backward > 0 ? model->layer.weight / model->layer.backward : 0.5 * left;
+static double ratio_(const Account *now, const Account *then) { return compute_(now) / compute_(then); }
+
+// Replaces counted compute by measured compute. A profile measures complete bundles, whose outputs are not computed
+// again: what was measured is scaled by what is counted now over what is counted for such a bundle. Without measured
+// split backwards, I and W take the counted shares of B.
+static void take_measured_(StageTime *time, const ProfileTime *found, const ChunkTimes *now, const ChunkTimes *then) {
     bool split = found->input > 0;
-    time->forward += found->forward;
-    time->backward += found->backward;
-    double weight = split ? left * found->weight : share * found->backward;
-    time->weight += weight;
-    time->input += (split ? found->input + found->weight : found->backward) - weight;
+    time->forward = now->forward.exposed + found->forward * ratio_(&now->forward, &then->forward);
+    time->backward = now->backward.exposed + found->backward * ratio_(&now->backward, &then->backward);
+    time->input = now->input.exposed + (split ? found->input * ratio_(&now->input, &then->input)
+                                              : found->backward * ratio_(&now->input, &then->backward));
+    time->weight = now->weight.exposed + (split ? found->weight * ratio_(&now->weight, &then->weight)
+                                                : found->backward * ratio_(&now->weight, &then->backward));
 }
 
-// Computes the parts' times for a stage, unless the previous stage has the same attention.mode and schedule.recompute.
-static void costing_parts_(Costing *costing, const Shape *shape) {
-    const Hardware *hardware = costing->source->hardware;
-    const Shape *of = costing->of;
-    if (of != NULL && of->attention.mode == shape->attention.mode && of->pointwise == shape->pointwise) return;
-    for (int slice = 0; slice < costing->schedule->slices; slice++) {
-        Shape at = *shape;
-        at.attention.first = slice * at.seq;
-        if (hardware->cost.flops > 0) hardware_times(&costing->parts[slice], hardware, costing->config, &at);
-        else hardware_tensor_times(&costing->parts[slice], hardware, costing->config, &at);
-    }
-    costing->of = shape;
-}
-
-static int chunk_compute_(const Costing *costing, int s, int c, const ModelTimes *parts, StageTime *time, Error *err) {
+// Fills in the times of a stage's chunk, slice by slice, for the simulator, and adds them to the stage's sums. at:
+// index of the chunk's first slice.
+static int chunk_compute_(const Costing *costing, int s, int c, const ComputeTimes *times, int at, StageTime *sum,
+                          Error *err) {
     const StageShape *stage = &costing->plan->stage[s].at;
-    const StageChunk *at = &stage->chunk[c];
+    const StageChunk *chunk = &stage->chunk[c];
     const Hardware *hardware = costing->source->hardware;
+    const CountSource source = count_source_(costing);
+    int slices = costing->schedule->slices;
     ProfileTime found;
     bool measured = profile_chunk_time(costing->source->profile, stage, c, &found);
-    *time = (StageTime){.summing = hardware_summing(hardware, &parts->layer)};
     if (!measured && hardware->cost.flops == 0)
         return error_set(err, EXIT_FAILED,
                          "no performance figures for this device; give hardware.peak_tflops or a profile");
-    if (measured) take_measured_(time, &found, parts, hardware_left_to_w(&stage->shape));
-    const PartTime *part[] = {&parts->layer, &parts->embedding, &parts->head};
-    double count[] = {(double)at->layers, at->first ? 1 : 0, at->last ? 1 : 0};
-    for (int i = 0; i < 3; i++) {
-        costing_add_part_(time, part[i], count[i], !measured);
-        double split = part[i]->tensor_input + part[i]->tensor_weight;
-        time->tensor +=
-            count[i] * (part[i]->tensor_forward + (costing->schedule->split ? split : part[i]->tensor_backward));
-        for (int way = 0; way < 2; way++) costing_add_spent_(&time->spent, &part[i]->spent[way], count[i]);
-        if (costing->schedule->split) time->spent.passes += count[i] * part[i]->kept;
+    ChunkTimes *now = xmalloc(2 * (size_t)slices * sizeof *now), *then = now + slices;
+    counted_chunk(&source, stage, chunk, now);
+    if (measured) {
+        StageShape whole = *stage;
+        whole.shape.pointwise = false;
+        counted_chunk(&source, &whole, chunk, then);
     }
-    // A layer's first norm adds up the outputs of the previous layer. The ends of a chunk differ. Its input is copied
-    // into the bundle (2 passes), unless the embedding writes it there. Its first norm adds up nothing (-2). Its last
-    // layer writes its own sum (3), unless the head's norm does. The backward copies the output's gradient (2).
-    double passes = (at->first ? 0 : 2) - 2 + (at->last ? 0 : 3);
-    PartTime ends = {.forward = passes * parts->pass, .backward = 2 * parts->pass};
-    costing_add_part_(time, &ends, at->layers > 0, !measured);
-    if (at->layers > 0) time->spent.passes += ends.forward + ends.backward;
-    // A recomputed forward leaves out the last product, but is planned as a complete forward.
-    double again = (double)at->recomputed * (parts->layer.tensor_forward + (measured ? 0 : parts->layer.forward));
-    time->tensor += (double)at->recomputed * parts->layer.tensor_forward;
-    costing_add_spent_(&time->spent, &parts->layer.spent[0], (double)at->recomputed);
-    // I computes the recomputed layers' weight gradients too, while the recomputed operands exist.
-    double moved = at->layers > 0 ? time->weight * (double)at->recomputed / (double)at->layers : 0;
-    time->backward += again;
-    time->input += again + moved;
-    time->weight -= moved;
     double overhead = measured ? 0 : hardware->action; // measured times include it
-    time->forward += overhead;
-    time->backward += overhead;
-    time->input += overhead;
-    time->weight += overhead;
+    for (int i = 0; i < slices; i++, at++) {
+        StageTime time = {.forward = account_total(&now[i].forward),
+                          .backward = account_total(&now[i].backward),
+                          .input = account_total(&now[i].input),
+                          .weight = account_total(&now[i].weight)};
+        if (measured) take_measured_(&time, &found, &now[i], &then[i]);
+        times->forward[at] = time.forward + overhead;
+        times->backward[at] = time.backward + overhead;
+        times->input[at] = time.input + overhead;
+        times->weight[at] = time.weight + overhead;
+        sum->forward += times->forward[at];
+        sum->backward += costing->schedule->split ? times->input[at] + times->weight[at] : times->backward[at];
+        sum->input += times->input[at];
+        sum->weight += times->weight[at];
+        sum->beside += now[i].beside - account_total(&now[i].backward);
+        account_add(&sum->spent, &now[i].forward, 1);
+        if (costing->schedule->split) account_add(&sum->spent, &now[i].input, 1);
+        account_add(&sum->spent, costing->schedule->split ? &now[i].weight : &now[i].backward, 1);
+    }
+    free(now);
     return 0;
 }
 
-// Fills in the times of a stage's chunks and slices for the simulator. sum: the stage's time for one microbatch.
-static int stage_compute_(Costing *costing, int s, const ComputeTimes *times, StageTime *sum, Error *err) {
-    int slices = costing->schedule->slices, parts = costing->schedule->chunks * slices;
-    costing_parts_(costing, &costing->plan->stage[s].at.shape);
-    for (int i = 0; i < parts; i++) {
-        StageTime time;
-        if (chunk_compute_(costing, s, i / slices, &costing->parts[i % slices], &time, err) != 0) return -1;
-        int at = s * parts + i;
-        times->forward[at] = time.forward;
-        times->backward[at] = time.backward;
-        times->input[at] = time.input;
-        times->weight[at] = time.weight;
-        sum->forward += time.forward;
-        sum->backward += costing->schedule->split ? time.input + time.weight : time.backward;
-        sum->input += time.input;
-        sum->weight += time.weight;
-        sum->tensor += time.tensor;
-        sum->summing = time.summing;
-        costing_add_spent_(&sum->spent, &time.spent, 1);
-    }
+// Fills in the times of a stage. sum: its time for one microbatch.
+static int stage_compute_(const Costing *costing, int s, const ComputeTimes *times, StageTime *sum, Error *err) {
+    int slices = costing->schedule->slices, chunks = costing->schedule->chunks;
+    for (int c = 0; c < chunks; c++)
+        if (chunk_compute_(costing, s, c, times, (s * chunks + c) * slices, sum, err) != 0) return -1;
     return 0;
 }
 
@@ -158,21 +121,17 @@ static int layers_of_(const Costing *costing, int s) {
 }
 
 static double optimizer_seconds_(const Costing *costing, int s) {
-    const StateBytes *states = &costing->plan->stage[s].states;
-    int64_t owned = states->moments / 8;
+    const PlanStage *stage = &costing->plan->stage[s];
     const Profile *profile = costing->source->profile;
     const Hardware *hardware = costing->source->hardware;
-    double d = (double)config_replicas(costing->config), world = (double)config_world(costing->config);
-    // Every stage and tensor rank gathers at the same time.
-    int64_t parts = costing->config->parallel.pipeline * costing->config->parallel.tensor;
-    double weights = (double)states->weights, piece = weights / layers_of_(costing, s) / UNITS;
-    double gather = d == 1 ? 0 : weights * (d - 1) / d / data_rate_(costing, parts, COST_ALL_GATHER, piece);
-    double update = profile != NULL ? (profile->norm_seconds + profile->optimizer_seconds) * (double)owned
-                                    : hardware_optimizer_seconds(hardware, costing->config, owned);
-    update += hardware_quantize_seconds(hardware, costing->config, profile != NULL ? 0 : weights / 2);
+    const CountSource source = count_source_(costing);
+    Account spent = counted_update(&source, &stage->at);
+    double world = (double)config_world(costing->config), update = compute_(&spent);
+    int64_t owned = stage->states.moments / 8;
+    if (profile != NULL) update = (profile->norm_seconds + profile->optimizer_seconds) * (double)owned;
     // All ranks update at the same time, even if they share cores.
     if (hardware->cpu && world > hardware->cores_share) update *= world / hardware->cores_share;
-    return gather + update;
+    return spent.exposed + update;
 }
 
 // ---------------------------------------------------------------- messages
@@ -266,7 +225,7 @@ static void costing_sums_(PlanCosts *costs, const Costing *costing) {
         hides[s] /= costing->schedule->slices;
         layers[s] = layers_of_(costing, s);
         // Until the first layer of the last backward ends, there is nothing to sum.
-        last[s] = d == 1 ? 1 : 1 + (costs->stage[s].summing - 1) * (layers[s] - 1) / layers[s];
+        last[s] = d == 1 ? 1 : 1 + costs->stage[s].beside / costs->stage[s].backward * (layers[s] - 1) / layers[s];
         hides[s] *= last[s];
         node[s] = node_of_stage_(costing, s);
         // The sum of the layer that ends the last backward is never hidden.
@@ -291,10 +250,9 @@ static double tied_seconds_(const Costing *costing) {
 
 int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *schedule, const Plan *plan,
                     const TimeSource *source, Error *err) {
-    Costing costing = {config, schedule, plan, source, 0, NULL, NULL};
-    int p = plan->stages, parts = schedule->chunks * schedule->slices, all = p * parts, status = 0;
+    Costing costing = {config, schedule, plan, source, 0};
+    int p = plan->stages, all = p * schedule->chunks * schedule->slices, status = 0;
     costing.copy = widest_copy_(&costing);
-    costing.parts = xcalloc((size_t)schedule->slices, sizeof *costing.parts);
     // Resources: at most one network card per stage; on a CPU, only resource 0, the cores of the host.
     *costs = (PlanCosts){.stage = xcalloc((size_t)p, sizeof *costs->stage),
                          .times_ = xcalloc((size_t)(6 * p + 1 + 4 * all), sizeof *costs->times_),
@@ -309,7 +267,6 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
         transfer[s] = transfer_(&costing, s);
         edge[s] = costing_message_(&costing, s, (s + 1) % p, plan->stage[s].at.message_bytes);
     }
-    free(costing.parts);
     if (status != 0) return plan_costs_free(costs), -1;
     costing_share_(costs, &costing);
     costing_sums_(costs, &costing);
@@ -512,7 +469,7 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
 double plan_transfer_seconds(const Config *config, const Schedule *schedule, const Plan *plan,
                              const TimeSource *source) {
     static const double LEAST_PART = 0.75; // least share of these transfers per microbatch in a longer schedule
-    Costing costing = {config, schedule, plan, source, 0, NULL, NULL};
+    Costing costing = {config, schedule, plan, source, 0};
     double most = 0, rounds = (double)config_microbatches(config) / schedule->microbatches;
     costing.copy = widest_copy_(&costing);
     for (int s = 0; s < schedule->stages; s++) {
@@ -556,7 +513,7 @@ int plan_time(PlanTime *time, const Config *config, const Schedule *schedule, co
     if (status == 0 && isfinite(phase.makespan)) {
         for (int s = 0; s < plan->stages; s++) {
             const StageTime *stage = &costs.stage[s];
-            double both = stage->forward + stage->backward, tensor = stage->tensor;
+            double both = stage->forward + stage->backward, tensor = stage->spent.exposed;
             if (both > time->slowest) time->slowest = both, time->tensor = tensor * (double)config_microbatches(config);
             time->optimizer = fmax(time->optimizer, stage->optimizer);
         }

@@ -1,9 +1,9 @@
-// Predicts the time of a step. Stage times come from a profile or from the model of the hardware. The pipeline's time
+// Predicts the time of a step. Stage times are counted (counted.h) or come from a profile. The pipeline's time
 // comes from a simulation of the schedule that would run. Added to it are the sums of gradients over data ranks and of
 // the tied head, the gradient norm, the optimizer and the weight gathers.
 #pragma once
 
-#include "hardware_model.h"
+#include "counted.h"
 #include "plan.h"
 #include "profile.h"
 #include "schedule/simulate.h"
@@ -11,22 +11,22 @@
 // Where times come from.
 typedef struct TimeSource {
     const Hardware *hardware;
-    const Profile *profile; // NULL: the model of the hardware
+    const Model *model;
+    const Profile *profile; // measured stages; NULL: all times are counted
+    CountedCache *counted;  // may be NULL
     bool free_messages;     // messages between stages and moved bundles take no time
 } TimeSource;
 
-// Seconds of one microbatch on one stage, all its chunks together. Collectives over tensor ranks are included in
-// forward, backward, input and weight, and also given separately.
+// Seconds of one microbatch on one stage, all its chunks together.
 typedef struct StageTime {
     double forward;
     double backward;      // B, or I and W together if the schedule splits backwards
     double input, weight; // I; W
-    double tensor;
-    Spent spent; // kinds of work by the model of the hardware, even if the stage was measured
+    Account spent; // kinds of work of a microbatch as counted, even if the stage was measured
     // seconds per step of the stage's gradient sums over data ranks, without the part that the last backward hides, if
     // no other stage uses the network meanwhile
     double reduction;
-    double summing;   // factor by which the sums over data ranks slow down a layer's last backward
+    double beside;    // seconds that concurrent sums over data ranks add to B
     double optimizer; // seconds per step: gradient norm, AdamW, weight gather
 } StageTime;
 

@@ -68,14 +68,23 @@ int planner_create(Planner *planner, const Config *config, const Model *model, c
     if (planner->be == NULL) return -1;
     planner->table = model_table(model, &config->model);
     hardware_describe(&planner->hardware, config, planner->be->device);
+    planner->counted = counted_cache_create();
     // The cache identifies lists by their layout, which does not include the contents of a schedule file.
     if (config->schedule.file[0] == '\0') planner->lists = schedule_cache_create();
     return planner_find_profile(planner, config, log, err);
 }
 
+TimeSource planner_source(const Planner *planner) {
+    return (TimeSource){.hardware = &planner->hardware,
+                        .model = planner->model,
+                        .profile = planner->measured ? &planner->profile : NULL,
+                        .counted = planner->counted};
+}
+
 void planner_free(Planner *planner) {
     if (planner->be != NULL) planner->be->destroy(planner->be);
     schedule_cache_free(planner->lists);
+    counted_cache_free(planner->counted);
     table_free(&planner->table);
     profile_free(&planner->profile);
     memset(planner, 0, sizeof *planner);
@@ -173,7 +182,7 @@ static void lists_close_(Lists *lists) {
 
 // Returns whether transfers by themselves take longer than `worth` seconds.
 static bool moves_too_long_(const Planner *planner, const Config *config, const Lists *lists, double worth) {
-    TimeSource source = {&planner->hardware, NULL, false};
+    TimeSource source = planner_source(planner);
     if (config->schedule.bpipe != BPIPE_ON || isinf(worth)) return false;
     return plan_transfer_seconds(config, lists->loan.schedule, &lists->plan, &source) > worth;
 }
@@ -240,7 +249,7 @@ static int planner_ask_(const Planner *planner, const Config *config, Timed time
         status = lists_open_(&lists, planner, config, true, err);
         wanted = status == 0 && !moves_too_long_(planner, config, &lists, worth);
     }
-    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
+    TimeSource source = planner_source(planner);
     if (wanted && (planner->measured || planner->hardware.cost.flops != 0))
         status = plan_time(&forecast->time, config, lists.loan.schedule, &lists.plan, &source, worth, err);
     lists_close_(&lists);

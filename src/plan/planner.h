@@ -34,7 +34,11 @@ typedef struct Planner {
     Backend *be;          // reports the attention's scratch; allocates nothing
     TensorTable table;    // the model's tensors
     ScheduleCache *lists; // schedules already built, to reuse for other layouts; NULL with schedule.file
+    CountedCache *counted; // seconds already counted on `hardware`
 } Planner;
+
+// Returns where the planner's times come from.
+TimeSource planner_source(const Planner *planner);
 
 // Describes the device and reads hardware.profile. If the profile is not for this run, logs that and uses the model of
 // the hardware. If the profile was named on the command line, a wrong or missing file is an error. -1 with err;

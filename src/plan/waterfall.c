@@ -29,7 +29,7 @@ static void waterfall_divide_(Waterfall *fall, const PlanAnswer *answer, const P
         at[WATERFALL_PEAK] += m / p * stage->spent.peak;
         at[WATERFALL_ATTENTION] += m / p * stage->spent.attention;
         at[WATERFALL_PASSES] += m / p * stage->spent.passes;
-        at[WATERFALL_TENSOR] += m / p * stage->tensor;
+        at[WATERFALL_TENSOR] += m / p * stage->spent.exposed;
         slowed += costs->sums.hides[s] * (1 - 1 / costs->costs.last[s]) / p;
         most = fmax(most, m * stage_work_(stage));
         sum += m / p * stage_work_(stage);
@@ -135,7 +135,8 @@ static int advise_attention_(const PlanAnswer *answer, char text[WATERFALL_ADVIC
 int waterfall_make(Waterfall *fall, const PlanAnswer *answer, bool lines, Error *err) {
     const Planner *planner = &answer->planner;
     const Config *config = &answer->config;
-    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, true};
+    TimeSource source = planner_source(planner);
+    source.free_messages = true;
     PlanCosts costs = {0};
     PlanTime unsent = {0};
     memset(fall, 0, sizeof *fall);

@@ -254,7 +254,7 @@ static void create_slowest_(Run *run, const Roster *roster) {
     Error unknown = {0};
     if (known.hardware.peak_tflops == 0.0) known.hardware.peak_tflops = run->be->peak_tflops;
     hardware_describe(&hardware, &known, run->be->device);
-    TimeSource source = {&hardware, NULL, false};
+    TimeSource source = {.hardware = &hardware, .model = run->model};
     bool planned = plan_costs_make(&costs, &known, run->schedule, &run->plan, &source, &unknown) == 0;
     RankSeconds *seconds = xcalloc((size_t)world, sizeof *seconds);
     int *peers = xmalloc((size_t)world * sizeof *peers);

@@ -46,7 +46,7 @@ int cut_make(Cut *cut, const SearchSpace *space, const Config *config, Error *er
     int p = (int)config->parallel.pipeline;
     Schedule lists = one_slot_(config);
     Plan plan = planner_plan(planner, config, &lists);
-    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
+    TimeSource source = planner_source(planner);
     memset(cut, 0, sizeof *cut);
     int status = plan_costs_make(&cut->costs, config, &lists, &plan, &source, err);
     cut->stages = p;
@@ -109,17 +109,14 @@ double cut_bound(const Cut *cut, const RunLayout *layout) {
 double shape_bound(const SearchSpace *space, const RunLayout *shape) {
     enum { MOST_CHUNKS = 4 };
     if (space->planner->measured) return 0; // a profile has no times of single layers
-    ModelTimes times = space_times(space, shape);
+    PartTimes times = space_times(space, shape);
     double layers = (double)space->keys.base->model.layers, p = (double)shape->pipeline;
-    double all = layers * space_part_seconds(&times.layer) + space_part_seconds(&times.embedding) +
-                 space_part_seconds(&times.head);
-    double m = (double)(space->keys.base->train.global_batch / shape->data / shape->micro_batch * shape->slices);
+    double all = layers * times.layer + times.embedding + times.head;
+    double m = (double)(space->keys.base->train.global_batch / shape->data / shape->micro_batch);
     // Averaged over the ranks, the first forward has passed half of the stages, one chunk on each: of 4 stages it
     // passes 0, 1, 2 and 3 before it reaches ranks 0 to 3, which is (p - 1) / 2 on average. If layers are split by
     // time, a chunk may have one layer less than with an even split.
     double least = floor(layers / (p * MOST_CHUNKS)) - 1;
-    double first = times.layer.forward + times.layer.tensor_forward;
-    if (shape->slices > 1) first -= times.layer.spent[0].attention; // the first slice has the least attention
-    double fill = least > 0 ? (p - 1) / 2 * least * first : 0;
+    double fill = least > 0 ? (p - 1) / 2 * least * times.first : 0;
     return m * all / p + fill;
 }

@@ -89,7 +89,7 @@ static int draw_jitter_(const Schedule *schedule, const SimulateCosts *costs, do
 
 // Simulates only a few rounds of microbatches, which are enough: a stage waits for its neighbours in every round.
 static int jitter_(const Planner *planner, const Config *config, double factors[2], Error *err) {
-    TimeSource source = {&planner->hardware, planner->measured ? &planner->profile : NULL, false};
+    TimeSource source = planner_source(planner);
     int64_t rounds = config_fewer_microbatches(config, 0);
     ScheduleLoan loan = schedule_cache_borrow(planner->lists, config, rounds, err);
     if (loan.schedule == NULL) return -1;
@@ -114,7 +114,10 @@ static int plan_again_(Again *again, const SearchSpace *space, Error *err) {
         Planner planner = *space->planner;
         Forecast forecast;
         assume_(&planner.hardware, &assumptions_[i]);
-        if (planner_forecast_config(&planner, &config, true, &forecast, err) != 0) return -1;
+        planner.counted = counted_cache_create();
+        int status = planner_forecast_config(&planner, &config, true, &forecast, err);
+        counted_cache_free(planner.counted);
+        if (status != 0) return -1;
         again->step[i] = forecast.fits ? forecast.time.step : INFINITY;
     }
     if (jitter_(space->planner, &config, factors, err) != 0) return -1;

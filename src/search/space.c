@@ -32,10 +32,9 @@ RunLayout space_start(const SearchSpace *space) {
 
 // ---------------------------------------------------------------- shapes and schedules
 
-ModelTimes space_times(const SearchSpace *space, const RunLayout *shape) {
+PartTimes space_times(const SearchSpace *space, const RunLayout *shape) {
     Config config = *space->keys.base;
     StageShape at;
-    ModelTimes times;
     RunLayout plain = *shape;
     plain.name = schedule_kind_plain();
     plain.chunks = 1;
@@ -43,13 +42,8 @@ ModelTimes space_times(const SearchSpace *space, const RunLayout *shape) {
     layout_set(&plain, &config);
     Schedule one = {.stages = 1, .chunks = 1};
     stage_shape(&at, space->planner->model, &config, &one, space->planner->be, 0, 0);
-    at.shape.attention.first = (shape->slices - 1) * at.shape.seq / 2;
-    hardware_times(&times, &space->planner->hardware, &config, &at.shape);
-    return times;
-}
-
-double space_part_seconds(const PartTime *part) {
-    return part->forward + part->backward + part->tensor_forward + part->tensor_backward;
+    CountSource source = {&space->planner->hardware, &config, space->planner->model, space->planner->counted};
+    return counted_parts(&source, &at);
 }
 
 // Returns whether a shape with NCCL is no faster per layer than the same shape in which the tensor ranks of a node copy
@@ -59,8 +53,7 @@ static bool copies_suffice_(const SearchSpace *space, const RunLayout *shape) {
     copying.collectives = COLLECTIVES_AUTO;
     if (!space_fixes(space, LAYOUT_BIT(overlap))) copying.overlap = OVERLAP_AUTO;
     if (shape->collectives != COLLECTIVES_NCCL || space_fixes(space, LAYOUT_BIT(collectives))) return false;
-    ModelTimes without = space_times(space, shape), with = space_times(space, &copying);
-    return space_part_seconds(&without.layer) >= space_part_seconds(&with.layer);
+    return space_times(space, shape).layer >= space_times(space, &copying).layer;
 }
 
 // Measured and modelled times are not comparable, so with a profile only the shapes that it covers are returned.
@@ -112,11 +105,11 @@ static void balance_(const SearchSpace *space, const RunLayout *layout, int16_t 
     int parts = layout->pipeline * layout->chunks;
     Schedule placed = {
         .stages = layout->pipeline, .chunks = layout->chunks, .placement = schedule_kinds[layout->name].placement};
-    ModelTimes times = space_times(space, layout);
+    PartTimes times = space_times(space, layout);
     double load[CONFIG_MAX_STAGES] = {0};
-    load[0] += space_part_seconds(&times.embedding);
-    load[parts - 1] += space_part_seconds(&times.head);
-    layout_deal_layers(&placed, space->keys.base->model.layers, space_part_seconds(&times.layer), load, layers);
+    load[0] += times.embedding;
+    load[parts - 1] += times.head;
+    layout_deal_layers(&placed, space->keys.base->model.layers, times.layer, load, layers);
 }
 
 bool space_balance_matters(const SearchSpace *space, const RunLayout *layout) {

@@ -36,8 +36,5 @@ bool space_balance_matters(const SearchSpace *space, const RunLayout *layout);
 // layers recomputed, or if a layout with RECOMPUTE_EVICTING is no separate candidate.
 bool space_config(const SearchSpace *space, const RunLayout *layout, Config *config);
 
-// Computes the seconds of the model's parts on one tensor rank of a shape, per microbatch or slice. The middle slice is
-// timed: its attention costs the mean over the slices.
-ModelTimes space_times(const SearchSpace *space, const RunLayout *shape);
-// Returns the seconds of a part's forward and complete backward, with its collectives.
-double space_part_seconds(const PartTime *part);
+// Returns the seconds of the model's parts on one tensor rank of a shape, per microbatch.
+PartTimes space_times(const SearchSpace *space, const RunLayout *shape);

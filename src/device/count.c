@@ -1,0 +1,314 @@
+// Counts the seconds of operations and collectives (count.h). What a collective in flight costs the work beside it is
+// decided here, because only here both are on the clock:
+//   - memory-bound passes are not slower;
+//   - a kernel that shares the device computes on the multiprocessors that the collective leaves;
+//   - a persistent product keeps its multiprocessors to the end. It either leaves the collective's free, or starts when
+//     the collective has ended, whichever ends first (cuda/matmul.cpp, matmul_sms_).
+#include "count.h"
+
+#include "backend/attention_scratch.h"
+#include "base/alloc.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void account_add(Account *a, const Account *b, double factor) {
+    a->peak += factor * b->peak;
+    a->products += factor * b->products;
+    a->attention += factor * b->attention;
+    a->passes += factor * b->passes;
+    a->exposed += factor * b->exposed;
+}
+
+double account_total(const Account *account) {
+    return account->products + account->attention + account->passes + account->exposed;
+}
+
+// ---------------------------------------------------------------- compute
+
+static Clocks *clocks_(const Backend *be) { return (Clocks *)be->self; }
+
+// Returns the seconds that work gains if `kept` of `all` multiprocessors are taken from it.
+static double without_(double seconds, double kept, double all) { return seconds * kept / (all - kept); }
+
+// Advances the clock by a product or attention of `seconds` on an otherwise idle device.
+static void kernel_(Backend *be, double seconds, bool product, double *account) {
+    Clocks *clocks = clocks_(be);
+    const Cost *cost = clocks->cost;
+    double all = cost->multiprocessors, window = clocks->busy - clocks->compute, slower = 0;
+    bool persistent = product && cost->persistent;
+    if (all > COMPUTE_CTAS && window > 0) {
+        double longer = without_(seconds, COMPUTE_CTAS, all);
+        slower = fmin(longer, persistent ? window : window * COMPUTE_CTAS / all);
+    }
+    if (all > COMPUTE_CTAS && be->summing)
+        slower = fmax(slower, without_(seconds, persistent ? COMPUTE_CTAS : BESIDE_CTAS, all));
+    if (all > LINK_CTAS && be->moving && persistent && slower == 0) slower = without_(seconds, LINK_CTAS, all);
+    *account += seconds;
+    clocks->spent.exposed += slower;
+    clocks->compute += seconds + slower;
+}
+
+static void pass_(Backend *be, double bytes) {
+    Clocks *clocks = clocks_(be);
+    double seconds = cost_pass(clocks->cost, bytes);
+    clocks->spent.passes += seconds;
+    clocks->compute += seconds;
+}
+
+// A product of m x n x k; adds: into fp32 in memory. waves: how much longer it takes because it is a part of a whole.
+static void product_(Backend *be, const Factor *operand, int64_t m, int64_t n, int64_t k, bool adds, double waves) {
+    Clocks *clocks = clocks_(be);
+    const Cost *cost = clocks->cost;
+    bool narrow = operand->kind != FACTOR_PLAIN && !clocks->own_sums;
+    if (cost->flops == 0) return;
+    double seconds = narrow ? cost_product_fp8(cost, m, n, k) : cost_product(cost, 1, m, n, k);
+    if (adds) seconds += cost_adding(cost, (double)m * (double)n);
+    clocks->spent.peak += 2 * (double)m * (double)n * (double)k / (cost->flops * (narrow ? 2 : 1));
+    kernel_(be, seconds * waves, true, &clocks->spent.products);
+}
+
+// Returns the bytes that a kernel moves per number to quantize it, reading the run's precision: with a single scale for
+// the matrix that is not known yet, a pass before it finds the scale.
+static double quantizing_(const Backend *be, const Factor *to, const Factor *from) {
+    bool scaled = from->kind == FACTOR_PLAIN && from->scales != NULL;
+    double reads = from->kind == FACTOR_PLAIN ? (double)be->element : 1;
+    return reads + 1 + (factor_block_rows(to->kind) == 0 && !scaled ? reads : 0);
+}
+
+// Returns the bytes that a norm or an activation moves per number of its result. A GPU's kernel writes eight bits
+// instead of sixteen; the CPU writes sixteen and quantizes them in a pass of its own.
+static double writing_(const Backend *be, const Factor *out) {
+    const Factor plain = {0};
+    if (out->kind == FACTOR_PLAIN) return (double)be->element;
+    return clocks_(be)->own_sums ? (double)be->element + quantizing_(be, out, &plain) : 1;
+}
+
+// The bytes of softmax per score. Fused: one read and one write, and one more read in the backward. Unfused, in fp32:
+// cast, scale, mask, softmax and cast back, and in the backward the reverse. The CPU's softmax is always fused.
+static double softmax_bytes_(const Backend *be, const AttentionShape *a, bool backward) {
+    double element = (double)be->element, cast = element + 4;
+    if (clocks_(be)->own_sums || attention_softmax_fuses(a, be->element)) return element * (backward ? 3 : 2);
+    return backward ? 2 * cast + 12 + 8 + 8 : 2 * cast + 1 + 8 + 8 + 8;
+}
+
+// Flash: the triangle up to the last key minus the triangle before the first query; a GPU divides some backwards into
+// calls with fewer heads. Then a range adds the gradients of all keys that it sees to fp32.
+static double flash_(const Backend *be, const AttentionShape *a, bool backward) {
+    const Cost *cost = clocks_(be)->cost;
+    AttentionShape part = *a;
+    if (backward && !clocks_(be)->own_sums) part = attention_flash_part(a, be->capability);
+    double heads = (double)(part.batch * part.heads) * (a->full ? 2 : 1); // cost_flash: causal attention
+    double calls = (double)(a->batch * a->heads) / (double)(part.batch * part.heads);
+    double seconds = cost_flash(cost, heads, attention_keys(a), a->head_dim, backward);
+    if (a->first > 0) seconds -= cost_flash(cost, heads, a->first, a->head_dim, backward);
+    return calls * seconds;
+}
+
+// Every mode except flash computes all pairs of queries and keys, as products over the head dimension and passes over
+// the scores.
+static double stored_(const Backend *be, const AttentionShape *a, bool backward) {
+    const Cost *cost = clocks_(be)->cost;
+    double heads = (double)(a->batch * a->heads), keys = (double)attention_keys(a), scores = heads * (double)a->seq * keys;
+    double one = cost_product(cost, heads, a->seq, attention_keys(a), a->head_dim);
+    double forward = 2 * one + cost_pass(cost, scores * softmax_bytes_(be, a, false));
+    if (!backward) return forward;
+    double seconds = 4 * one + cost_pass(cost, scores * softmax_bytes_(be, a, true));
+    if (attention_is_range(a)) seconds += cost_adding(cost, 2 * heads * keys * (double)a->head_dim);
+    return seconds + (a->mode == ATTENTION_RECOMPUTE ? forward : 0);
+}
+
+static void attention_(Backend *be, const AttentionShape *a, bool backward) {
+    Clocks *clocks = clocks_(be);
+    if (clocks->cost->flops == 0) return;
+    bool flash = a->mode == ATTENTION_FLASH;
+    kernel_(be, flash ? flash_(be, a, backward) : stored_(be, a, backward), false, &clocks->spent.attention);
+    if (flash && backward && attention_is_range(a))
+        pass_(be, (double)(be->element + 8) * (double)attention_range_count(a));
+}
+
+// A pass over the states of all tensors: `bytes` per element, and `moments` more for a tensor with two moments.
+static void optimize_(Backend *be, const AdamwTensor *tensors, int64_t count, double bytes, double moments) {
+    double all = 0;
+    for (int64_t i = 0; i < count; i++) all += (double)tensors[i].count * (bytes + (tensors[i].v == NULL ? 0 : moments));
+    pass_(be, all);
+}
+
+// The operations: their prototypes and costs are in backend/operations.h.
+#define PASS(bytes) pass_(be, (double)(bytes))
+#define PRODUCT(operand, m, n, k) product_(be, &(operand), m, n, k, false, 1)
+#define PRODUCT_ADDED(operand, m, n, k) product_(be, &(operand), m, n, k, true, 1)
+#define ATTENTION(backward) attention_(be, shape, backward)
+#define WRITING(out) writing_(be, &(out))
+#define QUANTIZING(to, from) quantizing_(be, &(to), &(from))
+#define OPTIMIZE(bytes, moments) optimize_(be, tensors, tensor_count, bytes, moments)
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#define OPERATION(result, name, ...) static result count_##name(Backend *be, __VA_ARGS__)
+#define COST(...)                                                                                                      \
+    { __VA_ARGS__; }
+#include "backend/operations.h"
+#pragma GCC diagnostic error "-Wunused-parameter"
+
+// A product cut into chunks of rows may leave most multiprocessors idle in its last wave of tiles.
+static void linear_forward_blocks_(Backend *be, void *y, void *aux, const void *x, const void *w, const void *bias,
+                                   const RowBlocks *blocks, int64_t in, int64_t out, Epilogue epilogue) {
+    const Cost *cost = clocks_(be)->cost;
+    Factor operand = factor_plain(x);
+    int64_t rows = blocks->count * blocks->rows;
+    (void)y, (void)aux, (void)w, (void)bias;
+    product_(be, &operand, rows, out, in, false, cost_waves(cost, 1, rows, out, cost->multiprocessors));
+    if (epilogue == EPILOGUE_GELU) pass_(be, 2.0 * (double)(rows * out * be->element));
+}
+
+// ---------------------------------------------------------------- memory
+
+static void *allocate_(Backend *be, MemoryCategory category, int64_t bytes, const char *what, Error *err) {
+    Clocks *clocks = clocks_(be);
+    uintptr_t at = clocks->next;
+    (void)category, (void)what, (void)err;
+    clocks->next += (uintptr_t)memory_round(bytes) + MEMORY_ALIGN;
+    return (void *)at;
+}
+
+static void release_(Backend *be, MemoryCategory category, void *memory, int64_t bytes) {
+    (void)be, (void)category, (void)memory, (void)bytes;
+}
+
+static void copy_(Backend *be, Stream stream, void *to, const void *from, int64_t bytes) {
+    (void)to, (void)from;
+    if (stream == STREAM_COMPUTE) pass_(be, 2 * (double)bytes);
+}
+
+static void upload_(Backend *be, void *to, const void *from, int64_t bytes) { (void)be, (void)to, (void)from, (void)bytes; }
+
+static void zero_(Backend *be, void *memory, int64_t bytes) {
+    (void)memory;
+    pass_(be, (double)bytes);
+}
+
+static int synchronize_(Backend *be, Error *err) {
+    (void)be, (void)err;
+    return 0;
+}
+
+static void destroy_(Backend *be) { free(be); }
+
+Backend *count_backend_create(Clocks *clocks, int precision, int capability) {
+    Backend *be = xcalloc(1, sizeof *be);
+    be->self = clocks;
+    be->precision = precision;
+    be->element = precision == PRECISION_BF16 ? 2 : 4;
+    be->own_sums = clocks->own_sums;
+    be->capability = capability;
+    be->destroy = destroy_;
+    be->allocate = allocate_;
+    be->release = release_;
+    be->copy = copy_;
+    be->upload = be->download = upload_;
+    be->zero = zero_;
+    be->synchronize = synchronize_;
+    be->linear_forward_blocks = linear_forward_blocks_;
+#define OPERATION(result, name, ...) be->name = count_##name
+#include "backend/operations.h"
+    if (clocks->next == 0) clocks->next = MEMORY_ALIGN; // NULL stays nobody's address
+    return be;
+}
+
+// ---------------------------------------------------------------- collectives
+
+typedef struct CountComm {
+    Comm base;
+    Clocks *clocks;
+    CountLinks links;
+    CommMemory memory; // mapped memory, in which collectives are copies
+    double queue;      // time at which the group's last collective ends
+    bool rests;        // collectives take no time
+} CountComm;
+
+enum { END, SUMS }; // indices into CommRequest.detail: bits of the end's time; bytes of a sum that compute ends
+
+static bool inside_(const void *data, int64_t bytes, const void *memory, int64_t size) {
+    const char *at = data, *from = memory;
+    return at >= from && at + bytes <= from + size;
+}
+
+// Returns whether the collective is made of copies, as comm_copy.cpp decides.
+static bool copies_(const CountComm *self, CommOperation operation, const void *out, const void *in, int64_t bytes) {
+    const CommMemory *memory = &self->memory;
+    if (memory->memory == NULL) return false;
+    if (operation == COMM_ALL_GATHER) return inside_(out, bytes, memory->memory, memory->bytes);
+    return operation == COMM_REDUCE_SCATTER && inside_(in, bytes, memory->partial, memory->part);
+}
+
+static int collective_(Comm *comm, CommOperation operation, void *out, const void *in, int64_t count, CommType type,
+                       CommRequest *request, Error *err) {
+    static const CostCollective kinds[] = {COST_ALL_REDUCE, COST_ALL_GATHER, COST_REDUCE_SCATTER};
+    CountComm *self = comm->self;
+    Clocks *clocks = self->clocks;
+    const Cost *cost = clocks->cost;
+    int64_t part = count * comm_type_bytes(type), all = part * (operation == COMM_ALL_REDUCE ? 1 : comm->size);
+    bool copies = copies_(self, operation, out, in, all);
+    double seconds = 0;
+    (void)err;
+    if (self->rests) seconds = 0;
+    else if (copies) seconds = cost_copies(cost, (double)all, comm->size);
+    else if (self->links.rate > 0)
+        seconds = cost_collective_between(cost, kinds[operation], (double)all, comm->size, self->links.rate);
+    else seconds = cost_collective(cost, kinds[operation], (double)all, comm->size);
+    if (copies && operation == COMM_ALL_GATHER && (const char *)out + comm->rank * part != (const char *)in)
+        seconds += cost_pass(cost, 2 * (double)part); // its own rows, by the same stream
+    self->queue = fmax(self->queue, clocks->compute) + seconds;
+    if (!copies && !self->rests) clocks->busy = fmax(clocks->busy, self->queue);
+    *request = (CommRequest){.active = true};
+    memcpy(&request->detail[END], &self->queue, sizeof self->queue);
+    if (copies && operation == COMM_REDUCE_SCATTER) request->detail[SUMS] = all + part;
+    return 0;
+}
+
+static int test_(Comm *comm, CommRequest *request, Error *err) {
+    Clocks *clocks = ((CountComm *)comm->self)->clocks;
+    double end;
+    (void)err;
+    if (!request->active) return 1;
+    memcpy(&end, &request->detail[END], sizeof end);
+    double waits = fmax(0, end - clocks->compute), sum = cost_pass(clocks->cost, (double)request->detail[SUMS]);
+    clocks->compute += waits + sum;
+    clocks->spent.exposed += waits + sum;
+    *request = (CommRequest){0};
+    return 1;
+}
+
+static int message_(Comm *comm, bool sends, int peer, void *memory, int64_t bytes, CommRequest *request, Error *err) {
+    (void)comm, (void)sends, (void)peer, (void)memory, (void)bytes, (void)request, (void)err;
+    assert(!"a counted group carries no messages");
+    return -1;
+}
+
+static int use_memory_(Comm *comm, const CommMemory *memory, Error *err) {
+    CountComm *self = comm->self;
+    (void)err;
+    self->memory = memory == NULL || !self->links.copies || memory->received == NULL ? (CommMemory){0} : *memory;
+    return self->memory.memory != NULL;
+}
+
+static void comm_destroy_(Comm *comm) { free(comm->self); }
+
+Comm *count_comm_create(const char *name, int rank, int size, Clocks *clocks, const CountLinks *links) {
+    CountComm *self = xcalloc(1, sizeof *self);
+    *self = (CountComm){.base = {.rank = rank,
+                                 .size = size,
+                                 .self = self,
+                                 .message = message_,
+                                 .collective = collective_,
+                                 .use_memory = use_memory_,
+                                 .test = test_,
+                                 .destroy = comm_destroy_},
+                        .clocks = clocks,
+                        .links = *links};
+    snprintf(self->base.name, sizeof self->base.name, "%s", name);
+    return &self->base;
+}
+
+void count_comm_rest(Comm *comm, bool on) { ((CountComm *)comm->self)->rests = on; }

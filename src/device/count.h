@@ -1,0 +1,56 @@
+// A device that computes nothing and counts: its operations advance a clock by what they would take, its collectives
+// have a start and an end. The model's and the optimizer's own code runs on it, so a plan's seconds come from the calls
+// that a run makes, in their order, with their waits. The cost of an operation stands beside its entry in
+// backend/operations.h; device/cost.h turns it into seconds.
+//
+// Each group has a queue, as a communicator of NCCL has a stream. A collective begins when its group's earlier ones
+// have ended and the compute that was queued before it is done; waiting for it moves the compute's clock to its end:
+//
+//     compute      | input gradient |---- weight gradient ----| wait |  norm's backward ...
+//     collective                    |== sum of the input's gradient ==|
+//                                    began when its operand was ready  ^ the clock moves here: `exposed` grows
+//
+// Memory is never touched: addresses are distinct numbers that nobody reads.
+#pragma once
+
+#include "backend/backend.h"
+#include "comm/comm.h"
+#include "cost.h"
+
+// Seconds by kind of work. Their sum, without `peak`, is the time that has passed on the clock.
+typedef struct Account {
+    double peak;      // of `products`: what the same FLOPs take at the device's peak
+    double products;  // matrix products, without attention's
+    double attention; // attention of any mode
+    double passes;    // everything else that reads and writes memory
+    double exposed;   // compute waited for collectives, or ran slower beside them
+} Account;
+
+// a += factor * b
+void account_add(Account *a, const Account *b, double factor);
+double account_total(const Account *account);
+
+typedef struct Clocks {
+    const Cost *cost;
+    bool own_sums;  // a CPU: products of eight bits are emulated, quantizing is a pass of its own
+    double compute; // time at which all compute queued so far has ended
+    double busy;    // time at which the last collective that occupies multiprocessors ends
+    Account spent;  // what `compute` consists of
+    uintptr_t next; // address of the next allocation
+} Clocks;
+
+// Creates a backend that counts on `clocks`. element: bytes of an activation. capability: see Backend.
+Backend *count_backend_create(Clocks *clocks, int precision, int capability);
+
+// The links of a group. rate: bytes/s of one rank if its ranks are on several nodes; 0: they are on one node. copies:
+// gathers and sums in mapped memory are copies that leave all multiprocessors to compute (cuda/comm_copy.cpp).
+typedef struct CountLinks {
+    double rate;
+    bool copies;
+} CountLinks;
+
+// Creates rank `rank` of a group whose collectives advance `clocks`. Only collectives are counted; a message is an
+// error of the program.
+Comm *count_comm_create(const char *name, int rank, int size, Clocks *clocks, const CountLinks *links);
+// From now on the group's collectives take no time (on), or as long as its links need.
+void count_comm_rest(Comm *comm, bool on);

@@ -1,0 +1,325 @@
+// Runs stages on clocks (counted.h). All layers of a kind take the same time except next to an end: the first finds no
+// gather in flight, the last writes its own output. So a chunk is counted with at most MOST plain and MOST recomputed
+// layers, and each further layer adds what the last one added.
+#include "counted.h"
+
+#include "base/alloc.h"
+#include "base/units.h"
+#include "engine/optimizer.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 3 };
+
+// What is counted, and everything that its seconds depend on. Compared as bytes after a memset.
+typedef struct CountKey {
+    Shape shape;
+    CountLinks tensor, context, data;
+    double flops;
+    bool update; // the end of a step, else the actions of a chunk
+    bool first, last, moving;
+    int layers, recomputed, replicas;
+} CountKey;
+
+// ---------------------------------------------------------------- links
+
+// Returns the rate of a group over several nodes whose `sharing` ranks of a node use its network at once; 0 if the
+// groups are inside nodes. side by side: consecutive ranks that the group spans.
+static CountLinks links_(const CountSource *source, int64_t consecutive, int64_t sharing) {
+    const Cost *cost = &source->hardware->cost;
+    int64_t node = source->config->hardware.gpus_per_node;
+    bool near = source->hardware->cpu || config_world(source->config) <= node ||
+                (consecutive > 0 && node % consecutive == 0);
+    double rate = cost->network / (double)(sharing < node ? sharing : node);
+    return (CountLinks){.rate = near ? 0 : rate < cost->tensor ? rate : cost->tensor};
+}
+
+// Returns whether bundles leave the node, so that persistent products leave multiprocessors to messages (engine.c,
+// connect_pair_).
+static bool moving_(const CountSource *source) {
+    const Config *config = source->config;
+    const ParallelConfig *parallel = &config->parallel;
+    int64_t stages = parallel->placement == PLACEMENT_ADJACENT ? 2 : parallel->pipeline;
+    bool peers = config->schedule.bpipe == BPIPE_ON && config->schedule.evict_to == EVICT_TO_PEER;
+    return !source->hardware->cpu && peers &&
+           parallel->tensor * parallel->context * stages > config->hardware.gpus_per_node;
+}
+
+static CountKey key_(const CountSource *source, const Shape *shape) {
+    const ParallelConfig *parallel = &source->config->parallel;
+    CountKey key;
+    memset(&key, 0, sizeof key);
+    key.shape = *shape;
+    key.tensor = links_(source, parallel->tensor, 1);
+    key.tensor.copies = shape->copies;
+    key.context = links_(source, parallel->context * parallel->tensor, parallel->tensor);
+    key.moving = moving_(source);
+    key.flops = source->hardware->cost.flops;
+    return key;
+}
+
+// ---------------------------------------------------------------- one count
+
+// A stage on clocks.
+typedef struct Counting {
+    Config config; // of the small model that is counted
+    Cost cost;
+    Clocks clocks;
+    Backend *be;
+    Comm *tensor, *context[2], *data;
+    Stage stage;
+    Error err;
+} Counting;
+
+// Opens a stage of one chunk with the layers of the key.
+static Counting *counting_open_(const CountSource *source, const StageShape *stage, const CountKey *key) {
+    static const double NOMINAL = 1e14; // FLOP/s
+    Counting *counting = xcalloc(1, sizeof *counting);
+    bool known = key->flops > 0;
+    counting->config = *source->config;
+    counting->config.model.layers = key->layers > 0 ? key->layers : 1;
+    counting->cost = source->hardware->cost;
+    if (!known) counting->cost.flops = NOMINAL;
+    counting->clocks = (Clocks){.cost = &counting->cost, .own_sums = stage->own_sums};
+    counting->be =
+        count_backend_create(&counting->clocks, source->config->train.precision, source->hardware->capability);
+    counting->be->moving = key->moving;
+    int t = stage->shape.tensor_ranks, c = stage->shape.context_ranks, d = key->replicas;
+    if (t > 1) counting->tensor = count_comm_create("tensor", 0, t, &counting->clocks, &key->tensor);
+    if (t > 1) count_comm_rest(counting->tensor, !known && stage->shape.overlap);
+    for (int i = 0; i < 2 && c > 1; i++)
+        counting->context[i] = count_comm_create("context", i == 0 ? 0 : c - 1, c, &counting->clocks, &key->context);
+    if (d > 1) counting->data = count_comm_create("data", 0, d, &counting->clocks, &key->data);
+    StageShape at = *stage;
+    at.stage = 0;
+    at.stages = at.chunks = 1;
+    at.first_layer = 0;
+    at.layers = key->layers;
+    at.recomputed = key->recomputed;
+    at.first = key->first, at.last = key->last;
+    at.chunk[0] = (StageChunk){.layers = key->layers,
+                               .recomputed = key->recomputed,
+                               .kept = at.shape.slices > 1 ? 1 : 0,
+                               .first = key->first,
+                               .last = key->last};
+    int status = stage_allocate(&counting->stage, source->model, &counting->config, &at, counting->be,
+                                counting->tensor, 0, &counting->err);
+    assert(status == 0), (void)status;
+    stage_use_context(&counting->stage, counting->context);
+    return counting;
+}
+
+static void counting_close_(Counting *counting) {
+    Comm *comms[] = {counting->tensor, counting->context[0], counting->context[1], counting->data};
+    stage_destroy(&counting->stage);
+    for (int i = 0; i < 4; i++)
+        if (comms[i] != NULL) comms[i]->destroy(comms[i]);
+    counting->be->destroy(counting->be);
+    free(counting);
+}
+
+// Returns what was counted since the last call.
+static Account counting_read_(Counting *counting) {
+    Account spent = counting->clocks.spent;
+    counting->clocks.spent = (Account){0};
+    assert(counting->err.code == 0);
+    return spent;
+}
+
+// Counts every action on every slice; backwards run from the last slice to the first. Bundle and messages have memory
+// of their own, as in a run.
+static void count_actions_(Counting *counting, ChunkTimes *times) {
+    Stage *stage = &counting->stage;
+    Backend *be = counting->be;
+    Error *err = &counting->err;
+    int64_t bytes = stage->at.message_bytes, slices = stage->at.shape.slices;
+    void *bundle = be->allocate(be, MEMORY_OWN_SLOTS, stage->at.bundle_bytes, "bundle", err);
+    void *in = be->allocate(be, MEMORY_MESSAGES, bytes, "input", err);
+    void *out = be->allocate(be, MEMORY_MESSAGES, bytes, "output", err);
+    counting_read_(counting);
+    for (int64_t i = 0; i < slices; i++) {
+        stage_forward(stage, 0, i, bundle, in, out, 1.0f, err);
+        times[i].forward = counting_read_(counting);
+    }
+    for (int64_t i = slices - 1; i >= 0; i--) {
+        stage_backward(stage, 0, i, bundle, in, out, false, err);
+        times[i].backward = counting_read_(counting);
+        stage_backward(stage, 0, i, bundle, in, out, true, err);
+        times[i].input = counting_read_(counting);
+        stage_weights(stage, 0, i, bundle, err);
+        times[i].weight = counting_read_(counting);
+        be->summing = true;
+        stage_backward(stage, 0, i, bundle, in, out, false, err);
+        be->summing = false;
+        Account beside = counting_read_(counting);
+        times[i].beside = account_total(&beside);
+    }
+}
+
+// Counts the end of a step. The sums of gradients are left out, since a plan simulates how they share the network while
+// backwards run (plan_time.c).
+static void count_update_(Counting *counting, ChunkTimes *times) {
+    Error *err = &counting->err;
+    OptimizerGroups groups = {.tensor = counting->tensor, .data = counting->data};
+    Optimizer *optimizer = optimizer_create(&counting->stage, &groups);
+    double norm;
+    counting_read_(counting);
+    tensors_quantize(&counting->stage.tensors, counting->be);
+    if (counting->data != NULL) count_comm_rest(counting->data, true);
+    optimizer_norm(optimizer, &norm, err);
+    if (counting->data != NULL) count_comm_rest(counting->data, false);
+    optimizer_update(optimizer, 1, 0, 1.0, err);
+    times->forward = counting_read_(counting);
+    optimizer_destroy(optimizer);
+}
+
+// ---------------------------------------------------------------- the cache
+
+enum { CACHED = 1 << 12 };
+
+typedef struct Remembered {
+    CountKey key;
+    ChunkTimes *times; // [slices]; NULL: the entry is free
+} Remembered;
+
+struct CountedCache {
+    pthread_mutex_t lock;
+    Remembered *entries; // [CACHED]
+    int count;
+};
+
+CountedCache *counted_cache_create(void) {
+    CountedCache *cache = xcalloc(1, sizeof *cache);
+    pthread_mutex_init(&cache->lock, NULL);
+    cache->entries = xcalloc(CACHED, sizeof *cache->entries);
+    return cache;
+}
+
+void counted_cache_free(CountedCache *cache) {
+    if (cache == NULL) return;
+    for (int i = 0; i < CACHED; i++) free(cache->entries[i].times);
+    pthread_mutex_destroy(&cache->lock);
+    free_all(cache->entries, cache);
+}
+
+// Returns the entry of a key, or the free entry for it.
+static Remembered *remembered_(CountedCache *cache, const CountKey *key) {
+    const unsigned char *bytes = (const unsigned char *)key;
+    uint64_t hash = 1469598103934665603u; // FNV-1a
+    for (size_t i = 0; i < sizeof *key; i++) hash = (hash ^ bytes[i]) * 1099511628211u;
+    Remembered *entry = &cache->entries[hash % CACHED];
+    while (entry->times != NULL && memcmp(&entry->key, key, sizeof *key) != 0)
+        entry = entry + 1 < cache->entries + CACHED ? entry + 1 : cache->entries;
+    return entry;
+}
+
+static bool recall_(CountedCache *cache, const CountKey *key, ChunkTimes *times, size_t bytes) {
+    if (cache == NULL) return false;
+    pthread_mutex_lock(&cache->lock);
+    const Remembered *entry = remembered_(cache, key);
+    bool found = entry->times != NULL;
+    if (found) memcpy(times, entry->times, bytes);
+    pthread_mutex_unlock(&cache->lock);
+    return found;
+}
+
+// A cache that is three quarters full keeps what it has.
+static void remember_(CountedCache *cache, const CountKey *key, const ChunkTimes *times, size_t bytes) {
+    if (cache == NULL) return;
+    pthread_mutex_lock(&cache->lock);
+    Remembered *entry = remembered_(cache, key);
+    if (entry->times == NULL && cache->count < CACHED / 4 * 3) {
+        entry->key = *key;
+        entry->times = xmalloc(bytes);
+        memcpy(entry->times, times, bytes);
+        cache->count++;
+    }
+    pthread_mutex_unlock(&cache->lock);
+}
+
+// Counts what the key says, or remembers it.
+static void count_(const CountSource *source, const StageShape *stage, const CountKey *key, ChunkTimes *times) {
+    size_t bytes = (size_t)(key->update ? 1 : stage->shape.slices) * sizeof *times;
+    if (recall_(source->cache, key, times, bytes)) return;
+    Counting *counting = counting_open_(source, stage, key);
+    if (key->update) count_update_(counting, times);
+    else count_actions_(counting, times);
+    counting_close_(counting);
+    remember_(source->cache, key, times, bytes);
+}
+
+// ---------------------------------------------------------------- any number of layers
+
+static void times_add_(ChunkTimes *a, const ChunkTimes *b, double factor, int64_t slices) {
+    for (int64_t i = 0; i < slices; i++) {
+        account_add(&a[i].forward, &b[i].forward, factor);
+        account_add(&a[i].backward, &b[i].backward, factor);
+        account_add(&a[i].input, &b[i].input, factor);
+        account_add(&a[i].weight, &b[i].weight, factor);
+        a[i].beside += factor * b[i].beside;
+    }
+}
+
+// Counts `plain` and `recomputed` layers: at most MOST of each, then `more` times what the last one added.
+static void count_layers_(const CountSource *source, const StageShape *stage, CountKey *key, int64_t plain,
+                          int64_t recomputed, ChunkTimes *times) {
+    int64_t slices = key->update ? 1 : stage->shape.slices, of[2] = {plain, recomputed};
+    int counted[2] = {(int)min_i64(plain, MOST), (int)min_i64(recomputed, MOST)};
+    ChunkTimes *fewer = xmalloc((size_t)slices * 2 * sizeof *fewer), *whole = fewer + slices;
+    key->layers = counted[0] + counted[1], key->recomputed = counted[1];
+    count_(source, stage, key, whole);
+    memcpy(times, whole, (size_t)slices * sizeof *times);
+    for (int kind = 0; kind < 2; kind++) {
+        double more = (double)(of[kind] - counted[kind]);
+        if (more == 0) continue;
+        key->layers = counted[0] + counted[1] - 1, key->recomputed = counted[1] - kind;
+        count_(source, stage, key, fewer);
+        times_add_(times, whole, more, slices);
+        times_add_(times, fewer, -more, slices);
+    }
+    free(fewer);
+}
+
+void counted_chunk(const CountSource *source, const StageShape *stage, const StageChunk *chunk, ChunkTimes *times) {
+    CountKey key = key_(source, &stage->shape);
+    key.first = chunk->first, key.last = chunk->last;
+    count_layers_(source, stage, &key, chunk->layers - chunk->recomputed, chunk->recomputed, times);
+}
+
+Account counted_update(const CountSource *source, const StageShape *stage) {
+    const ParallelConfig *parallel = &source->config->parallel;
+    CountKey key = key_(source, &stage->shape);
+    ChunkTimes times;
+    memset(&key.shape, 0, sizeof key.shape); // the update does not depend on the size of a microbatch
+    key.shape.tensor_ranks = stage->shape.tensor_ranks, key.shape.sequence = stage->shape.sequence;
+    key.update = true;
+    key.first = stage->first, key.last = stage->last;
+    key.replicas = (int)config_replicas(source->config);
+    key.data = links_(source, 0, parallel->pipeline * parallel->tensor);
+    count_layers_(source, stage, &key, stage->layers, 0, &times);
+    return times.forward;
+}
+
+static double seconds_(const ChunkTimes *times, int64_t slices) {
+    double sum = 0;
+    for (int64_t i = 0; i < slices; i++) sum += account_total(&times[i].forward) + account_total(&times[i].backward);
+    return sum;
+}
+
+PartTimes counted_parts(const CountSource *source, const StageShape *stage) {
+    static const StageChunk chunks[] = {
+        {.layers = MOST}, {.layers = MOST - 1}, {.layers = MOST, .first = true}, {.layers = MOST, .last = true}};
+    int64_t slices = stage->shape.slices;
+    ChunkTimes *times = xmalloc((size_t)slices * sizeof *times);
+    double seconds[4], first[4];
+    for (int i = 0; i < 4; i++) {
+        counted_chunk(source, stage, &chunks[i], times);
+        seconds[i] = seconds_(times, slices);
+        first[i] = account_total(&times[0].forward);
+    }
+    free(times);
+    return (PartTimes){seconds[0] - seconds[1], seconds[2] - seconds[0], seconds[3] - seconds[0], first[0] - first[1]};
+}
