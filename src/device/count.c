@@ -86,12 +86,15 @@ static double writing_(const Backend *be, const Factor *out) {
     return clocks_(be)->own_sums ? (double)be->element + quantizing_(be, out, &plain) : 1;
 }
 
-// The bytes of softmax per score. Fused: one read and one write, and one more read in the backward. Unfused, in fp32:
-// cast, scale, mask, softmax and cast back, and in the backward the reverse. The CPU's softmax is always fused.
+// Returns the bytes that softmax moves per score. Fused: it reads the scores that a query sees, in the backward also
+// their probabilities, and writes all. Unfused, in fp32 over all scores: cast, scale, mask, softmax and cast back, and
+// in the backward the reverse (kernels/softmax.cu). The CPU's softmax is always fused.
 static double softmax_bytes_(const Backend *be, const AttentionShape *a, bool backward) {
-    double element = (double)be->element, cast = element + 4;
-    if (clocks_(be)->own_sums || attention_softmax_fuses(a, be->element)) return element * (backward ? 3 : 2);
-    return backward ? 2 * cast + 12 + 8 + 8 : 2 * cast + 1 + 8 + 8 + 8;
+    double element = (double)be->element, keys = (double)attention_keys(a);
+    double seen = a->full ? 1 : ((double)a->first + keys) / (2 * keys);
+    if (clocks_(be)->own_sums || attention_softmax_fuses(a, be->element))
+        return element * (seen * (backward ? 2 : 1) + 1);
+    return 2 * (element + 4) + 3 * 8 + (backward ? element : 0);
 }
 
 // Flash: the triangle up to the last key minus the triangle before the first query; a GPU divides some backwards into
@@ -107,17 +110,21 @@ static double flash_(const Backend *be, const AttentionShape *a, bool backward) 
     return calls * seconds;
 }
 
-// Every mode except flash computes all pairs of queries and keys, as products over the head dimension and passes over
-// the scores.
+// Every mode except flash computes all pairs of queries and keys: for each sequence and each query head of a key head,
+// a product with the matrices of all key heads. A range adds the gradients of keys and values to fp32.
 static double stored_(const Backend *be, const AttentionShape *a, bool backward) {
     const Cost *cost = clocks_(be)->cost;
-    double heads = (double)(a->batch * a->heads), keys = (double)attention_keys(a), scores = heads * (double)a->seq * keys;
-    double one = cost_product(cost, heads, a->seq, attention_keys(a), a->head_dim);
-    double forward = 2 * one + cost_pass(cost, scores * softmax_bytes_(be, a, false));
-    if (!backward) return forward;
-    double seconds = 4 * one + cost_pass(cost, scores * softmax_bytes_(be, a, true));
-    if (attention_is_range(a)) seconds += cost_adding(cost, 2 * heads * keys * (double)a->head_dim);
-    return seconds + (a->mode == ATTENTION_RECOMPUTE ? forward : 0);
+    int64_t s = a->seq, keys = attention_keys(a), dim = a->head_dim;
+    double calls = (double)(a->batch * (a->heads / a->kv_heads)), each = (double)a->kv_heads;
+    double scores = (double)(a->batch * a->heads) * (double)s * (double)keys;
+    double probabilities = calls * cost_product(cost, each, s, keys, dim) +
+                           cost_pass(cost, scores * softmax_bytes_(be, a, false));
+    if (!backward) return probabilities + calls * cost_product(cost, each, s, dim, keys);
+    double products = 2 * cost_product(cost, each, keys, dim, s) + cost_product(cost, each, s, keys, dim) +
+                      cost_product(cost, each, s, dim, keys);
+    if (attention_is_range(a)) products += 2 * cost_adding(cost, each * (double)(keys * dim));
+    double seconds = calls * products + cost_pass(cost, scores * softmax_bytes_(be, a, true));
+    return seconds + (a->mode == ATTENTION_RECOMPUTE ? probabilities : 0);
 }
 
 static void attention_(Backend *be, const AttentionShape *a, bool backward) {
@@ -188,6 +195,10 @@ static void zero_(Backend *be, void *memory, int64_t bytes) {
     pass_(be, (double)bytes);
 }
 
+static void use_workspace_(Backend *be, void *memory, int64_t rows, int64_t hidden, const AttentionShape *shape) {
+    (void)be, (void)memory, (void)rows, (void)hidden, (void)shape;
+}
+
 static int synchronize_(Backend *be, Error *err) {
     (void)be, (void)err;
     return 0;
@@ -208,6 +219,7 @@ Backend *count_backend_create(Clocks *clocks, int precision, int capability) {
     be->copy = copy_;
     be->upload = be->download = upload_;
     be->zero = zero_;
+    be->use_workspace = use_workspace_;
     be->synchronize = synchronize_;
     be->linear_forward_blocks = linear_forward_blocks_;
 #define OPERATION(result, name, ...) be->name = count_##name
