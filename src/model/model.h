@@ -45,13 +45,13 @@ typedef struct Shape {
     bool qk_norm;   // heads of q and k are normalized
     double norm_eps;
     float z_loss;
-    RopeTable rope;  // filled if the family has rotary embedding
     int64_t element; // bytes of one activation
     int fp8;         // Fp8, of the layers' products
     // FactorKind of the operands that a layer gathers, and of the norms' and activation's outputs in its bundle. Scales
     // run along rows, so a gather does not change them; FACTOR_PLAIN: 16 bits.
     int narrow[GATHERED_COUNT];
     int place[LAYER_ROLES]; // index of this role's tensor in a layer; -1: not in this model
+    RopeTable rope;         // filled if the family has rotary embedding; the last field, since no cost depends on it
 } Shape;
 
 // Fills the shape of a configuration on a stage and tensor rank, of context rank 0. Uses only own_sums and capability

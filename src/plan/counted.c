@@ -9,6 +9,7 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@ enum { MOST = 3 };
 
 // What is counted, and everything that its seconds depend on. Compared as bytes after a memset.
 typedef struct CountKey {
-    Shape shape;
+    char sizes[offsetof(Shape, rope)]; // of the shape; for the end of a step only what its tensors depend on
     CountLinks tensor, context, data;
     double flops;
     bool update; // the end of a step, else the actions of a chunk
@@ -52,7 +53,7 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
     const ParallelConfig *parallel = &source->config->parallel;
     CountKey key;
     memset(&key, 0, sizeof key);
-    key.shape = *shape;
+    memcpy(key.sizes, shape, sizeof key.sizes);
     key.tensor = links_(source, parallel->tensor, 1);
     key.tensor.copies = shape->copies;
     key.context = links_(source, parallel->context * parallel->tensor, parallel->tensor);
@@ -178,62 +179,78 @@ static void count_update_(Counting *counting, ChunkTimes *times) {
 
 // ---------------------------------------------------------------- the cache
 
-enum { CACHED = 1 << 12 };
-
 typedef struct Remembered {
     CountKey key;
+    uint64_t hash;
     ChunkTimes *times; // [slices]; NULL: the entry is free
 } Remembered;
 
 struct CountedCache {
     pthread_mutex_t lock;
-    Remembered *entries; // [CACHED]
-    int count;
+    Remembered *entries; // [places]
+    int64_t count, places;
 };
 
 CountedCache *counted_cache_create(void) {
     CountedCache *cache = xcalloc(1, sizeof *cache);
     pthread_mutex_init(&cache->lock, NULL);
-    cache->entries = xcalloc(CACHED, sizeof *cache->entries);
+    cache->places = 256;
+    cache->entries = xcalloc((size_t)cache->places, sizeof *cache->entries);
     return cache;
 }
 
 void counted_cache_free(CountedCache *cache) {
     if (cache == NULL) return;
-    for (int i = 0; i < CACHED; i++) free(cache->entries[i].times);
+    for (int64_t i = 0; i < cache->places; i++) free(cache->entries[i].times);
     pthread_mutex_destroy(&cache->lock);
     free_all(cache->entries, cache);
 }
 
-// Returns the entry of a key, or the free entry for it.
-static Remembered *remembered_(CountedCache *cache, const CountKey *key) {
-    const unsigned char *bytes = (const unsigned char *)key;
-    uint64_t hash = 1469598103934665603u; // FNV-1a
-    for (size_t i = 0; i < sizeof *key; i++) hash = (hash ^ bytes[i]) * 1099511628211u;
-    Remembered *entry = &cache->entries[hash % CACHED];
-    while (entry->times != NULL && memcmp(&entry->key, key, sizeof *key) != 0)
-        entry = entry + 1 < cache->entries + CACHED ? entry + 1 : cache->entries;
-    return entry;
+static uint64_t hash_(const CountKey *key) {
+    uint64_t hash = 1469598103934665603u, word;
+    const char *bytes = (const char *)key;
+    _Static_assert(sizeof *key % sizeof word == 0, "a key is hashed word by word");
+    for (size_t i = 0; i < sizeof *key; i += sizeof word) {
+        memcpy(&word, bytes + i, sizeof word);
+        hash = (hash ^ word) * 1099511628211u, hash ^= hash >> 29;
+    }
+    return hash;
 }
 
-static bool recall_(CountedCache *cache, const CountKey *key, ChunkTimes *times, size_t bytes) {
-    if (cache == NULL) return false;
+// Returns the entry of a key, or the free entry for it.
+static Remembered *remembered_(CountedCache *cache, const CountKey *key, uint64_t hash) {
+    int64_t at = (int64_t)(hash % (uint64_t)cache->places);
+    while (cache->entries[at].times != NULL &&
+           (cache->entries[at].hash != hash || memcmp(&cache->entries[at].key, key, sizeof *key) != 0))
+        at = (at + 1) % cache->places;
+    return &cache->entries[at];
+}
+
+static bool recall_(CountedCache *cache, const CountKey *key, uint64_t hash, ChunkTimes *times, size_t bytes) {
     pthread_mutex_lock(&cache->lock);
-    const Remembered *entry = remembered_(cache, key);
+    const Remembered *entry = remembered_(cache, key, hash);
     bool found = entry->times != NULL;
     if (found) memcpy(times, entry->times, bytes);
     pthread_mutex_unlock(&cache->lock);
     return found;
 }
 
-// A cache that is three quarters full keeps what it has.
-static void remember_(CountedCache *cache, const CountKey *key, const ChunkTimes *times, size_t bytes) {
-    if (cache == NULL) return;
+static void cache_grow_(CountedCache *cache) {
+    Remembered *old = cache->entries;
+    int64_t places = cache->places;
+    cache->places = 2 * places;
+    cache->entries = xcalloc((size_t)cache->places, sizeof *cache->entries);
+    for (int64_t i = 0; i < places; i++)
+        if (old[i].times != NULL) *remembered_(cache, &old[i].key, old[i].hash) = old[i];
+    free(old);
+}
+
+static void remember_(CountedCache *cache, const CountKey *key, uint64_t hash, const ChunkTimes *times, size_t bytes) {
     pthread_mutex_lock(&cache->lock);
-    Remembered *entry = remembered_(cache, key);
-    if (entry->times == NULL && cache->count < CACHED / 4 * 3) {
-        entry->key = *key;
-        entry->times = xmalloc(bytes);
+    if (cache->count * 2 > cache->places) cache_grow_(cache);
+    Remembered *entry = remembered_(cache, key, hash);
+    if (entry->times == NULL) { // else another thread was faster
+        *entry = (Remembered){*key, hash, xmalloc(bytes)};
         memcpy(entry->times, times, bytes);
         cache->count++;
     }
@@ -243,12 +260,13 @@ static void remember_(CountedCache *cache, const CountKey *key, const ChunkTimes
 // Counts what the key says, or remembers it.
 static void count_(const CountSource *source, const StageShape *stage, const CountKey *key, ChunkTimes *times) {
     size_t bytes = (size_t)(key->update ? 1 : stage->shape.slices) * sizeof *times;
-    if (recall_(source->cache, key, times, bytes)) return;
+    uint64_t hash = hash_(key);
+    if (source->cache != NULL && recall_(source->cache, key, hash, times, bytes)) return;
     Counting *counting = counting_open_(source, stage, key);
     if (key->update) count_update_(counting, times);
     else count_actions_(counting, times);
     counting_close_(counting);
-    remember_(source->cache, key, times, bytes);
+    if (source->cache != NULL) remember_(source->cache, key, hash, times, bytes);
 }
 
 // ---------------------------------------------------------------- any number of layers
@@ -293,8 +311,9 @@ Account counted_update(const CountSource *source, const StageShape *stage) {
     const ParallelConfig *parallel = &source->config->parallel;
     CountKey key = key_(source, &stage->shape);
     ChunkTimes times;
-    memset(&key.shape, 0, sizeof key.shape); // the update does not depend on the size of a microbatch
-    key.shape.tensor_ranks = stage->shape.tensor_ranks, key.shape.sequence = stage->shape.sequence;
+    memset(key.sizes, 0, sizeof key.sizes); // the update does not depend on the size of a microbatch
+    memcpy(key.sizes, &stage->shape.tensor_ranks, sizeof stage->shape.tensor_ranks);
+    key.sizes[sizeof stage->shape.tensor_ranks] = stage->shape.sequence;
     key.update = true;
     key.first = stage->first, key.last = stage->last;
     key.replicas = (int)config_replicas(source->config);

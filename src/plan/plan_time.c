@@ -18,6 +18,10 @@ typedef struct Costing {
     const Plan *plan;
     const TimeSource *source;
     int copy; // the replica whose pipeline is costed
+    // The last chunk that was counted, and its times by slice: most chunks of a plan are alike.
+    const StageShape *of;
+    StageChunk chunk;
+    ChunkTimes *times;
 } Costing;
 
 // The simulator's arrays of compute, [stages * chunks * slices] each.
@@ -47,25 +51,39 @@ static void take_measured_(StageTime *time, const ProfileTime *found, const Chun
                                                 : found->backward * ratio_(&now->weight, &then->backward));
 }
 
+// Counts a chunk, unless it is like the last one. Stages of a plan differ only in attention and recomputed outputs.
+static const ChunkTimes *chunk_times_(Costing *costing, const StageShape *stage, const StageChunk *chunk) {
+    const StageShape *of = costing->of;
+    const StageChunk *last = &costing->chunk;
+    bool alike = of != NULL && of->shape.attention.mode == stage->shape.attention.mode &&
+                 of->shape.pointwise == stage->shape.pointwise && last->layers == chunk->layers &&
+                 last->recomputed == chunk->recomputed && last->first == chunk->first && last->last == chunk->last;
+    const CountSource source = count_source_(costing);
+    if (!alike) counted_chunk(&source, stage, chunk, costing->times);
+    costing->of = stage, costing->chunk = *chunk;
+    return costing->times;
+}
+
 // Fills in the times of a stage's chunk, slice by slice, for the simulator, and adds them to the stage's sums. at:
 // index of the chunk's first slice.
-static int chunk_compute_(const Costing *costing, int s, int c, const ComputeTimes *times, int at, StageTime *sum,
+static int chunk_compute_(Costing *costing, int s, int c, const ComputeTimes *times, int at, StageTime *sum,
                           Error *err) {
     const StageShape *stage = &costing->plan->stage[s].at;
     const StageChunk *chunk = &stage->chunk[c];
     const Hardware *hardware = costing->source->hardware;
-    const CountSource source = count_source_(costing);
     int slices = costing->schedule->slices;
     ProfileTime found;
     bool measured = profile_chunk_time(costing->source->profile, stage, c, &found);
     if (!measured && hardware->cost.flops == 0)
         return error_set(err, EXIT_FAILED,
                          "no performance figures for this device; give hardware.peak_tflops or a profile");
-    ChunkTimes *now = xmalloc(2 * (size_t)slices * sizeof *now), *then = now + slices;
-    counted_chunk(&source, stage, chunk, now);
+    const ChunkTimes *now = chunk_times_(costing, stage, chunk);
+    ChunkTimes *then = NULL;
     if (measured) {
+        const CountSource source = count_source_(costing);
         StageShape whole = *stage;
         whole.shape.pointwise = false;
+        then = xmalloc((size_t)slices * sizeof *then);
         counted_chunk(&source, &whole, chunk, then);
     }
     double overhead = measured ? 0 : hardware->action; // measured times include it
@@ -88,12 +106,12 @@ static int chunk_compute_(const Costing *costing, int s, int c, const ComputeTim
         if (costing->schedule->split) account_add(&sum->spent, &now[i].input, 1);
         account_add(&sum->spent, costing->schedule->split ? &now[i].weight : &now[i].backward, 1);
     }
-    free(now);
+    free(then);
     return 0;
 }
 
 // Fills in the times of a stage. sum: its time for one microbatch.
-static int stage_compute_(const Costing *costing, int s, const ComputeTimes *times, StageTime *sum, Error *err) {
+static int stage_compute_(Costing *costing, int s, const ComputeTimes *times, StageTime *sum, Error *err) {
     int slices = costing->schedule->slices, chunks = costing->schedule->chunks;
     for (int c = 0; c < chunks; c++)
         if (chunk_compute_(costing, s, c, times, (s * chunks + c) * slices, sum, err) != 0) return -1;
@@ -250,9 +268,10 @@ static double tied_seconds_(const Costing *costing) {
 
 int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *schedule, const Plan *plan,
                     const TimeSource *source, Error *err) {
-    Costing costing = {config, schedule, plan, source, 0};
+    Costing costing = {.config = config, .schedule = schedule, .plan = plan, .source = source};
     int p = plan->stages, all = p * schedule->chunks * schedule->slices, status = 0;
     costing.copy = widest_copy_(&costing);
+    costing.times = xmalloc((size_t)schedule->slices * sizeof *costing.times);
     // Resources: at most one network card per stage; on a CPU, only resource 0, the cores of the host.
     *costs = (PlanCosts){.stage = xcalloc((size_t)p, sizeof *costs->stage),
                          .times_ = xcalloc((size_t)(6 * p + 1 + 4 * all), sizeof *costs->times_),
@@ -267,6 +286,7 @@ int plan_costs_make(PlanCosts *costs, const Config *config, const Schedule *sche
         transfer[s] = transfer_(&costing, s);
         edge[s] = costing_message_(&costing, s, (s + 1) % p, plan->stage[s].at.message_bytes);
     }
+    free(costing.times);
     if (status != 0) return plan_costs_free(costs), -1;
     costing_share_(costs, &costing);
     costing_sums_(costs, &costing);
@@ -469,7 +489,7 @@ static int whole_phase_(Phase *phase, const Config *config, const Schedule *sche
 double plan_transfer_seconds(const Config *config, const Schedule *schedule, const Plan *plan,
                              const TimeSource *source) {
     static const double LEAST_PART = 0.75; // least share of these transfers per microbatch in a longer schedule
-    Costing costing = {config, schedule, plan, source, 0};
+    Costing costing = {.config = config, .schedule = schedule, .plan = plan, .source = source};
     double most = 0, rounds = (double)config_microbatches(config) / schedule->microbatches;
     costing.copy = widest_copy_(&costing);
     for (int s = 0; s < schedule->stages; s++) {
