@@ -285,7 +285,8 @@ static void times_add_(ChunkTimes *a, const ChunkTimes *b, double factor, int64_
 static void count_layers_(const CountSource *source, const StageShape *stage, CountKey *key, int64_t plain,
                           int64_t recomputed, ChunkTimes *times) {
     int64_t slices = key->update ? 1 : stage->shape.slices, of[2] = {plain, recomputed};
-    int counted[2] = {(int)min_i64(plain, MOST), (int)min_i64(recomputed, MOST)};
+    int64_t most = key->update && source->config->train.optimizer == OPTIMIZER_MUON ? plain : MOST; // dealt as a whole
+    int counted[2] = {(int)min_i64(plain, most), (int)min_i64(recomputed, MOST)};
     ChunkTimes *fewer = xmalloc((size_t)slices * 2 * sizeof *fewer), *whole = fewer + slices;
     key->layers = counted[0] + counted[1], key->recomputed = counted[1];
     count_(source, stage, key, whole);
