@@ -308,6 +308,14 @@ void counted_chunk(const CountSource *source, const StageShape *stage, const Sta
     count_layers_(source, stage, &key, chunk->layers - chunk->recomputed, chunk->recomputed, times);
 }
 
+void counted_chunk_whole(const CountSource *source, const StageShape *stage, const StageChunk *chunk,
+                         ChunkTimes *times) {
+    CountKey key = key_(source, &stage->shape);
+    key.first = chunk->first, key.last = chunk->last;
+    key.layers = (int)chunk->layers, key.recomputed = (int)chunk->recomputed;
+    count_(source, stage, &key, times);
+}
+
 Account counted_update(const CountSource *source, const StageShape *stage) {
     const ParallelConfig *parallel = &source->config->parallel;
     CountKey key = key_(source, &stage->shape);

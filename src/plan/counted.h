@@ -30,6 +30,10 @@ typedef struct ChunkTimes {
 // is replaced by a nominal one, for ratios; collectives that may overlap products then take no time.
 void counted_chunk(const CountSource *source, const StageShape *stage, const StageChunk *chunk, ChunkTimes *times);
 
+// Does the same by running every layer, to test that a chunk may be counted with a few.
+void counted_chunk_whole(const CountSource *source, const StageShape *stage, const StageChunk *chunk,
+                         ChunkTimes *times);
+
 // Counts the work after the pipeline on a rank with these layers, and with the embedding and the head if `stage` has
 // them: 8-bit weights, gradient norm, update, gather of weights over data ranks.
 Account counted_update(const CountSource *source, const StageShape *stage);

