@@ -133,7 +133,7 @@ COST(PASS((be->element + 8) * rows * hidden + (dwpe == NULL ? 0 : (batch * be->e
 // another rank has it }. For a target below 0, loss and gradient of its row are 0.
 OPERATION(void, cross_entropy_stats, float *stats, const void *logits, const int32_t *targets, int64_t rows,
           int64_t width, int64_t first, int64_t count)
-COST(PASS(rows * width * be->element))
+COST(PASS(be->element * rows * width))
 // Pass 2: `gathered` (ranks, rows, 3) holds all tensor ranks' stats; loss (rows) = -log p(target) + z_loss * log(Z)^2,
 // Z being the sum of exp(logit) (Chowdhery et al., PaLM, 2022). Logits are replaced by their gradient (p * (1 + 2
 // z_loss log Z) - [target]) * scale, padding columns by 0. scale 0 (evaluation): writes only loss, without z_loss.

@@ -117,8 +117,8 @@ static double stored_(const Backend *be, const AttentionShape *a, bool backward)
     int64_t s = a->seq, keys = attention_keys(a), dim = a->head_dim;
     double calls = (double)(a->batch * (a->heads / a->kv_heads)), each = (double)a->kv_heads;
     double scores = (double)(a->batch * a->heads) * (double)s * (double)keys;
-    double probabilities = calls * cost_product(cost, each, s, keys, dim) +
-                           cost_pass(cost, scores * softmax_bytes_(be, a, false));
+    double probabilities =
+        calls * cost_product(cost, each, s, keys, dim) + cost_pass(cost, scores * softmax_bytes_(be, a, false));
     if (!backward) return probabilities + calls * cost_product(cost, each, s, dim, keys);
     double products = 2 * cost_product(cost, each, keys, dim, s) + cost_product(cost, each, s, keys, dim) +
                       cost_product(cost, each, s, dim, keys);
@@ -139,18 +139,19 @@ static void attention_(Backend *be, const AttentionShape *a, bool backward) {
 // A pass over the states of all tensors: `bytes` per element, and `moments` more for a tensor with two moments.
 static void optimize_(Backend *be, const AdamwTensor *tensors, int64_t count, double bytes, double moments) {
     double all = 0;
-    for (int64_t i = 0; i < count; i++) all += (double)tensors[i].count * (bytes + (tensors[i].v == NULL ? 0 : moments));
+    for (int64_t i = 0; i < count; i++)
+        all += (double)tensors[i].count * (bytes + (tensors[i].v == NULL ? 0 : moments));
     pass_(be, all);
 }
 
 // The operations: their prototypes and costs are in backend/operations.h.
-#define PASS(bytes) pass_(be, (double)(bytes))
-#define PRODUCT(operand, m, n, k) product_(be, &(operand), m, n, k, false, 1)
+#define PASS(bytes)                     pass_(be, (double)(bytes))
+#define PRODUCT(operand, m, n, k)       product_(be, &(operand), m, n, k, false, 1)
 #define PRODUCT_ADDED(operand, m, n, k) product_(be, &(operand), m, n, k, true, 1)
-#define ATTENTION(backward) attention_(be, shape, backward)
-#define WRITING(out) writing_(be, &(out))
-#define QUANTIZING(to, from) quantizing_(be, &(to), &(from))
-#define OPTIMIZE(bytes, moments) optimize_(be, tensors, tensor_count, bytes, moments)
+#define ATTENTION(backward)             attention_(be, shape, backward)
+#define WRITING(out)                    writing_(be, &(out))
+#define QUANTIZING(to, from)            quantizing_(be, &(to), &(from))
+#define OPTIMIZE(bytes, moments)        optimize_(be, tensors, tensor_count, bytes, moments)
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #define OPERATION(result, name, ...) static result count_##name(Backend *be, __VA_ARGS__)
 #define COST(...)                                                                                                      \
@@ -188,7 +189,9 @@ static void copy_(Backend *be, Stream stream, void *to, const void *from, int64_
     if (stream == STREAM_COMPUTE) pass_(be, 2 * (double)bytes);
 }
 
-static void upload_(Backend *be, void *to, const void *from, int64_t bytes) { (void)be, (void)to, (void)from, (void)bytes; }
+static void upload_(Backend *be, void *to, const void *from, int64_t bytes) {
+    (void)be, (void)to, (void)from, (void)bytes;
+}
 
 static void zero_(Backend *be, void *memory, int64_t bytes) {
     (void)memory;

@@ -507,8 +507,8 @@ void engine_destroy(Engine *engine) {
         be->event_destroy(be, engine->begin_events[i]);
         be->event_destroy(be, engine->end_events[i]);
     }
-    free_all(engine->times, engine->begin_events, engine->end_events, engine->forward_action,
-             engine->queue.actions, engine->queue.flights);
+    free_all(engine->times, engine->begin_events, engine->end_events, engine->forward_action, engine->queue.actions,
+             engine->queue.flights);
     be->event_destroy(be, engine->host_copied);
     links_destroy(&engine->links);
     slots_destroy(&engine->host);

@@ -32,8 +32,8 @@ typedef struct CountKey {
 static CountLinks links_(const CountSource *source, int64_t consecutive, int64_t sharing) {
     const Cost *cost = &source->hardware->cost;
     int64_t node = source->config->hardware.gpus_per_node;
-    bool near = source->hardware->cpu || config_world(source->config) <= node ||
-                (consecutive > 0 && node % consecutive == 0);
+    bool near =
+        source->hardware->cpu || config_world(source->config) <= node || (consecutive > 0 && node % consecutive == 0);
     double rate = cost->network / (double)(sharing < node ? sharing : node);
     return (CountLinks){.rate = near ? 0 : rate < cost->tensor ? rate : cost->tensor};
 }
@@ -65,7 +65,7 @@ static CountKey key_(const CountSource *source, const Shape *shape) {
 // ---------------------------------------------------------------- one count
 
 // A stage on clocks.
-typedef struct Counting {
+typedef struct CountedStage {
     Config config; // of the small model that is counted
     Cost cost;
     Clocks clocks;
@@ -73,12 +73,12 @@ typedef struct Counting {
     Comm *tensor, *context[2], *data;
     Stage stage;
     Error err;
-} Counting;
+} CountedStage;
 
 // Opens a stage of one chunk with the layers of the key.
-static Counting *counting_open_(const CountSource *source, const StageShape *stage, const CountKey *key) {
+static CountedStage *counted_open_(const CountSource *source, const StageShape *stage, const CountKey *key) {
     static const double NOMINAL = 1e14; // FLOP/s
-    Counting *counting = xcalloc(1, sizeof *counting);
+    CountedStage *counting = xcalloc(1, sizeof *counting);
     bool known = key->flops > 0;
     counting->config = *source->config;
     counting->config.model.layers = key->layers > 0 ? key->layers : 1;
@@ -106,14 +106,14 @@ static Counting *counting_open_(const CountSource *source, const StageShape *sta
                                .kept = at.shape.slices > 1 ? 1 : 0,
                                .first = key->first,
                                .last = key->last};
-    int status = stage_allocate(&counting->stage, source->model, &counting->config, &at, counting->be,
-                                counting->tensor, 0, &counting->err);
+    int status = stage_allocate(&counting->stage, source->model, &counting->config, &at, counting->be, counting->tensor,
+                                0, &counting->err);
     assert(status == 0), (void)status;
     stage_use_context(&counting->stage, counting->context);
     return counting;
 }
 
-static void counting_close_(Counting *counting) {
+static void counted_close_(CountedStage *counting) {
     Comm *comms[] = {counting->tensor, counting->context[0], counting->context[1], counting->data};
     stage_destroy(&counting->stage);
     for (int i = 0; i < 4; i++)
@@ -123,7 +123,7 @@ static void counting_close_(Counting *counting) {
 }
 
 // Returns what was counted since the last call.
-static Account counting_read_(Counting *counting) {
+static Account counted_read_(CountedStage *counting) {
     Account spent = counting->clocks.spent;
     counting->clocks.spent = (Account){0};
     assert(counting->err.code == 0);
@@ -132,7 +132,7 @@ static Account counting_read_(Counting *counting) {
 
 // Counts every action on every slice; backwards run from the last slice to the first. Bundle and messages have memory
 // of their own, as in a run.
-static void count_actions_(Counting *counting, ChunkTimes *times) {
+static void count_actions_(CountedStage *counting, ChunkTimes *times) {
     Stage *stage = &counting->stage;
     Backend *be = counting->be;
     Error *err = &counting->err;
@@ -140,40 +140,40 @@ static void count_actions_(Counting *counting, ChunkTimes *times) {
     void *bundle = be->allocate(be, MEMORY_OWN_SLOTS, stage->at.bundle_bytes, "bundle", err);
     void *in = be->allocate(be, MEMORY_MESSAGES, bytes, "input", err);
     void *out = be->allocate(be, MEMORY_MESSAGES, bytes, "output", err);
-    counting_read_(counting);
+    counted_read_(counting);
     for (int64_t i = 0; i < slices; i++) {
         stage_forward(stage, 0, i, bundle, in, out, 1.0f, err);
-        times[i].forward = counting_read_(counting);
+        times[i].forward = counted_read_(counting);
     }
     for (int64_t i = slices - 1; i >= 0; i--) {
         stage_backward(stage, 0, i, bundle, in, out, false, err);
-        times[i].backward = counting_read_(counting);
+        times[i].backward = counted_read_(counting);
         stage_backward(stage, 0, i, bundle, in, out, true, err);
-        times[i].input = counting_read_(counting);
+        times[i].input = counted_read_(counting);
         stage_weights(stage, 0, i, bundle, err);
-        times[i].weight = counting_read_(counting);
+        times[i].weight = counted_read_(counting);
         be->summing = true;
         stage_backward(stage, 0, i, bundle, in, out, false, err);
         be->summing = false;
-        Account beside = counting_read_(counting);
+        Account beside = counted_read_(counting);
         times[i].beside = account_total(&beside);
     }
 }
 
 // Counts the end of a step. The sums of gradients are left out, since a plan simulates how they share the network while
 // backwards run (plan_time.c).
-static void count_update_(Counting *counting, ChunkTimes *times) {
+static void count_update_(CountedStage *counting, ChunkTimes *times) {
     Error *err = &counting->err;
     OptimizerGroups groups = {.tensor = counting->tensor, .data = counting->data};
     Optimizer *optimizer = optimizer_create(&counting->stage, &groups);
     double norm;
-    counting_read_(counting);
+    counted_read_(counting);
     tensors_quantize(&counting->stage.tensors, counting->be);
     if (counting->data != NULL) count_comm_rest(counting->data, true);
     optimizer_norm(optimizer, &norm, err);
     if (counting->data != NULL) count_comm_rest(counting->data, false);
     optimizer_update(optimizer, 1, 0, 1.0, err);
-    times->forward = counting_read_(counting);
+    times->forward = counted_read_(counting);
     optimizer_destroy(optimizer);
 }
 
@@ -262,10 +262,10 @@ static void count_(const CountSource *source, const StageShape *stage, const Cou
     size_t bytes = (size_t)(key->update ? 1 : stage->shape.slices) * sizeof *times;
     uint64_t hash = hash_(key);
     if (source->cache != NULL && recall_(source->cache, key, hash, times, bytes)) return;
-    Counting *counting = counting_open_(source, stage, key);
+    CountedStage *counting = counted_open_(source, stage, key);
     if (key->update) count_update_(counting, times);
     else count_actions_(counting, times);
-    counting_close_(counting);
+    counted_close_(counting);
     if (source->cache != NULL) remember_(source->cache, key, hash, times, bytes);
 }
 

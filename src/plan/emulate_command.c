@@ -70,8 +70,7 @@ static double tensor_seconds_(const Subject *subject) {
     double seconds = 0;
     for (int c = 0; c < at->chunks; c++) {
         counted_chunk(&source, at, &at->chunk[c], times);
-        for (int64_t i = 0; i < at->shape.slices; i++)
-            seconds += times[i].forward.exposed + times[i].backward.exposed;
+        for (int64_t i = 0; i < at->shape.slices; i++) seconds += times[i].forward.exposed + times[i].backward.exposed;
     }
     free(times);
     return seconds;

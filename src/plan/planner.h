@@ -30,10 +30,10 @@ typedef struct Planner {
     const Model *model;
     Hardware hardware;
     Profile profile;
-    bool measured;        // times come from `profile`
-    Backend *be;          // reports the attention's scratch; allocates nothing
-    TensorTable table;    // the model's tensors
-    ScheduleCache *lists; // schedules already built, to reuse for other layouts; NULL with schedule.file
+    bool measured;         // times come from `profile`
+    Backend *be;           // reports the attention's scratch; allocates nothing
+    TensorTable table;     // the model's tensors
+    ScheduleCache *lists;  // schedules already built, to reuse for other layouts; NULL with schedule.file
     CountedCache *counted; // seconds already counted on `hardware`
 } Planner;
 

@@ -308,8 +308,9 @@ TEST(chunks_of_rows_hide_the_collectives_of_a_forward) {
 // A chunk is counted with a few layers and extended to all: the plan is linear in the layers beyond the counted ones.
 TEST(each_further_layer_takes_what_the_last_counted_one_takes) {
     static Asked asked;
-    static const char *const ways[] = {"", "parallel.overlap=4 parallel.collectives=nccl", "schedule.recompute=pointwise",
-                                       "parallel.sequence=false", "train.fp8=block hardware.gpu=h100"};
+    static const char *const ways[] = {"", "parallel.overlap=4 parallel.collectives=nccl",
+                                       "schedule.recompute=pointwise", "parallel.sequence=false",
+                                       "train.fp8=block hardware.gpu=h100"};
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
         ask(&asked, LLAMA, ways[w]);
         StageShape at;

@@ -231,7 +231,8 @@ EVICTS_FOR_LITTLE = ["parallel.pipeline=6", "parallel.placement=adjacent", "atte
                      "schedule.micro_batch=1", "parallel.data=1", "parallel.sequence=true",
                      "parallel.collectives=nccl"]
 LITTLE = [
-    ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=24", "hardware.memory_gib=40"], False),  # 0.03 %
+    ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=18", "hardware.memory_gib=39",
+                         "hardware.pair_gb_s=60"], False),  # 0.097 %
     ("gpt", "gpt3_13b", ["parallel.tensor=2", "train.global_batch=24", "hardware.memory_gib=39"], True),  # 0.8 %
 ]
 
