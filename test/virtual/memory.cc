@@ -217,6 +217,14 @@ cudaError_t memory_free(void *memory) {
     return cudaSuccess;
 }
 
+// Pages that are given back to the file read as zeros, and take no memory of this host.
+void memory_clear(void *memory, size_t bytes) {
+    uintptr_t begin = (uintptr_t)memory, end = begin + bytes, first = up(begin, PAGE), last = end / PAGE * PAGE;
+    bool pages = first < last && madvise((void *)first, last - first, MADV_REMOVE) == 0;
+    memset(memory, 0, pages ? first - begin : bytes);
+    if (pages) memset((void *)last, 0, end - last);
+}
+
 cudaError_t memory_pin(void *memory, size_t bytes, bool allocated) {
     if (region_of(memory).kind != REGION_NONE) return cudaErrorHostMemoryAlreadyRegistered;
     void *cells = mmap(nullptr, (bytes / 4 + 2) * sizeof(Cell), PROT_READ | PROT_WRITE,

@@ -208,6 +208,7 @@ uint64_t regions_generation();
 Region range(const void *memory, int64_t bytes, const char *what);
 cudaError_t memory_allocate(void **memory, size_t bytes);
 cudaError_t memory_free(void *memory);
+void memory_clear(void *memory, size_t bytes); // sets memory that devices reach to zero
 // Reports a defect if the region is registered with a communicator or came from ncclMemAlloc (nccl.cc).
 void check_unregistered(const Region &region);
 cudaError_t memory_pin(void *memory, size_t bytes, bool allocated);
