@@ -11,6 +11,14 @@ static int64_t fewest_(int64_t all, int64_t each, int64_t need) {
     return count;
 }
 
+const char *attention_without_flash(const AttentionShape *shape, int64_t element, bool documents) {
+    if (element != 2) return "cuDNN's flash attention needs train.precision bf16";
+    if (documents) return "cuDNN's flash attention has no affordable mask between documents"; // test_cudnn.py
+    if (shape->head_dim % 8 != 0 || shape->head_dim > 256)
+        return "cuDNN's flash attention needs a head size that is a multiple of 8, and at most 256";
+    return NULL;
+}
+
 // A multiprocessor processes tiles of 128 rows. 1,024 tiles are about eight for each of an H100's 132 multiprocessors.
 AttentionShape attention_flash_part(const AttentionShape *shape, int capability) {
     enum { TILE_ROWS = 128, TILES = 1024 };

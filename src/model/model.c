@@ -104,10 +104,12 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     const AttentionConfig *a = &config->attention;
     int64_t heads = m->heads / t, kv_heads = m->kv_heads / t, first = (n - 1) * s;
     int mode = config_attention(config, stage), same = a->deterministic;
-    if (config->data.mask_documents && mode == ATTENTION_FLASH && !be->own_sums)
-        mode = ATTENTION_RECOMPUTE; // cuDNN's workspace would grow with documents (test_cudnn.py)
     AttentionShape attention = {b,    s,    heads, kv_heads, dim,  mode,      a->softmax,
                                 same, NULL, first, NULL,     NULL, !m->causal};
+    shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
+    if (mode == ATTENTION_FLASH && !be->own_sums &&
+        attention_without_flash(&attention, shape->element, config->data.mask_documents != 0) != NULL)
+        attention.mode = ATTENTION_RECOMPUTE;
     shape_places_(shape, model, m);
     shape->batch = b;
     shape->seq = s;
@@ -143,7 +145,6 @@ void shape_from_config(Shape *shape, const Model *model, const Config *config, B
     shape->qk_norm = m->qk_norm;
     shape->pointwise = config_pointwise(config, stage);
     if (families[m->family].rotary) fill_rope_(&shape->rope, m);
-    shape->element = config->train.precision == PRECISION_BF16 ? 2 : 4;
     // The last piece sees all keys. The pieces of every context rank see as many keys in sum as those of rank 0.
     AttentionShape last = attention, piece = attention;
     last.seq /= shape->pieces, last.first = m->seq_len - last.seq;

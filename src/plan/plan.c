@@ -186,22 +186,27 @@ int64_t plan_host_bytes(const PlanStage *stage) {
     return stage->host_slots * stage->slot_bytes + stage->copy_bytes + stage->order_bytes + stage->buffer_bytes;
 }
 
-// Returns the text for Plan.flash. own_bytes is 0 except in a GPU's backend.
-static const char *flash_clause_(const Config *config, const Backend *be) {
-    AttentionShape shape = {.deterministic = config->attention.deterministic};
-    bool flash = false;
-    for (int s = 0; s < config->parallel.pipeline; s++) flash |= config_attention(config, s) == ATTENTION_FLASH;
-    if (flash && config->data.mask_documents && !be->own_sums)
-        return " (flash becomes recompute: cuDNN's flash attention has no affordable mask between documents)";
-    if (config->attention.mode != ATTENTION_FLASH || be->element != 2 || be->own_bytes == 0) return "";
-    if (be->capability == 0 && shape.deterministic == DETERMINISTIC_AUTO)
-        return ", deterministic on compute capability 9.x and 10.x";
-    return attention_flash_deterministic(&shape, be->capability) ? ", deterministic" : ", not deterministic";
+// Writes Plan.flash, once the stages have their shapes. own_bytes is 0 except in a GPU's backend.
+static void flash_clause_(Plan *plan, const Config *config, const Backend *be) {
+    for (int s = 0; s < plan->stages; s++) {
+        const Shape *shape = &plan->stage[s].at.shape;
+        if (config_attention(config, s) == shape->attention.mode) continue;
+        snprintf(plan->flash, sizeof plan->flash, " (flash becomes recompute: %s)",
+                 attention_without_flash(&shape->attention, shape->element, config->data.mask_documents != 0));
+        return;
+    }
+    const AttentionShape *shape = &plan->stage[0].at.shape.attention;
+    if (config->attention.mode != ATTENTION_FLASH || be->own_bytes == 0) return;
+    const char *how = be->capability == 0 && shape->deterministic == DETERMINISTIC_AUTO
+                          ? "deterministic on compute capability 9.x and 10.x"
+                      : attention_flash_deterministic(shape, be->capability) ? "deterministic"
+                                                                             : "not deterministic";
+    snprintf(plan->flash, sizeof plan->flash, ", %s", how);
 }
 
 Plan plan_make_from(const TensorTable *table, const Model *model, const Config *config, const Schedule *schedule,
                     Backend *be) {
-    Plan plan = {.stages = schedule->stages, .flash = flash_clause_(config, be)};
+    Plan plan = {.stages = schedule->stages};
     plan.stage = xcalloc((size_t)plan.stages, sizeof *plan.stage);
     for (int s = 0; s < plan.stages; s++) stage_shape(&plan.stage[s].at, model, config, schedule, be, s, 0);
     for (int s = 0; s < plan.stages; s++) {
@@ -209,6 +214,7 @@ Plan plan_make_from(const TensorTable *table, const Model *model, const Config *
         plan_fill_stage_(&plan.stage[s], table, config, schedule, be, s);
         plan.parameters += plan.stage[s].parameters;
     }
+    flash_clause_(&plan, config, be);
     return plan;
 }
 

@@ -24,7 +24,7 @@ typedef struct Plan {
     int stages;
     PlanStage *stage;
     int64_t parameters;
-    const char *flash; // text about flash attention on a GPU: replaced, or whether deterministic; "": no text
+    char flash[160]; // text about flash attention on a GPU: replaced, or whether deterministic; "": no text
 } Plan;
 
 // Makes and proves the schedule of a configuration. NULL with err. With schedule.bpipe auto, BPipe is on if it evicts

@@ -120,6 +120,25 @@ def test_context_ranks_have_the_same_bits_for_any_number_of_stages_and_schedule(
     assert all("as planned, to the byte" in ended.stderr for ended in runs)
 
 
+@pytest.mark.parametrize("why, options", {
+    "bf16": ("train.precision=fp32",),
+    "documents": ("train.precision=bf16", *virtual_runs.DOCUMENTS),
+    "head size": ("train.precision=bf16", "model.head_dim=12"),
+}.items())
+def test_a_plan_replaces_flash_where_a_run_does(tmp_path, why, options):
+    """The scores of recomputed attention grow with the square of the sequence."""
+    config = write_config(tmp_path, "llama")
+    options = ("model.seq_len=512", "train.global_batch=1", "train.steps=1", *options)
+    ended = trained(config, "llama", *options, VIRTUAL_RACES="0")
+    assert "as planned, to the byte" in ended.stderr
+    overrides = ("hardware.device=cuda", "hardware.gpu=h100", *options)
+    plan = trainer_runs.command("llama", "-c", config, "--plan", "--json", overrides=overrides)
+    assert [stage["peak_bytes"] for stage in json.loads(plan.stdout)["stages"]] == [
+        stage["peak_bytes"] for stage in ended.steps[0]["stages"]
+    ]
+    assert why in re.search(r"\(flash becomes recompute: (.*?)\)", " ".join(ended.stderr.split()))[1]
+
+
 def saving(folder):
     return "train.steps=4", f"checkpoint.dir={folder}", "checkpoint.every=2"
 
