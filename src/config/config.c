@@ -114,6 +114,11 @@ int64_t config_samples(const Config *config, int64_t first, int64_t last) {
     return sum;
 }
 
+int64_t config_batch(const Config *config, int64_t i) {
+    if (i == 0) return config->train.global_batch;
+    return i <= config->train.ramp_count ? config->train.batch_ramp[i - 1].global_batch : 0;
+}
+
 int64_t config_world(const Config *config) {
     return config->parallel.pipeline * config->parallel.tensor * config_replicas(config);
 }
@@ -219,9 +224,14 @@ int config_slices(const Config *config) {
 
 bool config_schedule_legal(const Config *config) {
     Error ignored = {0};
-    ScheduleSpec spec = config_schedule_spec(config);
-    if (config->schedule.file[0] != '\0') return spec.microbatches == config->schedule.file_microbatches;
-    return schedule_complete(config_schedule_kind(config), &spec, NULL, &ignored) == 0;
+    int64_t batch, unit = config->schedule.micro_batch * config->parallel.data;
+    if (config->schedule.file[0] != '\0') return config_microbatches(config) == config->schedule.file_microbatches;
+    for (int64_t i = 0; (batch = config_batch(config, i)) > 0; i++) {
+        ScheduleSpec spec = config_schedule_spec(config);
+        spec.microbatches = (int)(batch / unit);
+        if (schedule_complete(config_schedule_kind(config), &spec, NULL, &ignored) != 0) return false;
+    }
+    return true;
 }
 
 int64_t config_fewer_microbatches(const Config *config, int64_t least) {

@@ -209,10 +209,9 @@ static int check_one_batch_(const Config *config, int64_t batch, const char *nam
 }
 
 static int check_batch_(const Config *config, Error *err) {
-    const TrainConfig *train = &config->train;
-    for (int64_t i = 0; i < train->ramp_count; i++)
-        if (check_one_batch_(config, train->batch_ramp[i].global_batch, "train.batch_ramp", err) != 0) return -1;
-    return check_one_batch_(config, train->global_batch, "train.global_batch", err);
+    for (int64_t i = 1; config_batch(config, i) > 0; i++)
+        if (check_one_batch_(config, config_batch(config, i), "train.batch_ramp", err) != 0) return -1;
+    return check_one_batch_(config, config->train.global_batch, "train.global_batch", err);
 }
 
 // Checks the keys of the learning rate's decay.
@@ -340,8 +339,9 @@ static int config_check_file_(Config *config, Error *err) {
     return status;
 }
 
-// Checks the spec against the named schedule's limits. `only`: the field for which a fault is reported; NULL: all.
-static int check_kind_(const Config *config, const char *only, Error *err) {
+// Checks the spec with batch i of the run (config_batch) against the named schedule's limits. `only`: the field for
+// which a fault is reported; NULL: all.
+static int check_kind_(const Config *config, int64_t i, const char *only, Error *err) {
     static const struct {
         const char *field, *key;
     } keys[] = {{"stages", "parallel.pipeline"}, {"microbatches", "train.global_batch"},
@@ -349,6 +349,7 @@ static int check_kind_(const Config *config, const char *only, Error *err) {
                 {"group", "schedule.group"},     {"delay", "schedule.delay"}};
     const ScheduleKind *kind = config_schedule_kind(config);
     ScheduleSpec spec = config_schedule_spec(config);
+    spec.microbatches = (int)(config_batch(config, i) / (config->schedule.micro_batch * config->parallel.data));
     const char *field;
     Error why = {0};
     if (config->schedule.file[0] != '\0') return 0;
@@ -358,9 +359,12 @@ static int check_kind_(const Config *config, const char *only, Error *err) {
     if (schedule_complete(kind, &spec, &field, &why) == 0) return 0;
     if (only != NULL && strcmp(field, only) != 0) return 0;
     const char *key = "schedule.name";
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (strcmp(keys[i].field, field) == 0) key = keys[i].key;
-    return config_error(config, blame_(config, key, "schedule.name"), err, "%s", why.text);
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
+        if (strcmp(keys[k].field, field) == 0) key = keys[k].key;
+    if (i == 0) return config_error(config, blame_(config, key, "schedule.name"), err, "%s", why.text);
+    return config_error(config, blame_(config, "train.batch_ramp", "schedule.name"), err,
+                        "global_batch %lld makes %d microbatches: %s", (long long)config_batch(config, i),
+                        spec.microbatches, why.text);
 }
 
 // Checks that slices have equal lengths, and with sequence parallelism that tensor ranks get equal parts of a slice.
@@ -576,9 +580,10 @@ int config_check(Config *config, Error *err) {
     if (check_objective_(config, err) != 0) return -1;
     if (check_heads_(config, err) != 0 || check_tensor_(config, err) != 0 || check_collectives_(config, err) != 0)
         return -1;
-    if (config_check_file_(config, err) != 0 || check_kind_(config, "chunks", err) != 0) return -1;
+    if (config_check_file_(config, err) != 0 || check_kind_(config, 0, "chunks", err) != 0) return -1;
     if (check_layers_(config, err) != 0 || check_batch_(config, err) != 0) return -1;
-    if (check_kind_(config, NULL, err) != 0) return -1;
+    for (int64_t i = 0; config_batch(config, i) > 0; i++)
+        if (check_kind_(config, i, NULL, err) != 0) return -1;
     const char *whole = config->parallel.shard_gradients == SHARD_ON ? why_whole_(config) : NULL;
     if (whole != NULL) return config_error(config, "parallel.shard_gradients", err, "%s", whole);
     if (check_slices_(config, err) != 0 || check_context_(config, err) != 0 || check_fp8_(config, err) != 0) return -1;

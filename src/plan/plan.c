@@ -109,7 +109,8 @@ Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *
     return schedule_of_(&other, proved, err);
 }
 
-Schedule *plan_smaller_schedule(const Config *config, const Schedule *largest, int64_t batch, Error *err) {
+// Makes and proves the schedule of a smaller batch, which has to fit the slots of `largest`.
+static Schedule *smaller_schedule_(const Config *config, const Schedule *largest, int64_t batch, Error *err) {
     Config other = with_microbatches_(config, batch / (config->schedule.micro_batch * config->parallel.data));
     Schedule *schedule = plan_schedule(&other, err);
     for (int s = 0; schedule != NULL && s < schedule->stages; s++) {
@@ -124,6 +125,24 @@ Schedule *plan_smaller_schedule(const Config *config, const Schedule *largest, i
         return NULL;
     }
     return schedule;
+}
+
+int plan_ramp(const Config *config, const Schedule *largest, Schedule *ramp[CONFIG_MAX_RAMP], Error *err) {
+    memset(ramp, 0, CONFIG_MAX_RAMP * sizeof *ramp);
+    for (int64_t i = 0; i < config->train.ramp_count; i++)
+        if ((ramp[i] = smaller_schedule_(config, largest, config_batch(config, i + 1), err)) == NULL) return -1;
+    return 0;
+}
+
+void plan_ramp_free(Schedule *ramp[CONFIG_MAX_RAMP]) {
+    for (int i = 0; i < CONFIG_MAX_RAMP; i++) schedule_free(ramp[i]);
+}
+
+int plan_check_ramp(const Config *config, const Schedule *largest, Error *err) {
+    Schedule *ramp[CONFIG_MAX_RAMP];
+    int status = plan_ramp(config, largest, ramp, err);
+    plan_ramp_free(ramp);
+    return status;
 }
 
 // Returns the bytes of a slot; both stages of a pair use the larger bundle's.

@@ -35,9 +35,11 @@ Schedule *plan_schedule(const Config *config, Error *err);
 // is not proved here: tests prove its kind for fewer stages, and a run proves its schedule at its start.
 Schedule *plan_schedule_with(const Config *config, int64_t microbatches, Error *err);
 
-// Makes and proves the schedule of a smaller batch of train.batch_ramp, which has to fit the slots of `largest`, the
-// schedule of the largest batch. NULL with err.
-Schedule *plan_smaller_schedule(const Config *config, const Schedule *largest, int64_t batch, Error *err);
+// Makes and proves the schedules of all entries of train.batch_ramp, which have to fit the slots of `largest`, the
+// schedule of the largest batch. -1 with err; free the schedules in both cases. plan_check_ramp keeps none of them.
+int plan_ramp(const Config *config, const Schedule *largest, Schedule *ramp[CONFIG_MAX_RAMP], Error *err);
+void plan_ramp_free(Schedule *ramp[CONFIG_MAX_RAMP]);
+int plan_check_ramp(const Config *config, const Schedule *largest, Error *err);
 
 // Returns whether BPipe can relieve a stage of this schedule. Evictions to host memory always can. Evictions to a
 // partner can only if the schedule fills stages unevenly. False for a schedule from a file.

@@ -36,7 +36,7 @@ int plan_answer_make(PlanAnswer *answer, const Config *config, const Model *mode
     answer->loan =
         schedule_cache_borrow(answer->planner.lists, &answer->config, config_microbatches(&answer->config), err);
     answer->schedule = answer->loan.schedule;
-    if (answer->schedule == NULL) return -1;
+    if (answer->schedule == NULL || plan_check_ramp(&answer->config, answer->schedule, err) != 0) return -1;
     answer->plan = planner_plan(&answer->planner, &answer->config, answer->schedule);
     answer->time = answer_forecast_(answer)->time;
     if (make_plain_(answer, err) != 0) return -1;

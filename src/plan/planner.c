@@ -142,13 +142,15 @@ ScheduleLoan planner_borrow(const Planner *planner, const Config *config, Error 
     return schedule_cache_borrow(planner->lists, config, microbatches, err);
 }
 
-// Returns whether the schedule is legal and the batch divides into enough microbatches of this size. If BPipe is on, it
-// also has to be able to evict, with enough slots; gradients that have to be sharded have to be so.
+// Returns whether the schedule is legal and every batch divides into enough microbatches of this size. If BPipe is on,
+// it also has to be able to evict, with enough slots; gradients that have to be sharded have to be so.
 static bool possible_(const Config *config) {
-    int64_t p = config->parallel.pipeline, unit = config->schedule.micro_batch * config->parallel.data;
+    int64_t p = config->parallel.pipeline, unit = config->schedule.micro_batch * config->parallel.data, batch;
     if (config->parallel.shard_gradients == SHARD_ON && !config_shards_gradients(config)) return false;
-    bool cut = config->train.global_batch % unit == 0 && (p == 1 || config->train.global_batch / unit >= p) &&
-               plan_schedule_holds(p, config->train.global_batch / unit) && config_schedule_legal(config);
+    bool cut = plan_schedule_holds(p, config->train.global_batch / unit);
+    for (int64_t i = 0; cut && (batch = config_batch(config, i)) > 0; i++)
+        cut = batch % unit == 0 && (p == 1 || batch / unit >= p);
+    cut = cut && config_schedule_legal(config);
     if (!cut || config->schedule.bpipe != BPIPE_ON) return cut;
     if (!plan_can_balance(config)) return false;
     return config->schedule.slots == 0 || config->schedule.slots >= config_min_slots(config);

@@ -49,7 +49,8 @@ int schedule_command(Config *config, const Model *model, const Options *options,
     char found[256];
     if (study_times_parse(options->times, &times, err) != 0) return -1;
     Schedule *schedule = verdict_resolve(config, model, log, err) == 0 ? plan_schedule(config, err) : NULL;
-    Timeline *timeline = schedule == NULL ? NULL : study_run(schedule, &times, err);
+    bool proved = schedule != NULL && plan_check_ramp(config, schedule, err) == 0;
+    Timeline *timeline = proved ? study_run(schedule, &times, err) : NULL;
     int status = timeline == NULL ? -1 : show_(schedule, timeline, options, err);
     if (status == 0 && options->trace != NULL)
         status = plan_trace_write(schedule, timeline, timeline->makespan, options->trace, err);

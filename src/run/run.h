@@ -95,10 +95,6 @@ void run_destroy(Run *run);
 // or a forward-only one of one microbatch for --generate. Returns NULL with err.
 Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err);
 
-// Makes and proves the schedules of all entries of train.batch_ramp. -1 with err; free the schedules in both cases.
-int run_ramp(const Config *config, const Schedule *largest, Schedule *ramp[CONFIG_MAX_RAMP], Error *err);
-void run_ramp_free(Schedule *ramp[CONFIG_MAX_RAMP]);
-
 // ---------------------------------------------------------------- training
 
 // Trains up to train.steps and saves checkpoints as checkpoint.* says. Returns 0 or -1 with err. A request to stop ends

@@ -233,18 +233,6 @@ Schedule *run_schedule(const Config *config, const RunAsk *ask, Error *err) {
     return schedule_forward_like(&whole, ask->validate ? (int)config_microbatches(config) : 1);
 }
 
-int run_ramp(const Config *config, const Schedule *largest, Schedule *ramp[CONFIG_MAX_RAMP], Error *err) {
-    for (int64_t i = 0; i < config->train.ramp_count; i++) {
-        ramp[i] = plan_smaller_schedule(config, largest, config->train.batch_ramp[i].global_batch, err);
-        if (ramp[i] == NULL) return -1;
-    }
-    return 0;
-}
-
-void run_ramp_free(Schedule *ramp[CONFIG_MAX_RAMP]) {
-    for (int i = 0; i < CONFIG_MAX_RAMP; i++) schedule_free(ramp[i]);
-}
-
 // Prepares the search for the slowest rank, with the plan's times of every rank.
 static void create_slowest_(Run *run, const Roster *roster) {
     int world = world_size(run->world), t = (int)run->config->parallel.tensor;
@@ -478,7 +466,7 @@ int run_create(Run *run, const Config *config, const Model *model, const RunAsk 
     status_page_set_action(status_page, "start-up");
     Details details = details_begin(log, world);
     run->schedule = run_schedule(config, ask, err);
-    if (run->schedule == NULL || (trains && run_ramp(config, run->schedule, run->ramp, err) != 0)) return -1;
+    if (run->schedule == NULL || (trains && plan_ramp(config, run->schedule, run->ramp, err) != 0)) return -1;
     if (create_groups_(run, err) != 0) return -1;
     details_phase(&details, "groups of ranks");
     if (create_check_checkpoints_(run, ask, err) != 0) return -1;
@@ -524,7 +512,7 @@ void run_destroy(Run *run) {
     stage_destroy(&run->stage);
     plan_free(&run->plan);
     schedule_free(run->validation);
-    run_ramp_free(run->ramp);
+    plan_ramp_free(run->ramp);
     slowest_destroy(run->slowest);
     free(run->hosts);
     schedule_free(run->schedule);

@@ -46,10 +46,9 @@ static Job trainer_job_(const Config *config, char *remedy, size_t size) {
 
 // Checks, before any rank starts, that the machine has the devices and memory of the plan and that the data exist.
 static int check_start_(const Config *config, const char *program, const Model *model, const RunAsk *ask, Error *err) {
-    Schedule *schedule = run_schedule(config, ask, err), *ramp[CONFIG_MAX_RAMP] = {NULL};
-    bool proved = schedule != NULL && (!run_trains(ask) || run_ramp(config, schedule, ramp, err) == 0);
+    Schedule *schedule = run_schedule(config, ask, err);
+    bool proved = schedule != NULL && (!run_trains(ask) || plan_check_ramp(config, schedule, err) == 0);
     Backend *be = proved ? planner_backend(config, err) : NULL;
-    run_ramp_free(ramp);
     Plan plan = {0};
     int status = be == NULL ? -1 : 0;
     if (status == 0) plan = plan_make(model, config, schedule, be);

@@ -94,6 +94,8 @@ def test_the_plan_is_that_of_the_largest_batch(long_run):
     ([[5, 4], [2, 8]], {}, "step 2 follows step 5; use rising steps"),
     ([[1, 4], [2, 7]], layout(b=2), "global_batch 7 is not a multiple of micro_batch * data = 2 * 1"),
     ([[1, 2], [2, 8]], layout(p=4), "makes 2 microbatches for 4 stages"),
+    ([[1, 3], [2, 8]], layout(p=2, schedule_name="interleaved"),
+     "global_batch 3 makes 3 microbatches: schedule interleaved takes microbatches in groups of 2"),
     ([[1, 0]], {}, "global_batch 0 is out of range"),
     ([[1, 4, 5]], {}, "has an entry that is not a list of 2 numbers; use [step, global_batch]"),
     ([[1]], {}, "has an entry that is not a list of 2 numbers; use [step, global_batch]"),
@@ -104,8 +106,9 @@ def test_the_plan_is_that_of_the_largest_batch(long_run):
     ([[1, 8], [3, 1.5]], {}, "global_batch 1.5 is not an integer"),
 ])
 def test_a_wrong_ramp_is_one_sentence(long_run, ramp, more, why):
-    said = long_run.run({"train.batch_ramp": ramp}, more, code=2).stderr.strip()
-    assert "train.batch_ramp: " in said and why in said and "\n" not in said
+    for arguments in ([], ["--plan"], ["--schedule"]):
+        said = long_run.run({"train.batch_ramp": ramp}, more, code=2, arguments=arguments).stderr.strip()
+        assert "train.batch_ramp: " in said and why in said and "\n" not in said
 
 
 def test_a_schedule_from_a_file_has_no_ramp(long_run, tmp_path):
