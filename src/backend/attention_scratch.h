@@ -12,8 +12,8 @@ enum {
     CUDA_LENT_PAGE = 2 << 20,  // bytes; page size of memory that another process maps
 };
 
-// Returns why a GPU computes attention.mode recompute in place of flash, as a clause; NULL if it has flash. element: bytes
-// of one activation. documents: attention sees only its own document.
+// Returns why a GPU computes attention.mode recompute in place of flash, as a clause; NULL if it has flash. element:
+// bytes of one activation. documents: attention sees only its own document.
 const char *attention_without_flash(const AttentionShape *shape, int64_t element, bool documents);
 
 // Returns the part of `shape` for one call of cuDNN's backward: all of it, unless the backward stores the gradient of
